@@ -1,0 +1,1 @@
+"""Mechanical systems, one a file, in the same shape as a user's own."""

@@ -1,0 +1,131 @@
+"""SCARA robot on a helix, q = (q1, q2, q3 [rad], q4 [m]).
+
+        y
+        |        l2     + q3, q4 along z (the tool)
+        |     o--------+
+        |  l1/  q2         q1, q2, q3 turn about z, measured from the y axis, counter-clockwise
+        |   /              q4 lifts the tool: z = l0 + q4
+        o--------- x
+       q1                  r1, r2: distance of a link's centre of mass from its joint
+
+Helix of the tool: x = 0.05 sin(0.4 pi t), y = 0.35 + 0.05 cos(0.4 pi t), z = 0.02 t [m], with q1 + q2 + q3 = 0 [rad].
+
+Source: Xu, Y. and Liu, R. (2017), Dynamic modeling of SCARA robot based on Udwadia-Kalaba theory, Advances in
+Mechanical Engineering 9(10), 1-12; eq. 34 to 36 (M, C, G), 39 (tool), 48 (constraint), 49 (A and b). The paper prints
+q2(0) = 55 degrees; only -55 degrees puts the tool near the helix.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+import ukjax
+
+
+RADIUS = 0.05  # of the helix [m]
+CENTRE = 0.35  # y of its axis [m]
+RATE = 0.4 * jnp.pi  # angular rate [rad/s]
+CLIMB = 0.02  # [m/s]
+
+
+class Scara(ukjax.AbstractSystem):
+    m1: Float[Array, ""]  # mass of link 1 [kg]
+    m2: Float[Array, ""]  # link 2 [kg]
+    m3: Float[Array, ""]  # wrist [kg]
+    m4: Float[Array, ""]  # tool [kg]
+    l0: Float[Array, ""]  # height of the tool at q4 = 0 [m]
+    l1: Float[Array, ""]  # length of link 1 [m]
+    l2: Float[Array, ""]  # length of link 2 [m]
+    r1: Float[Array, ""]  # centre of mass of link 1 [m]
+    r2: Float[Array, ""]  # centre of mass of link 2 [m]
+    Iz1: Float[Array, ""]  # moment of inertia about z [kg m^2]
+    Iz2: Float[Array, ""]
+    Iz3: Float[Array, ""]
+    Iz4: Float[Array, ""]
+    g: Float[Array, ""]  # gravity, along -z [m/s^2]
+
+    def __init__(
+        self,
+        m1=20.0,
+        m2=15.0,
+        m3=15.0,
+        m4=0.5,
+        l0=0.0,
+        l1=0.2,
+        l2=0.25,
+        r1=0.1,
+        r2=0.125,
+        Iz1=0.27,
+        Iz2=0.31,
+        Iz3=0.02,
+        Iz4=0.0001,
+        g=9.81,
+    ):
+        to = lambda x: jnp.asarray(x, float)
+        self.m1, self.m2, self.m3, self.m4 = to(m1), to(m2), to(m3), to(m4)
+        self.l0, self.l1, self.l2, self.r1, self.r2 = to(l0), to(l1), to(l2), to(r1), to(r2)
+        self.Iz1, self.Iz2, self.Iz3, self.Iz4 = to(Iz1), to(Iz2), to(Iz3), to(Iz4)
+        self.g = to(g)
+
+    def _inertia(self):
+        # alpha, beta, gamma, delta below eq. 34
+        tip = self.m3 + self.m4
+        alpha = self.Iz1 + self.r1**2 * self.m1 + self.l1**2 * (self.m2 + tip)
+        beta = self.Iz2 + self.Iz3 + self.Iz4 + self.l2**2 * tip + self.m2 * self.r2**2
+        gamma = self.l1 * self.l2 * tip + self.l1 * self.m2 * self.r2
+        delta = self.Iz3 + self.Iz4
+        return alpha, beta, gamma, delta
+
+    def mass(self, q, t):
+        alpha, beta, gamma, delta = self._inertia()
+        c2 = jnp.cos(q[1])
+        zero = jnp.zeros_like(c2)
+        return jnp.array(
+            [
+                [alpha + beta + 2 * gamma * c2, beta + gamma * c2, delta, zero],
+                [beta + gamma * c2, beta, delta, zero],
+                [delta, delta, delta, zero],
+                [zero, zero, zero, self.m4],
+            ]
+        )
+
+    def coriolis(self, q, v):
+        """C(q, v) of eq. 35, shape (4, 4)."""
+        _, _, gamma, _ = self._inertia()
+        s = gamma * jnp.sin(q[1])
+        zero = jnp.zeros_like(s)
+        return jnp.array(
+            [
+                [-s * v[1], -s * (v[0] + v[1]), zero, zero],
+                [s * v[0], zero, zero, zero],
+                [zero, zero, zero, zero],
+                [zero, zero, zero, zero],
+            ]
+        )
+
+    def gravity(self):
+        """G of eq. 36, shape (4,) [N m, N]."""
+        return jnp.array([0.0, 0.0, 0.0, 1.0]) * self.m4 * self.g
+
+    def force(self, q, v, t):
+        return -self.coriolis(q, v) @ v - self.gravity()
+
+    def tool(self, q):
+        """Position of the tool (3,) [m], eq. 39."""
+        s1, c1 = jnp.sin(q[0]), jnp.cos(q[0])
+        s12, c12 = jnp.sin(q[0] + q[1]), jnp.cos(q[0] + q[1])
+        return jnp.array([-self.l1 * s1 - self.l2 * s12, self.l1 * c1 + self.l2 * c12, self.l0 + q[3]])
+
+
+def helix(t):
+    """Wanted position of the tool (3,) [m], eq. 40."""
+    return jnp.array([RADIUS * jnp.sin(RATE * t), CENTRE + RADIUS * jnp.cos(RATE * t), CLIMB * t])
+
+
+def on_helix(scara: Scara, stabilization: ukjax.Baumgarte | None = None) -> ukjax.Holonomic:
+    """Keeps the tool on the helix and its orientation fixed: eq. 48, four rows [m, m, rad, m]."""
+
+    def phi(q, t):
+        x, y, z = scara.tool(q) - helix(t)
+        return jnp.array([x, y, q[0] + q[1] + q[2], z])
+
+    return ukjax.Holonomic(phi, stabilization)

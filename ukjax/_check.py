@@ -1,0 +1,107 @@
+"""Checks of what a person passes in. Every message names the argument and says what to pass instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ._result import is_traced
+
+
+def state(q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v")) -> tuple[Array, Array, Array]:
+    """`q`, `v`, `t` as arrays of one floating dtype; ValueError if they are not one state."""
+    q, v = floating(q, names[0]), floating(v, names[1])
+    for name, x in zip(names, (q, v), strict=True):
+        if x.ndim != 1:
+            raise ValueError(
+                f"{name} must have shape (n,), one state per call, but has shape {x.shape}. "
+                "For a batch of states use jax.vmap."
+            )
+    if q.shape != v.shape:
+        raise ValueError(
+            f"{names[0]} and {names[1]} must have the same shape (n,), but {names[0]} has {q.shape} and {names[1]} has "
+            f"{v.shape}: {names[1]} holds one rate per coordinate."
+        )
+    dtype = jnp.promote_types(q.dtype, v.dtype)
+    t = jnp.asarray(t)
+    if t.ndim != 0:
+        raise ValueError(f"t must be a scalar, but has shape {t.shape}. For several times use jax.vmap.")
+    return q.astype(dtype), v.astype(dtype), t.astype(dtype)
+
+
+def floating(x: Any, name: str) -> Array:
+    """`x` as an array of floating dtype; integers become floats; anything else is a ValueError."""
+    try:
+        array = jnp.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be an array of real numbers, got {type(x).__name__}: {error}") from error
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.result_type(float))
+    raise ValueError(f"{name} must be an array of real numbers, but has dtype {array.dtype}.")
+
+
+def finite(x: Array, name: str) -> None:
+    """ValueError if the concrete array `x` holds NaN or infinity; a tracer passes."""
+    if is_traced(x):
+        return
+    bad = np.flatnonzero(~np.isfinite(np.asarray(x)))
+    if bad.size:
+        raise ValueError(f"{name} must be finite, but {name}[{bad[0]}] is {x.ravel()[bad[0]]}.")
+
+
+def times(ts: Any) -> Array:
+    """`ts` as an array of at least two increasing times; ValueError if it is not, as far as its values are known."""
+    ts = floating(ts, "ts")
+    if ts.ndim != 1 or ts.shape[0] < 2:
+        raise ValueError(
+            f"ts must have shape (T,) with T >= 2, the times to save at from the first to the last, but has {ts.shape}."
+        )
+    finite(ts, "ts")
+    if not is_traced(ts):
+        steps = np.diff(np.asarray(ts))
+        if np.any(steps <= 0):
+            i = int(np.argmax(steps <= 0))
+            raise ValueError(
+                f"ts must increase strictly, but ts[{i}] = {ts[i]} is followed by ts[{i + 1}] = {ts[i + 1]}."
+            )
+    return ts
+
+
+def output(value: Any, shape: tuple[int | str, ...], dtype: Any, what: str, hint: str = "") -> Array:
+    """The value returned by a person's function, cast to `dtype`; ValueError if its shape is not `shape`.
+
+    A letter in `shape` stands for any length.
+    """
+    if not hasattr(value, "shape") and not isinstance(value, (int, float, list, tuple)):
+        raise ValueError(f"{what} must return an array of shape {_show(shape)}, but returned {type(value).__name__}.")
+    array = jnp.asarray(value)
+    fits = array.ndim == len(shape) and all(
+        isinstance(want, str) or want == got for want, got in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"{what} must return an array of shape {_show(shape)}, but returned shape {array.shape}. {hint}".rstrip()
+        )
+    return array.astype(dtype)
+
+
+def _show(shape: tuple[int | str, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def function(value: Any, name: str, signature: str) -> Callable:
+    """`value` as a callable pytree; TypeError unless it is callable.
+
+    A plain function becomes a `jax.tree_util.Partial`, which jax.jit accepts as an argument; a callable that is a
+    pytree already (an equinox module, say) keeps its array leaves.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function {signature}, but is {type(value).__name__}: {value!r}.")
+    if jax.tree_util.all_leaves([value]):
+        return jax.tree_util.Partial(value)
+    return value

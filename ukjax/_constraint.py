@@ -1,0 +1,223 @@
+"""Constraints: each gives rows of A q'' = b, and how far a state is from satisfying it.
+
+q: coordinates; v: their rates; t: time [s]; m: rows; A: constraint matrix (m, n); b: its right-hand side (m,).
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from . import _check
+from ._result import is_traced
+from ._types import Rows, RowValues, Scalar, Vector
+
+
+class Baumgarte(eqx.Module):
+    r"""Stabilisation: instead of $\ddot\Phi = 0$ enforce $\ddot\Phi + d\,\dot\Phi + k\,\Phi = 0$.
+
+    For a nonholonomic constraint $\dot\psi + d\,\psi = 0$; there is no position to return to, so `stiffness` must
+    stay zero.
+
+    Args:
+        damping: d [1/s], scalar or one per row (m,).
+        stiffness: k [1/s^2], scalar or one per row (m,).
+
+    Raises:
+        ValueError: If a gain is neither a scalar nor a vector, or is not finite.
+
+    Gradients: both gains are differentiable leaves.
+
+    Source: Baumgarte (1972); Xu & Liu (2017), eq. 52.
+    """
+
+    damping: Float[Array, "..."]
+    stiffness: Float[Array, "..."]
+
+    def __init__(self, damping: Any, stiffness: Any = 0.0):
+        self.damping = _gain(damping, "damping")
+        self.stiffness = _gain(stiffness, "stiffness")
+
+    @classmethod
+    def classic(cls, alpha: Any, beta: Any) -> "Baumgarte":
+        r"""$\ddot\Phi + 2\alpha\,\dot\Phi + \beta^2\,\Phi = 0$; critically damped if alpha = beta [1/s]."""
+        alpha, beta = _gain(alpha, "alpha"), _gain(beta, "beta")
+        return cls(2.0 * alpha, beta**2)
+
+    def correction(self, position: RowValues | float, velocity: RowValues) -> RowValues:
+        """d Φ̇ + k Φ, to be taken from b; shape (m,)."""
+        damping = _per_row(self.damping, velocity, "damping")
+        stiffness = _per_row(self.stiffness, velocity, "stiffness")
+        return damping * velocity + stiffness * position
+
+
+def _gain(value: Any, name: str) -> Array:
+    gain = _check.floating(value, name)
+    if gain.ndim > 1:
+        raise ValueError(
+            f"{name} must be a scalar or have shape (m,), one gain per constraint row, but has shape {gain.shape}."
+        )
+    _check.finite(gain, name)
+    return gain
+
+
+def _per_row(gain: Array, rows: Array, name: str) -> Array:
+    if gain.ndim == 1 and gain.shape != rows.shape:
+        raise ValueError(
+            f"{name} of ukjax.Baumgarte has shape {gain.shape}, but the constraint has {rows.shape[0]} rows. Pass a "
+            f"scalar or shape {rows.shape}."
+        )
+    return gain.astype(rows.dtype)
+
+
+class AbstractConstraint(eqx.Module):
+    r"""A set of rows of $A(q, \dot q, t)\,\ddot q = b(q, \dot q, t)$."""
+
+    @abc.abstractmethod
+    def rows(self, q: Vector, v: Vector, t: Scalar) -> tuple[Rows, RowValues]:
+        """A (m, n) and b (m,), stabilised if the constraint is."""
+
+    @abc.abstractmethod
+    def position_error(self, q: Vector, t: Scalar) -> RowValues:
+        """Φ(q, t), or an empty vector if the constraint does not restrict positions."""
+
+    @abc.abstractmethod
+    def velocity_error(self, q: Vector, v: Vector, t: Scalar) -> RowValues:
+        """Φ̇ or ψ(q, v, t), or an empty vector if the constraint does not restrict velocities."""
+
+
+class Holonomic(AbstractConstraint):
+    r"""$\Phi(q, t) = 0$; $A = \partial\Phi/\partial q$ and b by automatic differentiation.
+
+    $b = -\left.\frac{d^2}{ds^2}\,\Phi(q + s v, t + s)\right|_{s=0} - d\,\dot\Phi - k\,\Phi$.
+
+    Args:
+        phi: `phi(q, t)`, shape (m,); put a single scalar in a list: `jnp.array([...])` or `[None]`.
+        stabilization: `Baumgarte(damping, stiffness)`, or None for none.
+
+    Raises:
+        TypeError: If `phi` is not callable or `stabilization` is not a `Baumgarte`.
+        ValueError: While tracing, if `phi` does not return shape (m,).
+
+    Gradients: through `phi` and the gains; `phi` must be three times differentiable for the gradient of b.
+    """
+
+    phi: Callable
+    stabilization: Baumgarte | None
+
+    def __init__(self, phi: Callable, stabilization: Baumgarte | None = None):
+        self.phi = _check.function(phi, "phi", "phi(q, t) -> (m,)")
+        self.stabilization = _stabilization(stabilization)
+
+    def rows(self, q, v, t):
+        ones = jnp.ones_like(t)
+        # A constraint that ignores t has a symbolically zero tangent there, which jvp propagates at no cost.
+        first = lambda q_, t_: jax.jvp(self.position_error, (q_, t_), (v, ones))
+        (position, velocity), (_, curvature) = jax.jvp(first, (q, t), (v, ones))
+        matrix = jax.jacfwd(self.position_error)(q, t)
+        return matrix, _stabilized(self.stabilization, -curvature, position, velocity)
+
+    def position_error(self, q, t):
+        return _rows_of(self.phi(q, t), q, "phi(q, t)")
+
+    def velocity_error(self, q, v, t):
+        return jax.jvp(self.position_error, (q, t), (v, jnp.ones_like(t)))[1]
+
+
+class Nonholonomic(AbstractConstraint):
+    r"""$\psi(q, \dot q, t) = 0$, also nonlinear in $\dot q$; $A = \partial\psi/\partial v$.
+
+    $b = -\frac{\partial\psi}{\partial q} v - \frac{\partial\psi}{\partial t} - d\,\psi$.
+
+    Args:
+        psi: `psi(q, v, t)`, shape (m,).
+        stabilization: `Baumgarte(damping)`, or None for none.
+
+    Raises:
+        TypeError: If `psi` is not callable or `stabilization` is not a `Baumgarte`.
+        ValueError: If the stabilization has a stiffness; while tracing, if `psi` does not return shape (m,).
+
+    Gradients: through `psi` and the gain, where A keeps its rank (a row that is quadratic in v loses it at v = 0).
+    """
+
+    psi: Callable
+    stabilization: Baumgarte | None
+
+    def __init__(self, psi: Callable, stabilization: Baumgarte | None = None):
+        self.psi = _check.function(psi, "psi", "psi(q, v, t) -> (m,)")
+        self.stabilization = _stabilization(stabilization)
+        if stabilization is not None:
+            stiffness = stabilization.stiffness
+            if not is_traced(stiffness) and np.any(np.asarray(stiffness) != 0.0):
+                raise ValueError(
+                    f"stabilization of a Nonholonomic has stiffness {stiffness}, but there is no position to return "
+                    "to. Pass ukjax.Baumgarte(damping)."
+                )
+
+    def rows(self, q, v, t):
+        velocity, drift = jax.jvp(lambda q_, t_: self.velocity_error(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
+        matrix = jax.jacfwd(self.velocity_error, argnums=1)(q, v, t)
+        return matrix, _stabilized(self.stabilization, -drift, 0.0, velocity)
+
+    def position_error(self, q, t):
+        return jnp.zeros(0, q.dtype)
+
+    def velocity_error(self, q, v, t):
+        return _rows_of(self.psi(q, v, t), q, "psi(q, v, t)")
+
+
+class AccelerationConstraint(AbstractConstraint):
+    r"""Rows given outright: $A(q, \dot q, t)\,\ddot q = b(q, \dot q, t)$.
+
+    Args:
+        matrix: `matrix(q, v, t)`, A, shape (m, n).
+        vector: `vector(q, v, t)`, b, shape (m,).
+
+    Raises:
+        TypeError: If either is not callable.
+        ValueError: While tracing, if the shapes do not fit each other or the coordinates.
+
+    Nothing below the acceleration is known, so it counts neither in `assemble` nor in the position and velocity
+    residuals of a trajectory.
+    """
+
+    matrix: Callable
+    vector: Callable
+
+    def __init__(self, matrix: Callable, vector: Callable):
+        self.matrix = _check.function(matrix, "matrix", "matrix(q, v, t) -> (m, n)")
+        self.vector = _check.function(vector, "vector", "vector(q, v, t) -> (m,)")
+
+    def rows(self, q, v, t):
+        n = q.shape[0]
+        A = _check.output(self.matrix(q, v, t), ("m", n), q.dtype, "matrix(q, v, t)", "One row per constraint.")
+        hint = "It must match the rows of matrix(q, v, t)."
+        return A, _check.output(self.vector(q, v, t), (A.shape[0],), q.dtype, "vector(q, v, t)", hint)
+
+    def position_error(self, q, t):
+        return jnp.zeros(0, q.dtype)
+
+    def velocity_error(self, q, v, t):
+        return jnp.zeros(0, q.dtype)
+
+
+def _stabilization(value: Any) -> Baumgarte | None:
+    if value is None or isinstance(value, Baumgarte):
+        return value
+    raise TypeError(
+        f"stabilization must be a ukjax.Baumgarte(damping, stiffness) or None, but is {type(value).__name__}."
+    )
+
+
+def _stabilized(stabilization: Baumgarte | None, b: Array, position: Array | float, velocity: Array) -> Array:
+    return b if stabilization is None else b - stabilization.correction(position, velocity)
+
+
+def _rows_of(value: Any, q: Array, what: str) -> Array:
+    hint = "A single row is a vector of length one: write jnp.array([...]) or add [None]."
+    return _check.output(value, ("m",), q.dtype, what, hint)

@@ -1,0 +1,53 @@
+"""The equation of motion at one state."""
+
+from typing import Any
+
+from jaxtyping import ArrayLike
+
+from . import _check
+from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
+from ._mechanism import Mechanism
+from ._result import throw_if_failed
+
+
+def equation_of_motion(
+    mechanism: Mechanism,
+    q: Any,
+    v: Any,
+    t: ArrayLike = 0.0,
+    *,
+    applied: Any = None,
+    formulation: AbstractFormulation = UdwadiaKalaba(),
+    throw: bool = True,
+) -> Motion:
+    r"""Constrained acceleration and constraint forces at one state.
+
+    $\ddot q = a + L^{-\top}(A L^{-\top})^{+}(b - A a)$ with $M = L L^\top$, $a = M^{-1}(Q + Q_\mathrm{applied})$.
+
+    Args:
+        mechanism: System and constraints; its array leaves are differentiable.
+        q: Coordinates, shape (n,) [m or rad].
+        v: Their rates, shape (n,) [m/s or rad/s].
+        t: Time, scalar [s].
+        applied: Further generalised force, shape (n,) [N or N m].
+        formulation: How the acceleration is computed.
+        throw: Raise if the result is not successful. With False look at `result`; do so in large batches, where the
+            check costs a callback to the host.
+
+    Returns:
+        `Motion`: `acceleration` (n,) [m/s^2 or rad/s^2], `unconstrained_acceleration` (n,), `constraint_force` and
+        `nonideal_force` (n,) [N or N m], `rank`, `residual`, `result`.
+
+    Raises:
+        ValueError: While tracing, if a shape does not fit: of q, v, t, `applied`, or of what a function returns.
+        RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
+            or a number is not finite.
+
+    Gradients: forward and reverse mode, valid where the rank of A is locally constant; `rank`, `residual` and
+    `result` carry none.
+
+    Source: Udwadia & Kalaba (1992); Zhao et al. (2018), eq. 36.
+    """
+    q, v, t = _check.state(q, v, t)
+    motion = formulation.solve(mechanism.terms(q, v, t, applied))
+    return throw_if_failed(motion, motion.result) if throw else motion

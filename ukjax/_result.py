@@ -1,0 +1,70 @@
+"""What can become of a computation, and what the person who asked for it should do then."""
+
+from typing import Any, cast
+
+import diffrax
+import equinox as eqx
+import jax
+
+
+class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
+    """diffrax's results and those of constrained mechanics. A success has an empty message."""
+
+    successful = ""
+    mass_not_positive_definite = (
+        "The mass matrix is not symmetric positive definite. The model is at fault: check the masses and "
+        "inertias, and whether the coordinates have a singularity here."
+    )
+    constraints_contradict = (
+        "The constraints contradict each other: no acceleration satisfies all rows of A q'' = b. The model is at "
+        "fault: remove or correct one of the contradicting rows. If the rows are redundant and have drifted apart, "
+        "start from ukjax.assemble(...), add ukjax.Baumgarte(...), or tighten rtol."
+    )
+    not_finite = (
+        "NaN or infinity. If the state was finite, the model is at fault: a mass, force or constraint function "
+        "returned a number that is not finite."
+    )
+    not_assembled = (
+        "No state that satisfies the constraints was found near the given one. Move q and v closer to a "
+        "consistent state, or correct the constraints if there is none."
+    )
+
+
+def is_traced(*trees: Any) -> bool:
+    """Whether any array in `trees` is a tracer, so that its value cannot be looked at now."""
+    leaves = jax.tree_util.tree_leaves(trees)
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
+    """Returns `tree`; raises RuntimeError with the message of `result` unless it is successful.
+
+    Outside of a trace the error is raised at once and says `where` it happened; inside, it is raised when the
+    compiled function runs.
+    """
+    if is_traced(tree, result):
+        return result.error_if(tree, result != RESULTS.successful)
+    if bool(result != RESULTS.successful):
+        raise RuntimeError(f"{message(result)}{where}")
+    return tree
+
+
+def message(result: Any) -> str:
+    """The message of a concrete `result`."""
+    return cast(str, RESULTS[result])
+
+
+def worst(*results: Any) -> Any:
+    """The first of `results` that is not a success."""
+    out = results[-1]
+    for result in reversed(results[:-1]):
+        out = RESULTS.where(result == RESULTS.successful, out, result)
+    return out
+
+
+def first_failure(results: Any) -> Any:
+    """The first failure along the leading axis of a batched result, or success."""
+    failed = results != RESULTS.successful
+    index = failed.argmax()
+    arrays, static = eqx.partition(results, eqx.is_array)
+    return eqx.combine(jax.tree_util.tree_map(lambda x: x[index], arrays), static)

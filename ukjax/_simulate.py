@@ -1,0 +1,175 @@
+"""Trajectories: the equation of motion through diffrax.
+
+y = (q, v) side by side; n: coordinates; T: saved times.
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, ArrayLike
+
+from . import _check
+from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
+from ._integrate import Integrator
+from ._mechanism import Mechanism
+from ._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
+from ._trajectory import Trajectory
+
+
+def simulate(
+    mechanism: Mechanism,
+    q0: Any,
+    v0: Any,
+    ts: Any,
+    *,
+    formulation: AbstractFormulation = UdwadiaKalaba(),
+    solver: diffrax.AbstractSolver = diffrax.Tsit5(),
+    rtol: ArrayLike = 1e-8,
+    atol: ArrayLike = 1e-8,
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    dt0: ArrayLike | None = None,
+    adjoint: diffrax.AbstractAdjoint | None = None,
+    max_steps: int = 100_000,
+    progress: bool | diffrax.AbstractProgressMeter = False,
+    throw: bool = True,
+) -> Trajectory:
+    r"""Integrates $\dot q = v$, $\dot v = \ddot q(q, v, t)$ with the constrained acceleration, from ts[0] to ts[-1].
+
+    Args:
+        mechanism: System and constraints; its array leaves are differentiable.
+        q0: Coordinates at ts[0], shape (n,) [m or rad]. `assemble` makes a state consistent.
+        v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
+        ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
+        formulation: How the acceleration is computed.
+        solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems, `Kvaerno5` for stiff ones (large
+            Baumgarte gains).
+        rtol: Relative tolerance of the integration.
+        atol: Absolute tolerance of the integration.
+        stepsize_controller: Any diffrax controller, in place of the adaptive one with `rtol` and `atol`.
+        dt0: First step [s]; chosen automatically if None. Needed by `diffrax.ConstantStepSize`.
+        adjoint: Any diffrax adjoint. None gives forward mode by `diffrax.ForwardMode` and reverse mode by
+            `diffrax.RecursiveCheckpointAdjoint`, whichever is asked for; second derivatives in reverse mode need
+            `diffrax.DirectAdjoint()`.
+        max_steps: Step budget.
+        progress: True for a progress bar, or a diffrax progress meter.
+        throw: Raise if the simulation fails. With False look at `result`.
+
+    Returns:
+        `Trajectory`. Under `jax.vmap` every field gets a leading batch axis.
+
+    Raises:
+        ValueError: If an argument has a wrong shape, `q0` or `v0` is not finite, `ts` does not increase, or the dtype
+            cannot reach the tolerances.
+        TypeError: If `solver`, `stepsize_controller`, `adjoint` or `formulation` is something else.
+        RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
+            a number is not finite, or the step budget is exhausted.
+
+    Gradients: forward and reverse mode, with respect to the initial state and every array leaf of the mechanism,
+    where the rank of A is constant along the trajectory; of `t`, `q`, `v`, `acceleration` and the forces. The
+    residuals, `rank`, `result` and `stats` carry none.
+    """
+    q0, v0, ts = _initial(q0, v0, ts)
+    _check_kind(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
+    _check_kind(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
+    if stepsize_controller is None:
+        stepsize_controller = _adaptive(rtol, atol, ts, q0.dtype)
+    _check_kind(
+        stepsize_controller, diffrax.AbstractStepSizeController, "stepsize_controller", "diffrax.PIDController(...)"
+    )
+    if adjoint is not None:
+        _check_kind(adjoint, diffrax.AbstractAdjoint, "adjoint", "diffrax.DirectAdjoint()")
+    if isinstance(progress, bool):
+        progress = diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
+    if dt0 is None and isinstance(stepsize_controller, diffrax.ConstantStepSize):
+        raise ValueError("dt0 must be given with diffrax.ConstantStepSize: pass the step size [s].")
+    integrator = Integrator(adjoint, max_steps, progress)
+    method = (solver, stepsize_controller, None if dt0 is None else jnp.asarray(dt0, ts.dtype))
+    trajectory = _simulate(mechanism, jnp.concatenate([q0, v0]), ts, formulation, method, integrator)
+    if not throw:
+        return trajectory
+    where = "" if is_traced(trajectory) else f" (at t = {trajectory.stats['t_reached']:.6g} s)"
+    return throw_if_failed(trajectory, trajectory.result, where)
+
+
+def _initial(q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
+    q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
+    q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"))
+    _check.finite(q0, "q0")
+    _check.finite(v0, "v0")
+    return q0, v0, _check.times(ts).astype(q0.dtype)
+
+
+def _check_kind(value: Any, kind: type, name: str, example: str) -> None:
+    if not isinstance(value, kind):
+        what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise TypeError(f"{name} must be an instance of {kind.__name__}, for example {example}, but is {what}.")
+
+
+def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any) -> diffrax.PIDController:
+    eps = float(jnp.finfo(dtype).eps)
+    if not is_traced(rtol, atol):
+        if rtol < 0 or atol < 0:
+            raise ValueError(f"rtol and atol must not be negative, but are {rtol} and {atol}.")
+        if max(rtol, atol) < 10 * eps:
+            raise ValueError(
+                f"rtol = {rtol} and atol = {atol} are out of reach of {dtype}: one of them must be at least "
+                f"{10 * eps:.1e}. Pass larger ones, or work in float64: jax.config.update('jax_enable_x64', True)."
+            )
+    # Below this the time no longer advances; a step that shrinks to it will never be accepted.
+    dtmin = stop_gradient(64 * eps * jnp.max(jnp.abs(ts)))
+    rtol, atol = jnp.asarray(rtol, ts.dtype), jnp.asarray(atol, ts.dtype)  # arrays: a new value compiles nothing
+    return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False)
+
+
+@eqx.filter_jit
+def _simulate(mechanism, y0, ts, formulation, method, integrator) -> Trajectory:
+    motion = lambda t, y: _motion(mechanism, formulation, t, y)
+    # The conversion finds every array that the person's functions close over, so that it can be differentiated.
+    field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
+    ys, end, stats, outcome = integrator(field, y0, ts, *method)
+    ys = jnp.where(jnp.isfinite(ys), ys, jnp.nan)
+    motions = jax.vmap(motion)(ts, ys)
+    q, v = jnp.split(ys, 2, axis=1)
+    return Trajectory(
+        t=ts,
+        q=q,
+        v=v,
+        acceleration=motions.acceleration,
+        constraint_force=motions.constraint_force,
+        nonideal_force=motions.nonideal_force,
+        control=None,
+        position_residual=_norms(jax.vmap(mechanism.position_error)(q, ts)),
+        velocity_residual=_norms(jax.vmap(mechanism.velocity_error)(q, v, ts)),
+        rank=motions.rank,
+        result=_verdict(motion, field, ts, end, outcome, motions.result),
+        stats={**stats, "t_reached": end[0]},
+    )
+
+
+def _motion(mechanism: Mechanism, formulation: AbstractFormulation, t: Array, y: Array) -> Motion:
+    q, v = jnp.split(y, 2)
+    return formulation.solve(mechanism.terms(q, v, t))
+
+
+def _derivative(motion: Any, t: Array, y: Array) -> Array:
+    """y' = (v, q''), NaN where there is no motion: an adaptive controller then tries a smaller step."""
+    at = motion(t, y)
+    acceleration = jnp.where(at.result == RESULTS.successful, at.acceleration, jnp.nan)
+    return jnp.concatenate([y[y.shape[0] // 2 :], acceleration])
+
+
+def _norms(errors: Array) -> Array:
+    return jnp.linalg.norm(stop_gradient(errors), axis=1)
+
+
+def _verdict(motion: Any, field: Any, ts: Array, end: tuple[Array, Array], outcome: Any, saved: Any) -> Any:
+    """The result of the whole run; if the integration failed, of the model where it failed, if that tells why."""
+    t, y = stop_gradient(end)
+    # A run that broke down ends just before the state it could not evaluate: look at where it was heading.
+    ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
+    cause = worst(motion(t, y).result, motion(t + ahead, y + ahead * field(t, y)).result, outcome)
+    return RESULTS.where(outcome == RESULTS.successful, first_failure(saved), cause)

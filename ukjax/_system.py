@@ -1,0 +1,122 @@
+"""The unconstrained system: a mass matrix and a force, from which M a = Q.
+
+q: coordinates; v: their rates; t: time [s]; M: mass matrix; Q: generalised force; T, V: kinetic, potential energy.
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from . import _check
+from ._types import Matrix, Scalar, Vector
+
+
+class AbstractSystem(eqx.Module):
+    r"""A mechanical system before any constraint: $M(q, t)\,\ddot q = Q(q, \dot q, t)$.
+
+    Subclass it to keep parameters as array leaves, so that they can be differentiated and batched.
+    """
+
+    @abc.abstractmethod
+    def mass(self, q: Vector, t: Scalar) -> Matrix:
+        """The mass matrix M, symmetric positive definite, shape (n, n) [kg or kg m^2]."""
+
+    @abc.abstractmethod
+    def force(self, q: Vector, v: Vector, t: Scalar) -> Vector:
+        """The generalised force Q, applied, gyroscopic and Coriolis terms together, shape (n,) [N or N m]."""
+
+
+class System(AbstractSystem):
+    r"""A system from two functions: $M(q, t)\,\ddot q = Q(q, \dot q, t)$.
+
+    Args:
+        mass: `mass(q, t)`, shape (n, n) [kg or kg m^2].
+        force: `force(q, v, t)`, shape (n,) [N or N m].
+
+    Raises:
+        TypeError: If either is not callable.
+
+    Gradients: through whatever arrays the two functions hold or close over.
+    """
+
+    mass_function: Callable
+    force_function: Callable
+
+    def __init__(self, mass: Callable, force: Callable):
+        self.mass_function = _check.function(mass, "mass", "mass(q, t) -> (n, n)")
+        self.force_function = _check.function(force, "force", "force(q, v, t) -> (n,)")
+
+    def mass(self, q, t):
+        return self.mass_function(q, t)
+
+    def force(self, q, v, t):
+        return self.force_function(q, v, t)
+
+
+class LagrangianSystem(AbstractSystem):
+    r"""A system from its energies, by automatic differentiation of $L = T - V$.
+
+    $$M = \frac{\partial^2 T}{\partial v^2}, \qquad
+      Q = Q_\mathrm{applied} - \frac{\partial V}{\partial q} + \frac{\partial T}{\partial q}
+          - \frac{\partial p}{\partial q} v - \frac{\partial p}{\partial t}, \qquad p = \frac{\partial T}{\partial v}$$
+
+    so T may depend on time and have terms linear in v (moving frames). T must be at most quadratic in v and smooth
+    at v = 0: write `v @ v`, not `norm(v)**2`.
+
+    Args:
+        kinetic: `kinetic(q, v, t)`, scalar [J].
+        potential: `potential(q, t)`, scalar [J].
+        applied: `applied(q, v, t)`, shape (n,) [N or N m]: forces that no potential gives; none if omitted.
+
+    Raises:
+        TypeError: If one of them is not callable.
+        ValueError: While tracing, if an energy is not a scalar.
+
+    Source: any mechanics text; Xu & Liu (2017), eq. 21.
+    """
+
+    kinetic_function: Callable
+    potential_function: Callable
+    applied_function: Callable | None
+
+    def __init__(self, kinetic: Callable, potential: Callable, applied: Callable | None = None):
+        self.kinetic_function = _check.function(kinetic, "kinetic", "kinetic(q, v, t) -> scalar")
+        self.potential_function = _check.function(potential, "potential", "potential(q, t) -> scalar")
+        self.applied_function = applied and _check.function(applied, "applied", "applied(q, v, t) -> (n,)")
+
+    def kinetic(self, q: Vector, v: Vector, t: Scalar) -> Scalar:
+        """Kinetic energy T [J]."""
+        return _check.output(self.kinetic_function(q, v, t), (), q.dtype, "kinetic(q, v, t)", _SCALAR)
+
+    def potential(self, q: Vector, t: Scalar) -> Scalar:
+        """Potential energy V [J]."""
+        return _check.output(self.potential_function(q, t), (), q.dtype, "potential(q, t)", _SCALAR)
+
+    def energy(self, q: Vector, v: Vector, t: Scalar) -> Scalar:
+        """T + V [J]: conserved if nothing is applied and neither energies nor constraints depend on time."""
+        return self.kinetic(q, v, t) + self.potential(q, t)
+
+    def mass(self, q, t):
+        # T is quadratic in v, so its Hessian is the same at every v.
+        return jax.hessian(self.kinetic, argnums=1)(q, jnp.zeros_like(q), t)
+
+    def force(self, q, v, t):
+        momentum = jax.grad(self.kinetic, argnums=1)
+        # The part of dp/dt that the velocity makes; the acceleration's part is M q''.
+        _, drift = jax.jvp(lambda q_, t_: momentum(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
+        force = jax.grad(self.kinetic)(q, v, t) - jax.grad(self.potential)(q, t) - drift
+        if self.applied_function is None:
+            return force
+        return force + applied_force(self.applied_function(q, v, t), q)
+
+
+_SCALAR = "An energy is a scalar: sum the parts, or index the single entry."
+
+
+def applied_force(value: Array, q: Vector, what: str = "applied(q, v, t)") -> Float[Array, " n"]:
+    """`value` if it is a generalised force for the coordinates `q`."""
+    return _check.output(value, q.shape, q.dtype, what, "It is one generalised force per coordinate.")

@@ -1,0 +1,12 @@
+"""Array aliases. n: coordinates; m: constraint rows; T: saved times."""
+
+from jaxtyping import Array, Bool, Float, Int
+
+
+Scalar = Float[Array, ""]
+IntScalar = Int[Array, ""]
+BoolScalar = Bool[Array, ""]
+Vector = Float[Array, " n"]
+Matrix = Float[Array, "n n"]
+Rows = Float[Array, "m n"]
+RowValues = Float[Array, " m"]
