@@ -1,5 +1,6 @@
 """ukjax: constrained mechanical systems by the Udwadia-Kalaba equation, in JAX."""
 
+from ._assemble import assemble as assemble
 from ._constraint import AbstractConstraint as AbstractConstraint
 from ._constraint import AccelerationConstraint as AccelerationConstraint
 from ._constraint import Baumgarte as Baumgarte

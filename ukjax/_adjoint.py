@@ -41,7 +41,7 @@ def _solve_jvp(primals, tangents, *, integrate):
     if all(leaf is None for leaf in jax.tree_util.tree_leaves(tangent, is_leaf=_is_none)):
         dys = None
     else:
-        dys = eqxi.filter_primitive_bind(_derivative_p, inputs, tangent, integrate)
+        dys = eqxi.filter_primitive_bind(_derivative_p, inputs, tangent, integrate, (ys.shape, ys.dtype))
     return (ys, rest), (dys, _nones(rest))
 
 
@@ -53,41 +53,37 @@ def _nones(tree):
     return jax.tree_util.tree_map(lambda _: None, tree)
 
 
-def _derivative(inputs, tangent, integrate):
+def _derivative(inputs, tangent, integrate, like):
     """The derivative of the saved states at `inputs`, applied to `tangent`."""
+    del like
     saved = lambda x: integrate(x, diffrax.ForwardMode())[0]
     return eqx.filter_jvp(saved, (inputs,), (tangent,))[1]
 
 
 @eqxi.filter_primitive_def
-def _derivative_shape(inputs, tangent, integrate):
-    inputs, tangent = jax.tree_util.tree_map(_struct, (inputs, tangent))
-    shape = eqx.filter_eval_shape(_derivative, inputs, tangent, integrate)
-    return jax.core.ShapedArray(shape.shape, shape.dtype)
-
-
-def _struct(x):
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.core.ShapedArray) else x
+def _derivative_shape(inputs, tangent, integrate, like):
+    # The derivative has the shape of the saved states. Evaluating it abstractly would trace the whole run once more.
+    return jax.core.ShapedArray(*like)
 
 
 @eqxi.filter_primitive_jvp
 def _derivative_jvp(primals, tangents):
     # Second order in forward mode: differentiate the forward run once more.
-    *arguments, integrate = primals
-    *directions, _ = tangents
-    run = lambda inputs, tangent: _derivative(inputs, tangent, integrate)
+    *arguments, integrate, like = primals
+    *directions, _, _ = tangents
+    run = lambda inputs, tangent: _derivative(inputs, tangent, integrate, like)
     return eqx.filter_jvp(run, tuple(arguments), tuple(directions))
 
 
 @eqxi.filter_primitive_transpose(materialise_zeros=True)  # pyright: ignore
 def _derivative_transpose(arguments, cotangent):
-    inputs, tangent, integrate = arguments
+    inputs, tangent, integrate, like = arguments
     saved = lambda x: integrate(x, diffrax.RecursiveCheckpointAdjoint())[0]
     _, pullback = eqx.filter_vjp(saved, inputs)
     (pulled,) = pullback(cotangent)
     wanted = lambda x, ct: ct if _is_undefined(x) else None
     pulled = jax.tree_util.tree_map(wanted, tangent, pulled, is_leaf=lambda x: x is None or _is_undefined(x))
-    return _nones(inputs), pulled, _nones(integrate)
+    return _nones(inputs), pulled, _nones(integrate), _nones(like)
 
 
 def _is_undefined(x):

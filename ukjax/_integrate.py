@@ -43,7 +43,7 @@ class Integrator(eqx.Module):
         at_ts, at_end = diffrax.SubSaveAt(ts=ts), diffrax.SubSaveAt(t1=True)
         both = not isinstance(adjoint, diffrax.BacksolveAdjoint)
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(lambda t, y, field: field(t, y)),
+            diffrax.ODETerm(_call),
             solver,
             t0=ts[0],
             t1=ts[-1],
@@ -59,13 +59,22 @@ class Integrator(eqx.Module):
         )
         assert solution.ts is not None
         assert solution.ys is not None
+        ys = solution.ys[0] if both else solution.ys
+        # A run that fails at once saves nothing; its first row is known all the same.
+        ys = jnp.where(jnp.isfinite(ys), ys, jnp.nan).at[0].set(y0)
+        end = _last_finite(ts, ys)
         if both:
-            (_, (t,)), (ys, (y,)) = solution.ts, solution.ys
-        else:
-            ys = solution.ys
-            t, y = _last_finite(ts, ys)
+            reached, last = solution.ts[1][0], solution.ys[1][0]
+            finite = jnp.all(jnp.isfinite(last))
+            end = jnp.where(finite, reached, end[0]), jnp.where(finite, last, end[1])
         counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
-        return ys, (stop_gradient((t, y)), counts, RESULTS.promote(solution.result))
+        return ys, (stop_gradient(end), counts, RESULTS.promote(solution.result))
+
+
+@eqx.filter_jit
+def _call(t, y, field):
+    # One call in the traced program, and one derivative of it, instead of a copy at every place diffrax uses it.
+    return field(t, y)
 
 
 def _last_finite(ts: Array, ys: Array) -> tuple[Array, Array]:

@@ -131,7 +131,6 @@ def _simulate(mechanism, y0, ts, formulation, method, integrator) -> Trajectory:
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
     ys, end, stats, outcome = integrator(field, y0, ts, *method)
-    ys = jnp.where(jnp.isfinite(ys), ys, jnp.nan)
     motions = jax.vmap(motion)(ts, ys)
     q, v = jnp.split(ys, 2, axis=1)
     return Trajectory(

@@ -1,0 +1,74 @@
+"""Applying a pseudoinverse, with the one derivative rule that serves every strategy.
+
+B: matrix (m, n); P = B^+ (n, m); y: right-hand side (m,); x = P y. A prime marks a derivative.
+
+For constant rank (Golub & Pereyra 1973)
+
+    P' = -P B' P + P P^T B'^T (I - B P) + (I - P B) B'^T P^T P,
+
+which needs P only and is finite at repeated and at zero singular values, where differentiating through the algorithm
+is not. lineax has the same rule for any of its solvers, but raises, unconditionally, if a derivative meets a number
+that is not finite (a trial step that is rejected anyway); here that stays data. Hence lineax's solvers, and our rule.
+"""
+
+import functools as ft
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jaxtyping import Array
+
+from .._types import IntScalar, Rows, RowValues, Vector
+
+
+@ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple[Vector, IntScalar]:
+    """x = B^+ y and the rank that the solver found. Any derivative of x exists where the rank is locally constant."""
+    operator = lx.MatrixLinearOperator(B)
+    x, _, stats = solver.compute(solver.init(operator, {}), y, {})
+    return x, _rank(solver, B, stats)
+
+
+@ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, IntScalar]:
+    """B^+ (n, m) and the rank that the solver found."""
+    operator = lx.MatrixLinearOperator(B)
+    state = solver.init(operator, {})
+    columns, stats = jax.vmap(lambda y: solver.compute(state, y, {})[::2])(jnp.eye(B.shape[0], dtype=B.dtype))
+    return columns.T, _rank(solver, B, jax.tree_util.tree_map(lambda s: s[0], stats), columns.T)
+
+
+def _rank(solver: lx.AbstractLinearSolver, B: Array, stats: dict[str, Any], P: Array | None = None) -> Array:
+    if "rank" in stats:
+        return jnp.asarray(stats["rank"], int)
+    if solver.assume_full_rank():
+        return jnp.asarray(min(B.shape))
+    # A solver that knows but does not tell: P B projects on the row space, so its trace is the rank.
+    P = pseudoinverse(solver, B)[0] if P is None else P
+    return jnp.round(jnp.sum(P.T * B)).astype(int)
+
+
+@pseudosolve.defjvp
+def _pseudosolve_jvp(solver, primals, tangents):
+    (B, y), (dB, dy) = primals, tangents
+    P, rank = pseudoinverse(solver, B)
+    x = P @ y
+    z = P.T @ x
+    dx = P @ (dy - dB @ x + P.T @ (dB.T @ (y - B @ x)) - B @ (dB.T @ z)) + dB.T @ z
+    return (x, rank), (dx, _no_tangent())
+
+
+@pseudoinverse.defjvp
+def _pseudoinverse_jvp(solver, primals, tangents):
+    (B,), (dB,) = primals, tangents
+    P, rank = pseudoinverse(solver, B)
+    onto_left, onto_rows = B @ P, P @ B
+    left = P @ (P.T @ (dB.T - dB.T @ onto_left))
+    right = (dB.T - onto_rows @ dB.T) @ (P.T @ P)
+    return (P, rank), (left + right - P @ dB @ P, _no_tangent())
+
+
+def _no_tangent():
+    return np.zeros((), jax.dtypes.float0)
