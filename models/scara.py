@@ -115,17 +115,60 @@ class Scara(ukjax.AbstractSystem):
         s12, c12 = jnp.sin(q[0] + q[1]), jnp.cos(q[0] + q[1])
         return jnp.array([-self.l1 * s1 - self.l2 * s12, self.l1 * c1 + self.l2 * c12, self.l0 + q[3]])
 
+    def on_helix(self, q, t):
+        """phi of eq. 48: zero while the tool is on the helix with its orientation fixed, (4,) [m, m, rad, m]."""
+        x, y, z = self.tool(q) - helix(t)
+        return jnp.array([x, y, q[0] + q[1] + q[2], z])
+
+    def joints(self, tool):
+        """Coordinates (4,) that put the tool at `tool` (3,) [m] with its orientation fixed, elbow as in the paper."""
+        x, y, z = tool
+        q2 = -jnp.arccos((x**2 + y**2 - self.l1**2 - self.l2**2) / (2 * self.l1 * self.l2))
+        q1 = jnp.arctan2(-x, y) - jnp.arctan2(self.l2 * jnp.sin(q2), self.l1 + self.l2 * jnp.cos(q2))
+        return jnp.array([q1, q2, -q1 - q2, z - self.l0])
+
 
 def helix(t):
     """Wanted position of the tool (3,) [m], eq. 40."""
     return jnp.array([RADIUS * jnp.sin(RATE * t), CENTRE + RADIUS * jnp.cos(RATE * t), CLIMB * t])
 
 
-def on_helix(scara: Scara, stabilization: ukjax.Baumgarte | None = None) -> ukjax.Holonomic:
-    """Keeps the tool on the helix and its orientation fixed: eq. 48, four rows [m, m, rad, m]."""
+STARTS = {
+    # Exactly on the helix, by inverse kinematics.
+    "consistent": (
+        (0.5367501772287113, -0.9581921787462742, 0.42144200151756284, 0.0),
+        (-0.05 * RATE / 0.4, 0.0, 0.05 * RATE / 0.4, CLIMB),
+    ),
+    # The same position with the velocities that the paper prints.
+    "printed_velocities": (
+        (0.5367501772287113, -0.9581921787462742, 0.42144200151756284, 0.0),
+        (-0.157, 0.0001, 0.157, 0.0195),
+    ),
+    # The printed angles as well, 30, -55 and 24 degrees, with the sign of q2 put right.
+    "printed": (
+        (jnp.pi / 6, -55 * jnp.pi / 180, 24 * jnp.pi / 180, 0.0),
+        (-0.157, 0.0001, 0.157, 0.0195),
+    ),
+}
 
-    def phi(q, t):
-        x, y, z = scara.tool(q) - helix(t)
-        return jnp.array([x, y, q[0] + q[1] + q[2], z])
 
-    return ukjax.Holonomic(phi, stabilization)
+def scenario(
+    start: str = "printed_velocities", damping: float = 0.5, stiffness: float = 200.0, t1: float = 20.0
+) -> ukjax.Scenario:
+    """The robot on its helix. `start` is consistent, printed_velocities or printed; gains of zero do not stabilise."""
+    if start not in STARTS:
+        raise ValueError(f"start must be one of {', '.join(STARTS)}, but is {start!r}.")
+    scara = Scara()
+    q0, v0 = STARTS[start]
+    return ukjax.Scenario(
+        ukjax.Mechanism(scara, ukjax.Holonomic(scara.on_helix, ukjax.Baumgarte(damping, stiffness))),
+        jnp.array(q0),
+        jnp.array(v0),
+        t1,
+        name="SCARA robot on a helix",
+        coordinates=("q1 [rad]", "q2 [rad]", "q3 [rad]", "q4 [m]"),
+        observables={
+            "tool x, y, z [m]": lambda q, v, t: scara.tool(q),
+            "tool error x, y, z [m]": lambda q, v, t: scara.tool(q) - helix(t),
+        },
+    )

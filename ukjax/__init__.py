@@ -14,8 +14,11 @@ from ._linalg import SVD as SVD
 from ._mechanism import Mechanism as Mechanism
 from ._mechanism import Terms as Terms
 from ._result import RESULTS as RESULTS
+from ._scenario import Scenario as Scenario
 from ._simulate import simulate as simulate
 from ._system import AbstractSystem as AbstractSystem
 from ._system import LagrangianSystem as LagrangianSystem
 from ._system import System as System
 from ._trajectory import Trajectory as Trajectory
+from ._tune import Tuning as Tuning
+from ._tune import tune as tune

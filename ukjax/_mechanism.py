@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from . import _check
@@ -76,12 +77,8 @@ class Mechanism(eqx.Module):
         rows = [constraint.rows(q, v, t) for constraint in self.constraints]
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
-        nonideal = None if self.nonideal is None else lambda ideal: self._nonideal_force(q, v, t, ideal)
+        nonideal = None if self.nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)
         return Terms(M, Q, A, b, nonideal)
-
-    def _nonideal_force(self, q: Vector, v: Vector, t: Scalar, ideal: Vector) -> Vector:
-        assert self.nonideal is not None
-        return applied_force(self.nonideal(q, v, t, ideal), q, "nonideal(q, v, t, ideal_force)")
 
     def position_error(self, q: Vector, t: Scalar) -> Float[Array, " r"]:
         """Φ of every holonomic constraint, in order."""
@@ -96,6 +93,10 @@ _NOT_A_CONSTRAINT = (
     "{} must be a ukjax.Holonomic, Nonholonomic or AccelerationConstraint, but is {}. Wrap your function: "
     "ukjax.Holonomic(phi) for phi(q, t), ukjax.Nonholonomic(psi) for psi(q, v, t)."
 )
+
+
+def _nonideal_force(function: Callable, q: Vector, v: Vector, t: Scalar, ideal: Vector) -> Vector:
+    return applied_force(function(q, v, t, ideal), q, "nonideal(q, v, t, ideal_force)")
 
 
 def _concatenate(parts: list[Array], q: Array) -> Array:

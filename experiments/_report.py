@@ -1,0 +1,49 @@
+"""What every experiment shares: its command line, its table, and pictures that appear whole or not at all."""
+
+import argparse
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import jax
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+console = Console()
+
+
+def start(description: str, name: str) -> Path:
+    """Reads `--out`, makes that folder, and switches JAX to double precision."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, default=Path("out") / name, help="folder for the pictures")
+    out = parser.parse_args().out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {out} cannot be written to: {error.strerror}")
+    jax.config.update("jax_enable_x64", True)
+    return out
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Prints a table."""
+    shown = Table(title=title, show_lines=False)
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*(escape(cell) for cell in row))  # a unit in brackets is no markup
+    console.print(shown)
+
+
+def save(figures: Mapping[str, Figure], out: Path) -> None:
+    """Writes each figure as PNG and says where."""
+    begin = time.perf_counter()
+    with console.status("Drawing"):
+        for name, figure in figures.items():
+            aside = out / f".{name}.png"
+            figure.savefig(aside, dpi=130)
+            aside.replace(out / f"{name}.png")
+    console.print(f"{len(figures)} pictures in {out} ({time.perf_counter() - begin:.1f} s)", highlight=False)

@@ -1,0 +1,74 @@
+"""Scenario: everything a command needs to run a mechanism."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from . import _check
+from ._mechanism import Mechanism
+
+
+class Scenario(eqx.Module):
+    """A mechanism, where it starts, how long it runs, and what its numbers are called.
+
+    Args:
+        mechanism: System and constraints.
+        q0: Initial coordinates (n,) [m or rad].
+        v0: Their rates (n,) [m/s or rad/s].
+        t1: End time [s]; the run starts at `t0`.
+        t0: Start time [s].
+        name: A short title.
+        coordinates: A name with unit for each coordinate, such as "q1 [rad]"; "q1", "q2", ... if omitted.
+        observables: Further quantities to plot: "name [unit]" -> `f(q, v, t)`, a scalar or a vector.
+        invariants: Quantities that theory keeps constant, whose drift is reported: "energy [J]" -> `f(q, v, t)`,
+            a scalar.
+
+    Raises:
+        TypeError: If `mechanism` is not a `Mechanism`, or an observable or invariant is not callable.
+        ValueError: If the shapes do not fit, there are not as many names as coordinates, or `t1` is not after `t0`.
+    """
+
+    mechanism: Mechanism
+    q0: Float[Array, " n"]
+    v0: Float[Array, " n"]
+    t1: float
+    t0: float
+    name: str
+    coordinates: tuple[str, ...]
+    observables: dict[str, Callable]
+    invariants: dict[str, Callable]
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        q0: Any,
+        v0: Any,
+        t1: float,
+        *,
+        t0: float = 0.0,
+        name: str = "mechanism",
+        coordinates: Sequence[str] | None = None,
+        observables: Mapping[str, Callable] | None = None,
+        invariants: Mapping[str, Callable] | None = None,
+    ):
+        if not isinstance(mechanism, Mechanism):
+            raise TypeError(f"mechanism must be a ukjax.Mechanism, but is {type(mechanism).__name__}.")
+        q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
+        self.q0, self.v0, _ = _check.state(q0, v0, names=("q0", "v0"))
+        if not t1 > t0:
+            raise ValueError(f"t1 must be later than t0 = {t0} s, but is {t1} s.")
+        n = self.q0.shape[0]
+        names = tuple(f"q{i + 1}" for i in range(n)) if coordinates is None else tuple(coordinates)
+        if len(names) != n:
+            raise ValueError(f"coordinates must be {n} names, one per coordinate, but got {len(names)}: {names}.")
+        self.mechanism = mechanism
+        self.t0, self.t1, self.name, self.coordinates = t0, t1, name, names
+        self.observables = _functions(observables, "observables")
+        self.invariants = _functions(invariants, "invariants")
+
+
+def _functions(functions: Mapping[str, Callable] | None, name: str) -> dict[str, Callable]:
+    given = functions or {}
+    return {k: _check.function(f, f"{name}[{k!r}]", "f(q, v, t)") for k, f in given.items()}

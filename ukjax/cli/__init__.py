@@ -1,0 +1,3 @@
+"""The `ukjax` command."""
+
+from ._app import main as main

@@ -1,0 +1,4 @@
+from ukjax.cli import main
+
+
+main()

@@ -1,0 +1,62 @@
+"""The command line: `ukjax simulate TARGET`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import typer
+from rich.console import Console
+
+from . import _simulate
+from ._target import UsageError
+
+
+app = typer.Typer(
+    name="ukjax",
+    help="Constrained mechanical systems by the Udwadia-Kalaba equation.\n\n"
+    "Start with: ukjax simulate models.scara:scenario",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+
+@app.callback()
+def common() -> None:
+    # Mechanics needs double precision; the library leaves this to its user, the command is one.
+    jax.config.update("jax_enable_x64", True)
+
+
+@app.command()
+def simulate(
+    target: Annotated[
+        str, typer.Argument(help="What to run: module:factory or path/to/file.py:factory, returning a ukjax.Scenario.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
+    ] = None,
+    t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
+    rtol: Annotated[float, typer.Option(help="Relative tolerance of the integration.")] = 1e-8,
+    atol: Annotated[float, typer.Option(help="Absolute tolerance of the integration.")] = 1e-8,
+    points: Annotated[int, typer.Option(min=2, help="How many times to save.")] = 1001,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")
+    ] = None,
+) -> None:
+    """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
+    _simulate.run(console, target, settings or [], t1, rtol, atol, points, out)
+
+
+def main() -> None:
+    """Runs the command; an error of use ends in one message and exit status 2, a failed run in 1."""
+    try:
+        app()
+    except UsageError as error:
+        errors.print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+    except RuntimeError as error:
+        errors.print(f"[red]Failed:[/red] {error}", highlight=False, soft_wrap=True)
+        raise SystemExit(1) from None

@@ -1,0 +1,32 @@
+"""What a command leaves on disk: all of it, or nothing."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ._target import UsageError
+
+
+def claim(folder: Path) -> None:
+    """Checks, before any work, that files can be written to `folder`; makes it. Raises UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be written to: {error.strerror}. Pass another folder.") from error
+
+
+def write(folder: Path, files: Sequence[tuple[str, Callable[[Path], Any]]]) -> list[Path]:
+    """Writes every file aside and moves them into `folder` only when all are complete. Raises UsageError."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".unfinished-") as aside:
+            for name, save in files:
+                save(Path(aside) / name)
+            for name, _ in files:
+                shutil.move(Path(aside) / name, folder / name)
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be written to: {error}. Nothing was left there.") from error
+    return [folder / name for name, _ in files]

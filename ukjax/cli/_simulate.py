@@ -1,0 +1,125 @@
+"""`ukjax simulate`."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from .. import plot
+from .._result import RESULTS, message
+from .._scenario import Scenario
+from .._simulate import simulate
+from .._trajectory import Trajectory
+from . import _output, _target
+from ._target import UsageError
+
+
+def run(
+    console: Console,
+    target: str,
+    settings: Sequence[str],
+    t1: float | None,
+    rtol: float,
+    atol: float,
+    points: int,
+    out: Path | None,
+) -> None:
+    """Simulates, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
+    scenario = _target.scenario(target, settings)
+    end = scenario.t1 if t1 is None else t1
+    if not end > scenario.t0:
+        raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
+    folder = out or Path("out") / re.sub(r"\W+", "-", scenario.name).strip("-").lower()
+    _output.claim(folder)
+
+    ts = jnp.linspace(scenario.t0, end, points)
+    try:
+        trajectory, compile_s, run_s = _timed_run(console, scenario, ts, rtol, atol)
+    except ValueError as error:
+        raise UsageError(f"{target}: {error}") from error
+    if bool(trajectory.result != RESULTS.successful):
+        where = f"(reached t = {trajectory.stats['t_reached']:.6g} s of {end:g} s; nothing was written)"
+        raise RuntimeError(f"{message(trajectory.result)} {where}")
+
+    invariants = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.invariants.items()}
+    console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
+    with console.status("Writing the trajectory and drawing it"):
+        paths = _output.write(folder, _files(scenario, trajectory, invariants))
+    for path in paths:
+        console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+
+
+def _states(trajectory: Trajectory) -> tuple[Any, Any, Any]:
+    return trajectory.q, trajectory.v, trajectory.t
+
+
+def _timed_run(
+    console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
+) -> tuple[Trajectory, float, float]:
+    function = eqx.filter_jit(
+        lambda s, ts: simulate(s.mechanism, s.q0, s.v0, ts, rtol=rtol, atol=atol, progress=True, throw=False)
+    )
+    with console.status(f"Compiling {scenario.name}"):
+        start = time.perf_counter()
+        compiled = function.lower(scenario, ts).compile()
+        compile_s = time.perf_counter() - start
+    start = time.perf_counter()
+    trajectory = jax.block_until_ready(compiled(scenario, ts))
+    return trajectory, compile_s, time.perf_counter() - start
+
+
+def _summary(
+    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any], compile_s: float, run_s: float
+) -> Table:
+    table = Table(title=scenario.name, show_header=False)
+    stats = trajectory.stats
+    rank = np.unique(np.asarray(trajectory.rank))
+    rows = jax.eval_shape(lambda: scenario.mechanism.terms(scenario.q0, scenario.v0, jnp.asarray(scenario.t0))).b.shape[
+        0
+    ]
+    ranks = str(rank[0]) if rank.size == 1 else f"{rank[0]} to {rank[-1]}"
+    entries = [
+        ("time", f"{trajectory.t[0]:g} to {trajectory.t[-1]:g} s"),
+        ("steps", f"{stats['num_accepted_steps']} accepted, {stats['num_rejected_steps']} rejected"),
+        ("constraint rows", f"{rows}, of rank {ranks}; {trajectory.q.shape[1]} coordinates"),
+        (
+            "largest position error",
+            f"{np.max(trajectory.position_residual):.3g}, at the end {trajectory.position_residual[-1]:.3g}",
+        ),
+        (
+            "largest velocity error",
+            f"{np.max(trajectory.velocity_residual):.3g}, at the end {trajectory.velocity_residual[-1]:.3g}",
+        ),
+        *((f"drift of {name}", f"{np.max(np.abs(value - value[0])):.3g}") for name, value in invariants.items()),
+        ("time to compile", f"{compile_s:.2f} s"),
+        ("time to run", f"{run_s:.3f} s"),
+    ]
+    for entry in entries:
+        table.add_row(*entry)
+    return table
+
+
+def _files(
+    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any]
+) -> list[tuple[str, Callable[[Path], Any]]]:
+    data = trajectory.to_dataset(scenario.coordinates).assign_attrs(title=scenario.name)
+    figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name)}
+    observed = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.observables.items()}
+    for name, values in {**observed, **invariants}.items():
+        stem = re.sub(r"\W+", "-", name.split("[")[0]).strip("-")
+        figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
+    # The scipy engine writes NetCDF 3, which every reader opens, and needs no further package.
+    files: list[tuple[str, Callable[[Path], Any]]] = [
+        ("trajectory.nc", lambda path: data.to_netcdf(path, engine="scipy"))
+    ]
+    for stem, figure in figures.items():
+        files.append((f"{stem}.png", lambda path, figure=figure: figure.savefig(path, dpi=150)))
+    return files

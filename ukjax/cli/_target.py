@@ -1,0 +1,102 @@
+"""TARGET: `package.module:factory` or `path/to/file.py:factory`, and the settings passed to the factory."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._scenario import Scenario
+
+
+class UsageError(Exception):
+    """What a person typed cannot be used; the message says what to type instead."""
+
+
+def scenario(target: str, settings: Sequence[str]) -> Scenario:
+    """The scenario that TARGET's factory makes with `--set` settings. Raises UsageError."""
+    factory = load(target)
+    arguments = parse(settings, factory, target)
+    try:
+        made = factory(**arguments)
+    except (TypeError, ValueError) as error:
+        shown = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
+        raise UsageError(f"{target} could not make a scenario with ({shown}): {error}") from error
+    if not isinstance(made, Scenario):
+        raise UsageError(f"{target} must return a ukjax.Scenario, but returned {type(made).__name__}.")
+    return made
+
+
+def load(target: str) -> Callable[..., Any]:
+    """The factory that TARGET names. Raises UsageError."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise UsageError(
+            f"TARGET must be module:factory or path/to/file.py:factory, but is {target!r}. Try models.scara:scenario."
+        )
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
+    factory = getattr(module, name, None)
+    if factory is None:
+        mine = (k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__)
+        found = ", ".join(k for k in mine if not k.startswith("_"))
+        raise UsageError(f"{place} has no factory {name!r}. Functions there: {found or 'none'}.")
+    if not callable(factory):
+        raise UsageError(f"{target} must be a function that returns a ukjax.Scenario, but is {type(factory).__name__}.")
+    return factory
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    return _imported(str(path), lambda: spec.loader.exec_module(module) or module)  # pyright: ignore
+
+
+def _from_name(name: str) -> Any:
+    # A console script, unlike `python -m`, does not look in the folder that it is called from.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return _imported(name, lambda: importlib.import_module(name))
+
+
+def _imported(place: str, run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            raise UsageError(f"There is no module {place!r} here or among the installed packages.") from error
+        raise UsageError(f"{place} does not import: {error}") from error
+    except Exception as error:  # a person's file may raise anything
+        raise UsageError(f"{place} does not import: {type(error).__name__}: {error}") from error
+
+
+def parse(settings: Sequence[str], factory: Callable[..., Any], target: str) -> dict[str, Any]:
+    """`name=value` settings as keyword arguments of `factory`. Raises UsageError."""
+    parameters = inspect.signature(factory).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    arguments: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set takes name=value, but got {setting!r}.")
+        if name not in parameters and not open_ended:
+            known = ", ".join(k if p.default is p.empty else f"{k}={p.default!r}" for k, p in parameters.items())
+            raise UsageError(f"{target} has nothing called {name!r} to set. It takes: {known or 'nothing'}.")
+        if name in arguments:
+            raise UsageError(f"--set {name} is given twice.")
+        arguments[name] = _value(value)
+    return arguments
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,4 @@
+"""Pictures. Every function returns a matplotlib figure; saving it is up to the caller."""
+
+from ._figures import components as components
+from ._figures import overview as overview

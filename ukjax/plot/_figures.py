@@ -1,0 +1,98 @@
+"""Figures of a trajectory over time. No global state: figures are made without pyplot."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .._trajectory import Trajectory
+
+
+def overview(trajectory: Trajectory, coordinates: Sequence[str] | None = None, title: str = "") -> Figure:
+    """Coordinates, their rates, constraint forces and constraint errors over time.
+
+    Args:
+        trajectory: One trajectory, not a batch.
+        coordinates: Names with units, such as "q1 [rad]"; coordinates of one unit share an axis.
+        title: Above the figure.
+    """
+    n = trajectory.q.shape[1]
+    names = [f"q{i + 1}" for i in range(n)] if coordinates is None else list(coordinates)
+    groups = _by_unit(names)
+    figure = Figure(figsize=(4.2 * len(groups) + 0.8, 9.5), layout="constrained")
+    grid = figure.add_gridspec(4, len(groups))
+    for column, (unit, members) in enumerate(groups.items()):
+        rows = (
+            (trajectory.q, "coordinate", unit),
+            (trajectory.v, "rate", unit and f"{unit}/s"),
+            (trajectory.constraint_force, "constraint force", _FORCE_UNIT.get(unit, "")),
+        )
+        for row, (values, what, its_unit) in enumerate(rows):
+            axis = figure.add_subplot(grid[row, column])
+            axis.tick_params(labelbottom=row == 2)
+            for i in members:
+                axis.plot(trajectory.t, values[:, i], label=names[i].split(" [")[0])
+            axis.set_ylabel(f"{what} [{its_unit}]" if its_unit else what)
+            _legend(axis, len(members))
+            axis.set_xlabel("time t [s]" if row == 2 else "")
+    _residuals(figure.add_subplot(grid[3, :]), trajectory)
+    figure.suptitle(title)
+    return figure
+
+
+def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
+    """A quantity over time, one curve per component; `name` is "what a, b, c [unit]" or "what [unit]".
+
+    Args:
+        t: Times (T,) [s].
+        values: (T,) or (T, k).
+        name: What it is, with its components and its unit.
+        title: Above the figure.
+    """
+    values = np.asarray(values).reshape(len(t), -1)
+    what = name.split(" [")[0]
+    labels = [part.strip().split(" ")[-1] for part in what.split(",")]
+    if len(labels) != values.shape[1]:
+        labels = [str(i + 1) for i in range(values.shape[1])]
+    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for label, value in zip(labels, values.T):
+        axis.plot(t, value, label=label)
+    axis.set_xlabel("time t [s]")
+    axis.set_ylabel(name)
+    _legend(axis, values.shape[1])
+    figure.suptitle(title)
+    return figure
+
+
+_FORCE_UNIT = {"m": "N", "rad": "N m"}
+
+
+def _by_unit(names: Sequence[str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        unit = name.split("[")[1].rstrip("] ") if "[" in name else ""
+        groups.setdefault(unit, []).append(i)
+    return groups
+
+
+def _legend(axis: Axes, curves: int) -> None:
+    axis.grid(alpha=0.3)
+    if curves <= 8:
+        # Above the axis, where no curve is.
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", ncols=4, frameon=False, borderpad=0)
+
+
+def _residuals(axis: Axes, trajectory: Trajectory) -> None:
+    for values, label in ((trajectory.position_residual, "position"), (trajectory.velocity_residual, "velocity")):
+        values = np.asarray(values)
+        if np.any(values > 0):
+            axis.semilogy(trajectory.t, np.where(values > 0, values, np.nan), label=label)
+    axis.set_xlabel("time t [s]")
+    axis.set_ylabel("constraint error (norm, SI)")
+    if axis.get_lines():
+        _legend(axis, 2)
+    else:
+        axis.text(0.5, 0.5, "no constraint error", ha="center", va="center", transform=axis.transAxes)
