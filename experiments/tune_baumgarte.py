@@ -28,7 +28,7 @@ PAPER = (0.5, 200.0)
 CRITICAL = (2 * 200.0**0.5, 200.0)
 OPTIMAL = ((2 * 200.0) ** 0.5, 200.0)
 TIMES = (0.0, 2.0, 401)  # by then what the optimum leaves is 1e-9 of the start
-STEPS = 60
+STEPS = 120
 
 
 def simulate(gains, mechanism, q0, v0) -> ukjax.Trajectory:

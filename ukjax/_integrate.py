@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from ._adjoint import both_modes
+from ._adjoint import Problem, Record, both_modes, call, replayable
 from ._result import RESULTS
 
 
@@ -21,60 +21,57 @@ class Integrator(eqx.Module):
     progress: diffrax.AbstractProgressMeter = eqx.field(static=True)
 
     def __call__(
-        self,
-        field: Callable,
-        y0: Array,
-        ts: Array,
-        solver: diffrax.AbstractSolver,
-        controller: diffrax.AbstractStepSizeController,
-        dt0: Array | None,
+        self, field: Callable, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
         """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`."""
-        inputs = (field, y0, ts, solver, controller, dt0)
-        if self.adjoint is None:
-            ys, rest = both_modes(self._solve, inputs)
+        problem = Problem(field, y0, ts, solver, method)
+        if self.adjoint is None and replayable(solver):
+            ys, rest = both_modes(self._record, problem)
         else:
-            ys, rest = self._solve(inputs, self.adjoint)
+            ys, _, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint(), False)
         return ys, *rest
 
-    def _solve(self, inputs: Any, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
-        field, y0, ts, solver, controller, dt0 = inputs
+    def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
+        # The replay differentiates, so diffrax need not: this adjoint has the cheapest loop.
+        return self._solve(problem, diffrax.ForwardMode(), record)
+
+    def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint, record: bool) -> Any:
+        y0, ts = problem.y0, problem.ts
+        controller, dt0 = problem.method
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
-        at_ts, at_end = diffrax.SubSaveAt(ts=ts), diffrax.SubSaveAt(t1=True)
-        both = not isinstance(adjoint, diffrax.BacksolveAdjoint)
+        outputs = {"ts": diffrax.SubSaveAt(ts=ts)}
+        if not isinstance(adjoint, diffrax.BacksolveAdjoint):
+            outputs["end"] = diffrax.SubSaveAt(t1=True)
+        if record:
+            outputs["steps"] = diffrax.SubSaveAt(t0=True, steps=True)
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(_call),
-            solver,
+            diffrax.ODETerm(call),
+            problem.solver,
             t0=ts[0],
             t1=ts[-1],
             dt0=dt0,
             y0=y0,
-            args=field,
-            saveat=diffrax.SaveAt(subs=[at_ts, at_end] if both else at_ts),
+            args=problem.field,
+            saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"]),
             stepsize_controller=controller,
             adjoint=adjoint,
             max_steps=self.max_steps,
             throw=False,
             progress_meter=self.progress,
         )
-        assert solution.ts is not None
-        assert solution.ys is not None
-        ys = solution.ys[0] if both else solution.ys
+        times: Any = solution.ts if len(outputs) > 1 else {"ts": solution.ts}
+        states: Any = solution.ys if len(outputs) > 1 else {"ts": solution.ys}
         # A run that fails at once saves nothing; its first row is known all the same.
-        ys = jnp.where(jnp.isfinite(ys), ys, jnp.nan).at[0].set(y0)
+        ys = jnp.where(jnp.isfinite(states["ts"]), states["ts"], jnp.nan).at[0].set(y0)
         end = _last_finite(ts, ys)
-        if both:
-            reached, last = solution.ts[1][0], solution.ys[1][0]
+        if "end" in outputs:
+            reached, last = times["end"][0], states["end"][0]
             finite = jnp.all(jnp.isfinite(last))
             end = jnp.where(finite, reached, end[0]), jnp.where(finite, last, end[1])
         counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
-        return ys, (stop_gradient(end), counts, RESULTS.promote(solution.result))
-
-
-@eqx.filter_jit
-def _call(t, y, field):
-    # One call in the traced program, and one derivative of it, instead of a copy at every place diffrax uses it.
-    return field(t, y)
+        rest = (stop_gradient(end), counts, RESULTS.promote(solution.result))
+        steps = Record(times["steps"], states["steps"], counts["num_accepted_steps"]) if record else None
+        return ys, steps, rest
 
 
 def _last_finite(ts: Array, ys: Array) -> tuple[Array, Array]:

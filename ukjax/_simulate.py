@@ -33,7 +33,7 @@ def simulate(
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     dt0: ArrayLike | None = None,
     adjoint: diffrax.AbstractAdjoint | None = None,
-    max_steps: int = 100_000,
+    max_steps: int = 16_384,
     progress: bool | diffrax.AbstractProgressMeter = False,
     throw: bool = True,
 ) -> Trajectory:
@@ -51,10 +51,9 @@ def simulate(
         atol: Absolute tolerance of the integration.
         stepsize_controller: Any diffrax controller, in place of the adaptive one with `rtol` and `atol`.
         dt0: First step [s]; chosen automatically if None. Needed by `diffrax.ConstantStepSize`.
-        adjoint: Any diffrax adjoint. None gives forward mode by `diffrax.ForwardMode` and reverse mode by
-            `diffrax.RecursiveCheckpointAdjoint`, whichever is asked for; second derivatives in reverse mode need
-            `diffrax.DirectAdjoint()`.
-        max_steps: Step budget.
+        adjoint: Any diffrax adjoint. None differentiates in both modes, and twice by `jax.hessian`, by replaying the
+            recorded steps (a Runge-Kutta solver; `diffrax.DirectAdjoint()` for others).
+        max_steps: Step budget. A derivative takes memory for as many states.
         progress: True for a progress bar, or a diffrax progress meter.
         throw: Raise if the simulation fails. With False look at `result`.
 
@@ -87,8 +86,9 @@ def simulate(
     if dt0 is None and isinstance(stepsize_controller, diffrax.ConstantStepSize):
         raise ValueError("dt0 must be given with diffrax.ConstantStepSize: pass the step size [s].")
     integrator = Integrator(adjoint, max_steps, progress)
-    method = (solver, stepsize_controller, None if dt0 is None else jnp.asarray(dt0, ts.dtype))
-    trajectory = _simulate(mechanism, jnp.concatenate([q0, v0]), ts, formulation, method, integrator)
+    method = (stepsize_controller, None if dt0 is None else jnp.asarray(dt0, ts.dtype))
+    y0 = jnp.concatenate([q0, v0])
+    trajectory = _simulate(mechanism, y0, ts, formulation, solver, method, integrator)
     if not throw:
         return trajectory
     where = "" if is_traced(trajectory) else f" (at t = {trajectory.stats['t_reached']:.6g} s)"
@@ -126,11 +126,11 @@ def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any) -> diffrax.PIDControl
 
 
 @eqx.filter_jit
-def _simulate(mechanism, y0, ts, formulation, method, integrator) -> Trajectory:
+def _simulate(mechanism, y0, ts, formulation, solver, method, integrator) -> Trajectory:
     motion = lambda t, y: _motion(mechanism, formulation, t, y)
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
-    ys, end, stats, outcome = integrator(field, y0, ts, *method)
+    ys, end, stats, outcome = integrator(field, y0, ts, solver, method)
     motions = jax.vmap(motion)(ts, ys)
     q, v = jnp.split(ys, 2, axis=1)
     return Trajectory(

@@ -43,15 +43,15 @@ class AbstractFormulation(eqx.Module):
         """Returns the motion; `rank`, `residual` and `result` are always filled."""
 
 
-def consistency(A: Rows, b: RowValues, acceleration: Vector, a: Vector, rtol: float) -> tuple[Scalar, BoolScalar]:
+def consistency(A: Rows, b: RowValues, acceleration: Vector, free: RowValues, rtol: float) -> tuple[Scalar, BoolScalar]:
     """The norm of A q'' - b, and whether every row holds to `rtol` of the size of its own terms.
 
-    Measured row by row, so that scaling a row changes nothing. Without gradient: it is a diagnostic, and the gradient
-    of a norm at zero is NaN.
+    `free` is the size of the terms of A a. Measured row by row, so that scaling a row changes nothing. Without
+    gradient: it is a diagnostic, and the gradient of a norm at zero is NaN.
     """
-    A, b, acceleration, a = stop_gradient((A, b, acceleration, a))
+    A, b, acceleration, free = stop_gradient((A, b, acceleration, free))
     error = A @ acceleration - b
-    size = jnp.abs(b) + jnp.abs(A) @ (jnp.abs(acceleration) + jnp.abs(a))
+    size = jnp.abs(b) + jnp.abs(A) @ jnp.abs(acceleration) + free
     return jnp.linalg.norm(error), jnp.all(jnp.abs(error) <= rtol * size)
 
 

@@ -1,6 +1,6 @@
 """The Udwadia-Kalaba equation.
 
-M = L L^T; a = M^-1 Q; B = A L^-T; c: non-ideal force.
+M = L L^T; a = M^-1 Q; B = A L^-T; w = L^-1 Q, so a = L^-T w; c: non-ideal force.
 """
 
 import jax.numpy as jnp
@@ -44,12 +44,13 @@ class UdwadiaKalaba(AbstractFormulation):
         upper = lambda x: solve_triangular(L, x, lower=True, trans=1)
         usable = finite & definite
 
-        a = upper(lower(Q))
-        B = lower(A.T).T
-        x, rank = self._apply(B, b - A @ a)
-
+        # One solve gives w = L^-1 Q and B^T = L^-1 A^T, and A a = B w.
+        w, B_transposed = jnp.split(lower(jnp.column_stack([Q, A.T])), [1], axis=1)
+        w, B = w[:, 0], B_transposed.T
+        x, rank = self._apply(B, b - B @ w)
+        a, acceleration = upper(jnp.column_stack([w, w + x])).T
         ideal_force = L @ x
-        acceleration = a + upper(x)
+
         nonideal_force = jnp.zeros_like(Q)
         if terms.nonideal is not None:
             c = terms.nonideal(ideal_force)
@@ -60,7 +61,7 @@ class UdwadiaKalaba(AbstractFormulation):
             acceleration = acceleration + upper(y)
             usable = usable & finite
 
-        residual, consistent = consistency(A, b, acceleration, a, self.consistency_rtol)
+        residual, consistent = consistency(A, b, acceleration, jnp.abs(B) @ jnp.abs(w), self.consistency_rtol)
         mask = lambda value: jnp.where(usable, value, jnp.nan)
         return Motion(
             acceleration=mask(acceleration),
