@@ -25,10 +25,10 @@ from jaxtyping import Array, Float, Int, PyTree
 
 
 class Record(eqx.Module):
-    """The steps of a solve: t and y at their ends, padded beyond `count` steps."""
+    """The steps of a solve: t and y at the start and at the ends of `count` steps, padded beyond."""
 
-    t: Float[Array, " S+1"]
-    y: Float[Array, "S+1 n"]
+    t: Float[Array, " S"]
+    y: Float[Array, "S n"]
     count: Int[Array, ""]
 
 
@@ -81,7 +81,8 @@ def _solve_recording_jvp(primals, tangents, *, integrate):
     (problem,), (tangent,) = primals, tangents
     ys, record, rest = _solve_recording(problem, integrate=integrate)
     dys, dsteps = _replay(problem, record, tangent)
-    return (ys, record, rest), (dys, Record(cast(Any, None), dsteps, cast(Any, None)), _nones(rest))
+    drecord = eqx.tree_at(lambda r: r.y, _nones(record), dsteps, is_leaf=lambda x: x is None)
+    return (ys, record, rest), (dys, drecord, _nones(rest))
 
 
 def _replay(problem, record, tangent):

@@ -34,12 +34,14 @@ def state(q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v")) -> 
 
 def floating(x: Any, name: str) -> Array:
     """`x` as an array of floating dtype; integers become floats; anything else is a ValueError."""
+    if any(isinstance(leaf, str) for leaf in jax.tree_util.tree_leaves(x)):
+        raise ValueError(f"{name} must be an array of real numbers, but holds text: {x!r}.")
     try:
         array = jnp.asarray(x)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be an array of real numbers, got {type(x).__name__}: {error}") from error
     if jnp.issubdtype(array.dtype, jnp.floating):
-        return array
+        return jnp.asarray(array, array.dtype)  # a Python number would be weakly typed, and compile once more
     if jnp.issubdtype(array.dtype, jnp.integer):
         return array.astype(jnp.result_type(float))
     raise ValueError(f"{name} must be an array of real numbers, but has dtype {array.dtype}.")

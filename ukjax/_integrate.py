@@ -24,6 +24,7 @@ class Integrator(eqx.Module):
         self, field: Callable, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
         """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`."""
+        solver = _with_tolerances(solver, method[0])
         problem = Problem(field, y0, ts, solver, method)
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
@@ -72,6 +73,21 @@ class Integrator(eqx.Module):
         rest = (stop_gradient(end), counts, RESULTS.promote(solution.result))
         steps = Record(times["steps"], states["steps"], counts["num_accepted_steps"]) if record else None
         return ys, steps, rest
+
+
+def _with_tolerances(solver: Any, controller: Any) -> Any:
+    """An implicit solver with the tolerances of the controller, as diffeqsolve does it: a replay lies outside."""
+    if not isinstance(solver, diffrax.AbstractImplicitSolver):
+        return solver
+    unset = diffrax.with_stepsize_controller_tols(diffrax.VeryChord)().rtol
+    names = [n for n in ("rtol", "atol", "norm") if getattr(solver.root_finder, n, None) is unset]
+    if names and not isinstance(controller, diffrax.AbstractAdaptiveStepSizeController):
+        raise ValueError(
+            f"solver {type(solver).__name__} needs tolerances for its root finder when the step is not adaptive: pass "
+            f"diffrax.{type(solver).__name__}(root_finder=diffrax.VeryChord(rtol=1e-10, atol=1e-10))."
+        )
+    values = [getattr(controller, n) for n in names]
+    return eqx.tree_at(lambda s: [getattr(s.root_finder, n) for n in names], solver, values) if names else solver
 
 
 def _last_finite(ts: Array, ys: Array) -> tuple[Array, Array]:

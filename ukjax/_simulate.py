@@ -72,6 +72,7 @@ def simulate(
     residuals, `rank`, `result` and `stats` carry none.
     """
     q0, v0, ts = _initial(q0, v0, ts)
+    _check_kind(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check_kind(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check_kind(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
     if stepsize_controller is None:
@@ -81,6 +82,8 @@ def simulate(
     )
     if adjoint is not None:
         _check_kind(adjoint, diffrax.AbstractAdjoint, "adjoint", "diffrax.DirectAdjoint()")
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise ValueError(f"max_steps must be a positive integer, but is {max_steps!r}.")
     if isinstance(progress, bool):
         progress = diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
     if dt0 is None and isinstance(stepsize_controller, diffrax.ConstantStepSize):
@@ -106,7 +109,7 @@ def _initial(q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
 def _check_kind(value: Any, kind: type, name: str, example: str) -> None:
     if not isinstance(value, kind):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        raise TypeError(f"{name} must be an instance of {kind.__name__}, for example {example}, but is {what}.")
+        raise TypeError(f"{name} must be an instance of {kind.__name__}, such as {example}, but is {what}.")
 
 
 def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any) -> diffrax.PIDController:
@@ -131,7 +134,7 @@ def _simulate(mechanism, y0, ts, formulation, solver, method, integrator) -> Tra
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
     ys, end, stats, outcome = integrator(field, y0, ts, solver, method)
-    motions = jax.vmap(motion)(ts, ys)
+    motions = jax.vmap(lambda t, y: _saved_motion(motion, t, y))(ts, ys)
     q, v = jnp.split(ys, 2, axis=1)
     return Trajectory(
         t=ts,
@@ -159,6 +162,21 @@ def _derivative(motion: Any, t: Array, y: Array) -> Array:
     at = motion(t, y)
     acceleration = jnp.where(at.result == RESULTS.successful, at.acceleration, jnp.nan)
     return jnp.concatenate([y[y.shape[0] // 2 :], acceleration])
+
+
+def _saved_motion(motion: Any, t: Array, y: Array) -> Motion:
+    """The motion at a saved state, blank where the run did not get: a model need not notice that q is NaN."""
+    at, reached = motion(t, y), jnp.all(jnp.isfinite(y))
+    blank = lambda x: jnp.where(reached, x, jnp.nan)
+    return Motion(
+        acceleration=blank(at.acceleration),
+        unconstrained_acceleration=blank(at.unconstrained_acceleration),
+        constraint_force=blank(at.constraint_force),
+        nonideal_force=blank(at.nonideal_force),
+        rank=jnp.where(reached, at.rank, -1),
+        residual=blank(at.residual),
+        result=worst(at.result, RESULTS.where(reached, RESULTS.successful, RESULTS.not_finite)),
+    )
 
 
 def _norms(errors: Array) -> Array:

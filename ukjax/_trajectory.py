@@ -39,7 +39,7 @@ class Trajectory(eqx.Module):
         control: (T, p), or None without a servo.
         position_residual: Euclidean norm of Φ over all holonomic constraints (T,).
         velocity_residual: Euclidean norm of Φ̇ and ψ over all constraints (T,).
-        rank: Rank of A (T,).
+        rank: Rank of A (T,); -1 in rows that were not reached.
         result: `RESULTS`; empty message if all went well.
         stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`) and the time reached
             (`t_reached` [s]).

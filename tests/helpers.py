@@ -1,0 +1,99 @@
+"""What tests share: an assertion, finite differences, and small mechanisms with known answers."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+import ukjax
+
+
+def assert_close(got, want, *, rtol=0.0, atol=0.0):
+    """Equal shape, equal dtype, and values within tolerance; NaN equals nothing."""
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.shape == want.shape, f"shape {got.shape} is not {want.shape}"
+    assert got.dtype == want.dtype, f"dtype {got.dtype} is not {want.dtype}"
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, equal_nan=False)
+
+
+def central_difference(f, x, h=1e-5):
+    """Jacobian of `f` with respect to the floating arrays of the pytree `x`, as (outputs, inputs)."""
+    floating, static = eqx.partition(x, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(floating)
+    at = lambda z: np.ravel(f(eqx.combine(unravel(z), static)))
+    columns = []
+    for i in range(flat.size):
+        step = h * max(1.0, abs(float(flat[i])))
+        columns.append((at(flat.at[i].add(step)) - at(flat.at[i].add(-step))) / (2 * step))
+    return np.stack(columns, axis=1)
+
+
+def flat_gradient(gradient):
+    """The floating arrays of a gradient, in the order of `central_difference`."""
+    return np.asarray(ravel_pytree(eqx.filter(gradient, eqx.is_inexact_array))[0])
+
+
+def assert_gradients(f, x, *, rtol=1e-6, atol=1e-9, h=1e-5):
+    """Forward and reverse mode agree with each other and with central differences; `f` returns a scalar."""
+    compiled = eqx.filter_jit(f)
+    numeric = central_difference(compiled, x, h)[0]
+    reverse = flat_gradient(eqx.filter_jit(eqx.filter_grad(f))(x))
+    floating, static = eqx.partition(x, eqx.is_inexact_array)
+    forward = flat_gradient(jax.jit(jax.jacfwd(lambda z: f(eqx.combine(z, static))))(floating))
+    assert np.all(np.isfinite(reverse))
+    assert_close(forward, reverse, rtol=1e-8, atol=atol)
+    assert_close(reverse, numeric, rtol=rtol, atol=atol)
+
+
+class Falling(ukjax.AbstractSystem):
+    """A free particle in n dimensions; gravity along the last coordinate, downward."""
+
+    m: Float[Array, ""]  # [kg]
+    g: Float[Array, ""]  # [m/s^2]
+    n: int = eqx.field(static=True)
+
+    def mass(self, q, t):
+        return self.m * jnp.eye(self.n)
+
+    def force(self, q, v, t):
+        return jnp.zeros(self.n).at[-1].set(-self.m * self.g)
+
+
+def falling(m=1.0, g=9.81, n=2):
+    return Falling(jnp.asarray(m, float), jnp.asarray(g, float), n)
+
+
+class Distance(eqx.Module):
+    """phi of a rod; a module, so that all lengths share one compiled function."""
+
+    length: Float[Array, ""]
+
+    def __call__(self, q, t):
+        return (q @ q - self.length**2)[None]
+
+
+def rod(length=1.0, stabilization=None):
+    """Keeps a particle at `length` from the origin."""
+    return ukjax.Holonomic(Distance(jnp.asarray(length, float)), stabilization)
+
+
+def pendulum(copies=1, stabilization=None):
+    """Point pendulum in Cartesian coordinates, with its one row repeated."""
+    return ukjax.Mechanism(falling(), [rod(1.0, stabilization)] * copies)
+
+
+def random_mechanism(seed, n=5, m=3, copies=1):
+    """Smooth made-up system with M(q) > 0, and m holonomic rows, written `copies` times."""
+    rng = np.random.default_rng(seed)
+    K, C, D = (jnp.array(rng.normal(size=s)) for s in ((n, n), (m, n), (m, n)))
+    mass = lambda q, t: jnp.eye(n) + (K * jnp.cos(q)[None]) @ (K * jnp.cos(q)[None]).T
+    force = lambda q, v, t: jnp.sin(K @ q) - 0.3 * v * jnp.cos(t)
+    phi = lambda q, t: jnp.sin(C @ q + t) + (D @ q) ** 2
+    return ukjax.Mechanism(ukjax.System(mass, force), [ukjax.Holonomic(phi)] * copies)
+
+
+def random_state(seed, n=5):
+    rng = np.random.default_rng(seed)
+    return jnp.array(rng.normal(size=n)), jnp.array(rng.normal(size=n)), jnp.asarray(rng.normal())

@@ -1,0 +1,115 @@
+"""The rules of the house, read off the source."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import pytest
+
+import ukjax
+
+
+ROOT = Path(__file__).parent.parent
+MAY_IMPORT = {
+    "ukjax": {"ukjax"},
+    "models": {"ukjax", "models"},
+    "experiments": {"ukjax", "models", "experiments"},
+    "benchmarks": {"ukjax", "models", "benchmarks"},
+}
+OURS = {*MAY_IMPORT, "tests"}
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute dotted names of all that a file imports, wherever in the file."""
+    package = path.relative_to(ROOT).parent.parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_run_one_way(folder):
+    files = list((ROOT / folder).rglob("*.py"))
+    assert files
+    for path in files:
+        ours = {name.split(".")[0] for name in imports(path)} & OURS
+        assert ours <= MAY_IMPORT[folder], f"{path} imports {ours - MAY_IMPORT[folder]}"
+
+
+def test_numerical_core_imports_neither_plots_nor_commands():
+    for path in (ROOT / "ukjax").rglob("*.py"):
+        if {"plot", "cli"} & set(path.relative_to(ROOT / "ukjax").parts):
+            continue
+        outside = {n for n in imports(path) if re.match(r"ukjax\.(plot|cli)|matplotlib|typer|rich", n)}
+        assert not outside, f"{path} imports {outside}"
+
+
+def test_outside_of_the_library_only_public_names_are_used():
+    for folder in ("models", "experiments", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            private = {n for n in imports(path) if re.match(r"ukjax(\.\w+)*\._[a-z]", n)}
+            assert not private, f"{path} imports {private}"
+
+
+def library_classes() -> list[type]:
+    for module in pkgutil.walk_packages(ukjax.__path__, "ukjax."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, todo = [], [eqx.Module]
+    while todo:
+        for cls in todo.pop().__subclasses__():
+            todo.append(cls)
+            if cls.__module__.split(".")[0] == "ukjax" and "_Initable" not in cls.__qualname__:
+                found.append(cls)
+    return found
+
+
+def test_classes_are_abstract_or_final():
+    classes = library_classes()
+    assert len(classes) > 10
+    for cls in classes:
+        abstract = inspect.isabstract(cls)
+        assert abstract == cls.__name__.startswith("Abstract"), f"{cls} is not named for what it is"
+        bases = [base for base in cls.__mro__[1:] if base.__module__.split(".")[0] == "ukjax"]
+        assert all(inspect.isabstract(base) for base in bases), f"{cls} inherits from a final class"
+        for base in bases:
+            concrete = {
+                name
+                for name, member in vars(base).items()
+                if inspect.isfunction(member) and name[:2] != "__" and name not in base.__abstractmethods__
+            }
+            assert not concrete & set(vars(cls)), f"{cls} overrides {concrete & set(vars(cls))} of {base}"
+
+
+def test_importing_has_no_side_effect():
+    code = "import jax, ukjax; assert not jax.config.jax_enable_x64; import sys; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_every_public_name_has_a_docstring():
+    for name in vars(ukjax):
+        if not name.startswith("_") and not inspect.ismodule(getattr(ukjax, name)):
+            assert getattr(ukjax, name).__doc__, f"ukjax.{name} has no docstring"
+
+
+def test_readme_commands_are_what_ci_runs():
+    blocks = re.findall(r"```\w*\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    run, test = blocks[0].strip(), blocks[1].strip()
+    assert "\n" not in run
+    assert "\n" not in test
+    assert "experiments.xu2017_scara" in run
+    assert "pytest" in test
+    # CI takes the second block out of the README itself, so the two cannot differ.
+    assert "README.md" in (ROOT / ".ci" / "run").read_text()

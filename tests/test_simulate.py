@@ -1,0 +1,306 @@
+"""Trajectories: closed forms, options, derivatives, failures."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import ukjax
+
+from .helpers import assert_close, assert_gradients, central_difference, falling, pendulum, rod
+
+
+TS = jnp.linspace(0.0, 2.0, 11)
+TIGHT = {"rtol": 1e-11, "atol": 1e-12}
+
+
+def test_iftomm_a01_simple_pendulum():
+    ts = jnp.array([0.0, 1.0, 5.0, 10.0])
+    got = ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], ts, solver=diffrax.Dopri8(), **TIGHT)
+    want = jnp.array(
+        [
+            [0.9862917511318734, -0.16501085312555258],
+            [-0.9423054350438044, -0.3347543384138681],
+            [-0.2750874625764018, -0.9614192050990436],
+        ]
+    )
+    assert_close(got.q[1:], want, atol=1e-8)
+    energy = 0.5 * jnp.sum(got.v**2, axis=1) + 9.81 * got.q[:, 1]
+    assert np.max(np.abs(energy)) < 1e-8  # the benchmark accepts 5e-5 J
+    assert np.max(got.position_residual) < 1e-8
+
+
+def test_particle_on_a_surface_that_depends_on_time():
+    # On the circle |q| = 1 + t / 5, no gravity: angular momentum stays, so the angle is 5 w (1 - 1 / (1 + t / 5)).
+    radius = lambda t: 1 + t / 5
+    growing = ukjax.Holonomic(lambda q, t: (q @ q - radius(t) ** 2)[None])
+    w = 1.7
+    got = ukjax.simulate(ukjax.Mechanism(falling(g=0.0), growing), [1.0, 0.0], [0.2, w], TS, **TIGHT)
+    angle = 5 * w * (1 - 1 / radius(TS))
+    want = radius(TS)[:, None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
+    assert_close(got.q, want, atol=1e-9)
+    # The surface does work, and along its normal only: N = m (r'' - r w^2).
+    normal = jnp.sum(got.constraint_force * got.q, axis=1) / radius(TS)
+    assert_close(normal, -(w**2) / radius(TS) ** 3, atol=1e-9)
+
+
+def test_knife_edge_on_an_inclined_plane():
+    # Neimark & Fufaev: turns at a constant rate and, never leaving a strip, drifts sideways.
+    g, w = 3.0, 1.3  # g sin(slope)
+    system = ukjax.System(
+        lambda q, t: jnp.diag(jnp.array([2.0, 2.0, 0.7])), lambda q, v, t: jnp.array([2.0 * g, 0.0, 0.0])
+    )
+    edge = ukjax.Nonholonomic(lambda q, v, t: (v[0] * jnp.sin(q[2]) - v[1] * jnp.cos(q[2]))[None])
+    got = ukjax.simulate(ukjax.Mechanism(system, edge), jnp.zeros(3), jnp.array([0.0, 0.0, w]), TS, **TIGHT)
+    x = g / (2 * w**2) * jnp.sin(w * TS) ** 2
+    y = g / (2 * w**2) * (w * TS - jnp.sin(2 * w * TS) / 2)
+    assert_close(got.q, jnp.stack([x, y, w * TS], axis=1), atol=1e-9)
+    assert np.max(got.velocity_residual) < 1e-9
+    assert_close(got.position_residual, jnp.zeros(11))  # there is none
+
+
+def test_constraint_nonlinear_in_velocity():
+    # A particle thrown horizontally and held to the speed c: its direction obeys c w' = -g cos w.
+    g, c = 9.81, 3.0
+    steady = ukjax.Nonholonomic(lambda q, v, t: (v @ v - c**2)[None], ukjax.Baumgarte(1.0))
+    got = ukjax.simulate(ukjax.Mechanism(falling(g=g), steady), jnp.zeros(2), jnp.array([c, 0.0]), TS, **TIGHT)
+    s = g * TS / c
+    want = c**2 / g * jnp.stack([2 * jnp.arctan(jnp.tanh(s / 2)), -jnp.log(jnp.cosh(s))], axis=1)
+    assert_close(got.q, want, atol=1e-8)
+    assert_close(got.v, c * jnp.stack([1 / jnp.cosh(s), -jnp.tanh(s)], axis=1), atol=1e-8)
+
+
+def test_lagrangian_spherical_pendulum_against_scipy_in_reduced_coordinates():
+    lagrangian = ukjax.LagrangianSystem(lambda q, v, t: v @ v / 2, lambda q, t: 9.81 * q[2])
+    mechanism = ukjax.Mechanism(lagrangian, rod())
+    q0, v0 = jnp.array([jnp.sin(1.0), 0.0, -jnp.cos(1.0)]), jnp.array([0.0, 1.5, 0.0])
+    got = ukjax.simulate(mechanism, q0, v0, TS, **TIGHT)
+    h = np.sin(1.0) * 1.5  # angular momentum about the vertical
+
+    def reduced(t, y):
+        return [y[1], h**2 * np.cos(y[0]) / np.sin(y[0]) ** 3 - 9.81 * np.sin(y[0]), h / np.sin(y[0]) ** 2]
+
+    y = solve_ivp(reduced, (0, 2), [1.0, 0.0, 0.0], method="DOP853", rtol=1e-12, atol=1e-12, t_eval=np.asarray(TS)).y
+    want = np.stack([np.sin(y[0]) * np.cos(y[2]), np.sin(y[0]) * np.sin(y[2]), -np.cos(y[0])], axis=1)
+    assert_close(got.q, want, atol=1e-8)
+    energy = jax.vmap(lagrangian.energy)(got.q, got.v, got.t)
+    assert np.max(np.abs(energy - energy[0])) < 1e-9
+
+
+def test_redundant_rows_change_no_trajectory():
+    once, thrice = (ukjax.simulate(pendulum(k), [-1.0, 0.0], [0.0, 0.0], TS, **TIGHT) for k in (1, 3))
+    assert_close(thrice.q, once.q, atol=1e-10)
+    assert int(thrice.rank.max()) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"solver": diffrax.Dopri8()},
+        {"solver": diffrax.Kvaerno5()},
+        {"solver": diffrax.Heun(), "stepsize_controller": diffrax.ConstantStepSize(), "dt0": 1e-4, "max_steps": 30_000},
+        {"stepsize_controller": diffrax.PIDController(rtol=1e-9, atol=1e-9, pcoeff=0.3, icoeff=0.4)},
+        {"adjoint": diffrax.BacksolveAdjoint()},
+        {"adjoint": diffrax.RecursiveCheckpointAdjoint()},
+    ],
+    ids=["explicit", "implicit", "constant step", "controller", "backsolve", "checkpoint"],
+)
+def test_any_solver_controller_and_adjoint(options):
+    mechanism = pendulum(1, ukjax.Baumgarte(10.0, 25.0))
+    want = ukjax.simulate(mechanism, [-1.0, 0.0], [0.0, 0.0], TS, **TIGHT)
+    got = ukjax.simulate(mechanism, [-1.0, 0.0], [0.0, 0.0], TS, **options)
+    assert_close(got.q, want.q, atol=2e-6)
+
+
+def test_jit_vmap_and_the_loop_agree():
+    starts = jnp.array([[-1.0, 0.0], [0.6, -0.8], [0.0, -1.0]])
+    f = lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), TS)
+    batch = jax.jit(jax.vmap(f))(starts)
+    assert batch.q.shape == (3, 11, 2)
+    for k in range(3):
+        assert_close(batch.q[k], f(starts[k]).q, atol=1e-12)
+        assert_close(batch.constraint_force[k], f(starts[k]).constraint_force, atol=1e-10)
+
+
+@pytest.mark.parametrize("copies", [1, 2], ids=["one row", "redundant rows"])
+def test_gradients_through_a_trajectory_at_awkward_points(copies):
+    """M = m I, v = 0 at the start, redundant rows, and lengths and masses that a closure holds."""
+
+    def loss(inputs):
+        m, L, q0, v0, gains = inputs
+        held = ukjax.Holonomic(lambda q, t: (q @ q - L**2)[None], gains)
+        mechanism = ukjax.Mechanism(ukjax.System(lambda q, t: m * jnp.eye(2), falling(m).force), [held] * copies)
+        trajectory = ukjax.simulate(mechanism, q0, v0, TS[:6], **TIGHT)
+        return jnp.sum(trajectory.q[1:] ** 3) + jnp.sum(jnp.sin(trajectory.v)) + trajectory.constraint_force[3, 1]
+
+    inputs = (jnp.asarray(2.0), jnp.asarray(1.0), jnp.array([0.6, -0.8]), jnp.zeros(2), ukjax.Baumgarte(4.0, 9.0))
+    assert_gradients(loss, inputs, atol=1e-7)
+
+
+def final(q0, **options):
+    """Something smooth of a pendulum's end state."""
+    trajectory = ukjax.simulate(pendulum(), q0, jnp.zeros(2), TS[:6], **TIGHT, **options)
+    return jnp.sum(jnp.sin(trajectory.q[-1])) + trajectory.v[2, 0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"solver": diffrax.Dopri8()},
+        {"solver": diffrax.Kvaerno5()},
+        {"adjoint": diffrax.DirectAdjoint(), "max_steps": 512},
+    ],
+    ids=["dopri8", "kvaerno5", "direct"],
+)
+def test_gradients_with_other_solvers_and_adjoints(options):
+    loose = {} if "adjoint" in options else {"max_steps": 4096}
+    assert_gradients(lambda q: final(q, **options, **loose), jnp.array([0.6, -0.8]), rtol=2e-6, atol=1e-6)
+
+
+def test_derivatives_under_vmap_and_second_derivatives():
+    q = jnp.array([0.6, -0.8])
+    gradient = jax.jit(jax.grad(final))
+    batch = jax.jit(jax.vmap(jax.grad(final)))(jnp.stack([q, 2 * q]))
+    assert_close(batch[0], gradient(q), atol=1e-9)
+    assert_close(batch[1], gradient(2 * q), atol=1e-9)
+    numeric = central_difference(gradient, q)
+    assert_close(jax.jit(jax.hessian(final))(q), numeric, rtol=1e-5, atol=1e-5)
+    assert_close(jax.jit(jax.jacfwd(jax.jacfwd(final)))(q), numeric, rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_ignores_what_was_rejected():
+    # Beyond the wall the force is NaN; trial steps look there, accepted ones do not.
+    wall = lambda q, v, t: -(40.0 * q) / jnp.sqrt(1.0 - q**2)
+    mechanism = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(1), wall))
+    f = lambda q: ukjax.simulate(mechanism, q, jnp.zeros(1), TS, rtol=1e-8, atol=1e-10, dt0=1.0).q[-1, 0]
+    trajectory = ukjax.simulate(mechanism, jnp.array([0.999]), jnp.zeros(1), TS, rtol=1e-8, atol=1e-10, dt0=1.0)
+    assert int(trajectory.stats["num_rejected_steps"]) > 0
+    assert np.isfinite(jax.grad(f)(jnp.array([0.999]))).all()
+
+
+def test_progress_bar_on_request(capfd):
+    ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], TS, progress=True)
+    assert "100.00%" in capfd.readouterr().err
+    ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], TS)
+    assert capfd.readouterr().err == ""
+
+
+FREE = {"mass": lambda q, t: jnp.eye(2), "force": lambda q, v, t: jnp.array([0.0, -9.81])}
+START = ([0.0, -1.0], [1.0, 0.0])
+
+
+def contradiction(t0):
+    """Two rows that agree until t0 and contradict each other after."""
+    late = lambda q, t: q[:1] - jnp.where(t > t0, (t - t0) ** 3, 0.0)
+    return ukjax.Mechanism(ukjax.System(**FREE), [ukjax.Holonomic(late), ukjax.Holonomic(lambda q, t: q[:1])])
+
+
+def system(**functions):
+    return ukjax.Mechanism(ukjax.System(**{**FREE, **functions}))
+
+
+CONSTANT = {"stepsize_controller": diffrax.ConstantStepSize(), "dt0": 0.01}
+NAN = system(force=lambda q, v, t: jnp.array([0.0, 1.0]) * jnp.sqrt(1.0 - t))
+INDEFINITE = system(mass=lambda q, t: jnp.eye(2) * (1.0 - t))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "name", "match"),
+    [
+        (NAN, {}, "not_finite", r"NaN or infinity.*\(at t = 1 s\)"),
+        (NAN, CONSTANT, "not_finite", "NaN or infinity"),
+        (INDEFINITE, {}, "mass_not_positive_definite", r"not symmetric positive definite.*\(at t = 1 s\)"),
+        (INDEFINITE, CONSTANT, "mass_not_positive_definite", "not symmetric positive definite"),
+        (system(mass=lambda q, t: -jnp.eye(2)), {}, "mass_not_positive_definite", r"positive definite.*\(at t = 0 s\)"),
+        (contradiction(-1.0), {}, "constraints_contradict", r"contradict each other.*\(at t = 0 s\)"),
+        (contradiction(1.0), {}, "constraints_contradict", r"contradict each other.*\(at t = 1 s\)"),
+        (contradiction(-1.0), CONSTANT, "constraints_contradict", "contradict each other"),
+        (pendulum(), {"max_steps": 10}, "max_steps_reached", r"maximum number of solver steps.*\(at t = 0\.\d+ s\)"),
+    ],
+)
+def test_every_failure_has_its_own_result_and_message(mechanism, options, name, match):
+    with pytest.raises(RuntimeError, match=match):
+        ukjax.simulate(mechanism, *START, TS, **options)
+    got = ukjax.simulate(mechanism, *START, TS, throw=False, **options)
+    assert bool(got.result == getattr(ukjax.RESULTS, name))
+    assert_close(got.q[0], jnp.array(START[0]))
+    assert np.isnan(got.q[-1]).all()
+    assert np.isnan(got.acceleration[-1]).all()
+    assert int(got.stats["num_steps"]) < 500
+
+
+def test_failures_in_a_batch_leave_the_others_alone():
+    f = lambda a: ukjax.simulate(system(mass=lambda q, t: jnp.eye(2) * (1.0 - a * t)), *START, TS, throw=False)
+    got = jax.vmap(f)(jnp.array([0.0, 1.0]))
+    alone = f(jnp.asarray(0.0))
+    assert_close(got.q[0], alone.q, atol=1e-12)
+    assert np.isnan(got.q[1, -1]).all()
+    assert [bool(x) for x in got.result == ukjax.RESULTS.successful] == [True, False]
+
+
+def test_errors_inside_jit_are_raised_too():
+    with pytest.raises(RuntimeError, match="not symmetric positive definite"):
+        jax.jit(lambda q: ukjax.simulate(system(mass=lambda q, t: -jnp.eye(2)), q, jnp.zeros(2), TS).q)(jnp.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"q0": [0.0, jnp.nan]}, ValueError, r"q0 must be finite, but q0\[1\] is nan"),
+        ({"v0": [jnp.inf, 0.0]}, ValueError, r"v0 must be finite, but v0\[0\] is inf"),
+        ({"v0": [0.0]}, ValueError, r"q0 and v0 must have the same shape"),
+        ({"q0": [[0.0, 1.0]], "v0": [[0.0, 1.0]]}, ValueError, r"q0 must have shape \(n,\)"),
+        ({"ts": [0.0, 1.0, 1.0]}, ValueError, r"ts must increase strictly, but ts\[1\] = 1.0 is followed by"),
+        ({"ts": [1.0, 0.0]}, ValueError, "ts must increase strictly"),
+        ({"ts": [0.0]}, ValueError, r"ts must have shape \(T,\) with T >= 2"),
+        ({"ts": [0.0, jnp.nan]}, ValueError, "ts must be finite"),
+        ({"rtol": 1e-17, "atol": 1e-17}, ValueError, r"rtol = 1e-17 and atol = 1e-17 are out of reach of float64"),
+        ({"rtol": -1.0}, ValueError, "must not be negative"),
+        ({"solver": diffrax.Tsit5}, TypeError, "solver must be an instance of AbstractSolver.*is the class Tsit5"),
+        ({"stepsize_controller": 1e-3}, TypeError, "stepsize_controller must be an instance"),
+        ({"stepsize_controller": diffrax.ConstantStepSize()}, ValueError, "dt0 must be given"),
+        ({"adjoint": "direct"}, TypeError, "adjoint must be an instance of AbstractAdjoint"),
+        ({"formulation": ukjax.SVD()}, TypeError, "formulation must be an instance of AbstractFormulation"),
+        ({"max_steps": 0}, ValueError, "max_steps must be a positive integer"),
+        ({"mechanism": falling()}, TypeError, "mechanism must be an instance of Mechanism"),
+    ],
+)
+def test_bad_arguments(changes, error, match):
+    arguments = {"mechanism": pendulum(), "q0": [0.0, -1.0], "v0": [1.0, 0.0], "ts": TS, **changes}
+    with pytest.raises(error, match=match):
+        ukjax.simulate(**arguments)
+
+
+def test_implicit_solver_with_a_constant_step_needs_tolerances_of_its_own():
+    with pytest.raises(ValueError, match=r"diffrax.Kvaerno5\(root_finder=diffrax.VeryChord\(rtol"):
+        ukjax.simulate(pendulum(), *START, TS, solver=diffrax.Kvaerno5(), **CONSTANT)
+
+
+def test_single_precision_needs_looser_tolerances_and_stays_single():
+    single = lambda x: jnp.asarray(x, jnp.float32)
+    system = ukjax.System(lambda q, t: single(jnp.eye(2)), lambda q, v, t: single([0.0, -9.81]))
+    held = ukjax.Holonomic(lambda q, t: (q @ q - 1)[None])
+    arguments = (ukjax.Mechanism(system, held), single([-1.0, 0.0]), single([0.0, 0.0]), single([0.0, 0.5]))
+    with pytest.raises(ValueError, match="out of reach of float32: one of them must be at least 1.2e-06.*float64"):
+        ukjax.simulate(*arguments)
+    got = ukjax.simulate(*arguments, rtol=1e-5, atol=1e-5)
+    assert got.q.dtype == jnp.float32
+    want = ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], [0.0, 0.5])
+    assert np.max(np.abs(got.q - want.q.astype(jnp.float32))) < 1e-4
+
+
+def test_labelled_data_set():
+    got = ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], TS)
+    data = got.to_dataset(["x [m]", "y [m]"])
+    assert data.q.dims == ("time", "coordinate")
+    assert_close(data.q.sel(coordinate="y [m]").values, got.q[:, 1])
+    assert data.time.attrs["units"] == "s"
+    assert list(got.to_dataset().coordinate.values) == ["q1", "q2"]
+    with pytest.raises(ValueError, match="coordinates must be 2 names"):
+        got.to_dataset(["x"])
+    batch = eqx.filter_vmap(lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), TS))(jnp.array([[-1.0, 0.0]]))
+    with pytest.raises(ValueError, match="index the batch first"):
+        batch.to_dataset()
