@@ -61,6 +61,11 @@ class Falling(ukjax.AbstractSystem):
         return jnp.zeros(self.n).at[-1].set(-self.m * self.g)
 
 
+def standard_promotion():
+    """optax's Adam multiplies floats and int32 counts, so tuning needs JAX's ordinary promotion of dtypes."""
+    return jax.numpy_dtype_promotion("standard")
+
+
 def falling(m=1.0, g=9.81, n=2):
     return Falling(jnp.asarray(m, float), jnp.asarray(g, float), n)
 

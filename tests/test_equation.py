@@ -1,5 +1,8 @@
 """The equation of motion at one state: principles of mechanics, independent formulas, gradients, failures."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -237,3 +240,20 @@ def test_wrong_shapes_of_mass_force_applied_and_nonideal():
 def test_what_is_no_mechanism(make, match):
     with pytest.raises(TypeError, match=match):
         make()
+
+
+@pytest.mark.parametrize("size", [5_000, 50_000])
+def test_large_batches_of_accelerations_and_gradients_finish(size):
+    """In a process of its own, which is given a minute: the failure to catch is one that never returns."""
+    code = f"""
+import jax, jax.numpy as jnp, ukjax
+from models.scara import scenario
+jax.config.update("jax_enable_x64", True)
+case = scenario("printed")
+f = lambda q: jnp.sum(ukjax.equation_of_motion(case.mechanism, q, case.v0, throw=False).acceleration)
+q = case.q0 + jnp.linspace(0.0, 0.1, {size})[:, None]
+for g in (jax.jit(jax.vmap(f)), jax.jit(jax.vmap(jax.grad(f)))):
+    for _ in range(5):
+        jax.block_until_ready(g(q))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ukjax
-from ukjax._linalg import cholesky, pseudoinverse, pseudosolve
+from ukjax._linalg import pseudoinverse, pseudosolve, whiten
 
 from .helpers import assert_close, assert_gradients
 
@@ -87,16 +87,26 @@ def test_rank_tolerance_decides_what_counts_as_zero():
     assert int(pseudosolve(ukjax.SVD(rtol=1e-3), B, jnp.ones(2))[1]) == 1
 
 
-@pytest.mark.parametrize("M", [jnp.eye(3), 2.0 * jnp.eye(3), jnp.diag(jnp.array([1.0, 1.0, 3.0]))])
-def test_cholesky_derivative_at_repeated_eigenvalues(M):
-    X = jnp.array(np.random.default_rng(8).normal(size=(3, 3)))
-    assert_gradients(lambda s: jnp.sum(jnp.sin(cholesky(M + s * (X + X.T))[0])), jnp.asarray(0.0), rtol=1e-8)
-    assert_close(cholesky(M)[0], jnp.linalg.cholesky(M))
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("repeated", [True, False])
+def test_whitening_and_its_derivative(n, repeated):
+    rng = np.random.default_rng(8)
+    X = jnp.array(rng.normal(size=(n, n)))
+    M = 2.0 * jnp.eye(n) if repeated else X @ X.T + jnp.eye(n)
+    L, W, definite = whiten(M)
+    assert bool(definite)
+    assert_close(L, jnp.linalg.cholesky(M), atol=1e-12)
+    assert_close(W @ L, jnp.eye(n), atol=1e-12)
+    f = lambda s: sum(jnp.sum(jnp.sin(x)) for x in whiten(M + s * (X + X.T))[:2])
+    assert_gradients(f, jnp.asarray(0.0), rtol=1e-7)
 
 
-@pytest.mark.parametrize("M", [-jnp.eye(2), jnp.zeros((2, 2)), jnp.array([[1.0, 0.5], [0.0, 1.0]])])
-def test_cholesky_of_what_is_no_mass_matrix(M):
-    L, definite = cholesky(M)
+@pytest.mark.parametrize(
+    "M", [-jnp.eye(2), jnp.zeros((2, 2)), jnp.array([[1.0, 0.5], [0.0, 1.0]]), jnp.full((2, 2), jnp.nan)]
+)
+def test_what_is_no_mass_matrix(M):
+    L, W, definite = whiten(M)
     assert not bool(definite)
-    assert_close(L, jnp.eye(2))
-    assert np.isfinite(jax.grad(lambda M: jnp.sum(cholesky(M)[0]))(M)).all()
+    assert_close(L, jnp.eye(M.shape[0]))
+    assert_close(W, L)
+    assert np.isfinite(jax.grad(lambda M: jnp.sum(whiten(M)[0]))(M)).all()

@@ -21,6 +21,8 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
+from jax.interpreters import ad
 from jaxtyping import Array, Float, Int, PyTree
 
 
@@ -161,8 +163,8 @@ def _shapes(constants, directions):
     problem, record = constants
     n, dtype = problem.y0.shape[0], problem.y0.dtype
     return (
-        jax.core.ShapedArray((problem.ts.shape[0], n), dtype),
-        jax.core.ShapedArray(record.y.shape, dtype),
+        ShapedArray((problem.ts.shape[0], n), dtype),
+        ShapedArray(record.y.shape, dtype),
     )
 
 
@@ -206,7 +208,7 @@ def _backward(arguments, cotangents):
 
 
 def _is_undefined(x):
-    return isinstance(x, jax.interpreters.ad.UndefinedPrimal)
+    return isinstance(x, ad.UndefinedPrimal)
 
 
 def _is_leaf(x):

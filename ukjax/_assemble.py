@@ -1,6 +1,6 @@
 """Consistent states: the nearest one to a given one.
 
-q: coordinates; v: their rates; M = L L^T: mass matrix at the given state; e: constraint errors; J: their Jacobian.
+q: coordinates; v: their rates; M: mass matrix at the given state, W M W^T = I; e: constraint errors; J: their Jacobian.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 from jax.lax import stop_gradient
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._linalg import SVD, cholesky, pseudosolve
+from ._linalg import SVD, pseudosolve, whiten
 from ._mechanism import Mechanism
 from ._result import RESULTS, is_traced, message, throw_if_failed, worst
 
@@ -77,9 +76,9 @@ def assemble(
 @eqx.filter_jit
 def _assemble(mechanism, q0, v0, t, atol, max_steps):
     M = _check.output(mechanism.system.mass(q0, t), (q0.shape[0],) * 2, q0.dtype, "mass(q, t)")
-    L, definite = cholesky(M)
-    q = _nearest(lambda x: mechanism.position_error(x, t), q0, L, max_steps)
-    v = _nearest(lambda x: mechanism.velocity_error(q, x, t), v0, L, max_steps)
+    _, W, definite = whiten(M)
+    q = _nearest(lambda x: mechanism.position_error(x, t), q0, W, max_steps)
+    v = _nearest(lambda x: mechanism.velocity_error(q, x, t), v0, W, max_steps)
 
     errors = tuple((c.position_error(q, t), c.velocity_error(q, v, t)) for c in stop_gradient(mechanism.constraints))
     met = jnp.array([jnp.all(jnp.abs(error) <= atol) for pair in errors for error in pair], bool)
@@ -91,29 +90,29 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps):
     return (jnp.where(okay, q, jnp.nan), jnp.where(okay, v, jnp.nan)), errors, result
 
 
-def _nearest(error: Callable[[Array], Array], x0: Array, L: Array, max_steps: int) -> Array:
-    r"""The x with error(x) = 0 nearest to x0 in the metric L L^T.
+def _nearest(error: Callable[[Array], Array], x0: Array, W: Array, max_steps: int) -> Array:
+    r"""The x with error(x) = 0 nearest to x0 in the metric M, W^T W = M^-1.
 
-    With x = x0 + L^{-T} z it is the shortest z. Linearised at z, the shortest solution is B^+ (B z - e), B = J L^{-T};
+    With x = x0 + W^T z it is the shortest z. Linearised at z, the shortest solution is B^+ (B z - e), B = J W^T;
     so at the wanted point z - B^+ (B z - e) vanishes. Unlike the multiplier's equations this stays regular when rows
     are redundant: its Jacobian there is the identity but for the curvature of the constraints.
     """
     if jax.eval_shape(error, x0).shape[0] == 0:
         return x0
-    at = lambda z: x0 + solve_triangular(L, z, lower=True, trans=1)
+    at = lambda z: x0 + W.T @ z
 
     def stationarity(z, _):
         x = at(z)
-        B = solve_triangular(L, jax.jacfwd(error)(x).T, lower=True).T
+        B = jax.jacfwd(error)(x) @ W.T
         return z - pseudosolve(SVD(), B, B @ z - error(x))[0]
 
     eps = float(jnp.finfo(x0.dtype).eps)
-    tolerances = {"rtol": 64 * eps, "atol": 64 * eps}
+    rtol = atol = 64 * eps
     # Levenberg-Marquardt comes from afar; Newton finishes, and carries the derivative.
-    search = optx.LevenbergMarquardt(**tolerances)
+    search = optx.LevenbergMarquardt(rtol, atol)
     start = optx.least_squares(stationarity, search, jnp.zeros_like(x0), max_steps=max_steps, throw=False).value
     start = stop_gradient(jnp.where(jnp.isfinite(start), start, jnp.zeros_like(start)))
-    finish = optx.Newton(**tolerances)
+    finish = optx.Newton(rtol, atol)
     return at(optx.root_find(stationarity, finish, start, max_steps=max_steps, throw=False).value)
 
 

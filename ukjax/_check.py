@@ -65,7 +65,7 @@ def times(ts: Any) -> Array:
         )
     finite(ts, "ts")
     if not is_traced(ts):
-        steps = np.diff(np.asarray(ts))
+        steps = np.diff(np.asarray(ts, float))
         if np.any(steps <= 0):
             i = int(np.argmax(steps <= 0))
             raise ValueError(

@@ -5,6 +5,7 @@ from typing import Any, cast
 import diffrax
 import equinox as eqx
 import jax
+from jax.core import Tracer
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
@@ -33,7 +34,7 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
 def is_traced(*trees: Any) -> bool:
     """Whether any array in `trees` is a tracer, so that its value cannot be looked at now."""
     leaves = jax.tree_util.tree_leaves(trees)
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+    return any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
 def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:

@@ -134,7 +134,15 @@ def _simulate(mechanism, y0, ts, formulation, solver, method, integrator) -> Tra
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
     ys, end, stats, outcome = integrator(field, y0, ts, solver, method)
-    motions = jax.vmap(lambda t, y: _saved_motion(motion, t, y))(ts, ys)
+    # A run that broke down ends just before the state it could not evaluate: look at its end and where it was heading,
+    # in one batch with the saved states.
+    t, y = stop_gradient(end)
+    ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
+    there = y + ahead * stop_gradient(field(t, y))
+    at = jnp.concatenate([ts, jnp.stack([t, t + ahead])]), jnp.concatenate([ys, jnp.stack([y, there])])
+    motions = jax.vmap(lambda t, y: _motion_where_reached(motion, t, y))(*at)
+    breakdown = jax.tree_util.tree_map(lambda x: x[-2:], motions.result)
+    motions = jax.tree_util.tree_map(lambda x: x[:-2], motions)
     q, v = jnp.split(ys, 2, axis=1)
     return Trajectory(
         t=ts,
@@ -147,7 +155,11 @@ def _simulate(mechanism, y0, ts, formulation, solver, method, integrator) -> Tra
         position_residual=_norms(jax.vmap(mechanism.position_error)(q, ts)),
         velocity_residual=_norms(jax.vmap(mechanism.velocity_error)(q, v, ts)),
         rank=motions.rank,
-        result=_verdict(motion, field, ts, end, outcome, motions.result),
+        result=RESULTS.where(
+            outcome == RESULTS.successful,
+            first_failure(motions.result),
+            worst(first_failure(breakdown), outcome),
+        ),
         stats={**stats, "t_reached": end[0]},
     )
 
@@ -164,8 +176,8 @@ def _derivative(motion: Any, t: Array, y: Array) -> Array:
     return jnp.concatenate([y[y.shape[0] // 2 :], acceleration])
 
 
-def _saved_motion(motion: Any, t: Array, y: Array) -> Motion:
-    """The motion at a saved state, blank where the run did not get: a model need not notice that q is NaN."""
+def _motion_where_reached(motion: Any, t: Array, y: Array) -> Motion:
+    """The motion at a state, blank where the run did not get: a model need not notice that q is NaN."""
     at, reached = motion(t, y), jnp.all(jnp.isfinite(y))
     blank = lambda x: jnp.where(reached, x, jnp.nan)
     return Motion(
@@ -181,12 +193,3 @@ def _saved_motion(motion: Any, t: Array, y: Array) -> Motion:
 
 def _norms(errors: Array) -> Array:
     return jnp.linalg.norm(stop_gradient(errors), axis=1)
-
-
-def _verdict(motion: Any, field: Any, ts: Array, end: tuple[Array, Array], outcome: Any, saved: Any) -> Any:
-    """The result of the whole run; if the integration failed, of the model where it failed, if that tells why."""
-    t, y = stop_gradient(end)
-    # A run that broke down ends just before the state it could not evaluate: look at where it was heading.
-    ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
-    cause = worst(motion(t, y).result, motion(t + ahead, y + ahead * field(t, y)).result, outcome)
-    return RESULTS.where(outcome == RESULTS.successful, first_failure(saved), cause)

@@ -1,14 +1,13 @@
 """The Udwadia-Kalaba equation.
 
-M = L L^T; a = M^-1 Q; B = A L^-T; w = L^-1 Q, so a = L^-T w; c: non-ideal force.
+M = L L^T; W = L^-1; w = W Q; a = M^-1 Q = W^T w; B = A W^T; c: non-ideal force.
 """
 
 import jax.numpy as jnp
 import lineax as lx
 from jax.lax import stop_gradient
-from jax.scipy.linalg import solve_triangular
 
-from .._linalg import SVD, cholesky, pseudosolve
+from .._linalg import SVD, pseudosolve, whiten
 from .._mechanism import Terms
 from ._base import AbstractFormulation, Motion, consistency, verdict
 
@@ -39,26 +38,22 @@ class UdwadiaKalaba(AbstractFormulation):
         # Unusable terms are replaced before they are used, and the answer is made NaN at the end: a NaN inside a
         # factorisation would also reach the gradients of states that are all right.
         M, Q, A, b = (jnp.where(finite, x, jnp.zeros_like(x)) for x in (M, Q, A, b))
-        L, definite = cholesky(M)
-        lower = lambda x: solve_triangular(L, x, lower=True)
-        upper = lambda x: solve_triangular(L, x, lower=True, trans=1)
+        L, W, definite = whiten(M)
         usable = finite & definite
 
-        # One solve gives w = L^-1 Q and B^T = L^-1 A^T, and A a = B w.
-        w, B_transposed = jnp.split(lower(jnp.column_stack([Q, A.T])), [1], axis=1)
-        w, B = w[:, 0], B_transposed.T
+        w, B = W @ Q, A @ W.T  # A a = B w
         x, rank = self._apply(B, b - B @ w)
-        a, acceleration = upper(jnp.column_stack([w, w + x])).T
+        a, acceleration = W.T @ w, W.T @ (w + x)
         ideal_force = L @ x
 
         nonideal_force = jnp.zeros_like(Q)
         if terms.nonideal is not None:
             c = terms.nonideal(ideal_force)
             finite = finite & stop_gradient(jnp.all(jnp.isfinite(c)))
-            z = lower(jnp.where(finite, c, jnp.zeros_like(c)))
+            z = W @ jnp.where(finite, c, jnp.zeros_like(c))
             y = z - self._apply(B, B @ z)[0]
             nonideal_force = L @ y
-            acceleration = acceleration + upper(y)
+            acceleration = acceleration + W.T @ y
             usable = usable & finite
 
         residual, consistent = consistency(A, b, acceleration, jnp.abs(B) @ jnp.abs(w), self.consistency_rtol)

@@ -36,7 +36,8 @@ def pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, IntS
     """B^+ (n, m) and the rank that the solver found."""
     operator = lx.MatrixLinearOperator(B)
     state = solver.init(operator, {})
-    columns, stats = jax.vmap(lambda y: solver.compute(state, y, {})[::2])(jnp.eye(B.shape[0], dtype=B.dtype))
+    compute = lambda y: solver.compute(state, y, {})
+    columns, _, stats = jax.vmap(compute)(jnp.eye(B.shape[0], dtype=B.dtype))
     return columns.T, _rank(solver, B, jax.tree_util.tree_map(lambda s: s[0], stats), columns.T)
 
 

@@ -1,0 +1,39 @@
+"""Timing: compile and run apart, the output blocked on."""
+
+import statistics
+import subprocess
+import sys
+import time
+import timeit
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Timing(NamedTuple):
+    """Seconds to compile, and the median of the runs after."""
+
+    compile_s: float
+    run_s: float
+    output: Any
+
+
+def measure(function: Callable, *args: Any, repeats: int = 20) -> Timing:
+    """Compiles `function` ahead of time and times it on `args`."""
+    start = time.perf_counter()
+    compiled = jax.jit(function).lower(*args).compile()
+    compile_s = time.perf_counter() - start
+    output = jax.block_until_ready(compiled(*args))
+    runs = timeit.repeat(lambda: jax.block_until_ready(compiled(*args)), number=1, repeat=repeats)
+    return Timing(compile_s, statistics.median(runs), output)
+
+
+def fresh(code: str, repeats: int = 3) -> float:
+    """Median seconds of `code` in an interpreter of its own."""
+    runs = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        runs.append(time.perf_counter() - start)
+    return statistics.median(runs)

@@ -1,0 +1,21 @@
+"""The benchmarks measure what they say; their times are nobody's business here."""
+
+import jax.numpy as jnp
+
+from benchmarks import _measure, _scara
+from models.scara import scenario
+
+from .helpers import assert_close
+
+
+def test_measure_compiles_runs_and_returns_the_output():
+    got = _measure.measure(lambda x: x + 1, jnp.ones(3), repeats=3)
+    assert_close(got.output, jnp.full(3, 2.0))
+    assert got.compile_s > 0
+    assert got.run_s > 0
+
+
+def test_the_straight_formula_is_the_same_acceleration():
+    case = scenario("printed")
+    ours = _scara._ukjax_acceleration(case.mechanism, case.q0, case.v0).acceleration
+    assert_close(_scara._pinv_acceleration(case.mechanism, case.q0, case.v0), ours, atol=1e-11)

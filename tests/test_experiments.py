@@ -1,0 +1,66 @@
+"""The experiments run, print what the paper says beside what we measure, and draw."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import experiments.tune_baumgarte
+import experiments.xu2017_scara
+
+from .helpers import standard_promotion
+
+
+def run(module, monkeypatch, capsys, out):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", [module.__name__, "--out", str(out)])
+    monkeypatch.setattr(experiments._report.console, "width", 200)
+    with standard_promotion():
+        module.main()
+    return capsys.readouterr().out
+
+
+def drawn(out):
+    for path in out.iterdir():
+        with Image.open(path) as image:
+            assert len(np.unique(np.asarray(image.convert("L")))) > 20
+    return sorted(path.stem for path in out.iterdir())
+
+
+@pytest.mark.long
+def test_xu2017(monkeypatch, capsys, tmp_path):
+    shown = run(experiments.xu2017_scara, monkeypatch, capsys, tmp_path)
+    row = lambda name: next(line for line in shown.splitlines() if name in line)
+    assert "30.7535, -54.9004, 24.1468" in row("start on the helix")
+    assert "1.093e-03 (8e-4 at t = 14.6 s)" in row("largest x error")
+    assert "2.045e-04" in row("largest y error")
+    assert "0.0100" in row("largest z error")
+    emulated = float(row("ode45").split("│")[3])
+    assert 7e-3 <= emulated <= 1.2e-2
+    assert "-0.881 to 0.814" in row("Qc1")
+    assert "4.905 to 4.905" in row("Qc4")
+    names = drawn(tmp_path)
+    assert [int(re.match(r"figure(\d+)", name)[1]) for name in names] == list(range(2, 11))
+
+
+@pytest.mark.long
+def test_tuned_gains_are_the_linear_quadratic_regulator(monkeypatch, capsys, tmp_path):
+    shown = run(experiments.tune_baumgarte, monkeypatch, capsys, tmp_path)
+    miss = float(re.search(r"within ([\d.e-]+) % of the theory", shown)[1])
+    assert miss < 3.0
+    losses = {name: float(line.split("│")[5]) for line in shown.splitlines() for name in
+              ("paper", "critical damping", "tuned by gradient", "theory") if f"│ {name}" in line}  # fmt: skip
+    assert losses["tuned by gradient"] < losses["critical damping"] < losses["paper"]
+    assert losses["tuned by gradient"] < 1.001 * losses["theory"]
+    assert drawn(tmp_path) == ["convergence", "decay"]
+
+
+@pytest.mark.parametrize("module", [experiments.xu2017_scara, experiments.tune_baumgarte])
+def test_a_folder_that_cannot_be_written_is_refused_at_once(module, monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(sys, "argv", [module.__name__, "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit, match="2"):
+        module.main()
+    assert "cannot be written to" in capsys.readouterr().err
