@@ -205,6 +205,15 @@ def test_wrong_states(arguments, match):
         ukjax.equation_of_motion(pendulum(), *arguments)
 
 
+def test_wrong_kinds():
+    with pytest.raises(TypeError, match="mechanism must be an instance of Mechanism"):
+        ukjax.equation_of_motion(falling(), [0.0, 0.0], [0.0, 0.0])
+    with pytest.raises(TypeError, match="formulation must be an instance of AbstractFormulation.*the class UdwadiaKal"):
+        ukjax.equation_of_motion(pendulum(), [0.0, 1.0], [0.0, 0.0], formulation=ukjax.UdwadiaKalaba)
+    with pytest.raises(TypeError, match="mechanism must be an instance of Mechanism"):
+        ukjax.assemble(falling(), [0.0, 0.0], [0.0, 0.0])
+
+
 def test_wrong_shapes_of_mass_force_applied_and_nonideal():
     at = (jnp.zeros(2), jnp.zeros(2))
     good = falling()

@@ -52,6 +52,7 @@ def assemble(
         q and v, each (n,).
 
     Raises:
+        TypeError: If `mechanism` is something else.
         ValueError: If q, v or t has a wrong shape or is not finite.
         RuntimeError: If `throw` and the constraints cannot be satisfied; the message says which could not, and by how
             much they are missed. Also if the mass matrix is not positive definite.
@@ -60,6 +61,7 @@ def assemble(
 
     Source: the projection of de Falco et al. (2008) in the metric of Gauss's principle; minimisation by optimistix.
     """
+    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     q, v, t = _check.state(q, v, t)
     _check.finite(q, "q")
     _check.finite(v, "v")

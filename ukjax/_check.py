@@ -92,6 +92,13 @@ def output(value: Any, shape: tuple[int | str, ...], dtype: Any, what: str, hint
     return array.astype(dtype)
 
 
+def instance(value: Any, kind: type, name: str, example: str) -> None:
+    """TypeError unless `value` is an instance of `kind`; `example` says how to make one."""
+    if not isinstance(value, kind):
+        what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise TypeError(f"{name} must be an instance of {kind.__name__}, such as {example}, but is {what}.")
+
+
 def _show(shape: tuple[int | str, ...]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 

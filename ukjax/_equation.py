@@ -39,6 +39,7 @@ def equation_of_motion(
         `nonideal_force` (n,) [N or N m], `rank`, `residual`, `result`.
 
     Raises:
+        TypeError: If `mechanism` or `formulation` is something else.
         ValueError: While tracing, if a shape does not fit: of q, v, t, `applied`, or of what a function returns.
         RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
             or a number is not finite.
@@ -48,6 +49,8 @@ def equation_of_motion(
 
     Source: Udwadia & Kalaba (1992); Zhao et al. (2018), eq. 36.
     """
+    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t)
     motion = formulation.solve(mechanism.terms(q, v, t, applied))
     return throw_if_failed(motion, motion.result) if throw else motion

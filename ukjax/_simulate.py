@@ -72,16 +72,16 @@ def simulate(
     residuals, `rank`, `result` and `stats` carry none.
     """
     q0, v0, ts = _initial(q0, v0, ts)
-    _check_kind(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
-    _check_kind(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    _check_kind(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
+    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
+    _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
     if stepsize_controller is None:
         stepsize_controller = _adaptive(rtol, atol, ts, q0.dtype)
-    _check_kind(
+    _check.instance(
         stepsize_controller, diffrax.AbstractStepSizeController, "stepsize_controller", "diffrax.PIDController(...)"
     )
     if adjoint is not None:
-        _check_kind(adjoint, diffrax.AbstractAdjoint, "adjoint", "diffrax.DirectAdjoint()")
+        _check.instance(adjoint, diffrax.AbstractAdjoint, "adjoint", "diffrax.DirectAdjoint()")
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer, but is {max_steps!r}.")
     if isinstance(progress, bool):
@@ -104,12 +104,6 @@ def _initial(q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
     _check.finite(q0, "q0")
     _check.finite(v0, "v0")
     return q0, v0, _check.times(ts).astype(q0.dtype)
-
-
-def _check_kind(value: Any, kind: type, name: str, example: str) -> None:
-    if not isinstance(value, kind):
-        what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        raise TypeError(f"{name} must be an instance of {kind.__name__}, such as {example}, but is {what}.")
 
 
 def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any) -> diffrax.PIDController:
