@@ -243,6 +243,8 @@ def test_wrong_shapes_of_mass_force_applied_and_nonideal():
             "constraints must be a .*Wrap your function",
         ),
         (lambda: ukjax.Mechanism(falling(), [rod(), 3]), r"constraints\[1\] must be a ukjax.Holonomic.*but is int"),
+        (lambda: ukjax.Mechanism(falling(), None), "constraints must be a .*but is NoneType"),
+        (lambda: ukjax.Mechanism(falling(), ukjax.Baumgarte(1.0)), "constraints must be a .*but is Baumgarte"),
         (lambda: ukjax.Mechanism(falling(), rod(), nonideal=3), "nonideal must be a function"),
     ],
 )

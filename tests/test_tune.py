@@ -1,5 +1,6 @@
 """Tuning by gradient."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,8 +57,6 @@ def test_through_a_trajectory_with_a_mechanism_as_parameter():
     frozen = ukjax.Mechanism(falling(), rod(1.0))
 
     def loss(log_length):
-        import equinox as eqx
-
         return jnp.mean((path(eqx.tree_at(lengths, frozen, jnp.exp(log_length))) - measured) ** 2)
 
     got = ukjax.tune(loss, jnp.asarray(0.0), optax.adam(0.05), 60, progress=False)

@@ -47,6 +47,16 @@ def floating(x: Any, name: str) -> Array:
     raise ValueError(f"{name} must be an array of real numbers, but has dtype {array.dtype}.")
 
 
+def scalar(x: Any, name: str) -> Array:
+    """`x` as a finite scalar of floating dtype; ValueError if it is not."""
+    x = floating(x, name)
+    if x.ndim != 0:
+        raise ValueError(f"{name} must be a scalar, but has shape {x.shape}.")
+    if not is_traced(x) and not np.isfinite(x):
+        raise ValueError(f"{name} must be finite, but is {x}.")
+    return x
+
+
 def finite(x: Array, name: str) -> None:
     """ValueError if the concrete array `x` holds NaN or infinity; a tracer passes."""
     if is_traced(x):

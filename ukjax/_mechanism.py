@@ -56,8 +56,9 @@ class Mechanism(eqx.Module):
             )
         if isinstance(constraints, AbstractConstraint):
             constraints = (constraints,)
-        elif callable(constraints):
-            raise TypeError(_NOT_A_CONSTRAINT.format("constraints", "a function"))
+        elif callable(constraints) or not isinstance(constraints, Iterable):
+            what = "a function" if callable(constraints) else type(constraints).__name__
+            raise TypeError(_NOT_A_CONSTRAINT.format("constraints", what))
         constraints = tuple(constraints)
         for i, constraint in enumerate(constraints):
             if not isinstance(constraint, AbstractConstraint):

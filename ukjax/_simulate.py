@@ -88,6 +88,10 @@ def simulate(
         progress = diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
     if dt0 is None and isinstance(stepsize_controller, diffrax.ConstantStepSize):
         raise ValueError("dt0 must be given with diffrax.ConstantStepSize: pass the step size [s].")
+    if dt0 is not None:
+        dt0 = _check.scalar(dt0, "dt0")
+        if not is_traced(dt0) and dt0 <= 0:
+            raise ValueError(f"dt0 must be a positive step size [s], but is {dt0}.")
     integrator = Integrator(adjoint, max_steps, progress)
     method = (stepsize_controller, None if dt0 is None else jnp.asarray(dt0, ts.dtype))
     y0 = jnp.concatenate([q0, v0])
@@ -108,6 +112,7 @@ def _initial(q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
 
 def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any) -> diffrax.PIDController:
     eps = float(jnp.finfo(dtype).eps)
+    rtol, atol = _check.scalar(rtol, "rtol"), _check.scalar(atol, "atol")
     if not is_traced(rtol, atol):
         if rtol < 0 or atol < 0:
             raise ValueError(f"rtol and atol must not be negative, but are {rtol} and {atol}.")
