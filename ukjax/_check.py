@@ -47,14 +47,22 @@ def floating(x: Any, name: str) -> Array:
     raise ValueError(f"{name} must be an array of real numbers, but has dtype {array.dtype}.")
 
 
-def scalar(x: Any, name: str) -> Array:
-    """`x` as a finite scalar of floating dtype; ValueError if it is not."""
-    x = floating(x, name)
-    if x.ndim != 0:
-        raise ValueError(f"{name} must be a scalar, but has shape {x.shape}.")
-    if not is_traced(x) and not np.isfinite(x):
-        raise ValueError(f"{name} must be finite, but is {x}.")
-    return x
+def scalar(x: Any, name: str) -> Any:
+    """A tracer as it is, anything else as a float; ValueError if that is not one finite number.
+
+    By NumPy, because inside of a trace JAX would make a tracer of a constant, whose value cannot be looked at.
+    """
+    if is_traced(x):
+        return x
+    try:
+        number = np.asarray(x, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a number, but is {x!r}.") from error
+    if number.ndim != 0:
+        raise ValueError(f"{name} must be a scalar, but has shape {number.shape}.")
+    if not np.isfinite(number):
+        raise ValueError(f"{name} must be finite, but is {number}.")
+    return float(number)
 
 
 def finite(x: Array, name: str) -> None:

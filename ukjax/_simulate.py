@@ -89,9 +89,9 @@ def simulate(
     if dt0 is None and isinstance(stepsize_controller, diffrax.ConstantStepSize):
         raise ValueError("dt0 must be given with diffrax.ConstantStepSize: pass the step size [s].")
     if dt0 is not None:
-        dt0 = _check.scalar(dt0, "dt0")
-        if not is_traced(dt0) and dt0 <= 0:
-            raise ValueError(f"dt0 must be a positive step size [s], but is {dt0}.")
+        first = _check.scalar(dt0, "dt0")
+        if not is_traced(first) and first <= 0:
+            raise ValueError(f"dt0 must be a positive step size [s], but is {first}.")
     integrator = Integrator(adjoint, max_steps, progress)
     method = (stepsize_controller, None if dt0 is None else jnp.asarray(dt0, ts.dtype))
     y0 = jnp.concatenate([q0, v0])
