@@ -10,6 +10,24 @@ from jaxtyping import Array, Float
 import ukjax
 
 
+STRATEGIES = (
+    ukjax.SVD(),
+    ukjax.Varga(),
+    ukjax.Greville(),
+    ukjax.HouseholderLS(),
+    ukjax.GramSchmidtLS(),
+    ukjax.RowGramSchmidt(),
+    ukjax.Jacobi(),
+)
+FORMULATIONS = (
+    ukjax.UdwadiaKalaba,
+    ukjax.RangeSpace,
+    ukjax.PennestriDeFalco,
+    ukjax.UdwadiaPhohomsiri,
+    ukjax.LagrangeMultiplier,
+)
+
+
 def assert_close(got, want, *, rtol=0.0, atol=0.0):
     """Equal shape, equal dtype, and values within tolerance; NaN equals nothing."""
     got, want = np.asarray(got), np.asarray(want)

@@ -5,8 +5,6 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import ukjax
 from ukjax._linalg import pseudoinverse, pseudosolve, whiten
@@ -20,17 +18,6 @@ def matrix(seed, m, n, rank, values=None):
     U, V = (np.linalg.qr(rng.normal(size=(k, k)))[0] for k in (m, n))
     values = rng.uniform(1, 2, rank) if values is None else np.asarray(values)
     return jnp.array((U[:, :rank] * values) @ V[:, :rank].T)
-
-
-@given(m=st.integers(1, 6), n=st.integers(1, 7), data=st.data())
-@settings(max_examples=30, deadline=None)
-def test_penrose_conditions(m, n, data):
-    rank = data.draw(st.integers(0, min(m, n)))
-    B = matrix(data.draw(st.integers(0, 99)), m, n, rank)
-    P, found = pseudoinverse(ukjax.SVD(), B)
-    assert int(found) == rank
-    for got, want in ((B @ P @ B, B), (P @ B @ P, P), ((B @ P).T, B @ P), ((P @ B).T, P @ B)):
-        assert_close(got, want, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape_rank", [(3, 5, 3), (3, 5, 2), (4, 4, 4), (5, 3, 3), (5, 3, 1), (2, 3, 0)])
@@ -79,12 +66,6 @@ def test_any_lineax_solver_serves_and_ours_serves_in_lineax(solver):
     assert int(ours.stats["rank"]) == 2
     assert_close(jax.grad(lambda y: lx.linear_solve(lx.MatrixLinearOperator(B), y, ukjax.SVD()).value[0])(y),
                  jnp.linalg.pinv(B)[0], atol=1e-12)  # fmt: skip
-
-
-def test_rank_tolerance_decides_what_counts_as_zero():
-    B = jnp.diag(jnp.array([1.0, 1e-4]))
-    assert int(pseudosolve(ukjax.SVD(), B, jnp.ones(2))[1]) == 2
-    assert int(pseudosolve(ukjax.SVD(rtol=1e-3), B, jnp.ones(2))[1]) == 1
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -1,8 +1,9 @@
 """Differentiating a trajectory, in forward and in reverse mode, by replaying its steps.
 
-y: state; k: step; S: steps taken; j: saved time; ys: states at the saved times ts; field: y' = field(t, y).
+y: state; k: step; S: steps taken; j: saved time; ys: states at the saved times ts; flow: y' = field(t, y), and what
+a step ends with.
 
-A Runge-Kutta solution is a chain of maps y_{k+1} = step(t_k, t_{k+1}, y_k, field), each with an interpolant that gives
+A Runge-Kutta solution is a chain of maps y_{k+1} = step(t_k, t_{k+1}, y_k, flow), each with an interpolant that gives
 the saved states inside the step. The solve records the y_k; its derivative then is one loop over the steps, forward
 with a tangent or backward with a cotangent, each needing one step and its derivative. Step sizes count as constants:
 they were chosen by the controller, and the solution depends on them only by its error.
@@ -34,10 +35,17 @@ class Record(eqx.Module):
     count: Int[Array, ""]
 
 
-class Problem(eqx.Module):
-    """What the steps depend on. `field` and `y0` carry derivatives, the rest does not."""
+class Flow(eqx.Module):
+    """y' = field(t, y); every step ends with y <- project(t, y), if there is one."""
 
     field: Callable
+    project: Callable | None = None
+
+
+class Problem(eqx.Module):
+    """What the steps depend on. `flow` and `y0` carry derivatives, the rest does not."""
+
+    flow: Flow
     y0: Float[Array, " n"]
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
@@ -54,7 +62,7 @@ def replayable(solver: diffrax.AbstractSolver) -> bool:
 
 
 def both_modes(integrate: Integrate, problem: Problem) -> tuple[Array, PyTree]:
-    """ys and rest of `integrate`; ys is differentiable with respect to the arrays of `field` and to `y0`."""
+    """ys and rest of `integrate`; ys is differentiable with respect to the arrays of `flow` and to `y0`."""
     return cast(Any, _solve(problem, integrate=integrate))
 
 
@@ -89,30 +97,31 @@ def _solve_recording_jvp(primals, tangents, *, integrate):
 
 def _replay(problem, record, tangent):
     """Derivative of the saved and of the recorded states along `tangent`."""
-    directions = (tangent.field, tangent.y0)
+    directions = (tangent.flow, tangent.y0)
     return eqxi.filter_primitive_bind(_replay_p, (problem, record), directions)
 
 
-def _step(problem: Problem, t0: Array, t1: Array, y: Array, field: Callable) -> tuple[Array, PyTree]:
+def _step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
     """The state at t1 and what the interpolant between t0 and t1 is made of."""
     if isinstance(problem.solver, diffrax.AbstractERK):
-        return _explicit_step(problem.solver.tableau, t0, t1, y, field)
-    # The only kind of loop over the stages that diffrax can differentiate in both modes.
-    solver = eqx.tree_at(lambda s: s.scan_kind, problem.solver, "bounded", is_leaf=lambda x: x is None)
-    term = diffrax.ODETerm(call)
-    state = solver.init(term, t0, t1, y, field)
-    y1, _, dense, _, _ = solver.step(term, t0, t1, y, field, state, made_jump=False)
-    return y1, dense
+        y1, dense = _explicit_step(problem.solver.tableau, t0, t1, y, flow)
+    else:
+        # The only kind of loop over the stages that diffrax can differentiate in both modes.
+        solver = eqx.tree_at(lambda s: s.scan_kind, problem.solver, "bounded", is_leaf=lambda x: x is None)
+        term = diffrax.ODETerm(call)
+        state = solver.init(term, t0, t1, y, flow)
+        y1, _, dense, _, _ = solver.step(term, t0, t1, y, flow, state, made_jump=False)
+    return (y1 if flow.project is None else flow.project(t1, y1)), dense
 
 
-def _explicit_step(tableau: Any, t0: Array, t1: Array, y: Array, field: Callable) -> tuple[Array, PyTree]:
+def _explicit_step(tableau: Any, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
     """The same for an explicit method, as a scan over the stages, which is much cheaper to differentiate."""
     h, stages = t1 - t0, tableau.b_sol.shape[0]
     a = jnp.array([np.pad(row, (0, stages - len(row))) for row in ((), *tableau.a_lower)], y.dtype)
     times = t0 + h * jnp.array([0.0, *tableau.c], y.dtype)
 
     def stage(k, i):
-        return k.at[i].set(h * call(times[i], y + a[i] @ k, field)), None
+        return k.at[i].set(h * call(times[i], y + a[i] @ k, flow)), None
 
     k, _ = jax.lax.scan(stage, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
     y1 = y + jnp.asarray(tableau.b_sol, y.dtype) @ k
@@ -120,9 +129,9 @@ def _explicit_step(tableau: Any, t0: Array, t1: Array, y: Array, field: Callable
 
 
 @eqx.filter_jit
-def call(t, y, field):
+def call(t, y, flow):
     """field(t, y), as one call in the traced program instead of a copy at every place that uses it."""
-    return field(t, y)
+    return flow.field(t, y)
 
 
 def _interpolate(problem: Problem, t0: Array, t1: Array, dense: PyTree, t: Array) -> Array:
@@ -131,14 +140,14 @@ def _interpolate(problem: Problem, t0: Array, t1: Array, dense: PyTree, t: Array
 
 def _forward(constants, directions):
     problem, record = constants
-    dfield, dy0 = directions
+    dflow, dy0 = directions
     ts = problem.ts
 
     def body(carry):
         k, j, dy, dys, dsteps = carry
         t0, t1 = record.t[k], record.t[k + 1]
-        move = lambda y, field: _step(problem, t0, t1, y, field)
-        (_, dense), (dy, ddense) = eqx.filter_jvp(move, (record.y[k], problem.field), (dy, dfield))
+        move = lambda y, flow: _step(problem, t0, t1, y, flow)
+        (_, dense), (dy, ddense) = eqx.filter_jvp(move, (record.y[k], problem.flow), (dy, dflow))
 
         def save(inner):
             j, dys = inner
@@ -179,12 +188,12 @@ def _backward(arguments, cotangents):
     (problem, record), directions = arguments
     cts, csteps = cotangents
     ts = problem.ts
-    wanted, fixed = eqx.partition(problem.field, jax.tree_util.tree_map(_is_undefined, directions[0], is_leaf=_is_leaf))
+    wanted, fixed = eqx.partition(problem.flow, jax.tree_util.tree_map(_is_undefined, directions[0], is_leaf=_is_leaf))
     csteps = jnp.zeros_like(record.y) if csteps is None else csteps
     cts = jnp.zeros((ts.shape[0], record.y.shape[1]), record.y.dtype) if cts is None else cts
 
     def body(carry):
-        k, j, cy, cfield = carry
+        k, j, cy, cflow = carry
         k = k - 1
         t0, t1 = record.t[k], record.t[k + 1]
         move = lambda y, wanted: _step(problem, t0, t1, y, eqx.combine(wanted, fixed))
@@ -198,13 +207,13 @@ def _backward(arguments, cotangents):
         due = lambda inner: (inner[0] > 0) & (ts[inner[0]] > t0)
         j, cdense = jax.lax.while_loop(due, save, (j, jax.tree_util.tree_map(jnp.zeros_like, dense)))
         cy, more = pullback((cy, cdense))
-        return k, j, cy + csteps[k], jax.tree_util.tree_map(jnp.add, cfield, more)
+        return k, j, cy + csteps[k], jax.tree_util.tree_map(jnp.add, cflow, more)
 
     last = (jnp.sum(ts <= record.t[record.count]) - 1).astype(record.count.dtype)
     start = (record.count, last, csteps[record.count], jax.tree_util.tree_map(jnp.zeros_like, wanted))
-    _, _, cy, cfield = jax.lax.while_loop(lambda carry: carry[0] > 0, body, start)
+    _, _, cy, cflow = jax.lax.while_loop(lambda carry: carry[0] > 0, body, start)
     cy = cy + cts[0]
-    return _nones((problem, record)), (cfield, cy if _is_undefined(directions[1]) else None)
+    return _nones((problem, record)), (cflow, cy if _is_undefined(directions[1]) else None)
 
 
 def _is_undefined(x):

@@ -1,6 +1,5 @@
 """One call of diffrax, under whichever adjoint."""
 
-from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -9,23 +8,24 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from ._adjoint import Problem, Record, both_modes, call, replayable
+from ._adjoint import Flow, Problem, Record, both_modes, call, replayable
+from ._projection import projecting
 from ._result import RESULTS
 
 
 class Integrator(eqx.Module):
-    """Integrates y' = field(t, y) from ts[0] to ts[-1]. Nothing in it is an array."""
+    """Integrates y' = field(t, y), projecting if asked to, from ts[0] to ts[-1]. Nothing in it is an array."""
 
     adjoint: diffrax.AbstractAdjoint | None = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     progress: diffrax.AbstractProgressMeter = eqx.field(static=True)
 
     def __call__(
-        self, field: Callable, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
+        self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
         """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`."""
         solver = _with_tolerances(solver, method[0])
-        problem = Problem(field, y0, ts, solver, method)
+        problem = Problem(flow, y0, ts, solver, method)
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
@@ -47,12 +47,12 @@ class Integrator(eqx.Module):
             outputs["steps"] = diffrax.SubSaveAt(t0=True, steps=True)
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(call),
-            problem.solver,
+            problem.solver if problem.flow.project is None else projecting(problem.solver, adjoint),
             t0=ts[0],
             t1=ts[-1],
             dt0=dt0,
             y0=y0,
-            args=problem.field,
+            args=problem.flow,
             saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"]),
             stepsize_controller=controller,
             adjoint=adjoint,

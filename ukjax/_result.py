@@ -14,7 +14,12 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     successful = ""
     mass_not_positive_definite = (
         "The mass matrix is not symmetric positive definite. The model is at fault: check the masses and "
-        "inertias, and whether the coordinates have a singularity here."
+        "inertias, and whether the coordinates have a singularity here. Where M is positive semidefinite on purpose, "
+        "pass formulation=ukjax.PennestriDeFalco()."
+    )
+    acceleration_not_unique = (
+        "The acceleration is not unique: some direction has no mass and no constraint, for [M; A] has less than full "
+        "rank. The model is at fault: give the direction a mass or a constraint."
     )
     constraints_contradict = (
         "The constraints contradict each other: no acceleration satisfies all rows of A q'' = b. The model is at "

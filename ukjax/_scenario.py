@@ -7,7 +7,9 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from . import _check
+from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._mechanism import Mechanism
+from ._projection import Projection
 
 
 class Scenario(eqx.Module):
@@ -24,9 +26,12 @@ class Scenario(eqx.Module):
         observables: Further quantities to plot: "name [unit]" -> `f(q, v, t)`, a scalar or a vector.
         invariants: Quantities that theory keeps constant, whose drift is reported: "energy [J]" -> `f(q, v, t)`,
             a scalar.
+        formulation: How the acceleration is computed.
+        projection: `Projection()` to stay on the constraint manifold, or None to drift.
 
     Raises:
-        TypeError: If `mechanism` is not a `Mechanism`, or an observable or invariant is not callable.
+        TypeError: If `mechanism` is not a `Mechanism`, `formulation` or `projection` is something else, or an
+            observable or invariant is not callable.
         ValueError: If the shapes do not fit, there are not as many names as coordinates, or `t1` is not after `t0`.
     """
 
@@ -39,6 +44,8 @@ class Scenario(eqx.Module):
     coordinates: tuple[str, ...]
     observables: dict[str, Callable]
     invariants: dict[str, Callable]
+    formulation: AbstractFormulation
+    projection: Projection | None
 
     def __init__(
         self,
@@ -52,9 +59,14 @@ class Scenario(eqx.Module):
         coordinates: Sequence[str] | None = None,
         observables: Mapping[str, Callable] | None = None,
         invariants: Mapping[str, Callable] | None = None,
+        formulation: AbstractFormulation = UdwadiaKalaba(),
+        projection: Projection | None = None,
     ):
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism must be a ukjax.Mechanism, but is {type(mechanism).__name__}.")
+        _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
+        if projection is not None:
+            _check.instance(projection, Projection, "projection", "ukjax.Projection()")
         q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
         self.q0, self.v0, _ = _check.state(q0, v0, names=("q0", "v0"))
         if not t1 > t0:
@@ -63,7 +75,7 @@ class Scenario(eqx.Module):
         names = tuple(f"q{i + 1}" for i in range(n)) if coordinates is None else tuple(coordinates)
         if len(names) != n:
             raise ValueError(f"coordinates must be {n} names, one per coordinate, but got {len(names)}: {names}.")
-        self.mechanism = mechanism
+        self.mechanism, self.formulation, self.projection = mechanism, formulation, projection
         self.t0, self.t1, self.name, self.coordinates = t0, t1, name, names
         self.observables = _functions(observables, "observables")
         self.invariants = _functions(invariants, "invariants")

@@ -13,9 +13,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from . import _check
+from ._adjoint import Flow
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._integrate import Integrator
 from ._mechanism import Mechanism
+from ._projection import Projection
 from ._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
 from ._trajectory import Trajectory
 
@@ -33,6 +35,7 @@ def simulate(
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     dt0: ArrayLike | None = None,
     adjoint: diffrax.AbstractAdjoint | None = None,
+    projection: Projection | None = None,
     max_steps: int = 16_384,
     progress: bool | diffrax.AbstractProgressMeter = False,
     throw: bool = True,
@@ -47,12 +50,15 @@ def simulate(
         formulation: How the acceleration is computed.
         solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems, `Kvaerno5` for stiff ones (large
             Baumgarte gains).
-        rtol: Relative tolerance of the integration.
-        atol: Absolute tolerance of the integration.
+        rtol: Relative tolerance of the integration, for the mean over the coordinates and rates; with a projection, for
+            each of them.
+        atol: Absolute tolerance of the integration, likewise.
         stepsize_controller: Any diffrax controller, in place of the adaptive one with `rtol` and `atol`.
         dt0: First step [s]; chosen automatically if None. Needed by `diffrax.ConstantStepSize`.
         adjoint: Any diffrax adjoint. None differentiates in both modes, and twice by `jax.hessian`, by replaying the
             recorded steps (a Runge-Kutta solver; `diffrax.DirectAdjoint()` for others).
+        projection: `Projection()` returns the state to the constraint manifold after every accepted step; None lets it
+            drift.
         max_steps: Step budget. A derivative takes memory for as many states.
         progress: True for a progress bar, or a diffrax progress meter.
         throw: Raise if the simulation fails. With False look at `result`.
@@ -63,7 +69,7 @@ def simulate(
     Raises:
         ValueError: If an argument has a wrong shape, `q0` or `v0` is not finite, `ts` does not increase, or the dtype
             cannot reach the tolerances.
-        TypeError: If `solver`, `stepsize_controller`, `adjoint` or `formulation` is something else.
+        TypeError: If `solver`, `stepsize_controller`, `adjoint`, `projection` or `formulation` is something else.
         RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
             a number is not finite, or the step budget is exhausted.
 
@@ -76,12 +82,19 @@ def simulate(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
     if stepsize_controller is None:
-        stepsize_controller = _adaptive(rtol, atol, ts, q0.dtype)
+        stepsize_controller = _adaptive(rtol, atol, ts, q0.dtype, projection is not None)
     _check.instance(
         stepsize_controller, diffrax.AbstractStepSizeController, "stepsize_controller", "diffrax.PIDController(...)"
     )
     if adjoint is not None:
         _check.instance(adjoint, diffrax.AbstractAdjoint, "adjoint", "diffrax.DirectAdjoint()")
+    if projection is not None:
+        _check.instance(projection, Projection, "projection", "ukjax.Projection()")
+        if isinstance(adjoint, diffrax.BacksolveAdjoint):
+            raise ValueError(
+                "adjoint must not be diffrax.BacksolveAdjoint with a projection: it integrates backwards, where there "
+                "is none. Pass adjoint=None."
+            )
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer, but is {max_steps!r}.")
     if isinstance(progress, bool):
@@ -95,7 +108,7 @@ def simulate(
     integrator = Integrator(adjoint, max_steps, progress)
     method = (stepsize_controller, None if dt0 is None else jnp.asarray(dt0, ts.dtype))
     y0 = jnp.concatenate([q0, v0])
-    trajectory = _simulate(mechanism, y0, ts, formulation, solver, method, integrator)
+    trajectory = _simulate(mechanism, y0, ts, formulation, solver, method, projection, integrator)
     if not throw:
         return trajectory
     where = "" if is_traced(trajectory) else f" (at t = {trajectory.stats['t_reached']:.6g} s)"
@@ -110,7 +123,7 @@ def _initial(q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
     return q0, v0, _check.times(ts).astype(q0.dtype)
 
 
-def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any) -> diffrax.PIDController:
+def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any, projected: bool) -> diffrax.PIDController:
     eps = float(jnp.finfo(dtype).eps)
     rtol, atol = _check.scalar(rtol, "rtol"), _check.scalar(atol, "atol")
     if not is_traced(rtol, atol):
@@ -124,15 +137,30 @@ def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any) -> diffrax.PIDControl
     # Below this the time no longer advances; a step that shrinks to it will never be accepted.
     dtmin = stop_gradient(64 * eps * jnp.max(jnp.abs(ts)))
     rtol, atol = jnp.asarray(rtol, ts.dtype), jnp.asarray(atol, ts.dtype)  # arrays: a new value compiles nothing
-    return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False)
+    if not projected:
+        return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False)
+    # What a projection is for is a motion that is right also in redundant coordinates and through singular
+    # configurations. There the mean over all coordinates says too little, and the next step is often too long: with
+    # these two the parallelogram's error is a third to a tenth, for about a quarter more steps.
+    return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False, norm=_largest, safety=0.7)
+
+
+def _largest(y: Array) -> Array:
+    return jnp.max(jnp.abs(y))
 
 
 @eqx.filter_jit
-def _simulate(mechanism, y0, ts, formulation, solver, method, integrator) -> Trajectory:
+def _simulate(mechanism, y0, ts, formulation, solver, method, projection, integrator) -> Trajectory:
     motion = lambda t, y: _motion(mechanism, formulation, t, y)
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
-    ys, end, stats, outcome = integrator(field, y0, ts, solver, method)
+    project = None
+    if projection is not None:
+        project = eqx.filter_closure_convert(lambda t, y: projection(mechanism, t, y), ts[0], y0)
+        y0 = project(ts[0], y0)
+    ys, end, stats, outcome = integrator(Flow(field, project), y0, ts, solver, method)
+    if project is not None:
+        ys = jax.vmap(project)(ts, ys)  # between two steps lies an interpolant, which does not know the constraints
     # A run that broke down ends just before the state it could not evaluate: look at its end and where it was heading,
     # in one batch with the saved states.
     t, y = stop_gradient(end)

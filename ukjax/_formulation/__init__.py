@@ -2,4 +2,10 @@
 
 from ._base import AbstractFormulation as AbstractFormulation
 from ._base import Motion as Motion
+from ._base import row_scales as row_scales
+from ._base import unit_size as unit_size
+from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
+from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
+from ._range_space import RangeSpace as RangeSpace
 from ._udwadia_kalaba import UdwadiaKalaba as UdwadiaKalaba
+from ._udwadia_phohomsiri import UdwadiaPhohomsiri as UdwadiaPhohomsiri

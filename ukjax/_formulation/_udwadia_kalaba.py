@@ -1,15 +1,15 @@
 """The Udwadia-Kalaba equation.
 
-M = L L^T; W = L^-1; w = W Q; a = M^-1 Q = W^T w; B = A W^T; c: non-ideal force.
+M = L L^T; W = L^-1; w = W Q; a = M^-1 Q = W^T w; B = A W^T; D: row scales.
 """
 
 import jax.numpy as jnp
 import lineax as lx
-from jax.lax import stop_gradient
 
-from .._linalg import SVD, pseudosolve, whiten
+from .._linalg import SVD, whiten
 from .._mechanism import Terms
-from ._base import AbstractFormulation, Motion, consistency, verdict
+from .._result import RESULTS
+from ._base import AbstractFormulation, Linear, Motion, applied, motion, row_scales
 
 
 class UdwadiaKalaba(AbstractFormulation):
@@ -20,56 +20,38 @@ class UdwadiaKalaba(AbstractFormulation):
     finite gradient where eigenvalues coincide.
 
     Args:
-        pseudoinverse: The lineax solver that applies B^+; its rank test decides which rows are redundant.
+        pseudoinverse: The lineax solver that applies B^+; its rank test decides which rows are redundant. The rows of
+            B are brought to about the same length first, so that neither their units nor the coordinates matter.
         consistency_rtol: Constraints contradict each other when a row of A q'' = b is missed by more than this part
-            of the size of its terms.
+            of the size of its terms, and no moderate acceleration would mend it.
 
     Needs M > 0; rows may be redundant.
 
-    Source: Udwadia & Kalaba (1992); Zhao et al. (2018), eq. 36; non-ideal force: Liu et al. (2015), eq. 12 and 13.
+    Source: Udwadia & Kalaba (1992); Zhao et al. (2018), eq. 36; de Falco et al. (2008), eq. 31; non-ideal force: Liu et
+    al. (2015), eq. 12 and 13.
     """
 
     pseudoinverse: lx.AbstractLinearSolver = SVD()
     consistency_rtol: float = 1e-6
 
     def solve(self, terms: Terms) -> Motion:
-        M, Q, A, b = terms.M, terms.Q, terms.A, terms.b
-        finite = stop_gradient(jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in (M, Q, A, b)])))
-        # Unusable terms are replaced before they are used, and the answer is made NaN at the end: a NaN inside a
-        # factorisation would also reach the gradients of states that are all right.
-        M, Q, A, b = (jnp.where(finite, x, jnp.zeros_like(x)) for x in (M, Q, A, b))
+        return motion(terms, self._linear, self.consistency_rtol)
+
+    def _linear(self, M, Q, A, again):
         L, W, definite = whiten(M)
-        usable = finite & definite
-
         w, B = W @ Q, A @ W.T  # A a = B w
-        x, rank = self._apply(B, b - B @ w)
-        a, acceleration = W.T @ w, W.T @ (w + x)
-        ideal_force = L @ x
+        D = row_scales(B)
+        correction = applied(self.pseudoinverse, D[:, None] * B, again)
 
-        nonideal_force = jnp.zeros_like(Q)
-        if terms.nonideal is not None:
-            c = terms.nonideal(ideal_force)
-            finite = finite & stop_gradient(jnp.all(jnp.isfinite(c)))
-            z = W @ jnp.where(finite, c, jnp.zeros_like(c))
-            y = z - self._apply(B, B @ z)[0]
-            nonideal_force = L @ y
-            acceleration = acceleration + W.T @ y
-            usable = usable & finite
+        def solve(force, b):
+            w = W @ force
+            x, rank = correction(D * (b - B @ w))
+            return W.T @ (w + x), L @ x, rank
 
-        residual, consistent = consistency(A, b, acceleration, jnp.abs(B) @ jnp.abs(w), self.consistency_rtol)
-        mask = lambda value: jnp.where(usable, value, jnp.nan)
-        return Motion(
-            acceleration=mask(acceleration),
-            unconstrained_acceleration=mask(a),
-            constraint_force=mask(ideal_force),
-            nonideal_force=mask(nonideal_force),
-            rank=rank,
-            residual=mask(residual),
-            result=verdict(finite, definite, consistent),
+        return Linear(
+            solve=solve,
+            unconstrained=W.T @ w,
+            free=jnp.abs(B) @ jnp.abs(w),
+            scales=D,
+            result=RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
         )
-
-    def _apply(self, B, y):
-        """B^+ y and the rank of B."""
-        if B.shape[0] == 0:
-            return jnp.zeros(B.shape[1], B.dtype), jnp.zeros((), int)
-        return pseudosolve(self.pseudoinverse, B, y)

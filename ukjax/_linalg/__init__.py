@@ -1,6 +1,16 @@
 """Pseudoinverse strategies: lineax solvers that report the rank they found. One per file."""
 
+from ._base import AbstractPseudoinverse as AbstractPseudoinverse
+from ._base import power_of_two as power_of_two
+from ._base import rank_tolerance as rank_tolerance
+from ._gram_schmidt_ls import GramSchmidtLS as GramSchmidtLS
+from ._greville import Greville as Greville
+from ._householder_ls import HouseholderLS as HouseholderLS
+from ._jacobi import Jacobi as Jacobi
+from ._row_gram_schmidt import RowGramSchmidt as RowGramSchmidt
+from ._row_gram_schmidt import independent_rows as independent_rows
 from ._solve import pseudoinverse as pseudoinverse
 from ._solve import pseudosolve as pseudosolve
 from ._svd import SVD as SVD
+from ._varga import Varga as Varga
 from ._whiten import whiten as whiten

@@ -1,48 +1,39 @@
 """The pseudoinverse by singular value decomposition."""
 
-from typing import Any
-
+import equinox as eqx
 import jax.numpy as jnp
-import lineax as lx
+
+from ._base import AbstractPseudoinverse, rank_tolerance, tolerance
 
 
-class SVD(lx.AbstractLinearSolver):
+class SVD(AbstractPseudoinverse):
     r"""The Moore-Penrose inverse by singular value decomposition: $B^+ = V \Sigma^+ U^\top$.
 
-    Also for dependent, zero and contradictory rows, where it gives the least-squares solution of least norm.
-
     Args:
-        rtol: Rank test: singular values at or below `rtol` times the largest count as zero. A redundant row is
-            redundant only on the constraint manifold, so the cut-off must lie above what drift is left, not at
-            rounding. None (default) is 1e-6 in float64 and 1e-3 in lower precision.
+        rtol: Rank test: singular values at or below `rtol` times the largest count as zero. None (default) is 1e-4 in
+            float64 and 1e-3 in lower precision.
 
-    As a lineax solver it reports `stats["rank"]` and serves in `lineax.linear_solve`, whose derivative rule holds at
-    repeated and zero singular values, wherever the rank is locally constant.
+    A redundant row is redundant only on the constraint manifold. Drift, also inside of a Runge-Kutta step, makes it
+    numerically independent, and what is solved for then is drift divided by drift: the cut-off must lie above the
+    drift, not at rounding. Measured on mechanisms that pass singular configurations, with `Projection` and tolerances
+    from 1e-6 to 1e-12: at a cut-off of 1e-5 and less runs stall near the singular configuration, or lose digits; at
+    1e-2, and at the tightest tolerance at 1e-3, errors grow that the dropped direction makes.
 
-    Source: Zhao et al. (2018), eq. 30; derivative: Golub & Pereyra (1973).
+    Raises:
+        ValueError: If `rtol` is not a number between 0 and 1.
+
+    Gradients: forward and reverse mode, to any order, also at repeated and zero singular values, wherever the rank is
+    locally constant.
+
+    Source: Zhao et al. (2018), eq. 30; de Falco et al. (2008), eq. 19; derivative: Golub & Pereyra (1973).
     """
 
-    rtol: float | None = None
+    rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
-    def init(self, operator: lx.AbstractLinearOperator, options: dict[str, Any]) -> Any:
-        return lx.SVD(rank_tolerance(self.rtol, operator.as_matrix().dtype)).init(operator, options)
-
-    def compute(self, state: Any, vector: Any, options: dict[str, Any]) -> Any:
-        (_, singular_values, _), _ = state
-        return lx.SVD(rank_tolerance(self.rtol, singular_values.dtype)).compute(state, vector, options)
-
-    def transpose(self, state: Any, options: dict[str, Any]) -> Any:
-        return lx.SVD().transpose(state, options)
-
-    def conj(self, state: Any, options: dict[str, Any]) -> Any:
-        return lx.SVD().conj(state, options)
-
-    def assume_full_rank(self) -> bool:
-        return False
-
-
-def rank_tolerance(rtol: float | None, dtype: Any) -> float:
-    """The relative cut-off of a rank test: `rtol`, or the default of the precision."""
-    if rtol is not None:
-        return rtol
-    return 1e-6 if jnp.finfo(dtype).eps < 1e-12 else 1e-3
+    def solve(self, B, Y):
+        if 0 in B.shape:
+            return jnp.zeros((B.shape[1], Y.shape[1]), B.dtype), jnp.zeros((), int)
+        U, values, Vt = jnp.linalg.svd(B, full_matrices=False)
+        counts = values > rank_tolerance(self.rtol, B.dtype) * values[0]
+        inverse = jnp.where(counts, 1 / jnp.where(counts, values, 1), 0)
+        return Vt.T @ (inverse[:, None] * (U.T @ Y)), jnp.sum(counts)

@@ -7,23 +7,36 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array
 
 from .._types import Matrix
+from ._batch import batched
+
+
+# Larger mass matrices go to LAPACK. Here, where batches are large, it stays out: see `whiten`.
+LARGEST = 16
 
 
 @jax.custom_jvp
 def whiten(M: Matrix) -> tuple[Matrix, Matrix, Array]:
     """L with L L^T = M, W = L^-1, and whether M is symmetric positive definite; both are the identity where it is not.
 
+    A pivot counts as positive if rounding has not made it: beyond n eps of the diagonal entry it came from.
+
     Has a derivative of its own, for two reasons. A mass matrix met in a trial step that was rejected anyway must leave
     no NaN in the gradient. And the derivative needs products only: where it solved triangular systems, two batched
     LAPACK calls could run at a time, and on the CPU, over some thousand matrices each, wait for each other forever.
-    So it was seen with the gradient of 5 000 accelerations in one call; now every call waits for the one before.
+    So it was seen with the gradient of 5 000 accelerations in one call; now every call waits for the one before, and
+    small matrices need none.
     """
+    n, eps = M.shape[0], jnp.finfo(M.dtype).eps
     size = jnp.max(jnp.abs(M), initial=0.0)
-    symmetric = jnp.max(jnp.abs(M - M.T), initial=0.0) <= jnp.sqrt(jnp.finfo(M.dtype).eps) * size
-    L = jnp.linalg.cholesky(M)
-    W = solve_triangular(L, jnp.eye(M.shape[0], dtype=M.dtype), lower=True)
-    definite = symmetric & jnp.all(jnp.isfinite(L)) & jnp.all(jnp.isfinite(W))
-    identity = jnp.eye(M.shape[0], dtype=M.dtype)
+    symmetric = jnp.max(jnp.abs(M - M.T), initial=0.0) <= jnp.sqrt(eps) * size
+    if n <= LARGEST:
+        L, W = jnp.split(_small(M, jnp.eye(n, dtype=M.dtype))[0], 2, axis=1)
+    else:
+        L = jnp.linalg.cholesky(M)
+        W = solve_triangular(L, jnp.eye(n, dtype=M.dtype), lower=True)
+    pivots = jnp.diag(L) ** 2 > n * eps * jnp.abs(jnp.diag(M))
+    definite = symmetric & jnp.all(pivots) & jnp.all(jnp.isfinite(L)) & jnp.all(jnp.isfinite(W))
+    identity = jnp.eye(n, dtype=M.dtype)
     return jnp.where(definite, L, identity), jnp.where(definite, W, identity), definite
 
 
@@ -35,3 +48,33 @@ def _whiten_jvp(primals, tangents):
     S = W @ ((dM + dM.T) / 2) @ W.T
     S = jnp.tril(S) - jnp.diag(jnp.diag(S)) / 2
     return (L, W, definite), (L @ S, -S @ W, np.zeros((), jax.dtypes.float0))
+
+
+def _cholesky(M: Array, identity: Array) -> tuple[Array, Array]:
+    """[L, L^-1] of M (n, n, batch) side by side, and the number of positive pivots."""
+    n, _, size = M.shape
+    below = jnp.arange(n)[:, None]
+    L, W, positive = jnp.zeros_like(M), jnp.zeros_like(M), jnp.zeros(size, int)
+
+    def step(j, carry):
+        M, L, W, positive = carry
+        pivot = M[j, j]
+        length = jnp.sqrt(jnp.where(pivot > 0, pivot, 1))
+        column = jnp.where(below >= j, M[:, j] / length, 0)
+        row = (identity[j] - jnp.sum(L[j][:, None] * W, axis=0)) / length
+        M = M - column[:, None] * column[None]
+        # A pivot that is not positive leaves a zero on the diagonal, which tells.
+        L = L.at[:, j].set(jnp.where(pivot > 0, column, 0))
+        return M, L, W.at[j].set(row), positive + (pivot > 0).astype(positive.dtype)
+
+    carry = M, L, W, positive
+    if n <= 6:
+        for j in range(n):
+            carry = step(j, carry)
+    else:
+        carry = jax.lax.fori_loop(0, n, step, carry)
+    _, L, W, positive = carry
+    return jnp.concatenate([L, W], axis=1), positive
+
+
+_small = batched(_cholesky)

@@ -1,4 +1,4 @@
-"""The command line: `ukjax simulate TARGET`."""
+"""The command line: `ukjax simulate TARGET`, `ukjax inspect TARGET`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import jax
 import typer
 from rich.console import Console
 
-from . import _simulate
+from . import _inspect, _simulate
 from ._target import UsageError
 
 
@@ -48,6 +48,20 @@ def simulate(
 ) -> None:
     """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
     _simulate.run(console, target, settings or [], t1, rtol, atol, points, out)
+
+
+@app.command()
+def inspect(
+    target: Annotated[
+        str, typer.Argument(help="What to look at: module:factory or path/to/file.py:factory, as for simulate.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
+    ] = None,
+) -> None:
+    """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning."""
+    _inspect.run(console, target, settings or [])
 
 
 def main() -> None:

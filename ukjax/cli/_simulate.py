@@ -64,8 +64,11 @@ def _states(trajectory: Trajectory) -> tuple[Any, Any, Any]:
 def _timed_run(
     console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
 ) -> tuple[Trajectory, float, float]:
+    options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": True, "throw": False}
     function = eqx.filter_jit(
-        lambda s, ts: simulate(s.mechanism, s.q0, s.v0, ts, rtol=rtol, atol=atol, progress=True, throw=False)
+        lambda s, ts: simulate(
+            s.mechanism, s.q0, s.v0, ts, formulation=s.formulation, projection=s.projection, **options
+        )
     )
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()

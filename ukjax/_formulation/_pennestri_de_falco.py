@@ -1,0 +1,73 @@
+"""The formulation of de Falco, Pennestri and Vita, for mass matrices that may be singular.
+
+D: row scales; s: scale of M; P = (D A)^+; N = P D A; E = I - N, which projects on the admissible directions;
+R = (E M E)^+.
+"""
+
+import jax.numpy as jnp
+import lineax as lx
+
+from .._linalg import SVD, pseudoinverse
+from .._mechanism import Terms
+from ._base import (
+    AbstractFormulation,
+    Linear,
+    Motion,
+    motion,
+    row_scales,
+    singular_mass,
+    unconstrained,
+    unit_size,
+    with_tolerance,
+)
+
+
+class PennestriDeFalco(AbstractFormulation):
+    r"""$\ddot q = R\,Q + (A^+ - R M A^+)\,b$ with $E = I - A^+ A$ and $R = (E M E)^+$.
+
+    Args:
+        pseudoinverse: The lineax solver for $A^+$ and $(E M E)^+$; for the latter, which drift does not touch, with the
+            square of its rank tolerance, if it is one of ours.
+        consistency_rtol: As for `UdwadiaKalaba`.
+
+    M may be singular; rows may be redundant. The acceleration is unique if [M; A] has full rank, which shows in the
+    ranks: those of A and of E M E then add up to n. Where it is not unique, `result` is `acceleration_not_unique` and
+    the acceleration the least-norm one, which the paper's equation gives without a word.
+
+    Unlike `UdwadiaKalaba`, the rank tests here depend on the units of the coordinates.
+
+    Source: de Falco et al. (2008), eq. 37 to 41.
+    """
+
+    pseudoinverse: lx.AbstractLinearSolver = SVD()
+    consistency_rtol: float = 1e-6
+
+    def solve(self, terms: Terms) -> Motion:
+        return motion(terms, self._linear, self.consistency_rtol)
+
+    def _linear(self, M, Q, A, again):
+        n = M.shape[0]
+        D, s = row_scales(A), unit_size(M)
+        scaled = D[:, None] * A
+        finer = with_tolerance(self.pseudoinverse, lambda rtol: rtol**2, M.dtype)
+        P, rank = pseudoinverse(self.pseudoinverse, scaled)
+        N = P @ scaled
+        E = jnp.eye(n, dtype=M.dtype) - N
+        # (E M E)^+ = E (E M E + N)^+ E, for the ranges of E and N are perpendicular. With N the rank test has something
+        # to compare with: where nothing is admissible E M E is nothing but rounding errors.
+        reduced = s * (E @ M @ E) + N
+        inverse, directions = pseudoinverse(finer, (reduced + reduced.T) / 2)
+        R = s * (E @ inverse @ E)
+
+        def solve(force, b):
+            p = P @ (D * b)
+            acceleration = R @ (force - M @ p) + p
+            return acceleration, M @ acceleration - force, rank
+
+        return Linear(
+            solve=solve,
+            unconstrained=unconstrained(M, Q),
+            free=jnp.abs(A) @ (jnp.abs(R) @ jnp.abs(Q)),
+            scales=D,
+            result=singular_mass(M, directions == n),
+        )

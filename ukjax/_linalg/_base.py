@@ -1,0 +1,121 @@
+"""What all pseudoinverse strategies share: they are lineax solvers with a rank test.
+
+B: matrix (m, n); Y: right-hand sides (m, k); X = B^+ Y (n, k).
+"""
+
+import abc
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jaxtyping import Array, PyTree
+
+from .. import _check
+from .._result import is_traced
+
+
+def tolerance(value: Any) -> float | None:
+    """A rank tolerance as a Python float, which keeps a strategy hashable; ValueError if it is not within (0, 1)."""
+    if value is None:
+        return None
+    if is_traced(value):
+        raise ValueError("rtol must be a Python number, not a traced value: a rank has no derivative.")
+    number = _check.scalar(value, "rtol")
+    if not 0 < number < 1:
+        raise ValueError(f"rtol must lie between 0 and 1, but is {number}. None gives the default of the precision.")
+    return number
+
+
+def rank_tolerance(rtol: float | None, dtype: Any) -> float:
+    """The relative cut-off of a rank test: `rtol`, or the default of the precision, but never below rounding.
+
+    The default is measured: see `SVD`.
+    """
+    eps = float(jnp.finfo(dtype).eps)
+    default = 1e-4 if eps < 1e-12 else 1e-3
+    return max(default if rtol is None else rtol, 16 * eps)
+
+
+class State(eqx.Module):
+    """The matrix of a linear operator, and the structure of what it takes and gives."""
+
+    matrix: Array
+    structures: Any = eqx.field(static=True)
+
+
+class AbstractPseudoinverse(lx.AbstractLinearSolver):
+    """A way to apply B^+ that finds the rank of B.
+
+    In `lineax.linear_solve` it reports `stats["rank"]` and `stats["residual"]`, the norm of y - B x. Whatever the
+    algorithm, the derivative is that of the constant-rank rule.
+    """
+
+    rtol: eqx.AbstractVar[float | None]
+
+    @abc.abstractmethod
+    def solve(self, B: Array, Y: Array) -> tuple[Array, Array]:
+        """B^+ Y (n, k) and the rank of B, for B (m, n) and Y (m, k), real."""
+
+    def init(self, operator: lx.AbstractLinearOperator, options: dict[str, Any]) -> State:
+        matrix = operator.as_matrix()
+        if not jnp.issubdtype(matrix.dtype, jnp.floating):
+            raise ValueError(
+                f"{type(self).__name__} takes a real floating matrix, but got {matrix.dtype}. For complex numbers use "
+                "lineax.SVD()."
+            )
+        return State(matrix, (_flat(operator.out_structure()), _flat(operator.in_structure())))
+
+    def compute(self, state: State, vector: PyTree[Array], options: dict[str, Any]) -> Any:
+        y = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(vector)])
+        x, rank = self.solve(state.matrix, y[:, None])
+        residual = jnp.linalg.norm(y - state.matrix @ x[:, 0])
+        leaves, structure = state.structures[1]
+        ends = [math.prod(leaf.shape) for leaf in leaves]
+        parts = jnp.split(x[:, 0], [sum(ends[: i + 1]) for i in range(len(ends) - 1)])
+        solution = [part.reshape(leaf.shape).astype(leaf.dtype) for part, leaf in zip(parts, leaves)]
+        stats = {"rank": rank, "residual": residual}
+        return jax.tree_util.tree_unflatten(structure, solution), lx.RESULTS.successful, stats
+
+    def transpose(self, state: State, options: dict[str, Any]) -> tuple[State, dict[str, Any]]:
+        return State(state.matrix.T, state.structures[::-1]), {}
+
+    def conj(self, state: State, options: dict[str, Any]) -> tuple[State, dict[str, Any]]:
+        return state, {}
+
+    def assume_full_rank(self) -> bool:
+        return False
+
+
+def _flat(structure: PyTree) -> tuple[tuple[jax.ShapeDtypeStruct, ...], Any]:
+    """A tree of shapes in a form that can be hashed."""
+    leaves, treedef = jax.tree_util.tree_flatten(structure)
+    return tuple(leaves), treedef
+
+
+def row_sizes(B: Array, rtol: float) -> Array:
+    """Squared lengths of the rows of B (m, n, batch), what a row's remainder is compared with; (m, batch).
+
+    A row that is shorter than the longest by sqrt(eps) is compared with that: it may be nothing but rounding errors.
+    """
+    eps = float(jnp.finfo(B.dtype).eps)
+    shortest = max(eps**0.5, 64 * eps / rtol)
+    squares = jnp.sum(B**2, axis=1)
+    return jnp.maximum(squares, shortest**2 * jnp.max(squares, axis=0, initial=0.0))
+
+
+def unit_scale(B: Array) -> Array:
+    """A power of two that brings the largest entry of B (m, n, batch) near one, (batch,); one for B = 0.
+
+    So the squares in the kernels neither overflow nor vanish, and not a digit is lost.
+    """
+    size = jnp.max(jnp.abs(B), axis=(0, 1), initial=0.0)
+    usable = (size > 0) & jnp.isfinite(size)
+    return jnp.where(usable, 1 / power_of_two(jnp.where(usable, size, 1.0)), 1.0)
+
+
+def power_of_two(x: Array) -> Array:
+    """The power of two nearest to x > 0: x without its mantissa."""
+    return jax.lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, 0)

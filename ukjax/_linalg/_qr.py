@@ -1,0 +1,136 @@
+"""QR factorisations with column pivoting, by Householder reflections and by modified Gram-Schmidt.
+
+B Pi = Q R for B (m, n, batch) in p = min(m, n) steps. Rows of R and Z from the rank on are zero.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+class QR(NamedTuple):
+    """R (p, n, batch), its columns in the order of B; Z = Q^T Y (p, k, batch); `picked` (p, n, batch) is one where
+    the column of a step is; `rank` (batch,); `reflectors` (p, m, batch), with Q = H_0 H_1 ..., if there are any.
+    """
+
+    R: Array
+    Z: Array
+    picked: Array
+    rank: Array
+    reflectors: Array
+
+
+def householder(B: Array, Y: Array, rtol: float) -> QR:
+    """By reflections. A column counts if more than `rtol` of the length of the longest one is left of it."""
+    rows = jnp.arange(B.shape[0])[:, None]
+
+    def step(k, carry):
+        B, Y, longest, out = carry
+        below = jnp.where(rows[:, :, None] >= k, B, 0)
+        lengths = _lengths(below, out)
+        longest = jnp.where(k == 0, jnp.max(lengths, axis=0), longest)
+        onehot = _first_largest(lengths)
+        counts = (out.rank == k) & (jnp.max(lengths, axis=0) > rtol * longest)
+        v = _reflector(jnp.sum(below * onehot[None], axis=1), k, counts)
+        B, Y = reflect(v, B), reflect(v, Y)
+        return B, Y, longest, _record(out, k, onehot, counts, B[k], Y[k], v)
+
+    start = _start(B, Y, B.shape[0])
+    *_, out = jax.lax.fori_loop(0, min(B.shape[:2]), step, (B, Y, jnp.zeros(B.shape[2], B.dtype), start))
+    return out
+
+
+def householder_in_order(B: Array, rank: Array) -> QR:
+    """By reflections, without pivoting, for B whose first `rank` columns are independent and the others zero."""
+    Y = jnp.zeros((B.shape[0], 0, B.shape[2]), B.dtype)
+    rows, columns = (jnp.arange(size)[:, None] for size in B.shape[:2])
+
+    def step(k, carry):
+        B, out = carry
+        counts = k < rank
+        v = _reflector(jnp.where(rows >= k, B[:, k], 0), k, counts)
+        B = reflect(v, B)
+        onehot = jnp.broadcast_to(columns == k, B.shape[1:]).astype(B.dtype)
+        return B, _record(out, k, onehot, counts, B[k], Y[k], v)
+
+    _, out = jax.lax.fori_loop(0, min(B.shape[:2]), step, (B, _start(B, Y, B.shape[0])))
+    return out
+
+
+def modified_gram_schmidt(B: Array, Y: Array, rtol: float) -> QR:
+    """By modified Gram-Schmidt, with the right-hand sides as further columns, which is what makes it stable."""
+
+    def step(k, carry):
+        B, Y, longest, out = carry
+        lengths = _lengths(B, out)
+        longest = jnp.where(k == 0, jnp.max(lengths, axis=0), longest)
+        onehot = _first_largest(lengths)
+        counts = (out.rank == k) & (jnp.max(lengths, axis=0) > rtol * longest)
+        x = jnp.sum(B * onehot[None], axis=1)
+        q = x * jnp.where(counts, 1 / jnp.where(counts, jnp.sqrt(jnp.sum(x**2, axis=0)), 1), 0)
+        along, image = jnp.sum(q[:, None] * B, axis=0), jnp.sum(q[:, None] * Y, axis=0)
+        out = _record(out, k, onehot, counts, along, image, jnp.zeros((0, B.shape[2]), B.dtype))
+        return B - q[:, None] * along[None], Y - q[:, None] * image[None], longest, out
+
+    start = _start(B, Y, 0)
+    *_, out = jax.lax.fori_loop(0, min(B.shape[:2]), step, (B, Y, jnp.zeros(B.shape[2], B.dtype), start))
+    return out
+
+
+def basic_solution(qr: QR) -> Array:
+    """A solution of R X = Z that is zero for the columns that were not picked; (n, k, batch)."""
+    steps, n = qr.R.shape[:2]
+
+    def step(i, X):
+        k = steps - 1 - i
+        picked = qr.picked[k]
+        pivot = jnp.sum(qr.R[k] * picked, axis=0)
+        counts = k < qr.rank
+        x = (qr.Z[k] - jnp.sum(qr.R[k][:, None] * X, axis=0)) * jnp.where(counts, 1 / jnp.where(counts, pivot, 1), 0)
+        return X + picked[:, None] * x[None]
+
+    return jax.lax.fori_loop(0, steps, step, jnp.zeros((n, *qr.Z.shape[1:]), qr.R.dtype))
+
+
+def reflect(v: Array, B: Array) -> Array:
+    """(I - v v^T) B, with |v|^2 = 2, or v = 0 for none."""
+    return B - v[:, None] * jnp.sum(v[:, None] * B, axis=0)[None]
+
+
+def _reflector(x: Array, k: Array, counts: Array) -> Array:
+    """v such that reflecting x, which is zero above entry k, leaves entry k only; zero where nothing `counts`."""
+    at_k = jnp.arange(x.shape[0])[:, None] == k
+    length = jnp.sqrt(jnp.sum(x**2, axis=0))
+    head = jnp.sum(jnp.where(at_k, x, 0), axis=0)
+    v = x + jnp.where(at_k, jnp.where(head >= 0, length, -length), 0)
+    square = jnp.where(counts, jnp.sum(v**2, axis=0), 1)
+    return jnp.where(counts, v * jnp.sqrt(2 / square), 0)
+
+
+def _lengths(B: Array, out: QR) -> Array:
+    """Lengths of the columns of B (n, batch), zero where one was picked already."""
+    return jnp.sqrt(jnp.sum(B**2, axis=0)) * (1 - jnp.sum(out.picked, axis=0))
+
+
+def _first_largest(lengths: Array) -> Array:
+    best = jnp.argmax(lengths, axis=0)
+    return (jnp.arange(lengths.shape[0])[:, None] == best).astype(lengths.dtype)
+
+
+def _start(B: Array, Y: Array, reflector: int) -> QR:
+    _, n, size = B.shape
+    steps = min(B.shape[:2])
+    zeros = lambda *shape: jnp.zeros((steps, *shape, size), B.dtype)
+    return QR(zeros(n), zeros(Y.shape[1]), zeros(n), jnp.zeros(size, int), zeros(reflector))
+
+
+def _record(out: QR, k: Array, onehot: Array, counts: Array, row: Array, image: Array, v: Array) -> QR:
+    return QR(
+        out.R.at[k].set(jnp.where(counts, row, 0)),
+        out.Z.at[k].set(jnp.where(counts, image, 0)),
+        out.picked.at[k].set(jnp.where(counts, onehot, 0)),
+        out.rank + counts.astype(out.rank.dtype),
+        out.reflectors.at[k].set(v),
+    )
