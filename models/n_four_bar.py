@@ -55,7 +55,7 @@ class NFourBar(ukjax.AbstractSystem):
 
     def energy(self, q, v):
         """[J]"""
-        return v @ (jnp.diag(self.mass(q, 0.0)) * v) / 2 + self.m * self.g * jnp.sum(q[1::3])
+        return v @ (jnp.diag(self.mass(q, jnp.zeros(()))) * v) / 2 + self.m * self.g * jnp.sum(q[1::3])
 
     def corner(self, q):
         """B0 (2,) [m]"""

@@ -64,7 +64,7 @@ class Parallelogram(ukjax.AbstractSystem):
     def energy(self, q, v):
         """[J]"""
         masses = jnp.stack([self.m, self.m, self.m, self.mc])
-        return v @ self.mass(q, 0.0) @ v / 2 + self.g * masses @ q[1::3]
+        return v @ self.mass(q, jnp.zeros(())) @ v / 2 + self.g * masses @ q[1::3]
 
     def state(self, theta, rate):
         """Coordinates (12,) and their rates for the angle [rad] of the bars and its rate [rad/s]."""

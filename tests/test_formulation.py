@@ -193,6 +193,7 @@ def test_the_gradient_against_differences(name):
     assert_gradients(jax.grad(f), jnp.asarray(0.0), rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.long
 @every_formulation
 def test_the_gradient_of_every_formulation_against_differences(formulation):
     for name in ("redundant rows", "M = m I"):
