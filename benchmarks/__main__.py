@@ -1,5 +1,6 @@
-"""`python -m benchmarks`: prints the first table of the README as Markdown."""
+"""`python -m benchmarks [scara | pseudoinverse]`: prints a table as Markdown; the SCARA's is that of the README."""
 
+import argparse
 import os
 import platform
 import sys
@@ -7,20 +8,25 @@ import sys
 import jax
 from rich.console import Console
 
-from . import _scara
+from . import _pseudoinverse, _scara
+
+
+TABLES = {"scara": (_scara.rows, ("", "", "")), "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER)}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("table", nargs="?", choices=TABLES, default="scara")
+    rows, header = TABLES[parser.parse_args().table]
     jax.config.update("jax_enable_x64", True)
     console = Console(stderr=True)
     with console.status("Starting") as status:
-        rows = _scara.rows(lambda what: status.update(f"Measuring: {what}"))
+        cells = rows(lambda what: status.update(f"Measuring: {what}"))
     device = jax.devices()[0]
     versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
     print(f"{device.device_kind} ({device.platform}), {os.cpu_count()} cores, float64, {versions}\n")
-    print("| | | |\n|---|---|---|")
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+    line = lambda row: "| " + " | ".join(row) + " |"
+    print("\n".join([line(header), "|" + "---|" * len(header), *map(line, cells)]))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from benchmarks import _measure, _scara
+from benchmarks import _measure, _pseudoinverse, _scara
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -19,3 +19,10 @@ def test_the_straight_formula_is_the_same_acceleration():
     case = scenario("printed")
     ours = _scara._ukjax_acceleration(case.mechanism, case.q0, case.v0).acceleration
     assert_close(_scara._pinv_acceleration(case.mechanism, case.q0, case.v0), ours, atol=1e-11)
+
+
+def test_the_table_of_pseudoinverses():
+    rows = _pseudoinverse._at(2, 5, 3, lambda what: None)
+    assert [row[2] for row in rows] == ["jnp.linalg.pinv", *(type(s).__name__ for s in _pseudoinverse.STRATEGIES)]
+    assert all(len(row) == len(_pseudoinverse.HEADER) for row in rows)
+    assert all(float(row[-1]) < 1e-12 for row in rows[1:])

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import experiments.defalco2008_pseudoinverse as defalco
 import experiments.tune_baumgarte
 import experiments.xu2017_scara
+import ukjax
 
 from .helpers import standard_promotion
 
@@ -57,7 +59,37 @@ def test_tuned_gains_are_the_linear_quadratic_regulator(monkeypatch, capsys, tmp
     assert drawn(tmp_path) == ["convergence", "decay"]
 
 
-@pytest.mark.parametrize("module", [experiments.xu2017_scara, experiments.tune_baumgarte])
+def test_flop_formulas_reproduce_table_6_and_table_5_is_not_table_1():
+    for name, counts in defalco.TABLE_6.items():
+        assert tuple(defalco.FLOPS[name](m, n) for m, n in defalco.SIZES) == counts
+    off = [cells[0] for cells in defalco.operation_rows() if "off by" in cells[1]]
+    assert off == ["UdwadiaPhohomsiri (43)"]
+
+
+@pytest.mark.long
+def test_what_xla_counts_and_what_the_paper_prints():
+    (name, small, *_) = defalco.flop_rows()[0]
+    assert name == "UdwadiaKalaba (31)"
+    assert small.startswith("573 | ")
+    shown = {row[0]: row[2] for row in defalco.misprint_rows()}
+    assert "off by 2.0 as printed" in shown["(27), the sign of lambda"]
+
+
+def test_runs_of_the_parallelogram_and_their_pictures(tmp_path):
+    run = defalco.Runner()
+    free, held = run(ukjax.RowGramSchmidt(), 1e-8, t1=2.0), run(ukjax.RowGramSchmidt(), 1e-8, projected=True, t1=2.0)
+    assert defalco.outcome(free) == defalco.outcome(held) == "correct"
+    assert np.max(defalco.violation(held)) < 1e-28 < np.max(defalco.violation(free))
+    assert held.evaluations == 14 * int(held.trajectory.stats["num_steps"])
+    assert "correct, " in defalco.described(free)
+    lost = free._replace(correct_to=1.5)
+    assert defalco.outcome(lost) == "correct to 1.5 s"
+    pictures = {"a": defalco.violation_figure({"free": free, "held": held}), "b": defalco.error_figure({"free": free})}
+    experiments._report.save(pictures, tmp_path)
+    assert drawn(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.parametrize("module", [experiments.xu2017_scara, experiments.tune_baumgarte, defalco])
 def test_a_folder_that_cannot_be_written_is_refused_at_once(module, monkeypatch, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(sys, "argv", [module.__name__, "--out", str(tmp_path / "file")])

@@ -248,6 +248,15 @@ def test_a_negative_mass_and_a_nan_are_reported(formulation):
 
 
 @every_formulation
+def test_what_is_no_pseudoinverse_is_named(formulation):
+    for bad in ("SVD", ukjax.SVD, None):
+        with pytest.raises(TypeError, match="pseudoinverse must be an instance of AbstractLinearSolver"):
+            formulation(bad)
+    with pytest.raises(ValueError, match="consistency_rtol must not be negative"):
+        formulation(consistency_rtol=-1.0)
+
+
+@every_formulation
 def test_no_constraint_at_all(formulation):
     M, Q, A, b = (jnp.asarray(x) for x in CASES["full rank"].terms(0.0))
     motion = formulation().solve(to_terms((M, Q, A[:0], b[:0])))

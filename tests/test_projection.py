@@ -90,6 +90,11 @@ def test_an_inconsistent_start_is_projected_and_a_stiff_solver_serves_too():
     assert_close(t.q[1], jnp.asarray([1.0, -1.0] * simple_pendulum.exact([1.0])[0] * [-1, -1]), atol=1e-6)
 
 
+def test_a_start_too_far_away_is_refused():
+    with pytest.raises(RuntimeError, match="No state that satisfies the constraints was found near"):
+        ukjax.simulate(pendulum(copies=2), [3.0, 0.0], [0.0, 0.0], [0.0, 1.0], projection=PROJECTION)
+
+
 def test_time_dependent_and_nonholonomic_constraints():
     class Skate(eqx.Module):
         def __call__(self, q, v, t):

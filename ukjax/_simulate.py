@@ -71,7 +71,8 @@ def simulate(
             cannot reach the tolerances.
         TypeError: If `solver`, `stepsize_controller`, `adjoint`, `projection` or `formulation` is something else.
         RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
-            a number is not finite, or the step budget is exhausted.
+            a number is not finite, the step budget is exhausted, or the initial state is too far from the constraints
+            to be projected on them.
 
     Gradients: forward and reverse mode, with respect to the initial state and every array leaf of the mechanism,
     where the rank of A is constant along the trajectory; of `t`, `q`, `v`, `acceleration` and the forces. The
@@ -154,10 +155,11 @@ def _simulate(mechanism, y0, ts, formulation, solver, method, projection, integr
     motion = lambda t, y: _motion(mechanism, formulation, t, y)
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
-    project = None
+    project, started = None, RESULTS.successful
     if projection is not None:
         project = eqx.filter_closure_convert(lambda t, y: projection(mechanism, t, y), ts[0], y0)
         y0 = project(ts[0], y0)
+        started = _started(mechanism, ts[0], y0)
     ys, end, stats, outcome = integrator(Flow(field, project), y0, ts, solver, method)
     if project is not None:
         ys = jax.vmap(project)(ts, ys)  # between two steps lies an interpolant, which does not know the constraints
@@ -182,13 +184,25 @@ def _simulate(mechanism, y0, ts, formulation, solver, method, projection, integr
         position_residual=_norms(jax.vmap(mechanism.position_error)(q, ts)),
         velocity_residual=_norms(jax.vmap(mechanism.velocity_error)(q, v, ts)),
         rank=motions.rank,
-        result=RESULTS.where(
-            outcome == RESULTS.successful,
-            first_failure(motions.result),
-            worst(first_failure(breakdown), outcome),
+        result=worst(
+            started,
+            RESULTS.where(
+                outcome == RESULTS.successful,
+                first_failure(motions.result),
+                worst(first_failure(breakdown), outcome),
+            ),
         ),
         stats={**stats, "t_reached": end[0]},
     )
+
+
+def _started(mechanism: Mechanism, t: Array, y: Array) -> Any:
+    """Whether the projection reached the manifold: from far away its few iterations do not."""
+    q, _ = stop_gradient(jnp.split(y, 2))
+    size = jnp.max(jnp.abs(q), initial=1.0)
+    error = jnp.max(jnp.abs(stop_gradient(mechanism.position_error(q, t))), initial=0.0)
+    okay = (error <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps) * size) | ~jnp.isfinite(error)
+    return RESULTS.where(okay, RESULTS.successful, RESULTS.not_assembled)
 
 
 def _motion(mechanism: Mechanism, formulation: AbstractFormulation, t: Array, y: Array) -> Motion:

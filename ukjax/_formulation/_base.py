@@ -14,9 +14,10 @@ import lineax as lx
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from .. import _check
 from .._linalg import AbstractPseudoinverse, power_of_two, pseudoinverse, pseudosolve, rank_tolerance, whiten
 from .._mechanism import Terms
-from .._result import RESULTS, worst
+from .._result import RESULTS, is_traced, worst
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Scalar, Vector
 
 
@@ -53,6 +54,14 @@ class AbstractFormulation(eqx.Module):
     @abc.abstractmethod
     def solve(self, terms: Terms) -> Motion:
         """Returns the motion; `rank`, `residual` and `result` are always filled."""
+
+
+def check_fields(pseudoinverse: Any, consistency_rtol: Any) -> None:
+    """TypeError or ValueError unless these are what they should be."""
+    _check.instance(pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.SVD()")
+    number = _check.scalar(consistency_rtol, "consistency_rtol")
+    if not is_traced(number) and number < 0:
+        raise ValueError(f"consistency_rtol must not be negative, but is {number}.")
 
 
 class Linear(eqx.Module):

@@ -13,6 +13,7 @@ from ._base import (
     AbstractFormulation,
     Linear,
     Motion,
+    check_fields,
     motion,
     row_scales,
     singular_mass,
@@ -41,6 +42,9 @@ class PennestriDeFalco(AbstractFormulation):
 
     pseudoinverse: lx.AbstractLinearSolver = SVD()
     consistency_rtol: float = 1e-6
+
+    def __check_init__(self):
+        check_fields(self.pseudoinverse, self.consistency_rtol)
 
     def solve(self, terms: Terms) -> Motion:
         return motion(terms, self._linear, self.consistency_rtol)

@@ -9,7 +9,7 @@ import lineax as lx
 from .._linalg import SVD, whiten
 from .._mechanism import Terms
 from .._result import RESULTS
-from ._base import AbstractFormulation, Linear, Motion, applied, motion, row_scales
+from ._base import AbstractFormulation, Linear, Motion, applied, check_fields, motion, row_scales
 
 
 class UdwadiaKalaba(AbstractFormulation):
@@ -33,6 +33,9 @@ class UdwadiaKalaba(AbstractFormulation):
 
     pseudoinverse: lx.AbstractLinearSolver = SVD()
     consistency_rtol: float = 1e-6
+
+    def __check_init__(self):
+        check_fields(self.pseudoinverse, self.consistency_rtol)
 
     def solve(self, terms: Terms) -> Motion:
         return motion(terms, self._linear, self.consistency_rtol)

@@ -111,6 +111,8 @@ def _orthogonalise(rtol: float, B: Array) -> tuple[Array, Array, Array]:
 
 def independent_rows(B: Array, rtol: float) -> Array:
     """Which rows of B (m, n) are independent of those before them, (m,)."""
+    if 0 in B.shape:
+        return jnp.zeros(B.shape[0], bool)
     with jax.numpy_rank_promotion("allow"):
         B = B[..., None]
         return _orthogonalise(rtol, B * unit_scale(B))[2][:, 0]
