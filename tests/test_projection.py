@@ -26,11 +26,11 @@ PROJECTION = ukjax.Projection()
 
 
 @eqx.filter_jit
-def run(case, ts, tolerance, formulation, projection, solver):
+def run(mechanism, q0, v0, ts, tolerance, formulation, projection, solver):
     return ukjax.simulate(
-        case.mechanism,
-        case.q0,
-        case.v0,
+        mechanism,
+        q0,
+        v0,
         ts,
         rtol=tolerance,
         atol=tolerance,
@@ -44,7 +44,9 @@ def run(case, ts, tolerance, formulation, projection, solver):
 def eighth_order(case, ts, tolerance, strategy=None):
     strategy = ukjax.SVD() if strategy is None else strategy
     formulation, projection = ukjax.UdwadiaKalaba(strategy), ukjax.Projection(pseudoinverse=strategy)
-    return run(case, jnp.asarray(ts), jnp.asarray(tolerance), formulation, projection, diffrax.Dopri8())
+    # Not the scenario as a whole: the functions in it are new each time, and would compile each time.
+    start = case.mechanism, case.q0, case.v0
+    return run(*start, jnp.asarray(ts), jnp.asarray(tolerance), formulation, projection, diffrax.Dopri8())
 
 
 def assert_on_manifold(trajectory, atol=1e-13):

@@ -22,6 +22,9 @@ from ._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
 from ._trajectory import Trajectory
 
 
+LOOSE = 1e-7
+
+
 def simulate(
     mechanism: Mechanism,
     q0: Any,
@@ -50,9 +53,8 @@ def simulate(
         formulation: How the acceleration is computed.
         solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems, `Kvaerno5` for stiff ones (large
             Baumgarte gains).
-        rtol: Relative tolerance of the integration, for the mean over the coordinates and rates; with a projection, for
-            each of them.
-        atol: Absolute tolerance of the integration, likewise.
+        rtol: Relative tolerance of the integration.
+        atol: Absolute tolerance of the integration.
         stepsize_controller: Any diffrax controller, in place of the adaptive one with `rtol` and `atol`.
         dt0: First step [s]; chosen automatically if None. Needed by `diffrax.ConstantStepSize`.
         adjoint: Any diffrax adjoint. None differentiates in both modes, and twice by `jax.hessian`, by replaying the
@@ -140,14 +142,13 @@ def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any, projected: bool) -> d
     rtol, atol = jnp.asarray(rtol, ts.dtype), jnp.asarray(atol, ts.dtype)  # arrays: a new value compiles nothing
     if not projected:
         return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False)
-    # What a projection is for is a motion that is right also in redundant coordinates and through singular
-    # configurations. There the mean over all coordinates says too little, and the next step is often too long: with
-    # these two the parallelogram's error is a third to a tenth, for about a quarter more steps.
-    return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False, norm=_largest, safety=0.7)
-
-
-def _largest(y: Array) -> Array:
-    return jnp.max(jnp.abs(y))
+    # Steps that are as long as a loose tolerance allows pass a singular configuration in one or two, where the estimate
+    # of the error says little: there the next step is chosen with more care. At a tight tolerance that costs, and gains
+    # nothing. Measured on the parallelogram: a tenth of the error at 1e-6, for about as many evaluations.
+    loose = jnp.maximum(rtol, atol) > LOOSE
+    choose = lambda careful, ordinary: jnp.where(loose, careful, ordinary).astype(ts.dtype)
+    care = {"safety": choose(0.7, 0.9), "pcoeff": choose(0.3, 0.0), "icoeff": choose(0.4, 1.0)}
+    return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False, **care)
 
 
 @eqx.filter_jit

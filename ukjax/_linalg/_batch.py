@@ -4,6 +4,7 @@
 the batch last runs over many matrices at a time, which is what the vector units of a CPU and the threads of a GPU want.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,12 @@ def batched(kernel: Kernel) -> Callable[[Array, Array], tuple[Array, Array]]:
         return apply(B, Y), (True, True)
 
     return apply
+
+
+@ft.cache
+def at_tolerance(kernel: Callable[[float, Array, Array], tuple[Array, Array]], rtol: float) -> Callable:
+    """The same for a kernel that takes a tolerance first; the same function every time, which compiles once."""
+    return batched(ft.partial(kernel, rtol))
 
 
 def tile_size(m: int, n: int) -> int:

@@ -5,9 +5,12 @@ import functools as ft
 import equinox as eqx
 
 from ._base import AbstractPseudoinverse, rank_tolerance, tolerance
-from ._batch import batched
+from ._batch import at_tolerance
 from ._least_squares import least_squares
 from ._qr import modified_gram_schmidt
+
+
+_kernel = ft.partial(least_squares, modified_gram_schmidt)
 
 
 class GramSchmidtLS(AbstractPseudoinverse):
@@ -30,9 +33,4 @@ class GramSchmidtLS(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        return _kernel(rank_tolerance(self.rtol, B.dtype))(B, Y)
-
-
-@ft.cache
-def _kernel(rtol: float):
-    return batched(ft.partial(least_squares, modified_gram_schmidt, rtol))
+        return at_tolerance(_kernel, rank_tolerance(self.rtol, B.dtype))(B, Y)

@@ -3,15 +3,14 @@
 a: row i of B (m, n, batch); P: pseudoinverse of the rows so far, (n, m, batch) with zeros for the rows to come.
 """
 
-import functools as ft
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._base import AbstractPseudoinverse, rank_tolerance, row_sizes, tolerance, unit_scale
-from ._batch import batched
+from ._batch import at_tolerance
+from ._qr import modified_gram_schmidt
 
 
 class Greville(AbstractPseudoinverse):
@@ -26,7 +25,9 @@ class Greville(AbstractPseudoinverse):
         rtol: Rank test: c counts as zero if it is at most `rtol` times as long as the row a, as for `RowGramSchmidt`.
             None (default) is 1e-4 in float64 and 1e-3 in lower precision.
 
-    The recursion is the paper's, but for one addition: c is taken perpendicular to the rows before it twice, for the
+    The recursion is the paper's, with two additions. The rows come in the order in which Gram-Schmidt with pivoting
+    would take them: close to a singular configuration the order in which they happen to stand leads to decisions that
+    rest on directions which are not known well. And c is taken perpendicular to the rows before it twice, for the
     first time leaves a part that grows with the condition number.
 
     Raises:
@@ -40,18 +41,15 @@ class Greville(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        return _kernel(rank_tolerance(self.rtol, B.dtype))(B, Y)
-
-
-@ft.cache
-def _kernel(rtol: float):
-    return batched(ft.partial(_solve, rtol))
+        return at_tolerance(_solve, rank_tolerance(self.rtol, B.dtype))(B, Y)
 
 
 def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
     m, n, size = B.shape
     scale = unit_scale(B)
     B, Y = B * scale, Y * scale
+    order = _pivoted_order(B, rtol)
+    B, Y = (jnp.take_along_axis(x, order[:, None], axis=0) for x in (B, Y))
     sizes = row_sizes(B, rtol)
 
     def step(i, carry):
@@ -72,3 +70,13 @@ def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
     start = jnp.zeros((n, m, size), B.dtype), jnp.zeros(size, int)
     P, rank = jax.lax.fori_loop(0, m, step, start)
     return jnp.sum(P[:, :, None] * Y[None], axis=1), rank
+
+
+def _pivoted_order(B: Array, rtol: float) -> Array:
+    """The rows in the order in which Gram-Schmidt with pivoting takes them, dependent ones last; (m, batch)."""
+    m, _, size = B.shape
+    none = jnp.zeros((B.shape[1], 0, size), B.dtype)
+    picked = modified_gram_schmidt(jnp.swapaxes(B, 0, 1), none, rtol).picked
+    steps = jnp.arange(picked.shape[0], dtype=B.dtype)
+    place = jnp.where(jnp.sum(picked, axis=0) > 0, jnp.sum(steps[:, None, None] * picked, axis=0), float(m))
+    return jnp.argsort(place, axis=0)

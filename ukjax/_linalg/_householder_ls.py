@@ -5,9 +5,12 @@ import functools as ft
 import equinox as eqx
 
 from ._base import AbstractPseudoinverse, rank_tolerance, tolerance
-from ._batch import batched
+from ._batch import at_tolerance
 from ._least_squares import least_squares
 from ._qr import householder
+
+
+_kernel = ft.partial(least_squares, householder)
 
 
 class HouseholderLS(AbstractPseudoinverse):
@@ -34,9 +37,4 @@ class HouseholderLS(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        return _kernel(rank_tolerance(self.rtol, B.dtype))(B, Y)
-
-
-@ft.cache
-def _kernel(rtol: float):
-    return batched(ft.partial(least_squares, householder, rtol))
+        return at_tolerance(_kernel, rank_tolerance(self.rtol, B.dtype))(B, Y)

@@ -4,8 +4,6 @@ W: working copy of B (m, n, batch) whose rows are rotated until they are orthogo
 rows are the singular values, J holds the left singular vectors, and x = sum_i W_i (J^T y)_i / |W_i|^2.
 """
 
-import functools as ft
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._base import AbstractPseudoinverse, rank_tolerance, tolerance, unit_scale
-from ._batch import batched
+from ._batch import at_tolerance
 
 
 # Convergence is quadratic at the end; some forty sweeps would be a defect.
@@ -44,12 +42,7 @@ class Jacobi(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        return _kernel(rank_tolerance(self.rtol, B.dtype))(B, Y)
-
-
-@ft.cache
-def _kernel(rtol: float):
-    return batched(ft.partial(_solve, rtol))
+        return at_tolerance(_solve, rank_tolerance(self.rtol, B.dtype))(B, Y)
 
 
 def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:

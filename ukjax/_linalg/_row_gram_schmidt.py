@@ -1,6 +1,6 @@
 """The pseudoinverse by Gram-Schmidt on the rows: a kernel for small matrices in large batches, without LAPACK.
 
-B: matrix (m, n, *batch); q_i: orthonormal rows; L: B = L Q, lower triangular; u_j: orthonormal columns; L = U R.
+B: matrix (m, n, *batch); q: orthonormal rows, B = L Q; u: orthonormal columns, L = U R.
 """
 
 import functools as ft
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._base import AbstractPseudoinverse, rank_tolerance, row_sizes, tolerance, unit_scale
-from ._batch import batched
+from ._batch import at_tolerance
 
 
 # Up to here the loop over the rows is written out, which the compiler fuses; beyond it would only compile for longer.
@@ -22,14 +22,15 @@ UNROLLED = 6
 class RowGramSchmidt(AbstractPseudoinverse):
     r"""The pseudoinverse by Gram-Schmidt on the rows, re-orthogonalised; dependent rows are skipped.
 
-    $B = L Q$ with orthonormal rows in Q, then $L = U R$ with orthonormal columns in U; $B^+ = Q^\top R^{-1} U^\top$. If
-    the rows are independent, U is the identity. A row that depends on those before it adds nothing to Q, but takes part
-    in the least squares that $U^\top$ does: so this is the Moore-Penrose inverse for contradictory rows too.
+    $B = L Q$ with orthonormal rows in Q. Where rows may be dependent the next one is always the one of which most is
+    left, and a second Gram-Schmidt, on the columns, gives $L = U R$; $B^+ = Q^\top R^{-1} U^\top$. So this is the
+    Moore-Penrose inverse for dependent and for contradictory rows too. Where all rows are independent L is triangular,
+    and there is no need for either.
 
     Args:
-        rtol: Rank test: a row counts as dependent if what is left of it beside the rows before it is at most `rtol`
-            times its own length, that is, by the sine of an angle. The scaling of rows does not matter, their order
-            may where it is a near thing. None (default) is 1e-4 in float64 and 1e-3 in lower precision.
+        rtol: Rank test: rows count as dependent if what is left of each, beside those taken before, is at most `rtol`
+            times its own length, that is, by the sine of an angle; the scaling of rows does not matter. None (default)
+            is 1e-4 in float64 and 1e-3 in lower precision.
 
     The fastest strategy for small matrices in large batches; see the measured tables in the documentation.
 
@@ -44,98 +45,83 @@ class RowGramSchmidt(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        return _kernel(rank_tolerance(self.rtol, B.dtype))(B, Y)
-
-
-@ft.cache
-def _kernel(rtol: float):
-    return batched(ft.partial(_solve, rtol))
+        return at_tolerance(_solve, rank_tolerance(self.rtol, B.dtype))(B, Y)
 
 
 def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
     scale = unit_scale(B)
     B, Y = B * scale, Y * scale
-    orthogonalise = _orthogonalise_unrolled if B.shape[0] <= UNROLLED else _orthogonalise
-    Q, L, independent = orthogonalise(rtol, B)
-    # A tile without dependent rows, the common case, needs no second factorisation.
-    W = jax.lax.cond(jnp.all(independent), _substitute, _least_squares, L, independent, Y)
-    X = jnp.zeros((B.shape[1], *Y.shape[1:]), B.dtype)
-    for q, w in zip(Q, W):
-        X = X + q[:, None] * w[None]
-    return X, jnp.sum(independent, axis=0)
+    sizes = row_sizes(B, rtol)
+    sizes = jnp.where(sizes > 0, sizes, 1)
+    if B.shape[0] > B.shape[1]:
+        return _general(rtol, B, Y, sizes)
+    # A tile in which all rows are independent, and clearly so, is the common case; then any order of them will do.
+    X, sines2 = _in_order(B, Y, sizes)
+    clear = jnp.all(sines2 > (2 * rtol) ** 2)
+    whole = lambda *_: (X, jnp.full(B.shape[2], B.shape[0], int))
+    return jax.lax.cond(clear, whole, ft.partial(_general, rtol), B, Y, sizes)
 
 
-def _orthogonalise_unrolled(rtol: float, B: Array) -> tuple[Array, Array, Array]:
-    """B = L Q, and which rows are independent of those before them (m, batch)."""
-    m, zero = B.shape[0], jnp.zeros(B.shape[2], B.dtype)
-    L = [[zero] * m for _ in range(m)]
-    Q, independent, sizes = [], [], row_sizes(B, rtol)
-    for i in range(m):
-        row = B[i]
-        for _ in range(2):  # once leaves a part along the others that grows with the condition number
-            if Q:
-                before = jnp.stack(Q)
-                along = jnp.sum(before * row[None], axis=1)
-                row = row - jnp.sum(before * along[:, None], axis=0)
-                for j in range(i):
-                    L[i][j] = L[i][j] + along[j]
-        left = jnp.sum(row**2, axis=0)
-        counts = left > rtol**2 * sizes[i]
-        length = jnp.sqrt(jnp.where(counts, left, 1))
-        Q.append(row * jnp.where(counts, 1 / length, 0))
-        L[i][i] = jnp.where(counts, length, 0)
-        independent.append(counts)
-    return jnp.stack(Q), jnp.stack([jnp.stack(row) for row in L]), jnp.stack(independent)
-
-
-def _orthogonalise(rtol: float, B: Array) -> tuple[Array, Array, Array]:
-    """The same as a loop."""
-    m, size, sizes = B.shape[0], B.shape[2], row_sizes(B, rtol)
+def _in_order(B: Array, Y: Array, sizes: Array) -> tuple[Array, Array]:
+    """B^+ Y for independent rows, and the squared sine of each with those before it (m, batch)."""
+    m = B.shape[0]
 
     def step(i, carry):
-        Q, L, independent = carry
-        row, along = B[i], jnp.zeros((m, size), B.dtype)
-        for _ in range(2):
-            c = jnp.sum(Q * row[None], axis=1)
-            row, along = row - jnp.sum(Q * c[:, None], axis=0), along + c
+        Q, W, sines2 = carry
+        known = i if isinstance(i, int) else m  # what is not known yet is zero
+        row, w, before = B[i], Y[i], Q[:known]
+        for _ in range(2):  # once leaves a part along the others that grows with the condition number
+            along = jnp.sum(before * row[None], axis=1)
+            row = row - jnp.sum(before * along[:, None], axis=0)
+            w = w - jnp.sum(W[:known] * along[:, None], axis=0)
         left = jnp.sum(row**2, axis=0)
-        counts = left > rtol**2 * sizes[i]
-        length = jnp.sqrt(jnp.where(counts, left, 1))
-        Q = Q.at[i].set(row * jnp.where(counts, 1 / length, 0))
-        L = L.at[i].set(along.at[i].set(jnp.where(counts, length, 0)))
-        return Q, L, independent.at[i].set(counts)
+        inverse = jnp.where(left > 0, jax.lax.rsqrt(jnp.where(left > 0, left, 1)), 0)
+        return Q.at[i].set(row * inverse), W.at[i].set(w * inverse), sines2.at[i].set(left / sizes[i])
 
-    start = jnp.zeros_like(B), jnp.zeros((m, m, size), B.dtype), jnp.zeros((m, size), bool)
-    return jax.lax.fori_loop(0, m, step, start)
+    start = jnp.zeros_like(B), jnp.zeros_like(Y), jnp.zeros((m, B.shape[2]), B.dtype)
+    Q, W, sines2 = _loop(m, step, start)
+    return _combine(Q, W), sines2
 
 
-def independent_rows(B: Array, rtol: float) -> Array:
-    """Which rows of B (m, n) are independent of those before them, (m,)."""
-    if 0 in B.shape:
-        return jnp.zeros(B.shape[0], bool)
-    with jax.numpy_rank_promotion("allow"):
-        B = B[..., None]
-        return _orthogonalise(rtol, B * unit_scale(B))[2][:, 0]
+def _combine(Q: Array, W: Array) -> Array:
+    """Q^T W"""
+    zeros = jnp.zeros((Q.shape[1], *W.shape[1:]), Q.dtype)
+    return _loop(Q.shape[0], lambda i, X: X + Q[i][:, None] * W[i][None], zeros)
 
 
-def _substitute(L: Array, independent: Array, Y: Array) -> Array:
-    """L^-1 Y for independent rows."""
+def _general(rtol: float, B: Array, Y: Array, sizes: Array) -> tuple[Array, Array]:
+    """B^+ Y and the rank, for rows that may be dependent."""
+    (m, n, size), steps = B.shape, min(B.shape[:2])
+    zeros = lambda *shape: jnp.zeros((*shape, size), B.dtype)
 
-    def row(i, W):
-        known = jnp.sum(L[i][:, None] * W, axis=0)  # what is not known yet is zero in W
-        return W.at[i].set((Y[i] - known) / L[i, i])
+    def step(k, carry):
+        # The row of which the largest part is left, measured by its length: a direction that is known badly, because
+        # rows nearly depend on each other, comes last, and spoils no decision about the others.
+        rest, free, Q, L, independent = carry
+        left = free * jnp.sum(rest**2, axis=1) / sizes
+        picked = (jnp.arange(m)[:, None] == jnp.argmax(left, axis=0)).astype(B.dtype)
+        counts = jnp.max(left, axis=0) > rtol**2
+        q = jnp.sum(rest * picked[:, None], axis=0)
+        q = q - jnp.sum(jnp.sum(Q * q[None], axis=1)[:, None] * Q, axis=0)  # what rounding has left along the others
+        square = jnp.sum(q**2, axis=0)
+        q = q * jnp.where(counts, jax.lax.rsqrt(jnp.where(counts, square, 1)), 0)
+        on_q = free * jnp.sum(rest * q[None], axis=1)
+        rest = rest - on_q[:, None] * q[None]
+        return rest, free * (1 - picked), Q.at[k].set(q), L.at[:, k].set(on_q), independent.at[k].set(counts)
 
-    return _loop(L.shape[0], row, jnp.zeros_like(Y))
+    start = B, zeros(m) + 1, zeros(steps, n), zeros(m, steps), zeros(steps) != 0
+    _, _, Q, L, independent = jax.lax.fori_loop(0, steps, step, start)
+    return _combine(Q, _least_squares(L, independent, Y)), jnp.sum(independent, axis=0)
 
 
 def _least_squares(L: Array, independent: Array, Y: Array) -> Array:
-    """L^+ Y, where the columns of L that are not zero are independent."""
-    m = L.shape[0]
+    """L^+ Y, for L (m, steps, batch) whose first columns are independent and the others zero."""
+    m, steps, size = L.shape
 
     def column(step, carry):
         # From the last column to the first, so that as much as possible of U is the identity.
         Ut, Rt, image, rest = carry
-        j = m - 1 - step
+        j = steps - 1 - step
         c = jnp.sum(L[:, j][None] * Ut, axis=1)
         u = L[:, j] - jnp.sum(c[:, None] * Ut, axis=0)
         length = jnp.sqrt(jnp.where(independent[j], jnp.sum(u**2, axis=0), 1))
@@ -144,9 +130,15 @@ def _least_squares(L: Array, independent: Array, Y: Array) -> Array:
         Rt = Rt.at[j].set(c.at[j].set(length))
         return Ut.at[j].set(u), Rt, image.at[j].set(value), rest - u[:, None] * value[None]
 
-    start = jnp.zeros_like(L), jnp.zeros_like(L), jnp.zeros_like(Y), Y
-    _, Rt, image, _ = jax.lax.fori_loop(0, m, column, start)
-    return _substitute(jnp.swapaxes(Rt, 0, 1), independent, image)
+    zeros = lambda *shape: jnp.zeros((*shape, size), L.dtype)
+    start = zeros(steps, m), zeros(steps, steps), zeros(steps, Y.shape[1]), Y
+    _, Rt, image, _ = jax.lax.fori_loop(0, steps, column, start)
+
+    def substitute(k, W):
+        known = jnp.sum(Rt[:, k][:, None] * W, axis=0)  # R[k] is Rt[:, k]
+        return W.at[k].set((image[k] - known) / Rt[k, k])
+
+    return jax.lax.fori_loop(0, steps, substitute, jnp.zeros_like(image))
 
 
 def _loop(count: int, body: Any, start: Any) -> Any:
@@ -156,3 +148,23 @@ def _loop(count: int, body: Any, start: Any) -> Any:
     for i in range(count):
         start = body(i, start)
     return start
+
+
+def independent_rows(B: Array, rtol: float) -> Array:
+    """Which rows of B (m, n) are independent of those before them, (m,)."""
+    m = B.shape[0]
+    if 0 in B.shape:
+        return jnp.zeros(m, bool)
+    sizes = row_sizes(B[..., None], rtol)[:, 0]
+
+    def step(i, carry):
+        Q, independent = carry
+        row = B[i]
+        for _ in range(2):
+            row = row - (Q @ row) @ Q
+        left = row @ row
+        counts = left > rtol**2 * sizes[i]
+        row = row * jnp.where(counts, jax.lax.rsqrt(jnp.where(counts, left, 1)), 0)
+        return Q.at[i].set(row), independent.at[i].set(counts)
+
+    return jax.lax.fori_loop(0, m, step, (jnp.zeros_like(B), jnp.zeros(m, bool)))[1]

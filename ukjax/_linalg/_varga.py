@@ -3,15 +3,13 @@
 B = U [G; 0] with independent rows in G; G^T = V^T [T; 0] with T invertible; B^+ = V^T [T^-T 0; 0 0] U^T.
 """
 
-import functools as ft
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._base import AbstractPseudoinverse, rank_tolerance, tolerance, unit_scale
-from ._batch import batched
+from ._batch import at_tolerance
 from ._qr import householder, householder_in_order, reflect
 
 
@@ -37,12 +35,7 @@ class Varga(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        return _kernel(rank_tolerance(self.rtol, B.dtype))(B, Y)
-
-
-@ft.cache
-def _kernel(rtol: float):
-    return batched(ft.partial(_solve, rtol))
+        return at_tolerance(_solve, rank_tolerance(self.rtol, B.dtype))(B, Y)
 
 
 def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
