@@ -40,10 +40,11 @@ def rank_tolerance(rtol: float | None, dtype: Any) -> float:
 
 
 class State(eqx.Module):
-    """The matrix of a linear operator, and the structure of what it takes and gives."""
+    """The matrix of a linear operator, or of its transpose, and the structure of what it takes and gives."""
 
     matrix: Array
     structures: Any = eqx.field(static=True)
+    transposed: bool = eqx.field(static=True, default=False)
 
 
 class AbstractPseudoinverse(lx.AbstractLinearSolver):
@@ -70,8 +71,15 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
 
     def compute(self, state: State, vector: PyTree[Array], options: dict[str, Any]) -> Any:
         y = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(vector)])
-        x, rank = self.solve(state.matrix, y[:, None])
-        residual = jnp.linalg.norm(y - state.matrix @ x[:, 0])
+        if state.transposed:
+            # By the pseudoinverse of the matrix itself, not by another factorisation: a derivative needs both, and two
+            # batched LAPACK calls at a time can wait for each other forever.
+            P, rank = self.solve(state.matrix, jnp.eye(state.matrix.shape[0], dtype=y.dtype))
+            x = (P.T @ y)[:, None]
+            residual = jnp.linalg.norm(y - state.matrix.T @ x[:, 0])
+        else:
+            x, rank = self.solve(state.matrix, y[:, None])
+            residual = jnp.linalg.norm(y - state.matrix @ x[:, 0])
         leaves, structure = state.structures[1]
         ends = [math.prod(leaf.shape) for leaf in leaves]
         parts = jnp.split(x[:, 0], [sum(ends[: i + 1]) for i in range(len(ends) - 1)])
@@ -80,7 +88,7 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
         return jax.tree_util.tree_unflatten(structure, solution), lx.RESULTS.successful, stats
 
     def transpose(self, state: State, options: dict[str, Any]) -> tuple[State, dict[str, Any]]:
-        return State(state.matrix.T, state.structures[::-1]), {}
+        return State(state.matrix, state.structures[::-1], not state.transposed), {}
 
     def conj(self, state: State, options: dict[str, Any]) -> tuple[State, dict[str, Any]]:
         return state, {}
