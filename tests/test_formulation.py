@@ -250,7 +250,7 @@ def test_a_negative_mass_and_a_nan_are_reported(formulation):
 @every_formulation
 def test_what_is_no_pseudoinverse_is_named(formulation):
     for bad in ("SVD", ukjax.SVD, None):
-        with pytest.raises(TypeError, match="pseudoinverse must be an instance of AbstractLinearSolver"):
+        with pytest.raises(TypeError, match="AbstractLinearSolver"):
             formulation(bad)
     with pytest.raises(ValueError, match="consistency_rtol must not be negative"):
         formulation(consistency_rtol=-1.0)

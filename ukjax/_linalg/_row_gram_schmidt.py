@@ -155,7 +155,8 @@ def independent_rows(B: Array, rtol: float) -> Array:
     m = B.shape[0]
     if 0 in B.shape:
         return jnp.zeros(m, bool)
-    sizes = row_sizes(B[..., None], rtol)[:, 0]
+    with jax.numpy_rank_promotion("allow"):
+        sizes = row_sizes(B[..., None], rtol)[:, 0]
 
     def step(i, carry):
         Q, independent = carry
