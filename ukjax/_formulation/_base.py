@@ -15,7 +15,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
-from .._linalg import AbstractPseudoinverse, power_of_two, pseudoinverse, pseudosolve, rank_tolerance, whiten
+from .._linalg import SVD, AbstractPseudoinverse, power_of_two, pseudoinverse, pseudosolve, rank_tolerance, whiten
 from .._mechanism import Terms
 from .._result import RESULTS, is_traced, worst
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Scalar, Vector
@@ -56,14 +56,6 @@ class AbstractFormulation(eqx.Module):
         """Returns the motion; `rank`, `residual` and `result` are always filled."""
 
 
-def check_fields(pseudoinverse: Any, consistency_rtol: Any) -> None:
-    """TypeError or ValueError unless these are what they should be."""
-    _check.instance(pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.SVD()")
-    number = _check.scalar(consistency_rtol, "consistency_rtol")
-    if not is_traced(number) and number < 0:
-        raise ValueError(f"consistency_rtol must not be negative, but is {number}.")
-
-
 class Linear(eqx.Module):
     """The constrained motion at one state, which is linear in the force and in b.
 
@@ -82,7 +74,33 @@ class Linear(eqx.Module):
     result: Any
 
 
-def motion(terms: Terms, linear: Callable[[Matrix, Vector, Rows, bool], Linear], rtol: float) -> Motion:
+class PseudoinverseFormulation(AbstractFormulation):
+    """A formulation in which a pseudoinverse does the work: what its subclasses share."""
+
+    pseudoinverse: lx.AbstractLinearSolver = SVD()
+    consistency_rtol: float = 1e-6
+
+    def __check_init__(self):
+        _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.SVD()")
+        number = _check.scalar(self.consistency_rtol, "consistency_rtol")
+        if not is_traced(number) and number < 0:
+            raise ValueError(f"consistency_rtol must not be negative, but is {number}.")
+
+    def solve(self, terms: Terms) -> Motion:
+        return _motion(terms, self._linear, self.consistency_rtol)
+
+    @abc.abstractmethod
+    def _linear(self, M: Matrix, Q: Vector, A: Rows, again: bool) -> Linear:
+        """The constrained motion as a linear map; `again` if it will be applied more than once."""
+
+    def _finer(self, dtype: Any) -> lx.AbstractLinearSolver:
+        """The pseudoinverse with the square of its rank tolerance, if it is one of ours."""
+        if not isinstance(self.pseudoinverse, AbstractPseudoinverse):
+            return self.pseudoinverse
+        return dataclasses.replace(self.pseudoinverse, rtol=rank_tolerance(self.pseudoinverse.rtol, dtype) ** 2)
+
+
+def _motion(terms: Terms, linear: Callable[[Matrix, Vector, Rows, bool], Linear], rtol: float) -> Motion:
     """The motion at one state: guards what goes in, adds the non-ideal force, and judges what comes out.
 
     The ideal force is what the constraints add to Q; the non-ideal one, c, then acts as far as they let it, which is
@@ -158,6 +176,55 @@ def applied(solver: lx.AbstractLinearSolver, B: Array, again: bool) -> Callable[
     return lambda y: (P @ y, rank)
 
 
+def whitened(
+    M: Matrix, Q: Vector, A: Rows, correct: Callable[[Array], Callable[[Array], tuple[Array, Array]]]
+) -> Linear:
+    """The constrained motion for M > 0, in the coordinates in which M is the identity.
+
+    W^T W = M^-1; w = W Q; B = A W^T; D: row scales. `correct` takes D B and gives y -> ((D B)^+ y, rank).
+    """
+    L, W, definite = whiten(M)
+    w, B = W @ Q, A @ W.T  # A a = B w
+    D = row_scales(B)
+    correction = correct(D[:, None] * B)
+
+    def solve(force, b):
+        w = W @ force
+        x, rank = correction(D * (b - B @ w))
+        return W.T @ (w + x), L @ x, rank
+
+    return Linear(
+        solve=solve,
+        unconstrained=W.T @ w,
+        free=jnp.abs(B) @ jnp.abs(w),
+        scales=D,
+        result=RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
+    )
+
+
+def unwhitened(
+    M: Matrix, Q: Vector, A: Rows, D: RowValues, rank: IntScalar, solve: Callable, inverse: Matrix, unique: BoolScalar
+) -> Linear:
+    """The constrained motion for an M that may be singular.
+
+    `solve` takes force and b to q''; `inverse` (n, n) is what it makes of the force; `unique` tells whether [M; A] has
+    full rank.
+    """
+
+    def with_force(force, b):
+        acceleration = solve(force, b)
+        return acceleration, M @ acceleration - force, rank
+
+    _, W, definite = whiten(M)
+    return Linear(
+        solve=with_force,
+        unconstrained=jnp.where(definite, W.T @ (W @ Q), jnp.nan),
+        free=jnp.abs(A) @ (jnp.abs(inverse) @ jnp.abs(Q)),
+        scales=D,
+        result=_singular_mass(M, unique),
+    )
+
+
 def row_scales(B: Rows) -> RowValues:
     """Powers of two that bring the rows of B (m, n) to about the same length; (m,).
 
@@ -173,14 +240,7 @@ def row_scales(B: Rows) -> RowValues:
     return 1 / power_of_two(jnp.where(usable > 0, usable, 1.0))
 
 
-def with_tolerance(solver: lx.AbstractLinearSolver, change: Callable[[float], float], dtype: Any) -> Any:
-    """`solver` with another rank tolerance; as it is, if it is not one of ours."""
-    if not isinstance(solver, AbstractPseudoinverse):
-        return solver
-    return dataclasses.replace(solver, rtol=change(rank_tolerance(solver.rtol, dtype)))
-
-
-def singular_mass(M: Matrix, unique: BoolScalar) -> Any:
+def _singular_mass(M: Matrix, unique: BoolScalar) -> Any:
     """The result for a mass matrix that may be singular: it must have no negative direction, and leave no choice."""
     size = jnp.max(jnp.abs(M), initial=0.0)
     shift = jnp.sqrt(jnp.finfo(M.dtype).eps) * size
@@ -190,12 +250,6 @@ def singular_mass(M: Matrix, unique: BoolScalar) -> Any:
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_not_positive_definite),
         RESULTS.where(unique, RESULTS.successful, RESULTS.acceleration_not_unique),
     )
-
-
-def unconstrained(M: Matrix, Q: Vector) -> Vector:
-    """a = M^-1 Q, NaN where M is singular."""
-    _, W, definite = whiten(M)
-    return jnp.where(definite, W.T @ (W @ Q), jnp.nan)
 
 
 def unit_size(M: Matrix) -> Scalar:

@@ -5,25 +5,12 @@ R = (E M E)^+.
 """
 
 import jax.numpy as jnp
-import lineax as lx
 
-from .._linalg import SVD, pseudoinverse
-from .._mechanism import Terms
-from ._base import (
-    AbstractFormulation,
-    Linear,
-    Motion,
-    check_fields,
-    motion,
-    row_scales,
-    singular_mass,
-    unconstrained,
-    unit_size,
-    with_tolerance,
-)
+from .._linalg import pseudoinverse
+from ._base import PseudoinverseFormulation, row_scales, unit_size, unwhitened
 
 
-class PennestriDeFalco(AbstractFormulation):
+class PennestriDeFalco(PseudoinverseFormulation):
     r"""$\ddot q = R\,Q + (A^+ - R M A^+)\,b$ with $E = I - A^+ A$ and $R = (E M E)^+$.
 
     Args:
@@ -40,38 +27,21 @@ class PennestriDeFalco(AbstractFormulation):
     Source: de Falco et al. (2008), eq. 37 to 41.
     """
 
-    pseudoinverse: lx.AbstractLinearSolver = SVD()
-    consistency_rtol: float = 1e-6
-
-    def __check_init__(self):
-        check_fields(self.pseudoinverse, self.consistency_rtol)
-
-    def solve(self, terms: Terms) -> Motion:
-        return motion(terms, self._linear, self.consistency_rtol)
-
     def _linear(self, M, Q, A, again):
         n = M.shape[0]
         D, s = row_scales(A), unit_size(M)
         scaled = D[:, None] * A
-        finer = with_tolerance(self.pseudoinverse, lambda rtol: rtol**2, M.dtype)
         P, rank = pseudoinverse(self.pseudoinverse, scaled)
         N = P @ scaled
         E = jnp.eye(n, dtype=M.dtype) - N
         # (E M E)^+ = E (E M E + N)^+ E, for the ranges of E and N are perpendicular. With N the rank test has something
         # to compare with: where nothing is admissible E M E is nothing but rounding errors.
         reduced = s * (E @ M @ E) + N
-        inverse, directions = pseudoinverse(finer, (reduced + reduced.T) / 2)
+        inverse, directions = pseudoinverse(self._finer(M.dtype), (reduced + reduced.T) / 2)
         R = s * (E @ inverse @ E)
 
         def solve(force, b):
             p = P @ (D * b)
-            acceleration = R @ (force - M @ p) + p
-            return acceleration, M @ acceleration - force, rank
+            return R @ (force - M @ p) + p
 
-        return Linear(
-            solve=solve,
-            unconstrained=unconstrained(M, Q),
-            free=jnp.abs(A) @ (jnp.abs(R) @ jnp.abs(Q)),
-            scales=D,
-            result=singular_mass(M, directions == n),
-        )
+        return unwhitened(M, Q, A, D, rank, solve, inverse=R, unique=directions == n)

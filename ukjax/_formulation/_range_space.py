@@ -3,16 +3,10 @@
 W^T W = M^-1; a = M^-1 Q; B = A W^T; D: row scales; G = D A M^-1 A^T D; H = M^-1 A^T D G^+ D.
 """
 
-import jax.numpy as jnp
-import lineax as lx
-
-from .._linalg import SVD, whiten
-from .._mechanism import Terms
-from .._result import RESULTS
-from ._base import AbstractFormulation, Linear, Motion, applied, check_fields, motion, row_scales, with_tolerance
+from ._base import PseudoinverseFormulation, applied, whitened
 
 
-class RangeSpace(AbstractFormulation):
+class RangeSpace(PseudoinverseFormulation):
     r"""$\ddot q = (I - H A)\,M^{-1} Q + H b$ with $H = M^{-1} A^\top (A M^{-1} A^\top)^{+}$.
 
     Args:
@@ -27,33 +21,14 @@ class RangeSpace(AbstractFormulation):
     Source: de Falco et al. (2008), eq. 35 and 36.
     """
 
-    pseudoinverse: lx.AbstractLinearSolver = SVD()
-    consistency_rtol: float = 1e-6
-
-    def __check_init__(self):
-        check_fields(self.pseudoinverse, self.consistency_rtol)
-
-    def solve(self, terms: Terms) -> Motion:
-        return motion(terms, self._linear, self.consistency_rtol)
-
     def _linear(self, M, Q, A, again):
-        L, W, definite = whiten(M)
-        w, B = W @ Q, A @ W.T
-        D = row_scales(B)
-        B = D[:, None] * B
-        squared = with_tolerance(self.pseudoinverse, lambda rtol: rtol**2, B.dtype)
-        multiplier = applied(squared, B @ B.T, again)
+        def correct(B):
+            multiplier = applied(self._finer(B.dtype), B @ B.T, again)
 
-        def solve(force, b):
-            w = W @ force
-            x, rank = multiplier(D * b - B @ w)
-            x = B.T @ x
-            return W.T @ (w + x), L @ x, rank
+            def correction(y):
+                x, rank = multiplier(y)
+                return B.T @ x, rank
 
-        return Linear(
-            solve=solve,
-            unconstrained=W.T @ w,
-            free=jnp.abs(A @ W.T) @ jnp.abs(w),
-            scales=D,
-            result=RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
-        )
+            return correction
+
+        return whitened(M, Q, A, correct)

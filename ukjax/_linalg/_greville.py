@@ -65,7 +65,7 @@ def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
         of_dependent = jnp.sum(d[None] * P, axis=1) / (1 + jnp.sum(d**2, axis=0))
         p = jnp.where(counts, c / jnp.where(counts, left, 1), of_dependent)
         P = (P - p[:, None] * d[None]).at[:, i].set(p)
-        return P, rank + counts.astype(rank.dtype).astype(rank.dtype)
+        return P, rank + counts.astype(rank.dtype)
 
     start = jnp.zeros((n, m, size), B.dtype), jnp.zeros(size, int)
     P, rank = jax.lax.fori_loop(0, m, step, start)
