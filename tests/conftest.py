@@ -1,8 +1,16 @@
 """Double precision, and no implicit conversions: what is promoted by accident elsewhere is an error here."""
 
 import jax
+import pytest
 
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_what_was_compiled():
+    """Every compiled function holds mappings of memory, of which Linux grants a process 65 530; then LLVM aborts."""
+    yield
+    jax.clear_caches()
