@@ -161,6 +161,7 @@ def test_diffrax_adjoints_with_projection():
         end(jnp.asarray(0.5), diffrax.BacksolveAdjoint())
 
 
+@pytest.mark.long
 def test_a_batch_is_the_loop():
     mechanism = random_mechanism(3, n=4, m=2, copies=2)
     q, v = ukjax.assemble(mechanism, jnp.array([0.1, -0.2, 0.3, 0.1]), jnp.array([0.2, 0.1, -0.3, 0.5]))
@@ -238,6 +239,7 @@ def test_forty_windows():
     assert_close(corner, jnp.array([0.1805122266811059, 0.9835727405833434]), atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_gradient_through_singular_configurations():
     model = n_four_bar.NFourBar(2)
     mechanism = ukjax.Mechanism(model, ukjax.Holonomic(model.joints))

@@ -220,7 +220,7 @@ def test_lineax_structures_and_complex_numbers():
 
 @pytest.mark.parametrize(
     "strategy",
-    [ukjax.SVD(), ukjax.Varga(), ukjax.RowGramSchmidt(), ukjax.Jacobi()],
+    [ukjax.SVD(), pytest.param(ukjax.Varga(), marks=pytest.mark.long), ukjax.RowGramSchmidt(), ukjax.Jacobi()],
 )
 def test_a_batch_is_the_loop_however_it_is_nested(strategy):
     rng = np.random.default_rng(5)

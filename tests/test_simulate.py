@@ -150,8 +150,8 @@ def final(q0, **options):
     "options",
     [
         {"solver": diffrax.Dopri8()},
-        {"solver": diffrax.Kvaerno5()},
-        {"adjoint": diffrax.DirectAdjoint(), "max_steps": 512},
+        pytest.param({"solver": diffrax.Kvaerno5()}, marks=pytest.mark.long),
+        pytest.param({"adjoint": diffrax.DirectAdjoint(), "max_steps": 512}, marks=pytest.mark.long),
     ],
     ids=["dopri8", "kvaerno5", "direct"],
 )

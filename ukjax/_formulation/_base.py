@@ -17,7 +17,7 @@ from jaxtyping import Array
 from .. import _check
 from .._linalg import SVD, AbstractPseudoinverse, power_of_two, pseudoinverse, pseudosolve, rank_tolerance, whiten
 from .._mechanism import Terms
-from .._result import RESULTS, is_traced, worst
+from .._result import RESULTS, worst
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Scalar, Vector
 
 
@@ -74,7 +74,7 @@ class Linear(eqx.Module):
     result: Any
 
 
-class PseudoinverseFormulation(AbstractFormulation):
+class AbstractPseudoinverseFormulation(AbstractFormulation):
     """A formulation in which a pseudoinverse does the work: what its subclasses share."""
 
     pseudoinverse: lx.AbstractLinearSolver = SVD()
@@ -82,9 +82,7 @@ class PseudoinverseFormulation(AbstractFormulation):
 
     def __check_init__(self):
         _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.SVD()")
-        number = _check.scalar(self.consistency_rtol, "consistency_rtol")
-        if not is_traced(number) and number < 0:
-            raise ValueError(f"consistency_rtol must not be negative, but is {number}.")
+        _check.tolerance(self.consistency_rtol, "consistency_rtol")
 
     def solve(self, terms: Terms) -> Motion:
         return _motion(terms, self._linear, self.consistency_rtol)

@@ -6,10 +6,10 @@ D: row scales; s: scale of M; K = [s M, A^T D; D A, 0]; lambda: multipliers.
 import jax.numpy as jnp
 
 from .._linalg import pseudoinverse
-from ._base import PseudoinverseFormulation, row_scales, unit_size, unwhitened
+from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, unwhitened
 
 
-class LagrangeMultiplier(PseudoinverseFormulation):
+class LagrangeMultiplier(AbstractPseudoinverseFormulation):
     r"""$\begin{bmatrix} M & A^\top \\ A & 0 \end{bmatrix} \begin{bmatrix} \ddot q \\ -\lambda \end{bmatrix} =
     \begin{bmatrix} Q \\ b \end{bmatrix}$, by a pseudoinverse.
 

@@ -7,10 +7,10 @@ R = (E M E)^+.
 import jax.numpy as jnp
 
 from .._linalg import pseudoinverse
-from ._base import PseudoinverseFormulation, row_scales, unit_size, unwhitened
+from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, unwhitened
 
 
-class PennestriDeFalco(PseudoinverseFormulation):
+class PennestriDeFalco(AbstractPseudoinverseFormulation):
     r"""$\ddot q = R\,Q + (A^+ - R M A^+)\,b$ with $E = I - A^+ A$ and $R = (E M E)^+$.
 
     Args:

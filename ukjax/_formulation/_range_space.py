@@ -3,10 +3,10 @@
 W^T W = M^-1; a = M^-1 Q; B = A W^T; D: row scales; G = D A M^-1 A^T D; H = M^-1 A^T D G^+ D.
 """
 
-from ._base import PseudoinverseFormulation, applied, whitened
+from ._base import AbstractPseudoinverseFormulation, applied, whitened
 
 
-class RangeSpace(PseudoinverseFormulation):
+class RangeSpace(AbstractPseudoinverseFormulation):
     r"""$\ddot q = (I - H A)\,M^{-1} Q + H b$ with $H = M^{-1} A^\top (A M^{-1} A^\top)^{+}$.
 
     Args:

@@ -1,9 +1,9 @@
 """The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q."""
 
-from ._base import PseudoinverseFormulation, applied, whitened
+from ._base import AbstractPseudoinverseFormulation, applied, whitened
 
 
-class UdwadiaKalaba(PseudoinverseFormulation):
+class UdwadiaKalaba(AbstractPseudoinverseFormulation):
     r"""$\ddot q = a + L^{-\top} B^+ (b - A a) + L^{-\top}(I - B^+ B)\,L^{-1} c$.
 
     The literature writes $M^{1/2}$ for L. Any root of M gives the same acceleration, because two roots differ by a

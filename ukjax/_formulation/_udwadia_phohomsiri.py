@@ -6,10 +6,10 @@ D: row scales; s: scale of M; E = I - (D A)^+ D A; K = [s E M; D A].
 import jax.numpy as jnp
 
 from .._linalg import pseudoinverse
-from ._base import PseudoinverseFormulation, row_scales, unit_size, unwhitened
+from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, unwhitened
 
 
-class UdwadiaPhohomsiri(PseudoinverseFormulation):
+class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
     r"""$\ddot q = \begin{bmatrix} E M \\ A \end{bmatrix}^{+} \begin{bmatrix} E Q \\ b \end{bmatrix}$ with
     $E = I - A^+ A$.
 
