@@ -6,6 +6,8 @@ from ._constraint import AccelerationConstraint as AccelerationConstraint
 from ._constraint import Baumgarte as Baumgarte
 from ._constraint import Holonomic as Holonomic
 from ._constraint import Nonholonomic as Nonholonomic
+from ._control import Control as Control
+from ._control import servo_control as servo_control
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
 from ._equation import equation_of_motion as equation_of_motion
@@ -29,6 +31,10 @@ from ._mechanism import Terms as Terms
 from ._projection import Projection as Projection
 from ._result import RESULTS as RESULTS
 from ._scenario import Scenario as Scenario
+from ._servo import AbstractServo as AbstractServo
+from ._servo import ConstraintFollowing as ConstraintFollowing
+from ._servo import Reading as Reading
+from ._servo import Servo as Servo
 from ._simulate import simulate as simulate
 from ._system import AbstractSystem as AbstractSystem
 from ._system import LagrangianSystem as LagrangianSystem

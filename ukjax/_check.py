@@ -65,6 +65,14 @@ def scalar(x: Any, name: str) -> Any:
     return float(number)
 
 
+def tolerance(x: Any, name: str) -> Any:
+    """A tracer as it is, anything else as a float; ValueError if that is negative or not one finite number."""
+    number = scalar(x, name)
+    if not is_traced(number) and number < 0:
+        raise ValueError(f"{name} must not be negative, but is {number}.")
+    return number
+
+
 def finite(x: Array, name: str) -> None:
     """ValueError if the concrete array `x` holds NaN or infinity; a tracer passes."""
     if is_traced(x):

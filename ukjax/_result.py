@@ -34,6 +34,19 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "No state that satisfies the constraints was found near the given one. Move q and v closer to a "
         "consistent state, or correct the constraints if there is none."
     )
+    servo_unreachable = (
+        "The servo constraints are out of reach: no control of these actuators satisfies all of their rows. The servo "
+        "is at fault: give it more actuators or fewer rows, or pass exact=False to come as near as possible. "
+        "ukjax.servo_control(...).unreachable tells which rows are missed."
+    )
+    servo_not_actuated = (
+        "The servo constraints have no actuation: none of the actuators moves what they constrain. The servo is at "
+        "fault: pass an actuation that acts there."
+    )
+    servo_contradict = (
+        "The servo constraints contradict each other: no acceleration satisfies all of their rows. The servo is at "
+        "fault: remove or correct one of the contradicting rows."
+    )
 
 
 def is_traced(*trees: Any) -> bool:

@@ -4,12 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
+from ._control import as_servos
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._mechanism import Mechanism
 from ._projection import Projection
+from ._servo import AbstractServo
 
 
 class Scenario(eqx.Module):
@@ -24,15 +28,18 @@ class Scenario(eqx.Module):
         name: A short title.
         coordinates: A name with unit for each coordinate, such as "q1 [rad]"; "q1", "q2", ... if omitted.
         observables: Further quantities to plot: "name [unit]" -> `f(q, v, t)`, a scalar or a vector.
+        servo: `Servo` or `ConstraintFollowing`, or several of one kind, acting on the mechanism.
+        controls: A name with unit for each actuator, such as "u1 [N m]"; "u1", "u2", ... if omitted.
         invariants: Quantities that theory keeps constant, whose drift is reported: "energy [J]" -> `f(q, v, t)`,
             a scalar.
         formulation: How the acceleration is computed.
         projection: `Projection()` to stay on the constraint manifold, or None to drift.
 
     Raises:
-        TypeError: If `mechanism` is not a `Mechanism`, `formulation` or `projection` is something else, or an
+        TypeError: If `mechanism` is not a `Mechanism`, `servo`, `formulation` or `projection` is something else, or an
             observable or invariant is not callable.
-        ValueError: If the shapes do not fit, there are not as many names as coordinates, or `t1` is not after `t0`.
+        ValueError: If the shapes do not fit, there are not as many names as coordinates or actuators, or `t1` is not
+            after `t0`.
     """
 
     mechanism: Mechanism
@@ -44,6 +51,8 @@ class Scenario(eqx.Module):
     coordinates: tuple[str, ...]
     observables: dict[str, Callable]
     invariants: dict[str, Callable]
+    servo: tuple[AbstractServo, ...] | None
+    controls: tuple[str, ...]
     formulation: AbstractFormulation
     projection: Projection | None
 
@@ -59,6 +68,8 @@ class Scenario(eqx.Module):
         coordinates: Sequence[str] | None = None,
         observables: Mapping[str, Callable] | None = None,
         invariants: Mapping[str, Callable] | None = None,
+        servo: AbstractServo | Sequence[AbstractServo] | None = None,
+        controls: Sequence[str] | None = None,
         formulation: AbstractFormulation = UdwadiaKalaba(),
         projection: Projection | None = None,
     ):
@@ -77,8 +88,22 @@ class Scenario(eqx.Module):
             raise ValueError(f"coordinates must be {n} names, one per coordinate, but got {len(names)}: {names}.")
         self.mechanism, self.formulation, self.projection = mechanism, formulation, projection
         self.t0, self.t1, self.name, self.coordinates = t0, t1, name, names
+        self.servo = None if servo is None else as_servos(servo)
+        self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype))
         self.observables = _functions(observables, "observables")
         self.invariants = _functions(invariants, "invariants")
+
+
+def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array) -> tuple[str, ...]:
+    if servos is None:
+        if names is not None:
+            raise ValueError("controls are the names of actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
+        return ()
+    p = sum(jax.eval_shape(servo.matrix, q, t).shape[1] for servo in servos)
+    given = tuple(f"u{i + 1}" for i in range(p)) if names is None else tuple(names)
+    if len(given) != p:
+        raise ValueError(f"controls must be {p} names, one per actuator, but got {len(given)}: {given}.")
+    return given
 
 
 def _functions(functions: Mapping[str, Callable] | None, name: str) -> dict[str, Callable]:

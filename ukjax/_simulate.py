@@ -3,6 +3,7 @@
 y = (q, v) side by side; n: coordinates; T: saved times.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import diffrax
@@ -14,11 +15,13 @@ from jaxtyping import Array, ArrayLike
 
 from . import _check
 from ._adjoint import Flow
+from ._control import Control, as_servos, controlled_motion
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._integrate import Integrator
 from ._mechanism import Mechanism
 from ._projection import Projection
 from ._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
+from ._servo import AbstractServo
 from ._trajectory import Trajectory
 
 
@@ -31,6 +34,7 @@ def simulate(
     v0: Any,
     ts: Any,
     *,
+    servo: AbstractServo | Sequence[AbstractServo] | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     rtol: ArrayLike = 1e-8,
@@ -50,6 +54,8 @@ def simulate(
         q0: Coordinates at ts[0], shape (n,) [m or rad]. `assemble` makes a state consistent.
         v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
+        servo: `Servo` or `ConstraintFollowing`, or several of one kind: the control acts on the mechanism, and
+            `control` records it.
         formulation: How the acceleration is computed.
         solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems, `Kvaerno5` for stiff ones (large
             Baumgarte gains).
@@ -71,13 +77,15 @@ def simulate(
     Raises:
         ValueError: If an argument has a wrong shape, `q0` or `v0` is not finite, `ts` does not increase, or the dtype
             cannot reach the tolerances.
-        TypeError: If `solver`, `stepsize_controller`, `adjoint`, `projection` or `formulation` is something else.
+        TypeError: If `servo`, `solver`, `stepsize_controller`, `adjoint`, `projection` or `formulation` is something
+            else.
         RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
-            a number is not finite, the step budget is exhausted, or the initial state is too far from the constraints
-            to be projected on them.
+            a number is not finite, the step budget is exhausted, the initial state is too far from the constraints
+            to be projected on them, or the servo constraints are out of reach.
 
-    Gradients: forward and reverse mode, with respect to the initial state and every array leaf of the mechanism,
-    where the rank of A is constant along the trajectory; of `t`, `q`, `v`, `acceleration` and the forces. The
+    Gradients: forward and reverse mode, with respect to the initial state and every array leaf of the mechanism and
+    the servo, where the ranks are constant along the trajectory; of `t`, `q`, `v`, `acceleration`, the forces and
+    `control`. The
     residuals, `rank`, `result` and `stats` carry none.
     """
     q0, v0, ts = _initial(q0, v0, ts)
@@ -111,7 +119,8 @@ def simulate(
     integrator = Integrator(adjoint, max_steps, progress)
     method = (stepsize_controller, None if dt0 is None else jnp.asarray(dt0, ts.dtype))
     y0 = jnp.concatenate([q0, v0])
-    trajectory = _simulate(mechanism, y0, ts, formulation, solver, method, projection, integrator)
+    servos = None if servo is None else as_servos(servo)
+    trajectory = _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection, integrator)
     if not throw:
         return trajectory
     where = "" if is_traced(trajectory) else f" (at t = {trajectory.stats['t_reached']:.6g} s)"
@@ -159,8 +168,8 @@ def _adaptive(rtol: Any, atol: Any, ts: Array, dtype: Any, projected: bool) -> d
 
 
 @eqx.filter_jit
-def _simulate(mechanism, y0, ts, formulation, solver, method, projection, integrator) -> Trajectory:
-    motion = lambda t, y: _motion(mechanism, formulation, t, y)
+def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection, integrator) -> Trajectory:
+    motion = lambda t, y: _motion(mechanism, servos, formulation, t, y)
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = eqx.filter_closure_convert(lambda t, y: _derivative(motion, t, y), ts[0], y0)
     project, started = None, RESULTS.successful
@@ -177,7 +186,7 @@ def _simulate(mechanism, y0, ts, formulation, solver, method, projection, integr
     ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
     there = y + ahead * stop_gradient(field(t, y))
     at = jnp.concatenate([ts, jnp.stack([t, t + ahead])]), jnp.concatenate([ys, jnp.stack([y, there])])
-    motions = jax.vmap(lambda t, y: _motion_where_reached(motion, t, y))(*at)
+    motions, controls = jax.vmap(lambda t, y: _motion_where_reached(motion, t, y))(*at)
     breakdown = jax.tree_util.tree_map(lambda x: x[-2:], motions.result)
     motions = jax.tree_util.tree_map(lambda x: x[:-2], motions)
     q, v = jnp.split(ys, 2, axis=1)
@@ -188,9 +197,12 @@ def _simulate(mechanism, y0, ts, formulation, solver, method, projection, integr
         acceleration=motions.acceleration,
         constraint_force=motions.constraint_force,
         nonideal_force=motions.nonideal_force,
-        control=None,
+        control=None if controls is None else controls.u[:-2],
         position_residual=_norms(jax.vmap(mechanism.position_error)(q, ts)),
         velocity_residual=_norms(jax.vmap(mechanism.velocity_error)(q, v, ts)),
+        servo_residual=None if controls is None else controls.residual[:-2],
+        servo_position_residual=_servo_norms(servos, "position_error", q, ts),
+        servo_velocity_residual=_servo_norms(servos, "velocity_error", q, v, ts),
         rank=motions.rank,
         result=worst(
             started,
@@ -213,23 +225,29 @@ def _started(mechanism: Mechanism, t: Array, y: Array) -> Any:
     return RESULTS.where(okay, RESULTS.successful, RESULTS.not_assembled)
 
 
-def _motion(mechanism: Mechanism, formulation: AbstractFormulation, t: Array, y: Array) -> Motion:
+def _motion(
+    mechanism: Mechanism, servos: tuple[AbstractServo, ...] | None, formulation: AbstractFormulation, t: Array, y: Array
+) -> tuple[Motion, Control | None]:
     q, v = jnp.split(y, 2)
-    return formulation.solve(mechanism.terms(q, v, t))
+    if servos is None:
+        return formulation.solve(mechanism.terms(q, v, t)), None
+    return controlled_motion(mechanism, servos, formulation, q, v, t)
 
 
 def _derivative(motion: Any, t: Array, y: Array) -> Array:
     """y' = (v, q''), NaN where there is no motion: an adaptive controller then tries a smaller step."""
-    at = motion(t, y)
+    at, _ = motion(t, y)
     acceleration = jnp.where(at.result == RESULTS.successful, at.acceleration, jnp.nan)
     return jnp.concatenate([y[y.shape[0] // 2 :], acceleration])
 
 
-def _motion_where_reached(motion: Any, t: Array, y: Array) -> Motion:
+def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Control | None]:
     """The motion at a state, blank where the run did not get: a model need not notice that q is NaN."""
-    at, reached = motion(t, y), jnp.all(jnp.isfinite(y))
+    (at, control), reached = motion(t, y), jnp.all(jnp.isfinite(y))
     blank = lambda x: jnp.where(reached, x, jnp.nan)
-    return Motion(
+    if control is not None:
+        control = eqx.tree_at(lambda c: (c.u, c.residual), control, (blank(control.u), blank(control.residual)))
+    at = Motion(
         acceleration=blank(at.acceleration),
         unconstrained_acceleration=blank(at.unconstrained_acceleration),
         constraint_force=blank(at.constraint_force),
@@ -238,6 +256,15 @@ def _motion_where_reached(motion: Any, t: Array, y: Array) -> Motion:
         residual=blank(at.residual),
         result=worst(at.result, RESULTS.where(reached, RESULTS.successful, RESULTS.not_finite)),
     )
+    return at, control
+
+
+def _servo_norms(servos: tuple[AbstractServo, ...] | None, error: str, *states: Array) -> Array | None:
+    """Norm of a position or velocity error over all servo constraints (T,); None without a servo."""
+    if servos is None:
+        return None
+    errors = [jax.vmap(getattr(one.constraint, error))(*states) for one in servos]
+    return _norms(jnp.concatenate(errors, axis=1))
 
 
 def _norms(errors: Array) -> Array:

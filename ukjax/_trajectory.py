@@ -24,6 +24,11 @@ _SCALARS = {
     "velocity_residual": "norm of the velocity constraints",
     "rank": "rank of the constraint matrix",
 }
+_OF_SERVOS = {
+    "servo_residual": "norm of the accelerations missed by the servos",
+    "servo_position_residual": "norm of the position errors of the servo constraints",
+    "servo_velocity_residual": "norm of the velocity errors of the servo constraints",
+}
 
 
 class Trajectory(eqx.Module):
@@ -36,9 +41,13 @@ class Trajectory(eqx.Module):
         acceleration: (T, n) [m/s^2 or rad/s^2].
         constraint_force: Ideal constraint force (T, n) [N or N m].
         nonideal_force: Acting part of the non-ideal force (T, n) [N or N m].
-        control: (T, p), or None without a servo.
+        control: Control of all actuators, in the order of the servos (T, p); None without a servo.
         position_residual: Euclidean norm of Φ over all holonomic constraints (T,).
         velocity_residual: Euclidean norm of Φ̇ and ψ over all constraints (T,).
+        servo_residual: Euclidean norm of A q'' - b over the rows of all servo constraints (T,): what saturation, or
+            `exact=False`, leaves. None without a servo, like the next two.
+        servo_position_residual: Euclidean norm of Φ over the servo constraints (T,).
+        servo_velocity_residual: Euclidean norm of Φ̇ and ψ over the servo constraints (T,).
         rank: Rank of A (T,); -1 in rows that were not reached.
         result: `RESULTS`; empty message if all went well.
         stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`) and the time reached
@@ -54,6 +63,9 @@ class Trajectory(eqx.Module):
     control: Float[Array, "T p"] | None
     position_residual: Float[Array, " T"]
     velocity_residual: Float[Array, " T"]
+    servo_residual: Float[Array, " T"] | None
+    servo_position_residual: Float[Array, " T"] | None
+    servo_velocity_residual: Float[Array, " T"] | None
     rank: Int[Array, " T"]
     result: Any
     stats: dict[str, Any]
@@ -81,5 +93,6 @@ class Trajectory(eqx.Module):
         data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _SCALARS.items()}
         if self.control is not None:
             data["control"] = (("time", "actuator"), np.asarray(self.control), {"long_name": "control"})
+            data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _OF_SERVOS.items()}
         time = ("time", np.asarray(self.t), {"units": "s", "long_name": "time"})
         return xr.Dataset(data, coords={"time": time, "coordinate": names})

@@ -67,7 +67,7 @@ def _timed_run(
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": True, "throw": False}
     function = eqx.filter_jit(
         lambda s, ts: simulate(
-            s.mechanism, s.q0, s.v0, ts, formulation=s.formulation, projection=s.projection, **options
+            s.mechanism, s.q0, s.v0, ts, servo=s.servo, formulation=s.formulation, projection=s.projection, **options
         )
     )
     with console.status(f"Compiling {scenario.name}"):
@@ -101,6 +101,7 @@ def _summary(
             "largest velocity error",
             f"{np.max(trajectory.velocity_residual):.3g}, at the end {trajectory.velocity_residual[-1]:.3g}",
         ),
+        *_servo_entries(trajectory),
         *((f"drift of {name}", f"{np.max(np.abs(value - value[0])):.3g}") for name, value in invariants.items()),
         ("time to compile", f"{compile_s:.2f} s"),
         ("time to run", f"{run_s:.3f} s"),
@@ -110,11 +111,25 @@ def _summary(
     return table
 
 
+def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
+    if trajectory.control is None:
+        return []
+    largest = lambda x: f"{np.max(x):.3g}, at the end {x[-1]:.3g}"
+    return [
+        ("largest control", f"{np.max(np.abs(trajectory.control)):.4g}"),
+        ("largest servo position error", largest(np.asarray(trajectory.servo_position_residual))),
+        ("largest servo velocity error", largest(np.asarray(trajectory.servo_velocity_residual))),
+        ("largest acceleration missed by the servo", largest(np.asarray(trajectory.servo_residual))),
+    ]
+
+
 def _files(
     scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any]
 ) -> list[tuple[str, Callable[[Path], Any]]]:
     data = trajectory.to_dataset(scenario.coordinates).assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name)}
+    if trajectory.control is not None:
+        figures["control"] = plot.controls(trajectory, scenario.controls, scenario.name)
     observed = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.observables.items()}
     for name, values in {**observed, **invariants}.items():
         stem = re.sub(r"\W+", "-", name.split("[")[0]).strip("-")

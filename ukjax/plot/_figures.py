@@ -67,6 +67,34 @@ def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
     return figure
 
 
+def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> Figure:
+    """The control of every actuator over time, and what the servo constraints are missed by.
+
+    Args:
+        trajectory: One trajectory, with a servo.
+        names: A name with unit for each actuator; actuators of one unit share an axis.
+        title: Above the figure.
+    """
+    groups = _by_unit(names)
+    figure = Figure(figsize=(7.4, 2.8 * (len(groups) + 1)), layout="constrained")
+    *axes, last = figure.subplots(len(groups) + 1, 1, squeeze=False)[:, 0]
+    control = np.asarray(trajectory.control)
+    for axis, (unit, members) in zip(axes, groups.items(), strict=True):
+        for i in members:
+            axis.plot(trajectory.t, control[:, i], label=names[i].split(" [")[0])
+        axis.set_ylabel(f"control [{unit}]" if unit else "control")
+        axis.tick_params(labelbottom=False)
+        _legend(axis, len(members))
+    errors = {
+        "position": trajectory.servo_position_residual,
+        "velocity": trajectory.servo_velocity_residual,
+        "acceleration": trajectory.servo_residual,
+    }
+    _over_time(last, trajectory.t, errors, "servo error (norm, SI)", "no servo error")
+    figure.suptitle(title)
+    return figure
+
+
 _FORCE_UNIT = {"m": "N", "rad": "N m"}
 
 
@@ -86,13 +114,18 @@ def _legend(axis: Axes, curves: int) -> None:
 
 
 def _residuals(axis: Axes, trajectory: Trajectory) -> None:
-    for values, label in ((trajectory.position_residual, "position"), (trajectory.velocity_residual, "velocity")):
+    errors = {"position": trajectory.position_residual, "velocity": trajectory.velocity_residual}
+    _over_time(axis, trajectory.t, errors, "constraint error (norm, SI)", "no constraint error")
+
+
+def _over_time(axis: Axes, t: Any, errors: dict[str, Any], name: str, none: str) -> None:
+    for label, values in errors.items():
         values = np.asarray(values)
         if np.any(values > 0):
-            axis.semilogy(trajectory.t, np.where(values > 0, values, np.nan), label=label)
+            axis.semilogy(t, np.where(values > 0, values, np.nan), label=label)
     axis.set_xlabel("time t [s]")
-    axis.set_ylabel("constraint error (norm, SI)")
+    axis.set_ylabel(name)
     if axis.get_lines():
-        _legend(axis, 2)
+        _legend(axis, len(errors))
     else:
-        axis.text(0.5, 0.5, "no constraint error", ha="center", va="center", transform=axis.transAxes)
+        axis.text(0.5, 0.5, none, ha="center", va="center", transform=axis.transAxes)
