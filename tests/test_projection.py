@@ -200,9 +200,7 @@ def check_parallelogram(strategy, starts, tolerances):
             t = eighth_order(parallelogram.scenario(start), ts, tolerance, strategy)
             assert_on_manifold(t)
             assert np.max(np.abs(t.q[:, 2] - exact)) < ALLOWED[tolerance], (start, tolerance)
-            # One pair is above the others: HouseholderLS in the singular starts at the tightest tolerance.
-            hard = isinstance(strategy, ukjax.HouseholderLS) and tolerance < 1e-9
-            assert 14 * int(t.stats["num_steps"]) < (40_000 if hard else 20_000), (start, tolerance)
+            assert 14 * int(t.stats["num_steps"]) < 20_000, (start, tolerance)
             assert set(t.rank.tolist()) <= {10, 11}
 
 
@@ -266,7 +264,7 @@ def test_a_thousand_seconds():
     formulation, projection = ukjax.UdwadiaKalaba(), ukjax.Projection()
     t = ukjax.simulate(case.mechanism, case.q0, case.v0, jnp.asarray(ts), rtol=1e-9, atol=1e-9, solver=diffrax.Dopri8(),
                        formulation=formulation, projection=projection, max_steps=200_000)  # fmt: skip
-    assert_on_manifold(t)
+    assert_on_manifold(t, 1e-12)  # an angle of 6 000 rad is rounded to 1e-12
     energy = np.asarray(jax.vmap(case.mechanism.system.energy)(t.q, t.v))
     exact, rate = parallelogram.exact(ts, "rotation")
     drift, error = np.abs(energy - energy[0]), np.abs(np.asarray(t.q[:, 2]) - exact)

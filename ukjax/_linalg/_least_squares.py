@@ -6,9 +6,9 @@ x = B^+ y minimises |B x - y| and, among those, |x|. Both at once say the equati
     [    B      0  ] [ lambda ] = [ y ],        to be solved in the sense of least squares.
 
 Its x is unique, whatever the rank of B and whether y is consistent or not: alpha x = -B^T lambda puts x into the row
-space, where |B x - y| has one minimum, and both residuals are as small as they can be. Only lambda is not unique, so
-any solution by QR with column pivoting serves; and where the paper changes to B^T B x = B^T y for m > n (eq. 16), which
-needs independent columns, these serve on.
+space, where |B x - y| has one minimum, and both residuals are as small as they can be. Where the paper changes to
+B^T B x = B^T y for m > n (eq. 16), which needs independent columns, the same equations serve on. Only lambda is not
+unique; here it is the one of least norm, for of what the rank test drops a little depends on the choice.
 
 alpha, which the paper has as 1, changes lambda only. A singular value s of B makes eigenvalues near s and, if s is
 small, s^2 / alpha, so that a small alpha helps where s is small and harms where y is not consistent. Measured over
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._base import unit_scale
-from ._qr import QR, basic_solution
+from ._qr import QR, minimum_norm_solution
 
 
 def least_squares(factorise: Callable[[Array, Array, float], QR], rtol: float, B: Array, Y: Array):
@@ -40,7 +40,7 @@ def least_squares(factorise: Callable[[Array, Array, float], QR], rtol: float, B
     right = jnp.concatenate([jnp.zeros((n, m, size), B.dtype), unit])
     eps = float(jnp.finfo(B.dtype).eps)
     qr = factorise(K, right, max(rtol**2 / alpha, 4 * (m + n) * eps))
-    P = basic_solution(qr)[:n]
+    P = minimum_norm_solution(qr)[:n]
     apply = lambda Y: jnp.sum(P[:, :, None] * Y[None], axis=1)
     X = apply(Y)
     # Once more for what is left. The system squares the condition number; this takes the error back to where it was.

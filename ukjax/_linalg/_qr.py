@@ -79,19 +79,25 @@ def modified_gram_schmidt(B: Array, Y: Array, rtol: float) -> QR:
     return out
 
 
-def basic_solution(qr: QR) -> Array:
-    """A solution of R X = Z that is zero for the columns that were not picked; (n, k, batch)."""
+def minimum_norm_solution(qr: QR) -> Array:
+    """The X of least norm with R X = Z; (n, k, batch).
+
+    By a second factorisation, R^T = V^T [T; 0]. A basic solution, which is zero where no column was picked, would
+    depend on the order of picking, and that on rounding errors where two columns are equally long.
+    """
     steps, n = qr.R.shape[:2]
+    second = householder_in_order(jnp.swapaxes(qr.R, 0, 1), qr.rank)
 
-    def step(i, X):
-        k = steps - 1 - i
-        picked = qr.picked[k]
-        pivot = jnp.sum(qr.R[k] * picked, axis=0)
+    def substitute(k, W):
+        # T is upper triangular, its rows are those of second.R; R = T^T V.
+        pivot = second.R[k, k]
         counts = k < qr.rank
-        x = (qr.Z[k] - jnp.sum(qr.R[k][:, None] * X, axis=0)) * jnp.where(counts, 1 / jnp.where(counts, pivot, 1), 0)
-        return X + picked[:, None] * x[None]
+        known = jnp.sum(second.R[:, k][:, None] * W, axis=0)  # what is not known yet is zero in W
+        return W.at[k].set((qr.Z[k] - known) * jnp.where(counts, 1 / jnp.where(counts, pivot, 1), 0))
 
-    return jax.lax.fori_loop(0, steps, step, jnp.zeros((n, *qr.Z.shape[1:]), qr.R.dtype))
+    W = jax.lax.fori_loop(0, steps, substitute, jnp.zeros_like(qr.Z))
+    X = jnp.pad(W, ((0, n - steps), (0, 0), (0, 0)))
+    return jax.lax.fori_loop(0, steps, lambda i, X: reflect(second.reflectors[steps - 1 - i], X), X)
 
 
 def reflect(v: Array, B: Array) -> Array:

@@ -4,13 +4,11 @@ B = U [G; 0] with independent rows in G; G^T = V^T [T; 0] with T invertible; B^+
 """
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._base import AbstractPseudoinverse, rank_tolerance, tolerance, unit_scale
 from ._batch import at_tolerance
-from ._qr import householder, householder_in_order, reflect
+from ._qr import householder, minimum_norm_solution
 
 
 class Varga(AbstractPseudoinverse):
@@ -39,19 +37,6 @@ class Varga(AbstractPseudoinverse):
 
 
 def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
-    n, steps = B.shape[1], min(B.shape[:2])
     scale = unit_scale(B)
-    first = householder(B * scale, Y * scale, rtol)
-    second = householder_in_order(jnp.swapaxes(first.R, 0, 1), first.rank)
-
-    def substitute(k, W):
-        # T is upper triangular, its rows are those of second.R; G = T^T V.
-        pivot = second.R[k, k]
-        counts = k < first.rank
-        known = jnp.sum(second.R[:, k][:, None] * W, axis=0)  # what is not known yet is zero in W
-        return W.at[k].set((first.Z[k] - known) * jnp.where(counts, 1 / jnp.where(counts, pivot, 1), 0))
-
-    W = jax.lax.fori_loop(0, steps, substitute, jnp.zeros_like(first.Z))
-    X = jnp.pad(W, ((0, n - steps), (0, 0), (0, 0)))
-    X = jax.lax.fori_loop(0, steps, lambda i, X: reflect(second.reflectors[steps - 1 - i], X), X)
-    return X, first.rank
+    qr = householder(B * scale, Y * scale, rtol)
+    return minimum_norm_solution(qr), qr.rank
