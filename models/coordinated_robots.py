@@ -16,6 +16,8 @@ mechanical systems, IEEE/CAA Journal of Automatica Sinica 2(4), 382-393; section
 at rest at t = 0 on the wanted path they are (60, -60, 0, 60, -60) degrees. (58) lacks a minus sign.
 """
 
+from typing import Literal
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -93,7 +95,10 @@ START = (jnp.pi / 3, -jnp.pi / 3, 0.0, jnp.pi / 3, -jnp.pi / 3)
 
 
 def scenario(
-    reading: ukjax.Reading = "least_norm", alpha: float = 5.0, beta: float = 5.0, t1: float = 2 * float(np.pi)
+    reading: Literal["least_norm", "self_consistent"] = "least_norm",
+    alpha: float = 5.0,
+    beta: float = 5.0,
+    t1: float = 2 * float(np.pi),
 ) -> ukjax.Scenario:
     """The object rises and returns. `reading` is least_norm or self_consistent: see `ukjax.Servo`."""
     robots = CoordinatedRobots()

@@ -33,7 +33,6 @@ from ._result import RESULTS as RESULTS
 from ._scenario import Scenario as Scenario
 from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing
-from ._servo import Reading as Reading
 from ._servo import Servo as Servo
 from ._simulate import simulate as simulate
 from ._system import AbstractSystem as AbstractSystem

@@ -158,7 +158,8 @@ def controlled_motion(
         else:
             wanted, rank, demand = _constraint_following(servos[0].pseudoinverse, plant, A, G, demand, decay, u)
         before, u = u, wanted
-    low, high = _joined_limits(servos, sizes, q.dtype)
+    limits = [one.limits_at(p, q.dtype) for one, p in zip(servos, sizes, strict=True)]
+    low, high = (jnp.concatenate(x) for x in zip(*limits, strict=True))
     acts = jnp.clip(u, low, high)
     motion = plant.under(G @ (acts - before)) if linear else _respond(terms, formulation, G @ acts).motion
 
@@ -297,14 +298,6 @@ def _contradictory(A: Rows, b: RowValues, rtol: float) -> BoolScalar:
     size = jnp.abs(b) + jnp.abs(A) @ jnp.abs(x)
     rounding = 64 * jnp.finfo(A.dtype).eps * jnp.max(size, initial=0.0)
     return jnp.any(jnp.abs(A @ x - b) > rtol * size + rounding)
-
-
-def _joined_limits(servos: tuple[AbstractServo, ...], sizes: list[int], dtype: Any) -> tuple[Array, Array]:
-    free = lambda p: (jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype))
-    parts = [
-        one.limits_at(p, dtype) if isinstance(one, Servo) else free(p) for one, p in zip(servos, sizes, strict=True)
-    ]
-    return jnp.concatenate([low for low, _ in parts]), jnp.concatenate([high for _, high in parts])
 
 
 def _with_result(motion: Motion, result: Any) -> Motion:

@@ -5,6 +5,7 @@ rows; q0'': acceleration without control; N: what the passive constraints leave 
 C = A N G (m, p); d = b - A q0'': the demand.
 """
 
+import abc
 from typing import Any, Literal, get_args
 
 import equinox as eqx
@@ -31,6 +32,10 @@ class AbstractServo(eqx.Module):
     actuation: eqx.AbstractVar[Any]
     pseudoinverse: eqx.AbstractVar[lx.AbstractLinearSolver]
     consistency_rtol: eqx.AbstractVar[float]
+
+    @abc.abstractmethod
+    def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:
+        """Lower and upper limit of every actuator, (p,) each; infinite where there is none."""
 
     def matrix(self, q: Vector, t: Scalar) -> Float[Array, "n p"]:
         """G(q, t), (n, p)."""
@@ -132,10 +137,9 @@ class Servo(AbstractServo):
         weight = _check.output(self.weight, (p, p), dtype, "weight", hint)
         return solve_triangular(jnp.linalg.cholesky(weight), jnp.eye(p, dtype=dtype), lower=True).T
 
-    def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:
-        """Lower and upper limit of every actuator, (p,) each; infinite where there is none."""
+    def limits_at(self, p, dtype):
         if self.limits is None:
-            return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
+            return _unlimited(p, dtype)
         hint = f"A scalar, or one entry per actuator, of which there are {p}."
         fit = lambda x: _check.output(jnp.full(p, x) if x.ndim == 0 else x, (p,), dtype, "limits", hint)
         return fit(self.limits[0]), fit(self.limits[1])
@@ -194,6 +198,9 @@ class ConstraintFollowing(AbstractServo):
         self.pseudoinverse = pseudoinverse
         self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
 
+    def limits_at(self, p, dtype):
+        return _unlimited(p, dtype)
+
     def decay(self, q: Vector, v: Vector, t: Scalar) -> RowValues:
         """P^-1 beta, (m,)."""
         beta = self.constraint.velocity_error(q, v, t)
@@ -208,6 +215,10 @@ class ConstraintFollowing(AbstractServo):
             return jnp.linalg.solve(P, beta)
         P = _check.output(jnp.full(m, self.P) if self.P.ndim == 0 else self.P, (m,), beta.dtype, "P", hint)
         return beta / P
+
+
+def _unlimited(p: int, dtype: Any) -> tuple[Array, Array]:
+    return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
 
 
 def _actuation(value: Any) -> Any:
