@@ -110,3 +110,117 @@ def test_compiles_the_loss_once():
     ukjax.tune(loss, jnp.ones(2), optax.sgd(0.1), 20, progress=False)
     assert len(traced) <= 2  # once for its shape, once to compile
     assert jax.config.jax_enable_x64
+
+
+def shifted(p, target):
+    """Least over all targets at their mean."""
+    return jnp.sum((p - target) ** 2)
+
+
+TARGETS = jnp.array([[1.0, 2.0], [3.0, 0.0], [5.0, 4.0], [7.0, 2.0], [4.0, 7.0]])
+
+
+def test_over_all_samples_at_once():
+    got = ukjax.tune(shifted, jnp.zeros(2), optax.sgd(0.2), 60, samples=TARGETS, progress=False)
+    assert_close(got.params, jnp.mean(TARGETS, axis=0), atol=1e-6)
+    np.testing.assert_array_equal(got.losses, got.full_losses)
+
+
+def test_minibatches_are_judged_by_all_samples():
+    options = {"samples": TARGETS, "batch_size": 2, "progress": False}
+    got = ukjax.tune(shifted, jnp.zeros(2), optax.sgd(0.05), 30, seed=3, **options)
+    due = np.isfinite(got.full_losses)
+    assert np.flatnonzero(due).tolist() == list(range(0, 31, 3))  # three batches an epoch
+    assert got.loss == np.nanmin(got.full_losses)
+    assert due[got.step]
+    assert got.loss == pytest.approx(float(jnp.mean(jnp.sum((got.params[None] - TARGETS) ** 2, axis=1))))
+    again = ukjax.tune(shifted, jnp.zeros(2), optax.sgd(0.05), 30, seed=3, **options)
+    np.testing.assert_array_equal(got.losses, again.losses)
+    other = ukjax.tune(shifted, jnp.zeros(2), optax.sgd(0.05), 30, seed=4, **options)
+    assert np.any(got.losses != other.losses)
+
+
+def test_bounds():
+    bounds = ({"x": -1.0, "y": 0.0, "name": None, "count": None}, 2.0)
+    got = ukjax.tune(bowl, START, optax.adam(0.3), 50, bounds=bounds, progress=False)
+    assert_close(got.params["x"], jnp.full(2, 2.0))
+    assert_close(got.params["y"], jnp.asarray(0.0))
+    with pytest.raises(ValueError, match=r"y = 0.5 is not within 1.0 and 2.0"):
+        ukjax.tune(bowl, START, optax.sgd(0.1), 1, bounds=({**START, "x": -1.0, "y": 1.0}, 2.0))
+    with pytest.raises(ValueError, match="bounds must be a pair"):
+        ukjax.tune(bowl, START, optax.sgd(0.1), 1, bounds=3.0)
+    with pytest.raises(ValueError, match="the lower one does not fit params"):
+        ukjax.tune(bowl, START, optax.sgd(0.1), 1, bounds=({"z": 1.0}, 2.0))
+
+
+def test_stops_early():
+    got = ukjax.tune(lambda x: jnp.sum(x**2), jnp.ones(2), optax.sgd(1.5), 50, patience=4, progress=False)
+    assert got.losses.shape == (5,)
+    assert got.step == 0
+    assert got.stopped == "No improvement in 4 steps."
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_goes_on_after_an_interruption(tmp_path, batch_size):
+    options = {"samples": TARGETS, "batch_size": batch_size, "progress": False}
+    want = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 20, **options)
+
+    class Stop(Exception):
+        pass
+
+    real = ukjax._tune._save
+
+    def save(path, record):
+        real(path, record)
+        if record.done == 8:
+            raise Stop
+
+    file = tmp_path / "state.npz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ukjax._tune, "_save", save)
+        with pytest.raises(Stop):
+            ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 20, checkpoint=file, **options)
+    got = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 20, checkpoint=file, **options)
+    np.testing.assert_array_equal(got.losses, want.losses)
+    np.testing.assert_array_equal(got.history, want.history)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.npz"]
+    # More steps than the first time; and once more, with nothing left to do.
+    longer = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 30, checkpoint=file, **options)
+    whole = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 30, **options)
+    np.testing.assert_array_equal(longer.losses, whole.losses)
+    with pytest.raises(ValueError, match="steps must be at least 30"):
+        ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 10, checkpoint=file, **options)
+    with pytest.raises(ValueError, match="belongs to another tuning"):
+        ukjax.tune(
+            shifted, jnp.zeros(3), optax.adam(0.3), 30, checkpoint=file, progress=False, samples=jnp.ones((2, 3))
+        )
+
+
+def test_a_senseless_checkpoint_is_named(tmp_path):
+    (tmp_path / "text").write_text("no")
+    with pytest.raises(ValueError, match="is not a file that ukjax.tune wrote"):
+        ukjax.tune(bowl, START, optax.sgd(0.1), 1, checkpoint=tmp_path / "text")
+    with pytest.raises(ValueError, match="folder that does not exist"):
+        ukjax.tune(bowl, START, optax.sgd(0.1), 1, checkpoint=tmp_path / "no" / "state")
+
+
+def test_the_history_as_labelled_data():
+    data = ukjax.tune(bowl, START, optax.adam(0.3), 5, progress=False).to_dataset()
+    assert data.sizes["step"] == 6
+    assert data["x"].dims == ("step", "x_dim0")
+    assert data["y"].dims == data["loss"].dims == ("step",)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"batch_size": 2}, "batch_size needs samples"),
+        ({"batch_size": 9, "samples": TARGETS}, "from 1 to the 5 samples"),
+        ({"samples": (TARGETS, jnp.ones(3))}, "one common leading axis"),
+        ({"samples": 1.0}, "one common leading axis"),
+        ({"patience": 0}, "patience must be an integer of at least 1"),
+    ],
+)
+def test_senseless_options_are_named(options, match):
+    with pytest.raises(ValueError, match=match):
+        ukjax.tune(shifted, jnp.zeros(2), optax.sgd(0.1), 2, **options)
