@@ -19,13 +19,15 @@ class Timing(NamedTuple):
     output: Any
 
 
-def measure(function: Callable, *args: Any, repeats: int = 20) -> Timing:
-    """Compiles `function` ahead of time and times it on `args`."""
+def measure(function: Callable, *args: Any, repeats: int = 20, seconds: float = 1.0) -> Timing:
+    """Compiles `function` ahead of time and times it on `args`: `repeats` runs, or as many as fit into `seconds`."""
     start = time.perf_counter()
     compiled = jax.jit(function).lower(*args).compile()
     compile_s = time.perf_counter() - start
     output = jax.block_until_ready(compiled(*args))
-    runs = timeit.repeat(lambda: jax.block_until_ready(compiled(*args)), number=1, repeat=repeats)
+    run = lambda: jax.block_until_ready(compiled(*args))
+    once = timeit.timeit(run, number=1)
+    runs = [once, *timeit.repeat(run, number=1, repeat=min(repeats, max(2, int(seconds / once))))]
     return Timing(compile_s, statistics.median(runs), output)
 
 

@@ -30,8 +30,8 @@ def rows(say) -> list[tuple[str, ...]]:
     """Cells in the order of `HEADER`; `say` is told what is being measured."""
     found = []
     for m, n in SIZES:
-        for wanted in BATCHES:
-            batch = min(wanted, max(1_000, ENTRIES // (m * n)))
+        # Large matrices come in smaller batches, each size once.
+        for batch in sorted({min(wanted, max(1_000, ENTRIES // (m * n) // 1_000 * 1_000)) for wanted in BATCHES}):
             found += _at(m, n, batch, say)
     return found
 
@@ -40,18 +40,17 @@ def _at(m: int, n: int, batch: int, say) -> list[tuple[str, ...]]:
     rng = np.random.default_rng(0)
     B, y = jnp.array(rng.normal(size=(batch, m, n))), jnp.array(rng.normal(size=(batch, m)))
     label = (f"{m} x {n}", f"{batch:,}")
-    repeats = 20 if batch * m * n < 2e6 else 3
     say(f"{label[0]}, batch of {label[1]}: jnp.linalg.pinv")
-    forward = _measure.measure(jax.vmap(_pinv), B, y, repeats=repeats)
-    backward = _measure.measure(_gradient(_pinv), B, y, repeats=repeats)
+    forward = _measure.measure(jax.vmap(_pinv), B, y)
+    backward = _measure.measure(_gradient(_pinv), B, y)
     each = lambda timing: _time(timing.run_s / batch)
     out = [(*label, "jnp.linalg.pinv", f"{forward.compile_s:.2f}", each(forward), "1", each(backward), "1", "")]
     for strategy in STRATEGIES:
         name = type(strategy).__name__
         say(f"{label[0]}, batch of {label[1]}: {name}")
         apply = _solve(strategy)
-        ours = _measure.measure(jax.vmap(apply), B, y, repeats=repeats)
-        slope = _measure.measure(_gradient(apply), B, y, repeats=repeats)
+        ours = _measure.measure(jax.vmap(apply), B, y)
+        slope = _measure.measure(_gradient(apply), B, y)
         # A nearly singular matrix in a large batch has another rank to each test; the median does not mind.
         scale = jnp.linalg.norm(forward.output, axis=1)
         error = jnp.median(jnp.linalg.norm(ours.output - forward.output, axis=1) / scale)

@@ -8,8 +8,10 @@ import pytest
 from PIL import Image
 
 import experiments.defalco2008_pseudoinverse as defalco
+import experiments.liu2015_servo
 import experiments.tune_baumgarte
 import experiments.xu2017_scara
+import experiments.zhao2018_flexible_joint
 import ukjax
 
 from .helpers import standard_promotion
@@ -75,6 +77,7 @@ def test_what_xla_counts_and_what_the_paper_prints():
     assert "off by 2.0 as printed" in shown["(27), the sign of lambda"]
 
 
+@pytest.mark.long
 def test_runs_of_the_parallelogram_and_their_pictures(tmp_path):
     run = defalco.Runner()
     free, held = run(ukjax.RowGramSchmidt(), 1e-8, t1=2.0), run(ukjax.RowGramSchmidt(), 1e-8, projected=True, t1=2.0)
@@ -96,3 +99,34 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(module, monkeypatch,
     with pytest.raises(SystemExit, match="2"):
         module.main()
     assert "cannot be written to" in capsys.readouterr().err
+
+
+def number(text):
+    return float(re.search(r"-?\d[\d.]*(e[-+]\d+)?", text)[0])
+
+
+@pytest.mark.long
+def test_liu2015(monkeypatch, capsys, tmp_path):
+    shown = run(experiments.liu2015_servo, monkeypatch, capsys, tmp_path)
+    row = lambda name: next(line for line in shown.splitlines() if name in line).split("│")[3]
+    assert number(row("eq. 47 [N], no stabilisation")) < 1e-9
+    assert all(float(x) < 1e-8 for x in row("x3, y3 [m]").split(","))
+    assert number(row("largest gap [m]")) < 1e-10
+    assert row("angles at t = pi").split() == ["90.0000,", "0.0000,", "0.0000,", "0.0000,", "-90.0000"]
+    # By an inverse dynamics of the chain that shares no code with this.
+    ranges = [(0.44, 10.13), (2.88, 4.90), (-8.00, -4.43), (4.63, 9.67), (-4.16, 0.46), (-5.11, 0.18)]
+    for i, want in enumerate(ranges):
+        low, high = re.search(r"self-consistent (\S+) to (\S+)", row(f"u{i + 1} [N m]")).groups()
+        assert (float(low), float(high)) == pytest.approx(want, abs=0.01)
+    assert number(row("literal reading")) > 1.0
+    assert drawn(tmp_path) == ["figure04_to_08_links", "figure09_to_14_controls", "literal_reading", "spring"]
+
+
+@pytest.mark.long
+def test_zhao2018_flexible_joint(monkeypatch, capsys, tmp_path):
+    shown = run(experiments.zhao2018_flexible_joint, monkeypatch, capsys, tmp_path)
+    row = lambda name: next(line for line in shown.splitlines() if name in line).split("│")[3]
+    assert number(row("below 1 % from")) == pytest.approx(0.25 * np.log(100), abs=0.02)
+    assert all(number(part.rsplit(" ", 1)[1]) < 1e-7 for part in row("largest difference [rad/s]").strip().split(";"))
+    assert abs(number(row("torque of the motors, literally"))) > 0.1
+    assert drawn(tmp_path) == ["figure10_error", "figure11_velocities"]

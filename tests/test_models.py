@@ -95,3 +95,25 @@ def test_a_scenario_checks_its_formulation_and_projection():
         make(formulation=ukjax.UdwadiaKalaba)
     with pytest.raises(TypeError, match="projection must be"):
         make(projection=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [
+        ("two_mass_spring", ["largest control"]),
+        pytest.param("coordinated_robots", ["2, of rank 2"], marks=pytest.mark.long),
+        pytest.param("flexible_joint", ["largest servo velocity error"], marks=pytest.mark.long),
+        pytest.param("cart_pole", ["largest acceleration missed"], marks=pytest.mark.long),
+        pytest.param("unicycle", ["1, of rank 1"], marks=pytest.mark.long),
+    ],
+)
+def test_a_scenario_with_a_servo_through_the_command(monkeypatch, capsys, tmp_path, target, rows):
+    monkeypatch.setattr(_app.console, "width", 120)
+    arguments = ["ukjax", "simulate", f"models.{target}:scenario", "--t1", "0.5", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as end:
+        _app.main()
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(row in shown for row in rows)
+    assert {"control.png", "overview.png", "trajectory.nc"} <= {path.name for path in tmp_path.iterdir()}

@@ -220,7 +220,12 @@ def test_lineax_structures_and_complex_numbers():
 
 @pytest.mark.parametrize(
     "strategy",
-    [ukjax.SVD(), pytest.param(ukjax.Varga(), marks=pytest.mark.long), ukjax.RowGramSchmidt(), ukjax.Jacobi()],
+    [
+        ukjax.SVD(),
+        pytest.param(ukjax.Varga(), marks=pytest.mark.long),
+        ukjax.RowGramSchmidt(),
+        pytest.param(ukjax.Jacobi(), marks=pytest.mark.long),
+    ],
 )
 def test_a_batch_is_the_loop_however_it_is_nested(strategy):
     rng = np.random.default_rng(5)
@@ -254,6 +259,7 @@ def test_tiles_of_whatever_number(size):
         assert rank.tolist() == [0 if i == 3 else 3 - (i % 10 == 0) for i in range(size)]
 
 
+@pytest.mark.long
 def test_single_precision_stays_single():
     B = jnp.array(matrix(1, 3, 5, (2.0, 1.0)), jnp.float32)
     for strategy in STRATEGIES:

@@ -34,7 +34,7 @@ def test_automatic_rows_are_the_hand_derived_ones(seed):
 
 
 @pytest.mark.parametrize("gains", [(0.0, 0.0), (0.5, 200.0)], ids=["plain", "baumgarte"])
-@pytest.mark.parametrize("start", ["printed_velocities", "printed"])
+@pytest.mark.parametrize("start", ["printed_velocities", pytest.param("printed", marks=pytest.mark.long)])
 def test_trajectory_agrees_with_scipy_and_with_the_exact_decay(start, gains):
     case = scenario(start, *gains)
     got = run(case)

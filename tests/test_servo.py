@@ -349,7 +349,7 @@ def test_gradients_of_a_closed_loop():
     assert_gradients(loss, inputs, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("reading", ["least_norm", "self_consistent"])
+@pytest.mark.parametrize("reading", ["least_norm", pytest.param("self_consistent", marks=pytest.mark.long)])
 def test_gradients_of_the_control_of_a_closed_chain(reading, raised):
     q, v, t = raised.q[3], raised.v[3], raised.t[3]
 

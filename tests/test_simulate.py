@@ -125,7 +125,9 @@ def test_jit_vmap_and_the_loop_agree():
         assert_close(batch.constraint_force[k], f(starts[k]).constraint_force, atol=1e-10)
 
 
-@pytest.mark.parametrize("copies", [1, 2], ids=["one row", "redundant rows"])
+@pytest.mark.parametrize(
+    "copies", [pytest.param(1, marks=pytest.mark.long, id="one row"), pytest.param(2, id="redundant rows")]
+)
 def test_gradients_through_a_trajectory_at_awkward_points(copies):
     """M = m I, v = 0 at the start, redundant rows, and lengths and masses that a closure holds."""
 
@@ -160,6 +162,7 @@ def test_gradients_with_other_solvers_and_adjoints(options):
     assert_gradients(lambda q: final(q, **options, **loose), jnp.array([0.6, -0.8]), rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.long
 def test_derivatives_under_vmap_and_second_derivatives():
     q = jnp.array([0.6, -0.8])
     gradient = jax.jit(jax.grad(final))

@@ -132,7 +132,7 @@ BODIES = {
 
 
 @every_general_run
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", [pytest.param("free", marks=pytest.mark.long), "heavy"])
 def test_rigid_body_in_quaternions(formulation, name):
     what, p0, v0, w0, ts = BODIES[name]
     t = trajectory(body(*what), p0, v0, ts, formulation())
