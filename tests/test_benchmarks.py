@@ -1,6 +1,7 @@
 """The benchmarks measure what they say; their times are nobody's business here."""
 
 import jax.numpy as jnp
+import pytest
 
 from benchmarks import _measure, _pseudoinverse, _scara
 from models.scara import scenario
@@ -21,6 +22,7 @@ def test_the_straight_formula_is_the_same_acceleration():
     assert_close(_scara._pinv_acceleration(case.mechanism, case.q0, case.v0), ours, atol=1e-11)
 
 
+@pytest.mark.long
 def test_the_table_of_pseudoinverses():
     rows = _pseudoinverse._at(2, 5, 3, lambda what: None)
     assert [row[2] for row in rows] == ["jnp.linalg.pinv", *(type(s).__name__ for s in _pseudoinverse.STRATEGIES)]

@@ -131,6 +131,7 @@ def test_one_acceleration_and_the_right_rank(formulation, strategy):
         assert_close(M @ motion.acceleration - Q, motion.constraint_force, atol=1e-8 * float(jnp.max(jnp.abs(M))))
 
 
+@pytest.mark.long
 @every_strategy
 def test_the_parallelogram(strategy):
     check_parallelogram(ukjax.UdwadiaKalaba, strategy)

@@ -82,6 +82,7 @@ def test_the_integrator_keeps_its_order(solver, order):
     assert np.log2(errors[0] / errors[1]) > order - 0.5
 
 
+@pytest.mark.long
 def test_an_inconsistent_start_is_projected_and_a_stiff_solver_serves_too():
     case = pendulum(copies=2)
     t = ukjax.simulate(case, [1.01, 0.0], [0.3, 0.0], [0.0, 1.0], projection=PROJECTION, solver=diffrax.Kvaerno5())

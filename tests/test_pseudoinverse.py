@@ -161,6 +161,7 @@ def test_derivatives_against_differences_along_constant_rank(strategy, shape, va
     check_derivatives(strategy, shape, values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if not isinstance(s, (ukjax.SVD, ukjax.RowGramSchmidt))])
 def test_derivatives_of_the_other_strategies(strategy):
     # One rule serves all of them: a deficient matrix with a repeated singular value tells.

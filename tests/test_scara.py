@@ -53,6 +53,7 @@ def test_trajectory_agrees_with_scipy_and_with_the_exact_decay(start, gains):
     assert_close(got.position_residual, np.linalg.norm(phi, axis=1), atol=1e-12)
 
 
+@pytest.mark.long
 def test_headline_drifts_of_the_paper():
     drifting, held = (run(scenario("printed_velocities", *gains)) for gains in ((0.0, 0.0), (0.5, 200.0)))
     error = lambda trajectory: np.asarray(jax.vmap(Scara().tool)(trajectory.q) - jax.vmap(helix)(TS))

@@ -104,7 +104,7 @@ def test_redundant_rows_change_no_trajectory():
         {"solver": diffrax.Heun(), "stepsize_controller": diffrax.ConstantStepSize(), "dt0": 1e-4, "max_steps": 30_000},
         {"stepsize_controller": diffrax.PIDController(rtol=1e-9, atol=1e-9, pcoeff=0.3, icoeff=0.4)},
         {"adjoint": diffrax.BacksolveAdjoint()},
-        {"adjoint": diffrax.RecursiveCheckpointAdjoint()},
+        pytest.param({"adjoint": diffrax.RecursiveCheckpointAdjoint()}, marks=pytest.mark.long),
     ],
     ids=["explicit", "implicit", "constant step", "controller", "backsolve", "checkpoint"],
 )
@@ -151,7 +151,7 @@ def final(q0, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"solver": diffrax.Dopri8()},
+        pytest.param({"solver": diffrax.Dopri8()}, marks=pytest.mark.long),
         pytest.param({"solver": diffrax.Kvaerno5()}, marks=pytest.mark.long),
         pytest.param({"adjoint": diffrax.DirectAdjoint(), "max_steps": 512}, marks=pytest.mark.long),
     ],
@@ -286,6 +286,7 @@ def test_implicit_solver_with_a_constant_step_needs_tolerances_of_its_own():
         ukjax.simulate(pendulum(), *START, TS, solver=diffrax.Kvaerno5(), **CONSTANT)
 
 
+@pytest.mark.long
 def test_single_precision_needs_looser_tolerances_and_stays_single():
     single = lambda x: jnp.asarray(x, jnp.float32)
     system = ukjax.System(lambda q, t: single(jnp.eye(2)), lambda q, v, t: single([0.0, -9.81]))
