@@ -8,17 +8,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 import ukjax
+from benchmarks._pseudoinverse import STRATEGIES as STRATEGIES
 
 
-STRATEGIES = (
-    ukjax.SVD(),
-    ukjax.Varga(),
-    ukjax.Greville(),
-    ukjax.HouseholderLS(),
-    ukjax.GramSchmidtLS(),
-    ukjax.RowGramSchmidt(),
-    ukjax.Jacobi(),
-)
 FORMULATIONS = (
     ukjax.UdwadiaKalaba,
     ukjax.RangeSpace,
@@ -120,3 +112,20 @@ def random_mechanism(seed, n=5, m=3, copies=1):
 def random_state(seed, n=5):
     rng = np.random.default_rng(seed)
     return jnp.array(rng.normal(size=n)), jnp.array(rng.normal(size=n)), jnp.asarray(rng.normal())
+
+
+def run(scenario, points=21, **options):
+    """The trajectory of a scenario at `points` times."""
+    return ukjax.simulate(
+        scenario.mechanism,
+        scenario.q0,
+        scenario.v0,
+        jnp.linspace(scenario.t0, scenario.t1, points),
+        servo=scenario.servo,
+        projection=scenario.projection,
+        **options,
+    )
+
+
+# A servo constraint on the first coordinate.
+SIDE = ukjax.Holonomic(lambda q, t: (q[0] - jnp.sin(t))[None])

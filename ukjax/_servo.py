@@ -33,6 +33,10 @@ class AbstractServo(eqx.Module):
     pseudoinverse: eqx.AbstractVar[lx.AbstractLinearSolver]
     consistency_rtol: eqx.AbstractVar[float]
 
+    def __check_init__(self):
+        _check.instance(self.constraint, AbstractConstraint, "constraint", "ukjax.Holonomic(phi)")
+        _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.Jacobi()")
+
     @abc.abstractmethod
     def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:
         """Lower and upper limit of every actuator, (p,) each; infinite where there is none."""
@@ -106,8 +110,6 @@ class Servo(AbstractServo):
         pseudoinverse: lx.AbstractLinearSolver = Jacobi(),
         consistency_rtol: float = 1e-6,
     ):
-        _check.instance(constraint, AbstractConstraint, "constraint", "ukjax.Holonomic(phi)")
-        _check.instance(pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.Jacobi()")
         if reading not in get_args(Reading):
             raise ValueError(f"reading must be one of {', '.join(map(repr, get_args(Reading)))}, but is {reading!r}.")
         if not isinstance(exact, bool):
@@ -186,8 +188,6 @@ class ConstraintFollowing(AbstractServo):
         pseudoinverse: lx.AbstractLinearSolver = Jacobi(),
         consistency_rtol: float = 1e-6,
     ):
-        _check.instance(constraint, AbstractConstraint, "constraint", "ukjax.Nonholonomic(psi)")
-        _check.instance(pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.Jacobi()")
         if getattr(constraint, "stabilization", None) is not None:
             raise ValueError(
                 "constraint must have no stabilization here: P takes the error to zero. Pass the constraint without "
@@ -240,6 +240,7 @@ def _free(value: Any) -> Any:
     s = _check.floating(value, "free")
     if s.ndim != 1:
         raise ValueError(f"free must have shape (p,), one entry per actuator, but has shape {s.shape}.")
+    _check.finite(s, "free")
     return s
 
 

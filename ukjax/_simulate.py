@@ -3,7 +3,7 @@
 y = (q, v) side by side; n: coordinates; T: saved times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import diffrax
@@ -201,8 +201,8 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
         position_residual=_norms(jax.vmap(mechanism.position_error)(q, ts)),
         velocity_residual=_norms(jax.vmap(mechanism.velocity_error)(q, v, ts)),
         servo_residual=None if controls is None else controls.residual[:-2],
-        servo_position_residual=_servo_norms(servos, "position_error", q, ts),
-        servo_velocity_residual=_servo_norms(servos, "velocity_error", q, v, ts),
+        servo_position_residual=_servo_norms(servos, lambda constraint: constraint.position_error, q, ts),
+        servo_velocity_residual=_servo_norms(servos, lambda constraint: constraint.velocity_error, q, v, ts),
         rank=motions.rank,
         result=worst(
             started,
@@ -259,11 +259,11 @@ def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Cont
     return at, control
 
 
-def _servo_norms(servos: tuple[AbstractServo, ...] | None, error: str, *states: Array) -> Array | None:
-    """Norm of a position or velocity error over all servo constraints (T,); None without a servo."""
+def _servo_norms(servos: tuple[AbstractServo, ...] | None, error: Callable, *states: Array) -> Array | None:
+    """Norm over all servo constraints (T,) of the error that `error` picks; None without a servo."""
     if servos is None:
         return None
-    errors = [jax.vmap(getattr(one.constraint, error))(*states) for one in servos]
+    errors = [jax.vmap(error(one.constraint))(*states) for one in servos]
     return _norms(jnp.concatenate(errors, axis=1))
 
 

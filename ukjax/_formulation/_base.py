@@ -164,7 +164,7 @@ def consistency(A: Rows, b: RowValues, acceleration: Vector, at: Linear, rtol: f
     return jnp.linalg.norm(error), jnp.all(jnp.abs(error) <= rtol * size + rounding) | mended
 
 
-def applied(solver: lx.AbstractLinearSolver, B: Array, again: bool) -> Callable[[Array], tuple[Array, Array]]:
+def by_pseudoinverse(solver: lx.AbstractLinearSolver, B: Array, again: bool) -> Callable[[Array], tuple[Array, Array]]:
     """y -> B^+ y and the rank of B; with B^+ itself, computed once, if it is going to be applied `again`."""
     if B.shape[0] == 0:
         return lambda y: (jnp.zeros(B.shape[1], B.dtype), jnp.zeros((), int))
@@ -174,7 +174,7 @@ def applied(solver: lx.AbstractLinearSolver, B: Array, again: bool) -> Callable[
     return lambda y: (P @ y, rank)
 
 
-def whitened(
+def with_definite_mass(
     M: Matrix, Q: Vector, A: Rows, correct: Callable[[Array], Callable[[Array], tuple[Array, Array]]]
 ) -> Linear:
     """The constrained motion for M > 0, in the coordinates in which M is the identity.
@@ -200,7 +200,7 @@ def whitened(
     )
 
 
-def unwhitened(
+def with_singular_mass(
     M: Matrix, Q: Vector, A: Rows, D: RowValues, rank: IntScalar, solve: Callable, inverse: Matrix, unique: BoolScalar
 ) -> Linear:
     """The constrained motion for an M that may be singular.

@@ -6,7 +6,7 @@ D: row scales; s: scale of M; K = [s M, A^T D; D A, 0]; lambda: multipliers.
 import jax.numpy as jnp
 
 from .._linalg import pseudoinverse
-from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, unwhitened
+from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
 
 
 class LagrangeMultiplier(AbstractPseudoinverseFormulation):
@@ -35,4 +35,4 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
         K, total = pseudoinverse(self._finer(M.dtype), augmented)
         _, rank = pseudoinverse(self.pseudoinverse, scaled)
         solve = lambda force, b: K[:n] @ jnp.concatenate([s * force, D * b])
-        return unwhitened(M, Q, A, D, rank, solve, inverse=s * K[:n, :n], unique=total == n + rank)
+        return with_singular_mass(M, Q, A, D, rank, solve, inverse=s * K[:n, :n], unique=total == n + rank)

@@ -7,7 +7,7 @@ R = (E M E)^+.
 import jax.numpy as jnp
 
 from .._linalg import pseudoinverse
-from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, unwhitened
+from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
 
 
 class PennestriDeFalco(AbstractPseudoinverseFormulation):
@@ -44,4 +44,4 @@ class PennestriDeFalco(AbstractPseudoinverseFormulation):
             p = P @ (D * b)
             return R @ (force - M @ p) + p
 
-        return unwhitened(M, Q, A, D, rank, solve, inverse=R, unique=directions == n)
+        return with_singular_mass(M, Q, A, D, rank, solve, inverse=R, unique=directions == n)

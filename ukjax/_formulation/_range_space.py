@@ -3,7 +3,7 @@
 W^T W = M^-1; a = M^-1 Q; B = A W^T; D: row scales; G = D A M^-1 A^T D; H = M^-1 A^T D G^+ D.
 """
 
-from ._base import AbstractPseudoinverseFormulation, applied, whitened
+from ._base import AbstractPseudoinverseFormulation, by_pseudoinverse, with_definite_mass
 
 
 class RangeSpace(AbstractPseudoinverseFormulation):
@@ -23,7 +23,7 @@ class RangeSpace(AbstractPseudoinverseFormulation):
 
     def _linear(self, M, Q, A, again):
         def correct(B):
-            multiplier = applied(self._finer(B.dtype), B @ B.T, again)
+            multiplier = by_pseudoinverse(self._finer(B.dtype), B @ B.T, again)
 
             def correction(y):
                 x, rank = multiplier(y)
@@ -31,4 +31,4 @@ class RangeSpace(AbstractPseudoinverseFormulation):
 
             return correction
 
-        return whitened(M, Q, A, correct)
+        return with_definite_mass(M, Q, A, correct)

@@ -1,6 +1,6 @@
 """The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q."""
 
-from ._base import AbstractPseudoinverseFormulation, applied, whitened
+from ._base import AbstractPseudoinverseFormulation, by_pseudoinverse, with_definite_mass
 
 
 class UdwadiaKalaba(AbstractPseudoinverseFormulation):
@@ -23,4 +23,4 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation):
     """
 
     def _linear(self, M, Q, A, again):
-        return whitened(M, Q, A, lambda B: applied(self.pseudoinverse, B, again))
+        return with_definite_mass(M, Q, A, lambda B: by_pseudoinverse(self.pseudoinverse, B, again))

@@ -6,7 +6,7 @@ D: row scales; s: scale of M; E = I - (D A)^+ D A; K = [s E M; D A].
 import jax.numpy as jnp
 
 from .._linalg import pseudoinverse
-from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, unwhitened
+from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
 
 
 class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
@@ -35,4 +35,4 @@ class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
         E = jnp.eye(n, dtype=M.dtype) - P @ scaled
         K, total = pseudoinverse(self._finer(M.dtype), jnp.concatenate([s * (E @ M), scaled]))
         solve = lambda force, b: K @ jnp.concatenate([s * (E @ force), D * b])
-        return unwhitened(M, Q, A, D, rank, solve, inverse=s * (K[:, :n] @ E), unique=total == n)
+        return with_singular_mass(M, Q, A, D, rank, solve, inverse=s * (K[:, :n] @ E), unique=total == n)
