@@ -174,6 +174,22 @@ def test_derivatives_under_vmap_and_second_derivatives():
     assert_close(jax.jit(jax.jacfwd(jax.jacfwd(final)))(q), numeric, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("controller", [None, diffrax.StepTo(ts=np.linspace(0.0, 0.4, 41))], ids=["adaptive", "fixed"])
+def test_gradient_of_what_a_batch_shares(controller):
+    """A parameter of the mechanism that has no batch axis, in steps that may not have one either."""
+
+    def loss(g, v0):
+        mechanism = ukjax.Mechanism(falling(g=g), rod())
+        ts = jnp.linspace(0.0, 0.4, 3)
+        got = ukjax.simulate(mechanism, jnp.array([1.0, 0.0]), v0, ts, stepsize_controller=controller)
+        return jnp.sum(jnp.sin(got.q))
+
+    v0, g = jnp.array([[0.0, 0.0], [0.0, 1.0], [0.0, -2.0]]), jnp.asarray(9.81)
+    together = jax.jit(jax.grad(lambda g: jnp.sum(jax.vmap(loss, (None, 0))(g, v0))))(g)
+    one = jax.jit(jax.grad(loss))
+    assert_close(together, sum(one(g, v) for v in v0), atol=1e-10)
+
+
 def test_gradient_ignores_what_was_rejected():
     # Beyond the wall the force is NaN; trial steps look there, accepted ones do not.
     wall = lambda q, v, t: -(40.0 * q) / jnp.sqrt(1.0 - q**2)

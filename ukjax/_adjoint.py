@@ -97,8 +97,20 @@ def _solve_recording_jvp(primals, tangents, *, integrate):
 
 def _replay(problem, record, tangent):
     """Derivative of the saved and of the recorded states along `tangent`."""
-    directions = (tangent.flow, tangent.y0)
-    return eqxi.filter_primitive_bind(_replay_p, (problem, record), directions)
+    constants, directions = (problem, record), (tangent.flow, tangent.y0)
+    directions = jax.tree_util.tree_map(lambda x: x + _zero(x.dtype, constants, directions), directions)
+    return eqxi.filter_primitive_bind(_replay_p, constants, directions)
+
+
+def _zero(dtype: Any, *trees: PyTree) -> Array:
+    """0, linear in its arguments, and batched if any of their arrays is.
+
+    The cotangent of a direction that all systems of a batch share is a sum over the batch. equinox's primitive does not
+    sum; adding this to the direction makes it one per system, and JAX's own addition sums when it is transposed.
+    """
+    arrays = [x for x in jax.tree_util.tree_leaves(trees) if eqx.is_inexact_array(x) and x.size]
+    zero = jnp.zeros((), dtype)
+    return sum((jnp.where(False, jnp.ravel(x)[0].astype(dtype), zero) for x in arrays), zero)  # not 0 x: x may be NaN
 
 
 def _step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
