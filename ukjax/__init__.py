@@ -13,9 +13,11 @@ from ._diagnose import diagnose as diagnose
 from ._equation import equation_of_motion as equation_of_motion
 from ._formulation import AbstractFormulation as AbstractFormulation
 from ._formulation import LagrangeMultiplier as LagrangeMultiplier
+from ._formulation import Level as Level
 from ._formulation import Motion as Motion
 from ._formulation import PennestriDeFalco as PennestriDeFalco
 from ._formulation import RangeSpace as RangeSpace
+from ._formulation import Recursive as Recursive
 from ._formulation import UdwadiaKalaba as UdwadiaKalaba
 from ._formulation import UdwadiaPhohomsiri as UdwadiaPhohomsiri
 from ._linalg import SVD as SVD

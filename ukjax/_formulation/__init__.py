@@ -7,5 +7,7 @@ from ._base import unit_size as unit_size
 from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
 from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
 from ._range_space import RangeSpace as RangeSpace
+from ._recursive import Level as Level
+from ._recursive import Recursive as Recursive
 from ._udwadia_kalaba import UdwadiaKalaba as UdwadiaKalaba
 from ._udwadia_phohomsiri import UdwadiaPhohomsiri as UdwadiaPhohomsiri

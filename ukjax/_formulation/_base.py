@@ -65,6 +65,7 @@ class Linear(eqx.Module):
         free: Size of the terms of A a, (m,), beside which A q'' = b is to hold.
         scales: Of the rows, in the least squares, (m,).
         result: `RESULTS` of the mass matrix.
+        reach: The rows along which an acceleration was free to satisfy them, (m, n), if that is not A itself.
     """
 
     solve: Callable[[Array, Array], tuple[Array, Array, Array]]
@@ -72,6 +73,7 @@ class Linear(eqx.Module):
     free: Array
     scales: Array
     result: Any
+    reach: Array | None = None
 
 
 class AbstractPseudoinverseFormulation(AbstractFormulation):
@@ -155,12 +157,13 @@ def consistency(A: Rows, b: RowValues, acceleration: Vector, at: Linear, rtol: f
 
     Without gradient: it is a diagnostic, and the gradient of a norm at zero is NaN.
     """
-    A, b, acceleration, free, D = stop_gradient((A, b, acceleration, at.free, at.scales))
+    reach = A if at.reach is None else at.reach
+    A, b, acceleration, free, D, reach = stop_gradient((A, b, acceleration, at.free, at.scales, reach))
     error = A @ acceleration - b
     size = jnp.abs(b) + jnp.abs(A) @ jnp.abs(acceleration) + free
     rounding = 64 * jnp.finfo(A.dtype).eps * jnp.max(size, initial=0.0)
     moderate = MODERATE * (jnp.linalg.norm(acceleration) + jnp.linalg.norm(D * b))
-    mended = jnp.sum((D * error) ** 2) <= moderate * jnp.linalg.norm((D * D * error) @ A)
+    mended = jnp.sum((D * error) ** 2) <= moderate * jnp.linalg.norm((D * D * error) @ reach)
     return jnp.linalg.norm(error), jnp.all(jnp.abs(error) <= rtol * size + rounding) | mended
 
 

@@ -1,0 +1,217 @@
+"""Enforcing constraints level by level, each level costing its own rows only (Orsino 2017).
+
+M = L L^T, W = L^-1; x = L^T q'': acceleration in the coordinates in which M is the identity; H = A W^T: rows there;
+P (n, n): projector on the accelerations that the levels so far leave free (with noise, a covariance); K: gain;
+R: covariance of the noise of a level's rows.
+
+    K = P H^T (H P H^T + R)^+,  x <- x + K (b - H x),  P <- (I - K H) P (I - K H)^T + K R K^T
+
+which, line by line, is the measurement update of a Kalman filter.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float
+
+from .. import _check
+from .._linalg import SVD, AbstractPseudoinverse, power_of_two, pseudoinverse, rank_tolerance, whiten
+from .._result import RESULTS, is_traced
+from .._types import IntScalar, Matrix, Rows, RowValues, Vector
+from ._base import AbstractPseudoinverseFormulation, Linear
+
+
+class Level(eqx.Module):
+    """What the constraints enforced so far make of a motion; `enforce` adds further ones.
+
+    Attributes:
+        acceleration: q'' (n,) [m/s^2 or rad/s^2].
+        force: What this level's constraints added to the force (n,) [N or N m].
+        projector: W^T P L^T (n, n), which takes an acceleration to its part that is still free. Without noise it is
+            idempotent, and its trace is the number of degrees of freedom left.
+        rank: How many of this level's rows were independent of those before.
+    """
+
+    acceleration: Vector
+    force: Vector
+    rank: IntScalar
+    P: Matrix  # in the metric of M, symmetric
+    L: Matrix
+    W: Matrix
+
+    @classmethod
+    def start(cls, M: Any, Q: Any) -> "Level":
+        """No constraint yet: the motion of M q'' = Q, with M (n, n) positive definite [kg or kg m^2]."""
+        M, Q = _check.floating(M, "M"), _check.floating(Q, "Q")
+        if Q.ndim != 1 or M.shape != (*Q.shape, *Q.shape):
+            raise ValueError(f"M must have shape (n, n) and Q (n,), but they have {M.shape} and {Q.shape}.")
+        L, W, definite = whiten(M)
+        n = Q.shape[0]
+        acceleration = jnp.where(definite, W.T @ (W @ Q), jnp.nan)
+        return cls(acceleration, jnp.zeros_like(Q), jnp.zeros((), int), jnp.eye(n, dtype=Q.dtype), L, W)
+
+    @property
+    def projector(self) -> Matrix:
+        return self.W.T @ self.P @ self.L.T
+
+    def enforce(self, A: Any, b: Any, noise: Any = None, *, pseudoinverse: lx.AbstractLinearSolver = SVD()) -> "Level":
+        """The next level: A q'' = b as well, at the cost of these rows only.
+
+        Args:
+            A: (m, n).
+            b: (m,).
+            noise: Covariance R of the rows, a scalar, (m,) or (m, m), in the units of b squared over those of the
+                inverse mass; None to hold them exactly.
+            pseudoinverse: The lineax solver for the gain.
+
+        Raises:
+            ValueError: If a shape does not fit or `noise` is negative.
+        """
+        A, b = _check.floating(A, "A"), _check.floating(b, "b")
+        n = self.acceleration.shape[0]
+        if A.ndim != 2 or A.shape[1] != n:
+            raise ValueError(f"A must have shape (m, {n}), one column per coordinate, but has shape {A.shape}.")
+        if b.shape != A.shape[:1]:
+            raise ValueError(f"b must have shape {A.shape[:1]}, one entry per row of A, but has shape {b.shape}.")
+        R = None if noise is None else covariance(noise, A.shape[0], "noise")
+        H = A @ self.W.T
+        K, P, rank = _gain(pseudoinverse, self.P, H, R)
+        added = K @ (b - A @ self.acceleration)
+        return Level(self.acceleration + self.W.T @ added, self.L @ added, rank, P, self.L, self.W)
+
+
+class Recursive(AbstractPseudoinverseFormulation):
+    r"""Enforces groups of rows in order: $\ddot q_r = \ddot q_{r-1} + L^{-\top} K_r (b_r - A_r \ddot q_{r-1})$.
+
+    $K_r = (H_r P_{r-1})^{+}$ with $H_r = A_r L^{-\top}$, and $P_r = (I - K_r H_r) P_{r-1} (I - K_r H_r)^\top$. The
+    result does not depend on order or grouping, dependent rows included; see `Level` for what lies between.
+
+    Args:
+        levels: How many rows each level has, in the order of the mechanism's constraints; they must add up to all rows.
+        noise: For each level None, or the covariance of its rows (scalar, (m,) or (m, m)): rows that are held loosely,
+            as by a joint with clearance. 0 holds them exactly, infinitely much not at all.
+        pseudoinverse: The lineax solver for the gains.
+        consistency_rtol: As for `UdwadiaKalaba`; noisy rows cannot contradict anything.
+
+    Needs M > 0; rows may be redundant, within a level or between levels.
+
+    Raises:
+        ValueError: If `levels` are not positive integers, `noise` is negative or has another length than `levels`; and
+            while tracing, if the levels do not add up to the rows.
+
+    Gradients: with respect to everything, `noise` included, where the rank of every level is locally constant.
+
+    Source: Orsino (2017), eq. 4.14 to 4.18 and corollary 3.4.
+    """
+
+    levels: tuple[int, ...] = eqx.field(static=True, kw_only=True)
+    noise: tuple[Any, ...] | None = eqx.field(kw_only=True)
+
+    def __init__(
+        self,
+        levels: Any,
+        noise: Any = None,
+        *,
+        pseudoinverse: lx.AbstractLinearSolver = SVD(),
+        consistency_rtol: float = 1e-6,
+    ):
+        sizes = tuple(levels) if isinstance(levels, (tuple, list)) else (levels,)
+        if not sizes or any(isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1 for m in sizes):
+            raise ValueError(f"levels must be numbers of rows, integers of at least 1, but are {levels!r}.")
+        self.levels = tuple(int(m) for m in sizes)
+        if noise is not None:
+            if not isinstance(noise, (tuple, list)) or len(noise) != len(sizes):
+                raise ValueError(f"noise must hold one entry for each of the {len(sizes)} levels, None for none.")
+            noise = tuple(
+                None if R is None else covariance(R, m, f"noise[{i}]")
+                for i, (R, m) in enumerate(zip(noise, sizes, strict=True))
+            )
+        self.noise, self.pseudoinverse = noise, pseudoinverse
+        self.consistency_rtol = consistency_rtol
+
+    def _linear(self, M, Q, A, again):
+        if sum(self.levels) != A.shape[0]:
+            raise ValueError(
+                f"levels must add up to the {A.shape[0]} rows of the constraints, but {self.levels} add up to "
+                f"{sum(self.levels)}."
+            )
+        L, W, definite = whiten(M)
+        H = A @ W.T
+        noise = self.noise or (None,) * len(self.levels)
+        parts = np.split(np.arange(A.shape[0]), np.cumsum(self.levels)[:-1])
+        P, gains, rank, reach = jnp.eye(M.shape[0], dtype=M.dtype), [], jnp.zeros((), int), []
+        for part, R in zip(parts, noise, strict=True):
+            reach.append(H[part] @ P @ L.T)
+            K, P, more = _gain(self.pseudoinverse, P, H[part], R)
+            gains.append(K)
+            rank = rank + more
+
+        def solve(force, b):
+            w = W @ force
+            x = w
+            for part, K in zip(parts, gains, strict=True):
+                x = x + K @ (b[part] - H[part] @ x)
+            return W.T @ x, L @ (x - w), rank
+
+        loose = np.concatenate([np.full(m, R is not None) for m, R in zip(self.levels, noise, strict=True)])
+        w = W @ Q
+        return Linear(
+            solve=solve,
+            unconstrained=W.T @ w,
+            free=jnp.where(loose, jnp.inf, jnp.abs(H) @ jnp.abs(w)),
+            scales=_scales(H),
+            result=RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
+            reach=jnp.concatenate(reach),
+        )
+
+
+def covariance(value: Any, m: int, name: str) -> Float[Array, "m m"]:
+    """R (m, m) from a scalar, (m,) or (m, m); ValueError if it is no covariance."""
+    R = _check.floating(value, name)
+    if R.ndim == 0:
+        R = R * jnp.eye(m, dtype=R.dtype)
+    elif R.shape == (m,):
+        R = jnp.diag(R)
+    elif R.shape != (m, m):
+        raise ValueError(f"{name} must be a scalar or have shape ({m},) or ({m}, {m}), but has shape {R.shape}.")
+    if not is_traced(R):
+        numbers = np.asarray(R, float)
+        if not np.all(np.isfinite(numbers)):
+            raise ValueError(f"{name} must be finite, but is {numbers.tolist()}. Leave rows out that are not to act.")
+        if not np.allclose(numbers, numbers.T) or np.min(np.linalg.eigvalsh(numbers)) < 0:
+            raise ValueError(f"{name} must be symmetric and not negative, but is {numbers.tolist()}.")
+    return R
+
+
+def _gain(
+    solver: lx.AbstractLinearSolver, P: Matrix, H: Rows, R: Array | None
+) -> tuple[Float[Array, "n m"], Matrix, IntScalar]:
+    """K (n, m), the next P, and the rank of H P: how many rows are new."""
+    D = _scales(H)
+    H = D[:, None] * H
+    if R is None:
+        # A row that depends on those before leaves rounding errors only, which are small beside the row itself but not
+        # beside each other: they must not be taken for rows.
+        B = H @ P
+        tolerance = rank_tolerance(solver.rtol, P.dtype) if isinstance(solver, AbstractPseudoinverse) else 1e-8
+        new = stop_gradient(jnp.linalg.norm(B, axis=1) > tolerance * jnp.linalg.norm(H, axis=1))
+        K, rank = pseudoinverse(solver, jnp.where(new[:, None], B, 0))
+        rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
+        following = rest @ P @ rest.T
+    else:
+        R = D[:, None] * R.astype(P.dtype) * D[None]
+        S = H @ P @ H.T + R
+        inverse, rank = pseudoinverse(solver, (S + S.T) / 2)
+        K = P @ H.T @ inverse
+        rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
+        following = rest @ P @ rest.T + K @ R @ K.T
+    return K * D[None], (following + following.T) / 2, rank
+
+
+def _scales(H: Rows) -> RowValues:
+    lengths = stop_gradient(jnp.linalg.norm(H, axis=1))
+    return 1 / power_of_two(jnp.where(lengths > 0, lengths, 1.0))
