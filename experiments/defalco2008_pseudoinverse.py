@@ -1,7 +1,7 @@
 """de Falco, Pennestri & Vita (2008): which pseudoinverse for the Udwadia-Kalaba equation?
 
 Prints the counterparts of tables 1 to 12, what the paper says beside what we measure, and draws figure 2. It takes some
-ten minutes, most of them for the paper's gains, which are stiff.
+twenty minutes, most of them for the paper's gains, which are stiff.
 
     python -m experiments.defalco2008_pseudoinverse [--out DIR]
 

@@ -20,14 +20,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import ukjax
-from models.flexible_joint import FlexibleJoint, following, scenario
+from models.flexible_joint import ON_MOTORS, FlexibleJoint, following, scenario, virtual_control
 
 from . import _report
 
 
 P = 0.25  # [s]; not printed, but "no more than 2 s" agrees with it
 T_END = 5.0
-ON_MOTORS = ((0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
 
 
 def run(mechanism: ukjax.Mechanism, servo: Any = None, n: int = 4) -> ukjax.Trajectory:
@@ -51,18 +50,17 @@ def motor_torque(model: FlexibleJoint) -> ukjax.Mechanism:
 
 def links(model: FlexibleJoint) -> tuple[ukjax.Mechanism, ukjax.ConstraintFollowing]:
     """The links alone, with K q2 as their control."""
-    force = lambda q, v, t: -model.coriolis(q, v) @ v - model.gravity(q) - model.K * q
     turning = ukjax.Nonholonomic(lambda q, v, t: (v[0] + v[1])[None])
-    system = ukjax.System(lambda q, t: model.inertia(q), force)
-    return ukjax.Mechanism(system), ukjax.ConstraintFollowing(turning, jnp.eye(2), P)
+    return model.links(), ukjax.ConstraintFollowing(turning, jnp.eye(2), P)
 
 
 def virtual_motor(model: FlexibleJoint, trajectory: ukjax.Trajectory) -> np.ndarray:
     """Torque of the motors (T, 2) [N m] that makes K q2 the control: J q2'' - K (q1 - q2)."""
-    mechanism, law = links(model)
+    mechanism, _ = links(model)
+    wanted = virtual_control(model, P)
 
     def motor(y):
-        return ukjax.servo_control(mechanism, law, y[:2], y[2:], throw=False).u / model.K
+        return wanted(y[:2], y[2:])
 
     def flow(y):
         push = model.K * motor(y)

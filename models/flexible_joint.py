@@ -12,6 +12,7 @@ Chinese Journal of Mechanical Engineering 31; eq. 66 to 72. In c11 it prints m1 
 which equal masses hide, and in eq. 71 and 72 q1 for K (q1 - q2). The control of eq. 72 is a torque on the links.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -77,14 +78,55 @@ class FlexibleJoint(ukjax.AbstractSystem):
         height = -(self.m1 * self.lc1 + self.m2 * self.l1) * jnp.cos(q[0]) - self.m2 * self.lc2 * jnp.cos(q[0] + q[1])
         return kinetic + self.g * height + jnp.sum(self.K * (q[:2] - q[2:]) ** 2) / 2
 
+    def links(self) -> ukjax.Mechanism:
+        """The links alone, (q2, q4), their springs held at the other end."""
+        force = lambda q, v, t: -self.coriolis(q, v) @ v - self.gravity(q) - self.K * q
+        return ukjax.Mechanism(ukjax.System(lambda q, t: self.inertia(q), force))
 
-# The control of eq. 72 acts on the links.
+
+# The control of eq. 72 acts on the links; a motor's torque on the motor.
 ON_LINKS = ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.0, 0.0))
+ON_MOTORS = ((0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
 
 
 def following(model: FlexibleJoint, P: float = 0.25) -> ukjax.ConstraintFollowing:
     """Eq. 72: the error beta = q2' + q4' decays as exp(-t / P)."""
     return ukjax.ConstraintFollowing(ukjax.Nonholonomic(model.turning), np.array(ON_LINKS), P)
+
+
+def virtual_control(model: FlexibleJoint, P: float = 0.25):
+    """Where the motors (2,) [rad] should be, as a function of the links' (q, v): K q is the control of eq. 72."""
+    A = np.ones(2)
+
+    def motor(q, v):
+        # Eq. 72 for its one row, written out: differentiated three times below, this compiles much faster.
+        D = model.inertia(q)
+        load = model.coriolis(q, v) @ v + model.gravity(q) + model.K * q
+        inverse = jnp.stack([jnp.stack([D[1, 1], -D[0, 1]]), jnp.stack([-D[1, 0], D[0, 0]])]) / (
+            D[0, 0] * D[1, 1] - D[0, 1] * D[1, 0]
+        )
+        ideal = A * (A @ inverse @ load) / (A @ inverse @ A)
+        return (ideal - D @ A * (A @ v) / (2 * P)) / model.K
+
+    return motor
+
+
+def motors(model: FlexibleJoint, P: float = 0.25, position=8.0, velocity=8.0) -> ukjax.Servo:
+    """Torques of the motors that make them go where `virtual_control` wants them.
+
+    The error e of the motors obeys (d/dt + velocity) (d/dt + position) e = 0; both gains [1/s] are a scalar or (2,).
+    """
+    wanted = virtual_control(model, P)
+
+    def psi(q, v, t):
+        twist = model.K * (q[:2] - q[2:])
+        load = -model.coriolis(q, v[:2]) @ v[:2] - model.gravity(q) - twist
+        (a, b), (_, c) = model.inertia(q)
+        acceleration = jnp.stack([c * load[0] - b * load[1], a * load[1] - b * load[0]]) / (a * c - b * b)
+        at, rate = jax.jvp(wanted, (q[:2], v[:2]), (v[:2], acceleration))
+        return v[2:] - rate + position * (q[2:] - at)
+
+    return ukjax.Servo(ukjax.Nonholonomic(psi, ukjax.Baumgarte(velocity)), np.array(ON_MOTORS))
 
 
 def scenario(P: float = 0.25, t1: float = 5.0) -> ukjax.Scenario:

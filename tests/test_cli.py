@@ -14,7 +14,7 @@ from PIL import Image
 import ukjax
 from ukjax.cli import main
 
-from .helpers import falling, pendulum
+from .helpers import falling, pendulum, standard_promotion
 
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +31,15 @@ def scenario(length=1.0, label="mine", fail=False):
     energy = lambda q, v, t: v @ v / 2 + 9.81 * q[1]
     return ukjax.Scenario(ukjax.Mechanism(system, held), [-length, 0.0], [0.0, 0.0], 0.5, name=label,
                           invariants={"energy [J]": energy}, observables={"height [m]": lambda q, v, t: q[1]})
+
+def tuning(bad=False, slow=0):
+    import optax, time
+    lengths = jnp.array([1.0, 2.0])
+
+    def loss(x, sample):
+        return jnp.sqrt(x["length [m]"] - 5.0) if bad else jnp.sum((x["length [m]"] - sample) ** 2)
+
+    return ukjax.TuningProblem(loss, {"length [m]": 0.5}, optax.sgd(0.1), 20, name="A length", samples=lengths)
 
 def wrong():
     return 3
@@ -98,7 +107,7 @@ def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
         (["own.py:scenario", "--t1", "-1"], "--t1 must be later than the start, 0.0 s, but is -1.0 s"),
         (["own.py:scenario", "--rtol", "1e-20", "--atol", "1e-20"], "out of reach of float64"),
         (["own.py"], "TARGET must be module:factory or path/to/file.py:factory, but is 'own.py'"),
-        (["own.py:nothing"], "own.py has no factory 'nothing'. Functions there: scenario, wrong."),
+        (["own.py:nothing"], "own.py has no factory 'nothing'. Functions there: scenario, tuning, wrong."),
         (["own.py:number"], "own.py:number must be a function that returns a ukjax.Scenario, but is int"),
         (["own.py:wrong"], "must return a ukjax.Scenario, but returned int"),
         (["other.py:scenario"], "There is no file other.py"),
@@ -140,6 +149,61 @@ def test_nothing_half_written_when_the_disk_gives_up(run, tmp_path, monkeypatch)
     assert status == 2
     assert "No space left on device. Nothing was left there." in errors
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_tunes_a_persons_own_problem(run, tmp_path):
+    with standard_promotion():
+        status, shown, _ = run("tune", "own.py:tuning", "--steps", "30")
+    assert status == 0
+    assert "length [m]" in shown
+    assert "best (step 30)" in shown
+    folder = tmp_path / "out" / "a-length"
+    assert sorted(p.name for p in folder.iterdir()) == ["convergence.png", "tuning.nc"]
+    with xr.open_dataset(folder / "tuning.nc", engine="scipy") as data:
+        assert data.sizes["step"] == 31
+        assert abs(float(data["length [m]"][-1]) - 1.5) < 1e-2
+    with Image.open(folder / "convergence.png") as image:
+        assert len(np.unique(np.asarray(image.convert("L")))) > 20
+
+
+def test_a_tuning_goes_on_after_an_interruption(run, tmp_path, monkeypatch):
+    real = ukjax._tune._save
+
+    def save(path, record):
+        real(path, record)
+        if record.done == 8:
+            raise KeyboardInterrupt
+
+    with standard_promotion():
+        with monkeypatch.context() as patch:
+            patch.setattr(ukjax._tune, "_save", save)
+            status, shown, _ = run("tune", "own.py:tuning", "--out", "here")
+        assert status == 130
+        assert "The same command goes on from here" in shown
+        # With other settings it is another problem.
+        _, shown, _ = run("tune", "own.py:tuning", "--out", "here", "--set", "slow=1")
+        assert "Going on" not in shown
+        status, shown, _ = run("tune", "own.py:tuning", "--out", "here")
+        assert status == 0
+        assert "Going on where an earlier run was interrupted" in shown
+        assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["convergence.png", "tuning.nc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "match"),
+    [
+        (["own.py:scenario"], 2, "must return a ukjax.TuningProblem, but returned Scenario"),
+        (["own.py:tuning", "--steps", "0"], 2, "steps must be an integer of at least 1"),
+        (["own.py:tuning", "--set", "bad=True"], 1, "The loss is not finite at step 0"),
+        (["own.py:nothing"], 2, "own.py has no factory 'nothing'"),
+    ],
+)
+def test_a_tuning_that_cannot_be_says_why(run, tmp_path, arguments, status, match):
+    with standard_promotion():
+        got, _, errors = run("tune", *arguments, "--out", "here")
+    assert got == status
+    assert match in errors
+    assert not (tmp_path / "here").exists() or list((tmp_path / "here").iterdir()) == []
 
 
 def test_help_is_enough_to_get_going():

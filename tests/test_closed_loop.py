@@ -54,6 +54,29 @@ def test_constraint_following_of_several_rows(P):
         assert_close(beta[k], vectors @ np.diag(np.exp(-t / values)) @ vectors.T @ beta[0], atol=1e-7)
 
 
+def test_motors_that_drive_the_links():
+    """The virtual control of the flexible joint, against the servo of the links; and the motors' error decays."""
+    model = flexible_joint.FlexibleJoint(m2=1.3, lc2=0.4, K1=2.0, K2=3.0)
+    turning = ukjax.Nonholonomic(lambda q, v, t: (v[0] + v[1])[None])
+    law = ukjax.ConstraintFollowing(turning, jnp.eye(2), 0.3)
+    wanted = flexible_joint.virtual_control(model, 0.3)
+    q, v = jnp.array([0.3, -0.7]), jnp.array([0.4, 1.1])
+    assert_close(model.K * wanted(q, v), ukjax.servo_control(model.links(), law, q, v).u, atol=1e-12)
+
+    servo = flexible_joint.motors(model, 0.3, position=4.0, velocity=jnp.array([6.0, 9.0]))
+    q0, v0 = jnp.array([0.0, 0.1, 0.0, 0.0]), jnp.array([1.0, -0.1, 0.0, 0.0])
+    got = ukjax.simulate(ukjax.Mechanism(model), q0, v0, jnp.linspace(0.0, 1.5, 4), servo=servo, rtol=1e-10, atol=1e-10)
+    error = lambda q, v: q[2:] - wanted(q[:2], v[:2])
+    rate = lambda q, v, a: jax.jvp(error, (q, v), (v, a))[1]
+    e = jax.vmap(error)(got.q, got.v)
+    # (d/dt + position) e = psi, and psi decays with the velocity's gain.
+    psi0 = rate(got.q[0], got.v[0], got.acceleration[0]) + 4.0 * e[0]
+    t, b = np.asarray(got.t)[:, None], np.array([6.0, 9.0])
+    psi, e0 = np.asarray(psi0), np.asarray(e[0])
+    want = (e0 - psi / (4.0 - b)) * np.exp(-4.0 * t) + psi / (4.0 - b) * np.exp(-b * t)
+    assert_close(e, jnp.asarray(want), atol=1e-7)
+
+
 def test_constraint_following_on_a_constrained_mechanism():
     """A bead on a rod: only what the rod leaves is controlled."""
     mechanism = ukjax.Mechanism(falling(2.0), rod())

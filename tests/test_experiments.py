@@ -3,16 +3,20 @@
 import re
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 import experiments.defalco2008_pseudoinverse as defalco
+import experiments.identify_scara
 import experiments.liu2015_servo
 import experiments.tune_baumgarte
+import experiments.tune_servo
 import experiments.xu2017_scara
 import experiments.zhao2018_flexible_joint
 import ukjax
+from models.scara import Scara
 
 from .helpers import standard_promotion
 
@@ -92,7 +96,9 @@ def test_runs_of_the_parallelogram_and_their_pictures(tmp_path):
     assert drawn(tmp_path) == ["a", "b"]
 
 
-@pytest.mark.parametrize("module", [experiments.xu2017_scara, experiments.tune_baumgarte, defalco])
+@pytest.mark.parametrize(
+    "module", [experiments.xu2017_scara, experiments.tune_servo, experiments.identify_scara, defalco]
+)
 def test_a_folder_that_cannot_be_written_is_refused_at_once(module, monkeypatch, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(sys, "argv", [module.__name__, "--out", str(tmp_path / "file")])
@@ -130,3 +136,43 @@ def test_zhao2018_flexible_joint(monkeypatch, capsys, tmp_path):
     assert all(number(part.rsplit(" ", 1)[1]) < 1e-7 for part in row("largest difference [rad/s]").strip().split(";"))
     assert abs(number(row("torque of the motors, literally"))) > 0.1
     assert drawn(tmp_path) == ["figure10_error", "figure11_velocities"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("of", ["robots", "manipulator"])
+def test_tuned_servos_are_better_on_what_they_have_not_seen_and_cost_less(of, tmp_path):
+    tune_servo = experiments.tune_servo
+    robots = of == "robots"
+    samples = tune_servo._tuned_robots.samples if robots else tune_servo._tuned_manipulator.samples
+    with standard_promotion():
+        problem = tune_servo.robots(7) if robots else tune_servo.manipulator(9)
+        got = tune_servo.compare(problem, samples(20, 1), 400)
+        gradient, searched = got.costs()
+        tune_servo.rows(got)
+    assert got.unseen["by gradient"] < got.unseen["by hand"] / 2
+    assert got.unseen["by gradient"] < got.unseen["one knob"]
+    assert gradient < searched
+    if robots:
+        assert gradient <= searched / 5
+
+
+@pytest.mark.long
+def test_identified_parameters_lie_in_their_intervals_as_often_as_they_say(monkeypatch, capsys, tmp_path):
+    shown = run(experiments.identify_scara, monkeypatch, capsys, tmp_path)
+    for name in experiments.identify_scara.BASE:
+        line = next(line for line in shown.splitlines() if f"│ {name} [" in line).split("│")
+        assert float(line[3]) == pytest.approx(float(line[2]), rel=2e-3)
+        assert 92.0 <= number(line[6]) <= 98.0  # 400 draws: 95 % within 3 standard deviations
+    assert 92.0 <= float(re.search(r"below it in ([\d.]+) %", shown)[1]) <= 98.0
+    assert "has rank 5" in shown
+    assert float(re.search(r"any of them (\S+)\.", shown)[1]) < 1e-12
+    assert drawn(tmp_path) == ["convergence", "fit"]
+
+
+def test_the_five_numbers_make_the_same_robot():
+    identify = experiments.identify_scara
+    other = Scara(m1=11.0, m2=7.0, m3=4.0, m4=0.9, r1=0.07, r2=0.2, Iz1=0.4, Iz2=0.2, Iz3=0.05, Iz4=0.01)
+    q, v, t = jnp.array([0.3, -1.0, 0.4, 0.1]), jnp.array([1.0, -0.5, 2.0, 0.3]), jnp.zeros(())
+    five = identify.Base(identify.base(other))
+    np.testing.assert_allclose(five.mass(q, t), other.mass(q, t), atol=1e-14)
+    np.testing.assert_allclose(five.force(q, v, t), other.force(q, v, t), atol=1e-13)

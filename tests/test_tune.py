@@ -153,6 +153,37 @@ def test_bounds():
         ukjax.tune(bowl, START, optax.sgd(0.1), 1, bounds=({"z": 1.0}, 2.0))
 
 
+def rosenbrock(x):
+    return (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2
+
+
+def test_line_searches_are_counted_and_used():
+    got = ukjax.tune(rosenbrock, jnp.array([-1.2, 1.0]), optax.lbfgs(), 40, progress=False)
+    assert_close(got.params, jnp.ones(2), atol=1e-4)
+    assert got.evaluations[0] == 1
+    assert np.all(np.diff(got.evaluations) >= 1)
+    assert got.evaluations[-1] < 80
+    assert_close(got.losses, np.asarray(jax.vmap(rosenbrock)(got.history)), atol=1e-12)
+    plain = ukjax.tune(rosenbrock, jnp.array([-1.2, 1.0]), optax.sgd(1e-4), 3, progress=False)
+    np.testing.assert_array_equal(plain.evaluations, [1, 2, 3, 4])
+    # A step on to a bound is not where the line search ended: the loss is computed there.
+    box = ukjax.tune(rosenbrock, jnp.array([-1.2, 0.4]), optax.lbfgs(), 15, bounds=(-1.3, 0.5), progress=False)
+    assert_close(box.losses, np.asarray(jax.vmap(rosenbrock)(box.history)), atol=1e-12)
+    assert np.max(box.history) <= 0.5
+
+
+def test_a_problem_is_tuned_and_says_what_it_is_about():
+    problem = ukjax.TuningProblem(bowl, START, optax.adam(0.3), 5)
+    got = problem.tune(progress=False)
+    assert set(problem.shown(got.history)) == {"x[0]", "x[1]", "y"}
+    named = ukjax.TuningProblem(bowl, START, optax.adam(0.3), 5, quantities={"both [m]": lambda p: jnp.sum(p["x"])})
+    assert named.shown(got.history)["both [m]"].shape == (6,)
+    with pytest.raises(TypeError, match="loss must be a function"):
+        ukjax.TuningProblem(3, START, optax.adam(0.3), 5)
+    with pytest.raises(TypeError, match=r"quantities\['a'\] must be a function"):
+        ukjax.TuningProblem(bowl, START, optax.adam(0.3), 5, quantities={"a": 1})
+
+
 def test_stops_early():
     got = ukjax.tune(lambda x: jnp.sum(x**2), jnp.ones(2), optax.sgd(1.5), 50, patience=4, progress=False)
     assert got.losses.shape == (5,)
@@ -160,10 +191,12 @@ def test_stops_early():
     assert got.stopped == "No improvement in 4 steps."
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_goes_on_after_an_interruption(tmp_path, batch_size):
+@pytest.mark.parametrize(
+    ("batch_size", "optimizer"), [(None, optax.adam(0.3)), (2, optax.adam(0.3)), (None, optax.lbfgs(0.01))]
+)
+def test_goes_on_after_an_interruption(tmp_path, batch_size, optimizer):
     options = {"samples": TARGETS, "batch_size": batch_size, "progress": False}
-    want = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 20, **options)
+    want = ukjax.tune(shifted, jnp.zeros(2), optimizer, 20, **options)
 
     class Stop(Exception):
         pass
@@ -179,21 +212,19 @@ def test_goes_on_after_an_interruption(tmp_path, batch_size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ukjax._tune, "_save", save)
         with pytest.raises(Stop):
-            ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 20, checkpoint=file, **options)
-    got = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 20, checkpoint=file, **options)
+            ukjax.tune(shifted, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
+    got = ukjax.tune(shifted, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
     np.testing.assert_array_equal(got.losses, want.losses)
     np.testing.assert_array_equal(got.history, want.history)
     assert [path.name for path in tmp_path.iterdir()] == ["state.npz"]
     # More steps than the first time; and once more, with nothing left to do.
-    longer = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 30, checkpoint=file, **options)
-    whole = ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 30, **options)
+    longer = ukjax.tune(shifted, jnp.zeros(2), optimizer, 30, checkpoint=file, **options)
+    whole = ukjax.tune(shifted, jnp.zeros(2), optimizer, 30, **options)
     np.testing.assert_array_equal(longer.losses, whole.losses)
     with pytest.raises(ValueError, match="steps must be at least 30"):
-        ukjax.tune(shifted, jnp.zeros(2), optax.adam(0.3), 10, checkpoint=file, **options)
+        ukjax.tune(shifted, jnp.zeros(2), optimizer, 10, checkpoint=file, **options)
     with pytest.raises(ValueError, match="belongs to another tuning"):
-        ukjax.tune(
-            shifted, jnp.zeros(3), optax.adam(0.3), 30, checkpoint=file, progress=False, samples=jnp.ones((2, 3))
-        )
+        ukjax.tune(shifted, jnp.zeros(3), optimizer, 30, checkpoint=file, progress=False, samples=jnp.ones((2, 3)))
 
 
 def test_a_senseless_checkpoint_is_named(tmp_path):

@@ -43,3 +43,4 @@ from ._system import System as System
 from ._trajectory import Trajectory as Trajectory
 from ._tune import Tuning as Tuning
 from ._tune import tune as tune
+from ._tuning_problem import TuningProblem as TuningProblem

@@ -30,6 +30,7 @@ class Tuning(eqx.Module):
         gradient_norms: Norm of the gradient at the same points.
         full_losses: Loss over all samples at the same points; NaN where it was not evaluated. Without minibatches the
             same as `losses`.
+        evaluations: How many times the loss and its gradient had been computed by then, line searches included.
         history: The parameters at the same points, every leaf with a leading axis.
         stopped: Why it stopped before its steps were done, or an empty string.
     """
@@ -40,6 +41,7 @@ class Tuning(eqx.Module):
     losses: Float[np.ndarray, " points"]
     gradient_norms: Float[np.ndarray, " points"]
     full_losses: Float[np.ndarray, " points"]
+    evaluations: Float[np.ndarray, " points"]
     history: PyTree
     stopped: str
 
@@ -51,6 +53,7 @@ class Tuning(eqx.Module):
             "loss": ("step", self.losses, {"long_name": "loss"}),
             "full_loss": ("step", self.full_losses, {"long_name": "loss over all samples"}),
             "gradient_norm": ("step", self.gradient_norms, {"long_name": "norm of the gradient"}),
+            "evaluations": ("step", self.evaluations, {"long_name": "evaluations of the loss and its gradient so far"}),
         }
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.history):
             name = jax.tree_util.keystr(path, simple=True, separator=".") or "parameter"
@@ -81,7 +84,8 @@ def tune(
         loss: `loss(params)`, a scalar; or, with `samples`, `loss(params, sample)`, of which the mean over the samples
             is minimised. A trajectory may lie in between. Compiled once, with its gradient.
         params: A pytree; its floating arrays are tuned (Python floats become arrays), everything else is kept.
-        optimizer: Any optax optimiser, for example `optax.adam(1e-2)`.
+        optimizer: Any optax optimiser, for example `optax.adam(1e-2)`; or `optax.lbfgs()`, which searches along a line
+            in every step and needs far fewer of them where the loss is smooth and not drawn from minibatches.
         steps: How many steps to take, at least 1.
         bounds: (lower, upper), each a pytree like `params` or a prefix of it, a single number for instance; parameters
             that a step takes outside are put back on the bound.
@@ -125,10 +129,13 @@ def tune(
         call = "loss(params)" if samples is None else "loss(params, sample)"
         raise ValueError(f"{call} must return a scalar, but returned {shape}.")
     evaluate, full = jax.jit(jax.value_and_grad(value)), jax.jit(value)
+    descend = optax.with_extra_args_support(optimizer).update
 
     @jax.jit
-    def update(tuned, gradient, state):
-        updates, state = optimizer.update(gradient, state, tuned)
+    def update(tuned, number, gradient, state, batch):
+        # What an optimiser with a line search (L-BFGS) asks for; others ignore it, and nothing is compiled for them.
+        extra = {"value": number, "grad": gradient, "value_fn": lambda tuned: value(tuned, batch)}
+        updates, state = descend(gradient, state, tuned, **extra)
         tuned = optax.apply_updates(tuned, updates)
         return (tuned if box is None else optax.projections.projection_box(tuned, *box)), state
 
@@ -141,7 +148,9 @@ def tune(
         while True:
             step, drawn = record.done, next(draws)
             batch = samples if drawn is None else jax.tree_util.tree_map(lambda x, i=drawn: x[i], samples)
-            number, gradient = evaluate(record.tuned, batch)
+            found = _at_hand(record.state) if drawn is None and box is None else None
+            number, gradient = evaluate(record.tuned, batch) if found is None else found
+            record.spent += found is None
             norm = float(optax.tree.norm(gradient))
             partial = drawn is not None
             due = partial and (step % per_epoch == 0 or step == steps)
@@ -155,8 +164,9 @@ def tune(
                 break
             last = step == steps
             if not last:
-                record.tuned, record.state = update(record.tuned, gradient, record.state)
+                record.tuned, record.state = update(record.tuned, number, gradient, record.state, batch)
                 record.done += 1
+                record.spent += int(optax.tree.get(record.state, "num_linesearch_steps", 0))
                 bar.update()
             if checkpoint is not None:
                 _save(Path(checkpoint), record)
@@ -175,13 +185,15 @@ class _Record:
 
     def __init__(self, tuned: PyTree, state: PyTree, steps: int):
         self.tuned, self.state, self.done = tuned, state, 0
-        self.losses, self.norms, self.over_all = (np.full(steps + 1, np.nan) for _ in range(3))
+        self.spent = 0  # evaluations
+        self.losses, self.norms, self.over_all, self.evaluations = (np.full(steps + 1, np.nan) for _ in range(4))
         self.history = jax.tree_util.tree_map(lambda x: np.full((steps + 1, *x.shape), np.nan, x.dtype), tuned)
         self.seen = 0
 
     def add(self, loss: float, norm: float, over_all: float) -> None:
         i = self.done
         self.losses[i], self.norms[i], self.over_all[i] = loss, norm, over_all
+        self.evaluations[i] = self.spent
         for store, leaf in zip(*(jax.tree_util.tree_leaves(x) for x in (self.history, self.tuned)), strict=True):
             store[i] = leaf
         self.seen = i + 1
@@ -193,7 +205,13 @@ class _Record:
 
     def arrays(self) -> tuple[list[Any], list[Any]]:
         """Leaves that keep their shape, and those over the steps."""
-        over_steps = [self.losses, self.norms, self.over_all, *jax.tree_util.tree_leaves(self.history)]
+        over_steps = [
+            self.losses,
+            self.norms,
+            self.over_all,
+            self.evaluations,
+            *jax.tree_util.tree_leaves(self.history),
+        ]
         return jax.tree_util.tree_leaves((self.tuned, self.state)), over_steps
 
 
@@ -203,7 +221,7 @@ def _save(path: Path, record: _Record) -> None:
     arrays |= {f"history{i}": x[: record.seen] for i, x in enumerate(over_steps)}
     aside = path.with_name(f".{path.name}.unfinished")
     with open(aside, "wb") as file:
-        np.savez(file, allow_pickle=False, done=record.done, **arrays)
+        np.savez(file, allow_pickle=False, done=record.done, spent=record.spent, **arrays)
     aside.replace(path)  # whole, or not at all
 
 
@@ -219,7 +237,12 @@ def _resume(path: Path, record: _Record) -> _Record:
     except (OSError, ValueError) as error:
         raise ValueError(f"checkpoint {path} is not a file that ukjax.tune wrote: {error}") from error
     fixed, over_steps = record.arrays()
-    names = {"done", *(f"state{i}" for i in range(len(fixed))), *(f"history{i}" for i in range(len(over_steps)))}
+    names = {
+        "done",
+        "spent",
+        *(f"state{i}" for i in range(len(fixed))),
+        *(f"history{i}" for i in range(len(over_steps))),
+    }
     fits = set(stored) == names and all(np.shape(stored[f"state{i}"]) == np.shape(x) for i, x in enumerate(fixed))
     if not fits:
         raise ValueError(f"checkpoint {path} belongs to another tuning. Pass another file, or remove this one.")
@@ -231,8 +254,18 @@ def _resume(path: Path, record: _Record) -> _Record:
     record.tuned, record.state = jax.tree_util.tree_unflatten(structure, leaves)
     for i, store in enumerate(over_steps):
         store[: record.seen] = stored[f"history{i}"]
+    record.spent = int(stored["spent"])
     record.done = int(stored["done"])  # after its last step a tuning has only looked: it looks again, and goes on
     return record
+
+
+def _at_hand(state: PyTree) -> tuple[Array, PyTree] | None:
+    """Loss and gradient at the present parameters, if a line search left them in the state."""
+    value: Any = optax.tree.get(state, "value", None)
+    gradient = optax.tree.get(state, "grad", None)
+    if value is None or gradient is None or not np.isfinite(np.asarray(value)):
+        return None
+    return value, gradient
 
 
 def _draws(count: int | None, size: int | None, seed: int, done: int) -> Iterator[np.ndarray | None]:
@@ -320,6 +353,7 @@ def _summary(record: _Record, fixed: Any, stopped: str) -> Tuning:
         losses=record.losses[:seen],
         gradient_norms=record.norms[:seen],
         full_losses=record.over_all[:seen],
+        evaluations=record.evaluations[:seen],
         history=history,
         stopped=stopped,
     )

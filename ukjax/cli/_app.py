@@ -1,4 +1,4 @@
-"""The command line: `ukjax simulate TARGET`, `ukjax inspect TARGET`."""
+"""The command line: `ukjax simulate TARGET`, `ukjax inspect TARGET`, `ukjax tune TARGET`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import jax
 import typer
 from rich.console import Console
 
-from . import _inspect, _simulate
+from . import _inspect, _simulate, _tune
 from ._target import UsageError
 
 
@@ -62,6 +62,29 @@ def inspect(
 ) -> None:
     """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning."""
     _inspect.run(console, target, settings or [])
+
+
+@app.command()
+def tune(
+    target: Annotated[
+        str,
+        typer.Argument(help="What to tune: module:factory or file.py:factory, returning a ukjax.TuningProblem."),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="How many steps, in place of the problem's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the problem's.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if an earlier run was interrupted.")] = False,
+) -> None:
+    """Minimise a loss by gradient: print start and best, write the history (NetCDF) and a picture.
+
+    After an interruption the same command goes on where it was.
+    """
+    _tune.run(console, target, settings or [], steps, out, fresh)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._scenario import Scenario
+from .._tuning_problem import TuningProblem
 
 
 class UsageError(Exception):
@@ -18,20 +19,29 @@ class UsageError(Exception):
 
 def scenario(target: str, settings: Sequence[str]) -> Scenario:
     """The scenario that TARGET's factory makes with `--set` settings. Raises UsageError."""
-    factory = load(target)
+    return _made(target, settings, Scenario, "scenario")
+
+
+def tuning_problem(target: str, settings: Sequence[str]) -> TuningProblem:
+    """The same for something to tune."""
+    return _made(target, settings, TuningProblem, "tuning problem")
+
+
+def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
+    factory = _factory(target, kind)
     arguments = parse(settings, factory, target)
     try:
         made = factory(**arguments)
     except (TypeError, ValueError) as error:
         shown = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
-        raise UsageError(f"{target} could not make a scenario with ({shown}): {error}") from error
-    if not isinstance(made, Scenario):
-        raise UsageError(f"{target} must return a ukjax.Scenario, but returned {type(made).__name__}.")
+        raise UsageError(f"{target} could not make a {noun} with ({shown}): {error}") from error
+    if not isinstance(made, kind):
+        raise UsageError(f"{target} must return a ukjax.{kind.__name__}, but returned {type(made).__name__}.")
     return made
 
 
-def load(target: str) -> Callable[..., Any]:
-    """The factory that TARGET names. Raises UsageError."""
+def _factory(target: str, kind: Any) -> Callable[..., Any]:
+    """The function that TARGET names. Raises UsageError."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise UsageError(
@@ -44,7 +54,8 @@ def load(target: str) -> Callable[..., Any]:
         found = ", ".join(k for k in mine if not k.startswith("_"))
         raise UsageError(f"{place} has no factory {name!r}. Functions there: {found or 'none'}.")
     if not callable(factory):
-        raise UsageError(f"{target} must be a function that returns a ukjax.Scenario, but is {type(factory).__name__}.")
+        wanted = f"a function that returns a ukjax.{kind.__name__}"
+        raise UsageError(f"{target} must be {wanted}, but is {type(factory).__name__}.")
     return factory
 
 

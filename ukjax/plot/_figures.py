@@ -20,7 +20,7 @@ def overview(trajectory: Trajectory, coordinates: Sequence[str] | None = None, t
     """
     n = trajectory.q.shape[1]
     names = [f"q{i + 1}" for i in range(n)] if coordinates is None else list(coordinates)
-    groups = _by_unit(names)
+    groups = by_unit(names)
     figure = Figure(figsize=(4.2 * len(groups) + 0.8, 9.5), layout="constrained")
     grid = figure.add_gridspec(4, len(groups))
     for column, (unit, members) in enumerate(groups.items()):
@@ -35,7 +35,7 @@ def overview(trajectory: Trajectory, coordinates: Sequence[str] | None = None, t
             for i in members:
                 axis.plot(trajectory.t, values[:, i], label=names[i].split(" [")[0])
             axis.set_ylabel(f"{what} [{its_unit}]" if its_unit else what)
-            _legend(axis, len(members))
+            legend(axis, len(members))
             axis.set_xlabel("time t [s]" if row == 2 else "")
     _residuals(figure.add_subplot(grid[3, :]), trajectory)
     figure.suptitle(title)
@@ -62,7 +62,7 @@ def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
         axis.plot(t, value, label=label)
     axis.set_xlabel("time t [s]")
     axis.set_ylabel(name)
-    _legend(axis, values.shape[1])
+    legend(axis, values.shape[1])
     figure.suptitle(title)
     return figure
 
@@ -75,7 +75,7 @@ def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> F
         names: A name with unit for each actuator; actuators of one unit share an axis.
         title: Above the figure.
     """
-    groups = _by_unit(names)
+    groups = by_unit(names)
     figure = Figure(figsize=(7.4, 2.8 * (len(groups) + 1)), layout="constrained")
     *axes, last = figure.subplots(len(groups) + 1, 1, squeeze=False)[:, 0]
     control = np.asarray(trajectory.control)
@@ -84,7 +84,7 @@ def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> F
             axis.plot(trajectory.t, control[:, i], label=names[i].split(" [")[0])
         axis.set_ylabel(f"control [{unit}]" if unit else "control")
         axis.tick_params(labelbottom=False)
-        _legend(axis, len(members))
+        legend(axis, len(members))
     errors = {
         "position": trajectory.servo_position_residual,
         "velocity": trajectory.servo_velocity_residual,
@@ -98,7 +98,7 @@ def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> F
 _FORCE_UNIT = {"m": "N", "rad": "N m"}
 
 
-def _by_unit(names: Sequence[str]) -> dict[str, list[int]]:
+def by_unit(names: Sequence[str]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         unit = name.split("[")[1].rstrip("] ") if "[" in name else ""
@@ -106,11 +106,13 @@ def _by_unit(names: Sequence[str]) -> dict[str, list[int]]:
     return groups
 
 
-def _legend(axis: Axes, curves: int) -> None:
+def legend(axis: Axes, curves: int) -> None:
     axis.grid(alpha=0.3)
     if curves <= 8:
-        # Above the axis, where no curve is.
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", ncols=4, frameon=False, borderpad=0)
+        # Above the axis, where no curve is; as many side by side as there is room for.
+        longest = max((len(str(line.get_label())) for line in axis.get_lines()), default=0)
+        ncols = max(1, min(4, 56 // (longest + 4)))
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", ncols=ncols, frameon=False, borderpad=0)
 
 
 def _residuals(axis: Axes, trajectory: Trajectory) -> None:
@@ -126,6 +128,6 @@ def _over_time(axis: Axes, t: Any, errors: dict[str, Any], name: str, none: str)
     axis.set_xlabel("time t [s]")
     axis.set_ylabel(name)
     if axis.get_lines():
-        _legend(axis, len(errors))
+        legend(axis, len(errors))
     else:
         axis.text(0.5, 0.5, none, ha="center", va="center", transform=axis.transAxes)

@@ -1,0 +1,100 @@
+"""The flexible-joint manipulator, driven by its motors: P and the gains of the motors as what there is to tune.
+
+The control of Zhao et al. (2018), eq. 72, is a torque on the links, where there is no actuator. Here it is a virtual
+control: the motors are servoed to the angles from which the springs exert it (`models.flexible_joint.motors`). There
+are five numbers: the time constant P of the constraint, and for each motor two gains [1/s] with which its error decays.
+The controller knows the nominal manipulator only; the real one has other masses, inertias and springs, and starts
+elsewhere:
+
+    J = mean over samples of the mean over time of beta^2 / E^2 + |u|^2 / U^2
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+import ukjax
+from models.flexible_joint import ON_MOTORS, FlexibleJoint, motors
+
+
+ERROR = 0.1  # E [rad/s]
+TORQUE = 20.0  # U [N m]
+T1 = 4.0
+STEPS = 200
+# P of the paper, the motors well faster. Not the same for both of a motor: J does not change when they are exchanged,
+# so equal ones are a saddle that a gradient cannot leave.
+HAND = {"P": 0.25, "position": (5.0, 5.0), "velocity": (12.0, 12.0)}
+
+
+class Sample(eqx.Module):
+    """A manipulator that is not the nominal one, and where it starts."""
+
+    model: FlexibleJoint
+    q0: Float[Array, " 4"]
+    v0: Float[Array, " 4"]
+
+
+class Driven(ukjax.AbstractSystem):
+    """A manipulator under the torques that a controller computes for another one."""
+
+    plant: FlexibleJoint
+    controller: FlexibleJoint
+    gains: dict[str, Any]
+
+    def control(self, q, v, t):
+        """u (2,) [N m]."""
+        servo = motors(self.controller, **self.gains)
+        return ukjax.servo_control(ukjax.Mechanism(self.controller), servo, q, v, t, throw=False).u
+
+    def mass(self, q, t):
+        return self.plant.mass(q, t)
+
+    def force(self, q, v, t):
+        return self.plant.force(q, v, t) + jnp.array(ON_MOTORS) @ self.control(q, v, t)
+
+
+def samples(count: int, seed: int) -> Sample:
+    """Masses, inertias and springs off by up to 20 %; started near the paper's state."""
+    rng = np.random.default_rng(seed)
+    off = lambda: jnp.asarray(rng.uniform(0.8, 1.2, count))
+    names = ("m1", "m2", "I1", "I2", "K1", "K2", "J11", "J22")
+    model = jax.vmap(lambda values: FlexibleJoint(**values))({name: off() for name in names})
+    q0 = jnp.asarray(rng.normal(0.0, 0.1, (count, 4)))
+    v0 = jnp.array([1.0, -0.1, 0.0, 0.0]) + jnp.asarray(rng.normal(0.0, 0.2, (count, 4)))
+    return Sample(model, q0, v0)
+
+
+def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Driven]:
+    """One manipulator under the nominal controller with these gains, in steps of a fixed length."""
+    system = Driven(sample.model, FlexibleJoint(), gains)
+    trajectory = ukjax.simulate(
+        ukjax.Mechanism(system), sample.q0, sample.v0, jnp.linspace(0.0, T1, STEPS // 2 + 1),
+        stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1)), throw=False,
+    )  # fmt: skip
+    return trajectory, system
+
+
+def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProblem:
+    """From gains chosen by hand, over `count` manipulators. Logarithms keep the gains positive."""
+
+    def loss(logs, sample):
+        trajectory, system = run(jax.tree_util.tree_map(jnp.exp, logs), sample)
+        u = jax.vmap(system.control)(trajectory.q, trajectory.v, trajectory.t)
+        beta = trajectory.v[:, 0] + trajectory.v[:, 1]
+        return jnp.mean(beta**2) / ERROR**2 + jnp.mean(jnp.sum(u**2, axis=1)) / TORQUE**2
+
+    shown = {"P [s]": lambda logs: jnp.exp(logs["P"])} | {
+        f"{name} gain of motor {i + 1} [1/s]": lambda logs, name=name, i=i: jnp.exp(logs[name][i])
+        for name in ("position", "velocity")
+        for i in range(2)
+    }
+    return ukjax.TuningProblem(
+        loss, {k: jnp.log(jnp.array(x)) for k, x in HAND.items()}, optax.lbfgs(), steps,
+        name="Gains of the flexible-joint manipulator", quantities=shown, samples=samples(count, seed),
+    )  # fmt: skip

@@ -1,0 +1,117 @@
+"""The two coordinated robots with a controller that knows only their nominal masses: what there is to tune.
+
+The servo of Liu et al. (2015) computes the six torques from the nominal chain; the chain itself has other masses and
+moments of inertia, and starts off the path. Then the gains matter, two for each of the three rows x3, y3, theta3:
+
+    J = mean over samples of the mean over time of |e|^2 / E^2 + |u - u_nominal|^2 / U^2
+
+with the error e of the object, and the torque beyond what the nominal chain needs on the path.
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ukjax
+from models.coordinated_robots import ACTUATION, START, CoordinatedRobots
+
+
+ERROR = 0.01  # E [m, rad]
+TORQUE = 2.0  # U [N m]
+T1 = 2 * np.pi
+STEPS = 180
+PAPER = {"damping": (10.0, 10.0, 10.0), "stiffness": (25.0, 25.0, 25.0)}  # alpha = beta = 5
+ROWS = ("x3", "y3", "theta3")
+
+
+class Sample(eqx.Module):
+    """A chain that is not the nominal one, and where it starts."""
+
+    robots: CoordinatedRobots
+    q0: Any
+
+
+class Driven(ukjax.AbstractSystem):
+    """A chain under the torques that a controller computes for another one."""
+
+    chain: CoordinatedRobots
+    controller: CoordinatedRobots
+    gains: dict[str, Any]
+
+    def control(self, q, v, t):
+        """u (6,) [N m]."""
+        path = ukjax.Holonomic(
+            self.controller.off_path, ukjax.Baumgarte(self.gains["damping"], self.gains["stiffness"])
+        )
+        servo = ukjax.Servo(path, np.array(ACTUATION))
+        return ukjax.servo_control(self.controller.mechanism(), servo, q, v, t, throw=False).u
+
+    def mass(self, q, t):
+        return ukjax.LagrangianSystem(self.chain.kinetic, self.chain.potential).mass(q, t)
+
+    def force(self, q, v, t):
+        free = ukjax.LagrangianSystem(self.chain.kinetic, self.chain.potential).force(q, v, t)
+        return free + jnp.array(ACTUATION) @ self.control(q, v, t)
+
+
+def samples(count: int, seed: int) -> Sample:
+    """Chains whose masses and moments of inertia are off by up to 20 %, started a few centimetres off the path."""
+    rng = np.random.default_rng(seed)
+    off = lambda: jnp.asarray(rng.uniform(0.8, 1.2, (count, 5)))
+    robots = jax.vmap(lambda m, I: CoordinatedRobots(m=m, I=I))(off(), off())
+    near = jnp.array(START) + jnp.asarray(rng.normal(0.0, 0.03, (count, 5)))
+    nominal = CoordinatedRobots().mechanism()
+    close = jax.jit(jax.vmap(lambda q: ukjax.assemble(nominal, q, jnp.zeros(5), throw=False)))
+    q0, _ = close(near)
+    return Sample(robots, q0)
+
+
+def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Driven]:
+    """One chain under the nominal controller with these gains, in steps of a fixed length."""
+    system = Driven(sample.robots, CoordinatedRobots(), gains)
+    closure = ukjax.Holonomic(sample.robots.closure, ukjax.Baumgarte.classic(10.0, 10.0))
+    ts = jnp.linspace(0.0, T1, STEPS // 2 + 1)
+    trajectory = ukjax.simulate(
+        ukjax.Mechanism(system, closure), sample.q0, jnp.zeros(5), ts,
+        formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()),
+        stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1)), throw=False,
+    )  # fmt: skip
+    return trajectory, system
+
+
+def on_path() -> Any:
+    """The torques that keep the nominal chain on the path, at the times of `run`, (T, 6) [N m]."""
+    gains = {k: jnp.array(v) for k, v in PAPER.items()}
+    trajectory, system = run(gains, Sample(CoordinatedRobots(), jnp.array(START)))
+    return jax.vmap(system.control)(trajectory.q, trajectory.v, trajectory.t)
+
+
+def errors(trajectory: ukjax.Trajectory) -> Any:
+    """Of the object over time (T, 3) [m, m, rad]."""
+    return jax.vmap(CoordinatedRobots().off_path)(trajectory.q, trajectory.t)
+
+
+def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProblem:
+    """From the paper's gains, over `count` chains. Logarithms keep the gains positive."""
+    nominal = jax.jit(on_path)()
+
+    def loss(logs, sample):
+        trajectory, system = run({k: jnp.exp(x) for k, x in logs.items()}, sample)
+        u = jax.vmap(system.control)(trajectory.q, trajectory.v, trajectory.t)
+        error = jnp.mean(jnp.sum(errors(trajectory) ** 2, axis=1))
+        return error / ERROR**2 + jnp.mean(jnp.sum((u - nominal) ** 2, axis=1)) / TORQUE**2
+
+    shown = {
+        f"{name} of {row} [{unit}]": lambda logs, name=name, i=i: jnp.exp(logs[name][i])
+        for name, unit in (("damping", "1/s"), ("stiffness", "1/s²"))
+        for i, row in enumerate(ROWS)
+    }
+    return ukjax.TuningProblem(
+        loss, {k: jnp.log(jnp.array(x)) for k, x in PAPER.items()}, optax.lbfgs(), steps,
+        name="Gains of the two coordinated robots", quantities=shown, samples=samples(count, seed),
+    )  # fmt: skip

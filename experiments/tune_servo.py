@@ -1,0 +1,190 @@
+"""Robust gains of two servos, by gradient, by hand, and by a search without derivatives.
+
+The two coordinated robots of Liu et al. (2015), six gains, and the flexible-joint manipulator of Zhao et al. (2018), P
+and four gains of its motors. In both the controller knows the nominal mechanism only, and the loss, tracking error plus
+effort, is a mean over mechanisms whose masses, inertias, springs and starts are off. Compared on others, not seen in
+tuning:
+
+- by hand: the gains we start from, those of the paper where it has any;
+- one knob: all gains from one number, tried at seven values, the best taken: what a careful hand does;
+- Nelder-Mead of SciPy, from the same start;
+- by gradient: `ukjax.tune` with L-BFGS of optax.
+
+A gradient counts as many simulations as it takes time for, measured in the same run.
+
+    python -m experiments.tune_servo [--out DIR] [--quick]
+    ukjax tune experiments.tune_servo:robots
+    ukjax tune experiments.tune_servo:manipulator
+"""
+
+import dataclasses
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
+from matplotlib.figure import Figure
+
+import ukjax
+
+from . import _report, _tuned_manipulator, _tuned_robots
+from ._tuned_manipulator import problem as manipulator
+from ._tuned_robots import problem as robots
+
+
+UNSEEN = 40
+WITHIN = 1.01  # of the loss that Nelder-Mead ends with
+KNOBS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+
+
+@dataclasses.dataclass
+class Comparison:
+    """What the searches found for one problem; costs in simulations of all samples."""
+
+    problem: ukjax.TuningProblem
+    tuning: ukjax.Tuning
+    searched: Any
+    searched_losses: np.ndarray
+    knob: Any
+    ratio: float  # of a gradient to a simulation, by time
+    unseen: dict[str, float]
+
+    def costs(self) -> tuple[float, float]:
+        """Until the loss is within 1 % of what Nelder-Mead ends with: of the gradient, and of Nelder-Mead itself."""
+        goal = WITHIN * self.searched_losses.min()
+        reached = np.flatnonzero(self.tuning.losses <= goal)
+        gradient = self.ratio * self.tuning.evaluations[reached[0]] if reached.size else np.inf
+        return float(gradient), float(np.flatnonzero(self.searched_losses <= goal)[0] + 1)
+
+
+def knob(problem: ukjax.TuningProblem, factor: float) -> Any:
+    """The start with every rate, damping and stiffness as of a system `factor` times as fast."""
+    power = {"stiffness": 2.0, "P": -1.0}
+    return {k: x + power.get(k, 1.0) * np.log(factor) for k, x in problem.params.items()}
+
+
+def compare(problem: ukjax.TuningProblem, unseen: Any, evaluations: int) -> Comparison:
+    mean = lambda logs, samples: jnp.mean(jax.vmap(problem.loss, (None, 0))(logs, samples))
+    value, both = jax.jit(mean), jax.jit(jax.value_and_grad(mean))
+    name = problem.name
+    with _report.console.status(f"{name}: compiling the loss") as status:
+        jax.block_until_ready(value(problem.params, problem.samples))
+        status.update(f"{name}: one knob")
+        tried = {f: float(value(knob(problem, f), problem.samples)) for f in KNOBS}
+        best = min(tried, key=lambda f: np.inf if np.isnan(tried[f]) else tried[f])
+        status.update(f"{name}: compiling the gradient, to measure its cost")
+        jax.block_until_ready(both(problem.params, problem.samples))
+        ratio = _time(both, problem) / _time(value, problem)
+        flat, unravel = ravel_pytree(problem.params)
+        losses: list[float] = []
+
+        def at(x):
+            losses.append(float(value(unravel(jnp.asarray(x)), problem.samples)))
+            status.update(f"{name}: Nelder-Mead, {len(losses)} simulations, loss {min(losses):.4f}")
+            return losses[-1]
+
+        found = scipy.optimize.minimize(
+            at, np.asarray(flat), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-4, "maxfev": evaluations}
+        )
+    _report.console.print(f"{name}: by gradient; the first step compiles, with a line search.")
+    tuning = problem.tune()
+    with _report.console.status(f"{name}: on mechanisms not seen before"):
+        searched = unravel(jnp.asarray(found.x))
+        candidates = {"by hand": problem.params, "one knob": knob(problem, best), "Nelder-Mead": searched,
+                      "by gradient": tuning.params}  # fmt: skip
+        scores = {k: float(value(x, unseen)) for k, x in candidates.items()}
+    return Comparison(problem, tuning, searched, np.array(losses), candidates["one knob"], ratio, scores)
+
+
+def _time(function: Any, problem: ukjax.TuningProblem, repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(function(problem.params, problem.samples))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def rows(got: Comparison) -> list[tuple[str, ...]]:
+    """Found gains, losses and costs, one way a row."""
+    gradient, searched = got.costs()
+    ways = {"by hand": got.problem.params, "one knob": got.knob, "Nelder-Mead": got.searched,
+            "by gradient": got.tuning.params}  # fmt: skip
+    train = {"by hand": got.tuning.losses[0], "Nelder-Mead": got.searched_losses.min(), "by gradient": got.tuning.loss}
+    cost = {
+        "one knob": f"{len(KNOBS)}",
+        "Nelder-Mead": f"{searched:.0f} (of {got.searched_losses.size})",
+        "by gradient": f"{gradient:.0f} (1/{searched / gradient:.1f})",
+    }
+    table = []
+    for way, logs in ways.items():
+        shown = got.problem.shown(jax.tree_util.tree_map(lambda x: jnp.asarray(x)[None], logs))
+        gains = ", ".join(f"{x[0]:.3g}" for x in shown.values())
+        factor = got.unseen["by hand"] / got.unseen[way]
+        losses = (f"{train[way]:.4f}" if way in train else "", f"{got.unseen[way]:.4f}", f"{factor:.2f}")
+        table.append((way, gains, *losses, cost.get(way, "")))
+    return table
+
+
+def cost_figure(compared: dict[str, Comparison]) -> Figure:
+    """Best loss so far over what it cost."""
+    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
+    for axis, (title, got) in zip(figure.subplots(1, 2), compared.items(), strict=True):
+        best = np.minimum.accumulate(got.searched_losses)
+        axis.semilogx(np.arange(1, best.size + 1), best, label="Nelder-Mead")
+        cost = got.ratio * got.tuning.evaluations
+        axis.semilogx(cost, np.minimum.accumulate(got.tuning.losses), "o-", ms=3, label="by gradient")
+        axis.axhline(WITHIN * best[-1], color="k", ls=":", lw=0.8, label="1 % above the end of Nelder-Mead")
+        axis.set(xlabel="cost [simulations of all samples]", ylabel="best loss so far", title=title, yscale="log")
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(fontsize="small")
+    return figure
+
+
+def error_figure(hand: Any, tuned: Any, unseen: Any) -> Figure:
+    """How far the object of the robots is from its place, for every unseen chain."""
+    distance = jax.jit(jax.vmap(lambda gains, sample: _off_place(gains, sample), (None, 0)))
+    figure = Figure(figsize=(7.4, 4.2), layout="constrained")
+    axis = figure.subplots()
+    for color, (name, logs) in zip(("C0", "C1"), {"paper's gains": hand, "tuned by gradient": tuned}.items()):
+        t, off = distance(jax.tree_util.tree_map(jnp.exp, logs), unseen)
+        for i in range(off.shape[0]):
+            axis.semilogy(t[i], 1e3 * off[i], color=color, lw=0.7, alpha=0.6, label=name if i == 0 else None)
+    axis.set(xlabel="time t [s]", ylabel="distance of the object from its place [mm]")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.suptitle("Coordinated robots: chains with unknown masses, not seen in tuning")
+    return figure
+
+
+def _off_place(gains: Any, sample: Any) -> Any:
+    trajectory, _ = _tuned_robots.run(gains, sample)
+    return trajectory.t, jnp.linalg.norm(_tuned_robots.errors(trajectory)[:, :2], axis=1)
+
+
+def main() -> None:
+    quick = "fewer samples and steps, to see it work"
+    out, arguments = _report.start_with(__doc__ or "", "tune_servo", quick=quick)
+    count, steps, evaluations, seen_not = (3, 5, 60, 4) if arguments.quick else (8, 14, 600, UNSEEN)
+    problems = {
+        "Coordinated robots": (robots(steps, count), _tuned_robots.samples(seen_not, 1)),
+        "Flexible-joint manipulator": (manipulator(steps, count), _tuned_manipulator.samples(seen_not, 1)),
+    }
+    compared = {}
+    columns = ("", "gains", "loss", "loss, unseen", "times better than by hand, unseen", "cost [simulations]")
+    for title, (problem, unseen) in problems.items():
+        got = compared[title] = compare(problem, unseen, evaluations)
+        names = ", ".join(problem.quantities or {})
+        _report.table(f"{title}: {names}", columns, rows(got))
+        _report.console.print(f"A gradient costs {got.ratio:.1f} simulations.", highlight=False)
+    robot = compared["Coordinated robots"]
+    error = error_figure(robot.problem.params, robot.tuning.params, problems["Coordinated robots"][1])
+    _report.save({"cost": cost_figure(compared), "error": error}, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Figures of a tuning."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .._tune import Tuning
+from ._figures import by_unit, legend
+
+
+def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str = "") -> Figure:
+    """Loss, norm of the gradient, and what is tuned, over the steps; the best step is marked.
+
+    Args:
+        tuning: What `ukjax.tune` returned.
+        quantities: "name [unit]" -> value at every step; those of one unit share an axis.
+        title: Above the figure.
+    """
+    names = list(quantities)
+    groups = by_unit(names)
+    figure = Figure(figsize=(7.0, 2.1 * (len(groups) + 2) + 0.6), layout="constrained")
+    axes = figure.subplots(len(groups) + 2, 1, sharex=True)
+    over_all = np.isfinite(tuning.full_losses)
+    minibatches = not np.array_equal(tuning.full_losses, tuning.losses, equal_nan=True)
+    if minibatches:
+        axes[0].plot(tuning.losses, lw=0.8, alpha=0.7, label="of the minibatch")
+    axes[0].plot(np.flatnonzero(over_all), tuning.full_losses[over_all], label="over all samples")
+    axes[0].set_ylabel("loss")
+    _scale(axes[0], tuning.losses)
+    legend(axes[0], 2 if minibatches else 99)
+    axes[1].plot(tuning.gradient_norms)
+    axes[1].set_ylabel("norm of gradient")
+    _scale(axes[1], tuning.gradient_norms)
+    legend(axes[1], 99)
+    for axis, (unit, members) in zip(axes[2:], groups.items(), strict=True):
+        for i in members:
+            axis.plot(quantities[names[i]], label=names[i].split(" [")[0])
+        axis.set_ylabel(f"tuned [{unit}]" if unit else "tuned")
+        legend(axis, len(members))
+    for axis in axes:
+        axis.axvline(tuning.step, color="k", ls=":", lw=0.8)
+    axes[-1].set_xlabel(f"step of the optimiser (best: {tuning.step})")
+    figure.suptitle(title)
+    return figure
+
+
+def _scale(axis: Axes, values: np.ndarray) -> None:
+    """Logarithmic if that is possible and worth it."""
+    finite = values[np.isfinite(values)]
+    if finite.size and finite.min() > 0 and finite.max() > 10 * finite.min():
+        axis.set_yscale("log")
