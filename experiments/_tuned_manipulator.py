@@ -66,7 +66,7 @@ def samples(count: int, seed: int) -> Sample:
     names = ("m1", "m2", "I1", "I2", "K1", "K2", "J11", "J22")
     model = jax.vmap(lambda values: FlexibleJoint(**values))({name: off() for name in names})
     q0 = jnp.asarray(rng.normal(0.0, 0.1, (count, 4)))
-    v0 = jnp.array([1.0, -0.1, 0.0, 0.0]) + jnp.asarray(rng.normal(0.0, 0.2, (count, 4)))
+    v0 = jnp.array([[1.0, -0.1, 0.0, 0.0]]) + jnp.asarray(rng.normal(0.0, 0.2, (count, 4)))
     return Sample(model, q0, v0)
 
 

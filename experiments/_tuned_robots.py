@@ -64,7 +64,7 @@ def samples(count: int, seed: int) -> Sample:
     rng = np.random.default_rng(seed)
     off = lambda: jnp.asarray(rng.uniform(0.8, 1.2, (count, 5)))
     robots = jax.vmap(lambda m, I: CoordinatedRobots(m=m, I=I))(off(), off())
-    near = jnp.array(START) + jnp.asarray(rng.normal(0.0, 0.03, (count, 5)))
+    near = jnp.array(START)[None] + jnp.asarray(rng.normal(0.0, 0.03, (count, 5)))
     nominal = CoordinatedRobots().mechanism()
     close = jax.jit(jax.vmap(lambda q: ukjax.assemble(nominal, q, jnp.zeros(5), throw=False)))
     q0, _ = close(near)

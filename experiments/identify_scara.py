@@ -189,7 +189,7 @@ def coverage(found: np.ndarray, samples: Sample, draws: int = DRAWS) -> tuple[np
         spread = jnp.sqrt(jnp.diag(jnp.linalg.inv(precisions[-1])))
         return jnp.abs(x - true) / spread, (x - true) @ precisions[-1] @ (x - true)
 
-    off, distance = jax.lax.map(jax.jit(fitted), exact + noise)
+    off, distance = jax.lax.map(jax.jit(fitted), exact[None] + noise)
     each = np.mean(np.asarray(off) <= scipy.stats.norm.ppf((1 + CONFIDENCE) / 2), axis=0)
     return each, float(np.mean(np.asarray(distance) <= scipy.stats.chi2.ppf(CONFIDENCE, count)))
 
