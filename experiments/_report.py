@@ -17,23 +17,15 @@ console = Console()
 
 def start(description: str, name: str) -> Path:
     """Reads `--out`, makes that folder, and switches JAX to double precision."""
-    return start_with(description, name)[0]
-
-
-def start_with(description: str, name: str, **switches: str) -> tuple[Path, argparse.Namespace]:
-    """The same, with further switches: name=help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=Path("out") / name, help="folder for the pictures")
-    for switch, text in switches.items():
-        parser.add_argument(f"--{switch}", action="store_true", help=text)
-    arguments = parser.parse_args()
-    out = arguments.out
+    out = parser.parse_args().out
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out {out} cannot be written to: {error.strerror}")
     jax.config.update("jax_enable_x64", True)
-    return out, arguments
+    return out
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

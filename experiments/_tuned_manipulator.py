@@ -22,6 +22,8 @@ from jaxtyping import Array, Float
 import ukjax
 from models.flexible_joint import ON_MOTORS, FlexibleJoint, motors
 
+from ._driven import Driven
+
 
 ERROR = 0.1  # E [rad/s]
 TORQUE = 20.0  # U [N m]
@@ -40,23 +42,19 @@ class Sample(eqx.Module):
     v0: Float[Array, " 4"]
 
 
-class Driven(ukjax.AbstractSystem):
-    """A manipulator under the torques that a controller computes for another one."""
+class Controller(eqx.Module):
+    """The torques of the motors for the manipulator that it takes for the real one."""
 
-    plant: FlexibleJoint
-    controller: FlexibleJoint
+    model: FlexibleJoint
     gains: dict[str, Any]
 
     def control(self, q, v, t):
         """u (2,) [N m]."""
-        servo = motors(self.controller, **self.gains)
-        return ukjax.servo_control(ukjax.Mechanism(self.controller), servo, q, v, t, throw=False).u
+        servo = motors(self.model, **self.gains)
+        return ukjax.servo_control(ukjax.Mechanism(self.model), servo, q, v, t, throw=False).u
 
-    def mass(self, q, t):
-        return self.plant.mass(q, t)
-
-    def force(self, q, v, t):
-        return self.plant.force(q, v, t) + jnp.array(ON_MOTORS) @ self.control(q, v, t)
+    def __call__(self, q, v, t):
+        return jnp.array(ON_MOTORS) @ self.control(q, v, t)
 
 
 def samples(count: int, seed: int) -> Sample:
@@ -70,22 +68,22 @@ def samples(count: int, seed: int) -> Sample:
     return Sample(model, q0, v0)
 
 
-def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Driven]:
+def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Controller]:
     """One manipulator under the nominal controller with these gains, in steps of a fixed length."""
-    system = Driven(sample.model, FlexibleJoint(), gains)
+    controller = Controller(FlexibleJoint(), gains)
     trajectory = ukjax.simulate(
-        ukjax.Mechanism(system), sample.q0, sample.v0, jnp.linspace(0.0, T1, STEPS // 2 + 1),
+        ukjax.Mechanism(Driven(sample.model, controller)), sample.q0, sample.v0, jnp.linspace(0.0, T1, STEPS // 2 + 1),
         stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1)), throw=False,
     )  # fmt: skip
-    return trajectory, system
+    return trajectory, controller
 
 
 def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProblem:
     """From gains chosen by hand, over `count` manipulators. Logarithms keep the gains positive."""
 
     def loss(logs, sample):
-        trajectory, system = run(jax.tree_util.tree_map(jnp.exp, logs), sample)
-        u = jax.vmap(system.control)(trajectory.q, trajectory.v, trajectory.t)
+        trajectory, controller = run(jax.tree_util.tree_map(jnp.exp, logs), sample)
+        u = jax.vmap(controller.control)(trajectory.q, trajectory.v, trajectory.t)
         beta = trajectory.v[:, 0] + trajectory.v[:, 1]
         return jnp.mean(beta**2) / ERROR**2 + jnp.mean(jnp.sum(u**2, axis=1)) / TORQUE**2
 

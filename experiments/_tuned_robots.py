@@ -20,6 +20,8 @@ import optax
 import ukjax
 from models.coordinated_robots import ACTUATION, START, CoordinatedRobots
 
+from ._driven import Driven
+
 
 ERROR = 0.01  # E [m, rad]
 TORQUE = 2.0  # U [N m]
@@ -36,27 +38,20 @@ class Sample(eqx.Module):
     q0: Any
 
 
-class Driven(ukjax.AbstractSystem):
-    """A chain under the torques that a controller computes for another one."""
+class Controller(eqx.Module):
+    """The torques for the chain that it takes for the real one."""
 
     chain: CoordinatedRobots
-    controller: CoordinatedRobots
     gains: dict[str, Any]
 
     def control(self, q, v, t):
         """u (6,) [N m]."""
-        path = ukjax.Holonomic(
-            self.controller.off_path, ukjax.Baumgarte(self.gains["damping"], self.gains["stiffness"])
-        )
+        path = ukjax.Holonomic(self.chain.off_path, ukjax.Baumgarte(self.gains["damping"], self.gains["stiffness"]))
         servo = ukjax.Servo(path, np.array(ACTUATION))
-        return ukjax.servo_control(self.controller.mechanism(), servo, q, v, t, throw=False).u
+        return ukjax.servo_control(self.chain.mechanism(), servo, q, v, t, throw=False).u
 
-    def mass(self, q, t):
-        return ukjax.LagrangianSystem(self.chain.kinetic, self.chain.potential).mass(q, t)
-
-    def force(self, q, v, t):
-        free = ukjax.LagrangianSystem(self.chain.kinetic, self.chain.potential).force(q, v, t)
-        return free + jnp.array(ACTUATION) @ self.control(q, v, t)
+    def __call__(self, q, v, t):
+        return jnp.array(ACTUATION) @ self.control(q, v, t)
 
 
 def samples(count: int, seed: int) -> Sample:
@@ -71,24 +66,25 @@ def samples(count: int, seed: int) -> Sample:
     return Sample(robots, q0)
 
 
-def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Driven]:
+def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Controller]:
     """One chain under the nominal controller with these gains, in steps of a fixed length."""
-    system = Driven(sample.robots, CoordinatedRobots(), gains)
+    controller = Controller(CoordinatedRobots(), gains)
+    chain = ukjax.LagrangianSystem(sample.robots.kinetic, sample.robots.potential)
     closure = ukjax.Holonomic(sample.robots.closure, ukjax.Baumgarte.classic(10.0, 10.0))
     ts = jnp.linspace(0.0, T1, STEPS // 2 + 1)
     trajectory = ukjax.simulate(
-        ukjax.Mechanism(system, closure), sample.q0, jnp.zeros(5), ts,
+        ukjax.Mechanism(Driven(chain, controller), closure), sample.q0, jnp.zeros(5), ts,
         formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()),
         stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1)), throw=False,
     )  # fmt: skip
-    return trajectory, system
+    return trajectory, controller
 
 
 def on_path() -> Any:
     """The torques that keep the nominal chain on the path, at the times of `run`, (T, 6) [N m]."""
     gains = {k: jnp.array(v) for k, v in PAPER.items()}
-    trajectory, system = run(gains, Sample(CoordinatedRobots(), jnp.array(START)))
-    return jax.vmap(system.control)(trajectory.q, trajectory.v, trajectory.t)
+    trajectory, controller = run(gains, Sample(CoordinatedRobots(), jnp.array(START)))
+    return jax.vmap(controller.control)(trajectory.q, trajectory.v, trajectory.t)
 
 
 def errors(trajectory: ukjax.Trajectory) -> Any:
@@ -101,8 +97,8 @@ def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProbl
     nominal = jax.jit(on_path)()
 
     def loss(logs, sample):
-        trajectory, system = run({k: jnp.exp(x) for k, x in logs.items()}, sample)
-        u = jax.vmap(system.control)(trajectory.q, trajectory.v, trajectory.t)
+        trajectory, controller = run({k: jnp.exp(x) for k, x in logs.items()}, sample)
+        u = jax.vmap(controller.control)(trajectory.q, trajectory.v, trajectory.t)
         error = jnp.mean(jnp.sum(errors(trajectory) ** 2, axis=1))
         return error / ERROR**2 + jnp.mean(jnp.sum((u - nominal) ** 2, axis=1)) / TORQUE**2
 

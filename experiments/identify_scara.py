@@ -28,6 +28,7 @@ from models.scara import Scara
 from models.scara import scenario as on_helix
 
 from . import _report
+from ._driven import Driven
 
 
 SIGMA = 1e-3  # standard deviation of the measurements [rad, m]
@@ -68,37 +69,27 @@ class Base(ukjax.AbstractSystem):
         return jnp.stack([s * v[1] * (2 * v[0] + v[1]), -s * v[0] ** 2, zero, -self.numbers[4] * self.g])
 
 
-class Driven(ukjax.AbstractSystem):
-    """A robot under the torques of a sample; the tool's weight is nearly balanced."""
+class Torques(eqx.Module):
+    """Of a sample; the tool's weight is nearly balanced."""
 
-    robot: ukjax.AbstractSystem
     sample: Sample
 
-    def mass(self, q, t):
-        return self.robot.mass(q, t)
-
-    def force(self, q, v, t):
-        push = self.sample.amplitude * jnp.cos(self.sample.frequency * t) + jnp.array([0.0, 0.0, 0.0, 0.5 * 9.81])
-        return self.robot.force(q, v, t) + push
+    def __call__(self, q, v, t):
+        weight = jnp.array([0.0, 0.0, 0.0, 0.5 * 9.81])
+        return self.sample.amplitude * jnp.cos(self.sample.frequency * t) + weight
 
 
 def base(robot: Scara) -> Any:
     """The five numbers of a robot with ten parameters, (5,), below eq. 34."""
-    tip, delta = robot.m3 + robot.m4, robot.Iz3 + robot.Iz4
-    alpha = robot.Iz1 + robot.r1**2 * robot.m1 + robot.l1**2 * (robot.m2 + tip)
-    beta = robot.Iz2 + delta + robot.l2**2 * tip + robot.m2 * robot.r2**2
-    gamma = robot.l1 * (robot.l2 * tip + robot.m2 * robot.r2)
-    return jnp.stack([alpha, beta, gamma, delta, robot.m4])
+    return jnp.stack([*robot.inertia(), robot.m4])
 
 
 def motion(robot: ukjax.AbstractSystem, sample: Sample) -> Any:
     """Joint coordinates (POINTS, 4) in steps of a fixed length."""
     controller = diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1))
     ts = jnp.linspace(0.0, T1, POINTS)
-    mechanism = ukjax.Mechanism(Driven(robot, sample))
-    return ukjax.simulate(
-        mechanism, sample.q0, jnp.zeros(4), ts, stepsize_controller=controller, throw=False
-    ).q  # fmt: skip
+    mechanism = ukjax.Mechanism(Driven(robot, Torques(sample)))
+    return ukjax.simulate(mechanism, sample.q0, jnp.zeros(4), ts, stepsize_controller=controller, throw=False).q
 
 
 def measurements(seed: int = 0) -> Sample:

@@ -12,7 +12,7 @@ tuning:
 
 A gradient counts as many simulations as it takes time for, measured in the same run.
 
-    python -m experiments.tune_servo [--out DIR] [--quick]
+    python -m experiments.tune_servo [--out DIR]
     ukjax tune experiments.tune_servo:robots
     ukjax tune experiments.tune_servo:manipulator
 """
@@ -67,7 +67,7 @@ def knob(problem: ukjax.TuningProblem, factor: float) -> Any:
     return {k: x + power.get(k, 1.0) * np.log(factor) for k, x in problem.params.items()}
 
 
-def compare(problem: ukjax.TuningProblem, unseen: Any, evaluations: int) -> Comparison:
+def compare(problem: ukjax.TuningProblem, unseen: Any, evaluations: int = 600) -> Comparison:
     mean = lambda logs, samples: jnp.mean(jax.vmap(problem.loss, (None, 0))(logs, samples))
     value, both = jax.jit(mean), jax.jit(jax.value_and_grad(mean))
     name = problem.name
@@ -167,17 +167,15 @@ def _off_place(gains: Any, sample: Any) -> Any:
 
 
 def main() -> None:
-    quick = "fewer samples and steps, to see it work"
-    out, arguments = _report.start_with(__doc__ or "", "tune_servo", quick=quick)
-    count, steps, evaluations, seen_not = (3, 5, 60, 4) if arguments.quick else (8, 14, 600, UNSEEN)
+    out = _report.start(__doc__ or "", "tune_servo")
     problems = {
-        "Coordinated robots": (robots(steps, count), _tuned_robots.samples(seen_not, 1)),
-        "Flexible-joint manipulator": (manipulator(steps, count), _tuned_manipulator.samples(seen_not, 1)),
+        "Coordinated robots": (robots(), _tuned_robots.samples(UNSEEN, 1)),
+        "Flexible-joint manipulator": (manipulator(), _tuned_manipulator.samples(UNSEEN, 1)),
     }
     compared = {}
     columns = ("", "gains", "loss", "loss, unseen", "times better than by hand, unseen", "cost [simulations]")
     for title, (problem, unseen) in problems.items():
-        got = compared[title] = compare(problem, unseen, evaluations)
+        got = compared[title] = compare(problem, unseen)
         names = ", ".join(problem.quantities or {})
         _report.table(f"{title}: {names}", columns, rows(got))
         _report.console.print(f"A gradient costs {got.ratio:.1f} simulations.", highlight=False)

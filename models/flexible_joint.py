@@ -48,6 +48,11 @@ class FlexibleJoint(ukjax.AbstractSystem):
         d11 = self.m2 * self.l1**2 + 2 * c + d22 + self.m1 * self.lc1**2 + self.I1
         return jnp.stack([jnp.stack([d11, d12]), jnp.stack([d12, d22])])
 
+    def inverse_inertia(self, q):
+        """D^-1; written out, because it is differentiated several times."""
+        (a, b), (_, c) = self.inertia(q)
+        return jnp.stack([jnp.stack([c, -b]), jnp.stack([-b, a])]) / (a * c - b * b)
+
     def coriolis(self, q, v):
         """C of eq. 68 with c11 = -m2 l1 lc2 sin(q4) q4', shape (2, 2)."""
         s = self.m2 * self.l1 * self.lc2 * jnp.sin(q[1])
@@ -99,12 +104,9 @@ def virtual_control(model: FlexibleJoint, P: float = 0.25):
     A = np.ones(2)
 
     def motor(q, v):
-        # Eq. 72 for its one row, written out: differentiated three times below, this compiles much faster.
-        D = model.inertia(q)
+        # Eq. 72 for its one row: differentiated three times below, this compiles much faster than a servo.
+        D, inverse = model.inertia(q), model.inverse_inertia(q)
         load = model.coriolis(q, v) @ v + model.gravity(q) + model.K * q
-        inverse = jnp.stack([jnp.stack([D[1, 1], -D[0, 1]]), jnp.stack([-D[1, 0], D[0, 0]])]) / (
-            D[0, 0] * D[1, 1] - D[0, 1] * D[1, 0]
-        )
         ideal = A * (A @ inverse @ load) / (A @ inverse @ A)
         return (ideal - D @ A * (A @ v) / (2 * P)) / model.K
 
@@ -121,9 +123,7 @@ def motors(model: FlexibleJoint, P: float = 0.25, position=8.0, velocity=8.0) ->
     def psi(q, v, t):
         twist = model.K * (q[:2] - q[2:])
         load = -model.coriolis(q, v[:2]) @ v[:2] - model.gravity(q) - twist
-        (a, b), (_, c) = model.inertia(q)
-        acceleration = jnp.stack([c * load[0] - b * load[1], a * load[1] - b * load[0]]) / (a * c - b * b)
-        at, rate = jax.jvp(wanted, (q[:2], v[:2]), (v[:2], acceleration))
+        at, rate = jax.jvp(wanted, (q[:2], v[:2]), (v[:2], model.inverse_inertia(q) @ load))
         return v[2:] - rate + position * (q[2:] - at)
 
     return ukjax.Servo(ukjax.Nonholonomic(psi, ukjax.Baumgarte(velocity)), np.array(ON_MOTORS))

@@ -66,8 +66,8 @@ class Scara(ukjax.AbstractSystem):
         self.Iz1, self.Iz2, self.Iz3, self.Iz4 = to(Iz1), to(Iz2), to(Iz3), to(Iz4)
         self.g = to(g)
 
-    def _inertia(self):
-        # alpha, beta, gamma, delta below eq. 34
+    def inertia(self):
+        """alpha, beta, gamma, delta below eq. 34 [kg m^2]; with m4 they are all that the motion depends on."""
         tip = self.m3 + self.m4
         alpha = self.Iz1 + self.r1**2 * self.m1 + self.l1**2 * (self.m2 + tip)
         beta = self.Iz2 + self.Iz3 + self.Iz4 + self.l2**2 * tip + self.m2 * self.r2**2
@@ -76,7 +76,7 @@ class Scara(ukjax.AbstractSystem):
         return alpha, beta, gamma, delta
 
     def mass(self, q, t):
-        alpha, beta, gamma, delta = self._inertia()
+        alpha, beta, gamma, delta = self.inertia()
         c2 = jnp.cos(q[1])
         zero = jnp.zeros_like(c2)
         return jnp.array(
@@ -90,7 +90,7 @@ class Scara(ukjax.AbstractSystem):
 
     def coriolis(self, q, v):
         """C(q, v) of eq. 35, shape (4, 4)."""
-        _, _, gamma, _ = self._inertia()
+        _, _, gamma, _ = self.inertia()
         s = gamma * jnp.sin(q[1])
         zero = jnp.zeros_like(s)
         return jnp.array(

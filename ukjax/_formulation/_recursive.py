@@ -19,10 +19,10 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from .. import _check
-from .._linalg import SVD, AbstractPseudoinverse, power_of_two, pseudoinverse, rank_tolerance, whiten
+from .._linalg import SVD, AbstractPseudoinverse, pseudoinverse, rank_tolerance, whiten
 from .._result import RESULTS, is_traced
-from .._types import IntScalar, Matrix, Rows, RowValues, Vector
-from ._base import AbstractPseudoinverseFormulation, Linear
+from .._types import IntScalar, Matrix, Rows, Vector
+from ._base import AbstractPseudoinverseFormulation, Linear, row_scales
 
 
 class Level(eqx.Module):
@@ -163,7 +163,7 @@ class Recursive(AbstractPseudoinverseFormulation):
             solve=solve,
             unconstrained=W.T @ w,
             free=jnp.where(loose, jnp.inf, jnp.abs(H) @ jnp.abs(w)),
-            scales=_scales(H),
+            scales=row_scales(H),
             result=RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
             reach=jnp.concatenate(reach),
         )
@@ -191,7 +191,7 @@ def _gain(
     solver: lx.AbstractLinearSolver, P: Matrix, H: Rows, R: Array | None
 ) -> tuple[Float[Array, "n m"], Matrix, IntScalar]:
     """K (n, m), the next P, and the rank of H P: how many rows are new."""
-    D = _scales(H)
+    D = row_scales(H)
     H = D[:, None] * H
     if R is None:
         # A row that depends on those before leaves rounding errors only, which are small beside the row itself but not
@@ -210,8 +210,3 @@ def _gain(
         rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
         following = rest @ P @ rest.T + K @ R @ K.T
     return K * D[None], (following + following.T) / 2, rank
-
-
-def _scales(H: Rows) -> RowValues:
-    lengths = stop_gradient(jnp.linalg.norm(H, axis=1))
-    return 1 / power_of_two(jnp.where(lengths > 0, lengths, 1.0))

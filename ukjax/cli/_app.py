@@ -20,6 +20,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
+]
 errors = Console(stderr=True)
 
 
@@ -34,10 +38,7 @@ def simulate(
     target: Annotated[
         str, typer.Argument(help="What to run: module:factory or path/to/file.py:factory, returning a ukjax.Scenario.")
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
-    ] = None,
+    settings: Settings = None,
     t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
     rtol: Annotated[float, typer.Option(help="Relative tolerance of the integration.")] = 1e-8,
     atol: Annotated[float, typer.Option(help="Absolute tolerance of the integration.")] = 1e-8,
@@ -55,10 +56,7 @@ def inspect(
     target: Annotated[
         str, typer.Argument(help="What to look at: module:factory or path/to/file.py:factory, as for simulate.")
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning."""
     _inspect.run(console, target, settings or [])
@@ -70,10 +68,7 @@ def tune(
         str,
         typer.Argument(help="What to tune: module:factory or file.py:factory, returning a ukjax.TuningProblem."),
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
-    ] = None,
+    settings: Settings = None,
     steps: Annotated[int | None, typer.Option(help="How many steps, in place of the problem's.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the problem's.")

@@ -1,5 +1,6 @@
 """What a command leaves on disk: all of it, or nothing."""
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -9,14 +10,16 @@ from typing import Any
 from ._target import UsageError
 
 
-def claim(folder: Path) -> None:
-    """Checks, before any work, that files can be written to `folder`; makes it. Raises UsageError."""
+def claim(out: Path | None, name: str) -> Path:
+    """The folder `out`, or one named after `name`, made and found writable before any work. Raises UsageError."""
+    folder = out or Path("out") / re.sub(r"\W+", "-", name).strip("-").lower()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be written to: {error.strerror}. Pass another folder.") from error
+    return folder
 
 
 def write(folder: Path, files: Sequence[tuple[str, Callable[[Path], Any]]]) -> list[Path]:

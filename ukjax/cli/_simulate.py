@@ -37,8 +37,7 @@ def run(
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
-    folder = out or Path("out") / re.sub(r"\W+", "-", scenario.name).strip("-").lower()
-    _output.claim(folder)
+    folder = _output.claim(out, scenario.name)
 
     ts = jnp.linspace(scenario.t0, end, points)
     try:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +24,7 @@ def run(
     problem = _target.tuning_problem(target, settings)
     if steps is not None:
         problem = dataclasses.replace(problem, steps=steps)
-    folder = out or Path("out") / re.sub(r"\W+", "-", problem.name).strip("-").lower()
-    _output.claim(folder)
+    folder = _output.claim(out, problem.name)
     # Of this target with these settings, so that another problem does not go on from it.
     mark = hashlib.sha256(repr((target, sorted(settings))).encode()).hexdigest()[:10]
     checkpoint = folder / f".{mark}.unfinished.npz"

@@ -99,6 +99,7 @@ _FORCE_UNIT = {"m": "N", "rad": "N m"}
 
 
 def by_unit(names: Sequence[str]) -> dict[str, list[int]]:
+    """Unit -> indices of the names "what [unit]" that have it."""
     groups: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         unit = name.split("[")[1].rstrip("] ") if "[" in name else ""
@@ -107,6 +108,7 @@ def by_unit(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def legend(axis: Axes, curves: int) -> None:
+    """A grid, and a legend unless there are too many curves."""
     axis.grid(alpha=0.3)
     if curves <= 8:
         # Above the axis, where no curve is; as many side by side as there is room for.

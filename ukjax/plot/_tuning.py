@@ -29,17 +29,18 @@ def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str
     axes[0].plot(np.flatnonzero(over_all), tuning.full_losses[over_all], label="over all samples")
     axes[0].set_ylabel("loss")
     _scale(axes[0], tuning.losses)
-    legend(axes[0], 2 if minibatches else 99)
+    if minibatches:
+        legend(axes[0], 2)
     axes[1].plot(tuning.gradient_norms)
     axes[1].set_ylabel("norm of gradient")
     _scale(axes[1], tuning.gradient_norms)
-    legend(axes[1], 99)
     for axis, (unit, members) in zip(axes[2:], groups.items(), strict=True):
         for i in members:
             axis.plot(quantities[names[i]], label=names[i].split(" [")[0])
         axis.set_ylabel(f"tuned [{unit}]" if unit else "tuned")
         legend(axis, len(members))
     for axis in axes:
+        axis.grid(visible=True, alpha=0.3)
         axis.axvline(tuning.step, color="k", ls=":", lw=0.8)
     axes[-1].set_xlabel(f"step of the optimiser (best: {tuning.step})")
     figure.suptitle(title)
