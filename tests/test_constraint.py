@@ -38,16 +38,25 @@ def test_acceleration_constraint_is_taken_as_it_is():
     assert constraint.position_error(Q, T).shape == constraint.velocity_error(Q, V, T).shape == (0,)
 
 
-@pytest.mark.parametrize("gains", [(3.0, 5.0), (jnp.array([3.0, 1.0]), jnp.array([5.0, 2.0]))], ids=["scalar", "rows"])
+@pytest.mark.parametrize(
+    "gains",
+    [
+        (3.0, 5.0),
+        (jnp.array([3.0, 1.0]), jnp.array([5.0, 2.0])),
+        (jnp.array([[3.0, 1.0], [-2.0, 4.0]]), jnp.array([[5.0, 2.0], [0.5, 1.0]])),
+    ],
+    ids=["scalar", "rows", "matrix"],
+)
 def test_baumgarte_takes_its_terms_from_b(gains):
     phi = lambda q, t: jnp.array([q @ q - 1.1, q[0] - t])
     plain, held = ukjax.Holonomic(phi), ukjax.Holonomic(phi, ukjax.Baumgarte(*gains))
-    correction = gains[0] * plain.velocity_error(Q, V, T) + gains[1] * plain.position_error(Q, T)
+    times = lambda gain, x: gain @ x if jnp.ndim(gain) == 2 else gain * x
+    correction = times(gains[0], plain.velocity_error(Q, V, T)) + times(gains[1], plain.position_error(Q, T))
     assert_close(held.rows(Q, V, T)[1], plain.rows(Q, V, T)[1] - correction, atol=1e-15)
 
     psi = lambda q, v, t: jnp.array([v @ v - 1.1, v[0] - t])
     plain, held = ukjax.Nonholonomic(psi), ukjax.Nonholonomic(psi, ukjax.Baumgarte(gains[0]))
-    assert_close(held.rows(Q, V, T)[1], plain.rows(Q, V, T)[1] - gains[0] * psi(Q, V, T), atol=1e-15)
+    assert_close(held.rows(Q, V, T)[1], plain.rows(Q, V, T)[1] - times(gains[0], psi(Q, V, T)), atol=1e-15)
 
 
 def test_classic_gains_and_leaves():
@@ -64,7 +73,7 @@ def test_classic_gains_and_leaves():
         (lambda: ukjax.Nonholonomic(None), TypeError, r"psi must be a function psi\(q, v, t\)"),
         (lambda: ukjax.AccelerationConstraint(jnp.eye(2), None), TypeError, "matrix must be a function"),
         (lambda: rod(1.0, 5.0), TypeError, "stabilization must be a ukjax.Baumgarte"),
-        (lambda: ukjax.Baumgarte(jnp.eye(2), 1.0), ValueError, "damping must be a scalar or have shape"),
+        (lambda: ukjax.Baumgarte(jnp.ones((2, 3)), 1.0), ValueError, "damping must be a scalar or have shape"),
         (lambda: ukjax.Baumgarte(1.0, jnp.nan), ValueError, "stiffness must be finite"),
         (lambda: ukjax.Baumgarte("high", 1.0), ValueError, "damping must be an array of real numbers"),
         (
@@ -97,6 +106,7 @@ def test_bad_arguments(make, error, match):
             r"vector\(q, v, t\) must return an array of shape \(1,\), but returned shape \(2,\)",
         ),
         (rod(1.0, ukjax.Baumgarte(jnp.ones(3), 1.0)), r"damping of ukjax.Baumgarte has shape \(3,\), but .* 1 rows"),
+        (rod(1.0, ukjax.Baumgarte(1.0, jnp.eye(2))), r"stiffness of ukjax.Baumgarte has shape \(2, 2\), but .* 1 rows"),
     ],
 )
 def test_wrong_shapes_from_a_persons_functions(constraint, match):

@@ -10,6 +10,7 @@ from ._control import Control as Control
 from ._control import servo_control as servo_control
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
+from ._drawing import Drawing as Drawing
 from ._equation import equation_of_motion as equation_of_motion
 from ._formulation import AbstractFormulation as AbstractFormulation
 from ._formulation import LagrangeMultiplier as LagrangeMultiplier

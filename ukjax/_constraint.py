@@ -25,11 +25,11 @@ class Baumgarte(eqx.Module):
     stay zero.
 
     Args:
-        damping: d [1/s], scalar or one per row (m,).
-        stiffness: k [1/s^2], scalar or one per row (m,).
+        damping: d [1/s], scalar, one per row (m,), or a matrix (m, m) that couples the rows.
+        stiffness: k [1/s^2], likewise.
 
     Raises:
-        ValueError: If a gain is neither a scalar nor a vector, or is not finite.
+        ValueError: If a gain is no scalar, vector or square matrix, or is not finite.
 
     Gradients: both gains are differentiable leaves.
 
@@ -47,32 +47,34 @@ class Baumgarte(eqx.Module):
     def classic(cls, alpha: Any, beta: Any) -> "Baumgarte":
         r"""$\ddot\Phi + 2\alpha\,\dot\Phi + \beta^2\,\Phi = 0$; critically damped if alpha = beta [1/s]."""
         alpha, beta = _gain(alpha, "alpha"), _gain(beta, "beta")
-        return cls(2.0 * alpha, beta**2)
+        return cls(2.0 * alpha, beta @ beta if beta.ndim == 2 else beta**2)
 
-    def correction(self, position: RowValues | float, velocity: RowValues) -> RowValues:
-        """d Φ̇ + k Φ, to be taken from b; shape (m,)."""
-        damping = _per_row(self.damping, velocity, "damping")
-        stiffness = _per_row(self.stiffness, velocity, "stiffness")
-        return damping * velocity + stiffness * position
+    def correction(self, position: RowValues | None, velocity: RowValues) -> RowValues:
+        """d Φ̇ + k Φ, to be taken from b; shape (m,). Without a position, d ψ."""
+        change = _times(self.damping, velocity, "damping")
+        return change if position is None else change + _times(self.stiffness, position, "stiffness")
 
 
 def _gain(value: Any, name: str) -> Array:
     gain = _check.floating(value, name)
-    if gain.ndim > 1:
+    if gain.ndim > 2 or (gain.ndim == 2 and gain.shape[0] != gain.shape[1]):
         raise ValueError(
-            f"{name} must be a scalar or have shape (m,), one gain per constraint row, but has shape {gain.shape}."
+            f"{name} must be a scalar or have shape (m,), one gain per constraint row, or (m, m), but has shape "
+            f"{gain.shape}."
         )
     _check.finite(gain, name)
     return gain
 
 
-def _per_row(gain: Array, rows: Array, name: str) -> Array:
-    if gain.ndim == 1 and gain.shape != rows.shape:
+def _times(gain: Array, rows: Array, name: str) -> Array:
+    m = rows.shape[0]
+    if gain.ndim > 0 and gain.shape[0] != m:
         raise ValueError(
-            f"{name} of ukjax.Baumgarte has shape {gain.shape}, but the constraint has {rows.shape[0]} rows. Pass a "
-            f"scalar or shape {rows.shape}."
+            f"{name} of ukjax.Baumgarte has shape {gain.shape}, but the constraint has {m} rows. Pass a scalar or "
+            f"shape ({m},) or ({m}, {m})."
         )
-    return gain.astype(rows.dtype)
+    gain = gain.astype(rows.dtype)
+    return gain @ rows if gain.ndim == 2 else gain * rows
 
 
 class AbstractConstraint(eqx.Module):
@@ -162,7 +164,7 @@ class Nonholonomic(AbstractConstraint):
     def rows(self, q, v, t):
         velocity, drift = jax.jvp(lambda q_, t_: self.velocity_error(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
         matrix = jax.jacfwd(self.velocity_error, argnums=1)(q, v, t)
-        return matrix, _stabilized(self.stabilization, -drift, 0.0, velocity)
+        return matrix, _stabilized(self.stabilization, -drift, None, velocity)
 
     def position_error(self, q, t):
         return jnp.zeros(0, q.dtype)
@@ -214,7 +216,7 @@ def _stabilization(value: Any) -> Baumgarte | None:
     )
 
 
-def _stabilized(stabilization: Baumgarte | None, b: Array, position: Array | float, velocity: Array) -> Array:
+def _stabilized(stabilization: Baumgarte | None, b: Array, position: Array | None, velocity: Array) -> Array:
     return b if stabilization is None else b - stabilization.correction(position, velocity)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from . import _check
 from ._control import as_servos
+from ._drawing import Drawing
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._mechanism import Mechanism
 from ._projection import Projection
@@ -34,10 +35,12 @@ class Scenario(eqx.Module):
             a scalar.
         formulation: How the acceleration is computed.
         projection: `Projection()` to stay on the constraint manifold, or None to drift.
+        drawing: How the mechanism looks, for pictures and animations; None if it cannot be drawn.
+        source: Where the system is from, in a few words.
 
     Raises:
-        TypeError: If `mechanism` is not a `Mechanism`, `servo`, `formulation` or `projection` is something else, or an
-            observable or invariant is not callable.
+        TypeError: If `mechanism` is not a `Mechanism`, `servo`, `formulation`, `projection` or `drawing` is something
+            else, or an observable or invariant is not callable.
         ValueError: If the shapes do not fit, there are not as many names as coordinates or actuators, or `t1` is not
             after `t0`.
     """
@@ -55,6 +58,8 @@ class Scenario(eqx.Module):
     controls: tuple[str, ...]
     formulation: AbstractFormulation
     projection: Projection | None
+    drawing: Drawing | None
+    source: str
 
     def __init__(
         self,
@@ -72,12 +77,16 @@ class Scenario(eqx.Module):
         controls: Sequence[str] | None = None,
         formulation: AbstractFormulation = UdwadiaKalaba(),
         projection: Projection | None = None,
+        drawing: Drawing | None = None,
+        source: str = "",
     ):
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism must be a ukjax.Mechanism, but is {type(mechanism).__name__}.")
         _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
         if projection is not None:
             _check.instance(projection, Projection, "projection", "ukjax.Projection()")
+        if drawing is not None:
+            _check.instance(drawing, Drawing, "drawing", "ukjax.Drawing(links)")
         q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
         self.q0, self.v0, _ = _check.state(q0, v0, names=("q0", "v0"))
         if not t1 > t0:
@@ -90,6 +99,7 @@ class Scenario(eqx.Module):
         self.t0, self.t1, self.name, self.coordinates = t0, t1, name, names
         self.servo = None if servo is None else as_servos(servo)
         self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype))
+        self.drawing, self.source = drawing, source
         self.observables = _functions(observables, "observables")
         self.invariants = _functions(invariants, "invariants")
 

@@ -1,0 +1,48 @@
+"""Drawing: how a mechanism looks, as a few functions of its state."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _check
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawing:
+    """What a picture or an animation of a mechanism is made of, in the plane or in space.
+
+    Args:
+        links: Name -> `f(q, t)`, points (k, 2) or (k, 3) [m], joined by a line with a dot at either end; a single point
+            (1, 2) is a particle.
+        trails: Names of links whose last point leaves a trail.
+        forces: Name -> `f(q, t, constraint_force)`, a point and a force there, each (2,) or (3,) [m, N], drawn as an
+            arrow. Where the coordinates are not those of the point, the force is what the generalised one amounts to.
+        scenery: Name -> points (k, 2) or (k, 3) [m] that do not move: a rail, a surface's outline.
+
+    Raises:
+        TypeError: If a link or force is not callable.
+        ValueError: If there is nothing to draw, a trail names no link, or scenery has the wrong shape.
+    """
+
+    links: Mapping[str, Callable]
+    _: dataclasses.KW_ONLY
+    trails: Sequence[str] = ()
+    forces: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+    scenery: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if not self.links:
+            raise ValueError("links must hold at least one link, name -> f(q, t), but is empty.")
+        for name, link in self.links.items():
+            _check.function(link, f"links[{name!r}]", "f(q, t) -> points (k, 2) or (k, 3)")
+        for name, force in self.forces.items():
+            _check.function(force, f"forces[{name!r}]", "f(q, t, constraint_force) -> (point, force)")
+        for name in self.trails:
+            if name not in self.links:
+                raise ValueError(f"trails must name links, {', '.join(self.links)}, but one is {name!r}.")
+        for name, points in self.scenery.items():
+            shape = np.shape(points)
+            if len(shape) != 2 or shape[1] not in (2, 3):
+                raise ValueError(f"scenery[{name!r}] must have shape (k, 2) or (k, 3), but has shape {shape}.")
