@@ -30,7 +30,7 @@ def start(description: str, name: str) -> Path:
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """Prints a table."""
-    shown = Table(title=title, show_lines=False)
+    shown = Table(title=escape(title), show_lines=False)
     for column in columns:
         shown.add_column(column, overflow="fold")
     for row in rows:

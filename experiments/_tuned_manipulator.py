@@ -2,7 +2,8 @@
 
 The control of Zhao et al. (2018), eq. 72, is a torque on the links, where there is no actuator. Here it is a virtual
 control: the motors are servoed to the angles from which the springs exert it (`models.flexible_joint.motors`). There
-are five numbers: the time constant P of the constraint, and for each motor two gains [1/s] with which its error decays.
+are nine numbers: the time constant P of the constraint, and two gain matrices (2, 2) [1/s] with which the errors of the
+motors decay, coupled because the links are. They are matrix exponentials, as P is one, so that they keep their signs.
 The controller knows the nominal manipulator only; the real one has other masses, inertias and springs, and starts
 elsewhere:
 
@@ -16,7 +17,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float
 
 import ukjax
@@ -31,7 +31,7 @@ T1 = 4.0
 STEPS = 200
 # P of the paper, the motors well faster. Not the same for both of a motor: J does not change when they are exchanged,
 # so equal ones are a saddle that a gradient cannot leave.
-HAND = {"P": 0.25, "position": (5.0, 5.0), "velocity": (12.0, 12.0)}
+HAND = {"P": 0.25, "position": (5.0, 5.0), "velocity": (12.0, 12.0)}  # of the matrices, the diagonals
 
 
 class Sample(eqx.Module):
@@ -68,6 +68,13 @@ def samples(count: int, seed: int) -> Sample:
     return Sample(model, q0, v0)
 
 
+def gains(logs: dict[str, Any]) -> dict[str, Any]:
+    """P () [s] and the two gain matrices (2, 2) [1/s] from their logarithms."""
+    # Few squarings suffice for the norms met here, and each is differentiated.
+    matrix = lambda log: jax.scipy.linalg.expm(log, max_squarings=4)
+    return {"P": jnp.exp(logs["P"]), "position": matrix(logs["position"]), "velocity": matrix(logs["velocity"])}
+
+
 def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Controller]:
     """One manipulator under the nominal controller with these gains, in steps of a fixed length."""
     controller = Controller(FlexibleJoint(), gains)
@@ -79,20 +86,23 @@ def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Contro
 
 
 def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProblem:
-    """From gains chosen by hand, over `count` manipulators. Logarithms keep the gains positive."""
+    """From gains chosen by hand, over `count` manipulators."""
 
-    def loss(logs, sample):
-        trajectory, controller = run(jax.tree_util.tree_map(jnp.exp, logs), sample)
+    def residuals(logs, sample):
+        trajectory, controller = run(gains(logs), sample)
         u = jax.vmap(controller.control)(trajectory.q, trajectory.v, trajectory.t)
         beta = trajectory.v[:, 0] + trajectory.v[:, 1]
-        return jnp.mean(beta**2) / ERROR**2 + jnp.mean(jnp.sum(u**2, axis=1)) / TORQUE**2
+        return jnp.concatenate([beta / ERROR, jnp.ravel(u) / TORQUE]) / np.sqrt(beta.shape[0])
 
     shown = {"P [s]": lambda logs: jnp.exp(logs["P"])} | {
-        f"{name} gain of motor {i + 1} [1/s]": lambda logs, name=name, i=i: jnp.exp(logs[name][i])
+        f"{name} gain {i + 1}{j + 1} [1/s]": lambda logs, name=name, i=i, j=j: gains(logs)[name][i, j]
         for name in ("position", "velocity")
         for i in range(2)
+        for j in range(2)
     }
+    logs = {k: jnp.log(jnp.array(x)) for k, x in HAND.items()}
+    start = {k: jnp.diag(x) if x.ndim else x for k, x in logs.items()}
     return ukjax.TuningProblem(
-        loss, {k: jnp.log(jnp.array(x)) for k, x in HAND.items()}, optax.lbfgs(), steps,
+        residuals, start, ukjax.LevenbergMarquardt(), steps,
         name="Gains of the flexible-joint manipulator", quantities=shown, samples=samples(count, seed),
     )  # fmt: skip

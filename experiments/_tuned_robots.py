@@ -15,7 +15,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import ukjax
 from models.coordinated_robots import ACTUATION, START, CoordinatedRobots
@@ -96,11 +95,11 @@ def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProbl
     """From the paper's gains, over `count` chains. Logarithms keep the gains positive."""
     nominal = jax.jit(on_path)()
 
-    def loss(logs, sample):
+    def residuals(logs, sample):
         trajectory, controller = run({k: jnp.exp(x) for k, x in logs.items()}, sample)
         u = jax.vmap(controller.control)(trajectory.q, trajectory.v, trajectory.t)
-        error = jnp.mean(jnp.sum(errors(trajectory) ** 2, axis=1))
-        return error / ERROR**2 + jnp.mean(jnp.sum((u - nominal) ** 2, axis=1)) / TORQUE**2
+        off = [errors(trajectory) / ERROR, (u - nominal) / TORQUE]
+        return jnp.concatenate([jnp.ravel(x) for x in off]) / np.sqrt(u.shape[0])
 
     shown = {
         f"{name} of {row} [{unit}]": lambda logs, name=name, i=i: jnp.exp(logs[name][i])
@@ -108,6 +107,6 @@ def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProbl
         for i, row in enumerate(ROWS)
     }
     return ukjax.TuningProblem(
-        loss, {k: jnp.log(jnp.array(x)) for k, x in PAPER.items()}, optax.lbfgs(), steps,
+        residuals, {k: jnp.log(jnp.array(x)) for k, x in PAPER.items()}, ukjax.LevenbergMarquardt(), steps,
         name="Gains of the two coordinated robots", quantities=shown, samples=samples(count, seed),
     )  # fmt: skip

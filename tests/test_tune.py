@@ -92,7 +92,12 @@ def test_a_loss_that_stops_being_finite_is_reported():
         ((bowl, START, optax.sgd(0.1), 0), ValueError, "steps must be an integer of at least 1, but is 0"),
         ((bowl, START, optax.sgd(0.1), 2.0), ValueError, "steps must be an integer"),
         ((lambda p: 0.0, {"n": 3}, optax.sgd(0.1), 1), ValueError, "params must hold at least one floating array"),
-        ((lambda p: p["x"], START, optax.sgd(0.1), 1), ValueError, r"loss\(params\) must return a scalar"),
+        (
+            (lambda p: jnp.eye(2), START, optax.sgd(0.1), 1),
+            ValueError,
+            r"loss\(params\) must return a scalar or residuals",
+        ),
+        ((bowl, START, ukjax.LevenbergMarquardt(), 1), ValueError, r"must return residuals of shape \(m,\)"),
     ],
 )
 def test_bad_arguments(arguments, error, match):
@@ -115,6 +120,10 @@ def test_compiles_the_loss_once():
 def shifted(p, target):
     """Least over all targets at their mean."""
     return jnp.sum((p - target) ** 2)
+
+
+def shifted_residuals(p, target):
+    return p - target
 
 
 TARGETS = jnp.array([[1.0, 2.0], [3.0, 0.0], [5.0, 4.0], [7.0, 2.0], [4.0, 7.0]])
@@ -172,6 +181,54 @@ def test_line_searches_are_counted_and_used():
     assert np.max(box.history) <= 0.5
 
 
+def valley(x):
+    return jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])  # whose squares are rosenbrock's
+
+
+def test_least_squares_takes_a_handful_of_steps():
+    got = ukjax.tune(valley, jnp.array([-1.2, 1.0]), ukjax.LevenbergMarquardt(), 20, progress=False)
+    assert_close(got.params, jnp.ones(2), atol=1e-8)
+    assert_close(got.losses, np.asarray(jax.vmap(rosenbrock)(got.history)), atol=1e-12)
+    slopes = np.asarray(jax.vmap(jax.grad(rosenbrock))(got.history))
+    assert_close(got.gradient_norms, np.linalg.norm(slopes, axis=1), rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(got.evaluations, np.arange(1, 22))
+    assert got.trials[0] == 0
+    assert np.all(np.diff(got.trials) >= 1)
+    box = ukjax.tune(valley, jnp.array([-1.2, 0.4]), ukjax.LevenbergMarquardt(), 15, bounds=(-1.3, 0.5), progress=False)
+    assert np.max(box.history) <= 0.5
+    assert_close(box.losses, np.asarray(jax.vmap(rosenbrock)(box.history)), atol=1e-12)
+
+
+def test_least_squares_over_samples_is_linear_regression():
+    rng = np.random.default_rng(4)
+    rows, wanted = rng.normal(size=(6, 5, 3)), rng.normal(size=(6, 5))
+    residuals = lambda x, sample: sample[0] @ x - sample[1]
+    samples = (jnp.asarray(rows), jnp.asarray(wanted))
+    optimizer = ukjax.LevenbergMarquardt(damping=1e-9)
+    got = ukjax.tune(residuals, jnp.zeros(3), optimizer, 2, samples=samples, progress=False)
+    x, (left,), _, _ = np.linalg.lstsq(rows.reshape(30, 3), wanted.ravel(), rcond=None)
+    assert_close(got.params, jnp.asarray(x), atol=1e-8)
+    assert_close(got.loss, left / 6, atol=1e-12)
+    # Any other optimiser takes the same loss as a mean of squares.
+    mean = lambda x, sample: jnp.sum(residuals(x, sample) ** 2)
+    of = lambda loss: ukjax.tune(loss, jnp.zeros(3), optax.adam(0.1), 5, samples=samples, progress=False).losses
+    assert_close(of(residuals), of(mean), atol=1e-12)
+
+
+def test_least_squares_steps_around_what_is_not_finite():
+    # The full step from 3 would leave where the logarithm is defined; and one parameter changes nothing.
+    residuals = lambda x: jnp.stack([jnp.log(x[0])])
+    got = ukjax.tune(residuals, jnp.array([5.0, 7.0]), ukjax.LevenbergMarquardt(1e-3), 10, progress=False)
+    assert_close(got.params, jnp.array([1.0, 7.0]), atol=1e-6)
+    assert got.trials[1] > 1
+
+
+@pytest.mark.parametrize("option", [{"damping": 0.0}, {"grow": 1.0}, {"shrink": 1.0}, {"damping": "much"}])
+def test_senseless_least_squares_options_are_named(option):
+    with pytest.raises(ValueError, match=f"{next(iter(option))} must"):
+        ukjax.LevenbergMarquardt(**option)
+
+
 def test_a_problem_is_tuned_and_says_what_it_is_about():
     problem = ukjax.TuningProblem(bowl, START, optax.adam(0.3), 5)
     got = problem.tune(progress=False)
@@ -192,11 +249,13 @@ def test_stops_early():
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "optimizer"), [(None, optax.adam(0.3)), (2, optax.adam(0.3)), (None, optax.lbfgs(0.01))]
+    ("batch_size", "optimizer"),
+    [(None, optax.adam(0.3)), (2, optax.adam(0.3)), (None, optax.lbfgs(0.01)), (2, ukjax.LevenbergMarquardt(3.0))],
 )
 def test_goes_on_after_an_interruption(tmp_path, batch_size, optimizer):
+    loss = shifted_residuals if isinstance(optimizer, ukjax.LevenbergMarquardt) else shifted
     options = {"samples": TARGETS, "batch_size": batch_size, "progress": False}
-    want = ukjax.tune(shifted, jnp.zeros(2), optimizer, 20, **options)
+    want = ukjax.tune(loss, jnp.zeros(2), optimizer, 20, **options)
 
     class Stop(Exception):
         pass
@@ -212,19 +271,19 @@ def test_goes_on_after_an_interruption(tmp_path, batch_size, optimizer):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ukjax._tune, "_save", save)
         with pytest.raises(Stop):
-            ukjax.tune(shifted, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
-    got = ukjax.tune(shifted, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
+            ukjax.tune(loss, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
+    got = ukjax.tune(loss, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
     np.testing.assert_array_equal(got.losses, want.losses)
     np.testing.assert_array_equal(got.history, want.history)
     assert [path.name for path in tmp_path.iterdir()] == ["state.npz"]
     # More steps than the first time; and once more, with nothing left to do.
-    longer = ukjax.tune(shifted, jnp.zeros(2), optimizer, 30, checkpoint=file, **options)
-    whole = ukjax.tune(shifted, jnp.zeros(2), optimizer, 30, **options)
+    longer = ukjax.tune(loss, jnp.zeros(2), optimizer, 30, checkpoint=file, **options)
+    whole = ukjax.tune(loss, jnp.zeros(2), optimizer, 30, **options)
     np.testing.assert_array_equal(longer.losses, whole.losses)
     with pytest.raises(ValueError, match="steps must be at least 30"):
-        ukjax.tune(shifted, jnp.zeros(2), optimizer, 10, checkpoint=file, **options)
+        ukjax.tune(loss, jnp.zeros(2), optimizer, 10, checkpoint=file, **options)
     with pytest.raises(ValueError, match="belongs to another tuning"):
-        ukjax.tune(shifted, jnp.zeros(3), optimizer, 30, checkpoint=file, progress=False, samples=jnp.ones((2, 3)))
+        ukjax.tune(loss, jnp.zeros(3), optimizer, 30, checkpoint=file, progress=False, samples=jnp.ones((2, 3)))
 
 
 def test_a_senseless_checkpoint_is_named(tmp_path):

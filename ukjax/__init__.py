@@ -21,6 +21,7 @@ from ._formulation import RangeSpace as RangeSpace
 from ._formulation import Recursive as Recursive
 from ._formulation import UdwadiaKalaba as UdwadiaKalaba
 from ._formulation import UdwadiaPhohomsiri as UdwadiaPhohomsiri
+from ._levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
 from ._linalg import SVD as SVD
 from ._linalg import AbstractPseudoinverse as AbstractPseudoinverse
 from ._linalg import GramSchmidtLS as GramSchmidtLS

@@ -13,6 +13,9 @@ import optax
 from jaxtyping import Array, Float, PyTree
 from tqdm.auto import tqdm
 
+from ._descent import Bounds, descent
+from ._levenberg_marquardt import LevenbergMarquardt
+
 
 if TYPE_CHECKING:
     import xarray
@@ -30,7 +33,9 @@ class Tuning(eqx.Module):
         gradient_norms: Norm of the gradient at the same points.
         full_losses: Loss over all samples at the same points; NaN where it was not evaluated. Without minibatches the
             same as `losses`.
-        evaluations: How many times the loss and its gradient had been computed by then, line searches included.
+        evaluations: How many times the loss and its gradient had been computed by then, line searches included; with
+            `LevenbergMarquardt`, residuals and Jacobian.
+        trials: How many times the loss alone had been computed by then, which `LevenbergMarquardt` does.
         history: The parameters at the same points, every leaf with a leading axis.
         stopped: Why it stopped before its steps were done, or an empty string.
     """
@@ -42,6 +47,7 @@ class Tuning(eqx.Module):
     gradient_norms: Float[np.ndarray, " points"]
     full_losses: Float[np.ndarray, " points"]
     evaluations: Float[np.ndarray, " points"]
+    trials: Float[np.ndarray, " points"]
     history: PyTree
     stopped: str
 
@@ -54,6 +60,7 @@ class Tuning(eqx.Module):
             "full_loss": ("step", self.full_losses, {"long_name": "loss over all samples"}),
             "gradient_norm": ("step", self.gradient_norms, {"long_name": "norm of the gradient"}),
             "evaluations": ("step", self.evaluations, {"long_name": "evaluations of the loss and its gradient so far"}),
+            "trials": ("step", self.trials, {"long_name": "evaluations of the loss alone so far"}),
         }
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.history):
             name = jax.tree_util.keystr(path, simple=True, separator=".") or "parameter"
@@ -66,7 +73,7 @@ class Tuning(eqx.Module):
 def tune(
     loss: Callable[..., Array],
     params: PyTree,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation | LevenbergMarquardt,
     steps: int,
     *,
     bounds: tuple[PyTree, PyTree] | None = None,
@@ -82,10 +89,12 @@ def tune(
 
     Args:
         loss: `loss(params)`, a scalar; or, with `samples`, `loss(params, sample)`, of which the mean over the samples
-            is minimised. A trajectory may lie in between. Compiled once, with its gradient.
+            is minimised. A trajectory may lie in between. Compiled once, with its gradient. Or residuals (m,), whose
+            sum of squares is minimised.
         params: A pytree; its floating arrays are tuned (Python floats become arrays), everything else is kept.
         optimizer: Any optax optimiser, for example `optax.adam(1e-2)`; or `optax.lbfgs()`, which searches along a line
-            in every step and needs far fewer of them where the loss is smooth and not drawn from minibatches.
+            in every step and needs far fewer of them where the loss is smooth and not drawn from minibatches; or, for a
+            loss that returns residuals, `ukjax.LevenbergMarquardt()`, which needs the fewest.
         steps: How many steps to take, at least 1.
         bounds: (lower, upper), each a pytree like `params` or a prefix of it, a single number for instance; parameters
             that a step takes outside are put back on the bound.
@@ -105,9 +114,10 @@ def tune(
         `Tuning`: best `params` with their `loss`, and the history, also as a labelled data set.
 
     Raises:
-        TypeError: If `loss` is not callable or `optimizer` is not an optax optimiser.
+        TypeError: If `loss` is not callable or `optimizer` is neither an optax optimiser nor `LevenbergMarquardt`.
         ValueError: If a number is out of range, `params` holds nothing to tune or lies outside of `bounds`, `samples`
-            have no common leading axis, `loss` is not a scalar, or `checkpoint` belongs to another tuning.
+            have no common leading axis, `loss` returns neither a scalar nor residuals or not what `optimizer` needs, or
+            `checkpoint` belongs to another tuning.
         RuntimeError: If `throw` and the loss or its gradient is not finite.
     """
     _check(loss, optimizer, steps, patience)
@@ -120,26 +130,19 @@ def tune(
     size = _batch_size(batch_size, count)
     per_epoch = 1 if count is None or size is None else -(-count // size)
 
+    squares = _is_sum_of_squares(loss, eqx.combine(tuned, fixed), samples, optimizer)
+
     def value(tuned, batch):
+        # The loss, or the residuals of all samples, scaled so that their squares add up to the mean.
         at = eqx.combine(tuned, fixed)
-        return loss(at) if batch is None else jnp.mean(jax.vmap(loss, (None, 0))(at, batch))
+        if batch is None:
+            return loss(at)
+        each = jax.vmap(loss, (None, 0))(at, batch)
+        return jnp.ravel(each) / np.sqrt(each.shape[0]) if squares else jnp.mean(each)
 
-    shape = jax.eval_shape(lambda tuned: _one(loss, eqx.combine(tuned, fixed), samples), tuned)
-    if getattr(shape, "shape", None) != ():
-        call = "loss(params)" if samples is None else "loss(params, sample)"
-        raise ValueError(f"{call} must return a scalar, but returned {shape}.")
-    evaluate, full = jax.jit(jax.value_and_grad(value)), jax.jit(value)
-    descend = optax.with_extra_args_support(optimizer).update
-
-    @jax.jit
-    def update(tuned, number, gradient, state, batch):
-        # What an optimiser with a line search (L-BFGS) asks for; others ignore it, and nothing is compiled for them.
-        extra = {"value": number, "grad": gradient, "value_fn": lambda tuned: value(tuned, batch)}
-        updates, state = descend(gradient, state, tuned, **extra)
-        tuned = optax.apply_updates(tuned, updates)
-        return (tuned if box is None else optax.projections.projection_box(tuned, *box)), state
-
-    record = _Record(tuned, optimizer.init(tuned), steps)
+    by = descent(optimizer, value, squares, box)
+    full = jax.jit(lambda tuned, batch: jnp.sum(value(tuned, batch) ** 2) if squares else value(tuned, batch))
+    record = _Record(tuned, by.init(tuned), steps)
     if checkpoint is not None:
         record = _resume(Path(checkpoint), record)
     draws = _draws(count, size, seed, record.done)
@@ -148,9 +151,10 @@ def tune(
         while True:
             step, drawn = record.done, next(draws)
             batch = samples if drawn is None else jax.tree_util.tree_map(lambda x, i=drawn: x[i], samples)
-            found = _at_hand(record.state) if drawn is None and box is None else None
-            number, gradient = evaluate(record.tuned, batch) if found is None else found
-            record.spent += found is None
+            found = by.at_hand(record.state) if drawn is None else None
+            record.spent[0] += found is None
+            found = by.evaluate(record.tuned, batch) if found is None else found
+            number, gradient, _ = found
             norm = float(optax.tree.norm(gradient))
             partial = drawn is not None
             due = partial and (step % per_epoch == 0 or step == steps)
@@ -164,9 +168,9 @@ def tune(
                 break
             last = step == steps
             if not last:
-                record.tuned, record.state = update(record.tuned, number, gradient, record.state, batch)
+                record.tuned, record.state = by.update(record.tuned, found, record.state, batch)
                 record.done += 1
-                record.spent += int(optax.tree.get(record.state, "num_linesearch_steps", 0))
+                record.spent += by.spent(record.state)
                 bar.update()
             if checkpoint is not None:
                 _save(Path(checkpoint), record)
@@ -185,8 +189,9 @@ class _Record:
 
     def __init__(self, tuned: PyTree, state: PyTree, steps: int):
         self.tuned, self.state, self.done = tuned, state, 0
-        self.spent = 0  # evaluations
-        self.losses, self.norms, self.over_all, self.evaluations = (np.full(steps + 1, np.nan) for _ in range(4))
+        self.spent = np.zeros(2)  # evaluations with gradient, and without
+        self.losses, self.norms, self.over_all = (np.full(steps + 1, np.nan) for _ in range(3))
+        self.evaluations = np.full((steps + 1, 2), np.nan)
         self.history = jax.tree_util.tree_map(lambda x: np.full((steps + 1, *x.shape), np.nan, x.dtype), tuned)
         self.seen = 0
 
@@ -254,18 +259,9 @@ def _resume(path: Path, record: _Record) -> _Record:
     record.tuned, record.state = jax.tree_util.tree_unflatten(structure, leaves)
     for i, store in enumerate(over_steps):
         store[: record.seen] = stored[f"history{i}"]
-    record.spent = int(stored["spent"])
+    record.spent = stored["spent"]
     record.done = int(stored["done"])  # after its last step a tuning has only looked: it looks again, and goes on
     return record
-
-
-def _at_hand(state: PyTree) -> tuple[Array, PyTree] | None:
-    """Loss and gradient at the present parameters, if a line search left them in the state."""
-    value: Any = optax.tree.get(state, "value", None)
-    gradient = optax.tree.get(state, "grad", None)
-    if value is None or gradient is None or not np.isfinite(np.asarray(value)):
-        return None
-    return value, gradient
 
 
 def _draws(count: int | None, size: int | None, seed: int, done: int) -> Iterator[np.ndarray | None]:
@@ -283,25 +279,33 @@ def _draws(count: int | None, size: int | None, seed: int, done: int) -> Iterato
         step += 1
 
 
-def _one(loss: Callable, params: PyTree, samples: PyTree | None) -> Array:
-    if samples is None:
-        return loss(params)
-    return loss(params, jax.tree_util.tree_map(lambda x: x[0], samples))
+def _is_sum_of_squares(loss: Callable, params: PyTree, samples: PyTree | None, optimizer: Any) -> bool:
+    """Whether the loss returns residuals (m,); ValueError if neither those nor a scalar, or not what is needed."""
+    call = "loss(params)" if samples is None else "loss(params, sample)"
+    first = () if samples is None else (jax.tree_util.tree_map(lambda x: x[0], samples),)
+    found = eqx.filter_eval_shape(loss, params, *first)
+    shape = getattr(found, "shape", None)
+    if shape is None or len(shape) > 1:
+        raise ValueError(f"{call} must return a scalar or residuals of shape (m,), but returned {found}.")
+    if isinstance(optimizer, LevenbergMarquardt) and shape == ():
+        raise ValueError(f"{call} must return residuals of shape (m,) for LevenbergMarquardt, but returned a scalar.")
+    return len(shape) == 1
 
 
 def _check(loss: Any, optimizer: Any, steps: Any, patience: Any) -> None:
     if not callable(loss):
         raise TypeError(f"loss must be a function loss(params) -> scalar, but is {type(loss).__name__}.")
-    if not isinstance(optimizer, optax.GradientTransformation):
+    if not isinstance(optimizer, (optax.GradientTransformation, LevenbergMarquardt)):
         raise TypeError(
-            f"optimizer must be an optax optimiser, for example optax.adam(1e-2), but is {type(optimizer).__name__}."
+            "optimizer must be an optax optimiser, for example optax.adam(1e-2), or ukjax.LevenbergMarquardt(), but is "
+            f"{type(optimizer).__name__}."
         )
     for name, value in (("steps", steps), ("patience", 1 if patience is None else patience)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1, but is {value!r}.")
 
 
-def _box(bounds: Any, tuned: PyTree) -> tuple[PyTree, PyTree]:
+def _box(bounds: Any, tuned: PyTree) -> Bounds:
     """Lower and upper bound of every tuned leaf."""
     if not isinstance(bounds, tuple) or len(bounds) != 2:
         raise ValueError("bounds must be a pair (lower, upper), each like params or a single number.")
@@ -353,7 +357,8 @@ def _summary(record: _Record, fixed: Any, stopped: str) -> Tuning:
         losses=record.losses[:seen],
         gradient_norms=record.norms[:seen],
         full_losses=record.over_all[:seen],
-        evaluations=record.evaluations[:seen],
+        evaluations=record.evaluations[:seen, 0],
+        trials=record.evaluations[:seen, 1],
         history=history,
         stopped=stopped,
     )

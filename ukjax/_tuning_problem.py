@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from . import _check
+from ._levenberg_marquardt import LevenbergMarquardt
 from ._tune import Tuning, tune
 
 
@@ -20,7 +21,7 @@ class TuningProblem:
     Args:
         loss: `loss(params)`, or `loss(params, sample)` with `samples`; see `tune`.
         params: Where to start.
-        optimizer: Any optax optimiser.
+        optimizer: Any optax optimiser, or `LevenbergMarquardt`.
         steps: How many steps to take.
         name: A short title.
         quantities: What to show of the parameters: "P [s]" -> `f(params)`, a scalar; useful where logarithms are tuned.
@@ -37,7 +38,7 @@ class TuningProblem:
 
     loss: Callable
     params: Any
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformation | LevenbergMarquardt
     steps: int
     _: dataclasses.KW_ONLY
     name: str = "tuning"
