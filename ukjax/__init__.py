@@ -1,6 +1,9 @@
 """ukjax: constrained mechanical systems by the Udwadia-Kalaba equation, in JAX."""
 
 from ._assemble import assemble as assemble
+from ._composite import Composite as Composite
+from ._composite import Coupling as Coupling
+from ._composite import Module as Module
 from ._constraint import AbstractConstraint as AbstractConstraint
 from ._constraint import AccelerationConstraint as AccelerationConstraint
 from ._constraint import Baumgarte as Baumgarte
@@ -13,9 +16,15 @@ from ._diagnose import diagnose as diagnose
 from ._drawing import Drawing as Drawing
 from ._equation import equation_of_motion as equation_of_motion
 from ._formulation import AbstractFormulation as AbstractFormulation
+from ._formulation import AbstractKernel as AbstractKernel
+from ._formulation import KernelProjection as KernelProjection
 from ._formulation import LagrangeMultiplier as LagrangeMultiplier
 from ._formulation import Level as Level
 from ._formulation import Motion as Motion
+from ._formulation import ObliqueProjector as ObliqueProjector
+from ._formulation import OrthogonalComplement as OrthogonalComplement
+from ._formulation import OrthogonalProjector as OrthogonalProjector
+from ._formulation import Orthonormalization as Orthonormalization
 from ._formulation import PennestriDeFalco as PennestriDeFalco
 from ._formulation import RangeSpace as RangeSpace
 from ._formulation import Recursive as Recursive
@@ -32,6 +41,7 @@ from ._linalg import RowGramSchmidt as RowGramSchmidt
 from ._linalg import Varga as Varga
 from ._mechanism import Mechanism as Mechanism
 from ._mechanism import Terms as Terms
+from ._modular_level import ModularLevel as ModularLevel
 from ._projection import Projection as Projection
 from ._result import RESULTS as RESULTS
 from ._scenario import Scenario as Scenario
@@ -39,6 +49,7 @@ from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing
 from ._servo import Servo as Servo
 from ._simulate import simulate as simulate
+from ._system import AbstractModularSystem as AbstractModularSystem
 from ._system import AbstractSystem as AbstractSystem
 from ._system import LagrangianSystem as LagrangianSystem
 from ._system import System as System

@@ -220,7 +220,7 @@ def _fields(motion: Motion) -> tuple[Array, ...]:
 
 def _respond(terms: Terms, formulation: AbstractFormulation, force: Vector) -> _Plant:
     def motion(force):
-        motion = formulation.solve(Terms(terms.M, terms.Q + force, terms.A, terms.b, terms.nonideal))
+        motion = formulation.solve(Terms(terms.M, terms.Q + force, terms.A, terms.b, terms.nonideal, terms.partition))
         return _fields(motion), motion
 
     _, change, at = jax.linearize(motion, force, has_aux=True)
@@ -252,7 +252,7 @@ def _least_effort(group: _Group, plant: _Plant, A: Rows, G: Array, miss: RowValu
         u = inverse @ (demand - C @ s) + s
     else:
         # Eq. 35 with the passive force that belongs to u: u = X^+ (d - (C - X) u) + (I - X^+ X) s, linear in u.
-        _, W, _ = whiten(plant.terms.M)
+        _, W, _ = whiten(plant.terms.M, plant.terms.partition)
         X = A @ (W.T @ (W @ G))
         inverse, _ = inverse_of(X)
         _, rank = inverse_of(C)

@@ -140,7 +140,7 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     terms = mechanism.terms(q, v, t)
     M, A = terms.M, terms.A
     m, n = A.shape
-    _, W, definite = whiten(M)
+    _, W, definite = whiten(M, terms.partition)
     regular, general = UdwadiaKalaba().solve(terms), PennestriDeFalco().solve(terms)
     B = A @ W.T
     B = row_scales(B)[:, None] * B

@@ -10,18 +10,22 @@ from jaxtyping import Array, Float
 
 from . import _check
 from ._constraint import AbstractConstraint
-from ._system import AbstractSystem, applied_force
-from ._types import Matrix, Rows, RowValues, Scalar, Vector
+from ._system import AbstractModularSystem, AbstractSystem, applied_force
+from ._types import Matrix, Partition, Rows, RowValues, Scalar, Vector
 
 
 class Terms(eqx.Module):
-    """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c."""
+    """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c.
+
+    `partition` tells the blocks of M where it is block-diagonal.
+    """
 
     M: Matrix
     Q: Vector
     A: Rows
     b: RowValues
     nonideal: Callable[[Vector], Vector] | None = None
+    partition: Partition | None = eqx.field(static=True, default=None)
 
 
 class Mechanism(eqx.Module):
@@ -79,7 +83,8 @@ class Mechanism(eqx.Module):
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
         nonideal = None if self.nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)
-        return Terms(M, Q, A, b, nonideal)
+        partition = self.system.partition if isinstance(self.system, AbstractModularSystem) else None
+        return Terms(M, Q, A, b, nonideal, partition)
 
     def position_error(self, q: Vector, t: Scalar) -> Float[Array, " r"]:
         """Φ of every holonomic constraint, in order."""

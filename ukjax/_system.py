@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
-from ._types import Matrix, Scalar, Vector
+from ._types import Matrix, Partition, Scalar, Vector
 
 
 class AbstractSystem(eqx.Module):
@@ -28,6 +28,15 @@ class AbstractSystem(eqx.Module):
     @abc.abstractmethod
     def force(self, q: Vector, v: Vector, t: Scalar) -> Vector:
         """The generalised force Q, applied, gyroscopic and Coriolis terms together, shape (n,) [N or N m]."""
+
+
+class AbstractModularSystem(AbstractSystem):
+    """A system whose mass matrix is block-diagonal, whatever the state."""
+
+    @property
+    @abc.abstractmethod
+    def partition(self) -> Partition:
+        """Coordinates of the blocks; equal blocks, which are computed together, in one group."""
 
 
 class System(AbstractSystem):

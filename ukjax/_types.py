@@ -10,3 +10,6 @@ Vector = Float[Array, " n"]
 Matrix = Float[Array, "n n"]
 Rows = Float[Array, "m n"]
 RowValues = Float[Array, " m"]
+
+# Coordinates of the blocks of a block-diagonal matrix, equal blocks together.
+Partition = tuple[tuple[tuple[int, ...], ...], ...]

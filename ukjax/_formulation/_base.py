@@ -18,7 +18,7 @@ from .. import _check
 from .._linalg import SVD, AbstractPseudoinverse, power_of_two, pseudoinverse, pseudosolve, rank_tolerance, whiten
 from .._mechanism import Terms
 from .._result import RESULTS, worst
-from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Scalar, Vector
+from .._types import BoolScalar, IntScalar, Matrix, Partition, Rows, RowValues, Scalar, Vector
 
 
 # How many times the size of the acceleration may be missing before it counts as a contradiction.
@@ -90,8 +90,11 @@ class AbstractPseudoinverseFormulation(AbstractFormulation):
         return _motion(terms, self._linear, self.consistency_rtol)
 
     @abc.abstractmethod
-    def _linear(self, M: Matrix, Q: Vector, A: Rows, again: bool) -> Linear:
-        """The constrained motion as a linear map; `again` if it will be applied more than once."""
+    def _linear(self, M: Matrix, Q: Vector, A: Rows, partition: Partition | None, again: bool) -> Linear:
+        """The constrained motion as a linear map.
+
+        `partition` tells the blocks of M, `again` whether the map will be applied more than once.
+        """
 
     def _finer(self, dtype: Any) -> lx.AbstractLinearSolver:
         """The pseudoinverse with the square of its rank tolerance, if it is one of ours."""
@@ -100,7 +103,7 @@ class AbstractPseudoinverseFormulation(AbstractFormulation):
         return dataclasses.replace(self.pseudoinverse, rtol=rank_tolerance(self.pseudoinverse.rtol, dtype) ** 2)
 
 
-def _motion(terms: Terms, linear: Callable[[Matrix, Vector, Rows, bool], Linear], rtol: float) -> Motion:
+def _motion(terms: Terms, linear: Callable[..., Linear], rtol: float) -> Motion:
     """The motion at one state: guards what goes in, adds the non-ideal force, and judges what comes out.
 
     The ideal force is what the constraints add to Q; the non-ideal one, c, then acts as far as they let it, which is
@@ -111,7 +114,7 @@ def _motion(terms: Terms, linear: Callable[[Matrix, Vector, Rows, bool], Linear]
     # Unusable terms are replaced before they are used, and the answer is made NaN at the end: a NaN inside a
     # factorisation would also reach the gradients of states that are all right.
     M, Q, A, b = (jnp.where(finite, x, jnp.zeros_like(x)) for x in (M, Q, A, b))
-    at = linear(M, Q, A, terms.nonideal is not None)
+    at = linear(M, Q, A, terms.partition, terms.nonideal is not None)
     acceleration, ideal_force, rank = at.solve(Q, b)
 
     nonideal_force = jnp.zeros_like(Q)
@@ -178,13 +181,17 @@ def by_pseudoinverse(solver: lx.AbstractLinearSolver, B: Array, again: bool) -> 
 
 
 def with_definite_mass(
-    M: Matrix, Q: Vector, A: Rows, correct: Callable[[Array], Callable[[Array], tuple[Array, Array]]]
+    M: Matrix,
+    Q: Vector,
+    A: Rows,
+    partition: Partition | None,
+    correct: Callable[[Array], Callable[[Array], tuple[Array, Array]]],
 ) -> Linear:
     """The constrained motion for M > 0, in the coordinates in which M is the identity.
 
     W^T W = M^-1; w = W Q; B = A W^T; D: row scales. `correct` takes D B and gives y -> ((D B)^+ y, rank).
     """
-    L, W, definite = whiten(M)
+    L, W, definite = whiten(M, partition)
     w, B = W @ Q, A @ W.T  # A a = B w
     D = row_scales(B)
     correction = correct(D[:, None] * B)

@@ -26,7 +26,7 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
     Source: de Falco et al. (2008), eq. 23; Xu & Liu (2017), eq. 10.
     """
 
-    def _linear(self, M, Q, A, again):
+    def _linear(self, M, Q, A, partition, again):
         n, m = M.shape[0], A.shape[0]
         D, s = row_scales(A), unit_size(M)
         scaled = D[:, None] * A

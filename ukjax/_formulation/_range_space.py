@@ -21,7 +21,7 @@ class RangeSpace(AbstractPseudoinverseFormulation):
     Source: de Falco et al. (2008), eq. 35 and 36.
     """
 
-    def _linear(self, M, Q, A, again):
+    def _linear(self, M, Q, A, partition, again):
         def correct(B):
             multiplier = by_pseudoinverse(self._finer(B.dtype), B @ B.T, again)
 
@@ -31,4 +31,4 @@ class RangeSpace(AbstractPseudoinverseFormulation):
 
             return correction
 
-        return with_definite_mass(M, Q, A, correct)
+        return with_definite_mass(M, Q, A, partition, correct)

@@ -119,10 +119,7 @@ class Recursive(AbstractPseudoinverseFormulation):
         pseudoinverse: lx.AbstractLinearSolver = SVD(),
         consistency_rtol: float = 1e-6,
     ):
-        sizes = tuple(levels) if isinstance(levels, (tuple, list)) else (levels,)
-        if not sizes or any(isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1 for m in sizes):
-            raise ValueError(f"levels must be numbers of rows, integers of at least 1, but are {levels!r}.")
-        self.levels = tuple(int(m) for m in sizes)
+        self.levels = sizes = sizes_of(levels)
         if noise is not None:
             if not isinstance(noise, (tuple, list)) or len(noise) != len(sizes):
                 raise ValueError(f"noise must hold one entry for each of the {len(sizes)} levels, None for none.")
@@ -133,16 +130,11 @@ class Recursive(AbstractPseudoinverseFormulation):
         self.noise, self.pseudoinverse = noise, pseudoinverse
         self.consistency_rtol = consistency_rtol
 
-    def _linear(self, M, Q, A, again):
-        if sum(self.levels) != A.shape[0]:
-            raise ValueError(
-                f"levels must add up to the {A.shape[0]} rows of the constraints, but {self.levels} add up to "
-                f"{sum(self.levels)}."
-            )
-        L, W, definite = whiten(M)
+    def _linear(self, M, Q, A, partition, again):
+        parts = parts_of(self.levels, A.shape[0])
+        L, W, definite = whiten(M, partition)
         H = A @ W.T
         noise = self.noise or (None,) * len(self.levels)
-        parts = np.split(np.arange(A.shape[0]), np.cumsum(self.levels)[:-1])
         P, gains, rank, reach = jnp.eye(M.shape[0], dtype=M.dtype), [], jnp.zeros((), int), []
         for part, R in zip(parts, noise, strict=True):
             reach.append(H[part] @ P @ L.T)
@@ -169,6 +161,23 @@ class Recursive(AbstractPseudoinverseFormulation):
         )
 
 
+def sizes_of(levels: Any) -> tuple[int, ...]:
+    """How many rows each level has; ValueError if that is no number."""
+    sizes = tuple(levels) if isinstance(levels, (tuple, list)) else (levels,)
+    if not sizes or any(isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1 for m in sizes):
+        raise ValueError(f"levels must be numbers of rows, integers of at least 1, but are {levels!r}.")
+    return tuple(int(m) for m in sizes)
+
+
+def parts_of(levels: tuple[int, ...], m: int) -> list[np.ndarray]:
+    """The rows of each level, of m; ValueError if the levels do not add up to them."""
+    if sum(levels) != m:
+        raise ValueError(
+            f"levels must add up to the {m} rows of the constraints, but {levels} add up to {sum(levels)}."
+        )
+    return np.split(np.arange(m), np.cumsum(levels)[:-1])
+
+
 def covariance(value: Any, m: int, name: str) -> Float[Array, "m m"]:
     """R (m, m) from a scalar, (m,) or (m, m); ValueError if it is no covariance."""
     R = _check.floating(value, name)
@@ -191,22 +200,28 @@ def _gain(
     solver: lx.AbstractLinearSolver, P: Matrix, H: Rows, R: Array | None
 ) -> tuple[Float[Array, "n m"], Matrix, IntScalar]:
     """K (n, m), the next P, and the rank of H P: how many rows are new."""
+    K, rank = gain(solver, H @ P, H, None if R is None else H @ P @ H.T, R)
+    rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
+    following = rest @ P @ rest.T
+    if R is not None:
+        following = following + K @ R.astype(P.dtype) @ K.T
+    return K, (following + following.T) / 2, rank
+
+
+def gain(
+    solver: lx.AbstractLinearSolver, B: Rows, H: Rows, S: Array | None, R: Array | None
+) -> tuple[Float[Array, "n m"], IntScalar]:
+    """K (n, m) and the rank of B = H P (m, n), which is how many rows are new; S = H P H^T where there is noise R."""
     D = row_scales(H)
-    H = D[:, None] * H
-    if R is None:
+    H, B = D[:, None] * H, D[:, None] * B
+    if R is None or S is None:
         # A row that depends on those before leaves rounding errors only, which are small beside the row itself but not
         # beside each other: they must not be taken for rows.
-        B = H @ P
-        tolerance = rank_tolerance(solver.rtol, P.dtype) if isinstance(solver, AbstractPseudoinverse) else 1e-8
+        tolerance = rank_tolerance(solver.rtol, B.dtype) if isinstance(solver, AbstractPseudoinverse) else 1e-8
         new = stop_gradient(jnp.linalg.norm(B, axis=1) > tolerance * jnp.linalg.norm(H, axis=1))
         K, rank = pseudoinverse(solver, jnp.where(new[:, None], B, 0))
-        rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
-        following = rest @ P @ rest.T
     else:
-        R = D[:, None] * R.astype(P.dtype) * D[None]
-        S = H @ P @ H.T + R
+        S = D[:, None] * (S + R.astype(B.dtype)) * D[None]
         inverse, rank = pseudoinverse(solver, (S + S.T) / 2)
-        K = P @ H.T @ inverse
-        rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
-        following = rest @ P @ rest.T + K @ R @ K.T
-    return K * D[None], (following + following.T) / 2, rank
+        K = B.T @ inverse
+    return K * D[None], rank

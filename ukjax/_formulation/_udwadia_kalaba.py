@@ -22,5 +22,5 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation):
     al. (2015), eq. 12 and 13.
     """
 
-    def _linear(self, M, Q, A, again):
-        return with_definite_mass(M, Q, A, lambda B: by_pseudoinverse(self.pseudoinverse, B, again))
+    def _linear(self, M, Q, A, partition, again):
+        return with_definite_mass(M, Q, A, partition, lambda B: by_pseudoinverse(self.pseudoinverse, B, again))

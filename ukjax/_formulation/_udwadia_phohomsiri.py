@@ -27,7 +27,7 @@ class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
     Source: Udwadia & Phohomsiri (2006); de Falco et al. (2008), eq. 42 and 43.
     """
 
-    def _linear(self, M, Q, A, again):
+    def _linear(self, M, Q, A, partition, again):
         n = M.shape[0]
         D, s = row_scales(A), unit_size(M)
         scaled = D[:, None] * A

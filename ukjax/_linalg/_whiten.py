@@ -6,7 +6,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array
 
-from .._types import Matrix
+from .._types import Matrix, Partition
 from ._batch import batched
 
 
@@ -14,9 +14,29 @@ from ._batch import batched
 LARGEST = 16
 
 
-@jax.custom_jvp
-def whiten(M: Matrix) -> tuple[Matrix, Matrix, Array]:
+def whiten(M: Matrix, partition: Partition | None = None) -> tuple[Matrix, Matrix, Array]:
     """L with L L^T = M, W = L^-1, and whether M is symmetric positive definite; both are the identity where it is not.
+
+    Where M is block-diagonal, `partition` tells the coordinates of the blocks: only those are factorised, equal ones
+    together.
+    """
+    if partition is None:
+        return _whiten(M)
+    L = W = jnp.zeros_like(M)
+    definite = jnp.asarray(True)
+    for members in partition:
+        i = np.array(members)
+        rows, columns = i[:, :, None], i[:, None, :]
+        blocks = jax.vmap(_whiten)(M[rows, columns])
+        L, W = L.at[rows, columns].set(blocks[0]), W.at[rows, columns].set(blocks[1])
+        definite = definite & jnp.all(blocks[2])
+    identity = jnp.eye(M.shape[0], dtype=M.dtype)
+    return jnp.where(definite, L, identity), jnp.where(definite, W, identity), definite
+
+
+@jax.custom_jvp
+def _whiten(M: Matrix) -> tuple[Matrix, Matrix, Array]:
+    """`whiten` for one block.
 
     A pivot counts as positive if rounding has not made it: beyond n eps of the diagonal entry it came from.
 
@@ -40,11 +60,11 @@ def whiten(M: Matrix) -> tuple[Matrix, Matrix, Array]:
     return jnp.where(definite, L, identity), jnp.where(definite, W, identity), definite
 
 
-@whiten.defjvp  # pyright: ignore[reportArgumentType]
+@_whiten.defjvp  # pyright: ignore[reportArgumentType]
 def _whiten_jvp(primals, tangents):
     # L' = L S, W' = -S W with S = low(W M' W^T): the lower triangle and half the diagonal.  Murray (2016).
     (M,), (dM,) = primals, tangents
-    L, W, definite = whiten(M)
+    L, W, definite = _whiten(M)
     S = W @ ((dM + dM.T) / 2) @ W.T
     S = jnp.tril(S) - jnp.diag(jnp.diag(S)) / 2
     return (L, W, definite), (L @ S, -S @ W, np.zeros((), jax.dtypes.float0))

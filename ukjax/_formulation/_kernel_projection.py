@@ -1,0 +1,158 @@
+"""Projection on the kernel of the constraints, by whichever operator is at hand (Orsino 2017, section 3).
+
+S: operator on to ker A, level by level, S_{r+1} = S_r C_{r+1} with C on to ker(A~ S_r); D: row scales; s: scale of M.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .. import _check
+from .._linalg import SVD, pseudoinverse, rank_tolerance
+from .._result import is_traced
+from .._types import Matrix, Rows
+from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
+from ._recursive import parts_of, sizes_of
+
+
+class AbstractKernel(eqx.Module):
+    """How an operator on to the kernel of a matrix is computed."""
+
+    @abc.abstractmethod
+    def onto(self, B: Rows, solver: lx.AbstractLinearSolver) -> Matrix:
+        """C (n, n), whose columns span ker B for B (m, n)."""
+
+
+class OrthogonalProjector(AbstractKernel):
+    r"""$I - B^{+} B$: symmetric and idempotent. Proposition 3.1 (iii)."""
+
+    def onto(self, B, solver):
+        return jnp.eye(B.shape[1], dtype=B.dtype) - pseudoinverse(solver, B)[0] @ B
+
+
+class ObliqueProjector(AbstractKernel):
+    r"""$I - B^{g} B$ with $B^{g} = W (B W)^{+}$, a {1}-inverse for every diagonal weight $W$ of the coordinates.
+
+    Idempotent, but not symmetric: what it removes lies along other directions. Proposition 3.1 (ii).
+
+    Args:
+        weight: (n,), positive, one for each coordinate; 1, 2, 3, ... if omitted.
+    """
+
+    weight: Array | None
+
+    def __init__(self, weight: Any = None):
+        self.weight = None if weight is None else _check.floating(weight, "weight")
+        if weight is not None and not is_traced(self.weight) and not np.all(np.asarray(self.weight) > 0):
+            raise ValueError(f"weight must be positive, one for each coordinate, but is {self.weight}.")
+
+    def onto(self, B, solver):
+        n = B.shape[1]
+        weight = jnp.arange(1, n + 1, dtype=B.dtype) if self.weight is None else self.weight.astype(B.dtype)
+        if weight.shape != (n,):
+            raise ValueError(f"weight must have shape ({n},), one for each coordinate, but has shape {weight.shape}.")
+        inverse = weight[:, None] * pseudoinverse(solver, B * weight[None])[0]
+        return jnp.eye(n, dtype=B.dtype) - inverse @ B
+
+
+class OrthogonalComplement(AbstractKernel):
+    """A basis of the kernel in the first columns, as many as there are degrees of freedom, and zeros in the others.
+
+    Proposition 3.1 (i): the natural orthogonal complement of multibody dynamics is one.
+    """
+
+    def onto(self, B, solver):
+        n = B.shape[1]
+        C = OrthogonalProjector().onto(B, solver)
+        # The basis of the SVD may turn freely; what matters of its derivative is that of the kernel, which C has.
+        fixed = stop_gradient(B)
+        _, values, Vt = jnp.linalg.svd(fixed, full_matrices=True)
+        values = jnp.zeros(n, B.dtype).at[: values.shape[0]].set(values)
+        order = jnp.argsort(values)
+        size = jnp.max(values, initial=0.0)
+        free = values <= rank_tolerance(getattr(solver, "rtol", None), B.dtype) * size
+        basis = jnp.where(free[None], Vt.T, 0)[:, order]
+        return C @ basis
+
+
+class Orthonormalization(AbstractKernel):
+    r"""$I - \hat B^\top \hat B$ with the rows of $\hat B$ orthonormalised one by one. Proposition 3.1 (iv)."""
+
+    def onto(self, B, solver):
+        C = jnp.eye(B.shape[1], dtype=B.dtype)
+        tolerance = rank_tolerance(getattr(solver, "rtol", None), B.dtype)
+        for row in B:
+            rest = row @ C
+            rest = rest @ C  # twice is enough
+            square = rest @ rest
+            new = stop_gradient(square > tolerance**2 * (row @ row))
+            C = C - jnp.where(new, rest[:, None] * rest[None] / jnp.where(new, square, 1), 0)
+        return C
+
+
+class KernelProjection(AbstractPseudoinverseFormulation):
+    r"""$\begin{bmatrix} S^\top M \\ A \end{bmatrix} \ddot q = \begin{bmatrix} S^\top (Q + \varphi) \\ b \end{bmatrix}$
+    with S an operator on to ker A, found level by level.
+
+    $S_{r+1} = S_r C_{r+1}$, $C_{r+1}$ an operator on to the kernel of $\tilde A_{r+1} S_r$ (theorem 3.2). Which one
+    does not matter for the motion; `kernel` chooses. With `OrthogonalProjector` it is the formulation of Udwadia and
+    Phohomsiri. The non-ideal force $\varphi$ is the mechanism's `nonideal`.
+
+    Args:
+        levels: How many rows each level has, in the order of the mechanism's constraints; None for all at once.
+        kernel: `OrthogonalProjector()`, `ObliqueProjector()`, `OrthogonalComplement()` or `Orthonormalization()`.
+        pseudoinverse: The lineax solver for the projectors, and for the stacked system with the square of its rank
+            tolerance if it is one of ours.
+        consistency_rtol: As for `UdwadiaKalaba`.
+
+    M may be singular, if [M; A] has rank n; rows may be redundant, within a level or between levels.
+
+    Raises:
+        ValueError: If `levels` are not positive integers; while tracing, if they do not add up to the rows.
+
+    Gradients: with respect to everything where the rank of every level is locally constant.
+
+    Source: Orsino (2017), eq. 3.4, theorem 3.2 and corollary 3.3.
+    """
+
+    levels: tuple[int, ...] | None = eqx.field(static=True, kw_only=True)
+    kernel: AbstractKernel = eqx.field(kw_only=True)
+
+    def __init__(
+        self,
+        levels: Any = None,
+        kernel: Any = OrthogonalProjector(),
+        *,
+        pseudoinverse: lx.AbstractLinearSolver = SVD(),
+        consistency_rtol: float = 1e-6,
+    ):
+        if not isinstance(kernel, AbstractKernel):
+            raise TypeError(f"kernel must be such as ukjax.OrthogonalProjector(), but is {kernel!r}.")
+        self.levels = None if levels is None else sizes_of(levels)
+        self.kernel, self.pseudoinverse, self.consistency_rtol = kernel, pseudoinverse, consistency_rtol
+
+    def _linear(self, M, Q, A, partition, again):
+        n, m = M.shape[0], A.shape[0]
+        D, s = row_scales(A), unit_size(M)
+        scaled = D[:, None] * A
+        S = jnp.eye(n, dtype=M.dtype)
+        for part in parts_of((m,) if self.levels is None else self.levels, m):
+            B = _without_rounding(scaled[part] @ S, scaled[part], self.pseudoinverse)
+            S = S @ self.kernel.onto(B, self.pseudoinverse) if part.size else S
+        _, rank = pseudoinverse(self.pseudoinverse, scaled)
+        K, total = pseudoinverse(self._finer(M.dtype), jnp.concatenate([s * (S.T @ M), scaled]))
+        solve = lambda force, b: K @ jnp.concatenate([s * (S.T @ force), D * b])
+        return with_singular_mass(M, Q, A, D, rank, solve, inverse=s * (K[:, :n] @ S.T), unique=total == n)
+
+
+def _without_rounding(B: Rows, rows: Rows, solver: lx.AbstractLinearSolver) -> Rows:
+    """B = rows @ S without what is left of rows that depend on lower levels, which would be taken for rows."""
+    tolerance = rank_tolerance(getattr(solver, "rtol", None), B.dtype)
+    new = stop_gradient(jnp.linalg.norm(B, axis=1) > tolerance * jnp.linalg.norm(rows, axis=1))
+    return jnp.where(new[:, None], B, 0)
