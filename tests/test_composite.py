@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import block_diag
 
 import ukjax
-from models.three_rrr import FreeBar, PivotedBar, along
+from models.rr_leg import FreeBar, PivotedBar, along
 
 from .helpers import assert_close, assert_gradients, falling, rod
 
@@ -271,3 +271,26 @@ begin = lambda composite, n: ukjax.ModularLevel.start(composite, jnp.zeros(n), j
 def test_senseless_modules_are_named(make, error, match):
     with pytest.raises(error, match=match):
         make()
+
+
+@pytest.mark.long
+def test_one_more_joint_costs_in_proportion_to_the_chain():
+    """By the compiler's own count of operations, not by the clock; the dense projector's grow with the square."""
+    modular, dense = [], []
+    for count in (8, 16, 32):
+        modules = {f"bar{i}": bar(i) for i in range(count)}
+        composite = ukjax.Composite(modules, [joint(i) for i in range(count - 2)])
+        q, v = state(composite)
+        last = composite.bind(joint(count - 2))
+        assembled = ukjax.ModularLevel.start(composite, q, v).enforce(composite.constraints[0])
+        modular.append(operations(lambda level, last=last: level.enforce(last).acceleration, assembled))
+        A, b = last.rows(q, v, jnp.zeros(()))
+        level = ukjax.Level.start(composite.mass(q, 0.0), composite.force(q, v, 0.0))
+        dense.append(operations(lambda level, A=A, b=b: level.enforce(A, b).acceleration, level))
+    assert modular[1] <= 2.1 * modular[0]
+    assert modular[2] <= 2.1 * modular[1]
+    assert dense[2] >= 3.0 * dense[1]
+
+
+def operations(function, argument):
+    return eqx.filter_jit(function).lower(argument).compile().compiled.cost_analysis()["flops"]

@@ -11,6 +11,7 @@ from PIL import Image
 import experiments.defalco2008_pseudoinverse as defalco
 import experiments.identify_scara
 import experiments.liu2015_servo
+import experiments.orsino2017_recursive
 import experiments.tune_baumgarte
 import experiments.tune_servo
 import experiments.xu2017_scara
@@ -51,6 +52,25 @@ def test_xu2017(monkeypatch, capsys, tmp_path):
     assert "4.905 to 4.905" in row("Qc4")
     names = drawn(tmp_path)
     assert [int(re.match(r"figure(\d+)", name)[1]) for name in names] == list(range(2, 11))
+
+
+@pytest.mark.long
+def test_orsino2017(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(experiments.orsino2017_recursive._chain, "SIZES", (4, 8, 16))
+    shown = run(experiments.orsino2017_recursive, monkeypatch, capsys, tmp_path)
+    row = lambda name: next(line for line in shown.splitlines() if name in line).split("│")[3].strip()
+    assert row("freedoms of levels 1 to 3") == "18, 9, 3"
+    assert row("a dependent level") == "rank 0, trace P 3"
+    for name in ("recursion against one shot", "P against I - B^+ B"):
+        assert float(row(name).split()[0]) < 1e-12
+    for name in ("no noise: state", "R = 0.1: state"):
+        assert all(float(x) < 1e-12 for x in row(name).split(","))
+    assert float(row("R small").split("^")[1]) == pytest.approx(1.0, abs=0.01)
+    assert float(row("R large").split("^")[1]) == pytest.approx(-1.0, abs=0.02)
+    freedoms = {"Active RR chain": 2, "Slider-crank": 1, "Five-bar": 2, "Three legs": 2, "3RRR mechanism": 3}
+    for name, count in freedoms.items():
+        assert next(line for line in shown.splitlines() if f"│ {name}" in line).split("│")[5].strip() == str(count)
+    assert drawn(tmp_path) == ["clearance", "cost", "forces", "levels"]
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ukjax
+from models import planar_mechanisms, rr_leg
 from models import three_rrr as model
 
 from . import three_rrr_by_hand as by_hand
@@ -148,3 +149,54 @@ def test_gradients_of_the_whole_hierarchy(hierarchy):
         return weights @ found.acceleration
 
     assert_gradients(f, mechanism.systems, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "levels", "freedoms"),
+    [
+        (rr_leg.scenario, (3,), 2),
+        (planar_mechanisms.slider_crank, (3, 1), 1),
+        (planar_mechanisms.five_bar, (6, 2), 2),
+        (planar_mechanisms.three_on_a_point, (9, 4), 2),
+    ],
+)
+def test_planar_mechanisms_of_one_module(make, levels, freedoms):
+    scenario = make()
+    found = ukjax.diagnose(scenario.mechanism, scenario.q0, scenario.v0)
+    assert found.degrees_of_freedom == freedoms
+    assert scenario.formulation.levels == levels
+    t = jnp.zeros(())
+    assert float(jnp.max(jnp.abs(scenario.mechanism.position_error(scenario.q0, t)))) < 1e-14
+    assert float(jnp.max(jnp.abs(scenario.mechanism.velocity_error(scenario.q0, scenario.v0, t)))) < 1e-14
+    path = ukjax.simulate(
+        scenario.mechanism, scenario.q0, scenario.v0, jnp.linspace(0.0, 0.3, 4), formulation=scenario.formulation,
+        projection=scenario.projection, rtol=1e-10, atol=1e-10,
+    )  # fmt: skip
+    (energy,) = scenario.invariants.values()
+    values = jnp.stack([energy(q, v, t) for q, v in zip(path.q, path.v, strict=True)])
+    assert_close(values, jnp.full(4, values[0]), atol=1e-8)
+
+
+def test_the_slider_crank_is_the_one_of_the_textbooks():
+    """One freedom: M(theta) theta'' from the kinetic energy in theta alone, by finite differences in NumPy."""
+    scenario = planar_mechanisms.slider_crank()
+    q, v = np.asarray(scenario.q0), np.asarray(scenario.v0)
+    l1, l2, y = 0.4, 0.35, -0.1
+
+    def positions(theta):
+        phi = -np.arcsin((l1 * np.sin(theta) - y) / l2)
+        return phi, l1 * np.cos(theta) + by_hand.C2 * np.cos(phi), l1 * np.sin(theta) + by_hand.C2 * np.sin(phi)
+
+    def inertia(theta, h=1e-4):
+        dphi, dx, dy = ((np.array(positions(theta + h)) - np.array(positions(theta - h))) / (2 * h)).tolist()
+        return by_hand.I1 + 9 * by_hand.J + by_hand.M2 * (dx**2 + dy**2) + by_hand.I2 * dphi**2
+
+    def potential(theta):
+        return 9.81 * (by_hand.M1 * by_hand.C1 * np.sin(theta) + by_hand.M2 * positions(theta)[2])
+
+    slope = lambda f, x, h=1e-4: (f(x + h) - f(x - h)) / (2 * h)
+    theta, omega = q[1], v[1]
+    assert np.isclose(positions(theta)[0], q[4])
+    want = (-slope(potential, theta) - 0.5 * slope(inertia, theta) * omega**2) / inertia(theta)
+    got = ukjax.equation_of_motion(scenario.mechanism, scenario.q0, scenario.v0, formulation=scenario.formulation)
+    assert np.isclose(got.acceleration[1], want, rtol=1e-6)

@@ -1,0 +1,100 @@
+"""What one more joint of a chain costs, with what was enforced before and from scratch."""
+
+import dataclasses
+import statistics
+import time
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.figure import Figure
+
+import ukjax
+from models.rr_leg import FreeBar, along
+
+
+SIZES = (10, 20, 50, 100, 200)
+
+
+class Pin(eqx.Module):
+    """Joins the far end of one bar to the near end of the next."""
+
+    length: Float[Array, ""]  # [m]
+
+    def closed(self, q, t):
+        before, after = q
+        return before[:2] + self.length * along(before.phi) - after[:2]
+
+
+@dataclasses.dataclass
+class Cost:
+    """Seconds to add the last joint of a chain of `bars`, and how far the ways are apart."""
+
+    bars: int
+    modular: float
+    dense: float
+    scratch: float
+    blocks: float  # to factorise M by its blocks,
+    whole: float  # and as one matrix
+    apart: float
+
+
+def measure(bars: int, repeats: int = 9) -> Cost:
+    pin = Pin(jnp.asarray(0.35))
+    joint = lambda i: ukjax.Coupling((f"bar{i}", f"bar{i + 1}"), ukjax.Holonomic(pin.closed))
+    modules = {f"bar{i}": ukjax.Module(FreeBar(), ("x", "y", "phi")) for i in range(bars)}
+    chain = ukjax.Composite(modules, [joint(i) for i in range(bars - 2)])
+    rng = np.random.default_rng(bars)
+    q, v = jnp.asarray(rng.normal(size=chain.size)), jnp.asarray(rng.normal(size=chain.size))
+    last = chain.bind(joint(bars - 2))
+
+    modular = ukjax.ModularLevel.start(chain, q, v).enforce(chain.constraints[0])
+    terms = eqx.filter_jit(ukjax.Mechanism(chain, chain.constraints).terms)(q, v, jnp.zeros(()))
+    dense = jax.jit(lambda terms: ukjax.Level.start(terms.M, terms.Q).enforce(terms.A, terms.b))(terms)
+    A, b = eqx.filter_jit(last.rows)(q, v, jnp.zeros(()))
+    whole = ukjax.Mechanism(chain, (*chain.constraints, last))
+
+    ways: list[tuple[Any, tuple[Any, ...]]] = [
+        (eqx.filter_jit(lambda level: level.enforce(last).acceleration), (modular,)),
+        (eqx.filter_jit(lambda level, A, b: level.enforce(A, b).acceleration), (dense, A, b)),
+        (eqx.filter_jit(lambda q, v: ukjax.equation_of_motion(whole, q, v, throw=False).acceleration), (q, v)),
+        (eqx.filter_jit(lambda q: [jnp.linalg.cholesky(block) for block in chain.blocks(q)]), (q,)),
+        (eqx.filter_jit(lambda q: jnp.linalg.cholesky(chain.mass(q, jnp.zeros(())))), (q,)),
+    ]
+    found = [way(*arguments) for way, arguments in ways]
+    size = float(jnp.max(jnp.abs(found[2])))
+    apart = max(float(jnp.max(jnp.abs(other - found[2]))) for other in found[:2]) / size
+    return Cost(bars, *(_time(way, arguments, repeats) for way, arguments in ways), apart)
+
+
+def _time(way: Any, arguments: tuple[Any, ...], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(way(*arguments))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def figure(costs: list[Cost]) -> Figure:
+    """Time over the number of modules, beside lines of slope 1, 2 and 3."""
+    n = np.array([cost.bars for cost in costs], float)
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    axis = figure.subplots()
+    for name, label in (("scratch", "all joints from scratch, dense"), ("dense", "one more joint, dense P"),
+                        ("modular", "one more joint, by modules")):  # fmt: skip
+        axis.loglog(n, [1e3 * getattr(cost, name) for cost in costs], "o-", label=label)
+    for power in (1, 2, 3):
+        end = 1e3 * getattr(costs[-1], ("modular", "dense", "scratch")[power - 1])
+        axis.loglog(n, end * (n / n[-1]) ** power, "k:", lw=0.8)
+        axis.annotate(f"N^{power}", (n[-1], end), textcoords="offset points", xytext=(6, -3), fontsize="small")
+    axis.set(xlabel="modules N of the chain (3 N coordinates)", ylabel="time [ms]")
+    axis.set_xticks(n, [f"{x:.0f}" for x in n])
+    axis.minorticks_off()
+    axis.margins(x=0.1)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    return figure
