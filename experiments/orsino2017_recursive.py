@@ -123,7 +123,7 @@ def motion_figure(paths: list[ukjax.Trajectory]) -> Figure:
     legs = [rr_leg.Leg(angle) for angle in three_rrr.ANGLES]
     drawing = three_rrr.drawing()
     titles = ("level 1: modules", "level 2: legs", "level 3: mechanism")
-    for axis, path, title in zip(figure.subplots(1, 3), paths, titles, strict=True):
+    for axis, path, title in zip(figure.subplots(1, 3, sharex=True, sharey=True), paths, titles, strict=True):
         for i in (0, -1):
             q, alpha = path.q[i], 0.35 if i == 0 else 1.0
             for k, leg in enumerate(legs):
@@ -149,7 +149,7 @@ def force_figure(mechanism: ukjax.Composite, path: ukjax.Trajectory) -> Figure:
 
     found = np.asarray(jax.jit(jax.vmap(forces))(path.q, path.v, path.t))
     figure = Figure(figsize=(8.6, 5.6), layout="constrained")
-    shown = {"on the elbow of leg A, y [N]": 3, "on the platform, y [N]": 16, "on the platform, turning [N m]": 17}
+    shown = {"elbow of leg A, y [N]": 3, "platform, y [N]": 16, "platform [N m]": 17}
     for axis, (name, i) in zip(figure.subplots(3, 1, sharex=True), shown.items(), strict=True):
         for level, label in enumerate(("level 2", "level 3", "level 4")):
             axis.plot(path.t, found[:, level, i], label=label, ls="--" if level == 2 else "-")
@@ -157,6 +157,7 @@ def force_figure(mechanism: ukjax.Composite, path: ukjax.Trajectory) -> Figure:
         axis.grid(alpha=0.3)
     axis.set_xlabel("time t [s]")
     figure.axes[0].legend(ncols=3, fontsize="small")
+    figure.suptitle("What each level adds to the force")
     return figure
 
 
@@ -268,8 +269,8 @@ def main() -> None:
     n = np.log([c.bars for c in costs[-3:]])
     slope = lambda name: np.polyfit(n, np.log([getattr(c, name) for c in costs[-3:]]), 1)[0]
     _report.console.print(
-        f"Powers of N for the last three: by modules {slope('modular'):.2f}, dense P {slope('dense'):.2f}, from scratch "
-        f"{slope('scratch'):.2f}.", highlight=False,
+        f"Powers of N for the last three: by modules {slope('modular'):.2f}, dense P {slope('dense'):.2f}, "
+        f"from scratch {slope('scratch'):.2f}.", highlight=False,
     )  # fmt: skip
     _report.save({
         "levels": motion_figure(paths), "forces": force_figure(mechanism, paths[2]),
