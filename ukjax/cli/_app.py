@@ -1,4 +1,4 @@
-"""The command line: `ukjax simulate TARGET`, `ukjax inspect TARGET`, `ukjax tune TARGET`."""
+"""The command line: `ukjax list`, `ukjax simulate TARGET`, `ukjax animate TARGET`, and what else there is to do."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import jax
 import typer
 from rich.console import Console
 
-from . import _inspect, _simulate, _tune
+from . import _animate, _inspect, _list, _simulate, _tune
 from ._target import UsageError
 
 
@@ -49,6 +49,40 @@ def simulate(
 ) -> None:
     """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
     _simulate.run(console, target, settings or [], t1, rtol, atol, points, out)
+
+
+@app.command()
+def animate(
+    target: Annotated[
+        str, typer.Argument(help="What to run: module:factory or path/to/file.py:factory, as for simulate.")
+    ],
+    settings: Settings = None,
+    t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")
+    ] = None,
+    fps: Annotated[
+        float, typer.Option(min=1, max=50, help="Frames a second; a frame lasts a whole number of hundredths of one.")
+    ] = 25.0,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Seconds of motion in a second; if omitted 1, or what makes the animation 2 to 30 s long."),
+    ] = None,
+    formats: Annotated[
+        list[_animate.Format] | None,
+        typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
+    ] = None,
+) -> None:
+    """Animate a scenario that has a drawing: a GIF or MP4, and a web page that plays and scrubs without a network."""
+    _animate.run(console, target, settings or [], t1, out, fps, speed, formats or [])
+
+
+@app.command("list")
+def list_(
+    package: Annotated[str, typer.Argument(help="Where to look: a package, a module, or path/to/file.py.")] = "models",
+) -> None:
+    """List the scenarios of a package: coordinates, constraint rows and their rank at the start, kinds, source."""
+    _list.run(console, package)
 
 
 @app.command()

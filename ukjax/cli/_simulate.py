@@ -38,20 +38,16 @@ def run(
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
     folder = _output.claim(out, scenario.name)
-
     ts = jnp.linspace(scenario.t0, end, points)
-    try:
-        trajectory, compile_s, run_s = _timed_run(console, scenario, ts, rtol, atol)
-    except ValueError as error:
-        raise UsageError(f"{target}: {error}") from error
-    if bool(trajectory.result != RESULTS.successful):
-        where = f"(reached t = {trajectory.stats['t_reached']:.6g} s of {end:g} s; nothing was written)"
-        raise RuntimeError(f"{message(trajectory.result)} {where}")
-
+    trajectory, compile_s, run_s = timed_run(console, target, scenario, ts, rtol, atol)
     invariants = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.invariants.items()}
     console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
     with console.status("Writing the trajectory and drawing it"):
-        paths = _output.write(folder, _files(scenario, trajectory, invariants))
+        try:
+            files = _files(scenario, trajectory, invariants)
+        except ValueError as error:
+            raise UsageError(f"{target}: {error}") from error
+        paths = _output.write(folder, files)
     for path in paths:
         console.print(f"wrote {path}", soft_wrap=True, highlight=False)
 
@@ -60,9 +56,21 @@ def _states(trajectory: Trajectory) -> tuple[Any, Any, Any]:
     return trajectory.q, trajectory.v, trajectory.t
 
 
-def _timed_run(
-    console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
+def timed_run(
+    console: Console, target: str, scenario: Scenario, ts: Any, rtol: float = 1e-8, atol: float = 1e-8
 ) -> tuple[Trajectory, float, float]:
+    """The trajectory, and how long it took to compile and to run [s]. Raises UsageError or RuntimeError."""
+    try:
+        trajectory, compile_s, run_s = _run(console, scenario, ts, rtol, atol)
+    except ValueError as error:
+        raise UsageError(f"{target}: {error}") from error
+    if bool(trajectory.result != RESULTS.successful):
+        where = f"(reached t = {trajectory.stats['t_reached']:.6g} s of {ts[-1]:g} s; nothing was written)"
+        raise RuntimeError(f"{message(trajectory.result)} {where}")
+    return trajectory, compile_s, run_s
+
+
+def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": True, "throw": False}
     function = eqx.filter_jit(
         lambda s, ts: simulate(
@@ -130,8 +138,14 @@ def _files(
     if trajectory.control is not None:
         figures["control"] = plot.controls(trajectory, scenario.controls, scenario.name)
     observed = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.observables.items()}
+    if not any("[J]" in name for name in (*observed, *invariants)):
+        figures["energy"] = plot.energy(scenario, trajectory)
+    if scenario.drawing is not None:
+        figures["path"] = plot.path(scenario, trajectory)
     for name, values in {**observed, **invariants}.items():
         stem = re.sub(r"\W+", "-", name.split("[")[0]).strip("-")
+        while stem in figures:  # a person's "path [m]" is not to replace the picture of that name
+            stem += "-over-time"
         figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
     # The scipy engine writes NetCDF 3, which every reader opens, and needs no further package.
     files: list[tuple[str, Callable[[Path], Any]]] = [

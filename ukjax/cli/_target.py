@@ -47,16 +47,21 @@ def _factory(target: str, kind: Any) -> Callable[..., Any]:
         raise UsageError(
             f"TARGET must be module:factory or path/to/file.py:factory, but is {target!r}. Try models.scara:scenario."
         )
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
-    factory = getattr(module, name, None)
+    there = module(place)
+    factory = getattr(there, name, None)
     if factory is None:
-        mine = (k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__)
+        mine = (k for k, v in vars(there).items() if inspect.isfunction(v) and v.__module__ == there.__name__)
         found = ", ".join(k for k in mine if not k.startswith("_"))
         raise UsageError(f"{place} has no factory {name!r}. Functions there: {found or 'none'}.")
     if not callable(factory):
         wanted = f"a function that returns a ukjax.{kind.__name__}"
         raise UsageError(f"{target} must be {wanted}, but is {type(factory).__name__}.")
     return factory
+
+
+def module(place: str) -> Any:
+    """The module of this name, or in this file. Raises UsageError."""
+    return _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
 
 
 def _from_file(path: Path) -> Any:

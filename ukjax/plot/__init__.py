@@ -1,6 +1,10 @@
-"""Pictures. Every function returns a matplotlib figure; saving it is up to the caller."""
+"""Pictures. Every function returns a figure, an animation or a page's text; saving it is up to the caller."""
 
+from ._animation import animation as animation
 from ._figures import components as components
 from ._figures import controls as controls
+from ._figures import energy as energy
 from ._figures import overview as overview
+from ._page import page as page
+from ._path import path as path
 from ._tuning import convergence as convergence

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .._scenario import Scenario
 from .._trajectory import Trajectory
 
 
@@ -92,6 +94,31 @@ def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> F
     }
     _over_time(last, trajectory.t, errors, "servo error (norm, SI)", "no servo error")
     figure.suptitle(title)
+    return figure
+
+
+def energy(scenario: Scenario, trajectory: Trajectory) -> Figure:
+    """Kinetic energy v M v / 2 and the power of the ideal constraint forces over time.
+
+    The power is zero where no constraint moves with time: what is driven shows here.
+
+    Args:
+        scenario: Whose mass matrix is taken.
+        trajectory: One trajectory, not a batch.
+    """
+    q, v, t = trajectory.q, trajectory.v, trajectory.t
+    kinetic = jax.jit(jax.vmap(lambda q, v, t: v @ scenario.mechanism.system.mass(q, t) @ v / 2))(q, v, t)
+    power = np.sum(np.asarray(trajectory.constraint_force) * np.asarray(v), axis=1)
+    figure = Figure(figsize=(7.0, 5.6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper.plot(t, kinetic)
+    upper.set_ylabel("kinetic energy [J]")
+    lower.plot(t, power)
+    lower.set_ylabel("power of constraint forces [W]")
+    lower.set_xlabel("time t [s]")
+    for axis in (upper, lower):
+        axis.grid(alpha=0.3)
+    figure.suptitle(scenario.name)
     return figure
 
 

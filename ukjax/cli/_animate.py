@@ -1,0 +1,128 @@
+"""`ukjax animate`."""
+
+import enum
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .. import plot
+from .._scenario import Scenario
+from .._trajectory import Trajectory
+from . import _output, _target
+from ._simulate import timed_run
+from ._target import UsageError
+
+
+LONGEST = 3000  # frames: beyond it, a GIF is of no use to anyone
+
+
+class Format(enum.StrEnum):
+    gif = "gif"
+    mp4 = "mp4"
+    html = "html"
+
+
+def run(
+    console: Console,
+    target: str,
+    settings: Sequence[str],
+    t1: float | None,
+    out: Path | None,
+    fps: float,
+    speed: float | None,
+    formats: Sequence[Format],
+) -> None:
+    """Simulates and writes animations to `out`. Raises UsageError, or RuntimeError if it fails."""
+    wanted = list(dict.fromkeys(formats or (Format.gif, Format.html)))
+    if Format.mp4 in wanted and not FFMpegWriter.isAvailable():
+        raise UsageError("--format mp4 needs ffmpeg, which is not on the PATH. Install it, or pass --format gif.")
+    scenario = _target.scenario(target, settings)
+    if scenario.drawing is None:
+        raise UsageError(
+            f"{target} has no drawing. Pass drawing=ukjax.Drawing(links) to its ukjax.Scenario, with "
+            "links = {name: f(q, t) -> points (k, 2) or (k, 3) [m]}."
+        )
+    end = scenario.t1 if t1 is None else t1
+    if not end > scenario.t0:
+        raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
+    # Hundredths of a second are all that a GIF knows, and all formats are to show the same.
+    frame_ms = 10 * round(100 / fps)
+    speed = _speed(end - scenario.t0, speed)
+    count = _frames(end - scenario.t0, frame_ms, speed)
+    folder = _output.claim(out, scenario.name)
+
+    # The page, which draws quickly, has another frame between every two.
+    ts = scenario.t0 + speed * frame_ms / 2000 * jnp.arange(2.0 * count - 1)
+    trajectory, _, _ = timed_run(console, target, scenario, ts)
+    try:
+        files = _files(console, scenario, trajectory, frame_ms, speed, wanted)
+    except ValueError as error:
+        raise UsageError(f"{target}: {error}") from error
+    paths = _output.write(folder, files)
+    shown = "" if speed == 1 else f", {speed:g} times as fast as it is"
+    console.print(f"{scenario.name}: {ts[0]:g} to {ts[-1]:g} s{shown}, {count} frames", highlight=False, markup=False)
+    for path in paths:
+        console.print(f"wrote {path} ({path.stat().st_size / 1e6:.2g} MB)", soft_wrap=True, highlight=False)
+
+
+def _speed(duration: float, speed: float | None) -> float:
+    """As given, or 1 unless that is too short to see or too long to wait for: then a round number."""
+    if speed is not None:
+        if not (speed > 0 and np.isfinite(speed)):
+            raise UsageError(f"--speed must be positive, but is {speed:g}.")
+        return speed
+    if 2.0 <= duration <= 30.0:
+        return 1.0
+    # The next of 1, 2, 5 times a power of ten below what would make it 5 s long, so 5 to 12.5 s.
+    power = 10.0 ** np.floor(np.log10(duration / 5.0))
+    return float(f"{max(m * power for m in (1, 2, 5) if m * power <= duration / 5.0 * (1 + 1e-9)):.3g}")
+
+
+def _frames(duration: float, frame_ms: int, speed: float) -> int:
+    count = int(duration / speed / frame_ms * 1000 * (1 + 1e-12)) + 1
+    if not 2 <= count <= LONGEST:
+        what = "a lower --speed or a later --t1" if count < 2 else "a higher --speed, a lower --fps or an earlier --t1"
+        raise UsageError(
+            f"{duration:g} s at --speed {speed:g} make {count} frames of {frame_ms} ms, but 2 to {LONGEST} are "
+            f"possible. Pass {what}."
+        )
+    return count
+
+
+def _files(
+    console: Console, scenario: Scenario, trajectory: Trajectory, frame_ms: int, speed: float, wanted: Sequence[Format]
+) -> list[tuple[str, Callable[[Path], Any]]]:
+    files: list[tuple[str, Callable[[Path], Any]]] = []
+    for kind in wanted:
+        if kind == Format.html:
+            text = plot.page(scenario, trajectory, speed)
+            files.append(("animation.html", lambda path, text=text: path.write_text(text, "utf-8")))
+        else:
+            film = plot.animation(scenario, trajectory, frame_ms, step=2)
+            files.append((f"animation.{kind}", lambda path, film=film: _save(console, film, path, frame_ms)))
+    return files
+
+
+def _save(console: Console, film: FuncAnimation, path: Path, frame_ms: int) -> None:
+    if path.suffix == ".gif":
+        # Pillow's writer rounds the milliseconds down, and GIF the hundredths: half of one keeps both right.
+        kind, fps, options = PillowWriter, 1000 / (frame_ms + 0.5), {}
+    else:
+        kind, fps, options = FFMpegWriter, 1000 / frame_ms, {"codec": "h264"}
+    # Its annotation asks for an integer, its code does not.
+    writer: Any = kind(fps=fps, **options)  # pyright: ignore
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"Drawing {path.name}")
+        tell = lambda i, n: progress.update(task, completed=i + 1, total=n)
+        try:
+            film.save(path, writer, dpi=100, progress_callback=tell)
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"ffmpeg could not write {path.name} ({error}). Nothing was written.") from error

@@ -1,0 +1,152 @@
+"""`ukjax list`."""
+
+import dataclasses
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic
+from .._linalg import rank_tolerance
+from .._scenario import Scenario
+from . import _target
+from ._target import UsageError
+
+
+KINDS = {Holonomic: "holonomic", Nonholonomic: "nonholonomic", AccelerationConstraint: "acceleration"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What the table says of one scenario."""
+
+    name: str
+    coordinates: int
+    rows: int
+    rank: int  # at the start
+    kinds: str
+    source: str
+
+
+def run(console: Console, package: str) -> None:
+    """Prints a table of the scenarios in `package`, and what could not be made. Raises UsageError."""
+    with console.status(f"Importing {package}"):
+        modules, failures = _modules(package)
+        found = [(f"{place}:{k}", factory) for place, module in modules for k, factory in _factories(module)]
+    table = Table(title=f"Scenarios of {escape(package)}; rank at the start", box=box.SIMPLE_HEAD, leading=1, pad_edge=False)
+    table.add_column("target, name, source", overflow="fold")
+    for column in ("coord-\ninates", "rows", "rank"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("kinds of constraint\n(rows)", no_wrap=True)
+    for target, factory in track(found, "Looking at", console=console, transient=True, disable=not console.is_terminal):
+        try:
+            entry = _entry(factory())
+        except Exception as error:  # a person's functions may raise anything
+            failures.append(f"{target} fails: {_first_line(error)}")
+            continue
+        about = "\n".join(escape(x) for x in (entry.name, entry.source) if x)
+        numbers = (str(x) for x in (entry.coordinates, entry.rows, entry.rank))
+        table.add_row(f"[bold]{escape(target)}[/bold]\n{about}", *numbers, entry.kinds)
+    if table.rows:
+        console.print(table)
+    else:
+        console.print(
+            f"No scenarios in {package}: no public function there is annotated to return a ukjax.Scenario and needs no "
+            "argument.",
+            markup=False,
+        )
+    for failure in failures:
+        console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
+
+
+def _modules(package: str) -> tuple[list[tuple[str, ModuleType]], list[str]]:
+    """Modules of a package with what a TARGET calls them, and a line for each that does not import."""
+    if package.endswith(".py"):
+        return [(package, _target.module(package))], []
+    top = _target.module(package)
+    modules, failures = [(package, top)], []
+    for info in _walk(getattr(top, "__path__", []), f"{package}."):
+        try:
+            modules.append((info, _target.module(info)))
+        except UsageError as error:
+            failures.append(str(error))
+    return modules, failures
+
+
+def _walk(paths: Sequence[str], prefix: str) -> Iterator[str]:
+    """Names of all public modules below; looked up as files, so that none that does not import ends the search."""
+    for info in pkgutil.iter_modules(list(paths), prefix):
+        if info.name.rsplit(".", 1)[1].startswith("_"):
+            continue
+        yield info.name
+        if info.ispkg:
+            folder = info.name.rsplit(".", 1)[1]
+            yield from _walk([str(Path(path) / folder) for path in paths], f"{info.name}.")
+
+
+def _factories(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
+    """The module's own public functions that return a Scenario and can be called as they are."""
+    found = []
+    for name, value in vars(module).items():
+        if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != module.__name__:
+            continue
+        signature = inspect.signature(value)
+        needed = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in _MANY]
+        returned = signature.return_annotation
+        # With `from __future__ import annotations` it is text.
+        is_scenario = returned.split(".")[-1] == "Scenario" if isinstance(returned, str) else returned is Scenario
+        if is_scenario and not needed:
+            found.append((name, value))
+    return found
+
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _entry(scenario: Scenario) -> Entry:
+    q, v, t = scenario.q0, scenario.v0, jnp.asarray(scenario.t0, scenario.q0.dtype)
+    mechanism = scenario.mechanism
+    terms = jax.jit(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "A")])
+    M, A = map(np.asarray, terms(q, v, t))
+    count = lambda c: jax.eval_shape(c.rows, q, v, t)[0].shape[0]
+    kinds = _kinds(mechanism.constraints, count)
+    servos = _kinds([servo.constraint for servo in scenario.servo or ()], count)
+    shown = "\n".join([*kinds, *(f"servo: {kind}" for kind in servos)])
+    return Entry(scenario.name, q.shape[0], len(A), _rank(M, A), shown or "none", scenario.source)
+
+
+def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[Any], int]) -> list[str]:
+    """Such as "holonomic (2)" and "nonholonomic (1)"."""
+    rows: dict[str, int] = {}
+    for constraint in constraints:
+        kind = KINDS.get(type(constraint), type(constraint).__name__)
+        rows[kind] = rows.get(kind, 0) + count(constraint)
+    return [f"{kind} ({m})" for kind, m in rows.items()]
+
+
+def _rank(M: np.ndarray, A: np.ndarray) -> int:
+    """Of A L^-T with M = L L^T, its rows brought to unit length, as in `diagnose`; of A where M is singular."""
+    if not len(A):
+        return 0
+    try:
+        B = np.linalg.solve(np.linalg.cholesky(M), A.T).T
+    except np.linalg.LinAlgError:
+        B = A
+    lengths = np.linalg.norm(B, axis=1, keepdims=True)
+    values = np.linalg.svd(B / np.where(lengths > 0, lengths, 1.0), compute_uv=False)
+    return int(np.sum(values > rank_tolerance(None, A.dtype) * np.max(values)))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

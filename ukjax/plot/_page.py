@@ -1,0 +1,60 @@
+"""A self-contained web page that plays a motion."""
+
+import html
+import importlib.resources
+import json
+from typing import Any
+
+import numpy as np
+
+from .._scenario import Scenario
+from .._trajectory import Trajectory
+from ._scene import Scene, scene
+
+
+def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
+    """The text of an HTML page that needs no network: it plays, pauses and scrubs, and in space it can be rotated.
+
+    Args:
+        scenario: With a `ukjax.Drawing`.
+        trajectory: Its motion, one trajectory, at evenly spaced times, all of which are shown.
+        speed: How many seconds of motion pass in one second.
+
+    Raises:
+        ValueError: If there is no drawing, the trajectory is a batch, or a function of the drawing returns a wrong
+            shape.
+    """
+    template = importlib.resources.files("ukjax.plot").joinpath("_page.html").read_text("utf-8")
+    data = _data(scene(scenario, trajectory), scenario.source, speed)
+    # "</script>" in a name must not end the script that holds it.
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return template.replace("%TITLE%", html.escape(scenario.name)).replace("%DATA%", text)
+
+
+def _data(seen: Scene, source: str, speed: float) -> dict[str, Any]:
+    lower, upper = seen.bounds
+    length, force = seen.scale
+    # Six digits of the extent: finer than a screen, and half the size of all sixteen.
+    decimals = 5 - int(np.floor(np.log10(np.max(upper - lower))))
+    numbers = lambda x: np.round(x, decimals).ravel().tolist()
+    links = [
+        {"name": name, "color": seen.color(name), "trail": name in seen.trails, "count": x.shape[1], "at": numbers(x)}
+        for name, x in seen.links.items()
+    ]
+    arrows = [
+        {"name": name, "color": seen.color(name), "at": numbers(at), "along": numbers(along)}
+        for name, (at, along) in seen.vectors.items()
+    ]
+    return {
+        "title": seen.title,
+        "source": source,
+        "speed": speed,
+        "dimension": seen.dimension,
+        "t": [float(f"{t:.9g}") for t in seen.t],
+        "lower": numbers(lower),
+        "upper": numbers(upper),
+        "scale": {"length": length, "force": force},
+        "links": links,
+        "arrows": arrows if force else [],
+        "scenery": [{"name": name, "at": numbers(x)} for name, x in seen.scenery.items()],
+    }

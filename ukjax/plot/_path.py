@@ -1,0 +1,40 @@
+"""Where a mechanism goes, in one picture."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from .._scenario import Scenario
+from .._trajectory import Trajectory
+from . import _stage
+from ._scene import scene
+
+
+def path(scenario: Scenario, trajectory: Trajectory, positions: int = 6) -> Figure:
+    """The mechanism in a few positions, later ones darker, with trails, constraint forces and scenery; axes are equal.
+
+    Args:
+        scenario: With a `ukjax.Drawing`.
+        trajectory: Its motion, one trajectory, not a batch.
+        positions: In how many positions to draw it, evenly spaced in time, from start to end.
+
+    Raises:
+        ValueError: If there is no drawing, the trajectory is a batch, `positions` is not positive, or a function of the
+            drawing returns a wrong shape.
+    """
+    if positions < 1:
+        raise ValueError(f"positions must be at least 1, but is {positions}.")
+    seen = scene(scenario, trajectory)
+    figure, axis = _stage.stage(seen)
+    shown = np.unique(np.linspace(0, len(seen.t) - 1, positions).round().astype(int))[::-1]
+    for name, points in seen.trails.items():
+        _stage.trail(axis, seen, name, points)
+    vectors = seen.vectors
+    # From 0.2 for the first to 1 for the last, which is drawn first so that none hides another.
+    for i, alpha in zip(shown, np.linspace(1.0, 0.2, len(shown))):
+        for name, points in seen.links.items():
+            _stage.link(axis, seen, name, points[i], alpha)
+        for name, (at, along) in vectors.items():
+            _stage.arrow(axis, seen, name, _stage.outline(seen, at[i], along[i]), alpha)
+    times = ", ".join(f"{seen.t[i]:.3g}" for i in shown[::-1])
+    axis.set_title(f"t = {times} s, later ones darker", fontsize="small")
+    return figure

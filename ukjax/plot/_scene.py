@@ -1,0 +1,176 @@
+"""A drawing at the times of a trajectory, as plain arrays: what pictures, animations and the page are made of.
+
+T: number of times; k: points of a link; d: 2 in the plane, 3 in space.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._drawing import Drawing
+from .._scenario import Scenario
+from .._trajectory import Trajectory
+
+
+COLORS = ("#2f7fd8", "#e8710a", "#1a9f6c", "#d6336c", "#8558d9", "#b58900", "#0c9bb3", "#c2571a")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """Everything that is to be seen.
+
+    Attributes:
+        title: What it is.
+        t: Times (T,) [s].
+        links: Name -> points (T, k, d) [m].
+        trails: Name of a link -> its last point (T, d) [m].
+        arrows: Name -> points (T, d) [m] and forces there (T, d) [N].
+        scenery: Name -> points (k, d) [m].
+    """
+
+    title: str
+    t: np.ndarray
+    links: dict[str, np.ndarray]
+    trails: dict[str, np.ndarray]
+    arrows: dict[str, tuple[np.ndarray, np.ndarray]]
+    scenery: dict[str, np.ndarray]
+
+    @property
+    def dimension(self) -> int:
+        return next(iter(self.links.values())).shape[2]
+
+    def color(self, name: str) -> str:
+        """Of a link or of an arrow."""
+        return COLORS[[*self.links, *self.arrows].index(name) % len(COLORS)]
+
+    @functools.cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper corner (d,) [m] of all that is ever drawn, with a margin."""
+        lower, upper = _corners([*self.links.values(), *self.scenery.values(), *self._tips()])
+        extent = np.max(upper - lower) or 1.0
+        # So that neither a line along an axis nor a dot at the edge is cut.
+        middle, half = (lower + upper) / 2, np.maximum((upper - lower) / 2, 0.1 * extent) + 0.05 * extent
+        return middle - half, middle + half
+
+    @functools.cached_property
+    def scale(self) -> tuple[float, float]:
+        """A round length [m] and the round force [N] that an arrow of this length stands for; force 0 for no force."""
+        sizes = [np.linalg.norm(force, axis=1) for _, force in self.arrows.values()]
+        largest = max((np.max(size, where=np.isfinite(size), initial=0.0) for size in sizes), default=0.0)
+        if largest == 0:
+            return 1.0, 0.0
+        lower, upper = _corners([*self.links.values(), *self.scenery.values()])
+        return _round(0.25 * float(np.max(upper - lower) or 1.0), up=False), _round(float(largest), up=True)
+
+    @functools.cached_property
+    def vectors(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Name -> where arrows start and what they span, each (T, d) [m]; nothing where a force is not finite."""
+        length, force = self.scale
+        per_newton = length / force if force else 0.0
+        finite = lambda force: np.nan_to_num(force, posinf=0.0, neginf=0.0)
+        return {name: (at, per_newton * finite(force)) for name, (at, force) in self.arrows.items()}
+
+    def _tips(self) -> list[np.ndarray]:
+        return [at + along for at, along in self.vectors.values()]
+
+
+def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
+    """The drawing of a scenario along a trajectory.
+
+    Raises:
+        ValueError: If the scenario has no drawing, the trajectory is a batch, or a function of the drawing fails,
+            returns a wrong shape, or something that is not finite; the message names it.
+    """
+    drawing = scenario.drawing
+    if drawing is None:
+        raise ValueError(
+            f"The scenario {scenario.name!r} has no drawing. Pass drawing=ukjax.Drawing(links) to ukjax.Scenario, with "
+            "links = {name: f(q, t) -> points (k, 2) or (k, 3) [m]}."
+        )
+    if trajectory.q.ndim != 2:
+        raise ValueError(
+            f"A picture takes one trajectory, not a batch, but q has shape {trajectory.q.shape}: index the batch first."
+        )
+    _check(drawing, trajectory)
+    links, arrows = jax.jit(lambda q, t, force: _evaluated(drawing, q, t, force))(
+        trajectory.q, trajectory.t, trajectory.constraint_force
+    )
+    links = {name: np.asarray(points, float) for name, points in links.items()}
+    arrows = {name: (np.asarray(at, float), np.asarray(force, float)) for name, (at, force) in arrows.items()}
+    t = np.asarray(trajectory.t)
+    places = {f"links[{k!r}]": x for k, x in links.items()} | {f"forces[{k!r}]": x for k, (x, _) in arrows.items()}
+    for what, points in places.items():
+        wrong = ~np.isfinite(points.reshape(len(t), -1)).all(axis=1)
+        if wrong.any():
+            raise ValueError(f"{what} of the drawing is not finite at t = {t[wrong][0]:g} s.")
+    scenery = {name: np.asarray(points, float) for name, points in drawing.scenery.items()}
+    return Scene(scenario.name, t, links, {name: links[name][:, -1] for name in drawing.trails}, arrows, scenery)
+
+
+def _evaluated(drawing: Drawing, q: Any, t: Any, force: Any) -> tuple[dict, dict]:
+    links = {name: jax.vmap(_array(f))(q, t) for name, f in drawing.links.items()}
+    return links, {name: jax.vmap(_pair(f))(q, t, force) for name, f in drawing.forces.items()}
+
+
+def _array(function: Callable) -> Callable:
+    """A link that may return a list of lists."""
+    return lambda *arguments: jnp.asarray(function(*arguments))
+
+
+def _pair(function: Callable) -> Callable:
+    return lambda *arguments: tuple(jnp.asarray(x) for x in function(*arguments))
+
+
+def _check(drawing: Drawing, trajectory: Trajectory) -> None:
+    """Raises ValueError on a wrong shape, and where plane and space are mixed."""
+    q, t, force = (jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in (trajectory.q, trajectory.t, trajectory.q))
+    dimensions = {}
+    for name, link in drawing.links.items():
+        what = f"links[{name!r}]"
+        shape = _traced(what, _array(link), q, t).shape
+        if len(shape) != 2 or shape[0] == 0 or shape[1] not in (2, 3):
+            hint = "For a single point write point[None]." if shape in ((2,), (3,)) else "One row per point."
+            raise ValueError(f"{what}(q, t) must return points (k, 2) or (k, 3), but returned shape {shape}. {hint}")
+        dimensions[what] = shape[1]
+    for name, arrow in drawing.forces.items():
+        what = f"forces[{name!r}]"
+        shapes = [x.shape for x in _traced(what, _pair(arrow), q, t, force)]
+        if shapes not in ([(2,), (2,)], [(3,), (3,)]):
+            raise ValueError(
+                f"{what}(q, t, constraint_force) must return a point and a force, both of shape (2,) or both (3,), but "
+                f"returned shapes {', '.join(map(str, shapes))}."
+            )
+        dimensions[what] = shapes[0][0]
+    dimensions |= {f"scenery[{name!r}]": np.shape(points)[1] for name, points in drawing.scenery.items()}
+    first = next(iter(dimensions))
+    for what, d in dimensions.items():
+        if d != dimensions[first]:
+            raise ValueError(
+                f"{what} has {d} components, but {first} has {dimensions[first]}: draw all in the "
+                "plane, or all in space."
+            )
+
+
+def _traced(what: str, function: Callable, *arguments: Any) -> Any:
+    try:
+        return jax.eval_shape(function, *arguments)
+    except (TypeError, ValueError, IndexError, AttributeError, NameError, KeyError) as error:
+        raise ValueError(f"{what} of the drawing failed: {str(error).splitlines()[0]}") from error
+
+
+def _corners(points: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    flat = np.concatenate([x.reshape(-1, x.shape[-1]) for x in points])
+    return flat.min(axis=0), flat.max(axis=0)
+
+
+def _round(value: float, up: bool) -> float:
+    """1, 2 or 5 times a power of ten: the largest below the positive `value`, or the smallest above."""
+    power = 10.0 ** np.floor(np.log10(value))
+    steps = [m * power for m in (1, 2, 5, 10)]
+    near = 1e-9 * value
+    return min(x for x in steps if x >= value - near) if up else max(x for x in steps if x <= value + near)
