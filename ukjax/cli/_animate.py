@@ -20,7 +20,7 @@ from ._simulate import timed_run
 from ._target import UsageError
 
 
-LONGEST = 3000  # frames: beyond it, a GIF is of no use to anyone
+LONGEST = 1000  # frames; Pillow holds about 1 MB for each
 
 
 class Format(enum.StrEnum):
@@ -121,7 +121,12 @@ def _save(console: Console, film: FuncAnimation, path: Path, frame_ms: int) -> N
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"Drawing {path.name}")
-        tell = lambda i, n: progress.update(task, completed=i + 1, total=n)
+
+        def tell(i: int, n: int) -> None:
+            # After the last frame Pillow compresses all of them, which takes longer than drawing them.
+            doing = "Drawing" if i + 1 < n else "Compressing"
+            progress.update(task, completed=i + 1, total=n, description=f"{doing} {path.name}")
+
         try:
             film.save(path, writer, dpi=100, progress_callback=tell)
         except subprocess.CalledProcessError as error:

@@ -65,7 +65,7 @@ class Scene:
         if largest == 0:
             return 1.0, 0.0
         lower, upper = _corners([*self.links.values(), *self.scenery.values()])
-        return _round(0.25 * float(np.max(upper - lower) or 1.0), up=False), _round(float(largest), up=True)
+        return _round(0.3 * float(np.max(upper - lower) or 1.0), up=False), _round(float(largest), up=True)
 
     @functools.cached_property
     def vectors(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:

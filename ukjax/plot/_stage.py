@@ -23,7 +23,7 @@ def stage(scene: Scene) -> tuple[Figure, Any]:
     for name, *limits in zip("xyz", lower, upper):
         axis.set(**{f"{name}lim": limits})
     for name, points in scene.scenery.items():
-        axis.plot(*points.T, color=SCENERY, lw=1.2, label=name, zorder=1, **_dot(points, 3))
+        axis.plot(*points.T, color=SCENERY, lw=1.2, label=name, zorder=1, **_dot(points))
     if scene.dimension == 3:
         axis.view_init(ELEVATION, AZIMUTH)
         axis.set_proj_type("ortho")
@@ -89,15 +89,17 @@ def _sideways(along: np.ndarray) -> np.ndarray:
     return side / size if size > 0 else side
 
 
-def _dot(points: np.ndarray, size: float) -> dict[str, Any]:
+def _dot(points: np.ndarray) -> dict[str, Any]:
     """A single point of scenery is a dot."""
-    return {"marker": "o", "ms": size} if len(points) == 1 else {}
+    return {"marker": "o", "ms": 5, "ls": ""} if len(points) == 1 else {}
 
 
 def _size(extent: np.ndarray) -> tuple[float, float]:
     """Width and height of the figure [inch] that suit what is drawn."""
     if len(extent) == 3:
-        return 7.0, 6.4
+        across, tilt = np.hypot(extent[0], extent[1]), np.deg2rad(ELEVATION)
+        upright = np.sin(tilt) * across + np.cos(tilt) * extent[2]
+        return 7.0, round(float(np.clip(6.0 * upright / across, 3.0, 6.0)) + 1.2, 1)
     width = float(np.clip(5.6 * extent[0] / extent[1], 3.0, 6.4))
     height = float(np.clip(width * extent[1] / extent[0], 1.6, 5.6))
     return round(width + 1.0, 1), round(height + 1.5, 1)
@@ -108,7 +110,7 @@ def _legend(figure: Figure, scene: Scene) -> None:
     handles: list[Line2D] = []
     if len(scene.links) <= 8:
         handles += [Line2D([], [], color=scene.color(k), lw=2.5, marker="o", ms=5, label=k) for k in scene.links]
-    handles += [Line2D([], [], color=SCENERY, lw=1.2, label=k) for k in scene.scenery]
+    handles += [Line2D([], [], color=SCENERY, lw=1.2, label=k, **_dot(x)) for k, x in scene.scenery.items()]
     length, force = scene.scale
     if force:
         for name in scene.arrows if len(scene.arrows) <= 8 else [next(iter(scene.arrows))]:
