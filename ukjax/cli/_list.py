@@ -45,7 +45,7 @@ def run(console: Console, package: str) -> None:
         modules, failures = _modules(package)
         found = [(f"{place}:{k}", factory) for place, module in modules for k, factory in _factories(module)]
     title = f"Scenarios of {escape(package)}; rank at the start"
-    table = Table(title=title, box=box.SIMPLE_HEAD, leading=1, pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE_HEAD, leading=1, pad_edge=False, collapse_padding=True)
     table.add_column("target, name, source", overflow="fold")
     for column in ("coord-\ninates", "rows", "rank"):
         table.add_column(column, justify="right", no_wrap=True)

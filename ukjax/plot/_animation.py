@@ -66,11 +66,14 @@ class _Film:
     def __init__(self, figure: Figure, axis: Any, moving: Sequence[Artist]):
         self.axis, self.moving = axis, moving
         self.canvas = FigureCanvasAgg(figure)
+        # Before they are set apart, because the layout makes room for none that is.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         for artist in moving:
             artist.set_animated(True)
         self.canvas.draw()
         self.rest = self.canvas.copy_from_bbox(figure.bbox)
-        self.screen = Figure(figsize=figure.get_size_inches(), dpi=figure.dpi)
+        self.screen = Figure(figsize=(figure.get_figwidth(), figure.get_figheight()), dpi=figure.dpi)
         FigureCanvasAgg(self.screen)
         self.picture = _Picture(self._pixels())
         self.screen.add_artist(self.picture)

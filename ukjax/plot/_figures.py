@@ -64,7 +64,9 @@ def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
         axis.plot(t, value, label=label)
     axis.set_xlabel("time t [s]")
     axis.set_ylabel(name)
-    legend(axis, values.shape[1])
+    if values.shape[1] > 1:
+        legend(axis, values.shape[1])
+    axis.grid(visible=True, alpha=0.3)
     figure.suptitle(title)
     return figure
 
@@ -108,12 +110,17 @@ def energy(scenario: Scenario, trajectory: Trajectory) -> Figure:
     """
     q, v, t = trajectory.q, trajectory.v, trajectory.t
     kinetic = jax.jit(jax.vmap(lambda q, v, t: v @ scenario.mechanism.system.mass(q, t) @ v / 2))(q, v, t)
-    power = np.sum(np.asarray(trajectory.constraint_force) * np.asarray(v), axis=1)
+    powers = np.asarray(trajectory.constraint_force) * np.asarray(v)
+    power = np.sum(powers, axis=1)
     figure = Figure(figsize=(7.0, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     upper.plot(t, kinetic)
     upper.set_ylabel("kinetic energy [J]")
-    lower.plot(t, power)
+    if np.max(np.abs(power)) > 1e-9 * np.max(np.abs(powers), initial=0.0):
+        lower.plot(t, power)
+    else:
+        lower.text(0.5, 0.5, "none, up to rounding", ha="center", va="center", transform=lower.transAxes)
+        lower.set_yticks([])
     lower.set_ylabel("power of constraint forces [W]")
     lower.set_xlabel("time t [s]")
     for axis in (upper, lower):
@@ -141,7 +148,8 @@ def legend(axis: Axes, curves: int) -> None:
         # Above the axis, where no curve is; as many side by side as there is room for.
         longest = max((len(str(line.get_label())) for line in axis.get_lines()), default=0)
         ncols = max(1, min(4, 56 // (longest + 4)))
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", ncols=ncols, frameon=False, borderpad=0)
+        # On the right, because on the left an axis writes its power of ten.
+        axis.legend(loc="lower right", bbox_to_anchor=(1, 1), fontsize="small", ncols=ncols, frameon=False, borderpad=0)
 
 
 def _residuals(axis: Axes, trajectory: Trajectory) -> None:

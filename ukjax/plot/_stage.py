@@ -1,5 +1,6 @@
 """What pictures of a mechanism and its animation share: equal axes, scenery, links, trails and arrows of a scene."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import mpl_toolkits.mplot3d as _  # noqa: F401  (makes matplotlib know projection="3d")
@@ -27,8 +28,10 @@ def stage(scene: Scene) -> tuple[Figure, Any]:
     if scene.dimension == 3:
         axis.view_init(ELEVATION, AZIMUTH)
         axis.set_proj_type("ortho")
-        axis.set_box_aspect(upper - lower, zoom=0.92)  # else the label of z is cut
+        axis.set_box_aspect(upper - lower, zoom=0.9)  # else the label of z is cut
         axis.set_zlabel("z [m]")
+        for each in (axis.xaxis, axis.yaxis, axis.zaxis):
+            each.labelpad = 8
         axis.locator_params(nbins=5)
     else:
         axis.set_aspect("equal", adjustable="box")
@@ -117,10 +120,14 @@ def _legend(figure: Figure, scene: Scene) -> None:
             label = f"{name}: {force:g} N are {length:g} m"
             style = {"lw": 1.6, "marker": ">", "ms": 5, "markevery": [1]}
             handles.append(Line2D([], [], color=scene.color(name), label=label, **style))
-    longest = max(len(str(handle.get_label())) for handle in handles) if handles else 0
-    ncols = _columns(len(handles), longest, figure.get_figwidth())
+    ncols = _columns([len(str(handle.get_label())) for handle in handles], figure.get_figwidth())
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize="small", frameon=False)
 
 
-def _columns(entries: int, longest: int, width: float) -> int:
-    return max(1, min(entries, 4, int(13 * width / (longest + 8))))
+def _columns(lengths: Sequence[int], width: float) -> int:
+    """As many columns as fit side by side, for labels of so many letters in a figure so wide [inch]."""
+    for ncols in range(min(4, len(lengths)), 1, -1):
+        rows = -(-len(lengths) // ncols)
+        if sum(max(lengths[i : i + rows]) + 8 for i in range(0, len(lengths), rows)) <= 13 * width:
+            return ncols
+    return 1
