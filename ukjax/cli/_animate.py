@@ -16,7 +16,7 @@ from .. import plot
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 from . import _output, _target
-from ._simulate import timed_run
+from ._simulate import drawable, timed_run
 from ._target import UsageError
 
 
@@ -44,11 +44,7 @@ def run(
     if Format.mp4 in wanted and not FFMpegWriter.isAvailable():
         raise UsageError("--format mp4 needs ffmpeg, which is not on the PATH. Install it, or pass --format gif.")
     scenario = _target.scenario(target, settings)
-    if scenario.drawing is None:
-        raise UsageError(
-            f"{target} has no drawing. Pass drawing=ukjax.Drawing(links) to its ukjax.Scenario, with "
-            "links = {name: f(q, t) -> points (k, 2) or (k, 3) [m]}."
-        )
+    drawable(target, scenario)
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")

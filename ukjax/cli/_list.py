@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from .. import _check
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic
 from .._linalg import rank_tolerance
 from .._scenario import Scenario
@@ -52,7 +53,9 @@ def run(console: Console, package: str) -> None:
     table.add_column("kinds of constraint\n(rows)", no_wrap=True)
     for target, factory in track(found, "Looking at", console=console, transient=True, disable=not console.is_terminal):
         try:
-            entry = _entry(factory())
+            scenario = factory()
+            _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
+            entry = _entry(scenario)
         except Exception as error:  # a person's functions may raise anything
             failures.append(f"{target} fails: {_first_line(error)}")
             continue

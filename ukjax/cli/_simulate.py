@@ -18,6 +18,7 @@ from .._result import RESULTS, message
 from .._scenario import Scenario
 from .._simulate import simulate
 from .._trajectory import Trajectory
+from ..plot._scene import check
 from . import _output, _target
 from ._target import UsageError
 
@@ -37,6 +38,8 @@ def run(
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
+    if scenario.drawing is not None:
+        drawable(target, scenario)
     folder = _output.claim(out, scenario.name)
     ts = jnp.linspace(scenario.t0, end, points)
     trajectory, compile_s, run_s = timed_run(console, target, scenario, ts, rtol, atol)
@@ -54,6 +57,14 @@ def run(
 
 def _states(trajectory: Trajectory) -> tuple[Any, Any, Any]:
     return trajectory.q, trajectory.v, trajectory.t
+
+
+def drawable(target: str, scenario: Scenario) -> None:
+    """Raises UsageError if the scenario cannot be drawn, before it is simulated."""
+    try:
+        check(scenario)
+    except ValueError as error:
+        raise UsageError(f"{target}: {error}") from error
 
 
 def timed_run(

@@ -86,17 +86,11 @@ def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
         ValueError: If the scenario has no drawing, the trajectory is a batch, or a function of the drawing fails,
             returns a wrong shape, or something that is not finite; the message names it.
     """
-    drawing = scenario.drawing
-    if drawing is None:
-        raise ValueError(
-            f"The scenario {scenario.name!r} has no drawing. Pass drawing=ukjax.Drawing(links) to ukjax.Scenario, with "
-            "links = {name: f(q, t) -> points (k, 2) or (k, 3) [m]}."
-        )
+    drawing = check(scenario)
     if trajectory.q.ndim != 2:
         raise ValueError(
             f"A picture takes one trajectory, not a batch, but q has shape {trajectory.q.shape}: index the batch first."
         )
-    _check(drawing, trajectory)
     links, arrows = jax.jit(lambda q, t, force: _evaluated(drawing, q, t, force))(
         trajectory.q, trajectory.t, trajectory.constraint_force
     )
@@ -126,9 +120,18 @@ def _pair(function: Callable) -> Callable:
     return lambda *arguments: tuple(jnp.asarray(x) for x in function(*arguments))
 
 
-def _check(drawing: Drawing, trajectory: Trajectory) -> None:
-    """Raises ValueError on a wrong shape, and where plane and space are mixed."""
-    q, t, force = (jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in (trajectory.q, trajectory.t, trajectory.q))
+def check(scenario: Scenario) -> Drawing:
+    """The drawing; raises ValueError if there is none, on a wrong shape, and where plane and space are mixed.
+
+    It computes nothing, so it can be asked before a simulation.
+    """
+    drawing = scenario.drawing
+    if drawing is None:
+        raise ValueError(
+            f"The scenario {scenario.name!r} has no drawing. Pass drawing=ukjax.Drawing(links) to ukjax.Scenario, with "
+            "links = {name: f(q, t) -> points (k, 2) or (k, 3) [m]}."
+        )
+    q, t = (jax.ShapeDtypeStruct(shape, scenario.q0.dtype) for shape in (scenario.q0.shape, ()))
     dimensions = {}
     for name, link in drawing.links.items():
         what = f"links[{name!r}]"
@@ -139,7 +142,7 @@ def _check(drawing: Drawing, trajectory: Trajectory) -> None:
         dimensions[what] = shape[1]
     for name, arrow in drawing.forces.items():
         what = f"forces[{name!r}]"
-        shapes = [x.shape for x in _traced(what, _pair(arrow), q, t, force)]
+        shapes = [x.shape for x in _traced(what, _pair(arrow), q, t, q)]
         if shapes not in ([(2,), (2,)], [(3,), (3,)]):
             raise ValueError(
                 f"{what}(q, t, constraint_force) must return a point and a force, both of shape (2,) or both (3,), but "
@@ -154,6 +157,7 @@ def _check(drawing: Drawing, trajectory: Trajectory) -> None:
                 f"{what} has {d} components, but {first} has {dimensions[first]}: draw all in the "
                 "plane, or all in space."
             )
+    return drawing
 
 
 def _traced(what: str, function: Callable, *arguments: Any) -> Any:
