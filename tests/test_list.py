@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ukjax
-from models import coordinated_robots, parallelogram, unicycle
+from models import parallelogram, unicycle
 from ukjax.cli import _app, _list
 
 from .test_cli import run as command  # noqa: F401  (a fixture)
@@ -128,7 +128,7 @@ def test_every_module_of_models_is_found(monkeypatch):
     assert {f"models.{path.stem}:scenario" for path in files} <= found
 
 
-@pytest.mark.parametrize("model", [parallelogram, coordinated_robots, unicycle])
+@pytest.mark.parametrize("model", [parallelogram, unicycle])
 def test_rows_and_rank_are_those_of_diagnose(model):
     scenario = model.scenario()
     entry = _list._entry(scenario)
