@@ -30,6 +30,7 @@ from ._formulation import RangeSpace as RangeSpace
 from ._formulation import Recursive as Recursive
 from ._formulation import UdwadiaKalaba as UdwadiaKalaba
 from ._formulation import UdwadiaPhohomsiri as UdwadiaPhohomsiri
+from ._from_sympy import from_sympy as from_sympy
 from ._levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
 from ._linalg import SVD as SVD
 from ._linalg import AbstractPseudoinverse as AbstractPseudoinverse
@@ -49,6 +50,7 @@ from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing
 from ._servo import Servo as Servo
 from ._simulate import simulate as simulate
+from ._sympy_system import SympySystem as SympySystem
 from ._system import AbstractModularSystem as AbstractModularSystem
 from ._system import AbstractSystem as AbstractSystem
 from ._system import LagrangianSystem as LagrangianSystem
