@@ -182,15 +182,25 @@ def _kinematics(sympy: Any, method: Any) -> dict[str, Any]:
         K_v = sympy.diag(K_v, sympy.eye(len(loose)))
         k = k.col_join(sympy.zeros(len(loose), 1))
     rest = K_v.row_join(k)
-    rows = _one_in_each_row_and_column(K_u)
-    if rows is None:
+    inverse = _inverse(sympy, K_u)
+    if inverse is None:
         return {"q": q, "v": v, "rates": rates, "kinematics": K_u.row_join(rest)}
-    J = sympy.Matrix.vstack(*(-rest[row, :] / K_u[row, i] for i, row in enumerate(rows)))
-    return {"q": q, "v": v, "rates": rates, "kinematics": J, "explicit": True}
+    return {"q": q, "v": v, "rates": rates, "kinematics": -inverse * rest, "explicit": True}
 
 
-def _one_in_each_row_and_column(K: Any) -> list[int] | None:
-    """For each column the only row in which it has an entry, if K has one in each row and column; else None."""
-    rows = [[j for j in range(K.rows) if K[j, i] != 0] for i in range(K.cols)]
-    only = [found[0] for found in rows if len(found) == 1]
-    return only if K.rows == K.cols and sorted(only) == list(range(K.rows)) else None
+def _inverse(sympy: Any, K: Any) -> Any:
+    """K^-1, block by block; None if K is not square or a block is larger than 3 x 3: that is left to numbers.
+
+    By cofactors, which divide by nothing but the determinant: an elimination may divide by what is zero at a state.
+    """
+    blocks = K.connected_components() if K.rows == K.cols else [range(4)]
+    if max(map(len, blocks)) > 3:
+        return None
+    inverse = sympy.zeros(*K.shape)
+    for block in blocks:
+        part = K.extract(block, block)
+        part = part.adjugate() / part.det()
+        for i, row in enumerate(block):
+            for j, column in enumerate(block):
+                inverse[row, column] = part[i, j]
+    return inverse
