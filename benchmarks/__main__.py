@@ -1,4 +1,4 @@
-"""`python -m benchmarks [scara | pseudoinverse]`: prints a table as Markdown; the SCARA's is that of the README."""
+"""`python -m benchmarks [scara | pseudoinverse | formalisms]`: prints a table as Markdown; README has the SCARA's."""
 
 import argparse
 import os
@@ -8,10 +8,14 @@ import sys
 import jax
 from rich.console import Console
 
-from . import _pseudoinverse, _scara
+from . import _formalisms, _pseudoinverse, _scara
 
 
-TABLES = {"scara": (_scara.rows, ("", "", "")), "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER)}
+TABLES = {
+    "scara": (_scara.rows, ("", "", "")),
+    "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),
+    "formalisms": (_formalisms.rows, _formalisms.HEADER),
+}
 
 
 def main() -> None:
