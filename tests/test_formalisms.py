@@ -1,16 +1,20 @@
 """Kane, Lagrange's multipliers and Newton-Euler, each independent of ukjax, against the Udwadia-Kalaba equation."""
 
+import re
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sympy as sm
 import sympy.physics.mechanics as me
 from sympy.matrices.exceptions import NonInvertibleMatrixError
 from sympy.solvers.solveset import NonlinearError
 
 import ukjax
-from benchmarks import _formalism_cases
+from benchmarks import _formalism_cases, _formalisms
 
 from . import sympy_models
 from .helpers import assert_close
@@ -89,9 +93,10 @@ def test_kanes_equations_by_the_udwadia_kalaba_equation(name):
     assert_close(got.constraint_force, want.constraint_force, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "name", [NONHOLONOMIC[0], *(pytest.param(name, marks=pytest.mark.long) for name in NONHOLONOMIC[1:])]
-)
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in NONHOLONOMIC[1:]]
+
+
+@pytest.mark.parametrize("name", [NONHOLONOMIC[0], *LONG])
 def test_these_are_nonholonomic(name):
     case = CASES[name]
     diagnosis = ukjax.diagnose(case.mechanism, case.q, case.v, case.t)
@@ -115,6 +120,16 @@ def test_redundant_rows_need_no_choice():
         kane()
 
 
+def test_no_choice_of_dependent_speeds():
+    """With y' dependent Kane's equations divide by y: they fail in the horizontal, where the motion does not."""
+    case = CASES["pendulum, Cartesian"]
+    kane = case.kane()
+    at = {**dict(zip(kane.q, [2.0, 0.0])), **dict(zip(kane.u, [0.0, 1.5]))}
+    assert kane.mass_matrix.subs(at).has(sm.nan, sm.zoo) or kane.forcing.subs(at).has(sm.nan, sm.zoo)
+    motion = motion_of(case.mechanism, jnp.array([2.0, 0.0]), jnp.array([0.0, 1.5]), jnp.zeros(()))
+    assert_close(motion.acceleration, np.array([-(1.5**2) / 2.0, -9.81]), atol=1e-13)
+
+
 def test_a_constraint_that_is_not_linear_in_velocities():
     """Constant speed, |v|^2 = 4: a = g - (g . v) v / v^2. Kane's method takes linear constraints only."""
     squared = lambda q, v, t: (v @ v - 4.0)[None]
@@ -126,6 +141,14 @@ def test_a_constraint_that_is_not_linear_in_velocities():
     kane, _ = _formalism_cases.points([0.7], 2, nonholonomic=[lambda q, v, t: v[0] ** 2 + v[1] ** 2 - 4], dependent=[1])
     with pytest.raises(NonlinearError):
         kane()
+
+
+@pytest.mark.long
+def test_the_table_of_formalisms():
+    row = _formalisms._row(CASES["Chaplygin's sleigh"], lambda what: None)
+    assert len(row) == len(_formalisms.HEADER)
+    assert row[:2] == ("Chaplygin's sleigh", "3, 1")
+    assert float(row[-1]) < 1e-12
 
 
 # Newton-Euler about a point P that is not the centre of mass, Zhao et al. (2018), eq. 37 ------------------------------
@@ -254,3 +277,21 @@ def test_kane_needs_the_centre_of_mass_too():
     C.set_pos(O, 2 * N.x)
     body = me.RigidBody("body", C, N, 3, (me.inertia(N, 0, 13, 13), O))
     assert body.central_inertia == me.inertia(N, 0, 1, 1)
+
+
+@pytest.mark.long
+def test_the_code_of_the_page():
+    text = (Path(__file__).parent.parent / "docs" / "formalisms.md").read_text()
+    printed: list = []
+    names = {"print": lambda *values: printed.extend(values)}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)
+    by_hand, from_kane, from_lagrange, gradient, alpha, force = printed
+    # At heading 0, f' = a w^2 along the skate; y'' is f w.
+    assert_close(by_hand[:2], np.array([0.3 * 1.3**2, -1.3]), atol=1e-12)
+    assert_close(from_kane, by_hand, atol=1e-12)
+    assert_close(from_lagrange, by_hand, atol=1e-12)
+    assert {name: round(float(x), 9) for name, x in gradient.items()} == {"m": 0.0, "I": 0.0, "a": 1.69}
+    about_P = names["about_P"]
+    assert_close(alpha, np.linalg.solve(about_P, -np.cross(names["w"], about_P @ names["w"])), atol=1e-12)
+    assert force.shape == (3,)
