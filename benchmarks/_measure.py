@@ -1,5 +1,6 @@
 """Timing: compile and run apart, the output blocked on."""
 
+import math
 import statistics
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import jax
 
 
 class Timing(NamedTuple):
-    """Seconds to compile, and the median of the runs after."""
+    """Seconds to compile, and the median of the runs after (of `race` the least)."""
 
     compile_s: float
     run_s: float
@@ -29,6 +30,21 @@ def measure(function: Callable, *args: Any, repeats: int = 20, seconds: float = 
     once = timeit.timeit(run, number=1)
     runs = [once, *timeit.repeat(run, number=1, repeat=min(repeats, max(2, int(seconds / once))))]
     return Timing(compile_s, statistics.median(runs), output)
+
+
+def race(*contestants: tuple[Any, ...], rounds: int = 300) -> list[Timing]:
+    """Times each `(function, *args)` in turn, round after round, and keeps the least: for ratios on a busy machine."""
+    timings, runs = [], []
+    for function, *args in contestants:
+        start = time.perf_counter()
+        compiled = jax.jit(function).lower(*args).compile()
+        timings.append(Timing(time.perf_counter() - start, math.inf, jax.block_until_ready(compiled(*args))))
+        runs.append(lambda compiled=compiled, args=args: jax.block_until_ready(compiled(*args)))
+    for _ in range(rounds):
+        timings = [
+            timing._replace(run_s=min(timing.run_s, timeit.timeit(run, number=1))) for timing, run in zip(timings, runs)
+        ]
+    return timings
 
 
 def fresh(code: str, repeats: int = 3) -> float:
