@@ -11,8 +11,8 @@ neither on M nor on the force: that this M is no generalised inertia shows in th
 Exactly: r = exp(0.1 (30 - t)), F_r = -0.99 r + g sin(theta), F_theta = 0.2 + g cos(theta) / r. Off the orbit each row
 obeys phi'' + 2 alpha phi' + beta^2 phi = 0.
 
-Curve: a physical bead, M = diag(m, m r^2). One row of two coordinates, so M counts: with M = I the bead gains energy from
-nothing, and its speed is infinite after 0.456 s.
+Curve: a physical bead, M = diag(m, m r^2). One row of two coordinates, so M counts: with M = I the bead gains energy
+out of nothing, and its speed is infinite after 0.456 s.
 
 Source: Zhao et al. (2018), Udwadia-Kalaba equation for constrained mechanical systems: formulation and applications,
 Chinese Journal of Mechanical Engineering 31, section 8.1, eq. 51 to 59. The disturbed start and the bead are ours.
