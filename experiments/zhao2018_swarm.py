@@ -1,8 +1,8 @@
 """Zhao et al. (2018), section 8.2: robots that come together and keep apart.
 
-Draws the counterparts of figures 6 to 8 and prints "paper says | we measure". As printed, the error beta of the constraint
-keeps its initial value exactly; that it decays, as figure 8 has it, needs b = phi - kappa beta. Beyond the paper: any
-number of robots, and bounds on their distances that show why they do not collide, and when they do.
+Draws the counterparts of figures 6 to 8 and prints "paper says | we measure". As printed, the error beta of the
+constraint keeps its initial value exactly; that it decays, as figure 8 has it, needs b = phi - kappa beta. Beyond the
+paper: any number of robots, and bounds on their distances that show why they do not collide, and when they do.
 
     python -m experiments.zhao2018_swarm [--out DIR]
 
@@ -88,13 +88,15 @@ def rows(runs: Runs) -> list[tuple[str, str, str]]:
          f"{size(printed)[0]:.3f}, {size(printed)[-1]:.3f}"),
         ("   any component of beta changes by up to [m/s]", "", f"{np.max(np.ptp(printed, axis=0)):.0e}"),
         ("   the centroid moves in 5 s by [m]", "not discussed", f"{np.linalg.norm(centroid[-1] - centroid[0]):.3f}"),
-        (f"|beta| below 0.01 m/s, with kappa = {KAPPA:g} 1/s, from [s]", "rapidly", f"{below:.2f}; theory {theory:.2f}"),
+        (f"|beta| below 0.01 m/s, with kappa = {KAPPA:g} 1/s, from [s]", "rapidly",
+         f"{below:.2f}; theory {theory:.2f}"),
         ("   beta against beta(0) exp(-kappa t), largest [m/s]", "", f"{np.max(np.abs(held - held[:1] * decay)):.0e}"),
         ("|beta| if it is zero at the start, largest [m/s]", "zero", f"{np.max(size(beta(runs.gathering))):.0e}"),
         ("circumradius of the final pentagon [m]", "not given",
          f"{radius.min():.8f} to {radius.max():.8f}; 0.1 cot(pi/10) = {swarm.circumradius(5):.8f}"),
         *numbers,
-        ("two robots driven at each other by beta = 1 m/s meet at [s]", "never collide", f"{met:.6f}; theory {meet:.6f}"),
+        ("two robots driven at each other by beta = 1 m/s meet at [s]", "never collide",
+         f"{met:.6f}; theory {meet:.6f}"),
     ]  # fmt: skip
 
 
@@ -123,17 +125,18 @@ def start_figure(runs: Runs) -> Figure:
 
 
 def path_figure(runs: Runs) -> Figure:
-    """Paths (figure 7): on the constraint, and as printed with beta left as it is."""
-    figure = Figure(figsize=(10.0, 5.2), layout="constrained")
-    titles = ("beta = 0, 20 s", "beta(0) not zero, as printed, 5 s")
-    for axis, title, got in zip(figure.subplots(1, 2), titles, (runs.gathering, runs.printed), strict=True):
+    """Paths (figure 7): on the constraint, and off it, where beta stays and where it decays."""
+    figure = Figure(figsize=(13.0, 5.0), layout="constrained")
+    titles = ("beta = 0, 20 s", "beta(0) not zero, as printed, 5 s", f"the same, kappa = {KAPPA:g} 1/s, 5 s")
+    three = (runs.gathering, runs.printed, runs.held)
+    for axis, title, got in zip(figure.subplots(1, 3), titles, three, strict=True):
         at = places(got.q)
         for i in range(5):
-            axis.plot(*at[:, i].T, color=f"C{i}", lw=1.2, label=f"robot {i + 1}")
+            axis.plot(*at[:, i].T, color=f"C{i}", lw=1.2)
             axis.plot(*at[0, i], "o", color=f"C{i}")
             axis.plot(*at[-1, i], "s", color=f"C{i}", ms=4)
+            axis.annotate(f"{i + 1}", at[0, i], xytext=(-13, -4), textcoords="offset points")
         axis.set_title(title, fontsize="medium")
-    figure.axes[0].legend(fontsize="small", loc="lower right")
     return _plane(figure, "Figure 7: paths, from the dots to the squares")
 
 
