@@ -24,6 +24,7 @@ def outcome(code: str, names: dict) -> str:
     return shown.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["formulation.md"])
 def test_code_runs_and_prints_what_the_page_says(name):
     names: dict = {}
