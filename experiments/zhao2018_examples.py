@@ -57,7 +57,7 @@ def simulated() -> Runs:
 def place(got: Run) -> np.ndarray:
     """(x, y) (T, 2) [m]"""
     system = got.case.mechanism.system
-    assert isinstance(system, tuple(projectile.SYSTEMS.values()))
+    assert isinstance(system, (projectile.Cartesian, projectile.Polar, projectile.PrintedPolar))
     return np.asarray(jax.vmap(system.place)(got.trajectory.q))
 
 

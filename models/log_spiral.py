@@ -21,7 +21,7 @@ Chinese Journal of Mechanical Engineering 31, section 8.1, eq. 51 to 59. The dis
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 import ukjax
 
@@ -66,10 +66,10 @@ def disturbance(t, alpha: float = 0.0, beta: float = 0.0):
     return (first + (rate + alpha * first) * t) * np.exp(-alpha * t)
 
 
-def exact(t, phi=0.0):
+def exact(t, phi: ArrayLike = 0.0):
     """q (T, 2) at times t (T,) [s] on the orbit, or off it by phi (T, 2)."""
     t = np.asarray(t, float)
-    phi = np.broadcast_to(phi, (len(t), 2))
+    phi = np.broadcast_to(np.asarray(phi), (len(t), 2))
     theta = 30.0 - t + phi[:, 1]
     return np.stack([np.exp(0.1 * theta) + phi[:, 0], theta], axis=1)
 
