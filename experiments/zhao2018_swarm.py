@@ -137,6 +137,7 @@ def path_figure(runs: Runs) -> Figure:
             axis.plot(*at[-1, i], "s", color=f"C{i}", ms=4)
             axis.annotate(f"{i + 1}", at[0, i], xytext=(-13, -4), textcoords="offset points")
         axis.set_title(title, fontsize="medium")
+        axis.margins(0.14)
     return _plane(figure, "Figure 7: paths, from the dots to the squares")
 
 
