@@ -18,6 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from .. import _check
+from .._composite import Coupled
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic
 from .._linalg import rank_tolerance
 from .._scenario import Scenario
@@ -134,7 +135,8 @@ def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[Any], int
     """Such as "holonomic (2)" and "nonholonomic (1)"."""
     rows: dict[str, int] = {}
     for constraint in constraints:
-        kind = KINDS.get(type(constraint), type(constraint).__name__)
+        of = constraint.alike.each if isinstance(constraint, Coupled) else constraint
+        kind = KINDS.get(type(of), type(of).__name__)
         rows[kind] = rows.get(kind, 0) + count(constraint)
     return [f"{kind} ({m})" for kind, m in rows.items()]
 
