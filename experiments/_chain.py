@@ -57,17 +57,22 @@ def measure(bars: int, repeats: int = 9) -> Cost:
     A, b = eqx.filter_jit(last.rows)(q, v, jnp.zeros(()))
     whole = ukjax.Mechanism(chain, (*chain.constraints, last))
 
+    # What each makes that is new: the acceleration, and what a further level would need.
     ways: list[tuple[Any, tuple[Any, ...]]] = [
-        (eqx.filter_jit(lambda level: level.enforce(last).acceleration), (modular,)),
-        (eqx.filter_jit(lambda level, A, b: level.enforce(A, b).acceleration), (dense, A, b)),
+        (eqx.filter_jit(lambda level: _new(level.enforce(last))), (modular,)),
+        (eqx.filter_jit(lambda level, A, b: _new(level.enforce(A, b))), (dense, A, b)),
         (eqx.filter_jit(lambda q, v: ukjax.equation_of_motion(whole, q, v, throw=False).acceleration), (q, v)),
         (eqx.filter_jit(lambda q: [jnp.linalg.cholesky(block) for block in chain.blocks(q)]), (q,)),
         (eqx.filter_jit(lambda q: jnp.linalg.cholesky(chain.mass(q, jnp.zeros(())))), (q,)),
     ]
     found = [way(*arguments) for way, arguments in ways]
     size = float(jnp.max(jnp.abs(found[2])))
-    apart = max(float(jnp.max(jnp.abs(other - found[2]))) for other in found[:2]) / size
+    apart = max(float(jnp.max(jnp.abs(other - found[2]))) for other, _ in found[:2]) / size
     return Cost(bars, *(_time(way, arguments, repeats) for way, arguments in ways), apart)
+
+
+def _new(level: Any) -> tuple[Any, Any]:
+    return level.acceleration, level.P if isinstance(level, ukjax.Level) else level.enforced[-1]
 
 
 def _time(way: Any, arguments: tuple[Any, ...], repeats: int) -> float:
@@ -90,11 +95,12 @@ def figure(costs: list[Cost]) -> Figure:
     for power in (1, 2, 3):
         end = 1e3 * getattr(costs[-1], ("modular", "dense", "scratch")[power - 1])
         axis.loglog(n, end * (n / n[-1]) ** power, "k:", lw=0.8)
-        axis.annotate(f"N^{power}", (n[-1], end), textcoords="offset points", xytext=(6, -3), fontsize="small")
+        axis.annotate(f"$N^{power}$", (n[0], end * (n[0] / n[-1]) ** power), textcoords="offset points",
+                      xytext=(-24, -3), fontsize="small")  # fmt: skip
     axis.set(xlabel="modules N of the chain (3 N coordinates)", ylabel="time [ms]")
     axis.set_xticks(n, [f"{x:.0f}" for x in n])
     axis.minorticks_off()
-    axis.margins(x=0.1)
+    axis.margins(x=0.12)
     axis.grid(alpha=0.3)
     axis.legend()
     return figure
