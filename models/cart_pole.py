@@ -41,6 +41,10 @@ class CartPole(ukjax.AbstractSystem):
         s = jnp.sin(q[1])
         return self.m * self.l * s * jnp.stack([v[1] ** 2, -self.g])
 
+    def tip(self, q):
+        """Of the pole (2,) [m]."""
+        return jnp.stack([q[0] + self.l * jnp.sin(q[1]), -self.l * jnp.cos(q[1])])
+
     def pole_energy(self, q, v):
         """E [J]."""
         return self.m * self.l * (self.l * v[1] ** 2 / 2 - self.g * jnp.cos(q[1]))
@@ -62,6 +66,9 @@ class SwingUp(eqx.Module):
 
 
 ON_CART = ((1.0,), (0.0,))
+
+# The outline of the cart as it is drawn [m].
+CART = np.array([[-0.2, -0.1], [0.2, -0.1], [0.2, 0.1], [-0.2, 0.1], [-0.2, -0.1]])
 
 
 def swing_up(
@@ -86,4 +93,13 @@ def scenario(rate: float = 4.0, limit: float = 10.0, t1: float = 10.0) -> ukjax.
         servo=swing_up(model, rate, limit),
         controls=("force on the cart [N]",),
         observables={"energy error psi": lambda q, v, t: model.off_orbit(q, v)},
+        drawing=ukjax.Drawing(
+            {
+                "cart": lambda q, t: jnp.stack([q[0] + CART[:, 0], CART[:, 1]], axis=1),
+                "pole": lambda q, t: jnp.stack([jnp.append(q[0], 0.0), model.tip(q)]),
+            },
+            trails=("pole",),
+            scenery={"rail": np.array([[-1.5, -0.12], [1.5, -0.12]])},
+        ),
+        source="Astrom & Furuta (2000)",
     )

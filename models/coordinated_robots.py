@@ -19,6 +19,7 @@ at rest at t = 0 on the wanted path they are (60, -60, 0, 60, -60) degrees. (58)
 from typing import Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -67,6 +68,16 @@ class CoordinatedRobots(eqx.Module):
         """phi (2,) [m] of the closed chain."""
         return jnp.stack([jnp.sum(self.l * jnp.cos(q)) - self.L, jnp.sum(self.l * jnp.sin(q))])
 
+    def joints(self, q):
+        """Positions of the joints from the left base to the right one (6, 2) [m]."""
+        return np.tri(6, 5, -1) @ (self.l[:, None] * jnp.stack([jnp.cos(q), jnp.sin(q)], axis=1))
+
+    def base_force(self, q, force):
+        """What the right base does to the chain (2,) [N], from the generalised constraint force (5,)."""
+        # The closure is the place of the chain's end, so the force there is the multiplier of its rows.
+        rows = jax.jacfwd(self.closure)(q, 0.0)
+        return jnp.linalg.lstsq(rows.T, force)[0]
+
     def object(self, q):
         """x3, y3 [m], theta3 [rad] (3,)."""
         x, y = self.centres(q)[2]
@@ -102,6 +113,7 @@ def scenario(
 ) -> ukjax.Scenario:
     """The object rises and returns. `reading` is least_norm or self_consistent: see `ukjax.Servo`."""
     robots = CoordinatedRobots()
+    link = lambda i: lambda q, t: robots.joints(q)[i : i + 2]
     return ukjax.Scenario(
         robots.mechanism(),
         jnp.array(START),
@@ -113,4 +125,14 @@ def scenario(
         controls=tuple(f"u{i} [N m]" for i in range(1, 7)),
         observables={"object x3, y3 [m]": lambda q, v, t: robots.object(q)[:2]},
         projection=ukjax.Projection(),
+        drawing=ukjax.Drawing(
+            {
+                **{f"link {i + 1}": link(i) for i in range(5)},
+                "centre of the object": lambda q, t: robots.object(q)[None, :2],
+            },
+            trails=("centre of the object",),
+            forces={"on the right base's joint [N]": lambda q, t, f: (robots.joints(q)[5], robots.base_force(q, f))},
+            scenery={"bases": np.array([[0.0, 0.0], [3.0, 0.0]])},
+        ),
+        source="Liu et al. (2015), section V",
     )

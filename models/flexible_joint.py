@@ -83,6 +83,18 @@ class FlexibleJoint(ukjax.AbstractSystem):
         height = -(self.m1 * self.lc1 + self.m2 * self.l1) * jnp.cos(q[0]) - self.m2 * self.lc2 * jnp.cos(q[0] + q[1])
         return kinetic + self.g * height + jnp.sum(self.K * (q[:2] - q[2:]) ** 2) / 2
 
+    def ends(self, q):
+        """Base, elbow and tip of the links (3, 2) [m]; link 2 is drawn to twice its centre of mass."""
+        (s1, c1), (s2, c2) = ((jnp.sin(x), jnp.cos(x)) for x in (q[0], q[0] + q[1]))
+        elbow = self.l1 * jnp.stack([s1, -c1])
+        return jnp.stack([jnp.zeros(2), elbow, elbow + 2 * self.lc2 * jnp.stack([s2, -c2])])
+
+    def hands(self, q):
+        """Pointers (2, 2, 2) [m] at base and elbow that show where the motors are."""
+        angles = jnp.stack([q[2], q[0] + q[3]])
+        way = 0.3 * self.l1 * jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
+        return jnp.stack([self.ends(q)[:2], self.ends(q)[:2] + way], axis=1)
+
     def links(self) -> ukjax.Mechanism:
         """The links alone, (q2, q4), their springs held at the other end."""
         force = lambda q, v, t: -self.coriolis(q, v) @ v - self.gravity(q) - self.K * q
@@ -145,4 +157,14 @@ def scenario(P: float = 0.25, t1: float = 5.0) -> ukjax.Scenario:
         servo=following(model, P),
         controls=("on link 1 [N m]", "on link 2 [N m]"),
         observables={"constraint error beta [rad/s]": lambda q, v, t: model.turning(q, v, t)[0]},
+        drawing=ukjax.Drawing(
+            {
+                "link 1": lambda q, t: model.ends(q)[:2],
+                "link 2": lambda q, t: model.ends(q)[1:],
+                "motor 1": lambda q, t: model.hands(q)[0],
+                "motor 2": lambda q, t: model.hands(q)[1],
+            },
+            trails=("link 2",),
+        ),
+        source="Zhao et al. (2018), section 8.3",
     )

@@ -42,11 +42,15 @@ class NFourBar(ukjax.AbstractSystem):
     def force(self, q, v, t):
         return jnp.zeros(q.shape[0]).at[1::3].set(-self.m * self.g)
 
-    def joints(self, q, t):
-        """phi (6 N + 2,) [m]: uprights on their pivots, left ends of lying rods on uprights, then right ends."""
+    def ends(self, q):
+        """Start and end of each rod, both (2 N + 1, 2) [m]."""
         rods = q.reshape(-1, 3)
         half = self.L / 2 * jnp.stack([jnp.cos(rods[:, 2]), jnp.sin(rods[:, 2])], axis=1)
-        start, end = rods[:, :2] - half, rods[:, :2] + half
+        return rods[:, :2] - half, rods[:, :2] + half
+
+    def joints(self, q, t):
+        """phi (6 N + 2,) [m]: uprights on their pivots, left ends of lying rods on uprights, then right ends."""
+        start, end = self.ends(q)
         N = self.windows
         pivots = jnp.stack([self.L * jnp.arange(N + 1.0), jnp.zeros(N + 1)], axis=1)
         tips = end[: N + 1]
@@ -81,6 +85,19 @@ def exact(t, windows: int):
     return np.stack([np.sin(psi), -np.cos(psi)], axis=1), rate[:, None] * np.stack([np.cos(psi), np.sin(psi)], axis=1)
 
 
+def _drawing(model: NFourBar) -> ukjax.Drawing:
+    rods = range(2 * model.windows + 1)
+    link = lambda i: lambda q, t: jnp.stack([x[i] for x in model.ends(q)])
+    # What the joints do to a rod, as one force at its middle.
+    force = lambda i: lambda q, t, force: (q[3 * i : 3 * i + 2], force[3 * i : 3 * i + 2])
+    return ukjax.Drawing(
+        {f"rod {i + 1}": link(i) for i in rods},
+        trails=("rod 1",),
+        forces={f"on rod {i + 1} [N]": force(i) for i in rods},
+        scenery={"ground": np.array([[0.0, 0.0], [model.windows * float(model.L), 0.0]])},
+    )
+
+
 def scenario(windows: int = 2, speed: float = 1.0, t1: float = 10.0) -> ukjax.Scenario:
     """`windows` of them; B0 starts with `speed` along x [m/s]."""
     model = NFourBar(windows)
@@ -94,4 +111,6 @@ def scenario(windows: int = 2, speed: float = 1.0, t1: float = 10.0) -> ukjax.Sc
         observables={"corner B0 x, y [m]": lambda q, v, t: model.corner(q)},
         invariants={"energy [J]": lambda q, v, t: model.energy(q, v)},
         projection=ukjax.Projection(),
+        drawing=_drawing(model),
+        source="IFToMM benchmark A02",
     )

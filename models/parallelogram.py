@@ -50,16 +50,23 @@ class Parallelogram(ukjax.AbstractSystem):
         masses = jnp.stack([self.m, self.m, self.m, self.mc])
         return jnp.zeros(12).at[1::3].set(-masses * self.g)
 
-    def joints(self, q, t):
-        """phi (12,) [m]: bars on their pivots, then bars on the coupler, x before y."""
+    def bars(self, q):
+        """Start and end of the bars, both (3, 2) [m]."""
         x, y, angle = q[0:9:3], q[1:9:3], q[2:9:3]
         half = self.L / 2 * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)  # from the middle to the tip
         middle = jnp.stack([x, y], axis=1)
-        at = jnp.arange(3.0)  # the bars' places along x, and along the coupler but for 1
-        pivots = jnp.stack([at, jnp.zeros(3)], axis=1)
+        return middle - half, middle + half
+
+    def coupler(self, q):
+        """The coupler's joints (3, 2) [m]."""
         along = jnp.stack([jnp.cos(q[11]), jnp.sin(q[11])])
-        on_coupler = q[None, 9:11] + (at - 1.0)[:, None] * along[None]
-        return jnp.concatenate([(middle - half - pivots).ravel(), (middle + half - on_coupler).ravel()])
+        return q[None, 9:11] + jnp.arange(-1.0, 2.0)[:, None] * along[None]
+
+    def joints(self, q, t):
+        """phi (12,) [m]: bars on their pivots, then bars on the coupler, x before y."""
+        start, end = self.bars(q)
+        pivots = jnp.stack([jnp.arange(3.0), jnp.zeros(3)], axis=1)
+        return jnp.concatenate([(start - pivots).ravel(), (end - self.coupler(q)).ravel()])
 
     def energy(self, q, v):
         """[J]"""
@@ -85,6 +92,18 @@ def exact(t, start: str):
     return psi - np.pi / 2, rate
 
 
+def _drawing(model: Parallelogram) -> ukjax.Drawing:
+    bar = lambda i: lambda q, t: jnp.stack([x[i] for x in model.bars(q)])
+    # What the joints do to a body, as one force at its centre of mass.
+    force = lambda i: lambda q, t, force: (q[3 * i : 3 * i + 2], force[3 * i : 3 * i + 2])
+    return ukjax.Drawing(
+        {**{f"bar {i + 1}": bar(i) for i in range(3)}, "coupler": lambda q, t: model.coupler(q)},
+        trails=("coupler",),
+        forces={f"on {body} [N]": force(i) for i, body in enumerate(("bar 1", "bar 2", "bar 3", "the coupler"))},
+        scenery={"pivots": np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])},
+    )
+
+
 def scenario(start: str = "swing", damping: float = 0.0, stiffness: float = 0.0, t1: float = 20.0) -> ukjax.Scenario:
     """`start` is swing, crossing or rotation; gains of zero do not stabilise."""
     if start not in STARTS:
@@ -102,4 +121,6 @@ def scenario(start: str = "swing", damping: float = 0.0, stiffness: float = 0.0,
         observables={"theta [rad]": lambda q, v, t: q[2]},
         invariants={"energy [J]": lambda q, v, t: model.energy(q, v)},
         projection=ukjax.Projection(),
+        drawing=_drawing(model),
+        source="de Falco et al. (2008), figure 1",
     )

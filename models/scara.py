@@ -15,7 +15,9 @@ Mechanical Engineering 9(10), 1-12; eq. 34 to 36 (M, C, G), 39 (tool), 48 (const
 q2(0) = 55 degrees; only -55 degrees puts the tool near the helix.
 """
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 import ukjax
@@ -25,6 +27,7 @@ RADIUS = 0.05  # of the helix [m]
 CENTRE = 0.35  # y of its axis [m]
 RATE = 0.4 * jnp.pi  # angular rate [rad/s]
 CLIMB = 0.02  # [m/s]
+ARM = 0.5  # height at which the arm is drawn, above the tool at q4 = 0 [m]
 
 
 class Scara(ukjax.AbstractSystem):
@@ -115,6 +118,17 @@ class Scara(ukjax.AbstractSystem):
         s12, c12 = jnp.sin(q[0] + q[1]), jnp.cos(q[0] + q[1])
         return jnp.array([-self.l1 * s1 - self.l2 * s12, self.l1 * c1 + self.l2 * c12, self.l0 + q[3]])
 
+    def links(self, q):
+        """Column, elbow and wrist (4, 3) [m], from the ground at the height of the arm."""
+        elbow = self.l1 * jnp.stack([-jnp.sin(q[0]), jnp.cos(q[0])])
+        level = jnp.full((3, 1), ARM) + self.l0
+        plan = jnp.stack([jnp.zeros(2), elbow, self.tool(q)[:2]])
+        return jnp.concatenate([jnp.zeros((1, 3)), jnp.concatenate([plan, level], axis=1)])
+
+    def tool_force(self, q, force):
+        """What the helix does to the tool (3,) [N], from the generalised constraint force (4,)."""
+        return jnp.linalg.solve(jax.jacfwd(lambda x: self.on_helix(x, 0.0))(q).T, force)[jnp.array([0, 1, 3])]
+
     def on_helix(self, q, t):
         """phi of eq. 48: zero while the tool is on the helix with its orientation fixed, (4,) [m, m, rad, m]."""
         x, y, z = self.tool(q) - helix(t)
@@ -152,6 +166,21 @@ STARTS = {
 }
 
 
+def _drawing(scara: Scara, t1: float) -> ukjax.Drawing:
+    times = jnp.linspace(0.0, t1, max(2, round(12 * t1)))
+    return ukjax.Drawing(
+        {
+            "column": lambda q, t: scara.links(q)[:2],
+            "link 1": lambda q, t: scara.links(q)[1:3],
+            "link 2": lambda q, t: scara.links(q)[2:],
+            "tool": lambda q, t: jnp.stack([scara.links(q)[3], scara.tool(q)]),
+        },
+        trails=("tool",),
+        forces={"of the helix on the tool [N]": lambda q, t, force: (scara.tool(q), scara.tool_force(q, force))},
+        scenery={"helix": np.asarray(jax.vmap(helix)(times))},
+    )
+
+
 def scenario(
     start: str = "printed_velocities", damping: float = 0.5, stiffness: float = 200.0, t1: float = 20.0
 ) -> ukjax.Scenario:
@@ -171,4 +200,6 @@ def scenario(
             "tool x, y, z [m]": lambda q, v, t: scara.tool(q),
             "tool error x, y, z [m]": lambda q, v, t: scara.tool(q) - helix(t),
         },
+        drawing=_drawing(scara, t1),
+        source="Xu & Liu (2017)",
     )

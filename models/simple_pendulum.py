@@ -57,4 +57,10 @@ def scenario(t1: float = 10.0) -> ukjax.Scenario:
         coordinates=("x [m]", "y [m]"),
         invariants={"energy [J]": lambda q, v, t: model.energy(q, v)},
         projection=ukjax.Projection(),
+        drawing=ukjax.Drawing(
+            {"rod": lambda q, t: jnp.stack([jnp.zeros(2), q])},
+            trails=("rod",),
+            forces={"tension [N]": lambda q, t, force: (q, force)},
+        ),
+        source="IFToMM benchmark A01",
     )

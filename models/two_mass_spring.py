@@ -44,6 +44,10 @@ class TwoMassSpring(ukjax.AbstractSystem):
 
 ACTUATION = ((1.0,), (0.0,))
 
+# How it is drawn [m]: the outline of a mass, and the spring, along its length (1) and across.
+BLOCK = np.array([[-0.1, 0.0], [0.1, 0.0], [0.1, 0.2], [-0.1, 0.2], [-0.1, 0.0]])
+COIL = np.stack([np.linspace(0.0, 1.0, 13), 0.05 * np.array([0, *([1, -1] * 5), 0, 0])])
+
 STARTS = {
     "consistent": ((0.0, 1.0), (1.0, 1.0)),
     "inconsistent": ((0.0, 1.1), (1.0, 0.9)),
@@ -71,4 +75,12 @@ def scenario(start: str = "consistent", alpha: float = 5.0, beta: float = 5.0, t
         servo=servo(model, alpha, beta),
         controls=("F [N]",),
         observables={"length of the spring [m]": lambda q, v, t: q[1] - q[0]},
+        drawing=ukjax.Drawing(
+            {
+                "m1": lambda q, t: q[0] + BLOCK,
+                "m2": lambda q, t: q[1] + BLOCK,
+                "spring": lambda q, t: jnp.stack([q[0] + (q[1] - q[0]) * COIL[0], 0.1 + COIL[1]], axis=1),
+            }
+        ),
+        source="Liu et al. (2015), eq. 36 to 47",
     )

@@ -14,7 +14,9 @@ section 11.5. Numbers are ours.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 import ukjax
@@ -45,6 +47,11 @@ class Unicycle(ukjax.AbstractSystem):
         ahead = jnp.stack([jnp.cos(q[2]), jnp.sin(q[2])])
         column = lambda side: jnp.concatenate([ahead, side * self.w[None]]) / self.r
         return jnp.stack([column(1.0), column(-1.0)], axis=1)
+
+    def place(self, q, ahead, left):
+        """The point (2,) [m] so far ahead and to the left of the axle's middle [m]."""
+        way = jnp.stack([jnp.cos(q[2]), jnp.sin(q[2])])
+        return q[:2] + ahead * way + left * jnp.stack([-way[1], way[0]])
 
     def point(self, q):
         """P (2,) [m]."""
@@ -80,6 +87,25 @@ def tracking(model: Unicycle, path: Eight, alpha: float = 3.0, beta: float = 3.0
     return ukjax.Servo(ukjax.Holonomic(OffPath(model, path), ukjax.Baumgarte.classic(alpha, beta)), model.actuation)
 
 
+def _drawing(model: Unicycle, path: Eight) -> ukjax.Drawing:
+    eight = jax.vmap(path)(jnp.linspace(0.0, path.period, 121))
+    return ukjax.Drawing(
+        {
+            "axle": lambda q, t: jnp.stack([model.place(q, 0.0, model.w), model.place(q, 0.0, -model.w)]),
+            **{f"{name} wheel": _wheel(model, side) for name, side in (("left", 1.0), ("right", -1.0))},
+            "P": lambda q, t: jnp.stack([q[:2], model.point(q)]),
+        },
+        trails=("P",),
+        forces={"force on the wheels [N]": lambda q, t, force: (q[:2], force[:2])},
+        scenery={"path": np.asarray(eight)},
+    )
+
+
+def _wheel(model: Unicycle, side: float):
+    at = lambda q, ahead: model.place(q, ahead, side * model.w)
+    return lambda q, t: jnp.stack([at(q, -model.r), at(q, model.r)])
+
+
 def scenario(alpha: float = 3.0, beta: float = 3.0, t1: float = 12.0) -> ukjax.Scenario:
     """Starts at rest beside the path."""
     model, path = Unicycle(), Eight()
@@ -96,4 +122,6 @@ def scenario(alpha: float = 3.0, beta: float = 3.0, t1: float = 12.0) -> ukjax.S
             "tracking error x, y [m]": lambda q, v, t: model.point(q) - path(t),
         },
         projection=ukjax.Projection(),
+        drawing=_drawing(model, path),
+        source="Siciliano et al. (2009), section 11.5",
     )
