@@ -127,5 +127,13 @@ def run(scenario, points=21, **options):
     )
 
 
+def assert_steady(scenario, trajectory, *, atol):
+    """The invariants of the scenario are what they were at the start, all along the trajectory."""
+    assert scenario.invariants, f"{scenario.name} has no invariants"
+    for invariant in scenario.invariants.values():
+        values = jax.vmap(invariant)(trajectory.q, trajectory.v, trajectory.t)
+        assert_close(values, jnp.full_like(values, values[0]), atol=atol)
+
+
 # A servo constraint on the first coordinate.
 SIDE = ukjax.Holonomic(lambda q, t: (q[0] - jnp.sin(t))[None])

@@ -3,7 +3,9 @@
 import jax.numpy as jnp
 import pytest
 
-from .helpers import assert_close, assert_gradients
+import ukjax
+
+from .helpers import assert_close, assert_gradients, assert_steady, falling
 
 
 def test_assert_close_sees_values_shapes_dtypes_and_nan():
@@ -29,3 +31,14 @@ def test_assert_gradients_sees_a_wrong_gradient():
     assert_gradients(lambda x: x**2, jnp.asarray(2.0))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         assert_gradients(square, jnp.asarray(2.0))
+
+
+def test_assert_steady_sees_a_drift_and_nothing_to_look_at():
+    mechanism, ts = ukjax.Mechanism(falling()), jnp.linspace(0.0, 1.0, 3)
+    trajectory = ukjax.simulate(mechanism, [0.0, 0.0], [1.0, 0.0], ts)
+    case = lambda **invariants: ukjax.Scenario(mechanism, [0.0, 0.0], [1.0, 0.0], 1.0, invariants=invariants)
+    assert_steady(case(speed=lambda q, v, t: v[0]), trajectory, atol=1e-12)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        assert_steady(case(speed=lambda q, v, t: v[0], height=lambda q, v, t: q[1]), trajectory, atol=1e-3)
+    with pytest.raises(AssertionError, match="has no invariants"):
+        assert_steady(case(), trajectory, atol=1e-3)
