@@ -9,7 +9,7 @@ import pytest
 import ukjax
 from ukjax._linalg import pseudoinverse, pseudosolve, whiten
 
-from .helpers import assert_close, assert_gradients
+from .helpers import STRATEGIES, assert_close, assert_gradients
 
 
 def matrix(seed, m, n, rank, values=None):
@@ -52,6 +52,15 @@ def test_pseudoinverse_derivative_is_that_of_its_application():
     of_matrix = jax.jvp(lambda B: pseudoinverse(ukjax.SVD(), B)[0] @ y, (B,), (dB,))
     of_solve = jax.jvp(lambda B: pseudosolve(ukjax.SVD(), B, y)[0], (B,), (dB,))
     assert_close(of_matrix[1], of_solve[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [*STRATEGIES, lx.SVD()], ids=lambda solver: type(solver).__name__)
+def test_a_compiled_batch_of_right_hand_sides_has_a_gradient(solver):
+    """B^+ y for one B and several y: its derivative with respect to y is B^+, compiled before it is differentiated."""
+    B, ys, w = matrix(5, 4, 2, 2), jnp.array(np.random.default_rng(6).normal(size=(5, 4))), jnp.ones((5, 1, 2))
+    batch = jax.jit(jax.vmap(lambda y, w: w @ pseudosolve(solver, B, y)[0]))
+    gradient = jax.grad(lambda ys: jnp.sum(batch(ys, w)))(ys)
+    assert_close(gradient, jnp.array([np.linalg.pinv(np.asarray(B)).sum(0)] * 5), atol=1e-12)
 
 
 @pytest.mark.parametrize("solver", [lx.SVD(), lx.QR(), lx.AutoLinearSolver(well_posed=False)])

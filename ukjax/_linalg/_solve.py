@@ -61,7 +61,10 @@ def _rank(solver: lx.AbstractLinearSolver, B: Array, stats: dict[str, Any], P: A
 def _pseudosolve_jvp(solver, primals, tangents):
     (B, y), (dB, dy) = primals, tangents
     P, rank = pseudoinverse(solver, B)
-    x = P @ y
+    # Not P @ y: with y in a batch and B not, its batch axis would come last, where that of the solver's x comes first;
+    # JAX 0.10.2 takes the one for the other if a compiled function that holds the batch is differentiated. In which
+    # place it is with lineax's solvers, only they know.
+    x = y @ P.T if isinstance(solver, AbstractPseudoinverse) else pseudosolve(solver, B, y)[0]
     z = P.T @ x
     dx = P @ (dy - dB @ x + P.T @ (dB.T @ (y - B @ x)) - B @ (dB.T @ z)) + dB.T @ z
     return (x, rank), (dx, _no_tangent())
