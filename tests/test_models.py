@@ -1,16 +1,52 @@
-"""The models with closed forms: those forms themselves, consistent starts, and the command."""
+"""The models: closed forms, consistent starts, the command; and of each one a short run, its gradient and drawing."""
 
+import functools
+import importlib
+import inspect
+import pkgutil
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
+import models
 import ukjax
-from models import closed_form, n_four_bar, parallelogram, simple_pendulum
+from models import closed_form, coordinated_robots, n_four_bar, parallelogram, scara, simple_pendulum
 from ukjax.cli import _app
 
-from .helpers import assert_close
+from .helpers import assert_close, central_difference, flat_gradient
+
+
+MODULES = {m.name: importlib.import_module(f"models.{m.name}") for m in pkgutil.iter_modules(models.__path__)}
+
+
+def classes(module):
+    return [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+
+
+def factories():
+    """Every function of a model that makes a scenario without being told anything, "module:function" -> it."""
+    for name, module in MODULES.items():
+        for function in vars(module).values():
+            if inspect.isfunction(function) and function.__module__ == module.__name__:
+                signature = inspect.signature(function)
+                given = all(p.default is not p.empty for p in signature.parameters.values())
+                if signature.return_annotation is ukjax.Scenario and given and function.__name__[0] != "_":
+                    yield f"{name}:{function.__name__}", function
+
+
+FACTORIES = dict(factories())
+# What compiles for more than ten seconds.
+SLOW = {
+    *("cart_pole:scenario", "coordinated_robots:scenario", "flexible_joint:scenario", "n_four_bar:scenario"),
+    *("n_pendulum:scenario", "n_pendulum:closed", "parallelogram:scenario", "rolling_disc:scenario"),
+    *("scara:scenario", "unicycle:scenario"),
+}
 
 
 @pytest.mark.parametrize(
@@ -117,3 +153,125 @@ def test_a_scenario_with_a_servo_through_the_command(monkeypatch, capsys, tmp_pa
     shown = capsys.readouterr().out
     assert all(row in shown for row in rows)
     assert {"control.png", "overview.png", "trajectory.nc"} <= {path.name for path in tmp_path.iterdir()}
+
+
+class Ran(NamedTuple):
+    """A scenario, its first moments, and the gradient of its end by reverse mode and by central differences."""
+
+    scenario: ukjax.Scenario
+    trajectory: ukjax.Trajectory
+    reverse: np.ndarray
+    numeric: np.ndarray
+
+
+@functools.cache
+def ran(target) -> Ran:
+    """Five steps of 10 ms, all equal: what an adaptive controller does is no smooth function.
+
+    Without projection, which has next to nothing to do in so short a time, and takes as long again to compile.
+    """
+    case = FACTORIES[target]()
+    ts = jnp.linspace(case.t0, case.t0 + 0.05, 3)
+    options: dict[str, Any] = {"formulation": case.formulation}
+    options |= {"stepsize_controller": diffrax.ConstantStepSize(), "dt0": 0.01}
+    weights = jnp.cos(jnp.arange(2.0 * case.q0.shape[0]))
+
+    # One function for the value and the gradient, to compile once.
+    @eqx.filter_jit
+    @functools.partial(eqx.filter_value_and_grad, has_aux=True)
+    def end(x):
+        (mechanism, servo), (q0, v0) = x
+        trajectory = ukjax.simulate(mechanism, q0, v0, ts, servo=servo, **options)
+        return weights @ jnp.concatenate([trajectory.q[-1], trajectory.v[-1]]), trajectory
+
+    parts, start = (case.mechanism, case.servo), jnp.concatenate([case.q0, case.v0])
+    (_, trajectory), (by_parts, by_start) = end((parts, (case.q0, case.v0)))
+    ways = directions(case, trajectory)
+    moved = lambda s: tuple(jnp.split(start + ways @ s, 2))
+    numeric = [
+        central_difference(lambda x: end((x, (case.q0, case.v0)))[0][0], parts)[0],
+        central_difference(lambda s: end((parts, moved(s)))[0][0], jnp.zeros(ways.shape[1]))[0],
+    ]
+    reverse = [flat_gradient(by_parts), ways.T @ np.concatenate(by_start)]
+    return Ran(case, trajectory, np.concatenate(reverse), np.concatenate(numeric))
+
+
+def directions(case, trajectory):
+    """Directions (2n, k) of the initial state (q, v): all, or those along the constraints where rows are redundant.
+
+    Across them the rank changes, and no derivative exists.
+    """
+    t, start = jnp.asarray(case.t0), jnp.concatenate([case.q0, case.v0])
+    rows = case.mechanism.terms(case.q0, case.v0, t).A.shape[0]
+    if int(trajectory.rank[0]) == rows:
+        return np.eye(start.shape[0])
+
+    def errors(y):
+        q, v = jnp.split(y, 2)
+        return jnp.concatenate([case.mechanism.position_error(q, t), case.mechanism.velocity_error(q, v, t)])
+
+    _, sizes, ways = np.linalg.svd(np.asarray(jax.jacfwd(errors)(start)))
+    return ways[int(np.sum(sizes > 1e-9 * sizes[0])) :].T
+
+
+def test_every_model_has_a_scenario():
+    without = {name for name, module in MODULES.items() if classes(module) and f"{name}:scenario" not in FACTORIES}
+    assert not without
+    assert set(FACTORIES) >= SLOW
+
+
+RUN = [pytest.param(target, marks=[pytest.mark.long] if target in SLOW else []) for target in FACTORIES]
+
+
+@pytest.mark.parametrize("target", RUN)
+def test_every_scenario_runs_and_keeps_its_invariants(target):
+    case, trajectory, *_ = ran(target)
+    for values in (trajectory.q, trajectory.v, trajectory.acceleration, trajectory.constraint_force):
+        assert np.all(np.isfinite(values))
+    assert trajectory.control is None or np.all(np.isfinite(trajectory.control))
+    for invariant in case.invariants.values():
+        values = jax.vmap(invariant)(trajectory.q, trajectory.v, trajectory.t)
+        assert_close(values, np.full(3, values[0]), rtol=1e-7, atol=1e-7)
+    for observable in case.observables.values():
+        assert np.all(np.isfinite(jax.vmap(observable)(trajectory.q, trajectory.v, trajectory.t)))
+
+
+@pytest.mark.parametrize("target", RUN)
+def test_gradients_of_every_scenario(target):
+    _, _, reverse, numeric = ran(target)
+    assert np.all(np.isfinite(reverse))
+    assert np.max(np.abs(reverse)) > 0.1
+    assert_close(reverse, numeric, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("target", FACTORIES)
+def test_every_scenario_says_how_it_looks_and_where_it_is_from(target):
+    case = FACTORIES[target]()
+    assert case.source
+    assert case.drawing is not None
+    t = jnp.full(3, case.t0)
+    # A picture takes all times at once; of what a force is, only the shape matters here.
+    q, force = jnp.stack([case.q0] * 3), jnp.ones((3, case.q0.shape[0]))
+    links = {name: jax.vmap(link)(q, t) for name, link in case.drawing.links.items()}
+    points = {name: np.asarray(x)[None] for name, x in case.drawing.scenery.items()} | links
+    (dimension,) = {x.shape[-1] for x in points.values()}
+    assert dimension in (2, 3)
+    for x in points.values():
+        assert x.ndim == 3
+        assert np.all(np.isfinite(x))
+    for arrow in case.drawing.forces.values():
+        for x in jax.vmap(arrow)(q, t, force):
+            assert x.shape == (3, dimension)
+            assert np.all(np.isfinite(x))
+
+
+def test_the_forces_drawn_do_the_work_of_the_generalised_ones():
+    rng = np.random.default_rng(8)
+    force, v = jnp.array(rng.normal(size=4)), jnp.array([0.7, -0.4, -0.3, 1.2])  # the tool keeps its orientation
+    case, model = scara.scenario(), scara.Scara()
+    velocity = jax.jvp(model.tool, (case.q0,), (v,))[1]
+    assert_close(model.tool_force(case.q0, force) @ velocity, force @ v, rtol=1e-12)
+    robots, at_base = coordinated_robots.CoordinatedRobots(), jnp.array(rng.normal(size=2))
+    q = jnp.array(coordinated_robots.START)
+    _, pull = jax.vjp(lambda q: robots.joints(q)[5], q)
+    assert_close(robots.base_force(q, *pull(at_base)), at_base, atol=1e-12)
