@@ -56,7 +56,7 @@ class Ellipsoid(ukjax.AbstractSystem):
 def outline(axes) -> dict[str, np.ndarray]:
     """The three principal ellipses, name -> (61, 3) [m]."""
     angle = np.linspace(0.0, 2 * np.pi, 61)
-    ring = np.stack([np.cos(angle), np.sin(angle), np.zeros(61)], axis=1) * 1.0
+    ring = np.stack([np.cos(angle), np.sin(angle), np.zeros(61)], axis=1)
     turns = {"x-y": (0, 1, 2), "y-z": (2, 0, 1), "x-z": (0, 2, 1)}
     return {f"ellipse {plane}": ring[:, list(order)] * np.asarray(axes)[None] for plane, order in turns.items()}
 

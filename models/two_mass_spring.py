@@ -44,8 +44,8 @@ class TwoMassSpring(ukjax.AbstractSystem):
 
 ACTUATION = ((1.0,), (0.0,))
 
-# How it is drawn [m]: the outline of a mass, and the spring, along its length (1) and across.
-BLOCK = np.array([[-0.1, 0.0], [0.1, 0.0], [0.1, 0.2], [-0.1, 0.2], [-0.1, 0.0]])
+# How it is drawn: the outline of a mass, x and y [m], and the spring, along its length (1) and y [m].
+BLOCK = 0.1 * np.array([[-1.0, 1.0, 1.0, -1.0, -1.0], [-1.0, -1.0, 1.0, 1.0, -1.0]])
 COIL = np.stack([np.linspace(0.0, 1.0, 13), 0.05 * np.array([0, *([1, -1] * 5), 0, 0])])
 
 STARTS = {
@@ -77,9 +77,9 @@ def scenario(start: str = "consistent", alpha: float = 5.0, beta: float = 5.0, t
         observables={"length of the spring [m]": lambda q, v, t: q[1] - q[0]},
         drawing=ukjax.Drawing(
             {
-                "m1": lambda q, t: q[0] + BLOCK,
-                "m2": lambda q, t: q[1] + BLOCK,
-                "spring": lambda q, t: jnp.stack([q[0] + (q[1] - q[0]) * COIL[0], 0.1 + COIL[1]], axis=1),
+                "m1": lambda q, t: jnp.stack([q[0] + BLOCK[0], BLOCK[1]], axis=1),
+                "m2": lambda q, t: jnp.stack([q[1] + BLOCK[0], BLOCK[1]], axis=1),
+                "spring": lambda q, t: jnp.stack([q[0] + (q[1] - q[0]) * COIL[0], COIL[1]], axis=1),
             }
         ),
         source="Liu et al. (2015), eq. 36 to 47",
