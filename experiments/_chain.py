@@ -68,7 +68,8 @@ def measure(bars: int, repeats: int = 9) -> Cost:
     found = [way(*arguments) for way, arguments in ways]
     size = float(jnp.max(jnp.abs(found[2])))
     apart = max(float(jnp.max(jnp.abs(other - found[2]))) for other, _ in found[:2]) / size
-    return Cost(bars, *(_time(way, arguments, repeats) for way, arguments in ways), apart)
+    modular_s, dense_s, scratch, blocks, one = (_time(way, arguments, repeats) for way, arguments in ways)
+    return Cost(bars, modular_s, dense_s, scratch, blocks, one, apart)
 
 
 def _new(level: Any) -> tuple[Any, Any]:

@@ -111,10 +111,12 @@ def _bead(system: Polar | PrintedPolar, t1: float, name: str) -> ukjax.Scenario:
     spiral = Spiral()
     q0, v0 = spiral.state(spiral.start, spiral.rate)
     mechanism = ukjax.Mechanism(system, ukjax.Holonomic(spiral.curve))
-    return _scenario(mechanism, q0, v0, t1, name, {"energy [J]": lambda q, v, t: system.energy(q, v)})
+    energy = {"energy [J]": lambda q, v, t: system.energy(q, v)}
+    kept = isinstance(system, Polar)  # the printed inertia does not keep it
+    return _scenario(mechanism, q0, v0, t1, name, energy if kept else {}, {} if kept else energy)
 
 
-def _scenario(mechanism: ukjax.Mechanism, q0, v0, t1: float, name: str, invariants=None) -> ukjax.Scenario:
+def _scenario(mechanism: ukjax.Mechanism, q0, v0, t1: float, name: str, kept=None, watched=None) -> ukjax.Scenario:
     system = mechanism.system
     assert isinstance(system, (Polar, PrintedPolar))
     drawing = ukjax.Drawing(
@@ -130,8 +132,8 @@ def _scenario(mechanism: ukjax.Mechanism, q0, v0, t1: float, name: str, invarian
         t1,
         name=name,
         coordinates=("r [m]", "theta [rad]"),
-        observables={"place x, y [m]": lambda q, v, t: system.place(q)},
-        invariants=invariants,
+        observables={"place x, y [m]": lambda q, v, t: system.place(q)} | (watched or {}),
+        invariants=kept,
         drawing=drawing,
         source="Zhao et al. (2018), section 8.1",
     )

@@ -19,6 +19,7 @@ KERNELS = (
 )
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
 M, Q, A, b = terms(3)
+LEVELS = [(2, 3), *(pytest.param(x, marks=pytest.mark.long) for x in (None, (5,), (1,) * 5, (3, 2)))]
 
 
 @each_kernel
@@ -37,7 +38,7 @@ def test_each_operator_spans_the_kernel(kernel):
 
 
 @each_kernel
-@pytest.mark.parametrize("levels", [None, (5,), (2, 3), (1, 1, 1, 1, 1), (3, 2)], ids=str)
+@pytest.mark.parametrize("levels", LEVELS, ids=str)
 def test_the_motion_is_that_of_the_equation(kernel, levels):
     """Theorem 3.2; the last two rows of five depend on the others."""
     state = jnp.zeros(6), jnp.zeros(6)

@@ -174,7 +174,13 @@ def test_derivatives_under_vmap_and_second_derivatives():
     assert_close(jax.jit(jax.jacfwd(jax.jacfwd(final)))(q), numeric, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("controller", [None, diffrax.StepTo(ts=np.linspace(0.0, 0.4, 41))], ids=["adaptive", "fixed"])
+@pytest.mark.parametrize(
+    "controller",
+    [
+        pytest.param(None, id="adaptive", marks=pytest.mark.long),
+        pytest.param(diffrax.StepTo(ts=np.linspace(0.0, 0.4, 41)), id="fixed"),
+    ],
+)
 def test_gradient_of_what_a_batch_shares(controller):
     """A parameter of the mechanism that has no batch axis, in steps that may not have one either."""
 

@@ -86,6 +86,7 @@ def test_every_level_adds_at_right_angles(hierarchy, climbed):
     assert_close(np.array(compulsion), np.cumsum(steps), rtol=1e-11)
 
 
+@pytest.mark.long
 def test_energy_is_kept_at_every_level():
     """No constraint of any level works: modules, legs and mechanism each keep T + V, on different motions."""
     mechanism = model.three_rrr()
@@ -103,7 +104,7 @@ def test_energy_is_kept_at_every_level():
     assert float(jnp.max(jnp.abs(ends[1] - ends[2]))) > 1e-2
 
 
-@pytest.mark.parametrize("start", ["horizontal", "torques"])
+@pytest.mark.parametrize("start", ["horizontal", pytest.param("torques", marks=pytest.mark.long)])
 def test_motion_agrees_with_lagrange_multipliers_in_other_coordinates(start):
     scenario = model.scenario(start, redundant=True)
     torques, g, t1 = ((0.0, 0.0, 0.0), 0.0, 5.0) if start == "horizontal" else (model.TORQUES, model.G, 0.3)
@@ -155,9 +156,9 @@ def test_gradients_of_the_whole_hierarchy(hierarchy):
     ("make", "levels", "freedoms"),
     [
         (rr_leg.scenario, (3,), 2),
-        (planar_mechanisms.slider_crank, (3, 1), 1),
-        (planar_mechanisms.five_bar, (6, 2), 2),
-        (planar_mechanisms.three_on_a_point, (9, 4), 2),
+        pytest.param(planar_mechanisms.slider_crank, (3, 1), 1, marks=pytest.mark.long),
+        pytest.param(planar_mechanisms.five_bar, (6, 2), 2, marks=pytest.mark.long),
+        pytest.param(planar_mechanisms.three_on_a_point, (9, 4), 2, marks=pytest.mark.long),
     ],
 )
 def test_planar_mechanisms_of_one_module(make, levels, freedoms):
