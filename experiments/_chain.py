@@ -1,12 +1,9 @@
 """What one more joint of a chain costs, with what was enforced before and from scratch."""
 
 import dataclasses
-import statistics
-import time
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -14,6 +11,8 @@ from matplotlib.figure import Figure
 
 import ukjax
 from models.rr_leg import FreeBar, along
+
+from . import _report
 
 
 SIZES = (10, 20, 50, 100, 200)
@@ -53,7 +52,7 @@ def measure(bars: int, repeats: int = 9) -> Cost:
 
     modular = ukjax.ModularLevel.start(chain, q, v).enforce(chain.constraints[0])
     terms = eqx.filter_jit(ukjax.Mechanism(chain, chain.constraints).terms)(q, v, jnp.zeros(()))
-    dense = jax.jit(lambda terms: ukjax.Level.start(terms.M, terms.Q).enforce(terms.A, terms.b))(terms)
+    dense = eqx.filter_jit(lambda terms: ukjax.Level.start(terms.M, terms.Q).enforce(terms.A, terms.b))(terms)
     A, b = eqx.filter_jit(last.rows)(q, v, jnp.zeros(()))
     whole = ukjax.Mechanism(chain, (*chain.constraints, last))
 
@@ -68,21 +67,14 @@ def measure(bars: int, repeats: int = 9) -> Cost:
     found = [way(*arguments) for way, arguments in ways]
     size = float(jnp.max(jnp.abs(found[2])))
     apart = max(float(jnp.max(jnp.abs(other - found[2]))) for other, _ in found[:2]) / size
-    modular_s, dense_s, scratch, blocks, one = (_time(way, arguments, repeats) for way, arguments in ways)
+    modular_s, dense_s, scratch, blocks, one = (
+        _report.median_seconds(way, *arguments, repeats=repeats) for way, arguments in ways
+    )
     return Cost(bars, modular_s, dense_s, scratch, blocks, one, apart)
 
 
 def _new(level: Any) -> tuple[Any, Any]:
     return level.acceleration, level.P if isinstance(level, ukjax.Level) else level.enforced[-1]
-
-
-def _time(way: Any, arguments: tuple[Any, ...], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(way(*arguments))
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def figure(costs: list[Cost]) -> Figure:

@@ -1,9 +1,11 @@
 """What every experiment shares: its command line, its table, and pictures that appear whole or not at all."""
 
 import argparse
+import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 from matplotlib.figure import Figure
@@ -36,6 +38,17 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
     for row in rows:
         shown.add_row(*(escape(cell) for cell in row))  # a unit in brackets is no markup
     console.print(shown)
+
+
+def median_seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 7) -> float:
+    """How long a call takes, once compiled: the median of several."""
+    jax.block_until_ready(function(*arguments))
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
 
 
 def save(figures: Mapping[str, Figure], out: Path) -> None:

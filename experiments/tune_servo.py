@@ -19,8 +19,6 @@ counts as many simulations as it takes time for, measured in the same run.
 """
 
 import dataclasses
-import statistics
-import time
 from typing import Any
 
 import jax
@@ -91,7 +89,8 @@ def compare(problem: ukjax.TuningProblem, unseen: Any, evaluations: int = EVALUA
         tried = {f: float(value(knob(problem, f), problem.samples)) for f in KNOBS}
         best = min(tried, key=lambda f: np.inf if np.isnan(tried[f]) else tried[f])
         status.update(f"{name}: compiling the Jacobian, to measure its cost")
-        ratio = _time(slopes, flat, problem.samples) / _time(value, problem.params, problem.samples)
+        seconds = _report.median_seconds
+        ratio = seconds(slopes, flat, problem.samples) / seconds(value, problem.params, problem.samples)
         losses: list[float] = []
 
         def at(x):
@@ -122,16 +121,6 @@ def jacobian(residuals: Any, unravel: Any) -> Any:
         return jax.vmap(along, out_axes=(None, -1))(jnp.eye(x.size))
 
     return both
-
-
-def _time(function: Any, *arguments: Any, repeats: int = 7) -> float:
-    jax.block_until_ready(function(*arguments))
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def rows(got: Comparison) -> list[tuple[str, ...]]:
