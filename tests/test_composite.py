@@ -47,9 +47,9 @@ def state(composite, seed=0):
 
 def test_mass_and_force_are_those_of_the_modules():
     pendulum = ukjax.Module(ukjax.Mechanism(falling(), rod(1.0)), ("x", "y"))
-    composite = ukjax.Composite(
-        {"a": bar(0), "point": pendulum, "b": bar(1), "arm": ukjax.Module(PivotedBar(), "theta")}
-    )
+    swing = ukjax.LagrangianSystem(lambda q, v, t: 0.3 * v @ v, lambda q, t: -2.0 * jnp.cos(q[0]))
+    arms = {"arm": ukjax.Module(PivotedBar(), "theta"), "swing": ukjax.Module(swing, "angle")}
+    composite = ukjax.Composite({"a": bar(0), "point": pendulum, "b": bar(1), **arms})
     q, v = state(composite)
     t = jnp.zeros(())
     parts = [
@@ -57,12 +57,13 @@ def test_mass_and_force_are_those_of_the_modules():
         (falling(), slice(3, 5)),
         (FreeBar(m=1.1, c=0.12), slice(5, 8)),
         (PivotedBar(), slice(8, 9)),
+        (swing, slice(9, 10)),
     ]
     assert_close(composite.mass(q, t), block_diag(*(s.mass(q[i], t) for s, i in parts)), atol=1e-15)
     assert_close(composite.force(q, v, t), jnp.concatenate([s.force(q[i], v[i], t) for s, i in parts]), atol=1e-15)
     # Two bars are one kind, computed together; the pendulum's rod came along.
-    assert composite.partition == (((0, 1, 2), (5, 6, 7)), ((3, 4),), ((8,),))
-    assert [block.shape for block in composite.blocks(q)] == [(2, 3, 3), (1, 2, 2), (1, 1, 1)]
+    assert composite.partition == (((0, 1, 2), (5, 6, 7)), ((3, 4),), ((8,),), ((9,),))
+    assert [block.shape for block in composite.blocks(q)] == [(2, 3, 3), (1, 2, 2), (1, 1, 1), (1, 1, 1)]
     assert composite.levels == (1,)
     assert_close(composite.mechanism().position_error(q, t), (q[3:5] @ q[3:5] - 1.0)[None], atol=1e-15)
 
