@@ -12,6 +12,8 @@ Chinese Journal of Mechanical Engineering 31; eq. 66 to 72. In c11 it prints m1 
 which equal masses hide, and in eq. 71 and 72 q1 for K (q1 - q2). The control of eq. 72 is a torque on the links.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,12 +108,12 @@ ON_LINKS = ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.0, 0.0))
 ON_MOTORS = ((0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
 
 
-def following(model: FlexibleJoint, P: float = 0.25) -> ukjax.ConstraintFollowing:
+def following(model: FlexibleJoint, P: Any = 0.25) -> ukjax.ConstraintFollowing:
     """Eq. 72: the error beta = q2' + q4' decays as exp(-t / P)."""
     return ukjax.ConstraintFollowing(ukjax.Nonholonomic(model.turning), np.array(ON_LINKS), P)
 
 
-def virtual_control(model: FlexibleJoint, P: float = 0.25):
+def virtual_control(model: FlexibleJoint, P: Any = 0.25):
     """Where the motors (2,) [rad] should be, as a function of the links' (q, v): K q is the control of eq. 72."""
     A = np.ones(2)
 
@@ -125,7 +127,7 @@ def virtual_control(model: FlexibleJoint, P: float = 0.25):
     return motor
 
 
-def motors(model: FlexibleJoint, P: float = 0.25, position=8.0, velocity=8.0) -> ukjax.Servo:
+def motors(model: FlexibleJoint, P: Any = 0.25, position=8.0, velocity=8.0) -> ukjax.Servo:
     """Torques of the motors that make them go where `virtual_control` wants them.
 
     The error e of the motors obeys (d/dt + velocity) (d/dt + position) e = 0; both gains [1/s] are a scalar, (2,) or,

@@ -147,6 +147,7 @@ def test_rods_without_gravity_keep_their_angular_momentum():
     assert_close(momentum, np.full(41, momentum[0]), atol=1e-10)
 
 
+@pytest.mark.long
 def test_the_closed_chain():
     N = 5
     case = n_pendulum.closed(N=N, t1=2.0)
@@ -191,6 +192,7 @@ def test_the_chaplygin_sleigh_in_closed_form():
     assert u[-1] > 0.99 * np.sqrt(2 * case.invariants["energy [J]"](case.q0, case.v0, 0.0) / 2.0)
 
 
+@pytest.mark.long
 def test_the_disc_rolls_round_a_circle():
     lean, heading = 0.3, -1.0
     case = rolling_disc.scenario(lean, heading, nudge=0.0)

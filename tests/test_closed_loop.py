@@ -54,6 +54,7 @@ def test_constraint_following_of_several_rows(P):
         assert_close(beta[k], vectors @ np.diag(np.exp(-t / values)) @ vectors.T @ beta[0], atol=1e-7)
 
 
+@pytest.mark.long
 def test_motors_that_drive_the_links():
     """The virtual control of the flexible joint, against the servo of the links; and the motors' error decays."""
     model = flexible_joint.FlexibleJoint(m2=1.3, lc2=0.4, K1=2.0, K2=3.0)

@@ -86,6 +86,7 @@ def test_gradients(kernel):
     assert_gradients(f, {k: jnp.asarray(rng.normal(size=s)) for k, s in shapes.items()}, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.long
 def test_without_constraints_and_along_a_trajectory():
     free = ukjax.equation_of_motion(
         ukjax.Mechanism(falling()), jnp.ones(2), jnp.ones(2), formulation=ukjax.KernelProjection()

@@ -119,6 +119,7 @@ def test_acceleration_constraints_have_nothing_to_return_to():
     assert_close(t.q[-1], jnp.array([2.0, 2.0]), atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "solver", [diffrax.Tsit5(), pytest.param(diffrax.Kvaerno5(), marks=pytest.mark.long)], ids=["explicit", "implicit"]
 )

@@ -155,6 +155,7 @@ def test_noisy_rows_contradict_nothing():
     assert float(jnp.max(jnp.abs(A[:3] @ got.acceleration - b[:3]))) < 1e-10
 
 
+@pytest.mark.long
 def test_a_trajectory_with_redundant_rows():
     scenario = n_four_bar.scenario(2, t1=1.0)
     ts = jnp.linspace(0.0, 1.0, 5)

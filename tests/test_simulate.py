@@ -174,6 +174,7 @@ def test_derivatives_under_vmap_and_second_derivatives():
     assert_close(jax.jit(jax.jacfwd(jax.jacfwd(final)))(q), numeric, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "controller",
     [

@@ -118,6 +118,7 @@ def test_motion_agrees_with_lagrange_multipliers_in_other_coordinates(start):
     assert float(jnp.max(got.position_residual)) < 1e-12
 
 
+@pytest.mark.long
 def test_inverse_dynamics_is_virtual_work():
     scenario = model.driven(t1=1.0)
     ts = jnp.linspace(0.0, 1.0, 6)
@@ -178,6 +179,7 @@ def test_planar_mechanisms_of_one_module(make, levels, freedoms):
     assert_close(values, jnp.full(4, values[0]), atol=1e-8)
 
 
+@pytest.mark.long
 def test_the_slider_crank_is_the_one_of_the_textbooks():
     """One freedom: M(theta) theta'' from the kinetic energy in theta alone, by finite differences in NumPy."""
     scenario = planar_mechanisms.slider_crank()

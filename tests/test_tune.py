@@ -44,6 +44,7 @@ def test_keeps_the_best_not_the_last():
     assert_close(got.params, jnp.ones(2))
 
 
+@pytest.mark.long
 def test_through_a_trajectory_with_a_mechanism_as_parameter():
     # The length of a pendulum from where it is after half a second.
     ts = jnp.linspace(0.0, 0.5, 6)
