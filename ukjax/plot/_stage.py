@@ -28,7 +28,7 @@ def stage(scene: Scene) -> tuple[Figure, Any]:
     if scene.dimension == 3:
         axis.view_init(ELEVATION, AZIMUTH)
         axis.set_proj_type("ortho")
-        axis.set_box_aspect(upper - lower, zoom=0.9)  # else the label of z is cut
+        axis.set_box_aspect(upper - lower, zoom=0.84)  # else labels are cut, or meet the legend
         axis.set_zlabel("z [m]")
         for each in (axis.xaxis, axis.yaxis, axis.zaxis):
             each.labelpad = 8
@@ -122,6 +122,9 @@ def _legend(figure: Figure, scene: Scene) -> None:
             handles.append(Line2D([], [], color=scene.color(name), label=label, **style))
     ncols = _columns([len(str(handle.get_label())) for handle in handles], figure.get_figwidth())
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize="small", frameon=False)
+    # Every further line of it needs room, which the axes would otherwise lose.
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.2 * (-(-len(handles) // ncols) - 1))
 
 
 def _columns(lengths: Sequence[int], width: float) -> int:
