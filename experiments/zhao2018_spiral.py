@@ -131,14 +131,8 @@ def radius_figure(runs: Runs) -> Figure:
 
 def history_figure(runs: Runs) -> Figure:
     """r and theta over time (figure 3)."""
-    figure = Figure(figsize=(7.0, 5.0), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
-    exact = log_spiral.exact(runs.paper.t)
-    for i, (axis, label) in enumerate(zip(axes, ("r [m]", "theta [rad]"), strict=True)):
-        axis.plot(runs.paper.t, runs.paper.q[:, i], label="numerical")
-        axis.plot(runs.paper.t, exact[:, i], "k--", lw=0.8, label="closed form")
-        axis.set_ylabel(label)
-    axes[-1].set_xlabel("time t [s]")
+    figure, axes = _over_time("r [m]", "theta [rad]")
+    _with_closed_form(axes, runs.paper.t, runs.paper.q, log_spiral.exact(runs.paper.t))
     return _finish(figure, "Figure 3: r and theta")
 
 
@@ -157,41 +151,47 @@ def path_figure(runs: Runs) -> Figure:
 
 def error_figure(runs: Runs) -> Figure:
     """The errors (figure 5)."""
-    figure = Figure(figsize=(7.0, 5.4), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
+    figure, axes = _over_time("epsilon 1 [m, rad]", "epsilon 2 [m/s, rad/s]")
     late, loose = runs.loose
-    for i, (axis, label) in enumerate(zip(axes, ("epsilon 1 [m, rad]", "epsilon 2 [m/s, rad/s]"), strict=True)):
+    for i, axis in enumerate(axes):
         axis.semilogy(runs.paper.t[1:], np.maximum(runs.errors[1:, i], 1e-17), label="tolerance 1e-11")
         axis.semilogy(late[1:], np.maximum(loose[1:, i], 1e-17), "o-", ms=3, label="ode45 at its defaults, emulated")
-        axis.set_ylabel(label)
-    axes[-1].set_xlabel("time t [s]")
     return _finish(figure, "Figure 5: errors of the constraint")
 
 
 def force_figure(runs: Runs) -> Figure:
     """The constraint force."""
-    figure = Figure(figsize=(7.0, 5.0), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
-    exact = log_spiral.exact_force(runs.paper.t)
-    for i, (axis, label) in enumerate(zip(axes, ("F_r [N]", "F_theta [kg rad/s^2]"), strict=True)):
-        axis.plot(runs.paper.t, runs.paper.constraint_force[:, i], label="numerical")
-        axis.plot(runs.paper.t, exact[:, i], "k--", lw=0.8, label="closed form")
-        axis.set_ylabel(label)
-    axes[-1].set_xlabel("time t [s]")
+    figure, axes = _over_time("F_r [N]", "F_theta [kg rad/s^2]")
+    _with_closed_form(axes, runs.paper.t, runs.paper.constraint_force, log_spiral.exact_force(runs.paper.t))
     return _finish(figure, "Constraint force, in the paper's units")
 
 
 def bead_figure(runs: Runs) -> Figure:
     """The bead, with both inertias."""
-    figure = Figure(figsize=(7.0, 5.4), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
+    figure, axes = _over_time("theta [rad]", "energy [J]")
     for label, got in {"M = diag(1, r^2)": runs.bead, "M = I, as printed": runs.printed_bead}.items():
         here = np.asarray(got.t) <= 2.0
         axes[0].plot(got.t[here], got.q[here, 1], label=label)
         axes[1].plot(got.t[here], energy(got)[here], label=label)
-    axes[0].set(ylabel="theta [rad]")
-    axes[1].set(xlabel="time t [s]", ylabel="energy [J]", yscale="symlog")
+    axes[1].set_yscale("symlog")
     return _finish(figure, "Bead on the spiral, one row: the first 2 s")
+
+
+def _over_time(*labels: str) -> tuple[Figure, np.ndarray]:
+    """A figure with a panel for each label, one above the other, over time."""
+    figure = Figure(figsize=(7.0, 5.2), layout="constrained")
+    axes = figure.subplots(len(labels), 1, sharex=True)
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set_ylabel(label)
+    axes[-1].set_xlabel("time t [s]")
+    return figure, axes
+
+
+def _with_closed_form(axes: np.ndarray, t: jax.Array, found: jax.Array, exact: np.ndarray) -> None:
+    """One component (T,) of what was found and of the closed form (T, k) on each axis."""
+    for i, axis in enumerate(axes):
+        axis.plot(t, found[:, i], label="numerical")
+        axis.plot(t, exact[:, i], "k--", lw=0.8, label="closed form")
 
 
 def _finish(figure: Figure, name: str) -> Figure:

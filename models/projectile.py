@@ -16,19 +16,24 @@ Chinese Journal of Mechanical Engineering 31, example 1, eq. 2 to 9. The wire an
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 import ukjax
 
 
-class Cartesian(ukjax.AbstractSystem):
+def _scalar(value: ArrayLike) -> Float[Array, ""]:
+    return jnp.asarray(value, float)
+
+
+class Particle(ukjax.AbstractSystem):
+    """What the three descriptions share."""
+
+    m: Float[Array, ""] = eqx.field(converter=_scalar, default=1.0)  # mass [kg]
+    g: Float[Array, ""] = eqx.field(converter=_scalar, default=9.81)  # gravity [m/s^2]
+
+
+class Cartesian(Particle):
     """Eq. 2."""
-
-    m: Float[Array, ""]  # mass [kg]
-    g: Float[Array, ""]  # gravity [m/s^2]
-
-    def __init__(self, m=1.0, g=9.81):
-        self.m, self.g = (jnp.asarray(x, float) for x in (m, g))
 
     def mass(self, q, t):
         return self.m * jnp.eye(2)
@@ -49,14 +54,8 @@ class Cartesian(ukjax.AbstractSystem):
         return force
 
 
-class Polar(ukjax.AbstractSystem):
+class Polar(Particle):
     """With the generalised inertia diag(m, m r^2)."""
-
-    m: Float[Array, ""]  # mass [kg]
-    g: Float[Array, ""]  # gravity [m/s^2]
-
-    def __init__(self, m=1.0, g=9.81):
-        self.m, self.g = (jnp.asarray(x, float) for x in (m, g))
 
     def mass(self, q, t):
         return jnp.diag(jnp.stack([self.m, self.m * q[0] ** 2]))
@@ -80,14 +79,8 @@ class Polar(ukjax.AbstractSystem):
         return force[0] * radial(q) + force[1] / q[0] * transverse(q)
 
 
-class PrintedPolar(ukjax.AbstractSystem):
+class PrintedPolar(Particle):
     """Eq. 9 as printed: M = diag(m, m), and the second component of the force is a moment over r^2."""
-
-    m: Float[Array, ""]  # mass [kg]
-    g: Float[Array, ""]  # gravity [m/s^2]
-
-    def __init__(self, m=1.0, g=9.81):
-        self.m, self.g = (jnp.asarray(x, float) for x in (m, g))
 
     def mass(self, q, t):
         return self.m * jnp.eye(2)

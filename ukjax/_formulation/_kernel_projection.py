@@ -14,7 +14,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
-from .._linalg import SVD, pseudoinverse, rank_tolerance
+from .._linalg import SVD, pseudoinverse, rank_tolerance_of
 from .._result import is_traced
 from .._types import Matrix, Rows
 from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
@@ -76,7 +76,7 @@ class OrthogonalComplement(AbstractKernel):
         values = jnp.zeros(n, B.dtype).at[: values.shape[0]].set(values)
         order = jnp.argsort(values)
         size = jnp.max(values, initial=0.0)
-        free = values <= rank_tolerance(getattr(solver, "rtol", None), B.dtype) * size
+        free = values <= rank_tolerance_of(solver, B.dtype) * size
         basis = jnp.where(free[None], Vt.T, 0)[:, order]
         return C @ basis
 
@@ -86,7 +86,7 @@ class Orthonormalization(AbstractKernel):
 
     def onto(self, B, solver):
         C = jnp.eye(B.shape[1], dtype=B.dtype)
-        tolerance = rank_tolerance(getattr(solver, "rtol", None), B.dtype)
+        tolerance = rank_tolerance_of(solver, B.dtype)
         for row in B:
             rest = row @ C
             rest = rest @ C  # twice is enough
@@ -153,6 +153,6 @@ class KernelProjection(AbstractPseudoinverseFormulation):
 
 def _without_rounding(B: Rows, rows: Rows, solver: lx.AbstractLinearSolver) -> Rows:
     """B = rows @ S without what is left of rows that depend on lower levels, which would be taken for rows."""
-    tolerance = rank_tolerance(getattr(solver, "rtol", None), B.dtype)
+    tolerance = rank_tolerance_of(solver, B.dtype)
     new = stop_gradient(jnp.linalg.norm(B, axis=1) > tolerance * jnp.linalg.norm(rows, axis=1))
     return jnp.where(new[:, None], B, 0)

@@ -3,6 +3,7 @@
 from ._base import AbstractPseudoinverse as AbstractPseudoinverse
 from ._base import power_of_two as power_of_two
 from ._base import rank_tolerance as rank_tolerance
+from ._base import rank_tolerance_of as rank_tolerance_of
 from ._gram_schmidt_ls import GramSchmidtLS as GramSchmidtLS
 from ._greville import Greville as Greville
 from ._householder_ls import HouseholderLS as HouseholderLS

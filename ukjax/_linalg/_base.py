@@ -39,6 +39,11 @@ def rank_tolerance(rtol: float | None, dtype: Any) -> float:
     return max(default if rtol is None else rtol, 16 * eps)
 
 
+def rank_tolerance_of(solver: lx.AbstractLinearSolver, dtype: Any) -> float:
+    """The relative cut-off of the rank test of `solver`; the default of the precision if it is none of ours."""
+    return rank_tolerance(solver.rtol if isinstance(solver, AbstractPseudoinverse) else None, dtype)
+
+
 class State(eqx.Module):
     """The matrix of a linear operator, or of its transpose, and the structure of what it takes and gives."""
 
