@@ -5,6 +5,7 @@ import itertools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 import pytest
 from filterpy.kalman import KalmanFilter
@@ -173,6 +174,18 @@ def test_projector_takes_an_acceleration_to_its_free_part():
     level = enforced(M, Q, A, b, (2, 3))[-1]
     assert_close(A @ level.projector, np.zeros((5, 6)), atol=1e-11)
     assert_close(jnp.trace(level.projector), 3.0, atol=1e-12)
+
+
+def test_the_rank_test_of_a_lineax_solver_is_the_default():
+    # The second row is off the first by an angle within the tolerance, but far above rounding.
+    A, b = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1e-6]]), np.zeros(2)
+    mechanism = system_of(np.diag([1.0, 2.0, 3.0]), np.array([1.0, 2.0, -9.81]), A, b)
+    state = (jnp.zeros(3), jnp.zeros(3))
+    for solver in (ukjax.SVD(), lx.SVD()):
+        formulation = ukjax.Recursive((1, 1), pseudoinverse=solver)
+        motion = ukjax.equation_of_motion(mechanism, *state, formulation=formulation, throw=False)
+        assert motion.rank == 1
+        assert_close(motion.acceleration, [-1 / 3, 1 / 3, -3.27], atol=1e-12)
 
 
 @pytest.mark.parametrize(

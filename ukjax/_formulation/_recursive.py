@@ -19,7 +19,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from .. import _check
-from .._linalg import SVD, AbstractPseudoinverse, pseudoinverse, rank_tolerance, whiten
+from .._linalg import SVD, pseudoinverse, rank_tolerance_of, whiten
 from .._result import RESULTS, is_traced
 from .._types import IntScalar, Matrix, Rows, Vector
 from ._base import AbstractPseudoinverseFormulation, Linear, row_scales
@@ -217,7 +217,7 @@ def gain(
     if R is None or S is None:
         # A row that depends on those before leaves rounding errors only, which are small beside the row itself but not
         # beside each other: they must not be taken for rows.
-        tolerance = rank_tolerance(solver.rtol, B.dtype) if isinstance(solver, AbstractPseudoinverse) else 1e-8
+        tolerance = rank_tolerance_of(solver, B.dtype)
         new = stop_gradient(jnp.linalg.norm(B, axis=1) > tolerance * jnp.linalg.norm(H, axis=1))
         K, rank = pseudoinverse(solver, jnp.where(new[:, None], B, 0))
     else:
