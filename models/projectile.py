@@ -25,14 +25,14 @@ def _scalar(value: ArrayLike) -> Float[Array, ""]:
     return jnp.asarray(value, float)
 
 
-class Particle(ukjax.AbstractSystem):
+class AbstractParticle(ukjax.AbstractSystem):
     """What the three descriptions share."""
 
     m: Float[Array, ""] = eqx.field(converter=_scalar, default=1.0)  # mass [kg]
     g: Float[Array, ""] = eqx.field(converter=_scalar, default=9.81)  # gravity [m/s^2]
 
 
-class Cartesian(Particle):
+class Cartesian(AbstractParticle):
     """Eq. 2."""
 
     def mass(self, q, t):
@@ -54,7 +54,7 @@ class Cartesian(Particle):
         return force
 
 
-class Polar(Particle):
+class Polar(AbstractParticle):
     """With the generalised inertia diag(m, m r^2)."""
 
     def mass(self, q, t):
@@ -79,7 +79,7 @@ class Polar(Particle):
         return force[0] * radial(q) + force[1] / q[0] * transverse(q)
 
 
-class PrintedPolar(Particle):
+class PrintedPolar(AbstractParticle):
     """Eq. 9 as printed: M = diag(m, m), and the second component of the force is a moment over r^2."""
 
     def mass(self, q, t):

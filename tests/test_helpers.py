@@ -1,7 +1,9 @@
 """The helpers of the tests, each broken once on purpose."""
 
+import jax
 import jax.numpy as jnp
 import pytest
+from jax.custom_derivatives import linear_call
 
 import ukjax
 
@@ -21,16 +23,20 @@ def test_assert_close_sees_values_shapes_dtypes_and_nan():
 
 
 def test_assert_gradients_sees_a_wrong_gradient():
-    from jax import custom_jvp
-
-    @custom_jvp
-    def square(x):
+    @jax.custom_jvp
+    def square(x, forward, backward):
         return x**2
 
-    square.defjvp(lambda x, dx: (square(*x), 3 * x[0] * dx[0]))
-    assert_gradients(lambda x: x**2, jnp.asarray(2.0))
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        assert_gradients(square, jnp.asarray(2.0))
+    @square.defjvp
+    def _(x, dx):
+        slope = linear_call(lambda k, d: k[0] * d, lambda k, d: k[1] * d, (x[1] * x[0], x[2] * x[0]), dx[0])
+        return square(*x), slope
+
+    assert_gradients(lambda x: square(x[0], 2.0, 2.0) + jnp.sin(x[1]), jnp.array([2.0, 0.5]))
+    # Wrong in both modes, and in one of them.
+    for forward, backward in ((3.0, 3.0), (2.0, 2.0001), (2.0001, 2.0)):
+        with pytest.raises(AssertionError, match="Not equal to tolerance"):
+            assert_gradients(lambda x: square(x[0], forward, backward), jnp.array([2.0]))  # noqa: B023
 
 
 def test_assert_steady_sees_a_drift_and_nothing_to_look_at():
