@@ -1,6 +1,7 @@
 """Double precision, and no implicit conversions: what is promoted by accident elsewhere is an error here."""
 
 import os
+from pathlib import Path
 
 import jax
 import pytest
@@ -18,4 +19,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def _forget_what_was_compiled():
     """Every compiled function holds mappings of memory, of which Linux grants a process 65 530; then LLVM aborts."""
     yield
-    jax.clear_caches()
+    mappings = Path("/proc/self/maps")
+    if not mappings.exists() or mappings.read_text().count("\n") > 20_000:
+        jax.clear_caches()

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -18,6 +19,11 @@ FORMULATIONS = (
     ukjax.UdwadiaPhohomsiri,
     ukjax.LagrangeMultiplier,
 )
+
+
+def long(*values, id=None):
+    """A parameter set that only the long run takes."""
+    return pytest.param(*values, id=id, marks=pytest.mark.long)
 
 
 def assert_close(got, want, *, rtol=0.0, atol=0.0):
@@ -48,12 +54,10 @@ def flat_gradient(gradient):
 def assert_gradients(f, x, *, rtol=1e-6, atol=1e-9, h=1e-5):
     """Reverse mode agrees with central differences, and forward mode with reverse mode; `f` returns a scalar.
 
-    What costs time is compiling: the value comes with the gradient, and forward mode takes one direction, in which
-    every input has its part.
+    Forward mode takes one direction, in which every input has its part.
     """
-    both = eqx.filter_jit(eqx.filter_value_and_grad(f))
-    numeric = central_difference(lambda x: both(x)[0], x, h)[0]
-    reverse = flat_gradient(both(x)[1])
+    numeric = central_difference(eqx.filter_jit(f), x, h)[0]
+    reverse = flat_gradient(eqx.filter_jit(eqx.filter_grad(f))(x))
     floating, static = eqx.partition(x, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(floating)
     way = 1.5 + jnp.cos(jnp.arange(1.0, flat.size + 1.0, dtype=flat.dtype))

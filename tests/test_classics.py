@@ -20,7 +20,7 @@ from models import (
     spherical_pendulum,
 )
 
-from .helpers import assert_close, assert_steady, run
+from .helpers import assert_close, assert_steady, long, run
 
 
 G = 9.81
@@ -105,7 +105,7 @@ def test_where_the_bead_rests():
     assert_close(angles, np.full(41, theta), atol=1e-9)
 
 
-@pytest.mark.parametrize("N", [1, 3])
+@pytest.mark.parametrize("N", [long(1), 3])
 def test_hanging_rods_by_their_angles(N):
     """Lagrange's equations of N uniform rods in absolute angles psi from the downward vertical."""
     m, L, ts = np.linspace(1.0, 2.0, N), np.linspace(0.7, 0.4, N), np.linspace(0.0, 2.0, 41)
@@ -212,6 +212,7 @@ def test_the_disc_rolls_round_a_circle():
     assert_close(sideways, np.full(41, abs(speed * heading)), rtol=1e-8)
 
 
+@pytest.mark.long
 def test_the_disc_by_the_equations_of_newton_and_euler():
     """In the frame e1, e2, e3, with the force at the contact eliminated: alpha, w1, w2, w3, psi, phi, x, y."""
     m, R, A, D = 1.0, 0.5, 0.125, 0.0625

@@ -8,12 +8,10 @@ import pytest
 import ukjax
 from models import cart_pole, flexible_joint, two_mass_spring, unicycle
 
-from .helpers import assert_close, assert_gradients, falling, rod, run
+from .helpers import assert_close, assert_gradients, falling, long, rod, run
 
 
-@pytest.mark.parametrize(
-    ("alpha", "beta"), [(1.0, 4.0), *(pytest.param(x, x, marks=pytest.mark.long) for x in (0.0, 5.0))]
-)
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 4.0), *(long(x, x) for x in (0.0, 5.0))])
 def test_two_mass_spring_off_the_constraint(alpha, beta):
     # e'' + 2 alpha e' + beta^2 e = 0 from e = 0.1, e' = -0.1.
     scenario = two_mass_spring.scenario("inconsistent", alpha, beta)
@@ -42,7 +40,13 @@ def test_constraint_following_decays_at_its_rate():
 
 
 @pytest.mark.parametrize(
-    "P", [0.5, jnp.array([0.5, 0.1]), jnp.array([[0.5, 0.1], [0.1, 0.2]])], ids=["scalar", "vector", "matrix"]
+    "P",
+    [
+        long(0.5),
+        long(jnp.array([0.5, 0.1])),
+        jnp.array([[0.5, 0.1], [0.1, 0.2]]),
+    ],
+    ids=["scalar", "vector", "matrix"],
 )
 def test_constraint_following_of_several_rows(P):
     law = ukjax.ConstraintFollowing(ukjax.Nonholonomic(lambda q, v, t: v - jnp.stack([t, jnp.cos(t)])), jnp.eye(2), P)
@@ -78,6 +82,7 @@ def test_motors_that_drive_the_links():
     assert_close(e, jnp.asarray(want), atol=1e-7)
 
 
+@pytest.mark.long
 def test_constraint_following_on_a_constrained_mechanism():
     """A bead on a rod: only what the rod leaves is controlled."""
     mechanism = ukjax.Mechanism(falling(2.0), rod())

@@ -209,6 +209,7 @@ def test_modular_levels_reach_what_is_joined_and_no_more(climbed):
     assert level.rank == 8
 
 
+@pytest.mark.long
 def test_gradients_through_modular_levels():
     composite = chain(3)
     q, v = state(composite)

@@ -17,7 +17,7 @@ import ukjax
 from benchmarks import _formalism_cases, _formalisms
 
 from . import sympy_models
-from .helpers import assert_close
+from .helpers import assert_close, long
 
 
 CASES = {case.name: case for case in _formalism_cases.cases()}
@@ -93,7 +93,7 @@ def test_kanes_equations_by_the_udwadia_kalaba_equation(name):
     assert_close(got.constraint_force, want.constraint_force, atol=1e-10)
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in NONHOLONOMIC[1:]]
+LONG = [long(name) for name in NONHOLONOMIC[1:]]
 
 
 @pytest.mark.parametrize("name", [NONHOLONOMIC[0], *LONG])

@@ -15,19 +15,23 @@ from models.parallelogram import scenario as parallelogram
 from models.scara import scenario as scara
 from ukjax import RESULTS
 
-from .helpers import (
-    FORMULATIONS,
-    STRATEGIES,
-    assert_close,
-    falling,
-    random_mechanism,
-    random_state,
-    rod,
-)
+from .helpers import FORMULATIONS, STRATEGIES, assert_close, falling, long, random_mechanism, random_state, rod
 
 
 every_formulation = pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.__name__)
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+
+
+def pair(formulation, strategy):
+    """A parameter; what has neither the usual formulation nor the usual pseudoinverse is long."""
+    usual = formulation is ukjax.UdwadiaKalaba or isinstance(strategy, ukjax.SVD)
+    name = f"{type(strategy).__name__}-{formulation.__name__}"
+    return pytest.param(formulation, strategy, id=name, marks=[] if usual else [pytest.mark.long])
+
+
+every_pair = pytest.mark.parametrize(
+    ("formulation", "strategy"), [pair(f, s) for s in STRATEGIES for f in FORMULATIONS]
+)
 
 
 class Case(NamedTuple):
@@ -118,8 +122,7 @@ def to_terms(arrays, nonideal=None):
     return ukjax.Terms(*arrays, nonideal)
 
 
-@every_formulation
-@every_strategy
+@every_pair
 def test_one_acceleration_and_the_right_rank(formulation, strategy):
     for name, (terms, rank) in CASES.items():
         arrays = [jnp.asarray(x) for x in terms(0.0)]
@@ -198,7 +201,7 @@ def check_gradients(formulation, strategy, name, h=1e-5):
     assert second == pytest.approx((slope(h) - slope(-h)) / (2 * h), rel=1e-6, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.long] if "SCARA" in x else []) for x in CASES])
 def test_the_gradient_against_differences(name):
     check_gradients(ukjax.UdwadiaKalaba, ukjax.SVD(), name)
 
@@ -210,8 +213,7 @@ def test_the_gradient_of_every_formulation_against_differences(formulation):
         check_gradients(formulation, ukjax.RowGramSchmidt(), name)
 
 
-@every_formulation
-@every_strategy
+@every_pair
 def test_order_and_scaling_of_rows_change_nothing(formulation, strategy):
     M, Q, A, b = (jnp.asarray(x) for x in CASES["redundant rows"].terms(0.0))
     want = reference(M, Q, A, b)
@@ -223,8 +225,7 @@ def test_order_and_scaling_of_rows_change_nothing(formulation, strategy):
         assert int(got.rank) == 2
 
 
-@every_formulation
-@every_strategy
+@every_pair
 def test_contradictory_rows_are_reported(formulation, strategy):
     M, Q, A, b = (jnp.asarray(x) for x in CASES["redundant rows"].terms(0.0))
     solve = compiled(formulation, strategy)
@@ -310,7 +311,7 @@ def _made_up():
     return mechanism, *ukjax.assemble(mechanism, q, v)
 
 
-@every_formulation
+@pytest.mark.parametrize("formulation", [FORMULATIONS[0], *(long(f) for f in FORMULATIONS[1:])])
 def test_batches_are_the_loop(formulation):
     mechanism, q, v = _made_up()
     one = lambda q, v: ukjax.equation_of_motion(

@@ -71,7 +71,9 @@ def test_lagranges_method_against_its_own_solution(models, name, rank):
     assert np.max(np.abs(mechanism.position_error(jnp.array(q), jnp.asarray(time)))) < 1e-12
 
 
-@pytest.mark.parametrize("name", [*KANE, *LAGRANGE])
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x == "rolling_disc" else [pytest.mark.long]) for x in (*KANE, *LAGRANGE)]
+)
 def test_gradients_with_respect_to_parameters(models, name):
     _, _, mechanism, q, u, time = models[name]
     v = mechanism.system.rates(jnp.array(q), jnp.array(u), jnp.asarray(time))

@@ -20,7 +20,7 @@ from models import closed_form, coordinated_robots, n_four_bar, parallelogram, s
 from ukjax import plot
 from ukjax.cli import _app
 
-from .helpers import assert_close, central_difference, flat_gradient
+from .helpers import assert_close, central_difference, flat_gradient, long
 
 
 MODULES = {m.name: importlib.import_module(f"models.{m.name}") for m in pkgutil.iter_modules(models.__path__)}
@@ -48,7 +48,7 @@ SLOW = {
     *("three_rrr:scenario", "three_rrr:driven", "rr_leg:scenario"),
     *("cart_pole:scenario", "coordinated_robots:scenario", "flexible_joint:scenario", "n_four_bar:scenario"),
     *("n_pendulum:scenario", "n_pendulum:closed", "parallelogram:scenario", "rolling_disc:scenario"),
-    *("scara:scenario", "unicycle:scenario"),
+    *("scara:scenario", "unicycle:scenario", "swarm:scenario", "log_spiral:scenario", "log_spiral:printed_bead"),
 }
 
 
@@ -105,6 +105,7 @@ def test_states_are_consistent_and_move_as_one_degree_of_freedom(model, rate):
     assert_close(motion.acceleration[2], jnp.asarray(rate(np.cos(0.8))), atol=1e-10)
 
 
+@pytest.mark.long
 def test_a_scenario_with_projection_through_the_command(monkeypatch, capsys, tmp_path):
     arguments = [
         "ukjax",
@@ -140,10 +141,10 @@ def test_a_scenario_checks_its_formulation_and_projection():
     ("target", "rows"),
     [
         ("two_mass_spring", ["largest control"]),
-        pytest.param("coordinated_robots", ["2, of rank 2"], marks=pytest.mark.long),
-        pytest.param("flexible_joint", ["largest servo velocity error"], marks=pytest.mark.long),
-        pytest.param("cart_pole", ["largest acceleration missed"], marks=pytest.mark.long),
-        pytest.param("unicycle", ["1, of rank 1"], marks=pytest.mark.long),
+        long("coordinated_robots", ["2, of rank 2"]),
+        long("flexible_joint", ["largest servo velocity error"]),
+        long("cart_pole", ["largest acceleration missed"]),
+        long("unicycle", ["1, of rank 1"]),
     ],
 )
 def test_a_scenario_with_a_servo_through_the_command(monkeypatch, capsys, tmp_path, target, rows):

@@ -16,6 +16,7 @@ from .helpers import (
     assert_gradients,
     central_difference,
     falling,
+    long,
     pendulum,
     random_mechanism,
     rod,
@@ -68,7 +69,9 @@ def test_the_simple_pendulum_stays_on_its_circle_and_keeps_its_energy():
     assert np.max(np.abs(energy - energy[0])) < 1e-8
 
 
-@pytest.mark.parametrize(("solver", "order"), [(diffrax.Bosh3(), 3), (diffrax.Tsit5(), 5), (diffrax.Dopri8(), 8)])
+@pytest.mark.parametrize(("solver", "order"), [
+    (diffrax.Tsit5(), 5), *(long(*x) for x in ((diffrax.Bosh3(), 3), (diffrax.Dopri8(), 8))),
+])  # fmt: skip
 def test_the_integrator_keeps_its_order(solver, order):
     case = simple_pendulum.scenario()
     errors = []
@@ -120,9 +123,7 @@ def test_acceleration_constraints_have_nothing_to_return_to():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "solver", [diffrax.Tsit5(), pytest.param(diffrax.Kvaerno5(), marks=pytest.mark.long)], ids=["explicit", "implicit"]
-)
+@pytest.mark.parametrize("solver", [diffrax.Tsit5(), long(diffrax.Kvaerno5())], ids=["explicit", "implicit"])
 def test_gradients_with_respect_to_start_and_parameters(solver):
     def end(x):
         mechanism = ukjax.Mechanism(falling(x["m"], x["g"]), [rod(x["L"])] * 2)
@@ -216,6 +217,7 @@ def test_the_parallelogram_with_every_strategy_start_and_tolerance(strategy):
     check_parallelogram(strategy, parallelogram.STARTS, ALLOWED)
 
 
+@pytest.mark.long
 def test_four_bar_windows_through_their_singular_configurations():
     case = n_four_bar.scenario(2)
     t = eighth_order(case, [0.0, 5.0, 10.0], 1e-10)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ukjax
 from ukjax._linalg import pseudoinverse, pseudosolve
 
-from .helpers import STRATEGIES, assert_close, assert_gradients
+from .helpers import STRATEGIES, assert_close, assert_gradients, long
 
 
 NAMES = [type(s).__name__ for s in STRATEGIES]
@@ -160,7 +160,7 @@ DERIVATIVES = [((2, 4), (1.0, 1.0)), ((4, 2), (2.0, 1.0)), ((3, 3), (1.0,)), ((3
     "strategy",
     [
         pytest.param(ukjax.SVD(), id="SVD"),
-        pytest.param(ukjax.RowGramSchmidt(), id="RowGramSchmidt", marks=pytest.mark.long),
+        long(ukjax.RowGramSchmidt(), id="RowGramSchmidt"),
     ],
 )
 def test_derivatives_against_differences_along_constant_rank(strategy, shape, values):
@@ -192,7 +192,7 @@ def check_derivatives(strategy, shape, values):
 
 @pytest.mark.parametrize(
     "strategy",
-    [ukjax.SVD(), ukjax.RowGramSchmidt()],
+    [ukjax.SVD(), long(ukjax.RowGramSchmidt())],
 )
 def test_a_lineax_solver_like_any_other(strategy):
     B, y = jnp.array(matrix(7, 4, 6, (2.0, 1.0))), jnp.arange(4.0)
@@ -229,9 +229,9 @@ def test_lineax_structures_and_complex_numbers():
     "strategy",
     [
         ukjax.SVD(),
-        pytest.param(ukjax.Varga(), marks=pytest.mark.long),
-        pytest.param(ukjax.RowGramSchmidt(), marks=pytest.mark.long),
-        pytest.param(ukjax.Jacobi(), marks=pytest.mark.long),
+        long(ukjax.Varga()),
+        long(ukjax.RowGramSchmidt()),
+        long(ukjax.Jacobi()),
     ],
 )
 def test_a_batch_is_the_loop_however_it_is_nested(strategy):

@@ -10,7 +10,7 @@ import ukjax
 from models.scara import STARTS, Scara, helix, scenario
 
 from . import scara_by_hand as hand
-from .helpers import assert_close, assert_gradients, random_state
+from .helpers import assert_close, assert_gradients, long, random_state
 
 
 TS = jnp.linspace(0.0, 20.0, 201)
@@ -33,8 +33,8 @@ def test_automatic_rows_are_the_hand_derived_ones(seed):
     assert_close(Scara().force(q, v, t), hand.force(np.asarray(q), np.asarray(v)), atol=1e-14)
 
 
-@pytest.mark.parametrize("gains", [(0.0, 0.0), (0.5, 200.0)], ids=["plain", "baumgarte"])
-@pytest.mark.parametrize("start", ["printed_velocities", pytest.param("printed", marks=pytest.mark.long)])
+@pytest.mark.parametrize("gains", [long((0.0, 0.0)), (0.5, 200.0)], ids=["plain", "baumgarte"])
+@pytest.mark.parametrize("start", ["printed_velocities", long("printed")])
 def test_trajectory_agrees_with_scipy_and_with_the_exact_decay(start, gains):
     case = scenario(start, *gains)
     got = run(case)
@@ -78,6 +78,7 @@ def test_on_the_helix_the_joints_are_the_inverse_kinematics():
     assert np.max(np.abs(got.constraint_force[:, 2])) < 1e-9
 
 
+@pytest.mark.long
 def test_gradients_with_respect_to_every_leaf_of_the_mechanism_and_the_initial_state():
     case = scenario("printed", 0.5, 200.0)
     ts = jnp.linspace(0.0, 0.5, 6)

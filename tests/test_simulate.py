@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 
 import ukjax
 
-from .helpers import assert_close, assert_gradients, central_difference, falling, pendulum, rod
+from .helpers import assert_close, assert_gradients, central_difference, falling, long, pendulum, rod
 
 
 TS = jnp.linspace(0.0, 2.0, 11)
@@ -104,7 +104,7 @@ def test_redundant_rows_change_no_trajectory():
         {"solver": diffrax.Heun(), "stepsize_controller": diffrax.ConstantStepSize(), "dt0": 1e-4, "max_steps": 30_000},
         {"stepsize_controller": diffrax.PIDController(rtol=1e-9, atol=1e-9, pcoeff=0.3, icoeff=0.4)},
         {"adjoint": diffrax.BacksolveAdjoint()},
-        pytest.param({"adjoint": diffrax.RecursiveCheckpointAdjoint()}, marks=pytest.mark.long),
+        long({"adjoint": diffrax.RecursiveCheckpointAdjoint()}),
     ],
     ids=["explicit", "implicit", "constant step", "controller", "backsolve", "checkpoint"],
 )
@@ -151,9 +151,9 @@ def final(q0, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"solver": diffrax.Dopri8()}, marks=pytest.mark.long),
-        pytest.param({"solver": diffrax.Kvaerno5()}, marks=pytest.mark.long),
-        pytest.param({"adjoint": diffrax.DirectAdjoint(), "max_steps": 512}, marks=pytest.mark.long),
+        long({"solver": diffrax.Dopri8()}),
+        long({"solver": diffrax.Kvaerno5()}),
+        long({"adjoint": diffrax.DirectAdjoint(), "max_steps": 512}),
     ],
     ids=["dopri8", "kvaerno5", "direct"],
 )
@@ -178,7 +178,7 @@ def test_derivatives_under_vmap_and_second_derivatives():
 @pytest.mark.parametrize(
     "controller",
     [
-        pytest.param(None, id="adaptive", marks=pytest.mark.long),
+        long(None, id="adaptive"),
         pytest.param(diffrax.StepTo(ts=np.linspace(0.0, 0.4, 41)), id="fixed"),
     ],
 )

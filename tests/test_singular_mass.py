@@ -11,7 +11,7 @@ from scipy.linalg import expm
 import ukjax
 from models import closed_form
 
-from .helpers import STRATEGIES, assert_close
+from .helpers import STRATEGIES, assert_close, long
 
 
 GENERAL = (ukjax.PennestriDeFalco, ukjax.UdwadiaPhohomsiri, ukjax.LagrangeMultiplier)
@@ -19,7 +19,7 @@ every_general = pytest.mark.parametrize("formulation", GENERAL, ids=lambda f: f.
 # A trajectory takes long to compile: the first of them always, all of them in the long tests.
 every_general_run = pytest.mark.parametrize(
     "formulation",
-    [GENERAL[0], *(pytest.param(f, marks=pytest.mark.long) for f in GENERAL[1:])],
+    [GENERAL[0], *(long(f) for f in GENERAL[1:])],
     ids=lambda f: f.__name__,
 )
 
@@ -68,7 +68,7 @@ def massless_angle(redundant):
 
 
 @every_general_run
-@pytest.mark.parametrize("redundant", [0, 1])
+@pytest.mark.parametrize("redundant", [long(0), 1])
 def test_pendulum_with_a_massless_angle(formulation, redundant):
     mechanism, q0, v0, w = massless_angle(redundant)
     ts = [0.0, 2.5, 6.0]
@@ -132,7 +132,7 @@ BODIES = {
 
 
 @every_general_run
-@pytest.mark.parametrize("name", [pytest.param("free", marks=pytest.mark.long), "heavy"])
+@pytest.mark.parametrize("name", [long("free"), "heavy"])
 def test_rigid_body_in_quaternions(formulation, name):
     what, p0, v0, w0, ts = BODIES[name]
     t = trajectory(body(*what), p0, v0, ts, formulation())
@@ -201,10 +201,10 @@ def coulomb(mu, normal):
 
 @pytest.mark.parametrize(
     "formulation",
-    [ukjax.UdwadiaKalaba, *(pytest.param(f, marks=pytest.mark.long) for f in (ukjax.RangeSpace, *GENERAL))],
+    [ukjax.UdwadiaKalaba, *(long(f) for f in (ukjax.RangeSpace, *GENERAL))],
     ids=lambda f: f.__name__,
 )
-@pytest.mark.parametrize("normal", [0.0, 7.0])
+@pytest.mark.parametrize("normal", [long(0.0), 7.0])
 def test_coulomb_friction_on_a_circle(formulation, normal):
     # omega' = -mu omega^2; a part of c along the normal must not act.
     mechanism = circle(coulomb(0.3, normal), 0.0)

@@ -104,7 +104,8 @@ def test_energy_is_kept_at_every_level():
     assert float(jnp.max(jnp.abs(ends[1] - ends[2]))) > 1e-2
 
 
-@pytest.mark.parametrize("start", ["horizontal", pytest.param("torques", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("start", ["horizontal", "torques"])
 def test_motion_agrees_with_lagrange_multipliers_in_other_coordinates(start):
     scenario = model.scenario(start, redundant=True)
     torques, g, t1 = ((0.0, 0.0, 0.0), 0.0, 5.0) if start == "horizontal" else (model.TORQUES, model.G, 0.3)
@@ -153,13 +154,14 @@ def test_gradients_of_the_whole_hierarchy(hierarchy):
     assert_gradients(f, mechanism.systems, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "levels", "freedoms"),
     [
         (rr_leg.scenario, (3,), 2),
-        pytest.param(planar_mechanisms.slider_crank, (3, 1), 1, marks=pytest.mark.long),
-        pytest.param(planar_mechanisms.five_bar, (6, 2), 2, marks=pytest.mark.long),
-        pytest.param(planar_mechanisms.three_on_a_point, (9, 4), 2, marks=pytest.mark.long),
+        (planar_mechanisms.slider_crank, (3, 1), 1),
+        (planar_mechanisms.five_bar, (6, 2), 2),
+        (planar_mechanisms.three_on_a_point, (9, 4), 2),
     ],
 )
 def test_planar_mechanisms_of_one_module(make, levels, freedoms):

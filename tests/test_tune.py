@@ -9,7 +9,7 @@ import pytest
 
 import ukjax
 
-from .helpers import assert_close, falling, rod, standard_promotion
+from .helpers import assert_close, falling, long, rod, standard_promotion
 
 
 @pytest.fixture(autouse=True)
@@ -251,7 +251,12 @@ def test_stops_early():
 
 @pytest.mark.parametrize(
     ("batch_size", "optimizer"),
-    [(None, optax.adam(0.3)), (2, optax.adam(0.3)), (None, optax.lbfgs(0.01)), (2, ukjax.LevenbergMarquardt(3.0))],
+    [
+        (None, optax.adam(0.3)),
+        (2, optax.adam(0.3)),
+        long(None, optax.lbfgs(0.01)),
+        (2, ukjax.LevenbergMarquardt(3.0)),
+    ],
 )
 def test_goes_on_after_an_interruption(tmp_path, batch_size, optimizer):
     loss = shifted_residuals if isinstance(optimizer, ukjax.LevenbergMarquardt) else shifted

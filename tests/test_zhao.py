@@ -12,7 +12,7 @@ from scipy.integrate import solve_ivp
 import ukjax
 from models import constraint_examples, log_spiral, projectile, swarm
 
-from .helpers import assert_close
+from .helpers import assert_close, long
 
 
 TIGHT = {"solver": diffrax.Dopri8(), "rtol": 1e-12, "atol": 1e-12}
@@ -186,7 +186,7 @@ def test_on_a_regular_polygon_nobody_moves(N):
     assert_close(swarm.Gathering().gradient(jnp.array(q)), np.zeros(2 * N), atol=1e-14)
 
 
-@pytest.mark.parametrize("N", [5, pytest.param(3, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("N", [5, long(3), long(20)])
 def test_robots_never_collide_and_come_together(N):
     """d' >= 1 - N d for every pair while beta = 0, and d' <= N - 1 - N d."""
     case, got = together(N)
