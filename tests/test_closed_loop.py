@@ -133,6 +133,7 @@ def test_cart_pole_swings_up():
     assert np.max(np.abs(got.control)) <= 10.0
 
 
+@pytest.mark.long
 def test_gradients_of_a_closed_loop():
     """With respect to gains, masses, stiffness, actuation and `free`, forward and reverse, against differences."""
     q0, v0 = jnp.array([0.0, 1.1]), jnp.array([1.0, 0.9])

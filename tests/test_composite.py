@@ -112,6 +112,7 @@ def test_couplings_on_names_are_the_rows_on_columns(make):
     assert composite.constraints[0].alike.columns == ((0, 1, 2, 3, 4, 5), (3, 4, 5, 6, 7, 8), (6, 7, 8, 9, 10, 11))
 
 
+@pytest.mark.long
 def test_nested_composites_have_their_levels():
     pairs = {
         f"pair{i}": ukjax.Composite({"a": bar(2 * i), "b": bar(2 * i + 1)}, pin("a", "b", 0.4 + 0.2 * i))

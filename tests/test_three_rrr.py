@@ -59,6 +59,7 @@ def test_the_projector_loses_the_freedoms_that_the_paper_counts(climbed):
     assert climbed[-1].rank == 0  # the loop again
 
 
+@pytest.mark.long
 def test_levels_are_one_shot(hierarchy, climbed):
     mechanism, q, v = hierarchy
     whole = mechanism.mechanism()

@@ -100,6 +100,7 @@ def test_with_the_printed_inertia_the_bead_runs_away():
         run(log_spiral.printed_bead(t1=1.0))
 
 
+@pytest.mark.long
 def test_on_the_orbit_the_inertia_changes_nothing_but_the_unit_of_the_force():
     q, v, t = jnp.array([2.0, 7.0]), jnp.array([0.3, -0.4]), jnp.zeros(())
     orbit = ukjax.Holonomic(log_spiral.Spiral().orbit)
@@ -213,6 +214,7 @@ def test_off_the_constraint_robots_can_collide():
     assert want[-1] < 2e-3
 
 
+@pytest.mark.long
 def test_masses_of_the_swarm_change_the_forces_and_not_the_motion():
     case = swarm.scenario(3, "arbitrary")
     heavy = ukjax.Mechanism(swarm.Swarm([1.0, 5.0, 20.0]), case.mechanism.constraints)
