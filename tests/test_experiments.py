@@ -1,8 +1,10 @@
 """The experiments run, print what the paper says beside what we measure, and draw."""
 
+import dataclasses
 import re
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -167,11 +169,13 @@ def test_tuned_servos_are_better_on_what_they_have_not_seen_and_cost_less(of, tm
     with standard_promotion():
         problem = tune_servo.robots(7) if robots else tune_servo.manipulator(9)
         got = tune_servo.compare(problem, samples(20, 1), 600)
-        gradient, searched = got.costs()
         tune_servo.rows(got)
+    # The experiment measures what a Jacobian costs, and finds less than a fifth of the search's cost. No clock here: a
+    # Jacobian counts as one simulation, and one more for the tangent of every number, which is more than was measured.
+    numbers = sum(x.size for x in jax.tree_util.tree_leaves(problem.params))
+    gradient, searched = dataclasses.replace(got, ratio=1.0 + numbers).costs()
     assert got.unseen["by gradient"] < got.unseen["by hand"] / 2
     assert got.unseen["by gradient"] < got.unseen["one knob"]
-    # The experiment finds less than a fifth; times are in it, and here other tests run beside it.
     assert gradient <= min(searched, got.searched_losses.size) / 3
 
 
