@@ -7,9 +7,10 @@ import jax
 import pytest
 
 
-if jax.__version_info__[:2] == (0, 10):
-    # Half the time to compile; later versions, which are as fast without, would abort.
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+# As the command does it; here the library must not be imported before its types are checked.
+flags = os.environ.get("XLA_FLAGS", "")
+if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import xarray as xr
 from PIL import Image
 
 import ukjax
-from ukjax.cli import main
+from ukjax.cli import _app, main
 
 from .helpers import falling, pendulum, standard_promotion
 
@@ -230,3 +231,18 @@ def test_help_is_enough_to_get_going():
 def test_what_is_no_scenario(changes, error, match):
     with pytest.raises(error, match=match):
         ukjax.Scenario(**{"mechanism": pendulum(), "q0": jnp.zeros(2), "v0": jnp.zeros(2), "t1": 1.0, **changes})
+
+
+@pytest.mark.parametrize(
+    ("version", "before", "after"),
+    [
+        ((0, 10, 2), "", " --xla_cpu_use_fusion_emitters=false"),
+        ((0, 10, 2), "--xla_cpu_use_fusion_emitters=true", "--xla_cpu_use_fusion_emitters=true"),
+        ((0, 12, 0), "--other", "--other"),  # which would abort on a flag that it does not know
+    ],
+)
+def test_the_flag_that_halves_the_time_to_compile(monkeypatch, version, before, after):
+    monkeypatch.setenv("XLA_FLAGS", before)
+    monkeypatch.setattr(jax, "__version_info__", version)
+    _app.common()
+    assert os.environ["XLA_FLAGS"] == after

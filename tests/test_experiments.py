@@ -171,7 +171,8 @@ def test_tuned_servos_are_better_on_what_they_have_not_seen_and_cost_less(of, tm
         got = tune_servo.compare(problem, samples(20, 1), 600)
         tune_servo.rows(got)
     # The experiment measures what a Jacobian costs, and finds less than a fifth of the search's cost. No clock here: a
-    # Jacobian counts as one simulation, and one more for the tangent of every number, which is more than was measured.
+    # Jacobian counts as one simulation, and one more for the tangent of every number: more than it costs on an idle
+    # machine.
     numbers = sum(x.size for x in jax.tree_util.tree_leaves(problem.params))
     gradient, searched = dataclasses.replace(got, ratio=1.0 + numbers).costs()
     assert got.unseen["by gradient"] < got.unseen["by hand"] / 2

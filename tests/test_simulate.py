@@ -178,7 +178,7 @@ def test_derivatives_under_vmap_and_second_derivatives():
 @pytest.mark.parametrize(
     "controller",
     [
-        long(None, id="adaptive"),
+        pytest.param(None, id="adaptive"),
         pytest.param(diffrax.StepTo(ts=np.linspace(0.0, 0.4, 41)), id="fixed"),
     ],
 )

@@ -65,6 +65,21 @@ def scalar(x: Any, name: str) -> Any:
     return float(number)
 
 
+def count(x: Any, name: str) -> int:
+    """`x`; ValueError unless it is an integer of at least 1."""
+    if isinstance(x, bool) or not isinstance(x, int) or x < 1:
+        raise ValueError(f"{name} must be a positive integer, but is {x!r}.")
+    return x
+
+
+def positive(x: Any, name: str) -> float:
+    """A number as a float; ValueError unless it is positive and finite."""
+    number = scalar(x, name)
+    if number <= 0:
+        raise ValueError(f"{name} must be positive, but is {number}.")
+    return number
+
+
 def tolerance(x: Any, name: str) -> Any:
     """A tracer as it is, anything else as a float; ValueError if that is negative or not one finite number."""
     number = scalar(x, name)
@@ -73,13 +88,15 @@ def tolerance(x: Any, name: str) -> Any:
     return number
 
 
-def finite(x: Array, name: str) -> None:
+def finite(x: Array | np.ndarray, name: str) -> None:
     """ValueError if the concrete array `x` holds NaN or infinity; a tracer passes."""
     if is_traced(x):
         return
-    bad = np.flatnonzero(~np.isfinite(np.asarray(x)))
-    if bad.size:
-        raise ValueError(f"{name} must be finite, but {name}[{bad[0]}] is {x.ravel()[bad[0]]}.")
+    values = np.asarray(x)
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        where = f"{name}[{', '.join(map(str, bad[0]))}]" if values.ndim else "it"
+        raise ValueError(f"{name} must be finite, but {where} is {values[tuple(bad[0])]}.")
 
 
 def times(ts: Any) -> Array:

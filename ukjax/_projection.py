@@ -4,7 +4,6 @@ y = (q, v) side by side; e: constraint errors; J: their Jacobian; G: metric; W^T
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -17,12 +16,6 @@ from . import _check
 from ._formulation import row_scales, unit_size
 from ._linalg import SVD, pseudosolve, whiten
 from ._mechanism import Mechanism
-
-
-def _iterations(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"iterations must be a positive integer, but is {value!r}.")
-    return value
 
 
 class Projection(eqx.Module):
@@ -54,7 +47,7 @@ class Projection(eqx.Module):
     Differential Equations II, VII.2; the metric is Gauss's.
     """
 
-    iterations: int = eqx.field(default=2, converter=_iterations, static=True)
+    iterations: int = eqx.field(default=2, converter=lambda x: _check.count(x, "iterations"), static=True)
     pseudoinverse: lx.AbstractLinearSolver = SVD()
 
     def __check_init__(self):

@@ -106,8 +106,7 @@ def simulate(
                 "adjoint must not be diffrax.BacksolveAdjoint with a projection: it integrates backwards, where there "
                 "is none. Pass adjoint=None."
             )
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ValueError(f"max_steps must be a positive integer, but is {max_steps!r}.")
+    _check.count(max_steps, "max_steps")
     if isinstance(progress, bool):
         progress = diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
     if dt0 is None and isinstance(stepsize_controller, diffrax.ConstantStepSize):

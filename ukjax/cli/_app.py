@@ -32,8 +32,8 @@ errors = Console(stderr=True)
 def common() -> None:
     # Mechanics needs double precision; the library leaves this to its user, the command is one.
     jax.config.update("jax_enable_x64", True)
-    # The code generator of JAX 0.10 for the CPU takes twice as long to compile, for no faster code. Later versions know
-    # no such flag and would abort. XLA reads the variable when it is first used, which is after this.
+    # The code generator of JAX 0.10 for the CPU takes twice as long to compile, for no faster code. JAX 0.12 knows no
+    # such flag and would abort. XLA reads the variable when it is first used, which is after this.
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
