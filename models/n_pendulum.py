@@ -119,13 +119,20 @@ def _on_rod(i: int):
     return lambda q, t, force: (q[3 * i : 3 * i + 2], force[3 * i : 3 * i + 2])
 
 
+def _equal(N: int, L: float, end=None) -> Chain:
+    """`N` rods of 1 kg, `L` [m] together."""
+    if not isinstance(N, int) or N < 1:
+        raise ValueError(f"N must be the number of rods, an integer of at least 1, but is {N!r}.")
+    return Chain([1.0] * N, [L / N] * N, end=end)
+
+
 def scenario(N: int = 3, phi: float = 0.0, rate: float = 0.0, t1: float = 5.0) -> ukjax.Scenario:
     """`N` rods that hang from one pivot, stretched out at the angle `phi` [rad], turning with `rate` [rad/s]."""
-    model = Chain([1.0] * N, [1.5 / N] * N)
+    model = _equal(N, 1.5)
     return _scenario(model, [phi] * N, [rate] * N, t1, f"Pendulum of {N} rods")
 
 
 def closed(N: int = 5, x: float = 1.0, y: float = 0.4, t1: float = 5.0) -> ukjax.Scenario:
     """`N` rods of 2 m together between the origin and the pivot (x, y) [m], released at rest from a circular arc."""
-    model = Chain([1.0] * N, [2.0 / N] * N, end=(x, y))
+    model = _equal(N, 2.0, (x, y))
     return _scenario(model, arc(N, 2.0 / N, (x, y)), [0.0] * N, t1, f"Closed chain of {N} rods")

@@ -172,6 +172,12 @@ def test_chains_that_cannot_be_closed(N, x, match):
         n_pendulum.closed(N=N, x=x)
 
 
+def test_a_chain_has_rods():
+    for make in (n_pendulum.scenario, n_pendulum.closed):
+        with pytest.raises(ValueError, match="N must be the number of rods, an integer of at least 1, but is 0"):
+            make(N=0)
+
+
 def test_a_chain_needs_a_mass_for_each_length():
     with pytest.raises(ValueError, match="m and L must be one mass and one length per rod"):
         n_pendulum.Chain([1.0, 1.0], [1.0])

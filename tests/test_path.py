@@ -105,10 +105,38 @@ def test_what_has_no_picture():
     for make in (plot.path, plot.animation, plot.page):
         with pytest.raises(ValueError, match=r"has no drawing. Pass drawing=ukjax.Drawing\(links\)"):
             make(redrawn(drawn, None), trajectory)
+        with pytest.raises(TypeError, match="trajectory must be an instance of Trajectory"):
+            make(drawn, trajectory.q)
+        with pytest.raises(TypeError, match="scenario must be an instance of Scenario"):
+            make(drawn.mechanism, trajectory)
         with pytest.raises(ValueError, match=r"one trajectory, not a batch, but q has shape \(1, 11, 2\)"):
             make(drawn, jax.tree_util.tree_map(lambda x: jnp.asarray(x)[None], trajectory))
     endless = redrawn(drawn, ukjax.Drawing({"rod": lambda q, t: (q / (t - t))[None]}))
     with pytest.raises(ValueError, match=r"links\['rod'\] of the drawing is not finite at t = 0 s"):
         plot.path(endless, trajectory)
-    with pytest.raises(ValueError, match="positions must be at least 1, but is 0"):
-        plot.path(drawn, trajectory, positions=0)
+    for positions in (0, 2.5):
+        with pytest.raises(ValueError, match=f"positions must be a positive integer, but is {positions}"):
+            plot.path(drawn, trajectory, positions=positions)
+    with pytest.raises(ValueError, match="step must be a positive integer, but is 0"):
+        plot.animation(drawn, trajectory, step=0)
+    with pytest.raises(ValueError, match=r"interval must be positive, but is 0\.0"):
+        plot.animation(drawn, trajectory, interval=0)
+    for speed, match in ((np.nan, "must be finite, but is nan"), (-1.0, "must be positive, but is -1")):
+        with pytest.raises(ValueError, match=f"speed {match}"):
+            plot.page(drawn, trajectory, speed=speed)
+
+
+def test_what_is_no_drawing():
+    rod = {"rod": lambda q, t: q[None]}
+    for name, options in (("links", {}), ("forces", {"forces": [1]}), ("scenery", {"scenery": [[0.0, 0.0]]})):
+        with pytest.raises(TypeError, match=f"{name} must be an instance of Mapping, such as"):
+            ukjax.Drawing(rod if options else [1], **options)
+    with pytest.raises(ValueError, match=r"scenery\['wall'\] must be finite, but scenery\['wall'\]\[1, 0\] is nan"):
+        ukjax.Drawing(rod, scenery={"wall": [[0.0, 0.0], [np.nan, 1.0]]})
+
+
+def test_a_start_that_is_no_number():
+    mechanism, _ = simulated(pendulum)
+    for name, q0, v0 in (("q0", [np.nan, 0.0], [0.0, 0.0]), ("v0", [1.0, 0.0], [0.0, np.inf])):
+        with pytest.raises(ValueError, match=rf"{name} must be finite, but {name}\[\d\] is (nan|inf)"):
+            ukjax.Scenario(mechanism.mechanism, q0, v0, 1.0)

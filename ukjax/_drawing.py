@@ -22,8 +22,8 @@ class Drawing:
         scenery: Name -> points (k, 2) or (k, 3) [m] that do not move: a rail, a surface's outline.
 
     Raises:
-        TypeError: If a link or force is not callable.
-        ValueError: If there is nothing to draw, a trail names no link, or scenery has the wrong shape.
+        TypeError: If links, forces or scenery are no mapping, or a link or force is not callable.
+        ValueError: If there is nothing to draw, a trail names no link, or scenery has the wrong shape or is not finite.
     """
 
     links: Mapping[str, Callable]
@@ -33,6 +33,8 @@ class Drawing:
     scenery: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        for name in ("links", "forces", "scenery"):
+            _check.instance(getattr(self, name), Mapping, name, '{"rod": ...}')
         if not self.links:
             raise ValueError("links must hold at least one link, name -> f(q, t), but is empty.")
         for name, link in self.links.items():
@@ -46,3 +48,4 @@ class Drawing:
             shape = np.shape(points)
             if len(shape) != 2 or shape[1] not in (2, 3):
                 raise ValueError(f"scenery[{name!r}] must have shape (k, 2) or (k, 3), but has shape {shape}.")
+            _check.finite(np.asarray(points, float), f"scenery[{name!r}]")

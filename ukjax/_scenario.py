@@ -89,6 +89,8 @@ class Scenario(eqx.Module):
             _check.instance(drawing, Drawing, "drawing", "ukjax.Drawing(links)")
         q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
         self.q0, self.v0, _ = _check.state(q0, v0, names=("q0", "v0"))
+        _check.finite(self.q0, "q0")
+        _check.finite(self.v0, "v0")
         if not t1 > t0:
             raise ValueError(f"t1 must be later than t0 = {t0} s, but is {t1} s.")
         n = self.q0.shape[0]

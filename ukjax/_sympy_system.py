@@ -221,6 +221,7 @@ def named_scalars(values: Mapping[Any, Any], name: str) -> dict[str, Array]:
         found[key] = _check.floating(value, f"{name}[{key!r}]")
         if found[key].ndim != 0:
             raise ValueError(f"{name}[{key!r}] must be a scalar, but has shape {found[key].shape}.")
+        _check.finite(found[key], f"{name}[{key!r}]")
     return found
 
 

@@ -9,6 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from .. import _check
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 from . import _stage
@@ -28,9 +29,12 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
         step: 1 for a frame at every saved time, 2 at every other, and so on; trails have all of them.
 
     Raises:
-        ValueError: If there is no drawing, the trajectory is a batch, or a function of the drawing returns a wrong
-            shape.
+        TypeError: If `scenario` or `trajectory` is something else.
+        ValueError: If there is no drawing, the trajectory is a batch, `interval` or `step` is not positive, or a
+            function of the drawing returns a wrong shape.
     """
+    interval = _check.positive(interval, "interval")
+    _check.count(step, "step")
     seen = scene(scenario, trajectory)
     figure, axis = _stage.stage(seen)
     figure.set_dpi(100)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _check
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 from ._scene import Scene, scene
@@ -21,9 +22,11 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
         speed: How many seconds of motion pass in one second.
 
     Raises:
-        ValueError: If there is no drawing, the trajectory is a batch, or a function of the drawing returns a wrong
-            shape.
+        TypeError: If `scenario` or `trajectory` is something else.
+        ValueError: If there is no drawing, the trajectory is a batch, `speed` is not positive, or a function of the
+            drawing returns a wrong shape.
     """
+    speed = _check.positive(speed, "speed")
     template = importlib.resources.files("ukjax.plot").joinpath("_page.html").read_text("utf-8")
     data = _data(scene(scenario, trajectory), scenario.source, speed)
     # "</script>" in a name must not end the script that holds it.

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from .. import _check
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 from . import _stage
@@ -18,11 +19,11 @@ def path(scenario: Scenario, trajectory: Trajectory, positions: int = 6) -> Figu
         positions: In how many positions to draw it, evenly spaced in time, from start to end.
 
     Raises:
-        ValueError: If there is no drawing, the trajectory is a batch, `positions` is not positive, or a function of the
-            drawing returns a wrong shape.
+        TypeError: If `scenario` or `trajectory` is something else.
+        ValueError: If there is no drawing, the trajectory is a batch, `positions` is no positive integer, or a function
+            of the drawing returns a wrong shape.
     """
-    if positions < 1:
-        raise ValueError(f"positions must be at least 1, but is {positions}.")
+    _check.count(positions, "positions")
     seen = scene(scenario, trajectory)
     figure, axis = _stage.stage(seen)
     shown = np.unique(np.linspace(0, len(seen.t) - 1, positions).round().astype(int))[::-1]

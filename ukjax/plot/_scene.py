@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _check
 from .._drawing import Drawing
 from .._scenario import Scenario
 from .._trajectory import Trajectory
@@ -83,9 +84,12 @@ def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
     """The drawing of a scenario along a trajectory.
 
     Raises:
+        TypeError: If `scenario` or `trajectory` is something else.
         ValueError: If the scenario has no drawing, the trajectory is a batch, or a function of the drawing fails,
             returns a wrong shape, or something that is not finite; the message names it.
     """
+    _check.instance(scenario, Scenario, "scenario", "ukjax.Scenario(mechanism, q0, v0, t1)")
+    _check.instance(trajectory, Trajectory, "trajectory", "ukjax.simulate(...)")
     drawing = check(scenario)
     if trajectory.q.ndim != 2:
         raise ValueError(
