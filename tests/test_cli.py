@@ -42,6 +42,9 @@ def tuning(bad=False, slow=0):
 
     return ukjax.TuningProblem(loss, {"length [m]": 0.5}, optax.sgd(0.1), 20, name="A length", samples=lengths)
 
+def nowhere():
+    return ukjax.Scenario(scenario().mechanism, [jnp.nan, 0.0], [0.0, 0.0], 0.5)
+
 def wrong():
     return 3
 
@@ -105,6 +108,7 @@ def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
         (["own.py:scenario", "--set", "length"], "--set takes name=value, but got 'length'"),
         (["own.py:scenario", "--set", "length=1", "--set", "length=2"], "--set length is given twice"),
         (["own.py:scenario", "--set", "length='x'"], "could not make a scenario with (length='x')"),
+        (["own.py:nowhere"], "could not make a scenario: q0 must be finite, but q0[0] is nan."),
         (["own.py:scenario", "--t1", "-1"], "--t1 must be later than the start, 0.0 s, but is -1.0 s"),
         (["own.py:scenario", "--rtol", "1e-20", "--atol", "1e-20"], "out of reach of float64"),
         (["own.py"], "TARGET must be module:factory or path/to/file.py:factory, but is 'own.py'"),

@@ -34,7 +34,8 @@ def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
         made = factory(**arguments)
     except (TypeError, ValueError) as error:
         shown = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
-        raise UsageError(f"{target} could not make a {noun} with ({shown}): {error}") from error
+        given = f" with ({shown})" if shown else ""
+        raise UsageError(f"{target} could not make a {noun}{given}: {error}") from error
     if not isinstance(made, kind):
         raise UsageError(f"{target} must return a ukjax.{kind.__name__}, but returned {type(made).__name__}.")
     return made
