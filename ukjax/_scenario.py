@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
-from ._control import as_servos
 from ._drawing import Drawing
 from ._formulation import AbstractFormulation, UdwadiaKalaba
+from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._projection import Projection
-from ._servo import AbstractServo
+from ._servo import AbstractServo, as_servos
 
 
 class Scenario(eqx.Module):

@@ -14,14 +14,12 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._adjoint import Flow
-from ._control import Control, as_servos, controlled_motion
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
-from ._integrate import Integrator
+from ._integrate import Flow, Integrator
+from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._projection import Projection
 from ._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
-from ._servo import AbstractServo
+from ._servo import AbstractServo, Control, as_servos, controlled_motion
 from ._trajectory import Trajectory
 
 

@@ -18,9 +18,9 @@ from rich.progress import track
 from rich.table import Table
 
 from .. import _check
-from .._composite import Coupled
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic
 from .._linalg import rank_tolerance
+from .._modular import Coupled
 from .._scenario import Scenario
 from . import _target
 from ._target import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._scenario import Scenario
-from .._tuning_problem import TuningProblem
+from .._tune import TuningProblem
 
 
 class UsageError(Exception):

@@ -1,0 +1,252 @@
+"""The command: what it prints, what it writes, and what it says when it cannot."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from PIL import Image
+
+import ukjax
+from ukjax.cli import _app, main
+
+from ..helpers import falling, pendulum, standard_promotion
+
+
+ROOT = Path(__file__).parents[2]
+OWN = """
+import jax.numpy as jnp
+import ukjax
+
+def scenario(length=1.0, label="mine", fail=False):
+    system = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, -9.81]))
+    held = ukjax.Holonomic(lambda q, t: (q @ q - length**2)[None])
+    force = lambda q, v, t: -9.81 * jnp.sqrt(0.1 - t) * jnp.ones(2)
+    if fail:
+        system = ukjax.System(lambda q, t: jnp.eye(2), force)
+    energy = lambda q, v, t: v @ v / 2 + 9.81 * q[1]
+    return ukjax.Scenario(ukjax.Mechanism(system, held), [-length, 0.0], [0.0, 0.0], 0.5, name=label,
+                          invariants={"energy [J]": energy}, observables={"height [m]": lambda q, v, t: q[1]})
+
+def tuning(bad=False, slow=0):
+    import optax, time
+    lengths = jnp.array([1.0, 2.0])
+
+    def loss(x, sample):
+        return jnp.sqrt(x["length [m]"] - 5.0) if bad else jnp.sum((x["length [m]"] - sample) ** 2)
+
+    return ukjax.TuningProblem(loss, {"length [m]": 0.5}, optax.sgd(0.1), 20, name="A length", samples=lengths)
+
+def nowhere():
+    return ukjax.Scenario(scenario().mechanism, [jnp.nan, 0.0], [0.0, 0.0], 0.5)
+
+def wrong():
+    return 3
+
+number = 5
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys):
+    """Runs the command in an empty folder; returns exit status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ukjax", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        shown = capsys.readouterr()
+        # The width of the terminal must not matter.
+        return stop.value.code or 0, " ".join(shown.out.split()), " ".join(shown.err.split())
+
+    return run
+
+
+def test_simulates_a_persons_own_file(run, tmp_path):
+    status, shown, _ = run("simulate", "own.py:scenario", "--set", "length=2.0", "--points", "51", "--out", "here")
+    assert status == 0
+    for word in ("mine", "0 to 0.5 s", "accepted", "1, of rank 1; 2 coordinates", "largest position error"):
+        assert word in shown
+    assert "drift of energy [J]" in shown
+    assert "time to compile" in shown
+    assert "time to run" in shown
+    written = {p.name for p in (tmp_path / "here").iterdir()}
+    assert written == {"trajectory.nc", "overview.png", "height.png", "energy.png"}
+    assert all(f"wrote here/{name}" in shown for name in written)
+    with xr.open_dataset(tmp_path / "here" / "trajectory.nc") as data:
+        assert data.sizes == {"time": 51, "coordinate": 2}
+        assert data.attrs["title"] == "mine"
+        np.testing.assert_allclose((data.q**2).sum("coordinate"), 4.0, atol=1e-6)
+    for name in written - {"trajectory.nc"}:
+        with Image.open(tmp_path / "here" / name) as image:
+            assert len(np.unique(np.asarray(image.convert("L")))) > 20  # something is drawn
+
+
+def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    status, shown, _ = run("simulate", "models.scara:scenario", "--t1", "0.2", "--rtol", "1e-6", "--points", "11",
+                           "--set", "start=printed", "--set", "damping=20.0")  # fmt: skip
+    assert status == 0
+    assert "0 to 0.2 s" in shown
+    assert (tmp_path / "out" / "scara-robot-on-a-helix" / "trajectory.nc").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (
+            ["own.py:scenario", "--set", "lenght=2.0"],
+            "nothing called 'lenght' to set. It takes: length=1.0, label=",
+        ),
+        (["own.py:scenario", "--set", "length"], "--set takes name=value, but got 'length'"),
+        (["own.py:scenario", "--set", "length=1", "--set", "length=2"], "--set length is given twice"),
+        (["own.py:scenario", "--set", "length='x'"], "could not make a scenario with (length='x')"),
+        (["own.py:nowhere"], "could not make a scenario: q0 must be finite, but q0[0] is nan."),
+        (["own.py:scenario", "--t1", "-1"], "--t1 must be later than the start, 0.0 s, but is -1.0 s"),
+        (["own.py:scenario", "--rtol", "1e-20", "--atol", "1e-20"], "out of reach of float64"),
+        (["own.py"], "TARGET must be module:factory or path/to/file.py:factory, but is 'own.py'"),
+        (["own.py:nothing"], "own.py has no factory 'nothing'. Functions there: scenario, tuning, nowhere, wrong."),
+        (["own.py:number"], "own.py:number must be a function that returns a ukjax.Scenario, but is int"),
+        (["own.py:wrong"], "must return a ukjax.Scenario, but returned int"),
+        (["other.py:scenario"], "There is no file other.py"),
+        (["no.such.module:scenario"], "There is no module 'no.such.module'"),
+        (["broken.py:scenario"], "broken.py does not import: ZeroDivisionError"),
+        (["needs.py:scenario"], "needs.py does not import: No module named 'not_there'"),
+        (["own.py:scenario", "--out", "own.py"], "--out own.py cannot be written to"),
+        (["own.py:scenario", "--out", "own.py/below"], "--out own.py/below cannot be written to"),
+    ],
+)
+def test_errors_of_use_end_in_one_message_and_leave_nothing(run, tmp_path, arguments, match):
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "needs.py").write_text("import not_there")
+    status, shown, errors = run("simulate", *arguments)
+    assert status == 2
+    assert match in errors
+    assert errors.startswith("Error: ")
+    assert shown == ""
+    left = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".pyc"]
+    assert sorted(p.name for p in left) == ["broken.py", "needs.py", "own.py"]
+
+
+def test_a_run_that_fails_says_why_and_writes_nothing(run, tmp_path):
+    status, _, errors = run("simulate", "own.py:scenario", "--set", "fail=True", "--out", "here")
+    assert status == 1
+    assert "Failed: NaN or infinity" in errors
+    assert "reached t = 0.1 s of 0.5 s; nothing was written" in errors
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_nothing_half_written_when_the_disk_gives_up(run, tmp_path, monkeypatch):
+    import matplotlib.figure
+
+    def full(*arguments, **options):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", full)
+    status, _, errors = run("simulate", "own.py:scenario", "--out", "here")
+    assert status == 2
+    assert "No space left on device. Nothing was left there." in errors
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_tunes_a_persons_own_problem(run, tmp_path):
+    with standard_promotion():
+        status, shown, _ = run("tune", "own.py:tuning", "--steps", "30")
+    assert status == 0
+    assert "length [m]" in shown
+    assert "best (step 30)" in shown
+    folder = tmp_path / "out" / "a-length"
+    assert sorted(p.name for p in folder.iterdir()) == ["convergence.png", "tuning.nc"]
+    with xr.open_dataset(folder / "tuning.nc", engine="scipy") as data:
+        assert data.sizes["step"] == 31
+        assert abs(float(data["length [m]"][-1]) - 1.5) < 1e-2
+    with Image.open(folder / "convergence.png") as image:
+        assert len(np.unique(np.asarray(image.convert("L")))) > 20
+
+
+def test_a_tuning_goes_on_after_an_interruption(run, tmp_path, monkeypatch):
+    real = ukjax._tune._tune._save
+
+    def save(path, record):
+        real(path, record)
+        if record.done == 8:
+            raise KeyboardInterrupt
+
+    with standard_promotion():
+        with monkeypatch.context() as patch:
+            patch.setattr(ukjax._tune._tune, "_save", save)
+            status, shown, _ = run("tune", "own.py:tuning", "--out", "here")
+        assert status == 130
+        assert "The same command goes on from here" in shown
+        # With other settings it is another problem.
+        _, shown, _ = run("tune", "own.py:tuning", "--out", "here", "--set", "slow=1")
+        assert "Going on" not in shown
+        status, shown, _ = run("tune", "own.py:tuning", "--out", "here")
+        assert status == 0
+        assert "Going on where an earlier run was interrupted" in shown
+        assert sorted(p.name for p in (tmp_path / "here").iterdir()) == ["convergence.png", "tuning.nc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "match"),
+    [
+        (["own.py:scenario"], 2, "must return a ukjax.TuningProblem, but returned Scenario"),
+        (["own.py:tuning", "--steps", "0"], 2, "steps must be an integer of at least 1"),
+        (["own.py:tuning", "--set", "bad=True"], 1, "The loss is not finite at step 0"),
+        (["own.py:nothing"], 2, "own.py has no factory 'nothing'"),
+    ],
+)
+def test_a_tuning_that_cannot_be_says_why(run, tmp_path, arguments, status, match):
+    with standard_promotion():
+        got, _, errors = run("tune", *arguments, "--out", "here")
+    assert got == status
+    assert match in errors
+    assert not (tmp_path / "here").exists() or list((tmp_path / "here").iterdir()) == []
+
+
+def test_help_is_enough_to_get_going():
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "ukjax.cli", "--help"]
+    shown = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
+    assert "ukjax simulate models.scara:scenario" in shown
+    command.insert(-1, "simulate")
+    shown = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
+    for word in ("--set", "--t1", "--rtol", "--out", "module:factory", "file.py:factory"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"mechanism": falling()}, TypeError, "mechanism must be a ukjax.Mechanism"),
+        ({"t1": 0.0}, ValueError, "t1 must be later than t0 = 0.0 s"),
+        ({"v0": [0.0]}, ValueError, "q0 and v0 must have the same shape"),
+        ({"coordinates": ["x"]}, ValueError, "coordinates must be 2 names"),
+        ({"observables": {"a": 3}}, TypeError, r"observables\['a'\] must be a function"),
+    ],
+)
+def test_what_is_no_scenario(changes, error, match):
+    with pytest.raises(error, match=match):
+        ukjax.Scenario(**{"mechanism": pendulum(), "q0": jnp.zeros(2), "v0": jnp.zeros(2), "t1": 1.0, **changes})
+
+
+@pytest.mark.parametrize(
+    ("version", "before", "after"),
+    [
+        ((0, 10, 2), "", " --xla_cpu_use_fusion_emitters=false"),
+        ((0, 10, 2), "--xla_cpu_use_fusion_emitters=true", "--xla_cpu_use_fusion_emitters=true"),
+        ((0, 12, 0), "--other", "--other"),  # which would abort on a flag that it does not know
+    ],
+)
+def test_the_flag_that_halves_the_time_to_compile(monkeypatch, version, before, after):
+    monkeypatch.setenv("XLA_FLAGS", before)
+    monkeypatch.setattr(jax, "__version_info__", version)
+    _app.common()
+    assert os.environ["XLA_FLAGS"] == after

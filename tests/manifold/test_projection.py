@@ -1,0 +1,279 @@
+"""Projection: no drift, the integrator's order, singular configurations, gradients."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from models import n_four_bar, parallelogram, simple_pendulum
+
+from ..helpers import (
+    STRATEGIES,
+    assert_close,
+    assert_gradients,
+    central_difference,
+    falling,
+    long,
+    pendulum,
+    random_mechanism,
+    rod,
+)
+
+
+PROJECTION = ukjax.Projection()
+
+
+@eqx.filter_jit
+def run(mechanism, q0, v0, ts, tolerance, formulation, projection, solver):
+    return ukjax.simulate(
+        mechanism,
+        q0,
+        v0,
+        ts,
+        rtol=tolerance,
+        atol=tolerance,
+        formulation=formulation,
+        projection=projection,
+        solver=solver,
+        throw=False,
+    )
+
+
+def eighth_order(case, ts, tolerance, strategy=None):
+    strategy = ukjax.SVD() if strategy is None else strategy
+    formulation, projection = ukjax.UdwadiaKalaba(strategy), ukjax.Projection(pseudoinverse=strategy)
+    # Not the scenario as a whole: the functions in it are new each time, and would compile each time.
+    start = case.mechanism, case.q0, case.v0
+    return run(*start, jnp.asarray(ts), jnp.asarray(tolerance), formulation, projection, diffrax.Dopri8())
+
+
+def assert_on_manifold(trajectory, atol=1e-13):
+    assert bool(trajectory.result == ukjax.RESULTS.successful), ukjax.RESULTS[trajectory.result]
+    assert np.max(trajectory.position_residual) < atol
+    assert np.max(trajectory.velocity_residual) < atol
+
+
+def test_the_simple_pendulum_stays_on_its_circle_and_keeps_its_energy():
+    # IFToMM A01: energy error below 5e-5 J; positions by mpmath.
+    case = simple_pendulum.scenario()
+    t = eighth_order(case, [0.0, 1.0, 5.0, 10.0], 1e-10)
+    assert_on_manifold(t)
+    want = [(0.9862917511318734, -0.16501085312555258), (-0.9423054350438044, -0.3347543384138681)]
+    assert_close(t.q[1:3], jnp.array(want), atol=1e-8)
+    assert_close(t.q[3], jnp.array([-0.2750874625764018, -0.9614192050990436]), atol=1e-8)
+    assert_close(t.q, jnp.asarray(simple_pendulum.exact([0.0, 1.0, 5.0, 10.0])), atol=1e-8)
+    energy = jax.vmap(case.mechanism.system.energy)(t.q, t.v)
+    assert np.max(np.abs(energy - energy[0])) < 1e-8
+
+
+@pytest.mark.parametrize(("solver", "order"), [
+    (diffrax.Tsit5(), 5), *(long(*x) for x in ((diffrax.Bosh3(), 3), (diffrax.Dopri8(), 8))),
+])  # fmt: skip
+def test_the_integrator_keeps_its_order(solver, order):
+    case = simple_pendulum.scenario()
+    errors = []
+    steps = np.array([50, 100]) * (1 if order < 8 else 0.4)
+    for n in steps:
+        ts = jnp.linspace(0.0, 2.0, 2)
+        t = ukjax.simulate(case.mechanism, case.q0, case.v0, ts, solver=solver, projection=PROJECTION,
+                           stepsize_controller=diffrax.ConstantStepSize(), dt0=2.0 / n)  # fmt: skip
+        assert_on_manifold(t)
+        errors.append(np.max(np.abs(t.q[-1] - simple_pendulum.exact([2.0])[0])))
+    assert np.log2(errors[0] / errors[1]) > order - 0.5
+
+
+@pytest.mark.long
+def test_an_inconsistent_start_is_projected_and_a_stiff_solver_serves_too():
+    case = pendulum(copies=2)
+    t = ukjax.simulate(case, [1.01, 0.0], [0.3, 0.0], [0.0, 1.0], projection=PROJECTION, solver=diffrax.Kvaerno5())
+    assert_on_manifold(t)
+    assert_close(t.q[0], jnp.array([1.0, 0.0]), atol=1e-12)
+    assert_close(t.v[0], jnp.zeros(2), atol=1e-12)
+    assert t.rank.tolist() == [1, 1]
+    assert_close(t.q[1], jnp.asarray([1.0, -1.0] * simple_pendulum.exact([1.0])[0] * [-1, -1]), atol=1e-6)
+
+
+def test_a_start_too_far_away_is_refused():
+    with pytest.raises(RuntimeError, match="No state that satisfies the constraints was found near"):
+        ukjax.simulate(pendulum(copies=2), [3.0, 0.0], [0.0, 0.0], [0.0, 1.0], projection=PROJECTION)
+
+
+def test_time_dependent_and_nonholonomic_constraints():
+    class Skate(eqx.Module):
+        def __call__(self, q, v, t):
+            return (v[0] * jnp.sin(q[2]) - v[1] * jnp.cos(q[2]))[None]
+
+    system = ukjax.System(
+        lambda q, t: jnp.diag(jnp.array([2.0, 2.0, 0.5])), lambda q, v, t: jnp.array([0.0, -3.0, 0.1])
+    )
+    moving = ukjax.Holonomic(lambda q, t: (q[2] - 0.4 * t**2)[None])
+    mechanism = ukjax.Mechanism(system, [ukjax.Nonholonomic(Skate()), moving])
+    t = ukjax.simulate(mechanism, [0.0, 0.0, 0.0], [1.0, 0.0, 0.0], jnp.linspace(0, 5, 11), projection=PROJECTION)
+    assert_on_manifold(t)
+    assert_close(t.q[:, 2], 0.4 * t.t**2, atol=1e-12)
+
+
+def test_acceleration_constraints_have_nothing_to_return_to():
+    row = ukjax.AccelerationConstraint(lambda q, v, t: jnp.array([[0.0, 1.0]]), lambda q, v, t: jnp.ones(1))
+    t = ukjax.simulate(ukjax.Mechanism(falling(), row), [0.0, 0.0], [1.0, 0.0], [0.0, 2.0], projection=PROJECTION)
+    assert_close(t.q[-1], jnp.array([2.0, 2.0]), atol=1e-7)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("solver", [diffrax.Tsit5(), long(diffrax.Kvaerno5())], ids=["explicit", "implicit"])
+def test_gradients_with_respect_to_start_and_parameters(solver):
+    def end(x):
+        mechanism = ukjax.Mechanism(falling(x["m"], x["g"]), [rod(x["L"])] * 2)
+        q0 = x["L"] * jnp.array([jnp.cos(x["angle"]), jnp.sin(x["angle"])])
+        v0 = x["rate"] * jnp.array([-q0[1], q0[0]])
+        t = ukjax.simulate(mechanism, q0, v0, jnp.array([0.0, 0.35, 1.0]), rtol=1e-10, atol=1e-10, solver=solver,
+                           projection=PROJECTION, throw=False)  # fmt: skip
+        return jnp.sum(jnp.sin(t.q) * jnp.array([[1.0, 2.0], [3.0, -1.0], [1.0, 1.0]])) + jnp.sum(t.v[-1])
+
+    x = {k: jnp.asarray(v) for k, v in {"m": 1.3, "g": 9.81, "L": 1.2, "angle": -0.4, "rate": 0.7}.items()}
+    assert_gradients(end, x, rtol=1e-6, atol=1e-7, h=1e-4 if isinstance(solver, diffrax.Kvaerno5) else 1e-5)
+
+
+@pytest.mark.long
+def test_second_derivatives_through_projection():
+    def end(rate):
+        q0, v0 = jnp.array([1.0, 0.0]), jnp.stack([jnp.zeros(()), rate])
+        ts = jnp.array([0.0, 0.8])
+        return ukjax.simulate(pendulum(), q0, v0, ts, rtol=1e-9, atol=1e-9, projection=PROJECTION, throw=False).q[-1, 0]
+
+    second = jax.jit(jax.hessian(end))(jnp.asarray(0.5))
+    first = jax.jit(jax.grad(end))
+    assert_close(second, jnp.asarray(central_difference(first, jnp.asarray(0.5), 1e-4)[0, 0]), rtol=1e-5)
+
+
+@pytest.mark.long
+def test_diffrax_adjoints_with_projection():
+    def end(rate, adjoint):
+        q0, v0 = jnp.array([1.0, 0.0]), jnp.stack([jnp.zeros(()), rate])
+        ts = jnp.array([0.0, 0.5])
+        t = ukjax.simulate(pendulum(), q0, v0, ts, projection=PROJECTION, adjoint=adjoint, max_steps=64, throw=False)
+        return t.q[-1, 0]
+
+    ours = jax.grad(end)(jnp.asarray(0.5), None)
+    theirs = jax.grad(end)(jnp.asarray(0.5), diffrax.RecursiveCheckpointAdjoint())
+    assert_close(theirs, ours, rtol=1e-7)
+    with pytest.raises(ValueError, match="BacksolveAdjoint"):
+        end(jnp.asarray(0.5), diffrax.BacksolveAdjoint())
+
+
+@pytest.mark.long
+def test_a_batch_is_the_loop():
+    mechanism = random_mechanism(3, n=4, m=2, copies=2)
+    q, v = ukjax.assemble(mechanism, jnp.array([0.1, -0.2, 0.3, 0.1]), jnp.array([0.2, 0.1, -0.3, 0.5]))
+    ts = jnp.array([0.0, 0.2, 0.4])
+    one = lambda v: ukjax.simulate(mechanism, q, v, ts, projection=PROJECTION, throw=False)
+    batch = jax.jit(jax.vmap(one))(jnp.stack([v, 0.5 * v]))
+    assert_close(batch.q[1], one(0.5 * v).q, atol=1e-9)
+    assert np.max(batch.position_residual) < 1e-12
+
+
+@pytest.mark.parametrize(("kwargs", "error", "match"), [
+    ({"projection": True}, TypeError, "projection must be an instance of Projection"),
+    ({"projection": ukjax.Projection}, TypeError, "the class Projection"),
+])  # fmt: skip
+def test_what_is_no_projection_is_named(kwargs, error, match):
+    with pytest.raises(error, match=match):
+        ukjax.simulate(pendulum(), [1.0, 0.0], [0.0, 0.0], [0.0, 1.0], **kwargs)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, None])
+def test_a_senseless_number_of_iterations_is_named(bad):
+    with pytest.raises(ValueError, match="iterations must be a positive integer"):
+        ukjax.Projection(iterations=bad)
+    with pytest.raises(TypeError, match="pseudoinverse must be"):
+        ukjax.Projection(pseudoinverse="SVD")
+
+
+ALLOWED = {1e-6: 1e-5, 1e-8: 1e-6, 1e-10: 1e-7}  # tolerance -> error [rad]
+
+
+def check_parallelogram(strategy, starts, tolerances):
+    ts = np.linspace(0.0, 20.0, 201)
+    for start in starts:
+        exact, _ = parallelogram.exact(ts, start)
+        for tolerance in tolerances:
+            t = eighth_order(parallelogram.scenario(start), ts, tolerance, strategy)
+            assert_on_manifold(t)
+            assert np.max(np.abs(t.q[:, 2] - exact)) < ALLOWED[tolerance], (start, tolerance)
+            assert 14 * int(t.stats["num_steps"]) < 20_000, (start, tolerance)
+            assert set(t.rank.tolist()) <= {10, 11}
+
+
+def test_the_parallelogram_through_its_singular_configurations():
+    check_parallelogram(ukjax.SVD(), ["crossing"], [1e-8])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_the_parallelogram_with_every_strategy_start_and_tolerance(strategy):
+    check_parallelogram(strategy, parallelogram.STARTS, ALLOWED)
+
+
+@pytest.mark.long
+def test_four_bar_windows_through_their_singular_configurations():
+    case = n_four_bar.scenario(2)
+    t = eighth_order(case, [0.0, 5.0, 10.0], 1e-10)
+    assert_on_manifold(t)
+    corner = jax.vmap(case.mechanism.system.corner)
+    assert_close(corner(t.q)[-1], jnp.array([0.32845811153380416, 0.9445185381810391]), atol=1e-7)
+    place, velocity = n_four_bar.exact([0.0, 5.0, 10.0], 2)
+    assert_close(corner(t.q), jnp.asarray(place), atol=1e-7)
+    moving = jax.vmap(lambda q, v: jax.jvp(case.mechanism.system.corner, (q,), (v,))[1])(t.q, t.v)
+    assert_close(moving[-1], jnp.array([1.4230514701915438, -0.4948688454698466]), atol=1e-6)
+    assert_close(moving, jnp.asarray(velocity), atol=1e-6)
+
+
+@pytest.mark.long
+def test_forty_windows():
+    case = n_four_bar.scenario(40)
+    strategy = ukjax.RowGramSchmidt()
+    t = eighth_order(case, [0.0, 10.0], 1e-8, strategy)
+    assert_on_manifold(t, 1e-11)
+    corner = case.mechanism.system.corner(t.q[-1])
+    assert_close(corner, jnp.array([0.1805122266811059, 0.9835727405833434]), atol=1e-5)
+
+
+@pytest.mark.long
+def test_the_gradient_through_singular_configurations():
+    model = n_four_bar.NFourBar(2)
+    mechanism = ukjax.Mechanism(model, ukjax.Holonomic(model.joints))
+
+    def end(speed):
+        q0, v0 = model.state(jnp.asarray(np.pi / 2), -speed)
+        t = ukjax.simulate(mechanism, q0, v0, jnp.array([0.0, 3.0]), rtol=1e-10, atol=1e-10, solver=diffrax.Dopri8(),
+                           projection=PROJECTION, throw=False)  # fmt: skip
+        return model.corner(t.q[-1])[0]
+
+    # It goes over the horizontal four times; the closed form knows the derivative too.
+    compiled = jax.jit(end)
+    numeric = (compiled(jnp.asarray(1 + 1e-5)) - compiled(jnp.asarray(1 - 1e-5))) / 2e-5
+    reverse, forward = jax.jit(jax.grad(end))(jnp.asarray(1.0)), jax.jit(jax.jacfwd(end))(jnp.asarray(1.0))
+    assert_close(forward, reverse, rtol=1e-8)
+    assert_close(reverse, numeric, rtol=1e-5)
+
+
+@pytest.mark.long
+def test_a_thousand_seconds():
+    # About 900 turns; the phase error grows with the energy error, and linearly with time.
+    case = parallelogram.scenario("rotation")
+    ts = np.linspace(0.0, 1000.0, 501)
+    formulation, projection = ukjax.UdwadiaKalaba(), ukjax.Projection()
+    t = ukjax.simulate(case.mechanism, case.q0, case.v0, jnp.asarray(ts), rtol=1e-9, atol=1e-9, solver=diffrax.Dopri8(),
+                       formulation=formulation, projection=projection, max_steps=200_000)  # fmt: skip
+    assert_on_manifold(t, 1e-12)  # an angle of 6 000 rad is rounded to 1e-12
+    energy = np.asarray(jax.vmap(case.mechanism.system.energy)(t.q, t.v))
+    exact, rate = parallelogram.exact(ts, "rotation")
+    drift, error = np.abs(energy - energy[0]), np.abs(np.asarray(t.q[:, 2]) - exact)
+    early = drift[ts <= 20.0].max()
+    assert drift[-1] < 50 * 1.5 * early + 1e-9  # linear, at most
+    assert drift[-1] < 1e-4
+    # d(rate)/dE at the lowest point bounds how the error of the angle grows with that of the energy.
+    assert error[-1] < 3 * drift.max() / (3.05 * rate.min()) * 1000.0 + 1e-5

@@ -1,0 +1,96 @@
+"""One call of diffrax, under whichever adjoint."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .._result import RESULTS
+from ._adjoint import Flow, Problem, Record, both_modes, call, replayable
+from ._projecting import projecting
+
+
+class Integrator(eqx.Module):
+    """Integrates y' = field(t, y), projecting if asked to, from ts[0] to ts[-1]. Nothing in it is an array."""
+
+    adjoint: diffrax.AbstractAdjoint | None = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+    progress: diffrax.AbstractProgressMeter = eqx.field(static=True)
+
+    def __call__(
+        self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
+    ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
+        """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`."""
+        solver = _with_tolerances(solver, method[0])
+        problem = Problem(flow, y0, ts, solver, method)
+        if self.adjoint is None and replayable(solver):
+            ys, rest = both_modes(self._record, problem)
+        else:
+            ys, _, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint(), False)
+        return ys, *rest
+
+    def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
+        # The replay differentiates, so diffrax need not: this adjoint has the cheapest loop.
+        return self._solve(problem, diffrax.ForwardMode(), record)
+
+    def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint, record: bool) -> Any:
+        y0, ts = problem.y0, problem.ts
+        controller, dt0 = problem.method
+        # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
+        outputs = {"ts": diffrax.SubSaveAt(ts=ts)}
+        if not isinstance(adjoint, diffrax.BacksolveAdjoint):
+            outputs["end"] = diffrax.SubSaveAt(t1=True)
+        if record:
+            outputs["steps"] = diffrax.SubSaveAt(t0=True, steps=True)
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(call),
+            problem.solver if problem.flow.project is None else projecting(problem.solver, adjoint),
+            t0=ts[0],
+            t1=ts[-1],
+            dt0=dt0,
+            y0=y0,
+            args=problem.flow,
+            saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"]),
+            stepsize_controller=controller,
+            adjoint=adjoint,
+            max_steps=self.max_steps,
+            throw=False,
+            progress_meter=self.progress,
+        )
+        times: Any = solution.ts if len(outputs) > 1 else {"ts": solution.ts}
+        states: Any = solution.ys if len(outputs) > 1 else {"ts": solution.ys}
+        # A run that fails at once saves nothing; its first row is known all the same.
+        ys = jnp.where(jnp.isfinite(states["ts"]), states["ts"], jnp.nan).at[0].set(y0)
+        end = _last_finite(ts, ys)
+        if "end" in outputs:
+            reached, last = times["end"][0], states["end"][0]
+            finite = jnp.all(jnp.isfinite(last))
+            end = jnp.where(finite, reached, end[0]), jnp.where(finite, last, end[1])
+        counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
+        rest = (stop_gradient(end), counts, RESULTS.promote(solution.result))
+        steps = Record(times["steps"], states["steps"], counts["num_accepted_steps"]) if record else None
+        return ys, steps, rest
+
+
+def _with_tolerances(solver: Any, controller: Any) -> Any:
+    """An implicit solver with the tolerances of the controller, as diffeqsolve does it: a replay lies outside."""
+    if not isinstance(solver, diffrax.AbstractImplicitSolver):
+        return solver
+    unset = diffrax.with_stepsize_controller_tols(diffrax.VeryChord)().rtol
+    names = [n for n in ("rtol", "atol", "norm") if getattr(solver.root_finder, n, None) is unset]
+    if names and not isinstance(controller, diffrax.AbstractAdaptiveStepSizeController):
+        raise ValueError(
+            f"solver {type(solver).__name__} needs tolerances for its root finder when the step is not adaptive: pass "
+            f"diffrax.{type(solver).__name__}(root_finder=diffrax.VeryChord(rtol=1e-10, atol=1e-10))."
+        )
+    values = [getattr(controller, n) for n in names]
+    return eqx.tree_at(lambda s: [getattr(s.root_finder, n) for n in names], solver, values) if names else solver
+
+
+def _last_finite(ts: Array, ys: Array) -> tuple[Array, Array]:
+    reached = jnp.all(jnp.isfinite(ys), axis=1)
+    last = jnp.sum(reached) - 1
+    return ts[last], ys[last]

@@ -1,0 +1,4 @@
+"""The constraint manifold: the nearest consistent state, to start from and to return to."""
+
+from ._assemble import assemble as assemble
+from ._projection import Projection as Projection

@@ -1,0 +1,276 @@
+"""Servo constraints: what a mechanism is to follow, and by which actuators.
+
+M q'' = Q + Q^c + G u: actuation G (n, p), control u (p,), passive constraint force Q^c; A q'' = b: servo constraint, m
+rows; q0'': acceleration without control; N: what the passive constraints leave of a force, q'' = q0'' + N G u;
+C = A N G (m, p); d = b - A q0'': the demand.
+"""
+
+import abc
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, ArrayLike, Float
+
+from .. import _check
+from .._constraint import AbstractConstraint
+from .._linalg import Jacobi
+from .._result import is_traced
+from .._types import RowValues, Scalar, Vector
+
+
+Reading = Literal["least_norm", "self_consistent"]
+
+
+class AbstractServo(eqx.Module):
+    """A servo constraint, and the actuators that are to enforce it."""
+
+    constraint: eqx.AbstractVar[AbstractConstraint]
+    actuation: eqx.AbstractVar[Any]
+    pseudoinverse: eqx.AbstractVar[lx.AbstractLinearSolver]
+    consistency_rtol: eqx.AbstractVar[float]
+
+    def __check_init__(self):
+        _check.instance(self.constraint, AbstractConstraint, "constraint", "ukjax.Holonomic(phi)")
+        _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.Jacobi()")
+
+    @abc.abstractmethod
+    def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:
+        """Lower and upper limit of every actuator, (p,) each; infinite where there is none."""
+
+    def matrix(self, q: Vector, t: Scalar) -> Float[Array, "n p"]:
+        """G(q, t), (n, p)."""
+        n = q.shape[0]
+        value = self.actuation(q, t) if callable(self.actuation) else self.actuation
+        hint = f"One row per coordinate, of which there are {n}, and one column per actuator."
+        what = "actuation(q, t)" if callable(self.actuation) else "actuation"
+        G = _check.output(value, (n, "p"), q.dtype, what, hint)
+        if G.shape[1] == 0:
+            raise ValueError("actuation must have at least one column, one per actuator, but has none.")
+        return G
+
+
+class Servo(AbstractServo):
+    r"""Makes a mechanism follow a constraint exactly: $u = C^{+} d + (I - C^{+} C)\,s$.
+
+    $C = A N G$ is how the servo rows answer to the control, $d = b - A\ddot q_0$ what they miss without it. Among the
+    controls that satisfy the rows the first term is the smallest, and s moves along those that change nothing.
+
+    Args:
+        constraint: What to follow: `Holonomic`, `Nonholonomic` or `AccelerationConstraint`. With a `Baumgarte`
+            stabilisation it is approached from any start, without one an initial error stays.
+        actuation: G (n, p), a matrix or `actuation(q, t)`: the generalised force of a unit of each control.
+        free: s, a vector (p,) or `free(q, v, t)`; None for zero.
+        weight: The control effort $u^\top W u$ that is smallest: W as a vector (p,) of positive weights, a symmetric
+            positive definite matrix (p, p), or None for $u^\top u$.
+        limits: (lower, upper), each a scalar or (p,): the control saturates there. The servo rows are then missed,
+            which `residual` tells.
+        reading: How passive constraints enter, if there are any. "least_norm" (default): their forces react to the
+            control, and u is the smallest one that does it. "self_consistent": literally eq. 35 of the paper,
+            $u = (A M^{-1} G)^{+}(b - A M^{-1}(Q + Q^c))$ with the passive force $Q^c$ that belongs to u; it satisfies
+            the same rows, by a larger control if actuators are redundant. Needs M > 0.
+        exact: Whether an unreachable constraint is a failure. With False the control comes as near as it can, in the
+            sense of least squares of the rows as they are written, and `residual` tells how near.
+        pseudoinverse: The lineax solver that applies $C^{+}$.
+        consistency_rtol: A row that is missed by more than this part of the size of its terms is unreachable.
+
+    Raises:
+        TypeError: If an argument is something else than listed.
+        ValueError: If a shape does not fit, a weight is not positive, or a lower limit lies above its upper one.
+
+    Gradients: with respect to the gains of the constraint, `actuation`, `free`, `weight` and the limits, where the rank
+    of C is locally constant and no actuator just reaches its limit.
+
+    Source: Liu et al. (2015), eq. 16 to 35; Chen (2009).
+    """
+
+    constraint: AbstractConstraint
+    actuation: Any
+    free: Any
+    weight: Array | None
+    limits: tuple[Array, Array] | None
+    reading: Reading = eqx.field(static=True)
+    exact: bool = eqx.field(static=True)
+    pseudoinverse: lx.AbstractLinearSolver
+    consistency_rtol: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        constraint: AbstractConstraint,
+        actuation: Any,
+        free: Any = None,
+        *,
+        weight: Any = None,
+        limits: tuple[ArrayLike, ArrayLike] | None = None,
+        reading: Reading = "least_norm",
+        exact: bool = True,
+        pseudoinverse: lx.AbstractLinearSolver = Jacobi(),
+        consistency_rtol: float = 1e-6,
+    ):
+        if reading not in get_args(Reading):
+            raise ValueError(f"reading must be one of {', '.join(map(repr, get_args(Reading)))}, but is {reading!r}.")
+        if not isinstance(exact, bool):
+            raise TypeError(f"exact must be True or False, but is {exact!r}.")
+        self.constraint, self.actuation = constraint, _actuation(actuation)
+        self.free = free if free is None else _free(free)
+        self.weight = None if weight is None else _positive(weight, "weight", (1, 2))
+        self.limits = None if limits is None else _limits(limits)
+        self.reading, self.exact, self.pseudoinverse = reading, exact, pseudoinverse
+        self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
+
+    def free_at(self, q: Vector, v: Vector, t: Scalar, p: int) -> Float[Array, " p"]:
+        """s at one state, (p,)."""
+        if self.free is None:
+            return jnp.zeros(p, q.dtype)
+        value = self.free(q, v, t) if callable(self.free) else self.free
+        what = "free(q, v, t)" if callable(self.free) else "free"
+        return _check.output(value, (p,), q.dtype, what, f"One entry per actuator, of which there are {p}.")
+
+    def inverse_root(self, p: int, dtype: Any) -> Float[Array, "p p"]:
+        """S with S S^T = W^-1, so that the effort of u = S w is w^T w."""
+        if self.weight is None:
+            return jnp.eye(p, dtype=dtype)
+        hint = f"One weight per actuator, of which there are {p}."
+        if self.weight.ndim == 1:
+            return jnp.diag(_check.output(self.weight, (p,), dtype, "weight", hint) ** -0.5)
+        weight = _check.output(self.weight, (p, p), dtype, "weight", hint)
+        return solve_triangular(jnp.linalg.cholesky(weight), jnp.eye(p, dtype=dtype), lower=True).T
+
+    def limits_at(self, p, dtype):
+        if self.limits is None:
+            return _unlimited(p, dtype)
+        hint = f"A scalar, or one entry per actuator, of which there are {p}."
+        fit = lambda x: _check.output(jnp.full(p, x) if x.ndim == 0 else x, (p,), dtype, "limits", hint)
+        return fit(self.limits[0]), fit(self.limits[1])
+
+
+class ConstraintFollowing(AbstractServo):
+    r"""Approximate constraint following, for a start off the constraint: $\dot\beta = -P^{-1}\beta$ exactly.
+
+    $$F = A^\top (A N A^\top)^{+} (b - A \ddot q_0) - M \tilde A^{+} P^{-1} \beta, \qquad \tilde A = A N M,$$
+
+    with the error $\beta$ of the constraint's velocities ($\dot\Phi$ or $\psi$) and $G u = F$. The first term is what
+    an ideal constraint would do; the second, which is not an ideal force, takes the error to zero. Without passive
+    constraints N is $M^{-1}$, $\tilde A$ is A, and this is eq. 72 of the paper.
+
+    Args:
+        constraint: What to follow, without a stabilisation of its own: `Holonomic` or `Nonholonomic`.
+        actuation: G (n, p), a matrix or `actuation(q, t)`. The force F must lie in its range; where it does not, the
+            control comes as near as it can, and the servo rows count as unreachable.
+        P: Time constants [s]: a positive scalar, a vector (m,), or a symmetric positive definite matrix (m, m).
+        pseudoinverse: The lineax solver for the pseudoinverses.
+        consistency_rtol: As for `Servo`.
+
+    Raises:
+        TypeError: If an argument is something else than listed.
+        ValueError: If `P` is not positive, or the constraint has a stabilisation, or no velocities to be followed.
+
+    Gradients: with respect to `P` and `actuation`, where the ranks are locally constant.
+
+    Source: Zhao et al. (2018), eq. 72. There K(q1 - q2) is misprinted as q1, and u is the force on the links.
+    """
+
+    constraint: AbstractConstraint
+    actuation: Any
+    P: Array
+    pseudoinverse: lx.AbstractLinearSolver
+    consistency_rtol: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        constraint: AbstractConstraint,
+        actuation: Any,
+        P: Any,
+        *,
+        pseudoinverse: lx.AbstractLinearSolver = Jacobi(),
+        consistency_rtol: float = 1e-6,
+    ):
+        if getattr(constraint, "stabilization", None) is not None:
+            raise ValueError(
+                "constraint must have no stabilization here: P takes the error to zero. Pass the constraint without "
+                "ukjax.Baumgarte, or use ukjax.Servo."
+            )
+        self.constraint, self.actuation = constraint, _actuation(actuation)
+        self.P = _positive(P, "P", (0, 1, 2))
+        self.pseudoinverse = pseudoinverse
+        self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
+
+    def limits_at(self, p, dtype):
+        return _unlimited(p, dtype)
+
+    def decay(self, q: Vector, v: Vector, t: Scalar) -> RowValues:
+        """P^-1 beta, (m,)."""
+        beta = self.constraint.velocity_error(q, v, t)
+        if beta.shape[0] == 0:
+            raise ValueError(
+                "constraint has no velocities whose error could decay. Pass a ukjax.Holonomic or ukjax.Nonholonomic."
+            )
+        hint = f"A scalar, or one entry per row of the constraint, of which there are {beta.shape[0]}."
+        m = beta.shape[0]
+        if self.P.ndim == 2:
+            P = _check.output(self.P, (m, m), beta.dtype, "P", hint)
+            return jnp.linalg.solve(P, beta)
+        P = _check.output(jnp.full(m, self.P) if self.P.ndim == 0 else self.P, (m,), beta.dtype, "P", hint)
+        return beta / P
+
+
+def _unlimited(p: int, dtype: Any) -> tuple[Array, Array]:
+    return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
+
+
+def _actuation(value: Any) -> Any:
+    if callable(value):
+        return _check.function(value, "actuation", "actuation(q, t) -> (n, p)")
+    G = _check.floating(value, "actuation")
+    if G.ndim != 2 or 0 in G.shape:
+        raise ValueError(
+            f"actuation must have shape (n, p), one row per coordinate and one column per actuator, but has shape "
+            f"{G.shape}. A single actuator is a column: jnp.array([[1.0], [0.0]])."
+        )
+    _check.finite(G.ravel(), "actuation")
+    return G
+
+
+def _free(value: Any) -> Any:
+    if callable(value):
+        return _check.function(value, "free", "free(q, v, t) -> (p,)")
+    s = _check.floating(value, "free")
+    if s.ndim != 1:
+        raise ValueError(f"free must have shape (p,), one entry per actuator, but has shape {s.shape}.")
+    _check.finite(s, "free")
+    return s
+
+
+def _positive(value: Any, name: str, dimensions: tuple[int, ...]) -> Array:
+    """`value`, positive (definite) and of one of these numbers of dimensions."""
+    array = _check.floating(value, name)
+    if array.ndim not in dimensions or (array.ndim == 2 and array.shape[0] != array.shape[1]):
+        shapes = " or ".join(("a scalar", "a vector", "a square matrix")[d] for d in dimensions)
+        raise ValueError(f"{name} must be {shapes}, but has shape {array.shape}.")
+    if is_traced(array):
+        return array
+    _check.finite(array.ravel(), name)
+    numbers = np.asarray(array, float)
+    if array.ndim < 2:
+        if np.any(numbers <= 0):
+            raise ValueError(f"{name} must be positive, but is {numbers.tolist()}.")
+    elif not np.allclose(numbers, numbers.T) or np.min(np.linalg.eigvalsh(numbers)) <= 0:
+        raise ValueError(f"{name} must be symmetric positive definite, but is {numbers.tolist()}.")
+    return array
+
+
+def _limits(value: Any) -> tuple[Array, Array]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(
+            f"limits must be a pair (lower, upper), each a scalar or one entry per actuator, not {value!r}."
+        )
+    low, high = (_check.floating(x, f"limits[{i}]") for i, x in enumerate(value))
+    for i, limit in enumerate((low, high)):
+        if limit.ndim > 1:
+            raise ValueError(f"limits[{i}] must be a scalar or have shape (p,), but has shape {limit.shape}.")
+    if not is_traced(low, high) and not np.all(np.asarray(low) <= np.asarray(high)):
+        raise ValueError(f"limits must be (lower, upper) with lower <= upper, but are {low} and {high}.")
+    return low, high

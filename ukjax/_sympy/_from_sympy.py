@@ -1,0 +1,206 @@
+"""From SymPy's equations of motion to a mechanism.
+
+q: coordinates; v: their rates; u: generalised speeds; M_u, f_u: M_u u' = f_u, before any constraint.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from .. import _check
+from .._mechanism import Mechanism
+from ._system import SympySystem, by_name, mechanism_of, name_of, named_scalars
+from ._writer import Equations, Writer
+
+
+def from_sympy(
+    method: Any, parameters: Mapping[Any, Any] | None = None, specifieds: Mapping[Any, Any] | None = None
+) -> Mechanism:
+    r"""The mechanism that SymPy's `KanesMethod` or `LagrangesMethod` describes.
+
+    Kane's equations $M_u \dot u = f_u$ in generalised speeds $u = J \dot q + j$ become, in coordinates,
+    $J^\top M_u J\,\ddot q = J^\top (f_u - M_u (\dot J \dot q + \dot j))$. Dependent speeds are made independent again,
+    and the constraints handed to the Udwadia-Kalaba equation: they may be redundant. Of a `LagrangesMethod` the
+    multipliers are left out, and its constraints kept.
+
+    Args:
+        method: `KanesMethod` after `kanes_equations(...)`, `LagrangesMethod` after `form_lagranges_equations()`, or
+            whatever has one as its `eom_method` (the `System` of SymPy and that of PyDy).
+        parameters: SymPy symbol, or its name, -> scalar, in whatever units the equations are in. A symbol that occurs
+            nowhere does no harm.
+        specifieds: Dynamic symbol (a force F(t) that SymPy leaves open), or its name, -> number or `f(q, v, t)`, a
+            scalar. They may occur in the forcing vector only; write a prescribed motion into the constraints as an
+            expression in t.
+
+    Returns:
+        `Mechanism`, its coordinates in SymPy's order. A speed without a coordinate (an ignorable one) gets a coordinate
+        of its own, which nothing depends on. `mechanism.system` has `coordinates` and `generalized_speeds`, their
+        names; `speeds(q, v, t)` and `rates(q, u, t)`, the way from SymPy's state and back; `configuration(q, t)` and
+        `motion(q, v, t)`, the constraint functions, to be stabilised as you like; `parameters`, a dict of arrays by
+        name; and `mechanism(parameters)`, which makes the same mechanism with other values, without SymPy.
+
+    Raises:
+        ImportError: If SymPy is not installed: `pip install "ukjax[sympy]"`.
+        TypeError: If `method` is something else, or `parameters` or `specifieds` is no mapping.
+        ValueError: If a value is missing, is no real scalar, or is unknown; if the equations of motion were not formed;
+            or if they are not of the form above: a mass matrix that depends on velocities, say.
+
+    With more coordinates than speeds (quaternions) the mass matrix is singular: pass
+    `formulation=ukjax.PennestriDeFalco()` where the mechanism is used. Configuration constraints of a `KanesMethod`
+    act through the velocity constraints, in which SymPy demands their rates; `ukjax.Projection()` keeps both.
+
+    Gradients: with respect to `mechanism.system.parameters`. System and constraints each hold them, so a loss should
+    take the parameters and call `mechanism.system.mechanism(parameters)`.
+
+    Source: Kane & Levinson (1985), Dynamics: Theory and Applications; Zhao et al. (2018), section 6.
+    """
+    sympy = _import_sympy()
+    method = getattr(method, "eom_method", method)
+    if method is None:
+        raise ValueError("method has no equations of motion yet. Call its form_eoms() first.")
+    if isinstance(method, sympy.physics.mechanics.KanesMethod):
+        equations = _of_kane(sympy, method)
+    elif isinstance(method, sympy.physics.mechanics.LagrangesMethod):
+        equations = _of_lagrange(method)
+    else:
+        raise TypeError(
+            "method must be a KanesMethod or LagrangesMethod of sympy.physics.mechanics, but is "
+            f"{type(method).__name__}."
+        )
+    functions = Writer(sympy, equations).functions()
+    values = named_scalars(parameters or {}, "parameters")
+    _require(values, functions.parameters, "parameters", "Pass a value for each: {symbol: value}.")
+    _reject_unknown_text(parameters or {}, functions.parameters, "parameters")
+    given = by_name(specifieds or {}, "specifieds")
+    hint = "Pass a number or f(q, v, t) for each: specifieds={symbol: value}."
+    _require(given, functions.specifieds, "specifieds", hint)
+    _reject_unknown_text(dict.fromkeys(given), functions.specifieds, "specifieds")
+    return mechanism_of(SympySystem(values, {name: _specified(name, f) for name, f in given.items()}, functions))
+
+
+def _import_sympy() -> ModuleType:
+    try:
+        import sympy
+        import sympy.physics.mechanics
+    except ImportError as error:
+        raise ImportError('ukjax.from_sympy needs SymPy: pip install "ukjax[sympy]".') from error
+    return sympy
+
+
+def _require(given: Mapping[str, Any], needed: Sequence[str], name: str, hint: str) -> None:
+    missing = [text for text in needed if text not in given]
+    if missing:
+        raise ValueError(f"{name} lacks {', '.join(missing)}, which the equations of motion contain. {hint}")
+
+
+def _reject_unknown_text(given: Mapping[Any, Any], needed: Sequence[str], name: str) -> None:
+    """A symbol that occurs nowhere may have cancelled; a mere name that occurs nowhere is misspelt."""
+    for key in given:
+        if isinstance(key, str) and name_of(key) not in needed:
+            known = ", ".join(needed) or "none"
+            raise ValueError(f"{name} has {key!r}, which the equations of motion do not contain; they contain {known}.")
+
+
+def _specified(name: str, value: Any) -> Any:
+    if callable(value):
+        return _check.function(value, f"specifieds[{name!r}]", "f(q, v, t) -> scalar")
+    return named_scalars({name: value}, "specifieds")[name]
+
+
+def _of_lagrange(method: Any) -> Equations:
+    if method.eom is None:
+        raise ValueError("method has no equations of motion yet. Call its form_lagranges_equations() first.")
+    n, held = len(method.q), len(method._hol_coneqs)
+    return Equations(
+        q=list(method.q),
+        v=list(method.u),
+        u=list(method.u),
+        mass=method.mass_matrix[:, :n],
+        force=method.forcing,
+        configuration=list(method._hol_coneqs),
+        motion=list(method.coneqs)[held:],  # before them come the rates of the holonomic ones
+    )
+
+
+def _of_kane(sympy: Any, method: Any) -> Equations:
+    if method._fr is None or method._frstar is None:
+        raise ValueError("method has no equations of motion yet. Call its kanes_equations(bodies, loads) first.")
+    if len(method._f_h) > len(method._udep):
+        raise ValueError(
+            f"method has {len(method._f_h)} configuration_constraints but {len(method._udep)} velocity_constraints. "
+            "KanesMethod holds positions by velocity constraints only: give it their time derivatives, too."
+        )
+    if method._k_dnh is not method._k_nh and method._udep:
+        raise ValueError(
+            "method has acceleration_constraints. Leave them out: they follow from its velocity_constraints."
+        )
+    free = _with_all_speeds_independent(sympy, method) if method._udep else method
+    motion = list(method._k_nh * method.u + method._f_nh) if method._udep else []
+    return Equations(
+        **_kinematics(sympy, method),
+        u=list(method.u),
+        mass=free.mass_matrix,
+        force=free.forcing.xreplace(method.kindiffdict()),
+        configuration=list(method._f_h),
+        motion=motion,
+        integrable=False,
+    )
+
+
+def _with_all_speeds_independent(sympy: Any, method: Any) -> Any:
+    """The same bodies and loads without constraints: SymPy keeps only what is left after the elimination."""
+    free = sympy.physics.mechanics.KanesMethod(
+        method._inertial,
+        q_ind=list(method.q),
+        u_ind=list(method.u),
+        kd_eqs=[rate - solved for rate, solved in method.kindiffdict().items()],
+        u_auxiliary=list(method._uaux) or None,
+    )
+    free.kanes_equations(method.bodies, method.loads)
+    return free
+
+
+def _kinematics(sympy: Any, method: Any) -> dict[str, Any]:
+    """q, v, v(u) and [K_u, K_v, k], with coordinates added for speeds that have none; or u = v and no matrix."""
+    q, u, solved = list(method.q), list(method.u), method.kindiffdict()
+    v = [x.diff(sympy.physics.mechanics.dynamicsymbols._t) for x in q]
+    rates = [solved[rate] for rate in v]
+    if rates == u:
+        return {"q": q, "v": u}
+    K_u, K_v, k = method._k_ku_implicit, method._k_kqdot_implicit, method._f_k_implicit
+    loose = [i for i in range(len(u)) if K_u[:, i].is_zero_matrix]
+    if len(loose) != max(0, len(u) - len(q)):
+        raise ValueError(
+            f"method has {len(u)} speeds for {len(q)} coordinates, and {len(loose)} of the speeds occur in no "
+            "kinematical differential equation. Give each of the others coordinates of which it is the rate."
+        )
+    if loose:
+        names = [f"∫{name_of(u[i])}" for i in loose]
+        q, v = q + [sympy.Dummy(name) for name in names], v + [sympy.Dummy(f"d{name}") for name in names]
+        rates = rates + [u[i] for i in loose]
+        K_u = K_u.col_join(sympy.Matrix(len(loose), len(u), lambda row, i: -int(i == loose[row])))
+        K_v = sympy.diag(K_v, sympy.eye(len(loose)))
+        k = k.col_join(sympy.zeros(len(loose), 1))
+    rest = K_v.row_join(k)
+    inverse = _inverse(sympy, K_u)
+    if inverse is None:
+        return {"q": q, "v": v, "rates": rates, "kinematics": K_u.row_join(rest)}
+    return {"q": q, "v": v, "rates": rates, "kinematics": -inverse * rest, "explicit": True}
+
+
+def _inverse(sympy: Any, K: Any) -> Any:
+    """K^-1, block by block; None if K is not square or a block is larger than 3 x 3: that is left to numbers.
+
+    By cofactors, which divide by nothing but the determinant: an elimination may divide by what is zero at a state.
+    """
+    blocks = K.connected_components() if K.rows == K.cols else [range(4)]
+    if max(map(len, blocks)) > 3:
+        return None
+    inverse = sympy.zeros(*K.shape)
+    for block in blocks:
+        part = K.extract(block, block)
+        part = part.adjugate() / part.det()
+        for i, row in enumerate(block):
+            for j, column in enumerate(block):
+                inverse[row, column] = part[i, j]
+    return inverse

@@ -1,0 +1,76 @@
+"""TuningProblem: everything a command needs to tune something."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from .. import _check
+from ._levenberg_marquardt import LevenbergMarquardt
+from ._tune import Tuning, tune
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TuningProblem:
+    """A loss, its parameters, how to minimise it, and what its numbers are called: what `ukjax tune` runs.
+
+    Args:
+        loss: `loss(params)`, or `loss(params, sample)` with `samples`; see `tune`.
+        params: Where to start.
+        optimizer: Any optax optimiser, or `LevenbergMarquardt`.
+        steps: How many steps to take.
+        name: A short title.
+        quantities: What to show of the parameters: "P [s]" -> `f(params)`, a scalar; useful where logarithms are tuned.
+            Every entry of every floating array under its own name if omitted.
+        bounds: See `tune`, as for the following.
+        samples: Perturbed systems.
+        batch_size: Of minibatches.
+        seed: Of their order.
+        patience: Steps without improvement after which to stop.
+
+    Raises:
+        TypeError: If `loss` or a quantity is not callable.
+    """
+
+    loss: Callable
+    params: Any
+    optimizer: optax.GradientTransformation | LevenbergMarquardt
+    steps: int
+    _: dataclasses.KW_ONLY
+    name: str = "tuning"
+    quantities: Mapping[str, Callable] | None = None
+    bounds: tuple[Any, Any] | None = None
+    samples: Any = None
+    batch_size: int | None = None
+    seed: int = 0
+    patience: int | None = None
+
+    def __post_init__(self):
+        _check.function(self.loss, "loss", "loss(params) -> scalar")
+        for name, quantity in (self.quantities or {}).items():
+            _check.function(quantity, f"quantities[{name!r}]", "f(params) -> scalar")
+
+    def tune(
+        self, *, checkpoint: str | os.PathLike[str] | None = None, progress: bool = True, throw: bool = True
+    ) -> Tuning:
+        """`ukjax.tune` of this problem."""
+        return tune(
+            self.loss, self.params, self.optimizer, self.steps, bounds=self.bounds, samples=self.samples,
+            batch_size=self.batch_size, seed=self.seed, patience=self.patience, checkpoint=checkpoint,
+            progress=progress, throw=throw,
+        )  # fmt: skip
+
+    def shown(self, history: Any) -> dict[str, np.ndarray]:
+        """What to show of parameters, by name, for parameters with a leading axis such as `Tuning.history`."""
+        if self.quantities is not None:
+            return {name: np.asarray(jax.vmap(f)(history)) for name, f in self.quantities.items()}
+        values: dict[str, np.ndarray] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(history):
+            name = jax.tree_util.keystr(path, simple=True, separator=".") or "parameter"
+            for index in np.ndindex(leaf.shape[1:]):
+                values[name + "".join(f"[{i}]" for i in index)] = np.asarray(leaf[(slice(None), *index)])
+        return values
