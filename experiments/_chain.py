@@ -51,10 +51,10 @@ def measure(bars: int, repeats: int = 9) -> Cost:
     last = chain.bind(joint(bars - 2))
 
     modular = ukjax.ModularLevel.start(chain, q, v).enforce(chain.constraints[0])
-    terms = eqx.filter_jit(ukjax.Mechanism(chain, chain.constraints).terms)(q, v, jnp.zeros(()))
+    terms = eqx.filter_jit(ukjax.Mechanism(chain).terms)(q, v, jnp.zeros(()))
     dense = eqx.filter_jit(lambda terms: ukjax.Level.start(terms.M, terms.Q).enforce(terms.A, terms.b))(terms)
     A, b = eqx.filter_jit(last.rows)(q, v, jnp.zeros(()))
-    whole = ukjax.Mechanism(chain, (*chain.constraints, last))
+    whole = ukjax.Mechanism(chain, last)
 
     # What each makes that is new: the acceleration, and what a further level would need.
     ways: list[tuple[Any, tuple[Any, ...]]] = [

@@ -114,8 +114,7 @@ def gap(R: float | None) -> tuple[np.ndarray, np.ndarray]:
 def motions(mechanism: ukjax.Composite, q: Any, v: Any) -> list[ukjax.Trajectory]:
     """From one start, with the constraints of the first, the first two, and all levels."""
     t = jnp.linspace(0.0, T1, 26)
-    upto = lambda level: ukjax.Mechanism(mechanism, [c for c in mechanism.constraints if c.level <= level])
-    return [ukjax.simulate(upto(level), q, v, t, rtol=1e-10, atol=1e-10) for level in (1, 2, 3)]
+    return [ukjax.simulate(mechanism.upto(level).mechanism(), q, v, t, rtol=1e-10, atol=1e-10) for level in (1, 2, 3)]
 
 
 def motion_figure(paths: list[ukjax.Trajectory]) -> Figure:

@@ -4,7 +4,7 @@ q: coordinates; v: their rates; t: time [s]; m: rows; A: constraint matrix (m, n
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from . import _check
 from ._result import is_traced
+from ._sharing import joined, separated
 from ._types import Rows, RowValues, Scalar, Vector
 
 
@@ -93,7 +94,29 @@ class AbstractConstraint(eqx.Module):
         """Φ̇ or ψ(q, v, t), or an empty vector if the constraint does not restrict velocities."""
 
 
-class Holonomic(AbstractConstraint):
+class AbstractFunctionConstraint(AbstractConstraint):
+    """A constraint that is made of functions of the state, and can be had of other functions of it."""
+
+    @abc.abstractmethod
+    def through(self, change: Callable[[Callable], Callable]) -> "AbstractFunctionConstraint":
+        """The same constraint of `change(function)` in place of each of its functions."""
+
+
+class AbstractConstraintGroup(AbstractConstraint):
+    """Several constraints with equally many rows each, one after the other."""
+
+    @property
+    @abc.abstractmethod
+    def members(self) -> Mapping[str, AbstractConstraint]:
+        """Name -> constraint, on coordinates of its own, in the order of the rows."""
+
+
+def members_of(constraint: AbstractConstraint) -> tuple[AbstractConstraint, ...]:
+    """The constraints of a group, or the constraint itself."""
+    return tuple(constraint.members.values()) if isinstance(constraint, AbstractConstraintGroup) else (constraint,)
+
+
+class Holonomic(AbstractFunctionConstraint):
     r"""$\Phi(q, t) = 0$; $A = \partial\Phi/\partial q$ and b by automatic differentiation.
 
     $b = -\left.\frac{d^2}{ds^2}\,\Phi(q + s v, t + s)\right|_{s=0} - d\,\dot\Phi - k\,\Phi$.
@@ -116,6 +139,9 @@ class Holonomic(AbstractConstraint):
         self.phi = _check.function(phi, "phi", "phi(q, t) -> (m,)")
         self.stabilization = _stabilization(stabilization)
 
+    def through(self, change):
+        return Holonomic(change(self.phi), self.stabilization)
+
     def rows(self, q, v, t):
         ones = jnp.ones_like(t)
         # A constraint that ignores t has a symbolically zero tangent there, which jvp propagates at no cost.
@@ -131,7 +157,7 @@ class Holonomic(AbstractConstraint):
         return jax.jvp(self.position_error, (q, t), (v, jnp.ones_like(t)))[1]
 
 
-class Nonholonomic(AbstractConstraint):
+class Nonholonomic(AbstractFunctionConstraint):
     r"""$\psi(q, \dot q, t) = 0$, also nonlinear in $\dot q$; $A = \partial\psi/\partial v$.
 
     $b = -\frac{\partial\psi}{\partial q} v - \frac{\partial\psi}{\partial t} - d\,\psi$.
@@ -161,6 +187,9 @@ class Nonholonomic(AbstractConstraint):
                     "to. Pass ukjax.Baumgarte(damping)."
                 )
 
+    def through(self, change):
+        return Nonholonomic(change(self.psi), self.stabilization)
+
     def rows(self, q, v, t):
         velocity, drift = jax.jvp(lambda q_, t_: self.velocity_error(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
         matrix = jax.jacfwd(self.velocity_error, argnums=1)(q, v, t)
@@ -173,7 +202,7 @@ class Nonholonomic(AbstractConstraint):
         return _rows_of(self.psi(q, v, t), q, "psi(q, v, t)")
 
 
-class AccelerationConstraint(AbstractConstraint):
+class AccelerationConstraint(AbstractFunctionConstraint):
     r"""Rows given outright: $A(q, \dot q, t)\,\ddot q = b(q, \dot q, t)$.
 
     Args:
@@ -189,11 +218,20 @@ class AccelerationConstraint(AbstractConstraint):
     """
 
     matrix: Callable
-    vector: Callable
+    _vector: Any
 
     def __init__(self, matrix: Callable, vector: Callable):
-        self.matrix = _check.function(matrix, "matrix", "matrix(q, v, t) -> (m, n)")
-        self.vector = _check.function(vector, "vector", "vector(q, v, t) -> (m,)")
+        matrix = _check.function(matrix, "matrix", "matrix(q, v, t) -> (m, n)")
+        vector = _check.function(vector, "vector", "vector(q, v, t) -> (m,)")
+        self.matrix, self._vector = separated([matrix, vector])
+
+    @property
+    def vector(self) -> Callable:
+        """b(q, v, t)."""
+        return joined([self.matrix, self._vector])[1]
+
+    def through(self, change):
+        return AccelerationConstraint(change(self.matrix), change(self.vector))
 
     def rows(self, q, v, t):
         n = q.shape[0]

@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from . import _check
-from ._constraint import AbstractConstraint, Holonomic, Nonholonomic
+from ._constraint import AbstractConstraint, members_of
 from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
 from ._linalg import SVD, independent_rows, pseudoinverse, rank_tolerance, whiten
-from ._mechanism import Mechanism
+from ._mechanism import Mechanism, Terms
 from ._result import RESULTS
 from ._types import BoolScalar, IntScalar, Scalar
 
@@ -167,7 +167,7 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
         singular_values=values,
         holonomic=curl <= SMALL,
         curl=curl,
-        labels=_labels(mechanism, q, v, t),
+        labels=_labels(mechanism, terms),
     )
 
 
@@ -176,13 +176,11 @@ def _consistent(definite: Array, regular: Any, general: Any) -> Array:
     return jnp.where(definite, regular.result != bad, general.result != bad)
 
 
-def _labels(mechanism: Mechanism, q: Array, v: Array, t: Array) -> tuple[str, ...]:
-    """Such as "constraints[0] (Holonomic) row 2"."""
-    labels = []
-    for i, constraint in enumerate(mechanism.constraints):
-        rows = jax.eval_shape(constraint.rows, q, v, t)[1].shape[0]
-        labels += [f"constraints[{i}] ({type(constraint).__name__}) row {row}" for row in range(rows)]
-    return tuple(labels)
+def _labels(mechanism: Mechanism, terms: Terms) -> tuple[str, ...]:
+    """Such as "constraints[0] (Holonomic) row 2", or with the name that the constraint was given."""
+    kinds = [type(c).__name__ for constraint in mechanism.constraints for c in members_of(constraint)]
+    rows = zip(terms.rows or (), kinds, strict=True)
+    return tuple(f"{name} ({kind}) row {row}" for (name, m), kind in rows for row in range(m))
 
 
 def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
@@ -213,9 +211,8 @@ def _curl_at(mechanism: Mechanism, forms: Any, x: Array) -> Array:
     scales = row_scales(forms(x))
     slope = scales[:, None, None] * jax.jacfwd(forms)(x)  # (m, n + 1, n + 1)
     curl = slope - jnp.swapaxes(slope, 1, 2)
-    # Of an AccelerationConstraint the part along t is unknown.
-    rows = lambda constraint: jax.eval_shape(lambda: _form(constraint, x[:-1], x[:-1], x[-1])).shape[0]
-    known = np.concatenate([np.full(rows(c), _knows_time(c)) for c in mechanism.constraints])
+    # Of rows without a velocity error the part along t is unknown.
+    known = np.concatenate([np.full(*_has_velocities(c, x[:-1], x[:-1], x[-1])) for c in mechanism.constraints])
     at_t = np.arange(x.shape[0]) == x.shape[0] - 1
     keep = known[:, None, None] | ~(at_t[:, None] | at_t[None, :])[None]
     on_admissible = jnp.einsum("ab,ibc,cd->iad", E, jnp.where(keep, curl, 0), E)
@@ -223,10 +220,12 @@ def _curl_at(mechanism: Mechanism, forms: Any, x: Array) -> Array:
 
 
 def _form(constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
-    """The rows as one-forms in (q, t), (m, n + 1)."""
-    if isinstance(constraint, Holonomic):
-        along_q, along_t = jax.jacfwd(constraint.position_error, argnums=(0, 1))(q, t)
-    elif isinstance(constraint, Nonholonomic):
+    """The rows as one-forms in (q, t), (m, n + 1).
+
+    Whoever tells what its velocities are to satisfy, F (q', 1) = 0, tells the forms: the error of no velocity is the
+    part along t. Of other rows A is known only.
+    """
+    if _has_velocities(constraint, q, v, t)[1]:
         rest = jnp.zeros_like(v)
         along_q = jax.jacfwd(constraint.velocity_error, argnums=1)(q, rest, t)
         along_t = constraint.velocity_error(q, rest, t)
@@ -236,8 +235,10 @@ def _form(constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array
     return jnp.concatenate([along_q, along_t[:, None]], axis=1)
 
 
-def _knows_time(constraint: AbstractConstraint) -> bool:
-    return isinstance(constraint, (Holonomic, Nonholonomic))
+def _has_velocities(constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> tuple[int, bool]:
+    """The number of rows, and whether there is a velocity error for each."""
+    m = jax.eval_shape(constraint.rows, q, v, t)[1].shape[0]
+    return m, jax.eval_shape(constraint.velocity_error, q, v, t).shape[0] == m
 
 
 def _is_linear(constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:

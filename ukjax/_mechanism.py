@@ -1,23 +1,36 @@
 """Mechanism: a system and what constrains it."""
 
-from collections.abc import Callable, Iterable
+import abc
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from . import _check
-from ._constraint import AbstractConstraint
+from ._constraint import AbstractConstraint, AbstractConstraintGroup
+from ._sharing import joined, separated
 from ._system import AbstractModularSystem, AbstractSystem, applied_force
 from ._types import Matrix, Partition, Rows, RowValues, Scalar, Vector
+
+
+class AbstractConstrainedSystem(AbstractSystem):
+    """A system that brings constraints along, which every `Mechanism` of it enforces."""
+
+    @property
+    @abc.abstractmethod
+    def own_constraints(self) -> Mapping[str, AbstractConstraint]:
+        """Name -> constraint, in the order of their rows."""
 
 
 class Terms(eqx.Module):
     """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c.
 
-    `partition` tells the blocks of M where it is block-diagonal.
+    `partition` tells the blocks of M where it is block-diagonal, `rows` the name and the number of rows of each
+    constraint, in order.
     """
 
     M: Matrix
@@ -26,31 +39,41 @@ class Terms(eqx.Module):
     b: RowValues
     nonideal: Callable[[Vector], Vector] | None = None
     partition: Partition | None = eqx.field(static=True, default=None)
+    rows: tuple[tuple[str, int], ...] | None = eqx.field(static=True, default=None)
 
 
 class Mechanism(eqx.Module):
     r"""A system, its constraints, and the non-ideal part of what they do.
 
     Args:
-        system: `System`, `LagrangianSystem`, or your own subclass of `AbstractSystem`.
-        constraints: One `AbstractConstraint` or any number of them; all are enforced together.
+        system: `System`, `LagrangianSystem`, or your own subclass of `AbstractSystem`. Constraints that it brings along
+            (a `Composite`, a `SympySystem`) come first.
+        constraints: One `AbstractConstraint` or any number of them, or a mapping that names them: name -> constraint.
+            All are enforced together. Without a name the first is called "constraints[0]".
         nonideal: `nonideal(q, v, t, ideal_force)`, shape (n,) [N or N m]: the force c whose work the constraints do
             (friction); only its part along admissible directions acts.
 
     Raises:
         TypeError: If `system` or a constraint is something else.
+        ValueError: If a name is no text, or occurs twice.
+
+    A parameter that the system and a constraint share, as in `Mechanism(model, Holonomic(model.rod))`, is one leaf: it
+    lies in `system`, and a gradient, a batch or a replacement of it there acts wherever it occurs. So it is with an
+    object, or an array, that several constraints share: it lies in the first. A plain function may close over it.
+    `constraints` and `nonideal` are put together from the leaves whenever they are asked for.
 
     Source: Udwadia & Kalaba (1992); the non-ideal force: Liu et al. (2015), eq. 7 to 13.
     """
 
     system: AbstractSystem
-    constraints: tuple[AbstractConstraint, ...]
-    nonideal: Callable | None
+    _further: tuple[Any, ...]
+    _nonideal: Any
+    _names: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
         system: AbstractSystem,
-        constraints: AbstractConstraint | Iterable[AbstractConstraint] = (),
+        constraints: AbstractConstraint | Iterable[AbstractConstraint] | Mapping[str, AbstractConstraint] = (),
         nonideal: Callable | None = None,
     ):
         if not isinstance(system, AbstractSystem):
@@ -58,19 +81,31 @@ class Mechanism(eqx.Module):
                 f"system must be a ukjax.System, ukjax.LagrangianSystem or ukjax.AbstractSystem, but is "
                 f"{type(system).__name__}."
             )
-        if isinstance(constraints, AbstractConstraint):
-            constraints = (constraints,)
-        elif callable(constraints) or not isinstance(constraints, Iterable):
-            what = "a function" if callable(constraints) else type(constraints).__name__
-            raise TypeError(_NOT_A_CONSTRAINT.format("constraints", what))
-        constraints = tuple(constraints)
-        for i, constraint in enumerate(constraints):
-            if not isinstance(constraint, AbstractConstraint):
-                raise TypeError(_NOT_A_CONSTRAINT.format(f"constraints[{i}]", type(constraint).__name__))
-        self.system = system
-        self.constraints = constraints
+        own = _own(system)
+        further = {k: c for k, c in _named(constraints, len(own)).items() if not _is_among(c, own)}
+        for name in further:
+            if name in own:
+                raise ValueError(f"constraints has {name!r}, but a constraint of the system is called so. Rename it.")
         signature = "nonideal(q, v, t, ideal_force) -> (n,)"
-        self.nonideal = nonideal if nonideal is None else _check.function(nonideal, "nonideal", signature)
+        nonideal = nonideal if nonideal is None else _check.function(nonideal, "nonideal", signature)
+        self.system, *rest, self._nonideal = separated([system, *further.values(), nonideal])
+        self._further, self._names = tuple(rest), tuple(further)
+
+    @property
+    def constraints(self) -> tuple[AbstractConstraint, ...]:
+        """All constraints, in the order of their rows: those of the system, then those given."""
+        return tuple(self.named_constraints.values())
+
+    @property
+    def named_constraints(self) -> dict[str, AbstractConstraint]:
+        """The same by name."""
+        further = joined([self.system, *self._further])[1:]
+        return {**_own(self.system), **dict(zip(self._names, further, strict=True))}
+
+    @property
+    def nonideal(self) -> Callable | None:
+        """The function that was given, or None."""
+        return joined([self.system, *self._further, self._nonideal])[-1]
 
     def terms(self, q: Vector, v: Vector, t: Scalar, applied: Any = None) -> Terms:
         """M, Q, A, b and the non-ideal force at one state; ValueError, while tracing, on a wrong shape."""
@@ -79,12 +114,14 @@ class Mechanism(eqx.Module):
         Q = applied_force(self.system.force(q, v, t), q, "force(q, v, t)")
         if applied is not None:
             Q = Q + applied_force(applied, q, "applied")
-        rows = [constraint.rows(q, v, t) for constraint in self.constraints]
+        named = self.named_constraints
+        rows = [constraint.rows(q, v, t) for constraint in named.values()]
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
-        nonideal = None if self.nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)
+        nonideal = None if self._nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)
         partition = self.system.partition if isinstance(self.system, AbstractModularSystem) else None
-        return Terms(M, Q, A, b, nonideal, partition)
+        sizes = [entry for (k, c), (_, b) in zip(named.items(), rows, strict=True) for entry in _sizes(k, c, len(b))]
+        return Terms(M, Q, A, b, nonideal, partition, tuple(sizes))
 
     def position_error(self, q: Vector, t: Scalar) -> Float[Array, " r"]:
         """Φ of every holonomic constraint, in order."""
@@ -93,6 +130,53 @@ class Mechanism(eqx.Module):
     def velocity_error(self, q: Vector, v: Vector, t: Scalar) -> Float[Array, " r"]:
         """Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""
         return _concatenate([c.velocity_error(q, v, t) for c in self.constraints], q)
+
+
+def _own(system: AbstractSystem) -> dict[str, AbstractConstraint]:
+    return dict(system.own_constraints) if isinstance(system, AbstractConstrainedSystem) else {}
+
+
+def _named(constraints: Any, before: int) -> dict[str, AbstractConstraint]:
+    """What a person gave for `constraints`, by name; TypeError or ValueError if it is no such thing."""
+    if isinstance(constraints, AbstractConstraint):
+        constraints = (constraints,)
+    elif callable(constraints) or not isinstance(constraints, Iterable):
+        what = "a function" if callable(constraints) else type(constraints).__name__
+        raise TypeError(_NOT_A_CONSTRAINT.format("constraints", what))
+    if isinstance(constraints, Mapping):
+        for name in constraints:
+            if not isinstance(name, str) or not name:
+                raise ValueError(f"constraints must map names, which are text, to constraints, but one is {name!r}.")
+        named = dict(constraints)
+    else:
+        named = {f"constraints[{before + i}]": constraint for i, constraint in enumerate(constraints)}
+    for name, constraint in named.items():
+        if not isinstance(constraint, AbstractConstraint):
+            where = name if name.startswith("constraints[") else f"constraints[{name!r}]"
+            raise TypeError(_NOT_A_CONSTRAINT.format(where, type(constraint).__name__))
+    return named
+
+
+def _is_among(constraint: AbstractConstraint, own: Mapping[str, AbstractConstraint]) -> bool:
+    """Whether it is one of a system's own: of the same structure with the same arrays, or the same group."""
+    leaves, structure = jax.tree_util.tree_flatten(constraint)
+    for other in own.values():
+        if isinstance(constraint, AbstractConstraintGroup) and isinstance(other, AbstractConstraintGroup):
+            if list(constraint.members) == list(other.members):
+                return True
+        elif structure == jax.tree_util.tree_structure(other):
+            pairs = zip(leaves, jax.tree_util.tree_leaves(other), strict=True)
+            if all(x is y for x, y in pairs):
+                return True
+    return False
+
+
+def _sizes(name: str, constraint: AbstractConstraint, m: int) -> list[tuple[str, int]]:
+    """Names and numbers of rows; of a group those of its members, which have as many each."""
+    if not isinstance(constraint, AbstractConstraintGroup):
+        return [(name, m)]
+    members = constraint.members
+    return [(member, m // len(members)) for member in members]
 
 
 _NOT_A_CONSTRAINT = (

@@ -5,6 +5,7 @@ q: coordinates; v: their rates; t: time [s]; M: mass matrix; Q: generalised forc
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
+from ._sharing import joined, separated
 from ._types import Matrix, Partition, Scalar, Vector
 
 
@@ -49,15 +51,22 @@ class System(AbstractSystem):
     Raises:
         TypeError: If either is not callable.
 
-    Gradients: through whatever arrays the two functions hold or close over.
+    Gradients: through whatever arrays the two functions hold or close over. What both hold, as methods of one object
+    do, is one leaf.
     """
 
     mass_function: Callable
-    force_function: Callable
+    _force_function: Any
 
     def __init__(self, mass: Callable, force: Callable):
-        self.mass_function = _check.function(mass, "mass", "mass(q, t) -> (n, n)")
-        self.force_function = _check.function(force, "force", "force(q, v, t) -> (n,)")
+        mass = _check.function(mass, "mass", "mass(q, t) -> (n, n)")
+        force = _check.function(force, "force", "force(q, v, t) -> (n,)")
+        self.mass_function, self._force_function = separated([mass, force])
+
+    @property
+    def force_function(self) -> Callable:
+        """force(q, v, t)."""
+        return joined([self.mass_function, self._force_function])[1]
 
     def mass(self, q, t):
         return self.mass_function(q, t)
@@ -89,13 +98,24 @@ class LagrangianSystem(AbstractSystem):
     """
 
     kinetic_function: Callable
-    potential_function: Callable
-    applied_function: Callable | None
+    _others: tuple[Any, Any]
 
     def __init__(self, kinetic: Callable, potential: Callable, applied: Callable | None = None):
-        self.kinetic_function = _check.function(kinetic, "kinetic", "kinetic(q, v, t) -> scalar")
-        self.potential_function = _check.function(potential, "potential", "potential(q, t) -> scalar")
-        self.applied_function = applied and _check.function(applied, "applied", "applied(q, v, t) -> (n,)")
+        kinetic = _check.function(kinetic, "kinetic", "kinetic(q, v, t) -> scalar")
+        potential = _check.function(potential, "potential", "potential(q, t) -> scalar")
+        applied = applied and _check.function(applied, "applied", "applied(q, v, t) -> (n,)")
+        self.kinetic_function, *others = separated([kinetic, potential, applied])
+        self._others = (others[0], others[1])
+
+    @property
+    def potential_function(self) -> Callable:
+        """potential(q, t)."""
+        return joined([self.kinetic_function, *self._others])[1]
+
+    @property
+    def applied_function(self) -> Callable | None:
+        """applied(q, v, t), or None."""
+        return joined([self.kinetic_function, *self._others])[2]
 
     def kinetic(self, q: Vector, v: Vector, t: Scalar) -> Scalar:
         """Kinetic energy T [J]."""
@@ -118,9 +138,8 @@ class LagrangianSystem(AbstractSystem):
         # The part of dp/dt that the velocity makes; the acceleration's part is M q''.
         _, drift = jax.jvp(lambda q_, t_: momentum(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
         force = jax.grad(self.kinetic)(q, v, t) - jax.grad(self.potential)(q, t) - drift
-        if self.applied_function is None:
-            return force
-        return force + applied_force(self.applied_function(q, v, t), q)
+        applied = self.applied_function
+        return force if applied is None else force + applied_force(applied(q, v, t), q)
 
 
 _SCALAR = "An energy is a scalar: sum the parts, or index the single entry."

@@ -4,127 +4,50 @@ n: coordinates of all modules; k: modules of one kind; n_k: coordinates of each;
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_leaves, tree_map, tree_structure
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .. import _check
 from .._constraint import AbstractConstraint
-from .._mechanism import Mechanism
+from .._mechanism import AbstractConstrainedSystem, Mechanism
+from .._sharing import opened
 from .._system import AbstractModularSystem, AbstractSystem, applied_force
-from ._names import Names, View, of_coordinates, of_modules, on_views
+from ._coupled import Alike, Coupled, Stacked, alike_groups, rows_of, stacked
+from ._module import Coupling, Module
+from ._names import Names, View, check_names, filled, of_coordinates, of_modules, on_views
 
 
-class Module(eqx.Module):
-    """A subsystem with names for its coordinates.
+class _Constraint(NamedTuple):
+    """A constraint in a composite: its name, its level, what it is, and the coordinates that it is about."""
 
-    Args:
-        system: Any `AbstractSystem`, or a `Mechanism`, whose constraints come along.
-        coordinates: Their names, such as ("x", "y", "phi").
-        constraints: Its own constraints, functions of its own coordinates as an array.
-
-    Raises:
-        TypeError: If `system` or a constraint is something else.
-        ValueError: If a coordinate's name is no Python identifier, or occurs twice.
-    """
-
-    system: AbstractSystem
-    coordinates: tuple[str, ...] = eqx.field(static=True)
-    constraints: tuple[AbstractConstraint, ...]
-
-    def __init__(
-        self,
-        system: AbstractSystem | Mechanism,
-        coordinates: Sequence[str],
-        constraints: AbstractConstraint | Iterable[AbstractConstraint] = (),
-    ):
-        own: tuple[AbstractConstraint, ...] = ()
-        if isinstance(system, Mechanism):
-            if system.nonideal is not None:
-                raise ValueError("system has non-ideal forces; give those to Composite.mechanism(nonideal) instead.")
-            system, own = system.system, system.constraints
-        mechanism = Mechanism(system, constraints)  # for its checks
-        if isinstance(coordinates, str):
-            coordinates = (coordinates,)
-        _names(coordinates, "coordinates")
-        self.system, self.coordinates = system, tuple(coordinates)
-        self.constraints = (*own, *mechanism.constraints)
-
-
-class Coupling(eqx.Module):
-    """A constraint between named modules.
-
-    Args:
-        modules: Their names; "leg.bar" is a module of the composite `leg`.
-        constraint: A `Holonomic`, `Nonholonomic` or `AccelerationConstraint` whose functions get, in place of q (and
-            v), a view of each of these modules, in this order: `lambda q, t: q[0].x - q[1].x`, or `bar, platform = q`.
-            The matrix of an `AccelerationConstraint` has a column for each of their coordinates.
-
-    Couplings of one kind are evaluated together if their functions are the same object, or methods of equal modules
-    that differ in numbers only: write a function once, rather than a new lambda for each.
-
-    Raises:
-        TypeError: If `constraint` is something else.
-        ValueError: If no module is named, or one twice.
-    """
-
-    modules: tuple[str, ...] = eqx.field(static=True)
+    name: str
+    level: int
     constraint: AbstractConstraint
-
-    def __init__(self, modules: str | Sequence[str], constraint: AbstractConstraint):
-        modules = (modules,) if isinstance(modules, str) else tuple(modules)
-        _check.instance(constraint, AbstractConstraint, "constraint", "ukjax.Holonomic(phi)")
-        if not modules or len(set(modules)) < len(modules):
-            raise ValueError(f"modules must name one module or several different ones, but are {modules}.")
-        self.modules, self.constraint = modules, constraint
+    columns: tuple[int, ...]
 
 
-class Alike(eqx.Module):
-    """Things that differ in numbers only, and the coordinates that each is about (k, n_k)."""
+class _Contents(NamedTuple):
+    """Systems with their coordinates, constraints, and the names of all coordinates."""
 
-    each: PyTree  # its arrays have a leading axis k
-    columns: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-
-    def map(self, function: Callable, *vectors: Array) -> Any:
-        """`function(thing, *its parts of the vectors)` for all of them at once."""
-        i = np.array(self.columns)
-        return eqx.filter_vmap(function)(self.each, *(x[i] for x in vectors))
-
-    def take(self, i: int) -> PyTree:
-        return tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each)
+    systems: list[tuple[AbstractSystem, tuple[int, ...]]]
+    constraints: list[_Constraint]
+    names: Names
 
 
-class Coupled(AbstractConstraint):
-    """Constraints of one kind, each about some coordinates of a composite."""
+class _Kind(NamedTuple):
+    """Constraints of one kind and level: where their arrays are, their names, and the number of rows of each."""
 
-    alike: Alike
-    rows_each: int = eqx.field(static=True)
-    level: int = eqx.field(static=True)
-
-    def rows(self, q, v, t):
-        A, b = self.each_rows(q, v, t)
-        k, m, _ = A.shape
-        columns = np.array(self.alike.columns)[:, None, :]
-        all_rows = jnp.zeros((k, m, q.shape[0]), A.dtype)
-        scattered = all_rows.at[np.arange(k)[:, None, None], np.arange(m)[None, :, None], columns].set(A)
-        return scattered.reshape(k * m, -1), b.reshape(-1)
-
-    def each_rows(self, q, v, t):
-        """A (k, m, n_k) in the columns of each constraint, and b (k, m)."""
-        return self.alike.map(lambda constraint, q, v: constraint.rows(q, v, t), q, v)
-
-    def position_error(self, q, t):
-        return self.alike.map(lambda constraint, q: constraint.position_error(q, t), q).reshape(-1)
-
-    def velocity_error(self, q, v, t):
-        return self.alike.map(lambda constraint, q, v: constraint.velocity_error(q, v, t), q, v).reshape(-1)
+    stacked: Stacked
+    names: tuple[str, ...]
+    rows_each: int
+    level: int
 
 
-class Composite(AbstractModularSystem):
+class Composite(AbstractModularSystem, AbstractConstrainedSystem):
     r"""Subsystems side by side: coordinates concatenated, M block-diagonal, each one's own constraints carried along.
 
     $M = \mathrm{diag}(M_1, M_2, \dots)$, $Q = (Q_1, Q_2, \dots)$: level 1 of a hierarchy (Orsino 2017). `couplings`
@@ -136,42 +59,84 @@ class Composite(AbstractModularSystem):
 
     Args:
         modules: Name -> `Module` or `Composite`.
-        couplings: `Coupling`, one or any number.
+        couplings: `Coupling`, one or any number, or a mapping that names them: name -> `Coupling`. Without a name it is
+            called by its modules, such as "bar-platform".
 
     Raises:
         TypeError: If a module or a coupling is something else.
         ValueError: If a name is no Python identifier, a coupling names what does not exist, or a function returns a
             wrong shape.
 
+    A `Mechanism` of a composite has all its constraints. A parameter that modules and couplings share is one leaf.
+
+    A `Mechanism` of a composite has all its constraints, from the lowest level to the highest. A parameter that modules
+    and couplings share is one leaf.
+
     Gradients: through the parameters of modules and couplings.
     """
 
-    systems: tuple[Alike, ...]
-    constraints: tuple[Coupled, ...]
+    _values: tuple[Array, ...]  # the parameters of modules and couplings, each once
+    _systems: tuple[Stacked, ...] = eqx.field(static=True)
+    _kinds: tuple[_Kind, ...] = eqx.field(static=True)
     names: Names = eqx.field(static=True)
 
     def __init__(
-        self, modules: Mapping[str, "Module | Composite"], couplings: Coupling | Iterable[Coupling] = ()
-    ):  # fmt: skip
+        self,
+        modules: Mapping[str, "Module | Composite"],
+        couplings: Coupling | Iterable[Coupling] | Mapping[str, Coupling] = (),
+    ):
         if not isinstance(modules, Mapping) or not modules:
             raise TypeError(f"modules must be a mapping, name -> ukjax.Module, but is {modules!r}.")
-        _names(modules, "modules")
-        systems, held, names, start = [], [], {}, 0
+        check_names(modules, "modules")
+        systems, constraints, names, start = [], [], {}, 0
         for name, module in modules.items():
-            more, constraints, names[name] = _parts(module, f"modules[{name!r}]")
+            found = _contents(module, f"modules[{name!r}]")
             shift = lambda columns, start=start: tuple(i + start for i in columns)
-            systems += [(system, shift(columns)) for system, columns in more]
-            held += [(level, shift(columns), constraint) for level, columns, constraint in constraints]
-            start += names[name].size
-        self.names = of_modules(names)
-        self.systems = tuple(Alike(_stack(alike), tuple(at)) for alike, at in _groups(systems))
+            systems += [(system, shift(columns)) for system, columns in found.systems]
+            constraints += [c._replace(name=f"{name}.{c.name}", columns=shift(c.columns)) for c in found.constraints]
+            names[name] = found.names
+            start += found.names.size
+        contents = _Contents(systems, constraints, of_modules(names))
         inner = max(m.depth if isinstance(m, Composite) else 1 for m in modules.values())
-        self.constraints = _held(held, self.size) + self._couple(couplings, inner + 1)
+        contents = contents._replace(constraints=constraints + _couple(contents, couplings, inner + 1))
+        self._values, self._systems, self._kinds, self.names = _sorted_out(contents)
 
-    def add(self, couplings: Coupling | Iterable[Coupling]) -> "Composite":
+    def add(self, couplings: Coupling | Iterable[Coupling] | Mapping[str, Coupling]) -> "Composite":
         """The same with further couplings, one level higher."""
-        more = self._couple(couplings, self.depth + 1)
-        return eqx.tree_at(lambda c: c.constraints, self, (*self.constraints, *more))
+        contents = self._contents()
+        further = _couple(contents, couplings, self.depth + 1)
+        return _composite(contents._replace(constraints=contents.constraints + further))
+
+    def upto(self, level: int) -> "Composite":
+        """The same without the couplings above this level."""
+        contents = self._contents()
+        return _composite(contents._replace(constraints=[c for c in contents.constraints if c.level <= level]))
+
+    @property
+    def systems(self) -> tuple[Alike, ...]:
+        """The systems of all modules, those of one kind together."""
+        return tuple(kind.alike(self._values) for kind in self._systems)
+
+    @property
+    def constraints(self) -> tuple[Coupled, ...]:
+        """The constraints of the modules and the couplings, those of one kind and level together, by level."""
+        return tuple(
+            Coupled(kind.stacked.alike(self._values), kind.names, kind.rows_each, kind.level) for kind in self._kinds
+        )
+
+    @property
+    def own_constraints(self):
+        return {_title(c.names): c for c in self.constraints}
+
+    def _contents(self) -> _Contents:
+        placed = lambda alike: zip(alike.members, alike.columns, strict=True)
+        systems = [pair for alike in self.systems for pair in placed(alike)]
+        constraints = [
+            _Constraint(name, c.level, constraint, columns)
+            for c in self.constraints
+            for name, (constraint, columns) in zip(c.names, placed(c.alike), strict=True)
+        ]
+        return _Contents(systems, constraints, self.names)
 
     @property
     def size(self) -> int:
@@ -181,24 +146,23 @@ class Composite(AbstractModularSystem):
     @property
     def depth(self) -> int:
         """The highest level of its couplings; 1 if it has none."""
-        return max((c.level for c in self.constraints), default=1)
+        return max((kind.level for kind in self._kinds), default=1)
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """How many rows every level has that has any, from the lowest to the highest: what `Recursive` takes."""
+        """The number of rows of each level that has rows, from the lowest to the highest: what `Recursive` takes."""
         count: dict[int, int] = {}
-        for c in self.constraints:
-            count[c.level] = count.get(c.level, 0) + c.rows_each * len(c.alike.columns)
+        for kind in self._kinds:
+            count[kind.level] = count.get(kind.level, 0) + kind.rows_each * len(kind.names)
         return tuple(count[level] for level in sorted(count))
 
     @property
     def partition(self):
-        return tuple(alike.columns for alike in self.systems)
+        return tuple(kind.columns for kind in self._systems)
 
     def mechanism(self, nonideal: Callable | None = None) -> Mechanism:
         """With all its constraints, from the lowest level to the highest."""
-        in_order: list[Coupled] = sorted(self.constraints, key=lambda c: c.level)
-        return Mechanism(self, in_order, nonideal)
+        return Mechanism(self, nonideal=nonideal)
 
     def blocks(self, q: Any, t: Any = 0.0) -> tuple[Array, ...]:
         """The blocks of M, (k, n_k, n_k) for each kind of module, at the coordinates in `partition`."""
@@ -228,11 +192,7 @@ class Composite(AbstractModularSystem):
 
     def columns(self, *modules: str) -> tuple[int, ...]:
         """Which coordinates belong to these modules, in this order; ValueError if there is no such module."""
-        found = []
-        for name in modules:
-            start, inner = self._find(name)
-            found += range(start, start + inner.size)
-        return tuple(found)
+        return _columns(self.names, modules)
 
     def view(self, x: Array) -> View:
         """A state or a rate by name: `view(q).platform.x`, `view(q)["leg.bar"][:]`."""
@@ -240,112 +200,102 @@ class Composite(AbstractModularSystem):
 
     def state(self, parts: Mapping[str, Any]) -> Array:
         """The array (n,) made of the values of each module, or a mapping of them; ValueError if one is missing."""
-        return jnp.concatenate(_fill(self.names, parts, "parts"))
+        return jnp.concatenate(filled(self.names, parts, "parts"))
 
-    def _find(self, name: str) -> tuple[int, Names]:
-        try:
-            start, inner = self.names.find(name)
-        except ValueError as error:
-            raise ValueError(f"There is no module {name!r}: {error}") from error
-        if inner is None:
-            raise ValueError(f"{name!r} is a coordinate, not a module.")
-        return start, inner
-
-    def _couple(self, couplings: Any, level: int) -> tuple[Coupled, ...]:
-        if isinstance(couplings, Coupling):
-            couplings = (couplings,)
-        held = []
-        for i, coupling in enumerate(couplings):
-            _check.instance(coupling, Coupling, f"couplings[{i}]", "ukjax.Coupling(modules, ukjax.Holonomic(phi))")
-            names = tuple(self._find(name)[1] for name in coupling.modules)
-            held.append((level, self.columns(*coupling.modules), on_views(coupling.constraint, names)))
-        return _held(held, self.size)
-
-    def bind(self, coupling: Coupling) -> "Coupled":
+    def bind(self, coupling: Coupling) -> Coupled:
         """A coupling as a constraint on the coordinates of this composite, which does not get it."""
-        (found,) = self._couple(coupling, self.depth + 1)
-        return found
+        (found,) = _couple(self._contents(), coupling, self.depth + 1)
+        m = rows_of(found.constraint, found.columns, self.size)
+        values, (kind,) = stacked([([found.constraint], (found.columns,))])
+        return Coupled(kind.alike(values), (found.name,), m, found.level)
 
 
-Held = tuple[int, tuple[int, ...], AbstractConstraint]
+def _composite(contents: _Contents) -> Composite:
+    # What it is made of is known already, so it is not made of modules again.
+    made = object.__new__(Composite)
+    for name, value in zip(("_values", "_systems", "_kinds", "names"), _sorted_out(contents), strict=True):
+        object.__setattr__(made, name, value)
+    return made
 
 
-def _parts(module: Any, name: str) -> tuple[list[tuple[AbstractSystem, tuple[int, ...]]], list[Held], Names]:
-    """Systems and constraints of a module with their columns, and its names."""
+def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, ...], tuple[_Kind, ...], Names]:
+    """The fields of a composite: its parameters, the kinds of systems, the kinds of constraints, and the names."""
+    names = contents.names
+    columns = [of for _, of in contents.systems] + [c.columns for c in contents.constraints]
+    things = opened([system for system, _ in contents.systems] + [c.constraint for c in contents.constraints])
+    first = len(contents.systems)
+    groups = alike_groups(things[:first], columns[:first])
+    of_systems = len(groups)
+    for level in sorted({c.level for c in contents.constraints}):
+        of_level = [first + i for i, c in enumerate(contents.constraints) if c.level == level]
+        inner = alike_groups([things[i] for i in of_level], [columns[i] for i in of_level])
+        groups += tuple(tuple(of_level[i] for i in group) for group in inner)
+    kinds = [([things[i] for i in group], tuple(columns[i] for i in group)) for group in groups]
+    values, found = stacked(kinds)
+    of_constraints = []
+    for group, kind in zip(groups[of_systems:], found[of_systems:], strict=True):
+        members = [contents.constraints[i - first] for i in group]
+        m = rows_of(members[0].constraint, members[0].columns, names.size)
+        of_constraints.append(_Kind(kind, tuple(c.name for c in members), m, members[0].level))
+    return values, tuple(found[:of_systems]), tuple(of_constraints), names
+
+
+def _contents(module: Any, name: str) -> _Contents:
+    """What a module brings; TypeError if it is none."""
     if isinstance(module, Module):
         columns = tuple(range(len(module.coordinates)))
-        held: list[Held] = [(1, columns, constraint) for constraint in module.constraints]
-        return [(module.system, columns)], held, of_coordinates(module.coordinates)
+        own = [_Constraint(k, 1, constraint, columns) for k, constraint in module.constraints.items()]
+        return _Contents([(module.system, columns)], own, of_coordinates(module.coordinates))
     if isinstance(module, Composite):
-        systems = [(a.take(i), columns) for a in module.systems for i, columns in enumerate(a.columns)]
-        held = [
-            (c.level, columns, c.alike.take(i)) for c in module.constraints for i, columns in enumerate(c.alike.columns)
-        ]
-        return systems, held, module.names
+        return module._contents()
     raise TypeError(
         f"{name} must be a ukjax.Module(system, coordinates) or a ukjax.Composite, but is {type(module).__name__}."
     )
 
 
-def _held(held: list[Held], size: int) -> tuple[Coupled, ...]:
-    """Constraints of one kind and one level together. What their functions return is checked here."""
-    found, zero = [], jnp.zeros(size)
-    for level in sorted({level for level, _, _ in held}):
-        for alike, columns in _groups([(c, at) for other, at, c in held if other == level]):
-            part = zero[np.array(columns[0])]
-            A, _ = eqx.filter_eval_shape(alike[0].rows, part, part, jnp.zeros((), zero.dtype))
-            found.append(Coupled(Alike(_stack(alike), tuple(columns)), A.shape[0], level))
-    return tuple(found)
-
-
-def _groups(things: list[tuple[PyTree, tuple[int, ...]]]) -> list[tuple[list[PyTree], list[tuple[int, ...]]]]:
-    groups: list[tuple[list[PyTree], list[tuple[int, ...]]]] = []
-    for thing, columns in things:
-        for members, at in groups:
-            if len(at[0]) == len(columns) and _alike(members[0], thing):
-                members.append(thing)
-                at.append(columns)
-                break
-        else:
-            groups.append(([thing], [columns]))
-    return groups
-
-
-def _alike(a: PyTree, b: PyTree) -> bool:
-    """Whether two pytrees differ in the values of their arrays only."""
-    if tree_structure(a) != tree_structure(b):
-        return False
-    same = lambda x, y: (
-        eqx.is_array(y) and x.shape == y.shape and x.dtype == y.dtype if eqx.is_array(x) else x is y or bool(x == y)
-    )
-    return all(same(x, y) for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True))
-
-
-def _stack(things: list[PyTree]) -> PyTree:
-    return tree_map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *things)
-
-
-def _fill(names: Names, parts: Any, what: str) -> list[Array]:
-    if not isinstance(parts, Mapping):
-        array = jnp.atleast_1d(_check.floating(parts, what))
-        if array.shape != (names.size,):
-            wanted = ", ".join(name for name, _ in names.entries)
-            raise ValueError(f"{what} must have shape ({names.size},), for {wanted}, but has shape {array.shape}.")
-        return [array]
-    known = [name for name, _ in names.entries]
-    wrong = [*(name for name in known if name not in parts), *(name for name in parts if name not in known)]
-    if wrong:
-        raise ValueError(f"{what} must have the entries {', '.join(known)}, but not so {', '.join(wrong)}.")
-    found = []
-    for name, inner in names.entries:
-        found += _fill(of_coordinates((name,)) if inner is None else inner, parts[name], f"{what}[{name!r}]")
+def _couple(contents: _Contents, couplings: Any, level: int) -> list[_Constraint]:
+    """Couplings as constraints on the coordinates of all modules; TypeError or ValueError if they do not fit."""
+    if isinstance(couplings, Coupling):
+        couplings = (couplings,)
+    given = couplings.items() if isinstance(couplings, Mapping) else ((None, c) for c in couplings)
+    taken, found = {c.name for c in contents.constraints}, []
+    for i, (name, coupling) in enumerate(given):
+        which = f"couplings[{i if name is None else repr(name)}]"
+        _check.instance(coupling, Coupling, which, "ukjax.Coupling(modules, ukjax.Holonomic(phi))")
+        of_modules = tuple(_find(contents.names, module)[1] for module in coupling.modules)
+        name = _unused("-".join(coupling.modules), taken) if name is None else name
+        if name in taken:
+            raise ValueError(f"couplings has {name!r}, but a constraint of the modules is called so. Rename it.")
+        taken.add(name)
+        columns = _columns(contents.names, coupling.modules)
+        found.append(_Constraint(name, level, on_views(coupling.constraint, of_modules), columns))
     return found
 
 
-def _names(names: Iterable[str], what: str) -> None:
-    names = list(names)
-    for name in names:
-        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-            raise ValueError(f"{what} must be Python identifiers, without a leading underscore, but one is {name!r}.")
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"{what} must be one or several different names, but are {names}.")
+def _unused(name: str, taken: set[str]) -> str:
+    """`name`, or with a number after it if there is one of that name."""
+    numbered = (f"{name} {i}" for i in range(2, len(taken) + 3))
+    return name if name not in taken else next(x for x in numbered if x not in taken)
+
+
+def _title(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike"
+
+
+def _columns(names: Names, modules: Sequence[str]) -> tuple[int, ...]:
+    found = []
+    for name in modules:
+        start, inner = _find(names, name)
+        found += range(start, start + inner.size)
+    return tuple(found)
+
+
+def _find(names: Names, module: str) -> tuple[int, Names]:
+    """Where the coordinates of a module start, and their names; ValueError if there is no such module."""
+    try:
+        start, inner = names.find(module)
+    except ValueError as error:
+        raise ValueError(f"There is no module {module!r}: {error}") from error
+    if inner is None:
+        raise ValueError(f"{module!r} is a coordinate, not a module.")
+    return start, inner

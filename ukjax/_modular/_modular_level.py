@@ -18,7 +18,9 @@ from .. import _check
 from .._formulation import covariance, gain
 from .._linalg import SVD, whiten
 from .._types import IntScalar, Matrix, Rows, Scalar, Vector
-from ._composite import Composite, Coupled, Coupling
+from ._composite import Composite
+from ._coupled import Coupled
+from ._module import Coupling
 
 
 class Enforced(eqx.Module):

@@ -1,13 +1,15 @@
 """Coordinates by name: views of a state through which constraints are written on named modules."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic
+from .. import _check
+from .._constraint import AbstractConstraint, AbstractFunctionConstraint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,16 +77,27 @@ class OfViews(eqx.Module):
         return tuple(views)
 
 
+class OnViews(AbstractConstraint):
+    """A person's own constraint, whose methods take views, as one whose methods take arrays."""
+
+    constraint: AbstractConstraint
+    names: tuple[Names, ...] = eqx.field(static=True)
+
+    def rows(self, q, v, t):
+        return OfViews(self.constraint.rows, self.names)(q, v, t)
+
+    def position_error(self, q, t):
+        return OfViews(self.constraint.position_error, self.names)(q, t)
+
+    def velocity_error(self, q, v, t):
+        return OfViews(self.constraint.velocity_error, self.names)(q, v, t)
+
+
 def on_views(constraint: AbstractConstraint, names: tuple[Names, ...]) -> AbstractConstraint:
-    """`constraint`, whose functions take views, as one whose functions take arrays."""
-    of = lambda function: OfViews(function, names)
-    if isinstance(constraint, Holonomic):
-        return Holonomic(of(constraint.phi), constraint.stabilization)
-    if isinstance(constraint, Nonholonomic):
-        return Nonholonomic(of(constraint.psi), constraint.stabilization)
-    if isinstance(constraint, AccelerationConstraint):
-        return AccelerationConstraint(of(constraint.matrix), of(constraint.vector))
-    return constraint
+    """`constraint`, whose functions (or methods, if it is not made of functions) take views, as one of arrays."""
+    if isinstance(constraint, AbstractFunctionConstraint):
+        return constraint.through(lambda function: OfViews(function, names))
+    return OnViews(constraint, names)
 
 
 def of_coordinates(coordinates: tuple[str, ...]) -> Names:
@@ -93,3 +106,31 @@ def of_coordinates(coordinates: tuple[str, ...]) -> Names:
 
 def of_modules(modules: Mapping[str, Names]) -> Names:
     return Names(tuple(modules.items()))
+
+
+def filled(names: Names, parts: Any, what: str) -> list[Array]:
+    """The values of a state, part by part; ValueError if one is missing or has a wrong shape."""
+    if not isinstance(parts, Mapping):
+        array = jnp.atleast_1d(_check.floating(parts, what))
+        if array.shape != (names.size,):
+            wanted = ", ".join(name for name, _ in names.entries)
+            raise ValueError(f"{what} must have shape ({names.size},), for {wanted}, but has shape {array.shape}.")
+        return [array]
+    known = [name for name, _ in names.entries]
+    wrong = [*(name for name in known if name not in parts), *(name for name in parts if name not in known)]
+    if wrong:
+        raise ValueError(f"{what} must have the entries {', '.join(known)}, but not so {', '.join(wrong)}.")
+    found = []
+    for name, inner in names.entries:
+        found += filled(of_coordinates((name,)) if inner is None else inner, parts[name], f"{what}[{name!r}]")
+    return found
+
+
+def check_names(names: Iterable[str], what: str) -> None:
+    """ValueError unless they are different Python identifiers."""
+    names = list(names)
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise ValueError(f"{what} must be Python identifiers, without a leading underscore, but one is {name!r}.")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{what} must be one or several different names, but are {names}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _check
 from .._mechanism import Mechanism
-from ._system import SympySystem, by_name, mechanism_of, name_of, named_scalars
+from ._system import SympySystem, by_name, name_of, named_scalars
 from ._writer import Equations, Writer
 
 
@@ -49,8 +49,7 @@ def from_sympy(
     `formulation=ukjax.PennestriDeFalco()` where the mechanism is used. Configuration constraints of a `KanesMethod`
     act through the velocity constraints, in which SymPy demands their rates; `ukjax.Projection()` keeps both.
 
-    Gradients: with respect to `mechanism.system.parameters`. System and constraints each hold them, so a loss should
-    take the parameters and call `mechanism.system.mechanism(parameters)`.
+    Gradients: with respect to `mechanism.system.parameters`, which system and constraints share.
 
     Source: Kane & Levinson (1985), Dynamics: Theory and Applications; Zhao et al. (2018), section 6.
     """
@@ -75,7 +74,7 @@ def from_sympy(
     hint = "Pass a number or f(q, v, t) for each: specifieds={symbol: value}."
     _require(given, functions.specifieds, "specifieds", hint)
     _reject_unknown_text(dict.fromkeys(given), functions.specifieds, "specifieds")
-    return mechanism_of(SympySystem(values, {name: _specified(name, f) for name, f in given.items()}, functions))
+    return Mechanism(SympySystem(values, {name: _specified(name, f) for name, f in given.items()}, functions))
 
 
 def _import_sympy() -> ModuleType:

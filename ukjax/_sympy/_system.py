@@ -15,8 +15,7 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._constraint import AbstractConstraint, Holonomic, Nonholonomic
 from .._linalg import RowGramSchmidt, pseudoinverse
-from .._mechanism import Mechanism
-from .._system import AbstractSystem
+from .._mechanism import AbstractConstrainedSystem, Mechanism
 from .._types import Matrix, RowValues, Scalar, Vector
 
 
@@ -53,7 +52,7 @@ class Functions:
     specifieds: tuple[str, ...]
 
 
-class SympySystem(AbstractSystem):
+class SympySystem(AbstractConstrainedSystem):
     r"""The system of `ukjax.from_sympy`: $M = J^\top M_u J$, $Q = J^\top (f_u - M_u (\dot J v + \dot j))$.
 
     Attributes:
@@ -61,8 +60,9 @@ class SympySystem(AbstractSystem):
         specifieds: Name -> number or `f(q, v, t)`.
         functions: What SymPy wrote; static.
 
-    Gradients: with respect to `parameters`; a loss builds its mechanism by `mechanism(parameters)`, so that system and
-    constraints share them.
+    Its constraints, "configuration" and "motion", come with it into any `Mechanism`.
+
+    Gradients: with respect to `parameters`, which system and constraints share.
     """
 
     parameters: dict[str, Float[Array, ""]]
@@ -90,7 +90,17 @@ class SympySystem(AbstractSystem):
             if name not in self.parameters:
                 known = ", ".join(self.parameters) or "none"
                 raise ValueError(f"parameters has {name!r}, which the system does not; it has {known}.")
-        return mechanism_of(SympySystem({**self.parameters, **changed}, self.specifieds, self.functions))
+        return Mechanism(SympySystem({**self.parameters, **changed}, self.specifieds, self.functions))
+
+    @property
+    def own_constraints(self):
+        constraints: dict[str, AbstractConstraint] = {}
+        if self.functions.configuration is not None:
+            positions = Holonomic if self.functions.integrable else Configuration
+            constraints["configuration"] = positions(self.configuration)
+        if self.functions.motion is not None or self.ties:
+            constraints["motion"] = Nonholonomic(self.motion)
+        return constraints
 
     def mass(self, q, t):
         M = self._speed_mass(q, t)
@@ -201,17 +211,6 @@ class Configuration(AbstractConstraint):
 
     def velocity_error(self, q, v, t):
         return jnp.zeros(0, q.dtype)
-
-
-def mechanism_of(system: SympySystem) -> Mechanism:
-    """A system with its own constraints."""
-    constraints: list[AbstractConstraint] = []
-    if system.functions.configuration is not None:
-        positions = Holonomic if system.functions.integrable else Configuration
-        constraints.append(positions(system.configuration))
-    if system.functions.motion is not None or system.ties:
-        constraints.append(Nonholonomic(system.motion))
-    return Mechanism(system, constraints)
 
 
 def named_scalars(values: Mapping[Any, Any], name: str) -> dict[str, Array]:

@@ -18,9 +18,8 @@ from rich.progress import track
 from rich.table import Table
 
 from .. import _check
-from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic
+from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic, members_of
 from .._linalg import rank_tolerance
-from .._modular import Coupled
 from .._scenario import Scenario
 from . import _target
 from ._target import UsageError
@@ -135,8 +134,8 @@ def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[Any], int
     """Such as "holonomic (2)" and "nonholonomic (1)"."""
     rows: dict[str, int] = {}
     for constraint in constraints:
-        of = constraint.alike.each if isinstance(constraint, Coupled) else constraint
-        kind = KINDS.get(type(of), type(of).__name__)
+        one = members_of(constraint)[0]  # those of a group are of one kind
+        kind = KINDS.get(type(one), type(one).__name__)
         rows[kind] = rows.get(kind, 0) + count(constraint)
     return [f"{kind} ({m})" for kind, m in rows.items()]
 

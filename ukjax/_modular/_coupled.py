@@ -1,0 +1,153 @@
+"""Systems and constraints of one kind, evaluated together: they differ in numbers only.
+
+k: how many there are of one kind; n_k: coordinates that each is about; m: rows of each.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves, tree_map, tree_structure, tree_unflatten
+from jaxtyping import Array, PyTree
+
+from .._constraint import AbstractConstraint, AbstractConstraintGroup
+from .._sharing import closed
+
+
+class Alike(eqx.Module):
+    """Things that differ in numbers only, and the coordinates that each is about (k, n_k)."""
+
+    each: PyTree  # its arrays have a leading axis k
+    columns: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    @property
+    def members(self) -> tuple[PyTree, ...]:
+        """One after the other."""
+        take = lambda i: tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each)
+        return tuple(take(i) for i in range(len(self.columns)))
+
+    def map(self, function: Callable, *vectors: Array) -> Any:
+        """`function(thing, *its parts of the vectors)` for all of them at once."""
+        i = np.array(self.columns)
+        return eqx.filter_vmap(function)(self.each, *(x[i] for x in vectors))
+
+
+class Stacked(NamedTuple):
+    """Where the arrays of things of one kind are kept: `skeleton` is one of them with, for each array, its `Places`."""
+
+    skeleton: PyTree
+    columns: tuple[tuple[int, ...], ...]
+
+    def alike(self, values: Sequence[Array]) -> Alike:
+        """The things, their arrays taken from `values`."""
+        put = lambda x: x.taken(values) if isinstance(x, Places) else x
+        each = tree_map(put, self.skeleton, is_leaf=lambda x: isinstance(x, Places))
+        return Alike(closed(each), self.columns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where an array of each of k things is kept: the number of a stack, and the place in it, for each."""
+
+    places: tuple[tuple[int, int], ...]
+
+    def taken(self, values: Sequence[Array]) -> Array:
+        """(k, ...)"""
+        stacks, rows = zip(*self.places, strict=True)
+        if len(set(stacks)) > 1:
+            return jnp.stack([values[stack][row] for stack, row in self.places])
+        values_of = values[stacks[0]]
+        return values_of if rows == tuple(range(values_of.shape[0])) else values_of[np.array(rows)]
+
+
+def stacked(
+    kinds: Sequence[tuple[Sequence[PyTree], tuple[tuple[int, ...], ...]]],
+) -> tuple[tuple[Array, ...], list[Stacked]]:
+    """The arrays of things of each kind, one on the other, each array once: what two things share is kept in one place.
+
+    An array that occurs twice in one thing stands for two parameters, each of which is kept.
+    """
+    values: list[Array] = []
+    known: dict[int, list[tuple[int, int]]] = {}
+    found = []
+    for things, columns in kinds:
+        leaves = [tree_leaves(thing) for thing in things]
+        before, skeleton = {k: x[0] for k, x in known.items() if len(x) == 1}, []
+        for column in zip(*leaves, strict=True):
+            if not eqx.is_array(column[0]):
+                skeleton.append(column[0])
+                continue
+            new = {id(x): x for x in column if id(x) not in before}
+            places = {**before, **{key: (len(values), row) for row, key in enumerate(new)}}
+            if new:
+                values.append(jnp.stack(list(new.values())))
+            for key in new:
+                known.setdefault(key, []).append(places[key])
+            skeleton.append(Places(tuple(places[id(x)] for x in column)))
+        found.append(Stacked(tree_unflatten(tree_structure(things[0]), skeleton), columns))
+    return tuple(values), found
+
+
+class Coupled(AbstractConstraintGroup):
+    """Constraints of one kind and one level, each about some coordinates of a composite."""
+
+    alike: Alike
+    names: tuple[str, ...] = eqx.field(static=True)
+    rows_each: int = eqx.field(static=True)
+    level: int = eqx.field(static=True)
+
+    @property
+    def members(self):
+        return dict(zip(self.names, self.alike.members, strict=True))
+
+    def rows(self, q, v, t):
+        A, b = self.each_rows(q, v, t)
+        k, m, _ = A.shape
+        columns = np.array(self.alike.columns)[:, None, :]
+        all_rows = jnp.zeros((k, m, q.shape[0]), A.dtype)
+        scattered = all_rows.at[np.arange(k)[:, None, None], np.arange(m)[None, :, None], columns].set(A)
+        return scattered.reshape(k * m, -1), b.reshape(-1)
+
+    def each_rows(self, q, v, t):
+        """A (k, m, n_k) in the columns of each constraint, and b (k, m)."""
+        return self.alike.map(lambda constraint, q, v: constraint.rows(q, v, t), q, v)
+
+    def position_error(self, q, t):
+        return self.alike.map(lambda constraint, q: constraint.position_error(q, t), q).reshape(-1)
+
+    def velocity_error(self, q, v, t):
+        return self.alike.map(lambda constraint, q, v: constraint.velocity_error(q, v, t), q, v).reshape(-1)
+
+
+def rows_of(constraint: AbstractConstraint, columns: Sequence[int], size: int) -> int:
+    """How many rows it has; what its functions return is checked here."""
+    zero = jnp.zeros(size)
+    part = zero[np.array(columns)]
+    A, _ = eqx.filter_eval_shape(constraint.rows, part, part, jnp.zeros((), zero.dtype))
+    return A.shape[0]
+
+
+def alike_groups(things: Sequence[PyTree], columns: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Which of them are of one kind and about as many coordinates, each group by its indices."""
+    found: list[list[int]] = []
+    for i, (thing, of) in enumerate(zip(things, columns, strict=True)):
+        for members in found:
+            if len(columns[members[0]]) == len(of) and _alike(things[members[0]], thing):
+                members.append(i)
+                break
+        else:
+            found.append([i])
+    return tuple(map(tuple, found))
+
+
+def _alike(a: PyTree, b: PyTree) -> bool:
+    """Whether two pytrees differ in the values of their arrays only."""
+    if tree_structure(a) != tree_structure(b):
+        return False
+    same = lambda x, y: (
+        eqx.is_array(y) and x.shape == y.shape and x.dtype == y.dtype if eqx.is_array(x) else x is y or bool(x == y)
+    )
+    return all(same(x, y) for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True))
