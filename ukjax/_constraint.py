@@ -223,12 +223,12 @@ class AccelerationConstraint(AbstractFunctionConstraint):
     def __init__(self, matrix: Callable, vector: Callable):
         matrix = _check.function(matrix, "matrix", "matrix(q, v, t) -> (m, n)")
         vector = _check.function(vector, "vector", "vector(q, v, t) -> (m,)")
-        self.matrix, self._vector = separated([matrix, vector])
+        self.matrix, self._vector = separated("constraint", [matrix, vector])
 
     @property
     def vector(self) -> Callable:
         """b(q, v, t)."""
-        return joined([self.matrix, self._vector])[1]
+        return joined("constraint", [self.matrix, self._vector])[1]
 
     def through(self, change):
         return AccelerationConstraint(change(self.matrix), change(self.vector))

@@ -88,7 +88,7 @@ class Mechanism(eqx.Module):
                 raise ValueError(f"constraints has {name!r}, but a constraint of the system is called so. Rename it.")
         signature = "nonideal(q, v, t, ideal_force) -> (n,)"
         nonideal = nonideal if nonideal is None else _check.function(nonideal, "nonideal", signature)
-        self.system, *rest, self._nonideal = separated([system, *further.values(), nonideal])
+        self.system, *rest, self._nonideal = separated("mechanism", [system, *further.values(), nonideal])
         self._further, self._names = tuple(rest), tuple(further)
 
     @property
@@ -99,13 +99,13 @@ class Mechanism(eqx.Module):
     @property
     def named_constraints(self) -> dict[str, AbstractConstraint]:
         """The same by name."""
-        further = joined([self.system, *self._further])[1:]
+        further = joined("mechanism", [self.system, *self._further])[1:]
         return {**_own(self.system), **dict(zip(self._names, further, strict=True))}
 
     @property
     def nonideal(self) -> Callable | None:
         """The function that was given, or None."""
-        return joined([self.system, *self._further, self._nonideal])[-1]
+        return joined("mechanism", [self.system, *self._further, self._nonideal])[-1]
 
     def terms(self, q: Vector, v: Vector, t: Scalar, applied: Any = None) -> Terms:
         """M, Q, A, b and the non-ideal force at one state; ValueError, while tracing, on a wrong shape."""

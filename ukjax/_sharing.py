@@ -11,7 +11,7 @@ two different pytrees; and either of them where a plain function closes over it,
 import contextlib
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,8 +23,9 @@ Path = tuple[Any, ...]
 
 
 class Reference(eqx.Module):
-    """Stands for what lies at `path` of the pytree number `part`."""
+    """Stands for what lies at `path` of the pytree number `part`, of those that `scope` put side by side."""
 
+    scope: str = eqx.field(static=True)
     part: int = eqx.field(static=True)
     path: Path = eqx.field(static=True)
 
@@ -36,18 +37,21 @@ class Closure(eqx.Module):
     variables: dict[str, PyTree]
 
 
-def separated(parts: Sequence[PyTree]) -> list[PyTree]:
-    """The pytrees, the first one whole, with references in the others to what occurred before."""
-    known = _Known()
+def separated(scope: str, parts: Sequence[PyTree]) -> list[PyTree]:
+    """The pytrees, the first one whole, with references in the others to what occurred before.
+
+    `scope` tells the references from those that parts of the pytrees may have among themselves.
+    """
+    known = _Known(scope)
     first, *others = parts
     _remember(first, 0, (), known)
     return [first, *(_separate(part, number, (), known) for number, part in enumerate(others, start=1))]
 
 
-def joined(parts: Sequence[PyTree]) -> list[PyTree]:
+def joined(scope: str, parts: Sequence[PyTree]) -> list[PyTree]:
     """The pytrees that `separated` was given."""
-    made: dict[tuple[int, Path], PyTree] = {}
-    return [_join(part, parts, made) for part in parts]
+    join = _Join(scope, parts, {})
+    return [join(part) for part in parts]
 
 
 def opened(parts: Sequence[PyTree]) -> list[PyTree]:
@@ -84,7 +88,8 @@ def closed(x: PyTree) -> PyTree:
 class _Known:
     """Where each module and each array was met first, by identity; the objects are kept alive meanwhile."""
 
-    def __init__(self):
+    def __init__(self, scope: str):
+        self.scope = scope
         self.modules: dict[int, Reference] = {}
         self.arrays: dict[int, Reference | None] = {}
         self.objects: list[Any] = []
@@ -93,10 +98,10 @@ class _Known:
     def add(self, x: Any, number: int, path: Path) -> None:
         self.objects.append(x)
         if isinstance(x, eqx.Module):
-            self.modules.setdefault(id(x), Reference(number, path))
+            self.modules.setdefault(id(x), Reference(self.scope, number, path))
         elif eqx.is_array(x):
             # An array that stands for two parameters of one pytree is neither of them.
-            self.arrays[id(x)] = None if id(x) in self.arrays else Reference(number, path)
+            self.arrays[id(x)] = None if id(x) in self.arrays else Reference(self.scope, number, path)
 
     def find(self, x: Any, number: int) -> Reference | None:
         if isinstance(x, eqx.Module):
@@ -180,24 +185,44 @@ def _global_names(code: types.CodeType) -> set[str]:
     return {*code.co_names}.union(*map(_global_names, inner))
 
 
-def _is_reference(x: Any) -> bool:
-    return isinstance(x, (Reference, Closure))
+class _Join(NamedTuple):
+    """Puts back what references stand for; the same object wherever they stand for the same."""
 
+    scope: str
+    parts: Sequence[PyTree]
+    made: dict[tuple[int, Path], PyTree]
 
-def _join(x: PyTree, parts: Sequence[PyTree], made: dict[tuple[int, Path], PyTree]) -> PyTree:
-    if not any(map(_is_reference, jax.tree_util.tree_leaves(x, is_leaf=_is_reference))):
-        return x
-    put = lambda y: _put_back(y, parts, made) if _is_reference(y) else y
-    return jax.tree_util.tree_map(put, x, is_leaf=_is_reference)
+    def __call__(self, x: PyTree) -> PyTree:
+        if not any(map(self.is_ours, jax.tree_util.tree_leaves(x, is_leaf=self.is_ours))):
+            return x
+        return jax.tree_util.tree_map(lambda y: self.put_back(y) if self.is_ours(y) else y, x, is_leaf=self.is_ours)
 
+    def is_ours(self, x: Any) -> bool:
+        if isinstance(x, Closure):
+            return any(map(self.is_ours, jax.tree_util.tree_leaves(x.variables, is_leaf=self.is_ours)))
+        return isinstance(x, Reference) and x.scope == self.scope
 
-def _put_back(x: Reference | Closure, parts: Sequence[PyTree], made: dict[tuple[int, Path], PyTree]) -> PyTree:
-    if isinstance(x, Closure):
-        return Partial(_with_variables(x.function, {k: _join(v, parts, made) for k, v in x.variables.items()}))
-    key = (x.part, x.path)
-    if key not in made:
-        made[key] = _join(_resolved(x, parts), parts, made)
-    return made[key]
+    def put_back(self, x: Reference | Closure) -> PyTree:
+        if isinstance(x, Closure):
+            return Partial(_with_variables(x.function, {name: self(value) for name, value in x.variables.items()}))
+        key = (x.part, x.path)
+        if key not in self.made:
+            self.made[key] = self(self.resolved(x))
+        return self.made[key]
+
+    def resolved(self, reference: Reference) -> PyTree:
+        found = self.parts[reference.part]
+        for key in reference.path:
+            if isinstance(found, Reference) and found.scope == self.scope:
+                found = self.resolved(found)
+            found = dict(_children(found) or ()).get(key, _MISSING)
+            if found is _MISSING:
+                where = jax.tree_util.keystr(reference.path)
+                raise ValueError(
+                    f"A constraint shares {where} with its system, but the system has no such parameter: it was "
+                    "replaced by one of another kind. Make a new ukjax.Mechanism with constraints of the new system."
+                )
+        return found
 
 
 def _with_variables(function: Any, values: dict[str, Any]) -> types.FunctionType:
@@ -209,21 +234,6 @@ def _with_variables(function: Any, values: dict[str, Any]) -> types.FunctionType
     copy = types.FunctionType(function.__code__, variables, function.__name__, function.__defaults__, closure)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
-
-
-def _resolved(reference: Reference, parts: Sequence[PyTree]) -> PyTree:
-    found = parts[reference.part]
-    for key in reference.path:
-        if isinstance(found, Reference):
-            found = _resolved(found, parts)
-        found = dict(_children(found) or ()).get(key, _MISSING)
-        if found is _MISSING:
-            where = jax.tree_util.keystr(reference.path)
-            raise ValueError(
-                f"A constraint shares {where} with its system, but the system has no such parameter: it was replaced "
-                "by one of another kind. Make a new ukjax.Mechanism with constraints of the new system."
-            )
-    return found
 
 
 _MISSING = object()

@@ -61,12 +61,12 @@ class System(AbstractSystem):
     def __init__(self, mass: Callable, force: Callable):
         mass = _check.function(mass, "mass", "mass(q, t) -> (n, n)")
         force = _check.function(force, "force", "force(q, v, t) -> (n,)")
-        self.mass_function, self._force_function = separated([mass, force])
+        self.mass_function, self._force_function = separated("system", [mass, force])
 
     @property
     def force_function(self) -> Callable:
         """force(q, v, t)."""
-        return joined([self.mass_function, self._force_function])[1]
+        return joined("system", [self.mass_function, self._force_function])[1]
 
     def mass(self, q, t):
         return self.mass_function(q, t)
@@ -104,18 +104,18 @@ class LagrangianSystem(AbstractSystem):
         kinetic = _check.function(kinetic, "kinetic", "kinetic(q, v, t) -> scalar")
         potential = _check.function(potential, "potential", "potential(q, t) -> scalar")
         applied = applied and _check.function(applied, "applied", "applied(q, v, t) -> (n,)")
-        self.kinetic_function, *others = separated([kinetic, potential, applied])
+        self.kinetic_function, *others = separated("system", [kinetic, potential, applied])
         self._others = (others[0], others[1])
 
     @property
     def potential_function(self) -> Callable:
         """potential(q, t)."""
-        return joined([self.kinetic_function, *self._others])[1]
+        return joined("system", [self.kinetic_function, *self._others])[1]
 
     @property
     def applied_function(self) -> Callable | None:
         """applied(q, v, t), or None."""
-        return joined([self.kinetic_function, *self._others])[2]
+        return joined("system", [self.kinetic_function, *self._others])[2]
 
     def kinetic(self, q: Vector, v: Vector, t: Scalar) -> Scalar:
         """Kinetic energy T [J]."""

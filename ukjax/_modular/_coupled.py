@@ -20,19 +20,20 @@ from .._sharing import closed
 class Alike(eqx.Module):
     """Things that differ in numbers only, and the coordinates that each is about (k, n_k)."""
 
-    each: PyTree  # its arrays have a leading axis k
+    each: PyTree  # its arrays have a leading axis k; functions that hold some are opened
     columns: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     @property
     def members(self) -> tuple[PyTree, ...]:
         """One after the other."""
-        take = lambda i: tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each)
+        take = lambda i: closed(tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each))
         return tuple(take(i) for i in range(len(self.columns)))
 
     def map(self, function: Callable, *vectors: Array) -> Any:
         """`function(thing, *its parts of the vectors)` for all of them at once."""
         i = np.array(self.columns)
-        return eqx.filter_vmap(function)(self.each, *(x[i] for x in vectors))
+        each = lambda thing, *parts: function(closed(thing), *parts)
+        return eqx.filter_vmap(each)(self.each, *(x[i] for x in vectors))
 
 
 class Stacked(NamedTuple):
@@ -45,7 +46,7 @@ class Stacked(NamedTuple):
         """The things, their arrays taken from `values`."""
         put = lambda x: x.taken(values) if isinstance(x, Places) else x
         each = tree_map(put, self.skeleton, is_leaf=lambda x: isinstance(x, Places))
-        return Alike(closed(each), self.columns)
+        return Alike(each, self.columns)
 
 
 @dataclasses.dataclass(frozen=True)
