@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from . import _check
 from ._constraint import AbstractConstraint, members_of
 from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
-from ._linalg import SVD, independent_rows, pseudoinverse, rank_tolerance, whiten
+from ._linalg import SVD, pseudoinverse, whiten
 from ._mechanism import Mechanism, Terms
 from ._result import RESULTS
 from ._types import BoolScalar, IntScalar, Scalar
@@ -101,7 +101,8 @@ def _listed(names: list[str]) -> str:
 def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagnosis:
     r"""What a mechanism is like at a state.
 
-    The rank test is that of `SVD()`; singular values and condition numbers are those of $B = A L^{-\top}$, its rows
+    Rank and consistency are those of `UdwadiaKalaba()` (`PennestriDeFalco()` where M is not positive definite) and so
+    of `equation_of_motion`; singular values and condition numbers are those of $B = A L^{-\top}$, its rows
     brought to about unit length, so that units do not matter (of A where M is not positive definite).
 
     Holonomic or not is Frobenius's test. Written as one-forms in x = (q, t), rows $\omega_i = F_i\,dx$ can be
@@ -138,23 +139,20 @@ def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagno
 @eqx.filter_jit
 def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     terms = mechanism.terms(q, v, t)
-    M, A = terms.M, terms.A
-    m, n = A.shape
+    M, (m, n) = terms.M, terms.A.shape
     _, W, definite = whiten(M, terms.partition)
     regular, general = UdwadiaKalaba().solve(terms), PennestriDeFalco().solve(terms)
-    B = A @ W.T
-    B = row_scales(B)[:, None] * B
-    rtol = rank_tolerance(None, A.dtype)
-    values = jnp.linalg.svd(B, compute_uv=False) if m else jnp.zeros(0, A.dtype)
-    rank = jnp.sum(values > rtol * jnp.max(values, initial=0.0))
-    smallest = jnp.min(jnp.where(values > rtol * jnp.max(values, initial=0.0), values, jnp.inf), initial=jnp.inf)
+    rank = jnp.where(definite, regular.rank, general.rank)
+    B = terms.A @ W.T
+    values, redundant = _singular_values(row_scales(B)[:, None] * B, rank)
+    smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
     masses = jnp.abs(jnp.linalg.eigvalsh((M + M.T) / 2))
     curl = _curl(mechanism, q, v, t)
     return Diagnosis(
         rows=m,
         coordinates=n,
         rank=rank,
-        redundant=~independent_rows(B, rtol),
+        redundant=redundant,
         degrees_of_freedom=n - rank,
         consistent=_consistent(definite, regular, general),
         residual=jnp.where(definite, regular.residual, general.residual),
@@ -169,6 +167,23 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
         curl=curl,
         labels=_labels(mechanism, terms),
     )
+
+
+def _singular_values(H: Array, rank: Array) -> tuple[Array, Array]:
+    """The singular values of H (m, n), largest first, and which rows add none that counts to those before them, (m,).
+
+    Those count that are larger than the first beyond `rank`. A row more makes no singular value smaller, and each at
+    most as large as the one before it was: so each row adds one that counts or none, and m - rank of them none.
+    """
+    m = H.shape[0]
+    if 0 in H.shape:
+        return jnp.zeros(min(H.shape), H.dtype), jnp.ones(m, bool)
+    of_first = lambda count: jnp.linalg.svd(jnp.where(jnp.arange(m)[:, None] < count, H, 0), compute_uv=False)
+    # One after the other: two batched LAPACK calls at a time can wait for each other forever.
+    leading = jax.lax.map(of_first, jnp.arange(m + 1))
+    values = jnp.concatenate([jnp.full(1, jnp.inf, H.dtype), leading[-1], jnp.zeros(1, H.dtype)])
+    counts = jnp.sum(leading > (values[rank] + values[rank + 1]) / 2, axis=1)
+    return leading[-1], counts[1:] == counts[:-1]
 
 
 def _consistent(definite: Array, regular: Any, general: Any) -> Array:

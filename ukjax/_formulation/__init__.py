@@ -1,9 +1,8 @@
 """Formulations: how the constrained acceleration follows from (M, Q, A, b, c). One per file."""
 
 from ._base import AbstractFormulation as AbstractFormulation
+from ._base import AbstractLinearFormulation as AbstractLinearFormulation
 from ._base import Motion as Motion
-from ._base import row_scales as row_scales
-from ._base import unit_size as unit_size
 from ._kernel_projection import AbstractKernel as AbstractKernel
 from ._kernel_projection import KernelProjection as KernelProjection
 from ._kernel_projection import ObliqueProjector as ObliqueProjector
@@ -11,7 +10,10 @@ from ._kernel_projection import OrthogonalComplement as OrthogonalComplement
 from ._kernel_projection import OrthogonalProjector as OrthogonalProjector
 from ._kernel_projection import Orthonormalization as Orthonormalization
 from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
+from ._linear import Response as Response
 from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
+from ._problem import row_scales as row_scales
+from ._problem import unit_size as unit_size
 from ._range_space import RangeSpace as RangeSpace
 from ._recursive import Level as Level
 from ._recursive import Recursive as Recursive

@@ -14,10 +14,12 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
-from .._linalg import SVD, pseudoinverse, rank_tolerance_of
+from .._linalg import SVD, finer, new_rows, pseudoinverse, rank_tolerance_of
 from .._result import is_traced
 from .._types import Matrix, Rows
-from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
+from ._base import AbstractPseudoinverseFormulation
+from ._linear import SingularMass
+from ._problem import unit_size, with_singular_mass
 from ._recursive import parts_of, sizes_of
 
 
@@ -91,7 +93,7 @@ class Orthonormalization(AbstractKernel):
             rest = row @ C
             rest = rest @ C  # twice is enough
             square = rest @ rest
-            new = stop_gradient(square > tolerance**2 * (row @ row))
+            new = new_rows(rest, row, tolerance)
             C = C - jnp.where(new, rest[:, None] * rest[None] / jnp.where(new, square, 1), 0)
         return C
 
@@ -137,22 +139,18 @@ class KernelProjection(AbstractPseudoinverseFormulation):
         self.levels = None if levels is None else sizes_of(levels)
         self.kernel, self.pseudoinverse, self.consistency_rtol = kernel, pseudoinverse, consistency_rtol
 
-    def _linear(self, M, Q, A, partition, again):
-        n, m = M.shape[0], A.shape[0]
-        D, s = row_scales(A), unit_size(M)
-        scaled = D[:, None] * A
+    def _problem(self, terms):
+        return with_singular_mass(terms)
+
+    def _map(self, problem, solver, repeatedly):
+        M, D, scaled = problem.M, problem.D, problem.H
+        (m, n), s = scaled.shape, unit_size(M)
+        tolerance = rank_tolerance_of(solver, M.dtype)
         S = jnp.eye(n, dtype=M.dtype)
         for part in parts_of((m,) if self.levels is None else self.levels, m):
-            B = _without_rounding(scaled[part] @ S, scaled[part], self.pseudoinverse)
-            S = S @ self.kernel.onto(B, self.pseudoinverse) if part.size else S
-        _, rank = pseudoinverse(self.pseudoinverse, scaled)
-        K, total = pseudoinverse(self._finer(M.dtype), jnp.concatenate([s * (S.T @ M), scaled]))
-        solve = lambda force, b: K @ jnp.concatenate([s * (S.T @ force), D * b])
-        return with_singular_mass(M, Q, A, D, rank, solve, inverse=s * (K[:, :n] @ S.T), unique=total == n)
-
-
-def _without_rounding(B: Rows, rows: Rows, solver: lx.AbstractLinearSolver) -> Rows:
-    """B = rows @ S without what is left of rows that depend on lower levels, which would be taken for rows."""
-    tolerance = rank_tolerance_of(solver, B.dtype)
-    new = stop_gradient(jnp.linalg.norm(B, axis=1) > tolerance * jnp.linalg.norm(rows, axis=1))
-    return jnp.where(new[:, None], B, 0)
+            B = scaled[part] @ S
+            B = jnp.where(new_rows(B, scaled[part], tolerance)[:, None], B, 0)
+            S = S @ self.kernel.onto(B, solver) if part.size else S
+        _, rank = pseudoinverse(solver, scaled)
+        K, total = pseudoinverse(finer(solver, M.dtype), jnp.concatenate([s * (S.T @ M), scaled]))
+        return SingularMass(M, s * (K[:, :n] @ S.T), K[:, n:] * D[None], rank, total == n)

@@ -5,8 +5,10 @@ D: row scales; s: scale of M; K = [s M, A^T D; D A, 0]; lambda: multipliers.
 
 import jax.numpy as jnp
 
-from .._linalg import pseudoinverse
-from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
+from .._linalg import finer, pseudoinverse
+from ._base import AbstractPseudoinverseFormulation
+from ._linear import SingularMass
+from ._problem import unit_size, with_singular_mass
 
 
 class LagrangeMultiplier(AbstractPseudoinverseFormulation):
@@ -26,13 +28,14 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
     Source: de Falco et al. (2008), eq. 23; Xu & Liu (2017), eq. 10.
     """
 
-    def _linear(self, M, Q, A, partition, again):
-        n, m = M.shape[0], A.shape[0]
-        D, s = row_scales(A), unit_size(M)
-        scaled = D[:, None] * A
+    def _problem(self, terms):
+        return with_singular_mass(terms)
+
+    def _map(self, problem, solver, repeatedly):
+        M, D, scaled = problem.M, problem.D, problem.H
+        (m, n), s = scaled.shape, unit_size(M)
         lower = jnp.concatenate([scaled, jnp.zeros((m, m), M.dtype)], axis=1)
         augmented = jnp.concatenate([jnp.concatenate([s * M, scaled.T], axis=1), lower])
-        K, total = pseudoinverse(self._finer(M.dtype), augmented)
-        _, rank = pseudoinverse(self.pseudoinverse, scaled)
-        solve = lambda force, b: K[:n] @ jnp.concatenate([s * force, D * b])
-        return with_singular_mass(M, Q, A, D, rank, solve, inverse=s * K[:n, :n], unique=total == n + rank)
+        K, total = pseudoinverse(finer(solver, M.dtype), augmented)
+        _, rank = pseudoinverse(solver, scaled)
+        return SingularMass(M, s * K[:n, :n], K[:n, n:] * D[None], rank, total == n + rank)

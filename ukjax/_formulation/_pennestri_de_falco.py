@@ -6,8 +6,10 @@ R = (E M E)^+.
 
 import jax.numpy as jnp
 
-from .._linalg import pseudoinverse
-from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
+from .._linalg import finer, pseudoinverse
+from ._base import AbstractPseudoinverseFormulation
+from ._linear import SingularMass
+from ._problem import unit_size, with_singular_mass
 
 
 class PennestriDeFalco(AbstractPseudoinverseFormulation):
@@ -27,21 +29,19 @@ class PennestriDeFalco(AbstractPseudoinverseFormulation):
     Source: de Falco et al. (2008), eq. 37 to 41.
     """
 
-    def _linear(self, M, Q, A, partition, again):
-        n = M.shape[0]
-        D, s = row_scales(A), unit_size(M)
-        scaled = D[:, None] * A
-        P, rank = pseudoinverse(self.pseudoinverse, scaled)
+    def _problem(self, terms):
+        return with_singular_mass(terms)
+
+    def _map(self, problem, solver, repeatedly):
+        M, scaled = problem.M, problem.H
+        n, s = M.shape[0], unit_size(M)
+        P, rank = pseudoinverse(solver, scaled)
         N = P @ scaled
         E = jnp.eye(n, dtype=M.dtype) - N
         # (E M E)^+ = E (E M E + N)^+ E, for the ranges of E and N are perpendicular. With N the rank test has something
         # to compare with: where nothing is admissible E M E is nothing but rounding errors.
         reduced = s * (E @ M @ E) + N
-        inverse, directions = pseudoinverse(self._finer(M.dtype), (reduced + reduced.T) / 2)
+        inverse, directions = pseudoinverse(finer(solver, M.dtype), (reduced + reduced.T) / 2)
         R = s * (E @ inverse @ E)
-
-        def solve(force, b):
-            p = P @ (D * b)
-            return R @ (force - M @ p) + p
-
-        return with_singular_mass(M, Q, A, D, rank, solve, inverse=R, unique=directions == n)
+        P = P * problem.D[None]
+        return SingularMass(M, R, P - R @ (M @ P), rank, directions == n)

@@ -3,7 +3,10 @@
 W^T W = M^-1; a = M^-1 Q; B = A W^T; D: row scales; G = D A M^-1 A^T D; H = M^-1 A^T D G^+ D.
 """
 
-from ._base import AbstractPseudoinverseFormulation, by_pseudoinverse, with_definite_mass
+from .._linalg import Seldom, finer
+from ._base import AbstractPseudoinverseFormulation
+from ._linear import DefiniteMass
+from ._problem import with_definite_mass
 
 
 class RangeSpace(AbstractPseudoinverseFormulation):
@@ -21,14 +24,10 @@ class RangeSpace(AbstractPseudoinverseFormulation):
     Source: de Falco et al. (2008), eq. 35 and 36.
     """
 
-    def _linear(self, M, Q, A, partition, again):
-        def correct(B):
-            multiplier = by_pseudoinverse(self._finer(B.dtype), B @ B.T, again)
+    def _problem(self, terms):
+        return with_definite_mass(terms)
 
-            def correction(y):
-                x, rank = multiplier(y)
-                return B.T @ x, rank
-
-            return correction
-
-        return with_definite_mass(M, Q, A, partition, correct)
+    def _map(self, problem, solver, repeatedly):
+        if isinstance(solver, Seldom):  # where directions are that short, their squares are rounding errors
+            return DefiniteMass(problem, solver, repeatedly)
+        return DefiniteMass(problem, finer(solver, problem.B.dtype), repeatedly, squared=True)

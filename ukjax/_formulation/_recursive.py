@@ -15,14 +15,15 @@ import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
-from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from .. import _check
-from .._linalg import SVD, pseudoinverse, rank_tolerance_of, whiten
-from .._result import RESULTS, is_traced
+from .._linalg import SVD, new_rows, pseudoinverse, rank_tolerance_of, whiten
+from .._result import is_traced
 from .._types import IntScalar, Matrix, Rows, Vector
-from ._base import AbstractPseudoinverseFormulation, Linear, row_scales
+from ._base import AbstractPseudoinverseFormulation
+from ._linear import AbstractLinearMap, Response
+from ._problem import row_scales, with_definite_mass
 
 
 class Level(eqx.Module):
@@ -130,35 +131,46 @@ class Recursive(AbstractPseudoinverseFormulation):
         self.noise, self.pseudoinverse = noise, pseudoinverse
         self.consistency_rtol = consistency_rtol
 
-    def _linear(self, M, Q, A, partition, again):
-        parts = parts_of(self.levels, A.shape[0])
-        L, W, definite = whiten(M, partition)
-        H = A @ W.T
+    def _problem(self, terms):
+        problem = with_definite_mass(terms)
+        if self.noise is None:
+            return problem
+        parts_of(self.levels, terms.A.shape[0])
+        strict = np.concatenate([np.full(m, R is None) for m, R in zip(self.levels, self.noise, strict=True)])
+        return eqx.tree_at(lambda p: p.strict, problem, jnp.asarray(strict), is_leaf=lambda x: x is None)
+
+    def _map(self, problem, solver, repeatedly):
+        B, needed = problem.B, jnp.any(problem.B != 0)
+        P, gains, rank = jnp.eye(B.shape[1], dtype=B.dtype), [], jnp.zeros((), int)
         noise = self.noise or (None,) * len(self.levels)
-        P, gains, rank, reach = jnp.eye(M.shape[0], dtype=M.dtype), [], jnp.zeros((), int), []
-        for part, R in zip(parts, noise, strict=True):
-            reach.append(H[part] @ P @ L.T)
-            K, P, more = _gain(self.pseudoinverse, P, H[part], R)
+        for part, R in zip(parts_of(self.levels, B.shape[0]), noise, strict=True):
+            # Without rows the noise does not matter, and a pseudoinverse of nothing but zeros costs nothing.
+            R = None if R is None else jnp.where(needed, R, jnp.zeros_like(R))
+            K, P, more = _gain(solver, P, B[part], R)
             gains.append(K)
             rank = rank + more
+        return _Levels(problem.L, problem.W, B, tuple(gains), rank)
 
-        def solve(force, b):
-            w = W @ force
-            x = w
-            for part, K in zip(parts, gains, strict=True):
-                x = x + K @ (b[part] - H[part] @ x)
-            return W.T @ x, L @ (x - w), rank
 
-        loose = np.concatenate([np.full(m, R is not None) for m, R in zip(self.levels, noise, strict=True)])
-        w = W @ Q
-        return Linear(
-            solve=solve,
-            unconstrained=W.T @ w,
-            free=jnp.where(loose, jnp.inf, jnp.abs(H) @ jnp.abs(w)),
-            scales=row_scales(H),
-            result=RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
-            reach=jnp.concatenate(reach),
-        )
+class _Levels(AbstractLinearMap):
+    """The levels one after the other, with their gains K (n, m)."""
+
+    L: Matrix
+    W: Matrix
+    B: Rows
+    gains: tuple[Array, ...]
+    rank: IntScalar
+
+    def __call__(self, force, b):
+        w = self.W @ force
+        x, start = w, 0
+        for K in self.gains:
+            part = slice(start, start + K.shape[1])
+            x, start = x + K @ (b[part] - self.B[part] @ x), part.stop
+        return Response(self.W.T @ x, self.L @ (x - w), self.rank, jnp.asarray(True))
+
+    def free(self, force):
+        return jnp.abs(self.W @ force)
 
 
 def sizes_of(levels: Any) -> tuple[int, ...]:
@@ -215,10 +227,7 @@ def gain(
     D = row_scales(H)
     H, B = D[:, None] * H, D[:, None] * B
     if R is None or S is None:
-        # A row that depends on those before leaves rounding errors only, which are small beside the row itself but not
-        # beside each other: they must not be taken for rows.
-        tolerance = rank_tolerance_of(solver, B.dtype)
-        new = stop_gradient(jnp.linalg.norm(B, axis=1) > tolerance * jnp.linalg.norm(H, axis=1))
+        new = new_rows(B, H, rank_tolerance_of(solver, B.dtype))
         K, rank = pseudoinverse(solver, jnp.where(new[:, None], B, 0))
     else:
         S = D[:, None] * (S + R.astype(B.dtype)) * D[None]

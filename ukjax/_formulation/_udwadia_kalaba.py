@@ -1,6 +1,8 @@
 """The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q."""
 
-from ._base import AbstractPseudoinverseFormulation, by_pseudoinverse, with_definite_mass
+from ._base import AbstractPseudoinverseFormulation
+from ._linear import DefiniteMass
+from ._problem import with_definite_mass
 
 
 class UdwadiaKalaba(AbstractPseudoinverseFormulation):
@@ -13,8 +15,9 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation):
     Args:
         pseudoinverse: The lineax solver that applies B^+; its rank test decides which rows are redundant. The rows of
             B are brought to about the same length first, so that neither their units nor the coordinates matter.
-        consistency_rtol: Constraints contradict each other when a row of A q'' = b is missed by more than this part
-            of the size of its terms, and no moderate acceleration would mend it.
+        consistency_rtol: A row of A q'' = b counts as met if it is missed by no more than this part of the size of its
+            terms. Where rows are not met, and a finer rank test with a moderate acceleration does not meet them either,
+            the constraints contradict each other.
 
     Needs M > 0; rows may be redundant.
 
@@ -22,5 +25,8 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation):
     al. (2015), eq. 12 and 13.
     """
 
-    def _linear(self, M, Q, A, partition, again):
-        return with_definite_mass(M, Q, A, partition, lambda B: by_pseudoinverse(self.pseudoinverse, B, again))
+    def _problem(self, terms):
+        return with_definite_mass(terms)
+
+    def _map(self, problem, solver, repeatedly):
+        return DefiniteMass(problem, solver, repeatedly)

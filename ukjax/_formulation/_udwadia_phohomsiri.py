@@ -5,8 +5,10 @@ D: row scales; s: scale of M; E = I - (D A)^+ D A; K = [s E M; D A].
 
 import jax.numpy as jnp
 
-from .._linalg import pseudoinverse
-from ._base import AbstractPseudoinverseFormulation, row_scales, unit_size, with_singular_mass
+from .._linalg import finer, pseudoinverse
+from ._base import AbstractPseudoinverseFormulation
+from ._linear import SingularMass
+from ._problem import unit_size, with_singular_mass
 
 
 class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
@@ -27,12 +29,13 @@ class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
     Source: Udwadia & Phohomsiri (2006); de Falco et al. (2008), eq. 42 and 43.
     """
 
-    def _linear(self, M, Q, A, partition, again):
-        n = M.shape[0]
-        D, s = row_scales(A), unit_size(M)
-        scaled = D[:, None] * A
-        P, rank = pseudoinverse(self.pseudoinverse, scaled)
+    def _problem(self, terms):
+        return with_singular_mass(terms)
+
+    def _map(self, problem, solver, repeatedly):
+        M, D, scaled = problem.M, problem.D, problem.H
+        n, s = M.shape[0], unit_size(M)
+        P, rank = pseudoinverse(solver, scaled)
         E = jnp.eye(n, dtype=M.dtype) - P @ scaled
-        K, total = pseudoinverse(self._finer(M.dtype), jnp.concatenate([s * (E @ M), scaled]))
-        solve = lambda force, b: K @ jnp.concatenate([s * (E @ force), D * b])
-        return with_singular_mass(M, Q, A, D, rank, solve, inverse=s * (K[:, :n] @ E), unique=total == n)
+        K, total = pseudoinverse(finer(solver, M.dtype), jnp.concatenate([s * (E @ M), scaled]))
+        return SingularMass(M, s * (K[:, :n] @ E), K[:, n:] * D[None], rank, total == n)

@@ -4,6 +4,7 @@ B: matrix (m, n); Y: right-hand sides (m, k); X = B^+ Y (n, k).
 """
 
 import abc
+import dataclasses
 import math
 from typing import Any
 
@@ -100,6 +101,25 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
 
     def assume_full_rank(self) -> bool:
         return False
+
+
+def finer(solver: Any, dtype: Any) -> Any:
+    """The strategy with the square of its rank tolerance, not below rounding; one that is none of ours as it is."""
+    if not isinstance(solver, AbstractPseudoinverse):
+        return solver
+    rtol = rank_tolerance(rank_tolerance(solver.rtol, dtype) ** 2, dtype)
+    inner = {"strategy": finer(solver.strategy, dtype)} if hasattr(solver, "strategy") else {}
+    return dataclasses.replace(solver, rtol=rtol, **inner)
+
+
+def new_rows(rest: Array, rows: Array, rtol: float) -> Array:
+    """Which rows (m, n) are independent of those whose part was taken from them, which left `rest` (m, n); (m,).
+
+    Of a row that depends on them rounding errors are left, small beside the row itself but not beside each other: they
+    must not be taken for rows.
+    """
+    rest, rows = jax.lax.stop_gradient((rest, rows))
+    return jnp.linalg.norm(rest, axis=-1) > rtol * jnp.linalg.norm(rows, axis=-1)
 
 
 def _flat(structure: PyTree) -> tuple[tuple[jax.ShapeDtypeStruct, ...], Any]:

@@ -148,24 +148,3 @@ def _loop(count: int, body: Any, start: Any) -> Any:
     for i in range(count):
         start = body(i, start)
     return start
-
-
-def independent_rows(B: Array, rtol: float) -> Array:
-    """Which rows of B (m, n) are independent of those before them, (m,)."""
-    m = B.shape[0]
-    if 0 in B.shape:
-        return jnp.zeros(m, bool)
-    with jax.numpy_rank_promotion("allow"):
-        sizes = row_sizes(B[..., None], rtol)[:, 0]
-
-    def step(i, carry):
-        Q, independent = carry
-        row = B[i]
-        for _ in range(2):
-            row = row - (Q @ row) @ Q
-        left = row @ row
-        counts = left > rtol**2 * sizes[i]
-        row = row * jnp.where(counts, jax.lax.rsqrt(jnp.where(counts, left, 1)), 0)
-        return Q.at[i].set(row), independent.at[i].set(counts)
-
-    return jax.lax.fori_loop(0, m, step, (jnp.zeros_like(B), jnp.zeros(m, bool)))[1]

@@ -1,0 +1,97 @@
+"""Whether rows and rank were decided well: the one verdict on A q'' = b.
+
+Everything is judged row by row. The size of a row's own terms, |b_i| + sum_j |A_ij q''_j|, has the unit of the row, so
+that no unit and no scaling of rows or coordinates matters. Three questions, with e = A q'' - b:
+
+1. Are the rows met? |e_i| is at most `rtol` of the row's own terms, or what the last digits of the computation are.
+2. If not: the rank test may have dropped a direction that the rows ask for. With the square of its tolerance, are they
+   met, and by a moderate acceleration: one that makes the terms of no row much larger than those of it and of the rows
+   that share a coordinate with it are? If no, the rows contradict each other.
+3. If yes: how much was missed? A row that was missed by a small part of its own terms, s |v^T q''| where a singular
+   value s passes zero next to a singular configuration, is rightly missed: what would mend it is drift divided by
+   drift. The acceleration stays. A row that was missed by a large part of its terms was dropped for another reason, a
+   light mass beside a heavy one; then the finer decision is the answer.
+
+docs/pseudoinverse.md derives this. All of it is a diagnostic and carries no gradient.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+
+from .._types import BoolScalar, Rows, RowValues, Vector
+from ._problem import Problem, row_lengths
+
+
+# By how much the terms of a row may grow before an acceleration no longer counts as moderate.
+MODERATE = 100.0
+# The part of its own terms that a row may be missed by next to a singular configuration, where the tolerance allows.
+LARGEST_MISS = 1e-2
+
+
+class Miss(NamedTuple):
+    """By how much the rows are missed, beside what is allowed; each (m,)."""
+
+    error: RowValues
+    terms: RowValues
+    allowed: RowValues
+
+    @property
+    def none(self) -> BoolScalar:
+        return jnp.all(jnp.abs(self.error) <= self.allowed)
+
+    def small(self, tolerance: float) -> BoolScalar:
+        """Whether no row is missed by more than a moderate multiple of `tolerance` times its own terms."""
+        part = min(MODERATE * tolerance, LARGEST_MISS)
+        return jnp.all(jnp.abs(self.error) <= self.allowed + part * self.terms)
+
+
+def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unresolved: float) -> Miss:
+    """How the rows of a problem are missed by an acceleration.
+
+    Args:
+        problem: The rows, and the metric.
+        acceleration: q'' (n,).
+        free: Size of the motion that the constraints acted against, in the metric (n,).
+        rtol: What part of its own terms a row may be missed by.
+        unresolved: The finest tolerance of the rank test: below it a row may be missed by this part of all that the
+            coordinates do which it contains, because no decision about the rank can tell it from drift.
+    """
+    problem, acceleration, free = stop_gradient((problem, acceleration, free))
+    A, b, lengths = problem.A, problem.b, row_lengths(problem.B)
+    terms = terms_of(A, b, acceleration)
+    x = problem.L.T @ acceleration
+    involved = jnp.sqrt((problem.B != 0).astype(x.dtype) @ x**2)
+    allowed = rtol * terms + unresolved * lengths * involved
+    allowed = allowed + rounding(problem, lengths, jnp.abs(x) + free)
+    if problem.strict is not None:
+        allowed = jnp.where(problem.strict, allowed, jnp.inf)
+    return Miss(A @ acceleration - b, terms, allowed)
+
+
+def rounding(problem: Problem, lengths: RowValues, x: Vector) -> RowValues:
+    """What rounding makes of A q'' - b, where accelerations of the size of x (n,) went into q''; (m,).
+
+    A pseudoinverse mixes all directions: each row gets the last digits of the largest, in the metric. And where M is
+    ill-conditioned, products with W lose some.
+    """
+    spread = jnp.abs(problem.A) @ (jnp.abs(problem.W).T @ x)
+    return 64 * jnp.finfo(x.dtype).eps * (jnp.abs(problem.b) + spread + lengths * jnp.linalg.norm(x))
+
+
+def terms_of(A: Rows, b: RowValues, *accelerations: Vector) -> RowValues:
+    """The size of the terms of each row, |b_i| + sum_j |A_ij q''_j|, (m,)."""
+    return jnp.abs(b) + jnp.abs(A) @ sum((jnp.abs(x) for x in accelerations), jnp.zeros(A.shape[1], A.dtype))
+
+
+def is_moderate(problem: Problem, terms: RowValues, before: RowValues) -> BoolScalar:
+    """Whether no row's terms are much larger than they were `before`, in it or in a row that shares a coordinate.
+
+    Where rows nearly depend on each other large accelerations cancel in every row, which grows its terms.
+    """
+    D = stop_gradient(problem.D)
+    shared = stop_gradient(problem.A) != 0
+    of_column = jnp.max(jnp.where(shared, (D * before)[:, None], 0), axis=0, initial=0.0)
+    around = jnp.max(jnp.where(shared, of_column[None], 0), axis=1, initial=0.0)
+    return jnp.all(D * terms <= MODERATE * jnp.maximum(D * before, around))

@@ -1,0 +1,54 @@
+"""A pseudoinverse that is needed for few matrices of a batch only, and costs nothing where it is needed for none."""
+
+import functools as ft
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array
+
+from ._base import AbstractPseudoinverse
+
+
+class Seldom(AbstractPseudoinverse):
+    """Another strategy for matrices that are mostly zero: a batch of nothing but zeros is not factorised.
+
+    Under `jax.vmap` a `jax.lax.cond` on every matrix would compute both branches for all of them. Here the question is
+    put to the batch as a whole.
+
+    Args:
+        strategy: What does the work.
+        rtol: Its rank tolerance.
+    """
+
+    strategy: AbstractPseudoinverse = eqx.field(static=True)
+    rtol: float | None = eqx.field(static=True)
+
+    def solve(self, B, Y):
+        return _where_needed(self.strategy)(B, Y)
+
+
+@ft.cache
+def _where_needed(strategy: AbstractPseudoinverse) -> Any:
+    """`strategy.solve`, or zeros if the whole batch is; the same function every time, which compiles once."""
+
+    @custom_vmap
+    def apply(B: Array, Y: Array) -> tuple[Array, Array]:
+        batch, n, k = B.shape[:-2], B.shape[-1], Y.shape[-1]
+        if 0 in B.shape:
+            return jnp.zeros((*batch, n, k), B.dtype), jnp.zeros(batch, int)
+        solve = strategy.solve
+        for _ in batch:
+            solve = jax.vmap(solve)
+        shapes = jax.eval_shape(solve, B, Y)
+        zeros = lambda B, Y: jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.cond(jnp.any(B != 0), solve, zeros, B, Y)
+
+    @apply.def_vmap
+    def _(size: int, mapped: Any, B: Array, Y: Array) -> Any:
+        B, Y = (x if is_mapped else jnp.broadcast_to(x, (size, *x.shape)) for x, is_mapped in zip((B, Y), mapped))
+        return apply(B, Y), (True, True)
+
+    return apply
