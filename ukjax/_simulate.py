@@ -19,10 +19,10 @@ from ._hoist import hoist
 from ._integrate import Flow
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
+from ._result import RESULTS, is_traced, throw_if_failed, worst
 from ._servo import AbstractServo, as_servos, missed_rows
 from ._start import off_constraints, projected, warn_of_start
-from ._states import OF_MOTION, derivative, judged, motion_at, residuals, row
+from ._states import OF_MOTION, derivative, judged, motion_at, residuals, row, verdict
 from ._trajectory import OPTIONAL, Trajectory
 
 
@@ -70,8 +70,9 @@ def simulate(
         max_steps: Step budget. A derivative takes memory for as many states.
         progress: True for a progress bar, or a diffrax progress meter.
         keep: Names of the fields of the trajectory to compute, for example ("q", "v"); None for all. The others are
-            None, and cost nothing: to compile a trajectory of which only q is kept takes half as long. Without the
-            acceleration, the forces, the control and the rank, the run alone is judged, and not every saved state.
+            None and cost nothing, neither to compute nor, which is most of it, to compile. If none of acceleration,
+            forces, control, `servo_residual` and `rank` is kept, saved states are not judged, only whether the run got
+            to its end; and inside of `jit` and its like `result` then does not say why it did not.
         throw: Raise if the simulation fails. With False look at `result`. Inside your own `jax.jit` raising takes a
             call back to Python, and a program with one is not taken by JAX's persistent compilation cache: pass
             throw=False there, and look at `result` outside.
@@ -110,6 +111,10 @@ def simulate(
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
     failed = bool(trajectory.result != RESULTS.successful)
+    if failed and notes.unexplained is not None:
+        result, unreachable = _explain(mechanism, servos, formulation, notes.unexplained)
+        trajectory = eqx.tree_at(lambda t: t.result, trajectory, result)
+        notes = notes._replace(unreachable=unreachable)
     if failed and throw:
         throw_if_failed(trajectory, trajectory.result, _where(trajectory, notes))
     if not failed and projection is None:
@@ -125,6 +130,14 @@ def _initial(q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
     return q0, v0, _check.times(ts).astype(q0.dtype)
 
 
+class Unexplained(NamedTuple):
+    """What tells why a run failed, whose states were not judged: to do so in the same program would double it."""
+
+    started: Any
+    outcome: Any
+    states: tuple[Array, Array]
+
+
 class Notes(NamedTuple):
     """What a trajectory has no room for, but a message.
 
@@ -133,10 +146,12 @@ class Notes(NamedTuple):
             whether that is much.
         unreachable: What no control meets of each servo row, at the state that made the run fail (m,); None without a
             servo.
+        unexplained: What the reason of a failure can be found from, if none was looked for.
     """
 
     start: tuple[Array, Array, Array]
     unreachable: Array | None
+    unexplained: Unexplained | None
 
 
 def _where(trajectory: Trajectory, notes: Notes) -> str:
@@ -171,31 +186,32 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
         ys = jax.vmap(project)(ts, ys)  # between two steps lies an interpolant, which does not know the constraints
 
     whole = any(name in OF_MOTION for name in kept)
-    at = judged(ts, ys, end, whole)
+    states = judged(ts, ys, end, whole)
     errors = lambda t, y: residuals(mechanism, servos, t, y)
-    # All that is wanted of a saved state in one function, so that what its parts have in common is computed once.
-    rows, others = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y) if whole else {}))(*at)
     fields = dict(zip(("q", "v"), jnp.split(ys, 2, axis=1), strict=True))
-    if whole:
-        fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
-    elif len(kept) > len(set(kept) & set(fields)):
-        fields |= jax.vmap(errors)(ts, ys)
-
-    ends = jax.tree_util.tree_map(lambda x: x[-2:], rows.result)
-    failure = worst(first_failure(ends), outcome)
-    result = RESULTS.where(outcome == RESULTS.successful, first_failure(rows.result), failure)
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
-    if servos is not None and whole:
-        stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
-    return (
-        Trajectory(
-            t=ts,
-            result=worst(started, result),
-            stats=stats,
-            **{name: fields[name] if name in kept else None for name in OPTIONAL},
-        ),
-        Notes(start, None if servos is None else rows.unreachable[jnp.argmax(rows.servo_failed)]),
-    )
+    if whole:
+        # All of a state in one function, so that what its parts have in common is computed once.
+        rows, others = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
+        fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
+        result, unreachable = verdict(rows, outcome)
+        if servos is not None:
+            stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
+    else:
+        fields |= jax.vmap(errors)(ts, ys)
+        finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
+        result, unreachable = worst(outcome, finite), None
+    values = {name: fields[name] if name in kept else None for name in OPTIONAL}
+    trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
+    return trajectory, Notes(start, unreachable, None if whole else Unexplained(started, outcome, states))
+
+
+@eqx.filter_jit
+def _explain(mechanism, servos, formulation, run):
+    """Why a run failed: its `RESULTS`, and what the servos could not reach."""
+    motion = lambda t, y: motion_at(mechanism, servos, formulation, t, y)
+    result, unreachable = verdict(jax.vmap(lambda t, y: row(motion, t, y))(*run.states), run.outcome)
+    return worst(run.started, result), unreachable
 
 
 def _fits(ts: Array, controller: diffrax.AbstractStepSizeController, dt0: Array | None) -> Array:

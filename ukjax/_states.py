@@ -6,13 +6,14 @@ y = (q, v) side by side; m: servo rows; T: saved times.
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from ._formulation import AbstractFormulation, Motion
 from ._mechanism import Mechanism
-from ._result import RESULTS, worst
+from ._result import RESULTS, first_failure, worst
 from ._servo import AbstractServo, Control, controlled_motion
 
 
@@ -75,6 +76,19 @@ def row(motion: Any, t: Array, y: Array) -> Row:
     missed = reached & (~control.consistent | jnp.any(control.saturated))
     failed = reached & ~control.consistent & (at.result != RESULTS.successful)
     return Row(fields, at.result, missed, failed, control.unreachable)
+
+
+def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
+    """What became of a run, given what `judged` picked and how the integration ended; what no control could meet.
+
+    A run that broke down has its reason in the last two states; one that got through may have failed in between.
+    """
+    ends = jax.tree_util.tree_map(lambda x: x[-2:], rows.result)
+    failure = worst(first_failure(ends), outcome)
+    result = RESULTS.where(outcome == RESULTS.successful, first_failure(rows.result), failure)
+    if rows.unreachable is None:
+        return result, None
+    return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
 
 
 def residuals(mechanism: Mechanism, servos: tuple[AbstractServo, ...] | None, t: Array, y: Array) -> dict[str, Array]:
