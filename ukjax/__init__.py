@@ -41,6 +41,7 @@ from ._modular import Coupling as Coupling
 from ._modular import ModularLevel as ModularLevel
 from ._modular import Module as Module
 from ._result import RESULTS as RESULTS
+from ._result import InconsistentStart as InconsistentStart
 from ._scenario import Scenario as Scenario
 from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing

@@ -1,5 +1,6 @@
 """Checks of what a person passes in. Every message names the argument and says what to pass instead."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,11 @@ def state(q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v")) -> 
             raise ValueError(
                 f"{name} must have shape (n,), one state per call, but has shape {x.shape}. "
                 "For a batch of states use jax.vmap."
+            )
+        if x.dtype not in (jnp.float32, jnp.float64):
+            raise ValueError(
+                f"{name} must be of dtype float32 or float64, in which linear systems are solved, but is of {x.dtype}. "
+                f"Pass {name}.astype('float32')."
             )
     if q.shape != v.shape:
         raise ValueError(
@@ -66,10 +72,14 @@ def scalar(x: Any, name: str) -> Any:
 
 
 def count(x: Any, name: str) -> int:
-    """`x`; ValueError unless it is an integer of at least 1."""
-    if isinstance(x, bool) or not isinstance(x, int) or x < 1:
+    """`x` as an int; ValueError unless it is an integer, of Python's or NumPy's, of at least 1."""
+    try:
+        number = 0 if isinstance(x, (bool, np.bool_)) else operator.index(x)
+    except TypeError:
+        number = 0
+    if number < 1:
         raise ValueError(f"{name} must be a positive integer, but is {x!r}.")
-    return x
+    return number
 
 
 def positive(x: Any, name: str) -> float:

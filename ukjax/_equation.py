@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import equinox as eqx
 from jaxtyping import ArrayLike
 
 from . import _check
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._mechanism import Mechanism
 from ._result import throw_if_failed
+from ._system import applied_force
 
 
 def equation_of_motion(
@@ -31,8 +33,9 @@ def equation_of_motion(
         t: Time, scalar [s].
         applied: Further generalised force, shape (n,) [N or N m].
         formulation: How the acceleration is computed.
-        throw: Raise if the result is not successful. With False look at `result`; do so in large batches, where the
-            check costs a callback to the host.
+        throw: Raise if the result is not successful. With False look at `result`; do so in large batches and inside
+            your own `jax.jit`, where raising takes a call back to the host, and a program with one is not taken by
+            JAX's persistent compilation cache.
 
     Returns:
         `Motion`: `acceleration` (n,) [m/s^2 or rad/s^2], `unconstrained_acceleration` (n,), `constraint_force` and
@@ -52,5 +55,11 @@ def equation_of_motion(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t)
-    motion = formulation.solve(mechanism.terms(q, v, t, applied))
+    applied = None if applied is None else applied_force(applied, q, "applied")
+    motion = _equation(mechanism, formulation, q, v, t, applied)
     return throw_if_failed(motion, motion.result) if throw else motion
+
+
+@eqx.filter_jit
+def _equation(mechanism, formulation, q, v, t, applied):
+    return formulation.solve(mechanism.terms(q, v, t, applied))

@@ -34,6 +34,10 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "No state that satisfies the constraints was found near the given one. Move q and v closer to a "
         "consistent state, or correct the constraints if there is none."
     )
+    times_do_not_fit = (
+        "ts must increase strictly, dt0 must be positive, and the times of a diffrax.StepTo must increase strictly "
+        "from ts[0] to ts[-1]."
+    )
     servo_unreachable = (
         "The servo constraints are out of reach: no control of these actuators satisfies all of their rows. The servo "
         "is at fault: give it more actuators or fewer rows, or pass exact=False to come as near as possible. "
@@ -49,6 +53,10 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
 
 
+class InconsistentStart(UserWarning):
+    """A simulation starts off its constraints, and nothing returns it to them."""
+
+
 def is_traced(*trees: Any) -> bool:
     """Whether any array in `trees` is a tracer, so that its value cannot be looked at now."""
     leaves = jax.tree_util.tree_leaves(trees)
@@ -58,8 +66,9 @@ def is_traced(*trees: Any) -> bool:
 def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
     """Returns `tree`; raises RuntimeError with the message of `result` unless it is successful.
 
-    Outside of a trace the error is raised at once and says `where` it happened; inside, it is raised when the
-    compiled function runs.
+    Outside of a trace the error is raised at once, from Python, and says `where` it happened. Inside, it is raised when
+    the compiled function runs, by a call back to Python. JAX's persistent compilation cache takes no such program,
+    which is one reason why every `throw` can be False.
     """
     if is_traced(tree, result):
         return result.error_if(tree, result != RESULTS.successful)

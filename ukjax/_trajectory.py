@@ -29,10 +29,15 @@ _OF_SERVOS = {
     "servo_position_residual": "norm of the position errors of the servo constraints",
     "servo_velocity_residual": "norm of the velocity errors of the servo constraints",
 }
+# What `simulate(keep=...)` may name, and what of that there is with a servo only.
+OF_SERVOS = ("control", *_OF_SERVOS)
+OPTIONAL = (*_VECTORS, *OF_SERVOS, *_SCALARS)
 
 
 class Trajectory(eqx.Module):
     """A motion at the saved times; rows that a failed simulation did not reach are NaN.
+
+    A field that `simulate(keep=...)` left out is None.
 
     Attributes:
         t: Times (T,) [s].
@@ -50,8 +55,10 @@ class Trajectory(eqx.Module):
         servo_velocity_residual: Euclidean norm of Φ̇ and ψ over the servo constraints (T,).
         rank: Rank of A (T,); -1 in rows that were not reached.
         result: `RESULTS`; empty message if all went well.
-        stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`) and the time reached
-            (`t_reached` [s]).
+        stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`), the time reached (`t_reached`
+            [s]), and with a servo the first saved time at which it missed its rows, because an actuator was at a limit
+            or no control meets them (`servo_missed_from` [s], infinite if there is none; where a field was kept that
+            needs the control).
     """
 
     t: Float[Array, " T"]
@@ -81,18 +88,17 @@ class Trajectory(eqx.Module):
         """
         import xarray as xr
 
-        if self.q.ndim != 2:
-            raise ValueError(f"to_dataset takes one trajectory, but q has shape {self.q.shape}: index the batch first.")
-        n = self.q.shape[1]
+        if self.t.ndim != 1:
+            raise ValueError(f"to_dataset takes one trajectory, but t has shape {self.t.shape}: index the batch first.")
+        vectors = {k: np.asarray(x) for k in _VECTORS if (x := getattr(self, k)) is not None}
+        n = next((x.shape[1] for x in vectors.values()), 0)
         names = [f"q{i + 1}" for i in range(n)] if coordinates is None else list(coordinates)
-        if len(names) != n:
+        if vectors and len(names) != n:
             raise ValueError(f"coordinates must be {n} names, one per coordinate, but got {len(names)}: {names}.")
-        data = {
-            k: (("time", "coordinate"), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _VECTORS.items()
-        }
-        data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _SCALARS.items()}
+        data = {k: (("time", "coordinate"), x, {"long_name": _VECTORS[k]}) for k, x in vectors.items()}
+        scalars = {k: text for k, text in (_SCALARS | _OF_SERVOS).items() if getattr(self, k) is not None}
+        data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": text}) for k, text in scalars.items()}
         if self.control is not None:
             data["control"] = (("time", "actuator"), np.asarray(self.control), {"long_name": "control"})
-            data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _OF_SERVOS.items()}
         time = ("time", np.asarray(self.t), {"units": "s", "long_name": "time"})
         return xr.Dataset(data, coords={"time": time, "coordinate": names})

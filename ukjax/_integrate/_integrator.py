@@ -11,6 +11,7 @@ from jaxtyping import Array
 from .._result import RESULTS
 from ._adjoint import Flow, Problem, Record, both_modes, call, replayable
 from ._projecting import projecting
+from ._unchecked import Saving, Starting
 
 
 class Integrator(eqx.Module):
@@ -40,7 +41,7 @@ class Integrator(eqx.Module):
         y0, ts = problem.y0, problem.ts
         controller, dt0 = problem.method
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
-        outputs = {"ts": diffrax.SubSaveAt(ts=ts)}
+        outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `Saving` makes ts of it
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
         if record:
@@ -50,12 +51,12 @@ class Integrator(eqx.Module):
             problem.solver if problem.flow.project is None else projecting(problem.solver, adjoint),
             t0=ts[0],
             t1=ts[-1],
-            dt0=dt0,
+            dt0=None,
             y0=y0,
             args=problem.flow,
             saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"]),
-            stepsize_controller=controller,
-            adjoint=adjoint,
+            stepsize_controller=Starting(controller, dt0),
+            adjoint=Saving(adjoint, ts),
             max_steps=self.max_steps,
             throw=False,
             progress_meter=self.progress,

@@ -3,6 +3,7 @@
 from ._control import Control as Control
 from ._control import as_servos as as_servos
 from ._control import controlled_motion as controlled_motion
+from ._control import missed_rows as missed_rows
 from ._control import servo_control as servo_control
 from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing

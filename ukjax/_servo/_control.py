@@ -78,7 +78,8 @@ def servo_control(
         v: Their rates, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
         formulation: How the acceleration is computed.
-        throw: Raise if the result is not successful. With False look at `result`.
+        throw: Raise if the result is not successful. With False look at `result`; do so inside your own `jax.jit`, as
+            for `equation_of_motion`.
 
     Returns:
         `Control`: `u` (p,), `rank`, `residual`, `contradictory`, `consistent`, `controllable`, `unreachable` (m,),
@@ -97,13 +98,23 @@ def servo_control(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     servos = as_servos(servo)
-    _, control = controlled_motion(mechanism, servos, formulation, *_check.state(q, v, t))
+    control = _servo_control(mechanism, servos, formulation, *_check.state(q, v, t))
     if not throw:
         return control
     where = ""
     if not is_traced(control) and not bool(control.consistent):
-        where = f" (missed of each row: {', '.join(f'{x:.3g}' for x in np.asarray(control.unreachable))})"
+        where = f" ({missed_rows(control.unreachable)})"
     return throw_if_failed(control, control.result, where)
+
+
+@eqx.filter_jit
+def _servo_control(mechanism, servos, formulation, q, v, t):
+    return controlled_motion(mechanism, servos, formulation, q, v, t)[1]
+
+
+def missed_rows(unreachable: Array) -> str:
+    """What no control meets of the servo rows, in words."""
+    return f"missed of each row: {', '.join(f'{x:.3g}' for x in np.asarray(unreachable))}"
 
 
 def as_servos(servo: Any) -> tuple[AbstractServo, ...]:

@@ -1,0 +1,55 @@
+"""Whether a run starts on its constraints.
+
+y = (q, v) side by side.
+"""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from ._constraint import Holonomic, Nonholonomic
+from ._mechanism import Mechanism
+from ._result import RESULTS, InconsistentStart
+
+
+# A start may be off the constraints by this part of the size of the state before anything is said.
+OFF = 1e-4
+
+
+def warn_of_start(position: Array, velocity: Array, much: Array) -> None:
+    """An `InconsistentStart`, on behalf of the caller of the caller, if it is much."""
+    if much:
+        warnings.warn(
+            f"q0, v0 are off the constraints, by up to {position:.3g} in position and {velocity:.3g} in velocity, and "
+            "nothing returns to them: the error stays, or grows. Start from ukjax.assemble(mechanism, q0, v0, ts[0]), "
+            "give the constraints a ukjax.Baumgarte(...), or pass projection=ukjax.Projection().",
+            InconsistentStart,
+            stacklevel=3,
+        )
+
+
+def off_constraints(mechanism: Mechanism, t: Array, y: Array) -> tuple[Array, Array, Array]:
+    """The largest position and velocity error of the constraints without a stabilisation, and whether that is much."""
+    q, v = jnp.split(stop_gradient(y), 2)
+    kinds = (Holonomic, Nonholonomic)
+    leaves = lambda x: jax.tree_util.tree_leaves(x, is_leaf=lambda x: isinstance(x, kinds))
+    bare = lambda x: any(isinstance(part, kinds) and part.stabilization is None for part in leaves(x))
+    which = [stop_gradient(one) for one in mechanism.constraints if bare(one)]
+    largest = lambda errors: jnp.max(jnp.abs(jnp.concatenate([jnp.zeros(1, y.dtype), *errors])))
+    position = largest([one.position_error(q, t) for one in which])
+    velocity = largest([one.velocity_error(q, v, t) for one in which])
+    size = lambda x: jnp.max(jnp.abs(x), initial=1.0) * max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
+    return position, velocity, (position > size(q)) | (velocity > size(v))
+
+
+def projected(mechanism: Mechanism, t: Array, y: Array) -> Any:
+    """Whether the projection reached the manifold: from far away its few iterations do not."""
+    q, _ = stop_gradient(jnp.split(y, 2))
+    size = jnp.max(jnp.abs(q), initial=1.0)
+    error = jnp.max(jnp.abs(stop_gradient(mechanism.position_error(q, t))), initial=0.0)
+    okay = (error <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps) * size) | ~jnp.isfinite(error)
+    return RESULTS.where(okay, RESULTS.successful, RESULTS.not_assembled)

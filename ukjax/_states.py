@@ -1,0 +1,123 @@
+"""What there is to know about the states of a run.
+
+y = (q, v) side by side; m: servo rows; T: saved times.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from ._formulation import AbstractFormulation, Motion
+from ._mechanism import Mechanism
+from ._result import RESULTS, first_failure, worst
+from ._servo import AbstractServo, Control, controlled_motion
+
+
+# The fields of a trajectory that take an equation of motion.
+OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "servo_residual", "rank")
+
+
+def motion_at(
+    mechanism: Mechanism, servos: tuple[AbstractServo, ...] | None, formulation: AbstractFormulation, t: Array, y: Array
+) -> tuple[Motion, Control | None]:
+    q, v = jnp.split(y, 2)
+    if servos is None:
+        return formulation.solve(mechanism.terms(q, v, t)), None
+    return controlled_motion(mechanism, servos, formulation, q, v, t)
+
+
+def derivative(motion: Any, t: Array, y: Array) -> Array:
+    """y' = (v, q''), NaN where there is no motion: an adaptive controller then tries a smaller step."""
+    at, _ = motion(t, y)
+    acceleration = jnp.where(at.result == RESULTS.successful, at.acceleration, jnp.nan)
+    return jnp.concatenate([y[y.shape[0] // 2 :], acceleration])
+
+
+def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Control | None]:
+    """The motion at a state, blank where the run did not get: a model need not notice that q is NaN."""
+    (at, control), reached = motion(t, y), jnp.all(jnp.isfinite(y))
+    blank = lambda x: jnp.where(reached, x, jnp.nan)
+    if control is not None:
+        control = eqx.tree_at(lambda c: (c.u, c.residual), control, (blank(control.u), blank(control.residual)))
+    at = Motion(
+        acceleration=blank(at.acceleration),
+        unconstrained_acceleration=blank(at.unconstrained_acceleration),
+        constraint_force=blank(at.constraint_force),
+        nonideal_force=blank(at.nonideal_force),
+        rank=jnp.where(reached, at.rank, -1),
+        residual=blank(at.residual),
+        result=worst(at.result, RESULTS.where(reached, RESULTS.successful, RESULTS.not_finite)),
+    )
+    return at, control
+
+
+class Row(NamedTuple):
+    """The motion at one state, and what a servo has to say."""
+
+    fields: dict[str, Array]
+    result: Any
+    missed: Array | None
+    servo_failed: Array | None
+    unreachable: Array | None
+
+
+def row(motion: Any, t: Array, y: Array) -> Row:
+    at, control = _motion_where_reached(motion, t, y)
+    names = ("acceleration", "constraint_force", "nonideal_force", "rank")
+    fields = {name: getattr(at, name) for name in names}
+    if control is None:
+        return Row(fields, at.result, None, None, None)
+    fields |= {"control": control.u, "servo_residual": control.residual}
+    reached = jnp.all(jnp.isfinite(y))
+    missed = reached & (~control.consistent | jnp.any(control.saturated))
+    failed = reached & ~control.consistent & (at.result != RESULTS.successful)
+    return Row(fields, at.result, missed, failed, control.unreachable)
+
+
+def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
+    """What became of a run, given what `judged` picked and how the integration ended; what no control could meet.
+
+    A run that broke down has its reason in the last two states; one that got through may have failed in between.
+    """
+    ends = jax.tree_util.tree_map(lambda x: x[-2:], rows.result)
+    failure = worst(first_failure(ends), outcome)
+    result = RESULTS.where(outcome == RESULTS.successful, first_failure(rows.result), failure)
+    if rows.unreachable is None:
+        return result, None
+    return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
+
+
+def residuals(mechanism: Mechanism, servos: tuple[AbstractServo, ...] | None, t: Array, y: Array) -> dict[str, Array]:
+    """How far a state is from the constraints, and from those of the servos."""
+    q, v = jnp.split(stop_gradient(y), 2)
+    position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
+    errors = {"position_residual": position, "velocity_residual": velocity}
+    if servos is not None:
+        wanted = [one.constraint for one in servos]
+        errors["servo_position_residual"] = jnp.concatenate([x.position_error(q, t) for x in wanted])
+        errors["servo_velocity_residual"] = jnp.concatenate([x.velocity_error(q, v, t) for x in wanted])
+    return {name: jnp.linalg.norm(stop_gradient(error)) for name, error in errors.items()}
+
+
+def judged(ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
+    """The states that tell how a run went: the saved ones (if `whole`, else the first not reached), its end, and ahead.
+
+    A run that broke down ends just before the state it could not evaluate, so that we look where it was heading. How v
+    was changing there is taken from the saved states, which is near enough, and takes no further equation of motion.
+    """
+    t, y = stop_gradient(end)
+    past = stop_gradient(ys)
+    before = jnp.maximum(jnp.sum(ts < t) - 1, 0)
+    v0, v1 = (jnp.split(x, 2)[1] for x in (past[before], y))
+    since = t - ts[before]
+    change = jnp.where(since > 0, (v1 - v0) / jnp.where(since > 0, since, 1.0), 0.0)
+    ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
+    there = y + ahead * jnp.concatenate([v1, change])
+    if not whole:
+        first = jnp.argmin(jnp.all(jnp.isfinite(past), axis=1))
+        ts, ys = ts[first][None], past[first][None]
+    return jnp.concatenate([ts, jnp.stack([t, t + ahead])]), jnp.concatenate([ys, jnp.stack([y, there])])
