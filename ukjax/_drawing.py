@@ -19,6 +19,8 @@ class Drawing:
         trails: Names of links whose last point leaves a trail.
         forces: Name -> `f(q, t, constraint_force)`, a point and a force there, each (2,) or (3,) [m, N], drawn as an
             arrow. Where the coordinates are not those of the point, the force is what the generalised one amounts to.
+            `constraint_force` is that of all constraints together; for one of them give a pair, its name and
+            `f(q, t, force, multipliers)`: what a pin carries are the multipliers of its rows.
         scenery: Name -> points (k, 2) or (k, 3) [m] that do not move: a rail, a surface's outline.
 
     Raises:
@@ -29,8 +31,13 @@ class Drawing:
     links: Mapping[str, Callable]
     _: dataclasses.KW_ONLY
     trails: Sequence[str] = ()
-    forces: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+    forces: Mapping[str, Callable | tuple[str, Callable]] = dataclasses.field(default_factory=dict)
     scenery: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def needs_reactions(self) -> bool:
+        """Whether an arrow is what one constraint does, which `ukjax.simulate(keep="all")` computes."""
+        return any(isinstance(force, tuple) for force in self.forces.values())
 
     def __post_init__(self):
         for name in ("links", "forces", "scenery"):
@@ -40,7 +47,12 @@ class Drawing:
         for name, link in self.links.items():
             _check.function(link, f"links[{name!r}]", "f(q, t) -> points (k, 2) or (k, 3)")
         for name, force in self.forces.items():
-            _check.function(force, f"forces[{name!r}]", "f(q, t, constraint_force) -> (point, force)")
+            if isinstance(force, tuple):
+                if len(force) != 2 or not isinstance(force[0], str):
+                    raise ValueError(f"forces[{name!r}] must be a function, or a pair of a constraint's name and one.")
+                _check.function(force[1], f"forces[{name!r}][1]", "f(q, t, force, multipliers) -> (point, force)")
+            else:
+                _check.function(force, f"forces[{name!r}]", "f(q, t, constraint_force) -> (point, force)")
         for name in self.trails:
             if name not in self.links:
                 raise ValueError(f"trails must name links, {', '.join(self.links)}, but one is {name!r}.")

@@ -8,6 +8,7 @@ from jaxtyping import ArrayLike
 from . import _check
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._mechanism import Mechanism
+from ._reactions import reactions
 from ._result import throw_if_failed
 from ._system import applied_force
 
@@ -39,7 +40,8 @@ def equation_of_motion(
 
     Returns:
         `Motion`: `acceleration` (n,) [m/s^2 or rad/s^2], `unconstrained_acceleration` (n,), `constraint_force` and
-        `nonideal_force` (n,) [N or N m], `rank`, `residual`, `result`.
+        `nonideal_force` (n,) [N or N m], `rank`, `residual`, `result`; by the name of each constraint its share of the
+        constraint force in `constraint_forces`, and its `multipliers`.
 
     Raises:
         TypeError: If `mechanism` or `formulation` is something else.
@@ -62,4 +64,11 @@ def equation_of_motion(
 
 @eqx.filter_jit
 def _equation(mechanism, formulation, q, v, t, applied):
-    return formulation.solve(mechanism.terms(q, v, t, applied))
+    terms = mechanism.terms(q, v, t, applied)
+    motion = formulation.solve(terms)
+    each = reactions(terms, motion.constraint_force)
+    return eqx.tree_at(_of_each, motion, (each.constraint_forces, each.multipliers), is_leaf=lambda x: x is None)
+
+
+def _of_each(motion: Motion) -> tuple:
+    return motion.constraint_forces, motion.multipliers

@@ -13,7 +13,7 @@ from . import _check
 from ._integrate import Integrator
 from ._manifold import Projection
 from ._result import is_traced
-from ._trajectory import OF_SERVOS, OPTIONAL
+from ._trajectory import OF_EACH, OF_SERVOS, OPTIONAL
 
 
 LOOSE = 1e-7
@@ -115,11 +115,11 @@ def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any) -> 
     return Integrator(adjoint, _check.count(max_steps, "max_steps"), progress)
 
 
-def kept(keep: Sequence[str] | None, controlled: bool) -> tuple[str, ...]:
+def kept(keep: str | Sequence[str] | None, controlled: bool) -> tuple[str, ...]:
     """The names of the fields to compute, in the order of `Trajectory`; ValueError if one is none."""
     possible = [name for name in OPTIONAL if controlled or name not in OF_SERVOS]
-    if keep is None:
-        return tuple(possible)
+    if keep is None or keep == "all":
+        return tuple(name for name in possible if keep == "all" or name not in OF_EACH)
     wanted = [keep] if isinstance(keep, str) else list(keep)
     for name in wanted:
         if name not in possible:

@@ -22,8 +22,8 @@ from ._mechanism import Mechanism
 from ._result import RESULTS, is_traced, throw_if_failed, worst
 from ._servo import AbstractServo, as_servos, missed_rows
 from ._start import off_constraints, projected, warn_of_start
-from ._states import OF_MOTION, derivative, judged, motion_at, residuals, row, verdict
-from ._trajectory import OPTIONAL, Trajectory
+from ._states import OF_MOTION, derivative, judged, motion_at, of_each, residuals, row, verdict
+from ._trajectory import OF_EACH, OPTIONAL, Trajectory
 
 
 def simulate(
@@ -43,7 +43,7 @@ def simulate(
     projection: Projection | None = None,
     max_steps: int = 16_384,
     progress: bool | diffrax.AbstractProgressMeter = False,
-    keep: Sequence[str] | None = None,
+    keep: str | Sequence[str] | None = None,
     throw: bool = True,
 ) -> Trajectory:
     r"""Integrates $\dot q = v$, $\dot v = \ddot q(q, v, t)$ with the constrained acceleration, from ts[0] to ts[-1].
@@ -69,10 +69,11 @@ def simulate(
             drift.
         max_steps: Step budget. A derivative takes memory for as many states.
         progress: True for a progress bar, or a diffrax progress meter.
-        keep: Names of the fields of the trajectory to compute, for example ("q", "v"); None for all. The others are
-            None and cost nothing, neither to compute nor, which is most of it, to compile. If none of acceleration,
-            forces, control, `servo_residual` and `rank` is kept, saved states are not judged, only whether the run got
-            to its end; and inside of `jit` and its like `result` then does not say why it did not.
+        keep: Names of the fields of the trajectory to compute, for example ("q", "v"); "all"; or None for all but what
+            each constraint does (`constraint_forces` and `multipliers`). The others are None and cost nothing, neither
+            to compute nor, which is most of it, to compile. If none of acceleration, forces, control, `servo_residual`
+            and `rank` is kept, saved states are not judged, only whether the run got to its end; and inside of `jit`
+            and its like `result` then does not say why it did not.
         throw: Raise if the simulation fails. With False look at `result`. Inside your own `jax.jit` raising takes a
             call back to Python, and a program with one is not taken by JAX's persistent compilation cache: pass
             throw=False there, and look at `result` outside.
@@ -194,6 +195,9 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
         # All of a state in one function, so that what its parts have in common is computed once.
         rows, others = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
+        if any(name in OF_EACH for name in kept):
+            each = lambda t, y, force: of_each(mechanism, t, y, force)
+            fields |= jax.vmap(each)(ts, ys, fields["constraint_force"])
         result, unreachable = verdict(rows, outcome)
         if servos is not None:
             stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))

@@ -13,12 +13,14 @@ from jaxtyping import Array
 
 from ._formulation import AbstractFormulation, Motion
 from ._mechanism import Mechanism
+from ._reactions import reactions
 from ._result import RESULTS, first_failure, worst
 from ._servo import AbstractServo, Control, controlled_motion
+from ._trajectory import OF_EACH
 
 
 # The fields of a trajectory that take an equation of motion.
-OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "servo_residual", "rank")
+OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "servo_residual", "rank", *OF_EACH)
 
 
 def motion_at(
@@ -76,6 +78,12 @@ def row(motion: Any, t: Array, y: Array) -> Row:
     missed = reached & (~control.consistent | jnp.any(control.saturated))
     failed = reached & ~control.consistent & (at.result != RESULTS.successful)
     return Row(fields, at.result, missed, failed, control.unreachable)
+
+
+def of_each(mechanism: Mechanism, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
+    """What each constraint does at one state."""
+    q, v = jnp.split(y, 2)
+    return reactions(mechanism.terms(q, v, t), constraint_force)._asdict()
 
 
 def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:

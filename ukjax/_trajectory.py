@@ -29,9 +29,10 @@ _OF_SERVOS = {
     "servo_position_residual": "norm of the position errors of the servo constraints",
     "servo_velocity_residual": "norm of the velocity errors of the servo constraints",
 }
-# What `simulate(keep=...)` may name, and what of that there is with a servo only.
+# What `simulate(keep=...)` may name, what of that there is with a servo only, and what only if it is asked for.
 OF_SERVOS = ("control", *_OF_SERVOS)
-OPTIONAL = (*_VECTORS, *OF_SERVOS, *_SCALARS)
+OF_EACH = ("constraint_forces", "multipliers")
+OPTIONAL = (*_VECTORS, *OF_SERVOS, *_SCALARS, *OF_EACH)
 
 
 class Trajectory(eqx.Module):
@@ -54,6 +55,10 @@ class Trajectory(eqx.Module):
         servo_position_residual: Euclidean norm of Φ over the servo constraints (T,).
         servo_velocity_residual: Euclidean norm of Φ̇ and ψ over the servo constraints (T,).
         rank: Rank of A (T,); -1 in rows that were not reached.
+        constraint_forces: What of `constraint_force` each constraint makes, by its name, (T, n) [N or N m]; None unless
+            `simulate(keep="all")`, or `keep` names it. Where rows depend on each other only the sum is determined, and
+            these belong to the multipliers of least norm.
+        multipliers: Lagrange multipliers of the rows of each constraint, by its name, (T, m); as before.
         result: `RESULTS`; empty message if all went well.
         stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`), the time reached (`t_reached`
             [s]), and with a servo the first saved time at which it missed its rows, because an actuator was at a limit
@@ -76,6 +81,8 @@ class Trajectory(eqx.Module):
     rank: Int[Array, " T"]
     result: Any
     stats: dict[str, Any]
+    constraint_forces: dict[str, Float[Array, "T n"]] | None = None
+    multipliers: dict[str, Float[Array, "T _"]] | None = None
 
     def to_dataset(self, coordinates: Sequence[str] | None = None) -> "xarray.Dataset":
         """The trajectory as a labelled xarray data set, ready for `to_netcdf`.
@@ -100,5 +107,16 @@ class Trajectory(eqx.Module):
         data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": text}) for k, text in scalars.items()}
         if self.control is not None:
             data["control"] = (("time", "actuator"), np.asarray(self.control), {"long_name": "control"})
+        more = {}
+        if self.constraint_forces:
+            forces = np.stack([np.asarray(x) for x in self.constraint_forces.values()], axis=1)
+            text = {"long_name": "ideal constraint force, by constraint"}
+            data["constraint_forces"] = (("time", "constraint", "coordinate"), forces, text)
+            more["constraint"] = list(self.constraint_forces)
+        if self.multipliers:
+            rows = {f"{k} row {i}": x[:, i] for k, x in self.multipliers.items() for i in range(x.shape[1])}
+            text = {"long_name": "Lagrange multiplier"}
+            data["multipliers"] = (("time", "row"), np.stack([np.asarray(x) for x in rows.values()], axis=1), text)
+            more["row"] = list(rows)
         time = ("time", np.asarray(self.t), {"units": "s", "long_name": "time"})
-        return xr.Dataset(data, coords={"time": time, "coordinate": names})
+        return xr.Dataset(data, coords={"time": time, "coordinate": names, **more})

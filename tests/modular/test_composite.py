@@ -297,3 +297,56 @@ def test_one_more_joint_costs_in_proportion_to_the_chain():
 
 def operations(function, argument):
     return eqx.filter_jit(function).lower(argument).compile().compiled.cost_analysis()["flops"]
+
+
+class Skate(ukjax.AbstractConstraint):
+    """A person's own constraint, v_a.x = b.y, written on views."""
+
+    def rows(self, q, v, t):
+        _, b = v
+        return jnp.array([[1.0, 0.0, 0.0, 0.0]]), b.y[None]
+
+    def position_error(self, q, t):
+        return jnp.zeros(0)
+
+    def velocity_error(self, q, v, t):
+        return (v[0].x - q[1].y)[None]
+
+
+def skating(constraint):
+    modules = {name: ukjax.Module(falling(), ("x", "y")) for name in ("a", "b")}
+    return ukjax.Composite(modules, ukjax.Coupling(("a", "b"), constraint))
+
+
+@pytest.mark.parametrize("constraint", [ukjax.Nonholonomic(lambda q, v, t: (v[0].x - q[1].y)[None]), Skate()])
+def test_constraints_on_modules_are_what_they_are_in_one_piece(constraint):
+    q, v = jnp.array([0.1, 0.2, 0.3, 0.4]), jnp.array([0.4, 0.1, 0.2, 0.3])
+    system = ukjax.System(lambda q, t: jnp.eye(4), lambda q, v, t: -9.81 * jnp.array([0.0, 1.0, 0.0, 1.0]))
+    whole = ukjax.Mechanism(system, ukjax.Nonholonomic(lambda q, v, t: (v[0] - q[3])[None]))
+    parts = ukjax.Mechanism(skating(constraint))
+    assert not ukjax.diagnose(whole, q, v).holonomic[0]
+    assert not ukjax.diagnose(parts, q, v).holonomic[0]
+    want = ukjax.equation_of_motion(whole, q, v).acceleration
+    assert_close(ukjax.equation_of_motion(parts, q, v).acceleration, want, atol=1e-13)
+
+
+def test_a_mechanism_of_a_composite_has_its_couplings_once():
+    composite = chain(3)
+    q, v = state(composite)
+    want = composite.mechanism().terms(q, v, jnp.zeros(()))
+    for mechanism in (ukjax.Mechanism(composite), ukjax.Mechanism(composite, composite.constraints)):
+        terms = mechanism.terms(q, v, jnp.zeros(()))
+        assert_close(terms.A, want.A)
+        assert terms.rows == want.rows
+    assert want.A.shape[0] > 0
+    further = ukjax.Mechanism(composite, {"floor": ukjax.Holonomic(lambda q, t: q[1:2])})
+    assert further.terms(q, v, jnp.zeros(())).A.shape[0] == want.A.shape[0] + 1
+    assert composite.upto(1).mechanism().constraints == ()
+
+
+def test_names_of_couplings_are_checked():
+    joint = ukjax.Coupling(("a", "b"), ukjax.Holonomic(lambda q, t: q[0].x - q[1].x[None]))
+    pair = ukjax.Composite(PAIR, {"joint": joint})
+    assert pair.constraints[0].names == ("joint",)
+    with pytest.raises(ValueError, match="couplings has 'joint', but a constraint of the modules is called so"):
+        pair.add({"joint": joint})

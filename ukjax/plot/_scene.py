@@ -95,9 +95,8 @@ def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
         raise ValueError(
             f"A picture takes one trajectory, not a batch, but q has shape {trajectory.q.shape}: index the batch first."
         )
-    links, arrows = jax.jit(lambda q, t, force: _evaluated(drawing, q, t, force))(
-        trajectory.q, trajectory.t, trajectory.constraint_force
-    )
+    forces = {name: _forces_of(arrow, trajectory) for name, arrow in drawing.forces.items()}
+    links, arrows = jax.jit(lambda q, t, forces: _evaluated(drawing, q, t, forces))(trajectory.q, trajectory.t, forces)
     links = {name: np.asarray(points, float) for name, points in links.items()}
     arrows = {name: (np.asarray(at, float), np.asarray(force, float)) for name, (at, force) in arrows.items()}
     t = np.asarray(trajectory.t)
@@ -110,9 +109,25 @@ def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
     return Scene(scenario.name, t, links, {name: links[name][:, -1] for name in drawing.trails}, arrows, scenery)
 
 
-def _evaluated(drawing: Drawing, q: Any, t: Any, force: Any) -> tuple[dict, dict]:
+def _forces_of(arrow: Callable | tuple[str, Callable], trajectory: Trajectory) -> tuple[Any, ...]:
+    """What an arrow is made of besides q and t."""
+    if not isinstance(arrow, tuple):
+        return (trajectory.constraint_force,)
+    if trajectory.constraint_forces is None or trajectory.multipliers is None:
+        raise ValueError(
+            "The drawing has an arrow for what one constraint does, but the trajectory does not tell. Pass "
+            'keep="all" to ukjax.simulate.'
+        )
+    return trajectory.constraint_forces[arrow[0]], trajectory.multipliers[arrow[0]]
+
+
+def _function_of(arrow: Callable | tuple[str, Callable]) -> Callable:
+    return _pair(arrow[1] if isinstance(arrow, tuple) else arrow)
+
+
+def _evaluated(drawing: Drawing, q: Any, t: Any, forces: dict[str, tuple[Any, ...]]) -> tuple[dict, dict]:
     links = {name: jax.vmap(_array(f))(q, t) for name, f in drawing.links.items()}
-    return links, {name: jax.vmap(_pair(f))(q, t, force) for name, f in drawing.forces.items()}
+    return links, {name: jax.vmap(_function_of(f))(q, t, *forces[name]) for name, f in drawing.forces.items()}
 
 
 def _array(function: Callable) -> Callable:
@@ -146,10 +161,10 @@ def check(scenario: Scenario) -> Drawing:
         dimensions[what] = shape[1]
     for name, arrow in drawing.forces.items():
         what = f"forces[{name!r}]"
-        shapes = [x.shape for x in _traced(what, _pair(arrow), q, t, q)]
+        shapes = [x.shape for x in _traced(what, _function_of(arrow), q, t, q, *_multipliers(what, arrow, scenario))]
         if shapes not in ([(2,), (2,)], [(3,), (3,)]):
             raise ValueError(
-                f"{what}(q, t, constraint_force) must return a point and a force, both of shape (2,) or both (3,), but "
+                f"{what} must return a point and a force, both of shape (2,) or both (3,), but "
                 f"returned shapes {', '.join(map(str, shapes))}."
             )
         dimensions[what] = shapes[0][0]
@@ -162,6 +177,18 @@ def check(scenario: Scenario) -> Drawing:
                 "plane, or all in space."
             )
     return drawing
+
+
+def _multipliers(what: str, arrow: Any, scenario: Scenario) -> list[jax.ShapeDtypeStruct]:
+    """The multipliers of the constraint that an arrow is about, as a shape; ValueError if there is none."""
+    if not isinstance(arrow, tuple):
+        return []
+    terms = jax.eval_shape(scenario.mechanism.terms, scenario.q0, scenario.v0, jnp.asarray(scenario.t0))
+    rows = dict(terms.rows or ())
+    if arrow[0] not in rows:
+        names = ", ".join(rows) or "none"
+        raise ValueError(f"{what} of the drawing is about the constraint {arrow[0]!r}, but there is {names}.")
+    return [jax.ShapeDtypeStruct((rows[arrow[0]],), scenario.q0.dtype)]
 
 
 def _traced(what: str, function: Callable, *arguments: Any) -> Any:
