@@ -171,8 +171,9 @@ class LeastSquares:
         @eqx.filter_jit
         def update(step: Step, point: Point, batch: PyTree) -> Step:
             x, unravel = ravel_pytree(step.tuned)
+            r, J = point.extra
             loss = lambda x: jnp.sum(residuals(inside(unravel(x)), batch) ** 2)
-            x, state = optimizer.step(x, *point.extra, step.state, loss)
+            x, state = optimizer.step(x, r, J, step.state, loss)
             return Step(inside(unravel(x)), state, Spent(0, state["trials"]))
 
         self.evaluate, self.update, self.inside = evaluate, update, inside

@@ -49,7 +49,7 @@ def tune(
 ) -> Tuning:
     """Minimises a loss by gradient descent, and keeps the best parameters seen.
 
-    Where the loss is not finite, or a simulation within it fails (whatever its `throw` says), the optimiser must not go:
+    Where the loss is not finite, or a simulation within it fails (whatever its `throw` says), it does not go:
     a line search and `LevenbergMarquardt` try a shorter step, any other step is halved until the loss is finite.
 
     Args:
