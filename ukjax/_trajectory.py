@@ -1,5 +1,6 @@
 """What a simulation gives back."""
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -7,18 +8,21 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ._coordinate import force_unit, named, rate_unit
+
 
 if TYPE_CHECKING:
     import xarray
 
 
-_VECTORS = {
-    "q": "coordinate",
-    "v": "rate of the coordinate",
-    "acceleration": "acceleration of the coordinate",
-    "constraint_force": "ideal constraint force",
-    "nonideal_force": "acting part of the non-ideal force",
-}
+# Name, what it is, and its unit, from that of the coordinate.
+_VECTORS = (
+    ("q", "coordinate", str),
+    ("v", "rate of the coordinate", rate_unit),
+    ("acceleration", "acceleration of the coordinate", functools.partial(rate_unit, order=2)),
+    ("constraint_force", "ideal constraint force", force_unit),
+    ("nonideal_force", "acting part of the non-ideal force", force_unit),
+)
 _SCALARS = {
     "position_residual": "norm of the position constraints",
     "velocity_residual": "norm of the velocity constraints",
@@ -70,29 +74,54 @@ class Trajectory(eqx.Module):
     result: Any
     stats: dict[str, Any]
 
-    def to_dataset(self, coordinates: Sequence[str] | None = None) -> "xarray.Dataset":
+    def to_dataset(
+        self, coordinates: Sequence[str] | None = None, controls: Sequence[str] | None = None
+    ) -> "xarray.Dataset":
         """The trajectory as a labelled xarray data set, ready for `to_netcdf`.
 
+        Along `coordinate` lie the labels, and the coordinates `name` and `unit` of which they are made; the attribute
+        `units` of `coordinate` and of every variable is the unit of all, or one for each, with commas between. The same
+        along `actuator`, with `actuator_name` and `actuator_unit`, if there are `controls`.
+
         Args:
-            coordinates: A name for each coordinate; `q1`, `q2`, ... if omitted.
+            coordinates: A name for each coordinate, `Coordinate("x", "m")` or "x [m]"; `q1`, `q2`, ... if omitted.
+            controls: Likewise for each actuator; without labels if omitted.
 
         Raises:
-            ValueError: If the number of names is not the number of coordinates, or the trajectory is a batch.
+            ValueError: If the number of names is not the number of coordinates or of actuators, or the trajectory is a
+                batch.
         """
         import xarray as xr
 
         if self.q.ndim != 2:
             raise ValueError(f"to_dataset takes one trajectory, but q has shape {self.q.shape}: index the batch first.")
-        n = self.q.shape[1]
-        names = [f"q{i + 1}" for i in range(n)] if coordinates is None else list(coordinates)
-        if len(names) != n:
-            raise ValueError(f"coordinates must be {n} names, one per coordinate, but got {len(names)}: {names}.")
-        data = {
-            k: (("time", "coordinate"), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _VECTORS.items()
+        names = named(coordinates, self.q.shape[1], "q", "coordinates, coordinate")
+        units = [name.unit for name in names]
+        data: dict[str, Any] = {
+            k: (("time", "coordinate"), np.asarray(getattr(self, k)), _described(what, [of(u) for u in units]))
+            for k, what, of in _VECTORS
         }
         data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _SCALARS.items()}
+        coords: dict[str, Any] = {"time": ("time", np.asarray(self.t), {"units": "s", "long_name": "time"})}
+        coords |= {
+            "coordinate": ("coordinate", list(map(str, names)), _described("coordinate", units)),
+            "name": ("coordinate", [name.name for name in names]),
+            "unit": ("coordinate", units),
+        }
         if self.control is not None:
-            data["control"] = (("time", "actuator"), np.asarray(self.control), {"long_name": "control"})
+            actuators = None if controls is None else named(controls, self.control.shape[1], "u", "controls, actuator")
+            units = [] if actuators is None else [name.unit for name in actuators]
+            data["control"] = (("time", "actuator"), np.asarray(self.control), _described("control", units))
             data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": v}) for k, v in _OF_SERVOS.items()}
-        time = ("time", np.asarray(self.t), {"units": "s", "long_name": "time"})
-        return xr.Dataset(data, coords={"time": time, "coordinate": names})
+            if actuators is not None:
+                coords["actuator"] = ("actuator", list(map(str, actuators)), _described("actuator", units))
+                coords["actuator_name"] = ("actuator", [name.name for name in actuators])
+                coords["actuator_unit"] = ("actuator", units)
+        return xr.Dataset(data, coords=coords)
+
+
+def _described(what: str, units: Sequence[str]) -> dict[str, str]:
+    """Attributes of a variable: what it is, and its units as far as they are known."""
+    if not any(units):
+        return {"long_name": what}
+    return {"long_name": what, "units": units[0] if len(set(units)) == 1 else ", ".join(units)}
