@@ -66,9 +66,7 @@ def rerun(reading: Literal["least_norm", "self_consistent"]) -> ukjax.Trajectory
     """The object rises and returns."""
     case = scenario(reading)
     ts = jnp.linspace(0.0, T_END, 401)
-    return ukjax.simulate(
-        case.mechanism, case.q0, case.v0, ts, servo=case.servo, projection=case.projection, rtol=1e-10, atol=1e-10
-    )
+    return case.simulate(ts, rtol=1e-10, atol=1e-10)
 
 
 def literal_system(robots: CoordinatedRobots) -> ukjax.System:

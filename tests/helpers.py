@@ -121,15 +121,7 @@ def random_state(seed, n=5):
 
 def run(scenario, points=21, **options):
     """The trajectory of a scenario at `points` times."""
-    return ukjax.simulate(
-        scenario.mechanism,
-        scenario.q0,
-        scenario.v0,
-        jnp.linspace(scenario.t0, scenario.t1, points),
-        servo=scenario.servo,
-        projection=scenario.projection,
-        **options,
-    )
+    return scenario.simulate(jnp.linspace(scenario.t0, scenario.t1, points), **options)
 
 
 def assert_steady(scenario, trajectory, *, atol):

@@ -1,10 +1,13 @@
 """ukjax: constrained mechanical systems by the Udwadia-Kalaba equation, in JAX."""
 
+import importlib.metadata as _metadata
+
 from ._constraint import AbstractConstraint as AbstractConstraint
 from ._constraint import AccelerationConstraint as AccelerationConstraint
 from ._constraint import Baumgarte as Baumgarte
 from ._constraint import Holonomic as Holonomic
 from ._constraint import Nonholonomic as Nonholonomic
+from ._coordinate import Coordinate as Coordinate
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
 from ._drawing import Drawing as Drawing
@@ -60,3 +63,6 @@ from ._tune import LevenbergMarquardt as LevenbergMarquardt
 from ._tune import Tuning as Tuning
 from ._tune import TuningProblem as TuningProblem
 from ._tune import tune as tune
+
+
+__version__ = _metadata.version("ukjax")

@@ -5,6 +5,7 @@ from typing import Any, cast
 import diffrax
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 
 
@@ -63,13 +64,22 @@ def is_traced(*trees: Any) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
+# Within `with failures_as_nan(True):` nothing is thrown. A context of JAX's own, because what was traced in it must not
+# be reused outside, nor the other way round.
+failures_as_nan = jax.make_user_context(False)
+
+
 def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
     """Returns `tree`; raises RuntimeError with the message of `result` unless it is successful.
 
     Outside of a trace the error is raised at once, from Python, and says `where` it happened. Inside, it is raised when
     the compiled function runs, by a call back to Python. JAX's persistent compilation cache takes no such program,
-    which is one reason why every `throw` can be False.
+    which is one reason why every `throw` can be False. Within `failures_as_nan(True)` no error is raised, but all
+    floating arrays of `tree` become NaN: for a search, to which a failure says where not to go.
     """
+    if failures_as_nan.value:
+        okay = result == RESULTS.successful
+        return jax.tree_util.tree_map(lambda x: jnp.where(okay, x, jnp.nan) if eqx.is_inexact_array(x) else x, tree)
     if is_traced(tree, result):
         return result.error_if(tree, result != RESULTS.successful)
     if bool(result != RESULTS.successful):

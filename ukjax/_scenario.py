@@ -9,11 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
+from ._coordinate import Coordinate, named
 from ._drawing import Drawing
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
 from ._servo import AbstractServo, as_servos
+from ._simulate import simulate
+from ._trajectory import Trajectory
 
 
 class Scenario(eqx.Module):
@@ -26,10 +29,12 @@ class Scenario(eqx.Module):
         t1: End time [s]; the run starts at `t0`.
         t0: Start time [s].
         name: A short title.
-        coordinates: A name with unit for each coordinate, such as "q1 [rad]"; "q1", "q2", ... if omitted.
-        observables: Further quantities to plot: "name [unit]" -> `f(q, v, t)`, a scalar or a vector.
+        coordinates: A name with unit for each coordinate, `Coordinate("q1", "rad")` or "q1 [rad]"; "q1", "q2", ... if
+            omitted.
+        observables: Further quantities to plot: "name [unit]" or `Coordinate` -> `f(q, v, t)`, a scalar or a vector,
+            whose components a name such as "tool x, y, z [m]" lists.
         servo: `Servo` or `ConstraintFollowing`, or several of one kind, acting on the mechanism.
-        controls: A name with unit for each actuator, such as "u1 [N m]"; "u1", "u2", ... if omitted.
+        controls: A name with unit for each actuator, likewise, such as "u1 [N m]"; "u1", "u2", ... if omitted.
         invariants: Quantities that theory keeps constant, whose drift is reported: "energy [J]" -> `f(q, v, t)`,
             a scalar.
         formulation: How the acceleration is computed.
@@ -50,11 +55,11 @@ class Scenario(eqx.Module):
     t1: float
     t0: float
     name: str
-    coordinates: tuple[str, ...]
-    observables: dict[str, Callable]
-    invariants: dict[str, Callable]
+    coordinates: tuple[Coordinate, ...]
+    observables: dict[Coordinate, Callable]
+    invariants: dict[Coordinate, Callable]
     servo: tuple[AbstractServo, ...] | None
-    controls: tuple[str, ...]
+    controls: tuple[Coordinate, ...]
     formulation: AbstractFormulation
     projection: Projection | None
     drawing: Drawing | None
@@ -92,31 +97,36 @@ class Scenario(eqx.Module):
         _check.finite(self.v0, "v0")
         if not t1 > t0:
             raise ValueError(f"t1 must be later than t0 = {t0} s, but is {t1} s.")
-        n = self.q0.shape[0]
-        names = tuple(f"q{i + 1}" for i in range(n)) if coordinates is None else tuple(coordinates)
-        if len(names) != n:
-            raise ValueError(f"coordinates must be {n} names, one per coordinate, but got {len(names)}: {names}.")
+        self.coordinates = named(coordinates, self.q0.shape[0], "q", "coordinates, coordinate")
         self.mechanism, self.formulation, self.projection = mechanism, formulation, projection
-        self.t0, self.t1, self.name, self.coordinates = t0, t1, name, names
+        self.t0, self.t1, self.name = t0, t1, name
         self.servo = None if servo is None else as_servos(servo)
         self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype))
         self.drawing, self.source = drawing, source
         self.observables = _functions(observables, "observables")
         self.invariants = _functions(invariants, "invariants")
 
+    def simulate(self, ts: Any = None, **options: Any) -> Trajectory:
+        """`ukjax.simulate` from `q0`, `v0` with the servo, the formulation and the projection of the scenario.
 
-def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array) -> tuple[str, ...]:
+        Args:
+            ts: Times to save at (T,) [s]; 1001 from `t0` to `t1` if omitted.
+            **options: Of `ukjax.simulate`; those that the scenario has too take its place, such as `projection=None`.
+        """
+        ts = jnp.linspace(self.t0, self.t1, 1001) if ts is None else ts
+        own = {"servo": self.servo, "formulation": self.formulation, "projection": self.projection}
+        return simulate(self.mechanism, self.q0, self.v0, ts, **{**own, **options})
+
+
+def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array) -> tuple[Coordinate, ...]:
     if servos is None:
         if names is not None:
             raise ValueError("controls are the names of actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
         return ()
     p = sum(jax.eval_shape(servo.matrix, q, t).shape[1] for servo in servos)
-    given = tuple(f"u{i + 1}" for i in range(p)) if names is None else tuple(names)
-    if len(given) != p:
-        raise ValueError(f"controls must be {p} names, one per actuator, but got {len(given)}: {given}.")
-    return given
+    return named(names, p, "u", "controls, actuator")
 
 
-def _functions(functions: Mapping[str, Callable] | None, name: str) -> dict[str, Callable]:
+def _functions(functions: Mapping[str, Callable] | None, name: str) -> dict[Coordinate, Callable]:
     given = functions or {}
-    return {k: _check.function(f, f"{name}[{k!r}]", "f(q, v, t)") for k, f in given.items()}
+    return {Coordinate(k): _check.function(f, f"{name}[{k!r}]", "f(q, v, t)") for k, f in given.items()}

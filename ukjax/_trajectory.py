@@ -4,35 +4,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-import numpy as np
 from jaxtyping import Array, Float, Int
+
+from ._dataset import SCALARS, SERVO_SCALARS, VECTORS, dataset
 
 
 if TYPE_CHECKING:
     import xarray
 
 
-_VECTORS = {
-    "q": "coordinate",
-    "v": "rate of the coordinate",
-    "acceleration": "acceleration of the coordinate",
-    "constraint_force": "ideal constraint force",
-    "nonideal_force": "acting part of the non-ideal force",
-}
-_SCALARS = {
-    "position_residual": "norm of the position constraints",
-    "velocity_residual": "norm of the velocity constraints",
-    "rank": "rank of the constraint matrix",
-}
-_OF_SERVOS = {
-    "servo_residual": "norm of the accelerations missed by the servos",
-    "servo_position_residual": "norm of the position errors of the servo constraints",
-    "servo_velocity_residual": "norm of the velocity errors of the servo constraints",
-}
 # What `simulate(keep=...)` may name, what of that there is with a servo only, and what only if it is asked for.
-OF_SERVOS = ("control", *_OF_SERVOS)
+OF_SERVOS = ("control", *SERVO_SCALARS)
 OF_EACH = ("constraint_forces", "multipliers")
-OPTIONAL = (*_VECTORS, *OF_SERVOS, *_SCALARS, *OF_EACH)
+OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH)
 
 
 class Trajectory(eqx.Module):
@@ -84,39 +68,21 @@ class Trajectory(eqx.Module):
     constraint_forces: dict[str, Float[Array, "T n"]] | None = None
     multipliers: dict[str, Float[Array, "T _"]] | None = None
 
-    def to_dataset(self, coordinates: Sequence[str] | None = None) -> "xarray.Dataset":
+    def to_dataset(
+        self, coordinates: Sequence[str] | None = None, controls: Sequence[str] | None = None
+    ) -> "xarray.Dataset":
         """The trajectory as a labelled xarray data set, ready for `to_netcdf`.
 
+        Along `coordinate` lie the labels, and the coordinates `name` and `unit` of which they are made; the attribute
+        `units` of `coordinate` and of every variable is the unit of all, or one for each, with commas between. The same
+        along `actuator`, with `actuator_name` and `actuator_unit`, if there are `controls`.
+
         Args:
-            coordinates: A name for each coordinate; `q1`, `q2`, ... if omitted.
+            coordinates: A name for each coordinate, `Coordinate("x", "m")` or "x [m]"; `q1`, `q2`, ... if omitted.
+            controls: Likewise for each actuator; without labels if omitted.
 
         Raises:
-            ValueError: If the number of names is not the number of coordinates, or the trajectory is a batch.
+            ValueError: If the number of names is not the number of coordinates or of actuators, or the trajectory is a
+                batch.
         """
-        import xarray as xr
-
-        if self.t.ndim != 1:
-            raise ValueError(f"to_dataset takes one trajectory, but t has shape {self.t.shape}: index the batch first.")
-        vectors = {k: np.asarray(x) for k in _VECTORS if (x := getattr(self, k)) is not None}
-        n = next((x.shape[1] for x in vectors.values()), 0)
-        names = [f"q{i + 1}" for i in range(n)] if coordinates is None else list(coordinates)
-        if vectors and len(names) != n:
-            raise ValueError(f"coordinates must be {n} names, one per coordinate, but got {len(names)}: {names}.")
-        data = {k: (("time", "coordinate"), x, {"long_name": _VECTORS[k]}) for k, x in vectors.items()}
-        scalars = {k: text for k, text in (_SCALARS | _OF_SERVOS).items() if getattr(self, k) is not None}
-        data |= {k: (("time",), np.asarray(getattr(self, k)), {"long_name": text}) for k, text in scalars.items()}
-        if self.control is not None:
-            data["control"] = (("time", "actuator"), np.asarray(self.control), {"long_name": "control"})
-        more = {}
-        if self.constraint_forces:
-            forces = np.stack([np.asarray(x) for x in self.constraint_forces.values()], axis=1)
-            text = {"long_name": "ideal constraint force, by constraint"}
-            data["constraint_forces"] = (("time", "constraint", "coordinate"), forces, text)
-            more["constraint"] = list(self.constraint_forces)
-        if self.multipliers:
-            rows = {f"{k} row {i}": x[:, i] for k, x in self.multipliers.items() for i in range(x.shape[1])}
-            text = {"long_name": "Lagrange multiplier"}
-            data["multipliers"] = (("time", "row"), np.stack([np.asarray(x) for x in rows.values()], axis=1), text)
-            more["row"] = list(rows)
-        time = ("time", np.asarray(self.t), {"units": "s", "long_name": "time"})
-        return xr.Dataset(data, coords={"time": time, "coordinate": names, **more})
+        return dataset(self, coordinates, controls)

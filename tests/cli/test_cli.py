@@ -172,7 +172,7 @@ def test_tunes_a_persons_own_problem(run, tmp_path):
 
 
 def test_a_tuning_goes_on_after_an_interruption(run, tmp_path, monkeypatch):
-    real = ukjax._tune._tune._save
+    real = ukjax._tune._checkpoint.save
 
     def save(path, record):
         real(path, record)
@@ -181,7 +181,7 @@ def test_a_tuning_goes_on_after_an_interruption(run, tmp_path, monkeypatch):
 
     with standard_promotion():
         with monkeypatch.context() as patch:
-            patch.setattr(ukjax._tune._tune, "_save", save)
+            patch.setattr(ukjax._tune._checkpoint, "save", save)
             status, shown, _ = run("tune", "own.py:tuning", "--out", "here")
         assert status == 130
         assert "The same command goes on from here" in shown

@@ -1,8 +1,9 @@
-"""What one step of a tuning is: an optax optimiser's, or Levenberg and Marquardt's."""
+"""What one step of a tuning is: of an optax optimiser, or of Levenberg and Marquardt."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,85 +14,178 @@ from jaxtyping import Array, PyTree
 from ._levenberg_marquardt import LevenbergMarquardt
 
 
-Bounds = tuple[PyTree, PyTree] | None
+NOTHING_LOWERS = "Converged: no length of step lowers the loss."
+
+
+class Point(NamedTuple):
+    """Loss and gradient at some parameters; `extra` is what a method needs besides, residuals and Jacobian say."""
+
+    loss: Array
+    gradient: PyTree
+    extra: Any = None
+
+    def finite(self) -> bool:
+        return all(np.isfinite(np.asarray(x)).all() for x in jax.tree_util.tree_leaves((self.loss, self.gradient)))
+
+
+class Spent(NamedTuple):
+    """Evaluations of the loss with its gradient, and of the loss alone."""
+
+    with_gradient: Any = 0
+    alone: Any = 0
+
+
+class Step(NamedTuple):
+    """Parameters, the state of the method there, and what it cost to get there."""
+
+    tuned: PyTree
+    state: Any
+    spent: Spent = Spent()
 
 
 class Descent(Protocol):
-    """How the parameters go on from where they are; `rest` is what `evaluate` found besides loss and gradient."""
+    """How the parameters go on from where they are.
 
-    def init(self, tuned: PyTree, /) -> Any: ...
-    def evaluate(self, tuned: PyTree, batch: PyTree) -> tuple[Array, PyTree, Any]: ...
-    def update(self, tuned: PyTree, found: tuple[Array, PyTree, Any], state: Any, batch: PyTree) -> Any: ...
-    def at_hand(self, state: Any) -> tuple[Array, PyTree, Any] | None: ...
-    def spent(self, state: Any) -> tuple[int, int]: ...
+    `ends_itself`: whether `finished` says all there is to say about convergence.
+    """
+
+    ends_itself: bool
+
+    def init(self, tuned: PyTree, batch: PyTree, /) -> Step:
+        """The start."""
+        ...
+
+    def evaluate(self, tuned: PyTree, batch: PyTree, /) -> Point:
+        """Loss and gradient."""
+        ...
+
+    def update(self, step: Step, point: Point, batch: PyTree, /) -> Step:
+        """The next parameters, from `point` at the present ones."""
+        ...
+
+    def shorter(self, before: Step, after: Step, batch: PyTree, /) -> Step | None:
+        """Half the step from `before` to `after`, where the loss is not finite; None if the method cannot."""
+        ...
+
+    def known(self, state: Any, /) -> Point | None:
+        """Loss and gradient at the present parameters if they are in the state, which saves an evaluation."""
+        ...
+
+    def finished(self, state: Any, /) -> str:
+        """Why the method itself ends here, or an empty string."""
+        ...
 
 
-def descent(optimizer: Any, residuals: Callable, squares: bool, bounds: Bounds) -> Descent:
-    """`residuals(tuned, batch)` (m,) where the loss is a sum of `squares`, else the loss itself."""
-    inside = lambda tuned: tuned if bounds is None else optax.projections.projection_box(tuned, *bounds)
-    if isinstance(optimizer, LevenbergMarquardt):
-        return _LeastSquares(optimizer, residuals, inside)
-    loss = (lambda tuned, batch: jnp.sum(residuals(tuned, batch) ** 2)) if squares else residuals
-    return _Optax(optimizer, loss, inside, bounds is not None)
+def halfway(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree_util.tree_map(lambda x, y: x + (y - x) / 2, a, b)
 
 
-class _Optax:
+class Optax:
     """Steps of an optax optimiser."""
 
+    ends_itself = False
+
     def __init__(self, optimizer: optax.GradientTransformation, loss: Callable, inside: Callable, bounded: bool):
-        self.init = lambda tuned: optimizer.init(tuned)
-        self.bounded = bounded
-        evaluate = jax.jit(jax.value_and_grad(loss))
-        self.evaluate = lambda tuned, batch: (*evaluate(tuned, batch), None)
+        self._init = optimizer.init
+        self.inside, self.bounded = inside, bounded
+        value_and_grad = eqx.filter_jit(jax.value_and_grad(loss))
+        self.evaluate = lambda tuned, batch: Point(*value_and_grad(tuned, batch))
         descend = optax.with_extra_args_support(optimizer).update
 
-        @jax.jit
-        def update(tuned, found, state, batch):
+        @eqx.filter_jit
+        def update(step: Step, point: Point, batch: PyTree) -> Step:
             # What an optimiser with a line search asks for; others ignore it, and nothing is compiled for them.
-            number, gradient, _ = found
-            extra = {"value": number, "grad": gradient, "value_fn": lambda tuned: loss(tuned, batch)}
-            updates, state = descend(gradient, state, tuned, **extra)
-            return inside(optax.apply_updates(tuned, updates)), state
+            extra = {"value": point.loss, "grad": point.gradient, "value_fn": _avoiding_failures(loss, batch)}
+            updates, state = descend(point.gradient, step.state, step.tuned, **extra)
+            searched = Spent(_of(state, "num_linesearch_steps", 0))
+            return Step(inside(optax.apply_updates(step.tuned, updates)), state, searched)
 
         self.update = update
 
-    def at_hand(self, state: Any) -> tuple[Array, PyTree, Any] | None:
-        """Loss and gradient at the present parameters, if a line search left them in the state."""
-        value: Any = optax.tree.get(state, "value", None)
-        gradient = optax.tree.get(state, "grad", None)
+    def init(self, tuned: PyTree, batch: PyTree) -> Step:
+        return Step(tuned, self._init(tuned))
+
+    def shorter(self, before: Step, after: Step, batch: PyTree) -> Step:
+        # What the optimiser learned from the last gradient it keeps; only the step is half as long.
+        return Step(self.inside(halfway(before.tuned, after.tuned)), after.state)
+
+    def known(self, state: Any) -> Point | None:
+        value, gradient = _of(state, "value", None), _of(state, "grad", None)
         if self.bounded or value is None or gradient is None or not np.isfinite(np.asarray(value)):
             return None
-        return value, gradient, None
+        return Point(value, gradient)
 
-    def spent(self, state: Any) -> tuple[int, int]:
-        return int(optax.tree.get(state, "num_linesearch_steps", 0)), 0
+    def finished(self, state: Any) -> str:
+        # A line search that stays where it is would do so for ever.
+        error = _of(state, "decrease_error", None)
+        if error is None or _of(state, "learning_rate", 1.0) != 0:
+            return ""
+        if np.isinf(error):
+            return "The loss is not finite at any length of step that the line search tried."
+        return NOTHING_LOWERS
 
 
-class _LeastSquares:
-    """Steps of Levenberg and Marquardt."""
+def _of(state: Any, name: str, default: Any) -> Any:
+    """An entry of an optax state, wherever it is in it."""
+    return optax.tree.get(state, name, default)
+
+
+def _avoiding_failures(loss: Callable, batch: PyTree) -> Callable:
+    """The loss for a line search: infinite, with no slope, where it or its gradient is not finite.
+
+    The gradient of `where` would be NaN there, so it has a rule of its own.
+    """
+
+    @jax.custom_vjp
+    def value(tuned: PyTree) -> Array:
+        number = loss(tuned, batch)
+        return jnp.where(jnp.isfinite(number), number, jnp.inf)
+
+    def forward(tuned: PyTree) -> tuple[Array, PyTree]:
+        number, gradient = jax.value_and_grad(loss)(tuned, batch)
+        okay = jnp.isfinite(number)
+        for leaf in jax.tree_util.tree_leaves(gradient):
+            okay &= jnp.all(jnp.isfinite(leaf))
+        zeros = jax.tree_util.tree_map(lambda g: jnp.where(okay, g, jnp.zeros_like(g)), gradient)
+        return jnp.where(okay, number, jnp.inf), zeros
+
+    value.defvjp(forward, lambda gradient, ct: (jax.tree_util.tree_map(lambda g: ct * g, gradient),))
+    return value
+
+
+class LeastSquares:
+    """Steps of `LevenbergMarquardt`."""
+
+    ends_itself = False
 
     def __init__(self, optimizer: LevenbergMarquardt, residuals: Callable, inside: Callable):
-        self.init = lambda tuned: optimizer.init(ravel_pytree(tuned)[0])
+        self.optimizer = optimizer
 
-        @jax.jit
-        def evaluate(tuned, batch):
+        @eqx.filter_jit
+        def evaluate(tuned: PyTree, batch: PyTree) -> Point:
             x, unravel = ravel_pytree(tuned)
             along = lambda direction: jax.jvp(lambda x: residuals(unravel(x), batch), (x,), (direction,))
             r, J = jax.vmap(along, out_axes=(None, 1))(jnp.eye(x.size, dtype=x.dtype))
-            return r @ r, unravel(2 * (r @ J)), (r, J)
+            return Point(r @ r, unravel(2 * (r @ J)), (r, J))
 
-        @jax.jit
-        def update(tuned, found, state, batch):
-            x, unravel = ravel_pytree(tuned)
+        @eqx.filter_jit
+        def update(step: Step, point: Point, batch: PyTree) -> Step:
+            x, unravel = ravel_pytree(step.tuned)
+            r, J = point.extra
             loss = lambda x: jnp.sum(residuals(inside(unravel(x)), batch) ** 2)
-            r, J = found[2]
-            x, state = optimizer.step(x, r, J, state, loss)
-            return inside(unravel(x)), state
+            x, state = optimizer.step(x, r, J, step.state, loss)
+            return Step(inside(unravel(x)), state, Spent(0, state["trials"]))
 
-        self.evaluate, self.update = evaluate, update
+        self.evaluate, self.update, self.inside = evaluate, update, inside
 
-    def at_hand(self, state: Any) -> None:
+    def init(self, tuned: PyTree, batch: PyTree) -> Step:
+        return Step(tuned, self.optimizer.init(ravel_pytree(tuned)[0]))
+
+    def shorter(self, before: Step, after: Step, batch: PyTree) -> Step:
+        return Step(self.inside(halfway(before.tuned, after.tuned)), after.state)
+
+    def known(self, state: Any) -> None:
         return None
 
-    def spent(self, state: Any) -> tuple[int, int]:
-        return 0, int(state["trials"])
+    def finished(self, state: Any) -> str:
+        return NOTHING_LOWERS if bool(state["exhausted"]) else ""

@@ -1,6 +1,11 @@
 """Levenberg and Marquardt's step, for losses that are a sum of squares.
 
-r: residuals (m,); J: their Jacobian (m, p); D: diagonal of J^T J; k: damping. A step s solves (J^T J + k D) s = -J^T r;
+r: residuals (m,); J: their Jacobian (m, p); D: diagonal of J^T J; k: damping. A step s minimises
+
+    |J s + r|^2 + k |D^1/2 s|^2,    that is    [J; (k D)^1/2] s = -[r; 0] in the sense of least squares.
+
+It is solved by a QR factorisation of the stacked matrix. The normal equations (J^T J + k D) s = -J^T r have the square
+of its condition number, and lose the step where that of J is 1e8. J itself is factorised once for all k.
 k falls after a step that was taken and rises after one that was not, since the loss would have risen.
 """
 
@@ -10,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import lineax as lx
 from jaxtyping import Array, Float
 
 from .. import _check
@@ -33,7 +39,8 @@ class LevenbergMarquardt:
     Raises:
         ValueError: If a number is out of its range.
 
-    Source: Marquardt (1963), An algorithm for least-squares estimation of nonlinear parameters, J. SIAM 11.
+    Source: Marquardt (1963), An algorithm for least-squares estimation of nonlinear parameters, J. SIAM 11; by QR: Moré
+    (1978), The Levenberg-Marquardt algorithm: implementation and theory, Lecture Notes in Mathematics 630.
     """
 
     damping: float = 0.1
@@ -49,24 +56,33 @@ class LevenbergMarquardt:
             raise ValueError(f"shrink must lie between 0 and 1, but is {self.shrink}.")
 
     def init(self, x: Float[Array, " p"]) -> dict[str, Array]:
-        """The state before the first step: the damping, and how many lengths the last step tried."""
-        return {"damping": jnp.asarray(self.damping, x.dtype), "trials": jnp.zeros((), int)}
+        """The state before the first step: the damping; of the last step, how many lengths it tried, and whether none
+        lowers the loss, down to where rounding would hide it.
+        """
+        damping = jnp.asarray(self.damping, x.dtype)
+        return {"damping": damping, "trials": jnp.zeros((), int), "exhausted": jnp.asarray(False)}
 
     def step(
         self, x: Float[Array, " p"], r: Float[Array, " m"], J: Float[Array, "m p"], state: Any, loss: Callable
     ) -> tuple[Float[Array, " p"], dict[str, Array]]:
         """The next x (p,) and state; x itself where no length of step lowers `loss(x)`, or it is not finite."""
-        H, g, at = J.T @ J, J.T @ r, r @ r
-        D = jnp.diag(H)
-        D = jnp.where(D > 0, D, jnp.max(D, initial=0.0) + jnp.finfo(D.dtype).tiny)  # what changes nothing stays put
+        value, p = r @ r, x.shape[0]
+        Q, R = jnp.linalg.qr(J)
+        scale = jnp.linalg.norm(J, axis=0)  # the root of D
+        # What changes nothing stays put.
+        scale = jnp.where(scale > 0, scale, jnp.max(scale, initial=0.0) + jnp.finfo(scale.dtype).tiny)
+        rows = jnp.concatenate([-(Q.T @ r), jnp.zeros(p, r.dtype)])
 
         def attempt(carry):
-            damping, _, trials, _ = carry
-            trial = x - jnp.linalg.solve(H + damping * jnp.diag(D), g)
-            taken = loss(trial) < at  # also False where it is NaN
+            damping, _, trials, _, _ = carry
+            stacked = lx.MatrixLinearOperator(jnp.concatenate([R, jnp.sqrt(damping) * jnp.diag(scale)]))
+            s = lx.linear_solve(stacked, rows, lx.QR(), throw=False).value
+            taken = loss(x + s) < value  # also False where it is NaN
             damping = damping * jnp.where(taken, self.shrink, self.grow)
-            return damping, jnp.where(taken, trial, x), trials + 1, taken
+            return damping, jnp.where(taken, x + s, x), trials + 1, taken, s
 
-        start = state["damping"], x, jnp.zeros((), int), jnp.asarray(False)
-        damping, x, trials, _ = jax.lax.while_loop(lambda c: ~c[3] & (c[2] < TRIALS), attempt, start)
-        return x, {"damping": damping, "trials": trials}
+        start = state["damping"], x, jnp.zeros((), int), jnp.asarray(False), jnp.full_like(x, jnp.inf)
+        damping, next_x, trials, taken, s = jax.lax.while_loop(lambda c: ~c[3] & (c[2] < TRIALS), attempt, start)
+        # Near a minimum the loss changes with the square of a step.
+        hidden = jnp.all(jnp.abs(s) <= jnp.sqrt(jnp.finfo(x.dtype).eps) * jnp.abs(x))
+        return next_x, {"damping": damping, "trials": trials, "exhausted": ~taken & hidden}

@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from .. import _check
-from ._levenberg_marquardt import LevenbergMarquardt
-from ._tune import Tuning, tune
+from ._tune import Optimizer, tune
+from ._tuning import Tuning
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,8 +20,8 @@ class TuningProblem:
     Args:
         loss: `loss(params)`, or `loss(params, sample)` with `samples`; see `tune`.
         params: Where to start.
-        optimizer: Any optax optimiser, or `LevenbergMarquardt`.
-        steps: How many steps to take.
+        optimizer: Any optax optimiser, `LevenbergMarquardt`, or an optimistix solver.
+        steps: How many steps to take at the most.
         name: A short title.
         quantities: What to show of the parameters: "P [s]" -> `f(params)`, a scalar; useful where logarithms are tuned.
             Every entry of every floating array under its own name if omitted.
@@ -30,6 +29,8 @@ class TuningProblem:
         samples: Perturbed systems.
         batch_size: Of minibatches.
         seed: Of their order.
+        rtol: When it has converged; None: never.
+        atol: Likewise.
         patience: Steps without improvement after which to stop.
 
     Raises:
@@ -38,7 +39,7 @@ class TuningProblem:
 
     loss: Callable
     params: Any
-    optimizer: optax.GradientTransformation | LevenbergMarquardt
+    optimizer: Optimizer
     steps: int
     _: dataclasses.KW_ONLY
     name: str = "tuning"
@@ -46,7 +47,9 @@ class TuningProblem:
     bounds: tuple[Any, Any] | None = None
     samples: Any = None
     batch_size: int | None = None
-    seed: int = 0
+    seed: int | None = None
+    rtol: float | None = 1e-10
+    atol: float = 1e-12
     patience: int | None = None
 
     def __post_init__(self):
@@ -60,8 +63,8 @@ class TuningProblem:
         """`ukjax.tune` of this problem."""
         return tune(
             self.loss, self.params, self.optimizer, self.steps, bounds=self.bounds, samples=self.samples,
-            batch_size=self.batch_size, seed=self.seed, patience=self.patience, checkpoint=checkpoint,
-            progress=progress, throw=throw,
+            batch_size=self.batch_size, seed=self.seed, rtol=self.rtol, atol=self.atol, patience=self.patience,
+            checkpoint=checkpoint, progress=progress, throw=throw,
         )  # fmt: skip
 
     def shown(self, history: Any) -> dict[str, np.ndarray]:

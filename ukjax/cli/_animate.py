@@ -65,7 +65,9 @@ def run(
     shown = "" if speed == 1 else f", {speed:g} times as fast as it is"
     console.print(f"{scenario.name}: {ts[0]:g} to {ts[-1]:g} s{shown}, {count} frames", highlight=False, markup=False)
     for path in paths:
-        console.print(f"wrote {path} ({path.stat().st_size / 1e6:.2g} MB)", soft_wrap=True, highlight=False)
+        console.print(
+            f"wrote {path} ({path.stat().st_size / 1e6:.2g} MB)", soft_wrap=True, highlight=False, markup=False
+        )
 
 
 def _speed(duration: float, speed: float | None) -> float:

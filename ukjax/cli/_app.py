@@ -7,6 +7,7 @@ from typing import Annotated
 import jax
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from . import _animate, _inspect, _list, _simulate, _tune
 from ._target import UsageError
@@ -17,6 +18,7 @@ app = typer.Typer(
     help="Constrained mechanical systems by the Udwadia-Kalaba equation.\n\n"
     "Start with: ukjax simulate models.scara:scenario",
     no_args_is_help=True,
+    rich_markup_mode=None,  # in which "[s]" would be a tag
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -39,10 +41,13 @@ def common() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
 
 
-@app.command()
+@app.command(short_help="Run a scenario: summary, trajectory, pictures.")
 def simulate(
     target: Annotated[
-        str, typer.Argument(help="What to run: module:factory or path/to/file.py:factory, returning a ukjax.Scenario.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, returning a ukjax.Scenario."
+        ),
     ],
     settings: Settings = None,
     t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
@@ -57,10 +62,13 @@ def simulate(
     _simulate.run(console, target, settings or [], t1, rtol, atol, points, out)
 
 
-@app.command()
+@app.command(short_help="Make a film of a scenario: GIF, MP4, web page.")
 def animate(
     target: Annotated[
-        str, typer.Argument(help="What to run: module:factory or path/to/file.py:factory, as for simulate.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, as for simulate."
+        ),
     ],
     settings: Settings = None,
     t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
@@ -83,18 +91,23 @@ def animate(
     _animate.run(console, target, settings or [], t1, out, fps, speed, formats or [])
 
 
-@app.command("list")
+@app.command("list", short_help="List the scenarios of a package.")
 def list_(
-    package: Annotated[str, typer.Argument(help="Where to look: a package, a module, or path/to/file.py.")] = "models",
+    package: Annotated[
+        str, typer.Argument(metavar="PACKAGE", help="Where to look: a package, a module, or path/to/file.py.")
+    ] = "models",
 ) -> None:
     """List the scenarios of a package: coordinates, constraint rows and their rank at the start, kinds, source."""
     _list.run(console, package)
 
 
-@app.command()
+@app.command(short_help="Diagnose a scenario at its start.")
 def inspect(
     target: Annotated[
-        str, typer.Argument(help="What to look at: module:factory or path/to/file.py:factory, as for simulate.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="What to look at: module:factory or path/to/file.py:factory, as for simulate."
+        ),
     ],
     settings: Settings = None,
 ) -> None:
@@ -102,11 +115,13 @@ def inspect(
     _inspect.run(console, target, settings or [])
 
 
-@app.command()
+@app.command(short_help="Minimise a loss by gradient.")
 def tune(
     target: Annotated[
         str,
-        typer.Argument(help="What to tune: module:factory or file.py:factory, returning a ukjax.TuningProblem."),
+        typer.Argument(
+            metavar="TARGET", help="What to tune: module:factory or file.py:factory, returning a ukjax.TuningProblem."
+        ),
     ],
     settings: Settings = None,
     steps: Annotated[int | None, typer.Option(help="How many steps, in place of the problem's.")] = None,
@@ -127,8 +142,8 @@ def main() -> None:
     try:
         app()
     except UsageError as error:
-        errors.print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
     except RuntimeError as error:
-        errors.print(f"[red]Failed:[/red] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"[red]Failed:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(1) from None

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from .. import plot
 from .._result import RESULTS, message
 from .._scenario import Scenario
-from .._simulate import simulate
 from .._trajectory import Trajectory
 from ..plot._scene import check
 from . import _output, _target
@@ -52,7 +52,7 @@ def run(
             raise UsageError(f"{target}: {error}") from error
         paths = _output.write(folder, files)
     for path in paths:
-        console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+        console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _states(trajectory: Trajectory) -> tuple[Any, Any, Any]:
@@ -83,11 +83,7 @@ def timed_run(
 
 def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": True, "throw": False}
-    function = eqx.filter_jit(
-        lambda s, ts: simulate(
-            s.mechanism, s.q0, s.v0, ts, servo=s.servo, formulation=s.formulation, projection=s.projection, **options
-        )
-    )
+    function = eqx.filter_jit(lambda scenario, ts: scenario.simulate(ts, **options))
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()
         compiled = function.lower(scenario, ts).compile()
@@ -100,7 +96,7 @@ def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
 def _summary(
     scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any], compile_s: float, run_s: float
 ) -> Table:
-    table = Table(title=scenario.name, show_header=False)
+    table = Table(title=escape(scenario.name), show_header=False)
     stats = trajectory.stats
     rank = np.unique(np.asarray(trajectory.rank))
     rows = jax.eval_shape(lambda: scenario.mechanism.terms(scenario.q0, scenario.v0, jnp.asarray(scenario.t0))).b.shape[
@@ -125,7 +121,7 @@ def _summary(
         ("time to run", f"{run_s:.3f} s"),
     ]
     for entry in entries:
-        table.add_row(*entry)
+        table.add_row(*map(escape, entry))
     return table
 
 
@@ -144,17 +140,17 @@ def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
 def _files(
     scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any]
 ) -> list[tuple[str, Callable[[Path], Any]]]:
-    data = trajectory.to_dataset(scenario.coordinates).assign_attrs(title=scenario.name)
+    data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None).assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name)}
     if trajectory.control is not None:
         figures["control"] = plot.controls(trajectory, scenario.controls, scenario.name)
     observed = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.observables.items()}
-    if not any("[J]" in name for name in (*observed, *invariants)):
+    if not any(name.unit == "J" for name in (*observed, *invariants)):
         figures["energy"] = plot.energy(scenario, trajectory)
     if scenario.drawing is not None:
         figures["path"] = plot.path(scenario, trajectory)
     for name, values in {**observed, **invariants}.items():
-        stem = re.sub(r"\W+", "-", name.split("[")[0]).strip("-")
+        stem = re.sub(r"\W+", "-", name.name).strip("-")
         while stem in figures:  # a person's "path [m]" is not to replace the picture of that name
             stem += "-over-time"
         figures[stem] = plot.components(trajectory.t, values, name, scenario.name)

@@ -61,7 +61,7 @@ def run(
         )
     checkpoint.unlink(missing_ok=True)
     for path in paths:
-        console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+        console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise RuntimeError(f"{tuning.stopped} What was best until then was written.")
 

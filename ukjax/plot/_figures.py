@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .._coordinate import Coordinate, by_unit, force_unit, named, rate_unit
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 
@@ -17,26 +18,25 @@ def overview(trajectory: Trajectory, coordinates: Sequence[str] | None = None, t
 
     Args:
         trajectory: One trajectory, not a batch.
-        coordinates: Names with units, such as "q1 [rad]"; coordinates of one unit share an axis.
+        coordinates: Names with units, `Coordinate("q1", "rad")` or "q1 [rad]"; coordinates of one unit share an axis.
         title: Above the figure.
     """
-    n = trajectory.q.shape[1]
-    names = [f"q{i + 1}" for i in range(n)] if coordinates is None else list(coordinates)
+    names = named(coordinates, trajectory.q.shape[1], "q", "coordinates, coordinate")
     groups = by_unit(names)
     figure = Figure(figsize=(4.2 * len(groups) + 0.8, 9.5), layout="constrained")
     grid = figure.add_gridspec(4, len(groups))
     for column, (unit, members) in enumerate(groups.items()):
         rows = (
             (trajectory.q, "coordinate", unit),
-            (trajectory.v, "rate", unit and f"{unit}/s"),
-            (trajectory.constraint_force, "constraint force", _FORCE_UNIT.get(unit, "")),
+            (trajectory.v, "rate", rate_unit(unit)),
+            (trajectory.constraint_force, "constraint force", force_unit(unit)),
         )
         for row, (values, what, its_unit) in enumerate(rows):
             axis = figure.add_subplot(grid[row, column])
             axis.tick_params(labelbottom=row == 2)
             for i in members:
-                axis.plot(trajectory.t, values[:, i], label=names[i].split(" [")[0])
-            axis.set_ylabel(f"{what} [{its_unit}]" if its_unit else what)
+                axis.plot(trajectory.t, values[:, i], label=names[i].name)
+            axis.set_ylabel(axis_label(what, its_unit))
             legend(axis, len(members))
             axis.set_xlabel("time t [s]" if row == 2 else "")
     _residuals(figure.add_subplot(grid[3, :]), trajectory)
@@ -45,25 +45,26 @@ def overview(trajectory: Trajectory, coordinates: Sequence[str] | None = None, t
 
 
 def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
-    """A quantity over time, one curve per component; `name` is "what a, b, c [unit]" or "what [unit]".
+    """A quantity over time, one curve per component.
 
     Args:
         t: Times (T,) [s].
         values: (T,) or (T, k).
-        name: What it is, with its components and its unit.
+        name: `Coordinate` or text: what it is, its components if there are more than one, and its unit, as in
+            "tool x, y, z [m]". Components that it does not list are numbered.
         title: Above the figure.
     """
     values = np.asarray(values).reshape(len(t), -1)
-    what = name.split(" [")[0]
-    labels = [part.strip().split(" ")[-1] for part in what.split(",")]
+    quantity = Coordinate(name)
+    labels = quantity.parts
     if len(labels) != values.shape[1]:
-        labels = [str(i + 1) for i in range(values.shape[1])]
+        labels = [f"component {i + 1}" for i in range(values.shape[1])]
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     axis = figure.subplots()
     for label, value in zip(labels, values.T):
         axis.plot(t, value, label=label)
     axis.set_xlabel("time t [s]")
-    axis.set_ylabel(name)
+    axis.set_ylabel(quantity)
     if values.shape[1] > 1:
         legend(axis, values.shape[1])
     axis.grid(visible=True, alpha=0.3)
@@ -76,17 +77,18 @@ def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> F
 
     Args:
         trajectory: One trajectory, with a servo.
-        names: A name with unit for each actuator; actuators of one unit share an axis.
+        names: A name with unit for each actuator, as text or `Coordinate`; actuators of one unit share an axis.
         title: Above the figure.
     """
-    groups = by_unit(names)
+    control = np.asarray(trajectory.control)
+    actuators = named(names, control.shape[1], "u", "names, actuator")
+    groups = by_unit(actuators)
     figure = Figure(figsize=(7.4, 2.8 * (len(groups) + 1)), layout="constrained")
     *axes, last = figure.subplots(len(groups) + 1, 1, squeeze=False)[:, 0]
-    control = np.asarray(trajectory.control)
     for axis, (unit, members) in zip(axes, groups.items(), strict=True):
         for i in members:
-            axis.plot(trajectory.t, control[:, i], label=names[i].split(" [")[0])
-        axis.set_ylabel(f"control [{unit}]" if unit else "control")
+            axis.plot(trajectory.t, control[:, i], label=actuators[i].name)
+        axis.set_ylabel(axis_label("control", unit))
         axis.tick_params(labelbottom=False)
         legend(axis, len(members))
     errors = {
@@ -129,16 +131,9 @@ def energy(scenario: Scenario, trajectory: Trajectory) -> Figure:
     return figure
 
 
-_FORCE_UNIT = {"m": "N", "rad": "N m"}
-
-
-def by_unit(names: Sequence[str]) -> dict[str, list[int]]:
-    """Unit -> indices of the names "what [unit]" that have it."""
-    groups: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        unit = name.split("[")[1].rstrip("] ") if "[" in name else ""
-        groups.setdefault(unit, []).append(i)
-    return groups
+def axis_label(what: str, unit: str) -> str:
+    """What is along an axis, in which unit; SI where units are mixed or unknown."""
+    return f"{what} [{unit}]" if unit else f"{what} [SI]"
 
 
 def legend(axis: Axes, curves: int) -> None:

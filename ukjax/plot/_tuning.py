@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .._coordinate import Coordinate, by_unit
 from .._tune import Tuning
-from ._figures import by_unit, legend
+from ._figures import legend
 
 
 def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str = "") -> Figure:
@@ -15,10 +16,10 @@ def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str
 
     Args:
         tuning: What `ukjax.tune` returned.
-        quantities: "name [unit]" -> value at every step; those of one unit share an axis.
+        quantities: "name [unit]" or `Coordinate` -> value at every step; those of one unit share an axis.
         title: Above the figure.
     """
-    names = list(quantities)
+    names = [Coordinate(name) for name in quantities]
     groups = by_unit(names)
     figure = Figure(figsize=(7.0, 2.1 * (len(groups) + 2) + 0.6), layout="constrained")
     axes = figure.subplots(len(groups) + 2, 1, sharex=True)
@@ -36,7 +37,7 @@ def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str
     _scale(axes[1], tuning.gradient_norms)
     for axis, (unit, members) in zip(axes[2:], groups.items(), strict=True):
         for i in members:
-            axis.plot(quantities[names[i]], label=names[i].split(" [")[0])
+            axis.plot(quantities[names[i]], label=names[i].name)
         axis.set_ylabel(f"tuned [{unit}]" if unit else "tuned")
         legend(axis, len(members))
     for axis in axes:

@@ -1,0 +1,102 @@
+"""A trajectory as a labelled data set."""
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._coordinate import Coordinate, force_unit, named, rate_unit
+
+
+if TYPE_CHECKING:
+    import xarray
+
+
+# Name, what it is, and its unit, from that of the coordinate.
+VECTORS = (
+    ("q", "coordinate", str),
+    ("v", "rate of the coordinate", rate_unit),
+    ("acceleration", "acceleration of the coordinate", functools.partial(rate_unit, order=2)),
+    ("constraint_force", "ideal constraint force", force_unit),
+    ("nonideal_force", "acting part of the non-ideal force", force_unit),
+)
+SCALARS = {
+    "position_residual": "norm of the position constraints",
+    "velocity_residual": "norm of the velocity constraints",
+    "rank": "rank of the constraint matrix",
+}
+SERVO_SCALARS = {
+    "servo_residual": "norm of the accelerations missed by the servos",
+    "servo_position_residual": "norm of the position errors of the servo constraints",
+    "servo_velocity_residual": "norm of the velocity errors of the servo constraints",
+}
+
+
+def dataset(trajectory: Any, coordinates: Sequence[Any] | None, controls: Sequence[Any] | None) -> "xarray.Dataset":
+    """What `Trajectory.to_dataset` returns."""
+    import xarray as xr
+
+    if trajectory.t.ndim != 1:
+        shape = trajectory.t.shape
+        raise ValueError(f"to_dataset takes one trajectory, but t has shape {shape}: index the batch first.")
+    kept = [(k, what, of) for k, what, of in VECTORS if getattr(trajectory, k) is not None]
+    n = next((getattr(trajectory, k).shape[1] for k, _, _ in kept), len(coordinates or ()))
+    names = named(coordinates, n, "q", "coordinates, coordinate")
+    units = [name.unit for name in names]
+    data: dict[str, Any] = {
+        k: (("time", "coordinate"), np.asarray(getattr(trajectory, k)), _described(what, [of(u) for u in units]))
+        for k, what, of in kept
+    }
+    scalars = {k: what for k, what in (SCALARS | SERVO_SCALARS).items() if getattr(trajectory, k) is not None}
+    data |= {k: (("time",), np.asarray(getattr(trajectory, k)), {"long_name": what}) for k, what in scalars.items()}
+    coords: dict[str, Any] = {"time": ("time", np.asarray(trajectory.t), {"units": "s", "long_name": "time"})}
+    coords |= {
+        "coordinate": ("coordinate", list(map(str, names)), _described("coordinate", units)),
+        "name": ("coordinate", [name.name for name in names]),
+        "unit": ("coordinate", units),
+    }
+    for more, labels in (_control(trajectory.control, controls), _of_each(trajectory, units)):
+        data, coords = data | more, coords | labels
+    return xr.Dataset(data, coords=coords)
+
+
+def _control(control: Any, controls: Sequence[Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The control, with labels of its actuators if they have names."""
+    if control is None:
+        return {}, {}
+    actuators: list[Coordinate] = (
+        [] if controls is None else list(named(controls, control.shape[1], "u", "controls, actuator"))
+    )
+    units = [name.unit for name in actuators]
+    data = {"control": (("time", "actuator"), np.asarray(control), _described("control", units))}
+    if not actuators:
+        return data, {}
+    return data, {
+        "actuator": ("actuator", list(map(str, actuators)), _described("actuator", units)),
+        "actuator_name": ("actuator", [name.name for name in actuators]),
+        "actuator_unit": ("actuator", units),
+    }
+
+
+def _of_each(trajectory: Any, units: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What each constraint does, by its name."""
+    data, labels = {}, {}
+    if trajectory.constraint_forces:
+        forces = np.stack([np.asarray(x) for x in trajectory.constraint_forces.values()], axis=1)
+        text = _described("ideal constraint force, by constraint", [force_unit(u) for u in units])
+        data["constraint_forces"] = (("time", "constraint", "coordinate"), forces, text)
+        labels["constraint"] = ("constraint", list(trajectory.constraint_forces))
+    if trajectory.multipliers:
+        rows = {f"{k} row {i}": x[:, i] for k, x in trajectory.multipliers.items() for i in range(x.shape[1])}
+        values = np.stack([np.asarray(x) for x in rows.values()], axis=1)
+        data["multipliers"] = (("time", "row"), values, {"long_name": "Lagrange multiplier"})
+        labels["row"] = ("row", list(rows))
+    return data, labels
+
+
+def _described(what: str, units: Sequence[str]) -> dict[str, str]:
+    """Attributes of a variable: what it is, and its units as far as they are known."""
+    if not any(units):
+        return {"long_name": what}
+    return {"long_name": what, "units": units[0] if len(set(units)) == 1 else ", ".join(units)}

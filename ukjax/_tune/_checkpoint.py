@@ -1,0 +1,82 @@
+"""The state of a tuning on disk: one line of JSON that says whose it is, then the arrays, as equinox writes them."""
+
+import json
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ._record import Record
+
+
+MARK = "a checkpoint of ukjax.tune"
+VERSION = 2
+
+
+def save(path: Path, record: Record) -> None:
+    """Writes the state aside and moves it into place: the file is whole, or as it was."""
+    state = _state(record)
+    spent = record.spent.tolist()
+    header = {"file": MARK, "version": VERSION, "done": record.done, "seen": record.seen, "spent": spent}
+    aside = path.with_name(f".{path.name}.unfinished")
+    with open(aside, "wb") as file:
+        file.write(json.dumps({**header, "leaves": _fingerprint(state)}).encode() + b"\n")
+        eqx.tree_serialise_leaves(file, (state, [x[: record.seen] for x in record.over_steps()]))
+    aside.replace(path)
+
+
+def resume(path: Path, record: Record) -> None:
+    """Makes `record` what `path` holds; leaves it as it is if there is no such file yet.
+
+    Raises:
+        ValueError: If the folder does not exist, or the file is none of ours, belongs to another tuning, or to one that
+            has taken more steps already.
+    """
+    if not path.parent.is_dir():
+        raise ValueError(f"checkpoint lies in a folder that does not exist: {path.parent}. Make it first.")
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        header = _header(path, file)
+        state = _state(record)
+        if header["leaves"] != _fingerprint(state):
+            raise ValueError(f"checkpoint {path} belongs to another tuning. Pass another file, or remove this one.")
+        done, seen = int(header["done"]), int(header["seen"])
+        if done >= len(record.losses):
+            raise ValueError(f"steps must be at least {done}, which checkpoint {path} has taken already.")
+        like = state, [x[:seen] for x in record.over_steps()]
+        try:
+            state, rows = eqx.tree_deserialise_leaves(file, like)
+        except (RuntimeError, ValueError, EOFError, OSError) as error:
+            raise ValueError(f"checkpoint {path} is damaged: {error}. Remove it.") from error
+    record.tuned, record.state = eqx.combine(state, (record.tuned, record.state))
+    for store, values in zip(record.over_steps(), rows, strict=True):
+        store[:seen] = values
+    record.spent, record.done, record.seen = np.array(header["spent"]), done, seen
+
+
+def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
+    try:
+        header = json.loads(file.readline())
+        known = header["file"] == MARK
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"checkpoint {path} is not a file that ukjax.tune wrote: {error}") from error
+    if not known or header["version"] != VERSION:
+        raise ValueError(
+            f"checkpoint {path} is not a file that this version of ukjax.tune wrote. Pass another file, or remove it."
+        )
+    return header
+
+
+def _state(record: Record) -> PyTree:
+    """What is kept: arrays only; functions and settings are those of the optimiser that is passed again."""
+    return eqx.filter((record.tuned, record.state), eqx.is_array)
+
+
+def _fingerprint(state: PyTree) -> list[list[Any]]:
+    """Name, shape and dtype of every array. Not the tree's own text, which holds addresses of functions."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return [[jax.tree_util.keystr(path), list(np.shape(x)), str(np.asarray(x).dtype)] for path, x in leaves]

@@ -1,0 +1,152 @@
+"""Steps one after the other, until there is a reason to stop."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from ._descent import Descent, Point, Spent, Step
+from ._record import Record
+from ._samples import Batch, Samples
+
+
+HALVINGS = 16  # of a step to where the loss is not finite
+
+
+@dataclasses.dataclass(frozen=True)
+class Stopping:
+    """When to stop before all steps are done: see `tune`."""
+
+    rtol: float | None
+    atol: float
+    patience: int | None
+
+
+class Ending(NamedTuple):
+    """Why a tuning stopped before its steps were done, or an empty string; whether that is a failure, of what error."""
+
+    reason: str
+    failed: bool = False
+    error: Exception | None = None
+
+
+class Look(NamedTuple):
+    """Loss and gradient at the present parameters; the error that the loss raised there, if any; what it cost."""
+
+    point: Point
+    error: Exception | None
+    spent: Spent
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """What a tuning is made of.
+
+    Attributes:
+        descent: How the parameters go on.
+        full: `full(tuned, samples)`, the loss over all samples.
+        inside: Puts parameters on the bounds.
+        samples: Those that there are, if any.
+        stopping: When to stop.
+        save: Keeps a record.
+    """
+
+    descent: Descent
+    full: Callable
+    inside: Callable
+    samples: Samples
+    stopping: Stopping
+    save: Callable[[Record], None]
+
+    def run(self, record: Record, steps: int, bar: Any) -> Ending:
+        """Takes steps until `steps` are done, or there is a reason to stop."""
+        batch = self.samples.batch(record.done)
+        look = self._look(record, batch)
+        while True:
+            self._add(record, look, batch, steps)
+            bar.set_postfix(loss=f"{float(look.point.loss):.6g}", gradient=f"{record.norms[record.done]:.3g}")
+            ending = self._ending(record, look)
+            if ending.reason or record.done == steps:
+                return ending
+            before = Step(record.tuned, record.state)
+            try:
+                after = self.descent.update(before, look.point, batch.samples)
+            except eqx.EquinoxRuntimeError as error:
+                advice = "Let it be NaN instead where the parameters must not go."
+                return Ending(f"The loss raises an error within step {record.done + 1}. {advice}", True, error)
+            record.done += 1
+            batch = self.samples.batch(record.done)
+            look = self._land(record, before, after, batch)
+            self.save(record)
+            bar.update()
+
+    def _land(self, record: Record, before: Step, after: Step, batch: Batch) -> Look:
+        """Ends a step, which is halved until the loss is finite there: a failure says where not to go."""
+        record.move(after)
+        look = self._look(record, batch)
+        for _ in range(HALVINGS):
+            shorter = None if look.point.finite() else self.descent.shorter(before, after, batch.samples)
+            if shorter is None:
+                break
+            record.spent += look.spent
+            after = shorter
+            record.move(after)
+            look = self._look(record, batch)
+        return look
+
+    def _look(self, record: Record, batch: Batch) -> Look:
+        point = None if batch.partial else self.descent.known(record.state)
+        if point is not None:
+            return Look(point, None, Spent())
+        try:
+            return Look(self.descent.evaluate(record.tuned, batch.samples), None, Spent(1))
+        except eqx.EquinoxRuntimeError as error:
+            gradient = jax.tree_util.tree_map(lambda x: jnp.full_like(x, jnp.nan), record.tuned)
+            return Look(Point(jnp.asarray(jnp.nan), gradient), error, Spent(1))
+
+    def _add(self, record: Record, look: Look, batch: Batch, steps: int) -> None:
+        record.spent += look.spent
+        loss = float(look.point.loss)
+        due = record.done % self.samples.per_epoch == 0 or record.done == steps
+        over_all = loss if not batch.partial else float(self.full(record.tuned, self.samples.all)) if due else np.nan
+        record.add(loss, float(optax.tree.norm(look.point.gradient)), over_all)
+
+    def _ending(self, record: Record, look: Look) -> Ending:
+        i, patience = record.done, self.stopping.patience
+        if not look.point.finite():
+            what = "loss" if not np.isfinite(look.point.loss) else "gradient"
+            advice = "Start elsewhere." if i == 0 else "Take smaller steps, or bound the parameters."
+            return Ending(f"The {what} is not finite at step {i}. {advice}", True, look.error)
+        reason = "" if self.samples.partial else self._converged(record, look.point)
+        if not reason and patience is not None and i - record.best() >= patience:
+            reason = f"No improvement in {patience} steps."
+        return Ending(reason)
+
+    def _converged(self, record: Record, point: Point) -> str:
+        """Cauchy's criterion, as optimistix has it, for parameters and loss; or what the method itself says."""
+        rtol, atol, i = self.stopping.rtol, self.stopping.atol, record.done
+        if i == 0 or (rtol is None and not self.descent.ends_itself):
+            return ""
+        own = self.descent.finished(record.state)
+        if own or rtol is None or self.descent.ends_itself:
+            return own
+        x, loss = record.parameters(i), record.losses[i]
+        dx, dloss = x - record.parameters(i - 1), loss - record.losses[i - 1]
+        if not dx.any():
+            # An optimiser whose step size is zero for a while, to warm up say, has not converged.
+            flat = _leads_nowhere(record.tuned, point, self.inside)
+            return "Converged: the gradient is zero, or points out of the bounds." if flat else ""
+        still = np.all(np.abs(dx) <= atol + rtol * np.abs(x)) and abs(dloss) <= atol + rtol * abs(loss)
+        return f"Converged: a step changes parameters and loss by less than rtol = {rtol:g}." if still else ""
+
+
+def _leads_nowhere(tuned: PyTree, point: Point, inside: Callable) -> bool:
+    """Whether a step along the gradient ends where it started."""
+    ahead = inside(jax.tree_util.tree_map(lambda x, g: x - g, tuned, point.gradient))
+    return bool(eqx.tree_equal(ahead, tuned))
