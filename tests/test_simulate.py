@@ -228,6 +228,7 @@ def system(**functions):
     return ukjax.Mechanism(ukjax.System(**{**FREE, **functions}))
 
 
+FIXED = {"stepsize_controller": diffrax.StepTo(ts=np.linspace(0.0, 2.0, 5))}
 CONSTANT = {"stepsize_controller": diffrax.ConstantStepSize(), "dt0": 0.01}
 NAN = system(force=lambda q, v, t: jnp.array([0.0, 1.0]) * jnp.sqrt(1.0 - t))
 INDEFINITE = system(mass=lambda q, t: jnp.eye(2) * (1.0 - t))
@@ -289,6 +290,16 @@ def test_errors_inside_jit_are_raised_too():
         ({"atol": "small"}, ValueError, "atol must be a number, but is 'small'"),
         ({"rtol": [1e-8, 1e-8]}, ValueError, r"rtol must be a scalar, but has shape \(2,\)"),
         ({"dt0": -1.0}, ValueError, "dt0 must be a positive step size"),
+        ({**FIXED, "rtol": 1e-6}, ValueError, "rtol has no effect beside stepsize_controller"),
+        ({**FIXED, "atol": -5}, ValueError, "atol has no effect beside stepsize_controller"),
+        ({**FIXED, "dt0": 0.1}, ValueError, "dt0 has no effect with diffrax.StepTo"),
+        ({**FIXED, "ts": [0.0, 1.0]}, ValueError, r"StepTo\(ts=...\) must go.*to ts\[-1\] = 1.0, but goes.*to 2.0"),
+        ({"keep": ("q", "speed")}, ValueError, "keep must name fields of q, v, acceleration.*but has 'speed'"),
+        ({"keep": ("control",)}, ValueError, "has 'control'. It needs a servo"),
+        ({"progress": 3}, TypeError, "progress must be an instance of AbstractProgressMeter"),
+        ({"max_steps": np.bool_(True)}, ValueError, "max_steps must be a positive integer"),
+        ({"max_steps": 1e3}, ValueError, "max_steps must be a positive integer"),
+        ({"q0": np.float16([0, -1]), "v0": np.float16([1, 0])}, ValueError, "q0 must be of dtype float32 or float64"),
         ({"solver": diffrax.Tsit5}, TypeError, "solver must be an instance of AbstractSolver.*is the class Tsit5"),
         ({"stepsize_controller": 1e-3}, TypeError, "stepsize_controller must be an instance"),
         ({"stepsize_controller": diffrax.ConstantStepSize()}, ValueError, "dt0 must be given"),
@@ -302,6 +313,62 @@ def test_bad_arguments(changes, error, match):
     arguments = {"mechanism": pendulum(), "q0": [0.0, -1.0], "v0": [1.0, 0.0], "ts": TS, **changes}
     with pytest.raises(error, match=match):
         ukjax.simulate(**arguments)
+
+
+def test_only_what_is_to_be_kept():
+    whole = ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], TS)
+    names = ("position_residual", "q")
+    got = ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], TS, keep=names, max_steps=np.int64(16_384))
+    assert_close(got.q, whole.q)
+    assert_close(got.position_residual, whole.position_residual)
+    left_out = {name for name in whole.__dict__ if getattr(got, name) is None}
+    assert left_out == {name for name in whole.__dict__ if getattr(whole, name) is not None} - {
+        *names, "t", "result", "stats"
+    } | {"control", "servo_residual", "servo_position_residual", "servo_velocity_residual"}  # fmt: skip
+    assert set(got.to_dataset(["x", "y"])) == set(names)
+    # A run that fails is looked at again, so that it has its reason; inside of jit it only says that it failed.
+    f = lambda q: ukjax.simulate(NAN, q, jnp.array(START[1]), TS, keep="q", throw=False)
+    failed = f(jnp.array(START[0]))
+    assert bool(failed.result == ukjax.RESULTS.not_finite)
+    assert failed.v is None
+    assert bool(jax.jit(f)(jnp.array(START[0])).result != ukjax.RESULTS.successful)
+    with pytest.raises(RuntimeError, match=r"NaN or infinity.*\(at t = 1 s\)"):
+        ukjax.simulate(NAN, *START, TS, keep="q")
+
+
+def test_times_that_are_known_at_run_time_only():
+    f = jax.jit(lambda ts: ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], ts, keep="q", throw=False))
+    assert bool(f(TS[:3]).result == ukjax.RESULTS.successful)
+    assert bool(f(TS[2::-1]).result == ukjax.RESULTS.times_do_not_fit)
+
+
+def test_a_start_off_the_constraints_is_named():
+    off = ([1.5, 0.0], [0.0, 0.1], TS)
+    with pytest.warns(ukjax.InconsistentStart, match=r"up to 1.25 in position.*ukjax.assemble.*Baumgarte.*Projection"):
+        ukjax.simulate(pendulum(), *off)
+    with pytest.warns(ukjax.InconsistentStart, match="0 in position and 1.5 in velocity"):
+        ukjax.simulate(pendulum(), [1.0, 0.0], [1.5, 0.0], TS)
+    # Stabilised, or within a trace: nothing to say, and a warning would be an error here.
+    ukjax.simulate(pendulum(1, ukjax.Baumgarte(10.0, 25.0)), *off)
+    jax.jit(lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), TS, keep="q", throw=False).q)(jnp.array(off[0]))
+    with pytest.raises(RuntimeError, match=r"\(at t = 0 s, the start: q0, v0 .*ukjax.assemble\(mechanism, q0, v0, ts"):
+        ukjax.simulate(pendulum(), [9.0, 0.0], [0.0, 0.0], TS, projection=ukjax.Projection())
+
+
+def test_a_servo_that_fails_says_by_which_rows_and_since_when():
+    # q1'' = u1 alone can be had; the row that wants q2'' = 1 has no actuator.
+    wanted = ukjax.AccelerationConstraint(lambda q, v, t: jnp.eye(2), lambda q, v, t: jnp.array([3.0, 1.0]))
+    still = ukjax.Mechanism(falling(g=0.0))
+    with pytest.raises(RuntimeError, match=r"\(at t = 0 s; missed of each row: 0, 1\)"):
+        ukjax.simulate(still, *START, TS, servo=ukjax.Servo(wanted, [[1.0], [0.0]]))
+    # A plant that runs away in finite time, q'' = 6 q^2, q = 1 / (1 - t)^2, with a control that is too weak.
+    runaway = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(1), lambda q, v, t: 6 * q**2))
+    weak = ukjax.Servo(ukjax.Holonomic(lambda q, t: q), [[1.0]], limits=(0.0, 0.0), exact=False)
+    with pytest.raises(RuntimeError, match=r"\(at t = (0\.99\d*|1) s; the servo missed its rows from t = 0 s on\)"):
+        ukjax.simulate(runaway, [1.0], [2.0], TS, servo=weak)
+    got = ukjax.simulate(runaway, [1.0], [2.0], jnp.array([0.0, 0.5]), servo=weak)
+    assert_close(got.q, jnp.array([[1.0], [4.0]]), atol=1e-6)
+    assert float(got.stats["servo_missed_from"]) == 0.0
 
 
 def test_implicit_solver_with_a_constant_step_needs_tolerances_of_its_own():

@@ -6,6 +6,7 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from . import _check
+from ._apart import apart
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._mechanism import Mechanism
 from ._reactions import reactions
@@ -58,7 +59,7 @@ def equation_of_motion(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t)
     applied = None if applied is None else applied_force(applied, q, "applied")
-    motion = _equation(mechanism, formulation, q, v, t, applied)
+    motion = apart(_equation, mechanism, formulation, q, v, t, applied)
     return throw_if_failed(motion, motion.result) if throw else motion
 
 

@@ -57,11 +57,11 @@ def method(controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Arr
 def _check_steps(steps: Array, ts: Array) -> None:
     if is_traced(steps, ts):
         return
-    fixed = np.asarray(steps, ts.dtype)
-    if np.any(np.diff(fixed) <= 0) or fixed[0] != ts[0] or fixed[-1] != ts[-1]:
+    fixed, saved = np.asarray(steps, ts.dtype), np.asarray(ts)
+    if np.any(np.diff(fixed) <= 0) or fixed[0] != saved[0] or fixed[-1] != saved[-1]:
         raise ValueError(
-            f"stepsize_controller=diffrax.StepTo(ts=...) must go, increasing strictly, from ts[0] = {ts[0]} to "
-            f"ts[-1] = {ts[-1]}, but goes from {fixed[0]} to {fixed[-1]}."
+            f"stepsize_controller=diffrax.StepTo(ts=...) must go, increasing strictly, from ts[0] = {saved[0]} to "
+            f"ts[-1] = {saved[-1]}, but goes from {fixed[0]} to {fixed[-1]}."
         )
 
 

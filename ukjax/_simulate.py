@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from . import _check, _options
+from ._apart import apart
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._hoist import hoist
 from ._integrate import Flow
@@ -108,7 +109,8 @@ def simulate(
     servos = None if servo is None else as_servos(servo)
     kept = _options.kept(keep, servos is not None)
     y0 = jnp.concatenate([q0, v0])
-    trajectory, notes = _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection, integrator, kept)
+    arguments = (mechanism, servos, y0, ts, formulation, solver, method, projection, integrator, kept)
+    trajectory, notes = apart(_simulate, *arguments)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
     failed = bool(trajectory.result != RESULTS.successful)

@@ -18,6 +18,17 @@ OF_SERVOS = ("control", *SERVO_SCALARS)
 OF_EACH = ("constraint_forces", "multipliers")
 OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH)
 
+# A field that was not kept is None. To those who check types it is an array all the same, since nearly everyone keeps
+# everything, and then need not ask each field whether it is there.
+if TYPE_CHECKING:
+    Vectors = Float[Array, "T n"]
+    Numbers = Float[Array, " T"]
+    Counts = Int[Array, " T"]
+else:
+    Vectors = Float[Array, "T n"] | None
+    Numbers = Float[Array, " T"] | None
+    Counts = Int[Array, " T"] | None
+
 
 class Trajectory(eqx.Module):
     """A motion at the saved times; rows that a failed simulation did not reach are NaN.
@@ -51,18 +62,18 @@ class Trajectory(eqx.Module):
     """
 
     t: Float[Array, " T"]
-    q: Float[Array, "T n"]
-    v: Float[Array, "T n"]
-    acceleration: Float[Array, "T n"]
-    constraint_force: Float[Array, "T n"]
-    nonideal_force: Float[Array, "T n"]
+    q: Vectors
+    v: Vectors
+    acceleration: Vectors
+    constraint_force: Vectors
+    nonideal_force: Vectors
     control: Float[Array, "T p"] | None
-    position_residual: Float[Array, " T"]
-    velocity_residual: Float[Array, " T"]
+    position_residual: Numbers
+    velocity_residual: Numbers
     servo_residual: Float[Array, " T"] | None
     servo_position_residual: Float[Array, " T"] | None
     servo_velocity_residual: Float[Array, " T"] | None
-    rank: Int[Array, " T"]
+    rank: Counts
     result: Any
     stats: dict[str, Any]
     constraint_forces: dict[str, Float[Array, "T n"]] | None = None

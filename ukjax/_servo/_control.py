@@ -18,6 +18,7 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _check
+from .._apart import apart
 from .._formulation import AbstractFormulation, Motion, UdwadiaKalaba, row_scales
 from .._linalg import Jacobi, pseudoinverse, pseudosolve, whiten
 from .._mechanism import Mechanism, Terms
@@ -98,7 +99,7 @@ def servo_control(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     servos = as_servos(servo)
-    control = _servo_control(mechanism, servos, formulation, *_check.state(q, v, t))
+    control = apart(_servo_control, mechanism, servos, formulation, *_check.state(q, v, t))
     if not throw:
         return control
     where = ""

@@ -1,0 +1,182 @@
+"""Programs that are traced apart from a `jax.shard_map` around them.
+
+Inside of a shard_map JAX keeps book of what may vary over its mesh, and wants every loop to begin with values that vary
+as they do at its end. The loops of a library begin with constants, which do not vary. Here the whole function is traced
+as if there were no mesh; inside of the shard_map it is one operation, whose results vary as far as any argument does.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import PyTree
+
+
+def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+    """`function(*arguments)`, a pytree of arrays; as one operation if an array in `arguments` varies over a mesh."""
+    arrays, others = eqx.partition(arguments, eqx.is_array)
+    flat, structure = jax.tree_util.tree_flatten(arrays)
+    if not _axes(flat):
+        return function(*arguments)
+    made = []
+
+    def call(*flat):
+        results = function(*eqx.combine(jax.tree_util.tree_unflatten(structure, flat), others))
+        flat, form = jax.tree_util.tree_flatten(results)
+        made.append(form)
+        return flat
+
+    results = _bind(call, [jnp.asarray(x) for x in flat])
+    return jax.tree_util.tree_unflatten(made[0], results)
+
+
+class _Origin(NamedTuple):
+    """What a derivative is one of: a function, and with respect to which of its arguments."""
+
+    jaxpr: Jaxpr
+    active: tuple[int, ...]
+
+
+def _varying(x: Any) -> frozenset[str]:
+    """The axes of a mesh over which an array varies; JAX up to 0.9 calls them vma."""
+    kind = jax.typeof(x)
+    return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
+
+
+def _axes(arrays: Sequence[Any]) -> frozenset[str]:
+    return frozenset().union(*(_varying(x) for x in arrays))
+
+
+def _like(arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
+
+
+def _function(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
+    return jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))
+
+
+def _bind(function: Callable, arguments: Sequence[Any], origin: _Origin | None = None) -> list[Any]:
+    """The operation that computes `function(*arguments)`, a list of arrays."""
+    closed = jax.make_jaxpr(function)(*_like(arguments))
+    # What the function closed over becomes its first arguments.
+    hoisted = closed.consts
+    whole = lambda *flat: jax.core.eval_jaxpr(closed.jaxpr, flat[: len(hoisted)], *flat[len(hoisted) :])
+    jaxpr = jax.make_jaxpr(whole)(*_like([jnp.asarray(x) for x in hoisted]), *_like(arguments)).jaxpr
+    if origin is not None:
+        assert not hoisted, "a derivative closes over nothing"
+    flat = [*(jnp.asarray(x) for x in hoisted), *arguments]
+    axes = _axes(flat)
+    cast = lambda x: jax.lax.pcast(x, tuple(sorted(axes - _varying(x))), to="varying")
+    return _apart_p.bind(*(cast(x) for x in flat), jaxpr=jaxpr, origin=origin)
+
+
+_apart_p = Primitive("apart")
+_apart_p.multiple_results = True
+
+
+@_apart_p.def_impl
+def _run(*arguments, jaxpr, origin):
+    return jax.jit(_function(jaxpr))(*arguments)
+
+
+@_apart_p.def_effectful_abstract_eval
+def _types(*arguments, jaxpr, origin):
+    kinds = [x.aval for x in jaxpr.outvars]
+    if hasattr(arguments[0], "mat"):
+        mesh, mat = arguments[0].sharding.mesh, arguments[0].mat
+        place = lambda kind: jax.NamedSharding(mesh, jax.P(*[None] * kind.ndim))
+        kinds = [kind.update(sharding=place(kind), manual_axis_type=mat) for kind in kinds]
+    elif hasattr(arguments[0], "vma"):
+        kinds = [kind.update(vma=arguments[0].vma) for kind in kinds]
+    return kinds, jaxpr.effects
+
+
+def _lower(context, *arguments, jaxpr, origin):
+    return mlir.core_call_lowering(context, *arguments, name="apart", call_jaxpr=ClosedJaxpr(jaxpr, ()))
+
+
+mlir.register_lowering(_apart_p, _lower)
+
+
+def _smooth(jaxpr: Jaxpr) -> list[int]:
+    """Which results have a derivative."""
+    return [i for i, x in enumerate(jaxpr.outvars) if jnp.issubdtype(x.aval.dtype, jnp.inexact)]
+
+
+def _of_active(jaxpr: Jaxpr, active: Sequence[int], arguments: Sequence[Any]) -> Callable[..., list[Any]]:
+    """The smooth results as a function of the active arguments."""
+
+    def function(*values):
+        flat = list(arguments)
+        for i, value in zip(active, values, strict=True):
+            flat[i] = value
+        results = _function(jaxpr)(*flat)
+        return [results[i] for i in _smooth(jaxpr)]
+
+    return function
+
+
+def _derive(arguments, tangents, *, jaxpr, origin):
+    results = _apart_p.bind(*arguments, jaxpr=jaxpr, origin=origin)
+    active = tuple(i for i, x in enumerate(tangents) if not isinstance(x, ad.Zero))
+    smooth = dict.fromkeys(range(len(results)))
+    if active and _smooth(jaxpr):
+        n = len(arguments)
+
+        def derivative(*flat):
+            at = _of_active(jaxpr, active, flat[:n])
+            return jax.jvp(at, tuple(flat[i] for i in active), tuple(flat[n:]))[1]
+
+        given = [*arguments, *(tangents[i] for i in active)]
+        smooth |= dict(zip(_smooth(jaxpr), _bind(derivative, given, _Origin(jaxpr, active)), strict=True))
+    zero = lambda x: ad.Zero(jax.typeof(x).to_tangent_aval())
+    return results, [zero(x) if smooth[i] is None else smooth[i] for i, x in enumerate(results)]
+
+
+ad.primitive_jvps[_apart_p] = _derive
+
+
+def _transpose(cotangents, *arguments, jaxpr, origin):
+    if origin is None:
+        raise NotImplementedError("an operation that is no derivative has no transpose")
+    n = len(arguments) - len(origin.active)
+    at, directions = arguments[:n], arguments[n:]
+    given = [i for i, x in enumerate(cotangents) if not isinstance(x, ad.Zero)]
+
+    def pull(*flat):
+        function = _of_active(origin.jaxpr, origin.active, flat[:n])
+        kinds, pullback = jax.vjp(function, *(flat[i] for i in origin.active))
+        values = [jnp.zeros_like(x) for x in kinds]
+        for i, value in zip(given, flat[n:], strict=True):
+            values[i] = value
+        return pullback(values)
+
+    pulled = _bind(pull, [*at, *(cotangents[i] for i in given)]) if given else [None] * len(directions)
+    undefined = [ad.is_undefined_primal(x) for x in directions]
+    return [None] * n + [x if wanted else None for x, wanted in zip(pulled, undefined, strict=True)]
+
+
+ad.primitive_transposes[_apart_p] = _transpose
+
+
+def _batch(arguments, axes, *, jaxpr, origin):
+    if origin is None:
+        return (bound := _bind(jax.vmap(_function(jaxpr), axes), arguments)), [0] * len(bound)
+    # A derivative and the function it is one of are to have the same batch, so that the transpose has it too.
+    size = next(x.shape[axis] for x, axis in zip(arguments, axes, strict=True) if axis is not batching.not_mapped)
+    whole = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is batching.not_mapped else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arguments, axes, strict=True)
+    ]
+    n = len(arguments) - len(origin.active)
+    of = jax.make_jaxpr(jax.vmap(_function(origin.jaxpr)))(*_like(whole[:n]))
+    assert not of.consts, "a derivative closes over nothing"
+    bound = _bind(jax.vmap(_function(jaxpr)), whole, _Origin(of.jaxpr, origin.active))
+    return bound, [0] * len(bound)
+
+
+batching.primitive_batchers[_apart_p] = _batch
