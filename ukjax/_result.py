@@ -34,6 +34,10 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "No state that satisfies the constraints was found near the given one. Move q and v closer to a "
         "consistent state, or correct the constraints if there is none."
     )
+    times_not_increasing = (
+        "The times ts do not increase strictly, or are not finite. Pass increasing ones; to go back in time, simulate the "
+        "mechanism with t replaced by -t."
+    )
     servo_unreachable = (
         "The servo constraints are out of reach: no control of these actuators satisfies all of their rows. The servo "
         "is at fault: give it more actuators or fewer rows, or pass exact=False to come as near as possible. "

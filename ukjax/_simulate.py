@@ -79,10 +79,10 @@ def simulate(
             else.
         RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
             a number is not finite, the step budget is exhausted, the initial state is too far from the constraints
-            to be projected on them, or the servo constraints are out of reach.
+            to be projected on them, the servo constraints are out of reach, or `ts`, if traced, does not increase.
 
-    Gradients: forward and reverse mode, with respect to the initial state and every array leaf of the mechanism and
-    the servo, where the ranks are constant along the trajectory; of `t`, `q`, `v`, `acceleration`, the forces and
+    Gradients: forward and reverse mode, with respect to the initial state, `ts`, and every array leaf of the mechanism
+    and the servo, where the ranks are constant along the trajectory; of `t`, `q`, `v`, `acceleration`, the forces and
     `control`. The
     residuals, `rank`, `result` and `stats` carry none.
     """
@@ -186,6 +186,9 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
     motions, controls = jax.vmap(lambda t, y: _motion_where_reached(motion, t, y))(*at)
     breakdown = jax.tree_util.tree_map(lambda x: x[-2:], motions.result)
     motions = jax.tree_util.tree_map(lambda x: x[:-2], motions)
+    failure = RESULTS.where(
+        outcome == RESULTS.successful, first_failure(motions.result), worst(first_failure(breakdown), outcome)
+    )
     q, v = jnp.split(ys, 2, axis=1)
     return Trajectory(
         t=ts,
@@ -201,14 +204,7 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
         servo_position_residual=_servo_norms(servos, lambda constraint: constraint.position_error, q, ts),
         servo_velocity_residual=_servo_norms(servos, lambda constraint: constraint.velocity_error, q, v, ts),
         rank=motions.rank,
-        result=worst(
-            started,
-            RESULTS.where(
-                outcome == RESULTS.successful,
-                first_failure(motions.result),
-                worst(first_failure(breakdown), outcome),
-            ),
-        ),
+        result=RESULTS.where(outcome == RESULTS.times_not_increasing, outcome, worst(started, failure)),
         stats={**stats, "t_reached": end[0]},
     )
 

@@ -23,14 +23,21 @@ class Integrator(eqx.Module):
     def __call__(
         self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
-        """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`."""
+        """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`.
+
+        Times that do not increase, which only a trace lets pass, are a run that ends at once.
+        """
+        increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(ts[1:] > ts[:-1])
+        ts = jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
         solver = _with_tolerances(solver, method[0])
         problem = Problem(flow, y0, ts, solver, method)
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
             ys, _, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint(), False)
-        return ys, *rest
+        end, counts, result = rest
+        ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))
+        return ys, end, counts, RESULTS.where(increasing, result, RESULTS.times_not_increasing)
 
     def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
         # The replay differentiates, so diffrax need not: this adjoint has the cheapest loop.
