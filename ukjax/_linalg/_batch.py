@@ -40,9 +40,6 @@ def batched(kernel: Kernel) -> Callable[[Array, Array], tuple[Array, Array]]:
 
     @apply.def_vmap
     def _(size: int, mapped: Any, B: Array, Y: Array) -> Any:
-        if not any(mapped):
-            # So JAX asks where only derivatives are in a batch: a product of second derivatives, say.
-            return apply(B, Y), (False, False)
         if not mapped[0]:
             # One matrix, many right-hand sides: more columns, and still one factorisation.
             k = Y.shape[-1]
