@@ -35,8 +35,8 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "consistent state, or correct the constraints if there is none."
     )
     times_not_increasing = (
-        "The times ts do not increase strictly, or are not finite. Pass increasing ones; to go back in time, simulate the "
-        "mechanism with t replaced by -t."
+        "The times ts do not increase strictly, or are not finite. Pass increasing ones; to go back in time, simulate "
+        "the mechanism with t replaced by -t."
     )
     servo_unreachable = (
         "The servo constraints are out of reach: no control of these actuators satisfies all of their rows. The servo "

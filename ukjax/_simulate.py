@@ -65,7 +65,8 @@ def simulate(
             recorded steps (a Runge-Kutta solver; `diffrax.DirectAdjoint()` for others).
         projection: `Projection()` returns the state to the constraint manifold after every accepted step; None lets it
             drift.
-        max_steps: Step budget. A derivative takes memory for as many states.
+        max_steps: Step budget. A derivative takes memory for a few hundred states, however large it is; a motion of
+            more steps is integrated once more for it, between one checkpoint and the next.
         progress: True for a progress bar, or a diffrax progress meter.
         throw: Raise if the simulation fails. With False look at `result`.
 

@@ -9,8 +9,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._result import RESULTS
-from ._adjoint import Flow, Problem, Record, both_modes, call, replayable
-from ._projecting import projecting
+from ._flow import Flow, Problem, call
+from ._projecting import solver_of
+from ._record import Record, Recording
+from ._replay import both_modes
+from ._steps import replayable
 
 
 class Integrator(eqx.Module):
@@ -30,7 +33,7 @@ class Integrator(eqx.Module):
         increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(ts[1:] > ts[:-1])
         ts = jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
         solver = _with_tolerances(solver, method[0])
-        problem = Problem(flow, y0, ts, solver, method)
+        problem = Problem(flow, y0, ts, solver, method, self.max_steps)
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
@@ -51,16 +54,16 @@ class Integrator(eqx.Module):
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
         if record:
-            outputs["steps"] = diffrax.SubSaveAt(t0=True, steps=True)
+            controller = Recording(controller, self.max_steps)
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(call),
-            problem.solver if problem.flow.project is None else projecting(problem.solver, adjoint),
+            solver_of(problem, adjoint),
             t0=ts[0],
             t1=ts[-1],
             dt0=dt0,
             y0=y0,
             args=problem.flow,
-            saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"]),
+            saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"], controller_state=record),
             stepsize_controller=controller,
             adjoint=adjoint,
             max_steps=self.max_steps,
@@ -78,8 +81,8 @@ class Integrator(eqx.Module):
             end = jnp.where(finite, reached, end[0]), jnp.where(finite, last, end[1])
         counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
         rest = (stop_gradient(end), counts, RESULTS.promote(solution.result))
-        steps = Record(times["steps"], states["steps"], counts["num_accepted_steps"]) if record else None
-        return ys, steps, rest
+        final: Any = solution.controller_state
+        return ys, final[1] if record else None, rest
 
 
 def _with_tolerances(solver: Any, controller: Any) -> Any:
