@@ -68,7 +68,8 @@ def simulate(
             recorded steps (a Runge-Kutta solver; `diffrax.DirectAdjoint()` for others).
         projection: `Projection()` returns the state to the constraint manifold after every accepted step; None lets it
             drift.
-        max_steps: Step budget. A derivative takes memory for as many states.
+        max_steps: Step budget. A derivative takes memory for a few hundred states, however large it is; a motion of
+            more steps is integrated once more for it, between one checkpoint and the next.
         progress: True for a progress bar, or a diffrax progress meter.
         keep: Names of the fields of the trajectory to compute, for example ("q", "v"); "all"; or None for all but what
             each constraint does (`constraint_forces` and `multipliers`). The others are None and cost nothing, neither
@@ -93,10 +94,10 @@ def simulate(
             `formulation` is something else.
         RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
             a number is not finite, the step budget is exhausted, the initial state is too far from the constraints
-            to be projected on them, or the servo constraints are out of reach.
+            to be projected on them, the servo constraints are out of reach, or `ts`, if traced, does not increase.
 
-    Gradients: forward and reverse mode, with respect to the initial state and every array leaf of the mechanism and
-    the servo, where the ranks are constant along the trajectory; of `t`, `q`, `v`, `acceleration`, the forces and
+    Gradients: forward and reverse mode, with respect to the initial state, `ts`, and every array leaf of the mechanism
+    and the servo, where the ranks are constant along the trajectory; of `t`, `q`, `v`, `acceleration`, the forces and
     `control`. The
     residuals, `rank`, `result` and `stats` carry none.
     """

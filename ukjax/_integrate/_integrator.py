@@ -9,8 +9,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._result import RESULTS
-from ._adjoint import Flow, Problem, Record, both_modes, call, replayable
-from ._projecting import projecting
+from ._flow import Flow, Problem, call
+from ._projecting import solver_of
+from ._record import Record, Recording
+from ._replay import both_modes
+from ._steps import replayable
 from ._unchecked import Saving, Starting
 
 
@@ -24,14 +27,21 @@ class Integrator(eqx.Module):
     def __call__(
         self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
-        """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`."""
+        """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`.
+
+        Times that do not increase, which only a trace lets pass, are a run that ends at once.
+        """
+        increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(ts[1:] > ts[:-1])
+        ts = jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
         solver = _with_tolerances(solver, method[0])
-        problem = Problem(flow, y0, ts, solver, method)
+        problem = Problem(flow, y0, ts, solver, method, self.max_steps)
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
             ys, _, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint(), False)
-        return ys, *rest
+        end, counts, result = rest
+        ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))
+        return ys, end, counts, RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
 
     def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
         # The replay differentiates, so diffrax need not: this adjoint has the cheapest loop.
@@ -39,23 +49,23 @@ class Integrator(eqx.Module):
 
     def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint, record: bool) -> Any:
         y0, ts = problem.y0, problem.ts
-        controller, dt0 = problem.method
+        controller = Starting(*problem.method)
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
         outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `Saving` makes ts of it
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
         if record:
-            outputs["steps"] = diffrax.SubSaveAt(t0=True, steps=True)
+            controller = Recording(controller, self.max_steps)
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(call),
-            problem.solver if problem.flow.project is None else projecting(problem.solver, adjoint),
+            solver_of(problem, adjoint),
             t0=ts[0],
             t1=ts[-1],
             dt0=None,
             y0=y0,
             args=problem.flow,
-            saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"]),
-            stepsize_controller=Starting(controller, dt0),
+            saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"], controller_state=record),
+            stepsize_controller=controller,
             adjoint=Saving(adjoint, ts),
             max_steps=self.max_steps,
             throw=False,
@@ -72,8 +82,8 @@ class Integrator(eqx.Module):
             end = jnp.where(finite, reached, end[0]), jnp.where(finite, last, end[1])
         counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
         rest = (stop_gradient(end), counts, RESULTS.promote(solution.result))
-        steps = Record(times["steps"], states["steps"], counts["num_accepted_steps"]) if record else None
-        return ys, steps, rest
+        final: Any = solution.controller_state
+        return ys, final[1] if record else None, rest
 
 
 def _with_tolerances(solver: Any, controller: Any) -> Any:

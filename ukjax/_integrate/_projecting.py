@@ -3,6 +3,8 @@
 import diffrax
 import equinox as eqx
 
+from ._flow import Problem
+
 
 class Projecting(diffrax.AbstractAdaptiveSolver):
     """A Runge-Kutta method whose every step ends with `args.project`.
@@ -48,8 +50,11 @@ class Projecting(diffrax.AbstractAdaptiveSolver):
         return self.solver.func(terms, t0, y0, args)
 
 
-def projecting(solver: diffrax.AbstractSolver, adjoint: diffrax.AbstractAdjoint) -> Projecting:
-    """`solver` with projection, and the loop over the stages that diffrax takes under this adjoint."""
+def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.AbstractSolver:
+    """The solver of `problem`, with its projection and the loop over the stages that diffrax takes under `adjoint`."""
+    solver = problem.solver
+    if problem.flow.project is None:
+        return solver
     if isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None:
         kind = "lax" if isinstance(adjoint, diffrax.ForwardMode) else "bounded"
         solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=lambda x: x is None)

@@ -47,12 +47,13 @@ class Saving(diffrax.AbstractAdjoint):
     def loop(self, *, saveat: Any, init_state: Any, stepsize_controller: Any, **others: Any) -> Any:
         several = isinstance(saveat.subs, dict)
         wanted = diffrax.SubSaveAt(ts=self.ts)
-        saveat = diffrax.SaveAt(subs={**saveat.subs, "ts": wanted} if several else wanted)
+        subs = {**saveat.subs, "ts": wanted} if several else wanted
+        saveat = diffrax.SaveAt(subs=subs, controller_state=saveat.controller_state)
         state = init_state.save_state["ts"] if several else init_state.save_state
         room = lambda x: jnp.full((self.ts.shape[0], *x.shape[1:]), jnp.inf, x.dtype)
         state = eqx.tree_at(lambda s: (s.ts, s.ys), state, (room(state.ts), room(state.ys)))
         states = {**init_state.save_state, "ts": state} if several else state
         init_state = eqx.tree_at(lambda s: s.save_state, init_state, states)
-        return self.adjoint.loop(
-            saveat=saveat, init_state=init_state, stepsize_controller=stepsize_controller.controller, **others
-        )
+        controller = stepsize_controller
+        controller = controller.controller if isinstance(controller, Starting) else controller
+        return self.adjoint.loop(saveat=saveat, init_state=init_state, stepsize_controller=controller, **others)

@@ -11,22 +11,29 @@ is not. lineax has the same rule for any of its solvers, but raises, uncondition
 that is not finite (a trial step that is rejected anyway); here that stays data. Hence lineax's solvers, and our rule.
 """
 
-import functools as ft
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import lineax as lx
-import numpy as np
 from jaxtyping import Array
 
 from .._types import IntScalar, Rows, RowValues, Vector
 from ._base import AbstractPseudoinverse
+from ._rule import with_derivative
 
 
-@ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple[Vector, IntScalar]:
     """x = B^+ y and the rank that the solver found. Any derivative of x exists where the rank is locally constant."""
+    return _pseudosolve_p(solver, B, y)
+
+
+def pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, IntScalar]:
+    """B^+ (n, m) and the rank that the solver found."""
+    return _pseudoinverse_p(solver, B)
+
+
+def _pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple[Vector, IntScalar]:
     if isinstance(solver, AbstractPseudoinverse):
         X, rank = solver.solve(B, y[:, None])
         return X[:, 0], rank
@@ -35,9 +42,7 @@ def pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple
     return x, _rank(solver, B, stats)
 
 
-@ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, IntScalar]:
-    """B^+ (n, m) and the rank that the solver found."""
+def _pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, IntScalar]:
     if isinstance(solver, AbstractPseudoinverse):
         return solver.solve(B, jnp.eye(B.shape[0], dtype=B.dtype))
     operator = lx.MatrixLinearOperator(B)
@@ -57,9 +62,8 @@ def _rank(solver: lx.AbstractLinearSolver, B: Array, stats: dict[str, Any], P: A
     return jnp.round(jnp.sum(P.T * B)).astype(int)
 
 
-@pseudosolve.defjvp
-def _pseudosolve_jvp(solver, primals, tangents):
-    (B, y), (dB, dy) = primals, tangents
+def _pseudosolve_jvp(primals, tangents):
+    (solver, B, y), (_, dB, dy) = primals, tangents
     P, rank = pseudoinverse(solver, B)
     # Not P @ y: with y in a batch and B not, its batch axis would come last, where that of the solver's x comes first;
     # JAX 0.10.2 takes the one for the other if a compiled function that holds the batch is differentiated. In which
@@ -67,18 +71,17 @@ def _pseudosolve_jvp(solver, primals, tangents):
     x = y @ P.T if isinstance(solver, AbstractPseudoinverse) else pseudosolve(solver, B, y)[0]
     z = P.T @ x
     dx = P @ (dy - dB @ x + P.T @ (dB.T @ (y - B @ x)) - B @ (dB.T @ z)) + dB.T @ z
-    return (x, rank), (dx, _no_tangent())
+    return (x, rank), (dx, None)
 
 
-@pseudoinverse.defjvp
-def _pseudoinverse_jvp(solver, primals, tangents):
-    (B,), (dB,) = primals, tangents
+def _pseudoinverse_jvp(primals, tangents):
+    (solver, B), (_, dB) = primals, tangents
     P, rank = pseudoinverse(solver, B)
     onto_left, onto_rows = B @ P, P @ B
     left = P @ (P.T @ (dB.T - dB.T @ onto_left))
     right = (dB.T - onto_rows @ dB.T) @ (P.T @ P)
-    return (P, rank), (left + right - P @ dB @ P, _no_tangent())
+    return (P, rank), (left + right - P @ dB @ P, None)
 
 
-def _no_tangent():
-    return np.zeros((), jax.dtypes.float0)
+_pseudosolve_p = with_derivative(_pseudosolve, _pseudosolve_jvp)
+_pseudoinverse_p = with_derivative(_pseudoinverse, _pseudoinverse_jvp)

@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from .._types import Matrix, Partition
 from ._batch import batched
+from ._rule import with_derivative
 
 
 # Larger mass matrices go to LAPACK. Here, where batches are large, it stays out: see `whiten`.
@@ -34,8 +35,7 @@ def whiten(M: Matrix, partition: Partition | None = None) -> tuple[Matrix, Matri
     return jnp.where(definite, L, identity), jnp.where(definite, W, identity), definite
 
 
-@jax.custom_jvp
-def _whiten(M: Matrix) -> tuple[Matrix, Matrix, Array]:
+def _factorise(M: Matrix) -> tuple[Matrix, Matrix, Array]:
     """`whiten` for one block.
 
     A pivot counts as positive if rounding has not made it: beyond n eps of the diagonal entry it came from.
@@ -60,14 +60,16 @@ def _whiten(M: Matrix) -> tuple[Matrix, Matrix, Array]:
     return jnp.where(definite, L, identity), jnp.where(definite, W, identity), definite
 
 
-@_whiten.defjvp  # pyright: ignore[reportArgumentType]
-def _whiten_jvp(primals, tangents):
+def _factorise_jvp(primals, tangents):
     # L' = L S, W' = -S W with S = low(W M' W^T): the lower triangle and half the diagonal.  Murray (2016).
     (M,), (dM,) = primals, tangents
     L, W, definite = _whiten(M)
     S = W @ ((dM + dM.T) / 2) @ W.T
     S = jnp.tril(S) - jnp.diag(jnp.diag(S)) / 2
-    return (L, W, definite), (L @ S, -S @ W, np.zeros((), jax.dtypes.float0))
+    return (L, W, definite), (L @ S, -S @ W, None)
+
+
+_whiten = with_derivative(_factorise, _factorise_jvp)
 
 
 def _cholesky(M: Array, identity: Array) -> tuple[Array, Array]:

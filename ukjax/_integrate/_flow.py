@@ -1,0 +1,56 @@
+"""What is integrated: y' = field(t, y), with or without a projection at the end of every step.
+
+y: state; ys: states at the saved times ts.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree
+
+
+class Flow(eqx.Module):
+    """y' = field(t, y); every step ends with y <- project(t, y), if there is one."""
+
+    field: Callable
+    project: Callable | None = None
+
+
+class Problem(eqx.Module):
+    """What the steps depend on. `flow`, `y0` and `ts` carry derivatives, the rest does not.
+
+    `method` is the step size controller and the first step, or None for that.
+    """
+
+    flow: Flow
+    y0: Float[Array, " n"]
+    ts: Float[Array, " T"]
+    solver: diffrax.AbstractSolver
+    method: PyTree
+    max_steps: int = eqx.field(static=True)
+
+
+class Directions(eqx.Module):
+    """A tangent of a problem, or which of its parts are wanted, or a cotangent; None where there is none."""
+
+    flow: Any
+    y0: Any
+    ts: Any
+
+
+@eqx.filter_jit
+def call(t, y, flow):
+    """field(t, y), as one call in the traced program instead of a copy at every place that uses it."""
+    return flow.field(t, y)
+
+
+def advance(flow: Flow, y: Array, start: Array, end: Array) -> Array:
+    """y after a step of the midpoint rule from `start` to `end`, which are equal: the step has length zero.
+
+    Its value is y, and its first and second derivatives with respect to both times, to y and to the flow are those of
+    the solution through (start, y), for it differs from that by the third power of the length.
+    """
+    h = end - start
+    return y + h * call(start + h / 2, y + h / 2 * call(start, y, flow), flow)

@@ -1,0 +1,256 @@
+"""Differentiating a trajectory, in forward and in reverse mode, by replaying its steps.
+
+y: state; k: step; K: checkpoints; j: saved time; ys: states at the saved times ts; d: tangent; c: cotangent.
+
+A Runge-Kutta solution is a chain of maps y_{k+1} = step(t_k, t_{k+1}, y_k, flow), each with an interpolant that gives
+the saved states inside the step. The derivative is one loop over the segments of the record and the steps in them,
+forward with a tangent or backward with a cotangent, each needing one step and its derivative. Step sizes count as
+constants: they were chosen by the controller, and the solution depends on them only by its error. With respect to the
+times it is the flow that is differentiated, y' = field(t, y): see `advance`.
+
+diffrax's own adjoints serve one mode each (`ForwardMode`, `RecursiveCheckpointAdjoint`) or pay for `max_steps` whether
+taken or not (`DirectAdjoint`).
+"""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any, cast
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.interpreters import ad
+from jaxtyping import Array, PyTree
+
+from ._flow import Directions, Problem
+from ._record import Record, Segment, longest, segment_of
+from ._steps import first, saved, step
+
+
+# integrate(problem, record) -> (ys, Record or None, rest); integrate is hashable and closes over no array.
+Integrate = Callable[[Problem, bool], tuple[Array, Record | None, PyTree]]
+
+
+def both_modes(integrate: Integrate, problem: Problem) -> tuple[Array, PyTree]:
+    """ys and rest of `integrate`; ys is differentiable with respect to the arrays of `flow`, to `y0` and `ts`."""
+    return cast(Any, _solve(problem, integrate=integrate))
+
+
+@eqx.filter_custom_jvp
+def _solve(problem, *, integrate):
+    ys, _, rest = integrate(problem, False)
+    return ys, rest
+
+
+@_solve.def_jvp
+def _solve_jvp(primals, tangents, *, integrate):
+    (problem,), (tangent,) = primals, tangents
+    ys, record, rest = _solve_recording(problem, integrate=integrate)
+    dys, _ = _replay(problem, record, tangent)
+    return (ys, rest), (dys, _nones(rest))
+
+
+@eqx.filter_custom_jvp
+def _solve_recording(problem, *, integrate):
+    return integrate(problem, True)
+
+
+@_solve_recording.def_jvp
+def _solve_recording_jvp(primals, tangents, *, integrate):
+    # For second derivatives: the recorded states depend on the problem too.
+    (problem,), (tangent,) = primals, tangents
+    ys, record, rest = _solve_recording(problem, integrate=integrate)
+    dys, dsteps = _replay(problem, record, tangent)
+    drecord = eqx.tree_at(lambda r: r.checkpoints.y, _nones(record), dsteps, is_leaf=lambda x: x is None)
+    return (ys, record, rest), (dys, drecord, _nones(rest))
+
+
+def _replay(problem, record, tangent):
+    """Derivative of the saved and of the recorded states along `tangent`."""
+    constants, directions = (problem, record), Directions(tangent.flow, tangent.y0, tangent.ts)
+    directions = jax.tree_util.tree_map(lambda x: x + _zero(x.dtype, constants, directions), directions)
+    return eqxi.filter_primitive_bind(_replay_p, constants, directions)
+
+
+def _zero(dtype: Any, *trees: PyTree) -> Array:
+    """0, linear in its arguments, and batched if any of their arrays is.
+
+    The cotangent of a direction that all systems of a batch share is a sum over the batch. equinox's primitive does not
+    sum; adding this to the direction makes it one per system, and JAX's own addition sums when it is transposed.
+    """
+    arrays = [x for x in jax.tree_util.tree_leaves(trees) if eqx.is_inexact_array(x) and x.size]
+    zero = jnp.zeros((), dtype)
+    return sum((jnp.where(False, jnp.ravel(x)[0].astype(dtype), zero) for x in arrays), zero)  # not 0 x: x may be NaN
+
+
+def _forward(constants, directions, moving):
+    """Tangents of the saved states and of the checkpoints; `moving` tells whether ts has any kind of derivative."""
+    problem, record = constants
+    ts, flow, dts, dflow = problem.ts, problem.flow, directions.ts, directions.flow
+
+    def segment(carry):
+        index, j, dy, dys, dpoints = carry
+        steps = segment_of(problem, record, index)
+
+        def one(inner):
+            k, j, y, dy, dys = inner
+            t0, t1 = steps.times[k], steps.times[k + 1]
+            move = lambda y, flow: step(problem, t0, t1, y, flow)
+            (y, dense), (dy, ddense) = eqx.filter_jvp(move, (y, flow), (dy, dflow))
+
+            def save(inner):
+                j, dys = inner
+                state = lambda dense, t, flow: saved(problem, (t0, t1), dense, t, flow, moving)
+                _, d = eqx.filter_jvp(state, (dense, ts[j], flow), (ddense, None if dts is None else dts[j], dflow))
+                return j + 1, dys.at[j].set(d)
+
+            due = lambda inner: (inner[0] < ts.shape[0]) & (ts[inner[0]] <= t1)
+            j, dys = jax.lax.while_loop(due, save, (j, dys))
+            return k + 1, j, y, dy, dys
+
+        inner = (0 * index, j, record.checkpoints.y[steps.slot], dy, dys)
+        dpoints = dpoints.at[steps.slot].set(dy)
+        _, j, _, dy, dys = jax.lax.while_loop(lambda inner: inner[0] < steps.count, one, inner)
+        return index + 1, j, dy, dys, dpoints
+
+    dy0 = jnp.zeros_like(problem.y0) if directions.y0 is None else directions.y0
+    dys = jnp.zeros((ts.shape[0], *dy0.shape), dy0.dtype).at[0].set(dy0)
+    start = lambda y0, t0, flow: first(y0, t0, flow, moving)
+    _, dy0 = eqx.filter_jvp(start, (problem.y0, ts[0], flow), (dy0, None if dts is None else dts[0], dflow))
+    one = jnp.ones((), record.count.dtype)
+    carry = (0 * one, one, dy0, dys, jnp.zeros_like(record.checkpoints.y))
+    *_, dys, dpoints = jax.lax.while_loop(lambda carry: carry[0] < record.segments, segment, carry)
+    return dys, dpoints
+
+
+@eqxi.filter_primitive_def
+def _forward_impl(constants, directions):
+    return _forward(constants, directions, directions.ts is not None)
+
+
+@eqxi.filter_primitive_def
+def _forward_shapes(constants, directions):
+    problem, record = constants
+    n, dtype = problem.y0.shape[0], problem.y0.dtype
+    return (
+        ShapedArray((problem.ts.shape[0], n), dtype),
+        ShapedArray(record.checkpoints.y.shape, dtype),
+    )
+
+
+@eqxi.filter_primitive_jvp
+def _forward_jvp(primals, tangents):
+    # Second order in forward mode: the loop differentiates like any other.
+    moving = primals[1].ts is not None or tangents[0][0].ts is not None
+    return eqx.filter_jvp(ft.partial(_forward, moving=moving), primals, tangents)
+
+
+@eqxi.filter_primitive_transpose  # pyright: ignore
+def _transpose(arguments, cotangents):
+    constants, directions = arguments
+    wanted = jax.tree_util.tree_map(_is_undefined, directions, is_leaf=_is_leaf)
+    return _nones(constants), eqxi.filter_primitive_bind(_pullback_p, constants, wanted, cotangents)
+
+
+def _backward(constants, wanted, cotangents, moving):
+    """Cotangents of what is `wanted` from those of the saved states and of the checkpoints."""
+    problem, record = constants
+    ts, cys, cpoints = problem.ts, *cotangents
+    diff, fixed = eqx.partition(problem.flow, wanted.flow)
+    n = problem.y0.shape[0]
+    cys = jnp.zeros((ts.shape[0], n), problem.y0.dtype) if cys is None else cys
+
+    def segment(carry):
+        index, *rest = carry
+        steps = segment_of(problem, record, index - 1)
+        states = _states(problem, record, steps)
+
+        def one(inner):
+            k, j, cy, cflow, cts = inner
+            k = k - 1
+            span = t0, t1 = steps.times[k], steps.times[k + 1]
+            move = lambda y, diff: step(problem, t0, t1, y, eqx.combine(diff, fixed))
+            (_, dense), pullback = jax.vjp(move, states[k], diff)
+
+            def save(inner):
+                j, cdense, cflow, cts = inner
+                state = lambda dense, t, diff: saved(problem, span, dense, t, eqx.combine(diff, fixed), moving)
+                _, pullback = jax.vjp(state, dense, ts[j], diff)
+                to_dense, to_t, to_flow = pullback(cys[j])
+                return j - 1, _add(cdense, to_dense), _add(cflow, to_flow), cts.at[j].add(to_t)
+
+            due = lambda inner: (inner[0] > 0) & (ts[inner[0]] > t0)
+            inner = (j, jax.tree_util.tree_map(jnp.zeros_like, dense), cflow, cts)
+            j, cdense, cflow, cts = jax.lax.while_loop(due, save, inner)
+            cy, to_flow = pullback((cy, cdense))
+            return k, j, cy, _add(cflow, to_flow), cts
+
+        _, j, cy, cflow, cts = jax.lax.while_loop(lambda inner: inner[0] > 0, one, (steps.count, *rest))
+        return index - 1, j, cy if cpoints is None else cy + cpoints[steps.slot], cflow, cts
+
+    last = (jnp.sum(ts <= record.end) - 1).astype(record.count.dtype)
+    zeros = jnp.zeros(n, problem.y0.dtype), jax.tree_util.tree_map(jnp.zeros_like, diff), jnp.zeros_like(ts)
+    carry = (record.segments, last, *zeros)
+    _, _, cy, cflow, cts = jax.lax.while_loop(lambda carry: carry[0] > 0, segment, carry)
+    start = lambda y0, t0, diff: first(y0, t0, eqx.combine(diff, fixed), moving)
+    _, pullback = jax.vjp(start, problem.y0, ts[0], diff)
+    cy, to_t, to_flow = pullback(cy)
+    cy0, cts = cy + cys[0], cts.at[0].add(to_t)
+    return Directions(_add(cflow, to_flow), cy0 if wanted.y0 else None, cts if wanted.ts else None)
+
+
+def _states(problem: Problem, record: Record, steps: Segment) -> Array:
+    """The states (L, n) at the starts of the steps of a segment."""
+    y = record.checkpoints.y[steps.slot]
+    states = jnp.zeros((longest(problem.max_steps), *y.shape), y.dtype).at[0].set(y)
+
+    def one(carry):
+        k, states = carry
+        y, _ = step(problem, steps.times[k], steps.times[k + 1], states[k], problem.flow)
+        return k + 1, states.at[k + 1].set(y)
+
+    _, states = jax.lax.while_loop(lambda carry: carry[0] + 1 < steps.count, one, (0 * steps.count, states))
+    return states
+
+
+@eqxi.filter_primitive_def
+def _backward_impl(constants, wanted, cotangents):
+    return _backward(constants, wanted, cotangents, wanted.ts)
+
+
+@eqxi.filter_primitive_def
+def _backward_shapes(constants, wanted, cotangents):
+    problem, _ = constants
+    diff, _ = eqx.partition(Directions(problem.flow, problem.y0, problem.ts), wanted)
+    return jax.tree_util.tree_map(lambda x: ShapedArray(x.shape, x.dtype), diff)
+
+
+@eqxi.filter_primitive_jvp
+def _backward_jvp(primals, tangents):
+    moving = primals[1].ts or tangents[0][0].ts is not None
+    (constants, wanted, cotangents), (dconstants, _, dcotangents) = primals, tangents
+    pull = lambda constants, cotangents: _backward(constants, wanted, cotangents, moving)
+    return eqx.filter_jvp(pull, (constants, cotangents), (dconstants, dcotangents))
+
+
+def _add(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree_util.tree_map(jnp.add, a, b)
+
+
+def _is_undefined(x):
+    return isinstance(x, ad.UndefinedPrimal)
+
+
+def _is_leaf(x):
+    return x is None or _is_undefined(x)
+
+
+def _nones(tree):
+    return jax.tree_util.tree_map(lambda _: None, tree)
+
+
+_replay_p = eqxi.create_vprim("trajectory_tangent", _forward_impl, _forward_shapes, _forward_jvp, _transpose)
+# A primitive too, so that its derivative knows whether the times have one.
+_pullback_p = eqxi.create_vprim("trajectory_cotangent", _backward_impl, _backward_shapes, _backward_jvp, None)

@@ -1,0 +1,39 @@
+"""A function with a derivative rule of its own, as a primitive.
+
+`jax.custom_jvp` would be enough, were it not that JAX forgets such a rule when a loop that holds it is differentiated
+in reverse mode: a second derivative then goes through the algorithm, past the rule (JAX 0.10, `jax.lax.scan`, which
+looks for what it can move out of the loop). For a pseudoinverse that is NaN at repeated singular values. A primitive is
+opaque to everything but its rules.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+from jax.core import ShapedArray
+
+
+def with_derivative(function: Callable, derivative: Callable) -> Callable:
+    """`function` of arrays, and of what is no array, to arrays, with `derivative(primals, tangents)` for its tangents.
+
+    `derivative` gives the outputs and their tangents; None stands for no tangent in what it gives, but all arrays of
+    floating dtype in what it takes have one.
+    """
+
+    @eqxi.filter_primitive_def
+    def shapes(*args):
+        arrays, static = eqx.partition(args, lambda x: isinstance(x, (ShapedArray, jax.Array)))
+        structs = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
+        out = jax.eval_shape(lambda arrays: function(*eqx.combine(arrays, static)), structs)
+        return jax.tree_util.tree_map(lambda x: ShapedArray(x.shape, x.dtype), out)
+
+    @eqxi.filter_primitive_jvp
+    def jvp(primals, tangents):
+        full: Any = jax.tree_util.tree_map(eqxi.materialise_zeros, primals, tangents, is_leaf=lambda x: x is None)
+        return derivative(primals, full)
+
+    name = function.__name__.strip("_")
+    p = eqxi.create_vprim(name, eqxi.filter_primitive_def(function), shapes, jvp, None)
+    return lambda *args: eqxi.filter_primitive_bind(p, *args)
