@@ -1,19 +1,15 @@
 """Batches on the CPU: what is given to LAPACK, and that two devices at a time return."""
 
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import ukjax
-from models import n_pendulum, scara
-from ukjax._linalg import pseudoinverse, pseudosolve, whiten
+from models import n_pendulum
 
-from ..helpers import assert_close, pendulum, random_mechanism, random_state
+from ..helpers import random_mechanism
 
 
 CHAIN = n_pendulum.closed(5)

@@ -14,7 +14,6 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._linalg import whiten
 from .._mechanism import Mechanism
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from ._assembly import Assembly
@@ -101,8 +100,8 @@ def assemble(
 def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     n = q0.shape[0]
     M = _check.output(mechanism.system.mass(q0, t), (n, n), q0.dtype, "mass(q, t)")
-    q, q_unique = _nearest_with(kept.q, lambda x: mechanism.position_error(x, t), q0, M, max_steps)
-    v, v_unique = _nearest_with(kept.v, lambda x: mechanism.velocity_error(q, x, t), v0, M, max_steps)
+    q, q_result = _nearest_with(kept.q, lambda x: mechanism.position_error(x, t), q0, M, max_steps)
+    v, v_result = _nearest_with(kept.v, lambda x: mechanism.velocity_error(q, x, t), v0, M, max_steps)
 
     checks = []
     for constraint in stop_gradient(mechanism.constraints):
@@ -110,13 +109,7 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
         velocity = _check_rows(lambda x, c=constraint: c.velocity_error(q, x, t), v, atol)
         checks.append((position, velocity))
     met = jnp.array([jnp.all(rows.met) for pair in checks for rows in pair], bool)
-    shift = jnp.sqrt(jnp.finfo(M.dtype).eps) * jnp.max(jnp.abs(M), initial=0.0)
-    _, _, semidefinite = whiten(stop_gradient(M + shift * jnp.eye(n, dtype=M.dtype)))
-    result = worst(
-        RESULTS.where(semidefinite | jnp.all(M == 0), RESULTS.successful, RESULTS.mass_indefinite),
-        RESULTS.where(q_unique & v_unique, RESULTS.successful, RESULTS.nearest_not_unique),
-        RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled),
-    )
+    result = worst(q_result, v_result, RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled))
     okay = result == RESULTS.successful
     q, v = jnp.where(okay, q, jnp.nan), jnp.where(okay, v, jnp.nan)
     return Assembly(q, v, stop_gradient(q - q0), stop_gradient(v - v0)), checks, result
@@ -129,7 +122,7 @@ def _nearest_with(
     free = np.setdiff1d(np.arange(x0.shape[0]), kept)
     place = lambda y: x0.at[free].set(y)
     found = nearest(lambda y: error(place(y)), x0[free], M[np.ix_(free, free)], max_steps)
-    return Nearest(place(found.x), found.unique)
+    return Nearest(place(found.x), found.result)
 
 
 def _check_rows(error: Callable[[Array], Array], x: Array, atol: float) -> Check:

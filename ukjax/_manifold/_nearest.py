@@ -1,11 +1,11 @@
 """The nearest state on the constraint manifold: what assembly and projection share.
 
-x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; D: row scales; G: metric, G = L L^T,
-W = L^-1; B = D J W^T: the rows in the coordinates in which G is the identity.
+x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; D: row scales; G: metric,
+W^T W = G^-1; B = D J W^T: the rows in the coordinates in which G is the identity.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from jaxtyping import Array
 
 from .._formulation import row_scales, unit_size
 from .._linalg import SVD, pseudosolve, whiten
-from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
+from .._result import RESULTS, worst
+from .._types import Matrix, Rows, RowValues, Vector
 
 
 class Linearised(NamedTuple):
@@ -27,10 +28,10 @@ class Linearised(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """The nearest state (n,), and whether it is the only one, which takes a positive definite metric there."""
+    """The nearest state (n,), and the `RESULTS` of the metric."""
 
     x: Vector
-    unique: BoolScalar
+    result: Any
 
 
 def linearise(error: Callable[[Array], Array], x: Vector) -> Linearised:
@@ -43,8 +44,8 @@ def linearise(error: Callable[[Array], Array], x: Vector) -> Linearised:
 def with_rows(M: Matrix, rows: Rows) -> Matrix:
     r"""G = s M + (D J)^T D J, with s near 1 / max M: definite where M is not, if [M; J] has full rank.
 
-    It leads from x0 to the same state as M if the rows are those at that state: the way d there is stationary in the
-    metric M where M d = J^T lambda for some lambda, and then G d = J^T lambda' for another one, and conversely.
+    It leads to the same state as M if the constraints are linear: the way d is stationary in the metric M where
+    M d = J^T lambda for some lambda, and then G d = J^T lambda' for another one, and conversely.
     """
     return unit_size(M) * M + rows.T @ rows
 
@@ -71,27 +72,33 @@ def newton(
 def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int) -> Nearest:
     r"""The x with error(x) = 0 for which d^T M d is stationary: as a rule the nearest one, from anywhere.
 
-    Linearised at x, the shortest way from x0 is W^T B^+ D (J d - e); so at the wanted point
-    d - W^T B^+ D (J d - e) vanishes. Unlike the multiplier's equations this stays regular when rows are redundant: its
-    Jacobian there is the identity but for the curvature of the constraints.
-
-    The metric is M, and where M is singular M with the rows at x, which is the same state; see `with_rows`.
+    With d = W^T z and K = W M W^T the gradient of d^T M d is 2 K z in these coordinates. It must lie in the row space
+    of B, and e must vanish: K z - B^+ (B K z - D e) = 0. Unlike the multiplier's equations these stay regular when rows
+    are redundant: where M is positive definite it is the metric, K is the identity, and so is the Jacobian, but for the
+    curvature of the constraints. Where M is singular the rows at x0 are added to the metric, but M remains in K, so
+    that also on curved constraints the state is the one that M asks for.
     """
     if jax.eval_shape(error, x0).shape[0] == 0 or x0.shape[0] == 0:
-        return Nearest(x0, jnp.asarray(True))
-    _, _, definite = whiten(M)
-    metric = lambda at: whiten(jnp.where(definite, M, with_rows(M, at.rows)))
-    L0, W0, _ = stop_gradient(metric(linearise(error, x0)))
-    place = lambda z: x0 + W0.T @ z
+        return Nearest(x0, RESULTS.successful)
+    identity = jnp.eye(x0.shape[0], dtype=x0.dtype)
+    shift = jnp.sqrt(jnp.finfo(x0.dtype).eps) * jnp.max(jnp.abs(M))
+    # All at a time: one kernel to compile.
+    candidates = [M, with_rows(M, linearise(error, x0).rows), M + shift * identity]
+    _, Ws, (definite, regular, semidefinite) = jax.vmap(whiten)(jnp.stack(candidates))
+    W = jnp.where(definite, Ws[0], Ws[1])
+    K = jnp.where(definite, identity, unit_size(M) * W @ M @ W.T)
 
     def stationarity(z, _):
-        d = W0.T @ z
-        at = linearise(error, x0 + d)
-        _, W, _ = metric(at)
-        return z - L0.T @ (W.T @ pseudosolve(SVD(), at.rows @ W.T, at.rows @ d - at.error)[0])
+        at = linearise(error, x0 + W.T @ z)
+        B, w = at.rows @ W.T, K @ z
+        return w - pseudosolve(SVD(), B, B @ w - at.error)[0]
 
-    x = place(_root(stationarity, jnp.zeros_like(x0), max_steps))
-    return Nearest(x, metric(linearise(error, x))[2])
+    x = x0 + W.T @ _root(stationarity, jnp.zeros_like(x0), max_steps)
+    result = worst(
+        RESULTS.where(semidefinite | (shift == 0), RESULTS.successful, RESULTS.mass_indefinite),
+        RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
+    )
+    return Nearest(x, result)
 
 
 def _root(residual: Callable, z: Array, max_steps: int) -> Array:
