@@ -9,12 +9,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from . import _check
 from ._constraint import AbstractConstraint, Holonomic, Nonholonomic
 from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
-from ._linalg import SVD, independent_rows, pseudoinverse, rank_tolerance, whiten
+from ._linalg import SVD, independent_rows, one_at_a_time, pseudoinverse, rank_tolerance, whiten
 from ._mechanism import Mechanism
 from ._result import RESULTS
 from ._types import BoolScalar, IntScalar, Scalar
@@ -25,6 +26,10 @@ from ._types import BoolScalar, IntScalar, Scalar
 PLACES = 4
 FAR = 0.1
 SMALL = 1e-7
+
+# On a CPU LAPACK gets no batch: see `SVD`.
+_singular_values = one_at_a_time(lambda B: jnp.linalg.svd(B, compute_uv=False))
+_eigenvalues = one_at_a_time(jnp.linalg.eigvalsh)
 
 
 class Diagnosis(eqx.Module):
@@ -145,10 +150,10 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     B = A @ W.T
     B = row_scales(B)[:, None] * B
     rtol = rank_tolerance(None, A.dtype)
-    values = jnp.linalg.svd(B, compute_uv=False) if m else jnp.zeros(0, A.dtype)
+    values = _singular_values(stop_gradient(B)) if m else jnp.zeros(0, A.dtype)
     rank = jnp.sum(values > rtol * jnp.max(values, initial=0.0))
     smallest = jnp.min(jnp.where(values > rtol * jnp.max(values, initial=0.0), values, jnp.inf), initial=jnp.inf)
-    masses = jnp.abs(jnp.linalg.eigvalsh((M + M.T) / 2))
+    masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2))
     curl = _curl(mechanism, q, v, t)
     return Diagnosis(
         rows=m,
