@@ -35,6 +35,7 @@ from ._linalg import HouseholderLS as HouseholderLS
 from ._linalg import Jacobi as Jacobi
 from ._linalg import RowGramSchmidt as RowGramSchmidt
 from ._linalg import Varga as Varga
+from ._manifold import Assembly as Assembly
 from ._manifold import Projection as Projection
 from ._manifold import assemble as assemble
 from ._mechanism import Mechanism as Mechanism

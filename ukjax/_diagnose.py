@@ -9,12 +9,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from . import _check
 from ._constraint import AbstractConstraint, members_of
 from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
-from ._linalg import SVD, pseudoinverse, whiten
+from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
 from ._mechanism import Mechanism, Terms
 from ._result import RESULTS
 from ._types import BoolScalar, IntScalar, Scalar
@@ -25,6 +26,10 @@ from ._types import BoolScalar, IntScalar, Scalar
 PLACES = 4
 FAR = 0.1
 SMALL = 1e-7
+
+# On a CPU LAPACK gets no batch: see `SVD`.
+_spectrum = one_at_a_time(lambda B: jnp.linalg.svd(B, compute_uv=False))
+_eigenvalues = one_at_a_time(jnp.linalg.eigvalsh)
 
 
 class Diagnosis(eqx.Module):
@@ -144,9 +149,9 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     regular, general = UdwadiaKalaba().solve(terms), PennestriDeFalco().solve(terms)
     rank = jnp.where(definite, regular.rank, general.rank)
     B = terms.A @ W.T
-    values, redundant = _singular_values(row_scales(B)[:, None] * B, rank)
+    values, redundant = _singular_values(stop_gradient(row_scales(B)[:, None] * B), rank)
     smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
-    masses = jnp.abs(jnp.linalg.eigvalsh((M + M.T) / 2))
+    masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2))
     curl = _curl(mechanism, q, v, t)
     return Diagnosis(
         rows=m,
@@ -178,7 +183,7 @@ def _singular_values(H: Array, rank: Array) -> tuple[Array, Array]:
     m = H.shape[0]
     if 0 in H.shape:
         return jnp.zeros(min(H.shape), H.dtype), jnp.ones(m, bool)
-    of_first = lambda count: jnp.linalg.svd(jnp.where(jnp.arange(m)[:, None] < count, H, 0), compute_uv=False)
+    of_first = lambda count: _spectrum(jnp.where(jnp.arange(m)[:, None] < count, H, 0))
     # One after the other: two batched LAPACK calls at a time can wait for each other forever.
     leading = jax.lax.map(of_first, jnp.arange(m + 1))
     values = jnp.concatenate([jnp.full(1, jnp.inf, H.dtype), leading[-1], jnp.zeros(1, H.dtype)])

@@ -39,6 +39,15 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "ts must increase strictly, dt0 must be positive, and the times of a diffrax.StepTo must increase strictly "
         "from ts[0] to ts[-1]."
     )
+    mass_indefinite = (
+        "The mass matrix is not symmetric positive definite, nor semidefinite. The model is at fault: check the masses "
+        "and inertias, and whether the coordinates have a singularity here."
+    )
+    nearest_not_unique = (
+        "The nearest consistent state is not unique: some direction has no mass and no constraint, for [M; A] has less "
+        "than full rank. Give the direction a mass or a constraint, or keep its coordinate: "
+        'ukjax.assemble(..., keep={"q": [...], "v": [...]}).'
+    )
     servo_unreachable = (
         "The servo constraints are out of reach: no control of these actuators satisfies all of their rows. The servo "
         "is at fault: give it more actuators or fewer rows, or pass exact=False to come as near as possible. "

@@ -1,5 +1,6 @@
 """Consistent states."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,16 @@ from scipy.optimize import minimize
 
 import ukjax
 
-from ..helpers import assert_close, central_difference, falling, pendulum, random_mechanism, rod
+from ..formulation.test_singular_mass import BODIES, body, massless_angle
+from ..helpers import (
+    assert_close,
+    assert_gradients,
+    central_difference,
+    falling,
+    pendulum,
+    random_mechanism,
+    rod,
+)
 
 
 METRIC = jnp.diag(jnp.array([1.0, 4.0]))
@@ -111,3 +121,141 @@ def test_other_failures():
         ukjax.assemble(bad, [1.0, 0.0], [0.0, 0.0])
     with pytest.raises(RuntimeError, match="No state that satisfies the constraints"):
         jax.jit(lambda q: ukjax.assemble(pendulum(), q, jnp.zeros(2)))(jnp.zeros(2))
+
+
+class Scaled(eqx.Module):
+    """phi of a rod, written in another unit."""
+
+    factor: float = eqx.field(static=True)
+    length: float = eqx.field(static=True, default=1.0)
+
+    def __call__(self, q, t):
+        return self.factor * (q @ q - self.length**2)[None]
+
+
+@pytest.mark.parametrize("factor", [1e-5, 1e5])
+def test_the_unit_of_a_row_does_not_matter(factor):
+    level = ukjax.Holonomic(lambda q, t: (q[2] - 0.5)[None])
+    sphere = ukjax.Mechanism(falling(n=3), [level, ukjax.Holonomic(Scaled(factor))])
+    q, v = ukjax.assemble(sphere, [2.0, 0.0, 0.4], [1.0, 1.0, 1.0])
+    assert_close(q, jnp.array([np.sqrt(0.75), 0.0, 0.5]), atol=1e-12)
+    assert_close(v, jnp.array([0.0, 1.0, 0.0]), atol=1e-12)
+
+
+def test_a_small_unit_does_not_make_a_wrong_state_satisfied():
+    # The second rod would be missed by 2e-11 in its own unit, which is 0.1 m.
+    contradictory = ukjax.Mechanism(falling(), [rod(), ukjax.Holonomic(Scaled(1e-10, 1.1))])
+    with pytest.raises(RuntimeError, match=r"position of constraints\[1\]"):
+        ukjax.assemble(contradictory, [1.0, 1.0], [0.0, 0.0])
+
+
+def test_a_singular_mass_of_a_quaternion():
+    mechanism = body(*BODIES["heavy"][0])
+    p, v = jnp.array(BODIES["heavy"][1]) * 1.3, jnp.array([0.4, -0.3, 2.0, 1.0])
+    got_p, got_v = ukjax.assemble(mechanism, p, v)
+    unit = p / jnp.linalg.norm(p)  # a change of length has no mass
+    assert_close(got_p, unit, atol=1e-12)
+    assert_close(got_v, v - (unit @ v) * unit, atol=1e-12)
+
+
+@pytest.mark.parametrize("redundant", [0, 1])
+def test_a_massless_coordinate_follows_however_curved_its_constraints_are(redundant):
+    mechanism, *_ = massless_angle(redundant)
+
+    def state(start):
+        return jnp.concatenate(ukjax.assemble(mechanism, start, jnp.array([0.3, 0.2, 0.1])))
+
+    start = jnp.array([2.0, 0.9, 1.6])
+    x, y, angle, *v = state(start)
+    near = 1.2 * start[:2] / jnp.linalg.norm(start[:2])  # the nearest point of the circle: the angle has no say
+    assert_close(jnp.stack([x, y]), near, atol=1e-12)
+    assert_close(angle, jnp.arctan2(x, -y), atol=1e-12)
+    along = jnp.array([-y, x]) / 1.2
+    rate = along @ jnp.array([0.3, 0.2])
+    assert_close(jnp.stack(v), jnp.concatenate([rate * along, (rate / 1.2)[None]]), atol=1e-12)
+    if not redundant:
+        assert_gradients(lambda start: jnp.sum(jnp.sin(state(start))), start, rtol=1e-6, atol=1e-8)
+
+
+def test_a_direction_without_mass_and_constraint_is_named():
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 0.0])), lambda q, v, t: q)
+    mechanism = ukjax.Mechanism(system, ukjax.Holonomic(lambda q, t: q[:1]))
+    with pytest.raises(RuntimeError, match="not unique.*keep"):
+        ukjax.assemble(mechanism, [1.0, 2.0], [3.0, 4.0])
+    q, v = ukjax.assemble(mechanism, [1.0, 2.0], [3.0, 4.0], keep={"q": [1], "v": [1]})
+    assert q.tolist() == [0.0, 2.0]
+    assert v.tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("kept", [[0], [-3], np.array([True, False, False])], ids=["index", "from the end", "mask"])
+def test_what_is_kept_stays_to_the_bit_and_the_rest_goes_the_shortest_way(kept):
+    M = np.array([[3.0, 0.5, 0.2], [0.5, 1.0, 0.3], [0.2, 0.3, 2.0]])
+    system = ukjax.System(lambda q, t: jnp.asarray(M), lambda q, v, t: q)
+    sphere = ukjax.Mechanism(system, [rod()] * 2)
+    q, v = jnp.array([0.6, 0.3, 0.9]), jnp.array([20.0, 1.0, -2.0])
+    got_q, got_v = ukjax.assemble(sphere, q, v, keep={"q": kept, "v": kept})
+    assert got_q[0] == q[0]
+    assert got_v[0] == v[0]
+    assert abs(float(got_q @ got_q - 1)) < 1e-14
+    assert abs(float(got_q @ got_v)) < 1e-13
+    free = M[1:, 1:]
+    tangent = np.array([-got_q[2], got_q[1]])  # of the circle that is left of the sphere
+    assert abs(tangent @ free @ np.asarray(got_q - q)[1:]) < 1e-13
+    assert abs(tangent @ free @ np.asarray(got_v - v)[1:]) < 1e-12
+
+
+def test_gradients_with_something_kept():
+    def f(x):
+        mechanism = ukjax.Mechanism(HEAVY, [rod(x["L"])] * 2)
+        state = ukjax.assemble(mechanism, x["q"], x["v"], keep={"q": [0], "v": [0]})
+        return jnp.sum(jnp.sin(jnp.concatenate(state)))
+
+    x = {"L": jnp.asarray(1.1), "q": jnp.array([0.6, 0.4]), "v": jnp.array([20.0, 1.0])}
+    assert_gradients(f, x, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("keep", "match"), [
+    ({"q": [0, 1]}, r"position of constraints\[0\] \(Holonomic\): row 0 by 1.25. Kept: q\[0\], q\[1\]"),
+    ({"q": [0]}, r"position of constraints\[0\].*Kept: q\[0\]"),
+    ({"v": [0, 1]}, r"velocity of constraints\[0\] \(Holonomic\): row 0 by .*Kept: v\[0\], v\[1\]"),
+])  # fmt: skip
+def test_what_keeps_a_state_from_being_consistent_is_named(keep, match):
+    with pytest.raises(RuntimeError, match=match):
+        ukjax.assemble(pendulum(), [1.5, 0.0], [1.0, 1.0], keep=keep)
+
+
+@pytest.mark.parametrize(("keep", "error", "match"), [
+    ([0], TypeError, "keep must be a mapping"),
+    ({"x": [0]}, ValueError, "but names 'x'"),
+    ({"q": [2]}, ValueError, r'keep\["q"\] must hold indices below 2.*holds 2'),
+    ({"v": [-3]}, ValueError, r'keep\["v"\] must hold indices below 2'),
+    ({"q": [0.5]}, ValueError, "must hold indices"),
+    ({"q": [True]}, ValueError, r"mask must have shape \(2,\)"),
+])  # fmt: skip
+def test_what_cannot_be_kept_is_named(keep, error, match):
+    with pytest.raises(error, match=match):
+        ukjax.assemble(pendulum(), [1.0, 0.0], [0.0, 0.0], keep=keep)
+
+
+def test_an_assembly_is_a_pair_that_tells_how_far_it_moved():
+    found = ukjax.assemble(pendulum(), [3.0, 0.0], [0.5, 2.0])
+    q, v = found
+    assert len(found) == 2
+    assert found[0] is found.q
+    assert found[-1] is found.v
+    assert_close(found.moved_q, q - jnp.array([3.0, 0.0]), atol=0.0)
+    assert_close(found.moved_v, v - jnp.array([0.5, 2.0]), atol=0.0)
+    assert str(found).splitlines()[1:] == [
+        "  q[0] moved by -2, from 3 to 1",
+        "  v[0] moved by -0.5, from 0.5 to 0",
+    ]
+    assert_close(jnp.concatenate(found), jnp.concatenate([q, v]), atol=0.0)
+    run = ukjax.simulate(pendulum(), *found, [0.0, 0.1])
+    assert_close(run.q[0], q)
+
+    batch = jax.jit(jax.vmap(lambda q: ukjax.assemble(pendulum(), q, jnp.zeros(2), throw=False)))
+    many = batch(jnp.array([[3.0, 0.0], [0.0, 0.0], [0.0, 1.0]]))
+    assert_close(many[0][::2], jnp.array([[1.0, 0.0], [0.0, 1.0]]), atol=1e-12)
+    assert "Of a batch (3,) the largest moves:" in str(many)
+    assert "q[0] moved by -2, from 3 to 1" in str(many)
+    assert "no consistent state" in str(ukjax.assemble(pendulum(), [0.0, 0.0], [0.0, 0.0], throw=False))

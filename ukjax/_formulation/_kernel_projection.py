@@ -14,13 +14,17 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
-from .._linalg import SVD, finer, new_rows, pseudoinverse, rank_tolerance_of
+from .._linalg import SVD, finer, new_rows, one_at_a_time, pseudoinverse, rank_tolerance_of
 from .._result import is_traced
 from .._types import Matrix, Rows
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
 from ._problem import unit_size, with_singular_mass
 from ._recursive import parts_of, sizes_of
+
+
+# On a CPU LAPACK gets no batch: see `SVD`.
+_full_svd = one_at_a_time(lambda B: jnp.linalg.svd(B, full_matrices=True)[1:])
 
 
 class AbstractKernel(eqx.Module):
@@ -74,7 +78,7 @@ class OrthogonalComplement(AbstractKernel):
         C = OrthogonalProjector().onto(B, solver)
         # The basis of the SVD may turn freely; what matters of its derivative is that of the kernel, which C has.
         fixed = stop_gradient(B)
-        _, values, Vt = jnp.linalg.svd(fixed, full_matrices=True)
+        values, Vt = _full_svd(fixed)
         values = jnp.zeros(n, B.dtype).at[: values.shape[0]].set(values)
         order = jnp.argsort(values)
         size = jnp.max(values, initial=0.0)

@@ -6,6 +6,7 @@ from ._base import new_rows as new_rows
 from ._base import power_of_two as power_of_two
 from ._base import rank_tolerance as rank_tolerance
 from ._base import rank_tolerance_of as rank_tolerance_of
+from ._batch import one_at_a_time as one_at_a_time
 from ._jacobi import Jacobi as Jacobi
 from ._reference import GramSchmidtLS as GramSchmidtLS
 from ._reference import Greville as Greville

@@ -18,11 +18,15 @@ from jaxtyping import Array
 Kernel = Callable[[Array, Array], tuple[Array, Array]]
 
 
-def batched(kernel: Kernel) -> Callable[[Array, Array], tuple[Array, Array]]:
+# The same for one matrix: B (m, n), Y (m, k), X (n, k), rank ().
+Alone = Callable[[Array, Array], tuple[Array, Array]]
+
+
+def batched(kernel: Kernel, alone: Alone | None = None) -> Callable[[Array, Array], tuple[Array, Array]]:
     """`kernel` for B (m, n) and Y (m, k); under `jax.vmap`, however nested, the whole batch reaches it at once.
 
     On the CPU it comes in tiles that stay in the cache; a GPU, where tiles would run one after the other, has no use
-    for them.
+    for them. What is not in a batch goes to `alone`, if there is one, and on a GPU everything does.
     """
 
     @custom_vmap
@@ -30,11 +34,15 @@ def batched(kernel: Kernel) -> Callable[[Array, Array], tuple[Array, Array]]:
         batch, (m, n), k = B.shape[:-2], B.shape[-2:], Y.shape[-1]
         if 0 in B.shape:
             return jnp.zeros((*batch, n, k), B.dtype), jnp.zeros(batch, int)
+        if not batch and alone is not None:
+            return alone(B, Y)
         B, Y = B.reshape(-1, m, n), Y.reshape(-1, m, k)
-        if B.shape[0] <= tile_size(m, n):
-            X, rank = _whole(kernel, B, Y)
+        fits = B.shape[0] <= tile_size(m, n)
+        on_cpu = ft.partial(_whole if fits else _tiled, kernel)
+        on_gpu = ft.partial(_whole, kernel) if alone is None else jax.vmap(alone)
+        if fits and alone is None:
+            X, rank = on_cpu(B, Y)
         else:
-            on_cpu, on_gpu = (lambda B, Y: _tiled(kernel, B, Y)), (lambda B, Y: _whole(kernel, B, Y))
             X, rank = jax.lax.platform_dependent(B, Y, cpu=on_cpu, default=on_gpu)
         return X.reshape(*batch, *X.shape[1:]), rank.reshape(batch)
 
@@ -47,6 +55,33 @@ def batched(kernel: Kernel) -> Callable[[Array, Array], tuple[Array, Array]]:
             return (jnp.moveaxis(X.reshape(*X.shape[:-1], size, k), -2, 0), rank), (True, False)
         Y = Y if mapped[1] else jnp.broadcast_to(Y, (size, *Y.shape))
         return apply(B, Y), (True, True)
+
+    return apply
+
+
+def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
+    """`alone`, a function of matrices; under `jax.vmap` on a CPU it is called for one after the other.
+
+    For what calls LAPACK. jaxlib shares out a batch of matrices among the threads of the CPU and waits for them, on one
+    of these threads: when as many calls as there are threads do so at a time, none is left to do the work. One matrix
+    is not shared out.
+    """
+
+    @custom_vmap
+    def apply(*matrices: Array) -> Any:
+        batch = matrices[0].shape[:-2]
+        if not batch:
+            return alone(*matrices)
+        flat = [x.reshape(-1, *x.shape[-2:]) for x in matrices]
+        on_cpu = lambda *xs: jax.lax.map(lambda x: alone(*x), xs)
+        out = jax.lax.platform_dependent(*flat, cpu=on_cpu, default=jax.vmap(alone))
+        return jax.tree_util.tree_map(lambda x: x.reshape(*batch, *x.shape[1:]), out)
+
+    @apply.def_vmap
+    def _(size: int, mapped: Any, *matrices: Array) -> Any:
+        whole = [x if known else jnp.broadcast_to(x, (size, *x.shape)) for x, known in zip(matrices, mapped)]
+        out = apply(*whole)
+        return out, jax.tree_util.tree_map(lambda _: True, out)
 
     return apply
 

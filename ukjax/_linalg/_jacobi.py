@@ -42,10 +42,11 @@ class Jacobi(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        return at_tolerance(_solve, rank_tolerance(self.rtol, B.dtype))(B, Y)
+        return at_tolerance(one_sided_jacobi, rank_tolerance(self.rtol, B.dtype))(B, Y)
 
 
-def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
+def one_sided_jacobi(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
+    """B^+ Y (n, k, batch) and the ranks (batch,), for B (m, n, batch) and Y (m, k, batch)."""
     m, n, size = B.shape
     if min(m, n) == 0:
         return jnp.zeros((n, *Y.shape[1:]), B.dtype), jnp.zeros(size, int)

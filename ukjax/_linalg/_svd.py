@@ -1,9 +1,19 @@
 """The pseudoinverse by singular value decomposition."""
 
+import functools as ft
+from collections.abc import Callable
+
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from ._base import AbstractPseudoinverse, rank_tolerance, tolerance
+from ._batch import batched, one_at_a_time
+from ._jacobi import one_sided_jacobi
+
+
+# Entries of the largest matrices that the Jacobi kernel takes over under a batch; see `SVD`.
+LARGEST = 256
 
 
 class SVD(AbstractPseudoinverse):
@@ -19,6 +29,10 @@ class SVD(AbstractPseudoinverse):
     from 1e-6 to 1e-12: at a cut-off of 1e-5 and less runs stall near the singular configuration, or lose digits; at
     1e-2, and at the tightest tolerance at 1e-3, errors grow that the dropped direction makes.
 
+    One matrix goes to LAPACK. Under `jax.vmap` on a CPU none does as a batch, because LAPACK calls that share out a
+    batch among the threads can wait for each other forever: matrices of up to 256 entries are decomposed by the kernel
+    of `Jacobi`, which gives the same inverse by the same rank test, and larger ones by LAPACK one at a time.
+
     Raises:
         ValueError: If `rtol` is not a number between 0 and 1.
 
@@ -31,9 +45,26 @@ class SVD(AbstractPseudoinverse):
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
     def solve(self, B, Y):
-        if 0 in B.shape:
-            return jnp.zeros((B.shape[1], Y.shape[1]), B.dtype), jnp.zeros((), int)
-        U, values, Vt = jnp.linalg.svd(B, full_matrices=False)
-        counts = values > rank_tolerance(self.rtol, B.dtype) * values[0]
-        inverse = jnp.where(counts, 1 / jnp.where(counts, values, 1), 0)
-        return Vt.T @ (inverse[:, None] * (U.T @ Y)), jnp.sum(counts)
+        m, n = B.shape[-2:]
+        apply = _small if m * n <= LARGEST else _large
+        return apply(rank_tolerance(self.rtol, B.dtype))(B, Y)
+
+
+@ft.cache
+def _small(rtol: float) -> Callable:
+    """The same function every time for a tolerance, which compiles once."""
+    return batched(ft.partial(one_sided_jacobi, rtol), alone=ft.partial(_by_lapack, rtol))
+
+
+@ft.cache
+def _large(rtol: float) -> Callable:
+    return one_at_a_time(ft.partial(_by_lapack, rtol))
+
+
+def _by_lapack(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
+    if 0 in B.shape:
+        return jnp.zeros((B.shape[1], Y.shape[1]), B.dtype), jnp.zeros((), int)
+    U, values, Vt = jnp.linalg.svd(B, full_matrices=False)
+    counts = values > rtol * values[0]
+    inverse = jnp.where(counts, 1 / jnp.where(counts, values, 1), 0)
+    return Vt.T @ (inverse[:, None] * (U.T @ Y)), jnp.sum(counts)

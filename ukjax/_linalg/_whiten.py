@@ -7,7 +7,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array
 
 from .._types import Matrix, Partition
-from ._batch import batched
+from ._batch import batched, one_at_a_time
 from ._rule import with_derivative
 
 
@@ -52,8 +52,7 @@ def _factorise(M: Matrix) -> tuple[Matrix, Matrix, Array]:
     if n <= LARGEST:
         L, W = jnp.split(_small(M, jnp.eye(n, dtype=M.dtype))[0], 2, axis=1)
     else:
-        L = jnp.linalg.cholesky(M)
-        W = solve_triangular(L, jnp.eye(n, dtype=M.dtype), lower=True)
+        L, W = _large(M)
     pivots = jnp.diag(L) ** 2 > n * eps * jnp.abs(jnp.diag(M))
     definite = symmetric & jnp.all(pivots) & jnp.all(jnp.isfinite(L)) & jnp.all(jnp.isfinite(W))
     identity = jnp.eye(n, dtype=M.dtype)
@@ -99,4 +98,9 @@ def _cholesky(M: Array, identity: Array) -> tuple[Array, Array]:
     return jnp.concatenate([L, W], axis=1), positive
 
 
-_small = batched(_cholesky)
+def _by_lapack(M: Array) -> tuple[Array, Array]:
+    L = jnp.linalg.cholesky(M)
+    return L, solve_triangular(L, jnp.eye(M.shape[0], dtype=M.dtype), lower=True)
+
+
+_small, _large = batched(_cholesky), one_at_a_time(_by_lapack)

@@ -1,23 +1,37 @@
 """Consistent states: the nearest one to a given one.
 
-q: coordinates; v: their rates; M: mass matrix at the given state, W M W^T = I; e: constraint errors; J: their Jacobian.
+q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint errors; J: their Jacobian.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._linalg import SVD, pseudosolve, whiten
 from .._mechanism import Mechanism
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
+from ._assembly import Assembly
+from ._nearest import Nearest, nearest
+
+
+class Kept(NamedTuple):
+    """Indices of the coordinates and of the rates that stay."""
+
+    q: tuple[int, ...] = ()
+    v: tuple[int, ...] = ()
+
+
+class Check(NamedTuple):
+    """The errors of some rows (m,), and which rows count as satisfied (m,)."""
+
+    error: Array
+    met: Array
 
 
 def assemble(
@@ -26,36 +40,42 @@ def assemble(
     v: Any,
     t: ArrayLike = 0.0,
     *,
+    keep: Mapping[str, Any] | None = None,
     atol: float | None = None,
     max_steps: int = 256,
     throw: bool = True,
-) -> tuple[Array, Array]:
+) -> Assembly:
     r"""The state nearest to (q, v) that satisfies the position and the velocity constraints.
 
     $$q^* = \arg\min_x (x - q)^\top M (x - q) \;\text{ s.t. }\; \Phi(x, t) = 0, \qquad
       v^* = \arg\min_w (w - v)^\top M (w - v) \;\text{ s.t. }\; \dot\Phi = 0,\ \psi = 0 \text{ at } (q^*, w, t)$$
 
     with M at the given (q, t). An `AccelerationConstraint` restricts neither and is passed over. The search is local:
-    it finds the stationary point that it reaches from (q, v).
+    it finds the stationary point that it reaches from (q, v). M may be singular, as with quaternions or massless
+    coordinates, if every direction has a mass or a constraint on its position (for v, on its velocity).
 
     Args:
         mechanism: System and constraints; rows may be redundant.
         q: Coordinates to start from, shape (n,) [m or rad].
         v: Rates to start from, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
-        atol: Largest error of a constraint that counts as satisfied, in its own unit; 1e-9 in float64 and 1e-4 in
-            lower precision if None.
+        keep: What must stay, bit for bit, while the rest moves: {"q": [0], "v": [0]} keeps the first coordinate and
+            its rate. Indices, or a mask (n,) of booleans; a name that is left out keeps nothing.
+        atol: How far from a constraint counts as satisfied, in the unit of the coordinates (for velocities, of the
+            rates); 1e-9 in float64 and 1e-4 in lower precision if None. It is the error of a row over the length of its
+            gradient, so that neither the unit nor the scale in which a row is written matters.
         max_steps: Step budget of each search.
         throw: Raise if there is no consistent state. With False the state is NaN then.
 
     Returns:
-        q and v, each (n,).
+        `Assembly`, which unpacks as q and v, each (n,), and tells how far they were moved: `print` it.
 
     Raises:
-        TypeError: If `mechanism` is something else.
-        ValueError: If q, v or t has a wrong shape or is not finite.
-        RuntimeError: If `throw` and the constraints cannot be satisfied; the message says which could not, and by how
-            much they are missed. Also if the mass matrix is not positive definite.
+        TypeError: If `mechanism` is something else, or `keep` is no mapping.
+        ValueError: If q, v or t has a wrong shape or is not finite, or `keep` names what there is not.
+        RuntimeError: If `throw` and the constraints cannot be satisfied; the message says which could not, by how
+            much they are missed, and what was kept. Also if the mass matrix has a negative direction, or some direction
+            neither mass nor constraint.
 
     Gradients: forward and reverse mode, by the implicit function theorem, where the rank of A is locally constant.
 
@@ -65,68 +85,93 @@ def assemble(
     q, v, t = _check.state(q, v, t)
     _check.finite(q, "q")
     _check.finite(v, "v")
+    kept = _kept(keep, q.shape[0])
     if atol is None:
         atol = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
-    (q, v), errors, result = _assemble(mechanism, q, v, t, atol, max_steps)
+    assembly, checks, result = _assemble(mechanism, q, v, t, atol, max_steps, kept)
     if throw:
-        if not is_traced(result, errors) and bool(result == RESULTS.not_assembled):
-            raise RuntimeError(f"{message(result)} {_missed(mechanism, errors, atol)}")
-        q, v = throw_if_failed((q, v), result)
-    return q, v
+        if not is_traced(result, checks) and bool(result == RESULTS.not_assembled):
+            raise RuntimeError(f"{message(result)} {_missed(mechanism, checks, kept)}")
+        assembly = throw_if_failed(assembly, result)
+    return assembly
 
 
 @eqx.filter_jit
-def _assemble(mechanism, q0, v0, t, atol, max_steps):
-    M = _check.output(mechanism.system.mass(q0, t), (q0.shape[0],) * 2, q0.dtype, "mass(q, t)")
-    _, W, definite = whiten(M)
-    q = _nearest(lambda x: mechanism.position_error(x, t), q0, W, max_steps)
-    v = _nearest(lambda x: mechanism.velocity_error(q, x, t), v0, W, max_steps)
+def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
+    n = q0.shape[0]
+    M = _check.output(mechanism.system.mass(q0, t), (n, n), q0.dtype, "mass(q, t)")
+    q, q_result = _nearest_with(kept.q, lambda x: mechanism.position_error(x, t), q0, M, max_steps)
+    v, v_result = _nearest_with(kept.v, lambda x: mechanism.velocity_error(q, x, t), v0, M, max_steps)
 
-    errors = tuple((c.position_error(q, t), c.velocity_error(q, v, t)) for c in stop_gradient(mechanism.constraints))
-    met = jnp.array([jnp.all(jnp.abs(error) <= atol) for pair in errors for error in pair], bool)
-    result = worst(
-        RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
-        RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled),
-    )
+    checks = []
+    for constraint in stop_gradient(mechanism.constraints):
+        position = _check_rows(lambda x, c=constraint: c.position_error(x, t), q, atol)
+        velocity = _check_rows(lambda x, c=constraint: c.velocity_error(q, x, t), v, atol)
+        checks.append((position, velocity))
+    met = jnp.array([jnp.all(rows.met) for pair in checks for rows in pair], bool)
+    result = worst(q_result, v_result, RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled))
     okay = result == RESULTS.successful
-    return (jnp.where(okay, q, jnp.nan), jnp.where(okay, v, jnp.nan)), errors, result
+    q, v = jnp.where(okay, q, jnp.nan), jnp.where(okay, v, jnp.nan)
+    return Assembly(q, v, stop_gradient(q - q0), stop_gradient(v - v0)), checks, result
 
 
-def _nearest(error: Callable[[Array], Array], x0: Array, W: Array, max_steps: int) -> Array:
-    r"""The x with error(x) = 0 nearest to x0 in the metric M, W^T W = M^-1.
-
-    With x = x0 + W^T z it is the shortest z. Linearised at z, the shortest solution is B^+ (B z - e), B = J W^T;
-    so at the wanted point z - B^+ (B z - e) vanishes. Unlike the multiplier's equations this stays regular when rows
-    are redundant: its Jacobian there is the identity but for the curvature of the constraints.
-    """
-    if jax.eval_shape(error, x0).shape[0] == 0:
-        return x0
-    at = lambda z: x0 + W.T @ z
-
-    def stationarity(z, _):
-        x = at(z)
-        B = jax.jacfwd(error)(x) @ W.T
-        return z - pseudosolve(SVD(), B, B @ z - error(x))[0]
-
-    eps = float(jnp.finfo(x0.dtype).eps)
-    rtol = atol = 64 * eps
-    # Levenberg-Marquardt comes from afar; Newton finishes, and carries the derivative.
-    search = optx.LevenbergMarquardt(rtol, atol)
-    start = optx.least_squares(stationarity, search, jnp.zeros_like(x0), max_steps=max_steps, throw=False).value
-    start = stop_gradient(jnp.where(jnp.isfinite(start), start, jnp.zeros_like(start)))
-    finish = optx.Newton(rtol, atol)
-    return at(optx.root_find(stationarity, finish, start, max_steps=max_steps, throw=False).value)
+def _nearest_with(
+    kept: tuple[int, ...], error: Callable[[Array], Array], x0: Array, M: Array, max_steps: int
+) -> Nearest:
+    """`nearest` among the states that leave the coordinates in `kept` where they are."""
+    free = np.setdiff1d(np.arange(x0.shape[0]), kept)
+    place = lambda y: x0.at[free].set(y)
+    found = nearest(lambda y: error(place(y)), x0[free], M[np.ix_(free, free)], max_steps)
+    return Nearest(place(found.x), found.result)
 
 
-def _missed(mechanism: Mechanism, errors: Any, atol: float) -> str:
-    """Which constraints an assembly could not satisfy, and by how much."""
-    found = []
-    for i, (constraint, pair) in enumerate(zip(mechanism.constraints, errors, strict=True)):
-        for what, error in zip(("position", "velocity"), pair, strict=True):
-            error = np.abs(np.asarray(error))
-            rows = np.flatnonzero(~(error <= atol))
+def _check_rows(error: Callable[[Array], Array], x: Array, atol: float) -> Check:
+    """A row is satisfied if x is at most `atol` from it, to first order: its error over the length of its gradient."""
+    x = stop_gradient(x)
+    e, lengths = error(x), jnp.linalg.norm(jax.jacfwd(error)(x), axis=1)
+    return Check(e, jnp.abs(e) <= atol * lengths)
+
+
+def _kept(keep: Any, n: int) -> Kept:
+    """What `keep` names, as indices; TypeError or ValueError if that is nothing to be kept."""
+    if keep is None:
+        return Kept()
+    if not isinstance(keep, Mapping):
+        raise TypeError(f'keep must be a mapping, such as {{"q": [0], "v": [0]}}, but is a {type(keep).__name__}.')
+    wrong = [name for name in keep if name not in Kept._fields]
+    if wrong:
+        raise ValueError(f'keep may name "q" and "v", but names {", ".join(map(repr, wrong))}.')
+    return Kept(**{name: _indices(value, n, f'keep["{name}"]') for name, value in keep.items()})
+
+
+def _indices(value: Any, n: int, name: str) -> tuple[int, ...]:
+    if is_traced(value):
+        raise ValueError(f"{name} must be known when the function is traced: Python or NumPy numbers.")
+    numbers = np.atleast_1d(np.asarray(value))
+    if numbers.size == 0:
+        return ()
+    if numbers.dtype == bool:
+        if numbers.shape != (n,):
+            raise ValueError(f"{name} as a mask must have shape ({n},), one for each, but has shape {numbers.shape}.")
+        return tuple(np.flatnonzero(numbers).tolist())
+    if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"{name} must hold indices, or be a mask of shape ({n},), but is {value!r}.")
+    outside = numbers[(numbers < -n) | (numbers >= n)]
+    if outside.size:
+        raise ValueError(f"{name} must hold indices below {n}, the number of coordinates, but holds {outside[0]}.")
+    return tuple(sorted({int(i) % n for i in numbers}))
+
+
+def _missed(mechanism: Mechanism, checks: Any, kept: Kept) -> str:
+    """Which constraints an assembly could not satisfy, by how much, and what was kept."""
+    missed = []
+    for i, (constraint, pair) in enumerate(zip(mechanism.constraints, checks, strict=True)):
+        for what, check in zip(("position", "velocity"), pair, strict=True):
+            rows = np.flatnonzero(~np.asarray(check.met))
             if rows.size:
                 kind = type(constraint).__name__
-                sizes = ", ".join(f"row {row} by {error[row]:.3g}" for row in rows)
-                found.append(f"the {what} of constraints[{i}] ({kind}): {sizes}")
-    return "Missed: " + "; ".join(found) + "."
+                sizes = ", ".join(f"row {row} by {abs(float(check.error[row])):.3g}" for row in rows)
+                missed.append(f"the {what} of constraints[{i}] ({kind}): {sizes}")
+    text = "Missed: " + "; ".join(missed) + "."
+    stayed = [f"{name}[{i}]" for name, indices in kept._asdict().items() for i in indices]
+    return f"{text} Kept: {', '.join(stayed)}." if stayed else text

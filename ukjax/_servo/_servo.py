@@ -12,12 +12,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
 from .._constraint import AbstractConstraint
-from .._linalg import Jacobi
+from .._linalg import Jacobi, whiten
 from .._result import is_traced
 from .._types import RowValues, Scalar, Vector
 
@@ -137,7 +136,8 @@ class Servo(AbstractServo):
         if self.weight.ndim == 1:
             return jnp.diag(_check.output(self.weight, (p,), dtype, "weight", hint) ** -0.5)
         weight = _check.output(self.weight, (p, p), dtype, "weight", hint)
-        return solve_triangular(jnp.linalg.cholesky(weight), jnp.eye(p, dtype=dtype), lower=True).T
+        _, inverse, definite = whiten(weight)
+        return jnp.where(definite, inverse.T, jnp.nan)
 
     def limits_at(self, p, dtype):
         if self.limits is None:
@@ -212,7 +212,8 @@ class ConstraintFollowing(AbstractServo):
         m = beta.shape[0]
         if self.P.ndim == 2:
             P = _check.output(self.P, (m, m), beta.dtype, "P", hint)
-            return jnp.linalg.solve(P, beta)
+            _, inverse, definite = whiten(P)
+            return jnp.where(definite, inverse.T @ (inverse @ beta), jnp.nan)
         P = _check.output(jnp.full(m, self.P) if self.P.ndim == 0 else self.P, (m,), beta.dtype, "P", hint)
         return beta / P
 

@@ -1,0 +1,61 @@
+"""What an assembly returns: the state, and how far it is from the given one."""
+
+from collections.abc import Iterator
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array
+
+from .._result import is_traced
+
+
+class Assembly(eqx.Module):
+    """A consistent state, which unpacks as `q, v = assemble(...)`, and how far it lies from the given one.
+
+    `print` says which coordinates and rates were moved by how much, the largest first.
+
+    Attributes:
+        q: Coordinates (n,) [m or rad].
+        v: Their rates (n,) [m/s or rad/s].
+        moved_q: q less the given one (n,). Without gradient, as is moved_v.
+        moved_v: v less the given one (n,).
+    """
+
+    q: Array
+    v: Array
+    moved_q: Array
+    moved_v: Array
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.q, self.v))
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index):
+        return (self.q, self.v)[index]
+
+    def __str__(self) -> str:
+        if is_traced(self.moved_q, self.moved_v) or not all(isinstance(x, Array) for x in (self.moved_q, self.moved_v)):
+            return repr(self)
+        rows = [_report("q", self.q, self.moved_q), _report("v", self.v, self.moved_v)]
+        batch = self.moved_q.shape[:-1]
+        where = f" Of a batch {batch} the largest moves:" if batch else ""
+        return f"The nearest consistent state.{where}\n" + "\n".join(rows)
+
+
+def _report(name: str, values: Array, moved: Array) -> str:
+    """Which entries of `values` were moved, the largest first; of a batch the largest moves."""
+    moved = np.asarray(moved).reshape(-1, moved.shape[-1])
+    values = np.asarray(values).reshape(moved.shape)
+    if not np.isfinite(moved).any():
+        return f"  {name}: no consistent state was found"
+    sizes = np.where(np.isfinite(moved), np.abs(moved), -1.0)
+    rows, columns = np.argmax(sizes, axis=0), np.arange(moved.shape[1])
+    moved, values = moved[rows, columns], values[rows, columns]
+    order = [i for i in np.argsort(-np.abs(moved), kind="stable") if moved[i] != 0]
+    if not order:
+        return f"  {name}: nothing moved"
+    return "\n".join(
+        f"  {name}[{i}] moved by {moved[i]:+.3g}, from {values[i] - moved[i]:.6g} to {values[i]:.6g}" for i in order
+    )

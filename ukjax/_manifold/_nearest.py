@@ -1,0 +1,114 @@
+"""The nearest state on the constraint manifold: what assembly and projection share.
+
+x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; D: row scales; G: metric,
+W^T W = G^-1; B = D J W^T: the rows in the coordinates in which G is the identity.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import optimistix as optx
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .._formulation import row_scales, unit_size
+from .._linalg import SVD, pseudosolve, whiten
+from .._result import RESULTS, worst
+from .._types import Matrix, Rows, RowValues, Vector
+
+
+class Linearised(NamedTuple):
+    """Constraints near a state, rows brought to about the same length: D e (m,) and D J (m, n)."""
+
+    error: RowValues
+    rows: Rows
+
+
+class Nearest(NamedTuple):
+    """The nearest state (n,), and the `RESULTS` of the metric."""
+
+    x: Vector
+    result: Any
+
+
+def linearise(error: Callable[[Array], Array], x: Vector) -> Linearised:
+    """A row's own unit must not matter to the rank test of a pseudoinverse: hence D."""
+    J = jax.jacfwd(error)(x)
+    D = row_scales(J)
+    return Linearised(D * error(x), D[:, None] * J)
+
+
+def with_rows(M: Matrix, rows: Rows) -> Matrix:
+    r"""G = s M + (D J)^T D J, with s near 1 / max M: definite where M is not, if [M; J] has full rank.
+
+    It leads to the same state as M if the constraints are linear: the way d is stationary in the metric M where
+    M d = J^T lambda for some lambda, and then G d = J^T lambda' for another one, and conversely.
+    """
+    return unit_size(M) * M + rows.T @ rows
+
+
+def newton(
+    error: Callable[[Array], Array], x: Vector, M: Matrix, pseudoinverse: lx.AbstractLinearSolver, iterations: int
+) -> Vector:
+    """A few Newton steps to error(x) = 0, x - W^T B^+ D e, each the shortest one to the linearised constraints.
+
+    The rows in the metric are those of the first step, and stay. So the first step is the shortest one in the metric of
+    M itself; a second one, where the constraints are curved, differs from that by the turn of the rows in the first.
+    """
+    if jax.eval_shape(error, x).shape[0] == 0:
+        return x
+    W = None
+    for _ in range(iterations):
+        at = linearise(error, x)
+        if W is None:
+            _, W, _ = whiten(with_rows(M, at.rows))
+        x = x - W.T @ pseudosolve(pseudoinverse, at.rows @ W.T, at.error)[0]
+    return x
+
+
+def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int) -> Nearest:
+    r"""The x with error(x) = 0 for which d^T M d is stationary: as a rule the nearest one, from anywhere.
+
+    With d = W^T z and K = W M W^T the gradient of d^T M d is 2 K z in these coordinates. It must lie in the row space
+    of B, and e must vanish: K z - B^+ (B K z - D e) = 0. Unlike the multiplier's equations these stay regular when rows
+    are redundant: where M is positive definite it is the metric, K is the identity, and so is the Jacobian, but for the
+    curvature of the constraints. Where M is singular the rows at x0 are added to the metric, but M remains in K, so
+    that also on curved constraints the state is the one that M asks for.
+    """
+    if jax.eval_shape(error, x0).shape[0] == 0 or x0.shape[0] == 0:
+        return Nearest(x0, RESULTS.successful)
+    identity = jnp.eye(x0.shape[0], dtype=x0.dtype)
+    shift = jnp.sqrt(jnp.finfo(x0.dtype).eps) * jnp.max(jnp.abs(M))
+    # All at a time: one kernel to compile.
+    candidates = [M, with_rows(M, linearise(error, x0).rows), M + shift * identity]
+    _, Ws, (definite, regular, semidefinite) = jax.vmap(whiten)(jnp.stack(candidates))
+    W = jnp.where(definite, Ws[0], Ws[1])
+    K = jnp.where(definite, identity, unit_size(M) * W @ M @ W.T)
+
+    def stationarity(z, _):
+        at = linearise(error, x0 + W.T @ z)
+        B, w = at.rows @ W.T, K @ z
+        return w - pseudosolve(SVD(), B, B @ w - at.error)[0]
+
+    x = x0 + W.T @ _root(stationarity, jnp.zeros_like(x0), max_steps)
+    result = worst(
+        RESULTS.where(semidefinite | (shift == 0), RESULTS.successful, RESULTS.mass_indefinite),
+        RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
+    )
+    return Nearest(x, result)
+
+
+def _root(residual: Callable, z: Array, max_steps: int) -> Array:
+    eps = float(jnp.finfo(z.dtype).eps)
+    rtol = atol = 64 * eps
+    # In a batch lineax's own solvers would hand it to LAPACK; see `SVD`, which here drops nothing but rounding errors.
+    solver = SVD(rtol=16 * eps)
+    # Levenberg-Marquardt comes from afar; Newton finishes, and carries the derivative.
+    search = optx.LevenbergMarquardt(rtol, atol, linear_solver=solver)
+    start = optx.least_squares(residual, search, z, max_steps=max_steps, throw=False).value
+    start = stop_gradient(jnp.where(jnp.isfinite(start), start, jnp.zeros_like(start)))
+    finish, adjoint = optx.Newton(rtol, atol, linear_solver=solver), optx.ImplicitAdjoint(linear_solver=solver)
+    return optx.root_find(residual, finish, start, max_steps=max_steps, throw=False, adjoint=adjoint).value
