@@ -4,7 +4,7 @@ Everything is judged row by row. The size of a row's own terms, |b_i| + sum_j |A
 that no unit and no scaling of rows or coordinates matters. Three questions, with e = A q'' - b:
 
 1. Are the rows met? |e_i| is at most `rtol` of the row's own terms, or what the last digits of the computation are.
-2. If not: the rank test may have dropped a direction that the rows ask for. With the square of its tolerance, are they
+2. If not: the rank test may have dropped a direction that the rows ask for. With a finer tolerance, its cube, are they
    met, and by a moderate acceleration: one that makes the terms of no row much larger than those of it and of the rows
    that share a coordinate with it are? If no, the rows contradict each other.
 3. If yes: how much was missed? A row that was missed by a small part of its own terms, s |v^T q''| where a singular
@@ -26,8 +26,9 @@ from ._problem import Problem, row_lengths
 
 # By how much the terms of a row may grow before an acceleration no longer counts as moderate.
 MODERATE = 100.0
-# The part of its own terms that a row may be missed by next to a singular configuration, where the tolerance allows.
-LARGEST_MISS = 1e-2
+# How many times the rank tolerance a row may be missed by next to a singular configuration, as a part of its terms; but
+# never by more than LARGEST_MISS of them.
+MULTIPLE, LARGEST_MISS = 10.0, 1e-2
 
 
 class Miss(NamedTuple):
@@ -43,7 +44,7 @@ class Miss(NamedTuple):
 
     def small(self, tolerance: float) -> BoolScalar:
         """Whether no row is missed by more than a moderate multiple of `tolerance` times its own terms."""
-        part = min(MODERATE * tolerance, LARGEST_MISS)
+        part = min(MULTIPLE * tolerance, LARGEST_MISS)
         return jnp.all(jnp.abs(self.error) <= self.allowed + part * self.terms)
 
 
