@@ -155,8 +155,9 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
     ) -> _Decision:
         """The motion under a force, with the rank that the rows themselves bear out: see `_consistency`."""
         tolerance = rank_tolerance_of(self.pseudoinverse, problem.A.dtype)
-        solver = self._seldom(tolerance, problem.A.dtype)
-        judged = lambda response, free: miss(problem, response.acceleration, free, self.consistency_rtol, solver.rtol)
+        finest = rank_tolerance(tolerance**3, problem.A.dtype)
+        solver = self._seldom(finest)
+        judged = lambda response, free: miss(problem, response.acceleration, free, self.consistency_rtol, finest)
         response, free = coarse(force, problem.b), coarse.free(force)
         missed = judged(response, free)
         fine = self._map(problem.where(~missed.none), solver, repeatedly)
@@ -166,16 +167,15 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         is_fine = ~missed.none & mended & ~missed.small(tolerance)
         return _Decision(choose(is_fine, other, response), fine, is_fine, missed.none | mended)
 
-    def _seldom(self, tolerance: float, dtype: Any) -> Seldom:
-        """The pseudoinverse with the third power of its rank tolerance, for where it is needed.
+    def _seldom(self, finest: float) -> Seldom:
+        """The pseudoinverse with another rank tolerance, for where it is needed; the SVD in place of a foreign one.
 
-        The square would be the next natural cut. But of what lies below the last one nothing can be told, and masses
-        that differ by ten decades, or drift, are still seen with the third power.
+        Not the square of the tolerance, the next natural cut, but its cube: of what lies below the last one nothing can
+        be told, and drift and masses that differ by ten decades lie between the two.
         """
-        rtol = rank_tolerance(tolerance**3, dtype)
         if isinstance(self.pseudoinverse, AbstractPseudoinverse):
-            return Seldom(dataclasses.replace(self.pseudoinverse, rtol=rtol), rtol)
-        return Seldom(SVD(rtol), rtol)
+            return Seldom(dataclasses.replace(self.pseudoinverse, rtol=finest), finest)
+        return Seldom(SVD(finest), finest)
 
 
 def choose(condition: BoolScalar, yes: Any, no: Any) -> Any:

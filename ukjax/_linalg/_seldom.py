@@ -1,5 +1,6 @@
 """A pseudoinverse that is needed for few matrices of a batch only, and costs nothing where it is needed for none."""
 
+import dataclasses
 import functools as ft
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
-from ._base import AbstractPseudoinverse
+from ._base import AbstractPseudoinverse, rank_tolerance
 
 
 class Seldom(AbstractPseudoinverse):
@@ -26,8 +27,21 @@ class Seldom(AbstractPseudoinverse):
     strategy: AbstractPseudoinverse = eqx.field(static=True)
     rtol: float | None = eqx.field(static=True)
 
+    def __init__(self, strategy: AbstractPseudoinverse, rtol: float | None):
+        self.strategy, self.rtol = strategy, rtol
+
     def solve(self, B, Y):
         return _where_needed(self.strategy)(B, Y)
+
+
+def finer(solver: Any, dtype: Any) -> Any:
+    """The strategy with the square of its rank tolerance, not below rounding; one that is none of ours as it is."""
+    if isinstance(solver, Seldom):
+        inner = finer(solver.strategy, dtype)
+        return Seldom(inner, inner.rtol)
+    if not isinstance(solver, AbstractPseudoinverse):
+        return solver
+    return dataclasses.replace(solver, rtol=rank_tolerance(rank_tolerance(solver.rtol, dtype) ** 2, dtype))
 
 
 @ft.cache
