@@ -42,10 +42,27 @@ class Miss(NamedTuple):
     def none(self) -> BoolScalar:
         return jnp.all(jnp.abs(self.error) <= self.allowed)
 
-    def small(self, tolerance: float) -> BoolScalar:
-        """Whether no row is missed by more than a moderate multiple of `tolerance` times its own terms."""
-        part = min(MULTIPLE * tolerance, LARGEST_MISS)
-        return jnp.all(jnp.abs(self.error) <= self.allowed + part * self.terms)
+
+class Verdict(NamedTuple):
+    """Whether some decision about the rank meets the rows, and whether it is the finer one."""
+
+    consistent: BoolScalar
+    is_fine: BoolScalar
+
+
+class Judge(NamedTuple):
+    """Looks twice at rows that an acceleration missed: questions 2 and 3."""
+
+    rtol: float
+    tolerance: float
+    finest: float
+
+    def __call__(self, problem: Problem, coarse: Vector, fine: Vector, free: Vector) -> Verdict:
+        before, after = (miss(problem, x, free, self.rtol, self.finest) for x in (coarse, fine))
+        mended = after.none & is_moderate(problem, after.terms, before.terms)
+        part = min(MULTIPLE * self.tolerance, LARGEST_MISS)
+        small = jnp.all(jnp.abs(before.error) <= before.allowed + part * before.terms)
+        return Verdict(before.none | mended, ~before.none & mended & ~small)
 
 
 def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unresolved: float) -> Miss:
@@ -63,9 +80,10 @@ def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unre
     A, b, lengths = problem.A, problem.b, row_lengths(problem.B)
     terms = terms_of(A, b, acceleration)
     x = problem.L.T @ acceleration
-    involved = jnp.sqrt((problem.B != 0).astype(x.dtype) @ x**2)
-    allowed = rtol * terms + unresolved * lengths * involved
-    allowed = allowed + rounding(problem, lengths, jnp.abs(x) + free)
+    allowed = rtol * terms + rounding(problem, lengths, jnp.abs(x) + free)
+    if unresolved:
+        involved = jnp.sqrt((problem.B != 0).astype(x.dtype) @ x**2)
+        allowed = allowed + unresolved * lengths * involved
     if problem.strict is not None:
         allowed = jnp.where(problem.strict, allowed, jnp.inf)
     return Miss(A @ acceleration - b, terms, allowed)

@@ -13,6 +13,7 @@ from ._reference import Varga as Varga
 from ._row_gram_schmidt import RowGramSchmidt as RowGramSchmidt
 from ._seldom import Seldom as Seldom
 from ._seldom import finer as finer
+from ._seldom import only_where as only_where
 from ._solve import pseudoinverse as pseudoinverse
 from ._solve import pseudosolve as pseudosolve
 from ._svd import SVD as SVD
