@@ -19,5 +19,7 @@ from ._recursive import Level as Level
 from ._recursive import Recursive as Recursive
 from ._recursive import covariance as covariance
 from ._recursive import gain as gain
+from ._rows import allowance as allowance
+from ._rows import is_contradictory as is_contradictory
 from ._udwadia_kalaba import UdwadiaKalaba as UdwadiaKalaba
 from ._udwadia_phohomsiri import UdwadiaPhohomsiri as UdwadiaPhohomsiri

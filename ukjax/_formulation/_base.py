@@ -4,6 +4,7 @@ n: coordinates; m: constraint rows; c: non-ideal force.
 """
 
 import abc
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,11 +15,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
-from .._linalg import SVD, AbstractPseudoinverse, Seldom, finer, rank_tolerance_of
+from .._linalg import SVD, AbstractPseudoinverse, Seldom, only_where, rank_tolerance, rank_tolerance_of
 from .._mechanism import Terms
 from .._result import RESULTS, worst
 from .._types import BoolScalar, IntScalar, RowValues, Scalar, Vector
-from ._consistency import is_moderate, miss
+from ._consistency import Judge, miss
 from ._linear import AbstractLinearMap, Response
 from ._problem import Problem
 
@@ -160,22 +161,25 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
     ) -> _Decision:
         """The motion under a force, with the rank that the rows themselves bear out: see `_consistency`."""
         tolerance = rank_tolerance_of(self.pseudoinverse, problem.A.dtype)
-        solver = self._seldom(tolerance, problem.A.dtype)
-        judged = lambda response, free: miss(problem, response.acceleration, free, self.consistency_rtol, solver.rtol)
+        finest = rank_tolerance(tolerance**3, problem.A.dtype)
         response, free = coarse(force, problem.b), coarse.free(force)
-        missed = judged(response, free)
-        fine = self._map(problem.where(~missed.none), solver, repeatedly)
+        missed = ~miss(problem, response.acceleration, free, self.consistency_rtol, 0.0).none
+        fine = self._map(problem.where(missed), self._seldom(finest), repeatedly)
         other = fine(force, problem.b)
-        missed_still = judged(other, free)
-        mended = missed_still.none & is_moderate(problem, missed_still.terms, missed.terms)
-        is_fine = ~missed.none & mended & ~missed.small(tolerance)
-        return _Decision(choose(is_fine, other, response), fine, is_fine, missed.none | mended)
+        judge = Judge(self.consistency_rtol, tolerance, finest)
+        verdict = only_where(missed, judge, problem, response.acceleration, other.acceleration, free)
+        chosen = choose(verdict.is_fine, other, response)
+        return _Decision(chosen, fine, verdict.is_fine, ~missed | verdict.consistent)
 
-    def _seldom(self, tolerance: float, dtype: Any) -> Seldom:
-        """The pseudoinverse with the square of its rank tolerance, for where it is needed."""
-        ours = isinstance(self.pseudoinverse, AbstractPseudoinverse)
-        solver = finer(self.pseudoinverse if ours else SVD(tolerance), dtype)
-        return Seldom(solver, solver.rtol)
+    def _seldom(self, finest: float) -> Seldom:
+        """The pseudoinverse with another rank tolerance, for where it is needed; the SVD in place of a foreign one.
+
+        Not the square of the tolerance, the next natural cut, but its cube: of what lies below the last one nothing can
+        be told, and drift and masses that differ by ten decades lie between the two.
+        """
+        if isinstance(self.pseudoinverse, AbstractPseudoinverse):
+            return Seldom(dataclasses.replace(self.pseudoinverse, rtol=finest), finest)
+        return Seldom(SVD(finest), finest)
 
 
 def choose(condition: BoolScalar, yes: Any, no: Any) -> Any:

@@ -4,7 +4,7 @@ Everything is judged row by row. The size of a row's own terms, |b_i| + sum_j |A
 that no unit and no scaling of rows or coordinates matters. Three questions, with e = A q'' - b:
 
 1. Are the rows met? |e_i| is at most `rtol` of the row's own terms, or what the last digits of the computation are.
-2. If not: the rank test may have dropped a direction that the rows ask for. With the square of its tolerance, are they
+2. If not: the rank test may have dropped a direction that the rows ask for. With a finer tolerance, its cube, are they
    met, and by a moderate acceleration: one that makes the terms of no row much larger than those of it and of the rows
    that share a coordinate with it are? If no, the rows contradict each other.
 3. If yes: how much was missed? A row that was missed by a small part of its own terms, s |v^T q''| where a singular
@@ -26,8 +26,9 @@ from ._problem import Problem, row_lengths
 
 # By how much the terms of a row may grow before an acceleration no longer counts as moderate.
 MODERATE = 100.0
-# The part of its own terms that a row may be missed by next to a singular configuration, where the tolerance allows.
-LARGEST_MISS = 1e-2
+# How many times the rank tolerance a row may be missed by next to a singular configuration, as a part of its terms; but
+# never by more than LARGEST_MISS of them.
+MULTIPLE, LARGEST_MISS = 10.0, 1e-2
 
 
 class Miss(NamedTuple):
@@ -41,10 +42,27 @@ class Miss(NamedTuple):
     def none(self) -> BoolScalar:
         return jnp.all(jnp.abs(self.error) <= self.allowed)
 
-    def small(self, tolerance: float) -> BoolScalar:
-        """Whether no row is missed by more than a moderate multiple of `tolerance` times its own terms."""
-        part = min(MODERATE * tolerance, LARGEST_MISS)
-        return jnp.all(jnp.abs(self.error) <= self.allowed + part * self.terms)
+
+class Verdict(NamedTuple):
+    """Whether some decision about the rank meets the rows, and whether it is the finer one."""
+
+    consistent: BoolScalar
+    is_fine: BoolScalar
+
+
+class Judge(NamedTuple):
+    """Looks twice at rows that an acceleration missed: questions 2 and 3."""
+
+    rtol: float
+    tolerance: float
+    finest: float
+
+    def __call__(self, problem: Problem, coarse: Vector, fine: Vector, free: Vector) -> Verdict:
+        before, after = (miss(problem, x, free, self.rtol, self.finest) for x in (coarse, fine))
+        mended = after.none & is_moderate(problem, after.terms, before.terms)
+        part = min(MULTIPLE * self.tolerance, LARGEST_MISS)
+        small = jnp.all(jnp.abs(before.error) <= before.allowed + part * before.terms)
+        return Verdict(before.none | mended, ~before.none & mended & ~small)
 
 
 def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unresolved: float) -> Miss:
@@ -62,9 +80,10 @@ def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unre
     A, b, lengths = problem.A, problem.b, row_lengths(problem.B)
     terms = terms_of(A, b, acceleration)
     x = problem.L.T @ acceleration
-    involved = jnp.sqrt((problem.B != 0).astype(x.dtype) @ x**2)
-    allowed = rtol * terms + unresolved * lengths * involved
-    allowed = allowed + rounding(problem, lengths, jnp.abs(x) + free)
+    allowed = rtol * terms + rounding(problem, lengths, jnp.abs(x) + free)
+    if unresolved:
+        involved = jnp.sqrt((problem.B != 0).astype(x.dtype) @ x**2)
+        allowed = allowed + unresolved * lengths * involved
     if problem.strict is not None:
         allowed = jnp.where(problem.strict, allowed, jnp.inf)
     return Miss(A @ acceleration - b, terms, allowed)

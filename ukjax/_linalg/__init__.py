@@ -1,7 +1,6 @@
 """Pseudoinverse strategies: lineax solvers that report the rank they found. One per file."""
 
 from ._base import AbstractPseudoinverse as AbstractPseudoinverse
-from ._base import finer as finer
 from ._base import new_rows as new_rows
 from ._base import power_of_two as power_of_two
 from ._base import rank_tolerance as rank_tolerance
@@ -14,6 +13,8 @@ from ._reference import HouseholderLS as HouseholderLS
 from ._reference import Varga as Varga
 from ._row_gram_schmidt import RowGramSchmidt as RowGramSchmidt
 from ._seldom import Seldom as Seldom
+from ._seldom import finer as finer
+from ._seldom import only_where as only_where
 from ._solve import pseudoinverse as pseudoinverse
 from ._solve import pseudosolve as pseudosolve
 from ._svd import SVD as SVD

@@ -4,7 +4,6 @@ B: matrix (m, n); Y: right-hand sides (m, k); X = B^+ Y (n, k).
 """
 
 import abc
-import dataclasses
 import math
 from typing import Any
 
@@ -101,15 +100,6 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
 
     def assume_full_rank(self) -> bool:
         return False
-
-
-def finer(solver: Any, dtype: Any) -> Any:
-    """The strategy with the square of its rank tolerance, not below rounding; one that is none of ours as it is."""
-    if not isinstance(solver, AbstractPseudoinverse):
-        return solver
-    rtol = rank_tolerance(rank_tolerance(solver.rtol, dtype) ** 2, dtype)
-    inner = {"strategy": finer(solver.strategy, dtype)} if hasattr(solver, "strategy") else {}
-    return dataclasses.replace(solver, rtol=rtol, **inner)
 
 
 def new_rows(rest: Array, rows: Array, rtol: float) -> Array:

@@ -1,15 +1,18 @@
 """A pseudoinverse that is needed for few matrices of a batch only, and costs nothing where it is needed for none."""
 
+import dataclasses
 import functools as ft
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
-from ._base import AbstractPseudoinverse
+from ._base import AbstractPseudoinverse, rank_tolerance
 
 
 class Seldom(AbstractPseudoinverse):
@@ -26,8 +29,21 @@ class Seldom(AbstractPseudoinverse):
     strategy: AbstractPseudoinverse = eqx.field(static=True)
     rtol: float | None = eqx.field(static=True)
 
+    def __init__(self, strategy: AbstractPseudoinverse, rtol: float | None):
+        self.strategy, self.rtol = strategy, rtol
+
     def solve(self, B, Y):
         return _where_needed(self.strategy)(B, Y)
+
+
+def finer(solver: Any, dtype: Any) -> Any:
+    """The strategy with the square of its rank tolerance, not below rounding; one that is none of ours as it is."""
+    if isinstance(solver, Seldom):
+        inner = finer(solver.strategy, dtype)
+        return Seldom(inner, inner.rtol)
+    if not isinstance(solver, AbstractPseudoinverse):
+        return solver
+    return dataclasses.replace(solver, rtol=rank_tolerance(rank_tolerance(solver.rtol, dtype) ** 2, dtype))
 
 
 @ft.cache
@@ -52,3 +68,37 @@ def _where_needed(strategy: AbstractPseudoinverse) -> Any:
         return apply(B, Y), (True, True)
 
     return apply
+
+
+def only_where(needed: Array, function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)`, a tree of truth values, where it is `needed`, and False elsewhere; no derivative.
+
+    Under `jax.vmap` nothing is computed if no member of the batch needs it.
+    """
+    return _only_where(function, jax.lax.stop_gradient(needed), *jax.lax.stop_gradient(args))
+
+
+@ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _only_where(function: Callable[..., Any], needed: Array, *args: Any) -> Any:
+    @custom_vmap
+    def apply(needed: Array, *args: Any) -> Any:
+        mapped = lambda *args: function(*args)
+        for _ in needed.shape:
+            mapped = jax.vmap(mapped)
+        no = lambda *args: jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, bool), jax.eval_shape(mapped, *args))
+        values = jax.lax.cond(jnp.any(needed), mapped, no, *args)
+        return jax.tree_util.tree_map(lambda x: x & needed, values)
+
+    @apply.def_vmap
+    def _(size: int, mapped: Any, *args: Any) -> Any:
+        whole = lambda x, is_mapped: x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))
+        values = apply(*jax.tree_util.tree_map(whole, args, tuple(mapped)))
+        return values, jax.tree_util.tree_map(lambda _: True, values)
+
+    return apply(needed, *args)
+
+
+@_only_where.defjvp
+def _only_where_jvp(function, primals, tangents):
+    values = _only_where(function, *primals)
+    return values, jax.tree_util.tree_map(lambda x: np.zeros(x.shape, jax.dtypes.float0), values)

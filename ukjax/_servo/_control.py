@@ -19,8 +19,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .. import _check
 from .._apart import apart
-from .._formulation import AbstractFormulation, Motion, UdwadiaKalaba, row_scales
-from .._linalg import Jacobi, pseudoinverse, pseudosolve, whiten
+from .._formulation import AbstractFormulation, Motion, UdwadiaKalaba, allowance, is_contradictory, row_scales
+from .._linalg import pseudoinverse, pseudosolve, whiten
 from .._mechanism import Mechanism, Terms
 from .._result import RESULTS, is_traced, throw_if_failed, worst
 from .._types import BoolScalar, IntScalar, Rows, RowValues, Scalar, Vector
@@ -176,11 +176,10 @@ def controlled_motion(
     motion = plant.under(G @ (acts - before)) if linear else _respond(terms, formulation, G @ acts).motion
 
     rtol = servos[0].consistency_rtol
-    size = jnp.abs(b) + jnp.abs(A) @ (jnp.abs(motion.acceleration) + jnp.abs(plant.motion.acceleration))
-    allowed = stop_gradient(rtol * size + 64 * jnp.finfo(q.dtype).eps * jnp.max(size, initial=0.0))
-    unreachable = stop_gradient(demand)
+    rows = Terms(terms.M, jnp.zeros_like(terms.Q), A, b, None, terms.partition)
+    unreachable, allowed = stop_gradient(demand), allowance(rows, rtol, motion.acceleration, plant.motion.acceleration)
     consistent = jnp.all(jnp.abs(unreachable) <= allowed)
-    contradictory = _contradictory(A, b, rtol)
+    contradictory = is_contradictory(rows, rtol)
     fault = RESULTS.where(
         contradictory,
         RESULTS.servo_contradict,
@@ -300,16 +299,6 @@ def _inverse(solver: Any, C: Array, S: Array, scaled: bool = True) -> tuple[Arra
     D = row_scales(B) if scaled else jnp.ones(B.shape[0], B.dtype)
     P, rank = pseudoinverse(solver, D[:, None] * B)
     return (S @ P) * D[None], rank
-
-
-def _contradictory(A: Rows, b: RowValues, rtol: float) -> BoolScalar:
-    """Whether no acceleration satisfies A q'' = b."""
-    A, b = stop_gradient((A, b))
-    P, _ = _inverse(Jacobi(), A, jnp.eye(A.shape[1], dtype=A.dtype))
-    x = P @ b
-    size = jnp.abs(b) + jnp.abs(A) @ jnp.abs(x)
-    rounding = 64 * jnp.finfo(A.dtype).eps * jnp.max(size, initial=0.0)
-    return jnp.any(jnp.abs(A @ x - b) > rtol * size + rounding)
 
 
 def _with_result(motion: Motion, result: Any) -> Motion:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,9 @@ from rich.table import Table
 
 from .. import _check
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic, members_of
-from .._linalg import rank_tolerance
+from .._formulation import AbstractFormulation, PennestriDeFalco, UdwadiaKalaba
+from .._mechanism import Terms
+from .._result import RESULTS
 from .._scenario import Scenario
 from . import _target
 from ._target import UsageError
@@ -121,13 +124,13 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _entry(scenario: Scenario) -> Entry:
     q, v, t = scenario.q0, scenario.v0, jnp.asarray(scenario.t0, scenario.q0.dtype)
     mechanism = scenario.mechanism
-    terms = jax.jit(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "A")])
-    M, A = map(np.asarray, terms(q, v, t))
+    terms = jax.jit(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
+    M, Q, A, b = map(np.asarray, terms(q, v, t))
     count = lambda c: jax.eval_shape(c.rows, q, v, t)[0].shape[0]
     kinds = _kinds(mechanism.constraints, count)
     servos = _kinds([servo.constraint for servo in scenario.servo or ()], count)
     shown = "\n".join([*kinds, *(f"servo: {kind}" for kind in servos)])
-    return Entry(scenario.name, q.shape[0], len(A), _rank(M, A), shown or "none", scenario.source)
+    return Entry(scenario.name, q.shape[0], len(A), _rank(M, Q, A, b), shown or "none", scenario.source)
 
 
 def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[Any], int]) -> list[str]:
@@ -140,20 +143,34 @@ def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[Any], int
     return [f"{kind} ({m})" for kind, m in rows.items()]
 
 
-def _rank(M: np.ndarray, A: np.ndarray) -> int:
-    """Of A L^-T with M = L L^T, its rows brought to unit length, as in `diagnose`; of A where M is singular.
+# Terms are padded to a multiple of this, so that many scenarios share one compiled function.
+PADDING = 16
 
-    In NumPy: to compile a formulation or `diagnose` for every scenario takes six times as long.
+
+def _rank(M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray) -> int:
+    """That of `diagnose`: the rank that the equation of motion has at the start.
+
+    Further coordinates of unit mass, which no force and no row moves, and rows of zeros change nothing about it.
     """
-    if not len(A):
+    (m, n), dtype = A.shape, A.dtype
+    if m == 0:
         return 0
-    try:
-        B = np.linalg.solve(np.linalg.cholesky(M), A.T).T
-    except np.linalg.LinAlgError:
-        B = A
-    lengths = np.linalg.norm(B, axis=1, keepdims=True)
-    values = np.linalg.svd(B / np.where(lengths > 0, lengths, 1.0), compute_uv=False)
-    return int(np.sum(values > rank_tolerance(None, A.dtype) * np.max(values)))
+    rows, columns = -(-m // PADDING) * PADDING, -(-n // PADDING) * PADDING
+    mass = np.eye(columns, dtype=dtype) * np.max(np.abs(M), initial=0.0)
+    mass[:n, :n] = M
+    matrix, force, vector = np.zeros((rows, columns), dtype), np.zeros(columns, dtype), np.zeros(rows, dtype)
+    matrix[:m, :n], force[:n], vector[:m] = A, Q, b
+    for formulation in (UdwadiaKalaba(), PennestriDeFalco()):
+        rank, result = _solve(formulation, *map(jnp.asarray, (mass, force, matrix, vector)))
+        if bool(result != RESULTS.mass_not_positive_definite):
+            break
+    return int(rank)
+
+
+@eqx.filter_jit
+def _solve(formulation: AbstractFormulation, M: Any, Q: Any, A: Any, b: Any) -> tuple[Any, Any]:
+    motion = formulation.solve(Terms(M, Q, A, b))
+    return motion.rank, motion.result
 
 
 def _first_line(error: Exception) -> str:
