@@ -1,5 +1,7 @@
 """The SCARA robot with Baumgarte's terms: import, one trajectory, its gradient, batches of accelerations."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from . import _measure
 
 TS = np.linspace(0.0, 5.0, 101)
 BATCHES = (1, 1_000, 100_000)
+BATCH = 256
 
 
 def rows(say) -> list[tuple[str, str, str]]:
@@ -41,6 +44,8 @@ def _trajectory(say) -> list[tuple[str, str, str]]:
     say("the gradient of a trajectory, reverse mode")
     plain = _measure.measure(loss, *state)
     backward = _measure.measure(jax.value_and_grad(loss, argnums=(0, 1, 2)), *state)
+    say("the memory of a batch of gradients")
+    roomy, tight = (_gradient_memory(case, max_steps) for max_steps in (16_384, 1_024))
     leaves = len(jax.tree_util.tree_leaves(state))
     steps = int(forward.output.stats["num_steps"])
     error = np.max(np.abs(forward.output.q - _exact(TS, case)))
@@ -50,7 +55,23 @@ def _trajectory(say) -> list[tuple[str, str, str]]:
         ("trajectory, run", ms(forward), f"{steps} Tsit5 steps; error against the exact motion {error:.0e} rad, m"),
         ("gradient, compile", f"{backward.compile_s:.1f} s", f"value and gradient with respect to {leaves} leaves"),
         ("gradient, run", ms(backward), f"{backward.run_s / plain.run_s:.1f} times the forward run"),
+        (
+            "memory of the gradient",
+            f"{roomy / tight:.1f}",
+            f"step budget by default / a tight one of 1,024, in a batch of {BATCH}: {roomy / 1e6:.0f} MB",
+        ),
     ]
+
+
+def _gradient_memory(case, max_steps: int) -> int:
+    """Bytes beside arguments and result of a compiled batch of gradients."""
+
+    def loss(q0):
+        run = ukjax.simulate(case.mechanism, q0, case.v0, TS, rtol=1e-9, atol=1e-9, max_steps=max_steps, throw=False)
+        return jnp.mean(run.q**2)
+
+    compiled: Any = jax.jit(jax.vmap(jax.grad(loss))).lower(jnp.stack([case.q0] * BATCH)).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def _exact(ts, case):
