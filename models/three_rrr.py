@@ -115,7 +115,7 @@ def driven(radius: float = 0.05, turn: float = 0.2, t1: float = 6.0) -> ukjax.Sc
     return _scenario(
         three_rrr(), q0, v0, t1, name="3RRR mechanism, driven", servo=servo(path),
         controls=tuple(f"torque {name} [N m]" for name in LEGS),
-        observables={"off the path [m, m, rad]": lambda q, v, t: path.off(q, t)},
+        observables={"off the path x, y, theta [m, m, rad]": lambda q, v, t: path.off(q, t)},
     )  # fmt: skip
 
 

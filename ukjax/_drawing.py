@@ -14,8 +14,8 @@ class Drawing:
     """What a picture or an animation of a mechanism is made of, in the plane or in space.
 
     Args:
-        links: Name -> `f(q, t)`, points (k, 2) or (k, 3) [m], joined by a line with a dot at either end; a single point
-            (1, 2) is a particle.
+        links: Name -> `f(q, t)`, points (k, 2) or (k, 3) [m], joined by a line with a dot at either end, or without if
+            the last point is the first; a single point (1, 2) is a particle.
         trails: Names of links whose last point leaves a trail.
         forces: Name -> `f(q, t, constraint_force)`, a point and a force there, each (2,) or (3,) [m, N], drawn as an
             arrow. Where the coordinates are not those of the point, the force is what the generalised one amounts to.

@@ -42,7 +42,7 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
     links = {name: _stage.link(axis, seen, name, points[0]) for name, points in seen.links.items()}
     vectors = seen.vectors
     arrows = {name: _stage.arrow(axis, seen, name, at[:1]) for name, (at, _) in vectors.items()}
-    clock = axis.set_title("t = 0 s", fontsize="medium")
+    clock = _stage.caption(axis, "t = 0 s", "medium")
     digits = _digits(step * float(seen.t[-1] - seen.t[0]) / len(seen.t))
     film = _Film(figure, axis, [*trails.values(), *links.values(), *arrows.values(), clock])
 

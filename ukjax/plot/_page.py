@@ -41,7 +41,14 @@ def _data(seen: Scene, source: str, speed: float) -> dict[str, Any]:
     decimals = 5 - int(np.floor(np.log10(np.max(upper - lower))))
     numbers = lambda x: np.round(x, decimals).ravel().tolist()
     links = [
-        {"name": name, "color": seen.color(name), "trail": name in seen.trails, "count": x.shape[1], "at": numbers(x)}
+        {
+            "name": name,
+            "color": seen.color(name),
+            "trail": name in seen.trails,
+            "closed": seen.closed(name),
+            "count": x.shape[1],
+            "at": numbers(x),
+        }
         for name, x in seen.links.items()
     ]
     arrows = [

@@ -37,5 +37,5 @@ def path(scenario: Scenario, trajectory: Trajectory, positions: int = 6) -> Figu
         for name, (at, along) in vectors.items():
             _stage.arrow(axis, seen, name, _stage.outline(seen, at[i], along[i]), alpha)
     times = ", ".join(f"{seen.t[i]:.3g}" for i in shown[::-1])
-    axis.set_title(f"t = {times} s, later ones darker", fontsize="small")
+    _stage.caption(axis, f"t = {times} s, later ones darker", "small")
     return figure

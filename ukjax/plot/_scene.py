@@ -49,6 +49,12 @@ class Scene:
         """Of a link or of an arrow."""
         return COLORS[[*self.links, *self.arrows].index(name) % len(COLORS)]
 
+    def closed(self, name: str) -> bool:
+        """Whether a link is a polygon, whose last point is always its first."""
+        points = self.links[name]
+        extent = np.max(np.ptp(points, axis=1), initial=0.0)
+        return points.shape[1] > 2 and bool(np.allclose(points[:, 0], points[:, -1], rtol=0.0, atol=1e-9 * extent))
+
     @functools.cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper corner (d,) [m] of all that is ever drawn, with a margin."""

@@ -1,50 +1,107 @@
 """What pictures of a mechanism and its animation share: equal axes, scenery, links, trails and arrows of a scene."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import mpl_toolkits.mplot3d as _  # noqa: F401  (makes matplotlib know projection="3d")
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
+from mpl_toolkits.mplot3d import proj3d  # and makes matplotlib know projection="3d"
 
+from .._coordinate import Coordinate
 from ._scene import Scene
 
 
 ELEVATION, AZIMUTH = 22.0, -55.0  # of the eye [degrees]
 SCENERY = "#8a8f98"
+HIGHEST = 6.0  # that a scene in space may be [inch]
 
 
 def stage(scene: Scene) -> tuple[Figure, Any]:
     """A figure with equal axes that hold the whole scene, its scenery and a legend."""
     lower, upper = scene.bounds
-    figure = Figure(figsize=_size(upper - lower), layout="constrained")
+    space = scene.dimension == 3
+    figure = Figure(figsize=(7.0, 7.0) if space else _size(upper - lower), layout=None if space else "constrained")
     figure.suptitle(scene.title)
-    axis: Any = figure.add_subplot(projection="3d" if scene.dimension == 3 else None)
+    axis: Any = figure.add_subplot(projection="3d" if space else None)
     for name, *limits in zip("xyz", lower, upper):
         axis.set(**{f"{name}lim": limits})
     for name, points in scene.scenery.items():
         axis.plot(*points.T, color=SCENERY, lw=1.2, label=name, zorder=1, **_dot(points))
-    if scene.dimension == 3:
-        axis.view_init(ELEVATION, AZIMUTH)
-        axis.set_proj_type("ortho")
-        axis.set_box_aspect(upper - lower, zoom=0.84)  # else labels are cut, or meet the legend
-        axis.set_zlabel("z [m]")
-        for each in (axis.xaxis, axis.yaxis, axis.zaxis):
-            each.labelpad = 8
-        axis.locator_params(nbins=5)
-    else:
-        axis.set_aspect("equal", adjustable="box")
-        axis.grid(alpha=0.3)
     axis.set_xlabel("x [m]")
     axis.set_ylabel("y [m]")
-    _legend(figure, scene)
+    if space:
+        _set_up_space(axis, upper - lower)
+        _fill(figure, axis, _legend(figure, scene, "lower center")[0])
+        return figure, axis
+    axis.set_aspect("equal", adjustable="box")
+    axis.grid(alpha=0.3)
+    _, lines = _legend(figure, scene, "outside lower center")
+    # Every further line of it needs room, which the axes would otherwise lose.
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.2 * (lines - 1))
     return figure, axis
 
 
+def caption(axis: Any, text: str, fontsize: str) -> Text:
+    """A line above the scene, below the title of the figure."""
+    # In space the axes are larger than what is to be seen: `_fill` has put the line where it belongs.
+    place = dict(zip("xy", axis.title.get_position())) if hasattr(axis, "set_zlabel") else {}
+    return axis.set_title(text, fontsize=fontsize, **place)
+
+
+def _set_up_space(axis: Any, extent: np.ndarray) -> None:
+    axis.view_init(ELEVATION, AZIMUTH)
+    axis.set_proj_type("ortho")
+    axis.set_box_aspect(extent)
+    axis.set_zlabel("z [m]")
+    for each, length in zip((axis.xaxis, axis.yaxis, axis.zaxis), extent):
+        each.labelpad = 8
+        # On a short axis the numbers of many ticks would overlap.
+        each.set_major_locator(MaxNLocator(int(np.clip(round(6 * length / np.max(extent)), 2, 5))))
+
+
+def _fill(figure: Figure, axis: Any, legend: Legend) -> None:
+    """Makes a scene in space as large as the figure, and the figure no larger than that.
+
+    matplotlib draws it in the middle of a square, at half its width, and leaves the rest white.
+    """
+    titles, margin = 0.75, 0.15  # [inch]
+    width, side = figure.get_figwidth(), 6.0
+    for _ in range(4):  # what is written does not grow with the scene
+        seen = _placed(figure, axis, 0.0, 0.0, side)
+        side *= min((width - 2 * margin) / seen.width, HIGHEST / seen.height)
+    seen = _placed(figure, axis, 0.0, 0.0, side)
+    texts = [text.get_window_extent() for text in (legend, *figure.texts)]
+    width = max(seen.width, *(text.width / figure.dpi for text in texts)) + 2 * margin
+    below = legend.get_window_extent().height / figure.dpi + 2 * margin
+    left, bottom = (width - seen.x0 - seen.x1) / 2, below - seen.y0
+    figure.set_size_inches(width, below + seen.height + titles)
+    _placed(figure, axis, left, bottom, side)
+    axis.set_title("", x=(width / 2 - left) / side, y=(below + seen.height - bottom) / side)
+
+
+def _placed(figure: Figure, axis: Any, left: float, bottom: float, side: float) -> Bbox:
+    """Puts the axes in a square of this side, and returns what is seen of them [inch]."""
+    width, height = figure.get_size_inches()
+    axis.set_position((left / width, bottom / height, side / width, side / height))
+    figure.draw_without_rendering()
+    corners = np.array(list(itertools.product(axis.get_xlim3d(), axis.get_ylim3d(), axis.get_zlim3d())))
+    x, y, _ = proj3d.proj_transform(*corners.T, axis.get_proj())
+    box = Bbox.null()
+    box.update_from_data_xy(axis.transData.transform(np.stack([x, y], axis=1)))
+    written = [each.get_tightbbox() for each in (axis.xaxis, axis.yaxis, axis.zaxis)]
+    return Bbox.union([box, *written]).transformed(figure.dpi_scale_trans.inverted())
+
+
 def link(axis: Any, scene: Scene, name: str, points: np.ndarray, alpha: float = 1.0) -> Line2D:
-    """A line with a dot at either end, and small ones between."""
-    ends = [0, len(points) - 1]
+    """A line with a dot at either end, or a closed one without."""
+    ends = [] if scene.closed(name) else [0, len(points) - 1]
     style = {"color": scene.color(name), "alpha": alpha, "solid_capstyle": "round", "zorder": 3}
     (line,) = axis.plot(*points.T, lw=2.5, marker="o", ms=6, markevery=ends, **style)
     return line
@@ -98,33 +155,28 @@ def _dot(points: np.ndarray) -> dict[str, Any]:
 
 
 def _size(extent: np.ndarray) -> tuple[float, float]:
-    """Width and height of the figure [inch] that suit what is drawn."""
-    if len(extent) == 3:
-        across, tilt = np.hypot(extent[0], extent[1]), np.deg2rad(ELEVATION)
-        upright = np.sin(tilt) * across + np.cos(tilt) * extent[2]
-        return 7.0, round(float(np.clip(6.0 * upright / across, 3.0, 6.0)) + 1.2, 1)
+    """Width and height of the figure [inch] that suit what is drawn in the plane."""
     width = float(np.clip(5.6 * extent[0] / extent[1], 3.0, 6.4))
     height = float(np.clip(width * extent[1] / extent[0], 1.6, 5.6))
     return round(width + 1.0, 1), round(height + 1.5, 1)
 
 
-def _legend(figure: Figure, scene: Scene) -> None:
-    """Below the axes: links, scenery, and arrows with their scale; of many links only the kinds."""
+def _legend(figure: Figure, scene: Scene, place: str) -> tuple[Legend, int]:
+    """Below the axes: links, scenery, and arrows with their scale; of many links only the kinds. And its lines."""
     handles: list[Line2D] = []
     if len(scene.links) <= 8:
-        handles += [Line2D([], [], color=scene.color(k), lw=2.5, marker="o", ms=5, label=k) for k in scene.links]
+        marker = lambda name: "" if scene.closed(name) else "o"
+        handles += [Line2D([], [], color=scene.color(k), lw=2.5, marker=marker(k), ms=5, label=k) for k in scene.links]
     handles += [Line2D([], [], color=SCENERY, lw=1.2, label=k, **_dot(x)) for k, x in scene.scenery.items()]
     length, force = scene.scale
     if force:
         for name in scene.arrows if len(scene.arrows) <= 8 else [next(iter(scene.arrows))]:
-            label = f"{name}: {force:g} N are {length:g} m"
+            label = f"{Coordinate(name).name}: {force:g} N are {length:g} m"
             style = {"lw": 1.6, "marker": ">", "ms": 5, "markevery": [1]}
             handles.append(Line2D([], [], color=scene.color(name), label=label, **style))
     ncols = _columns([len(str(handle.get_label())) for handle in handles], figure.get_figwidth())
-    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize="small", frameon=False)
-    # Every further line of it needs room, which the axes would otherwise lose.
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.2 * (-(-len(handles) // ncols) - 1))
+    legend = figure.legend(handles=handles, loc=place, ncols=ncols, fontsize="small", frameon=False)
+    return legend, -(-len(handles) // ncols)
 
 
 def _columns(lengths: Sequence[int], width: float) -> int:
