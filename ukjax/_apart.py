@@ -64,7 +64,7 @@ def _bind(function: Callable, arguments: Sequence[Any], origin: _Origin | None =
     closed = jax.make_jaxpr(function)(*_like(arguments))
     # What the function closed over becomes its first arguments.
     hoisted = closed.consts
-    whole = lambda *flat: jax.core.eval_jaxpr(closed.jaxpr, flat[: len(hoisted)], *flat[len(hoisted) :])
+    whole = lambda *flat: jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, flat[: len(hoisted)]))(*flat[len(hoisted) :])
     jaxpr = jax.make_jaxpr(whole)(*_like([jnp.asarray(x) for x in hoisted]), *_like(arguments)).jaxpr
     if origin is not None:
         assert not hoisted, "a derivative closes over nothing"
@@ -104,7 +104,7 @@ mlir.register_lowering(_apart_p, _lower)
 
 def _smooth(jaxpr: Jaxpr) -> list[int]:
     """Which results have a derivative."""
-    return [i for i, x in enumerate(jaxpr.outvars) if jnp.issubdtype(x.aval.dtype, jnp.inexact)]
+    return [i for i, x in enumerate(jaxpr.outvars) if jnp.issubdtype(jnp.result_type(x.aval), jnp.inexact)]
 
 
 def _of_active(jaxpr: Jaxpr, active: Sequence[int], arguments: Sequence[Any]) -> Callable[..., list[Any]]:
@@ -167,9 +167,9 @@ def _batch(arguments, axes, *, jaxpr, origin):
     if origin is None:
         return (bound := _bind(jax.vmap(_function(jaxpr), axes), arguments)), [0] * len(bound)
     # A derivative and the function it is one of are to have the same batch, so that the transpose has it too.
-    size = next(x.shape[axis] for x, axis in zip(arguments, axes, strict=True) if axis is not batching.not_mapped)
+    size = next(x.shape[axis] for x, axis in zip(arguments, axes, strict=True) if axis is not None)
     whole = [
-        jnp.broadcast_to(x, (size, *x.shape)) if axis is batching.not_mapped else jnp.moveaxis(x, axis, 0)
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
         for x, axis in zip(arguments, axes, strict=True)
     ]
     n = len(arguments) - len(origin.active)

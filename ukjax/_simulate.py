@@ -202,13 +202,13 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
             each = lambda t, y, force: of_each(mechanism, t, y, force)
             fields |= jax.vmap(each)(ts, ys, fields["constraint_force"])
         result, unreachable = verdict(rows, outcome)
-        if servos is not None:
+        if rows.missed is not None:
             stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
     else:
         fields |= jax.vmap(errors)(ts, ys)
         finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
         result, unreachable = worst(outcome, finite), None
-    values = {name: fields[name] if name in kept else None for name in OPTIONAL}
+    values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
     return trajectory, Notes(start, unreachable, None if whole else Unexplained(started, outcome, states))
 

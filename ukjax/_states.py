@@ -94,7 +94,7 @@ def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
     ends = jax.tree_util.tree_map(lambda x: x[-2:], rows.result)
     failure = worst(first_failure(ends), outcome)
     result = RESULTS.where(outcome == RESULTS.successful, first_failure(rows.result), failure)
-    if rows.unreachable is None:
+    if rows.unreachable is None or rows.servo_failed is None:
         return result, None
     return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
 
