@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import ukjax
@@ -136,3 +138,11 @@ def test_rows_and_rank_are_those_of_diagnose(model):
     assert (entry.coordinates, entry.rows, entry.rank) == (diagnosis.coordinates, diagnosis.rows, diagnosis.rank)
     assert entry.name == scenario.name
     assert ("servo: " in entry.kinds) == (scenario.servo is not None)
+
+
+def test_the_rank_is_that_of_the_equation_of_motion():
+    """A row that one test took for rounding and the other did not."""
+    M, Q, A, b = np.eye(2), np.zeros(2), np.array([[1.0, 0.0], [1e-10, 1e-12]]), np.array([0.0, 1e-12])
+    terms = ukjax.Terms(*(jnp.asarray(x) for x in (M, Q, A, b)))
+    assert _list._rank(M, Q, A, b) == int(ukjax.UdwadiaKalaba().solve(terms).rank) == 2
+    assert _list._rank(np.diag([1.0, 0.0]), Q, A, b) == int(ukjax.PennestriDeFalco().solve(terms).rank) == 2

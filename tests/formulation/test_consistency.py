@@ -42,6 +42,7 @@ def solve(formulation, terms):
     M, Q, A, b = np.tile(np.eye(4), (64, 1, 1)), np.zeros((64, 4)), np.zeros((64, 5, 4)), np.zeros((64, 5))
     for i, (masses, force, rows, values) in enumerate(terms):
         n, m = len(masses), len(values)
+        M[i] *= max(masses)
         M[i, :n, :n], Q[i, :n], A[i, :m, :n], b[i, :m] = np.diag(masses), force, rows, values
     got = solved(formulation, *(jnp.asarray(x) for x in (M, Q, A, b)))
     return [np.asarray(x)[: len(terms)] for x in got]

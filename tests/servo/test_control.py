@@ -189,6 +189,14 @@ def test_contradictory_rows():
         ukjax.servo_control(ukjax.Mechanism(falling()), servo, jnp.zeros(2), jnp.zeros(2))
 
 
+def test_a_large_row_hides_no_contradiction():
+    A = jnp.array([[1e12, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    rows = ukjax.AccelerationConstraint(lambda q, v, t: A, lambda q, v, t: jnp.array([1e12, 1.0, 1.001]))
+    got = control(ukjax.Mechanism(falling()), ukjax.Servo(rows, jnp.eye(2)), jnp.zeros(2), jnp.zeros(2), throw=False)
+    assert bool(got.contradictory)
+    assert not bool(got.consistent)
+
+
 @pytest.mark.parametrize(
     "strategy",
     [ukjax.SVD(), *(long(s) for s in STRATEGIES if not isinstance(s, ukjax.SVD))],
