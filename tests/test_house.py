@@ -76,6 +76,25 @@ def library_classes() -> list[type]:
     return found
 
 
+def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without those of its docstring."""
+    first = function.body[0]
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    lines = lambda node: (node.end_lineno or 0) - node.lineno + 1
+    return lines(function) - (lines(first) if is_text else 0)
+
+
+def test_files_and_functions_are_short():
+    for path in (ROOT / "ukjax").rglob("*.py"):
+        text = path.read_text()
+        assert text.count("\n") <= 300, f"{path} has more than 300 lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert own_lines(node) <= 60, f"{path}: {node.name} has more than 60 lines"
+
+
 def test_classes_are_abstract_or_final():
     classes = library_classes()
     assert len(classes) > 10
