@@ -45,7 +45,7 @@ class Assembly(eqx.Module):
 
 
 def _report(name: str, values: Array, moved: Array) -> str:
-    """Which entries of `values` were moved, the largest first; of a batch the largest moves."""
+    """Which entries of `values` were moved by more than rounding, the largest first; of a batch the largest moves."""
     changes = np.asarray(moved).reshape(-1, moved.shape[-1])
     after = np.asarray(values).reshape(changes.shape)
     if not np.isfinite(changes).any():
@@ -53,7 +53,8 @@ def _report(name: str, values: Array, moved: Array) -> str:
     sizes = np.where(np.isfinite(changes), np.abs(changes), -1.0)
     rows, columns = np.argmax(sizes, axis=0), np.arange(changes.shape[1])
     changes, after = changes[rows, columns], after[rows, columns]
-    order = [i for i in np.argsort(-np.abs(changes), kind="stable") if changes[i] != 0]
+    rounding = 64 * np.finfo(changes.dtype).eps * np.nanmax(np.abs(after) + np.abs(changes))
+    order = [i for i in np.argsort(-np.abs(changes), kind="stable") if abs(changes[i]) > rounding]
     if not order:
         return f"  {name}: nothing moved"
     return "\n".join(
