@@ -45,17 +45,18 @@ class Assembly(eqx.Module):
 
 
 def _report(name: str, values: Array, moved: Array) -> str:
-    """Which entries of `values` were moved, the largest first; of a batch the largest moves."""
-    moved = np.asarray(moved).reshape(-1, moved.shape[-1])
-    values = np.asarray(values).reshape(moved.shape)
-    if not np.isfinite(moved).any():
+    """Which entries of `values` were moved by more than rounding, the largest first; of a batch the largest moves."""
+    changes = np.asarray(moved).reshape(-1, moved.shape[-1])
+    after = np.asarray(values).reshape(changes.shape)
+    if not np.isfinite(changes).any():
         return f"  {name}: no consistent state was found"
-    sizes = np.where(np.isfinite(moved), np.abs(moved), -1.0)
-    rows, columns = np.argmax(sizes, axis=0), np.arange(moved.shape[1])
-    moved, values = moved[rows, columns], values[rows, columns]
-    order = [i for i in np.argsort(-np.abs(moved), kind="stable") if moved[i] != 0]
+    sizes = np.where(np.isfinite(changes), np.abs(changes), -1.0)
+    rows, columns = np.argmax(sizes, axis=0), np.arange(changes.shape[1])
+    changes, after = changes[rows, columns], after[rows, columns]
+    rounding = 64 * np.finfo(changes.dtype).eps * np.nanmax(np.abs(after) + np.abs(changes))
+    order = [i for i in np.argsort(-np.abs(changes), kind="stable") if abs(changes[i]) > rounding]
     if not order:
         return f"  {name}: nothing moved"
     return "\n".join(
-        f"  {name}[{i}] moved by {moved[i]:+.3g}, from {values[i] - moved[i]:.6g} to {values[i]:.6g}" for i in order
+        f"  {name}[{i}] moved by {changes[i]:+.3g}, from {after[i] - changes[i]:.6g} to {after[i]:.6g}" for i in order
     )
