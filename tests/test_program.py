@@ -194,6 +194,6 @@ print("same")
 def test_on_two_devices_as_on_one(case):
     """In shard_map, which checks what varies over the mesh, and in pmap; with parameters that a closure holds."""
     done = subprocess.run(
-        [sys.executable, "-c", DEVICES, case], check=False, capture_output=True, text=True, timeout=500
+        [sys.executable, "-c", DEVICES, case], check=False, capture_output=True, text=True, timeout=1200
     )
     assert done.stdout.strip() == "same", done.stderr

@@ -171,7 +171,7 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
     if any(bool(trajectory.result == result) for result in (RESULTS.servo_unreachable, RESULTS.servo_not_actuated)):
         return f" ({time}; {missed_rows(notes.unreachable)})"
     since = float(trajectory.stats.get("servo_missed_from", np.inf))
-    return f" ({time}; the servo missed its rows from t = {since:.6g} s on)" if np.isfinite(since) else f" ({time})"
+    return f" ({time}; the servo first missed its rows at t = {since:.6g} s)" if np.isfinite(since) else f" ({time})"
 
 
 @eqx.filter_jit

@@ -131,7 +131,7 @@ def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
     largest = lambda x: f"{np.max(x):.3g}, at the end {x[-1]:.3g}"
     since = float(trajectory.stats["servo_missed_from"])
     return [
-        ("servo rows met", f"up to t = {since:g} s only, then missed" if np.isfinite(since) else "at every saved time"),
+        ("servo rows met", f"no, first missed at t = {since:g} s" if np.isfinite(since) else "at every saved time"),
         ("largest control", f"{np.max(np.abs(trajectory.control)):.4g}"),
         ("largest servo position error", largest(np.asarray(trajectory.servo_position_residual))),
         ("largest servo velocity error", largest(np.asarray(trajectory.servo_velocity_residual))),
