@@ -47,7 +47,7 @@ class Coordinate(str):
     @property
     def parts(self) -> list[str]:
         """What the components of a vector are called: of "tool x, y, z" they are x, y and z."""
-        return [part.split()[-1] if part.split() else part for part in self.name.split(",")]
+        return [part.split()[-1] if part.strip() else part for part in self.name.split(",")]
 
 
 # Of forces that belong to coordinates in these units.
