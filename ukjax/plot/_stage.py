@@ -96,7 +96,7 @@ def _placed(figure: Figure, axis: Any, left: float, bottom: float, side: float) 
     axis.set_position((left / width, bottom / height, side / width, side / height))
     figure.draw_without_rendering()
     corners = np.array(list(itertools.product(axis.get_xlim3d(), axis.get_ylim3d(), axis.get_zlim3d())))
-    x, y, _ = proj3d.proj_transform(*corners.T, axis.get_proj())
+    x, y, _ = proj3d.proj_transform(corners[:, 0], corners[:, 1], corners[:, 2], axis.get_proj())
     box = Bbox.null()
     box.update_from_data_xy(axis.transData.transform(np.stack([x, y], axis=1)))
     written = [each.get_tightbbox() for each in (axis.xaxis, axis.yaxis, axis.zaxis)]
@@ -165,7 +165,7 @@ def _size(extent: np.ndarray) -> tuple[float, float]:
     return round(width + 1.0, 1), round(height + 1.5, 1)
 
 
-def _legend(figure: Figure, scene: Scene, place: str) -> tuple[Legend, int]:
+def _legend(figure: Figure, scene: Scene, place: Any) -> tuple[Legend, int]:
     """Below the axes: links, scenery, and arrows with their scale; of many links only the kinds. And its lines."""
     handles: list[Line2D] = []
     if len(scene.links) <= 8:
