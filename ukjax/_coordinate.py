@@ -35,19 +35,18 @@ class Coordinate(str):
             return name
         if not isinstance(name, str) or not isinstance(unit, str | None):
             raise TypeError(f"A name and its unit must be text, such as 'q1', 'rad', but are {name!r}, {unit!r}.")
-        if unit is None:
-            found = _WITH_UNIT.fullmatch(name)
-            name, unit = (found["name"], found["unit"].strip()) if found else (name, "")
-        if "[" in unit or "]" in unit:
-            raise ValueError(f"unit must be without brackets, such as 'rad', but is {unit!r}.")
-        self = super().__new__(cls, f"{name} [{unit}]" if unit else name)
-        self.name, self.unit = name, unit
+        found = _WITH_UNIT.fullmatch(name) if unit is None else None
+        alone, of = (found["name"], found["unit"].strip()) if found else (name, unit or "")
+        if "[" in of or "]" in of:
+            raise ValueError(f"unit must be without brackets, such as 'rad', but is {of!r}.")
+        self = super().__new__(cls, f"{alone} [{of}]" if of else alone)
+        self.name, self.unit = alone, of
         return self
 
     @property
     def parts(self) -> list[str]:
         """What the components of a vector are called: of "tool x, y, z" they are x, y and z."""
-        return [part.split()[-1] if part.split() else part for part in self.name.split(",")]
+        return [part.split()[-1] if part.strip() else part for part in self.name.split(",")]
 
 
 # Of forces that belong to coordinates in these units.

@@ -14,6 +14,7 @@ from PIL import Image
 
 import ukjax
 from ukjax.cli import _app, main
+from ukjax.cli._target import UsageError
 
 from ..helpers import falling, pendulum, standard_promotion
 
@@ -218,8 +219,18 @@ def test_help_is_enough_to_get_going():
     assert "ukjax simulate models.scara:scenario" in shown
     command.insert(-1, "simulate")
     shown = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
-    for word in ("--set", "--t1", "--rtol", "--out", "module:factory", "file.py:factory"):
+    for word in ("--set", "--t1", "--rtol", "--out", "module:factory", "file.py:factory", "TARGET", "End time [s]"):
         assert word in shown
+
+
+def test_what_stands_in_brackets_is_no_markup(monkeypatch, capsys):
+    def fail():
+        raise UsageError("length [m] must be positive")
+
+    monkeypatch.setattr(_app, "app", fail)
+    with pytest.raises(SystemExit):
+        _app.main()
+    assert "length [m] must be positive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

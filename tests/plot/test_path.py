@@ -5,13 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import ukjax
 from ukjax import plot
 from ukjax.plot import _scene
 
 from ..helpers import assert_close
-from .drawn import CASES, colors_of, moved, pendulum, redrawn, simulated, spherical
+from .drawn import CASES, colors_of, data_of, moved, pendulum, redrawn, robot, simulated, spherical
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
@@ -140,3 +141,44 @@ def test_a_start_that_is_no_number():
     for name, q0, v0 in (("q0", [np.nan, 0.0], [0.0, 0.0]), ("v0", [1.0, 0.0], [0.0, np.inf])):
         with pytest.raises(ValueError, match=rf"{name} must be finite, but {name}\[\d\] is (nan|inf)"):
             ukjax.Scenario(mechanism.mechanism, q0, v0, 1.0)
+
+
+def plate(q, t):
+    """A closed polygon (5, 2) [m], whose last point is its first."""
+    return q[None] + jnp.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
+
+
+def test_a_closed_link_has_no_dot_where_it_begins_and_ends():
+    links = {"plate": plate, "rod": lambda q, t: jnp.stack([jnp.zeros(2), q])}
+    scenario = redrawn(pendulum(), ukjax.Drawing(links))
+    trajectory = moved(scenario)
+    figure = plot.path(scenario, trajectory, positions=1)
+    dots = {len(line.get_xdata()): line.get_markevery() for line in figure.axes[0].get_lines()}
+    assert dots == {5: [], 2: [0, 1]}
+    assert [handle.get_marker() for handle in figure.legends[0].legend_handles] == ["", "o"]
+    links = {link["name"]: link["closed"] for link in data_of(plot.page(scenario, trajectory))["links"]}
+    assert links == {"plate": True, "rod": False}
+
+
+@pytest.mark.parametrize("make", [spherical, robot])
+def test_a_scene_in_space_fills_its_figure(make):
+    scenario = make()
+    figure = plot.path(scenario, moved(scenario))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    ink = np.asarray(canvas.buffer_rgba())[..., :3].min(axis=2) < 253
+    rows, columns = (np.flatnonzero(ink.any(axis=axis)) for axis in (1, 0))
+    assert min(rows[0], columns[0]) >= 1  # nothing is cut
+    assert np.ptp(rows) > 0.9 * ink.shape[0]
+    assert np.ptp(columns) > 0.85 * ink.shape[1]
+    # Between title and legend no band is empty.
+    assert np.max(np.diff(rows)) < 0.06 * ink.shape[0]
+    np.testing.assert_allclose(10 * figure.get_size_inches() % 1, 0.0, atol=1e-9)  # of which a film can be made
+
+
+def test_components_are_called_what_the_name_lists():
+    shown = lambda name: [text.get_text() for text in plot.components(t, values, name).axes[0].get_legend().get_texts()]
+    t, values = np.linspace(0.0, 1.0, 3), np.ones((3, 3))
+    assert shown("tool x, y, z [m]") == shown(ukjax.Coordinate("tool x, y, z", "m")) == ["x", "y", "z"]
+    assert shown("tool [m]") == [f"component {i}" for i in (1, 2, 3)]
+    assert plot.components(t, values, "tool x, y, z [m]").axes[0].get_ylabel() == "tool x, y, z [m]"

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .. import plot
+from .._coordinate import Coordinate
 from .._result import RESULTS, message
 from .._scenario import Scenario
 from .._trajectory import Trajectory
@@ -94,7 +95,7 @@ def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
 
 
 def _summary(
-    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any], compile_s: float, run_s: float
+    scenario: Scenario, trajectory: Trajectory, invariants: dict[Coordinate, Any], compile_s: float, run_s: float
 ) -> Table:
     table = Table(title=escape(scenario.name), show_header=False)
     stats = trajectory.stats
@@ -140,7 +141,7 @@ def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
 
 
 def _files(
-    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any]
+    scenario: Scenario, trajectory: Trajectory, invariants: dict[Coordinate, Any]
 ) -> list[tuple[str, Callable[[Path], Any]]]:
     data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None).assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name)}

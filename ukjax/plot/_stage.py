@@ -50,9 +50,11 @@ def stage(scene: Scene) -> tuple[Figure, Any]:
 
 def caption(axis: Any, text: str, fontsize: str) -> Text:
     """A line above the scene, below the title of the figure."""
+    if not hasattr(axis, "set_zlabel"):
+        return axis.set_title(text, fontsize=fontsize)
     # In space the axes are larger than what is to be seen: `_fill` has put the line where it belongs.
-    place = dict(zip("xy", axis.title.get_position())) if hasattr(axis, "set_zlabel") else {}
-    return axis.set_title(text, fontsize=fontsize, **place)
+    axis.title.set(text=text, fontsize=fontsize)
+    return axis.title
 
 
 def _set_up_space(axis: Any, extent: np.ndarray) -> None:
@@ -71,19 +73,21 @@ def _fill(figure: Figure, axis: Any, legend: Legend) -> None:
 
     matplotlib draws it in the middle of a square, at half its width, and leaves the rest white.
     """
-    titles, margin = 0.75, 0.15  # [inch]
+    titles, margin = 0.65, 0.15  # [inch]
     width, side = figure.get_figwidth(), 6.0
     for _ in range(4):  # what is written does not grow with the scene
         seen = _placed(figure, axis, 0.0, 0.0, side)
         side *= min((width - 2 * margin) / seen.width, HIGHEST / seen.height)
     seen = _placed(figure, axis, 0.0, 0.0, side)
     texts = [text.get_window_extent() for text in (legend, *figure.texts)]
-    width = max(seen.width, *(text.width / figure.dpi for text in texts)) + 2 * margin
+    # In tenths of an inch, because a film needs an even number of dots.
+    width = np.ceil(10 * (max(seen.width, *(text.width / figure.dpi for text in texts)) + 2 * margin)) / 10
     below = legend.get_window_extent().height / figure.dpi + 2 * margin
     left, bottom = (width - seen.x0 - seen.x1) / 2, below - seen.y0
-    figure.set_size_inches(width, below + seen.height + titles)
+    figure.set_size_inches(width, np.ceil(10 * (below + seen.height + titles)) / 10)
     _placed(figure, axis, left, bottom, side)
-    axis.set_title("", x=(width / 2 - left) / side, y=(below + seen.height - bottom) / side)
+    axis.set_title("", y=1.0)  # a place of its own, which matplotlib no longer changes
+    axis.title.set_position(((width / 2 - left) / side, (below + seen.height - bottom) / side))
 
 
 def _placed(figure: Figure, axis: Any, left: float, bottom: float, side: float) -> Bbox:
@@ -92,7 +96,7 @@ def _placed(figure: Figure, axis: Any, left: float, bottom: float, side: float) 
     axis.set_position((left / width, bottom / height, side / width, side / height))
     figure.draw_without_rendering()
     corners = np.array(list(itertools.product(axis.get_xlim3d(), axis.get_ylim3d(), axis.get_zlim3d())))
-    x, y, _ = proj3d.proj_transform(*corners.T, axis.get_proj())
+    x, y, _ = proj3d.proj_transform(corners[:, 0], corners[:, 1], corners[:, 2], axis.get_proj())
     box = Bbox.null()
     box.update_from_data_xy(axis.transData.transform(np.stack([x, y], axis=1)))
     written = [each.get_tightbbox() for each in (axis.xaxis, axis.yaxis, axis.zaxis)]
@@ -161,7 +165,7 @@ def _size(extent: np.ndarray) -> tuple[float, float]:
     return round(width + 1.0, 1), round(height + 1.5, 1)
 
 
-def _legend(figure: Figure, scene: Scene, place: str) -> tuple[Legend, int]:
+def _legend(figure: Figure, scene: Scene, place: Any) -> tuple[Legend, int]:
     """Below the axes: links, scenery, and arrows with their scale; of many links only the kinds. And its lines."""
     handles: list[Line2D] = []
     if len(scene.links) <= 8:
