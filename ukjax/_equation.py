@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from . import _check
-from ._apart import apart
+from ._program import apart
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._mechanism import Mechanism
 from ._reactions import reactions

@@ -13,17 +13,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from . import _check, _options
-from ._apart import apart
+from . import _check
+from ._program import apart
 from ._formulation import AbstractFormulation, UdwadiaKalaba
-from ._hoist import hoist
+from ._program import hoist
 from ._integrate import Flow
 from ._manifold import Projection
 from ._mechanism import Mechanism
 from ._result import RESULTS, is_traced, throw_if_failed, worst
 from ._servo import AbstractServo, as_servos, missed_rows
-from ._start import off_constraints, projected, warn_of_start
-from ._states import OF_MOTION, derivative, judged, motion_at, of_each, residuals, row, verdict
+from ._simulation import (
+    OF_MOTION,
+    derivative,
+    integrator,
+    judged,
+    kept,
+    method,
+    motion_at,
+    of_each,
+    off_constraints,
+    projected,
+    residuals,
+    row,
+    verdict,
+    warn_of_start,
+)
 from ._trajectory import OF_EACH, OPTIONAL, Trajectory
 
 
@@ -105,10 +119,10 @@ def simulate(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
-    integrator = _options.integrator(adjoint, projection, max_steps, progress)
-    method = _options.method(stepsize_controller, rtol, atol, dt0, ts, projection is not None)
+    integrate = integrator(adjoint, projection, max_steps, progress)
+    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None)
     servos = None if servo is None else as_servos(servo)
-    kept = _options.kept(keep, servos is not None)
+    fields = kept(keep, servos is not None)
     y0 = jnp.concatenate([q0, v0])
     arguments = (mechanism, servos, y0, ts, formulation, solver, method, projection, integrator, kept)
     trajectory, notes = apart(_simulate, *arguments)

@@ -1,8 +1,8 @@
 """Servo constraints: what a mechanism is to follow, by which actuators, and the control that does it."""
 
-from ._control import Control as Control
+from ._motion import Control as Control
 from ._control import as_servos as as_servos
-from ._control import controlled_motion as controlled_motion
+from ._motion import controlled_motion as controlled_motion
 from ._control import missed_rows as missed_rows
 from ._control import servo_control as servo_control
 from ._servo import AbstractServo as AbstractServo

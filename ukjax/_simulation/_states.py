@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from ._formulation import AbstractFormulation, Motion
-from ._mechanism import Mechanism
-from ._reactions import reactions
-from ._result import RESULTS, first_failure, worst
-from ._servo import AbstractServo, Control, controlled_motion
-from ._trajectory import OF_EACH
+from .._formulation import AbstractFormulation, Motion
+from .._mechanism import Mechanism
+from .._reactions import reactions
+from .._result import RESULTS, first_failure, worst
+from .._servo import AbstractServo, Control, controlled_motion
+from .._trajectory import OF_EACH
 
 
 # The fields of a trajectory that take an equation of motion.

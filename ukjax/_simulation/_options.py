@@ -9,11 +9,11 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
-from . import _check
-from ._integrate import Integrator
-from ._manifold import Projection
-from ._result import is_traced
-from ._trajectory import OF_EACH, OF_SERVOS, OPTIONAL
+from .. import _check
+from .._integrate import Integrator
+from .._manifold import Projection
+from .._result import is_traced
+from .._trajectory import OF_EACH, OF_SERVOS, OPTIONAL
 
 
 LOOSE = 1e-7

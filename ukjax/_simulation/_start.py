@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from ._constraint import Holonomic, Nonholonomic
-from ._mechanism import Mechanism
-from ._result import RESULTS, InconsistentStart
+from .._constraint import Holonomic, Nonholonomic
+from .._mechanism import Mechanism
+from .._result import RESULTS, InconsistentStart
 
 
 # A start may be off the constraints by this part of the size of the state before anything is said.

@@ -1,0 +1,4 @@
+"""Functions as programs: with what they close over, and apart from a mesh of devices."""
+
+from ._apart import apart as apart
+from ._hoist import hoist as hoist
