@@ -66,7 +66,7 @@ FIELDS = ("q", "v", "acceleration", "constraint_force", "nonideal_force", "contr
 def weighted(arrays):
     """Something smooth in which every entry has a weight of its own."""
     flat = jnp.concatenate([jnp.ravel(x) for x in arrays])
-    return jnp.sum(jnp.sin(flat / 3) * jnp.cos(jnp.arange(flat.shape[0]) + 0.5))
+    return jnp.sum(jnp.sin(flat / 3) * jnp.cos(jnp.linspace(0.5, flat.shape[0] - 0.5, flat.shape[0])))
 
 
 def of_trajectory(x, formulation, servo):
