@@ -6,9 +6,9 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from . import _check
-from ._program import apart
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._mechanism import Mechanism
+from ._program import apart
 from ._reactions import reactions
 from ._result import throw_if_failed
 from ._system import applied_force

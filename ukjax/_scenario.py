@@ -56,8 +56,8 @@ class Scenario(eqx.Module):
     t0: float
     name: str
     coordinates: tuple[Coordinate, ...]
-    observables: dict[Coordinate, Callable]
-    invariants: dict[Coordinate, Callable]
+    observables: dict[str, Callable]
+    invariants: dict[str, Callable]
     servo: tuple[AbstractServo, ...] | None
     controls: tuple[Coordinate, ...]
     formulation: AbstractFormulation
@@ -127,6 +127,6 @@ def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array)
     return named(names, p, "u", "controls, actuator")
 
 
-def _functions(functions: Mapping[str, Callable] | None, name: str) -> dict[Coordinate, Callable]:
+def _functions(functions: Mapping[str, Callable] | None, name: str) -> dict[str, Callable]:
     given = functions or {}
     return {Coordinate(k): _check.function(f, f"{name}[{k!r}]", "f(q, v, t)") for k, f in given.items()}

@@ -14,12 +14,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._program import apart
 from ._formulation import AbstractFormulation, UdwadiaKalaba
-from ._program import hoist
 from ._integrate import Flow
 from ._manifold import Projection
 from ._mechanism import Mechanism
+from ._program import apart, hoist
 from ._result import RESULTS, is_traced, throw_if_failed, worst
 from ._servo import AbstractServo, as_servos, missed_rows
 from ._simulation import (
@@ -124,7 +123,7 @@ def simulate(
     servos = None if servo is None else as_servos(servo)
     fields = kept(keep, servos is not None)
     y0 = jnp.concatenate([q0, v0])
-    arguments = (mechanism, servos, y0, ts, formulation, solver, method, projection, integrator, kept)
+    arguments = (mechanism, servos, y0, ts, formulation, solver, steps, projection, integrate, fields)
     trajectory, notes = apart(_simulate, *arguments)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory

@@ -126,7 +126,8 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
 
     @property
     def own_constraints(self):
-        return {_title(c.names): c for c in self.constraints}
+        names = lambda c: c.names[0] if len(c.names) == 1 else f"{c.names[0]} and {len(c.names) - 1} alike"
+        return {names(c): c for c in self.constraints}
 
     def _contents(self) -> _Contents:
         placed = lambda alike: zip(alike.members, alike.columns, strict=True)
@@ -276,10 +277,6 @@ def _unused(name: str, taken: set[str]) -> str:
     """`name`, or with a number after it if there is one of that name."""
     numbered = (f"{name} {i}" for i in range(2, len(taken) + 3))
     return name if name not in taken else next(x for x in numbered if x not in taken)
-
-
-def _title(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike"
 
 
 def _columns(names: Names, modules: Sequence[str]) -> tuple[int, ...]:

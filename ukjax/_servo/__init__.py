@@ -1,10 +1,10 @@
 """Servo constraints: what a mechanism is to follow, by which actuators, and the control that does it."""
 
-from ._motion import Control as Control
 from ._control import as_servos as as_servos
-from ._motion import controlled_motion as controlled_motion
 from ._control import missed_rows as missed_rows
 from ._control import servo_control as servo_control
+from ._motion import Control as Control
+from ._motion import controlled_motion as controlled_motion
 from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing
 from ._servo import Servo as Servo

@@ -94,9 +94,27 @@ def controlled_motion(
     acts = jnp.clip(u, low, high)
     motion = plant.under(G @ (acts - before)) if linear else _respond(terms, formulation, G @ acts).motion
 
-    rtol = servos[0].consistency_rtol
-    rows = Terms(terms.M, jnp.zeros_like(terms.Q), A, b, None, terms.partition)
-    unreachable, allowed = stop_gradient(demand), allowance(rows, rtol, motion.acceleration, plant.motion.acceleration)
+    found = _Found(u, low, high, acts, rank, stop_gradient(demand))
+    rows_of_servos = Terms(terms.M, jnp.zeros_like(terms.Q), A, b, None, terms.partition)
+    control = _judged(servos[0], rows_of_servos, found, motion, plant.motion)
+    return _with_result(motion, control.result), control
+
+
+class _Found(NamedTuple):
+    """The control wanted and within its limits (p,), the rank of C, and what no control meets of the demand (m,)."""
+
+    u: Array
+    low: Array
+    high: Array
+    acts: Array
+    rank: Array
+    unreachable: Array
+
+
+def _judged(servo: AbstractServo, rows: Terms, found: _Found, motion: Motion, before: Motion) -> Control:
+    """The control, and whether it does what it is for; `motion` under it, `before` without its last part."""
+    rtol, unreachable, rank = servo.consistency_rtol, found.unreachable, found.rank
+    allowed = allowance(rows, rtol, motion.acceleration, before.acceleration)
     consistent = jnp.all(jnp.abs(unreachable) <= allowed)
     contradictory = is_contradictory(rows, rtol)
     fault = RESULTS.where(
@@ -104,20 +122,18 @@ def controlled_motion(
         RESULTS.servo_contradict,
         RESULTS.where(rank > 0, RESULTS.servo_unreachable, RESULTS.servo_not_actuated),
     )
-    tolerated = isinstance(servos[0], Servo) and not servos[0].exact
-    result = worst(motion.result, RESULTS.where(consistent | tolerated, RESULTS.successful, fault))
-    control = Control(
-        u=acts,
+    tolerated = isinstance(servo, Servo) and not servo.exact
+    return Control(
+        u=found.acts,
         rank=rank,
-        residual=jnp.linalg.norm(stop_gradient(A @ motion.acceleration - b)),
+        residual=jnp.linalg.norm(stop_gradient(rows.A @ motion.acceleration - rows.b)),
         contradictory=contradictory,
         consistent=consistent,
         controllable=consistent & (rank > 0),
         unreachable=jnp.where(jnp.abs(unreachable) <= allowed, 0.0, unreachable),
-        saturated=(u < low) | (u > high),
-        result=result,
+        saturated=(found.u < found.low) | (found.u > found.high),
+        result=worst(motion.result, RESULTS.where(consistent | tolerated, RESULTS.successful, fault)),
     )
-    return _with_result(motion, result), control
 
 
 class _Plant(eqx.Module):

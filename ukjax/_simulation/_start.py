@@ -6,12 +6,11 @@ y = (q, v) side by side.
 import warnings
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._constraint import Holonomic, Nonholonomic
+from .._constraint import members_of
 from .._mechanism import Mechanism
 from .._result import RESULTS, InconsistentStart
 
@@ -35,9 +34,8 @@ def warn_of_start(position: Array, velocity: Array, much: Array) -> None:
 def off_constraints(mechanism: Mechanism, t: Array, y: Array) -> tuple[Array, Array, Array]:
     """The largest position and velocity error of the constraints without a stabilisation, and whether that is much."""
     q, v = jnp.split(stop_gradient(y), 2)
-    kinds = (Holonomic, Nonholonomic)
-    leaves = lambda x: jax.tree_util.tree_leaves(x, is_leaf=lambda x: isinstance(x, kinds))
-    bare = lambda x: any(isinstance(part, kinds) and part.stabilization is None for part in leaves(x))
+    returns = lambda one: getattr(one, "stabilization", None) is not None
+    bare = lambda constraint: not all(map(returns, members_of(constraint)))
     which = [stop_gradient(one) for one in mechanism.constraints if bare(one)]
     largest = lambda errors: jnp.max(jnp.abs(jnp.concatenate([jnp.zeros(1, y.dtype), *errors])))
     position = largest([one.position_error(q, t) for one in which])
