@@ -95,7 +95,7 @@ def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
 
 
 def _summary(
-    scenario: Scenario, trajectory: Trajectory, invariants: dict[Coordinate, Any], compile_s: float, run_s: float
+    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any], compile_s: float, run_s: float
 ) -> Table:
     table = Table(title=escape(scenario.name), show_header=False)
     stats = trajectory.stats
@@ -141,19 +141,19 @@ def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
 
 
 def _files(
-    scenario: Scenario, trajectory: Trajectory, invariants: dict[Coordinate, Any]
+    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any]
 ) -> list[tuple[str, Callable[[Path], Any]]]:
     data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None).assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name)}
     if trajectory.control is not None:
         figures["control"] = plot.controls(trajectory, scenario.controls, scenario.name)
     observed = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.observables.items()}
-    if not any(name.unit == "J" for name in (*observed, *invariants)):
+    if not any(Coordinate(name).unit == "J" for name in (*observed, *invariants)):
         figures["energy"] = plot.energy(scenario, trajectory)
     if scenario.drawing is not None:
         figures["path"] = plot.path(scenario, trajectory)
     for name, values in {**observed, **invariants}.items():
-        stem = re.sub(r"\W+", "-", name.name).strip("-")
+        stem = re.sub(r"\W+", "-", Coordinate(name).name).strip("-")
         while stem in figures:  # a person's "path [m]" is not to replace the picture of that name
             stem += "-over-time"
         figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
