@@ -11,8 +11,8 @@ import pytest
 flags = os.environ.get("XLA_FLAGS", "")
 if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
     flags = f"{flags} --xla_cpu_use_fusion_emitters=false"
-# Nearly all time goes to compiling programs that then run for milliseconds. LLVM without its optimisations takes half as
-# long or less; what a program computes stays the same but for rounding.
+# Nearly all time goes to compiling programs that then run for milliseconds. LLVM without its optimisations takes half
+# as long or less; what a program computes stays the same but for rounding.
 if "backend_optimization_level" not in flags:
     flags = f"{flags} --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = flags

@@ -21,6 +21,10 @@ FORMULATIONS = (
 )
 
 
+# For what is compared to the last digits: compiled as it is for a user, not as quickly as the other tests.
+OPTIMISED = {"xla_backend_optimization_level": 3}
+
+
 def long(*values, id=None):
     """A parameter set that only the long run takes."""
     return pytest.param(*values, id=id, marks=pytest.mark.long)

@@ -11,7 +11,7 @@ import pytest
 from jaxtyping import Array
 
 import ukjax
-from tests.helpers import assert_close, long, pendulum
+from tests.helpers import OPTIMISED, assert_close, long, pendulum
 from ukjax._integrate._flow import Flow, Problem, call
 from ukjax._integrate._record import CAPACITY, Recording, longest, segment_of
 
@@ -26,7 +26,7 @@ class Swinging(eqx.Module):
 PID = diffrax.PIDController(rtol=1e-8, atol=1e-8)
 
 
-@eqx.filter_jit
+@eqx.filter_jit(compiler_options=OPTIMISED)
 def recorded(controller, dt0, t1):
     """The times at which diffrax says that steps end, and those that the record gives back."""
     ts, y0, flow = jnp.stack([jnp.zeros(()), t1]), jnp.array([2.0, 0.0]), Flow(Swinging())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ukjax
 from ukjax._linalg import pseudoinverse, pseudosolve
 
-from ..helpers import STRATEGIES, assert_close, assert_gradients, long
+from ..helpers import OPTIMISED, STRATEGIES, assert_close, assert_gradients, long
 
 
 NAMES = [type(s).__name__ for s in STRATEGIES]
@@ -26,7 +26,7 @@ WIDE, TALL = (12, 20), (20, 12)
 @ft.cache
 def compiled(strategy):
     """One compiled function for each shape, whatever the examples."""
-    return jax.jit(lambda B: pseudoinverse(strategy, B))
+    return jax.jit(lambda B: pseudoinverse(strategy, B), compiler_options=OPTIMISED)
 
 
 def matrix(seed, m, n, values):

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from .._linalg import pseudoinverse, pseudosolve
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Vector
-from ._problem import Problem
+from ._problem import Problem, unit_size
 
 
 class Response(NamedTuple):
@@ -99,4 +99,5 @@ class SingularMass(AbstractLinearMap):
         return Response(acceleration, self.M @ acceleration - force, self.rank, self.unique)
 
     def free(self, force):
-        return jnp.abs(self.F) @ jnp.abs(force)
+        # Where the constraints leave no freedom F is nothing but rounding errors, which are those of a free motion.
+        return jnp.abs(self.F) @ jnp.abs(force) + unit_size(self.M) * jnp.max(jnp.abs(force), initial=0.0)

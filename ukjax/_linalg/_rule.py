@@ -22,11 +22,14 @@ def with_derivative(function: Callable, derivative: Callable) -> Callable:
     floating dtype in what it takes have one.
     """
 
+    # Traced once for arguments of one kind, however often a program uses it.
+    traced = eqx.filter_jit(function)
+
     @eqxi.filter_primitive_def
     def shapes(*args):
         arrays, static = eqx.partition(args, lambda x: isinstance(x, (ShapedArray, jax.Array)))
         structs = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
-        out = jax.eval_shape(lambda arrays: function(*eqx.combine(arrays, static)), structs)
+        out = eqx.filter_eval_shape(traced, *eqx.combine(structs, static))
         return jax.tree_util.tree_map(lambda x: ShapedArray(x.shape, x.dtype), out)
 
     @eqxi.filter_primitive_jvp
@@ -35,5 +38,5 @@ def with_derivative(function: Callable, derivative: Callable) -> Callable:
         return derivative(primals, full)
 
     name = function.__name__.strip("_")
-    p = eqxi.create_vprim(name, eqxi.filter_primitive_def(function), shapes, jvp, None)
+    p = eqxi.create_vprim(name, eqxi.filter_primitive_def(traced), shapes, jvp, None)
     return lambda *args: eqxi.filter_primitive_bind(p, *args)

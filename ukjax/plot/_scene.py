@@ -169,8 +169,9 @@ def check(scenario: Scenario) -> Drawing:
         what = f"forces[{name!r}]"
         shapes = [x.shape for x in _traced(what, _function_of(arrow), q, t, q, *_multipliers(what, arrow, scenario))]
         if shapes not in ([(2,), (2,)], [(3,), (3,)]):
+            given = "force, multipliers" if isinstance(arrow, tuple) else "constraint_force"
             raise ValueError(
-                f"{what} must return a point and a force, both of shape (2,) or both (3,), but "
+                f"{what}(q, t, {given}) must return a point and a force, both of shape (2,) or both (3,), but "
                 f"returned shapes {', '.join(map(str, shapes))}."
             )
         dimensions[what] = shapes[0][0]
