@@ -48,7 +48,7 @@ def hanging(masses=(1.0, 2.0, 3.0), **more):
 
 def test_every_pin_carries_what_hangs_on_it():
     mechanism, q, v = hanging()
-    motion = ukjax.equation_of_motion(mechanism, q, v)
+    motion = ukjax.equation_of_motion(mechanism, q, v, reactions=True)
     for i, below in enumerate((6.0, 5.0, 3.0)):
         assert_close(motion.multipliers[f"pin {i + 1}"], jnp.array([0.0, below * G]), atol=1e-12)
     assert_close(motion.constraint_forces["pin 2"], jnp.array([0.0, -5.0, 0.0, 5.0, 0.0, 0.0]) * G, atol=1e-12)
@@ -72,7 +72,7 @@ def test_a_trajectory_and_its_data_set_tell_what_each_constraint_does():
 
 def test_of_dependent_rows_the_multipliers_of_least_norm():
     mechanism, q, v = hanging((1.0, 2.0), again=ukjax.Holonomic(Between(0)))
-    motion = ukjax.equation_of_motion(mechanism, q, v)
+    motion = ukjax.equation_of_motion(mechanism, q, v, reactions=True)
     for name in ("pin 1", "again"):
         assert_close(motion.multipliers[name], jnp.array([0.0, 1.5 * G]), atol=1e-12)
     A, b = motion.constraint_forces["pin 1"] + motion.constraint_forces["again"], motion.constraint_force
@@ -81,7 +81,7 @@ def test_of_dependent_rows_the_multipliers_of_least_norm():
 
 def test_the_scale_of_a_row_is_that_of_its_multiplier():
     mechanism, q, v = hanging((1.0,), again=ukjax.Holonomic(Between(0, 1e-6)))
-    motion = ukjax.equation_of_motion(mechanism, q, v)
+    motion = ukjax.equation_of_motion(mechanism, q, v, reactions=True)
     total = motion.constraint_forces["pin 1"] + motion.constraint_forces["again"]
     assert_close(total, jnp.array([0.0, G]), atol=1e-10)
 
@@ -91,7 +91,7 @@ def test_gradients_of_multipliers():
     v = jnp.array([0.3, -0.2, 0.1, 0.5])
 
     def carried(mechanism):
-        return ukjax.equation_of_motion(mechanism, q, v, throw=False).multipliers["pin 2"][1] ** 2
+        return ukjax.equation_of_motion(mechanism, q, v, reactions=True, throw=False).multipliers["pin 2"][1] ** 2
 
     assert_gradients(carried, mechanism, atol=1e-7)
 
@@ -139,5 +139,7 @@ def test_members_of_a_composite_have_names():
     level = lambda q, t: (q[0].y - q[1].y)[None]
     couplings = [ukjax.Coupling(("a", "b"), ukjax.Holonomic(f)) for f in (together, level)]
     mechanism = ukjax.Mechanism(ukjax.Composite(pair, {"pin": couplings[0]}).add(couplings[1]))
-    motion = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))(jnp.zeros(4), jnp.zeros(4))
+    motion = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, reactions=True, throw=False))(
+        jnp.zeros(4), jnp.zeros(4)
+    )
     assert {k: x.shape for k, x in motion.multipliers.items()} == {"pin": (2,), "a-b": (1,)}

@@ -95,6 +95,7 @@ def test_controls_have_units_too():
         case.simulate(jnp.linspace(0.0, 0.1, 3)).to_dataset(controls=["a", "b"])
 
 
+@pytest.mark.long
 def test_a_scenario_simulates_itself():
     case = simple_pendulum.scenario(0.5)
     got = case.simulate()

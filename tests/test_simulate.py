@@ -356,6 +356,7 @@ def test_a_start_off_the_constraints_is_named():
         ukjax.simulate(pendulum(), [9.0, 0.0], [0.0, 0.0], TS, projection=ukjax.Projection())
 
 
+@pytest.mark.long
 def test_a_servo_that_fails_says_by_which_rows_and_since_when():
     # q1'' = u1 alone can be had; the row that wants q2'' = 1 has no actuator.
     wanted = ukjax.AccelerationConstraint(lambda q, v, t: jnp.eye(2), lambda q, v, t: jnp.array([3.0, 1.0]))

@@ -9,7 +9,7 @@ from . import _check
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
 from ._mechanism import Mechanism
 from ._program import apart
-from ._reactions import reactions
+from ._reactions import reactions as reactions_of
 from ._result import throw_if_failed
 from ._system import applied_force
 
@@ -22,6 +22,7 @@ def equation_of_motion(
     *,
     applied: Any = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
+    reactions: bool = False,
     throw: bool = True,
 ) -> Motion:
     r"""Constrained acceleration and constraint forces at one state.
@@ -35,14 +36,16 @@ def equation_of_motion(
         t: Time, scalar [s].
         applied: Further generalised force, shape (n,) [N or N m].
         formulation: How the acceleration is computed.
+        reactions: Also compute what each constraint carries: `constraint_forces` and `multipliers`, by name. It doubles
+            the program.
         throw: Raise if the result is not successful. With False look at `result`; do so in large batches and inside
             your own `jax.jit`, where raising takes a call back to the host, and a program with one is not taken by
             JAX's persistent compilation cache.
 
     Returns:
         `Motion`: `acceleration` (n,) [m/s^2 or rad/s^2], `unconstrained_acceleration` (n,), `constraint_force` and
-        `nonideal_force` (n,) [N or N m], `rank`, `residual`, `result`; by the name of each constraint its share of the
-        constraint force in `constraint_forces`, and its `multipliers`.
+        `nonideal_force` (n,) [N or N m], `rank`, `residual`, `result`; with `reactions`, by the name of each
+        constraint, its share of the constraint force in `constraint_forces`, and its `multipliers`.
 
     Raises:
         TypeError: If `mechanism` or `formulation` is something else.
@@ -59,15 +62,17 @@ def equation_of_motion(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t)
     applied = None if applied is None else applied_force(applied, q, "applied")
-    motion = apart(_equation, mechanism, formulation, q, v, t, applied)
+    motion = apart(_equation, mechanism, formulation, q, v, t, applied, reactions)
     return throw_if_failed(motion, motion.result) if throw else motion
 
 
 @eqx.filter_jit
-def _equation(mechanism, formulation, q, v, t, applied):
+def _equation(mechanism, formulation, q, v, t, applied, carried):
     terms = mechanism.terms(q, v, t, applied)
     motion = formulation.solve(terms)
-    each = reactions(terms, motion.constraint_force)
+    if not carried:
+        return motion
+    each = reactions_of(terms, motion.constraint_force)
     return eqx.tree_at(_of_each, motion, (each.constraint_forces, each.multipliers), is_leaf=lambda x: x is None)
 
 

@@ -83,6 +83,7 @@ def kinetic(q, t1, max_steps):
     return jnp.sum(jnp.sin(got.v))
 
 
+@pytest.mark.long
 def test_a_gradient_takes_no_memory_for_steps_that_are_not_taken():
     """The step budget by default, 16 384, beside one that the motion almost fills."""
     q = jnp.stack([jnp.array([0.6, -0.8])] * 64)
@@ -93,6 +94,7 @@ def test_a_gradient_takes_no_memory_for_steps_that_are_not_taken():
     assert sizes[0] < 2 * sizes[1]
 
 
+@pytest.mark.long
 def test_gradients_of_many_steps_in_a_batch_of_different_lengths():
     """More steps than there is room for, beside fewer: as one by one, and as by diffrax's own adjoint."""
     t1 = jnp.array([0.5, 9.0])

@@ -114,6 +114,7 @@ def hauled(ts, **options):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -158,6 +158,7 @@ def test_a_singular_mass_of_a_quaternion():
     assert_close(got_v, v - (unit @ v) * unit, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("redundant", [0, 1])
 def test_a_massless_coordinate_follows_however_curved_its_constraints_are(redundant):
     mechanism, *_ = massless_angle(redundant)
@@ -204,6 +205,7 @@ def test_what_is_kept_stays_to_the_bit_and_the_rest_goes_the_shortest_way(kept):
     assert abs(tangent @ free @ np.asarray(got_v - v)[1:]) < 1e-12
 
 
+@pytest.mark.long
 def test_gradients_with_something_kept():
     def f(x):
         mechanism = ukjax.Mechanism(HEAVY, [rod(x["L"])] * 2)

@@ -112,6 +112,7 @@ def test_an_error_that_a_search_meets_ends_it_and_is_shown(name):
     assert "x is negative" in str(raised.value.__cause__)
 
 
+@pytest.mark.long
 def test_what_was_compiled_before_rejects_within_a_tuning_and_still_raises_after_it():
     loss = jax.jit(Miss(MASS, True))
     bad = jnp.asarray(-1.0)
@@ -124,6 +125,7 @@ def test_what_was_compiled_before_rejects_within_a_tuning_and_still_raises_after
         assert not np.isfinite(loss(bad)).all()
 
 
+@pytest.mark.long
 def test_without_a_failure_the_gradient_is_the_same():
     with failures_as_nan(True):
         assert_gradients(lambda x: jnp.sum(Miss(MASS, True)(x) ** 2), jnp.asarray(0.7), rtol=1e-5)

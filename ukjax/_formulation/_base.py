@@ -35,8 +35,8 @@ class Motion(eqx.Module):
         rank: Rank of A found by the rank test of the pseudoinverse.
         residual: Euclidean norm of A q'' - b.
         result: `RESULTS`; empty message if all went well.
-        constraint_forces: What of `constraint_force` each constraint makes, by its name, (n,) [N or N m]; None where a
-            formulation alone was asked.
+        constraint_forces: What of `constraint_force` each constraint makes, by its name, (n,) [N or N m]; None unless
+            `equation_of_motion(reactions=True)` was asked, as the multipliers.
         multipliers: Lagrange multipliers of each constraint's rows, by its name, (m,): A^T lambda is its force. Where
             rows depend on each other, the multipliers of least norm; their sum over all constraints is determined.
     """
