@@ -85,6 +85,19 @@ def of_modules_by_closure(rod):
     return ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, couplings).mechanism()
 
 
+def rows_of_modules(rod):
+    row, right = RowOfRod(rod), lambda q, v, t: rod.right(q[0][:], v[0][:], t)
+    couplings = ukjax.Coupling("rod", ukjax.AccelerationConstraint(row, right))
+    return ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, couplings).mechanism()
+
+
+class RowOfRod(eqx.Module):
+    rod: Rod
+
+    def __call__(self, q, v, t):
+        return self.rod.row(q[0][:], v[0][:], t)
+
+
 class OnRod(eqx.Module):
     rod: Rod
 
@@ -94,7 +107,7 @@ class OnRod(eqx.Module):
 
 WAYS = (
     by_method, by_closure, by_closure_in_a_closure, by_array, by_rows, by_functions, with_friction, of_modules,
-    of_modules_by_closure,
+    of_modules_by_closure, rows_of_modules,
 )  # fmt: skip
 
 

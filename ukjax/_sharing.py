@@ -77,8 +77,12 @@ def _opened(x: PyTree, known: set[int], entered: frozenset[int]) -> PyTree:
 def closed(x: PyTree) -> PyTree:
     """What `opened` was given."""
 
+    is_reference = lambda y: isinstance(y, Reference)
+    holds_reference = lambda x: any(map(is_reference, jax.tree_util.tree_leaves(x, is_leaf=is_reference)))
+
     def close(x):
-        if not isinstance(x, Closure):
+        # One that holds references is not opened, but separated: a constraint inside will join it.
+        if not isinstance(x, Closure) or holds_reference(x.variables):
             return x
         return Partial(_with_variables(x.function, {name: closed(value) for name, value in x.variables.items()}))
 

@@ -141,8 +141,7 @@ ad.primitive_jvps[_apart_p] = _derive
 
 
 def _transpose(cotangents, *arguments, jaxpr, origin):
-    if origin is None:
-        raise NotImplementedError("an operation that is no derivative has no transpose")
+    assert origin is not None, "JAX transposes what is linear, and of these operations that is derivatives only"
     n = len(arguments) - len(origin.active)
     at, directions = arguments[:n], arguments[n:]
     given = [i for i, x in enumerate(cotangents) if not isinstance(x, ad.Zero)]
