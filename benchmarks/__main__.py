@@ -1,27 +1,37 @@
-"""`python -m benchmarks [scara | pseudoinverse | formalisms]`: prints a table as Markdown; README has the SCARA's."""
+"""`python -m benchmarks [scara | pseudoinverse | formalisms | compile]`: a table in Markdown; README has SCARA's."""
 
 import argparse
+import functools as ft
 import os
 import platform
 import sys
+from pathlib import Path
 
 import jax
 from rich.console import Console
 
-from . import _formalisms, _pseudoinverse, _scara
+from . import _compile, _formalisms, _pseudoinverse, _scara
 
 
 TABLES = {
     "scara": (_scara.rows, ("", "", "")),
     "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
+    "compile": (_compile.rows, _compile.HEADER),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("table", nargs="?", choices=TABLES, default="scara")
-    rows, header = TABLES[parser.parse_args().table]
+    parser.add_argument("--against", type=Path, help="compile: another checkout to compare with")
+    parser.add_argument("--only", default="", help="compile: scenarios whose name contains this")
+    chosen = parser.parse_args()
+    rows, header = TABLES[chosen.table]
+    if chosen.table == "compile":
+        rows = ft.partial(rows, against=chosen.against, only=chosen.only)
+    elif chosen.against or chosen.only:
+        parser.error("--against and --only are for the table compile.")
     jax.config.update("jax_enable_x64", True)
     console = Console(stderr=True)
     with console.status("Starting") as status:

@@ -1,5 +1,6 @@
 """Double precision, and no implicit conversions: what is promoted by accident elsewhere is an error here."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -19,6 +20,10 @@ os.environ["XLA_FLAGS"] = flags
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+# Tracing makes millions of small objects, and the collector looks through all of them again and again.
+gc.set_threshold(200_000, 50, 1000)
 
 
 @pytest.fixture(autouse=True, scope="module")

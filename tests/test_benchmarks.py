@@ -1,9 +1,12 @@
 """The benchmarks measure what they say; their times are nobody's business here."""
 
+import math
+from pathlib import Path
+
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import _measure, _pseudoinverse, _scara
+from benchmarks import _compile, _measure, _pseudoinverse, _scara
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -28,3 +31,28 @@ def test_the_table_of_pseudoinverses():
     assert [row[2] for row in rows] == ["jnp.linalg.pinv", *(type(s).__name__ for s in _pseudoinverse.STRATEGIES)]
     assert all(len(row) == len(_pseudoinverse.HEADER) for row in rows)
     assert all(float(row[-1]) < 1e-12 for row in rows[1:])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": "no such"}, "--only must be a part of a scenario's name.*'no such'"),
+        ({"only": "scara", "against": Path("nowhere")}, "--against must be a checkout of ukjax.*nowhere"),
+    ],
+)
+def test_what_cannot_be_compiled_is_named(options, message):
+    with pytest.raises(SystemExit, match=message):
+        _compile.rows(lambda what: None, **options)
+
+
+def test_rows_of_compile_times():
+    assert _compile._row("new", [1.0, math.nan]) == ("new", "1.0 s", "-", "")
+    assert _compile._row("old", [3.0, 2.0]) == ("old", "3.0 s", "2.0 s", "1.50")
+
+
+@pytest.mark.long
+def test_the_table_of_compile_times():
+    (one, total) = _compile.rows(lambda what: None, only="projectile:scenario")
+    assert one[0] == "projectile:scenario"
+    assert one[1:] == total[1:]
+    assert float(one[1].split()[0]) > 0.1

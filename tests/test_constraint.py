@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jaxtyping import Array
 
 import ukjax
 
-from .helpers import assert_close, rod
+from .helpers import STATES, assert_close, rod
 
 
 Q, V, T = jnp.array([0.6, -0.8]), jnp.array([0.5, 0.3]), jnp.asarray(0.4)
@@ -112,3 +113,28 @@ def test_bad_arguments(make, error, match):
 def test_wrong_shapes_from_a_persons_functions(constraint, match):
     with pytest.raises(ValueError, match=match):
         constraint.rows(Q, V, T)
+
+
+class Pinned(ukjax.AbstractSystem):
+    """A particle on as many equal circles as `rods` says, which is a leaf and no array."""
+
+    length: Array
+    rods: int
+
+    def mass(self, q, t):
+        return jnp.eye(2)
+
+    def force(self, q, v, t):
+        return jnp.array([0.0, -9.81])
+
+    def on_circles(self, q, t):
+        return jnp.concatenate([(q @ q - self.length**2)[None] for _ in range(self.rods)])
+
+
+def test_a_number_that_is_no_array_stays_one():
+    system = Pinned(jnp.asarray(1.0), 2)
+    mechanism = ukjax.Mechanism(system, ukjax.Holonomic(system.on_circles))
+    q, v = ukjax.assemble(mechanism, jnp.array([0.5, -0.8]), jnp.zeros(2))
+    assert_close(q @ q, jnp.asarray(1.0), atol=1e-12)
+    got = ukjax.simulate(mechanism, q, v, jnp.array([0.0, 0.1]), keep=STATES)
+    assert_close(got.position_residual, jnp.zeros(2), atol=1e-8)

@@ -192,7 +192,6 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
     motion = lambda t, y: motion_at(mechanism, servos, formulation, t, y)
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     field = hoist(lambda t, y: derivative(motion, t, y), ts[0], y0)
-    start = off_constraints(mechanism, ts[0], y0)
     project, started = None, RESULTS.where(_fits(ts, *method), RESULTS.successful, RESULTS.times_do_not_fit)
     if projection is not None:
         project = hoist(lambda t, y: projection(mechanism, t, y), ts[0], y0)
@@ -204,12 +203,12 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
 
     whole = any(name in OF_MOTION for name in kept)
     states = judged(ts, ys, end, whole)
-    errors = lambda t, y: residuals(mechanism, servos, t, y)
+    errors = lambda t, y: (residuals(mechanism, servos, t, y), off_constraints(mechanism, t, y))
     fields = dict(zip(("q", "v"), jnp.split(ys, 2, axis=1), strict=True))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
         # All of a state in one function, so that what its parts have in common is computed once.
-        rows, others = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
+        rows, (others, off) = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
         if any(name in OF_EACH for name in kept):
             each = lambda t, y, force: of_each(mechanism, t, y, force)
@@ -218,10 +217,12 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
         if rows.missed is not None:
             stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
     else:
-        fields |= jax.vmap(errors)(ts, ys)
+        others, off = jax.vmap(errors)(ts, ys)
+        fields |= others
         finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
         result, unreachable = worst(outcome, finite), None
     values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
+    start = jax.tree_util.tree_map(lambda x: x[0], off)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
     return trajectory, Notes(start, unreachable, None if whole else Unexplained(started, outcome, states))
 

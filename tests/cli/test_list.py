@@ -9,6 +9,7 @@ import pytest
 
 import ukjax
 from models import parallelogram, unicycle
+from ukjax import cli
 from ukjax.cli import _app, _list
 
 from .test_cli import run as command  # noqa: F401  (a fixture)
@@ -122,12 +123,11 @@ def test_an_empty_package_and_none(listed, tmp_path):
 
 def test_every_module_of_models_is_found(monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
-    modules, failures = _list._modules("models")
+    found, failures = cli.factories("models")
     assert failures == []
-    found = {f"{place}:{name}" for place, module in modules for name, _ in _list._factories(module)}
     files = [path for path in Path("models").glob("*.py") if "\ndef scenario(" in path.read_text()]
     assert len(files) > 8
-    assert {f"models.{path.stem}:scenario" for path in files} <= found
+    assert {f"models.{path.stem}:scenario" for path in files} <= found.keys()
 
 
 @pytest.mark.parametrize("model", [parallelogram, unicycle])

@@ -11,7 +11,7 @@ import pytest
 from jaxtyping import Array
 
 import ukjax
-from tests.helpers import OPTIMISED, assert_close, long, pendulum
+from tests.helpers import OPTIMISED, STATES, assert_close, long, pendulum
 from ukjax._integrate._flow import Flow, Problem, call
 from ukjax._integrate._record import CAPACITY, Recording, longest, segment_of
 
@@ -28,7 +28,7 @@ PID = diffrax.PIDController(rtol=1e-8, atol=1e-8)
 
 @eqx.filter_jit(compiler_options=OPTIMISED)
 def recorded(controller, dt0, t1):
-    """The times at which diffrax says that steps end, and those that the record gives back."""
+    """When and where diffrax says that steps end, and what the record gives back."""
     ts, y0, flow = jnp.stack([jnp.zeros(()), t1]), jnp.array([2.0, 0.0]), Flow(Swinging())
     problem = Problem(flow, y0, ts, diffrax.Tsit5(), (controller, dt0), 4096)
     solution = diffrax.diffeqsolve(
@@ -46,7 +46,7 @@ def recorded(controller, dt0, t1):
     )
     record = solution.controller_state[1]
     segments = jax.lax.map(lambda i: segment_of(problem, record, i), jnp.arange(CAPACITY))
-    return solution.ts, record, segments
+    return solution.ts, solution.ys, record, segments
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def recorded(controller, dt0, t1):
     ],
 )
 def test_the_record_gives_back_every_step(controller, dt0, t1):
-    times, record, segments = recorded(controller, dt0, jnp.asarray(t1))
+    times, states, record, segments = recorded(controller, dt0, jnp.asarray(t1))
     want = np.asarray(times)[np.isfinite(times)]
     count, stride = int(record.count), int(record.stride)
     assert count == len(want) - 1
@@ -74,6 +74,8 @@ def test_the_record_gives_back_every_step(controller, dt0, t1):
         assert one[-1] == following[0]
     got = np.concatenate([parts[0][:1], *(part[1:] for part in parts)])
     assert_close(got, want, atol=1e-9)
+    starts = np.concatenate([segments.states[i][: int(segments.count[i])] for i in range(number)])
+    assert_close(starts, np.asarray(states)[:count], atol=1e-7)
 
 
 def kinetic(q, t1, max_steps):
@@ -127,7 +129,9 @@ def test_second_derivatives_of_many_steps_against_a_closed_form(mode):
     ts = jnp.array([0.0, 7.0, 30.0])
 
     def loss(x):
-        got = ukjax.simulate(ukjax.Mechanism(Spring(x[0])), x[1:2], jnp.zeros(1), ts, rtol=1e-10, atol=1e-10)
+        got = ukjax.simulate(
+            ukjax.Mechanism(Spring(x[0])), x[1:2], jnp.zeros(1), ts, rtol=1e-10, atol=1e-10, keep=STATES
+        )
         return jnp.sum(jnp.sin(got.q))
 
     x = jnp.array([1.3, 0.4])

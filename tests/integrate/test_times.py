@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 import ukjax
-from tests.helpers import assert_close, assert_gradients, falling, long
+from tests.helpers import STATES, assert_close, assert_gradients, falling, long
 
 
 class Oscillator(ukjax.AbstractSystem):
@@ -85,7 +85,7 @@ def test_how_far_a_free_fall_gets():
 
     def fallen(t0, t1):
         ts = jnp.stack([t0, t1])
-        return ukjax.simulate(ukjax.Mechanism(falling()), jnp.zeros(2), jnp.zeros(2), ts).q[-1, 1]
+        return ukjax.simulate(ukjax.Mechanism(falling()), jnp.zeros(2), jnp.zeros(2), ts, keep=STATES).q[-1, 1]
 
     times = jnp.asarray(0.1), jnp.asarray(1.0)
     for derivative in (jax.grad, jax.jacfwd):

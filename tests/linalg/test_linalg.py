@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._linalg import pseudoinverse, pseudosolve, whiten
+from ukjax._linalg import pseudoinverse, pseudoinverse_at, pseudosolve, pseudosolve_at, whiten
 
 from ..helpers import STRATEGIES, assert_close, assert_gradients
 
@@ -52,6 +52,35 @@ def test_pseudoinverse_derivative_is_that_of_its_application():
     of_matrix = jax.jvp(lambda B: pseudoinverse(ukjax.SVD(), B)[0] @ y, (B,), (dB,))
     of_solve = jax.jvp(lambda B: pseudosolve(ukjax.SVD(), B, y)[0], (B,), (dB,))
     assert_close(of_matrix[1], of_solve[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [ukjax.SVD, ukjax.Jacobi])
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3)])
+def test_one_decomposition_decides_at_several_tolerances(strategy, shape):
+    """What it gives at each, and the derivative of that, is what a strategy of that tolerance gives; in a batch too."""
+    rtols, values = (1e-1, 1e-3, 1e-5), (1.0, 1e-2, 1e-4)
+    Bs = jnp.stack([matrix(seed, *shape, 3, values) for seed in (7, 8)])
+    rng = np.random.default_rng(9)
+    dBs, y = jnp.array(rng.normal(size=Bs.shape)), jnp.array(rng.normal(size=shape[0]))
+
+    def together(B):
+        X, rank = pseudosolve_at(strategy(), B, y, rtols)
+        return X, pseudoinverse_at(strategy(), B, rtols)[0], rank
+
+    def apart(B):
+        solved = [pseudosolve(strategy(rtol), B, y) for rtol in rtols]
+        inverses = [pseudoinverse(strategy(rtol), B)[0] for rtol in rtols]
+        return jnp.stack([x for x, _ in solved]), jnp.stack(inverses), jnp.stack([rank for _, rank in solved])
+
+    def along(f):
+        return jax.jit(lambda Bs: (jax.vmap(f)(Bs), jax.jvp(lambda B: f(B)[:2], (Bs[0],), (dBs[0],))))(Bs)
+
+    (got, got_change), (want, want_change) = along(together), along(apart)
+    np.testing.assert_array_equal(got[2], [[1, 2, 3]] * 2)
+    for x, expected in zip(
+        jax.tree_util.tree_leaves((got, got_change)), jax.tree_util.tree_leaves((want, want_change))
+    ):
+        np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-9 * np.max(np.abs(expected)))
 
 
 @pytest.mark.parametrize("solver", [*STRATEGIES, lx.SVD()], ids=lambda solver: type(solver).__name__)

@@ -11,6 +11,7 @@ import ukjax
 
 from ..formulation.test_singular_mass import BODIES, body, massless_angle
 from ..helpers import (
+    STATES,
     assert_close,
     assert_gradients,
     central_difference,
@@ -252,7 +253,7 @@ def test_an_assembly_is_a_pair_that_tells_how_far_it_moved():
         "  v[0] moved by -0.5, from 0.5 to 0",
     ]
     assert_close(jnp.concatenate(found), jnp.concatenate([q, v]), atol=0.0)
-    run = ukjax.simulate(pendulum(), *found, [0.0, 0.1])
+    run = ukjax.simulate(pendulum(), *found, [0.0, 0.1], keep=STATES)
     assert_close(run.q[0], q)
 
     batch = jax.jit(jax.vmap(lambda q: ukjax.assemble(pendulum(), q, jnp.zeros(2), throw=False)))

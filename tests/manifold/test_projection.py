@@ -11,6 +11,7 @@ import ukjax
 from models import n_four_bar, parallelogram, simple_pendulum
 
 from ..helpers import (
+    STATES,
     STRATEGIES,
     assert_close,
     assert_gradients,
@@ -79,7 +80,7 @@ def test_the_integrator_keeps_its_order(solver, order):
     for n in steps:
         ts = jnp.linspace(0.0, 2.0, 2)
         t = ukjax.simulate(case.mechanism, case.q0, case.v0, ts, solver=solver, projection=PROJECTION,
-                           stepsize_controller=diffrax.ConstantStepSize(), dt0=2.0 / n)  # fmt: skip
+                           stepsize_controller=diffrax.ConstantStepSize(), dt0=2.0 / n, keep=STATES)  # fmt: skip
         assert_on_manifold(t)
         errors.append(np.max(np.abs(t.q[-1] - simple_pendulum.exact([2.0])[0])))
     assert np.log2(errors[0] / errors[1]) > order - 0.5
@@ -111,14 +112,18 @@ def test_time_dependent_and_nonholonomic_constraints():
     )
     moving = ukjax.Holonomic(lambda q, t: (q[2] - 0.4 * t**2)[None])
     mechanism = ukjax.Mechanism(system, [ukjax.Nonholonomic(Skate()), moving])
-    t = ukjax.simulate(mechanism, [0.0, 0.0, 0.0], [1.0, 0.0, 0.0], jnp.linspace(0, 5, 11), projection=PROJECTION)
+    t = ukjax.simulate(
+        mechanism, [0.0, 0.0, 0.0], [1.0, 0.0, 0.0], jnp.linspace(0, 5, 11), projection=PROJECTION, keep=STATES
+    )
     assert_on_manifold(t)
     assert_close(t.q[:, 2], 0.4 * t.t**2, atol=1e-12)
 
 
 def test_acceleration_constraints_have_nothing_to_return_to():
     row = ukjax.AccelerationConstraint(lambda q, v, t: jnp.array([[0.0, 1.0]]), lambda q, v, t: jnp.ones(1))
-    t = ukjax.simulate(ukjax.Mechanism(falling(), row), [0.0, 0.0], [1.0, 0.0], [0.0, 2.0], projection=PROJECTION)
+    t = ukjax.simulate(
+        ukjax.Mechanism(falling(), row), [0.0, 0.0], [1.0, 0.0], [0.0, 2.0], projection=PROJECTION, keep=STATES
+    )
     assert_close(t.q[-1], jnp.array([2.0, 2.0]), atol=1e-7)
 
 
@@ -130,7 +135,7 @@ def test_gradients_with_respect_to_start_and_parameters(solver):
         q0 = x["L"] * jnp.array([jnp.cos(x["angle"]), jnp.sin(x["angle"])])
         v0 = x["rate"] * jnp.array([-q0[1], q0[0]])
         t = ukjax.simulate(mechanism, q0, v0, jnp.array([0.0, 0.35, 1.0]), rtol=1e-10, atol=1e-10, solver=solver,
-                           projection=PROJECTION, throw=False)  # fmt: skip
+                           projection=PROJECTION, throw=False, keep=STATES)  # fmt: skip
         return jnp.sum(jnp.sin(t.q) * jnp.array([[1.0, 2.0], [3.0, -1.0], [1.0, 1.0]])) + jnp.sum(t.v[-1])
 
     x = {k: jnp.asarray(v) for k, v in {"m": 1.3, "g": 9.81, "L": 1.2, "angle": -0.4, "rate": 0.7}.items()}
@@ -142,7 +147,9 @@ def test_second_derivatives_through_projection():
     def end(rate):
         q0, v0 = jnp.array([1.0, 0.0]), jnp.stack([jnp.zeros(()), rate])
         ts = jnp.array([0.0, 0.8])
-        return ukjax.simulate(pendulum(), q0, v0, ts, rtol=1e-9, atol=1e-9, projection=PROJECTION, throw=False).q[-1, 0]
+        return ukjax.simulate(
+            pendulum(), q0, v0, ts, rtol=1e-9, atol=1e-9, projection=PROJECTION, throw=False, keep=STATES
+        ).q[-1, 0]
 
     second = jax.jit(jax.hessian(end))(jnp.asarray(0.5))
     first = jax.jit(jax.grad(end))
@@ -169,7 +176,7 @@ def test_a_batch_is_the_loop():
     mechanism = random_mechanism(3, n=4, m=2, copies=2)
     q, v = ukjax.assemble(mechanism, jnp.array([0.1, -0.2, 0.3, 0.1]), jnp.array([0.2, 0.1, -0.3, 0.5]))
     ts = jnp.array([0.0, 0.2, 0.4])
-    one = lambda v: ukjax.simulate(mechanism, q, v, ts, projection=PROJECTION, throw=False)
+    one = lambda v: ukjax.simulate(mechanism, q, v, ts, projection=PROJECTION, throw=False, keep=STATES)
     batch = jax.jit(jax.vmap(one))(jnp.stack([v, 0.5 * v]))
     assert_close(batch.q[1], one(0.5 * v).q, atol=1e-9)
     assert np.max(batch.position_residual) < 1e-12
@@ -249,7 +256,7 @@ def test_the_gradient_through_singular_configurations():
     def end(speed):
         q0, v0 = model.state(jnp.asarray(np.pi / 2), -speed)
         t = ukjax.simulate(mechanism, q0, v0, jnp.array([0.0, 3.0]), rtol=1e-10, atol=1e-10, solver=diffrax.Dopri8(),
-                           projection=PROJECTION, throw=False)  # fmt: skip
+                           projection=PROJECTION, throw=False, keep=STATES)  # fmt: skip
         return model.corner(t.q[-1])[0]
 
     # It goes over the horizontal four times; the closed form knows the derivative too.
@@ -267,7 +274,7 @@ def test_a_thousand_seconds():
     ts = np.linspace(0.0, 1000.0, 501)
     formulation, projection = ukjax.UdwadiaKalaba(), ukjax.Projection()
     t = ukjax.simulate(case.mechanism, case.q0, case.v0, jnp.asarray(ts), rtol=1e-9, atol=1e-9, solver=diffrax.Dopri8(),
-                       formulation=formulation, projection=projection, max_steps=200_000)  # fmt: skip
+                       formulation=formulation, projection=projection, max_steps=200_000, keep=STATES)  # fmt: skip
     assert_on_manifold(t, 1e-12)  # an angle of 6 000 rad is rounded to 1e-12
     energy = np.asarray(jax.vmap(case.mechanism.system.energy)(t.q, t.v))
     exact, rate = parallelogram.exact(ts, "rotation")

@@ -178,7 +178,7 @@ def ran(target) -> Ran:
     case = FACTORIES[target]()
     ts = jnp.linspace(case.t0, case.t0 + 0.05, 3)
     options: dict[str, Any] = {"formulation": case.formulation}
-    options |= {"stepsize_controller": diffrax.ConstantStepSize(), "dt0": 0.01}
+    options |= {"stepsize_controller": diffrax.ConstantStepSize(), "dt0": 0.01, "max_steps": 100}
     weights = jnp.cos(jnp.arange(2.0 * case.q0.shape[0]))
 
     # One function for the value and the gradient, to compile once.

@@ -11,7 +11,7 @@ import ukjax
 from models import planar_mechanisms, rr_leg
 from models import three_rrr as model
 
-from ..helpers import assert_close, assert_gradients
+from ..helpers import STATES, assert_close, assert_gradients
 from . import three_rrr_by_hand as by_hand
 
 
@@ -95,7 +95,7 @@ def test_energy_is_kept_at_every_level():
     energies, ends = [], []
     for level in (1, 2, 3):
         part = mechanism.upto(level).mechanism()
-        path = ukjax.simulate(part, q, v, ts, rtol=1e-11, atol=1e-11)
+        path = ukjax.simulate(part, q, v, ts, rtol=1e-11, atol=1e-11, keep=STATES)
         energies.append(jax.jit(jax.vmap(lambda q, v: model.energy(mechanism, q, v)))(path.q, path.v))
         ends.append(path.q[-1])
     for energy in energies:
@@ -112,8 +112,7 @@ def test_motion_agrees_with_lagrange_multipliers_in_other_coordinates(start):
     ts = np.linspace(0.0, t1, 26)
     got = ukjax.simulate(
         scenario.mechanism, scenario.q0, scenario.v0, jnp.asarray(ts), formulation=scenario.formulation,
-        projection=scenario.projection, rtol=1e-11, atol=1e-11,
-    )  # fmt: skip
+        projection=scenario.projection, rtol=1e-11, atol=1e-11, keep=STATES)  # fmt: skip
     want, _ = by_hand.trajectory(scenario.q0, scenario.v0, ts, g, torques)
     assert_close(np.stack([by_hand.from_modules(q) for q in got.q]), want, atol=1e-8)
     assert float(jnp.max(got.position_residual)) < 1e-12
@@ -173,8 +172,7 @@ def test_planar_mechanisms_of_one_module(make, levels, freedoms):
     assert float(jnp.max(jnp.abs(scenario.mechanism.velocity_error(scenario.q0, scenario.v0, t)))) < 1e-14
     path = ukjax.simulate(
         scenario.mechanism, scenario.q0, scenario.v0, jnp.linspace(0.0, 0.3, 4), formulation=scenario.formulation,
-        projection=scenario.projection, rtol=1e-10, atol=1e-10,
-    )  # fmt: skip
+        projection=scenario.projection, rtol=1e-10, atol=1e-10, keep=STATES)  # fmt: skip
     (energy,) = scenario.invariants.values()
     values = jnp.stack([energy(q, v, t) for q, v in zip(path.q, path.v, strict=True)])
     assert_close(values, jnp.full(4, values[0]), atol=1e-8)

@@ -8,7 +8,7 @@ import pytest
 import ukjax
 from models import cart_pole, flexible_joint, two_mass_spring, unicycle
 
-from ..helpers import assert_close, assert_gradients, falling, long, rod, run
+from ..helpers import STATES, assert_close, assert_gradients, falling, long, rod, run
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 4.0), *(long(x, x) for x in (0.0, 5.0))])
@@ -50,7 +50,9 @@ def test_constraint_following_decays_at_its_rate():
 )
 def test_constraint_following_of_several_rows(P):
     law = ukjax.ConstraintFollowing(ukjax.Nonholonomic(lambda q, v, t: v - jnp.stack([t, jnp.cos(t)])), jnp.eye(2), P)
-    got = ukjax.simulate(ukjax.Mechanism(falling(3.0)), jnp.zeros(2), jnp.ones(2), [0.0, 0.3, 0.7], servo=law)
+    got = ukjax.simulate(
+        ukjax.Mechanism(falling(3.0)), jnp.zeros(2), jnp.ones(2), [0.0, 0.3, 0.7], servo=law, keep=STATES
+    )
     beta = np.asarray(got.v) - np.stack([got.t, np.cos(got.t)], axis=1)
     P = np.broadcast_to(np.asarray(P, float), (2,)) if np.ndim(P) < 2 else np.asarray(P)
     values, vectors = np.linalg.eigh(np.diag(P) if P.ndim == 1 else P)
@@ -97,6 +99,7 @@ def test_constraint_following_on_a_constrained_mechanism():
         projection=ukjax.Projection(),
         rtol=1e-10,
         atol=1e-10,
+        keep=STATES,
     )
     rate = got.q[:, 0] * got.v[:, 1] - got.q[:, 1] * got.v[:, 0]
     assert_close(rate - 2.0, -2.0 * jnp.exp(-got.t / 0.2), atol=1e-8)

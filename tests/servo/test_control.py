@@ -10,6 +10,7 @@ from scipy.optimize import LinearConstraint, minimize
 import ukjax
 from models import coordinated_robots, two_mass_spring
 from ukjax import RESULTS
+from ukjax._servo import controlled_motion
 
 from ..helpers import SIDE, STRATEGIES, assert_close, assert_gradients, falling, long, rod, run
 
@@ -32,6 +33,20 @@ def test_two_mass_spring_is_the_closed_form():
     assert abs(float(ideal.constraint_force[1])) > 1.0
 
 
+@pytest.mark.parametrize("formulation", [ukjax.UdwadiaKalaba(), ukjax.RangeSpace()])
+def test_the_motion_under_control_is_that_under_its_force(formulation):
+    """All fields of it, as if the control had been a force from the start."""
+    model = two_mass_spring.TwoMassSpring()
+    mechanism, servo = ukjax.Mechanism(model, ukjax.Holonomic(lambda q, t: (q[1] - 2 * q[0])[None])), SIDE_OF_FIRST
+    q, v, t = jnp.array([0.3, 0.6]), jnp.array([0.2, 0.4]), jnp.asarray(0.1)
+    got, found = eqx.filter_jit(controlled_motion)(mechanism, (servo,), formulation, q, v, t)
+    want = motion_of(mechanism, q, v, t, applied=servo.actuation @ found.u, formulation=formulation)
+    assert float(jnp.abs(found.u[0])) > 1.0
+    for name in ("acceleration", "unconstrained_acceleration", "constraint_force", "nonideal_force"):
+        assert_close(getattr(got, name), getattr(want, name), atol=1e-10)
+
+
+SIDE_OF_FIRST = ukjax.Servo(SIDE, jnp.array([[1.0], [0.0]]))
 ROBOTS = coordinated_robots.CoordinatedRobots()
 
 

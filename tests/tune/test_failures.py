@@ -49,7 +49,7 @@ class Miss(eqx.Module):
     throw: bool
 
     def __call__(self, x):
-        m, budget = (x, 4096) if self.region == MASS else (jnp.maximum(x, 0.01), 24)
+        m, budget = (x, 250) if self.region == MASS else (jnp.maximum(x, 0.01), 24)
         mechanism = ukjax.Mechanism(Oscillator(m, jnp.ones_like(x)))
         path = ukjax.simulate(mechanism, jnp.ones(1), jnp.zeros(1), TS, max_steps=budget, throw=self.throw)
         jax.debug.callback(lambda okay: VISITS.append(bool(np.all(okay))), jnp.all(jnp.isfinite(path.q)))

@@ -12,6 +12,7 @@ from ._kernel_projection import Orthonormalization as Orthonormalization
 from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
 from ._linear import Response as Response
 from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
+from ._problem import Problem as Problem
 from ._problem import row_scales as row_scales
 from ._problem import unit_size as unit_size
 from ._range_space import RangeSpace as RangeSpace
@@ -20,6 +21,7 @@ from ._recursive import Recursive as Recursive
 from ._recursive import covariance as covariance
 from ._recursive import gain as gain
 from ._rows import allowance as allowance
+from ._rows import in_metric as in_metric
 from ._rows import is_contradictory as is_contradictory
 from ._udwadia_kalaba import UdwadiaKalaba as UdwadiaKalaba
 from ._udwadia_phohomsiri import UdwadiaPhohomsiri as UdwadiaPhohomsiri

@@ -18,7 +18,7 @@ from .._linalg import SVD, AbstractPseudoinverse, Jacobi, Seldom, only_where, ra
 from .._mechanism import Terms
 from .._result import RESULTS, worst
 from .._types import BoolScalar, IntScalar, RowValues, Scalar, Vector
-from ._consistency import Judge, miss
+from ._consistency import Judge
 from ._linear import AbstractLinearMap, Response
 from ._problem import Problem
 
@@ -65,7 +65,10 @@ class AbstractLinearFormulation(AbstractFormulation):
 
     @abc.abstractmethod
     def init(self, terms: Terms) -> Any:
-        """The factorisation at one state, a pytree; the rank is decided for the force and the b of `terms`."""
+        """The factorisation at one state, a pytree; the rank is decided for the force and the b of `terms`.
+
+        Its attribute `motion` is the `Motion` under these.
+        """
 
     @abc.abstractmethod
     def compute(self, state: Any, force: Vector, b: RowValues) -> Response:
@@ -73,19 +76,22 @@ class AbstractLinearFormulation(AbstractFormulation):
 
 
 class Factorisation(eqx.Module):
-    """The motion as a linear map, and as another one if the rank was decided anew."""
+    """The motion as linear maps, which hold two decisions about the rank, and whether the finer one counts.
 
-    problem: Problem
-    coarse: AbstractLinearMap
-    fine: AbstractLinearMap
+    Attributes:
+        motion: Under the force and the b, and the non-ideal force, for which the rank was decided.
+    """
+
+    maps: tuple[AbstractLinearMap, ...]
     is_fine: BoolScalar
+    motion: Motion
 
 
 class _Decision(NamedTuple):
-    """The motion under one force, which decision about the rank it rests on, and whether the rows are consistent."""
+    """The motion under one force, by which maps and which decision about the rank, and whether the rows are met."""
 
     response: Response
-    fine: AbstractLinearMap
+    maps: tuple[AbstractLinearMap, ...]
     is_fine: BoolScalar
     consistent: BoolScalar
 
@@ -101,38 +107,41 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         _check.tolerance(self.consistency_rtol, "consistency_rtol")
 
     def init(self, terms: Terms) -> Factorisation:
-        terms, _ = _usable(terms)
-        problem = self._problem(terms)
-        coarse = self._map(problem, self.pseudoinverse, True)
-        decision = self._decide(problem, coarse, terms.Q, True)
-        return Factorisation(problem, coarse, decision.fine, decision.is_fine)
+        return self._factorise(terms, True)
 
     def compute(self, state: Factorisation, force: Vector, b: RowValues) -> Response:
-        return choose(state.is_fine, state.fine(force, b), state.coarse(force, b))
+        return _chosen(state.is_fine, *(one(force, b) for one in state.maps))
 
     def solve(self, terms: Terms) -> Motion:
-        """The motion: guards what goes in, adds the non-ideal force, and judges what comes out.
+        return self._factorise(terms, terms.nonideal is not None).motion
+
+    def is_consistent(self, problem: Problem) -> BoolScalar:
+        """Whether some decision about the rank meets the rows of a problem, under its force."""
+        return self._decide(problem, self._map(problem, self.pseudoinverse, False), problem.Q, False).consistent
+
+    def _factorise(self, terms: Terms, repeatedly: bool) -> Factorisation:
+        """Guards what goes in, adds the non-ideal force, and judges what comes out.
 
         The ideal force is what the constraints add to Q; the non-ideal one, c, then acts as far as they let it, which
         is what the same map makes of it with b = 0.  Liu et al. (2015), eq. 12 and 13.
         """
         terms, finite = _usable(terms)
         problem = self._problem(terms)
-        coarse = self._map(problem, self.pseudoinverse, terms.nonideal is not None)
-        decision = self._decide(problem, coarse, terms.Q)
+        first = self._map(problem, self.pseudoinverse, repeatedly)
+        decision = self._decide(problem, first, terms.Q, repeatedly)
         ideal_force, nonideal_force = decision.response.constraint_force, jnp.zeros_like(terms.Q)
         if terms.nonideal is not None:
             c = terms.nonideal(ideal_force)
             finite = finite & _all_finite(c)
             c = jnp.where(finite, c, jnp.zeros_like(c))
-            decision = self._decide(problem, coarse, terms.Q + c)
+            decision = self._decide(problem, first, terms.Q + c, repeatedly)
             nonideal_force = c + (decision.response.constraint_force - ideal_force)
 
         acceleration, _, rank, unique = decision.response
         usable = finite & (problem.result != RESULTS.mass_not_positive_definite)
         mask = lambda value: jnp.where(usable, value, jnp.nan)
         residual = jnp.linalg.norm(stop_gradient(terms.A @ acceleration - terms.b))
-        return Motion(
+        motion = Motion(
             acceleration=mask(acceleration),
             unconstrained_acceleration=mask(problem.unconstrained),
             constraint_force=mask(ideal_force),
@@ -146,6 +155,7 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
                 RESULTS.where(decision.consistent, RESULTS.successful, RESULTS.constraints_contradict),
             ),
         )
+        return Factorisation(decision.maps, decision.is_fine, motion)
 
     @abc.abstractmethod
     def _problem(self, terms: Terms) -> Problem:
@@ -153,38 +163,49 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
 
     @abc.abstractmethod
     def _map(self, problem: Problem, solver: lx.AbstractLinearSolver, repeatedly: bool) -> AbstractLinearMap:
-        """The constrained motion as a linear map, which will be applied once or `repeatedly`."""
+        """The constrained motion as a linear map, which will be applied once or `repeatedly`.
 
-    def _decide(
-        self, problem: Problem, coarse: AbstractLinearMap, force: Vector, repeatedly: bool = False
-    ) -> _Decision:
+        Where the same factorisation gives the decision at the finest tolerance too, it may hold both.
+        """
+
+    def _finest(self, problem: Problem) -> float:
+        """The tolerance of the finer decision about the rank.
+
+        It is not the square of the first, the next natural cut, but its cube: of what lies below the last one nothing
+        can be told, and drift and masses that differ by ten decades lie between the two.
+        """
+        dtype = problem.A.dtype
+        return rank_tolerance(rank_tolerance_of(self.pseudoinverse, dtype) ** 3, dtype)
+
+    def _decide(self, problem: Problem, first: AbstractLinearMap, force: Vector, repeatedly: bool) -> _Decision:
         """The motion under a force, with the rank that the rows themselves bear out: see `_consistency`."""
-        tolerance = rank_tolerance_of(self.pseudoinverse, problem.A.dtype)
-        finest = rank_tolerance(tolerance**3, problem.A.dtype)
-        response, free = coarse(force, problem.b), coarse.free(force)
-        missed = ~miss(problem, response.acceleration, free, self.consistency_rtol, 0.0).none
-        fine = self._map(problem.where(missed), self._seldom(finest), repeatedly)
-        other = fine(force, problem.b)
+        tolerance, finest = rank_tolerance_of(self.pseudoinverse, problem.A.dtype), self._finest(problem)
         judge = Judge(self.consistency_rtol, tolerance, finest)
-        verdict = only_where(missed, judge, problem, response.acceleration, other.acceleration, free)
-        chosen = choose(verdict.is_fine, other, response)
-        return _Decision(chosen, fine, verdict.is_fine, ~missed | verdict.consistent)
+        maps, responses, free = (first,), first(force, problem.b), first.free(force)
+        missed = ~judge.is_met(problem, responses.acceleration[0], free)
+        if responses.rank.shape[0] == 1:
+            second = self._map(problem.where(missed), self._seldom(finest), repeatedly)
+            maps, others = (first, second), second(force, problem.b)
+            responses = _stacked(responses, others)
+        verdict = only_where(missed, judge, problem, responses.acceleration, free)
+        return _Decision(_chosen(verdict.is_fine, responses), maps, verdict.is_fine, ~missed | verdict.consistent)
 
     def _seldom(self, finest: float) -> Seldom:
         """What decides the rank more finely, where it is needed: `Jacobi`, or `SVD` for itself and foreign solvers.
 
         Jacobi finds small singular values exactly, calls no LAPACK, and compiles sooner than most strategies twice.
-
-        The tolerance is not the square of the first, the next natural cut, but its cube: of what lies below the last
-        one nothing can be told, and drift and masses that differ by ten decades lie between the two.
         """
         own = isinstance(self.pseudoinverse, AbstractPseudoinverse) and not isinstance(self.pseudoinverse, SVD)
         return Seldom(Jacobi(finest) if own else SVD(finest), finest)
 
 
-def choose(condition: BoolScalar, yes: Any, no: Any) -> Any:
-    """`jnp.where`, leaf by leaf."""
-    return jax.tree_util.tree_map(lambda x, y: jnp.where(condition, x, y), yes, no)
+def _stacked(*responses: Response) -> Response:
+    return jax.tree_util.tree_map(lambda *xs: jnp.concatenate(xs), *responses)
+
+
+def _chosen(is_fine: BoolScalar, *responses: Response) -> Response:
+    """The last of all responses where the finer decision counts, otherwise the first."""
+    return jax.tree_util.tree_map(lambda x: jnp.where(is_fine, x[-1], x[0]), _stacked(*responses))
 
 
 def _usable(terms: Terms) -> tuple[Terms, BoolScalar]:

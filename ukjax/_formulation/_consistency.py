@@ -17,8 +17,10 @@ docs/pseudoinverse.md derives this. All of it is a diagnostic and carries no gra
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
+from jaxtyping import Array, Float
 
 from .._types import BoolScalar, Rows, RowValues, Vector
 from ._problem import Problem, row_lengths
@@ -44,25 +46,31 @@ class Miss(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether some decision about the rank meets the rows, and whether it is the finer one."""
+    """Whether the finer decision about the rank is the one that counts, and whether that one meets the rows."""
 
-    consistent: BoolScalar
     is_fine: BoolScalar
+    consistent: BoolScalar
 
 
 class Judge(NamedTuple):
-    """Looks twice at rows that an acceleration missed: questions 2 and 3."""
+    """Judges two decisions about the rank: all three questions."""
 
     rtol: float
     tolerance: float
     finest: float
 
-    def __call__(self, problem: Problem, coarse: Vector, fine: Vector, free: Vector) -> Verdict:
-        before, after = (miss(problem, x, free, self.rtol, self.finest) for x in (coarse, fine))
-        mended = after.none & is_moderate(problem, after.terms, before.terms)
+    def is_met(self, problem: Problem, acceleration: Vector, free: Vector) -> BoolScalar:
+        """Whether the rows are met, so that no finer decision is needed: question 1."""
+        return miss(problem, acceleration, free, self.rtol, 0.0).none
+
+    def __call__(self, problem: Problem, accelerations: Float[Array, "2 n"], free: Vector) -> Verdict:
+        """Questions 2 and 3; `accelerations`: by the coarser and by the finer decision."""
+        both = jax.vmap(lambda x: miss(problem, x, free, self.rtol, self.finest))(accelerations)
+        met = jnp.all(jnp.abs(both.error) <= both.allowed, axis=1)
+        mended = met[1] & is_moderate(problem, both.terms[1], both.terms[0])
         part = min(MULTIPLE * self.tolerance, LARGEST_MISS)
-        small = jnp.all(jnp.abs(before.error) <= before.allowed + part * before.terms)
-        return Verdict(before.none | mended, ~before.none & mended & ~small)
+        small = jnp.all(jnp.abs(both.error[0]) <= both.allowed[0] + part * both.terms[0])
+        return Verdict(~met[0] & mended & ~small, met[0] | mended)
 
 
 def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unresolved: float) -> Miss:
@@ -96,7 +104,7 @@ def rounding(problem: Problem, lengths: RowValues, x: Vector) -> RowValues:
     ill-conditioned, products with W lose some.
     """
     spread = jnp.abs(problem.A) @ (jnp.abs(problem.W).T @ x)
-    return 64 * jnp.finfo(x.dtype).eps * (jnp.abs(problem.b) + spread + lengths * jnp.linalg.norm(x))
+    return 64 * problem.loss * jnp.finfo(x.dtype).eps * (jnp.abs(problem.b) + spread + lengths * jnp.linalg.norm(x))
 
 
 def terms_of(A: Rows, b: RowValues, *accelerations: Vector) -> RowValues:

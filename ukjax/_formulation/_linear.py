@@ -11,13 +11,20 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array
 
-from .._linalg import pseudoinverse, pseudosolve
+from .._linalg import (
+    AbstractDecomposition,
+    pseudoinverse,
+    pseudoinverse_at,
+    pseudosolve,
+    pseudosolve_at,
+    rank_tolerance_of,
+)
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Vector
 from ._problem import Problem, unit_size
 
 
 class Response(NamedTuple):
-    """What force and b lead to.
+    """What force and b lead to; from a linear map, by each of r decisions about the rank, with r as the first axis.
 
     Attributes:
         acceleration: q'' (n,) [m/s^2 or rad/s^2].
@@ -26,63 +33,97 @@ class Response(NamedTuple):
         unique: Whether the acceleration is: [M; A] has full rank.
     """
 
-    acceleration: Vector
-    constraint_force: Vector
-    rank: IntScalar
-    unique: BoolScalar
+    acceleration: Array
+    constraint_force: Array
+    rank: Array
+    unique: Array
 
 
 class AbstractLinearMap(eqx.Module):
-    """(force (n,), b (m,)) -> `Response`, linear in both."""
+    """(force (n,), b (m,)) -> r `Response`s, linear in both."""
 
     @abc.abstractmethod
     def __call__(self, force: Vector, b: RowValues) -> Response:
-        """The motion under this force and this b."""
+        """The motion under this force and this b; if one factorisation gives two decisions, the coarser one first."""
 
     @abc.abstractmethod
     def free(self, force: Vector) -> Vector:
         """Size of the motion that the constraints act against, in the metric of the problem (n,)."""
 
 
+def one_response(acceleration: Vector, force: Vector, rank: IntScalar, unique: BoolScalar) -> Response:
+    """By a single decision about the rank."""
+    return Response(acceleration[None], force[None], rank[None], unique[None])
+
+
 class DefiniteMass(AbstractLinearMap):
-    """By the pseudoinverse of H or, `squared`, by that of H H^T; P (n, m) is what it is, if it is used repeatedly."""
+    """By the pseudoinverse of H or, `squared`, by that of H H^T; P (r, n, m) is what it is, if it is used repeatedly.
+
+    A pseudoinverse that knows the singular values decides at two tolerances, of which `finest` is the second.
+    """
 
     L: Matrix
     W: Matrix
     B: Rows
     D: RowValues
     P: Array | None
-    rank: IntScalar | None
+    rank: Array | None
     solver: lx.AbstractLinearSolver
+    finest: float | None = eqx.field(static=True)
     squared: bool = eqx.field(static=True)
 
-    def __init__(self, problem: Problem, solver: lx.AbstractLinearSolver, repeatedly: bool, squared: bool = False):
+    def __init__(
+        self,
+        problem: Problem,
+        solver: lx.AbstractLinearSolver,
+        repeatedly: bool,
+        finest: float | None = None,
+        squared: bool = False,
+    ):
         self.L, self.W, self.B, self.D = problem.L, problem.W, problem.B, problem.D
-        self.solver, self.squared = solver, squared
+        self.solver, self.finest, self.squared = solver, finest, squared
         self.P = self.rank = None
         if repeatedly and self.B.shape[0]:
             H = problem.H
-            P, self.rank = pseudoinverse(solver, H @ H.T if squared else H)
+            P, self.rank = self._inverse(H @ H.T if squared else H)
             self.P = H.T @ P if squared else P
 
     def __call__(self, force, b):
         w = self.W @ force
-        x, rank = self._correction(self.D * (b - self.B @ w))
-        return Response(self.W.T @ (w + x), self.L @ x, rank, jnp.asarray(True))
+        X, rank = self._corrections(self.D * (b - self.B @ w))
+        acceleration, added = (w[None] + X) @ self.W, X @ self.L.T
+        return Response(acceleration, added, rank, jnp.ones(rank.shape, bool))
 
     def free(self, force):
         return jnp.abs(self.W @ force)
 
-    def _correction(self, y: RowValues) -> tuple[Vector, IntScalar]:
+    def _corrections(self, y: RowValues) -> tuple[Array, Array]:
+        """x (r, n) and the rank (r,)."""
         if self.B.shape[0] == 0:
-            return jnp.zeros(self.B.shape[1], self.B.dtype), jnp.zeros((), int)
+            return jnp.zeros((1, self.B.shape[1]), self.B.dtype), jnp.zeros(1, int)
         if self.P is not None and self.rank is not None:
             return self.P @ y, self.rank
         H = self.D[:, None] * self.B
         if not self.squared:
-            return pseudosolve(self.solver, H, y)
-        multiplier, rank = pseudosolve(self.solver, H @ H.T, y)
-        return H.T @ multiplier, rank
+            return self._solution(H, y)
+        multipliers, rank = self._solution(H @ H.T, y)
+        return multipliers @ H, rank
+
+    def _inverse(self, matrix: Array) -> tuple[Array, Array]:
+        if isinstance(self.solver, AbstractDecomposition):
+            return pseudoinverse_at(self.solver, matrix, self._tolerances(self.solver))
+        P, rank = pseudoinverse(self.solver, matrix)
+        return P[None], rank[None]
+
+    def _solution(self, matrix: Array, y: RowValues) -> tuple[Array, Array]:
+        if isinstance(self.solver, AbstractDecomposition):
+            return pseudosolve_at(self.solver, matrix, y, self._tolerances(self.solver))
+        x, rank = pseudosolve(self.solver, matrix, y)
+        return x[None], rank[None]
+
+    def _tolerances(self, solver: AbstractDecomposition) -> tuple[float, ...]:
+        first = rank_tolerance_of(solver, self.B.dtype)
+        return (first,) if self.finest is None else (first, self.finest)
 
 
 class SingularMass(AbstractLinearMap):
@@ -96,7 +137,7 @@ class SingularMass(AbstractLinearMap):
 
     def __call__(self, force, b):
         acceleration = self.F @ force + self.G @ b
-        return Response(acceleration, self.M @ acceleration - force, self.rank, self.unique)
+        return one_response(acceleration, self.M @ acceleration - force, self.rank, self.unique)
 
     def free(self, force):
         # Where the constraints leave no freedom F is nothing but rounding errors, which are those of a free motion.

@@ -28,6 +28,7 @@ class Problem(eqx.Module):
         unconstrained: a = M^-1 Q (n,), or NaN.
         result: `RESULTS` of the mass matrix.
         strict: Which rows are to be met, (m,); None for all.
+        loss: How many times the usual rounding errors a formulation makes.
     """
 
     M: Matrix
@@ -41,6 +42,7 @@ class Problem(eqx.Module):
     unconstrained: Vector
     result: Any
     strict: Array | None = None
+    loss: float = eqx.field(static=True, default=1.0)
 
     @property
     def H(self) -> Rows:
@@ -62,13 +64,14 @@ def with_definite_mass(terms: Terms) -> Problem:
     return Problem(M, Q, A, terms.b, L, W, B, row_scales(B), W.T @ (W @ Q), result)
 
 
-def with_singular_mass(terms: Terms) -> Problem:
+def with_singular_mass(terms: Terms, loss: float = 1.0) -> Problem:
     """The problem for an M that may be singular; it must have no negative direction."""
     M, Q, A = terms.M, terms.Q, terms.A
     identity = jnp.eye(M.shape[0], dtype=M.dtype)
     _, W, definite = whiten(M)
     unconstrained = jnp.where(definite, W.T @ (W @ Q), jnp.nan)
-    return Problem(M, Q, A, terms.b, identity, identity, A, row_scales(A), unconstrained, _semidefinite(M))
+    result = _semidefinite(M)
+    return Problem(M, Q, A, terms.b, identity, identity, A, row_scales(A), unconstrained, result, loss=loss)
 
 
 def row_scales(B: Rows) -> RowValues:

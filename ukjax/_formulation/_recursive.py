@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
-from .._linalg import SVD, new_rows, pseudoinverse, rank_tolerance_of, whiten
+from .._linalg import SVD, Seldom, new_rows, pseudoinverse, rank_tolerance_of, whiten
 from .._result import is_traced
 from .._types import IntScalar, Matrix, Rows, Vector
 from ._base import AbstractPseudoinverseFormulation
-from ._linear import AbstractLinearMap, Response
+from ._linear import AbstractLinearMap, DefiniteMass, one_response
 from ._problem import row_scales, with_definite_mass
 
 
@@ -140,6 +140,8 @@ class Recursive(AbstractPseudoinverseFormulation):
         return eqx.tree_at(lambda p: p.strict, problem, jnp.asarray(strict), is_leaf=lambda x: x is None)
 
     def _map(self, problem, solver, repeatedly):
+        if isinstance(solver, Seldom) and self.noise is None:
+            return DefiniteMass(problem, solver, repeatedly)  # all at once, with the same result, and compiled sooner
         B, needed = problem.B, jnp.any(problem.B != 0)
         P, gains, rank = jnp.eye(B.shape[1], dtype=B.dtype), [], jnp.zeros((), int)
         noise = self.noise or (None,) * len(self.levels)
@@ -167,7 +169,7 @@ class _Levels(AbstractLinearMap):
         for K in self.gains:
             part = slice(start, start + K.shape[1])
             x, start = x + K @ (b[part] - self.B[part] @ x), part.stop
-        return Response(self.W.T @ x, self.L @ (x - w), self.rank, jnp.asarray(True))
+        return one_response(self.W.T @ x, self.L @ (x - w), self.rank, jnp.asarray(True))
 
     def free(self, force):
         return jnp.abs(self.W @ force)

@@ -8,25 +8,24 @@ from .._mechanism import Terms
 from .._result import RESULTS
 from .._types import BoolScalar, RowValues, Vector
 from ._consistency import miss
-from ._problem import with_definite_mass
+from ._problem import Problem, row_scales
 from ._udwadia_kalaba import UdwadiaKalaba
 
 
-def is_contradictory(terms: Terms, rtol: float) -> BoolScalar:
-    """Whether no acceleration at all satisfies A q'' = b; M is the metric, if it can be one."""
-    rows = _with_metric(terms)
-    motion = UdwadiaKalaba(Jacobi(), consistency_rtol=rtol).solve(rows)
-    return motion.result == RESULTS.constraints_contradict
+def in_metric(terms: Terms) -> Problem:
+    """The rows in the metric of M where it can be one, and otherwise in that of the coordinates; without any force."""
+    L, W, _ = whiten(terms.M, terms.partition)  # the identity where M is not definite
+    B = terms.A @ W.T
+    rest = jnp.zeros_like(terms.Q)
+    return Problem(terms.M, rest, terms.A, terms.b, L, W, B, row_scales(B), rest, RESULTS.successful)
 
 
-def allowance(terms: Terms, rtol: float, acceleration: Vector, start: Vector) -> RowValues:
+def is_contradictory(rows: Problem, rtol: float) -> BoolScalar:
+    """Whether no acceleration at all satisfies A q'' = b."""
+    return ~UdwadiaKalaba(Jacobi(), consistency_rtol=rtol).is_consistent(rows)
+
+
+def allowance(rows: Problem, rtol: float, acceleration: Vector, start: Vector) -> RowValues:
     """By how much A q'' = b may be missed for rounding and `rtol`, if q'' was reached from `start`; (m,)."""
-    problem = with_definite_mass(stop_gradient(_with_metric(terms)))
-    free = jnp.abs(problem.L.T @ stop_gradient(start))
-    return miss(problem, acceleration, free, rtol, 0.0).allowed
-
-
-def _with_metric(terms: Terms) -> Terms:
-    _, _, definite = whiten(terms.M, terms.partition)
-    M = jnp.where(definite, terms.M, jnp.eye(terms.M.shape[0], dtype=terms.M.dtype))
-    return Terms(M, jnp.zeros_like(terms.Q), terms.A, terms.b, None, terms.partition)
+    free = jnp.abs(rows.L.T @ stop_gradient(start))
+    return stop_gradient(miss(rows, acceleration, free, rtol, 0.0).allowed)

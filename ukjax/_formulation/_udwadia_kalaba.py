@@ -29,4 +29,4 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation):
         return with_definite_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
-        return DefiniteMass(problem, solver, repeatedly)
+        return DefiniteMass(problem, solver, repeatedly, self._finest(problem))

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from .._result import RESULTS
 from ._flow import Flow, Problem, call
+from ._march import Marching
 from ._projecting import solver_of
 from ._record import Record, Recording
 from ._replay import both_modes
@@ -38,52 +39,70 @@ class Integrator(eqx.Module):
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
-            ys, _, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint(), False)
+            ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
         end, counts, result = rest
         ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))
         return ys, end, counts, RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
 
     def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
-        # The replay differentiates, so diffrax need not: this adjoint has the cheapest loop.
-        return self._solve(problem, diffrax.ForwardMode(), record)
+        # The replay differentiates, so diffrax need not.
+        controller: Any = Starting(*problem.method)
+        if record:
+            controller = Recording(controller, self.max_steps)
+        saveat = diffrax.SaveAt(t1=True, controller_state=record)
+        # The kind of loop over the stages is that of this adjoint.
+        solver = solver_of(problem, diffrax.ForwardMode())
+        solution: Any = self._diffeqsolve(problem, solver, controller, saveat, Marching(problem.ts))
+        times, states = solution.ts, solution.ys
+        ys, end = _saved(problem, states[:-1]), (times[-1], states[-1])
+        rest = _rest(problem, ys, end, solution)
+        return ys, solution.controller_state[1] if record else None, rest
 
-    def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint, record: bool) -> Any:
-        y0, ts = problem.y0, problem.ts
-        controller = Starting(*problem.method)
+    def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
         outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `Saving` makes ts of it
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
-        if record:
-            controller = Recording(controller, self.max_steps)
-        solution = diffrax.diffeqsolve(
+        saveat = diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"])
+        solver, controller = solver_of(problem, adjoint), Starting(*problem.method)
+        solution: Any = self._diffeqsolve(problem, solver, controller, saveat, Saving(adjoint, problem.ts))
+        if len(outputs) > 1:
+            ys = _saved(problem, solution.ys["ts"])
+            return ys, _rest(problem, ys, (solution.ts["end"][0], solution.ys["end"][0]), solution)
+        ys = _saved(problem, solution.ys)
+        return ys, _rest(problem, ys, None, solution)
+
+    def _diffeqsolve(self, problem: Problem, solver: Any, controller: Any, saveat: Any, adjoint: Any) -> Any:
+        return diffrax.diffeqsolve(
             diffrax.ODETerm(call),
-            solver_of(problem, adjoint),
-            t0=ts[0],
-            t1=ts[-1],
+            solver,
+            t0=problem.ts[0],
+            t1=problem.ts[-1],
             dt0=None,
-            y0=y0,
+            y0=problem.y0,
             args=problem.flow,
-            saveat=diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"], controller_state=record),
+            saveat=saveat,
             stepsize_controller=controller,
-            adjoint=Saving(adjoint, ts),
+            adjoint=adjoint,
             max_steps=self.max_steps,
             throw=False,
             progress_meter=self.progress,
         )
-        times: Any = solution.ts if len(outputs) > 1 else {"ts": solution.ts}
-        states: Any = solution.ys if len(outputs) > 1 else {"ts": solution.ys}
-        # A run that fails at once saves nothing; its first row is known all the same.
-        ys = jnp.where(jnp.isfinite(states["ts"]), states["ts"], jnp.nan).at[0].set(y0)
-        end = _last_finite(ts, ys)
-        if "end" in outputs:
-            reached, last = times["end"][0], states["end"][0]
-            finite = jnp.all(jnp.isfinite(last))
-            end = jnp.where(finite, reached, end[0]), jnp.where(finite, last, end[1])
-        counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
-        rest = (stop_gradient(end), counts, RESULTS.promote(solution.result))
-        final: Any = solution.controller_state
-        return ys, final[1] if record else None, rest
+
+
+def _saved(problem: Problem, states: Array) -> Array:
+    # A run that fails at once saves nothing; its first row is known all the same.
+    return jnp.where(jnp.isfinite(states), states, jnp.nan).at[0].set(problem.y0)
+
+
+def _rest(problem: Problem, ys: Array, reached: tuple[Array, Array] | None, solution: Any) -> Any:
+    """Where the run ended, its statistics, and its `RESULTS`."""
+    end = _last_finite(problem.ts, ys)
+    if reached is not None:
+        finite = jnp.all(jnp.isfinite(reached[1]))
+        end = jnp.where(finite, reached[0], end[0]), jnp.where(finite, reached[1], end[1])
+    counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
+    return stop_gradient(end), counts, RESULTS.promote(solution.result)
 
 
 def _with_tolerances(solver: Any, controller: Any) -> Any:

@@ -52,10 +52,9 @@ class Projecting(diffrax.AbstractAdaptiveSolver):
 
 def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.AbstractSolver:
     """The solver of `problem`, with its projection and the loop over the stages that diffrax takes under `adjoint`."""
-    solver = problem.solver
-    if problem.flow.project is None:
-        return solver
-    if isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None:
-        kind = "lax" if isinstance(adjoint, diffrax.ForwardMode) else "bounded"
+    solver, simple = problem.solver, isinstance(adjoint, diffrax.ForwardMode)
+    projects = problem.flow.project is not None
+    if isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None and (simple or projects):
+        kind = "lax" if simple else "bounded"
         solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=lambda x: x is None)
-    return Projecting(solver)
+    return Projecting(solver) if projects else solver

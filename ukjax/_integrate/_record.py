@@ -17,6 +17,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import Problem, call
+from ._march import Place, Stepper, march
 from ._projecting import solver_of
 
 
@@ -52,10 +53,11 @@ class Record(eqx.Module):
 
 
 class Segment(eqx.Module):
-    """The steps from a checkpoint on: they start and end at `times` (L + 1,), the first `count` + 1 of which count."""
+    """The steps from a checkpoint on: between `times` (L + 1,) and `states` (L + 1, n), of which `count` + 1 count."""
 
     slot: Int[Array, ""]
     times: Float[Array, " _"]
+    states: Float[Array, "_ n"]
     count: Int[Array, ""]
 
 
@@ -87,28 +89,6 @@ class Recording(diffrax.AbstractStepSizeController):
         return keep, t, t_next, jumped, (state, record), result
 
 
-class Timing(diffrax.AbstractStepSizeController):
-    """A step size controller that writes down the times at which accepted steps end, in its state."""
-
-    controller: diffrax.AbstractStepSizeController
-    t_next: Array  # where the first step ends; given as dt0, diffrax would check it by a call back to Python
-
-    def wrap(self, direction):
-        return Timing(self.controller.wrap(direction), self.t_next)
-
-    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        return self.t_next, None
-
-    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
-        state, times, count = controller_state
-        keep, t, t_next, jumped, state, result = self.controller.adapt_step_size(
-            t0, t1, y0, y1_candidate, args, y_error, error_order, state
-        )
-        count = count + jnp.asarray(keep).astype(count.dtype)
-        times = times.at[jnp.where(keep, count, times.shape[0])].set(t, mode="drop")
-        return keep, t, t_next, jumped, (state, times, count), result
-
-
 def longest(max_steps: int) -> int:
     """L, which no segment exceeds: the stride last doubled when every place was taken."""
     return 1 if max_steps < CAPACITY else 2 * -(-max_steps // CAPACITY)
@@ -127,44 +107,47 @@ def segment_of(problem: Problem, record: Record, index: Array) -> Segment:
     start = jax.tree_util.tree_map(lambda x: x[slot], record.checkpoints)
     one = jnp.ones((), record.count.dtype)
     times = jnp.full(room + 1, end).at[0].set(start.t)
+    states = jnp.zeros((room + 1, *start.y.shape), start.y.dtype).at[0].set(start.y)
     if room == 1:
-        return Segment(slot, times, one)
+        return Segment(slot, times, states, one)
 
     def again(carry):
-        todo, times, _ = carry
-        times, count = _run_again(problem, start, jnp.where(todo, end, start.t), times)
+        todo, times, states, _ = carry
+        times, states, count = _run_again(problem, start, jnp.where(todo, end, start.t), times, states)
         count = jnp.clip(count, 1, room).astype(one.dtype)
-        return jnp.asarray(False), times.at[count].set(end), count
+        return jnp.asarray(False), times.at[count].set(end), states, count
 
     # Once or not at all: unlike that of a conditional, the body of a loop is left out under jax.vmap too.
-    _, times, count = jax.lax.while_loop(lambda carry: carry[0], again, (wanted & (record.stride > 1), times, one))
-    return Segment(slot, times, count)
+    todo = wanted & (record.stride > 1)
+    _, times, states, count = jax.lax.while_loop(lambda carry: carry[0], again, (todo, times, states, one))
+    return Segment(slot, times, states, count)
 
 
-def _run_again(problem: Problem, start: Checkpoint, end: Array, times: Array) -> tuple[Array, Array]:
-    """The ends of the steps from a checkpoint on, and how many there are.
+def _run_again(
+    problem: Problem, start: Checkpoint, end: Array, times: Array, states: Array
+) -> tuple[Array, Array, Array]:
+    """Where and when the steps from a checkpoint on end, and how many there are.
 
     The stage that a method hands on to its next step is evaluated anew, which may change a digit of rounding in the
-    step sizes; the steps end where the segment does all the same.
+    step sizes; so a step that ends near enough to the end of the segment is taken to end there.
     """
-    adjoint = diffrax.ForwardMode()
-    solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(call),
-        solver_of(problem, adjoint),
-        t0=start.t,
-        t1=end,
-        dt0=None,
-        y0=start.y,
-        args=problem.flow,
-        saveat=diffrax.SaveAt(t1=True, controller_state=True),
-        stepsize_controller=Timing(problem.method[0], start.t_next),
-        controller_state=(start.controller, times, jnp.zeros((), int)),
-        adjoint=adjoint,
-        max_steps=problem.max_steps,
-        throw=False,
-    )
-    _, times, count = solution.controller_state  # pyright: ignore[reportGeneralTypeIssues]
-    return times, count
+    flow, term = problem.flow, diffrax.ODETerm(call)
+    solver = solver_of(problem, diffrax.ForwardMode())
+    memory = solver.init(term, start.t, start.t_next, start.y, flow)
+    near = lambda t, t_next: jnp.where(end - t_next < 1e-3 * (t_next - t), end, t_next)
+
+    def note(notes, at, tried):
+        times, states, count = notes
+        count = count + tried.keep.astype(count.dtype)
+        place = jnp.where(tried.keep, count, times.shape[0])
+        return times.at[place].set(at.t, mode="drop"), states.at[place].set(at.y, mode="drop"), count
+
+    at = Place(start.t, near(start.t, start.t_next), start.y, memory, start.controller, jnp.asarray(False))
+    stepper = Stepper(term, solver, problem.method[0], flow)
+    clip = lambda at, _: near(at.t, at.t_next)
+    notes = times, states, jnp.zeros((), int)
+    _, notes, *_ = march(stepper, at, end, problem.max_steps, clip, note, notes, lambda _: ())
+    return notes
 
 
 def _continued(record: Record, keep: Array, t: Any, t_next: Any, y: Any, state: PyTree) -> Record:

@@ -154,8 +154,11 @@ def _transpose(arguments, cotangents):
     return _nones(constants), eqxi.filter_primitive_bind(_pullback_p, constants, wanted, cotangents)
 
 
-def _backward(constants, wanted, cotangents, moving):
-    """Cotangents of what is `wanted` from those of the saved states and of the checkpoints."""
+def _backward(constants, wanted, cotangents, moving, smooth):
+    """Cotangents of what is `wanted` from those of the saved states and of the checkpoints.
+
+    Only if it is to be differentiated itself must it be `smooth`, which takes another run through each segment.
+    """
     problem, record = constants
     ts, cys, cpoints = problem.ts, *cotangents
     diff, fixed = eqx.partition(problem.flow, wanted.flow)
@@ -165,7 +168,7 @@ def _backward(constants, wanted, cotangents, moving):
     def segment(carry):
         index, *rest = carry
         steps = segment_of(problem, record, index - 1)
-        states = _states(problem, record, steps)
+        states = _states(problem, record, steps) if smooth else steps.states
 
         def one(inner):
             k, j, cy, cflow, cts = inner
@@ -202,7 +205,7 @@ def _backward(constants, wanted, cotangents, moving):
 
 
 def _states(problem: Problem, record: Record, steps: Segment) -> Array:
-    """The states (L, n) at the starts of the steps of a segment."""
+    """The states (L, n) at the starts of the steps of a segment, as a function of the checkpoint and of the problem."""
     y = record.checkpoints.y[steps.slot]
     states = jnp.zeros((longest(problem.max_steps), *y.shape), y.dtype).at[0].set(y)
 
@@ -217,7 +220,7 @@ def _states(problem: Problem, record: Record, steps: Segment) -> Array:
 
 @eqxi.filter_primitive_def
 def _backward_impl(constants, wanted, cotangents):
-    return _backward(constants, wanted, cotangents, wanted.ts)
+    return _backward(constants, wanted, cotangents, wanted.ts, False)
 
 
 @eqxi.filter_primitive_def
@@ -231,7 +234,7 @@ def _backward_shapes(constants, wanted, cotangents):
 def _backward_jvp(primals, tangents):
     moving = primals[1].ts or tangents[0][0].ts is not None
     (constants, wanted, cotangents), (dconstants, _, dcotangents) = primals, tangents
-    pull = lambda constants, cotangents: _backward(constants, wanted, cotangents, moving)
+    pull = lambda constants, cotangents: _backward(constants, wanted, cotangents, moving, True)
     return eqx.filter_jvp(pull, (constants, cotangents), (dconstants, dcotangents))
 
 

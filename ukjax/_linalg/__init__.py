@@ -1,5 +1,6 @@
 """Pseudoinverse strategies: lineax solvers that report the rank they found. One per file."""
 
+from ._base import AbstractDecomposition as AbstractDecomposition
 from ._base import AbstractPseudoinverse as AbstractPseudoinverse
 from ._base import new_rows as new_rows
 from ._base import power_of_two as power_of_two
@@ -16,6 +17,8 @@ from ._seldom import Seldom as Seldom
 from ._seldom import finer as finer
 from ._seldom import only_where as only_where
 from ._solve import pseudoinverse as pseudoinverse
+from ._solve import pseudoinverse_at as pseudoinverse_at
 from ._solve import pseudosolve as pseudosolve
+from ._solve import pseudosolve_at as pseudosolve_at
 from ._svd import SVD as SVD
 from ._whiten import whiten as whiten

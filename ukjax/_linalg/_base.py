@@ -102,6 +102,18 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
         return False
 
 
+class AbstractDecomposition(AbstractPseudoinverse):
+    """One that finds the singular values: from one decomposition it gives the pseudoinverse at several tolerances."""
+
+    @abc.abstractmethod
+    def solve_at(self, B: Array, Y: Array, rtols: tuple[float, ...]) -> tuple[Array, Array]:
+        """B^+ Y (r, n, k) and the rank of B (r,), at each of r rank tolerances."""
+
+    def solve(self, B, Y):
+        X, rank = self.solve_at(B, Y, (rank_tolerance(self.rtol, B.dtype),))
+        return X[0], rank[0]
+
+
 def new_rows(rest: Array, rows: Array, rtol: float) -> Array:
     """Which rows (m, n) are independent of those whose part was taken from them, which left `rest` (m, n); (m,).
 

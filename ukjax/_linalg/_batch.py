@@ -14,11 +14,12 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
 
-# (B, Y) -> (X, rank), with B (m, n, batch), Y (m, k, batch), X (n, k, batch), rank (batch,).
+# (B, Y) -> (X, rank), with B (m, n, batch), Y (m, k, batch), X (n, k, batch), rank (batch,); or at several tolerances,
+# X (r, n, k, batch), rank (r, batch).
 Kernel = Callable[[Array, Array], tuple[Array, Array]]
 
 
-# The same for one matrix: B (m, n), Y (m, k), X (n, k), rank ().
+# The same for one matrix: B (m, n), Y (m, k), X (n, k) or (r, n, k), rank () or (r,).
 Alone = Callable[[Array, Array], tuple[Array, Array]]
 
 
@@ -33,7 +34,9 @@ def batched(kernel: Kernel, alone: Alone | None = None) -> Callable[[Array, Arra
     def apply(B: Array, Y: Array) -> tuple[Array, Array]:
         batch, (m, n), k = B.shape[:-2], B.shape[-2:], Y.shape[-1]
         if 0 in B.shape:
-            return jnp.zeros((*batch, n, k), B.dtype), jnp.zeros(batch, int)
+            one = jnp.zeros((1, 1, 1), B.dtype)
+            *several, _, _ = jax.eval_shape(ft.partial(_whole, kernel), one, one)[0].shape[1:]
+            return jnp.zeros((*batch, *several, n, k), B.dtype), jnp.zeros((*batch, *several), int)
         if not batch and alone is not None:
             return alone(B, Y)
         B, Y = B.reshape(-1, m, n), Y.reshape(-1, m, k)
@@ -44,7 +47,7 @@ def batched(kernel: Kernel, alone: Alone | None = None) -> Callable[[Array, Arra
             X, rank = on_cpu(B, Y)
         else:
             X, rank = jax.lax.platform_dependent(B, Y, cpu=on_cpu, default=on_gpu)
-        return X.reshape(*batch, *X.shape[1:]), rank.reshape(batch)
+        return X.reshape(*batch, *X.shape[1:]), rank.reshape(*batch, *rank.shape[1:])
 
     @apply.def_vmap
     def _(size: int, mapped: Any, B: Array, Y: Array) -> Any:
@@ -87,8 +90,8 @@ def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @ft.cache
-def at_tolerance(kernel: Callable[[float, Array, Array], tuple[Array, Array]], rtol: float) -> Callable:
-    """The same for a kernel that takes a tolerance first; the same function every time, which compiles once."""
+def at_tolerance(kernel: Callable[[Any, Array, Array], tuple[Array, Array]], rtol: Any) -> Callable:
+    """The same for a kernel that takes its tolerances first; the same function every time, which compiles once."""
     return batched(ft.partial(kernel, rtol))
 
 
@@ -101,7 +104,7 @@ def _whole(kernel: Kernel, B: Array, Y: Array) -> tuple[Array, Array]:
     # With the batch last, a scalar of each matrix broadcasts against the matrices: that is the point of it.
     with jax.numpy_rank_promotion("allow"):
         X, rank = kernel(jnp.moveaxis(B, 0, -1), jnp.moveaxis(Y, 0, -1))
-    return jnp.moveaxis(X, -1, 0), rank
+    return jnp.moveaxis(X, -1, 0), jnp.moveaxis(rank, -1, 0)
 
 
 def _tiled(kernel: Kernel, B: Array, Y: Array) -> tuple[Array, Array]:

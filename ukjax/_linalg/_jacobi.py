@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._base import AbstractPseudoinverse, rank_tolerance, tolerance, unit_scale
+from ._base import AbstractDecomposition, tolerance, unit_scale
 from ._batch import at_tolerance
 
 
@@ -18,7 +18,7 @@ from ._batch import at_tolerance
 MAX_SWEEPS = 40
 
 
-class Jacobi(AbstractPseudoinverse):
+class Jacobi(AbstractDecomposition):
     r"""The Moore-Penrose inverse by the one-sided Jacobi singular value decomposition.
 
     Pairs of rows (of columns, if there are fewer) are rotated until all are orthogonal to each other: $J^\top B = W$,
@@ -41,33 +41,33 @@ class Jacobi(AbstractPseudoinverse):
 
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
-    def solve(self, B, Y):
-        return at_tolerance(one_sided_jacobi, rank_tolerance(self.rtol, B.dtype))(B, Y)
+    def solve_at(self, B, Y, rtols):
+        return at_tolerance(one_sided_jacobi, rtols)(B, Y)
 
 
-def one_sided_jacobi(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
-    """B^+ Y (n, k, batch) and the ranks (batch,), for B (m, n, batch) and Y (m, k, batch)."""
+def one_sided_jacobi(rtols: tuple[float, ...], B: Array, Y: Array) -> tuple[Array, Array]:
+    """B^+ Y (r, n, k, batch) and the ranks (r, batch) at r tolerances, for B (m, n, batch) and Y (m, k, batch)."""
     m, n, size = B.shape
     if min(m, n) == 0:
-        return jnp.zeros((n, *Y.shape[1:]), B.dtype), jnp.zeros(size, int)
+        return jnp.zeros((len(rtols), n, *Y.shape[1:]), B.dtype), jnp.zeros((len(rtols), size), int)
     scale = unit_scale(B)
     B, Y = B * scale, Y * scale
     if m <= n:
         W, Z = _orthogonalise(B, Y)
-        inverse, rank = _inverse_squares(rtol, W)
-        return jnp.sum(W[:, :, None] * (inverse[:, None] * Z)[:, None], axis=0), rank
+        inverse, rank = _inverse_squares(rtols, W)
+        return jnp.sum(W[None, :, :, None] * (inverse[:, :, None] * Z[None])[:, :, None], axis=1), rank
     # Fewer columns than rows: rotate those, and keep J.
     identity = jnp.broadcast_to(jnp.eye(n, dtype=B.dtype)[..., None], (n, n, size))
     W, Jt = _orthogonalise(jnp.swapaxes(B, 0, 1), identity)
-    inverse, rank = _inverse_squares(rtol, W)
-    image = inverse[:, None] * jnp.sum(W[:, :, None] * Y[None], axis=1)
-    return jnp.sum(Jt[:, :, None] * image[:, None], axis=0), rank
+    inverse, rank = _inverse_squares(rtols, W)
+    image = inverse[:, :, None] * jnp.sum(W[:, :, None] * Y[None], axis=1)[None]
+    return jnp.sum(Jt[None, :, :, None] * image[:, :, None], axis=1), rank
 
 
-def _inverse_squares(rtol: float, W: Array) -> tuple[Array, Array]:
+def _inverse_squares(rtols: tuple[float, ...], W: Array) -> tuple[Array, Array]:
     squares = jnp.sum(W**2, axis=1)
-    counts = squares > rtol**2 * jnp.max(squares, axis=0)
-    return jnp.where(counts, 1 / jnp.where(counts, squares, 1), 0), jnp.sum(counts, axis=0)
+    counts = squares > jnp.array(rtols, W.dtype)[:, None, None] ** 2 * jnp.max(squares, axis=0)
+    return jnp.where(counts, 1 / jnp.where(counts, squares, 1), 0), jnp.sum(counts, axis=1)
 
 
 def _orthogonalise(B: Array, Y: Array) -> tuple[Array, Array]:

@@ -32,7 +32,7 @@ class RowGramSchmidt(AbstractPseudoinverse):
             times its own length, that is, by the sine of an angle; the scaling of rows does not matter. None (default)
             is 1e-4 in float64 and 1e-3 in lower precision.
 
-    The fastest strategy for small matrices in large batches; see the measured tables in the documentation.
+    For small matrices in large batches, with mostly independent rows; see the measured tables in the documentation.
 
     Raises:
         ValueError: If `rtol` is not a number between 0 and 1.

@@ -19,7 +19,7 @@ import lineax as lx
 from jaxtyping import Array
 
 from .._types import IntScalar, Rows, RowValues, Vector
-from ._base import AbstractPseudoinverse
+from ._base import AbstractDecomposition, AbstractPseudoinverse
 from ._rule import with_derivative
 
 
@@ -31,6 +31,27 @@ def pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple
 def pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, IntScalar]:
     """B^+ (n, m) and the rank that the solver found."""
     return _pseudoinverse_p(solver, B)
+
+
+def pseudosolve_at(
+    solver: AbstractDecomposition, B: Rows, y: RowValues, rtols: tuple[float, ...]
+) -> tuple[Array, Array]:
+    """B^+ y (r, n) and the ranks (r,), at r rank tolerances by one decomposition."""
+    return _pseudosolve_at_p(solver, B, y, rtols)
+
+
+def pseudoinverse_at(solver: AbstractDecomposition, B: Rows, rtols: tuple[float, ...]) -> tuple[Array, Array]:
+    """B^+ (r, n, m) and the ranks (r,), at r rank tolerances by one decomposition."""
+    return _pseudoinverse_at_p(solver, B, rtols)
+
+
+def _pseudosolve_at(solver: AbstractDecomposition, B: Rows, y: RowValues, rtols: tuple[float, ...]):
+    X, rank = solver.solve_at(B, y[:, None], rtols)
+    return X[..., 0], rank
+
+
+def _pseudoinverse_at(solver: AbstractDecomposition, B: Rows, rtols: tuple[float, ...]):
+    return solver.solve_at(B, jnp.eye(B.shape[0], dtype=B.dtype), rtols)
 
 
 def _pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple[Vector, IntScalar]:
@@ -69,19 +90,41 @@ def _pseudosolve_jvp(primals, tangents):
     # JAX 0.10.2 takes the one for the other if a compiled function that holds the batch is differentiated. In which
     # place it is with lineax's solvers, only they know.
     x = y @ P.T if isinstance(solver, AbstractPseudoinverse) else pseudosolve(solver, B, y)[0]
+    return (x, rank), (_change_of_solution(B, y, dB, dy, P, x), None)
+
+
+def _pseudosolve_at_jvp(primals, tangents):
+    (solver, B, y, rtols), (_, dB, dy, _) = primals, tangents
+    P, rank = pseudoinverse_at(solver, B, rtols)
+    X = jax.vmap(lambda P: y @ P.T)(P)
+    return (X, rank), (jax.vmap(lambda P, x: _change_of_solution(B, y, dB, dy, P, x))(P, X), None)
+
+
+def _change_of_solution(B: Array, y: Array, dB: Array, dy: Array, P: Array, x: Array) -> Array:
     z = P.T @ x
-    dx = P @ (dy - dB @ x + P.T @ (dB.T @ (y - B @ x)) - B @ (dB.T @ z)) + dB.T @ z
-    return (x, rank), (dx, None)
+    return P @ (dy - dB @ x + P.T @ (dB.T @ (y - B @ x)) - B @ (dB.T @ z)) + dB.T @ z
 
 
 def _pseudoinverse_jvp(primals, tangents):
     (solver, B), (_, dB) = primals, tangents
     P, rank = pseudoinverse(solver, B)
+    return (P, rank), (_change_of_inverse(B, dB, P), None)
+
+
+def _pseudoinverse_at_jvp(primals, tangents):
+    (solver, B, rtols), (_, dB, _) = primals, tangents
+    P, rank = pseudoinverse_at(solver, B, rtols)
+    return (P, rank), (jax.vmap(lambda P: _change_of_inverse(B, dB, P))(P), None)
+
+
+def _change_of_inverse(B: Array, dB: Array, P: Array) -> Array:
     onto_left, onto_rows = B @ P, P @ B
     left = P @ (P.T @ (dB.T - dB.T @ onto_left))
     right = (dB.T - onto_rows @ dB.T) @ (P.T @ P)
-    return (P, rank), (left + right - P @ dB @ P, None)
+    return left + right - P @ dB @ P
 
 
 _pseudosolve_p = with_derivative(_pseudosolve, _pseudosolve_jvp)
 _pseudoinverse_p = with_derivative(_pseudoinverse, _pseudoinverse_jvp)
+_pseudosolve_at_p = with_derivative(_pseudosolve_at, _pseudosolve_at_jvp)
+_pseudoinverse_at_p = with_derivative(_pseudoinverse_at, _pseudoinverse_at_jvp)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._base import AbstractPseudoinverse, rank_tolerance, tolerance
+from ._base import AbstractDecomposition, tolerance
 from ._batch import batched, one_at_a_time
 from ._jacobi import one_sided_jacobi
 
@@ -16,7 +16,7 @@ from ._jacobi import one_sided_jacobi
 LARGEST = 256
 
 
-class SVD(AbstractPseudoinverse):
+class SVD(AbstractDecomposition):
     r"""The Moore-Penrose inverse by singular value decomposition: $B^+ = V \Sigma^+ U^\top$.
 
     Args:
@@ -44,27 +44,26 @@ class SVD(AbstractPseudoinverse):
 
     rtol: float | None = eqx.field(default=None, converter=tolerance, static=True)
 
-    def solve(self, B, Y):
+    def solve_at(self, B, Y, rtols):
         m, n = B.shape[-2:]
-        apply = _small if m * n <= LARGEST else _large
-        return apply(rank_tolerance(self.rtol, B.dtype))(B, Y)
+        return (_small if m * n <= LARGEST else _large)(rtols)(B, Y)
 
 
 @ft.cache
-def _small(rtol: float) -> Callable:
-    """The same function every time for a tolerance, which compiles once."""
-    return batched(ft.partial(one_sided_jacobi, rtol), alone=ft.partial(_by_lapack, rtol))
+def _small(rtols: tuple[float, ...]) -> Callable:
+    """The same function every time for some tolerances, which compiles once."""
+    return batched(ft.partial(one_sided_jacobi, rtols), alone=ft.partial(_by_lapack, rtols))
 
 
 @ft.cache
-def _large(rtol: float) -> Callable:
-    return one_at_a_time(ft.partial(_by_lapack, rtol))
+def _large(rtols: tuple[float, ...]) -> Callable:
+    return one_at_a_time(ft.partial(_by_lapack, rtols))
 
 
-def _by_lapack(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
+def _by_lapack(rtols: tuple[float, ...], B: Array, Y: Array) -> tuple[Array, Array]:
     if 0 in B.shape:
-        return jnp.zeros((B.shape[1], Y.shape[1]), B.dtype), jnp.zeros((), int)
+        return jnp.zeros((len(rtols), B.shape[1], Y.shape[1]), B.dtype), jnp.zeros(len(rtols), int)
     U, values, Vt = jnp.linalg.svd(B, full_matrices=False)
-    counts = values > rtol * values[0]
-    inverse = jnp.where(counts, 1 / jnp.where(counts, values, 1), 0)
-    return Vt.T @ (inverse[:, None] * (U.T @ Y)), jnp.sum(counts)
+    counts = values[None] > jnp.array(rtols, B.dtype)[:, None] * values[0]
+    inverse = jnp.where(counts, 1 / jnp.where(counts, values[None], 1), 0)
+    return Vt.T[None] @ (inverse[:, :, None] * (U.T @ Y)[None]), jnp.sum(counts, axis=1)

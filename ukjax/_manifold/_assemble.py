@@ -104,7 +104,7 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     v, v_result = _nearest_with(kept.v, lambda x: mechanism.velocity_error(q, x, t), v0, M, max_steps)
 
     checks = []
-    for constraint in stop_gradient(mechanism.constraints):
+    for constraint in mechanism.constraints:
         position = _check_rows(lambda x, c=constraint: c.position_error(x, t), q, atol)
         velocity = _check_rows(lambda x, c=constraint: c.velocity_error(q, x, t), v, atol)
         checks.append((position, velocity))
@@ -128,7 +128,7 @@ def _nearest_with(
 def _check_rows(error: Callable[[Array], Array], x: Array, atol: float) -> Check:
     """A row is satisfied if x is at most `atol` from it, to first order: its error over the length of its gradient."""
     x = stop_gradient(x)
-    e, lengths = error(x), jnp.linalg.norm(jax.jacfwd(error)(x), axis=1)
+    e, lengths = stop_gradient((error(x), jnp.linalg.norm(jax.jacfwd(error)(x), axis=1)))
     return Check(e, jnp.abs(e) <= atol * lengths)
 
 

@@ -60,12 +60,15 @@ def newton(
     """
     if jax.eval_shape(error, x).shape[0] == 0:
         return x
-    W = None
-    for _ in range(iterations):
+
+    def step(carry, first):
+        x, W = carry
         at = linearise(error, x)
-        if W is None:
-            _, W, _ = whiten(with_rows(M, at.rows))
-        x = x - W.T @ pseudosolve(pseudoinverse, at.rows @ W.T, at.error)[0]
+        W = jax.lax.cond(first, lambda: whiten(with_rows(M, at.rows))[1], lambda: W)
+        return (x - W.T @ pseudosolve(pseudoinverse, at.rows @ W.T, at.error)[0], W), None
+
+    # A loop, however few the steps: one of them to compile, in each of the three places where a simulation projects.
+    (x, _), _ = jax.lax.scan(step, (x, jnp.zeros_like(M)), jnp.arange(iterations) == 0)
     return x
 
 

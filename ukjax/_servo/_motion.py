@@ -5,6 +5,7 @@ rows; q0'': acceleration without control; N: what the passive constraints leave 
 C = A N G (m, p); d = b - A q0'': the demand; D: row scales.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -16,11 +17,20 @@ from jax.lax import stop_gradient
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Bool, Float
 
-from .._formulation import AbstractFormulation, Motion, allowance, is_contradictory, row_scales
-from .._linalg import pseudoinverse, pseudosolve, whiten
+from .._formulation import (
+    AbstractFormulation,
+    AbstractLinearFormulation,
+    Motion,
+    Problem,
+    allowance,
+    in_metric,
+    is_contradictory,
+    row_scales,
+)
+from .._linalg import pseudoinverse, pseudosolve
 from .._mechanism import Mechanism, Terms
 from .._result import RESULTS, worst
-from .._types import BoolScalar, IntScalar, Rows, RowValues, Scalar, Vector
+from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Scalar, Vector
 from ._servo import AbstractServo, ConstraintFollowing, Servo
 
 
@@ -78,10 +88,12 @@ def controlled_motion(
         decay = jnp.concatenate([law.decay(q, v, t) for law in laws])
     b = b - decay
 
+    rows_of_servos = in_metric(Terms(terms.M, terms.Q, A, b, None, terms.partition))
+    respond = ft.partial(_respond, terms, formulation, rows_of_servos.W)
     u = before = jnp.zeros(G.shape[1], q.dtype)
     linear = terms.nonideal is None
     for _ in range(1 if linear else NEWTON):
-        plant = _respond(terms, formulation, G @ u)
+        plant = respond(G @ u)
         demand = b - A @ plant.motion.acceleration
         if isinstance(servos[0], Servo):
             group = _Group(cast(tuple[Servo, ...], servos), sizes, (q, v, t))
@@ -92,10 +104,9 @@ def controlled_motion(
     limits = [one.limits_at(p, q.dtype) for one, p in zip(servos, sizes, strict=True)]
     low, high = (jnp.concatenate(x) for x in zip(*limits, strict=True))
     acts = jnp.clip(u, low, high)
-    motion = plant.under(G @ (acts - before)) if linear else _respond(terms, formulation, G @ acts).motion
+    motion = plant.under(G @ (acts - before)) if linear else respond(G @ acts).motion
 
     found = _Found(u, low, high, acts, rank, stop_gradient(demand))
-    rows_of_servos = Terms(terms.M, jnp.zeros_like(terms.Q), A, b, None, terms.partition)
     control = _judged(servos[0], rows_of_servos, found, motion, plant.motion)
     return _with_result(motion, control.result), control
 
@@ -111,7 +122,7 @@ class _Found(NamedTuple):
     unreachable: Array
 
 
-def _judged(servo: AbstractServo, rows: Terms, found: _Found, motion: Motion, before: Motion) -> Control:
+def _judged(servo: AbstractServo, rows: Problem, found: _Found, motion: Motion, before: Motion) -> Control:
     """The control, and whether it does what it is for; `motion` under it, `before` without its last part."""
     rtol, unreachable, rank = servo.consistency_rtol, found.unreachable, found.rank
     allowed = allowance(rows, rtol, motion.acceleration, before.acceleration)
@@ -141,11 +152,13 @@ class _Plant(eqx.Module):
 
     Attributes:
         terms: M, Q, A, b of the mechanism.
+        W: The inverse of the Cholesky factor of M, (n, n).
         motion: Under the force.
         change: A further force (n,) -> what it adds to the fields of the motion, the acceleration first.
     """
 
     terms: Terms
+    W: Matrix
     motion: Motion
     change: Callable[[Array], tuple[Array, ...]]
 
@@ -164,13 +177,26 @@ def _fields(motion: Motion) -> tuple[Array, ...]:
     return motion.acceleration, motion.unconstrained_acceleration, motion.constraint_force, motion.nonideal_force
 
 
-def _respond(terms: Terms, formulation: AbstractFormulation, force: Vector) -> _Plant:
+def _respond(terms: Terms, formulation: AbstractFormulation, W: Matrix, force: Vector) -> _Plant:
+    under = lambda force: Terms(terms.M, terms.Q + force, terms.A, terms.b, terms.nonideal, terms.partition)
+    if terms.nonideal is None and isinstance(formulation, AbstractLinearFormulation):
+        state = formulation.init(under(force))
+        return _Plant(terms, W, state.motion, ft.partial(_change, terms, formulation, W, state))
+
     def motion(force):
-        motion = formulation.solve(Terms(terms.M, terms.Q + force, terms.A, terms.b, terms.nonideal, terms.partition))
+        motion = formulation.solve(under(force))
         return _fields(motion), motion
 
     _, change, at = jax.linearize(motion, force, has_aux=True)
-    return _Plant(terms, at, change)
+    return _Plant(terms, W, at, change)
+
+
+def _change(
+    terms: Terms, formulation: AbstractLinearFormulation, W: Matrix, state: Any, force: Vector
+) -> tuple[Array, ...]:
+    """What a further force adds to the fields of a motion."""
+    response = formulation.compute(state, force, jnp.zeros_like(terms.b))
+    return response.acceleration, W.T @ (W @ force), response.constraint_force, jnp.zeros_like(force)
 
 
 class _Group(eqx.Module):
@@ -198,8 +224,7 @@ def _least_effort(group: _Group, plant: _Plant, A: Rows, G: Array, miss: RowValu
         u = inverse @ (demand - C @ s) + s
     else:
         # Eq. 35 with the passive force that belongs to u: u = X^+ (d - (C - X) u) + (I - X^+ X) s, linear in u.
-        _, W, _ = whiten(plant.terms.M, plant.terms.partition)
-        X = A @ (W.T @ (W @ G))
+        X = A @ (plant.W.T @ (plant.W @ G))
         inverse, _ = inverse_of(X)
         _, rank = inverse_of(C)
         right = inverse @ (demand - X @ s) + s

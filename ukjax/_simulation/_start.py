@@ -36,8 +36,8 @@ def off_constraints(mechanism: Mechanism, t: Array, y: Array) -> tuple[Array, Ar
     q, v = jnp.split(stop_gradient(y), 2)
     returns = lambda one: getattr(one, "stabilization", None) is not None
     bare = lambda constraint: not all(map(returns, members_of(constraint)))
-    which = [stop_gradient(one) for one in mechanism.constraints if bare(one)]
-    largest = lambda errors: jnp.max(jnp.abs(jnp.concatenate([jnp.zeros(1, y.dtype), *errors])))
+    which = [one for one in mechanism.constraints if bare(one)]
+    largest = lambda errors: stop_gradient(jnp.max(jnp.abs(jnp.concatenate([jnp.zeros(1, y.dtype), *errors]))))
     position = largest([one.position_error(q, t) for one in which])
     velocity = largest([one.velocity_error(q, v, t) for one in which])
     size = lambda x: jnp.max(jnp.abs(x), initial=1.0) * max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)

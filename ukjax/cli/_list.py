@@ -46,15 +46,16 @@ class Entry:
 def run(console: Console, package: str) -> None:
     """Prints a table of the scenarios in `package`, and what could not be made. Raises UsageError."""
     with console.status(f"Importing {package}"):
-        modules, failures = _modules(package)
-        found = [(f"{place}:{k}", factory) for place, module in modules for k, factory in _factories(module)]
+        found, failures = factories(package)
     title = f"Scenarios of {escape(package)}; rank at the start"
     table = Table(title=title, box=box.SIMPLE_HEAD, leading=1, pad_edge=False, collapse_padding=True)
     table.add_column("target, name, source", overflow="fold")
     for column in ("coord-\ninates", "rows", "rank"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("kinds of constraint\n(rows)", no_wrap=True)
-    for target, factory in track(found, "Looking at", console=console, transient=True, disable=not console.is_terminal):
+    for target, factory in track(
+        found.items(), "Looking at", console=console, transient=True, disable=not console.is_terminal
+    ):
         try:
             scenario = factory()
             _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
@@ -75,6 +76,15 @@ def run(console: Console, package: str) -> None:
         )
     for failure in failures:
         console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
+
+
+def factories(package: str) -> tuple[dict[str, Callable[..., Any]], list[str]]:
+    """What makes the scenarios of a package or a file, by the TARGET that the command calls it.
+
+    Also returns a line for each module that does not import. Raises UsageError where the package itself doesn't.
+    """
+    modules, failures = _modules(package)
+    return {f"{place}:{name}": factory for place, module in modules for name, factory in _own(module)}, failures
 
 
 def _modules(package: str) -> tuple[list[tuple[str, ModuleType]], list[str]]:
@@ -102,7 +112,7 @@ def _walk(paths: Sequence[str], prefix: str) -> Iterator[str]:
             yield from _walk([str(Path(path) / folder) for path in paths], f"{info.name}.")
 
 
-def _factories(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
+def _own(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
     """The module's own public functions that return a Scenario and can be called as they are."""
     found = []
     for name, value in vars(module).items():
