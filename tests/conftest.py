@@ -12,6 +12,8 @@ import pytest
 flags = os.environ.get("XLA_FLAGS", "")
 if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
     flags = f"{flags} --xla_cpu_use_fusion_emitters=false"
+    # Each worker has a core of its own at best: a program in 32 parts, for 32 threads, is only more work.
+    flags = f"{flags} --xla_cpu_parallel_codegen_split_count=1"
 # Nearly all time goes to compiling programs that then run for milliseconds. LLVM without its optimisations takes half
 # as long or less; what a program computes stays the same but for rounding.
 if "backend_optimization_level" not in flags:

@@ -34,6 +34,18 @@ def long(*values, id=None):
     return pytest.param(*values, id=id, marks=pytest.mark.long)
 
 
+def sampled(values, short, name=str):
+    """Parameter sets of which only those with a name in `short` are in the short run, as a sample of what all do."""
+    names = [name(value) for value in values]
+    assert set(short) <= set(names), f"{set(short) - set(names)} is none of {names}"
+    return [pytest.param(x, id=k) if k in short else long(x, id=k) for x, k in zip(values, names, strict=True)]
+
+
+def name_of(thing):
+    """That of a function or a class, or of the class of an object."""
+    return getattr(thing, "__name__", type(thing).__name__)
+
+
 def assert_close(got, want, *, rtol=0.0, atol=0.0):
     """Equal shape, equal dtype, and values within tolerance; NaN equals nothing."""
     got, want = np.asarray(got), np.asarray(want)

@@ -127,7 +127,7 @@ def test_jit_vmap_and_the_loop_agree():
 
 
 @pytest.mark.parametrize("v", [jnp.zeros(2), jnp.array([0.8, 0.6])], ids=["at rest", "moving"])
-@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("copies", [long(1), 2])
 def test_gradients_at_awkward_points(v, copies):
     """M = m I, v = 0, redundant rows: closed form, both modes, and differences."""
     q = jnp.array([0.6, -0.8])

@@ -17,7 +17,7 @@ import ukjax
 from benchmarks import _formalism_cases, _formalisms
 
 from . import sympy_models
-from .helpers import assert_close, long
+from .helpers import assert_close, long, sampled
 
 
 CASES = {case.name: case for case in _formalism_cases.cases()}
@@ -62,7 +62,7 @@ def by_kane(case):
     return acceleration
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, set(CASES) - {"rolling disc", "double pendulum, Cartesian"}))
 def test_all_formalisms_have_one_acceleration(name):
     case = CASES[name]
     state = jnp.array(case.q), jnp.array(case.v), jnp.asarray(case.t)

@@ -11,7 +11,7 @@ import ukjax
 from models.scara import Scara
 from ukjax._sharing import joined, separated
 
-from .helpers import assert_close, central_difference, flat_gradient
+from .helpers import assert_close, central_difference, flat_gradient, name_of, sampled
 
 
 class Rod(ukjax.AbstractSystem):
@@ -116,7 +116,7 @@ def force(mechanism):
     return jnp.sum(motion.constraint_force * jnp.array([1.0, 2.0])) + motion.acceleration[0]
 
 
-@pytest.mark.parametrize("make", WAYS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", sampled(WAYS, ["by_method", "by_closure", "by_array", "of_modules"], name_of))
 def test_the_gradient_of_a_leaf_is_the_whole_effect(make):
     mechanism = make(Rod())
     leaves = jax.tree_util.tree_leaves(eqx.filter(mechanism, eqx.is_inexact_array))

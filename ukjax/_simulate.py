@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
 from . import _check
@@ -189,9 +190,9 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
 
 @eqx.filter_jit
 def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection, integrator, kept):
-    motion = lambda t, y: motion_at(mechanism, servos, formulation, t, y)
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
-    field = hoist(lambda t, y: derivative(motion, t, y), ts[0], y0)
+    motion = hoist(lambda t, y: motion_at(mechanism, servos, formulation, t, y), ts[0], y0)
+    field = Partial(derivative, motion)
     project, started = None, RESULTS.where(_fits(ts, *method), RESULTS.successful, RESULTS.times_do_not_fit)
     if projection is not None:
         project = hoist(lambda t, y: projection(mechanism, t, y), ts[0], y0)

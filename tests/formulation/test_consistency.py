@@ -240,7 +240,7 @@ def test_the_gradient_is_that_of_the_rank_that_was_decided():
     # q1'' = q2'' = 2 / (2 + s)
     # Masses nine decades apart cost nine digits of the sixteen, in each mode other ones.
     assert_gradients(Turning(), jnp.asarray(0.0), rtol=1e-6, atol=1e-6)
-    assert_close(jax.grad(Turning())(jnp.asarray(0.0)), jnp.asarray(-0.5), atol=1e-6)
+    assert_close(jax.jit(jax.grad(Turning()))(jnp.asarray(0.0)), jnp.asarray(-0.5), atol=1e-6)
 
 
 def test_a_factorisation_serves_every_force():
@@ -248,13 +248,13 @@ def test_a_factorisation_serves_every_force():
     rng = np.random.default_rng(1)
     A = jnp.asarray(rng.normal(size=(3, 4))).at[2].set(0.0)
     M, force, b = jnp.diag(jnp.array([1.0, 2.0, 0.5, 1.0])), jnp.asarray(rng.normal(size=4)), jnp.array([1.0, 2.0, 0.0])
-    state = formulation.init(ukjax.Terms(M, jnp.zeros(4), A, b))
-    response = formulation.compute(state, force, b)
-    want = formulation.solve(ukjax.Terms(M, force, A, b))
+    state = jax.jit(formulation.init)(ukjax.Terms(M, jnp.zeros(4), A, b))
+    response = jax.jit(formulation.compute)(state, force, b)
+    want = jax.jit(formulation.solve)(ukjax.Terms(M, force, A, b))
     assert_close(response.acceleration, want.acceleration, atol=1e-12)
     assert_close(response.constraint_force, want.constraint_force, atol=1e-12)
     assert int(response.rank) == 2
-    twice = formulation.compute(state, 2 * force, 2 * b)
+    twice = jax.jit(formulation.compute)(state, 2 * force, 2 * b)
     assert_close(twice.acceleration, 2 * want.acceleration, atol=1e-12)
 
 

@@ -15,16 +15,32 @@ from models.parallelogram import scenario as parallelogram
 from models.scara import scenario as scara
 from ukjax import RESULTS
 
-from ..helpers import FORMULATIONS, STRATEGIES, assert_close, falling, long, random_mechanism, random_state, rod
+from ..helpers import (
+    FORMULATIONS,
+    STRATEGIES,
+    assert_close,
+    falling,
+    long,
+    name_of,
+    random_mechanism,
+    random_state,
+    rod,
+    sampled,
+)
 
 
 every_formulation = pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.__name__)
+# One for M > 0 and one for any M; the others in the long run.
+one_of_each = pytest.mark.parametrize(
+    "formulation", sampled(FORMULATIONS, ["UdwadiaKalaba", "PennestriDeFalco"], name_of)
+)
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
 
 
 def pair(formulation, strategy):
-    """A parameter; what has neither the usual formulation nor the usual pseudoinverse is long."""
-    usual = formulation is ukjax.UdwadiaKalaba or isinstance(strategy, ukjax.SVD)
+    """A parameter; what has neither the usual formulation nor a usual pseudoinverse is long."""
+    for_use = isinstance(strategy, (ukjax.Jacobi, ukjax.RowGramSchmidt))
+    usual = isinstance(strategy, ukjax.SVD) or (formulation is ukjax.UdwadiaKalaba and for_use)
     name = f"{type(strategy).__name__}-{formulation.__name__}"
     return pytest.param(formulation, strategy, id=name, marks=[] if usual else [pytest.mark.long])
 
@@ -140,7 +156,7 @@ def test_the_parallelogram(strategy):
     check_parallelogram(ukjax.UdwadiaKalaba, strategy)
 
 
-@every_formulation
+@one_of_each
 def test_the_parallelogram_by_every_formulation(formulation):
     check_parallelogram(formulation, ukjax.RowGramSchmidt())
 
@@ -235,7 +251,7 @@ def test_contradictory_rows_are_reported(formulation, strategy):
             assert bool(solve(M, Q, A, b.at[row].mul(1 + size)).result == RESULTS.constraints_contradict)
 
 
-@every_formulation
+@one_of_each
 def test_a_contradiction_raises_through_the_front_door(formulation):
     rows = [ukjax.AccelerationConstraint(lambda q, v, t: jnp.ones((1, 2)), lambda q, v, t, b=b: b * jnp.ones(1))
             for b in (1.0, 2.0)]  # fmt: skip
@@ -243,7 +259,7 @@ def test_a_contradiction_raises_through_the_front_door(formulation):
         ukjax.equation_of_motion(ukjax.Mechanism(falling(), rows), [0.0, 0.0], [0.0, 0.0], formulation=formulation())
 
 
-@every_formulation
+@one_of_each
 def test_a_negative_mass_and_a_nan_are_reported(formulation):
     M, Q, A, b = (jnp.asarray(x) for x in CASES["full rank"].terms(0.0))
     motion = compiled(formulation, ukjax.SVD())(M - 20 * jnp.eye(4), Q, A, b)
@@ -273,7 +289,7 @@ def test_no_constraint_at_all(formulation):
     assert int(motion.rank) == 0
 
 
-@every_formulation
+@one_of_each
 def test_the_non_ideal_force_acts_through_its_projection(formulation):
     # Liu et al. (2015), eq. 12 and 13, literally.
     M, Q, A, b = (np.asarray(x) for x in CASES["redundant rows"].terms(0.0))

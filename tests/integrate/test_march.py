@@ -9,9 +9,10 @@ import pytest
 from jaxtyping import Array
 
 import ukjax
-from tests.helpers import OPTIMISED, assert_close
 from ukjax._integrate._flow import Flow, call
 from ukjax._integrate._integrator import Integrator
+
+from ..helpers import OPTIMISED, assert_close, long
 
 
 TS = jnp.array([0.0, 0.3, 0.31, 1.7, 4.0])
@@ -57,9 +58,9 @@ def both(solver, controller, dt0, max_steps, limit, y0):
     ("solver", "controller", "dt0"),
     [
         pytest.param(diffrax.Dopri8(), PID, None, id="adaptive"),
-        pytest.param(diffrax.Tsit5(), PID, jnp.asarray(0.5), id="hands on a stage, first step rejected"),
+        long(diffrax.Tsit5(), PID, jnp.asarray(0.5), id="hands on a stage, first step rejected"),
         pytest.param(diffrax.Bosh3(), diffrax.ConstantStepSize(), jnp.asarray(0.003), id="constant"),
-        pytest.param(diffrax.Dopri5(), diffrax.StepTo(ts=np.linspace(0.0, 4.0, 801)), None, id="given"),
+        long(diffrax.Dopri5(), diffrax.StepTo(ts=np.linspace(0.0, 4.0, 801)), None, id="given"),
         pytest.param(diffrax.Tsit5(), AT_JUMPS, None, id="jumps"),
         pytest.param(diffrax.Kvaerno3(), PID, None, id="implicit"),
     ],

@@ -69,7 +69,8 @@ def test_first_derivatives_with_respect_to_the_times_against_a_closed_form():
     assert_close(jax.jit(jax.jacfwd(loss))(FLAT), want, atol=1e-8)
 
 
-@pytest.mark.parametrize("mode", [jax.jacrev, long(jax.jacfwd)], ids=["over reverse", "over forward"])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [jax.jacrev, jax.jacfwd], ids=["over reverse", "over forward"])
 def test_second_derivatives_with_respect_to_the_times_against_a_closed_form(mode):
     """Also mixed ones, with the parameters and the initial state, in either order."""
     want = jax.hessian(lambda x: UNRAVEL(x).exact())(FLAT)

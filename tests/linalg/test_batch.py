@@ -94,13 +94,13 @@ def test_a_batch_by_svd_is_the_loop_with_its_derivatives(shape):
     x, rank = jax.jit(jax.vmap(one))(B, y)
     assert_close(x, jnp.array([np.linalg.pinv(b, rcond=1e-8) @ z for b, z in zip(np.asarray(B), y)]), atol=1e-10)
     assert rank.tolist() == [min(shape) - (i == 1 and shape[0] <= shape[1]) for i in range(4)]
-    nested = jax.vmap(jax.vmap(lambda B, y: one(B, y)[0]))(B.reshape(2, 2, *shape), y.reshape(2, 2, -1))
+    nested = jax.jit(jax.vmap(jax.vmap(lambda B, y: one(B, y)[0])))(B.reshape(2, 2, *shape), y.reshape(2, 2, -1))
     assert_close(nested.reshape(x.shape), x, atol=1e-12)
     slope = lambda B, y: jnp.sum(jnp.sin(one(B, y)[0]))
     second = lambda B, y: jax.grad(lambda s: jnp.sum(jax.grad(slope)(s * B, s * y)))(1.0)
     for f in (jax.grad(slope), second):
-        alone = jnp.stack([f(*z) for z in zip(B[:2], y[:2])])
-        assert_close(jax.vmap(f)(B[:2], y[:2]), alone, rtol=1e-7, atol=1e-8)
+        alone = jnp.stack([jax.jit(f)(*z) for z in zip(B[:2], y[:2])])
+        assert_close(jax.jit(jax.vmap(f))(B[:2], y[:2]), alone, rtol=1e-7, atol=1e-8)
 
 
 def test_a_batch_of_large_mass_matrices_is_the_loop():

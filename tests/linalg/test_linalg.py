@@ -9,7 +9,7 @@ import pytest
 import ukjax
 from ukjax._linalg import pseudoinverse, pseudoinverse_at, pseudosolve, pseudosolve_at, whiten
 
-from ..helpers import STRATEGIES, assert_close, assert_gradients
+from ..helpers import STRATEGIES, assert_close, assert_gradients, long
 
 
 def matrix(seed, m, n, rank, values=None):
@@ -30,7 +30,7 @@ def test_solution_is_least_squares_of_least_norm(shape_rank):
 
 
 @pytest.mark.parametrize("values", [(1.0, 1.0), (2.0, 1.0), (1.0,)], ids=["repeated", "distinct", "deficient"])
-@pytest.mark.parametrize("shape", [(2, 4), (4, 2), (3, 3)])
+@pytest.mark.parametrize("shape", [(2, 4), long((4, 2)), long((3, 3))])
 def test_derivative_against_differences_along_constant_rank(values, shape):
     base = matrix(3, *shape, len(values), values)
     rng = np.random.default_rng(4)
@@ -55,7 +55,7 @@ def test_pseudoinverse_derivative_is_that_of_its_application():
 
 
 @pytest.mark.parametrize("strategy", [ukjax.SVD, ukjax.Jacobi])
-@pytest.mark.parametrize("shape", [(3, 5), (5, 3)])
+@pytest.mark.parametrize("shape", [(3, 5), long((5, 3))])
 def test_one_decomposition_decides_at_several_tolerances(strategy, shape):
     """What it gives at each, and the derivative of that, is what a strategy of that tolerance gives; in a batch too."""
     rtols, values = (1e-1, 1e-3, 1e-5), (1.0, 1e-2, 1e-4)

@@ -10,7 +10,7 @@ from scipy.linalg import block_diag
 import ukjax
 from models.rr_leg import FreeBar, PivotedBar, along
 
-from ..helpers import assert_close, assert_gradients, falling, rod
+from ..helpers import assert_close, assert_gradients, falling, long, rod
 
 
 class Pin(eqx.Module):
@@ -59,11 +59,19 @@ def test_mass_and_force_are_those_of_the_modules():
         (PivotedBar(), slice(8, 9)),
         (swing, slice(9, 10)),
     ]
-    assert_close(composite.mass(q, t), block_diag(*(s.mass(q[i], t) for s, i in parts)), atol=1e-15)
-    assert_close(composite.force(q, v, t), jnp.concatenate([s.force(q[i], v[i], t) for s, i in parts]), atol=1e-15)
+    terms = eqx.filter_jit(lambda s, q, v: (s.mass(q, t), s.force(q, v, t)))
+    M, Q = terms(composite, q, v)
+    one_by_one = [terms(s, q[i], v[i]) for s, i in parts]
+    assert_close(M, block_diag(*(M for M, _ in one_by_one)), atol=1e-15)
+    assert_close(Q, np.concatenate([Q for _, Q in one_by_one]), atol=1e-15)
     # Two bars are one kind, computed together; the pendulum's rod came along.
     assert composite.partition == (((0, 1, 2), (5, 6, 7)), ((3, 4),), ((8,),), ((9,),))
-    assert [block.shape for block in composite.blocks(q)] == [(2, 3, 3), (1, 2, 2), (1, 1, 1), (1, 1, 1)]
+    assert [block.shape for block in jax.eval_shape(composite.blocks, q)] == [
+        (2, 3, 3),
+        (1, 2, 2),
+        (1, 1, 1),
+        (1, 1, 1),
+    ]
     assert composite.levels == (1,)
     assert_close(composite.mechanism().position_error(q, t), (q[3:5] @ q[3:5] - 1.0)[None], atol=1e-15)
 
@@ -100,7 +108,7 @@ def by_hand(count):
     return ukjax.Mechanism(ukjax.System(M, Q), ukjax.Holonomic(phi))
 
 
-@pytest.mark.parametrize("make", [ukjax.UdwadiaKalaba, ukjax.LagrangeMultiplier, lambda: ukjax.Recursive((6,))])
+@pytest.mark.parametrize("make", [ukjax.UdwadiaKalaba, long(ukjax.LagrangeMultiplier), lambda: ukjax.Recursive((6,))])
 def test_couplings_on_names_are_the_rows_on_columns(make):
     composite = chain(4)
     q, v = state(composite)
@@ -175,10 +183,11 @@ def climbed():
     composite = chain(5)
     q, v = state(composite)
     modular = {noise: [ukjax.ModularLevel.start(composite, q, v)] for noise in (None, 0.1)}
-    dense = {noise: [ukjax.Level.start(composite.mass(q, 0.0), composite.force(q, v, 0.0))] for noise in (None, 0.1)}
+    M, Q = eqx.filter_jit(lambda c: (c.mass(q, 0.0), c.force(q, v, 0.0)))(composite)
+    dense = {noise: [ukjax.Level.start(M, Q)] for noise in (None, 0.1)}
     for i in (0, 3, 1, 2, 0):  # two halves that grow together, and a joint again
         coupling = joint(i)
-        A, b = composite.bind(coupling).rows(q, v, jnp.zeros(()))
+        A, b = eqx.filter_jit(composite.bind(coupling).rows)(q, v, jnp.zeros(()))
         for noise in (None, 0.1):
             modular[noise].append(modular[noise][-1].enforce(coupling, noise))
             dense[noise].append(dense[noise][-1].enforce(A, b, noise))
@@ -333,14 +342,15 @@ def test_constraints_on_modules_are_what_they_are_in_one_piece(constraint):
 def test_a_mechanism_of_a_composite_has_its_couplings_once():
     composite = chain(3)
     q, v = state(composite)
-    want = composite.mechanism().terms(q, v, jnp.zeros(()))
+    terms_of = eqx.filter_jit(lambda mechanism: mechanism.terms(q, v, jnp.zeros(())))
+    want = terms_of(composite.mechanism())
     for mechanism in (ukjax.Mechanism(composite), ukjax.Mechanism(composite, composite.constraints)):
-        terms = mechanism.terms(q, v, jnp.zeros(()))
+        terms = terms_of(mechanism)
         assert_close(terms.A, want.A)
         assert terms.rows == want.rows
     assert want.A.shape[0] > 0
     further = ukjax.Mechanism(composite, {"floor": ukjax.Holonomic(lambda q, t: q[1:2])})
-    assert further.terms(q, v, jnp.zeros(())).A.shape[0] == want.A.shape[0] + 1
+    assert terms_of(further).A.shape[0] == want.A.shape[0] + 1
     assert composite.upto(1).mechanism().constraints == ()
 
 

@@ -75,9 +75,9 @@ def test_coordinated_robots_use_the_smallest_control(raised):
     G = np.array(coordinated_robots.ACTUATION)
     for k in (2, 7):
         q, v, t = raised.q[k], raised.v[k], raised.t[k]
-        terms = mechanism.terms(q, v, t)
+        terms, wanted = eqx.filter_jit(lambda *at: (mechanism.terms(*at), servo.constraint.rows(*at)))(q, v, t)
         M, Q, A, b = (np.asarray(x) for x in (terms.M, terms.Q, terms.A, terms.b))
-        As, bs = (np.asarray(x) for x in servo.constraint.rows(q, v, t))
+        As, bs = (np.asarray(x) for x in wanted)
         # x = (u (6,), q'' (5,), lambda (2,)): M q'' = Q + A^T lambda + G u, A q'' = b, As q'' = bs.
         rows = np.block(
             [[-G, M, -A.T], [np.zeros((2, 6)), A, np.zeros((2, 2))], [np.zeros((3, 6)), As, np.zeros((3, 2))]]

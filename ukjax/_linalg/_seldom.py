@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
+from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array
 
 from ._base import AbstractPseudoinverse, rank_tolerance
@@ -85,9 +86,10 @@ def _only_where(function: Callable[..., Any], needed: Array, *args: Any) -> Any:
         mapped = lambda *args: function(*args)
         for _ in needed.shape:
             mapped = jax.vmap(mapped)
-        no = lambda *args: jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, bool), jax.eval_shape(mapped, *args))
-        values = jax.lax.cond(jnp.any(needed), mapped, no, *args)
-        return jax.tree_util.tree_map(lambda x: x & needed, values)
+        traced, shapes = jax.make_jaxpr(mapped, return_shape=True)(*args)
+        no = lambda *_: [jnp.zeros(x.shape, bool) for x in traced.out_avals]
+        values = jax.lax.cond(jnp.any(needed), jaxpr_as_fun(traced), no, *jax.tree_util.tree_leaves(args))
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), [x & needed for x in values])
 
     @apply.def_vmap
     def _(size: int, mapped: Any, *args: Any) -> Any:
