@@ -78,6 +78,15 @@ def test_penrose_conditions_at_every_size_and_rank(strategy, largest):
     check()
 
 
+@pytest.mark.parametrize("shape", [(12, 20), (20, 12)])
+def test_repeated_singular_values_are_told_apart_from_others(shape):
+    """Rows that Jacobi's rotations made equally long are mixed at every further one, however small its reason was."""
+    values = [np.random.default_rng(seed).choice([1.0, 2.0, 0.02, 1.5], 12) for seed in range(300)]
+    B = np.stack([matrix(seed, *shape, some) for seed, some in enumerate(values)])
+    P, _ = jax.jit(jax.vmap(lambda B: pseudoinverse(ukjax.Jacobi(), B)))(jnp.asarray(B))
+    assert_close(P, np.linalg.pinv(B, rcond=1e-6), atol=1e-9)
+
+
 @for_use
 @pytest.mark.parametrize("shape", [(1, 1), (4, 1), (2, 5), (7, 7), (12, 20)])
 def test_penrose_conditions_at_the_sizes_themselves(strategy, shape):

@@ -75,6 +75,7 @@ def test_levels_are_one_shot(hierarchy, climbed):
     assert recursive.rank == want.rank == 15
 
 
+@pytest.mark.long
 def test_every_level_adds_at_right_angles(hierarchy, climbed):
     """What a level changes is orthogonal, in the metric of M, to what it leaves free: Gauss's compulsions add up."""
     mechanism, q, _ = hierarchy

@@ -97,18 +97,20 @@ def _orthogonalise(B: Array, Y: Array) -> tuple[Array, Array]:
         sin = (cos * t)[:, None]
         cos = cos[:, None]
         rows = jnp.concatenate([cos * upper - sin * lower, sin * upper + cos * lower])
-        return rows[order], jnp.maximum(off, jnp.max(jnp.where(counts, cosine2, 0)))
+        found = jnp.stack([jnp.max(jnp.where(counts, cosine2, 0)), jnp.max(t**2)])
+        return rows[order], jnp.maximum(off, found)
 
     def sweep(carry):
         count, rows, _ = carry
         # Every pair once; then all rows are back in their places.
         turns = lambda _, inner: turn(*inner)
-        rows, off = jax.lax.fori_loop(0, 2 * half - 1, turns, (rows, jnp.zeros((), B.dtype)))
+        rows, off = jax.lax.fori_loop(0, 2 * half - 1, turns, (rows, jnp.zeros(2, B.dtype)))
         return count + 1, rows, off
 
-    # The angle left after a sweep is about the square of the angle found in it.
-    going = lambda carry: (carry[0] < MAX_SWEEPS) & (carry[2] > eps)
-    _, rows, _ = jax.lax.while_loop(going, sweep, (0, rows, jnp.ones((), B.dtype)))
+    # A rotation by t leaves t times the cosines that the others have: as a rule t is as small as they are, but rows of
+    # equal length are rotated by half a right angle, however small their cosine was.
+    going = lambda carry: (carry[0] < MAX_SWEEPS) & (carry[2][0] * carry[2][1] > (64 * eps) ** 2)
+    _, rows, _ = jax.lax.while_loop(going, sweep, (0, rows, jnp.ones(2, B.dtype)))
     return rows[:m, :n], rows[:m, n:]
 
 
