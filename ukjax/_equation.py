@@ -6,9 +6,9 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from . import _check
-from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba
+from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba, for_use, motion_by
 from ._mechanism import Mechanism
-from ._program import apart
+from ._program import apart, in_batch
 from ._reactions import reactions as reactions_of
 from ._result import throw_if_failed
 from ._system import applied_force
@@ -62,17 +62,17 @@ def equation_of_motion(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t)
     applied = None if applied is None else applied_force(applied, q, "applied")
+    formulation = for_use(formulation, in_batch(mechanism, q, v, t, applied))
     motion = apart(_equation, mechanism, formulation, q, v, t, applied, reactions)
     return throw_if_failed(motion, motion.result) if throw else motion
 
 
 @eqx.filter_jit
 def _equation(mechanism, formulation, q, v, t, applied, carried):
-    terms = mechanism.terms(q, v, t, applied)
-    motion = formulation.solve(terms)
+    motion = motion_by(formulation, lambda q, v, t: mechanism.terms(q, v, t, applied), q, v, t)
     if not carried:
         return motion
-    each = reactions_of(terms, motion.constraint_force)
+    each = reactions_of(mechanism.terms(q, v, t, applied), motion.constraint_force)
     return eqx.tree_at(_of_each, motion, (each.constraint_forces, each.multipliers), is_leaf=lambda x: x is None)
 
 

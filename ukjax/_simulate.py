@@ -15,11 +15,11 @@ from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._formulation import AbstractFormulation, UdwadiaKalaba
+from ._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from ._integrate import Flow
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._program import apart, hoist
+from ._program import apart, hoist, in_batch
 from ._result import RESULTS, is_traced, throw_if_failed, worst
 from ._servo import AbstractServo, as_servos, missed_rows
 from ._simulation import (
@@ -124,6 +124,7 @@ def simulate(
     servos = None if servo is None else as_servos(servo)
     fields = kept(keep, servos is not None)
     y0 = jnp.concatenate([q0, v0])
+    formulation = for_use(formulation, in_batch(mechanism, y0, ts))
     arguments = (mechanism, servos, y0, ts, formulation, solver, steps, projection, integrate, fields)
     trajectory, notes = apart(_simulate, *arguments)
     if is_traced(trajectory, notes):

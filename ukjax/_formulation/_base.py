@@ -4,6 +4,7 @@ n: coordinates; m: constraint rows; c: non-ideal force.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -58,6 +59,30 @@ class AbstractFormulation(eqx.Module):
     @abc.abstractmethod
     def solve(self, terms: Terms) -> Motion:
         """Returns the motion; `rank`, `residual` and `result` are always filled."""
+
+
+class AbstractStateFormulation(AbstractFormulation):
+    """A formulation that looks at what the terms are functions of."""
+
+    @abc.abstractmethod
+    def motion(self, terms_of: Callable[..., Terms], *state: Array) -> Motion:
+        """`solve(terms_of(*state))`, computed in whatever way."""
+
+    @abc.abstractmethod
+    def for_use(self, in_batch: bool) -> AbstractFormulation:
+        """The same with all choices made that depend on how it is used: in a batch, or for one state at a time."""
+
+
+def motion_by(formulation: AbstractFormulation, terms_of: Callable[..., Terms], *state: Array) -> Motion:
+    """The motion at a state of which the terms are a function."""
+    if isinstance(formulation, AbstractStateFormulation):
+        return formulation.motion(terms_of, *state)
+    return formulation.solve(terms_of(*state))
+
+
+def for_use(formulation: AbstractFormulation, in_batch: bool) -> AbstractFormulation:
+    """The formulation with all choices made that depend on how it is used."""
+    return formulation.for_use(in_batch) if isinstance(formulation, AbstractStateFormulation) else formulation
 
 
 class AbstractLinearFormulation(AbstractFormulation):

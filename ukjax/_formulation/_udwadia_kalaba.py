@@ -1,11 +1,18 @@
 """The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q."""
 
-from ._base import AbstractPseudoinverseFormulation
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+
+from .._linalg import AbstractDecomposition
+from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
+from ._expanded import expanded
 from ._linear import DefiniteMass
 from ._problem import with_definite_mass
 
 
-class UdwadiaKalaba(AbstractPseudoinverseFormulation):
+class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
     r"""$\ddot q = a + L^{-\top} B^+ (b - A a) + L^{-\top}(I - B^+ B)\,L^{-1} c$.
 
     The literature writes $M^{1/2}$ for L. Any root of M gives the same acceleration, because two roots differ by a
@@ -18,12 +25,35 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation):
         consistency_rtol: A row of A q'' = b counts as met if it is missed by no more than this part of the size of its
             terms. Where rows are not met, and a finer rank test with a moderate acceleration does not meet them either,
             the constraints contradict each other.
+        expand: Whether small mechanisms are computed as scalar code, each entry of each array on its own, factorised
+            over the entries that are not zero. That is many times as fast in a batch, and takes longer to compile. The
+            motion, the rank and the verdict are the same: where M or the rows are not well enough conditioned for that
+            to be certain, the matrices are used. None (default) does so under a `jax.vmap` around `equation_of_motion`
+            or `simulate`.
 
     Needs M > 0; rows may be redundant.
 
     Source: Udwadia & Kalaba (1992); Zhao et al. (2018), eq. 36; de Falco et al. (2008), eq. 31; non-ideal force: Liu et
     al. (2015), eq. 12 and 13.
     """
+
+    expand: Any = eqx.field(default=None, static=True)  # True, False or None
+
+    def __check_init__(self):
+        if self.expand is not None and not isinstance(self.expand, bool):
+            raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
+
+    def for_use(self, in_batch):
+        return dataclasses.replace(self, expand=in_batch and self._is_svd) if self.expand is None else self
+
+    @property
+    def _is_svd(self) -> bool:
+        """Whether the rank is found from the singular values, so that a bound of them decides it."""
+        return isinstance(self.pseudoinverse, AbstractDecomposition)
+
+    def motion(self, terms_of, *state):
+        found = expanded(self, terms_of, state) if self.expand else None
+        return self.solve(terms_of(*state)) if found is None else found
 
     def _problem(self, terms):
         return with_definite_mass(terms)

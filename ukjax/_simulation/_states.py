@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._formulation import AbstractFormulation, Motion
+from .._formulation import AbstractFormulation, Motion, motion_by
 from .._mechanism import Mechanism
 from .._reactions import reactions
 from .._result import RESULTS, first_failure, worst
@@ -28,7 +28,7 @@ def motion_at(
 ) -> tuple[Motion, Control | None]:
     q, v = jnp.split(y, 2)
     if servos is None:
-        return formulation.solve(mechanism.terms(q, v, t)), None
+        return motion_by(formulation, mechanism.terms, q, v, t), None
     return controlled_motion(mechanism, servos, formulation, q, v, t)
 
 

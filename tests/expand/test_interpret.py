@@ -1,0 +1,206 @@
+"""Functions of arrays as scalar programs: the same numbers, whatever a person writes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ukjax._expand._entry import Node, NotScalar
+from ukjax._expand._piece import traced
+from ukjax._expand._scalar import ScalarPiece
+
+from ..helpers import assert_close, long
+
+
+X = jnp.array([0.7, -1.3, 0.4, 2.1])
+LAST = jnp.array([3, 0, 0])
+Y = jnp.array([[1.0, 0.2, -0.3], [0.4, 2.0, 0.1], [-0.2, 0.5, 1.5]])
+
+
+@jax.custom_vjp
+def clipped(x):
+    return jnp.sin(x)
+
+
+clipped.defvjp(lambda x: (clipped(x), x), lambda x, ct: (jnp.clip(ct * jnp.cos(x), -0.5, 0.5),))
+
+
+@jax.custom_jvp
+def safe(x):
+    return jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1.0)), 0.0)
+
+
+safe.defjvp(lambda x, dx: (safe(*x), dx[0] * jnp.where(x[0] > 0, 0.5 / jnp.sqrt(jnp.where(x[0] > 0, x[0], 1.0)), 0.0)))
+
+FUNCTIONS = {
+    "arithmetic": lambda x, y: (x**3 - 2 * x / (1 + x**2)) * jnp.exp(-x) + jnp.hypot(x, 0.3) + x**-2,
+    "elementary functions": lambda x, y: jnp.stack([jnp.tanh(x), jnp.arctan2(x, x + 3), jnp.cbrt(x), jnp.log1p(x**2)]),
+    "matrices": lambda x, y: (y @ y.T @ x[:3], jnp.outer(x, x), jnp.einsum("ij,jk,ki->", y, y, y), jnp.trace(y)),
+    "cross and cumulative": lambda x, y: (jnp.cross(x[:3], y[1]), jnp.cumsum(x), jnp.cumprod(y, axis=1)),
+    "reductions": lambda x, y: (jnp.max(y, axis=0), jnp.min(x), jnp.prod(y), jnp.mean(y, axis=1), jnp.linalg.norm(x)),
+    "shapes": lambda x, y: (jnp.flip(y, 1), jnp.roll(x, 1), jnp.tile(x, 2), jnp.pad(x, (1, 2)), jnp.diag(x), y.T[1:]),
+    "pieces": lambda x, y: jnp.concatenate([*jnp.split(x, 2)[::-1], jnp.stack([x[0], x[-1]]), y[:, 1], y.ravel()[::4]]),
+    "updates": lambda x, y: (x.at[1].set(5.0), x.at[jnp.array([0, 2])].add(y[0, :2]), jnp.zeros(4).at[-1].mul(x[0])),
+    "gather at known places": lambda x, y: (x[LAST], y[LAST[1:] + 2, LAST[1:]], y[jnp.array([2, 0])]),
+    "gather at places to be found": lambda x, y: x[jnp.argmax(x)] + jnp.take(y, jnp.argsort(y[0]), axis=0)[0],
+    "choices": lambda x, y: (jnp.where(x > 0, x, -x), jnp.clip(x, -1, 1), jnp.select([x > 1, x > 0], [x, 2 * x], 0.0)),
+    "branches": lambda x, y: jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x) + jax.lax.switch(1, [jnp.sin, jnp.exp], x),
+    "a loop of known length": lambda x, y: jax.lax.fori_loop(0, 5, lambda i, z: z * jnp.cos(z) + i, x),
+    "a loop of unknown length": lambda x, y: jax.lax.while_loop(lambda z: jnp.sum(z) < 50, lambda z: z + z**2 + 1, x),
+    "a scan": lambda x, y: jax.lax.scan(lambda c, row: (c + row @ row, c * row), x[0], y),
+    "a scan over numbers": lambda x, y: jax.lax.scan(lambda c, z: (c * z, (c + z, [*jnp.unstack(x)][1])), x[0], x),
+    "a long scan": lambda x, y: jax.lax.scan(lambda c, _: (c * 0.9 + x, jnp.sum(c)), x, None, length=100),
+    "a rule for vjp": lambda x, y: clipped(x),
+    "a rule for jvp": lambda x, y: safe(x),
+    "linear algebra": lambda x, y: (jnp.linalg.solve(y, x[:3]), jnp.linalg.det(y), jnp.linalg.svd(y)[1]),
+    "integers": lambda x, y: (jnp.arange(4) + jnp.sign(x).astype(int), jnp.sum(x > 0), jnp.floor(x).astype(int) % 3),
+    "complex numbers": lambda x, y: (jnp.abs(jax.lax.complex(x, x**2)), jnp.fft.fft(x).imag),
+    "sorting": lambda x, y: (jnp.sort(x), jnp.searchsorted(jnp.array([0.0, 1.0, 2.0]), x), jnp.interp(x, x, x)),
+    "mapped": lambda x, y: jax.vmap(lambda row: jnp.sin(row) @ y[0])(y),
+    "derivatives": lambda x, y: (jax.jacfwd(lambda z: z * z[0])(x), jax.hessian(lambda z: jnp.prod(jnp.sin(z)))(x)),
+    "checkpointed": lambda x, y: jax.checkpoint(lambda z: jnp.sin(jnp.cos(z)))(x),
+    "constants only": lambda x, y: jnp.linspace(0.0, 1.0, 5) ** 2,
+}  # fmt: skip
+
+
+def piece_of(function, *args, limit=5000):
+    return ScalarPiece(traced(lambda *xs: jax.tree_util.tree_leaves(function(*xs)), args), limit)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_whatever_is_written_has_the_same_values(name):
+    function = FUNCTIONS[name]
+    piece = piece_of(function, X, Y)
+    batch = jnp.stack([X, X[::-1], 0.3 * X]), jnp.stack([Y, Y.T, 2 * Y])
+    alone, whole = jax.jit(piece)(X, Y), jax.jit(jax.vmap(piece))(*batch)
+    shared = jax.jit(jax.vmap(piece, in_axes=(0, None)))(batch[0], Y)
+    for got, want in zip(alone, jax.tree_util.tree_leaves(jax.jit(function)(X, Y)), strict=True):
+        assert_close(got, want, rtol=1e-13, atol=1e-13)
+    for got, want in zip(whole, jax.tree_util.tree_leaves(jax.jit(jax.vmap(function))(*batch)), strict=True):
+        assert_close(got, want, rtol=1e-13, atol=1e-13)
+    want = jax.jit(jax.vmap(function, in_axes=(0, None)))(batch[0], Y)
+    for got, one in zip(shared, jax.tree_util.tree_leaves(want), strict=True):
+        assert_close(got, one, rtol=1e-13, atol=1e-13)
+
+
+def numbers(out):
+    return sum((jnp.sum(jnp.sin(x)) for x in out if jnp.issubdtype(x.dtype, jnp.floating)), jnp.zeros(()))
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "matrices", "choices", "a scan", "a rule for jvp", "linear algebra"])
+def test_derivatives_are_those_of_the_function(name):
+    piece = piece_of(FUNCTIONS[name], X, Y)
+    mine = lambda x, y: numbers(piece(x, y))
+    plain = lambda x, y: numbers(jax.tree_util.tree_leaves(FUNCTIONS[name](x, y)))
+    xs = jnp.stack([X, 0.3 * X])
+    for got, want in zip(*(jax.jit(jax.grad(f, argnums=(0, 1)))(X, Y) for f in (mine, plain)), strict=True):
+        assert_close(got, want, rtol=1e-11, atol=1e-12)
+    got, want = (jax.jit(jax.vmap(jax.jacfwd(f), in_axes=(0, None)))(xs, Y) for f in (mine, plain))
+    assert_close(got, want, rtol=1e-11, atol=1e-12)
+    # What a batch shares gets the sum of what its members give.
+    got, want = (jax.jit(jax.grad(lambda y, f=f: jnp.sum(jax.vmap(lambda x: f(x, y))(xs))))(Y) for f in (mine, plain))
+    assert_close(got, want, rtol=1e-11, atol=1e-12)
+    nested = lambda f: jax.jit(jax.vmap(jax.vmap(jax.grad(f), in_axes=(0, None)), in_axes=(None, 0)))
+    got, want = (nested(f)(xs, jnp.stack([Y, Y.T, 3 * Y])) for f in (mine, plain))
+    assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+def test_a_rule_for_reverse_mode_only_is_used():
+    piece = piece_of(FUNCTIONS["a rule for vjp"], X, Y)
+    got = jax.jit(jax.grad(lambda x: jnp.sum(piece(x, Y)[0])))(X)
+    assert_close(got, jnp.clip(jnp.cos(X), -0.5, 0.5), atol=1e-15)
+
+
+def test_second_derivatives_in_every_mode():
+    piece = piece_of(FUNCTIONS["arithmetic"], X, Y)
+    mine, plain = lambda x: numbers(piece(x, Y)), lambda x: numbers([FUNCTIONS["arithmetic"](x, Y)])
+    want = jax.hessian(plain)(X)
+    for f in (
+        jax.jacfwd(jax.grad(mine)),
+        jax.jacrev(jax.grad(mine)),
+        jax.jacrev(jax.jacfwd(mine)),
+        jax.jacfwd(jax.jacfwd(mine)),
+    ):
+        assert_close(jax.jit(f)(X), want, rtol=1e-11, atol=1e-12)
+
+
+def test_random_keys_effects_and_large_arrays_are_left_alone():
+    functions = [
+        lambda x, y: jax.random.normal(jax.random.key(0), (2,)) + x[0],
+        lambda x, y: (jax.debug.callback(lambda z: None, x), x)[1],
+        lambda x, y: jnp.sum(jnp.ones((100, 100)) * x[0]),
+    ]
+    for function in functions:
+        piece = piece_of(function, X, Y)
+        with pytest.raises(NotScalar):
+            _ = piece.program
+        assert_close(jax.jit(piece)(X, Y)[0], function(X, Y), rtol=1e-13)
+
+
+def operations(function, *args):
+    return piece_of(function, *args).program.program.operations
+
+
+def test_what_is_known_is_not_computed():
+    assert operations(lambda x, y: jnp.eye(3) @ y @ jnp.zeros((3, 3)) + jnp.ones(()), X, Y) == 0
+    assert operations(lambda x, y: (x[0] * x[1], x[1] * x[0], 1.0 * (x[0] * x[1] + 0.0)), X, Y) == 1
+    # Sines and cosines alone: what is the same at random points is the same.
+    assert operations(lambda x, y: jnp.sin(x[0]) ** 2 + jnp.cos(x[0]) ** 2, X, Y) <= 4
+    one = piece_of(lambda x, y: jnp.sin(x[0]) ** 2 + jnp.cos(x[0]) ** 2, X, Y).program.program.outputs[0]
+    assert not isinstance(one, Node)
+    assert one == 1.0
+    assert operations(lambda x, y: ((x[0] + x[1]) ** 2, x[0] ** 2 + 2 * x[0] * x[1] + x[1] ** 2), X, Y) <= 8
+
+
+def test_what_has_branches_is_not_taken_for_what_it_is_on_one_of_them():
+    functions = (
+        lambda z: jnp.sqrt(z**2),
+        jnp.abs,
+        lambda z: jnp.maximum(z, 0.0),
+        lambda z: z,
+        lambda z: jnp.arctan(jnp.tan(z)),
+    )
+    piece = piece_of(lambda x, y: jnp.stack([f(x) for f in functions]), X, Y)
+    x = jnp.array([5.0, -5.0, 0.1, -0.1])
+    assert_close(jax.jit(piece)(x, Y)[0], jnp.stack([f(x) for f in functions]), rtol=1e-14)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, long(3), long(4), long(5)])
+def test_random_programs_with_numbers_of_every_size(seed):
+    """Nothing is taken for something else, however much larger the other terms are."""
+    rng = np.random.default_rng(seed)
+    steps = [(*rng.integers(0, 7, 1), *rng.integers(0, 4 + i, 2)) for i in range(60)]
+    powers = 10.0 ** rng.integers(-12, 13, 60)
+
+    def function(x, y):
+        pool = [x[i] for i in range(4)]
+        for (kind, i, j), power in zip(steps, powers, strict=True):
+            a, b = pool[i], pool[j]
+            pool.append((a + power * b, a - b, a * b, a / (1 + b**2), jnp.sin(a), jnp.where(a > b, a, power), -a)[kind])
+        return jnp.stack(pool)
+
+    x = jnp.asarray(rng.normal(size=(50, 4)))
+    got, want = (
+        jax.jit(jax.vmap(lambda x: piece_of(function, X, Y)(x, Y)[0]))(x),
+        jax.jit(jax.vmap(lambda x: function(x, Y)))(x),
+    )
+    size = 1e-12 * np.maximum.accumulate(np.abs(np.nan_to_num(want, posinf=0, neginf=0)), axis=1)
+    assert np.all((np.abs(got - want) <= size) | ~np.isfinite(want))
+
+
+def test_single_precision_stays_so():
+    x, y = X.astype(jnp.float32), Y.astype(jnp.float32)
+    function = lambda x, y: (jnp.sin(x) * 2, y @ x[:3], jnp.float32(0.1) * x)
+    for got, want in zip(jax.jit(piece_of(function, x, y))(x, y), function(x, y), strict=True):
+        assert_close(got, want, rtol=3e-7, atol=1e-7)
+
+
+def test_a_batch_of_any_size_is_the_loop():
+    piece = piece_of(FUNCTIONS["matrices"], X, Y)
+    rng = np.random.default_rng(0)
+    whole = jax.jit(jax.vmap(piece, in_axes=(0, None)))
+    for size in (1, 2, 1023, 1025, 2500):
+        xs = jnp.asarray(rng.normal(size=(size, 4)))
+        want = jax.vmap(lambda x: jax.tree_util.tree_leaves(FUNCTIONS["matrices"](x, Y)))(xs)
+        for got, one in zip(whole(xs, Y), want, strict=True):
+            assert_close(got, one, rtol=1e-13, atol=1e-13)

@@ -1,0 +1,214 @@
+"""The motion as scalar code is the motion: values, rank, verdict and derivatives, alone and in a batch."""
+
+import dataclasses
+import functools as ft
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from models import coordinated_robots, scara, spherical_pendulum, unicycle
+from ukjax import RESULTS
+from ukjax._expand._motion import MotionPiece
+
+from ..helpers import Falling, assert_close, central_difference, falling, pendulum, random_mechanism, rod, sampled
+
+
+ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
+MECHANISMS = {
+    "SCARA": lambda: (scara.scenario().mechanism, scara.scenario().q0),
+    "robots": lambda: (coordinated_robots.scenario().mechanism, coordinated_robots.scenario().q0),
+    "spherical pendulum": lambda: (spherical_pendulum.scenario().mechanism, spherical_pendulum.scenario().q0),
+    "unicycle": lambda: (unicycle.scenario().mechanism, unicycle.scenario().q0),
+    "random": lambda: (random_mechanism(3), jnp.zeros(5)),
+    "random, redundant": lambda: (random_mechanism(3, copies=2), jnp.zeros(5)),
+    "free": lambda: (ukjax.Mechanism(falling()), jnp.zeros(2)),
+    "redundant": lambda: (pendulum(2), jnp.array([1.0, 0.0])),
+}
+
+
+@ft.cache
+def states(name, size=6):
+    mechanism, q0 = MECHANISMS[name]()
+    rng = np.random.default_rng(0)
+    n = q0.shape[0]
+    q, v = q0[None] + 0.2 * jnp.asarray(rng.normal(size=(size, n))), jnp.asarray(rng.normal(size=(size, n)))
+    return mechanism, q, v, jnp.asarray(rng.normal(size=size))
+
+
+@eqx.filter_jit
+def motions(mechanism, q, v, t, formulation):
+    of = lambda q, v, t: ukjax.equation_of_motion(mechanism, q, v, t, formulation=formulation, throw=False)
+    return jax.vmap(of)(q, v, t)
+
+
+def assert_same(got, want, tolerance=1e-12):
+    for name in ("acceleration", "unconstrained_acceleration", "constraint_force"):
+        x, y = np.asarray(getattr(got, name)), np.asarray(getattr(want, name))
+        assert_close(x, y, atol=tolerance * (1 + np.max(np.abs(y), initial=0.0)))
+    assert np.array_equal(got.rank, want.rank)
+    assert bool(jnp.all(got.result == want.result))
+
+
+SHORT = ("SCARA", "random", "random, redundant", "redundant")
+
+
+@pytest.mark.parametrize("name", sampled(MECHANISMS, SHORT))
+def test_on_and_off_agree(name):
+    mechanism, *state = states(name)
+    assert_same(motions(mechanism, *state, ON), motions(mechanism, *state, OFF))
+    alone = eqx.filter_jit(ukjax.equation_of_motion)(mechanism, *(x[0] for x in state), formulation=ON, throw=False)
+    assert_same(alone, jax.tree_util.tree_map(lambda x: x[0], motions(mechanism, *state, OFF)))
+
+
+@pytest.mark.parametrize("name", sampled(MECHANISMS, ["SCARA", "random, redundant"]))
+def test_gradients_on_and_off_agree(name):
+    """With respect to the state, and to all parameters, which the whole batch shares."""
+    mechanism, q, v, t = states(name)
+
+    @eqx.filter_jit
+    def gradients(mechanism, q, v, formulation):
+        def loss(moving, rest):
+            mechanism, q, v = eqx.combine(moving, rest)
+            motion = motions(mechanism, q, v, t, formulation)
+            return jnp.sum(jnp.sin(motion.acceleration)) + 1e-2 * jnp.sum(jnp.cos(motion.constraint_force))
+
+        moving, rest = eqx.partition((mechanism, q, v), eqx.is_inexact_array)
+        along = jax.tree_util.tree_map(jnp.cos, moving)
+        reverse = jax.grad(loss)(moving, rest)
+        return reverse, jax.jvp(lambda moving: loss(moving, rest), (moving,), (along,))[1], along
+
+    (got, forward, along), (want, *_) = gradients(mechanism, q, v, ON), gradients(mechanism, q, v, OFF)
+    got, want, along = (jax.tree_util.tree_leaves(x) for x in (got, want, along))
+    for x, y in zip(got, want, strict=True):
+        assert_close(x, y, atol=1e-9 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
+    inner = sum(float(jnp.sum(x * y)) for x, y in zip(got, along, strict=True))
+    assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
+
+
+def test_the_gradient_is_that_of_differences_and_the_second_derivative_too():
+    mechanism, q, v, t = states("random")
+    of = lambda z: jnp.sum(
+        jnp.sin(ukjax.equation_of_motion(mechanism, z[:5], z[5:], t[0], formulation=ON, throw=False).acceleration)
+    )
+    z = jnp.concatenate([q[0], v[0]])
+    slope = jax.jit(jax.grad(of))
+    assert_close(slope(z), central_difference(jax.jit(of), z, 1e-6)[0], rtol=1e-6, atol=1e-6)
+    numeric = central_difference(slope, z, 1e-5)
+    assert_close(jax.jit(jax.jacfwd(jax.grad(of)))(z), numeric, rtol=1e-5, atol=1e-4)
+    assert_close(jax.jit(jax.jacrev(jax.grad(of)))(z), numeric, rtol=1e-5, atol=1e-4)
+
+
+class TwoRods(eqx.Module):
+    """Two rows that are one where q[0] = 0."""
+
+    def __call__(self, q, t):
+        return jnp.stack([q[1] + q[0] ** 2, q[1] - q[0] ** 2])
+
+
+def test_in_a_batch_one_bad_state_changes_no_other():
+    """A singular configuration, no mass, a NaN and a contradiction, each reported as it is without scalar code."""
+
+    def mass(q, t):
+        return jnp.diag(jnp.stack([q[2], jnp.ones(()), jnp.ones(())]))
+
+    system = ukjax.System(mass, lambda q, v, t: -q)
+    pushed = ukjax.AccelerationConstraint(lambda q, v, t: jnp.eye(3)[2:], lambda q, v, t: q[:1] * 0 + 1.0)
+    again = ukjax.AccelerationConstraint(lambda q, v, t: jnp.eye(3)[2:], lambda q, v, t: 1.0 + v[2:] * 0 + t)
+    mechanism = ukjax.Mechanism(system, [ukjax.Holonomic(TwoRods()), pushed, again])
+    good = jnp.array([0.4, 0.3, 1.2])
+    q = jnp.stack([good, good.at[0].set(0.0), good.at[2].set(-1.0), good.at[1].set(jnp.nan), good, good])
+    v, t = jnp.full((6, 3), 0.1).at[1, 0].set(0.0), jnp.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.0])
+    got, want = motions(mechanism, q, v, t, ON), motions(mechanism, q, v, t, OFF)
+    assert bool(jnp.all(got.result == want.result))
+    assert got.rank.tolist() == want.rank.tolist()
+    names = ["successful", "successful", "mass_not_positive_definite", "not_finite", "constraints_contradict"]
+    for i, name in enumerate(names):
+        assert bool((got.result == getattr(RESULTS, name))[i]), name
+    for i in (0, 1, 4, 5):
+        assert_close(got.acceleration[i], want.acceleration[i], rtol=1e-11, atol=1e-11)
+    assert np.all(np.isnan(got.acceleration[2:4]))
+
+    def loss(q):
+        accelerations = motions(mechanism, q, v, t, ON).acceleration
+        return jnp.sum(jnp.where(jnp.array([True, False, False, False, False, True])[:, None], accelerations, 0.0))
+
+    gradient = jax.jit(jax.grad(loss))(q)
+    assert np.all(np.isfinite(gradient[jnp.array([0, 5])]))
+    alone = jax.jit(jax.grad(lambda x: jnp.sum(motions(mechanism, x[None], v[:1], t[:1], OFF).acceleration)))(good)
+    assert_close(gradient[5], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_where_it_is_used(monkeypatch):
+    """By itself in a batch only, with the SVD and without non-ideal forces; where it is asked for, everywhere."""
+    seen = []
+    evaluate = MotionPiece.evaluate
+    monkeypatch.setattr(MotionPiece, "evaluate", lambda self, b, *x: (seen.append(any(b)), evaluate(self, b, *x))[1])
+    q, v = jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])
+    batch = jnp.stack([q, q]), jnp.stack([v, v])
+
+    def used(mechanism, in_batch, **options):
+        seen.clear()
+        of = lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False, **options).acceleration
+        jax.block_until_ready(jax.jit(jax.vmap(of))(*batch) if in_batch else jax.jit(of)(q, v))
+        return seen[-1:]
+
+    def mechanism(**others):
+        return ukjax.Mechanism(falling(), ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None]), **others)
+
+    assert used(mechanism(), True) == [True]
+    assert used(mechanism(), False) == []
+    assert used(mechanism(), False, formulation=ON) == [False]
+    assert used(mechanism(), True, formulation=OFF) == []
+    assert used(mechanism(), True, formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt())) == []
+    assert used(mechanism(nonideal=lambda q, v, t, force: -v), True) == []
+
+
+def test_a_large_mechanism_goes_by_matrices():
+    many = ukjax.Mechanism(falling(n=40), [ukjax.Holonomic(lambda q, t: jnp.cumsum(jnp.sin(jnp.cumsum(q)))[:30])])
+    q = 0.1 * jnp.ones((2, 40))
+    got, want = motions(many, q, q, jnp.zeros(2), ON), motions(many, q, q, jnp.zeros(2), OFF)
+    assert_close(got.acceleration, want.acceleration, rtol=1e-11, atol=1e-11)
+
+
+def test_units_change_nothing():
+    """Rows and coordinates in any unit: what is certain stays certain, and the answer the same."""
+    rng = np.random.default_rng(1)
+    M = np.diag([1.0, 2.0, 3.0]) + 0.1
+    A, b, Q = rng.normal(size=(2, 3)), rng.normal(size=2), rng.normal(size=3)
+    rows, columns = np.array([1e6, 1e-7]), np.array([1e-3, 1.0, 1e4])
+
+    def motion(scale_rows, scale_columns):
+        change = np.diag(scale_columns)
+        system = ukjax.System(lambda q, t: change @ M @ change + 0 * t, lambda q, v, t: change @ Q + 0 * q)
+        matrix, vector = scale_rows[:, None] * A @ change, scale_rows * b
+        row = ukjax.AccelerationConstraint(lambda q, v, t: matrix + 0 * t, lambda q, v, t: vector + 0 * t)
+        state = jnp.zeros((2, 3)), jnp.zeros((2, 3)), jnp.zeros(2)
+        return scale_columns[None] * motions(ukjax.Mechanism(system, row), *state, ON).acceleration
+
+    assert_close(motion(rows, columns), motion(np.ones(2), np.ones(3)), rtol=1e-10)
+
+
+def test_batches_of_simulations():
+    systems = jax.vmap(lambda m: Falling(m, jnp.asarray(9.81), 2))(jnp.array([1.0, 2.0]))
+    ts = jnp.linspace(0.0, 0.5, 4)
+
+    def run(system, formulation=None):
+        formulation = formulation or ukjax.UdwadiaKalaba()
+        mechanism = ukjax.Mechanism(system, [rod()])
+        return ukjax.simulate(mechanism, [1.0, 0.0], [0.0, 0.5], ts, formulation=formulation, throw=False)
+
+    got, want = jax.jit(jax.vmap(run))(systems), jax.jit(jax.vmap(ft.partial(run, formulation=OFF)))(systems)
+    assert bool(jnp.all(got.result == RESULTS.successful))
+    for name in ("q", "v", "acceleration", "constraint_force"):
+        assert_close(getattr(got, name), getattr(want, name), rtol=1e-9, atol=1e-9)
+    assert np.array_equal(got.rank, want.rank)
+
+
+def test_what_is_no_choice_is_named():
+    with pytest.raises(ValueError, match="expand must be True, False or None, but is 'yes'"):
+        ukjax.UdwadiaKalaba(expand="yes")
+    assert dataclasses.replace(ON, expand=False) == OFF

@@ -1,0 +1,73 @@
+"""Numbers within a scalar program."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.dtypes import extended
+
+
+class NotScalar(Exception):
+    """The function does what no scalar program can: it has effects, or arrays that are too large."""
+
+
+# Larger arrays are no small mechanism's.
+LARGEST = 4096
+
+
+class Sample(NamedTuple):
+    """What a number is at some random points, and how wrong rounding has made that at most, about."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+class Node:
+    """A number that is known when the program runs. Others are NumPy scalars: constants."""
+
+    __slots__ = ("args", "dtype", "function", "order", "primitive", "sample")
+    __array_ufunc__ = None
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], dtype: Any, order: int):
+        self.function, self.args, self.dtype, self.order = function, args, dtype, order
+        self.primitive: Any = None
+        self.sample: Sample | None = None
+
+
+# A number within a program: a `Node`, or a constant.
+Entry = Any
+
+
+class Block(Node):
+    """An array within a program: of an operation that is kept as it is."""
+
+    __slots__ = ()
+
+
+def constant(value: Any, dtype: Any) -> Any:
+    """A NumPy scalar."""
+    return np.asarray(value, dtype)[()]
+
+
+def is_constant(x: Entry, value: float | None = None) -> bool:
+    return not isinstance(x, Node) and (value is None or bool(x == value))
+
+
+def name_of(x: Any) -> Any:
+    """What tells an argument from others, and puts arguments in an order."""
+    if isinstance(x, Node):
+        return (1, x.order)
+    return (0, str(x.dtype), x.tobytes())
+
+
+def entries(value: Any, dtype: Any) -> np.ndarray:
+    """An array that is known, as an array of constants."""
+    if math.prod(np.shape(value)) > LARGEST or jnp.issubdtype(dtype, extended):
+        raise NotScalar("a large array, or a random key")
+    value = np.asarray(value, dtype)
+    found = np.empty(value.shape, object)
+    for i in np.ndindex(value.shape):
+        found[i] = value[i]
+    return found

@@ -1,0 +1,173 @@
+"""Scalar programs under construction: what is computed from what, one number at a time.
+
+While a program is put together constants are folded, multiplications by zero and one vanish, and what is there already
+is not computed again, however differently it was written.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.extend.core.primitives as prims
+import numpy as np
+
+from ._entry import Block, Entry, Node, Sample, constant, name_of
+from ._rules import COMMUTATIVE, FOLDED, RULES, negated
+from ._sample import POINTS, digits_of, sampled
+
+
+class TooLong(Exception):
+    """A scalar program that has more operations than it may."""
+
+
+class Graph:
+    """A scalar program under construction, of at most `limit` operations and inputs."""
+
+    def __init__(self, limit: int):
+        self.count, self.limit = 0, limit
+        self.known: dict[Any, Node] = {}
+        self.random = np.random.default_rng(0)
+        self.by_value: dict[int, Node] = {}
+
+    def input(self, dtype: Any) -> Node:
+        node = self._add(Node, _given, (), dtype)
+        node.sample = self._symbol(dtype)
+        return node
+
+    def _symbol(self, dtype: Any) -> Sample | None:
+        """A number of which nothing is known."""
+        if not np.issubdtype(dtype, np.floating):
+            return None
+        return Sample(self.random.uniform(0.4, 1.6, POINTS) * self.random.choice([-1.0, 1.0], POINTS), np.zeros(POINTS))
+
+    def _add(self, kind: type[Node], apply: Any, args: tuple[Any, ...], dtype: Any) -> Any:
+        self.count += 1
+        if self.count > self.limit:
+            raise TooLong(f"more than {self.limit} operations")
+        return kind(apply, args, dtype, self.count)
+
+    def keep(self, apply: Callable[..., Any], arrays: Sequence[np.ndarray], dtypes: Sequence[Any]) -> Block:
+        """The results of `apply` to whole arrays, as one block; `take` gets their entries out."""
+        return self._add(Block, apply, tuple(arrays), tuple(dtypes))
+
+    def take(self, block: Block, output: int, index: tuple[int, ...]) -> Node:
+        node = self._once(("take", output, index), operator.itemgetter(output), (block,), block.dtype[output], index)
+        if node.sample is None:
+            node.sample = self._symbol(node.dtype)
+        return node
+
+    def _once(self, key: Any, apply: Any, args: tuple[Any, ...], dtype: Any, index: Any = None) -> Node:
+        names = tuple(name_of(x) for x in args)
+        found = self.known.get((key, names))
+        if found is None:
+            if index is not None:
+                pick = apply
+                apply = lambda block: pick(block)[index]
+            found = self.known[(key, names)] = self._add(Node, apply, args, dtype)
+        return found
+
+    def apply(self, primitive: Any, params: dict[str, Any], args: Sequence[Entry], dtype: Any) -> Entry:
+        """An elementwise primitive of `jax.lax`."""
+        simple = self._simplified(primitive, params, args, dtype)
+        if simple is not None:
+            return simple
+        if primitive in COMMUTATIVE:
+            args = sorted(args, key=name_of)
+        key = primitive, tuple(sorted((k, str(v)) for k, v in params.items()))
+        names = tuple(name_of(x) for x in args)
+        if (key, names) in self.known:
+            return self.known[key, names]
+        sample = sampled(primitive, params, args, dtype)
+        same = None if sample is None else self._same(sample, dtype)
+        if same is not None:
+            self.known[key, names] = same
+            return same
+        node = self._once(key, lambda *xs: primitive.bind(*xs, **params), tuple(args), dtype)
+        node.primitive, node.sample = primitive, sample or self._symbol(dtype)
+        if node.sample is not None:
+            self.by_value.setdefault(digits_of(node.sample.value[0]), node)
+        return node
+
+    def _same(self, sample: Sample, dtype: Any) -> Entry | None:
+        """What is known already to be the same number, or the same but for the sign, whatever the inputs are."""
+        value, error = sample
+        if np.all(value == 0):
+            return constant(0, dtype)
+        whole = np.round(4 * value[0]) / 4
+        if np.all(np.abs(value - whole) <= 8 * error):
+            return constant(whole, dtype)
+        for sign in (1, -1):
+            for digits in {digits_of(sign * value[0] * (1 + k * 1e-12)) for k in (-1, 1)}:
+                node = self.by_value.get(digits)
+                if node is None or node.sample is None or node.dtype != dtype:
+                    continue
+                if np.all(np.abs(sign * value - node.sample.value) <= 8 * (error + node.sample.error)):
+                    return node if sign == 1 else self.minus(node)
+        return None
+
+    def minus(self, x: Node) -> Entry:
+        minus = negated(x)
+        if minus is not None:
+            return minus
+        node = self._once((prims.neg_p, ()), prims.neg_p.bind, (x,), x.dtype)
+        node.primitive = prims.neg_p
+        if x.sample is not None:
+            node.sample = Sample(-x.sample.value, x.sample.error)
+        return node
+
+    def _simplified(self, primitive: Any, params: dict[str, Any], args: Sequence[Entry], dtype: Any) -> Entry | None:
+        rule = RULES.get(primitive)
+        if rule is not None:
+            found = rule(self, args, params, dtype)
+            if found is not None:
+                return found
+        fold = FOLDED.get(primitive)
+        if fold is None or any(isinstance(x, Node) for x in args):
+            return None
+        with np.errstate(all="ignore"):
+            return constant(fold(*args), dtype)
+
+    # The arithmetic that factorisations are written in.
+
+    def add(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.add_p, {}, (x, y), x.dtype)
+
+    def sub(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.sub_p, {}, (x, y), x.dtype)
+
+    def mul(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.mul_p, {}, (x, y), x.dtype)
+
+    def neg(self, x: Entry) -> Entry:
+        return self.apply(prims.neg_p, {}, (x,), x.dtype)
+
+    def div(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.div_p, {}, (x, y), x.dtype)
+
+    def sqrt(self, x: Entry) -> Entry:
+        return self.apply(prims.sqrt_p, {"accuracy": None}, (x,), x.dtype)
+
+    def abs(self, x: Entry) -> Entry:
+        return self.apply(prims.abs_p, {}, (x,), x.dtype)
+
+    def maximum(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.max_p, {}, (x, y), x.dtype)
+
+    def where(self, condition: Entry, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.select_n_p, {}, (condition, y, x), x.dtype)
+
+    def greater(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.gt_p, {}, (x, y), np.dtype(bool))
+
+    def both(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.and_p, {}, (x, y), np.dtype(bool))
+
+    def sum(self, terms: Sequence[Entry], dtype: Any) -> Entry:
+        total = constant(0, dtype)
+        for term in terms:
+            total = self.add(total, term)
+        return total
+
+
+def _given(*_: Any) -> Any:
+    raise AssertionError("an input is given, not computed")

@@ -1,0 +1,176 @@
+"""From a traced function of arrays to a scalar program: every entry of every array on its own."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.extend.core.primitives as prims
+import jax.numpy as jnp
+import numpy as np
+from jax.dtypes import extended
+from jax.extend.core import ClosedJaxpr, Literal
+
+from ._entry import LARGEST, Node, NotScalar, entries
+from ._graph import Graph
+from ._rules import FOLDED
+from ._structure import BY_NAME, STRUCTURE, row
+
+
+# Longer loops are kept as loops.
+LONGEST = 32
+
+Arrays = Sequence[np.ndarray]
+
+
+def interpret(graph: Graph, jaxpr: Any, constants: Arrays, arguments: Arrays) -> list[np.ndarray]:
+    """The outputs of a traced function for arrays of entries."""
+    known: dict[Any, np.ndarray] = {}
+
+    def read(atom: Any) -> np.ndarray:
+        kind: Any = atom.aval
+        return entries(atom.val, kind.dtype) if isinstance(atom, Literal) else known[atom]
+
+    for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
+        known[variable] = value
+    for equation in jaxpr.eqns:
+        if equation.effects:
+            raise NotScalar(f"{equation.primitive} has effects")
+        if any(math.prod(x.aval.shape) > LARGEST for x in equation.outvars):
+            raise NotScalar(f"{equation.primitive} makes a large array")
+        found = _equation(graph, equation, [read(x) for x in equation.invars])
+        for variable, value in zip(equation.outvars, found, strict=True):
+            assert value.shape == variable.aval.shape, (equation.primitive, value.shape, variable.aval.shape)
+            known[variable] = value
+    return [read(x) for x in jaxpr.outvars]
+
+
+def _equation(graph: Graph, equation: Any, args: list[np.ndarray]) -> list[np.ndarray]:
+    primitive, params = equation.primitive, equation.params
+    avals = [x.aval for x in equation.outvars]
+    if any(jnp.issubdtype(x.aval.dtype, extended) for x in (*equation.invars, *equation.outvars)):
+        raise NotScalar("random keys")
+    inner = CALLS.get(primitive.name)
+    if inner is not None:
+        called = params[inner]
+        closed = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+        return interpret(graph, closed.jaxpr, [entries(x, x.dtype) for x in closed.consts], args)
+    if primitive in ELEMENTWISE:
+        return [_elementwise(graph, primitive, params, args, avals[0])]
+    rule = CONTROL.get(primitive) or STRUCTURE.get(primitive) or BY_NAME.get(primitive.name)
+    found = None if rule is None else rule(graph, params, args, avals)
+    return _kept(graph, primitive, params, args, avals) if found is None else found
+
+
+# Primitives that call a function, and the parameter that holds it. A derivative rule of a person's own has been used
+# before, when the derivative was taken: what is left of it is the function.
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
+         "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
+
+ELEMENTWISE = {
+    *FOLDED,
+    *(prims.integer_pow_p, prims.pow_p, prims.rsqrt_p, prims.rem_p, prims.select_n_p, prims.convert_element_type_p),
+    *(
+        prims.asin_p,
+        prims.acos_p,
+        prims.atan_p,
+        prims.sinh_p,
+        prims.cosh_p,
+        prims.asinh_p,
+        prims.acosh_p,
+        prims.atanh_p,
+    ),
+    *(prims.exp2_p, prims.expm1_p, prims.log1p_p, prims.logistic_p, prims.cbrt_p, prims.round_p, prims.nextafter_p),
+    *(
+        prims.erf_p,
+        prims.erfc_p,
+        prims.erf_inv_p,
+        prims.lgamma_p,
+        prims.digamma_p,
+        prims.reduce_precision_p,
+        prims.clamp_p,
+    ),
+    *(prims.shift_left_p, prims.shift_right_logical_p, prims.shift_right_arithmetic_p),
+}
+
+
+def _elementwise(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], aval: Any) -> np.ndarray:
+    params = {k: v for k, v in params.items() if k != "sharding"} | ({"sharding": None} if "sharding" in params else {})
+    found = np.empty(aval.shape, object)
+    spread = [np.broadcast_to(x, aval.shape) for x in args]  # a predicate of `select_n`, a bound of `clamp`
+    for i in np.ndindex(aval.shape):
+        found[i] = graph.apply(primitive, params, [x[i] for x in spread], aval.dtype)
+    return found
+
+
+def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], avals: Any) -> list[np.ndarray]:
+    """What is not known here stays an operation on arrays."""
+    several = primitive.multiple_results
+
+    def apply(*values):
+        out = primitive.bind(*values, **params)
+        return list(out) if several else [out]
+
+    block = graph.keep(apply, args, [x.dtype for x in avals])
+    found = []
+    for k, aval in enumerate(avals):
+        array = np.empty(aval.shape, object)
+        for i in np.ndindex(aval.shape):
+            array[i] = graph.take(block, k, i)
+        found.append(array)
+    return found
+
+
+def _scan(graph, params, args, avals):
+    length, closed = params["length"], params["jaxpr"]
+    if length > LONGEST:
+        return None
+    n, m = params["num_consts"], params["num_carry"]
+    fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
+    inside = [entries(x, x.dtype) for x in closed.consts]
+    rows: list[Any] = [None] * length
+    for i in reversed(range(length)) if params["reverse"] else range(length):
+        out = interpret(graph, closed.jaxpr, inside, [*fixed, *carry, *(row(x, i) for x in xs)])
+        carry, rows[i] = out[:m], out[m:]
+    stacked = []
+    for k, aval in enumerate(avals[m:]):
+        column = np.empty(aval.shape, object)
+        for i in range(length):
+            column[i] = rows[i][k][()]
+        stacked.append(column)
+    return [*carry, *stacked]
+
+
+def _while(graph, params, args, avals):
+    """Written out if its end does not depend on what is not known."""
+    n, m = params["cond_nconsts"], params["body_nconsts"]
+    tests, fixed, carry = args[:n], args[n : n + m], args[n + m :]
+    going, body = params["cond_jaxpr"], params["body_jaxpr"]
+    for _ in range(LONGEST + 1):
+        (goes,) = interpret(graph, going.jaxpr, [entries(x, x.dtype) for x in going.consts], [*tests, *carry])
+        if isinstance(goes.item(), Node):
+            return None
+        if not goes.item():
+            return list(carry)
+        carry = interpret(graph, body.jaxpr, [entries(x, x.dtype) for x in body.consts], [*fixed, *carry])
+    return None
+
+
+def _cond(graph, params, args, avals):
+    which, *operands = args
+    number = which.item()
+    if isinstance(number, Node):
+        return None
+    chosen = params["branches"][int(np.clip(number, 0, len(params["branches"]) - 1))]
+    return interpret(graph, chosen.jaxpr, [entries(x, x.dtype) for x in chosen.consts], operands)
+
+
+def _sum(graph, params, args, avals):
+    return [_elementwise(graph, prims.add_p, {}, args, avals[0])]
+
+
+CONTROL: dict[Any, Callable[..., list[np.ndarray] | None]] = {
+    prims.scan_p: _scan,
+    prims.while_p: _while,
+    prims.cond_p: _cond,
+    prims.add_jaxvals_p: _sum,
+}

@@ -1,0 +1,227 @@
+"""The constrained motion of a small mechanism as a scalar program, factorised over the entries that are not zero.
+
+x: what the terms M, Q, A, b depend on; a = M^-1 Q; S = A M^-1 A^T; q'' = a + M^-1 A^T l with S l = b - A a, refined
+once.
+
+The derivative is that of M q'' - A^T l = Q, A q'' = b, solved with the same factors: with r1, r2 the changes of
+Q - M q'' + A^T l and b - A q'' at constant q'' and l,
+
+    M dq'' - A^T dl = r1,  A dq'' = r2,
+
+and its transpose, which takes the gradient of one number, p . (Q - M q'' + A^T l) + s . (b - A q'').
+"""
+
+import abc
+import functools as ft
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array
+
+from .._linalg import whiten
+from ._eliminate import Vector, combined, product
+from ._entry import Entry, NotScalar, constant, entries
+from ._graph import Graph, TooLong
+from ._interpret import interpret
+from ._piece import AbstractPiece, exchanged, traced
+from ._scalar import GROWTH, PlainPiece, ScalarProgram
+from ._solved import Certain, Solved
+
+
+class MotionPiece(AbstractPiece):
+    """x -> q'' (n,), a (n,), constraint force (n,), |A q'' - b|, and whether all of that is certain.
+
+    Args:
+        closed: x -> M, Q, A, b.
+        certain: When it is.
+        limit: Of how many operations the program may consist; raises TooLong if it had more, and NotScalar.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, certain: Certain, limit: int):
+        mass, force, rows, _ = closed.out_avals
+        n, dtype = force.shape[0], mass.dtype
+        vector, number = jax.ShapeDtypeStruct((n,), dtype), jax.ShapeDtypeStruct((), dtype)
+        super().__init__(closed.in_avals, (vector, vector, vector, number, jax.ShapeDtypeStruct((), bool)))
+        self.closed, self.limit, self.dtype, self.size = closed, limit, dtype, (rows.shape[0], n)
+
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            solved = self.solved(graph, arguments)
+            force = solved.force(solved.multipliers)
+            numbers = solved.residual(), solved.clear(certain)
+            return [*map(column, (solved.acceleration, solved.free, force)), *map(np.array, map(alone, numbers))]
+
+        self.program = ScalarProgram(self.takes, build, limit)
+
+    def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
+        closed = self.closed
+        terms = interpret(graph, closed.jaxpr, [entries(x, x.dtype) for x in closed.consts], arguments)
+        M, Q, A, b = terms
+        return Solved(graph, M, Q, A, b, self.dtype)
+
+    def evaluate(self, batched, *arrays):
+        return self.program.evaluate(batched, *arrays)
+
+    def make_tangent(self, moving):
+        return _Tangent(self, moving)
+
+    def make_cotangent(self, moving, given):
+        return _Cotangent(self, moving, given)
+
+    def dense(self, *x: Array) -> tuple[Array, Array, Array]:
+        """q'', a and the constraint force by matrices, to be differentiated any number of times."""
+        M, Q, A, b = jaxpr_as_fun(self.closed)(*x)
+        _, W, _ = whiten(M)
+        a = W.T @ (W @ Q)
+        if not A.shape[0]:
+            return a, a, jnp.zeros_like(a)
+        B = A @ W.T
+        _, V, _ = whiten(B @ B.T)
+        force = A.T @ (V.T @ (V @ (b - A @ a)))
+        return a + W.T @ (W @ force), a, force
+
+
+def column(values: Sequence[Entry]) -> np.ndarray:
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+def alone(value: Entry) -> np.ndarray:
+    found = np.empty((), object)
+    found[()] = value
+    return found
+
+
+class _Derived(AbstractPiece):
+    """A derivative of a motion; further derivatives are those of dense matrices."""
+
+    base: MotionPiece
+
+    @abc.abstractmethod
+    def build(self, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+        """The results as entries of a graph."""
+
+    @abc.abstractmethod
+    def dense(self, *args: Array) -> Sequence[Array]:
+        """The same by matrices."""
+
+    @ft.cached_property
+    def program(self) -> ScalarProgram | None:
+        try:
+            return ScalarProgram(self.takes, self.build, GROWTH * self.base.limit)
+        except (TooLong, NotScalar):
+            return None
+
+    @ft.cached_property
+    def plain(self) -> PlainPiece:
+        return PlainPiece(traced(lambda *args: list(self.dense(*args)), self.takes))
+
+    def evaluate(self, batched, *arrays):
+        way = self.plain if self.program is None else self.program
+        return way.evaluate(batched, *arrays)
+
+    def make_tangent(self, moving):
+        return self.plain.make_tangent(moving)
+
+    def make_cotangent(self, moving, given):
+        return self.plain.make_cotangent(moving, given)
+
+
+class _Tangent(_Derived):
+    """(x, dx) -> dq'', da, the change of the constraint force, and 0 for the residual."""
+
+    def __init__(self, base: MotionPiece, moving: tuple[int, ...]):
+        self.base, self.moving = base, moving
+        super().__init__((*base.takes, *(base.takes[i] for i in moving)), base.gives[:4])
+        (m, n), count = base.size, len(base.takes)
+        terms = jaxpr_as_fun(base.closed)
+
+        def changes(*args):
+            x, dx, (acceleration, multipliers, free) = args[:count], args[count:-3], args[-3:]
+
+            def unbalanced(*moved):
+                M, Q, A, b = terms(*exchanged(x, moving, moved))
+                return Q - M @ acceleration + A.T @ multipliers, b - A @ acceleration, Q - M @ free, A.T @ multipliers
+
+            return jax.jvp(unbalanced, [x[i] for i in moving], list(dx))[1]
+
+        vector = lambda k: jax.ShapeDtypeStruct((k,), base.dtype)
+        self.changes = lambda: traced(changes, self.takes, (vector(n), vector(m), vector(n)))
+
+    def build(self, graph, arguments):
+        closed = self.changes()
+        solved = self.base.solved(graph, arguments[: len(self.base.takes)])
+        further = map(column, (solved.acceleration, solved.multipliers, solved.free))
+        constants = [entries(x, x.dtype) for x in closed.consts]
+        r1, r2, r3, r4 = interpret(graph, closed.jaxpr, constants, [*arguments, *further])
+        change, multipliers = solved.respond(list(r1), list(r2))
+        force = combined(graph, graph.add, list(r4), solved.force(multipliers))
+        return [column(change), column(solved.mass.solve(list(r3))), column(force), alone(constant(0, self.base.dtype))]
+
+    def dense(self, *args):
+        count = len(self.base.takes)
+        x, dx = args[:count], args[count:]
+
+        along = lambda *moved: self.base.dense(*exchanged(x, self.moving, moved))
+        return *jax.jvp(along, [x[i] for i in self.moving], list(dx))[1], jnp.zeros((), self.base.dtype)
+
+
+class _Cotangent(_Derived):
+    """(x, cotangents of what is `given` of q'', a, force, residual) -> cotangents of what is `moving` of x."""
+
+    def __init__(self, base: MotionPiece, moving: tuple[int, ...], given: tuple[int, ...]):
+        self.base, self.moving, self.given = base, moving, given
+        super().__init__((*base.takes, *(base.gives[i] for i in given)), [base.takes[i] for i in moving])
+        (m, n), count = base.size, len(base.takes)
+        terms = jaxpr_as_fun(base.closed)
+
+        def gradient(*args):
+            x, (p, s, free_p, both, acceleration, multipliers, free) = args[:count], args[count:]
+
+            def work(*moved):
+                M, Q, A, b = terms(*exchanged(x, moving, moved))
+                total = p @ (Q - M @ acceleration) + both @ (A.T @ multipliers) + s @ (b - A @ acceleration)
+                return total + free_p @ (Q - M @ free)
+
+            return jax.grad(work, argnums=tuple(range(len(moving))))(*(x[i] for i in moving))
+
+        vector = lambda k: jax.ShapeDtypeStruct((k,), base.dtype)
+        sizes = (n, m, n, n, n, m, n)
+        self.gradient = lambda: traced(gradient, base.takes, [vector(k) for k in sizes])
+
+    def build(self, graph, arguments):
+        closed, base, count = self.gradient(), self.base, len(self.base.takes)
+        solved = base.solved(graph, arguments[:count])
+        zeros = [constant(0, base.dtype)] * base.size[1]
+        weights = {i: list(x) for i, x in zip(self.given, arguments[count:], strict=True) if i < 3}
+        on_acceleration, on_force = (weights[i] if i in weights else zeros for i in (0, 2))
+        p, s = _adjoint(solved, on_acceleration, on_force)
+        free_p = solved.mass.solve(weights[1]) if 1 in weights else zeros
+        both = combined(graph, graph.add, p, on_force)
+        further = p, s, free_p, both, solved.acceleration, solved.multipliers, solved.free
+        constants = [entries(x, x.dtype) for x in closed.consts]
+        return interpret(graph, closed.jaxpr, constants, [*arguments[:count], *map(column, further)])
+
+    def dense(self, *args):
+        count = len(self.base.takes)
+        x, weights = args[:count], dict(zip(self.given, args[count:], strict=True))
+
+        def work(*moved):
+            out = self.base.dense(*exchanged(x, self.moving, moved))
+            return sum((weights[i] @ out[i] for i in weights if i < 3), jnp.zeros((), self.base.dtype))
+
+        return jax.grad(work, argnums=tuple(range(len(self.moving))))(*(x[i] for i in self.moving))
+
+
+def _adjoint(solved: Solved, on_acceleration: Sequence[Entry], on_force: Sequence[Entry]) -> tuple[Vector, Vector]:
+    """p and s with M p + A^T s = w, -A p = A f, for weights w on the acceleration and f on the constraint force."""
+    graph = solved.graph
+    start = solved.mass.solve(on_acceleration)
+    if not len(solved.A):
+        return start, []
+    total = combined(graph, graph.add, start, on_force)
+    s = solved.rows.solve(product(graph, solved.A, total, solved.dtype))
+    return combined(graph, graph.sub, start, solved.pushed(s)), s

@@ -1,0 +1,229 @@
+"""Functions of small arrays as single operations, which know their batch, their derivatives and their transposes.
+
+A piece takes and gives arrays of one state. Its operation takes, in places, batches of them: `batched` tells which
+arguments have the batch as their first axis. So what a piece is made of sees the batch as a whole, however it is
+nested, and nobody differentiates the form in which it is evaluated: derivatives are pieces of their own.
+"""
+
+import abc
+import functools as ft
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array
+
+
+class AbstractPiece(abc.ABC):
+    """A function of arrays of shapes and dtypes that are known: `takes` and `gives`."""
+
+    takes: tuple[ShapedArray, ...]
+    gives: tuple[ShapedArray, ...]
+
+    def __init__(self, takes: Sequence[Any], gives: Sequence[Any]):
+        shaped = lambda x: ShapedArray(x.shape, x.dtype)
+        self.takes, self.gives = tuple(map(shaped, takes)), tuple(map(shaped, gives))
+        self._tangents: dict[Any, AbstractPiece] = {}
+        self._cotangents: dict[Any, AbstractPiece] = {}
+
+    @abc.abstractmethod
+    def evaluate(self, batched: tuple[bool, ...], *arrays: Array) -> list[Array]:
+        """The results; with the batch as their first axis, all of them, if any argument is batched."""
+
+    @abc.abstractmethod
+    def make_tangent(self, moving: tuple[int, ...]) -> "AbstractPiece":
+        """(arguments, tangents of those that are `moving`) -> tangents of the inexact results."""
+
+    @abc.abstractmethod
+    def make_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractPiece":
+        """(arguments, cotangents of the results that are `given`) -> cotangents of the arguments that are `moving`."""
+
+    def tangent(self, moving: tuple[int, ...]) -> "AbstractPiece":
+        if moving not in self._tangents:
+            piece = self._tangents[moving] = self.make_tangent(moving)
+            piece.tangent_of = self, moving  # pyright: ignore
+        return self._tangents[moving]
+
+    def cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractPiece":
+        if (moving, given) not in self._cotangents:
+            self._cotangents[moving, given] = self.make_cotangent(moving, given)
+        return self._cotangents[moving, given]
+
+    def depends(self, argument: int, given: tuple[int, ...]) -> bool:
+        """Whether some of the results that are `given` may depend on an argument."""
+        return True
+
+    # The piece of which this is the tangent, and which of its arguments are moving.
+    tangent_of: "tuple[AbstractPiece, tuple[int, ...]] | None" = None
+
+    @property
+    def inexact(self) -> tuple[int, ...]:
+        """The results that have derivatives."""
+        return tuple(i for i, x in enumerate(self.gives) if jnp.issubdtype(x.dtype, jnp.inexact))
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
+
+
+class AbstractTracedPiece(AbstractPiece):
+    """A piece that is a traced function, and so are its derivatives."""
+
+    def __init__(self, closed: ClosedJaxpr):
+        super().__init__(closed.in_avals, closed.out_avals)
+        self.closed = closed
+
+    @abc.abstractmethod
+    def through(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> AbstractPiece:
+        """Another function, evaluated in the same way."""
+
+    def make_tangent(self, moving):
+        return self.through(lambda closed: traced_tangent(closed, moving, self.inexact))
+
+    def make_cotangent(self, moving, given):
+        return self.through(lambda closed: traced_cotangent(closed, moving, given))
+
+
+def traced_tangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
+    """(arguments, tangents of those that are `moving`) -> tangents of some results."""
+    count = len(closed.in_avals)
+
+    def tangent(*args):
+        along = _along(closed, args[:count], moving, results)
+        return jax.jvp(along, [args[i] for i in moving], list(args[count:]))[1]
+
+    return traced(tangent, closed.in_avals, [closed.in_avals[i] for i in moving])
+
+
+def traced_cotangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
+    """(arguments, cotangents of some results) -> cotangents of the arguments that are `moving`."""
+    count = len(closed.in_avals)
+
+    def cotangent(*args):
+        along = _along(closed, args[:count], moving, results)
+        return jax.vjp(along, *(args[i] for i in moving))[1](list(args[count:]))
+
+    return traced(cotangent, closed.in_avals, [closed.out_avals[i] for i in results])
+
+
+def _along(closed: ClosedJaxpr, values: Sequence[Any], moving: Sequence[int], results: Sequence[int]) -> Callable:
+    """Some results as a function of the arguments that are `moving`; the others stay."""
+    function = jaxpr_as_fun(closed)
+
+    def along(*moved):
+        out = function(*exchanged(values, moving, moved))
+        return [out[i] for i in results]
+
+    return along
+
+
+def exchanged(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    """The values with others at some places."""
+    found = list(values)
+    for i, x in zip(places, others, strict=True):
+        found[i] = x
+    return found
+
+
+def traced(function: Any, *avals: Iterable[Any]) -> ClosedJaxpr:
+    """A function of arrays like `avals`."""
+    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for group in avals for x in group]
+    return jax.make_jaxpr(function)(*structs)
+
+
+piece_p = Primitive("piece")
+piece_p.multiple_results = True
+
+
+@ft.cache
+def _compiled(piece: AbstractPiece, batched: tuple[bool, ...]) -> Any:
+    return jax.jit(ft.partial(piece.evaluate, batched))
+
+
+@piece_p.def_impl
+def _impl(*arrays, piece, batched):
+    return _compiled(piece, batched)(*arrays)
+
+
+@piece_p.def_abstract_eval
+def _shapes(*avals, piece, batched):
+    sizes = {aval.shape[0] for aval, is_batched in zip(avals, batched) if is_batched}
+    assert len(sizes) <= 1, sizes
+    return [ShapedArray((*sizes, *x.shape), x.dtype) for x in piece.gives]
+
+
+mlir.register_lowering(
+    piece_p, mlir.lower_fun(lambda *arrays, piece, batched: piece.evaluate(batched, *arrays), multiple_results=True)
+)
+
+
+def _jvp(primals, tangents, *, piece, batched):
+    out = piece_p.bind(*primals, piece=piece, batched=batched)
+    moving = tuple(i for i, x in enumerate(tangents) if not isinstance(x, ad.Zero))
+    changes = [tangents[i] for i in moving]
+    flags = tuple(batched[i] for i in moving)
+    known = len(piece.tangent_of[0].takes) if piece.tangent_of else len(primals)
+    if known < len(primals) and moving == tuple(range(known, len(primals))):
+        # Linear in these arguments: the tangent is the same function of their tangents.
+        values, where, slope = (*primals[:known], *changes), (*batched[:known], *flags), piece
+    else:
+        values, where, slope = (*primals, *changes), (*batched, *flags), piece.tangent(moving)
+    moved = piece_p.bind(*values, piece=slope, batched=where)
+    found = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
+    for i, x in zip(piece.inexact, moved, strict=True):
+        found[i] = jnp.broadcast_to(x, out[i].shape)
+    return out, found
+
+
+ad.primitive_jvps[piece_p] = _jvp
+
+
+def _transpose(cotangents, *args, piece, batched):
+    base, moving = piece.tangent_of
+    known = len(base.takes)
+    there = [(i, x) for i, x in zip(base.inexact, cotangents, strict=True) if not isinstance(x, ad.Zero)]
+    given, has_batch = tuple(i for i, _ in there), any(batched)
+    used = tuple(i for i in moving if base.depends(i, given))
+    flags = (*batched[:known], *(has_batch,) * len(there))
+    back = base.cotangent(used, given)
+    found = dict(zip(used, piece_p.bind(*args[:known], *(x for _, x in there), piece=back, batched=flags), strict=True))
+    linear = []
+    for i, x, is_batched in zip(moving, args[known:], batched[known:], strict=True):
+        if i not in found:
+            linear.append(ad.Zero(x.aval))
+        else:
+            # What all members of a batch share gets the sum of what each of them gives.
+            linear.append(jnp.sum(found[i], axis=0) if has_batch and not is_batched else found[i])
+    return [None] * known + linear
+
+
+ad.primitive_transposes[piece_p] = _transpose
+
+
+def _batch(args, dims, *, piece, batched):
+    mapped = [d is not None for d in dims]
+    size = next(x.shape[d] for x, d, m in zip(args, dims, mapped) if m)
+    inner = next((_inner_size(x, d, m) for x, d, m, b in zip(args, dims, mapped, batched) if b), None)
+    moved = [jnp.moveaxis(x, d, 0) if m else x for x, d, m in zip(args, dims, mapped)]
+    if inner is None:
+        return piece_p.bind(*moved, piece=piece, batched=tuple(mapped)), [0] * len(piece.gives)
+    flat = []
+    for x, m, b in zip(moved, mapped, batched):
+        if m or b:
+            rest = x.shape[m + b :]
+            x = x if m else x[None]
+            x = x if b else jnp.expand_dims(x, 1)
+            x = jnp.broadcast_to(x, (size, inner, *rest)).reshape(size * inner, *rest)
+        flat.append(x)
+    out = piece_p.bind(*flat, piece=piece, batched=tuple(m or b for m, b in zip(mapped, batched)))
+    return [x.reshape(size, inner, *x.shape[1:]) for x in out], [0] * len(out)
+
+
+def _inner_size(x: Any, d: Any, mapped: bool) -> int:
+    return x.shape[0] if not mapped or d != 0 else x.shape[1]
+
+
+batching.primitive_batchers[piece_p] = _batch

@@ -1,0 +1,152 @@
+"""Scalar programs that are complete, as operations on numbers or on batches of numbers."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from ._entry import Block, Entry, Node
+
+
+class Program:
+    """What it takes to get from some inputs to some outputs, in order."""
+
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Entry]):
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        known = {node.order for node in inputs}
+        self.steps = [node for node in _needed(outputs, known) if node.order not in known]
+
+    @property
+    def operations(self) -> int:
+        return len(self.steps)
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether something in it is kept as an operation on arrays."""
+        return any(isinstance(node, Block) for node in self.steps)
+
+    def __call__(self, *values: Array) -> list[Array]:
+        """The outputs for inputs that are numbers, or in places batches (size,) of them."""
+        sizes = {x.shape for x in values if x.shape}
+        assert len(sizes) <= 1, sizes
+        shape = sizes.pop() if sizes else ()
+        done: dict[int, Any] = {node.order: x for node, x in zip(self.inputs, values, strict=True)}
+        for node in self.steps:
+            if isinstance(node, Block):
+                done[node.order] = _block(node, done, shape)
+            elif isinstance(node.args[0], Block):
+                done[node.order] = node.function(done[node.args[0].order])
+            else:
+                args = [_value(x, done) for x in node.args]
+                wide = any(x.shape for x in args)
+                done[node.order] = node.function(
+                    *(lax.broadcast(x, shape) if wide and not x.shape else x for x in args)
+                )
+        found = [_value(x, done) for x in self.outputs]
+        return [lax.broadcast(y, shape) if y.shape != shape else y for y in found]
+
+    def split(self, batched: Sequence[bool]) -> "Split":
+        """The program in two: what does not depend on the inputs that are `batched`, and the rest."""
+        varies = {node.order for node, b in zip(self.inputs, batched, strict=True) if b}
+        border: dict[int, Node] = {}
+        for node in self.steps:
+            if any(x.order in varies for x in _arguments(node)):
+                varies.add(node.order)
+        for node in self.steps:
+            if node.order in varies:
+                border |= {x.order: x for x in _arguments(node) if x.order not in varies}
+        border |= {x.order: x for x in self.outputs if isinstance(x, Node) and x.order not in varies}
+        shared = [border[i] for i in sorted(border)]
+        own = [node for node, b in zip(self.inputs, batched, strict=True) if not b]
+        inside = [node for node, b in zip(self.inputs, batched, strict=True) if b]
+        return Split(Program(own, shared), Program([*inside, *shared], self.outputs))
+
+
+class Split(NamedTuple):
+    """`before`: what a batch shares -> what of it the rest needs; `each`: a member's inputs, and that, -> outputs."""
+
+    before: Program
+    each: Program
+
+
+def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
+    """The outputs for inputs that are numbers, or batches (size,): all of them in one loop over the batch.
+
+    XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
+    reduction of several arrays at once has one body, of scalars: here that is the program. What is reduced is an axis
+    of length two, with a member of the batch from each half; every output has a place for either, and keeps there what
+    it was given by that one. So neither the order matters nor which of the outputs are used.
+    """
+    half = max(1, -(-size // 2))
+    flags = [x.dtype == bool for x in values]  # which XLA does not reduce together with others
+    wide = [_in_halves(x.astype(int) if flag else x, size, half) for x, flag in zip(values, flags, strict=True)]
+    dtypes = [jnp.dtype(int) if x.dtype == bool else x.dtype for x in program.outputs]
+    which = lax.broadcasted_iota(np.int32, (2, half), 0)
+    blank = [jnp.zeros((2, half), dtype) for dtype in (*dtypes, *dtypes)]
+    operands = (which, *wide, *blank)
+    count, known = len(dtypes), 1 + len(wide)
+
+    def body(before, here):
+        inputs = [x != 0 if flag else x for x, flag in zip(here[1:known], flags, strict=True)]
+        found = program(*inputs)
+        found = [y.astype(dtype) for y, dtype in zip(found, dtypes, strict=True)]
+        kept = [before[known : known + count], before[known + count :]]
+        first, second = ([lax.select(here[0] == i, y, x) for x, y in zip(kept[i], found, strict=True)] for i in (0, 1))
+        return (*before[:known], *first, *second)
+
+    start = tuple(jnp.zeros((), x.dtype) for x in operands)
+    # All results are used, as far as XLA can see: it looks for what the others need in a time that is exponential.
+    out = lax.optimization_barrier(tuple(lax.reduce(operands, start, body, (0,))))[known:]
+    joined = [jnp.concatenate(x)[:size] for x in zip(out[:count], out[count:], strict=True)]
+    return [y.astype(x.dtype) for x, y in zip(program.outputs, joined, strict=True)]
+
+
+def _in_halves(x: Array, size: int, half: int) -> Array:
+    if not x.shape:
+        return lax.broadcast(x, (2, half))
+    if 2 * half != size:
+        x = jnp.concatenate([x, x[-1:]])
+    return x.reshape(2, half)
+
+
+def _value(x: Entry, done: dict[int, Any]) -> Any:
+    return done[x.order] if isinstance(x, Node) else jnp.asarray(x)
+
+
+def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
+    """What is kept as an array operation, on arrays put together from scalars."""
+    arrays, axes = [], []
+    for entries in node.args:
+        values = [_value(x, done) for x in entries.ravel()]
+        is_batched = any(x.shape for x in values)
+        values = [lax.broadcast(x, shape) if is_batched and not x.shape else x for x in values]
+        stacked = jnp.stack(values, axis=-1) if values else jnp.zeros(0)
+        arrays.append(stacked.reshape(*stacked.shape[:-1], *entries.shape))
+        axes.append(0 if is_batched else None)
+    if any(x == 0 for x in axes):
+        return [jnp.moveaxis(x, 0, -1) for x in jax.vmap(node.function, in_axes=tuple(axes))(*arrays)]
+    return node.function(*arrays)
+
+
+def _arguments(node: Node) -> Iterator[Node]:
+    for x in node.args:
+        for part in x.ravel() if isinstance(x, np.ndarray) else [x]:
+            if isinstance(part, Node):
+                yield part
+
+
+def _needed(outputs: Sequence[Entry], known: set[int]) -> list[Node]:
+    """The nodes that the outputs depend on, in an order in which they can be computed, down to what is known."""
+    seen: dict[int, Node] = {}
+    todo = [x for x in outputs if isinstance(x, Node)]
+    while todo:
+        node = todo.pop()
+        if node.order not in seen:
+            seen[node.order] = node
+            if node.order not in known:
+                todo += _arguments(node)
+    return [seen[i] for i in sorted(seen)]

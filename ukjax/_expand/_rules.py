@@ -1,0 +1,185 @@
+"""How arithmetic is simplified while a scalar program is put together."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.extend.core.primitives as prims
+import numpy as np
+
+from ._entry import Entry, Node, constant, is_constant, name_of
+
+
+if TYPE_CHECKING:
+    from ._graph import Graph
+
+
+# How constants are folded; NumPy's names for the primitives of `jax.lax`.
+FOLDED: dict[Any, Callable[..., Any]] = {
+    prims.add_p: np.add,
+    prims.sub_p: np.subtract,
+    prims.mul_p: np.multiply,
+    prims.div_p: np.divide,
+    prims.neg_p: np.negative,
+    prims.abs_p: np.abs,
+    prims.sign_p: np.sign,
+    prims.square_p: np.square,
+    prims.sin_p: np.sin,
+    prims.cos_p: np.cos,
+    prims.tan_p: np.tan,
+    prims.atan2_p: np.arctan2,
+    prims.exp_p: np.exp,
+    prims.log_p: np.log,
+    prims.sqrt_p: np.sqrt,
+    prims.tanh_p: np.tanh,
+    prims.max_p: np.maximum,
+    prims.min_p: np.minimum,
+    prims.floor_p: np.floor,
+    prims.ceil_p: np.ceil,
+    prims.eq_p: np.equal,
+    prims.ne_p: np.not_equal,
+    prims.lt_p: np.less,
+    prims.le_p: np.less_equal,
+    prims.gt_p: np.greater,
+    prims.ge_p: np.greater_equal,
+    prims.not_p: np.invert,
+    prims.is_finite_p: np.isfinite,
+    prims.and_p: np.bitwise_and,
+    prims.or_p: np.bitwise_or,
+    prims.xor_p: np.bitwise_xor,
+}
+COMMUTATIVE = {prims.add_p, prims.mul_p, prims.max_p, prims.min_p, prims.and_p, prims.or_p, prims.eq_p, prims.ne_p}
+
+
+def negated(x: Entry) -> Entry | None:
+    """Of what x is the negative, if it is one."""
+    return x.args[0] if isinstance(x, Node) and x.primitive is prims.neg_p else None
+
+
+def _factored(x: Entry) -> tuple[Any, Entry] | None:
+    """c and y, if x is c y with a constant c."""
+    if isinstance(x, Node) and x.primitive is prims.mul_p and not isinstance(x.args[0], Node):
+        return x.args[0], x.args[1]
+    return None
+
+
+def _add(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    for x, y in (args, args[::-1]):
+        if is_constant(x, 0):
+            return y
+        minus = negated(y)
+        if minus is not None:
+            return graph.sub(x, minus)
+    return None
+
+
+def _sub(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    x, y = args
+    if is_constant(y, 0):
+        return x
+    if is_constant(x, 0):
+        return graph.neg(y)
+    if x is y:
+        return constant(0, dtype)
+    minus = negated(y)
+    if minus is not None:
+        return graph.add(x, minus)
+    minus = negated(x)
+    return None if minus is None else graph.neg(graph.add(minus, y))
+
+
+def _mul(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    for x, y in (args, args[::-1]):
+        if is_constant(x, 0):
+            return constant(0, dtype)
+        if is_constant(x, 1):
+            return y
+        if not np.issubdtype(dtype, np.floating):
+            continue
+        if is_constant(x, -1):
+            return graph.neg(y)
+        minus = negated(x)
+        if minus is not None:
+            return graph.neg(graph.mul(minus, y))
+        factored = _factored(y)
+        if factored is not None:
+            c, rest = factored
+            if not isinstance(x, Node):
+                return graph.mul(constant(x * c, dtype), rest)
+            return graph.mul(c, graph.mul(x, rest))  # constants outside, where they meet each other
+    return None
+
+
+def _div(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    x, y = args
+    if is_constant(y, 1):
+        return x
+    if is_constant(x, 0) and isinstance(y, Node):
+        return constant(0, dtype)
+    minus = negated(x) if np.issubdtype(dtype, np.floating) else None
+    return None if minus is None else graph.neg(graph.div(minus, y))
+
+
+def _neg(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    (x,) = args
+    return graph.minus(x) if isinstance(x, Node) else None
+
+
+def _integer_pow(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    (x,), power = args, params["y"]
+    if not isinstance(x, Node):
+        with np.errstate(all="ignore"):
+            return constant(np.float64(x) ** power, dtype)
+    if power == 0:
+        return constant(1, dtype)
+    if power < 0:
+        return graph.div(constant(1, dtype), _integer_pow(graph, args, {"y": -power}, dtype))
+    if power > 8:
+        return None
+    half = x if power < 2 else _integer_pow(graph, args, {"y": power // 2}, dtype)
+    whole = graph.mul(half, half) if power > 1 else x
+    return graph.mul(whole, x) if power % 2 and power > 1 else whole
+
+
+def _square(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    return graph.mul(args[0], args[0])
+
+
+def _select_n(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    which, *cases = args
+    if not isinstance(which, Node):
+        return cases[int(which)]
+    same = all(name_of(x) == name_of(cases[0]) for x in cases)
+    return cases[0] if same else None
+
+
+def _and(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    if np.dtype(dtype).kind != "b":
+        return None
+    for x, y in (args, args[::-1]):
+        if is_constant(x):
+            return y if x else constant(False, dtype)
+    return None
+
+
+def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    (x,) = args
+    if x.dtype == dtype:
+        return x
+    if isinstance(x, Node):
+        return None
+    with np.errstate(all="ignore"):
+        return constant(x, dtype)
+
+
+RULES: dict[Any, Callable[[Any, Sequence[Entry], Any, Any], Entry | None]] = {
+    prims.add_p: _add,
+    prims.sub_p: _sub,
+    prims.mul_p: _mul,
+    prims.div_p: _div,
+    prims.neg_p: _neg,
+    prims.integer_pow_p: _integer_pow,
+    prims.square_p: _square,
+    prims.select_n_p: _select_n,
+    prims.and_p: _and,
+    prims.convert_element_type_p: _convert,
+}

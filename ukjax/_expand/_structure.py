@@ -1,0 +1,277 @@
+"""Operations that move entries of arrays, or combine them: on arrays of entries."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.extend.core.primitives as prims
+import numpy as np
+from jax import lax
+
+from ._entry import Node, constant, entries
+
+
+def _known(array: np.ndarray) -> np.ndarray | None:
+    """The numbers in an array, if all of them are constants."""
+    flat = array.ravel()
+    if any(isinstance(x, Node) for x in flat):
+        return None
+    return np.array([x.item() for x in flat]).reshape(array.shape)
+
+
+def _one(rule: Callable[..., np.ndarray | None]) -> Callable[..., list[np.ndarray] | None]:
+    """A rule of one output, which needs the parameters and the arguments only."""
+
+    def whole(graph, params, args, avals):
+        found = rule(params, *args)
+        return None if found is None else [found]
+
+    return whole
+
+
+def _broadcast_in_dim(params, x, *_):
+    shape = [1] * len(params["shape"])
+    for axis, size in zip(params["broadcast_dimensions"], x.shape):
+        shape[axis] = size
+    return np.broadcast_to(x.reshape(shape), params["shape"])
+
+
+def _slice(params, x):
+    strides = params["strides"] or (1,) * x.ndim
+    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
+
+
+def _dynamic_slice(params, x, *starts):
+    at = _known(np.array([s.item() for s in starts], object))
+    if at is None:
+        return None
+    sizes = params["slice_sizes"]
+    begin = [int(np.clip(a, 0, n - s)) for a, n, s in zip(at, x.shape, sizes)]
+    return x[tuple(slice(b, b + s) for b, s in zip(begin, sizes))]
+
+
+def _dynamic_update_slice(params, x, update, *starts):
+    at = _known(np.array([s.item() for s in starts], object))
+    if at is None:
+        return None
+    begin = [int(np.clip(a, 0, n - s)) for a, n, s in zip(at, x.shape, update.shape)]
+    found = x.copy()
+    found[tuple(slice(b, b + s) for b, s in zip(begin, update.shape))] = update
+    return found
+
+
+def _pad(params, x, value):
+    config = params["padding_config"]
+    shape = [low + n + max(n - 1, 0) * inner + high for n, (low, high, inner) in zip(x.shape, config)]
+    found = np.empty(shape, object)
+    found[...] = value.item()
+    for i in np.ndindex(x.shape):
+        place = tuple(low + k * (inner + 1) for k, (low, _, inner) in zip(i, config))
+        if all(0 <= p < n for p, n in zip(place, shape)):
+            found[place] = x[i]
+    return found
+
+
+def _split(graph, params, args, avals):
+    ends = np.cumsum(params["sizes"])[:-1]
+    return list(np.split(args[0], ends, axis=params["axis"]))
+
+
+def _iota(graph, params, args, avals):
+    (aval,) = avals
+    shape = [1] * len(aval.shape)
+    shape[params["dimension"]] = -1
+    values = np.arange(aval.shape[params["dimension"]]).reshape(shape)
+    return [entries(np.broadcast_to(values, aval.shape), aval.dtype)]
+
+
+def _reduce(combine: Any, start: Any = None) -> Callable[..., list[np.ndarray]]:
+    def rule(graph, params, args, avals):
+        (x,), (aval,), axes = args, avals, params["axes"]
+        rest = [i for i in range(x.ndim) if i not in axes]
+        lines = x.transpose([*rest, *axes]).reshape(*aval.shape, math.prod(x.shape[i] for i in axes))
+        found = np.empty(aval.shape, object)
+        for i in np.ndindex(aval.shape):
+            values = list(lines[i])
+            total = values.pop(0) if values else constant(start, aval.dtype)
+            for value in values:
+                total = graph.apply(combine, {}, (total, value), aval.dtype)
+            found[i] = total
+        return [found]
+
+    return rule
+
+
+def _cumulative(combine: Any) -> Callable[..., list[np.ndarray]]:
+    def rule(graph, params, args, avals):
+        x = np.moveaxis(args[0], params["axis"], 0).copy()
+        order = range(len(x) - 1, -1, -1) if params["reverse"] else range(len(x))
+        before = None
+        for i in order:
+            if before is not None:
+                for j in np.ndindex(x.shape[1:]):
+                    x[(i, *j)] = graph.apply(combine, {}, (x[(before, *j)], x[(i, *j)]), avals[0].dtype)
+            before = i
+        return [np.moveaxis(x, 0, params["axis"])]
+
+    return rule
+
+
+def _dot_general(graph, params, args, avals):
+    (x, y), (aval,) = args, avals
+    (left, right), (batch_left, batch_right) = params["dimension_numbers"]
+    free_left = [i for i in range(x.ndim) if i not in (*left, *batch_left)]
+    free_right = [i for i in range(y.ndim) if i not in (*right, *batch_right)]
+    batch = [x.shape[i] for i in batch_left]
+    rows, columns = [x.shape[i] for i in free_left], [y.shape[i] for i in free_right]
+    depth = math.prod(x.shape[i] for i in left)
+    x = x.transpose([*batch_left, *free_left, *left]).reshape(math.prod(batch), math.prod(rows), depth)
+    y = y.transpose([*batch_right, *free_right, *right]).reshape(math.prod(batch), math.prod(columns), depth)
+    found = np.empty((x.shape[0], x.shape[1], y.shape[1]), object)
+    for b, i, j in np.ndindex(found.shape):
+        products = [graph.mul(p, q) for p, q in zip(x[b, i], y[b, j])]
+        found[b, i, j] = graph.sum(products, aval.dtype)
+    return [found.reshape(aval.shape)]
+
+
+def _gather(graph, params, args, avals):
+    (x, indices), (aval,) = args, avals
+    at = _known(indices)
+    if at is None:
+        return None
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    at = at.astype(int)
+    fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+    batch_axes = [i for i in range(len(aval.shape)) if i not in numbers.offset_dims]
+    inner = [i for i in range(x.ndim) if i not in (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)]
+    value = params.get("fill_value")
+    if value is None:
+        value = np.nan if np.issubdtype(aval.dtype, np.inexact) else _lowest(aval.dtype)
+    found = np.empty(aval.shape, object)
+    for out in np.ndindex(aval.shape):
+        group = tuple(out[i] for i in batch_axes)
+        start = _starts(
+            numbers.start_index_map,
+            numbers.operand_batching_dims,
+            numbers.start_indices_batching_dims,
+            at,
+            group,
+            x.ndim,
+        )
+        limits = [n - s for n, s in zip(x.shape, sizes)]
+        outside = any(not 0 <= s <= most for s, most in zip(start, limits))
+        if outside and fills:
+            found[out] = constant(value, aval.dtype)
+            continue
+        place = [int(np.clip(s, 0, most)) for s, most in zip(start, limits)]
+        for axis, k in zip(inner, (out[i] for i in numbers.offset_dims)):
+            place[axis] += k
+        found[out] = x[tuple(place)]
+    return [found]
+
+
+def _starts(index_map, batching, index_batching, at, group, ndim) -> list[int]:
+    """Where in the operand a slice begins, given the place of its index vector."""
+    start = [0] * ndim
+    for axis, number in zip(index_map, at[group], strict=True):
+        start[axis] = int(number)
+    for axis, where in zip(batching, index_batching):
+        start[axis] = group[where]
+    return start
+
+
+def _lowest(dtype: Any) -> Any:
+    if np.dtype(dtype).kind == "b":
+        return True
+    return np.iinfo(dtype).max if np.issubdtype(dtype, np.unsignedinteger) else np.iinfo(dtype).min
+
+
+def _scatter(combine: Any) -> Callable[..., list[np.ndarray] | None]:
+    def rule(graph, params, args, avals):
+        (x, indices, updates), (aval,) = args, avals
+        at = _known(indices)
+        if at is None:
+            return None
+        numbers, at = params["dimension_numbers"], at.astype(int)
+        clips = params["mode"] == lax.GatherScatterMode.CLIP
+        groups = [i for i in range(updates.ndim) if i not in numbers.update_window_dims]
+        inner = [i for i in range(x.ndim) if i not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
+        window = dict(zip(inner, (updates.shape[i] for i in numbers.update_window_dims)))
+        limits = [n - window.get(i, 1) for i, n in enumerate(x.shape)]
+        found = x.copy()
+        for place in np.ndindex(updates.shape):
+            group = tuple(place[i] for i in groups)
+            start = _starts(
+                numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims,
+                numbers.scatter_indices_batching_dims, at, group, x.ndim,
+            )  # fmt: skip
+            if clips:
+                start = [int(np.clip(s, 0, most)) for s, most in zip(start, limits)]
+            if any(not 0 <= s <= most for s, most in zip(start, limits)):
+                continue
+            for axis, k in zip(inner, (place[i] for i in numbers.update_window_dims)):
+                start[axis] += k
+            to = tuple(start)
+            found[to] = (
+                updates[place] if combine is None else graph.apply(combine, {}, (found[to], updates[place]), aval.dtype)
+            )
+        return [found]
+
+    return rule
+
+
+def row(x: np.ndarray, i: int) -> np.ndarray:
+    """x[i], an array even if it is a single entry."""
+    return x[i : i + 1].reshape(x.shape[1:])
+
+
+def _same(graph, params, args, avals):
+    return list(args)
+
+
+def _stack(params, *xs):
+    return np.stack(xs, params["axis"])
+
+
+def _unstack(graph, params, args, avals):
+    moved = np.moveaxis(args[0], params["axis"], 0)
+    return [row(moved, i) for i in range(len(moved))]
+
+
+# Those that jax.extend does not name.
+BY_NAME: dict[str, Callable[..., list[np.ndarray] | None]] = {
+    "split": _split,
+    "stack": _one(_stack),
+    "unstack": _unstack,
+}
+
+STRUCTURE: dict[Any, Callable[..., list[np.ndarray] | None]] = {
+    prims.broadcast_in_dim_p: _one(_broadcast_in_dim),
+    prims.reshape_p: _one(lambda params, x, *_: None if params["dimensions"] else x.reshape(params["new_sizes"])),
+    prims.squeeze_p: _one(
+        lambda params, x: x.reshape([n for i, n in enumerate(x.shape) if i not in params["dimensions"]])
+    ),
+    prims.transpose_p: _one(lambda params, x: x.transpose(params["permutation"])),
+    prims.rev_p: _one(lambda params, x: np.flip(x, params["dimensions"])),
+    prims.concatenate_p: _one(lambda params, *xs: np.concatenate(xs, params["dimension"])),
+    prims.slice_p: _one(_slice),
+    prims.dynamic_slice_p: _one(_dynamic_slice),
+    prims.dynamic_update_slice_p: _one(_dynamic_update_slice),
+    prims.pad_p: _one(_pad),
+    prims.iota_p: _iota,
+    prims.gather_p: _gather,
+    prims.scatter_p: _scatter(None),
+    prims.scatter_add_p: _scatter(prims.add_p),
+    prims.scatter_mul_p: _scatter(prims.mul_p),
+    prims.dot_general_p: _dot_general,
+    prims.reduce_sum_p: _reduce(prims.add_p, 0),
+    prims.reduce_prod_p: _reduce(prims.mul_p, 1),
+    prims.reduce_max_p: _reduce(prims.max_p, -np.inf),
+    prims.reduce_min_p: _reduce(prims.min_p, np.inf),
+    prims.reduce_and_p: _reduce(prims.and_p, True),
+    prims.reduce_or_p: _reduce(prims.or_p, False),
+    prims.cumsum_p: _cumulative(prims.add_p),
+    prims.cumprod_p: _cumulative(prims.mul_p),
+    prims.copy_p: _same,
+    prims.stop_gradient_p: _same,
+}

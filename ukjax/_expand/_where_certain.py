@@ -1,0 +1,72 @@
+"""The motion by scalar code where that is certain, and by another way where it is not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array
+
+from .._result import is_traced
+from ._entry import NotScalar
+from ._graph import TooLong
+from ._motion import Certain, MotionPiece
+from ._piece import traced
+from ._seldom import SeldomPiece
+
+
+def motion_or(
+    otherwise: Callable[[Array, Array, Array, Array], Any],
+    found: Callable[[Array, Array, Array, Array], Any],
+    certain: Certain,
+    limit: int,
+    terms: ClosedJaxpr,
+    state: list[Array],
+) -> Any | None:
+    """A tree of arrays from M, Q, A, b at a state: what `found` makes of a scalar program, or else `otherwise`.
+
+    Args:
+        otherwise: (M, Q, A, b) -> the tree.
+        found: (q'', a, constraint force, residual) -> the tree, where the program is certain of them.
+        certain: When it is.
+        limit: Most operations of the program.
+        terms: state -> M, Q, A, b, traced.
+        state: Arrays.
+
+    Returns:
+        The tree; None if there is no such program.
+    """
+    closed, further = _open(terms)
+    arrays = [*state, *further]
+    try:
+        piece = MotionPiece(closed, certain, limit)
+    except (TooLong, NotScalar):
+        return None
+    *motion, clear = piece(*arrays)
+    fast, structure = jax.tree_util.tree_flatten(found(*motion))
+    fast = [jnp.asarray(x) for x in fast]
+    function, count = jaxpr_as_fun(closed), len(arrays)
+
+    def whole(needed, *args):
+        others = jax.tree_util.tree_leaves(otherwise(*function(*args[:count])))
+        return [jnp.where(needed, x, y) for x, y in zip(others, args[count:], strict=True)]
+
+    avals = [jax.ShapeDtypeStruct((), bool)], closed.in_avals, map(jax.typeof, fast)
+    avals = [list(group) for group in avals]
+    passed = traced(lambda _, *args: list(args[count:]), *avals)
+    seldom = SeldomPiece(traced(whole, *avals), passed, 1 + count)
+    return jax.tree_util.tree_unflatten(structure, seldom(~clear, *arrays, *fast))
+
+
+def _open(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """The same with the arrays that are not known while tracing as further arguments, and these."""
+    unknown = [x for x in closed.consts if is_traced(x)]
+    count = len(closed.in_avals)
+
+    def function(*args):
+        rest = iter(args[count:])
+        constants = [next(rest) if is_traced(x) else x for x in closed.consts]
+        return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(*args[:count])
+
+    return traced(function, closed.in_avals, map(jax.typeof, unknown)), unknown
