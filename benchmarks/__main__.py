@@ -1,4 +1,4 @@
-"""`python -m benchmarks [scara | pseudoinverse | formalisms | compile]`: a table in Markdown; README has SCARA's."""
+"""`python -m benchmarks [scara | expand | pseudoinverse | formalisms | compile]`: a table in Markdown."""
 
 import argparse
 import functools as ft
@@ -10,11 +10,12 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from . import _compile, _formalisms, _pseudoinverse, _scara
+from . import _compile, _expand, _formalisms, _pseudoinverse, _scara
 
 
 TABLES = {
     "scara": (_scara.rows, ("", "", "")),
+    "expand": (_expand.rows, _expand.HEADER),
     "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
     "compile": (_compile.rows, _compile.HEADER),

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import _compile, _measure, _pseudoinverse, _scara
+from benchmarks import _compile, _expand, _measure, _pseudoinverse, _scara
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -31,6 +31,14 @@ def test_the_table_of_pseudoinverses():
     assert [row[2] for row in rows] == ["jnp.linalg.pinv", *(type(s).__name__ for s in _pseudoinverse.STRATEGIES)]
     assert all(len(row) == len(_pseudoinverse.HEADER) for row in rows)
     assert all(float(row[-1]) < 1e-12 for row in rows[1:])
+
+
+@pytest.mark.long
+def test_the_table_of_scalar_code():
+    rows = _expand.rows(lambda what: None, size=500, rounds=2)
+    assert len(rows) == 2 * len(_expand.SCENARIOS)
+    assert all(len(row) == len(_expand.HEADER) for row in rows)
+    assert all(float(row[-1]) < 1e-9 for row in rows)
 
 
 @pytest.mark.parametrize(

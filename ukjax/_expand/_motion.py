@@ -197,7 +197,7 @@ class _Cotangent(_Derived):
         solved = base.solved(graph, arguments[:count])
         zeros = [constant(0, base.dtype)] * base.size[1]
         weights = {i: list(x) for i, x in zip(self.given, arguments[count:], strict=True) if i < 3}
-        on_acceleration, on_force = (weights[i] if i in weights else zeros for i in (0, 2))
+        on_acceleration, on_force = (weights.get(i) or zeros for i in (0, 2))
         p, s = _adjoint(solved, on_acceleration, on_force)
         free_p = solved.mass.solve(weights[1]) if 1 in weights else zeros
         both = combined(graph, graph.add, p, on_force)
