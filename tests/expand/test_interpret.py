@@ -183,7 +183,11 @@ def test_random_programs_with_numbers_of_every_size(seed):
         pool = [x[i] for i in range(4)]
         for (kind, i, j), power in zip(steps, powers, strict=True):
             a, b = pool[i], pool[j]
-            pool.append((a + power * b, a - b, a * b, a / (1 + b**2), jnp.sin(a), jnp.where(a > b, a, power), -a)[kind])
+            pool.append(
+                (a + power * b, a - b, a * b, a / (1 + b**2), jnp.sin(a / (1 + a**2)), jnp.where(a > b, a, power), -a)[
+                    kind
+                ]
+            )
         return jnp.stack(pool)
 
     x = jnp.asarray(rng.normal(size=(50, 4)))
