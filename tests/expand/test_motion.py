@@ -222,3 +222,14 @@ def test_what_is_no_choice_is_named():
     with pytest.raises(ValueError, match="expand must be True, False or None, but is 'yes'"):
         ukjax.UdwadiaKalaba(expand="yes")
     assert dataclasses.replace(ON, expand=False) == OFF
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_force_that_is_no_number_is_reported_where_no_row_meets_it(rows):
+    system = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.stack([q[0], jnp.log(q[1])]))
+    mechanism = ukjax.Mechanism(system, [ukjax.Holonomic(lambda q, t: q[:1])] * rows)
+    q = jnp.array([[0.0, 1.0], [0.0, -1.0], [0.0, 0.0]])  # the logarithm: a number, NaN, infinity
+    got, want = (motions(mechanism, q, jnp.zeros((3, 2)), jnp.zeros(3), way) for way in (ON, OFF))
+    assert bool(jnp.all(got.result == want.result))
+    assert (got.result == RESULTS.not_finite).tolist() == [False, True, True]
+    assert np.all(np.isnan(got.acceleration[1:]))

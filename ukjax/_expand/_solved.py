@@ -95,6 +95,8 @@ class Solved:
                     )
         for p, pivot in zip(self.mass.diagonal, self.mass.pivots, strict=True):
             okay = demand(pivot, graph.mul(number(certain.pivot), self.M[p, p]))
+        # A force that is no number need not be in any row. The sum of numbers is one, and of others is not.
+        okay = demand(number(np.finfo(self.dtype).max), graph.abs(graph.sum(self.acceleration, self.dtype)))
         if not m:
             return okay
         for p, pivot in zip(self.rows.diagonal, self.rows.pivots, strict=True):
