@@ -47,11 +47,6 @@ class Factors:
                 for l, x in below[: k + 1]:
                     rest[i, l] = graph.sub(rest.get((i, l), zero), graph.mul(self.rows[i][j], x))
 
-    @property
-    def diagonal(self) -> list[int]:
-        """To which row of the matrix each pivot belongs."""
-        return self.order
-
     def solve(self, y: Sequence[Entry]) -> Vector:
         """S^-1 y"""
         return self.upper(self.scaled(self.lower(y)))

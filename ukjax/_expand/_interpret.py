@@ -19,11 +19,11 @@ from ._structure import BY_NAME, STRUCTURE, row
 # Longer loops are kept as loops.
 LONGEST = 32
 
-Arrays = Sequence[np.ndarray]
 
-
-def interpret(graph: Graph, jaxpr: Any, constants: Arrays, arguments: Arrays) -> list[np.ndarray]:
+def interpret(graph: Graph, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of a traced function for arrays of entries."""
+    jaxpr: Any = closed.jaxpr
+    constants = [entries(x, x.dtype) for x in closed.consts]
     known: dict[Any, np.ndarray] = {}
 
     def read(atom: Any) -> np.ndarray:
@@ -53,7 +53,7 @@ def _equation(graph: Graph, equation: Any, args: list[np.ndarray]) -> list[np.nd
     if inner is not None:
         called = params[inner]
         closed = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
-        return interpret(graph, closed.jaxpr, [entries(x, x.dtype) for x in closed.consts], args)
+        return interpret(graph, closed, args)
     if primitive in ELEMENTWISE:
         return [_elementwise(graph, primitive, params, args, avals[0])]
     rule = CONTROL.get(primitive) or STRUCTURE.get(primitive) or BY_NAME.get(primitive.name)
@@ -126,10 +126,9 @@ def _scan(graph, params, args, avals):
         return None
     n, m = params["num_consts"], params["num_carry"]
     fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
-    inside = [entries(x, x.dtype) for x in closed.consts]
     rows: list[Any] = [None] * length
     for i in reversed(range(length)) if params["reverse"] else range(length):
-        out = interpret(graph, closed.jaxpr, inside, [*fixed, *carry, *(row(x, i) for x in xs)])
+        out = interpret(graph, closed, [*fixed, *carry, *(row(x, i) for x in xs)])
         carry, rows[i] = out[:m], out[m:]
     stacked = []
     for k, aval in enumerate(avals[m:]):
@@ -146,12 +145,12 @@ def _while(graph, params, args, avals):
     tests, fixed, carry = args[:n], args[n : n + m], args[n + m :]
     going, body = params["cond_jaxpr"], params["body_jaxpr"]
     for _ in range(LONGEST + 1):
-        (goes,) = interpret(graph, going.jaxpr, [entries(x, x.dtype) for x in going.consts], [*tests, *carry])
+        (goes,) = interpret(graph, going, [*tests, *carry])
         if isinstance(goes.item(), Node):
             return None
         if not goes.item():
             return list(carry)
-        carry = interpret(graph, body.jaxpr, [entries(x, x.dtype) for x in body.consts], [*fixed, *carry])
+        carry = interpret(graph, body, [*fixed, *carry])
     return None
 
 
@@ -161,7 +160,7 @@ def _cond(graph, params, args, avals):
     if isinstance(number, Node):
         return None
     chosen = params["branches"][int(np.clip(number, 0, len(params["branches"]) - 1))]
-    return interpret(graph, chosen.jaxpr, [entries(x, x.dtype) for x in chosen.consts], operands)
+    return interpret(graph, chosen, operands)
 
 
 def _sum(graph, params, args, avals):

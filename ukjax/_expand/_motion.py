@@ -23,7 +23,7 @@ from jaxtyping import Array
 
 from .._linalg import whiten
 from ._eliminate import Vector, combined, product
-from ._entry import Entry, NotScalar, constant, entries
+from ._entry import Entry, NotScalar, constant
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractPiece, exchanged, traced
@@ -51,14 +51,12 @@ class MotionPiece(AbstractPiece):
             solved = self.solved(graph, arguments)
             force = solved.force(solved.multipliers)
             numbers = solved.residual(), solved.clear(certain)
-            return [*map(column, (solved.acceleration, solved.free, force)), *map(np.array, map(alone, numbers))]
+            return [*map(column, (solved.acceleration, solved.free, force)), *map(alone, numbers)]
 
         self.program = ScalarProgram(self.takes, build, limit)
 
     def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
-        closed = self.closed
-        terms = interpret(graph, closed.jaxpr, [entries(x, x.dtype) for x in closed.consts], arguments)
-        M, Q, A, b = terms
+        M, Q, A, b = interpret(graph, self.closed, arguments)
         return Solved(graph, M, Q, A, b, self.dtype)
 
     def evaluate(self, batched, *arrays):
@@ -152,11 +150,9 @@ class _Tangent(_Derived):
         self.changes = lambda: traced(changes, self.takes, (vector(n), vector(m), vector(n)))
 
     def build(self, graph, arguments):
-        closed = self.changes()
         solved = self.base.solved(graph, arguments[: len(self.base.takes)])
         further = map(column, (solved.acceleration, solved.multipliers, solved.free))
-        constants = [entries(x, x.dtype) for x in closed.consts]
-        r1, r2, r3, r4 = interpret(graph, closed.jaxpr, constants, [*arguments, *further])
+        r1, r2, r3, r4 = interpret(graph, self.changes(), [*arguments, *further])
         change, multipliers = solved.respond(list(r1), list(r2))
         force = combined(graph, graph.add, list(r4), solved.force(multipliers))
         return [column(change), column(solved.mass.solve(list(r3))), column(force), alone(constant(0, self.base.dtype))]
@@ -193,7 +189,7 @@ class _Cotangent(_Derived):
         self.gradient = lambda: traced(gradient, base.takes, [vector(k) for k in sizes])
 
     def build(self, graph, arguments):
-        closed, base, count = self.gradient(), self.base, len(self.base.takes)
+        base, count = self.base, len(self.base.takes)
         solved = base.solved(graph, arguments[:count])
         zeros = [constant(0, base.dtype)] * base.size[1]
         weights = {i: list(x) for i, x in zip(self.given, arguments[count:], strict=True) if i < 3}
@@ -202,8 +198,7 @@ class _Cotangent(_Derived):
         free_p = solved.mass.solve(weights[1]) if 1 in weights else zeros
         both = combined(graph, graph.add, p, on_force)
         further = p, s, free_p, both, solved.acceleration, solved.multipliers, solved.free
-        constants = [entries(x, x.dtype) for x in closed.consts]
-        return interpret(graph, closed.jaxpr, constants, [*arguments[:count], *map(column, further)])
+        return interpret(graph, self.gradient(), [*arguments[:count], *map(column, further)])
 
     def dense(self, *args):
         count = len(self.base.takes)

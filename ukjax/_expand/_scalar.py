@@ -13,7 +13,7 @@ from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from ._entry import LARGEST, Entry, NotScalar, entries
+from ._entry import LARGEST, Entry, NotScalar
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractTracedPiece
@@ -56,7 +56,7 @@ class ScalarProgram:
         before, each = self.program.split([True] * len(flags) if alone else flags)
         shared = before(*(x for x, b in zip(values, flags) if not (b or alone)))
         values = [*(x for x, b in zip(values, flags) if b or alone), *shared]
-        if each.has_arrays or not each.steps or not goes_in_order():
+        if each.has_arrays or not each.steps or not reduces_one_by_one():
             found = each(*values)
         else:
             loop = lambda *values: in_one_loop(each, size, values)
@@ -84,8 +84,8 @@ def _wide(found: Sequence[Array], size: int) -> list[Array]:
 
 
 @ft.cache
-def goes_in_order() -> bool:
-    """Whether reductions on the CPU go from the start of an axis to its end, with their body once for every element."""
+def reduces_one_by_one() -> bool:
+    """Whether a reduction on the CPU takes one element after the other, as `in_one_loop` needs it."""
     graph = Graph(9)
     inputs = [graph.input(np.dtype(np.float32)) for _ in range(2)]
     program = Program(inputs, inputs)
@@ -113,12 +113,8 @@ class ScalarPiece(AbstractTracedPiece):
 
     @ft.cached_property
     def program(self) -> ScalarProgram:
-        closed = self.closed
-
-        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            return interpret(graph, closed.jaxpr, [entries(x, x.dtype) for x in closed.consts], arguments)
-
-        return ScalarProgram(closed.in_avals, build, self.limit)
+        build = lambda graph, arguments: interpret(graph, self.closed, arguments)
+        return ScalarProgram(self.takes, build, self.limit)
 
     def through(self, change):
         return ScalarPiece(change(self.closed), GROWTH * self.limit)

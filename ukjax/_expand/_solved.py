@@ -93,13 +93,13 @@ class Solved:
                     okay = demand(
                         graph.add(graph.mul(number(eps), size), number(np.finfo(self.dtype).tiny)), graph.mul(off, off)
                     )
-        for p, pivot in zip(self.mass.diagonal, self.mass.pivots, strict=True):
+        for p, pivot in zip(self.mass.order, self.mass.pivots, strict=True):
             okay = demand(pivot, graph.mul(number(certain.pivot), self.M[p, p]))
         # A force that is no number need not be in any row. The sum of numbers is one, and of others is not.
         okay = demand(number(np.finfo(self.dtype).max), graph.abs(graph.sum(self.acceleration, self.dtype)))
         if not m:
             return okay
-        for p, pivot in zip(self.rows.diagonal, self.rows.pivots, strict=True):
+        for p, pivot in zip(self.rows.order, self.rows.pivots, strict=True):
             okay = demand(pivot, graph.mul(number(certain.rank**2), self.squares[p]))
         lengths = [graph.sqrt(graph.abs(x)) for x in self.squares]
         okay = demand(number(1 / (certain.rank * m**0.5)), self.rows.inverse_bound(lengths))

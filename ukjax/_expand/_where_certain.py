@@ -37,7 +37,7 @@ def motion_or(
     Returns:
         The tree; None if there is no such program.
     """
-    closed, further = _open(terms)
+    closed, further = _with_constants_as_arguments(terms)
     arrays = [*state, *further]
     try:
         piece = MotionPiece(closed, certain, limit)
@@ -59,7 +59,7 @@ def motion_or(
     return jax.tree_util.tree_unflatten(structure, seldom(~clear, *arrays, *fast))
 
 
-def _open(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+def _with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     """The same with the arrays that are not known while tracing as further arguments, and these."""
     unknown = [x for x in closed.consts if is_traced(x)]
     count = len(closed.in_avals)
