@@ -17,6 +17,7 @@ from ._constraint import AbstractConstraint, members_of
 from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
 from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
 from ._mechanism import Mechanism, Terms
+from ._program import lightly_compiled
 from ._result import RESULTS
 from ._types import BoolScalar, IntScalar, Scalar
 
@@ -141,7 +142,7 @@ def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagno
     return _diagnose(mechanism, q, v, t)
 
 
-@eqx.filter_jit
+@lightly_compiled
 def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     terms = mechanism.terms(q, v, t)
     M, (m, n) = terms.M, terms.A.shape

@@ -19,7 +19,7 @@ from ._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from ._integrate import Flow
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._program import apart, hoist, in_batch
+from ._program import apart, hoist, is_plain, lightly_compiled
 from ._result import RESULTS, is_traced, throw_if_failed, worst
 from ._servo import AbstractServo, as_servos, missed_rows
 from ._simulation import (
@@ -124,8 +124,8 @@ def simulate(
     servos = None if servo is None else as_servos(servo)
     fields = kept(keep, servos is not None)
     y0 = jnp.concatenate([q0, v0])
-    formulation = for_use(formulation, in_batch(mechanism, y0, ts))
-    arguments = (mechanism, servos, y0, ts, formulation, solver, steps, projection, integrate, fields)
+    chosen = for_use(formulation, often=not is_plain())
+    arguments = (mechanism, servos, y0, ts, chosen, solver, steps, projection, integrate, fields)
     trajectory, notes = apart(_simulate, *arguments)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
@@ -189,7 +189,7 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
     return f" ({time}; the servo first missed its rows at t = {since:.6g} s)" if np.isfinite(since) else f" ({time})"
 
 
-@eqx.filter_jit
+@lightly_compiled
 def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection, integrator, kept):
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
     motion = hoist(lambda t, y: motion_at(mechanism, servos, formulation, t, y), ts[0], y0)
@@ -229,7 +229,7 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
     return trajectory, Notes(start, unreachable, None if whole else Unexplained(started, outcome, states))
 
 
-@eqx.filter_jit
+@lightly_compiled
 def _explain(mechanism, servos, formulation, run):
     """Why a run failed: its `RESULTS`, and what the servos could not reach."""
     motion = lambda t, y: motion_at(mechanism, servos, formulation, t, y)

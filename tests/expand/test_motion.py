@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ukjax
-from models import coordinated_robots, scara, spherical_pendulum, unicycle
+from models import coordinated_robots, parallelogram, scara, spherical_pendulum, unicycle
 from ukjax import RESULTS
 from ukjax._expand._motion import MotionPiece
 
@@ -143,28 +143,53 @@ def test_in_a_batch_one_bad_state_changes_no_other():
 
 
 def test_where_it_is_used(monkeypatch):
-    """By itself in a batch only, with the SVD and without non-ideal forces; where it is asked for, everywhere."""
+    """By itself in a program only, with the SVD and without non-ideal forces; where it is asked for, everywhere."""
     seen = []
     evaluate = MotionPiece.evaluate
-    monkeypatch.setattr(MotionPiece, "evaluate", lambda self, b, *x: (seen.append(any(b)), evaluate(self, b, *x))[1])
+    monkeypatch.setattr(
+        MotionPiece, "evaluate", lambda self, f, *x: (seen.append(any(f.batched)), evaluate(self, f, *x))[1]
+    )
     q, v = jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])
     batch = jnp.stack([q, q]), jnp.stack([v, v])
 
-    def used(mechanism, in_batch, **options):
+    def used(mechanism, in_batch, program=jax.jit, **options):
         seen.clear()
         of = lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False, **options).acceleration
-        jax.block_until_ready(jax.jit(jax.vmap(of))(*batch) if in_batch else jax.jit(of)(q, v))
+        jax.block_until_ready(program(jax.vmap(of))(*batch) if in_batch else program(of)(q, v))
         return seen[-1:]
 
     def mechanism(**others):
         return ukjax.Mechanism(falling(), ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None]), **others)
 
     assert used(mechanism(), True) == [True]
-    assert used(mechanism(), False) == []
-    assert used(mechanism(), False, formulation=ON) == [False]
+    assert used(mechanism(), False) == [False]
+    assert used(mechanism(), False, program=lambda plain: plain) == []
+    assert used(mechanism(), False, program=lambda plain: plain, formulation=ON) == [False]
     assert used(mechanism(), True, formulation=OFF) == []
     assert used(mechanism(), True, formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt())) == []
     assert used(mechanism(nonideal=lambda q, v, t, force: -v), True) == []
+
+
+def test_rows_that_are_redundant_at_every_state_need_no_matrices(monkeypatch):
+    """Neither for the motion nor, where one row depends on the others, for its derivative."""
+    case = parallelogram.scenario()
+    run = case.simulate(jnp.linspace(0.0, 0.5, 6))
+    states = run.q[1:], run.v[1:], run.t[1:]
+
+    def found(way):
+        of = lambda q, v, t: ukjax.equation_of_motion(case.mechanism, q, v, t, formulation=way, throw=False)
+        slopes = jax.grad(lambda *state: jnp.sum(jnp.sin(of(*state).acceleration)), argnums=(0, 1))
+        return jax.jit(jax.vmap(lambda *state: (of(*state), slopes(*state))))(*states)
+
+    want, slopes = found(OFF)
+    assert set(np.asarray(want.rank).tolist()) == {case.q0.shape[0] - 1}
+    lost = jax.tree_util.tree_map(lambda x: x[0], want)
+    lost = eqx.tree_at(lambda motion: motion.acceleration, lost, jnp.full_like(lost.acceleration, jnp.nan))
+    monkeypatch.setattr(ukjax.UdwadiaKalaba, "solve", lambda self, terms: lost)
+    got, same_slopes = found(ON)
+    assert_same(got, want)
+    for x, y in zip(same_slopes, slopes, strict=True):
+        assert_close(x, y, atol=1e-10 * (1 + np.max(np.abs(y))))
 
 
 def test_a_large_mechanism_goes_by_matrices():
@@ -172,6 +197,15 @@ def test_a_large_mechanism_goes_by_matrices():
     q = 0.1 * jnp.ones((2, 40))
     got, want = motions(many, q, q, jnp.zeros(2), ON), motions(many, q, q, jnp.zeros(2), OFF)
     assert_close(got.acceleration, want.acceleration, rtol=1e-11, atol=1e-11)
+
+
+def test_a_batch_of_nothing():
+    """Also of a mechanism without rows, whose arrays hold nothing in any batch."""
+    empty = jnp.zeros((0, 2))
+    for constraints in ((), ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None])):
+        motion = motions(ukjax.Mechanism(falling(), constraints), empty, empty, jnp.zeros(0), ON)
+        assert motion.acceleration.shape == (0, 2)
+        assert motion.rank.shape == (0,)
 
 
 def test_units_change_nothing():

@@ -16,12 +16,13 @@ Vector = list[Entry]
 
 
 class Factors:
-    """L, D and the order of a matrix (n, n) of entries, of which the lower triangle is used.
+    """L, D and the order of a semidefinite matrix (n, n) of entries, of which the lower triangle is used.
 
-    A pivot that is not positive is taken to be one, so that everything stays finite: look at `pivots`.
+    A row whose pivot is no more than the part `least` of its diagonal entry depends on those before it. It is left out,
+    so that what is solved is S with these rows and columns struck out: look at `pivots` and `kept`.
     """
 
-    def __init__(self, graph: Graph, S: np.ndarray, dtype: Any):
+    def __init__(self, graph: Graph, S: np.ndarray, dtype: Any, least: float = 0.0):
         self.graph, self.dtype = graph, np.dtype(dtype)
         self.order = minimum_degree(S)
         zero, one = constant(0, dtype), constant(1, dtype)
@@ -33,12 +34,14 @@ class Factors:
         self.rows: list[dict[int, Entry]] = [{} for _ in range(n)]  # of L, by column, below the diagonal
         self.columns: list[dict[int, Entry]] = [{} for _ in range(n)]
         self.pivots: Vector = []
+        self.kept: Vector = []
         self.inverses: Vector = []
-        for j in range(n):
+        for j, p in enumerate(self.order):
             pivot = rest.get((j, j), zero)
-            safe = graph.where(graph.greater(pivot, zero), pivot, one)
-            inverse = graph.div(one, safe)
+            kept = graph.greater(pivot, graph.mul(constant(least, dtype), S[p, p]) if least else zero)
+            inverse = graph.where(kept, graph.div(one, graph.where(kept, pivot, one)), zero)
             self.pivots.append(pivot)
+            self.kept.append(kept)
             self.inverses.append(inverse)
             below = [(i, rest[i, j]) for i in range(j + 1, n) if (i, j) in rest]
             for i, x in below:
@@ -75,7 +78,7 @@ class Factors:
         return found
 
     def inverse_bound(self, lengths: Sequence[Entry]) -> Entry:
-        r"""A bound of $\|\hat R^{-1}\|_\infty$ for $\hat R^\top \hat R = \hat S$, which is S with rows of unit length.
+        r"""A bound of $\|\hat R^{-1}\|_\infty$, $\hat R^\top \hat R = \hat S$: what is kept of S, rows of unit length.
 
         Its inverse is a lower bound of the smallest singular value of the rows, up to the square root of their number.
         By the comparison matrix of R: Higham (2002), Accuracy and stability of numerical algorithms, 8.3.

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.extend.core.primitives as prims
 import numpy as np
+from jax.numpy import finfo
 
 from ._entry import Block, Entry, Node, Sample, constant, name_of
 from ._rules import COMMUTATIVE, FOLDED, RULES, negated
@@ -147,6 +148,11 @@ class Graph:
     def sqrt(self, x: Entry) -> Entry:
         return self.apply(prims.sqrt_p, {"accuracy": None}, (x,), x.dtype)
 
+    def power_of_two(self, x: Entry) -> Entry:
+        """The nearest one, of a number that is positive."""
+        kept = {"exponent_bits": finfo(x.dtype).nexp, "mantissa_bits": 0}
+        return self.apply(prims.reduce_precision_p, kept, (x,), x.dtype)
+
     def abs(self, x: Entry) -> Entry:
         return self.apply(prims.abs_p, {}, (x,), x.dtype)
 
@@ -161,6 +167,12 @@ class Graph:
 
     def both(self, x: Entry, y: Entry) -> Entry:
         return self.apply(prims.and_p, {}, (x, y), np.dtype(bool))
+
+    def either(self, x: Entry, y: Entry) -> Entry:
+        return self.apply(prims.or_p, {}, (x, y), np.dtype(bool))
+
+    def negation(self, x: Entry) -> Entry:
+        return self.apply(prims.not_p, {}, (x,), np.dtype(bool))
 
     def sum(self, terms: Sequence[Entry], dtype: Any) -> Entry:
         total = constant(0, dtype)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._linalg import whiten
@@ -27,40 +28,55 @@ from ._entry import Entry, NotScalar, constant
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractPiece, exchanged, traced
-from ._scalar import GROWTH, PlainPiece, ScalarProgram
+from ._scalar import GROWTH, PlainPiece, ScalarPiece, ScalarProgram
 from ._solved import Certain, Solved
 
 
 class MotionPiece(AbstractPiece):
-    """x -> q'' (n,), a (n,), constraint force (n,), |A q'' - b|, and whether all of that is certain.
+    """x -> q'' (n,), a (n,), constraint force (n,), |A q'' - b|, which rows depend on no others (m,), whether all
+    of that is certain, and whether its derivatives are, too.
 
     Args:
         closed: x -> M, Q, A, b.
         certain: When it is.
         limit: Of how many operations the program may consist; raises TooLong if it had more, and NotScalar.
+
+    Attributes:
+        terms: x -> M, Q, A, b, a piece too.
     """
 
     def __init__(self, closed: ClosedJaxpr, certain: Certain, limit: int):
         mass, force, rows, _ = closed.out_avals
         n, dtype = force.shape[0], mass.dtype
         vector, number = jax.ShapeDtypeStruct((n,), dtype), jax.ShapeDtypeStruct((), dtype)
-        super().__init__(closed.in_avals, (vector, vector, vector, number, jax.ShapeDtypeStruct((), bool)))
+        flags = [jax.ShapeDtypeStruct(shape, bool) for shape in ((rows.shape[0],), (), ())]
+        super().__init__(closed.in_avals, (vector, vector, vector, number, *flags))
         self.closed, self.limit, self.dtype, self.size = closed, limit, dtype, (rows.shape[0], n)
+        self.certain = certain
+
+        found: list[np.ndarray] = []  # M, Q, A, b
 
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            solved = self.solved(graph, arguments)
+            found.extend(interpret(graph, closed, arguments))
+            solved = self._solved(graph, found)
             force = solved.force(solved.multipliers)
-            numbers = solved.residual(), solved.clear(certain)
-            return [*map(column, (solved.acceleration, solved.free, force)), *map(alone, numbers)]
+            vectors = map(column, (solved.acceleration, solved.free, force))
+            clear = solved.clear()
+            flags = column(solved.kept), alone(clear), alone(graph.both(clear, solved.at_most_one_depends))
+            return [*vectors, alone(solved.residual()), *flags]
 
-        self.program = ScalarProgram(self.takes, build, limit)
+        self.program = ScalarProgram(self.takes, self.gives, build, limit)
+        self.terms = ScalarPiece(closed, limit, self.program.part(closed.out_avals, found))
 
     def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
-        M, Q, A, b = interpret(graph, self.closed, arguments)
-        return Solved(graph, M, Q, A, b, self.dtype)
+        return self._solved(graph, interpret(graph, self.closed, arguments))
 
-    def evaluate(self, batched, *arrays):
-        return self.program.evaluate(batched, *arrays)
+    def _solved(self, graph: Graph, terms: Sequence[np.ndarray]) -> Solved:
+        M, Q, A, b = terms
+        return Solved(graph, M, Q, A, b, self.certain, self.dtype)
+
+    def evaluate(self, form, *arrays):
+        return self.program.evaluate(form, *arrays)
 
     def make_tangent(self, moving):
         return _Tangent(self, moving)
@@ -76,8 +92,11 @@ class MotionPiece(AbstractPiece):
         if not A.shape[0]:
             return a, a, jnp.zeros_like(a)
         B = A @ W.T
-        _, V, _ = whiten(B @ B.T)
-        force = A.T @ (V.T @ (V @ (b - A @ a)))
+        # With the rows that depend on others struck out, as in the scalar program.
+        kept = self(*map(stop_gradient, x))[4]
+        S = jnp.where(kept[:, None] & kept[None], B @ B.T, jnp.eye(A.shape[0], dtype=A.dtype))
+        _, V, _ = whiten(S)
+        force = A.T @ (V.T @ (V @ jnp.where(kept, b - A @ a, 0)))
         return a + W.T @ (W @ force), a, force
 
 
@@ -109,7 +128,7 @@ class _Derived(AbstractPiece):
     @ft.cached_property
     def program(self) -> ScalarProgram | None:
         try:
-            return ScalarProgram(self.takes, self.build, GROWTH * self.base.limit)
+            return ScalarProgram(self.takes, self.gives, self.build, GROWTH * self.base.limit)
         except (TooLong, NotScalar):
             return None
 
@@ -117,9 +136,9 @@ class _Derived(AbstractPiece):
     def plain(self) -> PlainPiece:
         return PlainPiece(traced(lambda *args: list(self.dense(*args)), self.takes))
 
-    def evaluate(self, batched, *arrays):
+    def evaluate(self, form, *arrays):
         way = self.plain if self.program is None else self.program
-        return way.evaluate(batched, *arrays)
+        return way.evaluate(form, *arrays)
 
     def make_tangent(self, moving):
         return self.plain.make_tangent(moving)
@@ -151,7 +170,7 @@ class _Tangent(_Derived):
 
     def build(self, graph, arguments):
         solved = self.base.solved(graph, arguments[: len(self.base.takes)])
-        further = map(column, (solved.acceleration, solved.multipliers, solved.free))
+        further = map(column, (solved.acceleration, solved.least(solved.multipliers), solved.free))
         r1, r2, r3, r4 = interpret(graph, self.changes(), [*arguments, *further])
         change, multipliers = solved.respond(list(r1), list(r2))
         force = combined(graph, graph.add, list(r4), solved.force(multipliers))
@@ -197,7 +216,8 @@ class _Cotangent(_Derived):
         p, s = _adjoint(solved, on_acceleration, on_force)
         free_p = solved.mass.solve(weights[1]) if 1 in weights else zeros
         both = combined(graph, graph.add, p, on_force)
-        further = p, s, free_p, both, solved.acceleration, solved.multipliers, solved.free
+        multipliers = solved.least(solved.multipliers)
+        further = p, s, free_p, both, solved.acceleration, multipliers, solved.free
         return interpret(graph, self.gradient(), [*arguments[:count], *map(column, further)])
 
     def dense(self, *args):
@@ -218,5 +238,5 @@ def _adjoint(solved: Solved, on_acceleration: Sequence[Entry], on_force: Sequenc
     if not len(solved.A):
         return start, []
     total = combined(graph, graph.add, start, on_force)
-    s = solved.rows.solve(product(graph, solved.A, total, solved.dtype))
+    s = solved.least(solved.rows.solve(product(graph, solved.A, total, solved.dtype)))
     return combined(graph, graph.sub, start, solved.pushed(s)), s

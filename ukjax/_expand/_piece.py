@@ -8,7 +8,7 @@ nested, and nobody differentiates the form in which it is evaluated: derivatives
 import abc
 import functools as ft
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,13 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
+
+
+class Form(NamedTuple):
+    """How a piece is evaluated: which arguments have the batch as their first axis, and whether on a CPU."""
+
+    batched: tuple[bool, ...]
+    on_cpu: bool
 
 
 class AbstractPiece(abc.ABC):
@@ -31,7 +38,7 @@ class AbstractPiece(abc.ABC):
         self._cotangents: dict[Any, AbstractPiece] = {}
 
     @abc.abstractmethod
-    def evaluate(self, batched: tuple[bool, ...], *arrays: Array) -> list[Array]:
+    def evaluate(self, form: "Form", *arrays: Array) -> list[Array]:
         """The results; with the batch as their first axis, all of them, if any argument is batched."""
 
     @abc.abstractmethod
@@ -140,7 +147,7 @@ piece_p.multiple_results = True
 
 @ft.cache
 def _compiled(piece: AbstractPiece, batched: tuple[bool, ...]) -> Any:
-    return jax.jit(ft.partial(piece.evaluate, batched))
+    return jax.jit(ft.partial(piece_p.bind, piece=piece, batched=batched))
 
 
 @piece_p.def_impl
@@ -155,9 +162,12 @@ def _shapes(*avals, piece, batched):
     return [ShapedArray((*sizes, *x.shape), x.dtype) for x in piece.gives]
 
 
-mlir.register_lowering(
-    piece_p, mlir.lower_fun(lambda *arrays, piece, batched: piece.evaluate(batched, *arrays), multiple_results=True)
-)
+def _evaluated(on_cpu, *arrays, piece, batched):
+    return piece.evaluate(Form(batched, on_cpu), *arrays)
+
+
+mlir.register_lowering(piece_p, mlir.lower_fun(ft.partial(_evaluated, False), multiple_results=True))
+mlir.register_lowering(piece_p, mlir.lower_fun(ft.partial(_evaluated, True), multiple_results=True), platform="cpu")
 
 
 def _jvp(primals, tangents, *, piece, batched):

@@ -1,6 +1,8 @@
 """Pieces that are evaluated as scalar programs."""
 
+import copy
 import functools as ft
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +18,7 @@ from jaxtyping import Array
 from ._entry import LARGEST, Entry, NotScalar
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._piece import AbstractTracedPiece
+from ._piece import AbstractTracedPiece, Form
 from ._program import Program, in_one_loop
 
 
@@ -25,9 +27,18 @@ WASTE = 8
 
 
 class ScalarProgram:
-    """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar."""
+    """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
-    def __init__(self, takes: Sequence[Any], build: Callable[[Graph, list[np.ndarray]], list[np.ndarray]], limit: int):
+    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of those that it gives.
+    """
+
+    def __init__(
+        self,
+        takes: Sequence[Any],
+        gives: Sequence[Any],
+        build: Callable[[Graph, list[np.ndarray]], list[np.ndarray]],
+        limit: int,
+    ):
         graph = Graph(WASTE * limit)
         arguments, inputs = [], []
         for aval in takes:
@@ -38,44 +49,53 @@ class ScalarProgram:
                 array[i] = graph.input(aval.dtype)
                 inputs.append(array[i])
             arguments.append(array)
-        results = build(graph, arguments)
-        self.shapes = [x.shape for x in results]
-        outputs: list[Entry] = [x for array in results for x in array.ravel()]
-        self.program = Program(inputs, outputs)
+        self.inputs = inputs
+        self._is_to_give(gives, build(graph, arguments))
         if self.program.operations > limit:
             raise TooLong(f"{self.program.operations} operations, more than {limit}")
 
-    def evaluate(self, batched: tuple[bool, ...], *arrays: Array) -> list[Array]:
+    def _is_to_give(self, gives: Sequence[Any], results: Sequence[np.ndarray]) -> None:
+        self.gives = gives
+        outputs: list[Entry] = [x for array in results for x in array.ravel()]
+        self.program = Program(self.inputs, outputs)
+
+    def part(self, gives: Sequence[Any], results: Sequence[np.ndarray]) -> "ScalarProgram":
+        """The program that gives other entries of the same graph."""
+        other = copy.copy(self)
+        other._is_to_give(gives, results)
+        return other
+
+    def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
         """The results; with the batch as their first axis if any argument is batched, of which it is the first axis."""
+        batched = form.batched
         rows = [_rows(x, b) for x, b in zip(arrays, batched, strict=True)]
         flags = [b for part, b in zip(rows, batched, strict=True) for _ in part]
         values = [x for part in rows for x in part]
-        size = next((x.shape[0] for x in values if x.shape), 1)
+        size = next((x.shape[0] for x, b in zip(arrays, batched) if b), 1)
         # Of what a batch shares everything is computed once. What stands alone is a batch of one.
         alone = not any(batched)
         before, each = self.program.split([True] * len(flags) if alone else flags)
         shared = before(*(x for x, b in zip(values, flags) if not (b or alone)))
         values = [*(x for x, b in zip(values, flags) if b or alone), *shared]
-        if each.has_arrays or not each.steps or not reduces_one_by_one():
-            found = each(*values)
-        else:
-            loop = lambda *values: in_one_loop(each, size, values)
-            found = lax.platform_dependent(*values, cpu=loop, default=lambda *values: _wide(each(*values), size))
+        if form.on_cpu and size and each.steps and not each.has_arrays and reduces_one_by_one():
+            found = in_one_loop(each, size, values)
             found = [x[0] for x in found] if alone else found
-        return self._joined(found if alone else _wide(found, size))
+        else:
+            found = each(*values)
+        return self._joined(() if alone else (size,), found if alone else _wide(found, size))
 
-    def _joined(self, out: Sequence[Array]) -> list[Array]:
-        found, at = [], 0
-        for shape in self.shapes:
-            part, at = out[at : at + math.prod(shape)], at + math.prod(shape)
-            joined = jnp.stack(part, axis=-1) if part else jnp.zeros(0)
-            found.append(joined.reshape(*joined.shape[:-1], *shape))
+    def _joined(self, batch: tuple[int, ...], entries: Sequence[Array]) -> list[Array]:
+        found, rest = [], iter(entries)
+        for aval in self.gives:
+            part = list(itertools.islice(rest, aval.size))
+            joined = jnp.stack(part, axis=-1) if part else jnp.zeros((*batch, 0), aval.dtype)
+            found.append(joined.reshape(*batch, *aval.shape))
         return found
 
 
 def _rows(array: Array, batched: bool) -> list[Array]:
     """Its entries, each with the batch as its only axis."""
-    flat = array.reshape(array.shape[0], -1).T if batched else array.reshape(-1)
+    flat = array.reshape(array.shape[0], math.prod(array.shape[1:])).T if batched else array.ravel()
     return [flat[i] for i in range(flat.shape[0])]
 
 
@@ -107,24 +127,24 @@ GROWTH = 8
 class ScalarPiece(AbstractTracedPiece):
     """A traced function as a scalar program of at most `limit` operations; as it is if it had more."""
 
-    def __init__(self, closed: ClosedJaxpr, limit: int):
+    def __init__(self, closed: ClosedJaxpr, limit: int, program: ScalarProgram | None = None):
         super().__init__(closed)
-        self.limit = limit
+        self.limit, self.given = limit, program
 
     @ft.cached_property
     def program(self) -> ScalarProgram:
         build = lambda graph, arguments: interpret(graph, self.closed, arguments)
-        return ScalarProgram(self.takes, build, self.limit)
+        return self.given or ScalarProgram(self.takes, self.gives, build, self.limit)
 
     def through(self, change):
         return ScalarPiece(change(self.closed), GROWTH * self.limit)
 
-    def evaluate(self, batched, *arrays):
+    def evaluate(self, form, *arrays):
         try:
             program = self.program
         except (TooLong, NotScalar):
-            return over_batch(jaxpr_as_fun(self.closed), batched)(*arrays)
-        return program.evaluate(batched, *arrays)
+            return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
+        return program.evaluate(form, *arrays)
 
 
 class PlainPiece(AbstractTracedPiece):
@@ -133,8 +153,8 @@ class PlainPiece(AbstractTracedPiece):
     def through(self, change):
         return PlainPiece(change(self.closed))
 
-    def evaluate(self, batched, *arrays):
-        return over_batch(jaxpr_as_fun(self.closed), batched)(*arrays)
+    def evaluate(self, form, *arrays):
+        return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
 
 
 def over_batch(function: Callable[..., Any], batched: tuple[bool, ...]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from ._piece import AbstractTracedPiece
+from ._piece import AbstractTracedPiece, Form
 from ._scalar import over_batch
 
 
@@ -17,30 +17,49 @@ TILE = 256
 
 
 class SeldomPiece(AbstractTracedPiece):
-    """A traced function whose first argument tells whether it is needed; `otherwise` gives the same where it is not."""
+    """A traced function whose first argument tells whether it is needed; `otherwise` gives the same where it is not.
 
-    def __init__(self, closed: ClosedJaxpr, otherwise: ClosedJaxpr, passed: int | None = None):
-        """With `passed`, the arguments from there on are the results where it is not needed, each its own only."""
+    Its derivatives are those of `slope`, whose second argument tells it.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, slope: ClosedJaxpr, otherwise: ClosedJaxpr, passed: int):
+        """The arguments from `passed` on are the results where it is not needed, each its own only."""
         super().__init__(closed)
-        self.otherwise, self.passed = otherwise, passed
+        self.slope, self.otherwise, self.passed = slope, otherwise, passed
 
     def through(self, change):
-        return SeldomPiece(change(self.closed), change(self.otherwise))
+        return SeldomSlope(change(self.slope), change(self.otherwise))
 
     def depends(self, argument, given):
-        return self.passed is None or argument < self.passed or argument - self.passed in given
+        return argument < self.passed or argument - self.passed in given
 
-    def evaluate(self, batched, *arrays):
-        needed, *_ = arrays
-        whole, short = (over_batch(jaxpr_as_fun(x), batched) for x in (self.closed, self.otherwise))
-        wide = lambda *xs: [
-            jnp.broadcast_to(x, (*_size(batched, xs), *y.shape)) for x, y in zip(short(*xs), self.gives)
-        ]
-        at_once = lambda *xs: lax.cond(jnp.any(xs[0]), lambda *xs: list(whole(*xs)), wide, *xs)
-        if not batched[0] or needed.shape[0] <= TILE:
-            return at_once(*arrays)
-        tiled = lambda *xs: lax.cond(jnp.any(xs[0]), lambda *xs: _in_tiles(at_once, wide, batched, xs), wide, *xs)
-        return lax.platform_dependent(*arrays, cpu=tiled, default=at_once)
+    def evaluate(self, form, *arrays):
+        return _seldom(self, 0, form, arrays)
+
+
+class SeldomSlope(AbstractTracedPiece):
+    """A derivative of a `SeldomPiece`, of any order."""
+
+    def __init__(self, closed: ClosedJaxpr, otherwise: ClosedJaxpr):
+        super().__init__(closed)
+        self.otherwise = otherwise
+
+    def through(self, change):
+        return SeldomSlope(change(self.closed), change(self.otherwise))
+
+    def evaluate(self, form, *arrays):
+        return _seldom(self, 1, form, arrays)
+
+
+def _seldom(piece: SeldomPiece | SeldomSlope, flag: int, form: Form, arrays: Sequence[Array]) -> list[Array]:
+    """The results of a piece of which the argument number `flag` tells whether it is needed."""
+    batched, needed = form.batched, arrays[flag]
+    whole, short = (over_batch(jaxpr_as_fun(x), batched) for x in (piece.closed, piece.otherwise))
+    wide = lambda *xs: [jnp.broadcast_to(x, (*_size(batched, xs), *y.shape)) for x, y in zip(short(*xs), piece.gives)]
+    at_once = lambda *xs: lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
+    if not (form.on_cpu and batched[flag] and needed.shape[0] > TILE):
+        return at_once(*arrays)
+    return lax.cond(jnp.any(needed), lambda *xs: _in_tiles(at_once, wide, batched, xs), wide, *arrays)
 
 
 def _size(batched: Sequence[bool], arrays: Sequence[Array]) -> tuple[int, ...]:

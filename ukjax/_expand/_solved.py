@@ -1,5 +1,6 @@
 """The constrained motion over the entries that are not zero, and whether it is certain."""
 
+import functools as ft
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,11 +17,13 @@ class Certain(NamedTuple):
     Attributes:
         rank: Rows count as independent, without a closer look, if the smallest singular value of the rows, brought to
             unit length, is certainly larger than this.
+        dependent: A row depends on others if what they leave of it is no larger than this part of its length.
         pivot: The least part of a diagonal entry of M that its pivot may be.
         residual: The largest part of a row's terms that it may be missed by.
     """
 
     rank: float
+    dependent: float
     pivot: float
     residual: float
 
@@ -28,8 +31,10 @@ class Certain(NamedTuple):
 class Solved:
     """M, Q, A, b with everything that follows from them, as entries of a graph."""
 
-    def __init__(self, graph: Graph, M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray, dtype: Any):
-        self.graph, self.M, self.A, self.b, self.dtype = graph, M, A, b, dtype
+    def __init__(
+        self, graph: Graph, M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray, certain: Certain, dtype: Any
+    ):
+        self.graph, self.M, self.A, self.b, self.dtype, self.certain = graph, M, A, b, dtype, certain
         self.mass = Factors(graph, M, dtype)
         self.free = self.mass.solve(list(Q))
         if not len(A):
@@ -43,7 +48,7 @@ class Solved:
             for j, lever in enumerate(self.levers[: i + 1]):
                 S[i, j] = S[j, i] = graph.sum(combined(graph, graph.mul, row, lever), dtype)
         self.squares = [S[i, i] for i in range(len(A))]
-        self.rows = Factors(graph, S, dtype)
+        self.rows = Factors(graph, S, dtype, certain.dependent**2)
         self.demand = self.missing(self.free)
         self.multipliers = self.rows.solve(self.demand)
         first = combined(graph, graph.add, self.free, self.pushed(self.multipliers))
@@ -66,20 +71,67 @@ class Solved:
         """A^T l"""
         return product(self.graph, self.A.T, multipliers, self.dtype)
 
+    # Derivatives are those of the pseudoinverse of rows that keep their rank, H of unit length: the change of what is
+    # demanded counts as far as it lies in the range of H, and the multipliers are those of least norm. Here, where one
+    # row depends on others, n^T A = 0: what lies along n, in the metric of H, is left out. More would not be.
+
+    @ft.cached_property
+    def _dependence(self) -> tuple[Vector, Vector, Entry]:
+        """n, of one dependent row, or 0; n as H has it; and the inverse of its length squared."""
+        graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
+        n = self.rows.upper([graph.where(kept, zero, one) for kept in self.rows.kept])
+        units = [graph.power_of_two(graph.sqrt(x)) for x in self.squares]
+        scaled = [graph.mul(graph.mul(unit, unit), x) for unit, x in zip(units, n, strict=True)]
+        length = graph.sum(combined(graph, graph.mul, n, scaled), self.dtype)
+        there = graph.greater(length, zero)
+        return n, scaled, graph.where(there, graph.div(one, graph.where(there, length, one)), zero)
+
+    def _without(self, direction: Vector, measure: Vector, values: Sequence[Entry]) -> Vector:
+        graph, (*_, inverse) = self.graph, self._dependence
+        part = graph.mul(graph.sum(combined(graph, graph.mul, measure, values), self.dtype), inverse)
+        return [graph.sub(x, graph.mul(part, d)) for x, d in zip(values, direction, strict=True)]
+
+    def in_range(self, demanded: Sequence[Entry]) -> Vector:
+        """What of a change of b - A a can be met."""
+        if not len(self.A):
+            return []
+        n, scaled, _ = self._dependence
+        return self._without(scaled, n, demanded)
+
+    def least(self, multipliers: Sequence[Entry]) -> Vector:
+        """The multipliers of least norm that push as these do."""
+        if not len(self.A):
+            return []
+        n, scaled, _ = self._dependence
+        return self._without(n, scaled, multipliers)
+
+    @property
+    def at_most_one_depends(self) -> Entry:
+        graph, (one, zero) = self.graph, (constant(x, self.dtype) for x in (1, 0))
+        count = graph.sum([graph.where(kept, zero, one) for kept in self.kept], self.dtype)
+        return graph.greater(constant(1.5, self.dtype), count)
+
     def respond(self, r1: Sequence[Entry], r2: Sequence[Entry]) -> tuple[Vector, Vector]:
         """dq'' and dl."""
         graph, change = self.graph, self.mass.solve(r1)
         if not len(self.A):
             return change, []
         wanted = combined(graph, graph.sub, list(r2), product(graph, self.A, change, self.dtype))
-        multipliers = self.rows.solve(wanted)
+        multipliers = self.rows.solve(self.in_range(wanted))
         return combined(graph, graph.add, change, self.pushed(multipliers)), multipliers
 
     def residual(self) -> Entry:
         return self.graph.sqrt(self.graph.sum([self.graph.mul(e, e) for e in self.error], self.dtype))
 
-    def clear(self, certain: Certain) -> Entry:
-        """Whether M is definite, the rows are independent, and met, without any doubt."""
+    @property
+    def kept(self) -> Vector:
+        """Which rows do not depend on others."""
+        kept = dict(zip(self.rows.order, self.rows.kept, strict=True)) if len(self.A) else {}
+        return [kept[i] for i in range(len(self.A))]
+
+    def clear(self) -> Entry:
+        """Whether M is definite, every row is met, and independent of others or not, without any doubt."""
+        certain = self.certain
         graph, number = self.graph, lambda x: constant(x, self.dtype)
         okay = constant(True, bool)
         demand = lambda larger, smaller: graph.both(okay, graph.greater(larger, smaller))
@@ -99,8 +151,11 @@ class Solved:
         okay = demand(number(np.finfo(self.dtype).max), graph.abs(graph.sum(self.acceleration, self.dtype)))
         if not m:
             return okay
-        for p, pivot in zip(self.rows.order, self.rows.pivots, strict=True):
-            okay = demand(pivot, graph.mul(number(certain.rank**2), self.squares[p]))
+        for p, pivot, kept in zip(self.rows.order, self.rows.pivots, self.rows.kept, strict=True):
+            independent = graph.greater(pivot, graph.mul(number(certain.rank**2), self.squares[p]))
+            # What is no number is neither.
+            dependent = graph.both(graph.greater(number(np.inf), graph.abs(pivot)), graph.negation(kept))
+            okay = graph.both(okay, graph.either(independent, dependent))
         lengths = [graph.sqrt(graph.abs(x)) for x in self.squares]
         okay = demand(number(1 / (certain.rank * m**0.5)), self.rows.inverse_bound(lengths))
         # How far the constraints push, in the metric of M; a row's own share of it is at most its length times that.

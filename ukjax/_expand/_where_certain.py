@@ -18,7 +18,7 @@ from ._seldom import SeldomPiece
 
 def motion_or(
     otherwise: Callable[[Array, Array, Array, Array], Any],
-    found: Callable[[Array, Array, Array, Array], Any],
+    found: Callable[[Array, Array, Array, Array, Array], Any],
     certain: Certain,
     limit: int,
     terms: ClosedJaxpr,
@@ -28,7 +28,7 @@ def motion_or(
 
     Args:
         otherwise: (M, Q, A, b) -> the tree.
-        found: (q'', a, constraint force, residual) -> the tree, where the program is certain of them.
+        found: (q'', a, constraint force, residual, rows that count) -> the tree, where the program is certain of them.
         certain: When it is.
         limit: Most operations of the program.
         terms: state -> M, Q, A, b, traced.
@@ -43,20 +43,21 @@ def motion_or(
         piece = MotionPiece(closed, certain, limit)
     except (TooLong, NotScalar):
         return None
-    *motion, clear = piece(*arrays)
+    *motion, clear, smooth = piece(*arrays)
     fast, structure = jax.tree_util.tree_flatten(found(*motion))
     fast = [jnp.asarray(x) for x in fast]
-    function, count = jaxpr_as_fun(closed), len(arrays)
+    count = len(arrays)
 
     def whole(needed, *args):
-        others = jax.tree_util.tree_leaves(otherwise(*function(*args[:count])))
+        others = jax.tree_util.tree_leaves(otherwise(*piece.terms(*args[:count])))
         return [jnp.where(needed, x, y) for x, y in zip(others, args[count:], strict=True)]
 
-    avals = [jax.ShapeDtypeStruct((), bool)], closed.in_avals, map(jax.typeof, fast)
+    avals = [jax.ShapeDtypeStruct((), bool)] * 2, closed.in_avals, map(jax.typeof, fast)
     avals = [list(group) for group in avals]
-    passed = traced(lambda _, *args: list(args[count:]), *avals)
-    seldom = SeldomPiece(traced(whole, *avals), passed, 1 + count)
-    return jax.tree_util.tree_unflatten(structure, seldom(~clear, *arrays, *fast))
+    passed = traced(lambda _, __, *args: list(args[count:]), *avals)
+    values, slopes = (traced(lambda *args, i=i: whole(args[i], *args[2:]), *avals) for i in (0, 1))
+    seldom = SeldomPiece(values, slopes, passed, 2 + count)
+    return jax.tree_util.tree_unflatten(structure, seldom(~clear, ~smooth, *arrays, *fast))
 
 
 def _with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:

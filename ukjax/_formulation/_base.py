@@ -69,8 +69,8 @@ class AbstractStateFormulation(AbstractFormulation):
         """`solve(terms_of(*state))`, computed in whatever way."""
 
     @abc.abstractmethod
-    def for_use(self, in_batch: bool) -> AbstractFormulation:
-        """The same with all choices made that depend on how it is used: in a batch, or for one state at a time."""
+    def for_use(self, often: bool) -> AbstractFormulation:
+        """The same with all choices made that depend on how it is used: for many states, or `often`, or for one."""
 
 
 def motion_by(formulation: AbstractFormulation, terms_of: Callable[..., Terms], *state: Array) -> Motion:
@@ -80,9 +80,9 @@ def motion_by(formulation: AbstractFormulation, terms_of: Callable[..., Terms], 
     return formulation.solve(terms_of(*state))
 
 
-def for_use(formulation: AbstractFormulation, in_batch: bool) -> AbstractFormulation:
+def for_use(formulation: AbstractFormulation, often: bool) -> AbstractFormulation:
     """The formulation with all choices made that depend on how it is used."""
-    return formulation.for_use(in_batch) if isinstance(formulation, AbstractStateFormulation) else formulation
+    return formulation.for_use(often) if isinstance(formulation, AbstractStateFormulation) else formulation
 
 
 class AbstractLinearFormulation(AbstractFormulation):

@@ -16,8 +16,9 @@ from ._base import AbstractPseudoinverseFormulation, Motion
 
 # Beyond it compiling takes longer than what is gained: see docs/expand.md.
 MOST_OPERATIONS = 1500
-# How many times the rank tolerance the smallest singular value must be, for the SVD to agree that the rank is full: it
-# compares rows whose lengths differ by up to two with the largest singular value.
+# How many times the rank tolerance the smallest singular value must be, for the SVD to agree that the rows are
+# independent, and how many times smaller, that they are not: it compares rows whose lengths differ by up to two with
+# the largest singular value.
 CLEARLY = 4.0
 
 
@@ -46,19 +47,22 @@ def expanded(
     def by_matrices(M, Q, A, b):
         return formulation.solve(Terms(M, Q, A, b, None, terms.partition, terms.rows))
 
-    def certainly(acceleration, unconstrained, constraint_force, residual):
+    def certainly(acceleration, unconstrained, constraint_force, residual, independent):
         return Motion(
             acceleration=acceleration,
             unconstrained_acceleration=unconstrained,
             constraint_force=constraint_force,
             nonideal_force=jnp.zeros_like(acceleration),
-            rank=jnp.asarray(rows.shape[0]),
+            rank=jnp.sum(independent),
             residual=residual,
             result=RESULTS.where(jnp.asarray(True), RESULTS.successful, RESULTS.successful),
         )
 
-    tolerance = rank_tolerance_of(formulation.pseudoinverse, dtype) * max(1, rows.shape[0]) ** 0.5
+    tolerance, root = rank_tolerance_of(formulation.pseudoinverse, dtype), max(1, rows.shape[0]) ** 0.5
     certain = Certain(
-        rank=CLEARLY * tolerance, pivot=eps**0.6, residual=min(1e-3 * formulation.consistency_rtol, eps**0.5)
+        rank=CLEARLY * tolerance * root,
+        dependent=tolerance / (CLEARLY * root),
+        pivot=eps**0.6,
+        residual=min(1e-3 * formulation.consistency_rtol, eps**0.5),
     )
     return motion_or(by_matrices, certainly, certain, MOST_OPERATIONS, traced, list(state))

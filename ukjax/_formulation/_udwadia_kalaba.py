@@ -26,10 +26,11 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
             terms. Where rows are not met, and a finer rank test with a moderate acceleration does not meet them either,
             the constraints contradict each other.
         expand: Whether small mechanisms are computed as scalar code, each entry of each array on its own, factorised
-            over the entries that are not zero. That is many times as fast in a batch, and takes longer to compile. The
-            motion, the rank and the verdict are the same: where M or the rows are not well enough conditioned for that
-            to be certain, the matrices are used. None (default) does so under a `jax.vmap` around `equation_of_motion`
-            or `simulate`.
+            over the entries that are not zero. That is many times as fast in a batch or along a trajectory, and takes
+            longer to compile. The motion, the rank and the verdict are the same: where M or the rows are not well
+            enough conditioned for that to be certain, the matrices are used. None (default) does so inside of `jax.jit`
+            and its like, and not in a plain call of `equation_of_motion` or `simulate`, which takes longer to compile
+            than to run.
 
     Needs M > 0; rows may be redundant.
 
@@ -43,8 +44,8 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         if self.expand is not None and not isinstance(self.expand, bool):
             raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
 
-    def for_use(self, in_batch):
-        return dataclasses.replace(self, expand=in_batch and self._is_svd) if self.expand is None else self
+    def for_use(self, often):
+        return dataclasses.replace(self, expand=often and self._is_svd) if self.expand is None else self
 
     @property
     def _is_svd(self) -> bool:

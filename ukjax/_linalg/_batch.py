@@ -33,6 +33,10 @@ def batched(kernel: Kernel, alone: Alone | None = None) -> Callable[[Array, Arra
     @custom_vmap
     def apply(B: Array, Y: Array) -> tuple[Array, Array]:
         batch, (m, n), k = B.shape[:-2], B.shape[-2:], Y.shape[-1]
+        if 0 in batch and 0 not in (m, n):
+            ones = [jnp.zeros((1, *x.shape[-2:]), x.dtype) for x in (B, Y)]
+            shapes = jax.eval_shape(ft.partial(_whole, kernel), *ones)
+            return jax.tree_util.tree_map(lambda x: jnp.zeros((*batch, *x.shape[1:]), x.dtype), shapes)
         if 0 in B.shape:
             one = jnp.zeros((1, 1, 1), B.dtype)
             *several, _, _ = jax.eval_shape(ft.partial(_whole, kernel), one, one)[0].shape[1:]

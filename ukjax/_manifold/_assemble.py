@@ -6,7 +6,6 @@ q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._mechanism import Mechanism
+from .._program import lightly_compiled
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from ._assembly import Assembly
 from ._nearest import Nearest, nearest
@@ -96,7 +96,7 @@ def assemble(
     return assembly
 
 
-@eqx.filter_jit
+@lightly_compiled
 def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     n = q0.shape[0]
     M = _check.output(mechanism.system.mass(q0, t), (n, n), q0.dtype, "mass(q, t)")

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba
 from .._mechanism import Mechanism
-from .._program import apart
+from .._program import apart, lightly_compiled
 from .._result import is_traced, throw_if_failed
 from ._motion import Control, controlled_motion
 from ._servo import AbstractServo
@@ -65,7 +64,7 @@ def servo_control(
     return throw_if_failed(control, control.result, where)
 
 
-@eqx.filter_jit
+@lightly_compiled
 def _servo_control(mechanism, servos, formulation, q, v, t):
     return controlled_motion(mechanism, servos, formulation, q, v, t)[1]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +21,7 @@ from .. import _check
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic, members_of
 from .._formulation import AbstractFormulation, PennestriDeFalco, UdwadiaKalaba
 from .._mechanism import Terms
+from .._program import lightly_compiled
 from .._result import RESULTS
 from .._scenario import Scenario
 from . import _target
@@ -134,7 +134,7 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _entry(scenario: Scenario) -> Entry:
     q, v, t = scenario.q0, scenario.v0, jnp.asarray(scenario.t0, scenario.q0.dtype)
     mechanism = scenario.mechanism
-    terms = jax.jit(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
+    terms = lightly_compiled(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
     M, Q, A, b = map(np.asarray, terms(q, v, t))
     count = lambda c: jax.eval_shape(c.rows, q, v, t)[0].shape[0]
     kinds = _kinds(mechanism.constraints, count)
@@ -177,7 +177,7 @@ def _rank(M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray) -> int:
     return int(rank)
 
 
-@eqx.filter_jit
+@lightly_compiled
 def _solve(formulation: AbstractFormulation, M: Any, Q: Any, A: Any, b: Any) -> tuple[Any, Any]:
     motion = formulation.solve(Terms(M, Q, A, b))
     return motion.rank, motion.result

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from .. import plot
 from .._coordinate import Coordinate
+from .._program import light_jit
 from .._result import RESULTS, message
 from .._scenario import Scenario
 from .._trajectory import Trajectory
@@ -84,7 +84,8 @@ def timed_run(
 
 def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": True, "throw": False}
-    function = eqx.filter_jit(lambda scenario, ts: scenario.simulate(ts, **options))
+    simulate = lambda scenario, ts: scenario.simulate(ts, **options)
+    function = light_jit(simulate)
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()
         compiled = function.lower(scenario, ts).compile()

@@ -1,0 +1,95 @@
+"""Plain calls are compiled to be done soon, and nothing else is."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import ukjax
+from ukjax._program import _light, is_plain, light_options
+
+from .helpers import assert_close, pendulum
+
+
+Q, V = jnp.array([0.6, -0.8]), jnp.array([0.4, 0.3])
+AS_THE_TESTS_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What XLA_FLAGS seems to hold."""
+
+    def say(flags):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        light_options.cache_clear()
+
+    yield say
+    light_options.cache_clear()
+
+
+def acceleration(q, mass=1.0):
+    free = pendulum().system
+    system = ukjax.System(lambda q, t: mass * jnp.eye(2), lambda q, v, t: free.force(q, v, t))
+    rod = ukjax.Holonomic(lambda q, t: (q @ q - mass)[None])
+    return ukjax.equation_of_motion(ukjax.Mechanism(system, rod), q, V, throw=False).acceleration
+
+
+def test_a_plain_call_takes_options_and_a_part_of_a_program_none(said, monkeypatch):
+    """JAX refuses options for what is part of a larger program, also where only a closure tells that it is."""
+    made = []
+    filter_jit = _light.eqx.filter_jit
+    spy = lambda function, **options: (made.append(options), filter_jit(function, **options))[1]
+    monkeypatch.setattr(_light.eqx, "filter_jit", spy)
+    said("")
+    double = _light.lightly_compiled(lambda x: 2.0 * x)
+    assert made == [{}]
+    assert double(1.5) == 3.0
+    assert made[1:] == [{"compiler_options": light_options()}]
+    assert light_options()["xla_backend_optimization_level"] == 0
+    hidden = lambda m: jnp.sum(double(jnp.ones(2)) * m)
+    for program in (jax.jit, jax.grad, jax.jacfwd, jax.hessian, lambda f: jax.vmap(f, axis_size=2, in_axes=None)):
+        program(hidden)(1.5)
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (lambda f: f(1.0), True),
+        (lambda f: jax.jit(f)(1.0), False),
+        (lambda f: jax.grad(f)(1.0), False),
+        (lambda f: jax.vmap(f)(jnp.ones(2)), False),
+        (lambda f: jax.eval_shape(f, 1.0), False),
+        (lambda f: jax.lax.scan(lambda c, _: (f(c), None), 1.0, length=2), False),
+    ],
+)
+def test_what_is_plain(program, expected):
+    seen = []
+    program(lambda x: (seen.append(is_plain()), x)[1])
+    assert set(seen) == {expected}
+    assert is_plain()
+
+
+def test_the_answer_is_the_same(said):
+    want = acceleration(Q)
+    said("")
+    light = acceleration(Q)
+    assert_close(light, want, rtol=1e-13, atol=1e-13)
+    assert_close(jax.jit(acceleration)(Q), want, rtol=1e-13, atol=1e-13)
+    closed_over = lambda m: jnp.sum(acceleration(Q, m))
+    difference = (closed_over(1.0 + 1e-6) - closed_over(1.0 - 1e-6)) / 2e-6
+    assert_close(jax.grad(closed_over)(1.0), difference, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (AS_THE_TESTS_COMPILE, {}),
+        ("--xla_backend_optimization_level=3", {"xla_cpu_use_fusion_emitters": False}),
+        ("--xla_cpu_use_fusion_emitters=true", {"xla_backend_optimization_level": 0}),
+    ],
+)
+def test_what_a_person_says_counts(said, flags, options):
+    said(flags)
+    if jax.__version_info__[:2] != (0, 10):
+        options = {name: value for name, value in options.items() if "fusion" not in name}
+    assert light_options() == options
