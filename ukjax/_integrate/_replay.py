@@ -26,7 +26,7 @@ from jaxtyping import Array, PyTree
 
 from ._flow import Directions, Problem
 from ._record import Record, Segment, longest, segment_of
-from ._steps import first, saved, step
+from ._steps import first, pulled_back, saved, step
 
 
 # integrate(problem, record) -> (ys, Record or None, rest); integrate is hashable and closes over no array.
@@ -174,8 +174,7 @@ def _backward(constants, wanted, cotangents, moving, smooth):
             k, j, cy, cflow, cts = inner
             k = k - 1
             span = t0, t1 = steps.times[k], steps.times[k + 1]
-            move = lambda y, diff: step(problem, t0, t1, y, eqx.combine(diff, fixed))
-            (_, dense), pullback = jax.vjp(move, states[k], diff)
+            dense, pullback = pulled_back(problem, t0, t1, states[k], diff, fixed)
 
             def save(inner):
                 j, cdense, cflow, cts = inner
@@ -187,7 +186,7 @@ def _backward(constants, wanted, cotangents, moving, smooth):
             due = lambda inner: (inner[0] > 0) & (ts[inner[0]] > t0)
             inner = (j, jax.tree_util.tree_map(jnp.zeros_like, dense), cflow, cts)
             j, cdense, cflow, cts = jax.lax.while_loop(due, save, inner)
-            cy, to_flow = pullback((cy, cdense))
+            cy, to_flow = pullback(cy, cdense)
             return k, j, cy, _add(cflow, to_flow), cts
 
         _, j, cy, cflow, cts = jax.lax.while_loop(lambda inner: inner[0] > 0, one, (steps.count, *rest))

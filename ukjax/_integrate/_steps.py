@@ -1,6 +1,6 @@
 """One step of a Runge-Kutta method as a function that can be differentiated, and the states within it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -31,18 +31,68 @@ def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[
     return (y1 if flow.project is None else flow.project(t1, y1)), dense
 
 
+class _Explicit(NamedTuple):
+    """An explicit method over one step: k_i = h field(t_i, y + a_i k), y1 = y + b k; s stages."""
+
+    a: Array  # (s, s), strictly lower triangular
+    b: Array  # (s,)
+    times: Array  # (s,)
+    h: Array
+
+    @classmethod
+    def of(cls, tableau: Any, t0: Array, t1: Array) -> "_Explicit":
+        h, stages = t1 - t0, tableau.b_sol.shape[0]
+        a = [np.pad(row, (0, stages - len(row))) for row in ((), *tableau.a_lower)]
+        times = t0 + h * jnp.array([0.0, *tableau.c], h.dtype)
+        return cls(jnp.array(a, h.dtype), jnp.asarray(tableau.b_sol, h.dtype), times, h)
+
+    def stage(self, i: Any, y: Array, k: Array, flow: Flow) -> Array:
+        return self.h * call(self.times[i], y + self.a[i] @ k, flow)
+
+
 def _explicit_step(tableau: Any, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
     """The same for an explicit method, as a scan over the stages, which is much cheaper to differentiate."""
-    h, stages = t1 - t0, tableau.b_sol.shape[0]
-    a = jnp.array([np.pad(row, (0, stages - len(row))) for row in ((), *tableau.a_lower)], y.dtype)
-    times = t0 + h * jnp.array([0.0, *tableau.c], y.dtype)
-
-    def stage(k, i):
-        return k.at[i].set(h * call(times[i], y + a[i] @ k, flow)), None
-
-    k, _ = jax.lax.scan(stage, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
-    y1 = y + jnp.asarray(tableau.b_sol, y.dtype) @ k
+    method = _Explicit.of(tableau, t0, t1)
+    put = lambda k, i: (k.at[i].set(method.stage(i, y, k, flow)), None)
+    stages = method.b.shape[0]
+    k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
+    y1 = y + method.b @ k
     return y1, {"y0": y, "y1": y1, "k": k}
+
+
+def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fixed: Flow) -> tuple[PyTree, Any]:
+    """What the interpolant of a step is made of, and (cotangent of y1, of that) -> cotangents of y and of `diff`.
+
+    `diff` and `fixed` are the parts of the flow that have a derivative, and that have none. Of an explicit method the
+    stages are gone through backwards, one after the other, and nothing is kept of them but k.
+    """
+    whole = lambda diff: eqx.combine(diff, fixed)
+    if not isinstance(problem.solver, diffrax.AbstractERK):
+        (_, dense), pullback = jax.vjp(lambda y, diff: step(problem, t0, t1, y, whole(diff)), y, diff)
+        return dense, lambda cy, cdense: pullback((cy, cdense))
+    tableau = problem.solver.tableau
+    y1, dense = _explicit_step(tableau, t0, t1, y, whole(diff))
+    method, k = _Explicit.of(tableau, t0, t1), dense["k"]
+
+    def pullback(cy: Array, cdense: PyTree) -> tuple[Array, Flow]:
+        cflow = jax.tree_util.tree_map(jnp.zeros_like, diff)
+        if fixed.project is not None or diff.project is not None:
+            _, back = jax.vjp(lambda y1, diff: whole(diff).project(t1, y1), y1, diff)
+            cy, cflow = back(cy)
+        cy = cy + cdense["y1"]
+        ck = jnp.outer(method.b, cy) + cdense["k"]
+
+        def stage(carry, i):
+            cy, ck, cflow = carry
+            of = lambda y, diff: method.h * call(method.times[i], y, whole(diff))
+            to_y, to_flow = jax.vjp(of, y + method.a[i] @ k, diff)[1](ck[i])
+            return (cy + to_y, ck + jnp.outer(method.a[i], to_y), jax.tree_util.tree_map(jnp.add, cflow, to_flow)), None
+
+        carry = cy + cdense["y0"], ck, cflow
+        (cy, _, cflow), _ = jax.lax.scan(stage, carry, jnp.arange(method.b.shape[0]), reverse=True)
+        return cy, cflow
+
+    return dense, pullback
 
 
 def first(y0: Array, t0: Array, flow: Flow, moving: bool) -> Array:
