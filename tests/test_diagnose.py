@@ -163,6 +163,7 @@ def test_the_command(monkeypatch, capsys):
     assert "no factory 'nothing'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_command_in_line(monkeypatch, capsys, tmp_path):
     (tmp_path / "lying.py").write_text(
         "import jax.numpy as jnp, ukjax\nfrom models import n_four_bar\n"

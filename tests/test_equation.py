@@ -254,7 +254,8 @@ def test_what_is_no_mechanism(make, match):
         make()
 
 
-@pytest.mark.parametrize("size", [5_000, long(50_000)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", [5_000, 50_000])
 def test_large_batches_of_accelerations_and_gradients_finish(size):
     """In a process of its own, which is given a minute: the failure to catch is one that never returns."""
     code = f"""

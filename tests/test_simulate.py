@@ -136,9 +136,8 @@ def test_jit_vmap_and_the_loop_agree():
         assert_close(batch.constraint_force[k], f(starts[k]).constraint_force, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "copies", [pytest.param(1, marks=pytest.mark.long, id="one row"), pytest.param(2, id="redundant rows")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("copies", [pytest.param(1, id="one row"), pytest.param(2, id="redundant rows")])
 def test_gradients_through_a_trajectory_at_awkward_points(copies):
     """M = m I, v = 0 at the start, redundant rows, and lengths and masses that a closure holds."""
 

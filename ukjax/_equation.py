@@ -8,7 +8,7 @@ from jaxtyping import ArrayLike
 from . import _check
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba, for_use, motion_by
 from ._mechanism import Mechanism
-from ._program import apart, is_plain, lightly_compiled
+from ._program import apart, in_batch, lightly_compiled
 from ._reactions import reactions as reactions_of
 from ._result import throw_if_failed
 from ._system import applied_force
@@ -62,7 +62,7 @@ def equation_of_motion(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t)
     applied = None if applied is None else applied_force(applied, q, "applied")
-    formulation = for_use(formulation, often=not is_plain())
+    formulation = for_use(formulation, often=in_batch(mechanism, q, v, t, applied))
     motion = apart(_equation, mechanism, formulation, q, v, t, applied, reactions)
     return throw_if_failed(motion, motion.result) if throw else motion
 

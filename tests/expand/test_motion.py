@@ -89,6 +89,7 @@ def test_gradients_on_and_off_agree(name):
     assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.long
 def test_the_gradient_is_that_of_differences_and_the_second_derivative_too():
     mechanism, q, v, t = states("random")
     of = lambda z: jnp.sum(
@@ -143,7 +144,7 @@ def test_in_a_batch_one_bad_state_changes_no_other():
 
 
 def test_where_it_is_used(monkeypatch):
-    """By itself in a program only, with the SVD and without non-ideal forces; where it is asked for, everywhere."""
+    """By itself in a batch only, with the SVD and without non-ideal forces; where it is asked for, everywhere."""
     seen = []
     evaluate = MotionPiece.evaluate
     monkeypatch.setattr(
@@ -162,14 +163,29 @@ def test_where_it_is_used(monkeypatch):
         return ukjax.Mechanism(falling(), ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None]), **others)
 
     assert used(mechanism(), True) == [True]
-    assert used(mechanism(), False) == [False]
-    assert used(mechanism(), False, program=lambda plain: plain) == []
+    assert used(mechanism(), False) == []
     assert used(mechanism(), False, program=lambda plain: plain, formulation=ON) == [False]
     assert used(mechanism(), True, formulation=OFF) == []
     assert used(mechanism(), True, formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt())) == []
     assert used(mechanism(nonideal=lambda q, v, t, force: -v), True) == []
 
 
+def test_where_a_trajectory_uses_it(monkeypatch):
+    """In a program of a person's own, and not in a plain call, which is to be compiled soon."""
+    seen = []
+    evaluate = MotionPiece.evaluate
+    spy = lambda self, form, *x: (seen.append(any(form.batched)), evaluate(self, form, *x))[1]
+    monkeypatch.setattr(MotionPiece, "evaluate", spy)
+    ts = jnp.linspace(0.0, 0.1, 3)
+    run = lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), ts, throw=False, keep=("q",)).q
+    q = jnp.array([1.0, 0.0])
+    plain = run(q)
+    assert not seen
+    assert_close(jax.jit(run)(q), plain, atol=1e-12)
+    assert seen == [False]
+
+
+@pytest.mark.long
 def test_rows_that_are_redundant_at_every_state_need_no_matrices(monkeypatch):
     """Neither for the motion nor, where one row depends on the others, for its derivative."""
     case = parallelogram.scenario()

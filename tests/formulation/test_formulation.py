@@ -20,7 +20,6 @@ from ..helpers import (
     STRATEGIES,
     assert_close,
     falling,
-    long,
     name_of,
     random_mechanism,
     random_state,
@@ -327,7 +326,8 @@ def _made_up():
     return mechanism, *ukjax.assemble(mechanism, q, v)
 
 
-@pytest.mark.parametrize("formulation", [FORMULATIONS[0], *(long(f) for f in FORMULATIONS[1:])])
+@pytest.mark.long
+@pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_batches_are_the_loop(formulation):
     mechanism, q, v = _made_up()
     one = lambda q, v: ukjax.equation_of_motion(

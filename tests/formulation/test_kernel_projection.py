@@ -70,7 +70,8 @@ def test_singular_mass(kernel):
         ukjax.equation_of_motion(loose, jnp.zeros(3), jnp.zeros(3), formulation=formulation)
 
 
-@pytest.mark.parametrize("kernel", [KERNELS[0], *(long(k) for k in KERNELS[1:])])
+@pytest.mark.long
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_gradients(kernel):
     formulation = ukjax.KernelProjection((2, 3), kernel)
     mix = jnp.array(np.random.default_rng(2).normal(size=(5, 3)))

@@ -132,8 +132,9 @@ BODIES = {
 }
 
 
+@pytest.mark.long
 @every_general_run
-@pytest.mark.parametrize("name", [long("free"), "heavy"])
+@pytest.mark.parametrize("name", ["free", "heavy"])
 def test_rigid_body_in_quaternions(formulation, name):
     what, p0, v0, w0, ts = BODIES[name]
     t = trajectory(body(*what), p0, v0, ts, formulation())
@@ -215,6 +216,7 @@ def test_coulomb_friction_on_a_circle(formulation, normal):
     assert_close(t.q, jnp.asarray(1.5 * np.stack([np.cos(angle), np.sin(angle)], axis=1)), atol=1e-8)
 
 
+@pytest.mark.long
 def test_coulomb_friction_on_a_vertical_circle():
     q0, v0 = [-0.7191383079063045, -1.3163738428355591], [4.6073084499244565, -2.5169840776720656]
     t = trajectory(circle(coulomb(0.2, 0.0), 9.81), q0, v0, [0.0, 0.3, 0.6], ukjax.UdwadiaKalaba())
@@ -230,6 +232,7 @@ def test_coulomb_friction_on_a_vertical_circle():
     assert_close(t.q, jnp.asarray(want), atol=1e-8)
 
 
+@pytest.mark.long
 def test_viscous_force_on_a_parabola():
     mx, my, k, eta = 2.0, 5.0, 0.8, 1.5
     system = ukjax.System(lambda q, t: jnp.diag(jnp.array([mx, my])), lambda q, v, t: jnp.array([0.0, -my * 9.81]))

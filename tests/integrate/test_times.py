@@ -62,6 +62,7 @@ START = Start(
 FLAT, UNRAVEL = ravel_pytree(START)
 
 
+@pytest.mark.long
 def test_first_derivatives_with_respect_to_the_times_against_a_closed_form():
     want = jax.grad(lambda x: UNRAVEL(x).exact())(FLAT)
     loss = lambda x: UNRAVEL(x).loss()

@@ -78,6 +78,7 @@ def test_random_redundant_mechanism():
     assert np.max(np.abs(mechanism.position_error(target, jnp.asarray(0.3)))) < 1e-13
 
 
+@pytest.mark.long
 def test_gradients_in_both_modes():
     def f(L):
         q, v = ukjax.assemble(ukjax.Mechanism(HEAVY, [rod(L)] * 2), jnp.array([1.5, 0.6]), jnp.array([1.0, -0.5]))

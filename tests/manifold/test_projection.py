@@ -214,6 +214,7 @@ def check_parallelogram(strategy, starts, tolerances):
             assert set(t.rank.tolist()) <= {10, 11}
 
 
+@pytest.mark.long
 def test_the_parallelogram_through_its_singular_configurations():
     check_parallelogram(ukjax.SVD(), ["crossing"], [1e-8])
 

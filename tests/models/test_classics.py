@@ -21,7 +21,7 @@ from models import (
     spherical_pendulum,
 )
 
-from ..helpers import STATES, assert_close, assert_steady, long, run
+from ..helpers import STATES, assert_close, assert_steady, run
 
 
 G = 9.81
@@ -42,6 +42,7 @@ def reference(right, y0, ts):
     return solve_ivp(right, (ts[0], ts[-1]), y0, "DOP853", ts, rtol=3e-14, atol=1e-14).y
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("speed", [1.5, 4.5])
 def test_heights_of_the_spherical_pendulum(speed):
     case = spherical_pendulum.scenario(angle=1.0, speed=speed, t1=5.0)
@@ -52,6 +53,7 @@ def test_heights_of_the_spherical_pendulum(speed):
     assert_steady(case, trajectory, atol=1e-8)
 
 
+@pytest.mark.long
 def test_the_conical_pendulum():
     speed = spherical_pendulum.conical_speed(1.0)
     trajectory = accurate(spherical_pendulum.scenario(angle=1.0, speed=speed, t1=5.0), keep=None)
@@ -106,7 +108,8 @@ def test_where_the_bead_rests():
     assert_close(angles, np.full(41, theta), atol=1e-9)
 
 
-@pytest.mark.parametrize("N", [long(1), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("N", [1, 3])
 def test_hanging_rods_by_their_angles(N):
     """Lagrange's equations of N uniform rods in absolute angles psi from the downward vertical."""
     m, L, ts = np.linspace(1.0, 2.0, N), np.linspace(0.7, 0.4, N), np.linspace(0.0, 2.0, 41)
@@ -162,6 +165,7 @@ def test_the_closed_chain():
     assert np.all(trajectory.rank == 2 * N + 2)
 
 
+@pytest.mark.long
 def test_three_rods_between_pivots_are_a_four_bar_linkage():
     case = n_pendulum.closed(N=3)
     assert ukjax.diagnose(case.mechanism, case.q0, case.v0).degrees_of_freedom == 1

@@ -50,7 +50,8 @@ SLOW = {
     *("n_pendulum:scenario", "n_pendulum:closed", "parallelogram:scenario", "rolling_disc:scenario"),
     *("scara:scenario", "unicycle:scenario", "swarm:scenario", "log_spiral:scenario", "log_spiral:printed_bead"),
     *("rotating_hoop:scenario", "chaplygin_sleigh:scenario", "moving_pivot:scenario", "spherical_pendulum:scenario"),
-    *("constraint_examples:scenario", "log_spiral:bead", "projectile:on_wire"),
+    *("constraint_examples:scenario", "log_spiral:bead", "projectile:on_wire", "ellipsoid:scenario"),
+    "two_mass_spring:scenario",
 }
 
 

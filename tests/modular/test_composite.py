@@ -194,6 +194,7 @@ def climbed():
     return composite, q, v, modular, dense
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", [None, 0.1])
 def test_modular_levels_are_dense_levels(climbed, noise):
     *_, modular, dense = climbed

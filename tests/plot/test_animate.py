@@ -44,6 +44,7 @@ def animate(command, tmp_path, monkeypatch):  # noqa: F811
     return lambda *arguments: command("animate", *arguments)
 
 
+@pytest.mark.long
 def test_writes_a_gif_and_a_page(animate, tmp_path):
     status, shown, _ = animate("drawn.py:scenario", "--fps", "10", "--speed", "0.5", "--out", "here")
     assert status == 0
@@ -66,6 +67,7 @@ def test_writes_a_gif_and_a_page(animate, tmp_path):
     np.testing.assert_allclose(np.reshape(data["links"][0]["at"], (13, 2, 2))[:, 1], exact, atol=2e-5)
 
 
+@pytest.mark.long
 def test_frames_last_what_a_gif_can_say(monkeypatch, animate, tmp_path):
     # Thirty a second would be a third of a hundredth too long.
     monkeypatch.setattr(_animate, "timed_run", lambda *_: (simulated(pendulum)[1], 0.0, 0.0))

@@ -68,6 +68,7 @@ def test_round_numbers(value, up, want):
     assert _scene._round(value, up) == pytest.approx(want, rel=1e-12)
 
 
+@pytest.mark.long
 def test_an_animation_draws_every_frame_at_its_time():
     film = plot.animation(*simulated(spherical), step=5)
     frames, draw = list(film.new_frame_seq()), film._func

@@ -56,6 +56,7 @@ def raised():
     return run(coordinated_robots.scenario(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.long
 def test_coordinated_robots_follow(raised):
     wanted = jax.vmap(ROBOTS.wanted)(raised.t)
     assert_close(jax.vmap(ROBOTS.object)(raised.q), wanted, atol=1e-8)
@@ -115,6 +116,7 @@ def test_the_free_part_changes_the_control_and_not_the_motion(raised):
             assert_close(apply(got.u).acceleration, apply(plain.u).acceleration, atol=1e-10)
 
 
+@pytest.mark.long
 def test_the_two_readings(raised):
     q, v, t = raised.q[5], raised.v[5], raised.t[5]
     mechanism = ROBOTS.mechanism()
@@ -276,6 +278,7 @@ def test_a_batch_is_the_loop(raised):
     assert_close(batch, raised.control, atol=1e-9)
 
 
+@pytest.mark.long
 def test_labelled_data(raised):
     data = raised.to_dataset()
     assert data["control"].dims == ("time", "actuator")

@@ -28,9 +28,9 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         expand: Whether small mechanisms are computed as scalar code, each entry of each array on its own, factorised
             over the entries that are not zero. That is many times as fast in a batch or along a trajectory, and takes
             longer to compile. The motion, the rank and the verdict are the same: where M or the rows are not well
-            enough conditioned for that to be certain, the matrices are used. None (default) does so inside of `jax.jit`
-            and its like, and not in a plain call of `equation_of_motion` or `simulate`, which takes longer to compile
-            than to run.
+            enough conditioned for that to be certain, the matrices are used. None (default) does so in `simulate`
+            inside of `jax.jit` and its like, and under a `jax.vmap` around `equation_of_motion`. Pass True where you
+            call `equation_of_motion` in a loop of your own.
 
     Needs M > 0; rows may be redundant.
 

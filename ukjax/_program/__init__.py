@@ -1,6 +1,7 @@
 """Functions as programs: with what they close over, compiled lightly, and apart from a mesh of devices."""
 
 from ._apart import apart as apart
+from ._batch import in_batch as in_batch
 from ._hoist import hoist as hoist
 from ._light import is_plain as is_plain
 from ._light import light_jit as light_jit
