@@ -1,4 +1,4 @@
-"""`python -m benchmarks [scara | expand | pseudoinverse | formalisms | compile]`: a table in Markdown."""
+"""`python -m benchmarks [scara | expand | pseudoinverse | formalisms | gpu | compile]`: a table in Markdown."""
 
 import argparse
 import functools as ft
@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from . import _compile, _expand, _formalisms, _pseudoinverse, _scara
+from . import _compile, _expand, _formalisms, _gpu, _pseudoinverse, _scara
 
 
 TABLES = {
@@ -18,6 +18,7 @@ TABLES = {
     "expand": (_expand.rows, _expand.HEADER),
     "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
+    "gpu": (_gpu.rows, _gpu.HEADER),
     "compile": (_compile.rows, _compile.HEADER),
 }
 

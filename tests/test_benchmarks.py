@@ -6,7 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import _compile, _expand, _measure, _pseudoinverse, _scara
+from benchmarks import _compile, _expand, _gpu, _measure, _pseudoinverse, _scara
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -39,6 +39,18 @@ def test_the_table_of_scalar_code():
     assert len(rows) == 2 * len(_expand.SCENARIOS)
     assert all(len(row) == len(_expand.HEADER) for row in rows)
     assert all(float(row[-1]) < 1e-9 for row in rows)
+
+
+@pytest.mark.long
+def test_the_table_for_a_gpu_runs_anywhere():
+    rows = _gpu.rows(lambda what: None, sizes=(3,), motion=0.01)
+    assert [row[:3] for row in rows[:4]] == [
+        (what, "float32", "3")
+        for what in ("acceleration", "its gradient", "trajectory, 0.01 s", "its gradient in the start")
+    ]
+    assert len(rows) == 8
+    assert all(len(row) == len(_gpu.HEADER) for row in rows)
+    assert all(float(row[3].replace(",", "")) > 0 for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,7 @@ def test_modular_levels_are_dense_levels(climbed, noise):
         assert got.rank == want.rank
 
 
+@pytest.mark.long
 def test_modular_levels_reach_what_is_joined_and_no_more(climbed):
     composite, q, v, modular, _ = climbed
     reach = [one.columns for one in modular[None][-1].enforced]

@@ -76,6 +76,7 @@ def test_frames_last_what_a_gif_can_say(monkeypatch, animate, tmp_path):
         assert (gif.info["duration"], gif.n_frames) == (30, 6)
 
 
+@pytest.mark.long
 def test_writes_an_mp4(monkeypatch, animate, tmp_path):
     (ffmpeg,) = (Path(imageio_ffmpeg.__file__).parent / "binaries").glob("ffmpeg*")
     monkeypatch.setattr(_animate, "timed_run", lambda *_: (simulated(pendulum)[1], 0.0, 0.0))

@@ -70,6 +70,7 @@ def test_coordinated_robots_follow(raised):
     assert u[:, 2].min() == pytest.approx(-8.225, abs=1e-3)
 
 
+@pytest.mark.long
 def test_coordinated_robots_use_the_smallest_control(raised):
     """Against a quadratic programme over u, q'' and multipliers, which knows nothing of pseudoinverses."""
     mechanism, servo = ROBOTS.mechanism(), ROBOTS.servo(5.0, 5.0)
