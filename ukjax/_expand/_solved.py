@@ -129,6 +129,19 @@ class Solved:
         kept = dict(zip(self.rows.order, self.rows.kept, strict=True)) if len(self.A) else {}
         return [kept[i] for i in range(len(self.A))]
 
+    def _rows_are_none_or_real(self) -> Entry:
+        """Whether every row is either nothing or longer than the rounding errors of the longest, which are no row."""
+        graph, zero, okay = self.graph, constant(0, self.dtype), constant(True, bool)
+        if len(self.squares) < 2:
+            return okay
+        longest = ft.reduce(graph.maximum, self.squares)
+        least = graph.mul(constant((16 * np.finfo(self.dtype).eps) ** 2, self.dtype), longest)
+        for square in self.squares:
+            okay = graph.both(
+                okay, graph.either(graph.greater(square, least), graph.negation(graph.greater(square, zero)))
+            )
+        return okay
+
     def clear(self) -> Entry:
         """Whether M is definite, every row is met, and independent of others or not, without any doubt."""
         certain = self.certain
@@ -156,6 +169,7 @@ class Solved:
             # What is no number is neither.
             dependent = graph.both(graph.greater(number(np.inf), graph.abs(pivot)), graph.negation(kept))
             okay = graph.both(okay, graph.either(independent, dependent))
+        okay = graph.both(okay, self._rows_are_none_or_real())
         lengths = [graph.sqrt(graph.abs(x)) for x in self.squares]
         okay = demand(number(1 / (certain.rank * m**0.5)), self.rows.inverse_bound(lengths))
         # How far the constraints push, in the metric of M; a row's own share of it is at most its length times that.
