@@ -66,10 +66,10 @@ def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fi
     `diff` and `fixed` are the parts of the flow that have a derivative, and that have none. Of an explicit method the
     stages are gone through backwards, one after the other, and nothing is kept of them but k.
     """
-    whole = lambda diff: eqx.combine(diff, fixed)
+    whole: Any = lambda diff: eqx.combine(diff, fixed)
     if not isinstance(problem.solver, diffrax.AbstractERK):
-        (_, dense), pullback = jax.vjp(lambda y, diff: step(problem, t0, t1, y, whole(diff)), y, diff)
-        return dense, lambda cy, cdense: pullback((cy, cdense))
+        (_, dense), back = jax.vjp(lambda y, diff: step(problem, t0, t1, y, whole(diff)), y, diff)
+        return dense, lambda cy, cdense: back((cy, cdense))
     tableau = problem.solver.tableau
     y1, dense = _explicit_step(tableau, t0, t1, y, whole(diff))
     method, k = _Explicit.of(tableau, t0, t1), dense["k"]
