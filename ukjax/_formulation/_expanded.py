@@ -15,7 +15,7 @@ from ._base import AbstractPseudoinverseFormulation, Motion
 
 
 # Beyond it compiling takes longer than what is gained: see docs/expand.md.
-MOST_OPERATIONS = 1500
+MOST_OPERATIONS = 2000
 # How many times the rank tolerance the smallest singular value must be, for the SVD to agree that the rows are
 # independent, and how many times smaller, that they are not: it compares rows whose lengths differ by up to two with
 # the largest singular value.
