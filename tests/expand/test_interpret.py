@@ -38,6 +38,10 @@ FUNCTIONS = {
     "matrices": lambda x, y: (y @ y.T @ x[:3], jnp.outer(x, x), jnp.einsum("ij,jk,ki->", y, y, y), jnp.trace(y)),
     "cross and cumulative": lambda x, y: (jnp.cross(x[:3], y[1]), jnp.cumsum(x), jnp.cumprod(y, axis=1)),
     "reductions": lambda x, y: (jnp.max(y, axis=0), jnp.min(x), jnp.prod(y), jnp.mean(y, axis=1), jnp.linalg.norm(x)),
+    "reductions of nothing": lambda x, y: (
+        [f(jnp.zeros((2, 0), t), 1, initial=1) for f in (jnp.max, jnp.min) for t in (float, int, np.uint8)],
+        [f(jnp.zeros(0, bool)) for f in (jnp.any, jnp.all, jnp.sum)], jnp.prod(x[:0]),
+    ),
     "shapes": lambda x, y: (jnp.flip(y, 1), jnp.roll(x, 1), jnp.tile(x, 2), jnp.pad(x, (1, 2)), jnp.diag(x), y.T[1:]),
     "pieces": lambda x, y: jnp.concatenate([*jnp.split(x, 2)[::-1], jnp.stack([x[0], x[-1]]), y[:, 1], y.ravel()[::4]]),
     "updates": lambda x, y: (x.at[1].set(5.0), x.at[jnp.array([0, 2])].add(y[0, :2]), jnp.zeros(4).at[-1].mul(x[0])),
@@ -67,8 +71,9 @@ def piece_of(function, *args, limit=5000):
     return ScalarPiece(traced(lambda *xs: jax.tree_util.tree_leaves(function(*xs)), args), limit)
 
 
-SHORT = ("arithmetic", "matrices", "updates", "gather at known places", "gather at places to be found", "branches",
-         "a loop of known length", "a scan over numbers", "a rule for vjp", "linear algebra", "integers")  # fmt: skip
+SHORT = ("arithmetic", "matrices", "reductions of nothing", "updates", "gather at known places",
+         "gather at places to be found", "branches", "a loop of known length", "a scan over numbers", "a rule for vjp",
+         "linear algebra", "integers")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sampled(FUNCTIONS, SHORT))

@@ -85,7 +85,9 @@ def _iota(graph, params, args, avals):
     return [entries(np.broadcast_to(values, aval.shape), aval.dtype)]
 
 
-def _reduce(combine: Any, start: Any = None) -> Callable[..., list[np.ndarray]]:
+def _reduce(combine: Any, start: Callable[[Any], Any]) -> Callable[..., list[np.ndarray]]:
+    """Of the results `start` of a dtype is what there is of nothing."""
+
     def rule(graph, params, args, avals):
         (x,), (aval,), axes = args, avals, params["axes"]
         rest = [i for i in range(x.ndim) if i not in axes]
@@ -93,13 +95,25 @@ def _reduce(combine: Any, start: Any = None) -> Callable[..., list[np.ndarray]]:
         found = np.empty(aval.shape, object)
         for i in np.ndindex(aval.shape):
             values = list(lines[i])
-            total = values.pop(0) if values else constant(start, aval.dtype)
+            total = values.pop(0) if values else constant(start(aval.dtype), aval.dtype)
             for value in values:
                 total = graph.apply(combine, {}, (total, value), aval.dtype)
             found[i] = total
         return [found]
 
     return rule
+
+
+def _least(dtype: Any) -> Any:
+    if np.issubdtype(dtype, np.inexact):
+        return -np.inf
+    return False if np.dtype(dtype).kind == "b" else np.iinfo(dtype).min
+
+
+def _greatest(dtype: Any) -> Any:
+    if np.issubdtype(dtype, np.inexact):
+        return np.inf
+    return True if np.dtype(dtype).kind == "b" else np.iinfo(dtype).max
 
 
 def _cumulative(combine: Any) -> Callable[..., list[np.ndarray]]:
@@ -264,12 +278,12 @@ STRUCTURE: dict[Any, Callable[..., list[np.ndarray] | None]] = {
     prims.scatter_add_p: _scatter(prims.add_p),
     prims.scatter_mul_p: _scatter(prims.mul_p),
     prims.dot_general_p: _dot_general,
-    prims.reduce_sum_p: _reduce(prims.add_p, 0),
-    prims.reduce_prod_p: _reduce(prims.mul_p, 1),
-    prims.reduce_max_p: _reduce(prims.max_p, -np.inf),
-    prims.reduce_min_p: _reduce(prims.min_p, np.inf),
-    prims.reduce_and_p: _reduce(prims.and_p, True),
-    prims.reduce_or_p: _reduce(prims.or_p, False),
+    prims.reduce_sum_p: _reduce(prims.add_p, lambda dtype: 0),
+    prims.reduce_prod_p: _reduce(prims.mul_p, lambda dtype: 1),
+    prims.reduce_max_p: _reduce(prims.max_p, _least),
+    prims.reduce_min_p: _reduce(prims.min_p, _greatest),
+    prims.reduce_and_p: _reduce(prims.and_p, lambda dtype: True),
+    prims.reduce_or_p: _reduce(prims.or_p, lambda dtype: False),
     prims.cumsum_p: _cumulative(prims.add_p),
     prims.cumprod_p: _cumulative(prims.mul_p),
     prims.copy_p: _same,
