@@ -6,7 +6,7 @@ are XLA's count before it optimises, bytes those of arguments and results. Runs 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,13 +30,21 @@ def rows(
     found = []
     for dtype in (jnp.float32, jnp.float64):
         roofs = _roofs(report, dtype)
-        for what, function in _functions(dtype, motion).items():
-            found += _of(what, function, dtype, roofs, sizes, report)
+        for task in _tasks(dtype, motion):
+            found += _of(task, dtype, roofs, sizes, report)
     return found
 
 
-def _functions(dtype: Any, motion: float) -> dict[str, Callable[[Any, Any], Any]]:
-    mechanism = _in(scara.scenario().mechanism, dtype)
+class Task(NamedTuple):
+    """A function of one state, and whether XLA knows how many operations it takes: of a loop of steps it does not."""
+
+    name: str
+    function: Callable[[Any, Any], Any]
+    counted: bool
+
+
+def _tasks(dtype: Any, motion: float) -> list[Task]:
+    mechanism = _cast(scara.scenario().mechanism, dtype)
     tolerance = 1e-5 if dtype == jnp.float32 else 1e-9
     ts = jnp.linspace(0.0, motion, SAVED).astype(dtype)
 
@@ -50,38 +58,38 @@ def _functions(dtype: Any, motion: float) -> dict[str, Callable[[Any, Any], Any]
     def gradient(of: Callable[..., Any]) -> Callable[..., Any]:
         return jax.grad(lambda q, v: jnp.sum(of(q, v) ** 2), argnums=(0, 1))
 
-    return {
-        "acceleration": acceleration,
-        "its gradient": gradient(acceleration),
-        f"trajectory, {motion:g} s": trajectory,
-        "its gradient in the start": gradient(trajectory),
-    }
+    return [
+        Task("acceleration", acceleration, True),
+        Task("its gradient", gradient(acceleration), True),
+        Task(f"trajectory, {motion:g} s", trajectory, False),
+        Task("its gradient in the start", gradient(trajectory), False),
+    ]
 
 
-def _in(tree: Any, dtype: Any) -> Any:
+def _cast(tree: Any, dtype: Any) -> Any:
     return jax.tree_util.tree_map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, tree)
 
 
 def _of(
-    what: str, function: Callable, dtype: Any, roofs: tuple[float, float], sizes: tuple[int, ...], report: Callable
+    task: Task, dtype: Any, roofs: tuple[float, float], sizes: tuple[int, ...], report: Callable
 ) -> list[tuple[str, ...]]:
     start = scara.scenario()
     found, each = [], 0.0
     for size in sizes:
         if each * size > LONGEST:
             break
-        report(f"{what}, {jnp.dtype(dtype).name}, {size:,}")
+        report(f"{task.name}, {jnp.dtype(dtype).name}, {size:,}")
         noise = 0.01 * jax.random.normal(jax.random.key(0), (2, size, start.q0.shape[0]), dtype)
         q, v = (x.astype(dtype)[None] + y for x, y in zip((start.q0, start.v0), noise, strict=True))
-        timing = _measure.measure(jax.vmap(function), q, v, repeats=5, seconds=5.0)
+        timing = _measure.measure(jax.vmap(task.function), q, v, repeats=5, seconds=5.0)
         each = timing.run_s / size
-        part = _part_of_the_roofline(jax.vmap(function), (q, v), timing.run_s, roofs)
+        part = _part_of_the_roofline(jax.vmap(task.function), (q, v), timing.run_s, roofs) if task.counted else "-"
         found.append((
-            what,
+            task.name,
             jnp.dtype(dtype).name,
             f"{size:,}",
             f"{1 / each:,.0f}",
-            part if "trajectory" not in what and "start" not in what else "-",  # how many steps is not known to XLA
+            part,
             f"{timing.compile_s:.1f} s",
         ))  # fmt: skip
     return found

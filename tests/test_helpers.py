@@ -6,7 +6,7 @@ import pytest
 
 import ukjax
 
-from .helpers import assert_close, assert_gradients, assert_steady, falling
+from .helpers import assert_close, assert_gradients, assert_steady, falling, name_of, sampled
 
 
 def test_assert_close_sees_values_shapes_dtypes_and_nan():
@@ -48,3 +48,11 @@ def test_assert_steady_sees_a_drift_and_nothing_to_look_at():
         assert_steady(case(speed=lambda q, v, t: v[0], height=lambda q, v, t: q[1]), trajectory, atol=1e-3)
     with pytest.raises(AssertionError, match="has no invariants"):
         assert_steady(case(), trajectory, atol=1e-3)
+
+
+def test_sampled_marks_what_is_not_in_the_short_run_and_knows_its_names():
+    parameters = sampled([jnp.sin, jnp.cos], ["cos"], name_of)
+    assert [(p.id, [mark.name for mark in p.marks]) for p in parameters] == [("sin", ["long"]), ("cos", [])]
+    with pytest.raises(AssertionError, match="'tan'"):
+        sampled([jnp.sin, jnp.cos], ["tan"], name_of)
+    assert [name_of(x) for x in (jnp.sin, ukjax.SVD, ukjax.SVD())] == ["sin", "SVD", "SVD"]

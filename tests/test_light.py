@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import ukjax
-from ukjax._program import _light, is_plain, light_options
+from ukjax._program import _light, is_plain
 
 from .helpers import assert_close, pendulum
 
@@ -20,10 +20,10 @@ def said(monkeypatch):
 
     def say(flags):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        light_options.cache_clear()
+        _light.light_options.cache_clear()
 
     yield say
-    light_options.cache_clear()
+    _light.light_options.cache_clear()
 
 
 def acceleration(q, mass=1.0):
@@ -43,8 +43,8 @@ def test_a_plain_call_takes_options_and_a_part_of_a_program_none(said, monkeypat
     double = _light.lightly_compiled(lambda x: 2.0 * x)
     assert made == [{}]
     assert double(1.5) == 3.0
-    assert made[1:] == [{"compiler_options": light_options()}]
-    assert light_options()["xla_backend_optimization_level"] == 0
+    assert made[1:] == [{"compiler_options": _light.light_options()}]
+    assert _light.light_options()["xla_backend_optimization_level"] == 0
     hidden = lambda m: jnp.sum(double(jnp.ones(2)) * m)
     for program in (jax.jit, jax.grad, jax.jacfwd, jax.hessian, lambda f: jax.vmap(f, axis_size=2, in_axes=None)):
         program(hidden)(1.5)
@@ -92,4 +92,4 @@ def test_what_a_person_says_counts(said, flags, options):
     said(flags)
     if jax.__version_info__[:2] != (0, 10):
         options = {name: value for name, value in options.items() if "fusion" not in name}
-    assert light_options() == options
+    assert _light.light_options() == options

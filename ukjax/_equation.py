@@ -72,6 +72,7 @@ def _equation(mechanism, formulation, q, v, t, applied, carried):
     motion = motion_by(formulation, lambda q, v, t: mechanism.terms(q, v, t, applied), q, v, t)
     if not carried:
         return motion
+    # The same terms once more: traced twice, but compiled once, as XLA finds what is equal.
     each = reactions_of(mechanism.terms(q, v, t, applied), motion.constraint_force)
     return eqx.tree_at(_of_each, motion, (each.constraint_forces, each.multipliers), is_leaf=lambda x: x is None)
 

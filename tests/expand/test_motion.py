@@ -143,13 +143,18 @@ def test_in_a_batch_one_bad_state_changes_no_other():
     assert_close(gradient[5], alone, rtol=1e-9, atol=1e-9)
 
 
-def test_where_it_is_used(monkeypatch):
-    """By itself in a batch only, with the SVD and without non-ideal forces; where it is asked for, everywhere."""
-    seen = []
+@pytest.fixture
+def seen(monkeypatch):
+    """Of every scalar program that is evaluated, whether for a batch."""
+    found = []
     evaluate = MotionPiece.evaluate
-    monkeypatch.setattr(
-        MotionPiece, "evaluate", lambda self, f, *x: (seen.append(any(f.batched)), evaluate(self, f, *x))[1]
-    )
+    spy = lambda self, form, *x: (found.append(any(form.batched)), evaluate(self, form, *x))[1]
+    monkeypatch.setattr(MotionPiece, "evaluate", spy)
+    return found
+
+
+def test_where_it_is_used(seen):
+    """By itself in a batch only, with the SVD and without non-ideal forces; where it is asked for, everywhere."""
     q, v = jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])
     batch = jnp.stack([q, q]), jnp.stack([v, v])
 
@@ -170,12 +175,8 @@ def test_where_it_is_used(monkeypatch):
     assert used(mechanism(nonideal=lambda q, v, t, force: -v), True) == []
 
 
-def test_where_a_trajectory_uses_it(monkeypatch):
+def test_where_a_trajectory_uses_it(seen):
     """In a program of a person's own, and not in a plain call, which is to be compiled soon."""
-    seen = []
-    evaluate = MotionPiece.evaluate
-    spy = lambda self, form, *x: (seen.append(any(form.batched)), evaluate(self, form, *x))[1]
-    monkeypatch.setattr(MotionPiece, "evaluate", spy)
     ts = jnp.linspace(0.0, 0.1, 3)
     run = lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), ts, throw=False, keep=("q",)).q
     q = jnp.array([1.0, 0.0])

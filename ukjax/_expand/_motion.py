@@ -58,7 +58,7 @@ class MotionPiece(AbstractPiece):
 
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
             found.extend(interpret(graph, closed, arguments))
-            solved = self._solved(graph, found)
+            solved = self.from_terms(graph, found)
             force = solved.force(solved.multipliers)
             vectors = map(column, (solved.acceleration, solved.free, force))
             clear = solved.clear()
@@ -69,9 +69,9 @@ class MotionPiece(AbstractPiece):
         self.terms = ScalarPiece(closed, limit, self.program.part(closed.out_avals, found))
 
     def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
-        return self._solved(graph, interpret(graph, self.closed, arguments))
+        return self.from_terms(graph, interpret(graph, self.closed, arguments))
 
-    def _solved(self, graph: Graph, terms: Sequence[np.ndarray]) -> Solved:
+    def from_terms(self, graph: Graph, terms: Sequence[np.ndarray]) -> Solved:
         M, Q, A, b = terms
         return Solved(graph, M, Q, A, b, self.certain, self.dtype)
 

@@ -129,12 +129,12 @@ class ScalarPiece(AbstractTracedPiece):
 
     def __init__(self, closed: ClosedJaxpr, limit: int, program: ScalarProgram | None = None):
         super().__init__(closed)
-        self.limit, self.given = limit, program
+        self.limit, self.ready = limit, program
 
     @ft.cached_property
     def program(self) -> ScalarProgram:
         build = lambda graph, arguments: interpret(graph, self.closed, arguments)
-        return self.given or ScalarProgram(self.takes, self.gives, build, self.limit)
+        return self.ready or ScalarProgram(self.takes, self.gives, build, self.limit)
 
     def through(self, change):
         return ScalarPiece(change(self.closed), GROWTH * self.limit)

@@ -8,7 +8,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from ._piece import AbstractTracedPiece, Form
+from ._piece import AbstractTracedPiece
 from ._scalar import over_batch
 
 
@@ -16,11 +16,30 @@ from ._scalar import over_batch
 TILE = 256
 
 
-class SeldomPiece(AbstractTracedPiece):
-    """A traced function whose first argument tells whether it is needed; `otherwise` gives the same where it is not.
+class AbstractSeldomPiece(AbstractTracedPiece):
+    """A traced function of which an argument, number `flag`, tells whether it is needed.
 
-    Its derivatives are those of `slope`, whose second argument tells it.
+    `otherwise` gives the same where it is not.
     """
+
+    flag: int
+    otherwise: ClosedJaxpr
+
+    def evaluate(self, form, *arrays):
+        batched, flag, needed = form.batched, self.flag, arrays[self.flag]
+        whole, short = (over_batch(jaxpr_as_fun(x), batched) for x in (self.closed, self.otherwise))
+        whole_shape = lambda aval, xs: (*_size(batched, xs), *aval.shape)
+        wide = lambda *xs: [jnp.broadcast_to(x, whole_shape(y, xs)) for x, y in zip(short(*xs), self.gives)]
+        at_once = lambda *xs: lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
+        if not (form.on_cpu and batched[flag] and needed.shape[0] > TILE):
+            return at_once(*arrays)
+        return lax.cond(jnp.any(needed), lambda *xs: _in_tiles(at_once, wide, batched, xs), wide, *arrays)
+
+
+class SeldomPiece(AbstractSeldomPiece):
+    """One whose derivatives are those of `slope`, of which the second argument tells whether it is needed."""
+
+    flag = 0
 
     def __init__(self, closed: ClosedJaxpr, slope: ClosedJaxpr, otherwise: ClosedJaxpr, passed: int):
         """The arguments from `passed` on are the results where it is not needed, each its own only."""
@@ -33,12 +52,11 @@ class SeldomPiece(AbstractTracedPiece):
     def depends(self, argument, given):
         return argument < self.passed or argument - self.passed in given
 
-    def evaluate(self, form, *arrays):
-        return _seldom(self, 0, form, arrays)
 
-
-class SeldomSlope(AbstractTracedPiece):
+class SeldomSlope(AbstractSeldomPiece):
     """A derivative of a `SeldomPiece`, of any order."""
+
+    flag = 1
 
     def __init__(self, closed: ClosedJaxpr, otherwise: ClosedJaxpr):
         super().__init__(closed)
@@ -46,20 +64,6 @@ class SeldomSlope(AbstractTracedPiece):
 
     def through(self, change):
         return SeldomSlope(change(self.closed), change(self.otherwise))
-
-    def evaluate(self, form, *arrays):
-        return _seldom(self, 1, form, arrays)
-
-
-def _seldom(piece: SeldomPiece | SeldomSlope, flag: int, form: Form, arrays: Sequence[Array]) -> list[Array]:
-    """The results of a piece of which the argument number `flag` tells whether it is needed."""
-    batched, needed = form.batched, arrays[flag]
-    whole, short = (over_batch(jaxpr_as_fun(x), batched) for x in (piece.closed, piece.otherwise))
-    wide = lambda *xs: [jnp.broadcast_to(x, (*_size(batched, xs), *y.shape)) for x, y in zip(short(*xs), piece.gives)]
-    at_once = lambda *xs: lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
-    if not (form.on_cpu and batched[flag] and needed.shape[0] > TILE):
-        return at_once(*arrays)
-    return lax.cond(jnp.any(needed), lambda *xs: _in_tiles(at_once, wide, batched, xs), wide, *arrays)
 
 
 def _size(batched: Sequence[bool], arrays: Sequence[Array]) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ def expanded(
             nonideal_force=jnp.zeros_like(acceleration),
             rank=jnp.sum(independent),
             residual=residual,
-            result=RESULTS.where(jnp.asarray(True), RESULTS.successful, RESULTS.successful),
+            result=RESULTS.successful,
         )
 
     tolerance, root = rank_tolerance_of(formulation.pseudoinverse, dtype), max(1, rows.shape[0]) ** 0.5

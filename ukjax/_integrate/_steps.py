@@ -21,7 +21,7 @@ def replayable(solver: diffrax.AbstractSolver) -> bool:
 def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
     """The state at t1 and what the interpolant between t0 and t1 is made of."""
     if isinstance(problem.solver, diffrax.AbstractERK):
-        y1, dense = _explicit_step(problem.solver.tableau, t0, t1, y, flow)
+        y1, dense = _Explicit.of(problem.solver.tableau, t0, t1).step(y, flow)
     else:
         # The only kind of loop over the stages that diffrax can differentiate in both modes.
         solver = eqx.tree_at(lambda s: s.scan_kind, problem.solver, "bounded", is_leaf=lambda x: x is None)
@@ -46,18 +46,13 @@ class _Explicit(NamedTuple):
         times = t0 + h * jnp.array([0.0, *tableau.c], h.dtype)
         return cls(jnp.array(a, h.dtype), jnp.asarray(tableau.b_sol, h.dtype), times, h)
 
-    def stage(self, i: Any, y: Array, k: Array, flow: Flow) -> Array:
-        return self.h * call(self.times[i], y + self.a[i] @ k, flow)
-
-
-def _explicit_step(tableau: Any, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
-    """The same for an explicit method, as a scan over the stages, which is much cheaper to differentiate."""
-    method = _Explicit.of(tableau, t0, t1)
-    put = lambda k, i: (k.at[i].set(method.stage(i, y, k, flow)), None)
-    stages = method.b.shape[0]
-    k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
-    y1 = y + method.b @ k
-    return y1, {"y0": y, "y1": y1, "k": k}
+    def step(self, y: Array, flow: Flow) -> tuple[Array, PyTree]:
+        """As `step`, as a scan over the stages, which is much cheaper to differentiate than diffrax's."""
+        put = lambda k, i: (k.at[i].set(self.h * call(self.times[i], y + self.a[i] @ k, flow)), None)
+        stages = self.b.shape[0]
+        k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
+        y1 = y + self.b @ k
+        return y1, {"y0": y, "y1": y1, "k": k}
 
 
 def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fixed: Flow) -> tuple[PyTree, Any]:
@@ -70,13 +65,13 @@ def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fi
     if not isinstance(problem.solver, diffrax.AbstractERK):
         (_, dense), back = jax.vjp(lambda y, diff: step(problem, t0, t1, y, whole(diff)), y, diff)
         return dense, lambda cy, cdense: back((cy, cdense))
-    tableau = problem.solver.tableau
-    y1, dense = _explicit_step(tableau, t0, t1, y, whole(diff))
-    method, k = _Explicit.of(tableau, t0, t1), dense["k"]
+    method = _Explicit.of(problem.solver.tableau, t0, t1)
+    y1, dense = method.step(y, whole(diff))
+    k = dense["k"]
 
     def pullback(cy: Array, cdense: PyTree) -> tuple[Array, Flow]:
         cflow = jax.tree_util.tree_map(jnp.zeros_like, diff)
-        if fixed.project is not None or diff.project is not None:
+        if problem.flow.project is not None:
             _, back = jax.vjp(lambda y1, diff: whole(diff).project(t1, y1), y1, diff)
             cy, cflow = back(cy)
         cy = cy + cdense["y1"]

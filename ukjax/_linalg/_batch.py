@@ -34,6 +34,7 @@ def batched(kernel: Kernel, alone: Alone | None = None) -> Callable[[Array, Arra
     def apply(B: Array, Y: Array) -> tuple[Array, Array]:
         batch, (m, n), k = B.shape[:-2], B.shape[-2:], Y.shape[-1]
         if 0 in batch and 0 not in (m, n):
+            # The kernel itself tells the shapes; matrices without entries, below, it need not be able to take.
             ones = [jnp.zeros((1, *x.shape[-2:]), x.dtype) for x in (B, Y)]
             shapes = jax.eval_shape(ft.partial(_whole, kernel), *ones)
             return jax.tree_util.tree_map(lambda x: jnp.zeros((*batch, *x.shape[1:]), x.dtype), shapes)

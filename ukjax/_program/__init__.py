@@ -5,5 +5,4 @@ from ._batch import in_batch as in_batch
 from ._hoist import hoist as hoist
 from ._light import is_plain as is_plain
 from ._light import light_jit as light_jit
-from ._light import light_options as light_options
 from ._light import lightly_compiled as lightly_compiled

@@ -84,8 +84,7 @@ def timed_run(
 
 def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": True, "throw": False}
-    simulate = lambda scenario, ts: scenario.simulate(ts, **options)
-    function = light_jit(simulate)
+    function = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()
         compiled = function.lower(scenario, ts).compile()
