@@ -6,12 +6,14 @@ C = A N G (m, p); d = b - A q0'': the demand.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
+from jax.scipy.linalg import block_diag
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
@@ -19,18 +21,23 @@ from .._constraint import AbstractConstraint
 from .._linalg import Jacobi, whiten
 from .._result import is_traced
 from .._types import RowValues, Scalar, Vector
+from ._law import AbstractLaw, Following, LeastEffort
 
 
 Reading = Literal["least_norm", "self_consistent"]
 
 
 class AbstractServo(eqx.Module):
-    """A servo constraint, and the actuators that are to enforce it."""
+    """A servo constraint, the actuators that are to enforce it, and the law by which they do."""
 
-    constraint: eqx.AbstractVar[AbstractConstraint]
-    actuation: eqx.AbstractVar[Any]
-    pseudoinverse: eqx.AbstractVar[lx.AbstractLinearSolver]
-    consistency_rtol: eqx.AbstractVar[float]
+    constraint: AbstractConstraint
+    actuation: Any
+    pseudoinverse: lx.AbstractLinearSolver
+    consistency_rtol: float = eqx.field(static=True)
+
+    def __init__(self, constraint: Any, actuation: Any, pseudoinverse: Any, consistency_rtol: Any):
+        self.constraint, self.actuation, self.pseudoinverse = constraint, _actuation(actuation), pseudoinverse
+        self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
 
     def __check_init__(self):
         _check.instance(self.constraint, AbstractConstraint, "constraint", "ukjax.Holonomic(phi)")
@@ -39,6 +46,10 @@ class AbstractServo(eqx.Module):
     @abc.abstractmethod
     def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:
         """Lower and upper limit of every actuator, (p,) each; infinite where there is none."""
+
+    @abc.abstractmethod
+    def law(self, servos: Sequence[Any], sizes: Sequence[int], q: Vector, v: Vector, t: Scalar) -> AbstractLaw:
+        """The law of all `servos`, which are of this kind and have `sizes` actuators each, at one state."""
 
     def matrix(self, q: Vector, t: Scalar) -> Float[Array, "n p"]:
         """G(q, t), (n, p)."""
@@ -86,15 +97,11 @@ class Servo(AbstractServo):
     Source: Liu et al. (2015), eq. 16 to 35; Chen (2009).
     """
 
-    constraint: AbstractConstraint
-    actuation: Any
     free: Any
     weight: Array | None
     limits: tuple[Array, Array] | None
     reading: Reading = eqx.field(static=True)
     exact: bool = eqx.field(static=True)
-    pseudoinverse: lx.AbstractLinearSolver
-    consistency_rtol: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -113,12 +120,22 @@ class Servo(AbstractServo):
             raise ValueError(f"reading must be one of {', '.join(map(repr, get_args(Reading)))}, but is {reading!r}.")
         if not isinstance(exact, bool):
             raise TypeError(f"exact must be True or False, but is {exact!r}.")
-        self.constraint, self.actuation = constraint, _actuation(actuation)
+        super().__init__(constraint, actuation, pseudoinverse, consistency_rtol)
         self.free = free if free is None else _free(free)
         self.weight = None if weight is None else _positive(weight, "weight", (1, 2))
         self.limits = None if limits is None else _limits(limits)
-        self.reading, self.exact, self.pseudoinverse = reading, exact, pseudoinverse
-        self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
+        self.reading, self.exact = reading, exact
+
+    def law(self, servos, sizes, q, v, t):
+        each = list(zip(servos, sizes, strict=True))
+        return LeastEffort(
+            decay=jnp.zeros((), q.dtype),
+            exact=self.exact,
+            root=block_diag(*(one.inverse_root(p, q.dtype) for one, p in each)),
+            free=jnp.concatenate([one.free_at(q, v, t, p) for one, p in each]),
+            self_consistent=self.reading == "self_consistent",
+            pseudoinverse=self.pseudoinverse,
+        )
 
     def free_at(self, q: Vector, v: Vector, t: Scalar, p: int) -> Float[Array, " p"]:
         """s at one state, (p,)."""
@@ -173,11 +190,7 @@ class ConstraintFollowing(AbstractServo):
     Source: Zhao et al. (2018), eq. 72. There K(q1 - q2) is misprinted as q1, and u is the force on the links.
     """
 
-    constraint: AbstractConstraint
-    actuation: Any
     P: Array
-    pseudoinverse: lx.AbstractLinearSolver
-    consistency_rtol: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -193,13 +206,15 @@ class ConstraintFollowing(AbstractServo):
                 "constraint must have no stabilization here: P takes the error to zero. Pass the constraint without "
                 "ukjax.Baumgarte, or use ukjax.Servo."
             )
-        self.constraint, self.actuation = constraint, _actuation(actuation)
+        super().__init__(constraint, actuation, pseudoinverse, consistency_rtol)
         self.P = _positive(P, "P", (0, 1, 2))
-        self.pseudoinverse = pseudoinverse
-        self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
 
     def limits_at(self, p, dtype):
         return _unlimited(p, dtype)
+
+    def law(self, servos, sizes, q, v, t):
+        decay = jnp.concatenate([one.decay(q, v, t) for one in servos])
+        return Following(decay=decay, exact=True, pseudoinverse=self.pseudoinverse)
 
     def decay(self, q: Vector, v: Vector, t: Scalar) -> RowValues:
         """P^-1 beta, (m,)."""
