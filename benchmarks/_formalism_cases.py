@@ -5,6 +5,7 @@ q: coordinates; v: their rates; u: Kane's speeds; g = 9.81 m/s^2 throughout, and
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,20 +23,32 @@ G = 9.81
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One system: its mechanism by hand, SymPy's methods ready to be read, and a state that the constraints allow."""
+    """One system: its mechanism by hand, SymPy's methods ready to be read, and a state near which to look at it."""
 
     name: str
     mechanism: ukjax.Mechanism
     kane: Callable[[], Any]
     lagrange: Callable[[], Any]
     q: np.ndarray
-    v: np.ndarray
+    near: np.ndarray
     t: float
     speeds: str
 
+    @functools.cached_property
+    def v(self) -> np.ndarray:
+        """The velocity nearest to `near` that the constraints allow."""
+        at, start, time = jnp.asarray(self.q), jnp.asarray(self.near), jnp.asarray(self.t)
+
+        @jax.jit
+        def allowed(start):
+            error = lambda v: self.mechanism.velocity_error(at, v, time)
+            return start - jnp.linalg.pinv(jax.jacobian(error)(start)) @ error(start)
+
+        return np.asarray(allowed(start))
+
 
 def cases() -> list[Case]:
-    """All of them; nothing symbolic is done before `kane()` or `lagrange()` is called."""
+    """All of them; nothing is derived or computed before it is asked for."""
     return [
         _pendulum(),
         _spherical_pendulum(),
@@ -48,12 +61,8 @@ def cases() -> list[Case]:
     ]
 
 
-def _case(name, mechanism, kane, lagrange, q, v, t=0.0, speeds="rates") -> Case:
-    """With the velocity nearest to `v` that the constraints allow."""
-    at, start, time = jnp.asarray(q), jnp.asarray(v), jnp.asarray(t)
-    error = lambda v: mechanism.velocity_error(at, v, time)
-    v = start - jnp.linalg.pinv(jax.jacobian(error)(start)) @ error(start)
-    return Case(name, mechanism, kane, lagrange, np.asarray(q), np.asarray(v), t, speeds)
+def _case(name, mechanism, kane, lagrange, q, near, t=0.0, speeds="rates") -> Case:
+    return Case(name, mechanism, kane, lagrange, np.asarray(q), np.asarray(near), t, speeds)
 
 
 # Particles -----------------------------------------------------------------------------------------------------------
