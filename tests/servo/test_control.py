@@ -279,10 +279,13 @@ def test_gradients_of_the_control_of_a_closed_chain(reading, raised):
     assert_gradients(loss, (ROBOTS, jnp.arange(6.0), q), rtol=1e-6, atol=1e-6)
 
 
-def test_a_batch_is_the_loop(raised):
-    at = lambda q, v, t: ukjax.servo_control(ROBOTS.mechanism(), ROBOTS.servo(5.0, 5.0), q, v, t, throw=False).u
-    batch = jax.jit(jax.vmap(at))(raised.q, raised.v, raised.t)
-    assert_close(batch, raised.control, atol=1e-9)
+def test_a_batch_is_the_loop(on_the_way):
+    q, v, t = on_the_way
+    states = q[None] + jnp.linspace(0.0, 0.1, 3)[:, None], jnp.stack([v, -v, 2 * v]), t + jnp.arange(3.0)
+    at = lambda q, v, t: ukjax.servo_control(ROBOTS.mechanism(), ROBOTS.servo(), q, v, t, throw=False).u
+    batch = jax.jit(jax.vmap(at))(*states)
+    each = [control(ROBOTS.mechanism(), ROBOTS.servo(), *state, throw=False).u for state in zip(*states, strict=True)]
+    assert_close(batch, jnp.stack(each), atol=1e-9)
 
 
 @pytest.mark.long
