@@ -91,6 +91,17 @@ def rows_of_modules(rod):
     return ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, couplings).mechanism()
 
 
+def of_modules_of_modules(rod):
+    inner = ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod))))
+    outer = ukjax.Composite({"arm": inner}, ukjax.Coupling("arm.rod", ukjax.Holonomic(OnRod(rod))))
+    return outer.mechanism()
+
+
+def with_more_added(rod):
+    once = ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod))))
+    return once.add(ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod)))).mechanism()
+
+
 class RowOfRod(eqx.Module):
     rod: Rod
 
@@ -107,7 +118,7 @@ class OnRod(eqx.Module):
 
 WAYS = (
     by_method, by_closure, by_closure_in_a_closure, by_array, by_rows, by_functions, with_friction, of_modules,
-    of_modules_by_closure, rows_of_modules,
+    of_modules_by_closure, rows_of_modules, of_modules_of_modules, with_more_added,
 )  # fmt: skip
 
 
@@ -116,7 +127,7 @@ def force(mechanism):
     return jnp.sum(motion.constraint_force * jnp.array([1.0, 2.0])) + motion.acceleration[0]
 
 
-@pytest.mark.parametrize("make", sampled(WAYS, ["by_method", "by_closure", "by_array", "of_modules"], name_of))
+@pytest.mark.parametrize("make", sampled(WAYS, ["by_method", "by_closure", "by_array", "of_modules", "of_modules_of_modules"], name_of))
 def test_the_gradient_of_a_leaf_is_the_whole_effect(make):
     mechanism = make(Rod())
     leaves = jax.tree_util.tree_leaves(eqx.filter(mechanism, eqx.is_inexact_array))

@@ -3,6 +3,7 @@
 n: coordinates of all modules; k: modules of one kind; n_k: coordinates of each; m: rows of a coupling.
 """
 
+import functools as ft
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from .._constraint import AbstractConstraint
 from .._mechanism import AbstractConstrainedSystem, Mechanism
 from .._sharing import opened
 from .._system import AbstractModularSystem, AbstractSystem, applied_force
-from ._coupled import Alike, Coupled, Stacked, alike_groups, rows_of, stacked
+from ._coupled import Alike, Coupled, Stacked, alike_groups, origins, rows_of, stacked
 from ._module import Coupling, Module
 from ._names import Names, View, check_names, filled, of_coordinates, of_modules, on_views
 
@@ -130,12 +131,14 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         return {names(c): c for c in self.constraints}
 
     def _contents(self) -> _Contents:
-        placed = lambda alike: zip(alike.members, alike.columns, strict=True)
-        systems = [pair for alike in self.systems for pair in placed(alike)]
+        # What two things share is one array in both of them, by which it will be known to be one.
+        entry = ft.cache(lambda place: origins.row(self._values[place[0]], place[1]))
+        placed = lambda kind: zip(kind.members(entry), kind.columns, strict=True)
+        systems = [pair for kind in self._systems for pair in placed(kind)]
         constraints = [
-            _Constraint(name, c.level, constraint, columns)
-            for c in self.constraints
-            for name, (constraint, columns) in zip(c.names, placed(c.alike), strict=True)
+            _Constraint(name, kind.level, constraint, columns)
+            for kind in self._kinds
+            for name, (constraint, columns) in zip(kind.names, placed(kind.stacked), strict=True)
         ]
         return _Contents(systems, constraints, self.names)
 

@@ -4,6 +4,7 @@ k: how many there are of one kind; n_k: coordinates that each is about; m: rows 
 """
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from jax.tree_util import tree_leaves, tree_map, tree_structure, tree_unflatten
 from jaxtyping import Array, PyTree
 
 from .._constraint import AbstractConstraint, AbstractConstraintGroup
+from .._result import is_traced
 from .._sharing import closed
 
 
@@ -48,6 +50,12 @@ class Stacked(NamedTuple):
         each = tree_map(put, self.skeleton, is_leaf=lambda x: isinstance(x, Places))
         return Alike(each, self.columns)
 
+    def members(self, entry: Callable[[tuple[int, int]], Array]) -> tuple[PyTree, ...]:
+        """The things one after the other; `entry` gives the array that is kept in a place, the same one every time."""
+        put = lambda x, i: entry(x.places[i]) if isinstance(x, Places) else x
+        each = lambda i: tree_map(lambda x: put(x, i), self.skeleton, is_leaf=lambda x: isinstance(x, Places))
+        return tuple(closed(each(i)) for i in range(len(self.columns)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Places:
@@ -62,6 +70,26 @@ class Places:
             return jnp.stack([values[stack][row] for stack, row in self.places])
         values_of = values[stacks[0]]
         return values_of if rows == tuple(range(values_of.shape[0])) else values_of[np.array(rows)]
+
+
+class _Origins:
+    """Of which arrays a stack was made: what is in a composite is known again in a composite of composites."""
+
+    def __init__(self):
+        self._known: dict[int, tuple[Any, tuple[Array, ...]]] = {}
+
+    def remember(self, stack: Array, rows: Sequence[Array]) -> None:
+        if not is_traced(stack, *rows):
+            key = id(stack)
+            self._known[key] = weakref.ref(stack, lambda _: self._known.pop(key, None)), tuple(rows)
+
+    def row(self, stack: Array, row: int) -> Array:
+        """The array that a row was made of, or, if that is not known, the row."""
+        alive, rows = self._known.get(id(stack), (lambda: None, ()))
+        return rows[row] if alive() is stack else stack[row]
+
+
+origins = _Origins()
 
 
 def stacked(
@@ -85,6 +113,7 @@ def stacked(
             places = {**before, **{key: (len(values), row) for row, key in enumerate(new)}}
             if new:
                 values.append(jnp.stack(list(new.values())))
+                origins.remember(values[-1], list(new.values()))
             for key in new:
                 known.setdefault(key, []).append(places[key])
             skeleton.append(Places(tuple(places[id(x)] for x in column)))
@@ -104,16 +133,19 @@ class Coupled(AbstractConstraintGroup):
     def members(self):
         return dict(zip(self.names, self.alike.members, strict=True))
 
+    @property
+    def columns(self):
+        return self.alike.columns
+
     def rows(self, q, v, t):
         A, b = self.each_rows(q, v, t)
         k, m, _ = A.shape
-        columns = np.array(self.alike.columns)[:, None, :]
+        columns = np.array(self.columns)[:, None, :]
         all_rows = jnp.zeros((k, m, q.shape[0]), A.dtype)
         scattered = all_rows.at[np.arange(k)[:, None, None], np.arange(m)[None, :, None], columns].set(A)
         return scattered.reshape(k * m, -1), b.reshape(-1)
 
     def each_rows(self, q, v, t):
-        """A (k, m, n_k) in the columns of each constraint, and b (k, m)."""
         return self.alike.map(lambda constraint, q, v: constraint.rows(q, v, t), q, v)
 
     def position_error(self, q, t):
