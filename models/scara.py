@@ -107,7 +107,8 @@ class Scara(ukjax.AbstractSystem):
 
     def gravity(self):
         """G of eq. 36, shape (4,) [N m, N]."""
-        return jnp.array([0.0, 0.0, 0.0, 1.0]) * self.m4 * self.g
+        zero = jnp.zeros_like(self.m4)
+        return jnp.stack([zero, zero, zero, self.m4 * self.g])
 
     def force(self, q, v, t):
         return -self.coriolis(q, v) @ v - self.gravity()

@@ -102,6 +102,14 @@ def with_more_added(rod):
     return once.add(ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod)))).mechanism()
 
 
+def with_a_mechanism_inside(rod):
+    """Its force, and its constraint, ask another mechanism, which has parameters in common with itself and with it."""
+    inner = by_method(rod)
+    force = lambda q, v, t: rod.force(q, v, t) + 0.1 * inner.terms(q, v, t).b[0] * q
+    held = ukjax.Holonomic(lambda q, t: inner.position_error(q, t))
+    return ukjax.Mechanism(ukjax.System(rod.mass, force), [held, ukjax.Holonomic(rod.on)])
+
+
 class RowOfRod(eqx.Module):
     rod: Rod
 
@@ -119,6 +127,7 @@ class OnRod(eqx.Module):
 WAYS = (
     by_method, by_closure, by_closure_in_a_closure, by_array, by_rows, by_functions, with_friction, of_modules,
     of_modules_by_closure, rows_of_modules, of_modules_of_modules, with_more_added,
+    with_a_mechanism_inside,
 )  # fmt: skip
 
 
@@ -127,7 +136,10 @@ def force(mechanism):
     return jnp.sum(motion.constraint_force * jnp.array([1.0, 2.0])) + motion.acceleration[0]
 
 
-@pytest.mark.parametrize("make", sampled(WAYS, ["by_method", "by_closure", "by_array", "of_modules", "of_modules_of_modules"], name_of))
+SHORT = ("by_method", "by_closure", "by_array", "of_modules", "of_modules_of_modules", "with_a_mechanism_inside")
+
+
+@pytest.mark.parametrize("make", sampled(WAYS, SHORT, name_of))
 def test_the_gradient_of_a_leaf_is_the_whole_effect(make):
     mechanism = make(Rod())
     leaves = jax.tree_util.tree_leaves(eqx.filter(mechanism, eqx.is_inexact_array))

@@ -23,11 +23,19 @@ Path = tuple[Any, ...]
 
 
 class Reference(eqx.Module):
-    """Stands for what lies at `path` of the pytree number `part`, of those that `scope` put side by side."""
+    """Stands for what lies at `path` of the pytree number `part`, of those that `scope` put side by side.
+
+    `depth`: how often it was put side by side with something else since, as a mechanism inside of another one.
+    """
 
     scope: str = eqx.field(static=True)
     part: int = eqx.field(static=True)
     path: Path = eqx.field(static=True)
+    depth: int = eqx.field(static=True, default=0)
+
+
+def deeper(reference: Reference, by: int) -> Reference:
+    return Reference(reference.scope, reference.part, reference.path, reference.depth + by)
 
 
 class Closure(eqx.Module):
@@ -51,7 +59,8 @@ def separated(scope: str, parts: Sequence[PyTree]) -> list[PyTree]:
 def joined(scope: str, parts: Sequence[PyTree]) -> list[PyTree]:
     """The pytrees that `separated` was given."""
     join = _Join(scope, parts, {})
-    return [join(part) for part in parts]
+    first, *others = parts
+    return [first, *map(join, others)]
 
 
 def opened(parts: Sequence[PyTree]) -> list[PyTree]:
@@ -136,6 +145,8 @@ def _remember(x: Any, number: int, path: Path, known: _Known) -> None:
 
 
 def _separate(x: Any, number: int, path: Path, known: _Known, *, remember: bool = True) -> Any:
+    if isinstance(x, Reference):
+        return deeper(x, 1) if x.scope == known.scope else x
     found = known.find(x, number)
     if found is not None and (eqx.is_array(x) or any(eqx.is_array(leaf) for leaf in jax.tree_util.tree_leaves(x))):
         return found
@@ -209,15 +220,18 @@ class _Join(NamedTuple):
     def put_back(self, x: Reference | Closure) -> PyTree:
         if isinstance(x, Closure):
             return Partial(_with_variables(x.function, {name: self(value) for name, value in x.variables.items()}))
+        if x.depth:
+            return deeper(x, -1)
         key = (x.part, x.path)
         if key not in self.made:
-            self.made[key] = self(self.resolved(x))
+            found = self.resolved(x)
+            self.made[key] = self(found) if x.part else found  # the first was left whole
         return self.made[key]
 
     def resolved(self, reference: Reference) -> PyTree:
         found = self.parts[reference.part]
         for key in reference.path:
-            if isinstance(found, Reference) and found.scope == self.scope:
+            if isinstance(found, Reference) and found.scope == self.scope and not found.depth:
                 found = self.resolved(found)
             found = dict(_children(found) or ()).get(key, _MISSING)
             if found is _MISSING:

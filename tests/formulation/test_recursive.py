@@ -107,17 +107,23 @@ def test_gradients_are_those_of_one_shot():
     assert_gradients(by_level, inputs, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("noisy", [False, True])
-def test_a_kalman_filter_does_the_same(noisy):
-    M, Q, A, b = terms(2, dependent=noisy)
-    sizes = (2, 1, 2) if noisy else (1, 2)
-    noise = [0.3 * np.eye(2), np.array([[2.0]]), np.array([[1.0, 0.4], [0.4, 0.7]])] if noisy else None
+NOISE = {
+    "none": ((1, 2), None),
+    "in all": ((2, 1, 2), [0.3 * np.eye(2), np.array([[2.0]]), np.array([[1.0, 0.4], [0.4, 0.7]])]),
+    "before exact rows": ((1, 2), [np.array([[0.3]]), None]),
+}
+
+
+@pytest.mark.parametrize("levels", NOISE)
+def test_a_kalman_filter_does_the_same(levels):
+    sizes, noise = NOISE[levels]
+    M, Q, A, b = terms(2, dependent=levels == "in all")
     W = np.linalg.inv(np.linalg.cholesky(M))
     kalman = KalmanFilter(dim_x=6, dim_z=1)
     kalman.x, kalman.P = (W @ Q)[:, None], np.eye(6)
     at = 0
     for i, (m, level) in enumerate(zip(sizes, enforced(M, Q, A, b, sizes, noise)[1:], strict=True)):
-        R = np.zeros((m, m)) if noise is None else noise[i]
+        R = np.zeros((m, m)) if noise is None or noise[i] is None else noise[i]
         kalman.dim_z = m
         kalman.update(b[at : at + m][:, None], R=R, H=A[at : at + m] @ W.T)
         assert_close(level.L.T @ level.acceleration, kalman.x[:, 0], atol=1e-12)
@@ -160,6 +166,14 @@ def test_noisy_rows_contradict_nothing():
         ukjax.equation_of_motion(mechanism, *at, formulation=ukjax.Recursive((3, 2)))
     got = ukjax.equation_of_motion(mechanism, *at, formulation=ukjax.Recursive((3, 2), (None, 0.1)))
     assert float(jnp.max(jnp.abs(A[:3] @ got.acceleration - b[:3]))) < 1e-10
+
+
+def test_rows_after_noisy_ones_are_met_exactly():
+    M, Q, A, b = terms(6, dependent=False)
+    formulation = ukjax.Recursive((1, 2), (0.1, None))
+    got = ukjax.equation_of_motion(system_of(M, Q, A, b), jnp.zeros(6), jnp.zeros(6), formulation=formulation)
+    assert float(jnp.max(jnp.abs(A[1:] @ got.acceleration - b[1:]))) < 1e-12
+    assert float(jnp.abs(A[0] @ got.acceleration - b[0])) > 1e-3
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
-from .._linalg import SVD, Seldom, new_rows, pseudoinverse, rank_tolerance_of, whiten
+from .._linalg import SVD, Seldom, finer, new_rows, pseudoinverse, rank_tolerance_of, whiten
 from .._result import is_traced
 from .._types import IntScalar, Matrix, Rows, Vector
 from ._base import AbstractPseudoinverseFormulation
@@ -43,6 +43,7 @@ class Level(eqx.Module):
     P: Matrix  # in the metric of M, symmetric
     L: Matrix
     W: Matrix
+    noisy: bool = eqx.field(static=True, default=False)  # whether some level so far was
 
     @classmethod
     def start(cls, M: Any, Q: Any) -> "Level":
@@ -80,9 +81,10 @@ class Level(eqx.Module):
             raise ValueError(f"b must have shape {A.shape[:1]}, one entry per row of A, but has shape {b.shape}.")
         R = None if noise is None else covariance(noise, A.shape[0], "noise")
         H = A @ self.W.T
-        K, P, rank = _gain(pseudoinverse, self.P, H, R)
+        K, P, rank = _gain(pseudoinverse, self.P, H, R, not self.noisy)
         added = K @ (b - A @ self.acceleration)
-        return Level(self.acceleration + self.W.T @ added, self.L @ added, rank, P, self.L, self.W)
+        noisy = self.noisy or R is not None
+        return Level(self.acceleration + self.W.T @ added, self.L @ added, rank, P, self.L, self.W, noisy)
 
 
 class Recursive(AbstractPseudoinverseFormulation):
@@ -144,11 +146,12 @@ class Recursive(AbstractPseudoinverseFormulation):
             return DefiniteMass(problem, solver, repeatedly)  # all at once, with the same result, and compiled sooner
         B, needed = problem.B, jnp.any(problem.B != 0)
         P, gains, rank = jnp.eye(B.shape[1], dtype=B.dtype), [], jnp.zeros((), int)
-        noise = self.noise or (None,) * len(self.levels)
+        noise, noisy = self.noise or (None,) * len(self.levels), False
         for part, R in zip(parts_of(self.levels, B.shape[0]), noise, strict=True):
             # Without rows the noise does not matter, and a pseudoinverse of nothing but zeros costs nothing.
             R = None if R is None else jnp.where(needed, R, jnp.zeros_like(R))
-            K, P, more = _gain(solver, P, B[part], R)
+            K, P, more = _gain(solver, P, B[part], R, not noisy)
+            noisy = noisy or R is not None
             gains.append(K)
             rank = rank + more
         return _Levels(problem.L, problem.W, B, tuple(gains), rank)
@@ -211,10 +214,10 @@ def covariance(value: Any, m: int, name: str) -> Float[Array, "m m"]:
 
 
 def _gain(
-    solver: lx.AbstractLinearSolver, P: Matrix, H: Rows, R: Array | None
+    solver: lx.AbstractLinearSolver, P: Matrix, H: Rows, R: Array | None, is_projector: bool
 ) -> tuple[Float[Array, "n m"], Matrix, IntScalar]:
-    """K (n, m), the next P, and the rank of H P: how many rows are new."""
-    K, rank = gain(solver, H @ P, H, None if R is None else H @ P @ H.T, R)
+    """K (n, m), the next P, and the rank of H P: how many rows are new. P is a projector until a level is noisy."""
+    K, rank = gain(solver, H @ P, H, None if R is None and is_projector else H @ P @ H.T, R)
     rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
     following = rest @ P @ rest.T
     if R is not None:
@@ -225,14 +228,18 @@ def _gain(
 def gain(
     solver: lx.AbstractLinearSolver, B: Rows, H: Rows, S: Array | None, R: Array | None
 ) -> tuple[Float[Array, "n m"], IntScalar]:
-    """K (n, m) and the rank of B = H P (m, n), which is how many rows are new; S = H P H^T where there is noise R."""
+    """K (n, m) and the rank of B = H P (m, n), which is how many rows are new.
+
+    S = H P H^T where there is noise R, or was before: P is no projector then, and B^+ not the gain of exact rows.
+    """
     D = row_scales(H)
     H, B = D[:, None] * H, D[:, None] * B
-    if R is None or S is None:
+    if S is None:
         new = new_rows(B, H, rank_tolerance_of(solver, B.dtype))
         K, rank = pseudoinverse(solver, jnp.where(new[:, None], B, 0))
     else:
-        S = D[:, None] * (S + R.astype(B.dtype)) * D[None]
-        inverse, rank = pseudoinverse(solver, (S + S.T) / 2)
+        S = D[:, None] * (S if R is None else S + R.astype(B.dtype)) * D[None]
+        # S has the squares of what the rank test is made for; noise, of whatever size, is none of it.
+        inverse, rank = pseudoinverse(finer(solver, S.dtype) if R is None else solver, (S + S.T) / 2)
         K = B.T @ inverse
     return K * D[None], rank

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 import optimistix as optx
+from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._formulation import row_scales, unit_size
@@ -108,6 +109,9 @@ def _root(residual: Callable, z: Array, max_steps: int) -> Array:
     rtol = atol = 64 * eps
     # In a batch lineax's own solvers would hand it to LAPACK; see `SVD`, which here drops nothing but rounding errors.
     solver = SVD(rtol=16 * eps)
+    # Levenberg-Marquardt comes from afar; Newton finishes, and carries the derivative.
     search = optx.LevenbergMarquardt(rtol, atol, linear_solver=solver)
-    adjoint = optx.ImplicitAdjoint(linear_solver=solver)
-    return optx.root_find(residual, search, z, max_steps=max_steps, throw=False, adjoint=adjoint).value
+    start = optx.least_squares(residual, search, z, max_steps=max_steps, throw=False).value
+    start = stop_gradient(jnp.where(jnp.isfinite(start), start, jnp.zeros_like(start)))
+    finish, adjoint = optx.Newton(rtol, atol, linear_solver=solver), optx.ImplicitAdjoint(linear_solver=solver)
+    return optx.root_find(residual, finish, start, max_steps=max_steps, throw=False, adjoint=adjoint).value

@@ -5,6 +5,7 @@ K_i G_i with K_i = P H^T (H P H^T + R)^+ (n_i, m) and G_i = H P (m, n_i), P and 
 the modules that it reaches.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -54,6 +55,7 @@ class ModularLevel(eqx.Module):
     v: Vector
     t: Scalar
     enforced: tuple[Enforced, ...]
+    noisy: bool = eqx.field(static=True, default=False, kw_only=True)  # whether some level so far was
     L: tuple[Array, ...]
     W: tuple[Array, ...]
 
@@ -100,10 +102,14 @@ class ModularLevel(eqx.Module):
             coupling = self.composite.bind(coupling)
         R = None if noise is None else covariance(noise, coupling.rows_each, "noise")
         acceleration, force, rank, more = _enforce(self, coupling, R, pseudoinverse)
-        return eqx.tree_at(
-            lambda x: (x.acceleration, x.force, x.rank, x.enforced),
-            self, (acceleration, force, rank, (*self.enforced, *more)),
-        )  # fmt: skip
+        return dataclasses.replace(
+            self,
+            acceleration=acceleration,
+            force=force,
+            rank=rank,
+            enforced=(*self.enforced, *more),
+            noisy=self.noisy or R is not None,
+        )
 
     @property
     def projector(self) -> Matrix:
@@ -151,7 +157,7 @@ def _take(
     for one in near:
         at = _places(one.columns, reach)
         G = G.at[:, at].add(-(wide[:, at] @ one.K) @ one.G)
-    K, rank = gain(solver, G, wide, None if R is None else G @ wide.T, R)
+    K, rank = gain(solver, G, wide, None if R is None and not level.noisy else G @ wide.T, R)
     return Enforced(K, G, reach), rank
 
 
