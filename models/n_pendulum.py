@@ -13,6 +13,7 @@ pendulum with psi'' = -3 g / (2 L) sin(psi), psi = phi + pi / 2, in closed form.
 Source: any mechanics text; the closed chain hangs at first in a circular arc, which is no equilibrium.
 """
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -74,6 +75,61 @@ class Chain(ukjax.AbstractSystem):
 
     def mechanism(self) -> ukjax.Mechanism:
         return ukjax.Mechanism(self, ukjax.Holonomic(self.joints))
+
+
+class Rod(ukjax.AbstractSystem):
+    """One rod on its own, q = (x, y, phi) of its middle."""
+
+    m: Float[Array, ""]  # [kg]
+    L: Float[Array, ""]  # [m]
+    g: Float[Array, ""]  # [m/s^2]
+
+    def mass(self, q, t):
+        return jnp.diag(jnp.stack([self.m, self.m, self.m * self.L**2 / 12]))
+
+    def force(self, q, v, t):
+        zero = jnp.zeros_like(self.m)
+        return jnp.stack([zero, -self.m * self.g, zero])
+
+    def end(self, q, side):
+        """Its start (-1) or its end (1), (2,) [m]."""
+        return q[:2] + side * self.L / 2 * jnp.stack([jnp.cos(q[2]), jnp.sin(q[2])])
+
+
+class Pin(eqx.Module):
+    """Joins the end of one rod to the start of the next."""
+
+    before: Rod
+    after: Rod
+
+    def __call__(self, q, t):
+        return self.after.end(q[1][:], -1) - self.before.end(q[0][:], 1)
+
+
+class Pivot(eqx.Module):
+    """Holds the start or the end of a rod in its place."""
+
+    rod: Rod
+    place: Float[Array, " 2"]  # [m]
+    side: int = eqx.field(static=True)
+
+    def __call__(self, q, t):
+        return self.rod.end(q[0][:], self.side) - self.place
+
+
+def modular(chain: Chain) -> ukjax.Composite:
+    """The same chain, rod by rod: for many rods, whose equation of motion is solved at a cost proportional to N."""
+    N = chain.m.shape[0]
+    rods = [Rod(chain.m[i], chain.L[i], chain.g) for i in range(N)]
+    name = lambda i: f"rod{i}"
+    joints = {"pivot": ukjax.Coupling(name(0), ukjax.Holonomic(Pivot(rods[0], jnp.zeros(2), -1)))}
+    for i in range(1, N):
+        pin = ukjax.Holonomic(Pin(rods[i - 1], rods[i]))
+        joints[f"joint{i}"] = ukjax.Coupling((name(i - 1), name(i)), pin)
+    if chain.end is not None:
+        joints["end"] = ukjax.Coupling(name(N - 1), ukjax.Holonomic(Pivot(rods[-1], chain.end, 1)))
+    modules = {name(i): ukjax.Module(rod, ("x", "y", "phi")) for i, rod in enumerate(rods)}
+    return ukjax.Composite(modules, joints)
 
 
 def arc(N: int, L: float, end) -> np.ndarray:

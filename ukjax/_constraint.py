@@ -110,6 +110,15 @@ class AbstractConstraintGroup(AbstractConstraint):
     def members(self) -> Mapping[str, AbstractConstraint]:
         """Name -> constraint, on coordinates of its own, in the order of the rows."""
 
+    @property
+    @abc.abstractmethod
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """The coordinates that each of them is about, equally many, (k, n_k)."""
+
+    @abc.abstractmethod
+    def each_rows(self, q: Vector, v: Vector, t: Scalar) -> tuple[Float[Array, "k m n_k"], Float[Array, "k m"]]:
+        """A and b of each of them, in its own columns."""
+
 
 def members_of(constraint: AbstractConstraint) -> tuple[AbstractConstraint, ...]:
     """The constraints of a group, or the constraint itself."""

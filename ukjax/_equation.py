@@ -69,7 +69,7 @@ def equation_of_motion(
 
 @lightly_compiled
 def _equation(mechanism, formulation, q, v, t, applied, carried):
-    motion = motion_by(formulation, lambda q, v, t: mechanism.terms(q, v, t, applied), q, v, t)
+    motion = motion_by(formulation, mechanism.terms_of(applied), q, v, t)
     if not carried:
         return motion
     # The same terms once more: traced twice, but compiled once, as XLA finds what is equal.

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -40,6 +40,36 @@ class Terms(eqx.Module):
     nonideal: Callable[[Vector], Vector] | None = None
     partition: Partition | None = eqx.field(static=True, default=None)
     rows: tuple[tuple[str, int], ...] | None = eqx.field(static=True, default=None)
+
+
+class ModularTerms(NamedTuple):
+    """The same block by block: of each kind of module the blocks of M (k, n_k, n_k), and of each kind of constraint its
+    rows A (k, m, n_k) and b (k, m)."""
+
+    masses: tuple[Array, ...]
+    Q: Vector
+    rows: tuple[tuple[Array, Array], ...]
+
+
+class Modular(NamedTuple):
+    """How a mechanism is made of modules.
+
+    Attributes:
+        partition: The coordinates of the modules, by kind.
+        groups: The coordinates that constraints are about, by kind.
+        terms: A function of the state (q, v, t).
+    """
+
+    partition: Partition
+    groups: Partition
+    terms: Callable[..., ModularTerms]
+
+
+class TermsOf(NamedTuple):
+    """The terms as functions of the state (q, v, t): in one piece, and, where it is made of modules, block by block."""
+
+    dense: Callable[..., Terms]
+    modular: Modular | None = None
 
 
 class Mechanism(eqx.Module):
@@ -122,6 +152,21 @@ class Mechanism(eqx.Module):
         partition = self.system.partition if isinstance(self.system, AbstractModularSystem) else None
         sizes = [entry for (k, c), (_, b) in zip(named.items(), rows, strict=True) for entry in _sizes(k, c, len(b))]
         return Terms(M, Q, A, b, nonideal, partition, tuple(sizes))
+
+    def terms_of(self, applied: Any = None) -> TermsOf:
+        """The terms as functions of the state."""
+        dense = lambda q, v, t: self.terms(q, v, t, applied)
+        system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
+        whole = len(groups) == len(self.constraints) and self._nonideal is None
+        if not whole or not isinstance(system, AbstractModularSystem):
+            return TermsOf(dense)
+
+        def modular(q: Vector, v: Vector, t: Scalar) -> ModularTerms:
+            Q = applied_force(system.force(q, v, t), q, "force(q, v, t)")
+            Q = Q if applied is None else Q + applied_force(applied, q, "applied")
+            return ModularTerms(system.blocks(q, t), Q, tuple(group.each_rows(q, v, t) for group in groups))
+
+        return TermsOf(dense, Modular(system.partition, tuple(group.columns for group in groups), modular))
 
     def position_error(self, q: Vector, t: Scalar) -> Float[Array, " r"]:
         """Φ of every holonomic constraint, in order."""

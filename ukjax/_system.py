@@ -40,6 +40,10 @@ class AbstractModularSystem(AbstractSystem):
     def partition(self) -> Partition:
         """Coordinates of the blocks; equal blocks, which are computed together, in one group."""
 
+    @abc.abstractmethod
+    def blocks(self, q: Vector, t: Scalar) -> tuple[Float[Array, "k n_k n_k"], ...]:
+        """The blocks of M, (k, n_k, n_k) for each group of the partition."""
+
 
 class System(AbstractSystem):
     r"""A system from two functions: $M(q, t)\,\ddot q = Q(q, \dot q, t)$.

@@ -1,4 +1,4 @@
-"""The motion by scalar code where that is certain, and by another way where it is not."""
+"""The motion in a fast way where that is certain, and in another way where it is not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,15 +44,38 @@ def motion_or(
     except (TooLong, NotScalar):
         return None
     *motion, clear, smooth = piece(*arrays)
-    fast, structure = jax.tree_util.tree_flatten(found(*motion))
+    slow = lambda *arrays: otherwise(*piece.terms(*arrays))
+    return _unless(slow, arrays, found(*motion), clear, smooth)
+
+
+def where_certain(
+    otherwise: Callable[[Array, Array, Array, Array], Any],
+    found: Any,
+    clear: Array,
+    smooth: Array,
+    terms: ClosedJaxpr,
+    state: list[Array],
+) -> Any:
+    """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
+
+    `otherwise`, `terms`, `state`: as for `motion_or`. `otherwise` is asked only where it is needed.
+    """
+    closed, further = _with_constants_as_arguments(terms)
+    slow = lambda *arrays: otherwise(*jaxpr_as_fun(closed)(*arrays))
+    return _unless(slow, [*state, *further], found, clear, smooth)
+
+
+def _unless(slow: Callable[..., Any], arrays: list[Array], found: Any, clear: Array, smooth: Array) -> Any:
+    """`found`, or where it is not clear, or not smooth, what `slow` makes of the arrays."""
+    fast, structure = jax.tree_util.tree_flatten(found)
     fast = [jnp.asarray(x) for x in fast]
     count = len(arrays)
 
     def whole(needed, *args):
-        others = jax.tree_util.tree_leaves(otherwise(*piece.terms(*args[:count])))
+        others = jax.tree_util.tree_leaves(slow(*args[:count]))
         return [jnp.where(needed, x, y) for x, y in zip(others, args[count:], strict=True)]
 
-    avals = [jax.ShapeDtypeStruct((), bool)] * 2, closed.in_avals, map(jax.typeof, fast)
+    avals = [jax.ShapeDtypeStruct((), bool)] * 2, map(jax.typeof, arrays), map(jax.typeof, fast)
     avals = [list(group) for group in avals]
     passed = traced(lambda _, __, *args: list(args[count:]), *avals)
     values, slopes = (traced(lambda *args, i=i: whole(args[i], *args[2:]), *avals) for i in (0, 1))

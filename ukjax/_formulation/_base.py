@@ -4,7 +4,6 @@ n: coordinates; m: constraint rows; c: non-ideal force.
 """
 
 import abc
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,7 +15,7 @@ from jaxtyping import Array
 
 from .. import _check
 from .._linalg import SVD, AbstractPseudoinverse, Jacobi, Seldom, only_where, rank_tolerance, rank_tolerance_of
-from .._mechanism import Terms
+from .._mechanism import Terms, TermsOf
 from .._result import RESULTS, worst
 from .._types import BoolScalar, IntScalar, RowValues, Scalar, Vector
 from ._consistency import Judge
@@ -65,19 +64,19 @@ class AbstractStateFormulation(AbstractFormulation):
     """A formulation that looks at what the terms are functions of."""
 
     @abc.abstractmethod
-    def motion(self, terms_of: Callable[..., Terms], *state: Array) -> Motion:
-        """`solve(terms_of(*state))`, computed in whatever way."""
+    def motion(self, terms_of: TermsOf, *state: Array) -> Motion:
+        """`solve(terms_of.dense(*state))`, computed in whatever way."""
 
     @abc.abstractmethod
     def for_use(self, often: bool) -> AbstractFormulation:
         """The same with all choices made that depend on how it is used: for many states, or `often`, or for one."""
 
 
-def motion_by(formulation: AbstractFormulation, terms_of: Callable[..., Terms], *state: Array) -> Motion:
+def motion_by(formulation: AbstractFormulation, terms_of: TermsOf, *state: Array) -> Motion:
     """The motion at a state of which the terms are a function."""
     if isinstance(formulation, AbstractStateFormulation):
         return formulation.motion(terms_of, *state)
-    return formulation.solve(terms_of(*state))
+    return formulation.solve(terms_of.dense(*state))
 
 
 def for_use(formulation: AbstractFormulation, often: bool) -> AbstractFormulation:

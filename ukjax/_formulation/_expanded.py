@@ -1,68 +1,111 @@
-"""The motion of a small mechanism by scalar code."""
+"""The motion in a fast way: of a small mechanism by scalar code, of a large one block by block."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from .._expand import Certain, motion_or
+from .. import _blocks, _expand
 from .._linalg import rank_tolerance_of
-from .._mechanism import Terms
+from .._mechanism import Terms, TermsOf
 from .._result import RESULTS
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
 # Beyond it compiling takes longer than what is gained: see docs/expand.md.
 MOST_OPERATIONS = 2000
+# With fewer constraints matrices are as fast at one state, and compile three times as soon. For many states they never
+# are as fast, but scalar code may be.
+FEWEST_CONSTRAINTS = 8
+FEWEST_AT_ONE_STATE = 32
 # How many times the rank tolerance the smallest singular value must be, for the SVD to agree that the rows are
 # independent, and how many times smaller, that they are not: it compares rows whose lengths differ by up to two with
 # the largest singular value.
 CLEARLY = 4.0
 
 
-def expanded(
-    formulation: AbstractPseudoinverseFormulation, terms_of: Callable[..., Terms], state: Sequence[Array]
-) -> Motion | None:
-    """The motion at a state, or None if it can't be had in this way.
+class _Dense(NamedTuple):
+    """M, Q, A, b as a traced function of the state, and what else the terms hold."""
+
+    traced: ClosedJaxpr
+    terms: Terms
+
+    @classmethod
+    def of(cls, terms_of: Callable[..., Terms], state: Sequence[Array]) -> "_Dense":
+        kept: list[Terms] = []
+
+        def arrays(*state):
+            terms = terms_of(*state)
+            kept.append(terms)
+            return terms.M, terms.Q, terms.A, terms.b
+
+        traced: Any = jax.make_jaxpr(arrays)(*state)
+        return cls(traced, kept[0])
+
+    def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
+        partition, rows = self.terms.partition, self.terms.rows
+        return lambda M, Q, A, b: formulation.solve(Terms(M, Q, A, b, None, partition, rows))
+
+
+def expanded(formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, state: Sequence[Array]) -> Motion | None:
+    """The motion at a state by scalar code, or None if it can't be had in this way.
 
     Where the scalar program is not certain of it, `formulation` is asked.
     """
-    kept: list[Terms] = []
-
-    def arrays(*state):
-        terms = terms_of(*state)
-        kept.append(terms)
-        return terms.M, terms.Q, terms.A, terms.b
-
-    traced: Any = jax.make_jaxpr(arrays)(*state)
-    (terms,) = kept
-    mass, _, rows, _ = traced.out_avals
-    dtype = mass.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    if terms.nonideal is not None or mass.size == 0:
+    dense = _Dense.of(terms_of.dense, state)
+    mass, _, rows, _ = dense.traced.out_avals
+    if dense.terms.nonideal is not None or mass.size == 0:
         return None
-
-    def by_matrices(M, Q, A, b):
-        return formulation.solve(Terms(M, Q, A, b, None, terms.partition, terms.rows))
-
-    def certainly(acceleration, unconstrained, constraint_force, residual, independent):
-        return Motion(
-            acceleration=acceleration,
-            unconstrained_acceleration=unconstrained,
-            constraint_force=constraint_force,
-            nonideal_force=jnp.zeros_like(acceleration),
-            rank=jnp.sum(independent),
-            residual=residual,
-            result=RESULTS.successful,
-        )
-
-    tolerance, root = rank_tolerance_of(formulation.pseudoinverse, dtype), max(1, rows.shape[0]) ** 0.5
-    certain = Certain(
-        rank=CLEARLY * tolerance * root,
-        dependent=tolerance / (CLEARLY * root),
-        pivot=eps**0.6,
-        residual=min(1e-3 * formulation.consistency_rtol, eps**0.5),
+    tolerance, root = rank_tolerance_of(formulation.pseudoinverse, mass.dtype), max(1, rows.shape[0]) ** 0.5
+    certain = _expand.Certain(
+        rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, mass.dtype)
     )
-    return motion_or(by_matrices, certainly, certain, MOST_OPERATIONS, traced, list(state))
+    slow = dense.solve_by(formulation)
+    return _expand.motion_or(slow, _certainly, certain, MOST_OPERATIONS, dense.traced, list(state))
+
+
+def by_blocks(
+    formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, state: Sequence[Array], often: bool
+) -> Motion | None:
+    """The motion at a state block by block, or None if the mechanism is not made of modules, or of few.
+
+    Where that is not certain of it, `formulation` is asked.
+    """
+    modular, fewest = terms_of.modular, FEWEST_CONSTRAINTS if often else FEWEST_AT_ONE_STATE
+    if modular is None or sum(map(len, modular.groups)) < fewest:
+        return None
+    masses, Q, rows = modular.terms(*state)
+    places = _blocks.places_of(modular.partition, modular.groups, tuple(A.shape[1] for A, _ in rows))
+    tolerance = rank_tolerance_of(formulation.pseudoinverse, Q.dtype)
+    root = float(places.rows.shape[1]) ** 0.5
+    certain = _blocks.Certain(
+        rank=CLEARLY * tolerance, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, Q.dtype)
+    )
+    found = _blocks.block_motion(places, certain, masses, Q, rows)
+    motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
+    dense = _Dense.of(terms_of.dense, state)
+    slow = dense.solve_by(formulation)
+    return _expand.where_certain(slow, motion, found.clear, found.smooth, dense.traced, list(state))
+
+
+def _accurate(formulation: AbstractPseudoinverseFormulation, dtype: Any) -> dict[str, float]:
+    """When masses and residuals are trusted."""
+    eps = float(jnp.finfo(dtype).eps)
+    return {"pivot": eps**0.6, "residual": min(1e-3 * formulation.consistency_rtol, eps**0.5)}
+
+
+def _certainly(
+    acceleration: Array, unconstrained: Array, constraint_force: Array, residual: Array, independent: Array
+) -> Motion:
+    return Motion(
+        acceleration=acceleration,
+        unconstrained_acceleration=unconstrained,
+        constraint_force=constraint_force,
+        nonideal_force=jnp.zeros_like(acceleration),
+        rank=jnp.sum(independent),
+        residual=residual,
+        result=RESULTS.successful,
+    )

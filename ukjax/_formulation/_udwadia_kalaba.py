@@ -7,7 +7,7 @@ import equinox as eqx
 
 from .._linalg import AbstractDecomposition
 from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
-from ._expanded import expanded
+from ._expanded import by_blocks, expanded
 from ._linear import DefiniteMass
 from ._problem import with_definite_mass
 
@@ -45,7 +45,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
             raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
 
     def for_use(self, often):
-        return dataclasses.replace(self, expand=often and self._is_svd) if self.expand is None else self
+        return dataclasses.replace(self, expand=True) if self.expand is None and often and self._is_svd else self
 
     @property
     def _is_svd(self) -> bool:
@@ -54,7 +54,9 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
 
     def motion(self, terms_of, *state):
         found = expanded(self, terms_of, state) if self.expand else None
-        return self.solve(terms_of(*state)) if found is None else found
+        if found is None and self.expand is not False and self._is_svd:
+            found = by_blocks(self, terms_of, state, often=bool(self.expand))
+        return self.solve(terms_of.dense(*state)) if found is None else found
 
     def _problem(self, terms):
         return with_definite_mass(terms)

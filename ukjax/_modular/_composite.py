@@ -68,8 +68,6 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         ValueError: If a name is no Python identifier, a coupling names what does not exist, or a function returns a
             wrong shape.
 
-    A `Mechanism` of a composite has all its constraints. A parameter that modules and couplings share is one leaf.
-
     A `Mechanism` of a composite has all its constraints, from the lowest level to the highest. A parameter that modules
     and couplings share is one leaf.
 

@@ -28,7 +28,7 @@ def motion_at(
 ) -> tuple[Motion, Control | None]:
     q, v = jnp.split(y, 2)
     if servos is None:
-        return motion_by(formulation, mechanism.terms, q, v, t), None
+        return motion_by(formulation, mechanism.terms_of(), q, v, t), None
     return controlled_motion(mechanism, servos, formulation, q, v, t)
 
 

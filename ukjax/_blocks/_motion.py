@@ -1,0 +1,212 @@
+r"""The constrained motion of a large mechanism, block by block, and whether it is certain.
+
+$S \lambda = b - A a$, $S = A M^{-1} A^\top$, $a = M^{-1} Q$: M has a block for each module, and S one for each pair of
+constraints that meet in a module. W: inverse of the Cholesky factor of a module; B = A W^T: a constraint's rows there.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .._linalg import whiten
+from ._factors import Factors, factorise
+from ._places import Places
+
+
+class Certain(NamedTuple):
+    """When the factorisation is trusted.
+
+    Attributes:
+        rank: Rows count as independent if the smallest singular value of the rows, brought to unit length, is larger
+            than this part of the largest.
+        dependent: A row depends on others if what they leave of it is no larger than this part of its length.
+        pivot: The least part of a diagonal entry of M that its pivot may be.
+        residual: The largest part of a row's terms that it may be missed by.
+    """
+
+    rank: float
+    dependent: float
+    pivot: float
+    residual: float
+
+
+class BlockMotion(NamedTuple):
+    """q'', a and the constraint force (n,), the residual, which rows count (m,); whether all that is certain.
+
+    `smooth`: whether derivatives are those of the pseudoinverse too, which takes independent rows.
+    """
+
+    acceleration: Array
+    unconstrained: Array
+    constraint_force: Array
+    residual: Array
+    kept: Array
+    clear: Array
+    smooth: Array
+
+
+class _Blocks(NamedTuple):
+    """M (K, n, n), the rows of each constraint in each of its modules (C, P, m, n), and b (C, m)."""
+
+    M: Array
+    A: Array
+    b: Array
+
+
+def block_motion(
+    places: Places, certain: Certain, masses: Sequence[Array], Q: Array, rows: Sequence[tuple[Array, Array]]
+) -> BlockMotion:
+    """From the blocks of M (k, n_k, n_k) of each kind of module, Q (n,), and A (k, m, n_k), b (k, m) of each kind.
+
+    Gradients: of the accelerations and forces, any number of times in either mode, where `smooth`.
+    """
+    # What is no number must not reach the gradients of other states of a batch, not even times zero.
+    terms = tuple(masses), Q, tuple(rows)
+    finite = stop_gradient(jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree_util.tree_leaves(terms)])))
+    masses, Q, rows = jax.tree_util.tree_map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), terms)
+    blocks = _arranged(places, masses, rows)
+    force = jnp.append(Q, jnp.zeros((), Q.dtype))[places.columns]
+    fixed = jax.tree_util.tree_map(stop_gradient, blocks)
+    _, W, definite = jax.vmap(whiten)(fixed.M)
+    factors, S = _factorised(places, certain, fixed, W)
+    # Symmetric, with -lambda as the second unknown; its derivatives solve the same equations again.
+    motion, multipliers = jax.lax.custom_linear_solve(
+        lambda x: _times(places, blocks, *x),
+        (force, blocks.b),
+        lambda _, y: _solved(places, fixed, W, factors, *y),
+        symmetric=True,
+    )
+    pushed = _spread(places, blocks.A, -multipliers)
+    free = jax.lax.custom_linear_solve(
+        lambda x: jnp.einsum("kij,kj->ki", blocks.M, x), force, lambda _, y: _over_mass(W, y), symmetric=True
+    )
+    vector = lambda x: jnp.zeros(Q.shape[0] + 1, Q.dtype).at[places.columns].set(x)[:-1]
+    kept = factors.of_rows("kept") & places.real
+    missed = blocks.b - _gathered(places, blocks.A, motion)
+    judged = stop_gradient((motion, missed, -multipliers, blocks.b - _gathered(places, blocks.A, free)))
+    sound = finite & jnp.all(definite) & _is_definite_enough(fixed.M, W, certain)
+    clear = sound & _is_clear(places, certain, factors, S, fixed.b, *judged)
+    return BlockMotion(
+        acceleration=vector(motion),
+        unconstrained=vector(free),
+        constraint_force=vector(pushed),
+        residual=jnp.linalg.norm(judged[1]),
+        kept=kept[tuple(places.rows)],
+        clear=clear,
+        smooth=clear & jnp.all(kept == places.real),
+    )
+
+
+def _arranged(places: Places, masses: Sequence[Array], rows: Sequence[tuple[Array, Array]]) -> _Blocks:
+    C, m = places.real.shape
+    n, dtype = places.columns.shape[1], masses[0].dtype
+    identity = jnp.eye(n, dtype=dtype)
+    widen = lambda M: jnp.broadcast_to(identity, (M.shape[0], n, n)).at[:, : M.shape[1], : M.shape[1]].set(M)
+    fill = lambda x, *sizes: jnp.pad(x, [(0, 0), *((0, size - x.shape[i + 1]) for i, size in enumerate(sizes))])
+    A = jnp.concatenate([fill(A, m, places.widest + 1) for A, _ in rows])
+    own = np.arange(C)[:, None, None, None], np.arange(m)[None, None, :, None], places.within[:, :, None, :]
+    return _Blocks(jnp.concatenate([widen(M) for M in masses]), A[own], jnp.concatenate([fill(b, m) for _, b in rows]))
+
+
+def _factorised(places: Places, certain: Certain, blocks: _Blocks, W: Array) -> tuple[Factors, tuple[Array, Array]]:
+    """S factorised, and its blocks, on the diagonal (C, m, m) and beside it (edges, m, m)."""
+    B = jnp.einsum("cpmj,cpij->cpmi", blocks.A, _of_modules(places, W))
+    D = jnp.einsum("cpmi,cpli->cml", B, B)
+    # A row that is none stands alone.
+    D = D + jnp.asarray(np.eye(D.shape[1])[None] * ~places.real[:, :, None], D.dtype)
+    E = jnp.zeros((len(places.order.edges), *D.shape[1:]), D.dtype)
+    first, second, edges = places.shared
+    meeting = jnp.einsum("emi,eli->eml", B[first[:, 0], first[:, 1]], B[second[:, 0], second[:, 1]])
+    E = E.at[edges].add(meeting)
+    return factorise(places.order, D, E, certain.dependent**2 * _squares(D)), (D, E)
+
+
+def _squares(D: Array) -> Array:
+    """Of the lengths of the rows, (C, m)."""
+    return jnp.diagonal(D, axis1=1, axis2=2)
+
+
+def _of_modules(places: Places, x: Array) -> Array:
+    """What belongs to each constraint's modules, (C, P, ...), of what belongs to modules, (K, ...)."""
+    return jnp.concatenate([x, jnp.zeros_like(x[:1])])[places.modules]
+
+
+def _gathered(places: Places, A: Array, x: Array) -> Array:
+    """A x (C, m) of x (K, n)."""
+    return jnp.einsum("cpmj,cpj->cm", A, _of_modules(places, x))
+
+
+def _spread(places: Places, A: Array, multipliers: Array) -> Array:
+    """A^T l (K, n) of l (C, m)."""
+    each = jnp.einsum("cpmj,cm->cpj", A, multipliers)
+    count, n = places.columns.shape
+    return jnp.zeros((count + 1, n), A.dtype).at[places.modules].add(each)[:-1]
+
+
+def _over_mass(W: Array, force: Array) -> Array:
+    """M^-1 f (K, n)."""
+    return jnp.einsum("kji,kj->ki", W, jnp.einsum("kij,kj->ki", W, force))
+
+
+def _times(places: Places, blocks: _Blocks, x: Array, multipliers: Array) -> tuple[Array, Array]:
+    """(M x + A^T l, A x)"""
+    push = _spread(places, blocks.A, multipliers)
+    return jnp.einsum("kij,kj->ki", blocks.M, x) + push, _gathered(places, blocks.A, x)
+
+
+def _solved(places: Places, blocks: _Blocks, W: Array, factors: Factors, force: Array, b: Array) -> tuple[Array, Array]:
+    """x (K, n) and l (C, m) with M x + A^T l = force and A x = b, as far as the rows are independent."""
+    under = lambda l: _over_mass(W, force - _spread(places, blocks.A, l))
+    multipliers = jnp.zeros_like(b)
+    for _ in range(2):  # once, and once more for the digits that the squares of S lose
+        multipliers = multipliers - factors.solve(b - _gathered(places, blocks.A, under(multipliers)))
+    return under(multipliers), multipliers
+
+
+def _is_definite_enough(M: Array, W: Array, certain: Certain) -> Array:
+    pivots = 1 / jnp.diagonal(W, axis1=1, axis2=2) ** 2
+    return jnp.all(pivots > certain.pivot * jnp.diagonal(M, axis1=1, axis2=2))
+
+
+def _is_clear(
+    places: Places,
+    certain: Certain,
+    factors: Factors,
+    S: tuple[Array, Array],
+    b: Array,
+    motion: Array,
+    missed: Array,
+    multipliers: Array,
+    demand: Array,
+) -> Array:
+    """Whether every row is met, and independent of others or not, without any doubt."""
+    squares, kept, pivots = _squares(S[0]), factors.of_rows("kept"), factors.of_rows("pivots")
+    eps, tiny = (getattr(jnp.finfo(squares.dtype), name) for name in ("eps", "tiny"))
+    decided = jnp.where(kept, pivots > certain.rank**2 * squares, jnp.isfinite(pivots))
+    none_or_real = (squares <= 0) | (squares > (16 * eps) ** 2 * jnp.max(squares, where=places.real, initial=0.0))
+    # The trace of the inverse of S, rows of unit length, bounds that of the smallest eigenvalue, and the largest sum of
+    # a row of it the largest one.
+    inverse = jnp.sum(jnp.where(kept, factors.inverse_diagonal() * squares, 0))
+    independent = certain.rank**2 * inverse * _largest(places, *S) < 1
+    push = jnp.sqrt(jnp.abs(jnp.sum(multipliers * demand)))
+    terms = jnp.abs(b) + jnp.abs(demand) + jnp.sqrt(squares) * push
+    met = jnp.abs(missed) <= certain.residual * terms + tiny
+    good = jnp.all((decided & none_or_real & met) | ~places.real)
+    return good & independent & jnp.isfinite(jnp.sum(motion))
+
+
+def _largest(places: Places, D: Array, E: Array) -> Array:
+    """A bound of the largest eigenvalue of S, rows of unit length: the largest sum of the sizes in a row."""
+    squares = _squares(D)
+    scale = jnp.where(squares > 0, 1 / jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
+    first, second = (np.array(side, int) for side in zip(*places.order.edges, strict=True)) if len(E) else ([], [])
+    total = jnp.einsum("cij,cj->ci", jnp.abs(D), scale)
+    if len(E):
+        total = total.at[first].add(jnp.einsum("eij,ej->ei", jnp.abs(E), scale[second]))
+        total = total.at[second].add(jnp.einsum("eij,ei->ej", jnp.abs(E), scale[first]))
+    return jnp.max(scale * total, initial=0.0)
