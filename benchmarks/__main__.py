@@ -1,4 +1,4 @@
-"""`python -m benchmarks [scara | expand | pseudoinverse | formalisms | gpu | compile]`: a table in Markdown."""
+"""`python -m benchmarks [scara | expand | chain | pseudoinverse | formalisms | gpu | compile]`: a table in Markdown."""
 
 import argparse
 import functools as ft
@@ -10,12 +10,13 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from . import _compile, _expand, _formalisms, _gpu, _pseudoinverse, _scara
+from . import _chain, _compile, _expand, _formalisms, _gpu, _pseudoinverse, _scara
 
 
 TABLES = {
     "scara": (_scara.rows, ("", "", "")),
     "expand": (_expand.rows, _expand.HEADER),
+    "chain": (_chain.rows, _chain.HEADER),
     "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
     "gpu": (_gpu.rows, _gpu.HEADER),

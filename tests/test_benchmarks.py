@@ -6,7 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import _compile, _expand, _gpu, _measure, _pseudoinverse, _scara
+from benchmarks import _chain, _compile, _expand, _gpu, _measure, _pseudoinverse, _scara
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -39,6 +39,14 @@ def test_the_table_of_scalar_code():
     assert len(rows) == 2 * len(_expand.SCENARIOS)
     assert all(len(row) == len(_expand.HEADER) for row in rows)
     assert all(float(row[-1]) < 1e-9 for row in rows)
+
+
+@pytest.mark.long
+def test_the_table_of_chains():
+    rows = _chain.rows(lambda what: None, numbers=(9, 12), batch=4, rounds=1)
+    assert all(len(row) == len(_chain.HEADER) for row in rows)
+    assert [row[1] for row in rows] == 2 * ["9", "12", "slope"]
+    assert all(float(x) < 1e-11 for row in rows if row[1] != "slope" for x in row[-2:])
 
 
 @pytest.mark.long

@@ -31,6 +31,8 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
             enough conditioned for that to be certain, the matrices are used. None (default) does so in `simulate`
             inside of `jax.jit` and its like, and under a `jax.vmap` around `equation_of_motion`. Pass True where you
             call `equation_of_motion` in a loop of your own.
+            Larger mechanisms are solved block by block if they are made of modules, a `Composite` of many: with True
+            and None; False goes by matrices always.
 
     Needs M > 0; rows may be redundant.
 
