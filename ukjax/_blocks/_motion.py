@@ -13,26 +13,10 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from .._expand import Certain
 from .._linalg import whiten
 from ._factors import Factors, factorise
 from ._places import Places
-
-
-class Certain(NamedTuple):
-    """When the factorisation is trusted.
-
-    Attributes:
-        rank: Rows count as independent if the smallest singular value of the rows, brought to unit length, is larger
-            than this part of the largest.
-        dependent: A row depends on others if what they leave of it is no larger than this part of its length.
-        pivot: The least part of a diagonal entry of M that its pivot may be.
-        residual: The largest part of a row's terms that it may be missed by.
-    """
-
-    rank: float
-    dependent: float
-    pivot: float
-    residual: float
 
 
 class BlockMotion(NamedTuple):

@@ -16,7 +16,7 @@ class Certain(NamedTuple):
 
     Attributes:
         rank: Rows count as independent, without a closer look, if the smallest singular value of the rows, brought to
-            unit length, is certainly larger than this.
+            unit length, is certainly larger than this (block by block: than this part of the largest).
         dependent: A row depends on others if what they leave of it is no larger than this part of its length.
         pivot: The least part of a diagonal entry of M that its pivot may be.
         residual: The largest part of a row's terms that it may be missed by.

@@ -81,7 +81,7 @@ def by_blocks(
     places = _blocks.places_of(modular.partition, modular.groups, tuple(A.shape[1] for A, _ in rows))
     tolerance = rank_tolerance_of(formulation.pseudoinverse, Q.dtype)
     root = float(places.rows.shape[1]) ** 0.5
-    certain = _blocks.Certain(
+    certain = _expand.Certain(
         rank=CLEARLY * tolerance, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, Q.dtype)
     )
     found = _blocks.block_motion(places, certain, masses, Q, rows)
