@@ -1,0 +1,39 @@
+"""Single precision is computed in the same way as double."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ukjax
+from models import scara
+
+from ..helpers import assert_close
+
+
+def test_single_precision_needs_no_matrices(monkeypatch):
+    """Of a state that double precision is certain of; and it is as exact as it can be."""
+    case = scara.scenario()
+    noise = 0.01 * np.random.default_rng(0).normal(size=(2, 6, 4))
+    q, v = np.asarray(case.q0)[None] + noise[0], np.asarray(case.v0)[None] + noise[1]
+
+    def motions(dtype):
+        mechanism = jax.tree_util.tree_map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, case.mechanism)
+        way = ukjax.UdwadiaKalaba(expand=True)
+        of = lambda q, v: ukjax.equation_of_motion(mechanism, q, v, jnp.zeros((), dtype), formulation=way, throw=False)
+        return jax.jit(jax.vmap(of))(jnp.asarray(q, dtype), jnp.asarray(v, dtype))
+
+    want = motions(jnp.float64)
+    solve = ukjax.UdwadiaKalaba.solve
+
+    def lost(self, terms):
+        motion = solve(self, terms)
+        return eqx.tree_at(lambda m: m.acceleration, motion, jnp.full_like(motion.acceleration, jnp.nan))
+
+    monkeypatch.setattr(ukjax.UdwadiaKalaba, "solve", lost)
+    got = motions(jnp.float32)
+    assert bool(jnp.all(got.result == ukjax.RESULTS.successful))
+    assert np.array_equal(got.rank, want.rank)
+    assert_close(
+        got.acceleration.astype(float), want.acceleration, atol=1e-4 * float(jnp.max(jnp.abs(want.acceleration)))
+    )
