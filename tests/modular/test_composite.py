@@ -287,6 +287,25 @@ def test_senseless_modules_are_named(make, error, match):
         make()
 
 
+@pytest.mark.parametrize("n", [5, 7])
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(lambda whole, q: ukjax.equation_of_motion(whole, q, q), id="blocks"),
+        pytest.param(
+            lambda whole, q: ukjax.equation_of_motion(whole, q, q, formulation=ukjax.RangeSpace()), id="matrices"
+        ),
+        pytest.param(lambda whole, q: ukjax.simulate(whole, q, q, np.linspace(0.0, 1.0, 3)), id="simulate"),
+        pytest.param(lambda whole, q: whole.system.mass(q, 0.0), id="mass"),
+        pytest.param(lambda whole, q: whole.system.force(q, q, 0.0), id="force"),
+    ],
+)
+def test_a_state_of_another_length_is_refused(of, n):
+    """Beyond its end an index of JAX gives the last entry, so that modules would take the one for the other."""
+    with pytest.raises(ValueError, match=r"q must have shape \(6,\), as the composite has"):
+        of(chain(2).mechanism(), jnp.ones(n))
+
+
 @pytest.mark.long
 def test_one_more_joint_costs_in_proportion_to_the_chain():
     """By the compiler's own count of operations, not by the clock; the dense projector's grow with the square."""

@@ -19,7 +19,7 @@ from .._sharing import opened
 from .._system import AbstractModularSystem, AbstractSystem, applied_force
 from ._coupled import Alike, Coupled, Stacked, alike_groups, origins, rows_of, stacked
 from ._module import Coupling, Module
-from ._names import Names, View, check_names, filled, of_coordinates, of_modules, on_views
+from ._names import Names, View, check_names, check_size, filled, of_coordinates, of_modules, on_views
 
 
 class _Constraint(NamedTuple):
@@ -169,19 +169,20 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
     def blocks(self, q: Any, t: Any = 0.0) -> tuple[Array, ...]:
         """The blocks of M, (k, n_k, n_k) for each kind of module, at the coordinates in `partition`."""
         q, _, t = _check.state(q, q, t)
+        check_size(q, self.size)
         return tuple(
             alike.map(lambda system, q: _check.output(system.mass(q, t), q.shape * 2, q.dtype, "mass(q, t)"), q)
             for alike in self.systems
         )
 
     def mass(self, q, t):
-        M = jnp.zeros((q.shape[0],) * 2, q.dtype)
-        for alike, blocks in zip(self.systems, self.blocks(q, t), strict=True):
-            i = np.array(alike.columns)
+        M = jnp.zeros((self.size,) * 2, q.dtype)
+        for i, blocks in zip(map(np.array, self.partition), self.blocks(q, t), strict=True):
             M = M.at[i[:, :, None], i[:, None, :]].set(blocks)
         return M
 
     def force(self, q, v, t):
+        check_size(q, self.size)
         Q = jnp.zeros_like(q)
         for alike in self.systems:
             each = lambda system, q, v: applied_force(system.force(q, v, t), q, "force(q, v, t)")

@@ -22,6 +22,7 @@ from .._types import IntScalar, Matrix, Rows, Scalar, Vector
 from ._composite import Composite
 from ._coupled import Coupled
 from ._module import Coupling
+from ._names import check_size
 
 
 class Enforced(eqx.Module):
@@ -69,8 +70,7 @@ class ModularLevel(eqx.Module):
         """
         _check.instance(composite, Composite, "composite", "ukjax.Composite(modules)")
         q, v, t = _check.state(q, v, t)
-        if q.shape != (composite.size,):
-            raise ValueError(f"q must have shape ({composite.size},), as the composite has, but has shape {q.shape}.")
+        check_size(q, composite.size)
         factors = [jax.vmap(whiten)(block) for block in composite.blocks(q, t)]
         L, W, _ = zip(*factors, strict=True)
         Q = composite.force(q, v, t)

@@ -126,6 +126,12 @@ def filled(names: Names, parts: Any, what: str) -> list[Array]:
     return found
 
 
+def check_size(q: Array, size: int) -> None:
+    """ValueError unless q has as many coordinates as a composite: an index beyond the end gives the last."""
+    if q.shape != (size,):
+        raise ValueError(f"q must have shape ({size},), as the composite has, but has shape {q.shape}.")
+
+
 def check_names(names: Iterable[str], what: str) -> None:
     """ValueError unless they are different Python identifiers."""
     names = list(names)
