@@ -31,8 +31,8 @@ class Case:
     lagrange: Callable[[], Any]
     q: np.ndarray
     near: np.ndarray
-    t: float
-    speeds: str
+    t: float = 0.0
+    speeds: str = "rates"
 
     @functools.cached_property
     def v(self) -> np.ndarray:
@@ -59,10 +59,6 @@ def cases() -> list[Case]:
         _coin(),
         _disc(),
     ]
-
-
-def _case(name, mechanism, kane, lagrange, q, near, t=0.0, speeds="rates") -> Case:
-    return Case(name, mechanism, kane, lagrange, np.asarray(q), np.asarray(near), t, speeds)
 
 
 # Particles -----------------------------------------------------------------------------------------------------------
@@ -121,14 +117,14 @@ def _pendulum() -> Case:
     kane, lagrange = points([1.3], 2, [lambda q, v, t: q[0] ** 2 + q[1] ** 2 - 4], dependent=[1])
     rod = ukjax.Holonomic(lambda q, t: (q @ q - 4.0)[None])
     place = 2.0 * np.array([np.sin(0.7), -np.cos(0.7)])
-    return _case("pendulum, Cartesian", _particles([1.3], 2, rod), kane, lagrange, place, np.array([1.0, 0.3]))
+    return Case("pendulum, Cartesian", _particles([1.3], 2, rod), kane, lagrange, place, np.array([1.0, 0.3]))
 
 
 def _spherical_pendulum() -> Case:
     kane, lagrange = points([0.8], 3, [lambda q, v, t: sum(x**2 for x in q) - 1], dependent=[2])
     rod = ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None])
     place = np.array([2.0, 3.0, -6.0]) / 7
-    return _case("spherical pendulum", _particles([0.8], 3, rod), kane, lagrange, place, np.array([1.0, -0.5, 0.2]))
+    return Case("spherical pendulum", _particles([0.8], 3, rod), kane, lagrange, place, np.array([1.0, -0.5, 0.2]))
 
 
 def _double_pendulum() -> Case:
@@ -141,7 +137,7 @@ def _double_pendulum() -> Case:
     first, second = np.array([np.sin(0.5), -np.cos(0.5)]), 1.5 * np.array([np.sin(1.4), -np.cos(1.4)])
     place = np.concatenate([first, first + second])
     mechanism = _particles([1.0, 0.6], 2, ukjax.Holonomic(by_hand))
-    return _case("double pendulum, Cartesian", mechanism, kane, lagrange, place, np.array([0.7, 0.1, -0.4, 1.0]))
+    return Case("double pendulum, Cartesian", mechanism, kane, lagrange, place, np.array([0.7, 0.1, -0.4, 1.0]))
 
 
 def _bead_on_turning_wire() -> Case:
@@ -152,7 +148,7 @@ def _bead_on_turning_wire() -> Case:
     wire = lambda q, t: (-q[0] * jnp.sin(turn * t) + q[1] * jnp.cos(turn * t))[None]
     place = 0.9 * np.array([np.cos(turn * t), np.sin(turn * t)])
     mechanism = _particles([0.5], 2, ukjax.Holonomic(wire))
-    return _case("bead on a turning wire", mechanism, kane, lagrange, place, np.array([1.1, 0.2]), t)
+    return Case("bead on a turning wire", mechanism, kane, lagrange, place, np.array([1.1, 0.2]), t)
 
 
 def _particle_on_contact_form() -> Case:
@@ -160,7 +156,7 @@ def _particle_on_contact_form() -> Case:
     kane, lagrange = points([1.1], 3, nonholonomic=[lambda q, v, t: v[1] - q[2] * v[0]], dependent=[1])
     skate = ukjax.Nonholonomic(lambda q, v, t: (v[1] - q[2] * v[0])[None])
     place, velocity = np.array([0.3, -0.2, 0.8]), np.array([1.0, 0.5, -0.7])
-    return _case("particle with y' = z x'", _particles([1.1], 3, skate), kane, lagrange, place, velocity)
+    return Case("particle with y' = z x'", _particles([1.1], 3, skate), kane, lagrange, place, velocity)
 
 
 # Rigid bodies --------------------------------------------------------------------------------------------------------
@@ -200,7 +196,7 @@ def _sleigh() -> Case:
     skate = ukjax.Nonholonomic(lambda q, v, t: (-v[0] * jnp.sin(q[2]) + v[1] * jnp.cos(q[2]))[None])
     mechanism = ukjax.Mechanism(ukjax.LagrangianSystem(kinetic, _no_potential), skate)
     place, velocity = np.array([0.1, 0.2, 0.9]), np.array([1.0, 0.4, -1.3])
-    return _case("Chaplygin's sleigh", mechanism, kane, lagrange, place, velocity, speeds="along and across the skate")
+    return Case("Chaplygin's sleigh", mechanism, kane, lagrange, place, velocity, speeds="along and across the skate")
 
 
 def _no_potential(q, t):
@@ -237,7 +233,7 @@ def _coin() -> Case:
     system = ukjax.System(lambda q, t: jnp.diag(jnp.array([m, m, I, J])), lambda q, v, t: jnp.zeros(4))
     mechanism = ukjax.Mechanism(system, ukjax.Nonholonomic(by_hand))
     place, velocity = np.array([0.1, 0.2, 0.5, 0.0]), np.array([0.3, 0.8, -1.2, 2.0])
-    return _case("upright coin", mechanism, kane, lagrange, place, velocity)
+    return Case("upright coin", mechanism, kane, lagrange, place, velocity)
 
 
 def _disc() -> Case:
@@ -283,7 +279,7 @@ def _disc() -> Case:
         ukjax.Nonholonomic(lambda q, v, t: _disc_slip(q, v, r)),
     )
     place, velocity = np.array([0.1, -0.2, 0.7, 0.3, 0.4]), np.array([0.2, 0.9, 0.8, -0.4, 5.0])
-    return _case("rolling disc", mechanism, kane, lagrange, place, velocity, speeds="angular velocity in disc axes")
+    return Case("rolling disc", mechanism, kane, lagrange, place, velocity, speeds="angular velocity in disc axes")
 
 
 def _disc_motion(q, v, r):

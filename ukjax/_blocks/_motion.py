@@ -42,6 +42,19 @@ class _Blocks(NamedTuple):
     b: Array
 
 
+class _Judged(NamedTuple):
+    """What is looked at of a solution, by module (K, n) and by constraint (C, m), to tell whether it may be relied on.
+
+    b; q'' and the multipliers; the accelerations asked for that are missed; and what is asked for beyond free motion.
+    """
+
+    b: Array
+    motion: Array
+    multipliers: Array
+    missed: Array
+    demand: Array
+
+
 def block_motion(
     places: Places, certain: Certain, masses: Sequence[Array], Q: Array, rows: Sequence[tuple[Array, Array]]
 ) -> BlockMotion:
@@ -72,14 +85,15 @@ def block_motion(
     vector = lambda x: jnp.zeros(Q.shape[0] + 1, Q.dtype).at[places.columns].set(x)[:-1]
     kept = factors.of_rows("kept") & places.real
     missed = blocks.b - _gathered(places, blocks.A, motion)
-    judged = stop_gradient((motion, missed, -multipliers, blocks.b - _gathered(places, blocks.A, free)))
+    demand = blocks.b - _gathered(places, blocks.A, free)
+    judged = stop_gradient(_Judged(blocks.b, motion, -multipliers, missed, demand))
     sound = finite & jnp.all(definite) & _is_definite_enough(fixed.M, W, certain)
-    clear = sound & _is_clear(places, certain, factors, S, fixed.b, *judged)
+    clear = sound & _is_clear(places, certain, factors, S, judged)
     return BlockMotion(
         acceleration=vector(motion),
         unconstrained=vector(free),
         constraint_force=vector(pushed),
-        residual=jnp.linalg.norm(judged[1]),
+        residual=jnp.linalg.norm(judged.missed),
         kept=kept[tuple(places.rows)],
         clear=clear,
         smooth=clear & jnp.all(kept == places.real),
@@ -157,17 +171,7 @@ def _is_definite_enough(M: Array, W: Array, certain: Certain) -> Array:
     return jnp.all(pivots > certain.pivot * jnp.diagonal(M, axis1=1, axis2=2))
 
 
-def _is_clear(
-    places: Places,
-    certain: Certain,
-    factors: Factors,
-    S: tuple[Array, Array],
-    b: Array,
-    motion: Array,
-    missed: Array,
-    multipliers: Array,
-    demand: Array,
-) -> Array:
+def _is_clear(places: Places, certain: Certain, factors: Factors, S: tuple[Array, Array], judged: _Judged) -> Array:
     """Whether every row is met, and independent of others or not, without any doubt."""
     squares, kept, pivots = _squares(S[0]), factors.of_rows("kept"), factors.of_rows("pivots")
     eps, tiny = (getattr(jnp.finfo(squares.dtype), name) for name in ("eps", "tiny"))
@@ -177,11 +181,11 @@ def _is_clear(
     # a row of it the largest one.
     inverse = jnp.sum(jnp.where(kept, factors.inverse_diagonal() * squares, 0))
     independent = certain.rank**2 * inverse * _largest(places, *S) < 1
-    push = jnp.sqrt(jnp.abs(jnp.sum(multipliers * demand)))
-    terms = jnp.abs(b) + jnp.abs(demand) + jnp.sqrt(squares) * push
-    met = jnp.abs(missed) <= certain.residual * terms + tiny
+    push = jnp.sqrt(jnp.abs(jnp.sum(judged.multipliers * judged.demand)))
+    terms = jnp.abs(judged.b) + jnp.abs(judged.demand) + jnp.sqrt(squares) * push
+    met = jnp.abs(judged.missed) <= certain.residual * terms + tiny
     good = jnp.all((decided & none_or_real & met) | ~places.real)
-    return good & independent & jnp.isfinite(jnp.sum(motion))
+    return good & independent & jnp.isfinite(jnp.sum(judged.motion))
 
 
 def _largest(places: Places, D: Array, E: Array) -> Array:
