@@ -13,11 +13,12 @@ import jax
 
 
 class Timing(NamedTuple):
-    """Seconds to compile, and the median of the runs after (of `race` the least)."""
+    """Seconds to compile, the median of the runs after (of `race` the least), and bytes beside arguments and result."""
 
     compile_s: float
     run_s: float
     output: Any
+    memory: int
 
 
 def measure(function: Callable, *args: Any, repeats: int = 20, seconds: float = 1.0) -> Timing:
@@ -29,7 +30,7 @@ def measure(function: Callable, *args: Any, repeats: int = 20, seconds: float = 
     run = lambda: jax.block_until_ready(compiled(*args))
     once = timeit.timeit(run, number=1)
     runs = [once, *timeit.repeat(run, number=1, repeat=min(repeats, max(2, int(seconds / once))))]
-    return Timing(compile_s, statistics.median(runs), output)
+    return Timing(compile_s, statistics.median(runs), output, _memory(compiled))
 
 
 def race(*contestants: tuple[Any, ...], rounds: int = 300) -> list[Timing]:
@@ -38,13 +39,18 @@ def race(*contestants: tuple[Any, ...], rounds: int = 300) -> list[Timing]:
     for function, *args in contestants:
         start = time.perf_counter()
         compiled = jax.jit(function).lower(*args).compile()
-        timings.append(Timing(time.perf_counter() - start, math.inf, jax.block_until_ready(compiled(*args))))
+        compile_s = time.perf_counter() - start
+        timings.append(Timing(compile_s, math.inf, jax.block_until_ready(compiled(*args)), _memory(compiled)))
         runs.append(lambda compiled=compiled, args=args: jax.block_until_ready(compiled(*args)))
     for _ in range(rounds):
         timings = [
             timing._replace(run_s=min(timing.run_s, timeit.timeit(run, number=1))) for timing, run in zip(timings, runs)
         ]
     return timings
+
+
+def _memory(compiled: Any) -> int:
+    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def fresh(code: str, repeats: int = 3) -> float:

@@ -13,7 +13,9 @@ from jaxtyping import Array
 import ukjax
 from tests.helpers import OPTIMISED, STATES, assert_close, long, pendulum
 from ukjax._integrate._flow import Flow, Problem, call
-from ukjax._integrate._record import CAPACITY, Recording, longest, segment_of
+from ukjax._integrate._integrator import Integrator
+from ukjax._integrate._record import Layout
+from ukjax._integrate._segment import finer_of, segment_of, segments_of
 
 
 class Swinging(eqx.Module):
@@ -27,10 +29,10 @@ PID = diffrax.PIDController(rtol=1e-8, atol=1e-8)
 
 
 @eqx.filter_jit(compiler_options=OPTIMISED)
-def recorded(controller, dt0, t1):
-    """When and where diffrax says that steps end, and what the record gives back."""
+def recorded(controller, dt0, t1, max_steps):
+    """When and where diffrax says that steps end, the record, and its segments found in either order."""
     ts, y0, flow = jnp.stack([jnp.zeros(()), t1]), jnp.array([2.0, 0.0]), Flow(Swinging())
-    problem = Problem(flow, y0, ts, diffrax.Tsit5(), (controller, dt0), 4096)
+    problem = Problem(flow, y0, ts, diffrax.Tsit5(), (controller, None if dt0 is None else jnp.asarray(dt0)), max_steps)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(call),
         problem.solver,
@@ -39,43 +41,64 @@ def recorded(controller, dt0, t1):
         dt0=dt0,
         y0=y0,
         args=flow,
-        saveat=diffrax.SaveAt(t0=True, steps=True, controller_state=True),
-        stepsize_controller=Recording(controller, 4096),
+        saveat=diffrax.SaveAt(t0=True, steps=True),
+        stepsize_controller=controller,
         adjoint=diffrax.ForwardMode(),
-        max_steps=4096,
+        max_steps=max_steps,
     )
-    record = solution.controller_state[1]
-    segments = jax.lax.map(lambda i: segment_of(problem, record, i), jnp.arange(CAPACITY))
-    return solution.ts, solution.ys, record, segments
+    _, record, _ = Integrator(None, max_steps, diffrax.NoProgressMeter())._record(problem, True)
+    count = segments_of(problem, record)
+    last = 512
+
+    def found(finer, i):
+        # Beyond the last there is nothing, in any order.
+        segment, finer = segment_of(problem, record, finer, i)
+        return finer, segment
+
+    forward = jax.lax.scan(found, finer_of(problem, record), jnp.arange(last))[1]
+    backward = jax.lax.scan(found, finer_of(problem, record), count - 1 - jnp.arange(last))[1]
+    return solution.ts, solution.ys, record, count, (forward, backward)
 
 
 @pytest.mark.parametrize(
-    ("controller", "dt0", "t1"),
+    ("controller", "dt0", "t1", "max_steps"),
     [
-        pytest.param(PID, None, 1.0, id="few steps"),
-        pytest.param(PID, None, 40.0, id="many"),
-        long(diffrax.ConstantStepSize(), 0.01, 30.0, id="constant"),
-        long(diffrax.StepTo(ts=np.linspace(0.0, 20.0, 1001)), None, 20.0, id="given"),
-        pytest.param(diffrax.ClipStepSizeController(PID, step_ts=np.arange(1.0, 30.0)), None, 30.0, id="clipped"),
+        pytest.param(PID, None, 1.0, 4096, id="few steps"),
+        pytest.param(PID, None, 40.0, 4096, id="many"),
+        pytest.param(PID, None, 400.0, 16_384, id="finer"),
+        pytest.param(PID, None, 1.0, 200, id="every"),
+        long(diffrax.ConstantStepSize(), 0.01, 30.0, 4096, id="constant"),
+        long(diffrax.ConstantStepSize(), 0.01, 150.0, 16_384, id="constant, finer"),
+        long(diffrax.StepTo(ts=np.linspace(0.0, 20.0, 1001)), None, 20.0, 4096, id="given"),
+        pytest.param(diffrax.ClipStepSizeController(PID, step_ts=np.arange(1.0, 30.0)), None, 30.0, 4096, id="clipped"),
     ],
 )
-def test_the_record_gives_back_every_step(controller, dt0, t1):
-    times, states, record, segments = recorded(controller, dt0, jnp.asarray(t1))
+def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps):
+    layout = Layout.of(max_steps)
+    times, states, record, number, orders = recorded(controller, dt0, jnp.asarray(t1), max_steps)
     want = np.asarray(times)[np.isfinite(times)]
-    count, stride = int(record.count), int(record.stride)
+    count, stride, number = int(record.count), int(record.stride), int(number)
     assert count == len(want) - 1
-    assert (stride == 1) == (count < CAPACITY)
-    # At least half of the room is taken, and no segment is longer than the buffer it is run into.
-    assert stride == 1 or count // stride >= CAPACITY // 2 - 1
-    assert stride <= longest(4096)
-    number = int(record.segments)
-    parts = [np.asarray(segments.times[i])[: int(segments.count[i]) + 1] for i in range(number)]
-    for one, following in itertools.pairwise(parts):
-        assert one[-1] == following[0]
-    got = np.concatenate([parts[0][:1], *(part[1:] for part in parts)])
-    assert_close(got, want, atol=1e-9)
-    starts = np.concatenate([segments.states[i][: int(segments.count[i])] for i in range(number)])
-    assert_close(starts, np.asarray(states)[:count], atol=1e-7)
+    assert (stride == 1) == (count < layout.checkpoints)
+    # At least half of the room is taken, and what lies between two checkpoints fits.
+    assert stride == 1 or count // stride >= layout.checkpoints // 2 - 1
+    assert stride <= layout.finer * layout.steps
+    for segments, order in zip(orders, (range(number), range(number - 1, -1, -1)), strict=True):
+        at = [list(order).index(i) for i in range(number)]
+        parts = [np.asarray(segments.times[i])[: int(segments.count[i]) + 1] for i in at if segments.count[i] > 0]
+        for one, following in itertools.pairwise(parts):
+            assert_close(one[-1], following[0], rtol=1e-14)
+        got = np.concatenate([parts[0][:1], *(part[1:] for part in parts)])
+        assert_close(got, want, atol=1e-9)
+        starts = np.concatenate([segments.states[i][: int(segments.count[i])] for i in at])
+        assert_close(starts, np.asarray(states)[:count], atol=1e-7)
+
+
+@pytest.mark.parametrize("max_steps", [1, 34, 256, 257, 1087, 1088, 16_384, 10**6])
+def test_there_is_room_for_every_step_in_little_memory(max_steps):
+    layout = Layout.of(max_steps)
+    assert max_steps < layout.checkpoints * layout.finer * layout.steps
+    assert sum(layout) <= max(max_steps + 4, 10 * max_steps ** (1 / 3), 2 * max_steps ** (1 / 2))
 
 
 def kinetic(q, t1, max_steps):
@@ -86,26 +109,27 @@ def kinetic(q, t1, max_steps):
 
 
 @pytest.mark.long
-def test_a_gradient_takes_no_memory_for_steps_that_are_not_taken():
+@pytest.mark.parametrize(("t1", "enough"), [(0.3, 32), (2.5, 256), (9.0, 800), (20.0, 2000)])
+def test_a_gradient_takes_no_memory_for_steps_that_are_not_taken(t1, enough):
     """The step budget by default, 16 384, beside one that the motion almost fills."""
     q = jnp.stack([jnp.array([0.6, -0.8])] * 64)
-    batch = lambda max_steps: jax.vmap(jax.grad(lambda q: kinetic(q, 3.0, max_steps)))
-    sizes = [
-        jax.jit(batch(max_steps)).lower(q).compile().memory_analysis().temp_size_in_bytes for max_steps in (16_384, 256)
-    ]
-    assert sizes[0] < 2 * sizes[1]
+    batch = lambda max_steps: jax.jit(jax.vmap(jax.grad(lambda q: kinetic(q, t1, max_steps)))).lower(q).compile()
+    by_default, tight = batch(16_384), batch(enough)
+    size = lambda compiled: compiled.memory_analysis().temp_size_in_bytes
+    assert size(by_default) < 2 * size(tight)
+    assert_close(by_default(q), tight(q), rtol=1e-7)
 
 
 @pytest.mark.long
 def test_gradients_of_many_steps_in_a_batch_of_different_lengths():
     """More steps than there is room for, beside fewer: as one by one, and as by diffrax's own adjoint."""
-    t1 = jnp.array([0.5, 9.0])
+    t1 = jnp.array([0.5, 9.0, 20.0])
     q = jnp.array([0.6, -0.8])
     for derivative in (jax.grad, jax.jacfwd):
         one = jax.jit(derivative(lambda q, t1: kinetic(q, t1, 16_384)))
         together = jax.jit(jax.vmap(derivative(lambda q, t1: kinetic(q, t1, 16_384)), in_axes=(None, 0)))(q, t1)
-        assert_close(together[0], one(q, t1[0]), rtol=1e-9)
-        assert_close(together[1], one(q, t1[1]), rtol=1e-8)
+        for got, end in zip(together, t1, strict=True):
+            assert_close(got, one(q, end), rtol=1e-8)
     h = 1e-6
     loss = jax.jit(lambda q: kinetic(q, t1[1], 16_384))
     numeric = [(loss(q.at[i].add(h)) - loss(q.at[i].add(-h))) / (2 * h) for i in range(2)]
@@ -126,7 +150,7 @@ class Spring(ukjax.AbstractSystem):
 
 @pytest.mark.parametrize("mode", [jax.jacrev, long(jax.jacfwd)], ids=["over reverse", "over forward"])
 def test_second_derivatives_of_many_steps_against_a_closed_form(mode):
-    ts = jnp.array([0.0, 7.0, 30.0])
+    ts = jnp.array([0.0, 7.0, 30.0, 60.0])
 
     def loss(x):
         got = ukjax.simulate(

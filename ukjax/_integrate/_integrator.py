@@ -10,9 +10,9 @@ from jaxtyping import Array
 
 from .._result import RESULTS
 from ._flow import Flow, Problem, call
-from ._march import Marching
+from ._marching import Marching
 from ._projecting import solver_of
-from ._record import Record, Recording
+from ._record import Record
 from ._replay import both_modes
 from ._steps import replayable
 from ._unchecked import Saving, Starting
@@ -46,17 +46,15 @@ class Integrator(eqx.Module):
 
     def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
         # The replay differentiates, so diffrax need not.
-        controller: Any = Starting(*problem.method)
-        if record:
-            controller = Recording(controller, self.max_steps)
+        controller = Starting(*problem.method)
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
         # The kind of loop over the stages is that of this adjoint.
         solver = solver_of(problem, diffrax.ForwardMode())
-        solution: Any = self._diffeqsolve(problem, solver, controller, saveat, Marching(problem.ts))
+        solution: Any = self._diffeqsolve(problem, solver, controller, saveat, Marching(problem.ts, record))
         times, states = solution.ts, solution.ys
         ys, end = _saved(problem, states[:-1]), (times[-1], states[-1])
         rest = _rest(problem, ys, end, solution)
-        return ys, solution.controller_state[1] if record else None, rest
+        return ys, solution.controller_state, rest
 
     def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.

@@ -1,11 +1,5 @@
-"""The loop of a solve: steps are tried, one after the other, until the end.
+"""The loop of a solve: steps are tried, one after the other, until the end."""
 
-`diffrax.diffeqsolve` prepares a solve and hands it to the loop of its adjoint, which may be one's own. Its own loops
-can do more than is needed here (events, dense output, looking twice what is static), and count a hundred floating point
-numbers back from the end, one after the other: together a fifth of what a simulation took to compile.
-"""
-
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +9,6 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
-
-from ._unchecked import Starting
 
 
 class Place(eqx.Module):
@@ -74,6 +66,7 @@ def march(
     note: Callable[[PyTree, Place, Attempt], PyTree],
     notes: PyTree,
     written: Callable[[PyTree], PyTree],
+    enough: Callable[[PyTree], Array] | None = None,
 ) -> tuple[Place, PyTree, Any, Int[Array, ""]]:
     """Steps from a place to the end: the place reached, what was noted on the way, how it ended, the attempts.
 
@@ -85,13 +78,15 @@ def march(
         clip: Where the next step ends, given the place and the attempt that led there.
         note: `notes` after an attempt, and the place that it led to.
         notes: Before the first one.
-        written: The arrays in `notes` that are written to once in every place, which spares a batch copies of them.
+        written: The arrays in `notes` that are written to in one place at a time, which spares a batch copies of them.
+        enough: Whether the notes are complete before the end is reached.
     """
     okay = diffrax.RESULTS.successful
 
     def going(carry):
-        tries, at, result, _ = carry
-        return (at.t < end) & (result == okay) & (tries < max_steps)
+        tries, at, result, notes = carry
+        going = (at.t < end) & (result == okay) & (tries < max_steps)
+        return going if enough is None else going & ~enough(notes)
 
     def body(carry):
         tries, at, _, notes = carry
@@ -104,70 +99,3 @@ def march(
     tries, at, result, notes = eqxi.while_loop(going, body, start, kind="lax", buffers=buffers)
     short = (result == okay) & (at.t < end)
     return at, notes, diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, result), tries
-
-
-class _Notes(eqx.Module):
-    """States saved so far, the number of the next one, accepted steps, and what the progress meter remembers."""
-
-    ys: Any  # (T, n); within a loop equinox wraps it
-    following: Int[Array, ""]
-    accepted: Int[Array, ""]
-    meter: PyTree
-
-
-class Marching(diffrax.AbstractAdjoint):
-    """The loop of a solve that is not differentiated; it saves the states at `ts`, and then the last one.
-
-    Goes with `Starting`, and with `diffrax.SaveAt(t1=True)`, of which it makes the rest.
-    """
-
-    ts: Float[Array, " T"]
-
-    def loop(
-        self, *, terms: Any, solver: Any, stepsize_controller: Any, args: Any, init_state: Any,
-        t0: Any, t1: Any, max_steps: Any, progress_meter: Any, **others: Any,
-    ) -> Any:  # fmt: skip
-        first, ts = init_state, self.ts
-        controller = stepsize_controller
-        controller = controller.controller if isinstance(controller, Starting) else controller
-        stepper = Stepper(terms, solver, controller, args)
-        start = Place(
-            first.tprev, first.tnext, first.y, first.solver_state, first.controller_state, jnp.asarray(first.made_jump)
-        )
-        # As in diffrax: no step is to end so near before the end that the next one has hardly any length.
-        near = t1 - 100 * jnp.finfo(t1.dtype).eps * jnp.abs(t1)
-
-        def clip(at: Place, tried: Attempt) -> Array:
-            return jnp.where(at.t_next > near, jnp.where(tried.keep, t1, at.t + (t1 - at.t) / 2), at.t_next)
-
-        def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
-            (begin, end), count = tried.span, ts.shape[0]
-            interpolant = solver.interpolation_cls(t0=begin, t1=end, **tried.dense)
-            due = lambda inner: tried.keep & (inner[0] < count) & (ts[inner[0]] <= end)
-            save = lambda inner: (inner[0] + 1, inner[1].at[inner[0]].set(interpolant.evaluate(ts[inner[0]])))
-            inner = notes.following, notes.ys
-            j, ys = eqxi.while_loop(due, save, inner, kind="lax", buffers=lambda inner: inner[1])
-            part = (at.t - t0) / jnp.where(t1 > t0, t1 - t0, 1)
-            return _Notes(ys, j, notes.accepted + tried.keep.astype(int), progress_meter.step(notes.meter, part))
-
-        zero = jnp.zeros((), int)
-        ys = jnp.full((ts.shape[0], *first.y.shape), jnp.inf, first.y.dtype)
-        notes = _Notes(ys, zero, zero, first.progress_meter_state)
-        at, notes, result, tries = march(stepper, start, t1, max_steps, clip, note, notes, lambda notes: notes.ys)
-        times, states = jnp.append(ts, at.t), jnp.concatenate([notes.ys, at.y[None]])
-        final = dataclasses.replace(
-            first,
-            y=at.y,
-            tprev=at.t,
-            tnext=at.t_next,
-            made_jump=at.jumped,
-            solver_state=at.solver,
-            controller_state=at.controller,
-            result=result,
-            num_steps=tries,
-            num_accepted_steps=notes.accepted,
-            num_rejected_steps=tries - notes.accepted,
-            save_state=dataclasses.replace(first.save_state, ts=times, ys=states),
-            progress_meter_state=notes.meter,
-        )
-        return final, {}

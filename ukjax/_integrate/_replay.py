@@ -25,7 +25,8 @@ from jax.interpreters import ad
 from jaxtyping import Array, PyTree
 
 from ._flow import Directions, Problem
-from ._record import Record, Segment, longest, segment_of
+from ._record import Record
+from ._segment import finer_of, segment_of, segments_of
 from ._steps import first, pulled_back, saved, step
 
 
@@ -91,8 +92,9 @@ def _forward(constants, directions, moving):
     ts, flow, dts, dflow = problem.ts, problem.flow, directions.ts, directions.flow
 
     def segment(carry):
-        index, j, dy, dys, dpoints = carry
-        steps = segment_of(problem, record, index)
+        index, finer, j, y, dy, dys, dpoints = carry
+        steps, finer = segment_of(problem, record, finer, index)
+        y = jnp.where(steps.recorded, record.checkpoints.y[steps.slot], y)
 
         def one(inner):
             k, j, y, dy, dys = inner
@@ -110,19 +112,26 @@ def _forward(constants, directions, moving):
             j, dys = jax.lax.while_loop(due, save, (j, dys))
             return k + 1, j, y, dy, dys
 
-        inner = (0 * index, j, record.checkpoints.y[steps.slot], dy, dys)
-        dpoints = dpoints.at[steps.slot].set(dy)
-        _, j, _, dy, dys = jax.lax.while_loop(lambda inner: inner[0] < steps.count, one, inner)
-        return index + 1, j, dy, dys, dpoints
+        inner = (0 * index, j, y, dy, dys)
+        dpoints = dpoints.at[jnp.where(steps.recorded, steps.slot, dpoints.shape[0])].set(dy, mode="drop")
+        _, j, y, dy, dys = jax.lax.while_loop(lambda inner: inner[0] < steps.count, one, inner)
+        return index + 1, finer, j, y, dy, dys, dpoints
 
     dy0 = jnp.zeros_like(problem.y0) if directions.y0 is None else directions.y0
     dys = jnp.zeros((ts.shape[0], *dy0.shape), dy0.dtype).at[0].set(dy0)
     start = lambda y0, t0, flow: first(y0, t0, flow, moving)
     _, dy0 = eqx.filter_jvp(start, (problem.y0, ts[0], flow), (dy0, None if dts is None else dts[0], dflow))
     one = jnp.ones((), record.count.dtype)
-    carry = (0 * one, one, dy0, dys, jnp.zeros_like(record.checkpoints.y))
-    *_, dys, dpoints = jax.lax.while_loop(lambda carry: carry[0] < record.segments, segment, carry)
+    y0, dpoints = jax.lax.stop_gradient(problem.y0), jnp.zeros_like(record.checkpoints.y)
+    carry = (0 * one, finer_of(problem, record), one, y0, dy0, dys, dpoints)
+    segments = segments_of(problem, record)
+    *_, dys, dpoints = _over_segments(lambda carry: carry[0] < segments, segment, carry)
     return dys, dpoints
+
+
+def _over_segments(going, segment, carry):
+    # A batch need not copy the finer checkpoints, the second of what is carried.
+    return eqxi.while_loop(going, segment, carry, kind="lax", buffers=lambda carry: carry[1])
 
 
 @eqxi.filter_primitive_def
@@ -166,15 +175,14 @@ def _backward(constants, wanted, cotangents, moving, smooth):
     cys = jnp.zeros((ts.shape[0], n), problem.y0.dtype) if cys is None else cys
 
     def segment(carry):
-        index, *rest = carry
-        steps = segment_of(problem, record, index - 1)
-        states = _states(problem, record, steps) if smooth else steps.states
+        index, finer, *rest = carry
+        steps, finer = segment_of(problem, record, finer, index - 1, smooth)
 
         def one(inner):
             k, j, cy, cflow, cts = inner
             k = k - 1
             span = t0, t1 = steps.times[k], steps.times[k + 1]
-            dense, pullback = pulled_back(problem, t0, t1, states[k], diff, fixed)
+            dense, pullback = pulled_back(problem, t0, t1, steps.states[k], diff, fixed)
 
             def save(inner):
                 j, cdense, cflow, cts = inner
@@ -190,31 +198,19 @@ def _backward(constants, wanted, cotangents, moving, smooth):
             return k, j, cy, _add(cflow, to_flow), cts
 
         _, j, cy, cflow, cts = jax.lax.while_loop(lambda inner: inner[0] > 0, one, (steps.count, *rest))
-        return index - 1, j, cy if cpoints is None else cy + cpoints[steps.slot], cflow, cts
+        if cpoints is not None:
+            cy = cy + jnp.where(steps.recorded & (steps.count > 0), cpoints[steps.slot], 0.0)
+        return index - 1, finer, j, cy, cflow, cts
 
     last = (jnp.sum(ts <= record.end) - 1).astype(record.count.dtype)
     zeros = jnp.zeros(n, problem.y0.dtype), jax.tree_util.tree_map(jnp.zeros_like, diff), jnp.zeros_like(ts)
-    carry = (record.segments, last, *zeros)
-    _, _, cy, cflow, cts = jax.lax.while_loop(lambda carry: carry[0] > 0, segment, carry)
+    carry = (segments_of(problem, record), finer_of(problem, record), last, *zeros)
+    *_, cy, cflow, cts = _over_segments(lambda carry: carry[0] > 0, segment, carry)
     start = lambda y0, t0, diff: first(y0, t0, eqx.combine(diff, fixed), moving)
     _, pullback = jax.vjp(start, problem.y0, ts[0], diff)
     cy, to_t, to_flow = pullback(cy)
     cy0, cts = cy + cys[0], cts.at[0].add(to_t)
     return Directions(_add(cflow, to_flow), cy0 if wanted.y0 else None, cts if wanted.ts else None)
-
-
-def _states(problem: Problem, record: Record, steps: Segment) -> Array:
-    """The states (L, n) at the starts of the steps of a segment, as a function of the checkpoint and of the problem."""
-    y = record.checkpoints.y[steps.slot]
-    states = jnp.zeros((longest(problem.max_steps), *y.shape), y.dtype).at[0].set(y)
-
-    def one(carry):
-        k, states = carry
-        y, _ = step(problem, steps.times[k], steps.times[k + 1], states[k], problem.flow)
-        return k + 1, states.at[k + 1].set(y)
-
-    _, states = jax.lax.while_loop(lambda carry: carry[0] + 1 < steps.count, one, (0 * steps.count, states))
-    return states
 
 
 @eqxi.filter_primitive_def

@@ -1,0 +1,186 @@
+"""The steps between two checkpoints, found again by running them.
+
+Segments are what is found at once: of `Layout.steps` steps, or from one checkpoint to the next if that is less. Where
+there are more steps between two checkpoints of the record, the run that finds a segment leaves finer checkpoints at the
+ends of those that it passes through. So every step is run again at most twice, in either order of the segments.
+
+F, L: room for finer checkpoints and for the steps of a segment.
+"""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ._flow import Problem, call
+from ._march import Attempt, Place, Stepper, march
+from ._projecting import solver_of
+from ._record import Checkpoint, Layout, Record
+from ._steps import step
+
+
+class Segment(eqx.Module):
+    """The steps from a checkpoint on: between `times` (L + 1,) and `states` (L + 1, n), of which `count` + 1 count.
+
+    Where `recorded`, the record itself has the checkpoint, in `slot`.
+    """
+
+    slot: Int[Array, ""]
+    recorded: Bool[Array, ""]
+    times: Float[Array, " _"]
+    states: Float[Array, "_ n"]
+    count: Int[Array, ""]
+
+
+class _Notes(NamedTuple):
+    """Of a run: ends of steps, finer checkpoints, steps since the start of the solve, and the state."""
+
+    times: Array
+    states: Array
+    finer: Checkpoint
+    number: Array
+    y: Array
+
+
+class _Wanted(NamedTuple):
+    """The number of steps before a segment, its length, how many steps there are before its end, and when that is.
+
+    If it is not `known` when it ends, `end` is where the next checkpoint of the record is.
+    """
+
+    number: Array
+    length: Array
+    following: Array
+    end: Array
+    known: Array
+
+
+def length_of(problem: Problem, record: Record) -> Array:
+    """How many steps a segment has, but for the last one."""
+    return jnp.minimum(record.stride, Layout.of(problem.max_steps).steps).astype(record.count.dtype)
+
+
+def segments_of(problem: Problem, record: Record) -> Array:
+    """How many segments there are.
+
+    The last ones may be empty: so that, from the last to the first, all systems of a batch come to their checkpoints,
+    where there is more to run, at the same time.
+    """
+    last = -(-record.count // record.stride)
+    return last * (record.stride // length_of(problem, record))
+
+
+def finer_of(problem: Problem, record: Record) -> Checkpoint:
+    """Room for finer checkpoints."""
+    return record.checkpoints[jnp.zeros((), int)].room(Layout.of(problem.max_steps).finer)
+
+
+def segment_of(
+    problem: Problem, record: Record, finer: Checkpoint, index: Array, smooth: bool = False
+) -> tuple[Segment, Checkpoint]:
+    """The steps of a segment, and the finer checkpoints left behind. Step sizes are constants.
+
+    The states have a derivative only if asked to be `smooth`, which takes another run through the steps; those are
+    functions of the checkpoints of the record, and of the problem.
+    """
+    layout, live = Layout.of(problem.max_steps), (problem, record)
+    problem, record = _constant(live)
+    length = length_of(problem, record)
+    # Under jax.vmap a solve with few segments is asked for more while others are not done: nothing is run for it.
+    wanted = (index >= 0) & (index * length < record.count)
+    index = jnp.clip(index, 0, jnp.maximum(record.count - 1, 0) // length)
+    number = index * length
+    slot = record.slot(number // record.stride * record.stride)
+    coarse, fine = record.checkpoints[slot], _constant(finer[index % layout.finer])
+    recorded = coarse.number == number
+    nearer = ~recorded & (fine.number == number)
+    start = _where(nearer, fine, coarse)
+    y = start.y
+    if smooth:
+        y = jnp.where(nearer, finer.y[index % layout.finer], live[1].checkpoints.y[slot])
+    segment = _segment(record, finer, layout, coarse.number, number, length)
+    one = wanted.astype(record.count.dtype)
+    times = jnp.full(layout.steps + 1, segment.end, segment.end.dtype).at[0].set(start.t)
+    states = jnp.zeros((layout.steps + 1, *y.shape), y.dtype).at[0].set(y)
+    if layout.steps == 1:
+        return Segment(slot, recorded, times, states, one), finer
+    # Once or not at all: unlike that of a conditional, the body of a loop is left out under jax.vmap too.
+    todo = wanted & (length > 1)
+    notes = _Notes(times, states, finer, start.number, y)
+
+    def again(carry):
+        _, notes = carry
+        return jnp.asarray(False), _run_again(problem, live[0] if smooth else None, start, segment, notes)
+
+    _, notes = eqxi.while_loop(
+        lambda carry: carry[0], again, (todo, notes), kind="lax", buffers=lambda c: _written(c[1])
+    )
+    count = jnp.where(todo, notes.number - number, one)
+    return Segment(slot, recorded, notes.times, notes.states, jnp.minimum(count, layout.steps)), notes.finer
+
+
+def _segment(record: Record, finer: Checkpoint, layout: Layout, before: Array, number: Array, length: Array) -> _Wanted:
+    """What is known of a segment, given the number of the checkpoint of the record before it, and its own."""
+    next_recorded = jnp.minimum(before + record.stride, record.count)
+    end = jnp.where(next_recorded < record.count, record.checkpoints.t[record.slot(next_recorded)], record.end)
+    following = jnp.minimum(number + length, record.count)
+    fine = _constant(finer[following // length % layout.finer])
+    found = (following < next_recorded) & (fine.number == following)
+    return _Wanted(number, length, following, jnp.where(found, fine.t, end), found | (following == next_recorded))
+
+
+def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segment: _Wanted, notes: _Notes) -> _Notes:
+    """Where and when the steps from a checkpoint on end, until the end of the segment.
+
+    The stage that a method hands on to its next step is evaluated anew, which may change a digit of rounding in the
+    step sizes; so a step that ends near enough to the end of the segment is taken to end there.
+    """
+    flow, term = problem.flow, diffrax.ODETerm(call)
+    solver = solver_of(problem, diffrax.ForwardMode())
+    memory = solver.init(term, start.t, start.t_next, start.y, flow)
+    end, room, places = segment.end, notes.times.shape[0], notes.finer.number.shape[0]
+    near = lambda t, t_next: jnp.where(end - t_next < 1e-3 * (t_next - t), end, t_next)
+
+    def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
+        number = notes.number + tried.keep.astype(notes.number.dtype)
+        y = at.y if smooth is None else _smooth(smooth, tried, notes.y)
+        since = number - segment.number
+        place = jnp.where(tried.keep & (since >= 0), since, room)  # beyond the last: nowhere
+        times, states = notes.times.at[place].set(at.t, mode="drop"), notes.states.at[place].set(y, mode="drop")
+        passed = tried.keep & (number % segment.length == 0)
+        slot = jnp.where(passed, number // segment.length % places, places)
+        here = Checkpoint.here(number, Place(at.t, at.t_next, y, None, at.controller, at.jumped))
+        return _Notes(times, states, notes.finer.put(slot, here), number, y)
+
+    at = Place(start.t, near(start.t, start.t_next), start.y, memory, start.controller, jnp.asarray(False))
+    stepper = Stepper(term, solver, problem.method[0], flow)
+    clip = lambda at, _: near(at.t, at.t_next)
+    enough = lambda notes: ~segment.known & (notes.number >= segment.following)
+    _, notes, *_ = march(stepper, at, end, problem.max_steps, clip, note, notes, _written, enough)
+    # Where rounding has made one more step of it than there is room for, the last one goes on to the end.
+    last = jnp.minimum(notes.number - segment.number, room - 1)
+    ended = jnp.where(segment.known, end, notes.times[last])
+    return notes._replace(times=notes.times.at[last].set(ended))
+
+
+def _smooth(problem: Problem, tried: Attempt, y: Array) -> Array:
+    """The state after a step, if it is kept, as a function of that before it."""
+    taken = lambda y: step(problem, *tried.span, y, problem.flow)[0]
+    return jax.lax.cond(tried.keep, taken, lambda y: y, y)
+
+
+def _written(notes: _Notes) -> Any:
+    return notes.times, notes.states, notes.finer
+
+
+def _where(condition: Array, a: PyTree, b: PyTree) -> Any:
+    return jax.tree_util.tree_map(lambda a, b: jnp.where(condition, a, b), a, b)
+
+
+def _constant(tree: PyTree) -> Any:
+    return jax.tree_util.tree_map(lambda x: stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)
