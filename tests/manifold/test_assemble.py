@@ -8,6 +8,7 @@ import pytest
 from scipy.optimize import minimize
 
 import ukjax
+from benchmarks import _linkages
 
 from ..formulation.test_singular_mass import BODIES, body, massless_angle
 from ..helpers import (
@@ -27,6 +28,22 @@ METRIC = jnp.diag(jnp.array([1.0, 4.0]))
 COUPLED_MASS = np.array([[3.0, 0.5, 0.2], [0.5, 1.0, 0.3], [0.2, 0.3, 2.0]])
 COUPLED = ukjax.System(lambda q, t: jnp.asarray(COUPLED_MASS), lambda q, v, t: q)
 HEAVY = ukjax.System(lambda q, t: METRIC, lambda q, v, t: jnp.zeros(2))
+
+
+def test_a_long_chain_with_light_ends_is_closed_from_near_by():
+    """The shortest way turns the last rods, which are light, by so much that the way there is far from straight."""
+    linkage = _linkages.chain(10)
+    mechanism = linkage.mechanism()
+    noise = np.random.default_rng(0).normal(size=(2, 64, 10))
+    starts = linkage.near + 0.1 * noise[0], noise[1]
+    got = jax.jit(jax.vmap(lambda q, v: ukjax.assemble(mechanism, q, v, throw=False)))(*starts)
+    gaps = jax.vmap(lambda q: mechanism.position_error(q, jnp.zeros(())))(got.q)
+    assert_close(gaps, jnp.zeros_like(gaps), atol=1e-12)
+    # Nearest by the first order conditions: M (q - q0) lies in the row space.
+    A = jax.vmap(jax.jacfwd(lambda q: mechanism.position_error(q, jnp.zeros(()))))(got.q)
+    pull = jnp.einsum("kij,kj->ki", jax.vmap(lambda q: mechanism.system.mass(q, 0.0))(starts[0]), got.q - starts[0])
+    left = [p - a.T @ np.linalg.lstsq(a.T, p)[0] for a, p in zip(np.asarray(A), np.asarray(pull), strict=True)]
+    assert_close(np.array(left), np.zeros_like(pull), atol=1e-10)
 
 
 @pytest.mark.parametrize("copies", [1, 2])
