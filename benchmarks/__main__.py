@@ -1,4 +1,4 @@
-"""`python -m benchmarks [scara | expand | chain | pseudoinverse | formalisms | gpu | compile]`: a table in Markdown."""
+"""`python -m benchmarks [TABLE]`: a table in Markdown, of scara (by default), expand, chain, peers, and others."""
 
 import argparse
 import functools as ft
@@ -10,13 +10,14 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from . import _chain, _compile, _expand, _formalisms, _gpu, _pseudoinverse, _scara
+from . import _chain, _compile, _expand, _formalisms, _gpu, _peers, _pseudoinverse, _scara
 
 
 TABLES = {
     "scara": (_scara.rows, ("", "", "")),
     "expand": (_expand.rows, _expand.HEADER),
     "chain": (_chain.rows, _chain.HEADER),
+    "peers": (_peers.rows, _peers.HEADER),
     "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
     "gpu": (_gpu.rows, _gpu.HEADER),

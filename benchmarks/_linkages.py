@@ -7,8 +7,9 @@ phi: angles of the bars from the x axis; theta: angles of the joints, phi less t
 """
 
 import dataclasses
+import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,14 @@ from models import n_pendulum, parallelogram
 
 G = 9.81
 GROUND = -1
+
+
+def library(name: str) -> Any:
+    """A peer; ModuleNotFoundError tells how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f'{error}. The peers are installed by: pip install -e ".[bench]"') from error
 
 
 class Bar(NamedTuple):

@@ -3,10 +3,12 @@
 import math
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import _chain, _compile, _expand, _gpu, _measure, _pseudoinverse, _scara
+import ukjax
+from benchmarks import _chain, _compile, _expand, _gpu, _linkages, _measure, _pseudoinverse, _scara
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -23,6 +25,22 @@ def test_the_straight_formula_is_the_same_acceleration():
     case = scenario("printed")
     ours = _scara._ukjax_acceleration(case.mechanism, case.q0, case.v0).acceleration
     assert_close(_scara._pinv_acceleration(case.mechanism, case.q0, case.v0), ours, atol=1e-11)
+
+
+@pytest.mark.parametrize("linkage", [_linkages.chain(5), _linkages.overconstrained()], ids=lambda x: x.name)
+def test_a_linkage_moves_in_angles_as_in_absolute_coordinates(linkage):
+    q, v = _linkages.states(linkage, 4)
+    move = lambda mechanism: jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v))
+    whole, in_angles = move(linkage.absolute), move(linkage.mechanism())
+    for at, rate in zip(q, v, strict=True):
+        want, got = whole(*linkage.place(at, rate)), in_angles(at, rate)
+        assert_close(got.acceleration, want.acceleration[jnp.array(linkage.angles)], atol=1e-10)
+    assert int(got.rank) == (3 if linkage.name == "parallelogram" else 2)
+
+
+def test_a_peer_that_is_missing_is_asked_for():
+    with pytest.raises(ModuleNotFoundError, match=r'pip install -e ".\[bench\]"'):
+        _linkages.library("a_peer_of_nobody")
 
 
 @pytest.mark.long
