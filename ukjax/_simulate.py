@@ -82,8 +82,9 @@ def simulate(
             recorded steps (a Runge-Kutta solver; `diffrax.DirectAdjoint()` for others).
         projection: `Projection()` returns the state to the constraint manifold after every accepted step; None lets it
             drift.
-        max_steps: Step budget. A derivative takes memory for about a hundred states (at 16 384; more by the square
-            root), and integrates the motion once more, from one checkpoint to the next. Up to 256 it keeps all states.
+        max_steps: Step budget. A derivative takes memory for some sixty states, and for three more if the budget is
+            four times as large; it integrates the motion once more, from one checkpoint to the next, in reverse mode
+            twice from about 600 steps on, and once more for every factor of four. Up to 33 it keeps all states.
         progress: True for a progress bar, or a diffrax progress meter.
         keep: Names of the fields of the trajectory to compute, for example ("q", "v"); "all"; or None for all but what
             each constraint does (`constraint_forces` and `multipliers`). The others are None and cost nothing, neither

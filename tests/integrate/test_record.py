@@ -14,7 +14,7 @@ import ukjax
 from tests.helpers import OPTIMISED, STATES, assert_close, long, pendulum
 from ukjax._integrate._flow import Flow, Problem, call
 from ukjax._integrate._integrator import Integrator
-from ukjax._integrate._record import Layout
+from ukjax._integrate._record import PARTS, Layout
 from ukjax._integrate._segment import finer_of, segment_of, segments_of
 
 
@@ -66,7 +66,7 @@ def recorded(controller, dt0, t1, max_steps):
         pytest.param(PID, None, 1.0, 4096, id="few steps"),
         pytest.param(PID, None, 40.0, 4096, id="many"),
         pytest.param(PID, None, 400.0, 16_384, id="finer"),
-        pytest.param(PID, None, 1.0, 200, id="every"),
+        pytest.param(PID, None, 0.3, 33, id="every"),
         long(diffrax.ConstantStepSize(), 0.01, 30.0, 4096, id="constant"),
         long(diffrax.ConstantStepSize(), 0.01, 150.0, 16_384, id="constant, finer"),
         long(diffrax.StepTo(ts=np.linspace(0.0, 20.0, 1001)), None, 20.0, 4096, id="given"),
@@ -82,7 +82,7 @@ def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps):
     assert (stride == 1) == (count < layout.checkpoints)
     # At least half of the room is taken, and what lies between two checkpoints fits.
     assert stride == 1 or count // stride >= layout.checkpoints // 2 - 1
-    assert stride <= layout.finer * layout.steps
+    assert stride <= layout.steps * PARTS**layout.layers
     for segments, order in zip(orders, (range(number), range(number - 1, -1, -1)), strict=True):
         at = [list(order).index(i) for i in range(number)]
         parts = [np.asarray(segments.times[i])[: int(segments.count[i]) + 1] for i in at if segments.count[i] > 0]
@@ -94,11 +94,24 @@ def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps):
         assert_close(starts, np.asarray(states)[:count], atol=1e-7)
 
 
-@pytest.mark.parametrize("max_steps", [1, 34, 256, 257, 1087, 1088, 16_384, 10**6])
+@pytest.mark.parametrize("max_steps", [1, 33, 34, 256, 575, 576, 16_384, 10**6, 10**9])
 def test_there_is_room_for_every_step_in_little_memory(max_steps):
     layout = Layout.of(max_steps)
-    assert max_steps < layout.checkpoints * layout.finer * layout.steps
-    assert sum(layout) <= max(max_steps + 4, 10 * max_steps ** (1 / 3), 2 * max_steps ** (1 / 2))
+    assert max_steps < layout.checkpoints * layout.steps * PARTS**layout.layers
+    assert layout.checkpoints + layout.finer + layout.steps <= 36 + 5 * np.log(max_steps)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_finer_checkpoints_take_the_place_of_older_ones_in_their_layer(layers):
+    layout, kept = Layout(18, layers, 32), {}
+    for part in range(1, PARTS**layers):
+        place = int(layout.place(jnp.asarray(part)))
+        assert place < layout.finer
+        kept[place] = part
+        # Of each layer there are the parts since the last one of the coarser layer.
+        want = {part - part % PARTS**i - j * PARTS**i for i in range(layers) for j in range(part // PARTS**i % PARTS)}
+        assert want <= set(kept.values())
+    assert int(layout.place(jnp.asarray(PARTS**layers))) >= layout.finer
 
 
 def kinetic(q, t1, max_steps):
@@ -109,15 +122,17 @@ def kinetic(q, t1, max_steps):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("t1", "enough"), [(0.3, 32), (2.5, 256), (9.0, 800), (20.0, 2000)])
+@pytest.mark.parametrize(("t1", "enough"), [(0.02, 8), (0.3, 32), (2.5, 256), (9.0, 800), (20.0, 2000)])
 def test_a_gradient_takes_no_memory_for_steps_that_are_not_taken(t1, enough):
-    """The step budget by default, 16 384, beside one that the motion almost fills."""
+    """A step budget that the motion almost fills, the one by default, and a huge one."""
     q = jnp.stack([jnp.array([0.6, -0.8])] * 64)
     batch = lambda max_steps: jax.jit(jax.vmap(jax.grad(lambda q: kinetic(q, t1, max_steps)))).lower(q).compile()
-    by_default, tight = batch(16_384), batch(enough)
     size = lambda compiled: compiled.memory_analysis().temp_size_in_bytes
-    assert size(by_default) < 2 * size(tight)
-    assert_close(by_default(q), tight(q), rtol=1e-7)
+    tight = batch(enough)
+    for max_steps in (16_384, 10**6):
+        large = batch(max_steps)
+        assert size(large) < 1.8 * size(tight)
+        assert_close(large(q), tight(q), rtol=1e-7)
 
 
 @pytest.mark.long

@@ -1,8 +1,8 @@
 """The steps of a solve, remembered in little memory: checkpoints, from which the steps between can be run again.
 
 A checkpoint is all that the solve needs to go on from there. There is one after every `stride` accepted steps; when
-there is no room for another, the stride doubles, and every other one gives up its place. So no length need be known,
-and room for a budget of steps that is never used up costs little.
+there is no room for another, the stride doubles, and every other one gives up its place. So no length need be known.
+A budget of steps that is never used up costs little: four times as many steps need room for three checkpoints more.
 
 K: room for checkpoints; number: accepted steps before a checkpoint, -1 for none.
 """
@@ -18,28 +18,47 @@ from ._march import Place
 
 
 # Up to this budget of steps every one has its checkpoint, and none is run twice.
-EVERY = 256
+EVERY = 33
 # Even, for every other one to be given up.
-CAPACITY = 34
+CAPACITY = 18
+# Steps that are found at once.
+STEPS = 32
+# Each layer of finer checkpoints divides what lies between two of the coarser ones by this.
+PARTS = 4
 
 
 class Layout(NamedTuple):
-    """Room for checkpoints, for finer ones between two of them, and for the steps from one of those to the next.
+    """Room for checkpoints, for layers of finer ones between them, and for the steps between two of the finest.
 
     All that lies between two checkpoints fits, at the longest stride that `max_steps` lets happen.
     """
 
     checkpoints: int
-    finer: int
+    layers: int
     steps: int
 
     @classmethod
     def of(cls, max_steps: int) -> "Layout":
         if max_steps <= EVERY:
-            return cls(2 * (max_steps // 2 + 1), 1, 1)
-        doublings = (max_steps // CAPACITY).bit_length()
-        steps = max(min(doublings, 5), -(-doublings // 2))
-        return cls(CAPACITY, 2 ** (doublings - steps), 2**steps)
+            return cls(EVERY + 1, 0, 1)
+        between = 2 ** (max_steps // CAPACITY).bit_length()
+        steps = min(between, STEPS)
+        layers = 0
+        while between > steps * PARTS**layers:
+            layers += 1
+        return cls(CAPACITY, layers, steps)
+
+    @property
+    def finer(self) -> int:
+        """Places of the finer checkpoints: where one of a coarser layer lies, a finer one needs none."""
+        return (PARTS - 1) * self.layers
+
+    def place(self, part: Array) -> Array:
+        """Where a checkpoint after this many of the finest parts has its place; beyond the last if it has none."""
+        coarser = jnp.array([PARTS**i for i in range(1, self.layers)], part.dtype)
+        layer = jnp.sum(part % coarser == 0, dtype=part.dtype)
+        within = part // PARTS**layer % PARTS
+        return jnp.where((within > 0) & (layer < self.layers), (PARTS - 1) * layer + within - 1, self.finer + 1)
 
 
 class Checkpoint(eqx.Module):

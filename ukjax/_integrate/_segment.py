@@ -2,7 +2,8 @@
 
 Segments are what is found at once: of `Layout.steps` steps, or from one checkpoint to the next if that is less. Where
 there are more steps between two checkpoints of the record, the run that finds a segment leaves finer checkpoints at the
-ends of those that it passes through. So every step is run again at most twice, in either order of the segments.
+ends of those that it passes through: each takes the place of an older one in its layer, of which the last few are kept.
+From the first segment to the last every step is run again once; in the other order, once more for each layer.
 
 F, L: room for finer checkpoints and for the steps of a segment.
 """
@@ -77,7 +78,7 @@ def segments_of(problem: Problem, record: Record) -> Array:
 
 def finer_of(problem: Problem, record: Record) -> Checkpoint:
     """Room for finer checkpoints."""
-    return record.checkpoints[jnp.zeros((), int)].room(Layout.of(problem.max_steps).finer)
+    return record.checkpoints[jnp.zeros((), int)].room(max(1, Layout.of(problem.max_steps).finer))
 
 
 def segment_of(
@@ -96,14 +97,15 @@ def segment_of(
     index = jnp.clip(index, 0, jnp.maximum(record.count - 1, 0) // length)
     number = index * length
     slot = record.slot(number // record.stride * record.stride)
-    coarse, fine = record.checkpoints[slot], _constant(finer[index % layout.finer])
+    place = jnp.argmax(jnp.where(finer.number[:] <= number, finer.number[:], -1))
+    coarse, fine = record.checkpoints[slot], _constant(finer[place])
     recorded = coarse.number == number
-    nearer = ~recorded & (fine.number == number)
+    nearer = (coarse.number < fine.number) & (fine.number <= number)
     start = _where(nearer, fine, coarse)
     y = start.y
     if smooth:
-        y = jnp.where(nearer, finer.y[index % layout.finer], live[1].checkpoints.y[slot])
-    segment = _segment(record, finer, layout, coarse.number, number, length)
+        y = jnp.where(nearer, finer.y[place], live[1].checkpoints.y[slot])
+    segment = _segment(record, finer, coarse.number, number, length)
     one = wanted.astype(record.count.dtype)
     times = jnp.full(layout.steps + 1, segment.end, segment.end.dtype).at[0].set(start.t)
     states = jnp.zeros((layout.steps + 1, *y.shape), y.dtype).at[0].set(y)
@@ -124,12 +126,12 @@ def segment_of(
     return Segment(slot, recorded, notes.times, notes.states, jnp.minimum(count, layout.steps)), notes.finer
 
 
-def _segment(record: Record, finer: Checkpoint, layout: Layout, before: Array, number: Array, length: Array) -> _Wanted:
+def _segment(record: Record, finer: Checkpoint, before: Array, number: Array, length: Array) -> _Wanted:
     """What is known of a segment, given the number of the checkpoint of the record before it, and its own."""
     next_recorded = jnp.minimum(before + record.stride, record.count)
     end = jnp.where(next_recorded < record.count, record.checkpoints.t[record.slot(next_recorded)], record.end)
     following = jnp.minimum(number + length, record.count)
-    fine = _constant(finer[following // length % layout.finer])
+    fine = _constant(finer[jnp.argmax(finer.number[:] == following)])
     found = (following < next_recorded) & (fine.number == following)
     return _Wanted(number, length, following, jnp.where(found, fine.t, end), found | (following == next_recorded))
 
@@ -143,7 +145,7 @@ def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segm
     flow, term = problem.flow, diffrax.ODETerm(call)
     solver = solver_of(problem, diffrax.ForwardMode())
     memory = solver.init(term, start.t, start.t_next, start.y, flow)
-    end, room, places = segment.end, notes.times.shape[0], notes.finer.number.shape[0]
+    end, room, layout = segment.end, notes.times.shape[0], Layout.of(problem.max_steps)
     near = lambda t, t_next: jnp.where(end - t_next < 1e-3 * (t_next - t), end, t_next)
 
     def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
@@ -153,7 +155,7 @@ def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segm
         place = jnp.where(tried.keep & (since >= 0), since, room)  # beyond the last: nowhere
         times, states = notes.times.at[place].set(at.t, mode="drop"), notes.states.at[place].set(y, mode="drop")
         passed = tried.keep & (number % segment.length == 0)
-        slot = jnp.where(passed, number // segment.length % places, places)
+        slot = jnp.where(passed, layout.place(number // segment.length), layout.finer + 1)
         here = Checkpoint.here(number, Place(at.t, at.t_next, y, None, at.controller, at.jumped))
         return _Notes(times, states, notes.finer.put(slot, here), number, y)
 
