@@ -154,7 +154,7 @@ class Mechanism(eqx.Module):
         return Terms(M, Q, A, b, nonideal, partition, tuple(sizes))
 
     def terms_of(self, applied: Any = None) -> TermsOf:
-        """The terms as functions of the state; `applied`: generalised forces (n,) beside those of the system, or None."""
+        """The terms as functions of the state; `applied`: generalised forces (n,) beside the system's, or None."""
         dense = lambda q, v, t: self.terms(q, v, t, applied)
         system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
         whole = len(groups) == len(self.constraints) and self._nonideal is None

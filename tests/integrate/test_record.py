@@ -94,6 +94,32 @@ def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps):
         assert_close(starts, np.asarray(states)[:count], atol=1e-7)
 
 
+@pytest.mark.long
+def test_every_step_is_run_again_once_for_each_layer_and_once_more():
+    """3 000 steps, one checkpoint every 256, segments of 32: two layers of finer ones in between."""
+    asked: list[None] = []
+
+    class Counted(eqx.Module):
+        def __call__(self, t, y):
+            jax.debug.callback(lambda: asked.append(None))
+            return -y
+
+    ts, flow = jnp.array([0.0, 30.0]), Flow(Counted())
+    problem = Problem(flow, jnp.ones(1), ts, diffrax.Tsit5(), (diffrax.ConstantStepSize(), jnp.asarray(0.01)), 16_384)
+    _, record, _ = Integrator(None, 16_384, diffrax.NoProgressMeter())._record(problem, True)
+    jax.effects_barrier()
+    once = len(asked)
+    assert (int(record.count), int(record.stride)) == (3000, 256)
+    for backwards, most in ((False, 1), (True, 3)):
+        asked.clear()
+        order = jnp.arange(int(segments_of(problem, record)))
+        find = lambda finer, i: segment_of(problem, record, finer, i)[::-1]
+        jax.block_until_ready(jax.lax.scan(find, finer_of(problem, record), order[::-1] if backwards else order))
+        jax.effects_barrier()
+        # The stage handed on from step to step is evaluated anew for each segment, 32 steps of six stages.
+        assert 0.9 * once < len(asked) < (most + 0.1) * once
+
+
 @pytest.mark.parametrize("max_steps", [1, 33, 34, 256, 575, 576, 16_384, 10**6, 10**9])
 def test_there_is_room_for_every_step_in_little_memory(max_steps):
     layout = Layout.of(max_steps)
