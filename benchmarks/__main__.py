@@ -2,6 +2,7 @@
 
 import argparse
 import functools as ft
+import json
 import os
 import platform
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from . import _chain, _compile, _expand, _formalisms, _gpu, _peers, _pseudoinverse, _scara
+from . import _chain, _compile, _expand, _formalisms, _gpu, _peers, _profile, _pseudoinverse, _scara, _work
 
 
 TABLES = {
@@ -18,6 +19,7 @@ TABLES = {
     "expand": (_expand.rows, _expand.HEADER),
     "chain": (_chain.rows, _chain.HEADER),
     "peers": (_peers.rows, _peers.HEADER),
+    "profile": (_profile.rows, _profile.HEADER),
     "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
     "gpu": (_gpu.rows, _gpu.HEADER),
@@ -30,7 +32,10 @@ def main() -> None:
     parser.add_argument("table", nargs="?", choices=TABLES, default="scara")
     parser.add_argument("--against", type=Path, help="compile: another checkout to compare with")
     parser.add_argument("--only", default="", help="compile: scenarios whose name contains this")
+    parser.add_argument("--out", type=Path, help="a folder for the table as JSON; of peers, with a picture too")
     chosen = parser.parse_args()
+    if chosen.out:
+        chosen.out.mkdir(parents=True, exist_ok=True)
     rows, header = TABLES[chosen.table]
     if chosen.table == "compile":
         rows = ft.partial(rows, against=chosen.against, only=chosen.only)
@@ -39,12 +44,20 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     console = Console(stderr=True)
     with console.status("Starting") as status:
-        cells = rows(lambda what: status.update(f"Measuring: {what}"))
+        report = lambda what: status.update(f"Measuring: {what}")
+        cells = rows(report)
+        curves = _work.curves(report) if chosen.out and chosen.table == "peers" else []
     device = jax.devices()[0]
     versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
-    print(f"{device.device_kind} ({device.platform}), {os.cpu_count()} cores, float64, {versions}\n")
+    machine = f"{device.device_kind} ({device.platform}), {os.cpu_count()} cores, float64, {versions}"
+    print(f"{machine}\n")
     line = lambda row: "| " + " | ".join(row) + " |"
     print("\n".join([line(header), "|" + "---|" * len(header), *map(line, cells)]))
+    if chosen.out:
+        whole = {"machine": machine, "header": header, "rows": cells, "curves": [c._asdict() for c in curves]}
+        (chosen.out / f"{chosen.table}.json").write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    if curves:
+        _work.draw(curves, chosen.out / f"{chosen.table}.png")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,12 @@ def race(*contestants: tuple[Any, ...], rounds: int = 300) -> list[Timing]:
     return timings
 
 
+def least(function: Callable[[], Any], rounds: int, number: int = 1) -> float:
+    """Least seconds of a call, after a first one."""
+    function()
+    return min(timeit.repeat(function, number=number, repeat=rounds)) / number
+
+
 def _memory(compiled: Any) -> int:
     return compiled.memory_analysis().temp_size_in_bytes
 

@@ -3,12 +3,12 @@
 They are first checked to be the same systems. Times are the least of some rounds, per evaluation of the accelerations:
 of ukjax with everything in `Motion`, in a batch; of MuJoCo in C by a step of its rollout on two threads; of Pinocchio,
 which takes one state at a time, half of that, as if two threads did it without loss. Jacobians are with respect to all
-coordinates and rates; MuJoCo's, by differences, are of a step.
+coordinates and rates; MuJoCo's, by differences, are of a step. MJX is left out of the chain of twenty, whose `forward`
+it had not compiled after five minutes.
 
 Needs `pip install "ukjax[bench]"`.
 """
 
-import timeit
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -51,10 +51,10 @@ def rows(report: Callable[[str], None], size: int = SIZE, rounds: int = ROUNDS) 
 def _of(linkage: Linkage, report: Callable[[str], None], size: int, rounds: int) -> Iterator[tuple[str, ...]]:
     some = _linkages.states(linkage, 64)
     q, v = (jnp.tile(x, (-(-size // 64), 1))[:size] for x in some)
-    peers = []
+    peers, large = [], len(linkage.bars) > 10
     for name, measured in (
         ("ukjax, angles", _in_angles), ("ukjax, absolute coordinates", _in_absolute),
-        ("MuJoCo", _in_c), ("MJX", _in_mjx), ("Pinocchio", _in_pinocchio),
+        ("MuJoCo", _in_c), *([] if large else [("MJX", _in_mjx)]), ("Pinocchio", _in_pinocchio),
     ):  # fmt: skip
         report(f"{linkage.name}: {name}")
         peers.append(measured(linkage, q, v, rounds)._replace(name=name))
@@ -84,18 +84,16 @@ def _by_ukjax(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) -> Pe
         return ukjax.equation_of_motion(mechanism, q, v, throw=False).acceleration
 
     one = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))
-    return _in_a_batch(acceleration, q, v, rounds, _seconds(lambda: jax.block_until_ready(one(q[0], v[0])), rounds))
+    return _in_a_batch(
+        acceleration, q, v, rounds, _measure.least(lambda: jax.block_until_ready(one(q[0], v[0])), rounds)
+    )
 
 
-def _in_a_batch(
-    acceleration: Callable[..., Array], q: Array, v: Array, rounds: int, one: float | None, differentiated: bool = True
-) -> Peer:
+def _in_a_batch(acceleration: Callable[..., Array], q: Array, v: Array, rounds: int, one: float | None) -> Peer:
     few = max(128, len(q) // 10)
     both = lambda q, v: (acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v))
     (plain,) = _measure.race((jax.vmap(acceleration), q, v), rounds=rounds)
     found = Peer("", plain.run_s / len(q), None, one, np.asarray(plain.output), plain.compile_s)
-    if not differentiated:
-        return found
     (with_jacobian,) = _measure.race((jax.vmap(both), q[:few], v[:few]), rounds=min(3, rounds))
     return found._replace(jacobian=with_jacobian.run_s / few)
 
@@ -103,11 +101,9 @@ def _in_a_batch(
 def _in_mjx(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
     # MJX calls LAPACK, which over more states at a time may never return on some CPUs.
     back, few = jnp.asarray(np.linalg.inv(linkage.from_joints())), min(256, len(q))
-    # Its Jacobian of 20 rods was not compiled after three minutes.
-    differentiated = len(linkage.bars) < 10
     peer = InJax(linkage)
     _check_same(linkage, peer, np.asarray(q), np.asarray(v))
-    found = _in_a_batch(peer, q[:few] @ back.T, v[:few] @ back.T, rounds, None, differentiated)
+    found = _in_a_batch(peer, q[:few] @ back.T, v[:few] @ back.T, rounds, None)
     return found._replace(found=found.found[:64] @ linkage.from_joints().T)
 
 
@@ -116,7 +112,7 @@ def _in_c(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
     found, one, jacobian = _one_by_one(linkage, peer, q, v, rounds)
     theta, rate = (np.asarray(x[:batch]) @ np.linalg.inv(linkage.from_joints()).T for x in (q, v))
     with two_threads() as pool:
-        each = _seconds(lambda: peer.run(pool, theta, rate, STEPS), rounds) / (batch * STEPS)
+        each = _measure.least(lambda: peer.run(pool, theta, rate, STEPS), rounds) / (batch * STEPS)
     return Peer("", each, jacobian, one, found, None)
 
 
@@ -134,7 +130,7 @@ def _one_by_one(linkage: Linkage, peer: Any, q: Array, v: Array, rounds: int) ->
     for state in zip(theta, rate, strict=True):
         peer.put(*state)
         found.append(np.array(peer.acceleration()))
-    one, jacobian = (_seconds(f, rounds, 1000) for f in (peer.acceleration, peer.derivative))
+    one, jacobian = (_measure.least(f, rounds, 1000) for f in (peer.acceleration, peer.derivative))
     return np.array(found) @ turn.T, one, jacobian
 
 
@@ -160,8 +156,3 @@ def _missed(linkage: Linkage, q: Array, v: Array, acceleration: np.ndarray) -> f
         return jax.jvp(speed, (q, v), (v, a))[1]
 
     return float(jnp.max(jnp.abs(jax.vmap(of)(q, v, jnp.asarray(acceleration)))))
-
-
-def _seconds(function: Callable[[], Any], rounds: int, number: int = 1) -> float:
-    function()
-    return min(timeit.repeat(function, number=number, repeat=rounds)) / number

@@ -1,14 +1,17 @@
 """The benchmarks measure what they say; their times are nobody's business here."""
 
+import json
 import math
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import pytest
 
 import ukjax
-from benchmarks import _chain, _compile, _expand, _gpu, _linkages, _measure, _pseudoinverse, _scara
+from benchmarks import __main__ as main
+from benchmarks import _chain, _compile, _expand, _gpu, _linkages, _measure, _profile, _pseudoinverse, _scara, _work
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -43,6 +46,19 @@ def test_a_peer_that_is_missing_is_asked_for():
         _linkages.library("a_peer_of_nobody")
 
 
+def test_a_table_is_written_as_json_with_a_picture(tmp_path, monkeypatch, capsys):
+    curves = [_work.Curve(f"way {i}", [1e-3, 1e-6], [0.001, 0.002 * (i + 1)]) for i in range(7)]
+    monkeypatch.setattr(_work, "curves", lambda report: curves)
+    monkeypatch.setitem(main.TABLES, "peers", (lambda report: [("chain", "1 ns")], ("system", "time")))
+    monkeypatch.setattr("sys.argv", ["benchmarks", "peers", "--out", str(tmp_path / "new")])
+    main.main()
+    assert "| chain | 1 ns |" in capsys.readouterr().out
+    whole = json.loads((tmp_path / "new" / "peers.json").read_text())
+    assert (whole["header"], whole["rows"]) == (["system", "time"], [["chain", "1 ns"]])
+    assert whole["curves"][2] == {"name": "way 2", "errors": [1e-3, 1e-6], "seconds": [0.001, 0.006]}
+    assert plt.imread(tmp_path / "new" / "peers.png").std() > 0.01
+
+
 @pytest.mark.long
 def test_the_table_of_pseudoinverses():
     rows = _pseudoinverse._at(2, 5, 3, lambda what: None)
@@ -65,6 +81,15 @@ def test_the_table_of_chains():
     assert all(len(row) == len(_chain.HEADER) for row in rows)
     assert [row[1] for row in rows] == 2 * ["9", "12", "slope"]
     assert all(float(x) < 1e-11 for row in rows if row[1] != "slope" for x in row[-2:])
+
+
+@pytest.mark.long
+def test_the_profile_names_most_of_the_time():
+    rows = _profile.rows(lambda what: None, size=300, motion=0.05)
+    assert all(len(row) == len(_profile.HEADER) for row in rows)
+    assert sum(bool(row[0]) for row in rows) == 5
+    batch = next(i for i, row in enumerate(rows) if row[0] == "a batch of 300")
+    assert sum(int(row[2].rstrip("%")) for row in rows[batch : batch + _profile.MOST]) > 70
 
 
 @pytest.mark.long

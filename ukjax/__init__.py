@@ -12,6 +12,9 @@ from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
 from ._drawing import Drawing as Drawing
 from ._equation import equation_of_motion as equation_of_motion
+from ._expand import Expanded as Expanded
+from ._expand import Expansion as Expansion
+from ._expand import expand as expand
 from ._formulation import AbstractFormulation as AbstractFormulation
 from ._formulation import AbstractKernel as AbstractKernel
 from ._formulation import KernelProjection as KernelProjection

@@ -1,5 +1,6 @@
 """The equation of motion at one state."""
 
+import functools as ft
 from typing import Any
 
 import equinox as eqx
@@ -67,7 +68,7 @@ def equation_of_motion(
     return throw_if_failed(motion, motion.result) if throw else motion
 
 
-@lightly_compiled
+@ft.partial(lightly_compiled, inlined=True)
 def _equation(mechanism, formulation, q, v, t, applied, carried):
     motion = motion_by(formulation, mechanism.terms_of(applied), q, v, t)
     if not carried:

@@ -13,25 +13,10 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._expand import Certain
+from .._expand import Candidate, Certain, Rows
 from .._linalg import whiten
 from ._factors import Factors, factorise
 from ._places import Places
-
-
-class BlockMotion(NamedTuple):
-    """q'', a and the constraint force (n,), the residual, which rows count (m,); whether all that is certain.
-
-    `smooth`: whether derivatives are those of the pseudoinverse too, which takes independent rows.
-    """
-
-    acceleration: Array
-    unconstrained: Array
-    constraint_force: Array
-    residual: Array
-    kept: Array
-    clear: Array
-    smooth: Array
 
 
 class _Blocks(NamedTuple):
@@ -57,7 +42,7 @@ class _Judged(NamedTuple):
 
 def block_motion(
     places: Places, certain: Certain, masses: Sequence[Array], Q: Array, rows: Sequence[tuple[Array, Array]]
-) -> BlockMotion:
+) -> Candidate:
     """From the blocks of M (k, n_k, n_k) of each kind of module, Q (n,), and A (k, m, n_k), b (k, m) of each kind.
 
     Gradients: of the accelerations and forces, any number of times in either mode, where `smooth`.
@@ -89,7 +74,7 @@ def block_motion(
     judged = stop_gradient(_Judged(blocks.b, motion, -multipliers, missed, demand))
     sound = finite & jnp.all(definite) & _is_definite_enough(fixed.M, W, certain)
     clear = sound & _is_clear(places, certain, factors, S, judged)
-    return BlockMotion(
+    return Candidate(
         acceleration=vector(motion),
         unconstrained=vector(free),
         constraint_force=vector(pushed),
@@ -174,17 +159,13 @@ def _is_definite_enough(M: Array, W: Array, certain: Certain) -> Array:
 def _is_clear(places: Places, certain: Certain, factors: Factors, S: tuple[Array, Array], judged: _Judged) -> Array:
     """Whether every row is met, and independent of others or not, without any doubt."""
     squares, kept, pivots = _squares(S[0]), factors.of_rows("kept"), factors.of_rows("pivots")
-    eps, tiny = (getattr(jnp.finfo(squares.dtype), name) for name in ("eps", "tiny"))
-    decided = jnp.where(kept, pivots > certain.rank**2 * squares, jnp.isfinite(pivots))
-    none_or_real = (squares <= 0) | (squares > (16 * eps) ** 2 * jnp.max(squares, where=places.real, initial=0.0))
     # The trace of the inverse of S, rows of unit length, bounds that of the smallest eigenvalue, and the largest sum of
     # a row of it the largest one.
     inverse = jnp.sum(jnp.where(kept, factors.inverse_diagonal() * squares, 0))
     independent = certain.rank**2 * inverse * _largest(places, *S) < 1
     push = jnp.sqrt(jnp.abs(jnp.sum(judged.multipliers * judged.demand)))
-    terms = jnp.abs(judged.b) + jnp.abs(judged.demand) + jnp.sqrt(squares) * push
-    met = jnp.abs(judged.missed) <= certain.residual * terms + tiny
-    good = jnp.all((decided & none_or_real & met) | ~places.real)
+    rows = Rows(squares, pivots, kept, judged.b, judged.demand, judged.missed)
+    good = rows.are_clear(certain, push, jnp.asarray(places.real))
     return good & independent & jnp.isfinite(jnp.sum(judged.motion))
 
 

@@ -111,6 +111,7 @@ def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], ava
         return list(out) if several else [out]
 
     block = graph.keep(apply, args, [x.dtype for x in avals])
+    block.primitive = primitive
     found = []
     for k, aval in enumerate(avals):
         array = np.empty(aval.shape, object)

@@ -25,8 +25,8 @@ class Form(NamedTuple):
     on_cpu: bool
 
 
-class AbstractPiece(abc.ABC):
-    """A function of arrays of shapes and dtypes that are known: `takes` and `gives`."""
+class AbstractBatchwise(abc.ABC):
+    """A function of arrays of shapes and dtypes that are known: `takes` and `gives`. It has no derivative."""
 
     takes: tuple[ShapedArray, ...]
     gives: tuple[ShapedArray, ...]
@@ -34,12 +34,22 @@ class AbstractPiece(abc.ABC):
     def __init__(self, takes: Sequence[Any], gives: Sequence[Any]):
         shaped = lambda x: ShapedArray(x.shape, x.dtype)
         self.takes, self.gives = tuple(map(shaped, takes)), tuple(map(shaped, gives))
-        self._tangents: dict[Any, AbstractPiece] = {}
-        self._cotangents: dict[Any, AbstractPiece] = {}
 
     @abc.abstractmethod
-    def evaluate(self, form: "Form", *arrays: Array) -> list[Array]:
+    def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
         """The results; with the batch as their first axis, all of them, if any argument is batched."""
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
+
+
+class AbstractPiece(AbstractBatchwise):
+    """One whose derivatives are pieces too."""
+
+    def __init__(self, takes: Sequence[Any], gives: Sequence[Any]):
+        super().__init__(takes, gives)
+        self._tangents: dict[Any, AbstractPiece] = {}
+        self._cotangents: dict[Any, AbstractPiece] = {}
 
     @abc.abstractmethod
     def make_tangent(self, moving: tuple[int, ...]) -> "AbstractPiece":
@@ -71,9 +81,6 @@ class AbstractPiece(abc.ABC):
     def inexact(self) -> tuple[int, ...]:
         """The results that have derivatives."""
         return tuple(i for i, x in enumerate(self.gives) if jnp.issubdtype(x.dtype, jnp.inexact))
-
-    def __call__(self, *arrays: Array) -> list[Array]:
-        return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
 
 
 class AbstractTracedPiece(AbstractPiece):
@@ -146,7 +153,7 @@ piece_p.multiple_results = True
 
 
 @ft.cache
-def _compiled(piece: AbstractPiece, batched: tuple[bool, ...]) -> Any:
+def _compiled(piece: AbstractBatchwise, batched: tuple[bool, ...]) -> Any:
     return jax.jit(ft.partial(piece_p.bind, piece=piece, batched=batched))
 
 

@@ -20,6 +20,7 @@ from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractTracedPiece, Form
 from ._program import Program, in_one_loop
+from ._tiles import size_of
 
 
 # How many times as many numbers are looked at as are needed in the end.
@@ -67,6 +68,11 @@ class ScalarProgram:
 
     def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
         """The results; with the batch as their first axis if any argument is batched, of which it is the first axis."""
+        batch = size_of(form.batched, arrays)
+        return self._joined(batch, self.entries(form, *arrays))
+
+    def entries(self, form: Form, *arrays: Array) -> list[Array]:
+        """The entries of the results, each with the batch as its only axis, or none if no argument is batched."""
         batched = form.batched
         rows = [_rows(x, b) for x, b in zip(arrays, batched, strict=True)]
         flags = [b for part, b in zip(rows, batched, strict=True) for _ in part]
@@ -82,7 +88,7 @@ class ScalarProgram:
             found = [x[0] for x in found] if alone else found
         else:
             found = each(*values)
-        return self._joined(() if alone else (size,), found if alone else _wide(found, size))
+        return found if alone else _wide(found, size)
 
     def _joined(self, batch: tuple[int, ...], entries: Sequence[Array]) -> list[Array]:
         found, rest = [], iter(entries)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._result import is_traced
 from ._entry import NotScalar
+from ._expand import with_constants_as_arguments
 from ._graph import TooLong
 from ._motion import Certain, MotionPiece
 from ._piece import traced
@@ -37,7 +37,7 @@ def motion_or(
     Returns:
         The tree; None if there is no such program.
     """
-    closed, further = _with_constants_as_arguments(terms)
+    closed, further = with_constants_as_arguments(terms)
     arrays = [*state, *further]
     try:
         piece = MotionPiece(closed, certain, limit)
@@ -60,7 +60,7 @@ def where_certain(
 
     `otherwise`, `terms`, `state`: as for `motion_or`. `otherwise` is asked only where it is needed.
     """
-    closed, further = _with_constants_as_arguments(terms)
+    closed, further = with_constants_as_arguments(terms)
     slow = lambda *arrays: otherwise(*jaxpr_as_fun(closed)(*arrays))
     return _unless(slow, [*state, *further], found, clear, smooth)
 
@@ -81,16 +81,3 @@ def _unless(slow: Callable[..., Any], arrays: list[Array], found: Any, clear: Ar
     values, slopes = (traced(lambda *args, i=i: whole(args[i], *args[2:]), *avals) for i in (0, 1))
     seldom = SeldomPiece(values, slopes, passed, 2 + count)
     return jax.tree_util.tree_unflatten(structure, seldom(~clear, ~smooth, *arrays, *fast))
-
-
-def _with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """The same with the arrays that are not known while tracing as further arguments, and these."""
-    unknown = [x for x in closed.consts if is_traced(x)]
-    count = len(closed.in_avals)
-
-    def function(*args):
-        rest = iter(args[count:])
-        constants = [next(rest) if is_traced(x) else x for x in closed.consts]
-        return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(*args[:count])
-
-    return traced(function, closed.in_avals, map(jax.typeof, unknown)), unknown

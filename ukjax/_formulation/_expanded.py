@@ -1,4 +1,4 @@
-"""The motion in a fast way: of a small mechanism by scalar code, of a large one block by block."""
+"""The motion in a fast way: of a small mechanism by scalar code, of a large one block by block, or by panels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,19 +8,19 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from .. import _blocks, _expand
+from .. import _blocks, _expand, _panels
 from .._linalg import rank_tolerance_of
 from .._mechanism import Terms, TermsOf
 from .._result import RESULTS
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
-# Beyond it compiling takes longer than what is gained: see docs/expand.md.
-MOST_OPERATIONS = 2000
 # With fewer constraints matrices are as fast at one state, and compile three times as soon. For many states they never
 # are as fast, but scalar code may be.
 FEWEST_CONSTRAINTS = 8
 FEWEST_AT_ONE_STATE = 32
+# Panels take the longer to compile the more there are.
+MOST_COORDINATES = 64
 # How many times the rank tolerance the smallest singular value must be, for the SVD to agree that the rows are
 # independent, and how many times smaller, that they are not: it compares rows whose lengths differ by up to two with
 # the largest singular value.
@@ -64,7 +64,7 @@ def expanded(formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, s
         rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, mass.dtype)
     )
     slow = dense.solve_by(formulation)
-    return _expand.motion_or(slow, _certainly, certain, MOST_OPERATIONS, dense.traced, list(state))
+    return _expand.motion_or(slow, _certainly, certain, _expand.MOST_OPERATIONS, dense.traced, list(state))
 
 
 def by_blocks(
@@ -85,8 +85,32 @@ def by_blocks(
         rank=CLEARLY * tolerance, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, Q.dtype)
     )
     found = _blocks.block_motion(places, certain, masses, Q, rows)
-    motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
+    return _where_clear(formulation, _Dense.of(terms_of.dense, state), found, state)
+
+
+def by_panels(
+    formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, state: Sequence[Array]
+) -> Motion | None:
+    """The motion at a state by M as a whole, for many states at a time, or None if it has too many coordinates.
+
+    Where that is not certain of it, `formulation` is asked.
+    """
     dense = _Dense.of(terms_of.dense, state)
+    mass, _, rows, _ = dense.traced.out_avals
+    if dense.terms.nonideal is not None or not 0 < mass.shape[0] <= MOST_COORDINATES:
+        return None
+    tolerance, root = rank_tolerance_of(formulation.pseudoinverse, mass.dtype), max(1, rows.shape[0]) ** 0.5
+    certain = _expand.Certain(
+        rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, mass.dtype)
+    )
+    found = _panels.panel_motion(certain, dense.traced, state)
+    return _where_clear(formulation, dense, found, state)
+
+
+def _where_clear(
+    formulation: AbstractPseudoinverseFormulation, dense: _Dense, found: _expand.Candidate, state: Sequence[Array]
+) -> Motion:
+    motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)
     return _expand.where_certain(slow, motion, found.clear, found.smooth, dense.traced, list(state))
 

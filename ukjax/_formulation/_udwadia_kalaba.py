@@ -7,7 +7,7 @@ import equinox as eqx
 
 from .._linalg import AbstractDecomposition
 from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
-from ._expanded import by_blocks, expanded
+from ._expanded import by_blocks, by_panels, expanded
 from ._linear import DefiniteMass
 from ._problem import with_definite_mass
 
@@ -58,6 +58,8 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         found = expanded(self, terms_of, state) if self.expand else None
         if found is None and self.expand is not False and self._is_svd:
             found = by_blocks(self, terms_of, state, often=bool(self.expand))
+        if found is None and self.expand:
+            found = by_panels(self, terms_of, state)
         return self.solve(terms_of.dense(*state)) if found is None else found
 
     def _problem(self, terms):

@@ -23,11 +23,13 @@ Kernel = Callable[[Array, Array], tuple[Array, Array]]
 Alone = Callable[[Array, Array], tuple[Array, Array]]
 
 
-def batched(kernel: Kernel, alone: Alone | None = None) -> Callable[[Array, Array], tuple[Array, Array]]:
+def batched(
+    kernel: Kernel, alone: Alone | None = None, tile: int | None = None
+) -> Callable[[Array, Array], tuple[Array, Array]]:
     """`kernel` for B (m, n) and Y (m, k); under `jax.vmap`, however nested, the whole batch reaches it at once.
 
-    On the CPU it comes in tiles that stay in the cache; a GPU, where tiles would run one after the other, has no use
-    for them. What is not in a batch goes to `alone`, if there is one, and on a GPU everything does.
+    On the CPU it comes in tiles, of this many, that stay in the cache; a GPU, where tiles would run one after the
+    other, has no use for them. What is not in a batch goes to `alone`, if there is one, and on a GPU everything does.
     """
 
     @custom_vmap
@@ -45,8 +47,9 @@ def batched(kernel: Kernel, alone: Alone | None = None) -> Callable[[Array, Arra
         if not batch and alone is not None:
             return alone(B, Y)
         B, Y = B.reshape(-1, m, n), Y.reshape(-1, m, k)
-        fits = B.shape[0] <= tile_size(m, n)
-        on_cpu = ft.partial(_whole if fits else _tiled, kernel)
+        size = tile or tile_size(m, n)
+        fits = B.shape[0] <= size
+        on_cpu = ft.partial(_whole, kernel) if fits else ft.partial(_tiled, kernel, size)
         on_gpu = ft.partial(_whole, kernel) if alone is None else jax.vmap(alone)
         if fits and alone is None:
             X, rank = on_cpu(B, Y)
@@ -95,9 +98,11 @@ def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @ft.cache
-def at_tolerance(kernel: Callable[[Any, Array, Array], tuple[Array, Array]], rtol: Any) -> Callable:
+def at_tolerance(
+    kernel: Callable[[Any, Array, Array], tuple[Array, Array]], rtol: Any, tile: int | None = None
+) -> Callable:
     """The same for a kernel that takes its tolerances first; the same function every time, which compiles once."""
-    return batched(ft.partial(kernel, rtol))
+    return batched(ft.partial(kernel, rtol), tile=tile)
 
 
 def tile_size(m: int, n: int) -> int:
@@ -112,9 +117,8 @@ def _whole(kernel: Kernel, B: Array, Y: Array) -> tuple[Array, Array]:
     return jnp.moveaxis(X, -1, 0), jnp.moveaxis(rank, -1, 0)
 
 
-def _tiled(kernel: Kernel, B: Array, Y: Array) -> tuple[Array, Array]:
+def _tiled(kernel: Kernel, tile: int, B: Array, Y: Array) -> tuple[Array, Array]:
     size = B.shape[0]
-    tile = tile_size(*B.shape[1:])
 
     def step(i, carry):
         start = jnp.minimum(i * tile, size - tile)  # the last tile overlaps the one before

@@ -10,18 +10,23 @@ import equinox as eqx
 import jax
 from jax.extend.core import get_opaque_trace_state
 
+from .._result import is_traced
 
-def lightly_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def lightly_compiled(function: Callable[..., Any], inlined: bool = False) -> Callable[..., Any]:
     """`function` of pytrees, compiled; on the CPU without LLVM's optimisations, unless it is part of a larger program.
 
     They take half of the time and gain little: the kernels of one small mechanism run for less time than it takes to
-    start them. What somebody compiles, to call it often or for a batch, is compiled as they say.
+    start them. What somebody compiles, to call it often or for a batch, is compiled as they say. If it is `inlined`
+    there, a mechanism that they do not hand over as an argument is constant, which scalar code makes use of.
     """
-    within, alone = eqx.filter_jit(function), ft.cache(lambda: light_jit(function))
+    by_itself, alone = eqx.filter_jit(function), ft.cache(lambda: light_jit(function))
 
     @ft.wraps(function)
     def call(*arguments: Any) -> Any:
-        return (alone() if is_plain() and light_options() else within)(*arguments)
+        if inlined and _is_within_a_program():
+            return function(*arguments)
+        return (alone() if is_plain() and light_options() else by_itself)(*arguments)
 
     return call
 
@@ -35,6 +40,11 @@ def light_jit(function: Callable[..., Any]) -> Any:
 def is_plain() -> bool:
     """Whether a call is made for its result, and not traced to become part of a program, a batch or a derivative."""
     return _trace() == _nothing_traced()
+
+
+def _is_within_a_program() -> bool:
+    """Whether everything that is computed becomes part of a program, even what is constant."""
+    return is_traced(jax.lax.add(0, 0))
 
 
 @ft.cache

@@ -1,0 +1,148 @@
+"""The motion of many states, a tile after the other, with the batch as the last axis of every array."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array
+
+from .._expand import AbstractBatchwise, Certain, Form, in_tiles, over_batch, short_program, size_of, traced
+from ._factors import Elimination, Factors, eliminate
+from ._wall import unknown_truth, walled
+
+
+# 22 x 20 numbers of 32 states are 110 kB, which stay in the cache.
+TILE = 32
+
+
+class Solution(NamedTuple):
+    """What a motion and its judgement are made of.
+
+    q'', a, A^T l, l; b, b - A a, b - A q''; of S the diagonal and the pivots; the bound of the inverse of the rows, of
+    unit length; whether M is definite.
+    """
+
+    acceleration: Array
+    free: Array
+    force: Array
+    multipliers: Array
+    b: Array
+    demand: Array
+    missed: Array
+    squares: Array
+    pivots: Array
+    bound: Array
+    definite: Array
+
+
+class Forward(AbstractBatchwise):
+    """x -> a `Solution`, where `terms` makes M, Q, A, b of x."""
+
+    def __init__(self, terms: ClosedJaxpr, certain: Certain):
+        _, Q, _, b = terms.out_avals
+        vector = lambda like: jax.ShapeDtypeStruct(like.shape, Q.dtype)
+        n, m = vector(Q), vector(b)
+        number, flag = jax.ShapeDtypeStruct((), Q.dtype), jax.ShapeDtypeStruct((), bool)
+        super().__init__(terms.in_avals, [n, n, n, *[m] * 6, number, flag])
+        self.terms, self.certain = terms, certain
+        function = jaxpr_as_fun(terms)
+        self.mass = traced(lambda *x: function(*x)[:1], terms.in_avals)
+        self.sides = traced(lambda *x: function(*x)[1:], terms.in_avals)
+        # Most of A is zero in many mechanisms.
+        self.program = short_program(self.sides)
+
+    def evaluate(self, form, *arrays):
+        if not any(form.batched):
+            alone = Form((True,) * len(arrays), form.on_cpu)
+            return [x[0] for x in self.evaluate(alone, *(x[None] for x in arrays))]
+        (size,) = size_of(form.batched, arrays)
+        start = [jnp.zeros((size, *x.shape), x.dtype) for x in self.gives]
+        if not size:
+            return start
+        entries = () if self.program is None else self.program.entries(form, *arrays)
+        whole = [*arrays, *([jnp.stack(entries)] if entries else [])]
+        of_tile = lambda *arrays: self._tile(form, *arrays)
+        if not (form.on_cpu and size > TILE):
+            return of_tile(*whole)
+        axes = [*(0 if b else None for b in form.batched), *([-1] if entries else [])]
+        return in_tiles(of_tile, TILE, start, axes, whole)
+
+    def _tile(self, form: Form, *arrays: Array) -> list[Array]:
+        x, entries = arrays[: len(form.batched)], arrays[len(form.batched) :]
+        always = unknown_truth(x[form.batched.index(True)]) if form.on_cpu else None
+        M, Q, A, b = (*_last(self.mass, form.batched, always, x), *self._sides(form.batched, always, x, entries))
+        # With the batch last, a scalar of each state broadcasts against its vectors: that is the point of it.
+        with jax.numpy_rank_promotion("allow"):
+            found = _solution(self.certain, always, M, Q, A, b)
+        return [jnp.moveaxis(x, -1, 0) for x in found]
+
+    def _sides(
+        self, batched: Sequence[bool], always: Array | None, x: Sequence[Array], entries: Sequence[Array]
+    ) -> list[Array]:
+        if not entries:
+            return _last(self.sides, batched, always, x)
+        rest = iter(entries[0])
+        take = lambda count: list(itertools.islice(rest, count))
+        return [
+            jnp.stack(take(y.size)).reshape(*y.shape, -1)
+            if y.size
+            else jnp.zeros((*y.shape, entries[0].shape[-1]), y.dtype)
+            for y in self.sides.out_avals
+        ]
+
+
+def _last(closed: ClosedJaxpr, batched: Sequence[bool], always: Array | None, x: Sequence[Array]) -> list[Array]:
+    """What a traced function makes of a tile."""
+    function = over_batch(jaxpr_as_fun(closed), tuple(batched))
+    return walled(lambda *x: [jnp.moveaxis(y, 0, -1) for y in function(*x)], always, *x)
+
+
+def _solution(certain: Certain, always: Array | None, M: Array, Q: Array, A: Array, b: Array) -> Solution:
+    m = len(b)
+    mass, rows, sides = eliminated(certain.dependent, M, A, Q[None], always)
+    levers, demand = mass.inverses * sides.Y, b + sides.left[m, :m]
+    multipliers = rows.solve(demand[:, None])[:, 0]
+    pushed = lambda l: jnp.sum(l[:, None] * levers[:m], axis=0)
+    missing = lambda x: b - jnp.sum(A * x, axis=1)
+    both = mass.upper(jnp.stack([levers[m], pushed(multipliers)], axis=1))
+    free, first = both[:, 0], both[:, 0] + both[:, 1]
+    # Once more, for the digits that the squares of S lose.
+    more = rows.solve(missing(first)[:, None])[:, 0]
+    acceleration = first + mass.upper(pushed(more)[:, None])[:, 0]
+    multipliers = multipliers + more
+    squares, own = diagonal(-sides.left[:m, :m]), diagonal(M)
+    off, eps = M - jnp.swapaxes(M, 0, 1), jnp.finfo(M.dtype).eps
+    symmetric = jnp.all(off**2 <= eps * own[:, None] * own[None], axis=(0, 1))
+    return Solution(
+        acceleration=acceleration,
+        free=free,
+        force=jnp.sum(A * multipliers[:, None], axis=0),
+        multipliers=multipliers,
+        b=b,
+        demand=demand,
+        missed=missing(acceleration),
+        squares=squares,
+        pivots=rows.pivots,
+        bound=rows.inverse_bound(jnp.sqrt(jnp.abs(squares))),
+        definite=symmetric & jnp.all(mass.pivots > certain.pivot * own, axis=0),
+    )
+
+
+def eliminated(
+    dependent: float, M: Array, A: Array, further: Array, always: Array | None
+) -> tuple[Factors, Factors, Elimination]:
+    """M and S, of which a row counts if its pivot is more than the part `dependent`^2; [A; further] and M."""
+    n, m = len(M), len(A)
+    Y, size = jnp.concatenate([A, further]), m + len(further)
+    zeros = lambda *shape: jnp.zeros((*shape, M.shape[-1]), M.dtype)
+    sides = eliminate(M, Y, zeros(size, size), zeros(n), always)
+    S = -sides.left[:m, :m]
+    rows = eliminate(S, zeros(0, m), zeros(0, 0), dependent**2 * diagonal(S), always).factors
+    return sides.factors, rows, sides
+
+
+def diagonal(S: Array) -> Array:
+    return jnp.moveaxis(jnp.diagonal(S), -1, 0)
