@@ -79,6 +79,11 @@ def test_what_is_left_as_it_is_says_why():
     ("make", "error", "match"),
     [
         (lambda: ukjax.expand(3.0), TypeError, "function must be a function"),
+        (
+            lambda: ukjax.expand(lambda q: (q, "a"))(Q),
+            TypeError,
+            "must return a tree of arrays, but there is 'a' in it",
+        ),
         (lambda: ukjax.expand(turned, limit=0), ValueError, "limit"),
         (lambda: ukjax.expand(turned, limit=2.5), (TypeError, ValueError), "limit"),
     ],

@@ -87,7 +87,7 @@ def expand(function: Callable[..., Any], *, limit: int = MOST_OPERATIONS) -> Exp
         times: a derivative is expanded as a function of its own. `report(*args)` tells how many operations there are.
 
     Raises:
-        TypeError: If `function` cannot be called.
+        TypeError: If `function` cannot be called, or, when it is, returns what is no array.
         ValueError: If `limit` is no positive integer.
     """
     _check.function(function, "function", "(*arrays)")
@@ -112,6 +112,9 @@ class _Traced(NamedTuple):
             out = function(*eqx.combine(jax.tree_util.tree_unflatten(structure, arrays), static))
             leaves, tree = jax.tree_util.tree_flatten(out)
             kept.append(tree)
+            for leaf in leaves:
+                if not eqx.is_array_like(leaf):
+                    raise TypeError(f"function must return a tree of arrays, but there is {leaf!r} in it.")
             return leaves
 
         closed, further = with_constants_as_arguments(jax.make_jaxpr(flat)(*arrays))
