@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ukjax
-from models import coordinated_robots, parallelogram, scara, spherical_pendulum, unicycle
+from models import coordinated_robots, n_pendulum, parallelogram, scara, spherical_pendulum, unicycle
 
 from . import _measure
 from ._scara import _pinv_acceleration
@@ -26,6 +26,7 @@ SCENARIOS = {
     "spherical pendulum": spherical_pendulum.scenario,
     "unicycle": unicycle.scenario,
     "parallelogram (redundant rows)": parallelogram.scenario,
+    "closed chain of five rods": n_pendulum.closed,
 }
 
 

@@ -45,6 +45,17 @@ class _Dense(NamedTuple):
         traced: Any = jax.make_jaxpr(arrays)(*state)
         return cls(traced, kept[0])
 
+    @property
+    def coordinates(self) -> int:
+        return self.traced.out_avals[0].shape[0]
+
+    def certain(self, formulation: AbstractPseudoinverseFormulation) -> _expand.Certain:
+        """When a factorisation of M and A M^-1 A^T is trusted."""
+        mass, _, rows, _ = self.traced.out_avals
+        tolerance, root = rank_tolerance_of(formulation.pseudoinverse, mass.dtype), max(1, rows.shape[0]) ** 0.5
+        accurate = _accurate(formulation, mass.dtype)
+        return _expand.Certain(rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **accurate)
+
     def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
         partition, rows = self.terms.partition, self.terms.rows
         return lambda M, Q, A, b: formulation.solve(Terms(M, Q, A, b, None, partition, rows))
@@ -56,14 +67,9 @@ def expanded(formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, s
     Where the scalar program is not certain of it, `formulation` is asked.
     """
     dense = _Dense.of(terms_of.dense, state)
-    mass, _, rows, _ = dense.traced.out_avals
-    if dense.terms.nonideal is not None or mass.size == 0:
+    if dense.terms.nonideal is not None or dense.coordinates == 0:
         return None
-    tolerance, root = rank_tolerance_of(formulation.pseudoinverse, mass.dtype), max(1, rows.shape[0]) ** 0.5
-    certain = _expand.Certain(
-        rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, mass.dtype)
-    )
-    slow = dense.solve_by(formulation)
+    slow, certain = dense.solve_by(formulation), dense.certain(formulation)
     return _expand.motion_or(slow, _certainly, certain, _expand.MOST_OPERATIONS, dense.traced, list(state))
 
 
@@ -96,14 +102,9 @@ def by_panels(
     Where that is not certain of it, `formulation` is asked.
     """
     dense = _Dense.of(terms_of.dense, state)
-    mass, _, rows, _ = dense.traced.out_avals
-    if dense.terms.nonideal is not None or not 0 < mass.shape[0] <= MOST_COORDINATES:
+    if dense.terms.nonideal is not None or not 0 < dense.coordinates <= MOST_COORDINATES:
         return None
-    tolerance, root = rank_tolerance_of(formulation.pseudoinverse, mass.dtype), max(1, rows.shape[0]) ** 0.5
-    certain = _expand.Certain(
-        rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, mass.dtype)
-    )
-    found = _panels.panel_motion(certain, dense.traced, state)
+    found = _panels.panel_motion(dense.certain(formulation), dense.traced, state)
     return _where_clear(formulation, dense, found, state)
 
 
