@@ -112,6 +112,27 @@ def test_one_bad_state_changes_no_other():
     assert_close(slope[good], by_matrices[good], rtol=1e-9, atol=1e-9)
 
 
+def test_a_mass_that_is_none_and_rows_that_contradict_are_reported():
+    """Of four states one has a negative mass, one a mass matrix that is not symmetric, and one rows that contradict."""
+    twist = jnp.zeros((3, 3)).at[0, 1].set(1.0)
+    system = ukjax.System(
+        lambda q, t: jnp.diag(jnp.stack([q[0], 1 + q[0], 1 + q[0]])) + q[1] * twist, lambda q, v, t: -q
+    )
+    twice = ukjax.AccelerationConstraint(lambda q, v, t: jnp.ones((2, 3)), lambda q, v, t: jnp.stack([t, t + q[2]]))
+    mechanism = ukjax.Mechanism(system, twice)
+    q = jnp.array([[2.0, 0.0, 0.0], [-0.5, 0.0, 0.0], [2.0, 0.3, 0.0], [2.0, 0.0, 0.7]])
+    state = q, jnp.zeros((4, 3)), jnp.full(4, 0.5)
+    got, want = with_panels(mechanism, *state), motions(mechanism, *state, OFF)
+    bad = [RESULTS.mass_not_positive_definite, RESULTS.mass_not_positive_definite, RESULTS.constraints_contradict]
+    for i, result in enumerate([RESULTS.successful, *bad]):
+        assert bool((got.result == result)[i])
+        assert bool((want.result == result)[i])
+    assert np.isnan(got.acceleration).all(axis=1).tolist() == [False, True, True, False]
+    there = np.array([0, 3])
+    assert_close(got.acceleration[there], want.acceleration[there], atol=1e-12)
+    assert np.array_equal(got.rank, want.rank)
+
+
 def loss_at(mechanism, t, way):
     """A number made of all that has a derivative, as a function of the state."""
     n = states("SCARA")[1].shape[1]
