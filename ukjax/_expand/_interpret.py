@@ -125,7 +125,10 @@ def _scan(graph, params, args, avals):
     length, closed = params["length"], params["jaxpr"]
     if length > LONGEST:
         return None
-    n, m = params["num_consts"], params["num_carry"]
+    if "ft_in" in params:  # from JAX 0.12 on
+        n, m = map(len, params["ft_in"].unpack()[:2])
+    else:
+        n, m = params["num_consts"], params["num_carry"]
     fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
     rows: list[Any] = [None] * length
     for i in reversed(range(length)) if params["reverse"] else range(length):
