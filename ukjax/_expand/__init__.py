@@ -13,8 +13,7 @@ from ._piece import Form as Form
 from ._piece import exchanged as exchanged
 from ._piece import traced as traced
 from ._scalar import over_batch as over_batch
+from ._scalar import size_of as size_of
 from ._solved import Certain as Certain
-from ._tiles import in_tiles as in_tiles
-from ._tiles import size_of as size_of
 from ._where_certain import motion_or as motion_or
 from ._where_certain import where_certain as where_certain

@@ -20,7 +20,6 @@ from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractTracedPiece, Form
 from ._program import Program, in_one_loop
-from ._tiles import size_of
 
 
 # How many times as many numbers are looked at as are needed in the end.
@@ -168,3 +167,8 @@ def over_batch(function: Callable[..., Any], batched: tuple[bool, ...]) -> Calla
     if not any(batched):
         return function
     return jax.vmap(function, in_axes=tuple(0 if x else None for x in batched))
+
+
+def size_of(batched: Sequence[bool], arrays: Sequence[Array]) -> tuple[int, ...]:
+    """The size of the batch, or nothing if there is none."""
+    return next(((x.shape[0],) for x, b in zip(arrays, batched, strict=True) if b), ())

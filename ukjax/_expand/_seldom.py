@@ -4,9 +4,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from .._linalg import in_tiles
 from ._piece import AbstractTracedPiece
-from ._scalar import over_batch
-from ._tiles import in_tiles, size_of
+from ._scalar import over_batch, size_of
 
 
 # A batch is asked in tiles, so that one state that needs it costs no more than a tile.

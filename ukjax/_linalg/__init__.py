@@ -7,6 +7,7 @@ from ._base import power_of_two as power_of_two
 from ._base import rank_tolerance as rank_tolerance
 from ._base import rank_tolerance_of as rank_tolerance_of
 from ._batch import at_tolerance as at_tolerance
+from ._batch import in_tiles as in_tiles
 from ._batch import one_at_a_time as one_at_a_time
 from ._jacobi import Jacobi as Jacobi
 from ._reference import GramSchmidtLS as GramSchmidtLS

@@ -5,7 +5,7 @@ the batch last runs over many matrices at a time, which is what the vector units
 """
 
 import functools as ft
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -118,14 +118,25 @@ def _whole(kernel: Kernel, B: Array, Y: Array) -> tuple[Array, Array]:
 
 
 def _tiled(kernel: Kernel, tile: int, B: Array, Y: Array) -> tuple[Array, Array]:
-    size = B.shape[0]
+    shapes = jax.eval_shape(lambda B, Y: _whole(kernel, B, Y), B[:1], Y[:1])
+    empty = jax.tree_util.tree_map(lambda x: jnp.zeros((B.shape[0], *x.shape[1:]), x.dtype), shapes)
+    return in_tiles(ft.partial(_whole, kernel), tile, empty, (0, 0), (B, Y))
+
+
+def in_tiles(
+    function: Callable[..., Any], tile: int, start: Any, axes: Sequence[int | None], arrays: Sequence[Array]
+) -> Any:
+    """`function` of one tile of a batch after the other, the last of which overlaps the one before.
+
+    `start`: a tree of arrays, as `function` makes it of the whole batch, which is no smaller than a tile, with the
+    batch as their first axis; `axes`: where the batch is in the arrays.
+    """
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
 
     def step(i, carry):
-        start = jnp.minimum(i * tile, size - tile)  # the last tile overlaps the one before
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, start, tile)
-        put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part, start, 0)
-        return jax.tree_util.tree_map(put, carry, _whole(kernel, cut(B), cut(Y)))
+        at = jnp.minimum(i * tile, size - tile)
+        cut = lambda x, axis: x if axis is None else jax.lax.dynamic_slice_in_dim(x, at, tile, axis)
+        put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, at, 0)
+        return jax.tree_util.tree_map(put, carry, function(*map(cut, arrays, axes)))
 
-    shapes = jax.eval_shape(lambda B, Y: _whole(kernel, B, Y), B[:1], Y[:1])
-    empty = jax.tree_util.tree_map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), shapes)
-    return jax.lax.fori_loop(0, -(-size // tile), step, empty)
+    return jax.lax.fori_loop(0, -(-size // tile), step, start)

@@ -83,15 +83,15 @@ class Elimination(NamedTuple):
     left: Array
 
 
-def eliminate(S: Array, Y: Array, Z: Array, least: Array, always: Array | None = None) -> Elimination:
+def eliminate(S: Array, Y: Array, Z: Array, least: Array) -> Elimination:
     """Of [[S, Y^T], [Y, Z]] the first block, of which a row counts if its pivot is larger than `least` (n, batch).
 
-    S (n, n, batch), Y (k, n, batch), Z (k, k, batch); `always`: see `walled`.
+    S (n, n, batch), Y (k, n, batch), Z (k, k, batch).
     """
     n, columns, inverses, pivots = len(S), [], [], []
     rest = jnp.concatenate([jnp.concatenate([S, Y]), jnp.concatenate([jnp.swapaxes(Y, 0, 1), Z])], axis=1)
     for start, width in _panels(n):
-        panel, own, pivot, rest = walled(ft.partial(_panel, width), always, rest, least[start : start + width])
+        panel, own, pivot, rest = walled(ft.partial(_panel, width), rest, least[start : start + width])
         columns.append(jnp.concatenate([jnp.zeros((start, *panel.shape[1:]), panel.dtype), panel]))
         inverses.append(own)
         pivots.append(pivot)

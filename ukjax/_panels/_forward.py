@@ -1,17 +1,18 @@
 """The motion of many states, a tile after the other, with the batch as the last axis of every array."""
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._expand import AbstractBatchwise, Certain, Form, in_tiles, over_batch, short_program, size_of, traced
+from .._expand import AbstractBatchwise, Certain, Form, over_batch, short_program, size_of, traced
+from .._linalg import in_tiles
 from ._factors import Elimination, Factors, eliminate
-from ._wall import unknown_truth, walled
+from ._wall import walled
 
 
 # 22 x 20 numbers of 32 states are 110 kB, which stay in the cache.
@@ -64,45 +65,36 @@ class Forward(AbstractBatchwise):
             return start
         entries = () if self.program is None else self.program.entries(form, *arrays)
         whole = [*arrays, *([jnp.stack(entries)] if entries else [])]
-        of_tile = lambda *arrays: self._tile(form, *arrays)
+        of_tile = lambda *arrays: self._tile(form.batched, *arrays)
         if not (form.on_cpu and size > TILE):
             return of_tile(*whole)
         axes = [*(0 if b else None for b in form.batched), *([-1] if entries else [])]
         return in_tiles(of_tile, TILE, start, axes, whole)
 
-    def _tile(self, form: Form, *arrays: Array) -> list[Array]:
-        x, entries = arrays[: len(form.batched)], arrays[len(form.batched) :]
-        always = unknown_truth(x[form.batched.index(True)]) if form.on_cpu else None
-        M, Q, A, b = (*_last(self.mass, form.batched, always, x), *self._sides(form.batched, always, x, entries))
+    def _tile(self, batched: Sequence[bool], *arrays: Array) -> list[Array]:
+        x, entries = arrays[: len(batched)], arrays[len(batched) :]
+        sides = self._split(*entries) if entries else _last(self.sides, batched, x)
         # With the batch last, a scalar of each state broadcasts against its vectors: that is the point of it.
         with jax.numpy_rank_promotion("allow"):
-            found = _solution(self.certain, always, M, Q, A, b)
+            found = _solution(self.certain, *_last(self.mass, batched, x), *sides)
         return [jnp.moveaxis(x, -1, 0) for x in found]
 
-    def _sides(
-        self, batched: Sequence[bool], always: Array | None, x: Sequence[Array], entries: Sequence[Array]
-    ) -> list[Array]:
-        if not entries:
-            return _last(self.sides, batched, always, x)
-        rest = iter(entries[0])
-        take = lambda count: list(itertools.islice(rest, count))
-        return [
-            jnp.stack(take(y.size)).reshape(*y.shape, -1)
-            if y.size
-            else jnp.zeros((*y.shape, entries[0].shape[-1]), y.dtype)
-            for y in self.sides.out_avals
-        ]
+    def _split(self, entries: Array) -> list[Array]:
+        """Q, A, b from all of their entries, one after the other."""
+        avals = self.sides.out_avals
+        parts = jnp.split(entries, np.cumsum([y.size for y in avals])[:-1])
+        return [part.reshape(*y.shape, entries.shape[-1]) for part, y in zip(parts, avals, strict=True)]
 
 
-def _last(closed: ClosedJaxpr, batched: Sequence[bool], always: Array | None, x: Sequence[Array]) -> list[Array]:
-    """What a traced function makes of a tile."""
+def _last(closed: ClosedJaxpr, batched: Sequence[bool], x: Sequence[Array]) -> list[Array]:
+    """What a traced function makes of a tile; the first of x is q."""
     function = over_batch(jaxpr_as_fun(closed), tuple(batched))
-    return walled(lambda *x: [jnp.moveaxis(y, 0, -1) for y in function(*x)], always, *x)
+    return walled(lambda *x: [jnp.moveaxis(y, 0, -1) for y in function(*x)], *x)
 
 
-def _solution(certain: Certain, always: Array | None, M: Array, Q: Array, A: Array, b: Array) -> Solution:
+def _solution(certain: Certain, M: Array, Q: Array, A: Array, b: Array) -> Solution:
     m = len(b)
-    mass, rows, sides = eliminated(certain.dependent, M, A, Q[None], always)
+    mass, rows, sides = eliminated(certain.dependent, M, A, Q[None])
     levers, demand = mass.inverses * sides.Y, b + sides.left[m, :m]
     multipliers = rows.solve(demand[:, None])[:, 0]
     pushed = lambda l: jnp.sum(l[:, None] * levers[:m], axis=0)
@@ -131,16 +123,14 @@ def _solution(certain: Certain, always: Array | None, M: Array, Q: Array, A: Arr
     )
 
 
-def eliminated(
-    dependent: float, M: Array, A: Array, further: Array, always: Array | None
-) -> tuple[Factors, Factors, Elimination]:
+def eliminated(dependent: float, M: Array, A: Array, further: Array) -> tuple[Factors, Factors, Elimination]:
     """M and S, of which a row counts if its pivot is more than the part `dependent`^2; [A; further] and M."""
     n, m = len(M), len(A)
     Y, size = jnp.concatenate([A, further]), m + len(further)
     zeros = lambda *shape: jnp.zeros((*shape, M.shape[-1]), M.dtype)
-    sides = eliminate(M, Y, zeros(size, size), zeros(n), always)
+    sides = eliminate(M, Y, zeros(size, size), zeros(n))
     S = -sides.left[:m, :m]
-    rows = eliminate(S, zeros(0, m), zeros(0, 0), dependent**2 * diagonal(S), always).factors
+    rows = eliminate(S, zeros(0, m), zeros(0, 0), dependent**2 * diagonal(S)).factors
     return sides.factors, rows, sides
 
 

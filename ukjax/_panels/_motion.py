@@ -5,7 +5,6 @@ factorised, for a tile of states after the other: it would be longest in coming 
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from .._expand import Candidate, Certain, Rows, exchanged, with_constants_as_arg
 from .._linalg import at_tolerance, with_derivative
 from ._factors import Factors
 from ._forward import TILE, Forward, Solution, diagonal, eliminated
-from ._wall import unknown_truth
 
 
 def panel_motion(certain: Certain, terms: ClosedJaxpr, state: Sequence[Array]) -> Candidate:
@@ -73,7 +71,7 @@ def _found_jvp(primals, tangents):
     change, less = jax.lax.custom_linear_solve(linear, (r1, r2), lambda _, y: _solved(F, *y), symmetric=True)
     alone = lambda _, y: _solved(F[:n, :n], y, y[:0])[0]
     free = jax.lax.custom_linear_solve(lambda y: M @ y, r3, alone, symmetric=True)
-    still: Any = Solution(*cast(Any, [None] * len(found)))
+    still = jax.tree_util.tree_map(lambda _: None, found)
     return found, still._replace(acceleration=change, free=free, multipliers=-less, force=r4 - A.T @ less)
 
 
@@ -86,7 +84,7 @@ _solution = with_derivative(_found, _found_jvp)
 def _factors(dependent: float, B: Array, _: Array) -> tuple[Array, Array]:
     """All factors in one array (n + m, n + m, batch), of M over A."""
     n, m = B.shape[1], B.shape[0] - B.shape[1]
-    mass, rows, sides = eliminated(dependent, B[:n], B[n:], B[:0], unknown_truth(B))
+    mass, rows, sides = eliminated(dependent, B[:n], B[n:], B[:0])
     with_inverses = lambda f: f.L.at[jnp.arange(len(f.L)), jnp.arange(len(f.L))].set(f.inverses)
     beside = jnp.zeros((n, m, B.shape[-1]), B.dtype)
     whole = [[with_inverses(mass), beside], [sides.Y, with_inverses(rows)]]
