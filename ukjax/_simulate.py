@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from ._formulation import AbstractFormulation, UdwadiaKalaba, certain_of, for_use
 from ._integrate import Flow
 from ._manifold import Projection
 from ._mechanism import Mechanism
@@ -197,7 +197,8 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
     field = Partial(derivative, motion)
     project, started = None, RESULTS.where(_fits(ts, *method), RESULTS.successful, RESULTS.times_do_not_fit)
     if projection is not None:
-        project = hoist(lambda t, y: projection(mechanism, t, y), ts[0], y0)
+        expand = certain_of(formulation, 0, y0.dtype) is not None
+        project = hoist(lambda t, y: projection(mechanism, t, y, expand), ts[0], y0)
         y0 = project(ts[0], y0)
         started = worst(started, projected(mechanism, ts[0], y0))
     ys, end, stats, outcome = integrator(Flow(field, project), y0, ts, solver, method)

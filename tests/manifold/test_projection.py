@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ukjax
-from models import n_four_bar, parallelogram, simple_pendulum
+from models import coordinated_robots, n_four_bar, parallelogram, simple_pendulum, unicycle
+from ukjax._manifold import _projection
 
 from ..helpers import (
     STATES,
@@ -285,3 +286,75 @@ def test_a_thousand_seconds():
     assert drift[-1] < 1e-4
     # d(rate)/dE at the lowest point bounds how the error of the angle grows with that of the energy.
     assert error[-1] < 3 * drift.max() / (3.05 * rate.min()) * 1000.0 + 1e-5
+
+
+def both_ways(mechanism, ys, of=lambda y: y, t=0.0):
+    """By scalar code, and by matrices."""
+    back = lambda y, expand: of(PROJECTION(mechanism, jnp.asarray(t), y, expand))
+    return [jax.jit(jax.vmap(lambda y, expand=expand: back(y, expand)))(ys) for expand in (True, False)]
+
+
+def near(case, size, drift=1e-5):
+    y = PROJECTION(case.mechanism, jnp.asarray(0.0), jnp.concatenate([case.q0, case.v0]))
+    return y[None] + drift * jnp.asarray(np.random.default_rng(0).normal(size=(size, len(y))))
+
+
+@pytest.mark.parametrize("model", [long(coordinated_robots), parallelogram, long(unicycle)])
+def test_scalar_code_and_matrices_project_alike(model, monkeypatch):
+    """The parallelogram has a row that depends on the others."""
+    case = model.scenario()
+    ys = near(case, 5)
+    got, want = both_ways(case.mechanism, ys)
+    assert_close(got, want, atol=1e-10)  # redundant rows are curved: by the square of the drift
+    errors = jax.vmap(lambda y: case.mechanism.position_error(y[: len(case.q0)], jnp.asarray(0.0)))
+    assert float(jnp.max(jnp.abs(errors(got)), initial=0.0)) < 1e-14
+    monkeypatch.setattr(_projection, "_by_pseudoinverse", lambda solver, at: jnp.full_like(at.x, jnp.nan))
+    again, lost = both_ways(case.mechanism, ys)
+    assert_close(again, got, atol=1e-14)
+    assert bool(jnp.all(jnp.isnan(lost).any(axis=1)))
+
+
+def test_where_scalar_code_is_not_certain_projection_is_by_matrices():
+    """Contradicting rows, a singular configuration, a coordinate without mass, and one that is none."""
+    rows = ukjax.Holonomic(lambda q, t: jnp.stack([q[0] ** 2 - 1.0, q[0] + q[1] - 1.0, q[0] + q[1] - 1.0 - q[2]]))
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.stack([q[3], *jnp.ones(3)])), lambda q, v, t: -q)
+    good = jnp.concatenate([jnp.array([1.1, 0.1, 1e-9, 2.0]), jnp.ones(4)])
+    ys = jnp.stack([good, good.at[2].set(0.5), good.at[0].set(0.0), good.at[3].set(0.0), good.at[1].set(jnp.nan), good])
+    mechanism = ukjax.Mechanism(system, [rows, ukjax.Holonomic(lambda q, t: q[2:3] - 0.3)])
+    got, want = both_ways(mechanism, ys)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+    assert np.isfinite(want).all(axis=1).tolist() == [True] * 4 + [False, True]
+
+
+@pytest.mark.parametrize("model", [long(coordinated_robots), parallelogram])
+def test_derivatives_of_both_ways_agree(model):
+    """Forward and reverse, with respect to the state and to all parameters."""
+    case = model.scenario()
+    ys, weights = near(case, 3), jnp.cos(jnp.arange(2.0 * len(case.q0)))
+    moving, rest = eqx.partition((case.mechanism, ys), eqx.is_inexact_array)
+
+    def loss(moving, expand):
+        mechanism, ys = eqx.combine(moving, rest)
+        back = lambda y: jnp.sin(PROJECTION(mechanism, jnp.asarray(0.0), y, expand)) @ weights
+        return jnp.sum(jax.vmap(back)(ys))
+
+    got, want = (jax.jit(jax.grad(lambda x, way=way: loss(x, way)))(moving) for way in (True, False))
+    along = jax.tree_util.tree_map(jnp.cos, moving)
+    forward = jax.jit(lambda x, along: jax.jvp(lambda x: loss(x, True), (x,), (along,))[1])(moving, along)
+    got, want, along = (jax.tree_util.tree_leaves(x) for x in (got, want, along))
+    for x, y in zip(got, want, strict=True):
+        assert_close(x, y, atol=1e-7 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
+    inner = sum(float(jnp.sum(x * y)) for x, y in zip(got, along, strict=True))
+    assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
+    if model is not parallelogram:  # no redundant rows
+        of = lambda y: loss((moving[0], y[None]), True)
+        slope = jax.jit(jax.grad(of))(ys[0])
+        assert_close(slope, central_difference(jax.jit(of), ys[0])[0], atol=1e-6)
+
+
+def test_projections_are_lowered_for_a_gpu():
+    mechanism = pendulum()
+    of = lambda ys: jnp.sum(jax.vmap(lambda y: PROJECTION(mechanism, jnp.asarray(0.0), y, True))(ys) ** 2)
+    for function in (of, jax.grad(of)):
+        text = jax.jit(function).trace(jnp.ones((9, 4))).lower(lowering_platforms=("cuda",)).as_text()
+        assert "custom_call" not in text or "lapack" not in text.lower()

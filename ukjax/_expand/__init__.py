@@ -2,6 +2,15 @@
 
 from ._candidate import Candidate as Candidate
 from ._candidate import Rows as Rows
+from ._constrained import Constraint as Constraint
+from ._constrained import Controlled as Controlled
+from ._constrained import Terms as Terms
+from ._constrained import Wanted as Wanted
+from ._constrained import are_clear as are_clear
+from ._constrained import constrained as constrained
+from ._constrained import controlled as controlled
+from ._constrained import is_definite as is_definite
+from ._entry import NotScalar as NotScalar
 from ._expand import MOST_OPERATIONS as MOST_OPERATIONS
 from ._expand import Expanded as Expanded
 from ._expand import Expansion as Expansion
@@ -15,5 +24,8 @@ from ._piece import traced as traced
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of
 from ._solved import Certain as Certain
+from ._symmetric import pivots as pivots
+from ._symmetric import solve as solve
 from ._where_certain import motion_or as motion_or
+from ._where_certain import scalar_or as scalar_or
 from ._where_certain import where_certain as where_certain

@@ -14,6 +14,7 @@ from ._entry import LARGEST, Node, NotScalar, entries
 from ._graph import Graph
 from ._rules import FOLDED
 from ._structure import BY_NAME, STRUCTURE, row
+from ._symmetric import pivots_p, pivots_rule, solve_p, solve_rule
 
 
 # Longer loops are kept as loops.
@@ -176,4 +177,6 @@ CONTROL: dict[Any, Callable[..., list[np.ndarray] | None]] = {
     prims.while_p: _while,
     prims.cond_p: _cond,
     prims.add_jaxvals_p: _sum,
+    solve_p: solve_rule,
+    pivots_p: pivots_rule,
 }

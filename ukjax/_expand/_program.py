@@ -9,7 +9,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from ._entry import Block, Entry, Node
+from ._entry import Block, Entry, Node, name_of
+
+
+# Of a loop with some 3 000 operations and more, constants and what is read and written among them, XLA makes functions
+# that compute what they share again, for each of its uses: one of 3 800 took a thousand times as long as it should, and
+# of some more it did not end. Just below, LLVM needs minutes.
+LONGEST = 2700
 
 
 class Program:
@@ -23,6 +29,12 @@ class Program:
     @property
     def operations(self) -> int:
         return len(self.steps)
+
+    @property
+    def length(self) -> int:
+        """About how many operations a loop over a batch consists of."""
+        constants = {name_of(x) for node in self.steps for x in node.args if not isinstance(x, (Node, np.ndarray))}
+        return self.operations + len(constants) + 2 * len(self.inputs) + 4 * len(self.outputs)
 
     @property
     def has_arrays(self) -> bool:
@@ -65,6 +77,28 @@ class Program:
         inside = [node for node, b in zip(self.inputs, batched, strict=True) if b]
         return Split(Program(own, shared), Program([*inside, *shared], self.outputs))
 
+    def halves(self) -> "Halves":
+        """The program in two of about the same length, between which as few numbers are handed on as may be."""
+        place = {node.order: i for i, node in enumerate(self.steps)}
+        last = dict.fromkeys(place, 0)
+        for i, node in enumerate(self.steps):
+            last |= {x.order: i for x in _arguments(node) if x.order in place}
+        last |= {x.order: len(self.steps) for x in self.outputs if isinstance(x, Node) and x.order in place}
+        alive = np.zeros(len(self.steps) + 1, int)
+        for order, i in place.items():
+            alive[i + 1 : last[order] + 1] += 1
+        low, high = max(1, 2 * len(self.steps) // 5), 3 * len(self.steps) // 5 + 1
+        cut = low + int(np.argmin(alive[low:high]))
+        border = [node for node in self.steps[:cut] if last[node.order] >= cut]
+        return Halves(Program(self.inputs, border), Program([*self.inputs, *border], self.outputs))
+
+
+class Halves(NamedTuple):
+    """`first`: inputs -> what of it the rest needs; `second`: the inputs, and that, -> outputs."""
+
+    first: Program
+    second: Program
+
 
 class Split(NamedTuple):
     """`before`: what a batch shares -> what of it the rest needs; `each`: a member's inputs, and that, -> outputs."""
@@ -76,11 +110,16 @@ class Split(NamedTuple):
 def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
     """The outputs for inputs that are numbers, or batches (size,): all of them in one loop over the batch.
 
+    A program that is too long is one of several loops, one after the other.
+
     XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
     reduction of several arrays at once has one body, of scalars: here that is the program. What is reduced is an axis
     of length two, with a member of the batch from each half; every output has a place for either, and keeps there what
     it was given by that one. So neither the order matters nor which of the outputs are used.
     """
+    if program.length > LONGEST and program.operations > 1:
+        first, second = program.halves()
+        return _of_used(second, size, [*values, *_of_used(first, size, values)])
     half = max(1, -(-size // 2))
     flags = [x.dtype == bool for x in values]  # which XLA does not reduce together with others
     wide = [_in_halves(x.astype(int) if flag else x, size, half) for x, flag in zip(values, flags, strict=True)]
@@ -103,6 +142,15 @@ def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Ar
     out = lax.optimization_barrier(tuple(lax.reduce(operands, start, body, (0,))))[known:]
     joined = [jnp.concatenate(x)[:size] for x in zip(out[:count], out[count:], strict=True)]
     return [y.astype(x.dtype) for x, y in zip(program.outputs, joined, strict=True)]
+
+
+def _of_used(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
+    """`in_one_loop` without the inputs that are not used, which would be read all the same."""
+    used = {x.order for node in program.steps for x in _arguments(node)}
+    used |= {x.order for x in program.outputs if isinstance(x, Node)}
+    there = [node.order in used for node in program.inputs]
+    inputs = [node for node, x in zip(program.inputs, there, strict=True) if x]
+    return in_one_loop(Program(inputs, program.outputs), size, [y for y, x in zip(values, there, strict=True) if x])
 
 
 def _in_halves(x: Array, size: int, half: int) -> Array:

@@ -161,6 +161,36 @@ def _and(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
     return None
 
 
+def _or(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    if np.dtype(dtype).kind != "b":
+        return None
+    for x, y in (args, args[::-1]):
+        if is_constant(x):
+            return constant(True, dtype) if x else y
+    return None
+
+
+def _bounded_by(bound: float) -> Callable[..., Entry | None]:
+    """The larger, or the smaller, of a number and one that is never so; a number that is none stays."""
+
+    def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+        for x, y in (args, args[::-1]):
+            if np.issubdtype(dtype, np.floating) and is_constant(x, bound):
+                return y
+        return None
+
+    return rule
+
+
+def _never(place: int, bound: float) -> Callable[..., Entry | None]:
+    """A comparison with what no number is beyond."""
+
+    def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+        return constant(False, dtype) if is_constant(args[place], bound) else None
+
+    return rule
+
+
 def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
     (x,) = args
     if x.dtype == dtype:
@@ -181,5 +211,10 @@ RULES: dict[Any, Callable[[Any, Sequence[Entry], Any, Any], Entry | None]] = {
     prims.square_p: _square,
     prims.select_n_p: _select_n,
     prims.and_p: _and,
+    prims.or_p: _or,
+    prims.max_p: _bounded_by(-np.inf),
+    prims.min_p: _bounded_by(np.inf),
+    prims.lt_p: _never(1, -np.inf),
+    prims.gt_p: _never(1, np.inf),
     prims.convert_element_type_p: _convert,
 }

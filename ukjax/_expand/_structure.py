@@ -252,8 +252,15 @@ def _unstack(graph, params, args, avals):
     return [row(moved, i) for i in range(len(moved))]
 
 
+def _platform_index(graph, params, args, avals):
+    """A choice by platform, which is one of how: of the ways to do it, the one for any platform."""
+    platforms = list(params["platforms"])
+    return [entries(platforms.index(None), avals[0].dtype)] if None in platforms else None
+
+
 # Those that jax.extend does not name.
 BY_NAME: dict[str, Callable[..., list[np.ndarray] | None]] = {
+    "platform_index": _platform_index,
     "split": _split,
     "stack": _one(_stack),
     "unstack": _unstack,

@@ -1,6 +1,6 @@
 """The motion in a fast way where that is certain, and in another way where it is not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from ._expand import with_constants_as_arguments
 from ._graph import TooLong
 from ._motion import Certain, MotionPiece
 from ._piece import traced
+from ._scalar import ScalarPiece
 from ._seldom import SeldomPiece
 
 
@@ -63,6 +64,43 @@ def where_certain(
     closed, further = with_constants_as_arguments(terms)
     slow = lambda *arrays: otherwise(*jaxpr_as_fun(closed)(*arrays))
     return _unless(slow, [*state, *further], found, clear, smooth)
+
+
+def scalar_or(
+    otherwise: Callable[..., Any], found: Callable[..., tuple[Any, Array, Array]], limit: int, state: Sequence[Array]
+) -> Any | None:
+    """A tree of arrays at a state: what `found` makes of it as scalar code, where that is certain, or else `otherwise`.
+
+    Args:
+        otherwise: (*state) -> the tree.
+        found: (*state) -> the tree, whether it is certain, and whether its derivatives are; raises NotScalar where it
+            can't be had.
+        limit: Most operations of the program.
+        state: Arrays.
+
+    Returns:
+        The tree; None if there is no such program.
+    """
+    structures: list[Any] = []
+
+    def leaves(*state):
+        tree, clear, smooth = found(*state)
+        flat, structure = jax.tree_util.tree_flatten(tree)
+        structures.append(structure)
+        return [*map(jnp.asarray, flat), clear, smooth]
+
+    try:
+        closed, further = with_constants_as_arguments(jax.make_jaxpr(leaves)(*state))
+        piece = ScalarPiece(closed, limit)
+        _ = piece.program
+    except (TooLong, NotScalar):
+        return None
+    *flat, clear, smooth = piece(*state, *further)
+    kept, unknown = with_constants_as_arguments(
+        jax.make_jaxpr(lambda *state: jax.tree_util.tree_leaves(otherwise(*state)))(*state)
+    )
+    slow = jaxpr_as_fun(kept)
+    return _unless(slow, [*state, *unknown], jax.tree_util.tree_unflatten(structures[0], flat), clear, smooth)
 
 
 def _unless(slow: Callable[..., Any], arrays: list[Array], found: Any, clear: Array, smooth: Array) -> Any:

@@ -3,8 +3,10 @@
 from ._base import AbstractFormulation as AbstractFormulation
 from ._base import AbstractLinearFormulation as AbstractLinearFormulation
 from ._base import Motion as Motion
+from ._base import certain_of as certain_of
 from ._base import for_use as for_use
 from ._base import motion_by as motion_by
+from ._expanded import certainty as certainty
 from ._kernel_projection import AbstractKernel as AbstractKernel
 from ._kernel_projection import KernelProjection as KernelProjection
 from ._kernel_projection import ObliqueProjector as ObliqueProjector

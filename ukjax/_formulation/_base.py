@@ -14,6 +14,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
+from .._expand import Certain
 from .._linalg import SVD, AbstractPseudoinverse, Jacobi, Seldom, only_where, rank_tolerance, rank_tolerance_of
 from .._mechanism import Terms, TermsOf
 from .._result import RESULTS, worst
@@ -68,6 +69,10 @@ class AbstractStateFormulation(AbstractFormulation):
         """`solve(terms_of.dense(*state))`, computed in whatever way."""
 
     @abc.abstractmethod
+    def certain(self, m: int, dtype: Any) -> Certain | None:
+        """When factors of M and of A M^-1 A^T, with m rows, give its answer; None if they are not to be asked."""
+
+    @abc.abstractmethod
     def for_use(self, often: bool) -> AbstractFormulation:
         """The same with all choices made that depend on how it is used: for many states, or `often`, or for one."""
 
@@ -77,6 +82,11 @@ def motion_by(formulation: AbstractFormulation, terms_of: TermsOf, *state: Array
     if isinstance(formulation, AbstractStateFormulation):
         return formulation.motion(terms_of, *state)
     return formulation.solve(terms_of.dense(*state))
+
+
+def certain_of(formulation: AbstractFormulation, m: int, dtype: Any) -> Certain | None:
+    """When factors of M and of A M^-1 A^T, with m rows, give a formulation's answer; None if they are not asked."""
+    return formulation.certain(m, dtype) if isinstance(formulation, AbstractStateFormulation) else None
 
 
 def for_use(formulation: AbstractFormulation, often: bool) -> AbstractFormulation:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import lineax as lx
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
@@ -52,9 +53,7 @@ class _Dense(NamedTuple):
     def certain(self, formulation: AbstractPseudoinverseFormulation) -> _expand.Certain:
         """When a factorisation of M and A M^-1 A^T is trusted."""
         mass, _, rows, _ = self.traced.out_avals
-        tolerance, root = rank_tolerance_of(formulation.pseudoinverse, mass.dtype), max(1, rows.shape[0]) ** 0.5
-        accurate = _accurate(formulation, mass.dtype)
-        return _expand.Certain(rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **accurate)
+        return certainty(formulation.pseudoinverse, formulation.consistency_rtol, rows.shape[0], mass.dtype)
 
     def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
         partition, rows = self.terms.partition, self.terms.rows
@@ -88,7 +87,9 @@ def by_blocks(
     tolerance = rank_tolerance_of(formulation.pseudoinverse, Q.dtype)
     root = float(places.rows.shape[1]) ** 0.5
     certain = _expand.Certain(
-        rank=CLEARLY * tolerance, dependent=tolerance / (CLEARLY * root), **_accurate(formulation, Q.dtype)
+        rank=CLEARLY * tolerance,
+        dependent=tolerance / (CLEARLY * root),
+        **_accurate(formulation.consistency_rtol, Q.dtype),
     )
     found = _blocks.block_motion(places, certain, masses, Q, rows)
     return _where_clear(formulation, _Dense.of(terms_of.dense, state), found, state)
@@ -116,11 +117,18 @@ def _where_clear(
     return _expand.where_certain(slow, motion, found.clear, found.smooth, dense.traced, list(state))
 
 
-def _accurate(formulation: AbstractPseudoinverseFormulation, dtype: Any) -> dict[str, float]:
+def certainty(pseudoinverse: lx.AbstractLinearSolver, consistency_rtol: float, m: int, dtype: Any) -> _expand.Certain:
+    """When a factorisation of m rows is trusted to decide as a pseudoinverse does."""
+    tolerance, root = rank_tolerance_of(pseudoinverse, dtype), max(1, m) ** 0.5
+    accurate = _accurate(consistency_rtol, dtype)
+    return _expand.Certain(rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **accurate)
+
+
+def _accurate(consistency_rtol: float, dtype: Any) -> dict[str, float]:
     """When masses and residuals are trusted."""
     eps = float(jnp.finfo(dtype).eps)
     # In single precision rounding alone is more than a small part of the tolerance.
-    residual = max(min(1e-3 * formulation.consistency_rtol, eps**0.5), 32 * eps)
+    residual = max(min(1e-3 * consistency_rtol, eps**0.5), 32 * eps)
     return {"pivot": eps**0.6, "residual": residual}
 
 

@@ -7,7 +7,7 @@ import equinox as eqx
 
 from .._linalg import AbstractDecomposition
 from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
-from ._expanded import by_blocks, by_panels, expanded
+from ._expanded import by_blocks, by_panels, certainty, expanded
 from ._linear import DefiniteMass
 from ._problem import with_definite_mass
 
@@ -48,6 +48,9 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
 
     def for_use(self, often):
         return dataclasses.replace(self, expand=True) if self.expand is None and often and self._is_svd else self
+
+    def certain(self, m, dtype):
+        return certainty(self.pseudoinverse, self.consistency_rtol, m, dtype) if self.expand else None
 
     @property
     def _is_svd(self) -> bool:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import optimistix as optx
 from jax.lax import stop_gradient
 from jaxtyping import Array
@@ -35,10 +34,13 @@ class Nearest(NamedTuple):
 
 
 def linearise(error: Callable[[Array], Array], x: Vector) -> Linearised:
+    return linearised(error(x), jax.jacfwd(error)(x))
+
+
+def linearised(e: RowValues, J: Rows) -> Linearised:
     """A row's own unit must not matter to the rank test of a pseudoinverse: hence D."""
-    J = jax.jacfwd(error)(x)
     D = row_scales(J)
-    return Linearised(D * error(x), D[:, None] * J)
+    return Linearised(D * e, D[:, None] * J)
 
 
 def with_rows(M: Matrix, rows: Rows) -> Matrix:
@@ -48,28 +50,6 @@ def with_rows(M: Matrix, rows: Rows) -> Matrix:
     M d = J^T lambda for some lambda, and then G d = J^T lambda' for another one, and conversely.
     """
     return unit_size(M) * M + rows.T @ rows
-
-
-def newton(
-    error: Callable[[Array], Array], x: Vector, M: Matrix, pseudoinverse: lx.AbstractLinearSolver, iterations: int
-) -> Vector:
-    """A few Newton steps to error(x) = 0, x - W^T B^+ D e, each the shortest one to the linearised constraints.
-
-    The rows in the metric are those of the first step, and stay. So the first step is the shortest one in the metric of
-    M itself; a second one, where the constraints are curved, differs from that by the turn of the rows in the first.
-    """
-    if jax.eval_shape(error, x).shape[0] == 0:
-        return x
-
-    def step(carry, first):
-        x, W = carry
-        at = linearise(error, x)
-        W = jax.lax.cond(first, lambda: whiten(with_rows(M, at.rows))[1], lambda: W)
-        return (x - W.T @ pseudosolve(pseudoinverse, at.rows @ W.T, at.error)[0], W), None
-
-    # A loop, however few the steps: one of them to compile, in each of the three places where a simulation projects.
-    (x, _), _ = jax.lax.scan(step, (x, jnp.zeros_like(M)), jnp.arange(iterations) == 0)
-    return x
 
 
 def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int) -> Nearest:

@@ -1,17 +1,30 @@
 """Back to the constraint manifold.
 
-y = (q, v) side by side.
+y = (q, v) side by side; x: q or v; e: constraint errors; J: their Jacobian; d: the way back, J d = -e; D: row scales;
+G: metric, W^T W = G^-1; B = D J W^T.
 """
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import lineax as lx
+from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .. import _check
-from .._linalg import SVD
+from .. import _check, _expand
+from .._formulation import certainty
+from .._linalg import SVD, AbstractDecomposition, pseudosolve, whiten
 from .._mechanism import Mechanism
-from ._nearest import newton
+from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
+from ._nearest import linearised, with_rows
+
+
+# Rows that depend on others do so at the state that all of them hold at: off it they are missed by the square of the
+# drift. They contradict each other if they are missed by more than this part of what they move.
+CURVED = 1e-3
 
 
 class Projection(eqx.Module):
@@ -31,9 +44,7 @@ class Projection(eqx.Module):
         pseudoinverse: The lineax solver for the pseudoinverse. Its rank test decides which directions are corrected:
             close to a singular configuration a small drift along a small singular value would be a long way to go.
 
-    M may be singular: rows are added to it, as J^T J, which changes nothing about which state is the nearest on linear
-    constraints, nor about a single step of Newton's method. Where constraints are curved, the second step is the
-    shortest one in the metric with the rows of the first: a difference of third order in the drift.
+    M may be singular: rows are added to it, as J^T J, which changes nothing about which step is the shortest.
 
     Raises:
         ValueError: If `iterations` is not a positive integer.
@@ -51,10 +62,68 @@ class Projection(eqx.Module):
     def __check_init__(self):
         _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.SVD()")
 
-    def __call__(self, mechanism: Mechanism, t: Array, y: Array) -> Array:
-        """The state nearest to y (2n,) that satisfies the constraints; its position first."""
+    def __call__(self, mechanism: Mechanism, t: Array, y: Array, expand: bool = False) -> Array:
+        """The state nearest to y (2n,) that satisfies the constraints; its position first.
+
+        `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`.
+        """
+
+        def towards(error: Callable[[Array], Array], q: Array, t: Array, x: Array) -> _Linear:
+            M = _check.output(mechanism.system.mass(q, t), (q.shape[0],) * 2, q.dtype, "mass(q, t)")
+            return _Linear(x, M, error(x), jax.jacfwd(error)(x))
+
+        to_q = lambda q, t: towards(lambda q: mechanism.position_error(q, t), q, t, q)
+        to_v = lambda v, q, t: towards(lambda v: mechanism.velocity_error(q, v, t), q, t, v)
         q, v = jnp.split(y, 2)
-        M = _check.output(mechanism.system.mass(q, t), (q.shape[0],) * 2, q.dtype, "mass(q, t)")
-        q = newton(lambda x: mechanism.position_error(x, t), q, M, self.pseudoinverse, self.iterations)
-        v = newton(lambda x: mechanism.velocity_error(q, x, t), v, M, self.pseudoinverse, 1)
-        return jnp.concatenate([q, v])
+        # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
+        q, _ = jax.lax.scan(lambda q, _: (self._step(to_q, (q, t), expand), None), q, length=self.iterations)
+        return jnp.concatenate([q, self._step(to_v, (v, q, t), expand)])
+
+    def _step(self, towards: Callable[..., "_Linear"], state: Sequence[Array], expand: bool) -> Array:
+        """One step of Newton's method from the first array of a state, the shortest to the linearised constraints."""
+        x = state[0]
+        m = jax.eval_shape(towards, *state).e.shape[0]
+        if not m:
+            return x
+        found, solver = None, self.pseudoinverse
+        if expand and isinstance(solver, AbstractDecomposition):
+            # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
+            certain = certainty(solver, 1e-6, m, x.dtype)
+            as_scalars = lambda *state: _by_factors(certain, towards(*state))
+            by_matrices = lambda *state: _by_pseudoinverse(solver, towards(*state))
+            found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+        return _by_pseudoinverse(solver, towards(*state)) if found is None else found
+
+
+class _Linear(NamedTuple):
+    """Constraints near x, and the metric M."""
+
+    x: Vector
+    M: Matrix
+    e: RowValues
+    J: Rows
+
+
+def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: _Linear) -> Array:
+    """x - W^T B^+ D e"""
+    rows = linearised(at.e, at.J)
+    _, W, _ = whiten(with_rows(at.M, rows.rows))
+    return at.x - W.T @ pseudosolve(solver, rows.rows @ W.T, rows.error)[0]
+
+
+def _by_factors(certain: _expand.Certain, at: _Linear) -> tuple[Array, BoolScalar, BoolScalar]:
+    """x + d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
+    least, rest = certain.dependent**2, jnp.zeros_like(at.x)
+    way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
+    (x, M, e, J), d, multipliers = stop_gradient((at, way, multipliers))
+    S = _expand.Constraint.of(M, J, least).S
+    rows = _expand.pivots(S, least)
+    push = jnp.sqrt(jnp.abs(multipliers @ e))
+    missed = e + J @ d
+    # Of the way, and of what rounding makes of the state.
+    part = CURVED * push + 1e3 * jnp.finfo(e.dtype).eps * jnp.sqrt(jnp.abs(x @ (M @ x)))
+    near = jnp.abs(missed) <= part * jnp.sqrt(jnp.abs(jnp.diag(S)))
+    missed = jnp.where(~rows.kept & near, 0.0, missed)
+    clear = _expand.are_clear(certain, S, rows, jnp.zeros_like(e), e, missed, push) & _expand.is_definite(certain, M)
+    clear &= jnp.isfinite(jnp.sum(d))
+    return at.x + way, clear, clear & jnp.all(rows.kept)

@@ -1,5 +1,6 @@
 """The control that servos ask for."""
 
+import functools as ft
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba
+from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from .._mechanism import Mechanism
-from .._program import apart, lightly_compiled
+from .._program import apart, in_batch, lightly_compiled
 from .._result import is_traced, throw_if_failed
 from ._motion import Control, controlled_motion
 from ._servo import AbstractServo
@@ -54,8 +55,9 @@ def servo_control(
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    servos = as_servos(servo)
-    control = apart(_servo_control, mechanism, servos, formulation, *_check.state(q, v, t))
+    servos, state = as_servos(servo), _check.state(q, v, t)
+    formulation = for_use(formulation, often=in_batch(mechanism, servos, *state))
+    control = apart(_servo_control, mechanism, servos, formulation, *state)
     if not throw:
         return control
     where = ""
@@ -64,7 +66,7 @@ def servo_control(
     return throw_if_failed(control, control.result, where)
 
 
-@lightly_compiled
+@ft.partial(lightly_compiled, inlined=True)
 def _servo_control(mechanism, servos, formulation, q, v, t):
     return controlled_motion(mechanism, servos, formulation, q, v, t)[1]
 

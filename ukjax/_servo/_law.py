@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, Float
 
+from .._expand import Wanted
 from .._formulation import row_scales
 from .._linalg import pseudoinverse, pseudosolve
 from .._types import IntScalar, Rows, RowValues, Scalar
@@ -37,6 +38,10 @@ class AbstractLaw(eqx.Module):
 
         `miss` is what the rows miss under u, b - decay - A q''; of a plant that is linear any u serves.
         """
+
+    @abc.abstractmethod
+    def wanted(self, A: Rows, b: RowValues, G: Float[Array, "n p"]) -> Wanted | None:
+        """What of least effort is asked for, if that is all there is to the law; None for others."""
 
 
 class LeastEffort(AbstractLaw):
@@ -66,6 +71,9 @@ class LeastEffort(AbstractLaw):
             u, _ = pseudosolve(solver, jnp.eye(u.shape[0], dtype=u.dtype) + inverse @ (C - X), right)
         return u, rank, demand - C @ u
 
+    def wanted(self, A, b, G):
+        return None if self.self_consistent else Wanted(A, b, G, self.root @ self.root.T, self.free)
+
 
 class Following(AbstractLaw):
     """Zhao et al. (2018), eq. 72: the ideal force for the rows, and a force that is not ideal for the decay."""
@@ -86,6 +94,9 @@ class Following(AbstractLaw):
         u, _ = pseudosolve(solver, G, force)
         _, rank = _inverse(solver, C, jnp.eye(G.shape[1], dtype=G.dtype))
         return u, rank, demand - C @ u
+
+    def wanted(self, A, b, G):
+        return None
 
 
 def _inverse(solver: Any, C: Array, S: Array, scaled: bool = True) -> tuple[Array, Array]:

@@ -13,11 +13,14 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float
 
-from .._formulation import AbstractFormulation, Motion, Problem, allowance, in_metric, is_contradictory
+from .. import _expand
+from .._formulation import AbstractFormulation, Motion, Problem, allowance, certain_of, in_metric, is_contradictory
 from .._mechanism import Mechanism, Terms
 from .._result import RESULTS, worst
 from .._types import BoolScalar, IntScalar, RowValues, Scalar, Vector
+from ._law import AbstractLaw
 from ._plant import fields_of_force, respond
+from ._scalar import Judges, judged
 from ._servo import AbstractServo
 
 
@@ -62,32 +65,93 @@ def controlled_motion(
     t: Scalar,
 ) -> tuple[Motion, Control]:
     """The motion under the control of all servos, and the control. The result of both is the same."""
-    terms = mechanism.terms(q, v, t)
-    rows = [one.constraint.rows(q, v, t) for one in servos]
-    A, b = jnp.concatenate([A for A, _ in rows]), jnp.concatenate([b for _, b in rows])
-    actuations = [one.matrix(q, t) for one in servos]
-    G = jnp.concatenate(actuations, axis=1)
-    sizes = [part.shape[1] for part in actuations]
+    asked = lambda q, v, t: _Asked.of(mechanism, servos, q, v, t)
+    by_matrices = lambda *state: _by_matrices(formulation, servos, asked(*state))
+    as_scalars = lambda *state: _as_scalars(formulation, servos, asked(*state))
+    state = q, v, t
+    found = None
+    if certain_of(formulation, 0, q.dtype) is not None:
+        found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+    return by_matrices(*state) if found is None else found
 
-    law = servos[0].law(servos, sizes, q, v, t)
-    b = b - law.decay
 
+class _Asked(NamedTuple):
+    """What servos ask of a mechanism at a state: A q'' = b by the control u of G, within limits (p,), by a law."""
+
+    terms: Terms
+    A: Array
+    b: Array
+    G: Array
+    law: AbstractLaw
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, servos: tuple[AbstractServo, ...], q: Vector, v: Vector, t: Scalar) -> "_Asked":
+        rows = [one.constraint.rows(q, v, t) for one in servos]
+        A, b = jnp.concatenate([A for A, _ in rows]), jnp.concatenate([b for _, b in rows])
+        actuations = [one.matrix(q, t) for one in servos]
+        sizes = [part.shape[1] for part in actuations]
+        law = servos[0].law(servos, sizes, q, v, t)
+        limits = [one.limits_at(p, q.dtype) for one, p in zip(servos, sizes, strict=True)]
+        low, high = (jnp.concatenate(x) for x in zip(*limits, strict=True))
+        return cls(mechanism.terms(q, v, t), A, b - law.decay, jnp.concatenate(actuations, axis=1), law, low, high)
+
+
+def _by_matrices(
+    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _Asked
+) -> tuple[Motion, Control]:
+    terms, A, b, G, law, low, high = asked
     rows_of_servos = in_metric(Terms(terms.M, terms.Q, A, b, None, terms.partition))
     under = ft.partial(respond, terms, formulation, rows_of_servos.W)
-    u = before = jnp.zeros(G.shape[1], q.dtype)
+    u = before = jnp.zeros(G.shape[1], G.dtype)
     linear = terms.nonideal is None
     for _ in range(1 if linear else NEWTON):
         plant = under(G @ u)
         wanted, rank, unmet = law.control(plant, A, G, b - A @ plant.motion.acceleration, u)
         before, u = u, wanted
-    limits = [one.limits_at(p, q.dtype) for one, p in zip(servos, sizes, strict=True)]
-    low, high = (jnp.concatenate(x) for x in zip(*limits, strict=True))
     acts = jnp.clip(u, low, high)
     motion = plant.under(G @ (acts - before)) if linear else under(G @ acts).motion
 
     found = _Found(u, low, high, acts, rank, stop_gradient(unmet))
     control = _judged(servos[0].consistency_rtol, law.exact, rows_of_servos, found, motion, plant.motion)
     return _with_result(motion, control.result), control
+
+
+def _as_scalars(
+    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _Asked
+) -> tuple[tuple[Motion, Control], Array, Array]:
+    """The same as a function that is to become scalar code, and whether it and its derivatives are certain."""
+    terms, A, b, G, law, low, high = asked
+    wanted = None if terms.nonideal is not None else law.wanted(A, b, G)
+    passive, servo = certain_of(formulation, len(terms.b), G.dtype), servos[0].certain(len(b), G.dtype)
+    if wanted is None or passive is None or servo is None:
+        raise _expand.NotScalar("a law, or a force that is not ideal, which goes by matrices")
+    of_mechanism = _expand.Terms(terms.M, terms.Q, terms.A, terms.b)
+    judges = Judges(passive, servo)
+    found = _expand.controlled(judges.least, of_mechanism, wanted, (low, high))
+    rank, reached, clear, smooth = judged(judges, of_mechanism, wanted, found)
+    motion = Motion(
+        acceleration=found.x,
+        unconstrained_acceleration=found.free,
+        constraint_force=terms.A.T @ found.multipliers,
+        nonideal_force=jnp.zeros_like(found.x),
+        rank=rank,
+        residual=jnp.linalg.norm(stop_gradient(terms.A @ found.x - terms.b)),
+        result=RESULTS.successful,
+    )
+    control = Control(
+        u=found.acts,
+        rank=reached,
+        residual=jnp.linalg.norm(stop_gradient(A @ found.x - b)),
+        contradictory=jnp.asarray(False),
+        consistent=jnp.asarray(True),
+        controllable=reached > 0,
+        unreachable=jnp.zeros_like(b),
+        saturated=(found.u < low) | (found.u > high),
+        result=RESULTS.successful,
+    )
+    return (motion, control), clear, smooth
 
 
 class _Found(NamedTuple):

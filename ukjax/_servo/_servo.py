@@ -18,7 +18,9 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
 from .._constraint import AbstractConstraint
-from .._linalg import Jacobi, whiten
+from .._expand import Certain
+from .._formulation import certainty
+from .._linalg import AbstractDecomposition, Jacobi, whiten
 from .._result import is_traced
 from .._types import RowValues, Scalar, Vector
 from ._law import AbstractLaw, Following, LeastEffort
@@ -50,6 +52,12 @@ class AbstractServo(eqx.Module):
     @abc.abstractmethod
     def law(self, servos: Sequence[Any], sizes: Sequence[int], q: Vector, v: Vector, t: Scalar) -> AbstractLaw:
         """The law of all `servos`, which are of this kind and have `sizes` actuators each, at one state."""
+
+    def certain(self, m: int, dtype: Any) -> Certain | None:
+        """When factors of C decide as the pseudoinverse of its m rows does; None if that knows no singular values."""
+        if not isinstance(self.pseudoinverse, AbstractDecomposition):
+            return None
+        return certainty(self.pseudoinverse, self.consistency_rtol, m, dtype)
 
     def matrix(self, q: Vector, t: Scalar) -> Float[Array, "n p"]:
         """G(q, t), (n, p)."""

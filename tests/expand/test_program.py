@@ -1,0 +1,44 @@
+"""Programs that are too long for one loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ukjax
+from ukjax._expand import _program
+
+from .test_motion import OFF, ON, assert_same, motions, states
+
+
+def tangle(operations):
+    """A function in which everything depends on what came shortly before: of that many multiplications."""
+    rng = np.random.default_rng(0)
+    pairs = [rng.integers(max(0, k - 40), k, 2) for k in range(20, 20 + operations)]
+
+    def function(x, xp):
+        values = [x[i] for i in range(20)]
+        for k, (i, j) in enumerate(pairs):
+            values.append((values[i] + 0.1 * (k % 7)) * (values[j] - 0.5) + 0.3)
+        return xp.stack(values[-10:])
+
+    return function
+
+
+def test_long_programs_end():
+    """In one loop neither compiling nor running it did: XLA computes what is shared once for every use."""
+    function = tangle(1500)
+    long = ukjax.expand(lambda x: function(x, jnp), limit=100_000)
+    x = np.random.default_rng(1).uniform(0.9, 1.1, size=(33, 20))
+    assert long.report(x[0]).operations > 4000
+    got = jax.jit(jax.vmap(long))(jnp.asarray(x))
+    assert np.allclose(got, function(x.T, np).T, rtol=1e-9, atol=0)
+    assert np.allclose(jax.jit(long)(jnp.asarray(x[0])), got[0], rtol=1e-12, atol=0)
+
+
+def test_programs_in_several_loops_are_what_they_are_in_one(monkeypatch):
+    mechanism, *state = states("random, redundant")
+    want = motions(mechanism, *state, OFF)
+    monkeypatch.setattr(_program, "LONGEST", 300)
+    of = lambda *state: ukjax.equation_of_motion(mechanism, *state, formulation=ON, throw=False)
+    assert_same(jax.jit(jax.vmap(of))(*state), want)
+    assert_same(jax.jit(of)(*(x[0] for x in state)), jax.tree_util.tree_map(lambda x: x[0], want))

@@ -1,0 +1,75 @@
+"""Symmetric systems, as scalar code and as arrays: against NumPy, their derivatives against differences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from ukjax._expand import pivots, solve
+
+from ..helpers import assert_close, assert_gradients, central_difference
+
+
+N = 6
+# A chain, beginning in the middle: eliminated in the order in which it is written it fills in.
+EDGES = [(3, 0), (0, 5), (5, 1), (1, 4), (4, 2)]
+
+
+def matrix(x):
+    """Positive definite, zero but for a chain."""
+    S = jnp.diag(3 + jnp.cos(x[:N]))
+    for k, (i, j) in enumerate(EDGES):
+        S = S.at[i, j].set(jnp.sin(x[k])).at[j, i].set(jnp.sin(x[k]))
+    return S
+
+
+def solution(x):
+    return solve(matrix(x), jnp.stack([x[:N], x[:N] ** 2, jnp.ones(N)], axis=1))
+
+
+def ways(function):
+    return {"arrays": function, "scalars": ukjax.expand(function)}
+
+
+@pytest.mark.parametrize("way", ["arrays", "scalars"])
+def test_solutions_are_those_of_numpy(way):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(7, N)))
+    S = np.array([matrix(y) for y in x])
+    right = np.stack([x, x**2, np.ones_like(x)], axis=2)
+    assert_close(jax.jit(jax.vmap(ways(solution)[way]))(x), np.linalg.solve(S, right), atol=1e-13)
+    assert_close(jax.jit(ways(solution)[way])(x[0]), np.linalg.solve(S[0], right[0]), atol=1e-13)
+    of = lambda x: pivots(matrix(x))
+    found = jax.jit(jax.vmap(ways(of)[way]))(x)
+    assert bool(jnp.all(found.kept))
+    assert_close(jnp.prod(found.pivots, axis=1), np.linalg.det(S), rtol=1e-12)
+    lengths = np.sqrt(np.diagonal(S, axis1=1, axis2=2))
+    unit = S / lengths[:, :, None] / lengths[:, None]
+    smallest = np.sqrt(np.linalg.eigvalsh(unit)[:, 0])
+    assert np.all(1 / np.asarray(found.bound) <= smallest * N**0.5)
+    assert np.all(1 / np.asarray(found.bound) >= smallest / 4)
+
+
+@pytest.mark.parametrize("way", ["arrays", "scalars"])
+def test_a_row_that_depends_on_others_is_struck_out(way):
+    rows = jnp.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+    S = lambda a: a * rows @ rows.T
+    of = lambda a: (solve(S(a), S(a) @ jnp.arange(4.0), 1e-8), pivots(S(a), 1e-8))
+    x, found = jax.jit(ways(of)[way])(jnp.asarray(1.5))
+    kept = np.asarray(found.kept)
+    assert kept.tolist() != [True] * 4
+    assert kept.sum() == 3
+    assert float(jnp.max(jnp.abs(jnp.where(kept, 0.0, x)))) == 0.0
+    whole = np.asarray(S(1.5))
+    assert_close(whole @ x, whole @ np.arange(4.0), atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["arrays", "scalars"])
+def test_derivatives_are_those_of_differences(way):
+    x = jnp.asarray(np.random.default_rng(1).normal(size=N))
+    loss = lambda x: jnp.sum(jnp.sin(ways(solution)[way](x)))
+    assert_gradients(loss, x)
+    numeric = central_difference(jax.jit(jax.grad(loss)), x)
+    assert_close(jax.jit(jax.jacfwd(jax.grad(loss)))(x), numeric, atol=1e-6)
+    batch = jax.jit(jax.vmap(jax.grad(loss)))(jnp.stack([x, 2 * x]))
+    assert_close(batch, jnp.stack([jax.grad(loss)(x), jax.grad(loss)(2 * x)]), atol=1e-12)

@@ -1,0 +1,232 @@
+"""Servos as scalar code are what they are by matrices: control, motion, verdict and derivatives."""
+
+import functools as ft
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from models import coordinated_robots, unicycle
+from ukjax import RESULTS
+from ukjax._servo import _motion, controlled_motion
+
+from ..helpers import assert_close, long, sampled
+
+
+ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
+
+
+def three(*rows, constraints=()):
+    """Three coupled masses, of which some combinations are to follow the time."""
+    M = jnp.array([[2.0, 0.3, 0.0], [0.3, 1.5, 0.2], [0.0, 0.2, 1.0]])
+    system = ukjax.System(lambda q, t: M.astype(q.dtype) + jnp.diag(q**2), lambda q, v, t: -jnp.sin(q) - 0.1 * v)
+    wanted = ukjax.Holonomic(lambda q, t: jnp.stack([row(q) - t for row in rows]), ukjax.Baumgarte(2.0, 3.0))
+    return ukjax.Mechanism(system, constraints), wanted
+
+
+def limited():
+    mechanism, wanted = three(lambda q: q[0] * q[1])
+    return mechanism, ukjax.Servo(wanted, jnp.eye(3)[:, :2], limits=([-0.5, -2.0], 0.7))
+
+
+def weighted():
+    mechanism, wanted = three(lambda q: q[0] + q[1] ** 2, constraints=ukjax.Holonomic(lambda q, t: (q[1] - q[2])[None]))
+    weight = jnp.array([[2.0, 0.5], [0.5, 1.0]])
+    return mechanism, ukjax.Servo(wanted, jnp.eye(3)[:, 1:], lambda q, v, t: v[:2], weight=weight)
+
+
+def redundant():
+    """Rows of the mechanism, and of the servo, that are there twice."""
+    twice = ukjax.Holonomic(lambda q, t: jnp.stack([q[1] - q[2], 2 * (q[1] - q[2])]))
+    mechanism, wanted = three(lambda q: q[0], lambda q: q[0], constraints=twice)
+    return mechanism, ukjax.Servo(wanted, jnp.eye(3))
+
+
+def from_scenario(case):
+    return case.mechanism, case.servo
+
+
+CASES = {
+    "robots": lambda: from_scenario(coordinated_robots.scenario()),
+    "unicycle": lambda: from_scenario(unicycle.scenario()),
+    "limited": limited,
+    "weighted": weighted,
+    "redundant": redundant,
+}
+
+
+@ft.cache
+def states(name, size=6):
+    mechanism, servo = CASES[name]()
+    start = {"robots": coordinated_robots.scenario().q0, "unicycle": unicycle.scenario().q0}.get(name, jnp.ones(3))
+    rng = np.random.default_rng(0)
+    q = start[None] + 0.1 * jnp.asarray(rng.normal(size=(size, len(start))))
+    return mechanism, servo, q, jnp.asarray(rng.normal(size=q.shape)), jnp.asarray(rng.normal(size=size))
+
+
+def controls(mechanism, servo, q, v, t, formulation):
+    servos = servo if isinstance(servo, tuple) else (servo,)
+    of = lambda q, v, t: controlled_motion(mechanism, servos, formulation, q, v, t)
+    return jax.jit(jax.vmap(of))(q, v, t)
+
+
+def assert_same(got, want, tolerance=1e-12):
+    for x, y in zip(jax.tree_util.tree_leaves(got), jax.tree_util.tree_leaves(want), strict=True):
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            size = np.max(np.abs(y), initial=0.0, where=np.isfinite(y))
+            np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * (1 + size))  # NaN where there is no motion
+        else:
+            assert np.array_equal(x, y)
+
+
+def lost(monkeypatch):
+    """Whatever goes by matrices is NaN."""
+    by_matrices = _motion._by_matrices
+
+    def nothing(*args):
+        blank = lambda x: jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
+        return jax.tree_util.tree_map(blank, by_matrices(*args))
+
+    monkeypatch.setattr(_motion, "_by_matrices", nothing)
+
+
+@pytest.mark.parametrize("name", sampled(CASES, ["limited", "redundant"]))
+def test_scalar_code_and_matrices_agree(name, monkeypatch):
+    given = states(name)
+    want = controls(*given, OFF)
+    assert bool(jnp.all(want[1].result == RESULTS.successful))
+    lost(monkeypatch)
+    assert_same(controls(*given, ON), want)
+    alone = jax.jit(lambda q, v, t: controlled_motion(given[0], _several(given[1]), ON, q, v, t))
+    assert_same(alone(*(x[0] for x in given[2:])), jax.tree_util.tree_map(lambda x: x[0], want))
+    if name == "limited":
+        assert 0 < int(jnp.sum(want[1].saturated)) < want[1].saturated.size
+
+
+def _several(servo):
+    return servo if isinstance(servo, tuple) else (servo,)
+
+
+@pytest.mark.parametrize("name", sampled(CASES, ["limited", "weighted"]))
+def test_gradients_of_both_agree(name):
+    """With respect to the state and all parameters; forward mode and reverse mode; with redundant rows, too."""
+    mechanism, servo, q, v, t = states(name)
+
+    @eqx.filter_jit
+    def gradients(mechanism, servo, q, v, formulation):
+        def loss(moving, rest):
+            mechanism, servo, q, v = eqx.combine(moving, rest)
+            motion, control = controls(mechanism, servo, q, v, t, formulation)
+            forces = jnp.sum(jnp.cos(control.u)) + jnp.sum(motion.constraint_force)
+            return jnp.sum(jnp.sin(motion.acceleration)) + 0.1 * forces
+
+        moving, rest = eqx.partition((mechanism, servo, q, v), eqx.is_inexact_array)
+        along = jax.tree_util.tree_map(jnp.cos, moving)
+        return jax.grad(loss)(moving, rest), jax.jvp(lambda x: loss(x, rest), (moving,), (along,))[1], along
+
+    (got, forward, along), (want, *_) = (gradients(mechanism, servo, q, v, way) for way in (ON, OFF))
+    got, want, along = (jax.tree_util.tree_leaves(x) for x in (got, want, along))
+    for x, y in zip(got, want, strict=True):
+        assert_close(x, y, atol=1e-9 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
+    inner = sum(float(jnp.sum(x * y)) for x, y in zip(got, along, strict=True))
+    assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.long
+def test_second_derivatives_of_both_agree():
+    mechanism, servo, q, v, t = states("weighted")
+    of = lambda q, way: jnp.sum(jnp.sin(controls(mechanism, servo, q[None], v[:1], t[:1], way)[1].u))
+    got, want = (jax.jacfwd(jax.grad(lambda q, way=way: of(q, way)))(q[0]) for way in (ON, OFF))
+    assert_close(got, want, atol=1e-9)
+
+
+def test_one_bad_state_changes_no_other():
+    """Out of reach, contradictory, not actuated, without mass, and NaN: each is told as it is by matrices."""
+    M = lambda q, t: jnp.diag(jnp.stack([q[2], jnp.ones(()), jnp.ones(())]))
+    wanted = ukjax.AccelerationConstraint(
+        lambda q, v, t: jnp.stack([jnp.array([1.0, 0.0, 0.0]), jnp.array([1.0, 0.0, 0.0]) + v[1] * jnp.eye(3)[1]]),
+        lambda q, v, t: jnp.stack([t, t + v[2]]),
+    )
+    servo = ukjax.Servo(wanted, lambda q, t: jnp.stack([jnp.stack([q[0], q[0] * 0, q[0] * 0])], axis=1))
+    mechanism = ukjax.Mechanism(ukjax.System(M, lambda q, v, t: -q))
+    good = jnp.array([0.4, 0.3, 1.2])
+    q = jnp.stack([good, good, good, good.at[0].set(0.0), good.at[2].set(-1.0), good.at[1].set(jnp.nan), good])
+    v = jnp.zeros((7, 3)).at[1, 2].set(1.0).at[2, 1].set(1.0).at[2, 2].set(1.0)
+    t = jnp.ones(7)
+    got, want = controls(mechanism, servo, q, v, t, ON), controls(mechanism, servo, q, v, t, OFF)
+    names = [
+        *("successful", "servo_contradict", "servo_unreachable", "servo_not_actuated"),
+        *("mass_not_positive_definite", "not_finite", "successful"),
+    ]
+    for i, name in enumerate(names):
+        assert bool((want[1].result == getattr(RESULTS, name))[i]), name
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("what", ["self-consistent", "following", "another pseudoinverse", "non-ideal"])
+def test_what_scalar_code_does_not_know_goes_by_matrices(what):
+    mechanism, servo, *state = states("weighted")
+    constraint, G = servo.constraint, servo.actuation
+    if what == "self-consistent":
+        servo = ukjax.Servo(constraint, G, reading="self_consistent")
+    elif what == "following":
+        servo = ukjax.ConstraintFollowing(ukjax.Nonholonomic(lambda q, v, t: v[:1] - t), jnp.eye(3), 0.5)
+    elif what == "another pseudoinverse":
+        servo = ukjax.Servo(constraint, G, pseudoinverse=ukjax.RowGramSchmidt())
+    else:
+        mechanism = ukjax.Mechanism(mechanism.system, mechanism.constraints, lambda q, v, t, ideal: -0.1 * ideal)
+    assert_same(controls(mechanism, servo, *state, ON), controls(mechanism, servo, *state, OFF))
+
+
+def test_a_batch_of_controls_goes_by_scalar_code_unasked(monkeypatch):
+    mechanism, servo, q, v, t = states("weighted")
+    want = controls(mechanism, servo, q, v, t, OFF)[1]
+    lost(monkeypatch)
+    of = lambda formulation: jax.vmap(
+        lambda q, v, t: ukjax.servo_control(mechanism, servo, q, v, t, formulation=formulation, throw=False)
+    )(q, v, t)
+    assert_same(of(ukjax.UdwadiaKalaba()), want)
+    assert bool(jnp.all(jnp.isnan(of(OFF).u)))
+
+
+def test_single_precision_is_certain_of_itself(monkeypatch):
+    mechanism, servo, *state = states("limited")
+    want = controls(mechanism, servo, *state, OFF)[1]
+    lost(monkeypatch)
+    to_single = lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x
+    single = lambda tree: jax.tree_util.tree_map(to_single, tree)
+    got = controls(*single((mechanism, servo)), *single(state), ON)[1]
+    assert got.u.dtype == jnp.float32
+    assert_close(got.u.astype(float), want.u, atol=1e-4 * float(jnp.max(jnp.abs(want.u))))
+
+
+def test_programs_are_lowered_for_a_gpu():
+    mechanism, servo, *state = states("limited")
+    of = lambda *state: controlled_motion(mechanism, (servo,), ON, *state)[1].u
+    batch = lambda *state: jnp.sum(jax.vmap(of)(*state))
+    for function in (batch, jax.grad(batch)):
+        text = jax.jit(function).trace(*state).lower(lowering_platforms=("cuda",)).as_text()
+        assert "lapack" not in text.lower()
+
+
+@pytest.mark.parametrize("case", [long("robots"), "unicycle"])
+def test_trajectories_and_their_gradients(case):
+    """With servo and projection, within somebody's `jit`: against matrices."""
+    scenario = {"robots": coordinated_robots, "unicycle": unicycle}[case].scenario()
+    ts = np.linspace(0.0, 0.3, 4)
+
+    def loss(q0, formulation):
+        got = ukjax.simulate(
+            scenario.mechanism, q0, scenario.v0, ts, servo=scenario.servo, formulation=formulation,
+            projection=ukjax.Projection(), throw=False, keep=("q", "control"),
+        )  # fmt: skip
+        return jnp.sum(got.q**2) + 1e-3 * jnp.sum(got.control**2), got.result
+
+    way = lambda formulation: jax.jit(jax.value_and_grad(lambda q0: loss(q0, formulation), has_aux=True))(scenario.q0)
+    ((got, result), slope), ((want, _), steepness) = way(ukjax.UdwadiaKalaba()), way(OFF)
+    assert bool(result == RESULTS.successful)
+    assert float(got) == pytest.approx(float(want), rel=1e-11)
+    assert_close(slope, steepness, atol=1e-8 * float(jnp.max(jnp.abs(steepness))))

@@ -1,0 +1,161 @@
+"""Symmetric systems of equations as operations of their own, which scalar code knows.
+
+S (n, n): semidefinite; a row whose pivot is no more than the part `least` of its diagonal entry depends on those before
+it and is struck out. What is solved are the others; the solution is zero there.
+
+A scalar program eliminates over the entries that are not zero, in an order of its own, and once however often S is met.
+Elsewhere, in a derivative that has become too long, S is eliminated in the order in which it is written.
+"""
+
+import functools as ft
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Bool, Float
+
+from .._types import Matrix, Scalar, Vector
+from ._eliminate import Factors
+from ._graph import Graph
+
+
+class Pivots(NamedTuple):
+    """Of an elimination: pivots, which rows count, and a bound of the inverse of their factor, rows of unit length."""
+
+    pivots: Vector
+    kept: Bool[Array, " n"]
+    bound: Scalar
+
+
+def solve(S: Matrix, Y: Float[Array, "n ..."], least: float = 0.0) -> Float[Array, "n ..."]:
+    """S^-1 Y, differentiable where the same rows count."""
+    if not Y.size:
+        return Y
+    columns = Y.reshape(Y.shape[0], -1)
+    return solve_p.bind(S, columns, least=least).reshape(Y.shape)
+
+
+def pivots(S: Matrix, least: float = 0.0) -> Pivots:
+    """How S is eliminated; no derivative."""
+    if not S.size:
+        return Pivots(jnp.zeros(0, S.dtype), jnp.zeros(0, bool), jnp.zeros((), S.dtype))
+    return Pivots(*pivots_p.bind(jax.lax.stop_gradient(S), least=least))
+
+
+def _eliminated(S: Array, least: float) -> tuple[Array, Array, Array]:
+    """A unit lower L, the pivots, and which of them count."""
+    n = len(S)
+    below = jnp.arange(n)
+
+    def step(j, carry):
+        rest, L, pivots = carry
+        pivot = rest[j, j]
+        inverse = _inverse(pivot, pivot > least * S[j, j])
+        column = jnp.where(below > j, rest[:, j] * inverse, 0)
+        return rest - column[:, None] * rest[j][None], L.at[:, j].add(column), pivots.at[j].set(pivot)
+
+    start = S, jnp.eye(n, dtype=S.dtype), jnp.zeros(n, S.dtype)
+    _, L, pivots = jax.lax.fori_loop(0, n, step, start)
+    return L, pivots, pivots > least * jnp.diag(S)
+
+
+def _inverse(pivots: Array, kept: Array) -> Array:
+    return jnp.where(kept, 1 / jnp.where(kept, pivots, 1), 0)
+
+
+def _solve(S: Array, Y: Array, *, least: float) -> Array:
+    L, pivots, kept = _eliminated(S, least)
+    n = len(S)
+    lower = jax.lax.fori_loop(0, n, lambda i, x: x.at[i].add(-jnp.where(jnp.arange(n) < i, L[i], 0) @ x), Y)
+    scaled = _inverse(pivots, kept)[:, None] * lower
+
+    def upper(k, x):
+        i = n - 1 - k
+        return x.at[i].add(-jnp.where(jnp.arange(n) > i, L[:, i], 0) @ x)
+
+    return jax.lax.fori_loop(0, n, upper, scaled)
+
+
+def _pivots(S: Array, *, least: float) -> list[Array]:
+    L, pivots, kept = _eliminated(S, least)
+    n, roots = len(S), jnp.sqrt(jnp.abs(_inverse(pivots, kept)))
+
+    def bound(k, w):
+        i = n - 1 - k
+        return w.at[i].set(roots[i] + jnp.abs(jnp.where(jnp.arange(n) > i, L[:, i], 0)) @ w)
+
+    w = jax.lax.fori_loop(0, n, bound, jnp.zeros(n, S.dtype))
+    return [pivots, kept, jnp.max(w * jnp.sqrt(jnp.abs(jnp.diag(S))))]
+
+
+solve_p, pivots_p = Primitive("symmetric_solve"), Primitive("symmetric_pivots")
+pivots_p.multiple_results = True
+
+
+def _known(primitive: Primitive, function: Any) -> None:
+    """What a primitive computes, from a function of arrays."""
+    several = primitive.multiple_results
+    primitive.def_impl(lambda *args, **params: jax.jit(ft.partial(function, **params))(*args))
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=several))
+
+    def batch(args: Any, dims: Any, **params: Any) -> Any:
+        found = jax.vmap(ft.partial(function, **params), in_axes=dims)(*args)
+        return found, jax.tree_util.tree_map(lambda _: 0, found)
+
+    batching.primitive_batchers[primitive] = batch
+
+
+_known(solve_p, _solve)
+_known(pivots_p, _pivots)
+
+
+@solve_p.def_abstract_eval
+def _solve_shape(S, Y, *, least):
+    return ShapedArray(Y.shape, Y.dtype)
+
+
+@pivots_p.def_abstract_eval
+def _pivots_shapes(S, *, least):
+    n = S.shape[0]
+    return [ShapedArray((n,), S.dtype), ShapedArray((n,), jnp.dtype(bool)), ShapedArray((), S.dtype)]
+
+
+def _solve_jvp(primals, tangents, *, least):
+    (S, Y), (dS, dY) = primals, tangents
+    X = solve_p.bind(S, Y, least=least)
+    right = ad.instantiate_zeros(dY)
+    if not isinstance(dS, ad.Zero):
+        right = right - dS @ X
+    return X, solve_p.bind(S, right, least=least)
+
+
+def _solve_transpose(cotangent, S, Y, *, least):
+    return None, ad.Zero(Y.aval) if isinstance(cotangent, ad.Zero) else solve_p.bind(S, cotangent, least=least)
+
+
+ad.primitive_jvps[solve_p] = _solve_jvp
+ad.primitive_transposes[solve_p] = _solve_transpose
+
+
+def solve_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
+    """`solve` in a scalar program."""
+    (S, Y), (aval,) = args, avals
+    factors, X = Factors(graph, S, aval.dtype, params["least"]), Y.copy()
+    for k in range(Y.shape[1]):
+        X[:, k] = factors.solve(list(Y[:, k]))
+    return [X]
+
+
+def pivots_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
+    """`pivots` in a scalar program."""
+    (S,), (*_, aval) = args, avals
+    factors = Factors(graph, S, aval.dtype, params["least"])
+    found, kept, bound = results = [np.empty(x.shape, object) for x in avals]
+    for place, pivot, counts in zip(factors.order, factors.pivots, factors.kept, strict=True):
+        found[place], kept[place] = pivot, counts
+    bound[()] = factors.inverse_bound([graph.sqrt(graph.abs(S[i, i])) for i in range(len(S))])
+    return results

@@ -1,0 +1,56 @@
+"""When the motion under the control of servos is certain that scalar code finds.
+
+As in `_motion`, and in `_expand._constrained`, which finds it.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .. import _expand
+from .._types import BoolScalar
+
+
+# What passive constraints leave of how a row answers to the control must be more than this part of it, squared.
+LOST = 1e-12
+
+
+class Judges(NamedTuple):
+    """When factors of the mechanism's rows, and of those of the servos, are trusted."""
+
+    passive: _expand.Certain
+    servo: _expand.Certain
+
+    @property
+    def least(self) -> tuple[float, float]:
+        """The part of a row that must be left of it, squared, for it to count."""
+        return self.passive.dependent**2, self.servo.dependent**2
+
+
+class Judged(NamedTuple):
+    """The ranks of A and of C, whether they and the motion are certain, and whether its derivatives are."""
+
+    rank: Array
+    reached: Array
+    clear: BoolScalar
+    smooth: BoolScalar
+
+
+def judged(judges: Judges, terms: _expand.Terms, wanted: _expand.Wanted, found: _expand.Controlled) -> Judged:
+    """Whether what scalar code has found counts."""
+    terms, wanted, found = stop_gradient((terms, wanted, found))
+    (M, _, A, b), (H, h, _, V, _), S = terms, wanted, found.S
+    passive, answers = (_expand.pivots(*x) for x in zip((S, found.K), judges.least, strict=True))
+
+    demand = b - A @ found.free
+    push = jnp.sqrt(jnp.abs(found.multipliers @ demand))
+    clear = _expand.are_clear(judges.passive, S, passive, b, demand, b - A @ found.x, push)
+    push = jnp.sqrt(jnp.abs(found.g @ found.lacking))
+    clear &= _expand.are_clear(judges.servo, found.K, answers, h, found.lacking, h - H @ found.wanted_x, push)
+    # Rounding errors are no answer.
+    clear &= jnp.all(jnp.diag(found.K) >= LOST * jnp.diag(found.without @ V @ found.without.T))
+    clear &= _expand.is_definite(judges.passive, M) & jnp.isfinite(jnp.sum(found.x))
+    smooth = clear & jnp.all(passive.kept) & jnp.all(answers.kept)
+    return Judged(jnp.sum(passive.kept), jnp.sum(answers.kept), clear, smooth)
