@@ -11,12 +11,13 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from . import _chain, _compile, _expand, _formalisms, _gpu, _peers, _profile, _pseudoinverse, _scara, _work
+from . import _chain, _compile, _expand, _formalisms, _gpu, _peers, _profile, _pseudoinverse, _scara, _servo, _work
 
 
 TABLES = {
     "scara": (_scara.rows, ("", "", "")),
     "expand": (_expand.rows, _expand.HEADER),
+    "servo": (_servo.rows, _servo.HEADER),
     "chain": (_chain.rows, _chain.HEADER),
     "peers": (_peers.rows, _peers.HEADER),
     "profile": (_profile.rows, _profile.HEADER),
@@ -35,7 +36,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a folder for the table as JSON; of peers, with a picture too")
     chosen = parser.parse_args()
     if chosen.out:
-        chosen.out.mkdir(parents=True, exist_ok=True)
+        try:
+            chosen.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--out must be a folder, or a name for one: {error}")
     rows, header = TABLES[chosen.table]
     if chosen.table == "compile":
         rows = ft.partial(rows, against=chosen.against, only=chosen.only)

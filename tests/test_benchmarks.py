@@ -11,7 +11,19 @@ import pytest
 
 import ukjax
 from benchmarks import __main__ as main
-from benchmarks import _chain, _compile, _expand, _gpu, _linkages, _measure, _profile, _pseudoinverse, _scara, _work
+from benchmarks import (
+    _chain,
+    _compile,
+    _expand,
+    _gpu,
+    _linkages,
+    _measure,
+    _profile,
+    _pseudoinverse,
+    _scara,
+    _servo,
+    _work,
+)
 from models.scara import scenario
 
 from .helpers import assert_close
@@ -57,6 +69,22 @@ def test_a_table_is_written_as_json_with_a_picture(tmp_path, monkeypatch, capsys
     assert (whole["header"], whole["rows"]) == (["system", "time"], [["chain", "1 ns"]])
     assert whole["curves"][2] == {"name": "way 2", "errors": [1e-3, 1e-6], "seconds": [0.001, 0.006]}
     assert plt.imread(tmp_path / "new" / "peers.png").std() > 0.01
+
+
+def test_a_file_is_no_folder_for_a_table(tmp_path, monkeypatch, capsys):
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--out", str(tmp_path / "taken")])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "--out must be a folder" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_the_table_of_servos():
+    rows = _servo.rows(lambda what: None, size=64, rounds=2)
+    assert len(rows) == 2 * len(_servo.PROJECTED) + 2 * len(_servo.DRIVEN)
+    assert all(len(row) == len(_servo.HEADER) for row in rows)
+    assert all(float(row[-1]) < 1e-9 for row in rows)
 
 
 @pytest.mark.long

@@ -95,3 +95,12 @@ def test_nonsense_is_named(make, error, match):
 
 def test_numpy_arrays_and_numbers():
     assert_close(ukjax.expand(lambda x, y: x + y)(np.array([1.0, 2.0]), 3.0), np.array([4.0, 5.0]))
+
+
+def test_what_depends_on_the_platform_only_in_how_it_is_done_is_scalar_code():
+    """As `jnp.diag` of a matrix does: with it left to arrays a batch would not run in one loop."""
+    report = ukjax.expand(lambda x: jnp.diag(x) * 2).report(jnp.ones((3, 3)))
+    assert (report.operations, report.kept) == (3, ())
+    x = jnp.arange(18.0).reshape(2, 3, 3)
+    want = 2 * np.diagonal(x, axis1=1, axis2=2)
+    assert np.array_equal(jax.jit(jax.vmap(ukjax.expand(lambda x: jnp.diag(x) * 2)))(x), want)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax import RESULTS, _expand
+from ukjax import RESULTS, _expand, _panels
+from ukjax._panels import panel_motion
 from ukjax._panels._factors import eliminate
 
 from ..expand.test_motion import MECHANISMS, OFF, ON, assert_same, motions, states
@@ -22,8 +23,18 @@ def no_scalar_code(monkeypatch):
 
 def with_panels(mechanism, q, v, t):
     """The motions; compiled anew, whatever was compiled with scalar code."""
+    asked: list[bool] = []
+
+    def spied(*args):
+        asked.append(True)
+        return panel_motion(*args)
+
     of = lambda q, v, t: ukjax.equation_of_motion(mechanism, q, v, t, formulation=ON, throw=False)
-    return jax.jit(jax.vmap(of))(q, v, t)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_panels, "panel_motion", spied)
+        found = jax.jit(jax.vmap(of))(q, v, t)
+    assert asked, "no panels were used"
+    return found
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 0), (4, 2), (7, 3), (21, 1)])

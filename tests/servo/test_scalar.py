@@ -223,6 +223,8 @@ def test_trajectories_and_their_gradients(case):
             scenario.mechanism, q0, scenario.v0, ts, servo=scenario.servo, formulation=formulation,
             projection=ukjax.Projection(), throw=False, keep=("q", "control"),
         )  # fmt: skip
+        assert got.q is not None
+        assert got.control is not None
         return jnp.sum(got.q**2) + 1e-3 * jnp.sum(got.control**2), got.result
 
     way = lambda formulation: jax.jit(jax.value_and_grad(lambda q0: loss(q0, formulation), has_aux=True))(scenario.q0)

@@ -29,8 +29,8 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
             over the entries that are not zero. That is many times as fast in a batch or along a trajectory, and takes
             longer to compile. The motion, the rank and the verdict are the same: where M or the rows are not well
             enough conditioned for that to be certain, the matrices are used. None (default) does so in `simulate`
-            inside of `jax.jit` and its like, and under a `jax.vmap` around `equation_of_motion`. Pass True where you
-            call `equation_of_motion` in a loop of your own.
+            inside of `jax.jit` and its like, with servos and projection, and under a `jax.vmap` around
+            `equation_of_motion` or `servo_control`. Pass True where you call these in a loop of your own.
             Larger mechanisms are solved block by block if they are made of modules, a `Composite` of many: with True
             and None; False goes by matrices always.
 
