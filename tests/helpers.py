@@ -97,6 +97,15 @@ class Falling(ukjax.AbstractSystem):
         return jnp.zeros(self.n).at[-1].set(-self.m * self.g)
 
 
+def assert_same_gradients(got, want, forward, along, tolerance=1e-9):
+    """Two gradients agree, and the derivative `forward` along a direction is that of the first."""
+    got, want, along = (jax.tree_util.tree_leaves(x) for x in (got, want, along))
+    for x, y in zip(got, want, strict=True):
+        assert_close(x, y, atol=tolerance * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
+    inner = sum(float(jnp.sum(x * y)) for x, y in zip(got, along, strict=True))
+    assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
+
+
 def standard_promotion():
     """optax's Adam multiplies floats and int32 counts, so tuning needs JAX's ordinary promotion of dtypes."""
     return jax.numpy_dtype_promotion("standard")

@@ -14,6 +14,7 @@ from models import coordinated_robots, parallelogram, scara, spherical_pendulum,
 from ukjax import RESULTS
 from ukjax._expand._motion import MotionPiece
 
+from .. import helpers
 from ..helpers import Falling, assert_close, central_difference, falling, long, pendulum, random_mechanism, rod, sampled
 
 
@@ -82,11 +83,7 @@ def test_gradients_on_and_off_agree(name):
         return reverse, jax.jvp(lambda moving: loss(moving, rest), (moving,), (along,))[1], along
 
     (got, forward, along), (want, *_) = gradients(mechanism, q, v, ON), gradients(mechanism, q, v, OFF)
-    got, want, along = (jax.tree_util.tree_leaves(x) for x in (got, want, along))
-    for x, y in zip(got, want, strict=True):
-        assert_close(x, y, atol=1e-9 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
-    inner = sum(float(jnp.sum(x * y)) for x, y in zip(got, along, strict=True))
-    assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
+    helpers.assert_same_gradients(got, want, forward, along)
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from models import coordinated_robots, unicycle
 from ukjax import RESULTS
 from ukjax._servo import _motion, controlled_motion
 
-from ..helpers import assert_close, long, sampled
+from ..helpers import assert_close, assert_same_gradients, long, sampled
 
 
 ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
@@ -128,11 +128,7 @@ def test_gradients_of_both_agree(name):
         return jax.grad(loss)(moving, rest), jax.jvp(lambda x: loss(x, rest), (moving,), (along,))[1], along
 
     (got, forward, along), (want, *_) = (gradients(mechanism, servo, q, v, way) for way in (ON, OFF))
-    got, want, along = (jax.tree_util.tree_leaves(x) for x in (got, want, along))
-    for x, y in zip(got, want, strict=True):
-        assert_close(x, y, atol=1e-9 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
-    inner = sum(float(jnp.sum(x * y)) for x, y in zip(got, along, strict=True))
-    assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
+    assert_same_gradients(got, want, forward, along)
 
 
 @pytest.mark.long
