@@ -228,3 +228,61 @@ def test_trajectories_and_their_gradients(case):
     assert bool(result == RESULTS.successful)
     assert float(got) == pytest.approx(float(want), rel=1e-11)
     assert_close(slope, steepness, atol=1e-8 * float(jnp.max(jnp.abs(steepness))))
+
+
+@jax.custom_vjp
+def doubled(x):
+    return 2 * x
+
+
+doubled.defvjp(lambda x: (2 * x, None), lambda _, cotangent: (2 * cotangent,))
+
+AWKWARD = {
+    "control flow": lambda q, v, t: jax.lax.cond(q[0] > 0, lambda: v[:2], lambda: q[:2]),
+    "a loop": lambda q, v, t: jax.lax.while_loop(lambda x: jnp.sum(x**2) > 1, lambda x: x / 2, v[:2]),
+    "random numbers": lambda q, v, t: v[:2] + jax.random.normal(jax.random.fold_in(jax.random.key(0), 1), (2,)),
+    "linear algebra": lambda q, v, t: jnp.linalg.solve(jnp.eye(2) * 3 + v[:2, None] * v[None, :2], q[:2]),
+    "custom_vjp": lambda q, v, t: doubled(v[:2]),
+    "a gather": lambda q, v, t: q[jnp.argsort(q)][:2],
+    "complex": lambda q, v, t: jnp.real(jnp.fft.fft(q)[:2]),
+    "a callback": lambda q, v, t: jax.pure_callback(np.tanh, q[:2], q[:2], vmap_method="sequential"),
+}
+
+
+@pytest.mark.parametrize("name", sampled(AWKWARD, ["control flow", "a callback"]))
+def test_what_users_write_passes_through_or_around(name):
+    mechanism, servo, *state = states("weighted")
+    force = mechanism.system.force
+    system = ukjax.System(mechanism.system.mass, lambda q, v, t: force(q, v, t).at[:2].add(AWKWARD[name](q, v, t)))
+    mechanism = ukjax.Mechanism(system, mechanism.constraints)
+    servo = ukjax.Servo(servo.constraint, servo.actuation, AWKWARD[name])
+    assert_same(controls(mechanism, servo, *state, ON), controls(mechanism, servo, *state, OFF))
+
+
+def test_a_batch_of_nothing():
+    mechanism, servo, q, v, t = states("weighted")
+    motion, control = controls(mechanism, servo, q[:0], v[:0], t[:0], ON)
+    assert (motion.acceleration.shape, control.u.shape) == ((0, 3), (0, 2))
+
+
+def test_units_change_nothing(monkeypatch):
+    """Rows, coordinates and controls in any unit: the same motion, by scalar code."""
+    lost(monkeypatch)
+    M = np.array([[2.0, 0.3, 0.0], [0.3, 1.5, 0.2], [0.0, 0.2, 1.0]])
+    A, H, G = np.array([[0.0, 1.0, -1.0]]), np.array([[1.0, 0.5, 0.0]]), np.eye(3)[:, :2]
+
+    def motion(columns, row, wanted, control):
+        change = np.diag(columns)
+        system = ukjax.System(lambda q, t: change @ M @ change + 0 * t, lambda q, v, t: change @ np.ones(3) + 0 * q)
+        of = lambda matrix, b: ukjax.AccelerationConstraint(
+            lambda q, v, t: matrix @ change + 0 * t, lambda q, v, t: b + 0 * t
+        )
+        mechanism = ukjax.Mechanism(system, of(row * A, row * np.array([0.3])))
+        servo = ukjax.Servo(of(wanted * H, wanted * np.array([0.7])), change @ G * control)
+        state = jnp.zeros((2, 3)), jnp.zeros((2, 3)), jnp.zeros(2)
+        found = controls(mechanism, servo, *state, ON)
+        return columns[None] * found[0].acceleration, control * found[1].u
+
+    got, want = motion(np.array([1e-3, 1.0, 1e4]), 1e6, 1e-7, 1e3), motion(np.ones(3), 1.0, 1.0, 1.0)
+    for x, y in zip(got, want, strict=True):
+        assert_close(x, y, rtol=1e-9, atol=1e-12)
