@@ -28,14 +28,14 @@ MOST_COORDINATES = 64
 CLEARLY = 4.0
 
 
-class _Dense(NamedTuple):
+class Dense(NamedTuple):
     """M, Q, A, b as a traced function of the state, and what else the terms hold."""
 
     traced: ClosedJaxpr
     terms: Terms
 
     @classmethod
-    def of(cls, terms_of: Callable[..., Terms], state: Sequence[Array]) -> "_Dense":
+    def of(cls, terms_of: Callable[..., Terms], state: Sequence[Array]) -> "Dense":
         kept: list[Terms] = []
 
         def arrays(*state):
@@ -60,12 +60,11 @@ class _Dense(NamedTuple):
         return lambda M, Q, A, b: formulation.solve(Terms(M, Q, A, b, None, partition, rows))
 
 
-def expanded(formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, state: Sequence[Array]) -> Motion | None:
+def expanded(formulation: AbstractPseudoinverseFormulation, dense: Dense, state: Sequence[Array]) -> Motion | None:
     """The motion at a state by scalar code, or None if it can't be had in this way.
 
     Where the scalar program is not certain of it, `formulation` is asked.
     """
-    dense = _Dense.of(terms_of.dense, state)
     if dense.terms.nonideal is not None or dense.coordinates == 0:
         return None
     slow, certain = dense.solve_by(formulation), dense.certain(formulation)
@@ -73,7 +72,11 @@ def expanded(formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, s
 
 
 def by_blocks(
-    formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, state: Sequence[Array], often: bool
+    formulation: AbstractPseudoinverseFormulation,
+    terms_of: TermsOf,
+    dense: Callable[[], Dense],
+    state: Sequence[Array],
+    often: bool,
 ) -> Motion | None:
     """The motion at a state block by block, or None if the mechanism is not made of modules, or of few.
 
@@ -92,17 +95,14 @@ def by_blocks(
         **_accurate(formulation.consistency_rtol, Q.dtype),
     )
     found = _blocks.block_motion(places, certain, masses, Q, rows)
-    return _where_clear(formulation, _Dense.of(terms_of.dense, state), found, state)
+    return _where_clear(formulation, dense(), found, state)
 
 
-def by_panels(
-    formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, state: Sequence[Array]
-) -> Motion | None:
+def by_panels(formulation: AbstractPseudoinverseFormulation, dense: Dense, state: Sequence[Array]) -> Motion | None:
     """The motion at a state by M as a whole, for many states at a time, or None if it has too many coordinates.
 
     Where that is not certain of it, `formulation` is asked.
     """
-    dense = _Dense.of(terms_of.dense, state)
     if dense.terms.nonideal is not None or not 0 < dense.coordinates <= MOST_COORDINATES:
         return None
     found = _panels.panel_motion(dense.certain(formulation), dense.traced, state)
@@ -110,7 +110,7 @@ def by_panels(
 
 
 def _where_clear(
-    formulation: AbstractPseudoinverseFormulation, dense: _Dense, found: _expand.Candidate, state: Sequence[Array]
+    formulation: AbstractPseudoinverseFormulation, dense: Dense, found: _expand.Candidate, state: Sequence[Array]
 ) -> Motion:
     motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)

@@ -1,13 +1,14 @@
 """The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q."""
 
 import dataclasses
+import functools as ft
 from typing import Any
 
 import equinox as eqx
 
 from .._linalg import AbstractDecomposition
 from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
-from ._expanded import by_blocks, by_panels, certainty, expanded
+from ._expanded import Dense, by_blocks, by_panels, certainty, expanded
 from ._linear import DefiniteMass
 from ._problem import with_definite_mass
 
@@ -58,11 +59,12 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         return isinstance(self.pseudoinverse, AbstractDecomposition)
 
     def motion(self, terms_of, *state):
-        found = expanded(self, terms_of, state) if self.expand else None
+        dense = ft.cache(lambda: Dense.of(terms_of.dense, state))
+        found = expanded(self, dense(), state) if self.expand else None
         if found is None and self.expand is not False and self._is_svd:
-            found = by_blocks(self, terms_of, state, often=bool(self.expand))
+            found = by_blocks(self, terms_of, dense, state, often=bool(self.expand))
         if found is None and self.expand:
-            found = by_panels(self, terms_of, state)
+            found = by_panels(self, dense(), state)
         return self.solve(terms_of.dense(*state)) if found is None else found
 
     def _problem(self, terms):

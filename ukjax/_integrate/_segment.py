@@ -77,7 +77,7 @@ def segments_of(problem: Problem, record: Record) -> Array:
 
 
 def finer_of(problem: Problem, record: Record) -> Checkpoint:
-    """Room for finer checkpoints."""
+    """Room for finer checkpoints; for one at least, so that there is something to look at."""
     return record.checkpoints[jnp.zeros((), int)].room(max(1, Layout.of(problem.max_steps).finer))
 
 
