@@ -25,6 +25,9 @@ from ._nearest import linearised, with_rows
 # Rows that depend on others do so at the state that all of them hold at: off it they are missed by the square of the
 # drift. They contradict each other if they are missed by more than this part of what they move.
 CURVED = 1e-3
+# Next to a singular configuration factors return less exactly than the pseudoinverse does, which leaves rounding errors
+# only; so they are trusted this many times as far from it as elsewhere.
+FAR = 24.0
 
 
 class Projection(eqx.Module):
@@ -76,11 +79,14 @@ class Projection(eqx.Module):
         to_v = lambda v, q, t: towards(lambda v: mechanism.velocity_error(q, v, t), q, t, v)
         q, v = jnp.split(y, 2)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
-        q, _ = jax.lax.scan(lambda q, _: (self._step(to_q, (q, t), expand), None), q, length=self.iterations)
-        return jnp.concatenate([q, self._step(to_v, (v, q, t), expand)])
+        q, _ = jax.lax.scan(lambda q, _: (self._step(to_q, (q, t), expand, CURVED), None), q, length=self.iterations)
+        return jnp.concatenate([q, self._step(to_v, (v, q, t), expand, 0.0)])
 
-    def _step(self, towards: Callable[..., "_Linear"], state: Sequence[Array], expand: bool) -> Array:
-        """One step of Newton's method from the first array of a state, the shortest to the linearised constraints."""
+    def _step(self, towards: Callable[..., "_Linear"], state: Sequence[Array], expand: bool, curved: float) -> Array:
+        """One step of Newton's method from the first array of a state, the shortest to the linearised constraints.
+
+        What depends on other rows may be missed by the part `curved` of the way, as a further step follows.
+        """
         x = state[0]
         m = jax.eval_shape(towards, *state).e.shape[0]
         if not m:
@@ -89,7 +95,8 @@ class Projection(eqx.Module):
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
             certain = certainty(solver, 1e-6, m, x.dtype)
-            as_scalars = lambda *state: _by_factors(certain, towards(*state))
+            certain = certain._replace(rank=FAR * certain.rank)
+            as_scalars = lambda *state: _by_factors(certain, curved, towards(*state))
             by_matrices = lambda *state: _by_pseudoinverse(solver, towards(*state))
             found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
         return _by_pseudoinverse(solver, towards(*state)) if found is None else found
@@ -111,7 +118,7 @@ def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: _Linear) -> Array:
     return at.x - W.T @ pseudosolve(solver, rows.rows @ W.T, rows.error)[0]
 
 
-def _by_factors(certain: _expand.Certain, at: _Linear) -> tuple[Array, BoolScalar, BoolScalar]:
+def _by_factors(certain: _expand.Certain, curved: float, at: _Linear) -> tuple[Array, BoolScalar, BoolScalar]:
     """x + d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
     least, rest = certain.dependent**2, jnp.zeros_like(at.x)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
@@ -121,7 +128,7 @@ def _by_factors(certain: _expand.Certain, at: _Linear) -> tuple[Array, BoolScala
     push = jnp.sqrt(jnp.abs(multipliers @ e))
     missed = e + J @ d
     # Of the way, and of what rounding makes of the state.
-    part = CURVED * push + 1e3 * jnp.finfo(e.dtype).eps * jnp.sqrt(jnp.abs(x @ (M @ x)))
+    part = curved * push + 4 * jnp.finfo(e.dtype).eps * jnp.sqrt(jnp.abs(x @ (M @ x)))
     near = jnp.abs(missed) <= part * jnp.sqrt(jnp.abs(jnp.diag(S)))
     missed = jnp.where(~rows.kept & near, 0.0, missed)
     clear = _expand.are_clear(certain, S, rows, jnp.zeros_like(e), e, missed, push) & _expand.is_definite(certain, M)
