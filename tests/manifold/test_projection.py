@@ -327,11 +327,13 @@ def test_where_scalar_code_is_not_certain_projection_is_by_matrices():
     assert np.isfinite(want).all(axis=1).tolist() == [True] * 4 + [False, True]
 
 
-@pytest.mark.parametrize("model", [long(coordinated_robots), parallelogram])
+@pytest.mark.parametrize("model", [long(coordinated_robots), long(parallelogram), simple_pendulum])
 def test_derivatives_of_both_ways_agree(model):
     """Forward and reverse, with respect to the state and to all parameters."""
     case = model.scenario()
-    ys, weights = near(case, 3), jnp.cos(jnp.arange(2.0 * len(case.q0)))
+    # Far off, where rows change on the way; those of the parallelogram depend on each other near the constraints only.
+    ys = near(case, 3, 1e-5 if model is parallelogram else 1e-2)
+    weights = jnp.cos(jnp.arange(2.0 * len(case.q0)))
     moving, rest = eqx.partition((case.mechanism, ys), eqx.is_inexact_array)
 
     def loss(moving, expand):
