@@ -2,9 +2,9 @@
 
 from ._candidate import Candidate as Candidate
 from ._candidate import Rows as Rows
-from ._constrained import Constraint as Constraint
 from ._constrained import Controlled as Controlled
-from ._constrained import Terms as Terms
+from ._constrained import Plain as Plain
+from ._constrained import RowsThroughMass as RowsThroughMass
 from ._constrained import Wanted as Wanted
 from ._constrained import are_clear as are_clear
 from ._constrained import constrained as constrained

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import BoolScalar, Matrix, Rows, RowValues, Scalar, Vector
-from ._candidate import Rows as JudgedRows
+from . import _candidate
 from ._solved import Certain
 from ._symmetric import Pivots, pivots, solve
 
 
-class Constraint(NamedTuple):
+class RowsThroughMass(NamedTuple):
     """M and A, with M^-1 A^T and S = A M^-1 A^T. A row counts if its pivot is more than the part `least` of S."""
 
     M: Matrix
@@ -30,7 +30,7 @@ class Constraint(NamedTuple):
     least: float
 
     @classmethod
-    def of(cls, M: Matrix, A: Rows, least: float) -> "Constraint":
+    def of(cls, M: Matrix, A: Rows, least: float) -> "RowsThroughMass":
         levers = solve(M, A.T)
         return cls(M, A, levers, A @ levers, least)
 
@@ -53,7 +53,7 @@ class Constraint(NamedTuple):
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def constrained(least: float, M: Matrix, f: Vector, A: Rows, b: RowValues) -> tuple[Vector, RowValues]:
     """x and l, of which a row counts if its pivot is more than the part `least` of it."""
-    through = Constraint.of(M, A, least)
+    through = RowsThroughMass.of(M, A, least)
     return through.refined(*through.respond(f, b), b)
 
 
@@ -61,12 +61,12 @@ def constrained(least: float, M: Matrix, f: Vector, A: Rows, b: RowValues) -> tu
 def _constrained_jvp(least, primals, tangents):
     (M, f, A, b), (dM, df, dA, db) = primals, tangents
     x, multipliers = constrained(least, M, f, A, b)
-    change = Constraint.of(M, A, least).respond(df - dM @ x + dA.T @ multipliers, db - dA @ x)
+    change = RowsThroughMass.of(M, A, least).respond(df - dM @ x + dA.T @ multipliers, db - dA @ x)
     return (x, multipliers), change
 
 
-class Terms(NamedTuple):
-    """M, f, A, b"""
+class Plain(NamedTuple):
+    """M x - A^T l = f, A x = b, as arrays only."""
 
     M: Matrix
     f: Vector
@@ -106,7 +106,7 @@ class Controlled(NamedTuple):
     lacking: Array
 
 
-def controlled(least: tuple[float, float], terms: Terms, wanted: Wanted, limits: tuple[Array, Array]) -> Controlled:
+def controlled(least: tuple[float, float], terms: Plain, wanted: Wanted, limits: tuple[Array, Array]) -> Controlled:
     """The motion under the control of least effort: u = s + V C^T K^-1 (h - H x), x under s, and within the limits.
 
     `least`: for rows of A, and of K. Only u, acts, x, multipliers and free have derivatives.
@@ -130,7 +130,7 @@ def _differentiable(least, terms, wanted, limits):
     return _Smooth(**{name: getattr(found, name) for name in _Smooth._fields})
 
 
-def _controlled(least: tuple[float, float], terms: Terms, wanted: Wanted, limits: tuple[Array, Array]) -> Controlled:
+def _controlled(least: tuple[float, float], terms: Plain, wanted: Wanted, limits: tuple[Array, Array]) -> Controlled:
     (M, f, A, b), (H, h, G, V, s), m = terms, wanted, len(terms.b)
     # Of all rows together, for no more columns need be brought through M than there are rows.
     R = jnp.concatenate([A, H])
@@ -178,7 +178,7 @@ def _differentiable_jvp(least, primals, tangents):
     (M, _, A, b), (H, _, G, V, _), limits = primals
     (dM, df, dA, db), (dH, dh, dG, dV, ds), dlimits = tangents
     found = _controlled(least, *primals)
-    through = Constraint.of(M, A, least[0])
+    through = RowsThroughMass.of(M, A, least[0])
     force, none = H.T @ found.g, jnp.zeros_like(b)
     z, further = through.refined(*through.respond(force, none), none)
     dz, _ = through.respond(dH.T @ found.g - dM @ z + dA.T @ further, -dA @ z)
@@ -213,5 +213,5 @@ def are_clear(
     m = len(S)
     if not m:
         return jnp.asarray(True)
-    rows = JudgedRows(jnp.diag(S), found.pivots, found.kept, b, demand, missed)
+    rows = _candidate.Rows(jnp.diag(S), found.pivots, found.kept, b, demand, missed)
     return rows.are_clear(certain, push) & (found.bound < 1 / (certain.rank * m**0.5))

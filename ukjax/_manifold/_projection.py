@@ -123,7 +123,7 @@ def _by_factors(certain: _expand.Certain, curved: float, at: _Linear) -> tuple[A
     least, rest = certain.dependent**2, jnp.zeros_like(at.x)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
     (x, M, e, J), d, multipliers = stop_gradient((at, way, multipliers))
-    S = _expand.Constraint.of(M, J, least).S
+    S = _expand.RowsThroughMass.of(M, J, least).S
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))
     missed = e + J @ d

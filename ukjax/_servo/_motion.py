@@ -127,7 +127,7 @@ def _as_scalars(
     passive, servo = certain_of(formulation, len(terms.b), G.dtype), servos[0].certain(len(b), G.dtype)
     if wanted is None or passive is None or servo is None:
         raise _expand.NotScalar("a law, or a force that is not ideal, which goes by matrices")
-    of_mechanism = _expand.Terms(terms.M, terms.Q, terms.A, terms.b)
+    of_mechanism = _expand.Plain(terms.M, terms.Q, terms.A, terms.b)
     judges = Judges(passive, servo)
     found = _expand.controlled(judges.least, of_mechanism, wanted, (low, high))
     rank, reached, clear, smooth = judged(judges, of_mechanism, wanted, found)

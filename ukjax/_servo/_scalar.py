@@ -38,7 +38,7 @@ class Judged(NamedTuple):
     smooth: BoolScalar
 
 
-def judged(judges: Judges, terms: _expand.Terms, wanted: _expand.Wanted, found: _expand.Controlled) -> Judged:
+def judged(judges: Judges, terms: _expand.Plain, wanted: _expand.Wanted, found: _expand.Controlled) -> Judged:
     """Whether what scalar code has found counts."""
     terms, wanted, found = stop_gradient((terms, wanted, found))
     (M, _, A, b), (H, h, _, V, _), S = terms, wanted, found.S
