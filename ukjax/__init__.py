@@ -30,6 +30,8 @@ from ._formulation import RangeSpace as RangeSpace
 from ._formulation import Recursive as Recursive
 from ._formulation import UdwadiaKalaba as UdwadiaKalaba
 from ._formulation import UdwadiaPhohomsiri as UdwadiaPhohomsiri
+from ._kinematics import AbstractKinematics as AbstractKinematics
+from ._kinematics import Kinematics as Kinematics
 from ._linalg import SVD as SVD
 from ._linalg import AbstractPseudoinverse as AbstractPseudoinverse
 from ._linalg import GramSchmidtLS as GramSchmidtLS
@@ -58,6 +60,7 @@ from ._servo import servo_control as servo_control
 from ._simulate import simulate as simulate
 from ._sympy import SympySystem as SympySystem
 from ._sympy import from_sympy as from_sympy
+from ._system import AbstractKinematicSystem as AbstractKinematicSystem
 from ._system import AbstractModularSystem as AbstractModularSystem
 from ._system import AbstractSystem as AbstractSystem
 from ._system import LagrangianSystem as LagrangianSystem

@@ -12,8 +12,13 @@ from jaxtyping import Array
 from ._result import is_traced
 
 
-def state(q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v")) -> tuple[Array, Array, Array]:
-    """`q`, `v`, `t` as arrays of one floating dtype; ValueError if they are not one state."""
+def state(
+    q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v"), kinematics: Any = None
+) -> tuple[Array, Array, Array]:
+    """`q`, `v`, `t` as arrays of one floating dtype; ValueError if they are not one state.
+
+    With a `kinematics` there may be more coordinates than speeds: it must make rates of q of them.
+    """
     q, v = floating(q, names[0]), floating(v, names[1])
     for name, x in zip(names, (q, v), strict=True):
         if x.ndim != 1:
@@ -26,7 +31,7 @@ def state(q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v")) -> 
                 f"{name} must be of dtype float32 or float64, in which linear systems are solved, but is of {x.dtype}. "
                 f"Pass {name}.astype('float32')."
             )
-    if q.shape != v.shape:
+    if kinematics is None and q.shape != v.shape:
         raise ValueError(
             f"{names[0]} and {names[1]} must have the same shape (n,), but {names[0]} has {q.shape} and {names[1]} has "
             f"{v.shape}: {names[1]} holds one rate per coordinate."
@@ -35,7 +40,21 @@ def state(q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v")) -> 
     t = jnp.asarray(t)
     if t.ndim != 0:
         raise ValueError(f"t must be a scalar, but has shape {t.shape}. For several times use jax.vmap.")
-    return q.astype(dtype), v.astype(dtype), t.astype(dtype)
+    q, v, t = q.astype(dtype), v.astype(dtype), t.astype(dtype)
+    if kinematics is not None:
+        _fits(kinematics, q, v, t, names)
+    return q, v, t
+
+
+def _fits(kinematics: Any, q: Array, v: Array, t: Array, names: tuple[str, str]) -> None:
+    """ValueError unless the kinematics makes rates of q of the speeds v."""
+    shapes = f"{names[0]} has shape {q.shape} and {names[1]} shape {v.shape}"
+    try:
+        rates = jax.eval_shape(kinematics.rates, q, v, t)
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"{shapes}, which the kinematics of the system does not take: {error}") from error
+    if rates.shape != q.shape:
+        raise ValueError(f"{shapes}, but the kinematics of the system makes rates of shape {rates.shape} of them.")
 
 
 def floating(x: Any, name: str) -> Array:

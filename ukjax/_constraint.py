@@ -1,6 +1,7 @@
 """Constraints: each gives rows of A q'' = b, and how far a state is from satisfying it.
 
-q: coordinates; v: their rates; t: time [s]; m: rows; A: constraint matrix (m, n); b: its right-hand side (m,).
+q: coordinates; v: their rates, or the speeds of a kinematics; t: time [s]; m: rows; A: constraint matrix (m, n);
+b: its right-hand side (m,).
 """
 
 import abc
@@ -14,9 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import _check
+from ._kinematics import AbstractKinematics
 from ._result import is_traced
 from ._sharing import joined, separated
-from ._types import Rows, RowValues, Scalar, Vector
+from ._types import Coordinates, Rows, RowValues, Scalar, Vector
 
 
 class Baumgarte(eqx.Module):
@@ -82,15 +84,22 @@ class AbstractConstraint(eqx.Module):
     r"""A set of rows of $A(q, \dot q, t)\,\ddot q = b(q, \dot q, t)$."""
 
     @abc.abstractmethod
-    def rows(self, q: Vector, v: Vector, t: Scalar) -> tuple[Rows, RowValues]:
-        """A (m, n) and b (m,), stabilised if the constraint is."""
+    def rows(
+        self, q: Coordinates, v: Vector, t: Scalar, kinematics: AbstractKinematics | None = None
+    ) -> tuple[Rows, RowValues]:
+        """A (m, n) and b (m,), stabilised if the constraint is; q' by a kinematics, or v without one.
+
+        A constraint of your own for systems without a kinematics need not take it.
+        """
 
     @abc.abstractmethod
-    def position_error(self, q: Vector, t: Scalar) -> RowValues:
+    def position_error(self, q: Coordinates, t: Scalar) -> RowValues:
         """Φ(q, t), or an empty vector if the constraint does not restrict positions."""
 
     @abc.abstractmethod
-    def velocity_error(self, q: Vector, v: Vector, t: Scalar) -> RowValues:
+    def velocity_error(
+        self, q: Coordinates, v: Vector, t: Scalar, kinematics: AbstractKinematics | None = None
+    ) -> RowValues:
         """Φ̇ or ψ(q, v, t), or an empty vector if the constraint does not restrict velocities."""
 
 
@@ -116,7 +125,7 @@ class AbstractConstraintGroup(AbstractConstraint):
         """The coordinates that each of them is about, equally many, (k, n_k)."""
 
     @abc.abstractmethod
-    def each_rows(self, q: Vector, v: Vector, t: Scalar) -> tuple[Float[Array, "k m n_k"], Float[Array, "k m"]]:
+    def each_rows(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Float[Array, "k m n_k"], Float[Array, "k m"]]:
         """A and b of each of them, in its own columns."""
 
 
@@ -129,6 +138,7 @@ class Holonomic(AbstractFunctionConstraint):
     r"""$\Phi(q, t) = 0$; $A = \partial\Phi/\partial q$ and b by automatic differentiation.
 
     $b = -\left.\frac{d^2}{ds^2}\,\Phi(q + s v, t + s)\right|_{s=0} - d\,\dot\Phi - k\,\Phi$.
+    With a kinematics, q' = N v + n, $A = \partial\Phi/\partial q\,N$; b is the rest of the second derivative.
 
     Args:
         phi: `phi(q, t)`, shape (m,); put a single scalar in a list: `jnp.array([...])` or `[None]`.
@@ -151,19 +161,22 @@ class Holonomic(AbstractFunctionConstraint):
     def through(self, change):
         return Holonomic(change(self.phi), self.stabilization)
 
-    def rows(self, q, v, t):
+    def rows(self, q, v, t, kinematics=None):
         ones = jnp.ones_like(t)
         # A constraint that ignores t has a symbolically zero tangent there, which jvp propagates at no cost.
-        first = lambda q_, t_: jax.jvp(self.position_error, (q_, t_), (v, ones))
-        (position, velocity), (_, curvature) = jax.jvp(first, (q, t), (v, ones))
-        matrix = jax.jacfwd(self.position_error)(q, t)
+        first = lambda q_, t_: jax.jvp(self.position_error, (q_, t_), (_rates(kinematics, q_, v, t_), ones))
+        (position, velocity), (_, curvature) = jax.jvp(first, (q, t), (_rates(kinematics, q, v, t), ones))
+        if kinematics is None:
+            matrix = jax.jacfwd(self.position_error)(q, t)
+        else:
+            matrix = jax.jacfwd(lambda v: self.velocity_error(q, v, t, kinematics))(v)
         return matrix, _stabilized(self.stabilization, -curvature, position, velocity)
 
     def position_error(self, q, t):
         return _rows_of(self.phi(q, t), q, "phi(q, t)")
 
-    def velocity_error(self, q, v, t):
-        return jax.jvp(self.position_error, (q, t), (v, jnp.ones_like(t)))[1]
+    def velocity_error(self, q, v, t, kinematics=None):
+        return jax.jvp(self.position_error, (q, t), (_rates(kinematics, q, v, t), jnp.ones_like(t)))[1]
 
 
 class Nonholonomic(AbstractFunctionConstraint):
@@ -199,15 +212,16 @@ class Nonholonomic(AbstractFunctionConstraint):
     def through(self, change):
         return Nonholonomic(change(self.psi), self.stabilization)
 
-    def rows(self, q, v, t):
-        velocity, drift = jax.jvp(lambda q_, t_: self.velocity_error(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
+    def rows(self, q, v, t, kinematics=None):
+        along = _rates(kinematics, q, v, t), jnp.ones_like(t)
+        velocity, drift = jax.jvp(lambda q_, t_: self.velocity_error(q_, v, t_), (q, t), along)
         matrix = jax.jacfwd(self.velocity_error, argnums=1)(q, v, t)
         return matrix, _stabilized(self.stabilization, -drift, None, velocity)
 
     def position_error(self, q, t):
         return jnp.zeros(0, q.dtype)
 
-    def velocity_error(self, q, v, t):
+    def velocity_error(self, q, v, t, kinematics=None):
         return _rows_of(self.psi(q, v, t), q, "psi(q, v, t)")
 
 
@@ -242,8 +256,8 @@ class AccelerationConstraint(AbstractFunctionConstraint):
     def through(self, change):
         return AccelerationConstraint(change(self.matrix), change(self.vector))
 
-    def rows(self, q, v, t):
-        n = q.shape[0]
+    def rows(self, q, v, t, kinematics=None):
+        n = v.shape[0]
         A = _check.output(self.matrix(q, v, t), ("m", n), q.dtype, "matrix(q, v, t)", "One row per constraint.")
         hint = "It must match the rows of matrix(q, v, t)."
         return A, _check.output(self.vector(q, v, t), (A.shape[0],), q.dtype, "vector(q, v, t)", hint)
@@ -251,8 +265,12 @@ class AccelerationConstraint(AbstractFunctionConstraint):
     def position_error(self, q, t):
         return jnp.zeros(0, q.dtype)
 
-    def velocity_error(self, q, v, t):
+    def velocity_error(self, q, v, t, kinematics=None):
         return jnp.zeros(0, q.dtype)
+
+
+def _rates(kinematics: AbstractKinematics | None, q: Coordinates, v: Vector, t: Scalar) -> Vector:
+    return v if kinematics is None else kinematics.rates(q, v, t)
 
 
 def _stabilization(value: Any) -> Baumgarte | None:

@@ -49,8 +49,8 @@ class Coordinate(str):
         return [part.split()[-1] if part.strip() else part for part in self.name.split(",")]
 
 
-# Of forces that belong to coordinates in these units.
-_FORCE_UNITS = {"m": "N", "rad": "N m"}
+# Of forces that belong to coordinates in these units, or to speeds.
+_FORCE_UNITS = {"m": "N", "rad": "N m", "m/s": "N", "rad/s": "N m"}
 
 
 def rate_unit(unit: str, order: int = 1) -> str:
@@ -59,7 +59,7 @@ def rate_unit(unit: str, order: int = 1) -> str:
 
 
 def force_unit(unit: str) -> str:
-    """The unit of the generalised force of a coordinate in `unit`; empty if that is not known."""
+    """The unit of the generalised force of a coordinate, or of a speed, in `unit`; empty if that is not known."""
     return _FORCE_UNITS.get(unit, "")
 
 
@@ -74,6 +74,19 @@ def named(names: Sequence[Any] | None, count: int, letter: str, what: str) -> tu
         kind, of = what.split(", ")
         raise ValueError(f"{kind} must be {count} names, one per {of}, but got {len(given)}: {given}.")
     return tuple(Coordinate(name) for name in given)
+
+
+def speeds_named(
+    names: Sequence[Any] | None, coordinates: Sequence[Coordinate], count: int
+) -> tuple[Coordinate, ...] | None:
+    """A name for each of `count` speeds; None if there are no names and as many coordinates, of which they are rates.
+
+    Raises:
+        ValueError: If there are more or fewer names.
+    """
+    if names is None and count == len(coordinates):
+        return None
+    return named(names, count, "v", "speeds, speed")
 
 
 def by_unit(names: Sequence[Coordinate]) -> dict[str, list[int]]:

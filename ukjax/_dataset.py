@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._coordinate import Coordinate, force_unit, named, rate_unit
+from ._coordinate import Coordinate, force_unit, named, rate_unit, speeds_named
 
 
 if TYPE_CHECKING:
     import xarray
 
 
-# Name, what it is, and its unit, from that of the coordinate.
+# Name, what it is, and its unit, from that of the coordinate. All but q belong to speeds where those are no rates.
 VECTORS = (
     ("q", "coordinate", str),
     ("v", "rate of the coordinate", rate_unit),
@@ -33,7 +33,19 @@ SERVO_SCALARS = {
 }
 
 
-def dataset(trajectory: Any, coordinates: Sequence[Any] | None, controls: Sequence[Any] | None) -> "xarray.Dataset":
+def _of_speed(name: str, unit: str) -> str:
+    """The unit of a vector, from that of the speed."""
+    if name.endswith("force"):
+        return force_unit(unit)
+    return unit and (f"{unit}^2" if name == "acceleration" else unit)
+
+
+def dataset(
+    trajectory: Any,
+    coordinates: Sequence[Any] | None,
+    controls: Sequence[Any] | None,
+    speeds: Sequence[Any] | None = None,
+) -> "xarray.Dataset":
     """What `Trajectory.to_dataset` returns."""
     import xarray as xr
 
@@ -41,13 +53,18 @@ def dataset(trajectory: Any, coordinates: Sequence[Any] | None, controls: Sequen
         shape = trajectory.t.shape
         raise ValueError(f"to_dataset takes one trajectory, but t has shape {shape}: index the batch first.")
     kept = [(k, what, of) for k, what, of in VECTORS if getattr(trajectory, k) is not None]
-    n = next((getattr(trajectory, k).shape[1] for k, _, _ in kept), len(coordinates or ()))
+    sizes = {k: getattr(trajectory, k).shape[1] for k, _, _ in kept}
+    n = sizes.get("q", len(coordinates) if coordinates else next(iter(sizes.values()), 0))
     names = named(coordinates, n, "q", "coordinates, coordinate")
     units = [name.unit for name in names]
-    data: dict[str, Any] = {
-        k: (("time", "coordinate"), np.asarray(getattr(trajectory, k)), _described(what, [of(u) for u in units]))
-        for k, what, of in kept
-    }
+    rates = speeds_named(speeds, names, next((size for k, size in sizes.items() if k != "q"), len(speeds or names)))
+    data: dict[str, Any] = {}
+    for k, what, of in kept:
+        along, described = "coordinate", _described(what, [of(u) for u in units])
+        if rates is not None and k != "q":
+            what = what.replace("rate of the coordinate", "speed").replace("acceleration of the coordinate", "its rate")
+            along, described = "speed", _described(what, [_of_speed(k, rate.unit) for rate in rates])
+        data[k] = (("time", along), np.asarray(getattr(trajectory, k)), described)
     scalars = {k: what for k, what in (SCALARS | SERVO_SCALARS).items() if getattr(trajectory, k) is not None}
     data |= {k: (("time",), np.asarray(getattr(trajectory, k)), {"long_name": what}) for k, what in scalars.items()}
     coords: dict[str, Any] = {"time": ("time", np.asarray(trajectory.t), {"units": "s", "long_name": "time"})}
@@ -56,7 +73,15 @@ def dataset(trajectory: Any, coordinates: Sequence[Any] | None, controls: Sequen
         "name": ("coordinate", [name.name for name in names]),
         "unit": ("coordinate", units),
     }
-    for more, labels in (_control(trajectory.control, controls), _of_each(trajectory, units)):
+    along, forces = "coordinate", [force_unit(name.unit) for name in names]
+    if rates is not None:
+        along, forces = "speed", [force_unit(rate.unit) for rate in rates]
+        coords |= {
+            "speed": ("speed", list(map(str, rates)), _described("speed", [rate.unit for rate in rates])),
+            "speed_name": ("speed", [rate.name for rate in rates]),
+            "speed_unit": ("speed", [rate.unit for rate in rates]),
+        }
+    for more, labels in (_control(trajectory.control, controls), _of_each(trajectory, along, forces)):
         data, coords = data | more, coords | labels
     return xr.Dataset(data, coords=coords)
 
@@ -79,13 +104,13 @@ def _control(control: Any, controls: Sequence[Any] | None) -> tuple[dict[str, An
     }
 
 
-def _of_each(trajectory: Any, units: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_each(trajectory: Any, along: str, units: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What each constraint does, by its name."""
     data, labels = {}, {}
     if trajectory.constraint_forces:
         forces = np.stack([np.asarray(x) for x in trajectory.constraint_forces.values()], axis=1)
-        text = _described("ideal constraint force, by constraint", [force_unit(u) for u in units])
-        data["constraint_forces"] = (("time", "constraint", "coordinate"), forces, text)
+        text = _described("ideal constraint force, by constraint", units)
+        data["constraint_forces"] = (("time", "constraint", along), forces, text)
         labels["constraint"] = ("constraint", list(trajectory.constraint_forces))
     if trajectory.multipliers:
         rows = {f"{k} row {i}": x[:, i] for k, x in trajectory.multipliers.items() for i in range(x.shape[1])}

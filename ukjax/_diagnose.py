@@ -135,7 +135,7 @@ def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagno
     Source: Zhao et al. (2018), Lemma 1 and examples 2 to 4; Frobenius's theorem in any text on differential forms.
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
-    q, v, t = _check.state(q, v, t)
+    q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     _check.finite(q, "q")
     _check.finite(v, "v")
     _check.finite(t, "t")
@@ -207,16 +207,17 @@ def _labels(mechanism: Mechanism, terms: Terms) -> tuple[str, ...]:
 def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
     """The largest curl of each row on the admissible directions, over all places; infinite if not linear in v."""
     x = jnp.append(q, t)
-    forms = lambda x: jnp.concatenate([_form(c, x[:-1], v, x[-1]) for c in mechanism.constraints])
+    forms = lambda x: jnp.concatenate([_form(mechanism, c, x[:-1], v, x[-1]) for c in mechanism.constraints])
     if not mechanism.constraints:
         return jnp.zeros(0, q.dtype)
+    possible = lambda x: jnp.concatenate([forms(x), _of_coordinates(mechanism, x[:-1], v, x[-1])])
     size = FAR * jnp.maximum(1, jnp.abs(x))
     chosen = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (PLACES, x.shape[0])), x.dtype)
     offsets = jnp.concatenate([jnp.zeros((1, x.shape[0]), x.dtype), chosen * size[None]])
-    _, along = _admissible(forms(x))
+    _, along = _admissible(possible(x))
     places = x[None] + offsets @ along
-    curl = jnp.max(jax.vmap(lambda x: _curl_at(mechanism, forms, x))(places), axis=0)
-    linear = jnp.concatenate([_is_linear(c, q, v, t) for c in mechanism.constraints])
+    curl = jnp.max(jax.vmap(lambda x: _curl_at(mechanism, forms, possible, v, x))(places), axis=0)
+    linear = jnp.concatenate([_is_linear(mechanism, c, q, v, t) for c in mechanism.constraints])
     return jnp.where(linear, curl, jnp.inf)
 
 
@@ -227,44 +228,64 @@ def _admissible(F: Array) -> tuple[Array, Array]:
     return F, jnp.eye(F.shape[1], dtype=F.dtype) - P @ F
 
 
-def _curl_at(mechanism: Mechanism, forms: Any, x: Array) -> Array:
-    _, E = _admissible(forms(x))
+def _curl_at(mechanism: Mechanism, forms: Any, possible: Any, v: Array, x: Array) -> Array:
+    _, E = _admissible(possible(x))
     scales = row_scales(forms(x))
     slope = scales[:, None, None] * jax.jacfwd(forms)(x)  # (m, n + 1, n + 1)
     curl = slope - jnp.swapaxes(slope, 1, 2)
     # Of rows without a velocity error the part along t is unknown.
-    known = np.concatenate([np.full(*_has_velocities(c, x[:-1], x[:-1], x[-1])) for c in mechanism.constraints])
+    known = np.concatenate([np.full(*_has_velocities(mechanism, c, x[:-1], v, x[-1])) for c in mechanism.constraints])
     at_t = np.arange(x.shape[0]) == x.shape[0] - 1
     keep = known[:, None, None] | ~(at_t[:, None] | at_t[None, :])[None]
     on_admissible = jnp.einsum("ab,ibc,cd->iad", E, jnp.where(keep, curl, 0), E)
     return jnp.max(jnp.abs(on_admissible), axis=(1, 2)) / (1 + jnp.max(jnp.abs(slope), axis=(1, 2)))
 
 
-def _form(constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
+def _form(mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
     """The rows as one-forms in (q, t), (m, n + 1).
 
     Whoever tells what its velocities are to satisfy, F (q', 1) = 0, tells the forms: the error of no velocity is the
     part along t. Of other rows A is known only.
     """
-    if _has_velocities(constraint, q, v, t)[1]:
-        rest = jnp.zeros_like(v)
-        along_q = jax.jacfwd(constraint.velocity_error, argnums=1)(q, rest, t)
-        along_t = constraint.velocity_error(q, rest, t)
+    if _has_velocities(mechanism, constraint, q, v, t)[1]:
+        error, rest = lambda v: mechanism.velocity_error_of(constraint, q, v, t), jnp.zeros_like(v)
+        along_v, along_t = jax.jacfwd(error)(rest), error(rest)
     else:
-        along_q = constraint.rows(q, v, t)[0]
-        along_t = jnp.zeros(along_q.shape[0], q.dtype)
-    return jnp.concatenate([along_q, along_t[:, None]], axis=1)
+        along_v = mechanism.rows_of(constraint, q, v, t)[0]
+        along_t = jnp.zeros(along_v.shape[0], q.dtype)
+    if mechanism.kinematics is None:
+        return jnp.concatenate([along_v, along_t[:, None]], axis=1)
+    N, drift = _kinematics(mechanism, q, v, t)
+    along_q = along_v @ pseudoinverse(SVD(), N)[0]  # v dt = N^+ (dq - n dt)
+    return jnp.concatenate([along_q, (along_t - along_q @ drift)[:, None]], axis=1)
 
 
-def _has_velocities(constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> tuple[int, bool]:
+def _kinematics(mechanism: Mechanism, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
+    """N and n of q' = N v + n."""
+    rates, rest = lambda v: mechanism.rates(q, v, t), jnp.zeros_like(v)
+    return jax.jacfwd(rates)(rest), rates(rest)
+
+
+def _of_coordinates(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
+    """What coordinates cannot do whatever the speeds, as one-forms in (q, t): (1 - N N^+) (dq - n dt) = 0."""
+    if mechanism.kinematics is None:
+        return jnp.zeros((0, q.shape[0] + 1), q.dtype)
+    N, drift = _kinematics(mechanism, q, v, t)
+    rest = jnp.eye(q.shape[0], dtype=q.dtype) - N @ pseudoinverse(SVD(), N)[0]
+    return jnp.concatenate([rest, -(rest @ drift)[:, None]], axis=1)
+
+
+def _has_velocities(
+    mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Array, t: Array
+) -> tuple[int, bool]:
     """The number of rows, and whether there is a velocity error for each."""
-    m = jax.eval_shape(constraint.rows, q, v, t)[1].shape[0]
-    return m, jax.eval_shape(constraint.velocity_error, q, v, t).shape[0] == m
+    m = jax.eval_shape(lambda *state: mechanism.rows_of(constraint, *state), q, v, t)[1].shape[0]
+    return m, jax.eval_shape(lambda *state: mechanism.velocity_error_of(constraint, *state), q, v, t).shape[0] == m
 
 
-def _is_linear(constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
+def _is_linear(mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
     """Whether each row is linear in v, (m,): its matrix is the same at rest, at v, and at another velocity."""
-    matrix = lambda v: constraint.rows(q, v, t)[0]
+    matrix = lambda v: mechanism.rows_of(constraint, q, v, t)[0]
     other = jnp.asarray(np.random.default_rng(1).uniform(-1, 1, v.shape), v.dtype) * jnp.maximum(1, jnp.abs(v))
     reference = matrix(other)
     size = jnp.max(jnp.abs(reference), axis=1)

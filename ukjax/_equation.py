@@ -33,7 +33,8 @@ def equation_of_motion(
     Args:
         mechanism: System and constraints; its array leaves are differentiable.
         q: Coordinates, shape (n,) [m or rad].
-        v: Their rates, shape (n,) [m/s or rad/s].
+        v: Their rates, shape (n,) [m/s or rad/s]; the speeds, if the system has a kinematics. Then there may be more
+            coordinates, and the acceleration is v'.
         t: Time, scalar [s].
         applied: Further generalised force, shape (n,) [N or N m].
         formulation: How the acceleration is computed.
@@ -61,8 +62,8 @@ def equation_of_motion(
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    q, v, t = _check.state(q, v, t)
-    applied = None if applied is None else applied_force(applied, q, "applied")
+    q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
+    applied = None if applied is None else applied_force(applied, v, "applied")
     formulation = for_use(formulation, often=in_batch(mechanism, q, v, t, applied))
     motion = apart(_equation, mechanism, formulation, q, v, t, applied, reactions)
     return throw_if_failed(motion, motion.result) if throw else motion

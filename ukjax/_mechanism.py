@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 
 from . import _check
 from ._constraint import AbstractConstraint, AbstractConstraintGroup
+from ._kinematics import AbstractKinematics
 from ._sharing import joined, separated
-from ._system import AbstractModularSystem, AbstractSystem, applied_force
-from ._types import Matrix, Partition, Rows, RowValues, Scalar, Vector
+from ._system import AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
+from ._types import Coordinates, Matrix, Partition, Rows, RowValues, Scalar, Vector
 
 
 class AbstractConstrainedSystem(AbstractSystem):
@@ -137,15 +138,33 @@ class Mechanism(eqx.Module):
         """The function that was given, or None."""
         return joined("mechanism", [self.system, *self._further, self._nonideal])[-1]
 
-    def terms(self, q: Vector, v: Vector, t: Scalar, applied: Any = None) -> Terms:
+    @property
+    def kinematics(self) -> AbstractKinematics | None:
+        """How q changes with v, if v are not its rates."""
+        return self.system.kinematics if isinstance(self.system, AbstractKinematicSystem) else None
+
+    def rates(self, q: Coordinates, v: Vector, t: Scalar) -> Coordinates:
+        """q', shape (n_q,)."""
+        return v if self.kinematics is None else self.kinematics.rates(q, v, t)
+
+    def retract(self, q: Coordinates, d: Vector, t: Scalar) -> Coordinates:
+        """Where a displacement d (n,) leads from q."""
+        return q + d if self.kinematics is None else self.kinematics.retract(q, d, t)
+
+    def mass(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
+        """M (n, n); ValueError, while tracing, if the system's has another shape."""
+        what = "coordinates" if self.kinematics is None else "speeds"
+        return _check.output(self.system.mass(q, t), (n, n), q.dtype, "mass(q, t)", f"There are {n} {what}.")
+
+    def terms(self, q: Coordinates, v: Vector, t: Scalar, applied: Any = None) -> Terms:
         """M, Q, A, b and the non-ideal force at one state; ValueError, while tracing, on a wrong shape."""
-        n = q.shape[0]
-        M = _check.output(self.system.mass(q, t), (n, n), q.dtype, "mass(q, t)", f"q has {n} coordinates.")
-        Q = applied_force(self.system.force(q, v, t), q, "force(q, v, t)")
+        n = v.shape[0]
+        M = self.mass(q, t, n)
+        Q = applied_force(self.system.force(q, v, t), v, "force(q, v, t)")
         if applied is not None:
-            Q = Q + applied_force(applied, q, "applied")
+            Q = Q + applied_force(applied, v, "applied")
         named = self.named_constraints
-        rows = [constraint.rows(q, v, t) for constraint in named.values()]
+        rows = [self.rows_of(constraint, q, v, t) for constraint in named.values()]
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
         nonideal = None if self._nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)
@@ -161,20 +180,33 @@ class Mechanism(eqx.Module):
         if not whole or not isinstance(system, AbstractModularSystem):
             return TermsOf(dense)
 
-        def modular(q: Vector, v: Vector, t: Scalar) -> ModularTerms:
-            Q = applied_force(system.force(q, v, t), q, "force(q, v, t)")
-            Q = Q if applied is None else Q + applied_force(applied, q, "applied")
+        def modular(q: Coordinates, v: Vector, t: Scalar) -> ModularTerms:
+            Q = applied_force(system.force(q, v, t), v, "force(q, v, t)")
+            Q = Q if applied is None else Q + applied_force(applied, v, "applied")
             return ModularTerms(system.blocks(q, t), Q, tuple(group.each_rows(q, v, t) for group in groups))
 
         return TermsOf(dense, Modular(system.partition, tuple(group.columns for group in groups), modular))
 
-    def position_error(self, q: Vector, t: Scalar) -> Float[Array, " r"]:
+    def position_error(self, q: Coordinates, t: Scalar) -> Float[Array, " r"]:
         """Φ of every holonomic constraint, in order."""
         return _concatenate([c.position_error(q, t) for c in self.constraints], q)
 
-    def velocity_error(self, q: Vector, v: Vector, t: Scalar) -> Float[Array, " r"]:
+    def velocity_error(self, q: Coordinates, v: Vector, t: Scalar) -> Float[Array, " r"]:
         """Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""
-        return _concatenate([c.velocity_error(q, v, t) for c in self.constraints], q)
+        return _concatenate([self.velocity_error_of(c, q, v, t) for c in self.constraints], q)
+
+    def rows_of(self, constraint: AbstractConstraint, q: Coordinates, v: Vector, t: Scalar) -> tuple[Rows, RowValues]:
+        """A and b of any constraint on this mechanism, one of a servo for example."""
+        return constraint.rows(q, v, t, *self._kinematics)
+
+    def velocity_error_of(self, constraint: AbstractConstraint, q: Coordinates, v: Vector, t: Scalar) -> RowValues:
+        """Φ̇ or ψ of any constraint on this mechanism."""
+        return constraint.velocity_error(q, v, t, *self._kinematics)
+
+    @property
+    def _kinematics(self) -> tuple[AbstractKinematics, ...]:
+        # A person's own constraint need not know of kinematics where there is none.
+        return () if self.kinematics is None else (self.kinematics,)
 
 
 def _own(system: AbstractSystem) -> dict[str, AbstractConstraint]:
@@ -230,8 +262,8 @@ _NOT_A_CONSTRAINT = (
 )
 
 
-def _nonideal_force(function: Callable, q: Vector, v: Vector, t: Scalar, ideal: Vector) -> Vector:
-    return applied_force(function(q, v, t, ideal), q, "nonideal(q, v, t, ideal_force)")
+def _nonideal_force(function: Callable, q: Coordinates, v: Vector, t: Scalar, ideal: Vector) -> Vector:
+    return applied_force(function(q, v, t, ideal), v, "nonideal(q, v, t, ideal_force)")
 
 
 def _concatenate(parts: list[Array], q: Array) -> Array:

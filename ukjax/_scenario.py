@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
-from ._coordinate import Coordinate, named
+from ._coordinate import Coordinate, named, speeds_named
 from ._drawing import Drawing
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
@@ -31,6 +31,8 @@ class Scenario(eqx.Module):
         name: A short title.
         coordinates: A name with unit for each coordinate, `Coordinate("q1", "rad")` or "q1 [rad]"; "q1", "q2", ... if
             omitted.
+        speeds: Of a mechanism with a kinematics a name with unit for each speed, such as "omega x [rad/s]"; "v1", "v2",
+            ... if there are not as many as coordinates, and the rates of the coordinates if omitted otherwise.
         observables: Further quantities to plot: "name [unit]" or `Coordinate` -> `f(q, v, t)`, a scalar or a vector,
             whose components a name such as "tool x, y, z [m]" lists.
         servo: `Servo` or `ConstraintFollowing`, or several of one kind, acting on the mechanism.
@@ -45,17 +47,18 @@ class Scenario(eqx.Module):
     Raises:
         TypeError: If `mechanism` is not a `Mechanism`, `servo`, `formulation`, `projection` or `drawing` is something
             else, or an observable or invariant is not callable.
-        ValueError: If the shapes do not fit, there are not as many names as coordinates or actuators, or `t1` is not
-            after `t0`.
+        ValueError: If the shapes do not fit, there are not as many names as coordinates, speeds or actuators, or `t1`
+            is not after `t0`.
     """
 
     mechanism: Mechanism
-    q0: Float[Array, " n"]
+    q0: Float[Array, " n_q"]
     v0: Float[Array, " n"]
     t1: float
     t0: float
     name: str
     coordinates: tuple[Coordinate, ...]
+    speeds: tuple[Coordinate, ...] | None
     observables: dict[str, Callable]
     invariants: dict[str, Callable]
     servo: tuple[AbstractServo, ...] | None
@@ -75,6 +78,7 @@ class Scenario(eqx.Module):
         t0: float = 0.0,
         name: str = "mechanism",
         coordinates: Sequence[str] | None = None,
+        speeds: Sequence[str] | None = None,
         observables: Mapping[str, Callable] | None = None,
         invariants: Mapping[str, Callable] | None = None,
         servo: AbstractServo | Sequence[AbstractServo] | None = None,
@@ -92,16 +96,17 @@ class Scenario(eqx.Module):
         if drawing is not None:
             _check.instance(drawing, Drawing, "drawing", "ukjax.Drawing(links)")
         q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
-        self.q0, self.v0, _ = _check.state(q0, v0, names=("q0", "v0"))
+        self.q0, self.v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
         _check.finite(self.q0, "q0")
         _check.finite(self.v0, "v0")
         if not t1 > t0:
             raise ValueError(f"t1 must be later than t0 = {t0} s, but is {t1} s.")
         self.coordinates = named(coordinates, self.q0.shape[0], "q", "coordinates, coordinate")
+        self.speeds = speeds_named(speeds, self.coordinates, self.v0.shape[0])
         self.mechanism, self.formulation, self.projection = mechanism, formulation, projection
         self.t0, self.t1, self.name = t0, t1, name
         self.servo = None if servo is None else as_servos(servo)
-        self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype))
+        self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype), len(self.v0))
         self.drawing, self.source = drawing, source
         self.observables = _functions(observables, "observables")
         self.invariants = _functions(invariants, "invariants")
@@ -118,12 +123,12 @@ class Scenario(eqx.Module):
         return simulate(self.mechanism, self.q0, self.v0, ts, **{**own, **options})
 
 
-def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array) -> tuple[Coordinate, ...]:
+def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array, n: int) -> tuple[Coordinate, ...]:
     if servos is None:
         if names is not None:
             raise ValueError("controls are the names of actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
         return ()
-    p = sum(jax.eval_shape(servo.matrix, q, t).shape[1] for servo in servos)
+    p = sum(jax.eval_shape(lambda q, t, s=servo: s.matrix(q, t, n), q, t).shape[1] for servo in servos)
     return named(names, p, "u", "controls, actuator")
 
 

@@ -24,6 +24,7 @@ from ._result import RESULTS, is_traced, throw_if_failed, worst
 from ._servo import AbstractServo, as_servos, missed_rows
 from ._simulation import (
     OF_MOTION,
+    Phase,
     derivative,
     integrator,
     judged,
@@ -62,6 +63,8 @@ def simulate(
     throw: bool = True,
 ) -> Trajectory:
     r"""Integrates $\dot q = v$, $\dot v = \ddot q(q, v, t)$ with the constrained acceleration, from ts[0] to ts[-1].
+
+    Of a system with a kinematics q' follows from that, and v are the speeds.
 
     Args:
         mechanism: System and constraints; its array leaves are differentiable.
@@ -116,23 +119,22 @@ def simulate(
     `control`. The
     residuals, `rank`, `result` and `stats` carry none.
     """
-    q0, v0, ts = _initial(q0, v0, ts)
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+    q0, v0, ts = _initial(mechanism, q0, v0, ts)
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
     integrate = integrator(adjoint, projection, max_steps, progress)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None)
     servos = None if servo is None else as_servos(servo)
     fields = kept(keep, servos is not None)
-    y0 = jnp.concatenate([q0, v0])
     chosen = for_use(formulation, often=not is_plain())
-    arguments = (mechanism, servos, y0, ts, chosen, solver, steps, projection, integrate, fields)
+    arguments = (mechanism, servos, (q0, v0), ts, chosen, solver, steps, projection, integrate, fields)
     trajectory, notes = apart(_simulate, *arguments)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
     failed = bool(trajectory.result != RESULTS.successful)
     if failed and notes.unexplained is not None:
-        result, unreachable = _explain(mechanism, servos, formulation, notes.unexplained)
+        result, unreachable = _explain(servos, formulation, notes.unexplained)
         trajectory = eqx.tree_at(lambda t: t.result, trajectory, result)
         notes = notes._replace(unreachable=unreachable)
     if failed and throw:
@@ -142,9 +144,9 @@ def simulate(
     return trajectory
 
 
-def _initial(q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
+def _initial(mechanism: Mechanism, q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
     q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
-    q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"))
+    q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
     _check.finite(q0, "q0")
     _check.finite(v0, "v0")
     return q0, v0, _check.times(ts).astype(q0.dtype)
@@ -155,6 +157,7 @@ class Unexplained(NamedTuple):
 
     started: Any
     outcome: Any
+    phase: Phase
     states: tuple[Array, Array]
 
 
@@ -191,31 +194,32 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
 
 
 @lightly_compiled
-def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection, integrator, kept):
+def _simulate(mechanism, servos, start, ts, formulation, solver, method, projection, integrator, kept):
+    phase, y0 = Phase(mechanism, start[0].shape[0]), jnp.concatenate(start)
     # The conversion finds every array that the person's functions close over, so that it can be differentiated.
-    motion = hoist(lambda t, y: motion_at(mechanism, servos, formulation, t, y), ts[0], y0)
+    motion = hoist(lambda t, y: motion_at(phase, servos, formulation, t, y), ts[0], y0)
     field = Partial(derivative, motion)
     project, started = None, RESULTS.where(_fits(ts, *method), RESULTS.successful, RESULTS.times_do_not_fit)
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        project = hoist(lambda t, y: projection(mechanism, t, y, expand), ts[0], y0)
+        project = hoist(lambda t, y: projection(mechanism, t, y, expand, phase.coordinates), ts[0], y0)
         y0 = project(ts[0], y0)
-        started = worst(started, projected(mechanism, ts[0], y0))
+        started = worst(started, projected(phase, ts[0], y0))
     ys, end, stats, outcome = integrator(Flow(field, project), y0, ts, solver, method)
     if project is not None:
         ys = jax.vmap(project)(ts, ys)  # between two steps lies an interpolant, which does not know the constraints
 
     whole = any(name in OF_MOTION for name in kept)
-    states = judged(ts, ys, end, whole)
-    errors = lambda t, y: (residuals(mechanism, servos, t, y), off_constraints(mechanism, t, y))
-    fields = dict(zip(("q", "v"), jnp.split(ys, 2, axis=1), strict=True))
+    states = judged(phase, ts, ys, end, whole)
+    errors = lambda t, y: (residuals(phase, servos, t, y), off_constraints(phase, t, y))
+    fields = dict(zip(("q", "v"), phase.split(ys), strict=True))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
         # All of a state in one function, so that what its parts have in common is computed once.
         rows, (others, off) = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
         if any(name in OF_EACH for name in kept):
-            each = lambda t, y, force: of_each(mechanism, t, y, force)
+            each = lambda t, y, force: of_each(phase, t, y, force)
             fields |= jax.vmap(each)(ts, ys, fields["constraint_force"])
         result, unreachable = verdict(rows, outcome)
         if rows.missed is not None:
@@ -226,15 +230,15 @@ def _simulate(mechanism, servos, y0, ts, formulation, solver, method, projection
         finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
         result, unreachable = worst(outcome, finite), None
     values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
-    start = jax.tree_util.tree_map(lambda x: x[0], off)
+    at_start = jax.tree_util.tree_map(lambda x: x[0], off)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
-    return trajectory, Notes(start, unreachable, None if whole else Unexplained(started, outcome, states))
+    return trajectory, Notes(at_start, unreachable, None if whole else Unexplained(started, outcome, phase, states))
 
 
 @lightly_compiled
-def _explain(mechanism, servos, formulation, run):
+def _explain(servos, formulation, run):
     """Why a run failed: its `RESULTS`, and what the servos could not reach."""
-    motion = lambda t, y: motion_at(mechanism, servos, formulation, t, y)
+    motion = lambda t, y: motion_at(run.phase, servos, formulation, t, y)
     result, unreachable = verdict(jax.vmap(lambda t, y: row(motion, t, y))(*run.states), run.outcome)
     return worst(run.started, result), unreachable
 

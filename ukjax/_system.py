@@ -1,6 +1,7 @@
 """The unconstrained system: a mass matrix and a force, from which M a = Q.
 
-q: coordinates; v: their rates; t: time [s]; M: mass matrix; Q: generalised force; T, V: kinetic, potential energy.
+q: coordinates; v: their rates, or speeds; t: time [s]; M: mass matrix; Q: generalised force; T, V: kinetic, potential
+energy.
 """
 
 import abc
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
+from ._kinematics import AbstractKinematics, kinematics_of
 from ._sharing import joined, separated
-from ._types import Matrix, Partition, Scalar, Vector
+from ._types import Coordinates, Matrix, Partition, Scalar, Vector
 
 
 class AbstractSystem(eqx.Module):
@@ -24,12 +26,24 @@ class AbstractSystem(eqx.Module):
     """
 
     @abc.abstractmethod
-    def mass(self, q: Vector, t: Scalar) -> Matrix:
+    def mass(self, q: Coordinates, t: Scalar) -> Matrix:
         """The mass matrix M, symmetric positive definite, shape (n, n) [kg or kg m^2]."""
 
     @abc.abstractmethod
-    def force(self, q: Vector, v: Vector, t: Scalar) -> Vector:
+    def force(self, q: Coordinates, v: Vector, t: Scalar) -> Vector:
         """The generalised force Q, applied, gyroscopic and Coriolis terms together, shape (n,) [N or N m]."""
+
+
+class AbstractKinematicSystem(AbstractSystem):
+    r"""A system whose v are not, or not always, the rates of its q: $M(q, t)\,\dot v = Q(q, v, t)$, q' by kinematics.
+
+    There may be more coordinates than speeds; M, Q, and every force and acceleration are those of the speeds.
+    """
+
+    @property
+    @abc.abstractmethod
+    def kinematics(self) -> AbstractKinematics | None:
+        """How q changes with v; None for q' = v."""
 
 
 class AbstractModularSystem(AbstractSystem):
@@ -41,19 +55,22 @@ class AbstractModularSystem(AbstractSystem):
         """Coordinates of the blocks; equal blocks, which are computed together, in one group."""
 
     @abc.abstractmethod
-    def blocks(self, q: Vector, t: Scalar) -> tuple[Float[Array, "k n_k n_k"], ...]:
+    def blocks(self, q: Coordinates, t: Scalar) -> tuple[Float[Array, "k n_k n_k"], ...]:
         """The blocks of M, (k, n_k, n_k) for each group of the partition."""
 
 
-class System(AbstractSystem):
+class System(AbstractKinematicSystem):
     r"""A system from two functions: $M(q, t)\,\ddot q = Q(q, \dot q, t)$.
 
     Args:
         mass: `mass(q, t)`, shape (n, n) [kg or kg m^2].
         force: `force(q, v, t)`, shape (n,) [N or N m].
+        kinematics: How q changes with v where v are not its rates: `kinematics(q, v, t)`, q' of shape (n_q,), affine in
+            v, or a `Kinematics`. The equation then is $M\,\dot v = Q$, with v (n,) the speeds, such as the angular
+            velocity of a body whose orientation is a quaternion in q. None for q' = v.
 
     Raises:
-        TypeError: If either is not callable.
+        TypeError: If one of them is not callable.
 
     Gradients: through whatever arrays the two functions hold or close over. What both hold, as methods of one object
     do, is one leaf.
@@ -61,16 +78,22 @@ class System(AbstractSystem):
 
     mass_function: Callable
     _force_function: Any
+    _kinematics: Any
 
-    def __init__(self, mass: Callable, force: Callable):
+    def __init__(self, mass: Callable, force: Callable, kinematics: Callable | AbstractKinematics | None = None):
         mass = _check.function(mass, "mass", "mass(q, t) -> (n, n)")
         force = _check.function(force, "force", "force(q, v, t) -> (n,)")
-        self.mass_function, self._force_function = separated("system", [mass, force])
+        parts = [mass, force, kinematics_of(kinematics)]
+        self.mass_function, self._force_function, self._kinematics = separated("system", parts)
 
     @property
     def force_function(self) -> Callable:
         """force(q, v, t)."""
         return joined("system", [self.mass_function, self._force_function])[1]
+
+    @property
+    def kinematics(self):
+        return joined("system", [self.mass_function, self._force_function, self._kinematics])[2]
 
     def mass(self, q, t):
         return self.mass_function(q, t)
@@ -121,15 +144,15 @@ class LagrangianSystem(AbstractSystem):
         """applied(q, v, t), or None."""
         return joined("system", [self.kinetic_function, *self._others])[2]
 
-    def kinetic(self, q: Vector, v: Vector, t: Scalar) -> Scalar:
+    def kinetic(self, q: Coordinates, v: Vector, t: Scalar) -> Scalar:
         """Kinetic energy T [J]."""
         return _check.output(self.kinetic_function(q, v, t), (), q.dtype, "kinetic(q, v, t)", _SCALAR)
 
-    def potential(self, q: Vector, t: Scalar) -> Scalar:
+    def potential(self, q: Coordinates, t: Scalar) -> Scalar:
         """Potential energy V [J]."""
         return _check.output(self.potential_function(q, t), (), q.dtype, "potential(q, t)", _SCALAR)
 
-    def energy(self, q: Vector, v: Vector, t: Scalar) -> Scalar:
+    def energy(self, q: Coordinates, v: Vector, t: Scalar) -> Scalar:
         """T + V [J]: conserved if nothing is applied and neither energies nor constraints depend on time."""
         return self.kinetic(q, v, t) + self.potential(q, t)
 
@@ -143,12 +166,12 @@ class LagrangianSystem(AbstractSystem):
         _, drift = jax.jvp(lambda q_, t_: momentum(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
         force = jax.grad(self.kinetic)(q, v, t) - jax.grad(self.potential)(q, t) - drift
         applied = self.applied_function
-        return force if applied is None else force + applied_force(applied(q, v, t), q)
+        return force if applied is None else force + applied_force(applied(q, v, t), v)
 
 
 _SCALAR = "An energy is a scalar: sum the parts, or index the single entry."
 
 
-def applied_force(value: Array, q: Vector, what: str = "applied(q, v, t)") -> Float[Array, " n"]:
-    """`value` if it is a generalised force for the coordinates `q`."""
-    return _check.output(value, q.shape, q.dtype, what, "It is one generalised force per coordinate.")
+def applied_force(value: Array, v: Vector, what: str = "applied(q, v, t)") -> Float[Array, " n"]:
+    """`value` if it is a generalised force for the rates `v`."""
+    return _check.output(value, v.shape, v.dtype, what, "It is one generalised force per coordinate.")

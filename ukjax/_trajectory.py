@@ -21,10 +21,12 @@ OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH)
 # A field that was not kept is None. To those who check types it is an array all the same, since nearly everyone keeps
 # everything, and then need not ask each field whether it is there.
 if TYPE_CHECKING:
+    Positions = Float[Array, "T n_q"]
     Vectors = Float[Array, "T n"]
     Numbers = Float[Array, " T"]
     Counts = Int[Array, " T"]
 else:
+    Positions = Float[Array, "T n_q"] | None
     Vectors = Float[Array, "T n"] | None
     Numbers = Float[Array, " T"] | None
     Counts = Int[Array, " T"] | None
@@ -37,8 +39,8 @@ class Trajectory(eqx.Module):
 
     Attributes:
         t: Times (T,) [s].
-        q: Coordinates (T, n) [m or rad].
-        v: Their rates (T, n) [m/s or rad/s].
+        q: Coordinates (T, n), or (T, n_q) if the system has a kinematics [m or rad].
+        v: Their rates, or the speeds (T, n) [m/s or rad/s].
         acceleration: (T, n) [m/s^2 or rad/s^2].
         constraint_force: Ideal constraint force (T, n) [N or N m].
         nonideal_force: Acting part of the non-ideal force (T, n) [N or N m].
@@ -62,7 +64,7 @@ class Trajectory(eqx.Module):
     """
 
     t: Float[Array, " T"]
-    q: Vectors
+    q: Positions
     v: Vectors
     acceleration: Vectors
     constraint_force: Vectors
@@ -80,7 +82,10 @@ class Trajectory(eqx.Module):
     multipliers: dict[str, Float[Array, "T _"]] | None = None
 
     def to_dataset(
-        self, coordinates: Sequence[str] | None = None, controls: Sequence[str] | None = None
+        self,
+        coordinates: Sequence[str] | None = None,
+        controls: Sequence[str] | None = None,
+        speeds: Sequence[str] | None = None,
     ) -> "xarray.Dataset":
         """The trajectory as a labelled xarray data set, ready for `to_netcdf`.
 
@@ -91,9 +96,11 @@ class Trajectory(eqx.Module):
         Args:
             coordinates: A name for each coordinate, `Coordinate("x", "m")` or "x [m]"; `q1`, `q2`, ... if omitted.
             controls: Likewise for each actuator; without labels if omitted.
+            speeds: Likewise for each speed of a mechanism with a kinematics. Then v, accelerations and forces lie along
+                `speed`; otherwise along `coordinate`, whose rates v are.
 
         Raises:
-            ValueError: If the number of names is not the number of coordinates or of actuators, or the trajectory is a
-                batch.
+            ValueError: If the number of names is not the number of coordinates, speeds or actuators, or the trajectory
+                is a batch.
         """
-        return dataset(self, coordinates, controls)
+        return dataset(self, coordinates, controls, speeds)

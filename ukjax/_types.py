@@ -1,4 +1,4 @@
-"""Array aliases. n: coordinates; m: constraint rows; T: saved times."""
+"""Array aliases. n: coordinates; m: constraint rows; T: saved times; with a kinematics n speeds, n_q coordinates."""
 
 from jaxtyping import Array, Bool, Float, Int
 
@@ -7,6 +7,7 @@ Scalar = Float[Array, ""]
 IntScalar = Int[Array, ""]
 BoolScalar = Bool[Array, ""]
 Vector = Float[Array, " n"]
+Coordinates = Float[Array, " n_q"]
 Matrix = Float[Array, "n n"]
 Rows = Float[Array, "m n"]
 RowValues = Float[Array, " m"]

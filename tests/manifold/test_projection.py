@@ -309,7 +309,7 @@ def test_scalar_code_and_matrices_project_alike(model, monkeypatch):
     assert_close(got, want, atol=1e-10)  # redundant rows are curved: by the square of the drift
     errors = jax.vmap(lambda y: case.mechanism.position_error(y[: len(case.q0)], jnp.asarray(0.0)))
     assert float(jnp.max(jnp.abs(errors(got)), initial=0.0)) < 1e-14
-    monkeypatch.setattr(_projection, "_by_pseudoinverse", lambda solver, at: jnp.full_like(at.x, jnp.nan))
+    monkeypatch.setattr(_projection, "_by_pseudoinverse", lambda solver, at: jnp.full_like(at.size, jnp.nan))
     again, lost = both_ways(case.mechanism, ys)
     assert_close(again, got, atol=1e-14)
     assert bool(jnp.all(jnp.isnan(lost).any(axis=1)))

@@ -50,9 +50,10 @@ def assemble(
     $$q^* = \arg\min_x (x - q)^\top M (x - q) \;\text{ s.t. }\; \Phi(x, t) = 0, \qquad
       v^* = \arg\min_w (w - v)^\top M (w - v) \;\text{ s.t. }\; \dot\Phi = 0,\ \psi = 0 \text{ at } (q^*, w, t)$$
 
-    with M at the given (q, t). An `AccelerationConstraint` restricts neither and is passed over. The search is local:
-    it finds the stationary point that it reaches from (q, v). M may be singular, as with quaternions or massless
-    coordinates, if every direction has a mass or a constraint on its position (for v, on its velocity).
+    with M at the given (q, t); with a kinematics x - q is the displacement d that leads from q to x. An
+    `AccelerationConstraint` restricts neither and is passed over. The search is local: it finds the stationary point
+    that it reaches from (q, v). M may be singular, as with massless coordinates, if every direction has a mass or a
+    constraint on its position (for v, on its velocity).
 
     Args:
         mechanism: System and constraints; rows may be redundant.
@@ -60,7 +61,8 @@ def assemble(
         v: Rates to start from, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
         keep: What must stay, bit for bit, while the rest moves: {"q": [0], "v": [0]} keeps the first coordinate and
-            its rate. Indices, or a mask (n,) of booleans; a name that is left out keeps nothing.
+            its rate. Indices, or a mask (n,) of booleans; a name that is left out keeps nothing. With a kinematics
+            both are of speeds: nothing moves in their directions.
         atol: How far from a constraint counts as satisfied, in the unit of the coordinates (for velocities, of the
             rates); 1e-9 in float64 and 1e-4 in lower precision if None. It is the error of a row over the length of its
             gradient, so that neither the unit nor the scale in which a row is written matters.
@@ -82,10 +84,10 @@ def assemble(
     Source: the projection of de Falco et al. (2008) in the metric of Gauss's principle; minimisation by optimistix.
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
-    q, v, t = _check.state(q, v, t)
+    q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     _check.finite(q, "q")
     _check.finite(v, "v")
-    kept = _kept(keep, q.shape[0])
+    kept = _kept(keep, v.shape[0])
     if atol is None:
         atol = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
     assembly, checks, result = _assemble(mechanism, q, v, t, atol, max_steps, kept)
@@ -98,15 +100,18 @@ def assemble(
 
 @lightly_compiled
 def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
-    n = q0.shape[0]
-    M = _check.output(mechanism.system.mass(q0, t), (n, n), q0.dtype, "mass(q, t)")
-    q, q_result = _nearest_with(kept.q, lambda x: mechanism.position_error(x, t), q0, M, max_steps)
+    M = mechanism.mass(q0, t, v0.shape[0])
+    at, x0 = (lambda x: x), q0
+    if mechanism.kinematics is not None:
+        at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
+    x, q_result = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
+    q = at(x)
     v, v_result = _nearest_with(kept.v, lambda x: mechanism.velocity_error(q, x, t), v0, M, max_steps)
 
     checks = []
     for constraint in mechanism.constraints:
-        position = _check_rows(lambda x, c=constraint: c.position_error(x, t), q, atol)
-        velocity = _check_rows(lambda x, c=constraint: c.velocity_error(q, x, t), v, atol)
+        position = _check_rows(lambda x, c=constraint: c.position_error(at(x), t), x, atol)
+        velocity = _check_rows(lambda x, c=constraint: mechanism.velocity_error_of(c, q, x, t), v, atol)
         checks.append((position, velocity))
     met = jnp.array([jnp.all(rows.met) for pair in checks for rows in pair], bool)
     result = worst(q_result, v_result, RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled))

@@ -1,6 +1,6 @@
 """Back to the constraint manifold.
 
-y = (q, v) side by side; x: q or v; e: constraint errors; J: their Jacobian; d: the way back, J d = -e; D: row scales;
+y = (q, v) side by side; e: constraint errors; J: their Jacobian; d: the way back, J d = -e; D: row scales;
 G: metric, W^T W = G^-1; B = D J W^T.
 """
 
@@ -65,36 +65,44 @@ class Projection(eqx.Module):
     def __check_init__(self):
         _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.SVD()")
 
-    def __call__(self, mechanism: Mechanism, t: Array, y: Array, expand: bool = False) -> Array:
-        """The state nearest to y (2n,) that satisfies the constraints; its position first.
+    def __call__(
+        self, mechanism: Mechanism, t: Array, y: Array, expand: bool = False, coordinates: int | None = None
+    ) -> Array:
+        """The state nearest to y = (q, v) that satisfies the constraints; its position first.
 
-        `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`.
+        `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`; `coordinates`: how many
+        of the numbers in y are q, one half if omitted.
         """
+        q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
+        rest = jnp.zeros_like(v)
 
-        def towards(error: Callable[[Array], Array], q: Array, t: Array, x: Array) -> _Linear:
-            M = _check.output(mechanism.system.mass(q, t), (q.shape[0],) * 2, q.dtype, "mass(q, t)")
-            return _Linear(x, M, error(x), jax.jacfwd(error)(x))
+        def towards(error: Callable[[Array], Array], q: Array, t: Array, size: Array) -> _Linear:
+            return _Linear(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size)
 
-        to_q = lambda q, t: towards(lambda q: mechanism.position_error(q, t), q, t, q)
-        to_v = lambda v, q, t: towards(lambda v: mechanism.velocity_error(q, v, t), q, t, v)
-        q, v = jnp.split(y, 2)
+        def along_q(q: Array, t: Array) -> _Linear:
+            size = q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
+            return towards(lambda d: mechanism.position_error(mechanism.retract(q, d, t), t), q, t, size)
+
+        def along_v(q: Array, v: Array, t: Array) -> _Linear:
+            return towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v)
+
+        step = lambda q, _: (mechanism.retract(q, self._step(along_q, (q, t), expand, CURVED), t), None)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
-        q, _ = jax.lax.scan(lambda q, _: (self._step(to_q, (q, t), expand, CURVED), None), q, length=self.iterations)
-        return jnp.concatenate([q, self._step(to_v, (v, q, t), expand, 0.0)])
+        q, _ = jax.lax.scan(step, q, length=self.iterations)
+        return jnp.concatenate([q, v + self._step(along_v, (q, v, t), expand, 0.0)])
 
     def _step(self, towards: Callable[..., "_Linear"], state: Sequence[Array], expand: bool, curved: float) -> Array:
-        """One step of Newton's method from the first array of a state, the shortest to the linearised constraints.
+        """One step of Newton's method, the shortest to the linearised constraints.
 
         What depends on other rows may be missed by the part `curved` of the way, as a further step follows.
         """
-        x = state[0]
-        m = jax.eval_shape(towards, *state).e.shape[0]
+        m, n = jax.eval_shape(towards, *state).J.shape
         if not m:
-            return x
+            return jnp.zeros(n, state[0].dtype)
         found, solver = None, self.pseudoinverse
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
-            certain = certainty(solver, 1e-6, m, x.dtype)
+            certain = certainty(solver, 1e-6, m, state[0].dtype)
             certain = certain._replace(rank=FAR * certain.rank)
             as_scalars = lambda *state: _by_factors(certain, curved, towards(*state))
             by_matrices = lambda *state: _by_pseudoinverse(solver, towards(*state))
@@ -103,34 +111,34 @@ class Projection(eqx.Module):
 
 
 class _Linear(NamedTuple):
-    """Constraints near x, and the metric M."""
+    """Constraints near a state, the metric M, and the size of the state (n,), for what rounding makes of it."""
 
-    x: Vector
     M: Matrix
     e: RowValues
     J: Rows
+    size: Vector
 
 
 def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: _Linear) -> Array:
-    """x - W^T B^+ D e"""
+    """d = -W^T B^+ D e"""
     rows = linearised(at.e, at.J)
     _, W, _ = whiten(with_rows(at.M, rows.rows))
-    return at.x - W.T @ pseudosolve(solver, rows.rows @ W.T, rows.error)[0]
+    return -W.T @ pseudosolve(solver, rows.rows @ W.T, rows.error)[0]
 
 
 def _by_factors(certain: _expand.Certain, curved: float, at: _Linear) -> tuple[Array, BoolScalar, BoolScalar]:
-    """x + d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
-    least, rest = certain.dependent**2, jnp.zeros_like(at.x)
+    """d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
+    least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
-    (x, M, e, J), d, multipliers = stop_gradient((at, way, multipliers))
+    (M, e, J, size), d, multipliers = stop_gradient((at, way, multipliers))
     S = _expand.RowsThroughMass.of(M, J, least).S
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))
     missed = e + J @ d
     # Of the way, and of what rounding makes of the state.
-    part = curved * push + 4 * jnp.finfo(e.dtype).eps * jnp.sqrt(jnp.abs(x @ (M @ x)))
+    part = curved * push + 4 * jnp.finfo(e.dtype).eps * jnp.sqrt(jnp.abs(size @ (M @ size)))
     near = jnp.abs(missed) <= part * jnp.sqrt(jnp.abs(jnp.diag(S)))
     missed = jnp.where(~rows.kept & near, 0.0, missed)
     clear = _expand.are_clear(certain, S, rows, jnp.zeros_like(e), e, missed, push) & _expand.is_definite(certain, M)
     clear &= jnp.isfinite(jnp.sum(d))
-    return at.x + way, clear, clear & jnp.all(rows.kept)
+    return way, clear, clear & jnp.all(rows.kept)

@@ -185,7 +185,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         check_size(q, self.size)
         Q = jnp.zeros_like(q)
         for alike in self.systems:
-            each = lambda system, q, v: applied_force(system.force(q, v, t), q, "force(q, v, t)")
+            each = lambda system, q, v: applied_force(system.force(q, v, t), v, "force(q, v, t)")
             Q = Q.at[np.array(alike.columns)].set(alike.map(each, q, v))
         return Q
 

@@ -137,7 +137,7 @@ class Coupled(AbstractConstraintGroup):
     def columns(self):
         return self.alike.columns
 
-    def rows(self, q, v, t):
+    def rows(self, q, v, t, kinematics=None):
         A, b = self.each_rows(q, v, t)
         k, m, _ = A.shape
         columns = np.array(self.columns)[:, None, :]
@@ -151,7 +151,7 @@ class Coupled(AbstractConstraintGroup):
     def position_error(self, q, t):
         return self.alike.map(lambda constraint, q: constraint.position_error(q, t), q).reshape(-1)
 
-    def velocity_error(self, q, v, t):
+    def velocity_error(self, q, v, t, kinematics=None):
         return self.alike.map(lambda constraint, q, v: constraint.velocity_error(q, v, t), q, v).reshape(-1)
 
 

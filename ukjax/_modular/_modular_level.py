@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._formulation import covariance, gain
 from .._linalg import SVD, whiten
-from .._types import IntScalar, Matrix, Rows, Scalar, Vector
+from .._types import Coordinates, IntScalar, Matrix, Rows, Scalar, Vector
 from ._composite import Composite
 from ._coupled import Coupled
 from ._module import Coupling
@@ -52,7 +52,7 @@ class ModularLevel(eqx.Module):
     force: Vector
     rank: IntScalar
     composite: Composite
-    q: Vector
+    q: Coordinates
     v: Vector
     t: Scalar
     enforced: tuple[Enforced, ...]

@@ -21,7 +21,7 @@ class Module(eqx.Module):
 
     Raises:
         TypeError: If `system` or a constraint is something else.
-        ValueError: If a coordinate's name is no Python identifier, or occurs twice.
+        ValueError: If the system has a kinematics, or a coordinate's name is no Python identifier, or occurs twice.
     """
 
     system: AbstractSystem
@@ -39,7 +39,13 @@ class Module(eqx.Module):
             if system.nonideal is not None:
                 raise ValueError("system has non-ideal forces; give those to Composite.mechanism(nonideal) instead.")
             system, own = system.system, system.named_constraints
-        further = Mechanism(system, constraints).named_constraints
+        whole = Mechanism(system, constraints)
+        if whole.kinematics is not None:
+            raise ValueError(
+                "system has a kinematics, but modules are put together by coordinates whose rates are v. Give it to "
+                "ukjax.Mechanism by itself."
+            )
+        further = whole.named_constraints
         if isinstance(coordinates, str):
             coordinates = (coordinates,)
         check_names(coordinates, "coordinates")

@@ -83,13 +83,13 @@ class OnViews(AbstractConstraint):
     constraint: AbstractConstraint
     names: tuple[Names, ...] = eqx.field(static=True)
 
-    def rows(self, q, v, t):
+    def rows(self, q, v, t, kinematics=None):
         return OfViews(self.constraint.rows, self.names)(q, v, t)
 
     def position_error(self, q, t):
         return OfViews(self.constraint.position_error, self.names)(q, t)
 
-    def velocity_error(self, q, v, t):
+    def velocity_error(self, q, v, t, kinematics=None):
         return OfViews(self.constraint.velocity_error, self.names)(q, v, t)
 
 

@@ -55,7 +55,7 @@ def servo_control(
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    servos, state = as_servos(servo), _check.state(q, v, t)
+    servos, state = as_servos(servo), _check.state(q, v, t, kinematics=mechanism.kinematics)
     formulation = for_use(formulation, often=in_batch(mechanism, servos, *state))
     control = apart(_servo_control, mechanism, servos, formulation, *state)
     if not throw:

@@ -17,7 +17,7 @@ from .. import _expand
 from .._formulation import AbstractFormulation, Motion, Problem, allowance, certain_of, in_metric, is_contradictory
 from .._mechanism import Mechanism, Terms
 from .._result import RESULTS, worst
-from .._types import BoolScalar, IntScalar, RowValues, Scalar, Vector
+from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
 from ._law import AbstractLaw
 from ._plant import fields_of_force, respond
 from ._scalar import Judges, judged
@@ -60,7 +60,7 @@ def controlled_motion(
     mechanism: Mechanism,
     servos: tuple[AbstractServo, ...],
     formulation: AbstractFormulation,
-    q: Vector,
+    q: Coordinates,
     v: Vector,
     t: Scalar,
 ) -> tuple[Motion, Control]:
@@ -87,12 +87,14 @@ class _Asked(NamedTuple):
     high: Array
 
     @classmethod
-    def of(cls, mechanism: Mechanism, servos: tuple[AbstractServo, ...], q: Vector, v: Vector, t: Scalar) -> "_Asked":
-        rows = [one.constraint.rows(q, v, t) for one in servos]
+    def of(
+        cls, mechanism: Mechanism, servos: tuple[AbstractServo, ...], q: Coordinates, v: Vector, t: Scalar
+    ) -> "_Asked":
+        rows = [mechanism.rows_of(one.constraint, q, v, t) for one in servos]
         A, b = jnp.concatenate([A for A, _ in rows]), jnp.concatenate([b for _, b in rows])
-        actuations = [one.matrix(q, t) for one in servos]
+        actuations = [one.matrix(q, t, v.shape[0]) for one in servos]
         sizes = [part.shape[1] for part in actuations]
-        law = servos[0].law(servos, sizes, q, v, t)
+        law = servos[0].law(mechanism, servos, sizes, q, v, t)
         limits = [one.limits_at(p, q.dtype) for one, p in zip(servos, sizes, strict=True)]
         low, high = (jnp.concatenate(x) for x in zip(*limits, strict=True))
         return cls(mechanism.terms(q, v, t), A, b - law.decay, jnp.concatenate(actuations, axis=1), law, low, high)

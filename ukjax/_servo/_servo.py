@@ -22,7 +22,7 @@ from .._expand import Certain
 from .._formulation import certainty
 from .._linalg import AbstractDecomposition, Jacobi, whiten
 from .._result import is_traced
-from .._types import RowValues, Scalar, Vector
+from .._types import Coordinates, RowValues, Scalar, Vector
 from ._law import AbstractLaw, Following, LeastEffort
 
 
@@ -50,7 +50,7 @@ class AbstractServo(eqx.Module):
         """Lower and upper limit of every actuator, (p,) each; infinite where there is none."""
 
     @abc.abstractmethod
-    def law(self, servos: Sequence[Any], sizes: Sequence[int], q: Vector, v: Vector, t: Scalar) -> AbstractLaw:
+    def law(self, mechanism: Any, servos: Sequence[Any], sizes: Sequence[int], q: Any, v: Any, t: Any) -> AbstractLaw:
         """The law of all `servos`, which are of this kind and have `sizes` actuators each, at one state."""
 
     def certain(self, m: int, dtype: Any) -> Certain | None:
@@ -59,9 +59,8 @@ class AbstractServo(eqx.Module):
             return None
         return certainty(self.pseudoinverse, self.consistency_rtol, m, dtype)
 
-    def matrix(self, q: Vector, t: Scalar) -> Float[Array, "n p"]:
+    def matrix(self, q: Coordinates, t: Scalar, n: int) -> Float[Array, "n p"]:
         """G(q, t), (n, p)."""
-        n = q.shape[0]
         value = self.actuation(q, t) if callable(self.actuation) else self.actuation
         hint = f"One row per coordinate, of which there are {n}, and one column per actuator."
         what = "actuation(q, t)" if callable(self.actuation) else "actuation"
@@ -134,7 +133,7 @@ class Servo(AbstractServo):
         self.limits = None if limits is None else _limits(limits)
         self.reading, self.exact = reading, exact
 
-    def law(self, servos, sizes, q, v, t):
+    def law(self, mechanism, servos, sizes, q, v, t):
         each = list(zip(servos, sizes, strict=True))
         return LeastEffort(
             decay=jnp.zeros((), q.dtype),
@@ -145,7 +144,7 @@ class Servo(AbstractServo):
             pseudoinverse=self.pseudoinverse,
         )
 
-    def free_at(self, q: Vector, v: Vector, t: Scalar, p: int) -> Float[Array, " p"]:
+    def free_at(self, q: Coordinates, v: Vector, t: Scalar, p: int) -> Float[Array, " p"]:
         """s at one state, (p,)."""
         if self.free is None:
             return jnp.zeros(p, q.dtype)
@@ -220,13 +219,12 @@ class ConstraintFollowing(AbstractServo):
     def limits_at(self, p, dtype):
         return _unlimited(p, dtype)
 
-    def law(self, servos, sizes, q, v, t):
-        decay = jnp.concatenate([one.decay(q, v, t) for one in servos])
+    def law(self, mechanism, servos, sizes, q, v, t):
+        decay = jnp.concatenate([one.decay(mechanism.velocity_error_of(one.constraint, q, v, t)) for one in servos])
         return Following(decay=decay, exact=True, pseudoinverse=self.pseudoinverse)
 
-    def decay(self, q: Vector, v: Vector, t: Scalar) -> RowValues:
+    def decay(self, beta: RowValues) -> RowValues:
         """P^-1 beta, (m,)."""
-        beta = self.constraint.velocity_error(q, v, t)
         if beta.shape[0] == 0:
             raise ValueError(
                 "constraint has no velocities whose error could decay. Pass a ukjax.Holonomic or ukjax.Nonholonomic."

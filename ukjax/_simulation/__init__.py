@@ -3,6 +3,7 @@
 from ._options import integrator as integrator
 from ._options import kept as kept
 from ._options import method as method
+from ._phase import Phase as Phase
 from ._start import off_constraints as off_constraints
 from ._start import projected as projected
 from ._start import warn_of_start as warn_of_start

@@ -11,8 +11,8 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._constraint import members_of
-from .._mechanism import Mechanism
 from .._result import RESULTS, InconsistentStart
+from ._phase import Phase
 
 
 # A start may be off the constraints by this part of the size of the state before anything is said.
@@ -31,23 +31,23 @@ def warn_of_start(position: Array, velocity: Array, much: Array) -> None:
         )
 
 
-def off_constraints(mechanism: Mechanism, t: Array, y: Array) -> tuple[Array, Array, Array]:
+def off_constraints(phase: Phase, t: Array, y: Array) -> tuple[Array, Array, Array]:
     """The largest position and velocity error of the constraints without a stabilisation, and whether that is much."""
-    q, v = jnp.split(stop_gradient(y), 2)
+    (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
     returns = lambda one: getattr(one, "stabilization", None) is not None
     bare = lambda constraint: not all(map(returns, members_of(constraint)))
     which = [one for one in mechanism.constraints if bare(one)]
     largest = lambda errors: stop_gradient(jnp.max(jnp.abs(jnp.concatenate([jnp.zeros(1, y.dtype), *errors]))))
     position = largest([one.position_error(q, t) for one in which])
-    velocity = largest([one.velocity_error(q, v, t) for one in which])
+    velocity = largest([mechanism.velocity_error_of(one, q, v, t) for one in which])
     size = lambda x: jnp.max(jnp.abs(x), initial=1.0) * max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
     return position, velocity, (position > size(q)) | (velocity > size(v))
 
 
-def projected(mechanism: Mechanism, t: Array, y: Array) -> Any:
+def projected(phase: Phase, t: Array, y: Array) -> Any:
     """Whether the projection reached the manifold: from far away its few iterations do not."""
-    q, _ = stop_gradient(jnp.split(y, 2))
+    q, _ = phase.split(stop_gradient(y))
     size = jnp.max(jnp.abs(q), initial=1.0)
-    error = jnp.max(jnp.abs(stop_gradient(mechanism.position_error(q, t))), initial=0.0)
+    error = jnp.max(jnp.abs(stop_gradient(phase.mechanism.position_error(q, t))), initial=0.0)
     okay = (error <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps) * size) | ~jnp.isfinite(error)
     return RESULTS.where(okay, RESULTS.successful, RESULTS.not_assembled)

@@ -12,11 +12,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._formulation import AbstractFormulation, Motion, motion_by
-from .._mechanism import Mechanism
 from .._reactions import reactions
 from .._result import RESULTS, first_failure, worst
 from .._servo import AbstractServo, Control, controlled_motion
 from .._trajectory import OF_EACH
+from ._phase import Phase
 
 
 # The fields of a trajectory that take an equation of motion.
@@ -24,24 +24,26 @@ OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "s
 
 
 def motion_at(
-    mechanism: Mechanism, servos: tuple[AbstractServo, ...] | None, formulation: AbstractFormulation, t: Array, y: Array
-) -> tuple[Motion, Control | None]:
-    q, v = jnp.split(y, 2)
+    phase: Phase, servos: tuple[AbstractServo, ...] | None, formulation: AbstractFormulation, t: Array, y: Array
+) -> tuple[Motion, Control | None, Array]:
+    """The motion, the control of the servos, and q'."""
+    (q, v), mechanism = phase.split(y), phase.mechanism
+    rates = mechanism.rates(q, v, t)
     if servos is None:
-        return motion_by(formulation, mechanism.terms_of(), q, v, t), None
-    return controlled_motion(mechanism, servos, formulation, q, v, t)
+        return motion_by(formulation, mechanism.terms_of(), q, v, t), None, rates
+    return *controlled_motion(mechanism, servos, formulation, q, v, t), rates
 
 
 def derivative(motion: Any, t: Array, y: Array) -> Array:
-    """y' = (v, q''), NaN where there is no motion: an adaptive controller then tries a smaller step."""
-    at, _ = motion(t, y)
+    """y' = (q', v'), NaN where there is no motion: an adaptive controller then tries a smaller step."""
+    at, _, rates = motion(t, y)
     acceleration = jnp.where(at.result == RESULTS.successful, at.acceleration, jnp.nan)
-    return jnp.concatenate([y[y.shape[0] // 2 :], acceleration])
+    return jnp.concatenate([rates, acceleration])
 
 
 def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Control | None]:
     """The motion at a state, blank where the run did not get: a model need not notice that q is NaN."""
-    (at, control), reached = motion(t, y), jnp.all(jnp.isfinite(y))
+    (at, control, _), reached = motion(t, y), jnp.all(jnp.isfinite(y))
     blank = lambda x: jnp.where(reached, x, jnp.nan)
     if control is not None:
         control = eqx.tree_at(lambda c: (c.u, c.residual), control, (blank(control.u), blank(control.residual)))
@@ -80,10 +82,9 @@ def row(motion: Any, t: Array, y: Array) -> Row:
     return Row(fields, at.result, missed, failed, control.unreachable)
 
 
-def of_each(mechanism: Mechanism, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
+def of_each(phase: Phase, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
     """What each constraint does at one state."""
-    q, v = jnp.split(y, 2)
-    return reactions(mechanism.terms(q, v, t), constraint_force)._asdict()
+    return reactions(phase.mechanism.terms(*phase.split(y), t), constraint_force)._asdict()
 
 
 def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
@@ -99,19 +100,19 @@ def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
     return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
 
 
-def residuals(mechanism: Mechanism, servos: tuple[AbstractServo, ...] | None, t: Array, y: Array) -> dict[str, Array]:
+def residuals(phase: Phase, servos: tuple[AbstractServo, ...] | None, t: Array, y: Array) -> dict[str, Array]:
     """How far a state is from the constraints, and from those of the servos."""
-    q, v = jnp.split(stop_gradient(y), 2)
+    (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
     position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
     errors = {"position_residual": position, "velocity_residual": velocity}
     if servos is not None:
         wanted = [one.constraint for one in servos]
         errors["servo_position_residual"] = jnp.concatenate([x.position_error(q, t) for x in wanted])
-        errors["servo_velocity_residual"] = jnp.concatenate([x.velocity_error(q, v, t) for x in wanted])
+        errors["servo_velocity_residual"] = jnp.concatenate([mechanism.velocity_error_of(x, q, v, t) for x in wanted])
     return {name: jnp.linalg.norm(stop_gradient(error)) for name, error in errors.items()}
 
 
-def judged(ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
+def judged(phase: Phase, ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
     """The states that tell how a run went: the saved ones (if `whole`, else the first not reached), its end, and ahead.
 
     A run that broke down ends just before the state it could not evaluate, so that we look where it was heading. How v
@@ -120,11 +121,11 @@ def judged(ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple
     t, y = stop_gradient(end)
     past = stop_gradient(ys)
     before = jnp.maximum(jnp.sum(ts < t) - 1, 0)
-    v0, v1 = (jnp.split(x, 2)[1] for x in (past[before], y))
+    (_, v0), (_, v1) = phase.split(past[before]), phase.split(y)
     since = t - ts[before]
     change = jnp.where(since > 0, (v1 - v0) / jnp.where(since > 0, since, 1.0), 0.0)
     ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
-    there = y + ahead * jnp.concatenate([v1, change])
+    there = y + ahead * jnp.concatenate([stop_gradient(phase.rates(t, y)), change])
     if not whole:
         first = jnp.argmin(jnp.all(jnp.isfinite(past), axis=1))
         ts, ys = ts[first][None], past[first][None]

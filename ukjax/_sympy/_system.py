@@ -16,7 +16,7 @@ from .. import _check
 from .._constraint import AbstractConstraint, Holonomic, Nonholonomic
 from .._linalg import RowGramSchmidt, pseudoinverse
 from .._mechanism import AbstractConstrainedSystem, Mechanism
-from .._types import Matrix, RowValues, Scalar, Vector
+from .._types import Coordinates, Matrix, RowValues, Scalar, Vector
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,24 +118,24 @@ class SympySystem(AbstractConstrainedSystem):
         _, drift = jax.jvp(lambda q_, t_: self.speeds(q_, v, t_), (q, t), (v, jnp.ones_like(t)))
         return J.T @ (f - self._speed_mass(q, t) @ drift)
 
-    def speeds(self, q: Vector, v: Vector, t: Scalar) -> Float[Array, " k"]:
+    def speeds(self, q: Coordinates, v: Vector, t: Scalar) -> Float[Array, " k"]:
         """Generalised speeds u (k,) for the rates v."""
         if self.functions.kinematics is None:
             return v
         J, j = self._jacobian(q, t)
         return J @ v + j
 
-    def rates(self, q: Vector, u: Float[Array, " k"], t: Scalar) -> Vector:
+    def rates(self, q: Coordinates, u: Float[Array, " k"], t: Scalar) -> Vector:
         """Rates v (n,) for the generalised speeds u: what SymPy's initial values are to ukjax."""
         if self.functions.rates is None:
             return u
         return self._evaluate(self.functions.rates, q.shape, q, t, u=u)
 
-    def configuration(self, q: Vector, t: Scalar) -> RowValues:
+    def configuration(self, q: Coordinates, t: Scalar) -> RowValues:
         """Constraints on positions, phi(q, t)."""
         return self._evaluate(self.functions.configuration, (-1,), q, t)
 
-    def motion(self, q: Vector, v: Vector, t: Scalar) -> RowValues:
+    def motion(self, q: Coordinates, v: Vector, t: Scalar) -> RowValues:
         """Constraints on velocities, psi(q, v, t); first those that tie coordinates of which there are too many."""
         u = self.speeds(q, v, t)
         rows = self._evaluate(self.functions.motion, (-1,), q, t, v, u)
@@ -149,11 +149,11 @@ class SympySystem(AbstractConstrainedSystem):
         """Whether there are more coordinates than speeds, so that rates cannot be chosen freely."""
         return len(self.functions.coordinates) > len(self.functions.generalized_speeds)
 
-    def _speed_mass(self, q: Vector, t: Scalar) -> Matrix:
+    def _speed_mass(self, q: Coordinates, t: Scalar) -> Matrix:
         k = len(self.functions.generalized_speeds)
         return self._evaluate(self.functions.mass, (k, k), q, t)
 
-    def _jacobian(self, q: Vector, t: Scalar) -> tuple[Array, Array]:
+    def _jacobian(self, q: Coordinates, t: Scalar) -> tuple[Array, Array]:
         """J and j of u = J v + j."""
         n, k = len(self.functions.coordinates), len(self.functions.generalized_speeds)
         if self.functions.explicit:
@@ -164,7 +164,7 @@ class SympySystem(AbstractConstrainedSystem):
         inverse = pseudoinverse(RowGramSchmidt(), K_u.T)[0].T
         return -inverse @ K_v, -inverse @ rest
 
-    def _kinematics(self, q: Vector, t: Scalar) -> tuple[Array, Array, Array]:
+    def _kinematics(self, q: Coordinates, t: Scalar) -> tuple[Array, Array, Array]:
         n, k = len(self.functions.coordinates), len(self.functions.generalized_speeds)
         K = self._evaluate(self.functions.kinematics, (n, k + n + 1), q, t)
         return K[:, :k], K[:, k:-1], K[:, -1]
@@ -203,13 +203,13 @@ class Configuration(AbstractConstraint):
 
     phi: Callable
 
-    def rows(self, q, v, t):
+    def rows(self, q, v, t, kinematics=None):
         return jnp.zeros((0, q.shape[0]), q.dtype), jnp.zeros(0, q.dtype)
 
     def position_error(self, q, t):
         return self.phi(q, t)
 
-    def velocity_error(self, q, v, t):
+    def velocity_error(self, q, v, t, kinematics=None):
         return jnp.zeros(0, q.dtype)
 
 

@@ -136,7 +136,7 @@ def _entry(scenario: Scenario) -> Entry:
     mechanism = scenario.mechanism
     terms = lightly_compiled(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
     M, Q, A, b = map(np.asarray, terms(q, v, t))
-    count = lambda c: jax.eval_shape(c.rows, q, v, t)[0].shape[0]
+    count = lambda c: jax.eval_shape(lambda *state: mechanism.rows_of(c, *state), q, v, t)[0].shape[0]
     kinds = _kinds(mechanism.constraints, count)
     servos = _kinds([servo.constraint for servo in scenario.servo or ()], count)
     shown = "\n".join([*kinds, *(f"servo: {kind}" for kind in servos)])

@@ -143,8 +143,9 @@ def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
 def _files(
     scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any]
 ) -> list[tuple[str, Callable[[Path], Any]]]:
-    data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None).assign_attrs(title=scenario.name)
-    figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name)}
+    data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds)
+    data = data.assign_attrs(title=scenario.name)
+    figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name, scenario.speeds)}
     if trajectory.control is not None:
         figures["control"] = plot.controls(trajectory, scenario.controls, scenario.name)
     observed = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.observables.items()}

@@ -8,35 +8,43 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .._coordinate import Coordinate, by_unit, force_unit, named, rate_unit
+from .._coordinate import Coordinate, by_unit, force_unit, named, rate_unit, speeds_named
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 
 
-def overview(trajectory: Trajectory, coordinates: Sequence[str] | None = None, title: str = "") -> Figure:
+def overview(
+    trajectory: Trajectory,
+    coordinates: Sequence[str] | None = None,
+    title: str = "",
+    speeds: Sequence[str] | None = None,
+) -> Figure:
     """Coordinates, their rates, constraint forces and constraint errors over time.
 
     Args:
         trajectory: One trajectory, not a batch.
         coordinates: Names with units, `Coordinate("q1", "rad")` or "q1 [rad]"; coordinates of one unit share an axis.
         title: Above the figure.
+        speeds: Likewise for each speed, if they are not the rates of the coordinates.
     """
     names = named(coordinates, trajectory.q.shape[1], "q", "coordinates, coordinate")
-    groups = by_unit(names)
-    figure = Figure(figsize=(4.2 * len(groups) + 0.8, 9.5), layout="constrained")
-    grid = figure.add_gridspec(4, len(groups))
-    for column, (unit, members) in enumerate(groups.items()):
-        rows = (
-            (trajectory.q, "coordinate", unit),
-            (trajectory.v, "rate", rate_unit(unit)),
-            (trajectory.constraint_force, "constraint force", force_unit(unit)),
-        )
-        for row, (values, what, its_unit) in enumerate(rows):
+    rates = speeds_named(speeds, names, trajectory.v.shape[1])
+    moving, rate, of_rate = (names, "rate", rate_unit) if rates is None else (rates, "speed", str)
+    rows = (
+        (trajectory.q, "coordinate", names, str),
+        (trajectory.v, rate, moving, of_rate),
+        (trajectory.constraint_force, "constraint force", moving, force_unit),
+    )
+    columns = max(len(by_unit(names)), len(by_unit(moving)))
+    figure = Figure(figsize=(4.2 * columns + 0.8, 9.5), layout="constrained")
+    grid = figure.add_gridspec(4, columns)
+    for row, (values, what, called, unit_of) in enumerate(rows):
+        for column, (unit, members) in enumerate(by_unit(called).items()):
             axis = figure.add_subplot(grid[row, column])
             axis.tick_params(labelbottom=row == 2)
             for i in members:
-                axis.plot(trajectory.t, values[:, i], label=names[i].name)
-            axis.set_ylabel(axis_label(what, its_unit))
+                axis.plot(trajectory.t, values[:, i], label=called[i].name)
+            axis.set_ylabel(axis_label(what, unit_of(unit)))
             legend(axis, len(members))
             axis.set_xlabel("time t [s]" if row == 2 else "")
     _residuals(figure.add_subplot(grid[3, :]), trajectory)

@@ -1,0 +1,83 @@
+"""How coordinates follow from speeds: q' = N(q, t) v + n(q, t) where they are not each other's rates.
+
+q: coordinates (n_q,); v: speeds (n,); d: a small displacement (n,), what a speed makes of a unit of time.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from . import _check
+from ._types import Coordinates, Scalar, Vector
+
+
+class AbstractKinematics(eqx.Module):
+    r"""The kinematic differential equations $\dot q = N(q, t)\,v + n(q, t)$, affine in the speeds v.
+
+    There may be more coordinates than speeds, as in a unit quaternion, which has four and turns at three; N then leads
+    along what the coordinates can be.
+    """
+
+    @abc.abstractmethod
+    def rates(self, q: Coordinates, v: Vector, t: Scalar) -> Coordinates:
+        """q', shape (n_q,)."""
+
+    @abc.abstractmethod
+    def retract(self, q: Coordinates, d: Vector, t: Scalar) -> Coordinates:
+        """Where a displacement d (n,) leads from q, shape (n_q,): q + N(q, t) d, but for what is of second order in d.
+
+        Also a return to what the coordinates can be: of a quaternion that is not quite of unit length to one that is.
+        """
+
+
+class Kinematics(AbstractKinematics):
+    r"""Kinematic differential equations from a function: $\dot q = $ `rates(q, v, t)`.
+
+    Args:
+        rates: `rates(q, v, t)`, shape (n_q,), affine in v.
+        retract: `retract(q, d, t)`, shape (n_q,), where a displacement d (n,) leads; q + N(q, t) d if omitted. Pass
+            one if the coordinates depend on each other, so that it ends where they may be.
+
+    Raises:
+        TypeError: If one of them is not callable.
+        ValueError: While tracing, if a shape is not that of q.
+
+    Gradients: through what the functions hold or close over.
+
+    Source: Kane & Levinson (1985), Dynamics: Theory and Applications, 2.12.
+    """
+
+    rates_function: Callable
+    retract_function: Callable | None
+
+    def __init__(self, rates: Callable, retract: Callable | None = None):
+        self.rates_function = _check.function(rates, "rates", "rates(q, v, t) -> (n_q,)")
+        retract = retract and _check.function(retract, "retract", "retract(q, d, t) -> (n_q,)")
+        self.retract_function = retract
+
+    def rates(self, q, v, t):
+        return _like(self.rates_function(q, v, t), q, "rates(q, v, t)")
+
+    def retract(self, q, d, t):
+        if self.retract_function is None:
+            return q + self.rates(q, d, t) - self.rates(q, jnp.zeros_like(d), t)
+        return _like(self.retract_function(q, d, t), q, "retract(q, d, t)")
+
+
+def _like(value: Any, q: Coordinates, what: str) -> Coordinates:
+    return _check.output(value, q.shape, q.dtype, what, f"q has {q.shape[0]} coordinates.")
+
+
+def kinematics_of(value: Any) -> AbstractKinematics | None:
+    """What a person gave for `kinematics`: None, a function of (q, v, t), or an `AbstractKinematics`."""
+    if value is None or isinstance(value, AbstractKinematics):
+        return value
+    if not callable(value):
+        raise TypeError(
+            "kinematics must be a function kinematics(q, v, t) -> q', a ukjax.Kinematics or None, but is a "
+            f"{type(value).__name__}."
+        )
+    return Kinematics(value)
