@@ -2,6 +2,7 @@
 
 import importlib.metadata as _metadata
 
+from . import rigid as rigid
 from ._constraint import AbstractConstraint as AbstractConstraint
 from ._constraint import AccelerationConstraint as AccelerationConstraint
 from ._constraint import Baumgarte as Baumgarte

@@ -46,6 +46,7 @@ FACTORIES = dict(factories())
 SLOW = {
     *("planar_mechanisms:slider_crank", "planar_mechanisms:five_bar", "planar_mechanisms:three_on_a_point"),
     *("three_rrr:scenario", "three_rrr:driven", "rr_leg:scenario"),
+    "bricard:scenario",
     *("cart_pole:scenario", "coordinated_robots:scenario", "flexible_joint:scenario", "n_four_bar:scenario"),
     *("n_pendulum:scenario", "n_pendulum:closed", "parallelogram:scenario", "rolling_disc:scenario"),
     *("scara:scenario", "unicycle:scenario", "swarm:scenario", "log_spiral:scenario", "log_spiral:printed_bead"),

@@ -170,13 +170,14 @@ def _indices(value: Any, n: int, name: str) -> tuple[int, ...]:
 def _missed(mechanism: Mechanism, checks: Any, kept: Kept) -> str:
     """Which constraints an assembly could not satisfy, by how much, and what was kept."""
     missed = []
-    for i, (constraint, pair) in enumerate(zip(mechanism.constraints, checks, strict=True)):
+    for (name, constraint), pair in zip(mechanism.named_constraints.items(), checks, strict=True):
+        called = name if name.startswith("constraints[") else repr(name)
         for what, check in zip(("position", "velocity"), pair, strict=True):
             rows = np.flatnonzero(~np.asarray(check.met))
             if rows.size:
                 kind = type(constraint).__name__
                 sizes = ", ".join(f"row {row} by {abs(float(check.error[row])):.3g}" for row in rows)
-                missed.append(f"the {what} of constraints[{i}] ({kind}): {sizes}")
+                missed.append(f"the {what} of {called} ({kind}): {sizes}")
     text = "Missed: " + "; ".join(missed) + "."
     stayed = [f"{name}[{i}]" for name, indices in kept._asdict().items() for i in indices]
     return f"{text} Kept: {', '.join(stayed)}." if stayed else text

@@ -1,0 +1,89 @@
+"""Bodies, and whether the parts of a robot fit together."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from .. import _check
+from .._result import is_traced
+from ._frame import Frame
+from ._inertia import Inertia
+from ._joint import AbstractJoint
+from ._layout import GROUND, Layout, body_of, frame_of
+
+
+class Body(eqx.Module):
+    """A rigid body.
+
+    Args:
+        inertia: `Inertia`; None for a body without mass, which something must hold.
+        frames: Name -> `Frame`, where joints and forces act.
+
+    Raises:
+        TypeError: If one of them is something else.
+        ValueError: If a name is no Python identifier.
+    """
+
+    inertia: Inertia | None
+    frames: dict[str, Frame]
+
+    def __init__(self, inertia: Inertia | None = None, frames: Mapping[str, Frame] | None = None):
+        if inertia is not None:
+            _check.instance(inertia, Inertia, "inertia", "rigid.Inertia(1.0)")
+        self.inertia = inertia
+        self.frames = named_parts(frames or {}, Frame, "frames", "rigid.Frame((1.0, 0.0, 0.0))")
+
+
+def named_parts(parts: Any, kind: type, name: str, example: str) -> dict[str, Any]:
+    """What a person gave for parts by name; TypeError or ValueError if it is no such thing."""
+    if not isinstance(parts, Mapping):
+        raise TypeError(f"{name} must be a mapping, name -> {kind.__name__}, but is a {type(parts).__name__}.")
+    for key, part in parts.items():
+        if not isinstance(key, str) or not key or "." in key or key == GROUND:
+            raise ValueError(
+                f'{name} has a part called {key!r}: a name must be text, without a dot, and not "{GROUND}".'
+            )
+        _check.instance(part, kind, f"{name}[{key!r}]", example)
+    return dict(parts)
+
+
+def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: Any) -> None:
+    """ValueError unless each is "body" or "body.frame", and all are on different bodies."""
+    for end in ends:
+        body, frame = (body_of(end), frame_of(end)) if isinstance(end, str) else (end, "")
+        if body not in frames_of:
+            raise ValueError(f"{where} names the body {body!r}, which there is not; there are {_listed(frames_of)}.")
+        if frame and frame not in frames_of[body]:
+            raise ValueError(f"{where} names the frame {end!r}, but {body!r} has {_listed(frames_of[body]) or 'none'}.")
+    if len({body_of(end) for end in ends}) < len(ends):
+        raise ValueError(f"{where} joins {body_of(ends[0])!r} to itself.")
+
+
+def check_held(layout: Layout, bodies: Mapping[str, Body], joints: Mapping[str, AbstractJoint]) -> None:
+    """ValueError if a massless body may move as it likes: nothing with a mass hangs on it, and no loop goes by it."""
+    in_loop = {body_of(end) for name in layout.loops for end in (joints[name].parent, joints[name].child)}
+    held = [not _is_massless(bodies[node.body]) or node.body in in_loop for node in layout.nodes]
+    for i in range(len(layout.nodes) - 1, -1, -1):
+        node = layout.nodes[i]
+        if not held[i] and node.v[1] > node.v[0]:
+            raise ValueError(
+                f"bodies[{node.body!r}] is massless, and nothing holds it: how would it move? Give it an inertia, "
+                "or a joint to something else."
+            )
+        if node.parent >= 0:
+            held[node.parent] = held[node.parent] or held[i]
+
+
+def _is_massless(body: Body) -> bool:
+    inertia = body.inertia
+    if inertia is None:
+        return True
+    if is_traced(inertia.mass, inertia.moments):
+        return False
+    return not np.any(np.asarray(inertia.mass)) and not np.any(np.asarray(inertia.moments))
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,26 @@
+"""Kinetic and potential energy."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from . import _linkage
+from ._force import Placement
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+def energy(robot: "Robot", q: Array, v: Array, t: Any) -> Array:
+    """v M v / 2, less the work of gravity from the ground's origin, and what is in the springs."""
+    at = Placement.of(robot, _linkage.moves(robot, q), v)
+    total = v @ robot.mass(q, jnp.asarray(t, q.dtype)) @ v / 2
+    for name in robot.layout.bodies:
+        inertia = robot.bodies[name].inertia
+        if inertia is not None:
+            total = total - inertia.mass * robot.gravity @ at.pose(name).point(inertia.center)
+    for name, effort in _linkage.efforts(robot).items():
+        total = total + effort.stiffness * (_linkage.coordinate(robot, q, name) - effort.rest) ** 2 / 2
+    return total + sum((force.potential(at) for force in robot.forces.values()), jnp.zeros((), q.dtype))

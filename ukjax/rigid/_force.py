@@ -1,0 +1,155 @@
+"""Forces between bodies.
+
+q: coordinates; v: speeds; l: distance [m]; u: unit vector from one end to the other.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._types import Scalar
+from ._effort import number
+from ._frame import Pose, Twist, Wrench, vector
+from ._layout import body_of
+from ._linkage import frame as frame_of_end
+from ._rotation import Vector3, cross
+from ._tree import Move, poses_in_world, twists
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+class Placement(eqx.Module):
+    """Where the bodies of a robot are, and how they move."""
+
+    robot: "Robot"
+    poses: list[Pose]
+    twists: list[Twist]
+
+    @classmethod
+    def of(cls, robot: "Robot", moves: Sequence[Move], v: Array) -> "Placement":
+        return cls(robot, poses_in_world(robot.layout, moves), twists(robot.layout, moves, v))
+
+    def pose(self, end: str) -> Pose:
+        """Of "body" or "body.frame", seen from the ground."""
+        node, frame = self.robot.layout.node_of(body_of(end)), frame_of_end(self.robot, end)
+        if node < 0:
+            dtype = self.robot.gravity.dtype
+            return Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)) if frame is None else frame
+        return self.poses[node] if frame is None else self.poses[node] @ frame
+
+    def velocity(self, end: str) -> Vector3:
+        """Of its origin, seen from the ground (3,) [m/s]."""
+        node, frame = self.robot.layout.node_of(body_of(end)), frame_of_end(self.robot, end)
+        if node < 0:
+            return jnp.zeros(3, self.robot.gravity.dtype)
+        twist = self.twists[node]
+        arm = jnp.zeros_like(twist.linear) if frame is None else frame.p
+        return self.poses[node].R @ (twist.linear + cross(twist.angular, arm))
+
+
+class AbstractForce(eqx.Module):
+    """What acts on frames of bodies."""
+
+    @property
+    @abc.abstractmethod
+    def ends(self) -> tuple[str, ...]:
+        """The frames that it acts on, "body" or "body.frame"."""
+
+    @abc.abstractmethod
+    def wrenches(self, at: Placement) -> list[tuple[str, Wrench]]:
+        """What it does to each of them, seen from there."""
+
+    @abc.abstractmethod
+    def potential(self, at: Placement) -> Scalar:
+        """Its potential energy [J]; zero if it has none."""
+
+
+class Spring(AbstractForce):
+    """A spring and a damper between two points: pulls with `stiffness` (l - `length`) + `damping` l'.
+
+    Args:
+        first: "body" or "body.frame", the origin of which it is fastened to.
+        second: Likewise.
+        stiffness: [N/m].
+        length: At which it is relaxed [m]; with zero the ends may meet.
+        damping: [N s/m].
+
+    Raises:
+        ValueError: If a number is none, or not finite.
+
+    Gradients: not where the ends meet, unless length and damping are zero.
+    """
+
+    first: str = eqx.field(static=True)
+    second: str = eqx.field(static=True)
+    stiffness: Array
+    length: Array
+    damping: Array
+
+    def __init__(self, first: str, second: str, stiffness: Any, length: Any = 0.0, damping: Any = 0.0):
+        self.first, self.second, self.stiffness = first, second, number(stiffness, "stiffness")
+        self.length, self.damping = number(length, "length"), number(damping, "damping")
+
+    @property
+    def ends(self):
+        return self.first, self.second
+
+    def wrenches(self, at):
+        one, other = at.pose(self.first), at.pose(self.second)
+        way, length, apart = self._stretched(at)
+        u = jnp.where(apart, way / length, 0.0)
+        rate = u @ (at.velocity(self.second) - at.velocity(self.first))
+        # With k l u = k way a spring of no length is smooth also where its ends meet.
+        pull = self.stiffness * way + (self.damping * rate - self.stiffness * self.length) * u
+        zero = jnp.zeros_like(pull)
+        return [(self.first, Wrench(one.R.T @ pull, zero)), (self.second, Wrench(-(other.R.T @ pull), zero))]
+
+    def potential(self, at):
+        way, length, apart = self._stretched(at)
+        rest = jnp.where(apart, length, 0.0) * self.length
+        return self.stiffness * (way @ way / 2 - rest + self.length**2 / 2)
+
+    def _stretched(self, at: Placement) -> tuple[Vector3, Array, Array]:
+        """The way from the first end to the second, its length, and whether it has one (else the length is 1)."""
+        way = at.pose(self.second).p - at.pose(self.first).p
+        squared = way @ way
+        apart = squared > 0
+        return way, jnp.sqrt(jnp.where(apart, squared, 1.0)), apart
+
+
+class Load(AbstractForce):
+    """A force and a torque on a frame, seen from the ground or from the frame.
+
+    Args:
+        end: "body" or "body.frame".
+        force: (3,) [N], at the origin of the frame.
+        torque: (3,) [N m].
+        follows: Whether they turn with the frame.
+    """
+
+    end: str = eqx.field(static=True)
+    force: Vector3
+    torque: Vector3
+    follows: bool = eqx.field(static=True)
+
+    def __init__(self, end: str, force: Any = (0.0, 0.0, 0.0), torque: Any = (0.0, 0.0, 0.0), *, follows: bool = False):
+        self.end, self.follows = end, follows
+        self.force, self.torque = vector(force, "force"), vector(torque, "torque")
+
+    @property
+    def ends(self):
+        return (self.end,)
+
+    def wrenches(self, at):
+        R = at.pose(self.end).R
+        seen = (lambda x: x) if self.follows else (lambda x: R.T @ x)
+        return [(self.end, Wrench(seen(self.force), seen(self.torque)))]
+
+    def potential(self, at):
+        return jnp.zeros((), self.force.dtype)

@@ -1,0 +1,121 @@
+"""A robot's parts as its recursions take them.
+
+q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen from its parent frame; X: pose of a node
+seen from the one before.
+"""
+
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._constraint import Holonomic
+from ._effort import Effort
+from ._frame import Pose
+from ._inertia import SpatialInertia
+from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
+from ._layout import GROUND, Node, body_of, frame_of
+from ._motion import AbstractMotion, Weld
+from ._tree import Move
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+# What the joints are called that let bodies float in absolute coordinates.
+BODY = "body "
+
+
+def floating(body: str, planar: bool) -> AbstractJoint:
+    """What lets a body move as it likes."""
+    return Planar(GROUND, body) if planar else Free(GROUND, body)
+
+
+def moving(robot: "Robot", joint: str) -> AbstractJoint:
+    """A joint of the layout, by name."""
+    return floating(joint.removeprefix(BODY), robot.planar) if joint.startswith(BODY) else robot.joints[joint]
+
+
+def motions(robot: "Robot") -> tuple[AbstractMotion, ...]:
+    """Of all nodes."""
+    found = (moving(robot, node.joint).motion for node in robot.layout.nodes)
+    return tuple(motion for motion in found if motion is not None)
+
+
+def frame(robot: "Robot", end: str) -> Pose | None:
+    """Of "body.frame", seen from the body; None if it is the body's own."""
+    name, body = frame_of(end), body_of(end)
+    frames = robot.frames if body == GROUND else robot.bodies[body].frames
+    return frames[name].pose if name else None
+
+
+def step(robot: "Robot", q: Array, node: Node) -> Pose:
+    """X of a node."""
+    joint = moving(robot, node.joint)
+    motion, before, after = joint.motion, frame(robot, joint.parent), frame(robot, joint.child)
+    pose = Weld().pose(q) if motion is None else motion.pose(q[slice(*node.q)])
+    pose = pose if before is None else before @ pose
+    return pose if after is None else pose @ after.inverse
+
+
+def moves(robot: "Robot", q: Array, v: Array | None = None) -> list[Move]:
+    """What there is to know of every node; with speeds also how their effect changes."""
+    found = []
+    for node, motion in zip(robot.layout.nodes, motions(robot), strict=True):
+        own, after = q[slice(*node.q)], frame(robot, moving(robot, node.joint).child)
+        outwards = (lambda twist: twist) if after is None else after.twist_outwards
+        drift = None if v is None else motion.drift(own, v[slice(*node.v)])
+        drift = None if drift is None else outwards(drift)
+        found.append(Move(step(robot, q, node), [outwards(s) for s in motion.twists(own)], drift))
+    return found
+
+
+def inertias(robot: "Robot") -> list[SpatialInertia | None]:
+    """Of every node, about its origin."""
+    found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
+    return [None if one is None else one.spatial for one in found]
+
+
+def pose(robot: "Robot", q: Array, end: str) -> Pose:
+    """Of "body" or "body.frame", seen from the ground."""
+    found = frame(robot, end)
+    for i in robot.layout.path(robot.layout.node_of(body_of(end))):
+        X = step(robot, q, robot.layout.nodes[i])
+        found = X if found is None else X @ found
+    return Pose(jnp.eye(3, dtype=q.dtype), jnp.zeros(3, q.dtype)) if found is None else found
+
+
+def between(robot: "Robot", q: Array, joint: AbstractJoint) -> Pose:
+    """P of a joint."""
+    return pose(robot, q, joint.parent).inverse @ pose(robot, q, joint.child)
+
+
+def driven(robot: "Robot", joint: str) -> AbstractDrivenJoint:
+    """A joint with a single coordinate; ValueError if it is none."""
+    one = robot.joints.get(joint)
+    if not isinstance(one, AbstractDrivenJoint):
+        has = [name for name in robot.joint_names if isinstance(robot.joints[name], AbstractDrivenJoint)]
+        raise ValueError(f"joint must be one with a single coordinate, of {has}, but is {joint!r}.")
+    return one
+
+
+def coordinate(robot: "Robot", q: Array, joint: str) -> Array:
+    """Of a joint with a single one."""
+    one = driven(robot, joint)
+    if joint in robot.layout.tree:
+        return q[robot.layout.node(joint).q[0]]
+    return one.coordinate(between(robot, q, one))
+
+
+def rows(robot: "Robot", joint: str, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
+    """How the coordinate c of a joint moves, c'' = J v' - b: J (n,) and b."""
+    of = Holonomic(lambda q, t: coordinate(robot, q, joint)[None])
+    J, b = of.rows(q, v, t) if robot.kinematics is None else of.rows(q, v, t, robot.kinematics)
+    return J[0], b[0]
+
+
+def efforts(robot: "Robot") -> dict[str, Effort]:
+    """Of the joints that have one."""
+    joints = ((name, getattr(robot.joints[name], "effort", None)) for name in robot.joint_names)
+    return {name: effort for name, effort in joints if effort is not None}

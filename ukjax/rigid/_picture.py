@@ -1,0 +1,40 @@
+"""How a robot looks: every body a line through the frames in which others are joined to it."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._drawing import Drawing
+from . import _linkage
+from ._layout import GROUND, body_of
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+def picture(robot: "Robot", trails: Sequence[str] = ()) -> Drawing:
+    """Of planar bodies in their plane; of a body that nothing else is joined to, up to its centre of mass."""
+    show = (lambda p: p[:2]) if robot.planar else (lambda p: p)
+    ends: dict[str, list[str]] = {name: [] for name in (GROUND, *robot.layout.bodies)}
+    for name in robot.joint_names:
+        for end in (robot.joints[name].child, robot.joints[name].parent):
+            if end not in ends[body_of(end)]:
+                ends[body_of(end)].append(end)
+    links = {body: _line(robot, body, ends[body], show) for body in robot.layout.bodies}
+    ground = [show(_linkage.pose(robot, jnp.zeros(robot.layout.n_q), end).p) for end in ends[GROUND]]
+    scenery: dict[str, Any] = {f"ground {i + 1}": [p] for i, p in enumerate(ground)}
+    return Drawing(links, trails=trails, scenery=scenery)
+
+
+def _line(robot: "Robot", body: str, ends: list[str], show: Callable[[Array], Array]) -> Callable[..., Array]:
+    def points(q: Array, t: Any) -> Array:
+        found = [_linkage.pose(robot, q, end).p for end in ends]
+        inertia = robot.bodies[body].inertia
+        if len(found) < 2 and inertia is not None:
+            found.append(_linkage.pose(robot, q, body).point(inertia.center))
+        return jnp.stack([show(p) for p in found])
+
+    return points

@@ -1,0 +1,103 @@
+"""What joints carry.
+
+P: pose of a joint's child frame seen from its parent frame; lambda: multipliers of its rows (m,).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._equation import equation_of_motion
+from .._trajectory import Trajectory
+from . import _linkage, _tree
+from ._force import Placement
+from ._frame import Pose, Twist, Wrench
+from ._joint import AbstractDrivenJoint
+from ._layout import body_of
+from ._rotation import skew
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+def reactions_along(robot: "Robot", trajectory: Trajectory) -> dict[str, Wrench]:
+    """By the name of the joint, (T, 3) each."""
+    for name in ("q", "v", "acceleration", "multipliers"):
+        if getattr(trajectory, name) is None and (name != "multipliers" or robot.own_constraints):
+            raise ValueError(f'trajectory has no {name}: pass simulate(keep="all").')
+    multipliers = {k: x for k, x in (trajectory.multipliers or {}).items() if k in robot.joints}
+    of = lambda *state: reactions_of(robot, *state)
+    return jax.vmap(of)(trajectory.t, trajectory.q, trajectory.v, trajectory.acceleration, multipliers)
+
+
+def reactions_at(robot: "Robot", q: Any, v: Any, t: Any, **options: Any) -> dict[str, Wrench]:
+    """At one state, from the equation of motion, whose options these are."""
+    motion = equation_of_motion(robot.mechanism(), q, v, t, reactions=True, **options)
+    return reactions_of(robot, jnp.asarray(t), q, v, motion.acceleration, motion.multipliers or {})
+
+
+def transmitted(
+    robot: "Robot", q: Array, v: Array, acceleration: Array | None = None, loops: Mapping[int, Wrench] | None = None
+) -> list[Wrench]:
+    """The wrench that each node takes through its joint, on its body and seen from there.
+
+    `loops`: on the nodes, of the joints that close loops.
+    """
+    moves = _linkage.moves(robot, q, v)
+    base = Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
+    external, at = dict(loops or {}), Placement.of(robot, moves, v)
+    for force in robot.forces.values():
+        for end, wrench in force.wrenches(at):
+            _add(robot, external, end, wrench)
+    return _tree.wrenches(robot.layout, moves, _linkage.inertias(robot), v, base, acceleration, external)
+
+
+def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) -> None:
+    """Adds a wrench on a frame to those on its node; the ground bears what comes."""
+    node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)
+    if node >= 0:
+        on_body = wrench if frame is None else frame.outwards(wrench)
+        external[node] = external[node] + on_body if node in external else on_body
+
+
+def reactions_of(
+    robot: "Robot", t: Array, q: Array, v: Array, acceleration: Array, multipliers: Mapping[str, Array]
+) -> dict[str, Wrench]:
+    """The same from an acceleration and the multipliers of the joints that are constraints."""
+    found: dict[str, Wrench] = {}
+    external: dict[int, Wrench] = {}
+    for name in robot.layout.loops:
+        joint = robot.joints[name]
+        P = _linkage.between(robot, q, joint)
+        wrench = Wrench(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
+        if name in multipliers:
+            wrench = wrench + _power(lambda P, j=joint: j.gap(P, robot.planar), P, multipliers[name])
+        if isinstance(joint, AbstractDrivenJoint) and joint.effort is not None:
+            J, b = _linkage.rows(robot, name, q, v, t)
+            effort = joint.effort
+            value = effort.of(joint.coordinate(P), J @ v) - effort.armature * (J @ acceleration - b)
+            wrench = wrench + _power(lambda P, j=joint: j.coordinate(P)[None], P, value[None])
+        found[name] = wrench
+        _add(robot, external, joint.child, wrench)
+        _add(robot, external, joint.parent, -P.outwards(wrench))
+    if robot.layout == robot.tree:
+        f = transmitted(robot, q, v, acceleration, external)
+        for name in robot.layout.tree:
+            joint = robot.joints[name]
+            on_body, frame = f[robot.layout.node_of(body_of(joint.child))], _linkage.frame(robot, joint.child)
+            found[name] = on_body if frame is None else frame.inverse.outwards(on_body)
+    return {name: found[name] for name in robot.joint_names if name in found}
+
+
+def _power(of: Callable[[Pose], Array], P: Pose, values: Array) -> Wrench:
+    """The wrench on the child frame that has these generalised forces along functions of the pose."""
+
+    def work(d: Array) -> Array:
+        return values @ of(Pose(P.R + P.R @ skew(d[3:]), P.p + P.R @ d[:3]))
+
+    both = jax.grad(work)(jnp.zeros(6, P.p.dtype))
+    return Wrench(both[:3], both[3:])

@@ -1,0 +1,272 @@
+"""A robot from its parts: bodies, and joints between them.
+
+q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen from its parent frame.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._constraint import AbstractConstraint, Baumgarte, Holonomic
+from .._drawing import Drawing
+from .._kinematics import AbstractKinematics
+from .._manifold import Assembly
+from .._mechanism import AbstractConstrainedSystem, Mechanism
+from .._scenario import Scenario
+from .._system import AbstractKinematicSystem
+from .._trajectory import Trajectory
+from .._types import Coordinates, RowValues, Vector
+from . import _linkage, _tree
+from ._assemble import assembled
+from ._body import Body, check_ends, check_held, named_parts
+from ._coordinates import TreeKinematics, names_of
+from ._energy import energy
+from ._force import AbstractForce, Placement
+from ._frame import Frame, Pose, Wrench, vector
+from ._joint import AbstractJoint, Free
+from ._layout import GROUND, Layout, laid_out
+from ._picture import picture
+from ._reactions import reactions_along, reactions_at, transmitted
+
+
+class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
+    r"""A mechanical system of rigid bodies, in the coordinates of its joints, or of its bodies.
+
+    Joints lead from the ground from body to body; each is part of the tree if nothing before it moves its child, and
+    closes a loop if something does: then its rows are constraints, which every `Mechanism` of the robot enforces,
+    redundant ones included. M and the force follow from recursions along the tree.
+
+    Args:
+        bodies: Name -> `Body(inertia, frames)`.
+        joints: Name -> joint, such as `Revolute("ground", "crank", "z")`, each between two frames, "body.frame" or
+            "body" for its own.
+        gravity: Acceleration of what falls (3,) [m/s^2].
+        frames: Name -> `Frame`, of the ground.
+        forces: Name -> force, such as `Spring("a.end", "b.end", stiffness, length)`.
+        coordinates: "joint": those of the joints of the tree; "absolute": of every body, position and quaternion (of
+            planar ones x, y and an angle), all joints being constraints.
+        planar: Whether all bodies stay in the plane x, y; joints then take no more rows than that needs.
+        stabilization: `Baumgarte`, for the joints that are constraints; None for none.
+
+    Attributes:
+        layout: The tree that the coordinates are of, and the joints that are constraints.
+        tree: The tree that the joints span.
+
+    Raises:
+        TypeError: If a part is something else.
+        ValueError: If a joint or force names what there is not, a body hangs on nothing, or is massless and held by
+            nothing.
+
+    Coordinates and speeds lie joint by joint in the order of the tree; `names` tells which they are. A joint with a
+    ball has a unit quaternion, the scalar part first, and angular velocities seen from its child; a free one a position
+    before, and velocities seen from its child.
+
+    Gradients: through every length, mass and inertia, each of which is one leaf.
+
+    Source: Featherstone (2008), Rigid Body Dynamics Algorithms; in the paper's form, by products of exponentials and
+    Jacobians: Xu & Liu (2017), eq. 12 to 38.
+    """
+
+    bodies: dict[str, Body]
+    joints: dict[str, AbstractJoint]
+    gravity: Array
+    frames: dict[str, Frame]
+    forces: dict[str, AbstractForce]
+    stabilization: Baumgarte | None
+    layout: Layout = eqx.field(static=True)
+    joint_names: tuple[str, ...] = eqx.field(static=True)
+    tree: Layout = eqx.field(static=True)
+    planar: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        bodies: Mapping[str, Body],
+        joints: Mapping[str, AbstractJoint],
+        *,
+        gravity: Any = (0.0, 0.0, -9.81),
+        frames: Mapping[str, Frame] | None = None,
+        forces: Mapping[str, AbstractForce] | None = None,
+        coordinates: str = "joint",
+        planar: bool = False,
+        stabilization: Baumgarte | None = None,
+    ):
+        self.bodies = named_parts(bodies, Body, "bodies", "rigid.Body(rigid.Inertia(1.0))")
+        self.joints = named_parts(joints, AbstractJoint, "joints", 'rigid.Revolute("ground", "crank")')
+        self.frames = named_parts(frames or {}, Frame, "frames", "rigid.Frame((1.0, 0.0, 0.0))")
+        self.forces = named_parts(forces or {}, AbstractForce, "forces", 'rigid.Spring("a", "b", 100.0)')
+        self.gravity, self.planar, self.stabilization = vector(gravity, "gravity"), planar, stabilization
+        if coordinates not in ("joint", "absolute"):
+            raise ValueError(f'coordinates must be "joint" or "absolute", but are {coordinates!r}.')
+        frames_of = _frames_of(self.bodies, self.frames)
+        for name, joint in self.joints.items():
+            check_ends(f"joints[{name!r}]", frames_of, joint.parent, joint.child)
+        for name, force in self.forces.items():
+            check_ends(f"forces[{name!r}]", frames_of, *force.ends)
+        names, self.joint_names = tuple(self.bodies), tuple(self.joints)
+        self.tree = self.layout = laid_out(names, self.joints)
+        if coordinates == "absolute":
+            floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
+            layout = laid_out(names, floating)
+            self.layout = layout._replace(loops=tuple(self.joints))
+        check_held(self.layout, self.bodies, self.joints)
+
+    def mechanism(self, constraints: Any = (), nonideal: Any = None) -> Mechanism:
+        """With further constraints, and its own."""
+        return Mechanism(self, constraints, nonideal)
+
+    def scenario(self, q0: Any, v0: Any, t1: float, **options: Any) -> Scenario:
+        """A `Scenario` from a state, with names and a drawing; `options` are its own, and take their place."""
+        coordinates, speeds = self.names
+        own = {"coordinates": coordinates, "speeds": speeds, "drawing": self.drawing()}
+        return Scenario(self.mechanism(), q0, v0, t1, **{**own, **options})
+
+    def drawing(self, trails: Sequence[str] = ()) -> Drawing:
+        """Every body as a line through the frames of its joints; bodies in `trails` leave one."""
+        return picture(self, trails)
+
+    def assemble(
+        self,
+        coordinates: Mapping[str, Any] | None = None,
+        rates: Mapping[str, Any] | None = None,
+        t: Any = 0.0,
+        keep: Sequence[str] = (),
+    ) -> Assembly:
+        """The consistent state nearest to the one in which joints of the tree are where they are said to be.
+
+        Args:
+            coordinates: Joint -> angle [rad], way [m], or all its coordinates; zero, where its frames coincide, for
+                those left out.
+            rates: Joint -> rate, or all its speeds.
+            t: Time [s].
+            keep: Names of joints that must stay where they are said to be; the others move as they need to.
+
+        Returns:
+            `Assembly`, which unpacks as q and v.
+
+        Raises:
+            ValueError: If a name is no joint, or a joint has not as many coordinates.
+            RuntimeError: If the loops cannot be closed from there; the message names what is missed.
+        """
+        return assembled(self, coordinates or {}, rates or {}, t, keep)
+
+    def reactions(self, q: Any, v: Any, t: Any = 0.0, **options: Any) -> dict[str, Wrench]:
+        """Joint -> the force [N] and the torque [N m] of its parent on its child, (3,) each, at one state.
+
+        About the origin of the child's frame, and seen from there; what the joint's effort does, and in the tree its
+        actuator, is part of it. `options` are those of `equation_of_motion`. Where rows depend on each other only
+        sums are determined, and these are of the least multipliers.
+        """
+        return reactions_at(self, q, v, t, **options)
+
+    def reactions_along(self, trajectory: Trajectory) -> dict[str, Wrench]:
+        """The same at the saved times, (T, 3) each, of a trajectory of `simulate(keep="all")`."""
+        return reactions_along(self, trajectory)
+
+    def actuation(self, *joints: str) -> Any:
+        """G (n, p) of a motor on each of these joints, for a `Servo`: a matrix, or a function of (q, t)."""
+        for joint in joints:
+            _linkage.driven(self, joint)
+        places = [self.layout.node(joint).v[0] for joint in joints if joint in self.layout.tree]
+        if len(places) < len(joints):
+            return Motors(self, joints)
+        return jnp.zeros((self.layout.n, len(joints)), self.gravity.dtype).at[places, np.arange(len(joints))].set(1.0)
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of the coordinates and of the speeds, with units."""
+        return names_of(self)
+
+    @property
+    def kinematics(self) -> AbstractKinematics | None:
+        return None if self.layout.n == self.layout.n_q else TreeKinematics(_linkage.motions(self), self.layout)
+
+    @property
+    def own_constraints(self):
+        found: dict[str, AbstractConstraint] = {}
+        for name in self.layout.loops:
+            if not isinstance(self.joints[name], Free):
+                found[name] = Holonomic(Gap(self, name), self.stabilization)
+        return found
+
+    def mass(self, q, t):
+        M = _tree.mass_matrix(self.layout, _linkage.moves(self, q), _linkage.inertias(self), q.dtype)
+        for name, effort in _linkage.efforts(self).items():
+            J, _ = _linkage.rows(self, name, q, jnp.zeros(self.layout.n, q.dtype), t)
+            M = M + effort.armature * J[:, None] * J[None]
+        return M
+
+    def force(self, q, v, t):
+        Q = -_tree.along(_linkage.moves(self, q), transmitted(self, q, v), q.dtype)
+        for name, effort in _linkage.efforts(self).items():
+            J, b = _linkage.rows(self, name, q, v, t)
+            Q = Q + J * (effort.of(_linkage.coordinate(self, q, name), J @ v) + effort.armature * b)
+        return Q
+
+    def pose(self, q: Coordinates, end: str) -> Pose:
+        """Rotation R (3, 3) and origin p (3,) [m] of "body" or "body.frame", seen from the ground."""
+        return _linkage.pose(self, q, self._known(end))
+
+    def position(self, q: Coordinates, end: str) -> Array:
+        """Of the origin of "body" or "body.frame", seen from the ground (3,) [m]."""
+        return self.pose(q, end).p
+
+    def velocity(self, q: Coordinates, v: Vector, end: str) -> Array:
+        """Of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
+        return Placement.of(self, _linkage.moves(self, q), v).velocity(self._known(end))
+
+    def energy(self, q: Coordinates, v: Vector, t: Any = 0.0) -> Array:
+        """Kinetic energy, and potential energy of gravity and of the springs, zero at the ground's origin [J].
+
+        It stays what it is if nothing damps, and no load, servo or moving constraint acts.
+        """
+        return energy(self, q, v, t)
+
+    def coordinate(self, q: Coordinates, joint: str) -> Array:
+        """Angle [rad] or way [m] of a joint that has one; of a joint that is a constraint between -pi and pi."""
+        return _linkage.coordinate(self, q, joint)
+
+    def in_joints(self) -> "Robot":
+        """The same in the coordinates of its joints."""
+        return Robot(
+            self.bodies,
+            {name: self.joints[name] for name in self.joint_names},
+            gravity=self.gravity,
+            frames=self.frames,
+            forces=self.forces,
+            planar=self.planar,
+            stabilization=self.stabilization,
+        )
+
+    def _known(self, end: str) -> str:
+        check_ends("end", _frames_of(self.bodies, self.frames), end)
+        return end
+
+
+def _frames_of(bodies: Mapping[str, Body], frames: Mapping[str, Frame]) -> dict[str, Mapping[str, Frame]]:
+    return {GROUND: frames, **{name: body.frames for name, body in bodies.items()}}
+
+
+class Motors(eqx.Module):
+    """G (n, p) of motors on joints of a robot, a function of (q, t)."""
+
+    robot: Robot
+    joints: tuple[str, ...] = eqx.field(static=True)
+
+    def __call__(self, q: Coordinates, t: Array) -> Array:
+        rest = jnp.zeros(self.robot.layout.n, q.dtype)
+        return jnp.stack([_linkage.rows(self.robot, joint, q, rest, t)[0] for joint in self.joints], axis=1)
+
+
+class Gap(eqx.Module):
+    """What must be zero for a joint of a robot to be closed, a function of (q, t)."""
+
+    robot: Robot
+    joint: str = eqx.field(static=True)
+
+    def __call__(self, q: Coordinates, t: Array) -> RowValues:
+        joint = self.robot.joints[self.joint]
+        return joint.gap(_linkage.between(self.robot, q, joint), self.robot.planar)

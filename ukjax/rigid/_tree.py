@@ -1,0 +1,129 @@
+"""Kinematics and dynamics of a tree, from node to node: in a number of operations linear in the number of joints, the
+mass matrix in that times their depth.
+
+Everything of a node is seen from the node, which moves with its body: i: node; λ: its parent; X: pose of i seen from λ;
+S: what its speeds do; V: twist; f: wrench that λ exerts on i.
+
+Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1 and 6.2, and section 7.3, with rotation and
+position apart.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ._frame import Pose, Twist, Wrench
+from ._inertia import SpatialInertia
+from ._layout import Layout
+
+
+class Move(NamedTuple):
+    """A node: X, S, and how S changes as it moves, seen from the node; None if it does not."""
+
+    X: Pose
+    S: Sequence[Twist]
+    drift: Twist | None
+
+
+def poses_in_world(layout: Layout, moves: Sequence[Move]) -> list[Pose]:
+    """Of every node."""
+    found: list[Pose] = []
+    for node, move in zip(layout.nodes, moves, strict=True):
+        found.append(move.X if node.parent < 0 else found[node.parent] @ move.X)
+    return found
+
+
+def moved_by(S: Sequence[Twist], v: Array) -> Twist:
+    """What the speeds v of a node do."""
+    zero = jnp.zeros(3, v.dtype)
+    linear = sum((s.linear * v[k] for k, s in enumerate(S)), zero)
+    return Twist(linear, sum((s.angular * v[k] for k, s in enumerate(S)), zero))
+
+
+def twists(layout: Layout, moves: Sequence[Move], v: Array) -> list[Twist]:
+    """V of every node."""
+    found: list[Twist] = []
+    for i, node in enumerate(layout.nodes):
+        own = moved_by(moves[i].S, v[slice(*node.v)])
+        found.append(own if node.parent < 0 else moves[i].X.inwards(found[node.parent]) + own)
+    return found
+
+
+def wrenches(
+    layout: Layout,
+    moves: Sequence[Move],
+    inertias: Sequence[SpatialInertia | None],
+    v: Array,
+    base: Twist,
+    acceleration: Array | None = None,
+    external: Mapping[int, Wrench] | None = None,
+) -> list[Wrench]:
+    """f of every node (recursive Newton-Euler): what its joint takes, for these speeds and their rates (none: zero).
+
+    `base`: acceleration of the ground, which for gravity is upwards; `external`: further wrenches on nodes.
+    """
+    V = twists(layout, moves, v)
+    A: list[Twist] = []
+    f: list[Wrench | None] = []
+    for i, node in enumerate(layout.nodes):
+        X, S, drift = moves[i]
+        change = V[i].cross(moved_by(S, v[slice(*node.v)]))
+        change = change if drift is None else change + drift
+        if acceleration is not None:
+            change = change + moved_by(S, acceleration[slice(*node.v)])
+        A.append(X.inwards(base if node.parent < 0 else A[node.parent]) + change)
+        inertia = inertias[i]
+        f.append(None if inertia is None else inertia.times(A[i]) + inertia.times(V[i]).carried(V[i]))
+    for i, wrench in (external or {}).items():
+        f[i] = _sum(f[i], -wrench)
+    return _inwards(
+        layout, f, lambda i, total: moves[i].X.outwards(total), Wrench(jnp.zeros(3, v.dtype), jnp.zeros(3, v.dtype))
+    )
+
+
+def along(moves: Sequence[Move], f: Sequence[Wrench], dtype: Any) -> Array:
+    """The generalised forces of wrenches on the nodes (n,)."""
+    values = [f[i].along(s) for i, move in enumerate(moves) for s in move.S]
+    return jnp.stack(values) if values else jnp.zeros(0, dtype)
+
+
+def mass_matrix(
+    layout: Layout,
+    moves: Sequence[Move],
+    inertias: Sequence[SpatialInertia | None],
+    dtype: Any,
+) -> Array:
+    """M (n, n), by composite rigid bodies."""
+    zero = jnp.zeros((), dtype)
+    none = SpatialInertia(zero, jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
+    whole = _inwards(layout, list(inertias), lambda i, total: total.outwards(moves[i].X), none)
+    n = layout.n
+    entries = [[zero] * n for _ in range(n)]
+    for i, node in enumerate(layout.nodes):
+        for k, s in enumerate(moves[i].S):
+            column, momentum, at = node.v[0] + k, whole[i].times(s), i
+            for j in layout.path(i):
+                momentum = momentum if j == i else moves[at].X.outwards(momentum)
+                at = j
+                for l, other in enumerate(moves[j].S):
+                    row = layout.nodes[j].v[0] + l
+                    if row <= column:
+                        entries[row][column] = entries[column][row] = momentum.along(other)
+    return jnp.stack([entry for row in entries for entry in row]).reshape(n, n) if n else jnp.zeros((0, 0), dtype)
+
+
+def _inwards(layout: Layout, own: list[Any], outwards: Callable[[int, Any], Any], none: Any) -> list[Any]:
+    """Of each node its own and that of all that hangs on it."""
+    total = list(own)
+    for i in range(len(layout.nodes) - 1, -1, -1):
+        total[i] = none if total[i] is None else total[i]
+        parent = layout.nodes[i].parent
+        if parent >= 0:
+            total[parent] = _sum(total[parent], outwards(i, total[i]))
+    return total
+
+
+def _sum(first: Any, second: Any) -> Any:
+    return second if first is None else first + second
