@@ -270,6 +270,23 @@ def test_every_failure_has_its_own_result_and_message(mechanism, options, name, 
     assert int(got.stats["num_steps"]) < 500
 
 
+def test_rows_that_contradict_each_other_by_a_small_part_stop_no_run_and_are_told():
+    # Within a step redundant rows do so too; the saved states tell what was no drift.
+    A = lambda q, v, t: jnp.array([[0.0, 1.0]])
+    row = lambda b: ukjax.AccelerationConstraint(A, lambda q, v, t: jnp.array([b]))
+    mechanism = ukjax.Mechanism(ukjax.System(**FREE), [row(-1.0), row(-1.001)])
+    motion = ukjax.equation_of_motion(mechanism, *map(jnp.array, START), throw=False)
+    assert bool(motion.result == ukjax.RESULTS.constraints_contradict)
+    assert bool(motion.drifted)
+    with pytest.raises(RuntimeError, match="contradict each other"):
+        ukjax.simulate(mechanism, *START, TS)
+    got = ukjax.simulate(mechanism, *START, TS, throw=False)
+    assert bool(got.result == ukjax.RESULTS.constraints_contradict)
+    assert_close(got.q[:, 1], -1.0 - 1.0005 * got.t**2 / 2, atol=1e-8)
+    far = ukjax.Mechanism(ukjax.System(**FREE), [row(-1.0), row(-1.1)])
+    assert not bool(ukjax.equation_of_motion(far, *map(jnp.array, START), throw=False).drifted)
+
+
 def test_failures_in_a_batch_leave_the_others_alone():
     f = lambda a: ukjax.simulate(system(mass=lambda q, t: jnp.eye(2) * (1.0 - a * t)), *START, TS, throw=False)
     got = jax.vmap(f)(jnp.array([0.0, 1.0]))

@@ -36,6 +36,8 @@ class Motion(eqx.Module):
         rank: Rank of A found by the rank test of the pseudoinverse.
         residual: Euclidean norm of A q'' - b.
         result: `RESULTS`; empty message if all went well.
+        drifted: If the rows contradict each other, whether by a hundredth of their own terms at most, as redundant rows
+            do at a state off the constraints. False if they do not.
         constraint_forces: What of `constraint_force` each constraint makes, by its name, (n,) [N or N m]; None unless
             `equation_of_motion(reactions=True)` was asked, as the multipliers.
         multipliers: Lagrange multipliers of each constraint's rows, by its name, (m,): A^T lambda is its force. Where
@@ -49,6 +51,7 @@ class Motion(eqx.Module):
     rank: IntScalar
     residual: Scalar
     result: Any
+    drifted: BoolScalar
     constraint_forces: dict[str, Vector] | None = None
     multipliers: dict[str, Array] | None = None
 
@@ -122,12 +125,14 @@ class Factorisation(eqx.Module):
 
 
 class _Decision(NamedTuple):
-    """The motion under one force, by which maps and which decision about the rank, and whether the rows are met."""
+    """The motion under one force, by which maps and which decision about the rank, and whether the rows are met, or
+    nearly."""
 
     response: Response
     maps: tuple[AbstractLinearMap, ...]
     is_fine: BoolScalar
     consistent: BoolScalar
+    drifted: BoolScalar
 
 
 class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
@@ -188,6 +193,7 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
                 RESULTS.where(unique, RESULTS.successful, RESULTS.acceleration_not_unique),
                 RESULTS.where(decision.consistent, RESULTS.successful, RESULTS.constraints_contradict),
             ),
+            drifted=decision.drifted,
         )
         return Factorisation(decision.maps, decision.is_fine, motion)
 
@@ -222,7 +228,8 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
             maps, others = (first, second), second(force, problem.b)
             responses = _stacked(responses, others)
         verdict = only_where(missed, judge, problem, responses.acceleration, free)
-        return _Decision(_chosen(verdict.is_fine, responses), maps, verdict.is_fine, ~missed | verdict.consistent)
+        chosen = _chosen(verdict.is_fine, responses)
+        return _Decision(chosen, maps, verdict.is_fine, ~missed | verdict.consistent, missed & verdict.drifted)
 
     def _seldom(self, finest: float) -> Seldom:
         """What decides the rank more finely, where it is needed: `Jacobi`, or `SVD` for itself and foreign solvers.

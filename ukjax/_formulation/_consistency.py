@@ -46,10 +46,12 @@ class Miss(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether the finer decision about the rank is the one that counts, and whether that one meets the rows."""
+    """Whether the finer decision about the rank is the one that counts, whether that one meets the rows, and whether
+    they are missed by so little that drift may be why."""
 
     is_fine: BoolScalar
     consistent: BoolScalar
+    drifted: BoolScalar
 
 
 class Judge(NamedTuple):
@@ -70,7 +72,9 @@ class Judge(NamedTuple):
         mended = met[1] & is_moderate(problem, both.terms[1], both.terms[0])
         part = min(MULTIPLE * self.tolerance, LARGEST_MISS)
         small = jnp.all(jnp.abs(both.error[0]) <= both.allowed[0] + part * both.terms[0])
-        return Verdict(~met[0] & mended & ~small, met[0] | mended)
+        consistent = met[0] | mended
+        near = jnp.all(jnp.abs(both.error[0]) <= both.allowed[0] + LARGEST_MISS * both.terms[0])
+        return Verdict(~met[0] & mended & ~small, consistent, ~consistent & near)
 
 
 def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unresolved: float) -> Miss:

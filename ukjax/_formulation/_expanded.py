@@ -143,4 +143,5 @@ def _certainly(
         rank=jnp.sum(independent),
         residual=residual,
         result=RESULTS.successful,
+        drifted=jnp.asarray(False),
     )

@@ -19,7 +19,7 @@ from .._mechanism import Mechanism, Terms
 from .._result import RESULTS, worst
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
 from ._law import AbstractLaw
-from ._plant import fields_of_force, respond
+from ._plant import respond
 from ._scalar import Judges, judged
 from ._servo import AbstractServo
 
@@ -141,6 +141,7 @@ def _as_scalars(
         rank=rank,
         residual=jnp.linalg.norm(stop_gradient(terms.A @ found.x - terms.b)),
         result=RESULTS.successful,
+        drifted=jnp.asarray(False),
     )
     control = Control(
         u=found.acts,
@@ -192,4 +193,4 @@ def _judged(rtol: float, exact: bool, rows: Problem, found: _Found, motion: Moti
 
 
 def _with_result(motion: Motion, result: Any) -> Motion:
-    return Motion(*fields_of_force(motion), rank=motion.rank, residual=motion.residual, result=result)
+    return eqx.tree_at(lambda m: m.result, motion, result)

@@ -35,9 +35,13 @@ def motion_at(
 
 
 def derivative(motion: Any, t: Array, y: Array) -> Array:
-    """y' = (q', v'), NaN where there is no motion: an adaptive controller then tries a smaller step."""
+    """y' = (q', v'), NaN where there is no motion: an adaptive controller then tries a smaller step.
+
+    Within a step a method looks at states off the constraints, where redundant rows contradict each other a little.
+    """
     at, _, rates = motion(t, y)
-    acceleration = jnp.where(at.result == RESULTS.successful, at.acceleration, jnp.nan)
+    is_drift = (at.result == RESULTS.constraints_contradict) & at.drifted
+    acceleration = jnp.where((at.result == RESULTS.successful) | is_drift, at.acceleration, jnp.nan)
     return jnp.concatenate([rates, acceleration])
 
 
@@ -55,6 +59,7 @@ def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Cont
         rank=jnp.where(reached, at.rank, -1),
         residual=blank(at.residual),
         result=worst(at.result, RESULTS.where(reached, RESULTS.successful, RESULTS.not_finite)),
+        drifted=at.drifted,
     )
     return at, control
 
