@@ -1,6 +1,7 @@
 """Robots from parts: bodies, and joints between them, open or closed, planar or spatial."""
 
 from ._body import Body as Body
+from ._effort import Drag as Drag
 from ._effort import Effort as Effort
 from ._force import AbstractForce as AbstractForce
 from ._force import Load as Load
@@ -8,6 +9,8 @@ from ._force import Spring as Spring
 from ._frame import Frame as Frame
 from ._frame import Pose as Pose
 from ._frame import Wrench as Wrench
+from ._from_file import from_mjcf as from_mjcf
+from ._from_file import from_urdf as from_urdf
 from ._inertia import Inertia as Inertia
 from ._joint import AbstractJoint as AbstractJoint
 from ._joint import Cylindrical as Cylindrical
@@ -21,4 +24,6 @@ from ._joint import Spherical as Spherical
 from ._joint import Universal as Universal
 from ._link import Distance as Distance
 from ._link import PointOn as PointOn
+from ._motor import Gear as Gear
+from ._motor import Motor as Motor
 from ._robot import Robot as Robot

@@ -38,6 +38,26 @@ class Effort(eqx.Module):
         return -self.stiffness * (q - self.rest) - self.damping * v
 
 
+class Drag(eqx.Module):
+    """What a ball does by itself: damping and inertia of its angular velocity.
+
+    Args:
+        damping: [N m s/rad].
+        armature: Inertia that turns with the ball only [kg m^2].
+
+    Raises:
+        ValueError: If one of them is no finite number, or armature is negative.
+    """
+
+    damping: Array
+    armature: Array
+
+    def __init__(self, damping: Any = 0.0, armature: Any = 0.0):
+        self.damping = number(damping, "damping")
+        self.armature = _check.floating(armature, "armature")
+        number(_check.tolerance(armature, "armature"), "armature")
+
+
 def number(value: Any, name: str) -> Array:
     """`value` as a finite scalar; ValueError if it is none."""
     x = _check.floating(value, name)

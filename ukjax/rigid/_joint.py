@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from .._types import RowValues
 from ._axis import Axis
-from ._effort import Effort, pitch_of
+from ._effort import Drag, Effort, pitch_of
 from ._frame import Pose
 from ._motion import AbstractMotion, Ball, Cross, Cylinder, Float, Helix, Plane, Slide, Turn, Weld
 from ._rotation import Rotation, Vector3
@@ -218,10 +218,17 @@ class Planar(AbstractJoint):
 
 
 class Spherical(AbstractJoint):
-    """A ball in a socket; three rows in a loop. Its coordinates are a unit quaternion."""
+    """A ball in a socket; three rows in a loop. Its coordinates are a unit quaternion.
+
+    Args:
+        parent: "body" or "body.frame".
+        child: Likewise.
+        drag: `Drag(damping, armature)`, where it does not close a loop; None for none.
+    """
 
     parent: str = eqx.field(static=True)
     child: str = eqx.field(static=True)
+    drag: Drag | None = None
 
     @property
     def motion(self):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._constraint import Holonomic
-from ._effort import Effort
+from ._effort import Drag, Effort
 from ._frame import Pose
 from ._inertia import SpatialInertia
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
@@ -91,12 +91,12 @@ def between(robot: "Robot", q: Array, joint: AbstractJoint) -> Pose:
     return pose(robot, q, joint.parent).inverse @ pose(robot, q, joint.child)
 
 
-def driven(robot: "Robot", joint: str) -> AbstractDrivenJoint:
+def driven(robot: "Robot", joint: str, what: str = "joint") -> AbstractDrivenJoint:
     """A joint with a single coordinate; ValueError if it is none."""
     one = robot.joints.get(joint)
     if not isinstance(one, AbstractDrivenJoint):
         has = [name for name in robot.joint_names if isinstance(robot.joints[name], AbstractDrivenJoint)]
-        raise ValueError(f"joint must be one with a single coordinate, of {has}, but is {joint!r}.")
+        raise ValueError(f"{what} must name one with a single coordinate, of {has}, but names {joint!r}.")
     return one
 
 
@@ -119,3 +119,9 @@ def efforts(robot: "Robot") -> dict[str, Effort]:
     """Of the joints that have one."""
     joints = ((name, getattr(robot.joints[name], "effort", None)) for name in robot.joint_names)
     return {name: effort for name, effort in joints if effort is not None}
+
+
+def drags(robot: "Robot") -> list[tuple[Node, Drag]]:
+    """Of the balls in the tree that have one."""
+    found = [(node, getattr(moving(robot, node.joint), "drag", None)) for node in robot.layout.nodes]
+    return [(node, drag) for node, drag in found if drag is not None]

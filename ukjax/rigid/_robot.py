@@ -29,6 +29,7 @@ from ._force import AbstractForce, Placement
 from ._frame import Frame, Pose, Wrench, vector
 from ._joint import AbstractJoint, Free
 from ._layout import GROUND, Layout, laid_out
+from ._motor import Gear, Geared, Motor, actuation
 from ._picture import picture
 from ._reactions import reactions_along, reactions_at, transmitted
 
@@ -46,6 +47,8 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
             "body" for its own.
         gravity: Acceleration of what falls (3,) [m/s^2].
         frames: Name -> `Frame`, of the ground.
+        gears: Name -> `Gear`, which couples two joints; one row each.
+        motors: Name -> `Motor`, on a joint; for `actuation`.
         forces: Name -> force, such as `Spring("a.end", "b.end", stiffness, length)`.
         coordinates: "joint": those of the joints of the tree; "absolute": of every body, position and quaternion (of
             planar ones x, y and an angle), all joints being constraints.
@@ -75,10 +78,13 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
     joints: dict[str, AbstractJoint]
     gravity: Array
     frames: dict[str, Frame]
+    gears: dict[str, Gear]
+    motors: dict[str, Motor]
     forces: dict[str, AbstractForce]
     stabilization: Baumgarte | None
     layout: Layout = eqx.field(static=True)
     joint_names: tuple[str, ...] = eqx.field(static=True)
+    motor_names: tuple[str, ...] = eqx.field(static=True)
     tree: Layout = eqx.field(static=True)
     planar: bool = eqx.field(static=True)
 
@@ -89,6 +95,8 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         *,
         gravity: Any = (0.0, 0.0, -9.81),
         frames: Mapping[str, Frame] | None = None,
+        gears: Mapping[str, Gear] | None = None,
+        motors: Mapping[str, Motor] | None = None,
         forces: Mapping[str, AbstractForce] | None = None,
         coordinates: str = "joint",
         planar: bool = False,
@@ -97,6 +105,8 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         self.bodies = named_parts(bodies, Body, "bodies", "rigid.Body(rigid.Inertia(1.0))")
         self.joints = named_parts(joints, AbstractJoint, "joints", 'rigid.Revolute("ground", "crank")')
         self.frames = named_parts(frames or {}, Frame, "frames", "rigid.Frame((1.0, 0.0, 0.0))")
+        self.gears = named_parts(gears or {}, Gear, "gears", 'rigid.Gear("A", "B", 2.0)')
+        self.motors = named_parts(motors or {}, Motor, "motors", 'rigid.Motor("A")')
         self.forces = named_parts(forces or {}, AbstractForce, "forces", 'rigid.Spring("a", "b", 100.0)')
         self.gravity, self.planar, self.stabilization = vector(gravity, "gravity"), planar, stabilization
         if coordinates not in ("joint", "absolute"):
@@ -106,12 +116,22 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
             check_ends(f"joints[{name!r}]", frames_of, joint.parent, joint.child)
         for name, force in self.forces.items():
             check_ends(f"forces[{name!r}]", frames_of, *force.ends)
-        names, self.joint_names = tuple(self.bodies), tuple(self.joints)
+        names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
         self.tree = self.layout = laid_out(names, self.joints)
         if coordinates == "absolute":
             floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
             layout = laid_out(names, floating)
             self.layout = layout._replace(loops=tuple(self.joints))
+        for name, motor in self.motors.items():
+            _linkage.driven(self, motor.joint, f"motors[{name!r}]")
+        for name, gear in self.gears.items():
+            for joint in (gear.first, gear.second):
+                _ = joint is None or _linkage.driven(self, joint, f"gears[{name!r}]")
+        for name in self.layout.loops:
+            if getattr(self.joints[name], "drag", None) is not None:
+                raise ValueError(
+                    f"joints[{name!r}] has a drag, but closes a loop, where it has no speeds. Leave it out."
+                )
         check_held(self.layout, self.bodies, self.joints)
 
     def mechanism(self, constraints: Any = (), nonideal: Any = None) -> Mechanism:
@@ -121,7 +141,8 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
     def scenario(self, q0: Any, v0: Any, t1: float, **options: Any) -> Scenario:
         """A `Scenario` from a state, with names and a drawing; `options` are its own, and take their place."""
         coordinates, speeds = self.names
-        own = {"coordinates": coordinates, "speeds": speeds, "drawing": self.drawing()}
+        own = {"coordinates": coordinates, "drawing": self.drawing()}
+        own |= {} if self.kinematics is None else {"speeds": speeds}
         return Scenario(self.mechanism(), q0, v0, t1, **{**own, **options})
 
     def drawing(self, trails: Sequence[str] = ()) -> Drawing:
@@ -166,14 +187,12 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         """The same at the saved times, (T, 3) each, of a trajectory of `simulate(keep="all")`."""
         return reactions_along(self, trajectory)
 
-    def actuation(self, *joints: str) -> Any:
-        """G (n, p) of a motor on each of these joints, for a `Servo`: a matrix, or a function of (q, t)."""
-        for joint in joints:
-            _linkage.driven(self, joint)
-        places = [self.layout.node(joint).v[0] for joint in joints if joint in self.layout.tree]
-        if len(places) < len(joints):
-            return Motors(self, joints)
-        return jnp.zeros((self.layout.n, len(joints)), self.gravity.dtype).at[places, np.arange(len(joints))].set(1.0)
+    def actuation(self, *names: str) -> Any:
+        """G (n, p) for a `Servo`: of these motors, or of motors on these joints; of all motors if none is named.
+
+        A matrix, or a function of (q, t) if a joint closes a loop.
+        """
+        return actuation(self, names or self.motor_names)
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -190,13 +209,16 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         for name in self.layout.loops:
             if not isinstance(self.joints[name], Free):
                 found[name] = Holonomic(Gap(self, name), self.stabilization)
-        return found
+        return found | {name: Holonomic(Geared(self, name), self.stabilization) for name in sorted(self.gears)}
 
     def mass(self, q, t):
         M = _tree.mass_matrix(self.layout, _linkage.moves(self, q), _linkage.inertias(self), q.dtype)
         for name, effort in _linkage.efforts(self).items():
             J, _ = _linkage.rows(self, name, q, jnp.zeros(self.layout.n, q.dtype), t)
             M = M + effort.armature * J[:, None] * J[None]
+        for node, drag in _linkage.drags(self):
+            at = np.arange(*node.v)
+            M = M.at[at, at].add(drag.armature)
         return M
 
     def force(self, q, v, t):
@@ -204,6 +226,9 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         for name, effort in _linkage.efforts(self).items():
             J, b = _linkage.rows(self, name, q, v, t)
             Q = Q + J * (effort.of(_linkage.coordinate(self, q, name), J @ v) + effort.armature * b)
+        for node, drag in _linkage.drags(self):
+            at = slice(*node.v)
+            Q = Q.at[at].add(-drag.damping * v[at])
         return Q
 
     def pose(self, q: Coordinates, end: str) -> Pose:
@@ -236,6 +261,8 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
             {name: self.joints[name] for name in self.joint_names},
             gravity=self.gravity,
             frames=self.frames,
+            gears=self.gears,
+            motors={name: self.motors[name] for name in self.motor_names},
             forces=self.forces,
             planar=self.planar,
             stabilization=self.stabilization,
@@ -248,17 +275,6 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
 
 def _frames_of(bodies: Mapping[str, Body], frames: Mapping[str, Frame]) -> dict[str, Mapping[str, Frame]]:
     return {GROUND: frames, **{name: body.frames for name, body in bodies.items()}}
-
-
-class Motors(eqx.Module):
-    """G (n, p) of motors on joints of a robot, a function of (q, t)."""
-
-    robot: Robot
-    joints: tuple[str, ...] = eqx.field(static=True)
-
-    def __call__(self, q: Coordinates, t: Array) -> Array:
-        rest = jnp.zeros(self.robot.layout.n, q.dtype)
-        return jnp.stack([_linkage.rows(self.robot, joint, q, rest, t)[0] for joint in self.joints], axis=1)
 
 
 class Gap(eqx.Module):

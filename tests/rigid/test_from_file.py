@@ -1,0 +1,315 @@
+"""Robots from MJCF and URDF, beside MuJoCo."""
+
+import re
+import warnings
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+import ukjax
+from ukjax import rigid
+
+from ..helpers import assert_close
+
+
+TIME = jnp.zeros(())
+BODIES = """
+<mujoco model="all of it">
+  <option gravity="0.3 -0.2 -9.7"/>
+  <compiler angle="radian"/>
+  <worldbody>
+    <body name="base" pos="0.1 0.2 0.3" quat="1 0.2 -0.3 0.4">
+      <joint name="swing" type="hinge" axis="0 1 0" pos="0.05 0 0.1" ref="0.3" stiffness="2" springref="0.1"
+             damping="0.4" armature="0.05"/>
+      <joint name="lift" type="slide" axis="1 1 0" damping="0.3"/>
+      <inertial pos="0.1 0 0.05" mass="1.5" fullinertia="0.02 0.03 0.04 0.001 0.002 -0.003"/>
+      <body name="arm.1" pos="0.3 0 0.1" quat="0.5 0.1 0.2 0.3">
+        <joint name="ball" type="ball" pos="0.02 0 0" damping="0.2" armature="0.01"/>
+        <inertial pos="0 0.1 0" mass="0.7" diaginertia="0.01 0.02 0.015"/>
+        <body pos="0 0.3 0">
+          <joint type="hinge" axis="0 0 1"/>
+          <inertial pos="0 0.1 0" mass="0.4" diaginertia="0.01 0.01 0.01"/>
+        </body>
+        <body name="tool" pos="0 0 0.2" quat="1 1 0 0">
+          <inertial pos="0 0 0.1" mass="0.2" diaginertia="0.001 0.002 0.003"/>
+        </body>
+      </body>
+    </body>
+    <body name="plate" pos="1 1 1"><freejoint/><inertial pos="0.1 0.2 0" mass="2" diaginertia="0.1 0.2 0.25"/></body>
+  </worldbody>
+  <actuator><motor name="drive" joint="swing" gear="3"/></actuator>
+</mujoco>
+"""
+
+
+class Theirs:
+    """MuJoCo's model; speeds of free joints seen from the body, as ours are."""
+
+    def __init__(self, text):
+        self.model = mujoco.MjModel.from_xml_string(text)
+        self.data = mujoco.MjData(self.model)
+
+    def to_ours(self, q, v):
+        """Ours from theirs: the linear velocity of a free joint is seen from the ground there."""
+        v, turn = np.array(v), np.eye(len(v))
+        for j in np.flatnonzero(self.model.jnt_type == 0):
+            at, dof = self.model.jnt_qposadr[j], self.model.jnt_dofadr[j]
+            R = np.zeros(9)
+            mujoco.mju_quat2Mat(R, q[at + 3 : at + 7])
+            turn[dof : dof + 3, dof : dof + 3] = R.reshape(3, 3).T
+        return turn @ v, turn
+
+    def state(self, seed):
+        """At random, near where it starts, with quaternions of unit length."""
+        rng = np.random.default_rng(seed)
+        q = self.model.qpos0 + rng.normal(size=self.model.nq)
+        for j in range(self.model.njnt):
+            at = self.model.jnt_qposadr[j] + (3 if self.model.jnt_type[j] == 0 else 0)
+            if self.model.jnt_type[j] < 2:
+                q[at : at + 4] /= np.linalg.norm(q[at : at + 4])
+        return q, rng.normal(size=self.model.nv)
+
+    def free(self, q, v):
+        """M, and the acceleration without constraints."""
+        self.data.qpos, self.data.qvel = q, v
+        self.model.opt.disableflags |= 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4  # constraints of all kinds
+        mujoco.mj_forward(self.model, self.data)
+        M = np.zeros((self.model.nv, self.model.nv))
+        mujoco.mj_fullM(self.model, self.data, M)
+        return M, np.array(self.data.qacc)
+
+
+def assert_same(robot, text, seeds=range(3)):
+    """M, acceleration and the places of bodies at random states, the first body's names in between."""
+    theirs = Theirs(text)
+    mechanism = ukjax.Mechanism(ukjax.System(robot.mass, robot.force, robot.kinematics))
+    for seed in seeds:
+        q, v = theirs.state(seed)
+        ours, turn = theirs.to_ours(q, v)
+        M, acceleration = theirs.free(q, v)
+        found = robot.mass(jnp.asarray(q), TIME)
+        assert_close(found, turn @ M @ turn.T, atol=1e-10 * np.max(np.abs(M)))
+        motion = ukjax.equation_of_motion(mechanism, q, ours)
+        # The rate of what is seen from the body lacks that of the body's axes.
+        rates = turn @ acceleration
+        for j in np.flatnonzero(theirs.model.jnt_type == 0):
+            dof = theirs.model.jnt_dofadr[j]
+            rates[dof : dof + 3] -= np.cross(ours[dof + 3 : dof + 6], ours[dof : dof + 3])
+        assert_close(motion.acceleration, rates, atol=1e-8 * np.max(np.abs(rates)))
+
+
+def test_bodies_joints_and_what_they_do_against_mujoco():
+    robot = rigid.from_mjcf(BODIES)
+    assert robot.layout.bodies == ("base~0", "base", "arm_1", "body3", "tool", "plate")
+    assert robot.layout.tree == ("swing", "lift", "ball", "joint3", "tool~", "joint4")
+    assert_same(robot, BODIES)
+    assert_close(robot.actuation()[:, 0], jnp.zeros(12).at[0].set(3.0), atol=0.0)
+
+
+LOOP = """
+<mujoco>
+  <compiler angle="radian"/>
+  <worldbody>
+    <body name="crank"><joint name="A" axis="0 1 0"/><inertial pos="0.2 0 0" mass="1" diaginertia="0.01 0.02 0.02"/>
+      <body name="coupler" pos="0.4 0 0"><joint name="B" axis="0 1 0"/>
+        <inertial pos="0.5 0 0" mass="2" diaginertia="0.01 0.2 0.2"/></body></body>
+    <body name="rocker" pos="1 0 0"><joint name="C" axis="0 1 0" ref="0.2"/>
+      <inertial pos="0.4 0 0" mass="1.5" diaginertia="0.01 0.1 0.1"/></body>
+    <body name="wheel" pos="0 0 1"><joint name="D" axis="0 1 0" ref="0.5"/>
+      <inertial pos="0 0 0" mass="0.3" diaginertia="0.01 0.02 0.01"/></body>
+  </worldbody>
+  <equality>
+    <connect name="pin" body1="coupler" body2="rocker" anchor="0.9 0.1 0"/>
+    <joint name="teeth" joint1="D" joint2="C" polycoef="0.1 -2 0.3 0 0"/>
+  </equality>
+</mujoco>
+"""
+
+
+def test_equalities_are_those_of_mujoco_met_exactly():
+    robot, theirs = rigid.from_mjcf(LOOP), Theirs(LOOP)
+    assert robot.layout.loops == ("pin",)
+    assert list(robot.own_constraints) == ["pin", "teeth"]
+    mechanism = robot.mechanism()
+    q, v = ukjax.assemble(mechanism, theirs.model.qpos0 + 0.1, 0.3 * np.ones(4))
+    found = ukjax.equation_of_motion(mechanism, q, v)
+    assert int(found.rank) == 3
+    # Their rows at this state: all but those across the plane, which nothing moves.
+    data, model = mujoco.MjData(theirs.model), theirs.model
+    data.qpos, data.qvel = np.asarray(q), np.asarray(v)
+    mujoco.mj_forward(model, data)
+    J = np.asarray(data.efc_J).reshape(-1, 4)
+    assert_close(np.asarray(data.efc_pos), np.zeros(4), atol=1e-9)
+    assert np.max(np.abs(J @ np.asarray(v))) < 1e-9
+    rows = np.asarray(mechanism.terms(q, v, TIME).A)
+    both = np.concatenate([rows, J])
+    assert np.linalg.matrix_rank(both, tol=1e-8) == np.linalg.matrix_rank(J, tol=1e-8) == 3
+    # The exact motion: their M and bias, their rows, and how these change along the motion.
+    M, free = theirs.free(np.asarray(q), np.asarray(v))
+    drift = np.asarray(mechanism.terms(q, v, TIME).b)
+    L = np.linalg.cholesky(M)
+    B = np.linalg.solve(L, rows.T).T
+    want = free + np.linalg.solve(L.T, np.linalg.pinv(B, rcond=1e-8) @ (drift - rows @ free))
+    assert_close(found.acceleration, want, atol=1e-8)
+
+
+def test_a_weld_holds_the_pose_that_mujoco_holds():
+    text = """<mujoco><worldbody>
+      <body name="a" pos="0 0 1"><freejoint/><inertial pos="0 0 0" mass="1" diaginertia="0.1 0.2 0.2"/></body>
+      <body name="b" pos="0.5 0.2 1.3" quat="1 0.1 0.2 0.3"><freejoint/>
+        <inertial pos="0 0 0" mass="2" diaginertia="0.2 0.2 0.3"/></body>
+    </worldbody><equality><weld name="glue" body1="a" body2="b"/></equality></mujoco>"""
+    robot, theirs = rigid.from_mjcf(text), Theirs(text)
+    gap = robot.mechanism().position_error(jnp.asarray(theirs.model.qpos0), TIME)
+    assert_close(gap, jnp.zeros(6), atol=1e-12)
+    found = ukjax.diagnose(robot.mechanism(), theirs.model.qpos0, np.zeros(12))
+    assert (int(found.rank), int(found.degrees_of_freedom)) == (6, 6)
+
+
+URDF = """
+<robot name="two legs">
+  <link name="base">
+    <inertial><mass value="1"/><inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial>
+    <visual><geometry><mesh filename="package://somewhere/base.stl"/></geometry></visual></link>
+  <link name="left"><inertial><origin xyz="0.1 0 0" rpy="0.1 0.2 0.3"/><mass value="0.5"/>
+    <inertia ixx="0.01" iyy="0.02" izz="0.02" ixy="0.001" ixz="0" iyz="0"/></inertial></link>
+  <link name="right">
+    <inertial><mass value="0.5"/><inertia ixx="0.01" iyy="0.02" izz="0.02" ixy="0" ixz="0" iyz="0"/></inertial></link>
+  <joint name="hip" type="revolute"><parent link="base"/><child link="left"/><origin xyz="0.2 0 0" rpy="0 0.5 0"/>
+    <axis xyz="0 1 0"/><limit lower="-1" upper="1" effort="1" velocity="1"/></joint>
+  <joint name="slide" type="prismatic"><parent link="base"/><child link="right"/><axis xyz="1 0 0"/>
+    <limit lower="-1" upper="1" effort="1" velocity="1"/></joint>
+</robot>
+"""
+
+
+def test_urdf_with_a_loop_beside_it():
+    with pytest.warns(UserWarning, match="limits of joints \\(hip, slide\\)"):
+        robot = rigid.from_urdf(
+            URDF,
+            loops={"rod": rigid.Distance("left.tip", "right", 0.3)},
+            frames={"left": {"tip": rigid.Frame((0.3, 0.0, 0.0))}},
+        )
+    assert robot.layout.tree == ("base~", "hip", "slide")
+    assert robot.layout.loops == ("rod",)
+    assert robot.bodies["left"].inertia is not None
+    assert_close(robot.bodies["left"].inertia.mass, jnp.asarray(0.5), atol=0.0)
+    q, _ = robot.assemble({"slide": 0.3})
+    assert_close(robot.mechanism().position_error(q, TIME), jnp.zeros(1), atol=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        floating = rigid.from_urdf(URDF, floating=True)
+    assert floating.layout.tree == ("base~", "hip", "slide")
+    assert (floating.layout.n_q, floating.layout.n) == (9, 8)
+
+
+def test_what_is_not_simulated_is_named_once():
+    text = """<mujoco><option density="1.2"/><worldbody><geom name="floor" type="plane" size="1 1 1"/>
+      <body name="a"><joint name="A" range="-1 1" limited="true" frictionloss="0.1"/>
+        <geom name="ball" size="0.1"/></body>
+      <body name="b" gravcomp="1"><freejoint name="F"/><geom size="0.1"/></body></worldbody>
+      <actuator><position name="servo" joint="A" kp="10"/></actuator></mujoco>"""
+    with pytest.warns(UserWarning, match="not simulated") as seen:
+        rigid.from_mjcf(text)
+    assert len(seen) == 1
+    said = str(seen[0].message)
+    for part in (
+        "contacts between geoms (floor, ball, geom2)", "limits of joints (A)", "dry friction of joints (A)", "a fluid",
+        "compensation of gravity (b)", "laws of actuators, of which only the gear is taken (servo)",
+    ):  # fmt: skip
+        assert part in said, said
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+WITHIN = "<mujoco><worldbody>{}</worldbody></mujoco>"
+SMALL = '<mujoco><worldbody><body name="a"><joint/><geom size="0.1"/></body></worldbody></mujoco>'
+
+
+def test_a_file_with_parts_in_its_folder(tmp_path):
+    body = '<mujoco><worldbody><body name="a"><joint name="A"/><geom size="0.1"/></body></worldbody></mujoco>'
+    write(tmp_path, "parts/a.xml", body)
+    path = write(tmp_path, "robot.xml", '<mujoco><include file="parts/a.xml"/></mujoco>')
+    assert rigid.from_mjcf(path).layout.tree == ("A",)
+    assert rigid.from_mjcf(str(path)).layout.tree == ("A",)
+
+
+HOSTILE = {
+    "no XML": ("<mujoco><worldbody>", "is not well-formed XML"),
+    "another root": ("<html/>", "whose root is <mujoco>, but the text has <html>"),
+    "entities": ('<!DOCTYPE x [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]><mujoco>&b;</mujoco>', "must not define entities"),
+    "nonsense": ("<mujoco><worldbody><bone/></worldbody></mujoco>", "no MJCF that MuJoCo reads"),
+    "negative mass": (
+        WITHIN.format('<body><joint/><inertial pos="0 0 0" mass="-1" diaginertia="1 1 1"/></body>'),
+        "no MJCF that MuJoCo reads",
+    ),
+    "impossible inertia": (
+        WITHIN.format('<body><joint/><inertial pos="0 0 0" mass="1" diaginertia="1 1 9"/></body>'),
+        "no MJCF that MuJoCo reads",
+    ),
+    "no mass": ("<mujoco><worldbody><body><joint/></body></worldbody></mujoco>", "no MJCF that MuJoCo reads"),
+    "two of one name": (SMALL.replace("</body>", '</body><body name="a"/>'), "no MJCF that MuJoCo reads"),
+    "multiplied": (
+        WITHIN.format('<replicate count="1000000"><body><geom size="1"/></body></replicate>'),
+        "<replicate>, which is not read",
+    ),
+    "a grid": (WITHIN.format('<flexcomp count="999 999 999"/>'), "<flexcomp>, which is not read"),
+    "too many bodies": (
+        WITHIN.format('<body><joint/><geom size="1"/></body>' * 2500),
+        "2501 bodies",
+    ),
+    "a file, from a text": (
+        '<mujoco><asset><mesh name="m" file="/etc/passwd"/></asset></mujoco>', "is a text, and so names no other files"
+    ),
+    "a folder, from a text": ('<mujoco><compiler meshdir="/etc"/></mujoco>', "names no other files, but has '/etc'"),
+    "an axis of zero": (SMALL.replace("<joint/>", '<joint axis="0 0 0"/>'), "no MJCF that MuJoCo reads"),
+    "not a number": (SMALL.replace("<joint/>", '<joint armature="nan"/>'), "no MJCF that MuJoCo reads|must be finite"),
+    "an unknown body": (
+        SMALL.replace("</mujoco>", '<equality><connect body1="a" body2="z" anchor="0 0 0"/></equality></mujoco>'),
+        "no MJCF that MuJoCo reads",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_broken_and_hostile_texts_end_in_an_error(name):
+    text, match = HOSTILE[name]
+    with pytest.raises(ValueError, match=match):
+        rigid.from_mjcf(text)
+
+
+def test_files_that_lead_elsewhere_or_are_too_large_end_in_an_error(tmp_path, monkeypatch):
+    outside = write(tmp_path, "secret.xml", SMALL)
+    for text in (
+        '<mujoco><include file="../secret.xml"/></mujoco>',
+        f'<mujoco><include file="{outside}"/></mujoco>',
+        '<mujoco><compiler meshdir=".."/><asset><mesh name="m" file="secret.xml"/></asset></mujoco>',
+    ):
+        with pytest.raises(ValueError, match="lies outside of its folder"):
+            rigid.from_mjcf(write(tmp_path, "inside/robot.xml", text))
+    (tmp_path / "inside" / "way.xml").symlink_to(outside)
+    with pytest.raises(ValueError, match="lies outside of its folder"):
+        rigid.from_mjcf(write(tmp_path, "inside/robot.xml", '<mujoco><include file="way.xml"/></mujoco>'))
+    with pytest.raises(ValueError, match="there is no file"):
+        rigid.from_mjcf(tmp_path / "nothing.xml")
+    with pytest.raises(TypeError, match="must be a path"):
+        rigid.from_mjcf(3)
+    write(tmp_path, "bytes.xml", "").write_bytes(b"\xff\xfe<mujoco/>")
+    with pytest.raises(ValueError, match="text in UTF-8"):
+        rigid.from_mjcf(tmp_path / "bytes.xml")
+    with pytest.raises(ValueError, match="whose root is <robot>"):
+        rigid.from_urdf(SMALL)
+    with pytest.raises(ValueError, match="no URDF that MuJoCo reads"):
+        rigid.from_urdf(re.sub('link="base"', 'link="face"', URDF))
+    monkeypatch.setattr(rigid._files, "LARGEST_TEXT", 50)
+    with pytest.raises(ValueError, match="at most 50 are read"):
+        rigid.from_mjcf(SMALL)
+    with pytest.raises(ValueError, match="at most 50 are read"):
+        rigid.from_mjcf(write(tmp_path, "long.xml", SMALL))

@@ -1,0 +1,142 @@
+"""Robots' files from strangers, MJCF or URDF: read by MuJoCo, once they are known to stay within bounds.
+
+A file may name others (parts, meshes). Those must lie in its folder, or below; nothing is fetched.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+
+# Of a text, of a mesh and of all files together [bytes], and of the bodies that there may be.
+LARGEST_TEXT, LARGEST_ALL, MOST_BODIES = 8 * 2**20, 512 * 2**20, 2000
+# What makes many parts of few lines, or things without rigid bodies.
+MULTIPLIES = ("replicate", "composite", "flexcomp")
+# Attributes that name a folder for other files.
+FOLDERS = ("meshdir", "texturedir", "assetdir")
+
+
+def compiled(source: Any, what: str) -> Any:
+    """A `mujoco.MjModel`; ValueError, with what is wrong, if the source is none, or goes out of bounds.
+
+    Args:
+        source: A path, or the text itself.
+        what: "MJCF" or "URDF", of which root the document must have.
+    """
+    mujoco = _mujoco()
+    text, path = _read(source, what)
+    root = _parsed(text, what, path)
+    expected = "mujoco" if what == "MJCF" else "robot"
+    if root.tag != expected:
+        raise ValueError(f"source must be {what}, whose root is <{expected}>, but {_called(path)} has <{root.tag}>.")
+    _check_files(root, None if path is None else path.parent, what)
+    if what == "URDF":
+        text = _without_meshes(root)
+    try:
+        if path is None or what == "URDF":
+            model = mujoco.MjModel.from_xml_string(text)
+        else:
+            model = mujoco.MjModel.from_xml_path(str(path))
+    except ValueError as error:
+        raise ValueError(f"source is no {what} that MuJoCo reads ({_called(path)}): {_first(error)}") from error
+    if model.nbody > MOST_BODIES:
+        raise ValueError(f"source has {model.nbody} bodies ({_called(path)}), but at most {MOST_BODIES} are read.")
+    return model
+
+
+def _mujoco() -> Any:
+    try:
+        import mujoco
+    except ImportError as error:
+        raise ImportError('Reading MJCF and URDF takes MuJoCo: pip install "ukjax[robots]".') from error
+    return mujoco
+
+
+def _read(source: Any, what: str) -> tuple[str, Path | None]:
+    if isinstance(source, str) and source.lstrip().startswith("<"):
+        if len(source) > LARGEST_TEXT:
+            raise ValueError(f"source has {len(source)} characters, but at most {LARGEST_TEXT} are read.")
+        return source, None
+    if not isinstance(source, str | Path):
+        raise TypeError(f"source must be a path to a {what} file or its text, but is a {type(source).__name__}.")
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(f"source must be a path to a {what} file or its text, but there is no file {str(source)!r}.")
+    if path.stat().st_size > LARGEST_TEXT:
+        raise ValueError(f"source is {path.stat().st_size} bytes long ({path}), but at most {LARGEST_TEXT} are read.")
+    try:
+        return path.read_text(encoding="utf-8"), path
+    except UnicodeDecodeError as error:
+        raise ValueError(f"source must be text in UTF-8, but {path} is not: {error}.") from error
+
+
+def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
+    # Entities multiply, and lead to other files; robots need none.
+    if re.search(r"<!\s*(ENTITY|DOCTYPE)", text, re.IGNORECASE):
+        raise ValueError(f"source must not define entities or a document type ({_called(path)}).")
+    try:
+        return ET.fromstring(text)
+    except ET.ParseError as error:
+        raise ValueError(f"source is no {what}: {_called(path)} is not well-formed XML, {error}.") from error
+
+
+def _check_files(root: ET.Element, folder: Path | None, what: str) -> None:
+    """ValueError if a file that is named lies elsewhere, or all of them together are too large."""
+    waiting, seen, total = [root], set(), 0
+    while waiting:
+        element = waiting.pop()
+        bases = [""]
+        for part in element.iter():
+            if part.tag in MULTIPLIES:
+                raise ValueError(f"source has <{part.tag}>, which is not read: write its bodies out.")
+            bases += [part.attrib[name] for name in FOLDERS if name in part.attrib]
+        for base in bases:
+            _inside(folder, base)
+        for part in element.iter():
+            name = part.attrib.get("file") or (part.attrib.get("filename") if what == "MJCF" else None)
+            if name is None:
+                continue
+            found = [place for base in bases if (place := _inside(folder, str(Path(base) / name))) and place.is_file()]
+            for place in found:
+                if place in seen:
+                    continue
+                seen.add(place)
+                total += place.stat().st_size
+                if total > LARGEST_ALL:
+                    raise ValueError(f"source names files of more than {LARGEST_ALL} bytes together.")
+                if part.tag == "include":
+                    text, _ = _read(place, what)
+                    waiting.append(_parsed(text, what, place))
+
+
+def _inside(folder: Path | None, name: str) -> Path | None:
+    """The file, or None if there is no folder to look in; ValueError if it lies outside."""
+    if folder is None:
+        if name and name != ".":
+            raise ValueError(f"source is a text, and so names no other files, but has {name!r}. Pass a path.")
+        return None
+    place = (folder / name).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise ValueError(f"source names {name!r}, which lies outside of its folder {str(folder)!r}.")
+    return place
+
+
+def _without_meshes(root: ET.Element) -> str:
+    """The text without what is only to be seen or touched: URDF has inertias of its own."""
+    for link in root.iter("link"):
+        for part in [*link.findall("visual"), *link.findall("collision")]:
+            link.remove(part)
+    for part in root.findall("mujoco"):
+        root.remove(part)
+    settings = ET.SubElement(ET.SubElement(root, "mujoco"), "compiler")
+    settings.attrib.update(fusestatic="false", discardvisual="true", balanceinertia="false", strippath="true")
+    return ET.tostring(root, encoding="unicode")
+
+
+def _called(path: Path | None) -> str:
+    return "the text" if path is None else str(path)
+
+
+def _first(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

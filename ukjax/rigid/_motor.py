@@ -1,0 +1,99 @@
+"""Motors on joints, and joints geared to each other.
+
+q: coordinates; c: coordinate of a joint with a single one.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .. import _check
+from .._types import Coordinates, RowValues
+from . import _linkage
+from ._effort import number
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+class Motor(eqx.Module):
+    """An actuator on a joint of one coordinate.
+
+    Args:
+        joint: Its name.
+        gear: Torque [N m], or force [N], of the joint for a unit of control.
+    """
+
+    joint: str = eqx.field(static=True)
+    gear: Array
+
+    def __init__(self, joint: str, gear: Any = 1.0):
+        self.joint, self.gear = joint, number(gear, "gear")
+
+
+class Gear(eqx.Module):
+    """Couples two joints of one coordinate: c_first = a_0 + a_1 c_second + a_2 c_second^2 + ...; one row.
+
+    Args:
+        first: Name of a joint.
+        second: Name of another one; None to hold the first at a_0.
+        coefficients: a (k,); the ratio a_1 alone if it is a number.
+
+    Raises:
+        ValueError: If the coefficients are no finite numbers.
+    """
+
+    first: str = eqx.field(static=True)
+    second: str | None = eqx.field(static=True)
+    coefficients: Array
+
+    def __init__(self, first: str, second: str | None, coefficients: Any):
+        a = _check.floating(coefficients, "coefficients")
+        if a.ndim > 1 or 0 in a.shape:
+            raise ValueError(f"coefficients must be a number or have shape (k,), but have shape {a.shape}.")
+        _check.finite(a, "coefficients")
+        self.first, self.second = first, second
+        self.coefficients = jnp.stack([jnp.zeros_like(a), a]) if a.ndim == 0 else a
+
+
+class Geared(eqx.Module):
+    """What must be zero for a gear of a robot, a function of (q, t)."""
+
+    robot: Any
+    gear: str = eqx.field(static=True)
+
+    def __call__(self, q: Coordinates, t: Array) -> RowValues:
+        gear: Gear = self.robot.gears[self.gear]
+        c = 0.0 * q[0] if gear.second is None else _linkage.coordinate(self.robot, q, gear.second)
+        wanted = jnp.zeros_like(c)
+        for a in gear.coefficients[::-1]:
+            wanted = wanted * c + a
+        return (_linkage.coordinate(self.robot, q, gear.first) - wanted)[None]
+
+
+class Motors(eqx.Module):
+    """G (n, p) of motors on joints of a robot, a function of (q, t)."""
+
+    robot: Any
+    motors: tuple[Motor, ...]
+
+    def __call__(self, q: Coordinates, t: Array) -> Array:
+        rest = jnp.zeros(self.robot.layout.n, q.dtype)
+        columns = [m.gear * _linkage.rows(self.robot, m.joint, q, rest, t)[0] for m in self.motors]
+        return jnp.stack(columns, axis=1)
+
+
+def actuation(robot: "Robot", names: tuple[str, ...]) -> Any:
+    """G (n, p) of motors, or of unit motors on joints, by name: a matrix where all joints are in the tree."""
+    motors = tuple(robot.motors[name] if name in robot.motors else Motor(name) for name in names)
+    for motor in motors:
+        _linkage.driven(robot, motor.joint)
+    if any(motor.joint not in robot.layout.tree for motor in motors):
+        return Motors(robot, motors)
+    G = jnp.zeros((robot.layout.n, len(motors)), robot.gravity.dtype)
+    for k, motor in enumerate(motors):
+        G = G.at[robot.layout.node(motor.joint).v[0], k].set(motor.gear)
+    return G
