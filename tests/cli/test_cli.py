@@ -112,7 +112,8 @@ def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
         (["own.py:nowhere"], "could not make a scenario: q0 must be finite, but q0[0] is nan."),
         (["own.py:scenario", "--t1", "-1"], "--t1 must be later than the start, 0.0 s, but is -1.0 s"),
         (["own.py:scenario", "--rtol", "1e-20", "--atol", "1e-20"], "out of reach of float64"),
-        (["own.py"], "TARGET must be module:factory or path/to/file.py:factory, but is 'own.py'"),
+        (["own.py"], "path/to/file.py:factory or a robot's file (.xml, .urdf), but is 'own.py'"),
+        (["robot.xml"], "there is no file 'robot.xml'"),
         (["own.py:nothing"], "own.py has no factory 'nothing'. Functions there: scenario, tuning, nowhere, wrong."),
         (["own.py:number"], "own.py:number must be a function that returns a ukjax.Scenario, but is int"),
         (["own.py:wrong"], "must return a ukjax.Scenario, but returned int"),
@@ -134,6 +135,29 @@ def test_errors_of_use_end_in_one_message_and_leave_nothing(run, tmp_path, argum
     assert shown == ""
     left = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".pyc"]
     assert sorted(p.name for p in left) == ["broken.py", "needs.py", "own.py"]
+
+
+ROBOT = """<mujoco><worldbody><body name="arm"><joint name="hip" axis="0 1 0" range="-1 1" limited="true"/>
+<inertial pos="0.5 0 0" mass="1" diaginertia="0.01 0.1 0.1"/></body></worldbody></mujoco>"""
+
+
+def test_a_robots_file_is_a_target(run, tmp_path):
+    (tmp_path / "robot.xml").write_text(ROBOT)
+    with pytest.warns(UserWarning, match="limits of joints .hip."):
+        status, shown, _ = run("simulate", "robot.xml", "--set", "hip=0.3", "--t1", "0.1", "--points", "3")
+    assert status == 0
+    assert "drift of energy [J]" in shown
+    with xr.open_dataset(tmp_path / "out" / "robot" / "trajectory.nc") as data:
+        assert list(data.name.values) == ["hip"]
+        assert float(data.q[0, 0]) == 0.3
+    with pytest.warns(UserWarning, match="limits of joints"):
+        status, shown, _ = run("list", "robot.xml")
+    assert status == 0
+    assert "robot.xml" in shown
+    with pytest.warns(UserWarning, match="limits of joints"):
+        status, _, errors = run("inspect", "robot.xml", "--set", "knee=1")
+    assert status == 2
+    assert "coordinates has 'knee'" in errors
 
 
 def test_a_run_that_fails_says_why_and_writes_nothing(run, tmp_path):

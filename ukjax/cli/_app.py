@@ -25,7 +25,11 @@ app = typer.Typer(
 console = Console()
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Pass an argument to the factory; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Pass an argument to the factory, or the angle of a joint of a file; may be repeated.",
+    ),
 ]
 errors = Console(stderr=True)
 
@@ -46,7 +50,8 @@ def simulate(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, returning a ukjax.Scenario."
+            metavar="TARGET",
+            help="What to run: module:factory or path/to/file.py:factory, returning a ukjax.Scenario, or robot.xml.",
         ),
     ],
     settings: Settings = None,
@@ -94,7 +99,8 @@ def animate(
 @app.command("list", short_help="List the scenarios of a package.")
 def list_(
     package: Annotated[
-        str, typer.Argument(metavar="PACKAGE", help="Where to look: a package, a module, or path/to/file.py.")
+        str,
+        typer.Argument(metavar="PACKAGE", help="Where to look: a package, a module, path/to/file.py, or robot.xml."),
     ] = "models",
 ) -> None:
     """List the scenarios of a package: coordinates, constraint rows and their rank at the start, kinds, source."""

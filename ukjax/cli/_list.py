@@ -24,7 +24,7 @@ from .._mechanism import Terms
 from .._program import lightly_compiled
 from .._result import RESULTS
 from .._scenario import Scenario
-from . import _target
+from . import _robot, _target
 from ._target import UsageError
 
 
@@ -83,6 +83,8 @@ def factories(package: str) -> tuple[dict[str, Callable[..., Any]], list[str]]:
 
     Also returns a line for each module that does not import. Raises UsageError where the package itself doesn't.
     """
+    if _robot.is_robot(package):
+        return {package: lambda: _target.robot(package, [])}, []
     modules, failures = _modules(package)
     return {f"{place}:{name}": factory for place, module in modules for name, factory in _own(module)}, failures
 

@@ -1,4 +1,4 @@
-"""TARGET: `package.module:factory` or `path/to/file.py:factory`, and the settings passed to the factory."""
+"""TARGET: `package.module:factory`, `path/to/file.py:factory` or a robot's file, and the settings passed to it."""
 
 import ast
 import importlib
@@ -11,6 +11,7 @@ from typing import Any
 
 from .._scenario import Scenario
 from .._tune import TuningProblem
+from . import _robot
 
 
 class UsageError(Exception):
@@ -19,12 +20,22 @@ class UsageError(Exception):
 
 def scenario(target: str, settings: Sequence[str]) -> Scenario:
     """The scenario that TARGET's factory makes with `--set` settings. Raises UsageError."""
+    if _robot.is_robot(target):
+        return robot(target, settings)
     return _made(target, settings, Scenario, "scenario")
 
 
 def tuning_problem(target: str, settings: Sequence[str]) -> TuningProblem:
     """The same for something to tune."""
     return _made(target, settings, TuningProblem, "tuning problem")
+
+
+def robot(target: str, settings: Sequence[str]) -> Scenario:
+    """The scenario of a robot's file, with joints where the settings say. Raises UsageError."""
+    try:
+        return _robot.scenario(target, _named(settings))
+    except (TypeError, ValueError, ImportError) as error:
+        raise UsageError(f"{target} could not make a scenario: {error}") from error
 
 
 def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
@@ -46,7 +57,8 @@ def _factory(target: str, kind: Any) -> Callable[..., Any]:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise UsageError(
-            f"TARGET must be module:factory or path/to/file.py:factory, but is {target!r}. Try models.scara:scenario."
+            "TARGET must be module:factory, path/to/file.py:factory or a robot's file (.xml, .urdf), but is "
+            f"{target!r}. Try models.scara:scenario."
         )
     there = module(place)
     factory = getattr(there, name, None)
@@ -98,14 +110,21 @@ def parse(settings: Sequence[str], factory: Callable[..., Any], target: str) -> 
     """`name=value` settings as keyword arguments of `factory`. Raises UsageError."""
     parameters = inspect.signature(factory).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    arguments = _named(settings)
+    for name in arguments:
+        if name not in parameters and not open_ended:
+            known = ", ".join(k if p.default is p.empty else f"{k}={p.default!r}" for k, p in parameters.items())
+            raise UsageError(f"{target} has nothing called {name!r} to set. It takes: {known or 'nothing'}.")
+    return arguments
+
+
+def _named(settings: Sequence[str]) -> dict[str, Any]:
+    """`name=value` settings by name. Raises UsageError."""
     arguments: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name:
             raise UsageError(f"--set takes name=value, but got {setting!r}.")
-        if name not in parameters and not open_ended:
-            known = ", ".join(k if p.default is p.empty else f"{k}={p.default!r}" for k, p in parameters.items())
-            raise UsageError(f"{target} has nothing called {name!r} to set. It takes: {known or 'nothing'}.")
         if name in arguments:
             raise UsageError(f"--set {name} is given twice.")
         arguments[name] = _value(value)

@@ -9,6 +9,7 @@ from ._force import Spring as Spring
 from ._frame import Frame as Frame
 from ._frame import Pose as Pose
 from ._frame import Wrench as Wrench
+from ._from_file import from_file as from_file
 from ._from_file import from_mjcf as from_mjcf
 from ._from_file import from_urdf as from_urdf
 from ._inertia import Inertia as Inertia

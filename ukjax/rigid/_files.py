@@ -45,6 +45,12 @@ def compiled(source: Any, what: str) -> Any:
     return model
 
 
+def is_urdf(source: Any) -> bool:
+    """Whether the root of the document is that of URDF; ValueError if it is no document."""
+    text, path = _read(source, "MJCF or URDF")
+    return _parsed(text, "MJCF or URDF", path).tag == "robot"
+
+
 def _mujoco() -> Any:
     try:
         import mujoco

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._body import Body, named_parts
 from ._effort import Drag, Effort
-from ._files import compiled
+from ._files import compiled, is_urdf
 from ._frame import Frame, Pose
 from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
@@ -28,6 +28,11 @@ from ._rotation import matrix
 FREE, BALL, SLIDE, HINGE = range(4)
 CONNECT, WELD, JOINT = range(3)
 SITE = 6
+
+
+def from_file(source: str | Path) -> Robot:
+    """`from_mjcf` or `from_urdf`, by what the file, or the text, is."""
+    return from_urdf(source) if is_urdf(source) else from_mjcf(source)
 
 
 def from_mjcf(source: str | Path, *, coordinates: str = "joint", **options: Any) -> Robot:
