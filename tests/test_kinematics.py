@@ -8,7 +8,7 @@ import scipy.integrate
 
 import ukjax
 
-from .helpers import STATES, assert_close
+from .helpers import STATES, assert_close, long
 
 
 INERTIA = np.diag([0.3, 0.7, 0.9])
@@ -161,7 +161,7 @@ def test_a_servo_turns_a_body_about_its_hinge():
     assert_close(control, run.control, atol=1e-9)
 
 
-@pytest.mark.parametrize("projection", [None, ukjax.Projection()])
+@pytest.mark.parametrize("projection", [long(None), ukjax.Projection()])
 def test_gradients_in_both_modes_against_differences(projection):
     def end(p):
         system, _ = body(arm=ARM * p[0], inertia=INERTIA * p[1])

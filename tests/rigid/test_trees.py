@@ -7,8 +7,9 @@ import pytest
 
 import ukjax
 from ukjax import rigid
+from ukjax.rigid import _linkage, _reactions, _tree, _world
 
-from ..helpers import assert_close, central_difference, long
+from ..helpers import assert_close, central_difference, long, sampled
 from . import trees
 
 
@@ -126,7 +127,7 @@ def _rests(robot):
         yield jnp.zeros(size).at[max(size - 4, 0)].set(1.0 if size >= 4 else 0.0) if size else jnp.zeros(0)
 
 
-@pytest.mark.parametrize("name", JOINTS)
+@pytest.mark.parametrize("name", sampled(JOINTS, ["screw", "spherical", "planar"]))
 def test_a_joint_as_coordinates_and_as_a_constraint_is_the_same(name):
     """Every body's acceleration, in the coordinates of joints and with all joints as constraints; reactions too."""
     tree, whole = pair(JOINTS[name]()), pair(JOINTS[name](), coordinates="absolute")
@@ -153,6 +154,16 @@ def test_a_joint_as_coordinates_and_as_a_constraint_is_the_same(name):
     for joint in here:
         assert_close(here[joint].force, there[joint].force, atol=1e-8)
         assert_close(here[joint].torque, there[joint].torque, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", JOINTS)
+def test_all_nodes_at_a_time_and_one_after_the_other_are_the_same(name):
+    forces = {"spring": rigid.Spring("ground", "b", 30.0, 0.2, 1.0), "push": rigid.Load("a.out", (1.0, 2.0, 3.0))}
+    robot = pair(JOINTS[name](), forces=forces)
+    q, v = moving(robot, 5)
+    parts = robot.layout, _linkage.moves(robot, q, v), _linkage.inertias(robot)
+    assert_close(_world.mass_matrix(*parts, q.dtype), _tree.mass_matrix(*parts, q.dtype), atol=1e-14)
+    assert_close(_reactions.bias(robot, q, v, _world.bias), _reactions.bias(robot, q, v, _tree.bias), atol=1e-12)
 
 
 def test_every_length_mass_and_inertia_is_one_leaf_with_its_gradient():

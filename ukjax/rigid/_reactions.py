@@ -3,7 +3,7 @@
 P: pose of a joint's child frame seen from its parent frame; lambda: multipliers of its rows (m,).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,6 +18,7 @@ from ._frame import Pose, Twist, Wrench
 from ._joint import AbstractDrivenJoint
 from ._layout import body_of
 from ._rotation import skew
+from ._tree import Move
 
 
 if TYPE_CHECKING:
@@ -40,20 +41,39 @@ def reactions_at(robot: "Robot", q: Any, v: Any, t: Any, **options: Any) -> dict
     return reactions_of(robot, jnp.asarray(t), q, v, motion.acceleration, motion.multipliers or {})
 
 
-def transmitted(
-    robot: "Robot", q: Array, v: Array, acceleration: Array | None = None, loops: Mapping[int, Wrench] | None = None
-) -> list[Wrench]:
+def bias(robot: "Robot", q: Array, v: Array, of: Callable[..., Array]) -> Array:
+    """What forces it takes for no speed to change (n,), `of` the tree and what acts on it."""
+    moves = _linkage.moves(robot, q, v)
+    return of(robot.layout, moves, _linkage.inertias(robot), v, _falling(robot, q), _acting(robot, moves, v))
+
+
+def _falling(robot: "Robot", q: Array) -> Twist:
+    """The acceleration of the ground that is as gravity."""
+    return Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
+
+
+def _acting(robot: "Robot", moves: Sequence[Move], v: Array) -> dict[int, Wrench]:
+    """What the forces do to the nodes."""
+    external: dict[int, Wrench] = {}
+    if robot.forces:
+        at = Placement.of(robot, moves, v)
+        for force in robot.forces.values():
+            for end, wrench in force.wrenches(at):
+                _add(robot, external, end, wrench)
+    return external
+
+
+def transmitted(robot: "Robot", q: Array, v: Array, acceleration: Array, loops: Mapping[int, Wrench]) -> list[Wrench]:
     """The wrench that each node takes through its joint, on its body and seen from there.
 
     `loops`: on the nodes, of the joints that close loops.
     """
     moves = _linkage.moves(robot, q, v)
-    base = Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
-    external, at = dict(loops or {}), Placement.of(robot, moves, v)
-    for force in robot.forces.values():
-        for end, wrench in force.wrenches(at):
-            _add(robot, external, end, wrench)
-    return _tree.wrenches(robot.layout, moves, _linkage.inertias(robot), v, base, acceleration, external)
+    external = _acting(robot, moves, v)
+    for i, wrench in loops.items():
+        external[i] = external[i] + wrench if i in external else wrench
+    inertias = _linkage.inertias(robot)
+    return _tree.wrenches(robot.layout, moves, inertias, v, _falling(robot, q), acceleration, external)
 
 
 def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) -> None:

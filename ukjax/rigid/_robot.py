@@ -20,7 +20,7 @@ from .._scenario import Scenario
 from .._system import AbstractKinematicSystem
 from .._trajectory import Trajectory
 from .._types import Coordinates, RowValues, Vector
-from . import _linkage, _tree
+from . import _linkage, _tree, _world
 from ._assemble import assembled
 from ._body import Body, check_ends, check_held, named_parts
 from ._coordinates import TreeKinematics, names_of
@@ -31,7 +31,12 @@ from ._joint import AbstractJoint, Free
 from ._layout import GROUND, Layout, laid_out
 from ._motor import Gear, Geared, Motor, actuation
 from ._picture import picture
-from ._reactions import reactions_along, reactions_at, transmitted
+from ._reactions import bias, reactions_along, reactions_at
+
+
+# With more speeds than this all nodes are taken at a time: from node to node makes too long a program for scalar code,
+# and too long a one to compile.
+LARGE = 12
 
 
 class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
@@ -212,7 +217,8 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         return found | {name: Holonomic(Geared(self, name), self.stabilization) for name in sorted(self.gears)}
 
     def mass(self, q, t):
-        M = _tree.mass_matrix(self.layout, _linkage.moves(self, q), _linkage.inertias(self), q.dtype)
+        of = _world if self.layout.n > LARGE else _tree
+        M = of.mass_matrix(self.layout, _linkage.moves(self, q), _linkage.inertias(self), q.dtype)
         for name, effort in _linkage.efforts(self).items():
             J, _ = _linkage.rows(self, name, q, jnp.zeros(self.layout.n, q.dtype), t)
             M = M + effort.armature * J[:, None] * J[None]
@@ -222,7 +228,7 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         return M
 
     def force(self, q, v, t):
-        Q = -_tree.along(_linkage.moves(self, q), transmitted(self, q, v), q.dtype)
+        Q = -bias(self, q, v, (_world if self.layout.n > LARGE else _tree).bias)
         for name, effort in _linkage.efforts(self).items():
             J, b = _linkage.rows(self, name, q, v, t)
             Q = Q + J * (effort.of(_linkage.coordinate(self, q, name), J @ v) + effort.armature * b)

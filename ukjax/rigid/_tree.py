@@ -83,10 +83,18 @@ def wrenches(
     )
 
 
-def along(moves: Sequence[Move], f: Sequence[Wrench], dtype: Any) -> Array:
-    """The generalised forces of wrenches on the nodes (n,)."""
+def bias(
+    layout: Layout,
+    moves: Sequence[Move],
+    inertias: Sequence[SpatialInertia | None],
+    v: Array,
+    base: Twist,
+    external: Mapping[int, Wrench],
+) -> Array:
+    """What forces (n,) it takes for no speed to change, less those of the wrenches on nodes, each seen from there."""
+    f = wrenches(layout, moves, inertias, v, base, None, external)
     values = [f[i].along(s) for i, move in enumerate(moves) for s in move.S]
-    return jnp.stack(values) if values else jnp.zeros(0, dtype)
+    return jnp.stack(values) if values else jnp.zeros(0, v.dtype)
 
 
 def mass_matrix(
