@@ -8,7 +8,7 @@ import scipy.integrate
 
 import ukjax
 
-from .helpers import STATES, assert_close, long
+from .helpers import STATES, assert_close
 
 
 INERTIA = np.diag([0.3, 0.7, 0.9])
@@ -161,7 +161,19 @@ def test_a_servo_turns_a_body_about_its_hinge():
     assert_close(control, run.control, atol=1e-9)
 
 
-@pytest.mark.parametrize("projection", [long(None), ukjax.Projection()])
+def test_gradients_of_the_acceleration_against_differences():
+    mechanism, _ = hinged()
+    f = lambda x: ukjax.equation_of_motion(mechanism, x[:4], x[4:], throw=False).acceleration
+    x = jnp.concatenate([jnp.array([np.cos(0.3), np.sin(0.3), 0.0, 0.0]), jnp.array([1.2, 0.0, 0.0])])
+    # Along what the body may do: across it the rows that are one twice are two.
+    along = jnp.concatenate([mechanism.rates(x[:4], x[4:], 0.0), jnp.array([0.7, 0.0, 0.0])])
+    numeric = (f(x + 1e-5 * along) - f(x - 1e-5 * along)) / 2e-5
+    assert_close(jax.jvp(f, (x,), (along,))[1], numeric, atol=1e-8)
+    assert_close(jax.jacrev(f)(x) @ along, numeric, atol=1e-8)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("projection", [None, ukjax.Projection()])
 def test_gradients_in_both_modes_against_differences(projection):
     def end(p):
         system, _ = body(arm=ARM * p[0], inertia=INERTIA * p[1])

@@ -263,7 +263,7 @@ HOSTILE = {
     "a grid": (WITHIN.format('<flexcomp count="999 999 999"/>'), "<flexcomp>, which is not read"),
     "too many bodies": (
         WITHIN.format('<body><joint/><geom size="1"/></body>' * 2500),
-        "2501 bodies",
+        "source has 2500 bodies",
     ),
     "a file, from a text": (
         '<mujoco><asset><mesh name="m" file="/etc/passwd"/></asset></mujoco>', "is a text, and so names no other files"

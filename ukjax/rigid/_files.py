@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 
-# Of a text, of a mesh and of all files together [bytes], and of the bodies that there may be.
-LARGEST_TEXT, LARGEST_ALL, MOST_BODIES = 8 * 2**20, 512 * 2**20, 2000
+# Of a text and of all files together [bytes]; of bodies, and of elements of any kind.
+LARGEST_TEXT, LARGEST_ALL, MOST_BODIES, MOST_ELEMENTS = 8 * 2**20, 512 * 2**20, 2000, 50_000
 # What makes many parts of few lines, or things without rigid bodies.
 MULTIPLIES = ("replicate", "composite", "flexcomp")
 # Attributes that name a folder for other files.
@@ -40,8 +40,6 @@ def compiled(source: Any, what: str) -> Any:
             model = mujoco.MjModel.from_xml_path(str(path))
     except ValueError as error:
         raise ValueError(f"source is no {what} that MuJoCo reads ({_called(path)}): {_first(error)}") from error
-    if model.nbody > MOST_BODIES:
-        raise ValueError(f"source has {model.nbody} bodies ({_called(path)}), but at most {MOST_BODIES} are read.")
     return model
 
 
@@ -89,9 +87,16 @@ def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
 
 def _check_files(root: ET.Element, folder: Path | None, what: str) -> None:
     """ValueError if a file that is named lies elsewhere, or all of them together are too large."""
-    waiting, seen, total = [root], set(), 0
+    waiting, seen, total, bodies, elements = [root], set(), 0, 0, 0
     while waiting:
         element = waiting.pop()
+        bodies += sum(1 for part in element.iter() if part.tag in ("body", "link"))
+        elements += sum(1 for _ in element.iter())
+        if bodies > MOST_BODIES or elements > MOST_ELEMENTS:
+            raise ValueError(
+                f"source has {bodies} bodies and {elements} elements, but at most {MOST_BODIES} and {MOST_ELEMENTS} "
+                "are read."
+            )
         bases = [""]
         for part in element.iter():
             if part.tag in MULTIPLIES:

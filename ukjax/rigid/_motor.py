@@ -86,11 +86,16 @@ class Motors(eqx.Module):
         return jnp.stack(columns, axis=1)
 
 
+def motor_of(robot: "Robot", name: str) -> Motor:
+    """A motor, or a unit motor on a joint, by name; ValueError if it is neither."""
+    motor = robot.motors.get(name, Motor(name))
+    _linkage.driven(robot, motor.joint)
+    return motor
+
+
 def actuation(robot: "Robot", names: tuple[str, ...]) -> Any:
     """G (n, p) of motors, or of unit motors on joints, by name: a matrix where all joints are in the tree."""
-    motors = tuple(robot.motors[name] if name in robot.motors else Motor(name) for name in names)
-    for motor in motors:
-        _linkage.driven(robot, motor.joint)
+    motors = tuple(motor_of(robot, name) for name in names)
     if any(motor.joint not in robot.layout.tree for motor in motors):
         return Motors(robot, motors)
     G = jnp.zeros((robot.layout.n, len(motors)), robot.gravity.dtype)

@@ -17,6 +17,7 @@ from ._force import Placement
 from ._frame import Pose, Twist, Wrench
 from ._joint import AbstractDrivenJoint
 from ._layout import body_of
+from ._motor import Motor, motor_of
 from ._rotation import skew
 from ._tree import Move
 
@@ -25,14 +26,31 @@ if TYPE_CHECKING:
     from ._robot import Robot
 
 
-def reactions_along(robot: "Robot", trajectory: Trajectory) -> dict[str, Wrench]:
+def reactions_along(robot: "Robot", trajectory: Trajectory, motors: Sequence[str]) -> dict[str, Wrench]:
     """By the name of the joint, (T, 3) each."""
     for name in ("q", "v", "acceleration", "multipliers"):
         if getattr(trajectory, name) is None and (name != "multipliers" or robot.own_constraints):
             raise ValueError(f'trajectory has no {name}: pass simulate(keep="all").')
-    multipliers = {k: x for k, x in (trajectory.multipliers or {}).items() if k in robot.joints}
-    of = lambda *state: reactions_of(robot, *state)
-    return jax.vmap(of)(trajectory.t, trajectory.q, trajectory.v, trajectory.acceleration, multipliers)
+    multipliers = dict(trajectory.multipliers or {})
+    others = [name for name in multipliers if name not in robot.own_constraints]
+    if others:
+        raise ValueError(
+            f"trajectory has constraints that are none of the robot's, {others}: what they carry is not known."
+        )
+    p = 0 if trajectory.control is None else trajectory.control.shape[1]
+    if len(motors) != p:
+        raise ValueError(
+            f"motors must name those of the {p} controls of the trajectory, in order, but names {len(motors)}."
+        )
+    control = (
+        jnp.zeros((len(trajectory.t), 0), trajectory.q.dtype) if trajectory.control is None else trajectory.control
+    )
+
+    def of(t: Array, q: Array, v: Array, acceleration: Array, multipliers: Any, u: Array) -> dict[str, Wrench]:
+        driving = {name: (motor_of(robot, name), u[k]) for k, name in enumerate(motors)}
+        return reactions_of(robot, t, q, v, acceleration, multipliers, list(driving.values()))
+
+    return jax.vmap(of)(trajectory.t, trajectory.q, trajectory.v, trajectory.acceleration, multipliers, control)
 
 
 def reactions_at(robot: "Robot", q: Any, v: Any, t: Any, **options: Any) -> dict[str, Wrench]:
@@ -85,9 +103,15 @@ def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) 
 
 
 def reactions_of(
-    robot: "Robot", t: Array, q: Array, v: Array, acceleration: Array, multipliers: Mapping[str, Array]
+    robot: "Robot",
+    t: Array,
+    q: Array,
+    v: Array,
+    acceleration: Array,
+    multipliers: Mapping[str, Array],
+    driving: Sequence[tuple[Motor, Array]] = (),
 ) -> dict[str, Wrench]:
-    """The same from an acceleration and the multipliers of the joints that are constraints."""
+    """The same from an acceleration, the multipliers of joints that are constraints, and motors with their control."""
     found: dict[str, Wrench] = {}
     external: dict[int, Wrench] = {}
     for name in robot.layout.loops:
@@ -101,6 +125,10 @@ def reactions_of(
             effort = joint.effort
             value = effort.of(joint.coordinate(P), J @ v) - effort.armature * (J @ acceleration - b)
             wrench = wrench + _power(lambda P, j=joint: j.coordinate(P)[None], P, value[None])
+        for motor, u in driving:
+            if motor.joint == name and isinstance(joint, AbstractDrivenJoint):
+                value = (motor.gear * u)[None]
+                wrench = wrench + _power(lambda P, j=joint: j.coordinate(P)[None], P, value)
         found[name] = wrench
         _add(robot, external, joint.child, wrench)
         _add(robot, external, joint.parent, -P.outwards(wrench))

@@ -188,9 +188,12 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         """
         return reactions_at(self, q, v, t, **options)
 
-    def reactions_along(self, trajectory: Trajectory) -> dict[str, Wrench]:
-        """The same at the saved times, (T, 3) each, of a trajectory of `simulate(keep="all")`."""
-        return reactions_along(self, trajectory)
+    def reactions_along(self, trajectory: Trajectory, motors: Sequence[str] = ()) -> dict[str, Wrench]:
+        """The same at the saved times, (T, 3) each, of a trajectory of `simulate(keep="all")`.
+
+        `motors`: with a servo the names that `actuation` was given. Constraints beside the robot's own are an error.
+        """
+        return reactions_along(self, trajectory, motors)
 
     def actuation(self, *names: str) -> Any:
         """G (n, p) for a `Servo`: of these motors, or of motors on these joints; of all motors if none is named.
