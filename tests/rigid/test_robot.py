@@ -201,7 +201,7 @@ def test_reactions_beside_other_constraints_are_an_error():
     robot = pendulum()
     mechanism = robot.mechanism({"stop": ukjax.Holonomic(lambda q, t: q - 0.4)})
     run = ukjax.simulate(mechanism, jnp.array([0.4]), jnp.zeros(1), jnp.array([0.0, 0.1]), keep="all")
-    with pytest.raises(ValueError, match=r"none of the robot's: \['stop'\]"):
+    with pytest.raises(ValueError, match="none of the robot's, .'stop'."):
         robot.reactions_along(run)
     with pytest.raises(ValueError, match="trajectory has no acceleration"):
         robot.reactions_along(ukjax.simulate(robot.mechanism(), [0.4], [0.0], [0.0, 0.1], keep=("q", "v")))
