@@ -270,7 +270,7 @@ HOSTILE = {
     ),
     "a folder, from a text": ('<mujoco><compiler meshdir="/etc"/></mujoco>', "names no other files, but has '/etc'"),
     "an axis of zero": (SMALL.replace("<joint/>", '<joint axis="0 0 0"/>'), "no MJCF that MuJoCo reads"),
-    "not a number": (SMALL.replace("<joint/>", '<joint armature="nan"/>'), "no MJCF that MuJoCo reads|must be finite"),
+    "not a number": (SMALL.replace("<joint/>", '<joint armature="nan"/>'), "armature of <joint> is 'nan'"),
     "an unknown body": (
         SMALL.replace("</mujoco>", '<equality><connect body1="a" body2="z" anchor="0 0 0"/></equality></mujoco>'),
         "no MJCF that MuJoCo reads",

@@ -99,6 +99,7 @@ def _check_files(root: ET.Element, folder: Path | None, what: str) -> None:
             )
         bases = [""]
         for part in element.iter():
+            _check_numbers(part)
             if part.tag in MULTIPLIES:
                 raise ValueError(f"source has <{part.tag}>, which is not read: write its bodies out.")
             bases += [part.attrib[name] for name in FOLDERS if name in part.attrib]
@@ -119,6 +120,13 @@ def _check_files(root: ET.Element, folder: Path | None, what: str) -> None:
                 if part.tag == "include":
                     text, _ = _read(place, what)
                     waiting.append(_parsed(text, what, place))
+
+
+def _check_numbers(part: ET.Element) -> None:
+    """ValueError on NaN or infinity, of which MuJoCo writes to a log file in the folder that it is called from."""
+    for name, value in part.attrib.items():
+        if name != "name" and {"nan", "inf", "infinity"} & {word.lstrip("+-").lower() for word in value.split()}:
+            raise ValueError(f"source must hold finite numbers, but {name} of <{part.tag}> is {value!r}.")
 
 
 def _inside(folder: Path | None, name: str) -> Path | None:
