@@ -308,6 +308,10 @@ def one(joint, **options):
         (lambda: four_bar().assemble({"E": 1.0}), "coordinates has 'E'"),
         (lambda: four_bar().assemble({"A": [1.0, 2.0]}), r"coordinates\['A'\] must have shape"),
         (lambda: four_bar().assemble(keep=["E"]), "keep has 'E'"),
+        (lambda: four_bar().actuation(), "names must hold motors or joints"),
+        (lambda: one(rigid.Revolute("ground", "arm", "x"), planar=True), "a Revolute, leads out of the plane"),
+        (lambda: one(rigid.Prismatic("ground", "arm", (1.0, 0.0, 1.0)), planar=True), "a Prismatic, leads out"),
+        (lambda: one(rigid.Spherical("ground", "arm"), planar=True), "a Spherical, leads out of the plane"),
         (lambda: four_bar().actuation("E"), "joint must name one with a single coordinate"),
     ],
 )  # fmt: skip

@@ -8,10 +8,12 @@ import numpy as np
 
 from .. import _check
 from .._result import is_traced
+from ._axis import Axis
 from ._frame import Frame
 from ._inertia import Inertia
-from ._joint import AbstractJoint
+from ._joint import AbstractJoint, Fixed, Planar, Prismatic, Revolute
 from ._layout import GROUND, Layout, body_of, frame_of
+from ._link import AbstractLink
 
 
 class Body(eqx.Module):
@@ -74,6 +76,31 @@ def check_held(layout: Layout, bodies: Mapping[str, Body], joints: Mapping[str, 
             )
         if node.parent >= 0:
             held[node.parent] = held[node.parent] or held[i]
+
+
+def check_planar(joints: Mapping[str, AbstractJoint]) -> None:
+    """ValueError if a joint would lead bodies out of the plane x, y."""
+    for name, joint in joints.items():
+        inside = isinstance(joint, Fixed | AbstractLink)
+        if isinstance(joint, Revolute):
+            inside = joint.axis.named == "z" or _has_only(joint.axis, (2,))
+        elif isinstance(joint, Prismatic):
+            inside = joint.axis.named in ("x", "y") or _has_only(joint.axis, (0, 1))
+        elif isinstance(joint, Planar):
+            inside = joint.normal == "z"
+        if not inside:
+            raise ValueError(
+                f"joints[{name!r}], a {type(joint).__name__}, leads out of the plane x, y of planar bodies. Pass "
+                'axis="z" for a Revolute, one across it for a Prismatic, or planar=False.'
+            )
+
+
+def _has_only(axis: Axis, parts: tuple[int, ...]) -> bool:
+    """Whether a vector has no other parts, as far as that is known."""
+    if axis.direction is None:
+        return False
+    others = [k for k in range(3) if k not in parts]
+    return is_traced(axis.direction) or not np.any(np.asarray(axis.direction)[others])
 
 
 def _is_massless(body: Body) -> bool:

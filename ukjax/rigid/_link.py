@@ -16,7 +16,11 @@ from ._effort import number
 from ._joint import AbstractJoint
 
 
-class Distance(AbstractJoint):
+class AbstractLink(AbstractJoint):
+    """What has no coordinates of its own."""
+
+
+class Distance(AbstractLink):
     """A massless rod with a ball at either end: keeps the origins at a distance; one row. It always closes a loop.
 
     Args:
@@ -40,7 +44,7 @@ class Distance(AbstractJoint):
         return ((P.p @ P.p - self.length**2) / (2 * self.length))[None]
 
 
-class PointOn(AbstractJoint):
+class PointOn(AbstractLink):
     """Keeps the origin of the child's frame on a surface or a curve; it always closes a loop.
 
     Args:

@@ -95,6 +95,8 @@ def motor_of(robot: "Robot", name: str) -> Motor:
 
 def actuation(robot: "Robot", names: tuple[str, ...]) -> Any:
     """G (n, p) of motors, or of unit motors on joints, by name: a matrix where all joints are in the tree."""
+    if not names:
+        raise ValueError(f"names must hold motors or joints: the robot has no motors, and joints {robot.joint_names}.")
     motors = tuple(motor_of(robot, name) for name in names)
     if any(motor.joint not in robot.layout.tree for motor in motors):
         return Motors(robot, motors)

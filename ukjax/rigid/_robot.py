@@ -22,7 +22,7 @@ from .._trajectory import Trajectory
 from .._types import Coordinates, RowValues, Vector
 from . import _linkage, _tree, _world
 from ._assemble import assembled
-from ._body import Body, check_ends, check_held, named_parts
+from ._body import Body, check_ends, check_held, check_planar, named_parts
 from ._coordinates import TreeKinematics, names_of
 from ._energy import energy
 from ._force import AbstractForce, Placement
@@ -121,6 +121,8 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
             check_ends(f"joints[{name!r}]", frames_of, joint.parent, joint.child)
         for name, force in self.forces.items():
             check_ends(f"forces[{name!r}]", frames_of, *force.ends)
+        if planar:
+            check_planar(self.joints)
         names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
         self.tree = self.layout = laid_out(names, self.joints)
         if coordinates == "absolute":
