@@ -38,7 +38,7 @@ class Diagnosis(eqx.Module):
 
     Attributes:
         rows: Number of constraint rows m.
-        coordinates: Number of coordinates n.
+        coordinates: Number of coordinates n, or of speeds, if the system has a kinematics.
         rank: Rank of A.
         redundant: Which rows depend on those before them, (m,).
         degrees_of_freedom: n - rank: how many accelerations are free.
