@@ -161,8 +161,8 @@ def test_all_nodes_at_a_time_and_one_after_the_other_are_the_same(name):
     forces = {"spring": rigid.Spring("ground", "b", 30.0, 0.2, 1.0), "push": rigid.Load("a.out", (1.0, 2.0, 3.0))}
     robot = pair(JOINTS[name](), forces=forces)
     q, v = moving(robot, 5)
-    parts = robot.layout, _linkage.moves(robot, q, v), _linkage.inertias(robot)
-    assert_close(_world.mass_matrix(*parts, q.dtype), _tree.mass_matrix(*parts, q.dtype), atol=1e-14)
+    tree = _linkage.posture(robot, q, v)
+    assert_close(_world.mass_matrix(tree, q.dtype), _tree.mass_matrix(tree, q.dtype), atol=1e-14)
     assert_close(_reactions.bias(robot, q, v, _world.bias), _reactions.bias(robot, q, v, _tree.bias), atol=1e-12)
 
 

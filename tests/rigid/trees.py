@@ -45,17 +45,6 @@ def random_links(count, seed, kinds=("hinge", "slide", "ball")):
     return found
 
 
-def chain(count, axes="zy"):
-    """Equal links one after the other, along x, on hinges about one axis after the other."""
-    named = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}
-    moments = np.diag([0.002, 0.01, 0.01])
-    still, along = np.array([1.0, 0.0, 0.0, 0.0]), np.array([0.3, 0.0, 0.0])
-    return [
-        Link(i - 1, "hinge", 1.0, along / 2, moments, along * (i > 0), still, np.array(named[axes[i % len(axes)]]))
-        for i in range(count)
-    ]
-
-
 def robot(links, **options):
     """The tree as a `Robot`; body i hangs on joint i."""
     frames = {i: {} for i in range(-1, len(links))}

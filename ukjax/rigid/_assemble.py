@@ -63,7 +63,7 @@ def roughly(robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, 
     q, v = in_tree(twin, of_tree(coordinates), "coordinates"), in_tree(twin, of_tree(rates), "rates")
     if twin is robot:
         return q, v
-    at = Placement.of(twin, _linkage.moves(twin, q), v)
+    at = Placement.of(twin, _linkage.posture(twin, q), v)
     found_q, found_v = [], []
     for body in (node.body for node in robot.layout.nodes):
         pose, twist = at.pose(body), at.twists[twin.layout.node_of(body)]

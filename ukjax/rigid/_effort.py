@@ -30,8 +30,7 @@ class Effort(eqx.Module):
     def __init__(self, stiffness: Any = 0.0, rest: Any = 0.0, damping: Any = 0.0, armature: Any = 0.0):
         self.stiffness, self.rest = number(stiffness, "stiffness"), number(rest, "rest")
         self.damping = number(damping, "damping")
-        self.armature = _check.floating(armature, "armature")
-        number(_check.tolerance(armature, "armature"), "armature")
+        self.armature = _inertia(armature)
 
     def of(self, q: Array, v: Array) -> Array:
         """The generalised force."""
@@ -54,8 +53,15 @@ class Drag(eqx.Module):
 
     def __init__(self, damping: Any = 0.0, armature: Any = 0.0):
         self.damping = number(damping, "damping")
-        self.armature = _check.floating(armature, "armature")
-        number(_check.tolerance(armature, "armature"), "armature")
+        self.armature = _inertia(armature)
+
+
+def _inertia(armature: Any) -> Array:
+    """As a finite scalar that is not negative."""
+    x = number(armature, "armature")
+    if not is_traced(x) and x < 0:
+        raise ValueError(f"armature must not be negative, but is {x}.")
+    return x
 
 
 def number(value: Any, name: str) -> Array:

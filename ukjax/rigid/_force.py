@@ -4,7 +4,6 @@ q: coordinates; v: speeds; l: distance [m]; u: unit vector from one end to the o
 """
 
 import abc
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from ._frame import Pose, Twist, Wrench, vector
 from ._layout import body_of
 from ._linkage import frame as frame_of_end
 from ._rotation import Vector3, cross
-from ._tree import Move, poses_in_world, twists
+from ._tree import Posture, poses_in_world, twists
 
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ class Placement(eqx.Module):
     twists: list[Twist]
 
     @classmethod
-    def of(cls, robot: "Robot", moves: Sequence[Move], v: Array) -> "Placement":
-        return cls(robot, poses_in_world(robot.layout, moves), twists(robot.layout, moves, v))
+    def of(cls, robot: "Robot", tree: Posture, v: Array) -> "Placement":
+        return cls(robot, poses_in_world(tree), twists(tree, v))
 
     def pose(self, end: str) -> Pose:
         """Of "body" or "body.frame", seen from the ground."""

@@ -12,11 +12,10 @@ from jaxtyping import Array
 from .._constraint import Holonomic
 from ._effort import Drag, Effort
 from ._frame import Pose
-from ._inertia import SpatialInertia
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
 from ._layout import GROUND, Node, body_of, frame_of
 from ._motion import AbstractMotion, Weld
-from ._tree import Move
+from ._tree import Move, Posture
 
 
 if TYPE_CHECKING:
@@ -59,22 +58,17 @@ def step(robot: "Robot", q: Array, node: Node) -> Pose:
     return pose if after is None else pose @ after.inverse
 
 
-def moves(robot: "Robot", q: Array, v: Array | None = None) -> list[Move]:
-    """What there is to know of every node; with speeds also how their effect changes."""
-    found = []
+def posture(robot: "Robot", q: Array, v: Array | None = None) -> Posture:
+    """The tree as it stands; with speeds also how their effect changes."""
+    moves = []
     for node, motion in zip(robot.layout.nodes, motions(robot), strict=True):
         own, after = q[slice(*node.q)], frame(robot, moving(robot, node.joint).child)
         outwards = (lambda twist: twist) if after is None else after.twist_outwards
         drift = None if v is None else motion.drift(own, v[slice(*node.v)])
         drift = None if drift is None else outwards(drift)
-        found.append(Move(step(robot, q, node), [outwards(s) for s in motion.twists(own)], drift))
-    return found
-
-
-def inertias(robot: "Robot") -> list[SpatialInertia | None]:
-    """Of every node, about its origin."""
-    found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
-    return [None if one is None else one.spatial for one in found]
+        moves.append(Move(step(robot, q, node), [outwards(s) for s in motion.twists(own)], drift))
+    inertias = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
+    return Posture(robot.layout, moves, [None if one is None else one.spatial for one in inertias])
 
 
 def pose(robot: "Robot", q: Array, end: str) -> Pose:

@@ -67,7 +67,7 @@ class Geared(eqx.Module):
 
     def __call__(self, q: Coordinates, t: Array) -> RowValues:
         gear: Gear = self.robot.gears[self.gear]
-        c = 0.0 * q[0] if gear.second is None else _linkage.coordinate(self.robot, q, gear.second)
+        c = jnp.zeros((), q.dtype) if gear.second is None else _linkage.coordinate(self.robot, q, gear.second)
         wanted = jnp.zeros_like(c)
         for a in gear.coefficients[::-1]:
             wanted = wanted * c + a

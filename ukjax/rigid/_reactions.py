@@ -19,7 +19,7 @@ from ._joint import AbstractDrivenJoint
 from ._layout import body_of
 from ._motor import Motor, motor_of
 from ._rotation import skew
-from ._tree import Move
+from ._tree import Posture
 
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def reactions_at(robot: "Robot", q: Any, v: Any, t: Any, **options: Any) -> dict
 
 def bias(robot: "Robot", q: Array, v: Array, of: Callable[..., Array]) -> Array:
     """What forces it takes for no speed to change (n,), `of` the tree and what acts on it."""
-    moves = _linkage.moves(robot, q, v)
-    return of(robot.layout, moves, _linkage.inertias(robot), v, _falling(robot, q), _acting(robot, moves, v))
+    tree = _linkage.posture(robot, q, v)
+    return of(tree, v, _falling(robot, q), _acting(robot, tree, v))
 
 
 def _falling(robot: "Robot", q: Array) -> Twist:
@@ -70,11 +70,11 @@ def _falling(robot: "Robot", q: Array) -> Twist:
     return Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
 
 
-def _acting(robot: "Robot", moves: Sequence[Move], v: Array) -> dict[int, Wrench]:
+def _acting(robot: "Robot", tree: Posture, v: Array) -> dict[int, Wrench]:
     """What the forces do to the nodes."""
     external: dict[int, Wrench] = {}
     if robot.forces:
-        at = Placement.of(robot, moves, v)
+        at = Placement.of(robot, tree, v)
         for force in robot.forces.values():
             for end, wrench in force.wrenches(at):
                 _add(robot, external, end, wrench)
@@ -86,12 +86,11 @@ def transmitted(robot: "Robot", q: Array, v: Array, acceleration: Array, loops: 
 
     `loops`: on the nodes, of the joints that close loops.
     """
-    moves = _linkage.moves(robot, q, v)
-    external = _acting(robot, moves, v)
+    tree = _linkage.posture(robot, q, v)
+    external = _acting(robot, tree, v)
     for i, wrench in loops.items():
         external[i] = external[i] + wrench if i in external else wrench
-    inertias = _linkage.inertias(robot)
-    return _tree.wrenches(robot.layout, moves, inertias, v, _falling(robot, q), acceleration, external)
+    return _tree.wrenches(tree, v, _falling(robot, q), external, acceleration)
 
 
 def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) -> None:

@@ -223,7 +223,7 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
 
     def mass(self, q, t):
         of = _world if self.layout.n > LARGE else _tree
-        M = of.mass_matrix(self.layout, _linkage.moves(self, q), _linkage.inertias(self), q.dtype)
+        M = of.mass_matrix(_linkage.posture(self, q), q.dtype)
         for name, effort in _linkage.efforts(self).items():
             J, _ = _linkage.rows(self, name, q, jnp.zeros(self.layout.n, q.dtype), t)
             M = M + effort.armature * J[:, None] * J[None]
@@ -252,7 +252,7 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
 
     def velocity(self, q: Coordinates, v: Vector, end: str) -> Array:
         """Of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
-        return Placement.of(self, _linkage.moves(self, q), v).velocity(self._known(end))
+        return Placement.of(self, _linkage.posture(self, q), v).velocity(self._known(end))
 
     def energy(self, q: Coordinates, v: Vector, t: Any = 0.0) -> Array:
         """Kinetic energy, and potential energy of gravity and of the springs, zero at the ground's origin [J].

@@ -27,10 +27,18 @@ class Move(NamedTuple):
     drift: Twist | None
 
 
-def poses_in_world(layout: Layout, moves: Sequence[Move]) -> list[Pose]:
+class Posture(NamedTuple):
+    """A tree at one state: its nodes, how each is placed and moves, and its inertia, None where it has none."""
+
+    layout: Layout
+    moves: Sequence[Move]
+    inertias: Sequence[SpatialInertia | None]
+
+
+def poses_in_world(tree: Posture) -> list[Pose]:
     """Of every node."""
     found: list[Pose] = []
-    for node, move in zip(layout.nodes, moves, strict=True):
+    for node, move in zip(tree.layout.nodes, tree.moves, strict=True):
         found.append(move.X if node.parent < 0 else found[node.parent] @ move.X)
     return found
 
@@ -42,69 +50,49 @@ def moved_by(S: Sequence[Twist], v: Array) -> Twist:
     return Twist(linear, sum((s.angular * v[k] for k, s in enumerate(S)), zero))
 
 
-def twists(layout: Layout, moves: Sequence[Move], v: Array) -> list[Twist]:
+def twists(tree: Posture, v: Array) -> list[Twist]:
     """V of every node."""
     found: list[Twist] = []
-    for i, node in enumerate(layout.nodes):
-        own = moved_by(moves[i].S, v[slice(*node.v)])
-        found.append(own if node.parent < 0 else moves[i].X.inwards(found[node.parent]) + own)
+    for node, move in zip(tree.layout.nodes, tree.moves, strict=True):
+        own = moved_by(move.S, v[slice(*node.v)])
+        found.append(own if node.parent < 0 else move.X.inwards(found[node.parent]) + own)
     return found
 
 
 def wrenches(
-    layout: Layout,
-    moves: Sequence[Move],
-    inertias: Sequence[SpatialInertia | None],
-    v: Array,
-    base: Twist,
-    acceleration: Array | None = None,
-    external: Mapping[int, Wrench] | None = None,
+    tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench], acceleration: Array | None = None
 ) -> list[Wrench]:
     """f of every node (recursive Newton-Euler): what its joint takes, for these speeds and their rates (none: zero).
 
     `base`: acceleration of the ground, which for gravity is upwards; `external`: further wrenches on nodes.
     """
-    V = twists(layout, moves, v)
+    V, none = twists(tree, v), Wrench(jnp.zeros(3, v.dtype), jnp.zeros(3, v.dtype))
     A: list[Twist] = []
     f: list[Wrench | None] = []
-    for i, node in enumerate(layout.nodes):
-        X, S, drift = moves[i]
+    for i, node in enumerate(tree.layout.nodes):
+        X, S, drift = tree.moves[i]
         change = V[i].cross(moved_by(S, v[slice(*node.v)]))
         change = change if drift is None else change + drift
         if acceleration is not None:
             change = change + moved_by(S, acceleration[slice(*node.v)])
         A.append(X.inwards(base if node.parent < 0 else A[node.parent]) + change)
-        inertia = inertias[i]
+        inertia = tree.inertias[i]
         f.append(None if inertia is None else inertia.times(A[i]) + inertia.times(V[i]).carried(V[i]))
-    for i, wrench in (external or {}).items():
+    for i, wrench in external.items():
         f[i] = _sum(f[i], -wrench)
-    return _inwards(
-        layout, f, lambda i, total: moves[i].X.outwards(total), Wrench(jnp.zeros(3, v.dtype), jnp.zeros(3, v.dtype))
-    )
+    return _inwards(tree.layout, f, lambda i, total: tree.moves[i].X.outwards(total), none)
 
 
-def bias(
-    layout: Layout,
-    moves: Sequence[Move],
-    inertias: Sequence[SpatialInertia | None],
-    v: Array,
-    base: Twist,
-    external: Mapping[int, Wrench],
-) -> Array:
+def bias(tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
     """What forces (n,) it takes for no speed to change, less those of the wrenches on nodes, each seen from there."""
-    f = wrenches(layout, moves, inertias, v, base, None, external)
-    values = [f[i].along(s) for i, move in enumerate(moves) for s in move.S]
+    f = wrenches(tree, v, base, external)
+    values = [f[i].along(s) for i, move in enumerate(tree.moves) for s in move.S]
     return jnp.stack(values) if values else jnp.zeros(0, v.dtype)
 
 
-def mass_matrix(
-    layout: Layout,
-    moves: Sequence[Move],
-    inertias: Sequence[SpatialInertia | None],
-    dtype: Any,
-) -> Array:
+def mass_matrix(tree: Posture, dtype: Any) -> Array:
     """M (n, n), by composite rigid bodies."""
-    zero = jnp.zeros((), dtype)
+    (layout, moves, inertias), zero = tree, jnp.zeros((), dtype)
     none = SpatialInertia(zero, jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
     whole = _inwards(layout, list(inertias), lambda i, total: total.outwards(moves[i].X), none)
     n = layout.n

@@ -21,45 +21,38 @@ from jaxtyping import Array
 from ._frame import Pose, Twist, Wrench
 from ._inertia import SpatialInertia
 from ._layout import Layout
-from ._tree import Move, poses_in_world
+from ._tree import Posture, poses_in_world
 
 
-def mass_matrix(layout: Layout, moves: Sequence[Move], inertias: Sequence[SpatialInertia | None], dtype: Any) -> Array:
+def mass_matrix(tree: Posture, dtype: Any) -> Array:
     """M (n, n)."""
-    poses = _stacked(poses_in_world(layout, moves))
-    moved, of = _reach(layout)
-    S = _axes(layout, moves, poses)
-    beyond = _each(jnp.asarray(moved.T, dtype), _inertias(inertias, poses, dtype))
+    poses = _stacked(poses_in_world(tree))
+    moved, of = _reach(tree.layout)
+    S = _axes(tree, poses)
+    beyond = _each(jnp.asarray(moved.T, dtype), _inertias(tree, poses, dtype))
     momentum = jax.vmap(SpatialInertia.times)(beyond, S)
     products = S.linear @ momentum.force.T + S.angular @ momentum.torque.T  # row: the speed nearer to the ground
     nearer = moved[of].T  # (n, n): whether the first speed moves the node of the second
     return jnp.where(nearer, products, jnp.where(nearer.T, products.T, 0))
 
 
-def bias(
-    layout: Layout,
-    moves: Sequence[Move],
-    inertias: Sequence[SpatialInertia | None],
-    v: Array,
-    base: Twist,
-    external: Mapping[int, Wrench],
-) -> Array:
+def bias(tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
     """What forces (n,) it takes for no speed to change, less those of the wrenches on nodes, each seen from there."""
-    poses = _stacked(poses_in_world(layout, moves))
-    moved, of = _reach(layout)
-    onto, S = jnp.asarray(moved, v.dtype), _axes(layout, moves, poses)
+    poses = _stacked(poses_in_world(tree))
+    moved, of = _reach(tree.layout)
+    onto, S = jnp.asarray(moved, v.dtype), _axes(tree, poses)
     own = Twist(v[:, None] * S.linear, v[:, None] * S.angular)
     V = _each(onto, own)
     change = jax.vmap(Twist.cross)(Twist(*(x[of] for x in V)), own)
     A = _each(onto, change) + Twist(*(x[None] for x in base))
-    drifting = [(i, move.drift) for i, move in enumerate(moves) if move.drift is not None]
+    drifting = [(i, move.drift) for i, move in enumerate(tree.moves) if move.drift is not None]
     for i, drift in drifting:
         seen, below = (
             Pose(poses.R[i], poses.p[i]).twist_outwards(drift),
-            jnp.asarray(_below(layout, i), v.dtype)[:, None],
+            jnp.asarray(_below(tree.layout, i), v.dtype)[:, None],
         )
         A = A + Twist(below * seen.linear[None], below * seen.angular[None])
-    spread = _inertias(inertias, poses, v.dtype)
+    spread = _inertias(tree, poses, v.dtype)
     f = jax.vmap(lambda I, A, V: I.times(A) + I.times(V).carried(V))(spread, A, V)
     for i, wrench in external.items():
         seen = Pose(poses.R[i], poses.p[i]).outwards(wrench)
@@ -83,17 +76,17 @@ def _below(layout: Layout, i: int) -> np.ndarray:
     return np.array([i in layout.path(k) for k in range(len(layout.nodes))])
 
 
-def _axes(layout: Layout, moves: Sequence[Move], poses: Pose) -> Twist:
+def _axes(tree: Posture, poses: Pose) -> Twist:
     """S, (n, 3) each."""
-    _, of = _reach(layout)
-    own = _stacked([s for move in moves for s in move.S])
+    _, of = _reach(tree.layout)
+    own = _stacked([s for move in tree.moves for s in move.S])
     return jax.vmap(Pose.twist_outwards)(Pose(poses.R[of], poses.p[of]), own)
 
 
-def _inertias(inertias: Sequence[SpatialInertia | None], poses: Pose, dtype: Any) -> SpatialInertia:
+def _inertias(tree: Posture, poses: Pose, dtype: Any) -> SpatialInertia:
     """Of all nodes, seen from the ground."""
     none = SpatialInertia(jnp.zeros((), dtype), jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
-    each = _stacked([none if one is None else one for one in inertias])
+    each = _stacked([none if one is None else one for one in tree.inertias])
     return jax.vmap(SpatialInertia.outwards)(each, poses)
 
 
