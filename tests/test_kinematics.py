@@ -227,6 +227,30 @@ def test_labels_of_speeds():
         ukjax.Scenario(ukjax.Mechanism(system), Q0, V0, 1.0, speeds=["a"])
 
 
+class Unaware(ukjax.AbstractConstraint):
+    """For systems whose v are the rates of q."""
+
+    def rows(self, q, v, t):
+        return jnp.ones((1, q.shape[0])), jnp.zeros(1)
+
+    def position_error(self, q, t):
+        return jnp.zeros(0)
+
+    def velocity_error(self, q, v, t):
+        return jnp.zeros(0)
+
+
+def test_a_constraint_of_ones_own_that_knows_no_kinematics():
+    system, _ = body()
+    with pytest.raises(
+        TypeError, match=r"constraints\[0\] is a Unaware, .* Let both take \(q, v, t, kinematics=None\)"
+    ):
+        ukjax.Mechanism(system, Unaware())
+    plain = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: -q), Unaware())
+    motion = ukjax.equation_of_motion(plain, jnp.array([1.0, 2.0]), jnp.zeros(2))
+    assert_close(motion.acceleration, jnp.array([0.5, -0.5]), atol=1e-14)
+
+
 def test_what_does_not_fit_is_named():
     system, _ = body()
     mechanism = ukjax.Mechanism(system)

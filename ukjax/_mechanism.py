@@ -1,6 +1,7 @@
 """Mechanism: a system and what constrains it."""
 
 import abc
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -117,6 +118,8 @@ class Mechanism(eqx.Module):
         for name in further:
             if name in own:
                 raise ValueError(f"constraints has {name!r}, but a constraint of the system is called so. Rename it.")
+        if isinstance(system, AbstractKinematicSystem) and system.kinematics is not None:
+            _check_kinematics({**own, **further})
         signature = "nonideal(q, v, t, ideal_force) -> (n,)"
         nonideal = nonideal if nonideal is None else _check.function(nonideal, "nonideal", signature)
         self.system, *rest, self._nonideal = separated("mechanism", [system, *further.values(), nonideal])
@@ -232,6 +235,19 @@ def _named(constraints: Any, before: int) -> dict[str, AbstractConstraint]:
             where = name if name.startswith("constraints[") else f"constraints[{name!r}]"
             raise TypeError(_NOT_A_CONSTRAINT.format(where, type(constraint).__name__))
     return named
+
+
+def _check_kinematics(constraints: Mapping[str, AbstractConstraint]) -> None:
+    """TypeError if a constraint can't be told how q follows from v."""
+    for name, constraint in constraints.items():
+        for method in (constraint.rows, constraint.velocity_error):
+            parameters = inspect.signature(method).parameters.values()
+            if len(parameters) < 4 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+                raise TypeError(
+                    f"{name} is a {type(constraint).__name__}, whose rows and velocity_error take (q, v, t), but the "
+                    "system has a kinematics: v are not the rates of q. Let both take (q, v, t, kinematics=None), and "
+                    "the rates from kinematics.rates(q, v, t)."
+                )
 
 
 def _is_among(constraint: AbstractConstraint, own: Mapping[str, AbstractConstraint]) -> bool:

@@ -307,6 +307,8 @@ def one(joint, **options):
         (lambda: four_bar().coordinate(jnp.zeros(3), "E"), "joint must name one with a single coordinate"),
         (lambda: four_bar().assemble({"E": 1.0}), "coordinates has 'E'"),
         (lambda: four_bar().assemble({"A": [1.0, 2.0]}), r"coordinates\['A'\] must have shape"),
+        (lambda: four_bar().assemble([0.1]), "coordinates must be a mapping"),
+        (lambda: four_bar().assemble({"A": np.nan}), r"coordinates\['A'\] must be finite"),
         (lambda: four_bar().assemble(keep=["E"]), "keep has 'E'"),
         (lambda: four_bar().actuation(), "names must hold motors or joints"),
         (lambda: one(rigid.Revolute("ground", "arm", "x"), planar=True), "a Revolute, leads out of the plane"),

@@ -59,7 +59,7 @@ def roughly(robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, 
     """Coordinates and speeds of the bodies where the joints of the tree say; the others are passed over."""
     twin = robot if robot.layout == robot.tree else robot.in_joints()
     known = [name for name in robot.joint_names if name not in twin.layout.tree]
-    of_tree = lambda values: {name: x for name, x in values.items() if name not in known}
+    of_tree = lambda values: {k: values[k] for k in values if k not in known} if isinstance(values, Mapping) else values
     q, v = in_tree(twin, of_tree(coordinates), "coordinates"), in_tree(twin, of_tree(rates), "rates")
     if twin is robot:
         return q, v

@@ -52,6 +52,9 @@ def names_of(robot: "Robot") -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def in_tree(robot: "Robot", values: Mapping[str, Any], what: str) -> Array:
     """Coordinates, or (`what` is "rates") speeds, from those of joints of the tree by name; at rest where not given."""
+    if not isinstance(values, Mapping):
+        example = '{"hip": 0.3}'
+        raise TypeError(f"{what} must be a mapping from names of joints, such as {example}, but is {values!r}.")
     dtype = robot.gravity.dtype
     rates = what == "rates"
     nodes = robot.layout.nodes
@@ -64,5 +67,6 @@ def in_tree(robot: "Robot", values: Mapping[str, Any], what: str) -> Array:
         i = robot.layout.tree.index(joint)
         if given.shape != found[i].shape:
             raise ValueError(f"{what}[{joint!r}] must have shape {found[i].shape}, but has shape {given.shape}.")
+        _check.finite(given, f"{what}[{joint!r}]")
         found[i] = given
     return jnp.concatenate(found) if found else jnp.zeros(0, dtype)
