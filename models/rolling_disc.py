@@ -13,6 +13,8 @@ It rolls round a circle with even lean if, A and D its moments of inertia about 
 w2 = phi' + W sin(alpha), (A + m R^2) w2 W cos(alpha) = D W^2 sin(alpha) cos(alpha) - m g R sin(alpha); its centre
 then moves with the speed R w2.
 
+`from_parts` is the same disc as a body that rolls, with a unit quaternion and the angular velocity seen from the disc.
+
 Source: Appell (1900) and Korteweg (1900); Bloch (2003), Nonholonomic Mechanics and Control, section 1.5.
 """
 
@@ -21,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import ukjax
+from ukjax import rigid
 
 
 class RollingDisc(ukjax.AbstractSystem):
@@ -116,6 +119,25 @@ class RollingDisc(ukjax.AbstractSystem):
         angle = jnp.linspace(0.0, 2 * jnp.pi, 41) + q[5]
         e1, _, e3 = self.frame(q)
         return q[None, :3] + self.R * (jnp.sin(angle)[:, None] * e1[None] + jnp.cos(angle)[:, None] * e3[None])
+
+
+def from_parts(model: RollingDisc | None = None) -> rigid.Robot:
+    """A free body on a `Rolling`, its axle along y; its mass matrix is never singular."""
+    m = RollingDisc() if model is None else model
+    inertia = rigid.Inertia(m.m, jnp.stack([m.D, m.A, m.D]))
+    joints = {"free": rigid.Free("ground", "disc"), "rim": rigid.Rolling("ground", "disc", m.R, "y")}
+    disc = rigid.Body(inertia, shapes=rigid.Shape.circle(float(m.R), "y"))
+    return rigid.Robot({"disc": disc}, joints, gravity=jnp.stack([0.0, 0.0, -m.g]))
+
+
+def parts_state(model: RollingDisc, q, v):
+    """The state of `from_parts` that is (q, v) of the model."""
+    e1, e2, e3 = model.frame(q)
+    c, s = jnp.cos(q[5]), jnp.sin(q[5])
+    axes = jnp.stack([c * e1 - s * e3, e2, s * e1 + c * e3], axis=1)
+    turning = v[3] * jnp.array([0.0, 0.0, 1.0]) + v[4] * e1 + v[5] * e2
+    pose = rigid.Frame(q[:3], axes)
+    return jnp.concatenate([q[:3], jnp.asarray(pose.quaternion)]), jnp.concatenate([axes.T @ v[:3], axes.T @ turning])
 
 
 def _drawing(model: RollingDisc) -> ukjax.Drawing:

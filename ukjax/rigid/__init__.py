@@ -3,12 +3,14 @@
 from ._body import Body as Body
 from ._effort import Drag as Drag
 from ._effort import Effort as Effort
+from ._effort import Limit as Limit
 from ._force import AbstractForce as AbstractForce
 from ._force import Load as Load
 from ._force import Spring as Spring
 from ._frame import Frame as Frame
 from ._frame import Pose as Pose
 from ._frame import Wrench as Wrench
+from ._friction import Coulomb as Coulomb
 from ._from_file import from_file as from_file
 from ._from_file import from_mjcf as from_mjcf
 from ._from_file import from_urdf as from_urdf
@@ -28,3 +30,6 @@ from ._link import PointOn as PointOn
 from ._motor import Gear as Gear
 from ._motor import Motor as Motor
 from ._robot import Robot as Robot
+from ._rolling import KnifeEdge as KnifeEdge
+from ._rolling import Rolling as Rolling
+from ._shape import Shape as Shape

@@ -1,6 +1,6 @@
 """Bodies, and whether the parts of a robot fit together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +14,8 @@ from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Planar, Prismatic, Revolute
 from ._layout import GROUND, Layout, body_of, frame_of
 from ._link import AbstractLink
+from ._rolling import AbstractRollingLink, KnifeEdge, Rolling, slip_of
+from ._shape import Shape
 
 
 class Body(eqx.Module):
@@ -22,20 +24,30 @@ class Body(eqx.Module):
     Args:
         inertia: `Inertia`; None for a body without mass, which something must hold.
         frames: Name -> `Frame`, where joints and forces act.
+        shapes: `Shape`s, how it looks in pictures, beside the lines between its joints.
 
     Raises:
         TypeError: If one of them is something else.
-        ValueError: If a name is no Python identifier.
+        ValueError: If a name is no text, or has a dot.
     """
 
     inertia: Inertia | None
     frames: dict[str, Frame]
+    shapes: tuple[Shape, ...]
 
-    def __init__(self, inertia: Inertia | None = None, frames: Mapping[str, Frame] | None = None):
+    def __init__(
+        self,
+        inertia: Inertia | None = None,
+        frames: Mapping[str, Frame] | None = None,
+        shapes: Iterable[Shape] | Shape = (),
+    ):
         if inertia is not None:
             _check.instance(inertia, Inertia, "inertia", "rigid.Inertia(1.0)")
         self.inertia = inertia
         self.frames = named_parts(frames or {}, Frame, "frames", "rigid.Frame((1.0, 0.0, 0.0))")
+        self.shapes = (shapes,) if isinstance(shapes, Shape) else tuple(shapes)
+        for shape in self.shapes:
+            _check.instance(shape, Shape, "shapes", "rigid.Shape.sphere(0.1)")
 
 
 def named_parts(parts: Any, kind: type, name: str, example: str) -> dict[str, Any]:
@@ -63,6 +75,15 @@ def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: 
         raise ValueError(f"{where} joins {body_of(ends[0])!r} to itself.")
 
 
+def check_names(joints: Mapping[str, AbstractJoint], gears: Mapping[str, Any]) -> None:
+    """ValueError if two constraints would be called the same."""
+    for name, joint in joints.items():
+        if name in gears:
+            raise ValueError(f"gears has {name!r}, but a joint is called so. Rename one of them.")
+        if isinstance(joint, AbstractRollingLink) and (slip_of(name) in joints or slip_of(name) in gears):
+            raise ValueError(f"{slip_of(name)!r} is what keeps {name!r} from slipping. Call the other one otherwise.")
+
+
 def check_held(layout: Layout, bodies: Mapping[str, Body], joints: Mapping[str, AbstractJoint]) -> None:
     """ValueError if a massless body may move as it likes: nothing with a mass hangs on it, and no loop goes by it."""
     in_loop = {body_of(end) for name in layout.loops for end in (joints[name].parent, joints[name].child)}
@@ -83,16 +104,31 @@ def check_planar(joints: Mapping[str, AbstractJoint]) -> None:
     for name, joint in joints.items():
         inside = isinstance(joint, Fixed | AbstractLink)
         if isinstance(joint, Revolute):
-            inside = joint.axis.named == "z" or _has_only(joint.axis, (2,))
+            inside = _is_along(joint.axis)
         elif isinstance(joint, Prismatic):
-            inside = joint.axis.named in ("x", "y") or _has_only(joint.axis, (0, 1))
+            inside = _is_across(joint.axis)
         elif isinstance(joint, Planar):
             inside = joint.normal == "z"
+        elif isinstance(joint, Rolling):
+            inside = _is_across(joint.normal) and (joint.axis is None or _is_along(joint.axis))
+        elif isinstance(joint, KnifeEdge):
+            inside = _is_along(joint.normal) and _is_across(joint.direction)
         if not inside:
             raise ValueError(
                 f"joints[{name!r}], a {type(joint).__name__}, leads out of the plane x, y of planar bodies. Pass "
-                'axis="z" for a Revolute, one across it for a Prismatic, or planar=False.'
+                'axis="z" for what turns, one across it for what slides and as the normal of what rolls, or '
+                "planar=False."
             )
+
+
+def _is_along(axis: Axis) -> bool:
+    """Along z."""
+    return axis.named == "z" or _has_only(axis, (2,))
+
+
+def _is_across(axis: Axis) -> bool:
+    """Across z."""
+    return axis.named in ("x", "y") or _has_only(axis, (0, 1))
 
 
 def _has_only(axis: Axis, parts: tuple[int, ...]) -> bool:

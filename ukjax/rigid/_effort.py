@@ -3,38 +3,103 @@
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from .. import _check
 from .._result import is_traced
 
 
+class Limit(eqx.Module):
+    r"""Stops at the ends of a joint's way: stiff springs beyond them, $k\,x\,(1 + d\,\dot x)$ inwards, never outwards.
+
+    x: how far the joint is beyond the end. The force is continuous; how far the joint goes beyond depends on k.
+
+    Args:
+        lower: Least coordinate [rad or m].
+        upper: Greatest one.
+        stiffness: k [N m/rad or N/m], positive.
+        damping: d, not negative [s/rad or s/m].
+
+    Raises:
+        ValueError: If a number is none, not finite or of the wrong sign, or `upper` is below `lower`.
+
+    Gradients: from either side at the ends.
+
+    Source: Hunt & Crossley (1975), Coefficient of restitution interpreted as damping in vibroimpact.
+    """
+
+    lower: Array
+    upper: Array
+    stiffness: Array
+    damping: Array
+
+    def __init__(self, lower: Any, upper: Any, stiffness: Any, damping: Any = 0.0):
+        self.lower, self.upper = number(lower, "lower"), number(upper, "upper")
+        self.stiffness, self.damping = number(stiffness, "stiffness"), number(damping, "damping")
+        if not is_traced(self.lower, self.upper) and self.upper < self.lower:
+            raise ValueError(f"upper must not be below lower, {self.lower}, but is {self.upper}.")
+        if not is_traced(self.stiffness) and self.stiffness <= 0:
+            raise ValueError(f"stiffness must be positive, but is {self.stiffness}.")
+        if not is_traced(self.damping) and self.damping < 0:
+            raise ValueError(f"damping must not be negative, but is {self.damping}.")
+
+    def of(self, q: Array, v: Array) -> Array:
+        """The generalised force."""
+        push = lambda x, rate: self.stiffness * x * jnp.maximum(1 + self.damping * rate, 0.0)
+        return push(jnp.maximum(self.lower - q, 0.0), -v) - push(jnp.maximum(q - self.upper, 0.0), v)
+
+    def energy(self, q: Array) -> Array:
+        """What is in the spring [J]."""
+        beyond = jnp.maximum(self.lower - q, 0.0) + jnp.maximum(q - self.upper, 0.0)
+        return self.stiffness * beyond**2 / 2
+
+
 class Effort(eqx.Module):
-    """What a joint of one coordinate does by itself: a spring, a damper, the inertia of a rotor.
+    """What a joint of one coordinate does by itself: a spring, a damper, the inertia of a rotor, stops.
 
     Args:
         stiffness: [N m/rad or N/m].
         rest: Coordinate at which the spring is relaxed [rad or m].
         damping: [N m s/rad or N s/m].
         armature: Inertia that moves with the coordinate only, of a rotor behind a gear [kg m^2 or kg].
+        limit: `Limit`, the ends of its way, or None for none.
 
     Raises:
-        ValueError: If one of them is no finite number, or armature is negative.
+        TypeError: If `limit` is something else.
+        ValueError: If a number is none, not finite, or armature is negative.
     """
 
     stiffness: Array
     rest: Array
     damping: Array
     armature: Array
+    limit: Limit | None
 
-    def __init__(self, stiffness: Any = 0.0, rest: Any = 0.0, damping: Any = 0.0, armature: Any = 0.0):
+    def __init__(
+        self,
+        stiffness: Any = 0.0,
+        rest: Any = 0.0,
+        damping: Any = 0.0,
+        armature: Any = 0.0,
+        limit: Limit | None = None,
+    ):
+        if limit is not None:
+            _check.instance(limit, Limit, "limit", "rigid.Limit(-1.0, 1.0, stiffness=1e4)")
+        self.limit = limit
         self.stiffness, self.rest = number(stiffness, "stiffness"), number(rest, "rest")
         self.damping = number(damping, "damping")
         self.armature = _inertia(armature)
 
     def of(self, q: Array, v: Array) -> Array:
         """The generalised force."""
-        return -self.stiffness * (q - self.rest) - self.damping * v
+        force = -self.stiffness * (q - self.rest) - self.damping * v
+        return force if self.limit is None else force + self.limit.of(q, v)
+
+    def energy(self, q: Array) -> Array:
+        """What is in its springs [J]."""
+        energy = self.stiffness * (q - self.rest) ** 2 / 2
+        return energy if self.limit is None else energy + self.limit.energy(q)
 
 
 class Drag(eqx.Module):

@@ -22,5 +22,5 @@ def energy(robot: "Robot", q: Array, v: Array, t: Any) -> Array:
         if inertia is not None:
             total = total - inertia.mass * robot.gravity @ at.pose(name).point(inertia.center)
     for name, effort in _linkage.efforts(robot).items():
-        total = total + effort.stiffness * (_linkage.coordinate(robot, q, name) - effort.rest) ** 2 / 2
+        total = total + effort.energy(_linkage.coordinate(robot, q, name))
     return total + sum((force.potential(at) for force in robot.forces.values()), jnp.zeros((), q.dtype))

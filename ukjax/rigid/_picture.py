@@ -1,14 +1,16 @@
-"""How a robot looks: every body a line through the frames in which others are joined to it."""
+"""How a robot looks: every body a line through the frames in which others are joined to it, and its shapes."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._drawing import Drawing
 from . import _linkage
 from ._layout import GROUND, body_of
+from ._shape import Shape
 
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ def picture(robot: "Robot", trails: Sequence[str] = ()) -> Drawing:
             if end not in ends[body_of(end)]:
                 ends[body_of(end)].append(end)
     links = {body: _line(robot, body, ends[body], show) for body in robot.layout.bodies}
+    for name in robot.layout.bodies:
+        for k, shape in enumerate(robot.bodies[name].shapes):
+            links[f"{name} shape {k + 1}"] = _outline(robot, name, shape, show)
     ground = [show(_linkage.pose(robot, jnp.zeros(robot.layout.n_q), end).p) for end in ends[GROUND]]
     scenery: dict[str, Any] = {f"ground {i + 1}": [p] for i, p in enumerate(ground)}
     return Drawing(links, trails=trails, scenery=scenery)
@@ -36,5 +41,13 @@ def _line(robot: "Robot", body: str, ends: list[str], show: Callable[[Array], Ar
         if len(found) < 2 and inertia is not None:
             found.append(_linkage.pose(robot, q, body).point(inertia.center))
         return jnp.stack([show(p) for p in found])
+
+    return points
+
+
+def _outline(robot: "Robot", body: str, shape: Shape, show: Callable[[Array], Array]) -> Callable[..., Array]:
+    def points(q: Array, t: Any) -> Array:
+        pose = _linkage.pose(robot, q, body)
+        return jax.vmap(lambda u: show(pose.point(u)))(shape.array.astype(q.dtype))
 
     return points

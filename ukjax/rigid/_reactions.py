@@ -15,9 +15,10 @@ from .._trajectory import Trajectory
 from . import _linkage, _tree
 from ._force import Placement
 from ._frame import Pose, Twist, Wrench
-from ._joint import AbstractDrivenJoint
+from ._joint import AbstractDrivenJoint, AbstractJoint
 from ._layout import body_of
 from ._motor import Motor, motor_of
+from ._rolling import AbstractRollingLink, slip_of
 from ._rotation import skew
 from ._tree import Posture
 
@@ -118,16 +119,19 @@ def reactions_of(
         P = _linkage.between(robot, q, joint)
         wrench = Wrench(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
         if name in multipliers:
-            wrench = wrench + _power(lambda P, j=joint: j.gap(P, robot.planar), P, multipliers[name])
+            wrench = wrench + along_gap(robot, joint, P, multipliers[name])
+        if isinstance(joint, AbstractRollingLink) and slip_of(name) in multipliers:
+            slip = lambda P, rate, j=joint: j.slip(P, rate, robot.planar)
+            wrench = wrench + _power(slip, P, multipliers[slip_of(name)])
         if isinstance(joint, AbstractDrivenJoint) and joint.effort is not None:
             J, b = _linkage.rows(robot, name, q, v, t)
             effort = joint.effort
             value = effort.of(joint.coordinate(P), J @ v) - effort.armature * (J @ acceleration - b)
-            wrench = wrench + _power(lambda P, j=joint: j.coordinate(P)[None], P, value[None])
+            wrench = wrench + _power(_change(lambda P, j=joint: j.coordinate(P)[None]), P, value[None])
         for motor, u in driving:
             if motor.joint == name and isinstance(joint, AbstractDrivenJoint):
                 value = (motor.gear * u)[None]
-                wrench = wrench + _power(lambda P, j=joint: j.coordinate(P)[None], P, value)
+                wrench = wrench + _power(_change(lambda P, j=joint: j.coordinate(P)[None]), P, value)
         found[name] = wrench
         _add(robot, external, joint.child, wrench)
         _add(robot, external, joint.parent, -P.outwards(wrench))
@@ -140,11 +144,21 @@ def reactions_of(
     return {name: found[name] for name in robot.joint_names if name in found}
 
 
-def _power(of: Callable[[Pose], Array], P: Pose, values: Array) -> Wrench:
-    """The wrench on the child frame that has these generalised forces along functions of the pose."""
+def along_gap(robot: "Robot", joint: AbstractJoint, P: Pose, multipliers: Array) -> Wrench:
+    """What the rows of a joint's gap do to its child, by their multipliers."""
+    return _power(_change(lambda P: joint.gap(P, robot.planar)), P, multipliers)
 
-    def work(d: Array) -> Array:
-        return values @ of(Pose(P.R + P.R @ skew(d[3:]), P.p + P.R @ d[:3]))
+
+def _change(of: Callable[[Pose], Array]) -> Callable[[Pose, Pose], Array]:
+    """How a function of the pose changes, by the rate of the pose."""
+    return lambda P, rate: jax.jvp(lambda *P: of(Pose(*P)), tuple(P), tuple(rate))[1]
+
+
+def _power(of: Callable[[Pose, Pose], Array], P: Pose, values: Array) -> Wrench:
+    """The wrench on the child frame that has these generalised forces along rates, which are linear in that of P."""
+
+    def work(twist: Array) -> Array:
+        return values @ of(P, Pose(P.R @ skew(twist[3:]), P.R @ twist[:3]))
 
     both = jax.grad(work)(jnp.zeros(6, P.p.dtype))
     return Wrench(both[:3], both[3:])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._constraint import AbstractConstraint, Baumgarte, Holonomic
+from .._constraint import Baumgarte
 from .._drawing import Drawing
 from .._kinematics import AbstractKinematics
 from .._manifold import Assembly
@@ -19,17 +19,19 @@ from .._mechanism import AbstractConstrainedSystem, Mechanism
 from .._scenario import Scenario
 from .._system import AbstractKinematicSystem
 from .._trajectory import Trajectory
-from .._types import Coordinates, RowValues, Vector
+from .._types import Coordinates, Vector
 from . import _linkage, _tree, _world
 from ._assemble import assembled
-from ._body import Body, check_ends, check_held, check_planar, named_parts
+from ._body import Body, check_ends, check_held, check_names, check_planar, named_parts
 from ._coordinates import TreeKinematics, names_of
 from ._energy import energy
 from ._force import AbstractForce, Placement
 from ._frame import Frame, Pose, Wrench, vector
-from ._joint import AbstractJoint, Free
+from ._friction import Coulomb, friction_of
+from ._joint import AbstractJoint
 from ._layout import GROUND, Layout, laid_out
-from ._motor import Gear, Geared, Motor, actuation
+from ._loops import constraints_of
+from ._motor import Gear, Motor, actuation
 from ._picture import picture
 from ._reactions import bias, reactions_along, reactions_at
 
@@ -121,6 +123,7 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
             check_ends(f"joints[{name!r}]", frames_of, joint.parent, joint.child)
         for name, force in self.forces.items():
             check_ends(f"forces[{name!r}]", frames_of, *force.ends)
+        check_names(self.joints, self.gears)
         if planar:
             check_planar(self.joints)
         names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
@@ -141,16 +144,27 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
                 )
         check_held(self.layout, self.bodies, self.joints)
 
-    def mechanism(self, constraints: Any = (), nonideal: Any = None) -> Mechanism:
-        """With further constraints, and its own."""
-        return Mechanism(self, constraints, nonideal)
+    def mechanism(
+        self, constraints: Any = (), nonideal: Any = None, friction: Mapping[str, Coulomb] | None = None
+    ) -> Mechanism:
+        """With further constraints, and its own.
+
+        `friction`, in place of `nonideal`: joint -> `Coulomb`, of joints that are constraints.
+        """
+        if friction and nonideal is not None:
+            raise ValueError("nonideal and friction are both given. Pass one of them.")
+        return Mechanism(self, constraints, friction_of(self, friction, constraints) if friction else nonideal)
 
     def scenario(self, q0: Any, v0: Any, t1: float, **options: Any) -> Scenario:
-        """A `Scenario` from a state, with names and a drawing; `options` are its own, and take their place."""
+        """A `Scenario` from a state, with names and a drawing; `options` are its own, and take their place.
+
+        `mechanism`: one of the robot with further constraints, where it has some.
+        """
         coordinates, speeds = self.names
         own = {"coordinates": coordinates, "drawing": self.drawing()}
         own |= {} if self.kinematics is None else {"speeds": speeds}
-        return Scenario(self.mechanism(), q0, v0, t1, **{**own, **options})
+        options = {**own, **options}
+        return Scenario(options.pop("mechanism", self.mechanism()), q0, v0, t1, **options)
 
     def drawing(self, trails: Sequence[str] = ()) -> Drawing:
         """Every body as a line through the frames of its joints; bodies in `trails` leave one."""
@@ -215,11 +229,7 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
 
     @property
     def own_constraints(self):
-        found: dict[str, AbstractConstraint] = {}
-        for name in self.layout.loops:
-            if not isinstance(self.joints[name], Free):
-                found[name] = Holonomic(Gap(self, name), self.stabilization)
-        return found | {name: Holonomic(Geared(self, name), self.stabilization) for name in sorted(self.gears)}
+        return constraints_of(self)
 
     def mass(self, q, t):
         of = _world if self.layout.n > LARGE else _tree
@@ -286,14 +296,3 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
 
 def _frames_of(bodies: Mapping[str, Body], frames: Mapping[str, Frame]) -> dict[str, Mapping[str, Frame]]:
     return {GROUND: frames, **{name: body.frames for name, body in bodies.items()}}
-
-
-class Gap(eqx.Module):
-    """What must be zero for a joint of a robot to be closed, a function of (q, t)."""
-
-    robot: Robot
-    joint: str = eqx.field(static=True)
-
-    def __call__(self, q: Coordinates, t: Array) -> RowValues:
-        joint = self.robot.joints[self.joint]
-        return joint.gap(_linkage.between(self.robot, q, joint), self.robot.planar)

@@ -1,0 +1,64 @@
+"""The constraints of a robot: its loops, what rolls, and its gears.
+
+q: coordinates; v: speeds; P: pose of a joint's child frame seen from its parent frame.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array
+
+from .._constraint import AbstractConstraint, Baumgarte, Holonomic, Nonholonomic
+from .._types import Coordinates, RowValues, Vector
+from . import _linkage
+from ._frame import Pose
+from ._joint import Free
+from ._motor import Geared
+from ._rolling import AbstractRollingLink, KnifeEdge, slip_of
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+def constraints_of(robot: "Robot") -> dict[str, AbstractConstraint]:
+    """By the names of the joints and gears; what keeps a wheel from slipping is called as it is, with " slip"."""
+    found: dict[str, AbstractConstraint] = {}
+    for name in robot.layout.loops:
+        joint = robot.joints[name]
+        if not isinstance(joint, Free | KnifeEdge):
+            found[name] = Holonomic(Gap(robot, name), robot.stabilization)
+        if isinstance(joint, AbstractRollingLink):
+            found[slip_of(name)] = Nonholonomic(Slip(robot, name), _damped(robot.stabilization))
+    return found | {name: Holonomic(Geared(robot, name), robot.stabilization) for name in sorted(robot.gears)}
+
+
+def _damped(stabilization: Baumgarte | None) -> Baumgarte | None:
+    """Without a stiffness: there is no position to return to."""
+    return None if stabilization is None else Baumgarte(stabilization.damping)
+
+
+class Gap(eqx.Module):
+    """What must be zero for a joint of a robot to be closed, a function of (q, t)."""
+
+    robot: Any
+    joint: str = eqx.field(static=True)
+
+    def __call__(self, q: Coordinates, t: Array) -> RowValues:
+        joint = self.robot.joints[self.joint]
+        return joint.gap(_linkage.between(self.robot, q, joint), self.robot.planar)
+
+
+class Slip(eqx.Module):
+    """What must be zero for a joint of a robot not to slip, a function of (q, v, t)."""
+
+    robot: Any
+    joint: str = eqx.field(static=True)
+
+    def __call__(self, q: Coordinates, v: Vector, t: Array) -> RowValues:
+        joint: AbstractRollingLink = self.robot.joints[self.joint]
+        kinematics = self.robot.kinematics
+        rates = v if kinematics is None else kinematics.rates(q, v, t)
+        P, rate = jax.jvp(lambda q: tuple(_linkage.between(self.robot, q, joint)), (q,), (rates,))
+        return joint.slip(Pose(*P), Pose(*rate), self.robot.planar)
