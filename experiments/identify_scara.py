@@ -27,7 +27,7 @@ import ukjax
 from models.scara import Scara
 from models.scara import scenario as on_helix
 
-from . import _report
+from . import _identification, _report
 from ._driven import Driven
 
 
@@ -132,9 +132,7 @@ def logarithms(start: Any, directions: Any) -> Any:
 
 def information(of: Any, at: Any, sample: Sample) -> np.ndarray:
     """Fisher information of the data about the vector that `of` makes a robot of."""
-    sensitivity = jax.jit(jax.vmap(jax.jacfwd(lambda x, s: motion(of(x), s)), (None, 0)))(at, sample)
-    J = np.asarray(sensitivity).reshape(-1, at.shape[0]) / SIGMA
-    return J.T @ J
+    return _identification.information(lambda x, s: motion(of(x), s), at, sample, SIGMA)
 
 
 def robot(parameters: Any) -> Scara:
@@ -271,22 +269,13 @@ def convergence(evaluations: np.ndarray, errors: np.ndarray) -> Figure:
 def fit(start: np.ndarray, found: np.ndarray, samples: Sample) -> Figure:
     """One measured motion, with that of the start and of the fit."""
     sample = jax.tree_util.tree_map(lambda x: x[0], samples)
-    t = np.linspace(0.0, T1, POINTS)
-    figure = Figure(figsize=(7.4, 6.0), layout="constrained")
-    axes = figure.subplots(2, 2, sharex=True)
     runs = {name: np.asarray(jax.jit(motion)(Base(jnp.exp(x)), sample))
             for name, x in (("start", start), ("fit", found))}  # fmt: skip
-    for i, axis in enumerate(axes.ravel()):
-        axis.plot(t, np.asarray(sample.measured)[:, i], ".", ms=3, color="0.6", label="measured")
-        for (name, q), style in zip(runs.items(), ("--", "-"), strict=True):
-            axis.plot(t, q[:, i], style, lw=1.2, label=name)
-        axis.set_ylabel(f"q{i + 1} [{'m' if i == 3 else 'rad'}]")
-        axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize="small")
-    for axis in axes[1]:
-        axis.set_xlabel("time t [s]")
-    figure.suptitle("First of the motions that were measured")
-    return figure
+    labels = [f"q{i + 1} [{'m' if i == 3 else 'rad'}]" for i in range(4)]
+    t = np.linspace(0.0, T1, POINTS)
+    return _identification.fit_figure(
+        t, np.asarray(sample.measured), runs, labels, "First of the motions that were measured"
+    )
 
 
 if __name__ == "__main__":
