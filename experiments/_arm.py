@@ -1,0 +1,123 @@
+"""An arm of MJCF whose elbow is driven by a parallelogram, and its motion under a known control.
+
+          o---o elbow ---- forearm ----o wrist -- hand     z up, x to the right, hinges across the plane
+      rod |   | upper arm                                 motors at shoulder, crank and wrist; the rod carries the
+          |   |                                           crank's motion to the forearm and closes the loop
+          o---o shoulder
+         crank  (ground)
+
+q: angles of the hinges (shoulder, elbow, wrist, crank, rod) [rad]; v: their rates [rad/s].
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ukjax
+from ukjax import rigid
+
+from ._driven import Driven
+
+
+T1, POINTS = 2.0, 51
+STEPS = 160  # of a fixed length
+DRIVEN = (0, 2, 3)  # coordinates of the motors: shoulder, wrist, crank
+FOLLOWING = (1, 4)  # elbow, rod: where the loop wants them
+ENCODERS = (0, 1, 2, 3)  # coordinates that are measured: of the motors, and the elbow
+STIFFNESS, DAMPING = (800.0, 20.0, 600.0), (60.0, 1.0, 40.0)  # of the control [N m/rad, N m s/rad]
+TEXT = """
+<mujoco model="arm with a parallelogram">
+  <option gravity="0 0 -9.81"/>
+  <default><joint axis="0 1 0"/></default>
+  <worldbody>
+    <body name="upper">
+      <joint name="shoulder" damping="3"/>
+      <inertial pos="0 0 0.25" mass="6" diaginertia="0.13 0.13 0.01"/>
+      <body name="forearm" pos="0 0 0.5">
+        <joint name="elbow" damping="1"/>
+        <inertial pos="0.2 0 0" mass="4" diaginertia="0.01 0.08 0.08"/>
+        <body name="hand" pos="0.5 0 0">
+          <joint name="wrist" damping="0.3"/>
+          <inertial pos="0.1 0 0" mass="2" diaginertia="0.005 0.01 0.01"/>
+        </body>
+      </body>
+    </body>
+    <body name="crank">
+      <joint name="crank" damping="2"/>
+      <inertial pos="-0.075 0 0" mass="1.5" diaginertia="0.001 0.004 0.004"/>
+      <body name="rod" pos="-0.15 0 0">
+        <joint name="rod"/>
+        <inertial pos="0 0 0.25" mass="1" diaginertia="0.02 0.02 0.001"/>
+      </body>
+    </body>
+  </worldbody>
+  <equality><connect name="loop" body1="rod" body2="forearm" anchor="0 0 0.5"/></equality>
+  <actuator><motor joint="shoulder"/><motor joint="wrist"/><motor joint="crank"/></actuator>
+</mujoco>
+"""
+
+
+class Sample(eqx.Module):
+    """One motion: what the motors are told, and what was measured."""
+
+    amplitude: Any  # (3,) [rad]
+    frequency: Any  # (3,) [rad/s]
+    measured: Any = None  # (POINTS, 4) [rad]
+
+
+class Control(eqx.Module):
+    """Motors that follow sines, as springs and dampers would; the numbers are known."""
+
+    robot: rigid.Robot
+    sample: Sample
+
+    def __call__(self, q, v, t):
+        G, at = self.robot.actuation(), jnp.array(DRIVEN)
+        wanted = self.sample.amplitude * jnp.sin(self.sample.frequency * t)
+        return G @ (jnp.array(STIFFNESS) * (wanted - q[at]) - jnp.array(DAMPING) * v[at])
+
+
+def start(robot: rigid.Robot) -> Any:
+    """Angles (5,) with the motors at zero, the others as the loop wants them: a few Newton steps from zero."""
+    free = jnp.array(FOLLOWING)
+
+    def gap(x):
+        q = jnp.zeros(5).at[free].set(x)
+        off = robot.position(q, "rod.loop_0") - robot.position(q, "forearm.loop_1")
+        return off[jnp.array([0, 2])]
+
+    def step(x, _):
+        return x - jnp.linalg.solve(jax.jacfwd(gap)(x), gap(x)), None
+
+    x, _ = jax.lax.scan(step, jnp.zeros(2), None, length=5)
+    return jnp.zeros(5).at[free].set(x)
+
+
+def motion(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:
+    """Angles that the encoders see (POINTS, 4) [rad]."""
+    return angles(robot, sample, steps)[:, jnp.array(ENCODERS)]
+
+
+def angles(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:
+    """All of them (POINTS, 5) [rad], from rest with the motors at zero.
+
+    Within `T1` the loop opens by less than the noise, so that no projection is needed, which takes long to compile.
+    """
+    mechanism = ukjax.Mechanism(Driven(robot, Control(robot, sample)), robot.own_constraints)
+    found = ukjax.simulate(
+        mechanism, start(robot), jnp.zeros(5), jnp.linspace(0.0, T1, POINTS), keep=("q",), throw=False,
+        stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, steps + 1)),
+    )  # fmt: skip
+    assert found.q is not None
+    return found.q
+
+
+def told(count: int, seed: int = 0) -> Sample:
+    """Different motions."""
+    rng = np.random.default_rng(seed)
+    amplitude = rng.uniform(0.2, 0.4, (count, 3)) * rng.choice([-1, 1], (count, 3))
+    return Sample(jnp.asarray(amplitude), jnp.asarray(rng.uniform(3.0, 7.0, (count, 3))))
