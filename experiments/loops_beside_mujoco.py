@@ -13,9 +13,10 @@ coordinates for the four-bar linkage; for Bricard's the model of `models.bricard
 
     python -m experiments.loops_beside_mujoco [--out DIR]
 
-On 2 shared cores, Python 3.11.7, JAX 0.10.2, MuJoCo 4.0: default softness is another mechanism, 0.4 m and 2 cm away
-after 10 s however short the step; as stiff as may be with RK4 MuJoCo converges. Then ukjax is quicker by 10 to 100
-times for the four-bar linkage; for Bricard's MuJoCo is quicker by up to 6 times down to 1e-5 m, ukjax from 1e-7 m on.
+On 2 shared, busy cores, Python 3.11.7, JAX 0.10.2, MuJoCo 4.0: default softness is another mechanism, 0.4 m and 2 cm
+away within 10 s however short the step; as stiff as may be, with RK4, MuJoCo converges. Compared with that, ukjax was 9
+to 280 times as fast for the four-bar linkage. For Bricard's MuJoCo was up to 6 times as fast for errors down to 1e-5 m,
+ukjax 1.4 to 4 times for smaller ones. MuJoCo compiles nothing; ukjax did for one to two minutes beside other work.
 
 Needs MuJoCo: `pip install "ukjax[robots]"`. Source: MuJoCo's documentation, "Computation" and "Modeling" (solver
 parameters); IFToMM's library of benchmark problems, A04.
