@@ -28,7 +28,7 @@ def test_long_programs_end():
     """In one loop neither compiling nor running it did: XLA computes what is shared once for every use."""
     function = tangle(1500)
     long = ukjax.expand(lambda x: function(x, jnp), limit=100_000)
-    x = np.random.default_rng(1).uniform(0.9, 1.1, size=(33, 20))
+    x = np.random.default_rng(1).uniform(0.9, 1.1, size=(150, 20))  # tiles, the last of which overlaps
     assert (long.report(x[0]).operations or 0) > 4000
     got = jax.jit(jax.vmap(long))(jnp.asarray(x))
     assert np.allclose(got, function(x.T, np).T, rtol=1e-9, atol=0)

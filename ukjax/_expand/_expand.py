@@ -17,7 +17,7 @@ from ._scalar import ScalarPiece, ScalarProgram
 
 
 # Beyond it compiling takes longer than what is gained: see docs/expand.md.
-MOST_OPERATIONS = 2200
+MOST_OPERATIONS = 8000
 # Every result is written apart: of the 62 of a chain of 20 rods each state takes 1.1 µs, of 462 13.
 MOST_RESULTS = 128
 

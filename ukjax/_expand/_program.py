@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from .._linalg import in_tiles
 from ._entry import Block, Entry, Node, name_of
 
 
@@ -16,6 +17,12 @@ from ._entry import Block, Entry, Node, name_of
 # that compute what they share again, for each of its uses: one of 3 800 took a thousand times as long as it should, and
 # of some more it did not end. Just below, LLVM needs minutes.
 LONGEST = 2700
+# XLA's older emitters end the process where a function has 1 000 results: a loop's are its inputs and two for each
+# output.
+MOST_OPERANDS = 900
+# Of 1 000 numbers that are handed on a tile is half a megabyte: an arm of 12 joints takes 2.6 µs a state in tiles of
+# 64, 3.5 in tiles of 256, and 6.8 in one.
+TILE = 64
 
 
 class Program:
@@ -35,6 +42,13 @@ class Program:
         """About how many operations a loop over a batch consists of."""
         constants = {name_of(x) for node in self.steps for x in node.args if not isinstance(x, (Node, np.ndarray))}
         return self.operations + len(constants) + 2 * len(self.inputs) + 4 * len(self.outputs)
+
+    @property
+    def widest(self) -> int:
+        """How many operands that of its loops has that has most."""
+        if self.length > LONGEST and self.operations > 1:
+            return max(_used(half)[0].widest for half in self.halves())
+        return 1 + len(self.inputs) + 2 * len(self.outputs)
 
     @property
     def has_arrays(self) -> bool:
@@ -107,6 +121,18 @@ class Split(NamedTuple):
     each: Program
 
 
+def in_loops(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
+    """The outputs for inputs that are numbers, or batches (size,): in one loop over the batch, or in several.
+
+    What these hand on from one to the next is much, and comes from the cache where they take a tile after the other.
+    """
+    if program.length <= LONGEST or size <= TILE:
+        return in_one_loop(program, size, values)
+    start = [jnp.zeros(size, x.dtype) for x in program.outputs]
+    axes = [0 if x.shape else None for x in values]
+    return in_tiles(lambda *values: in_one_loop(program, TILE, values), TILE, start, axes, values)
+
+
 def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
     """The outputs for inputs that are numbers, or batches (size,): all of them in one loop over the batch.
 
@@ -120,6 +146,10 @@ def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Ar
     if program.length > LONGEST and program.operations > 1:
         first, second = program.halves()
         return _of_used(second, size, [*values, *_of_used(first, size, values)])
+    if 1 + len(values) + 2 * len(program.outputs) > MOST_OPERANDS and len(program.outputs) > 1:
+        middle = len(program.outputs) // 2
+        parts = program.outputs[:middle], program.outputs[middle:]
+        return [y for part in parts for y in _of_used(Program(program.inputs, part), size, values)]
     half = max(1, -(-size // 2))
     flags = [x.dtype == bool for x in values]  # which XLA does not reduce together with others
     wide = [_in_halves(x.astype(int) if flag else x, size, half) for x, flag in zip(values, flags, strict=True)]
@@ -146,11 +176,16 @@ def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Ar
 
 def _of_used(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
     """`in_one_loop` without the inputs that are not used, which would be read all the same."""
+    shorter, there = _used(program)
+    return in_one_loop(shorter, size, [y for y, x in zip(values, there, strict=True) if x])
+
+
+def _used(program: Program) -> tuple[Program, list[bool]]:
+    """The program without the inputs that are not used, and which are."""
     used = {x.order for node in program.steps for x in _arguments(node)}
     used |= {x.order for x in program.outputs if isinstance(x, Node)}
     there = [node.order in used for node in program.inputs]
-    inputs = [node for node, x in zip(program.inputs, there, strict=True) if x]
-    return in_one_loop(Program(inputs, program.outputs), size, [y for y, x in zip(values, there, strict=True) if x])
+    return Program([node for node, x in zip(program.inputs, there, strict=True) if x], program.outputs), there
 
 
 def _in_halves(x: Array, size: int, half: int) -> Array:

@@ -19,7 +19,7 @@ from ._entry import LARGEST, Entry, NotScalar
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractTracedPiece, Form
-from ._program import Program, in_one_loop
+from ._program import MOST_OPERANDS, Program, in_loops, in_one_loop
 
 
 # How many times as many numbers are looked at as are needed in the end.
@@ -53,6 +53,8 @@ class ScalarProgram:
         self._is_to_give(gives, build(graph, arguments))
         if self.program.operations > limit:
             raise TooLong(f"{self.program.operations} operations, more than {limit}")
+        if self.program.widest > MOST_OPERANDS:
+            raise TooLong(f"{self.program.widest} numbers to read and write in one loop, more than {MOST_OPERANDS}")
 
     def _is_to_give(self, gives: Sequence[Any], results: Sequence[np.ndarray]) -> None:
         self.gives = gives
@@ -83,7 +85,7 @@ class ScalarProgram:
         shared = before(*(x for x, b in zip(values, flags) if not (b or alone)))
         values = [*(x for x, b in zip(values, flags) if b or alone), *shared]
         if form.on_cpu and size and each.steps and not each.has_arrays and reduces_one_by_one():
-            found = in_one_loop(each, size, values)
+            found = in_loops(each, size, values)
             found = [x[0] for x in found] if alone else found
         else:
             found = each(*values)

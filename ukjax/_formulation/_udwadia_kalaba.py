@@ -60,7 +60,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
 
     def motion(self, terms_of, *state):
         dense = ft.cache(lambda: Dense.of(terms_of.dense, state))
-        found = expanded(self, dense(), state) if self.expand else None
+        found = expanded(self, terms_of, dense(), state) if self.expand else None
         if found is None and self.expand is not False and self._is_svd:
             found = by_blocks(self, terms_of, dense, state, often=bool(self.expand))
         if found is None and self.expand:

@@ -73,10 +73,12 @@ class Forward(AbstractBatchwise):
 
     def _tile(self, batched: Sequence[bool], *arrays: Array) -> list[Array]:
         x, entries = arrays[: len(batched)], arrays[len(batched) :]
-        sides = self._split(*entries) if entries else _last(self.sides, batched, x)
+        # Together where both are arrays: what they are made of, the places of bodies for example, is found once.
+        whole = lambda: _last(self.terms, batched, x)
+        terms = (*_last(self.mass, batched, x), *self._split(*entries)) if entries else whole()
         # With the batch last, a scalar of each state broadcasts against its vectors: that is the point of it.
         with jax.numpy_rank_promotion("allow"):
-            found = _solution(self.certain, *_last(self.mass, batched, x), *sides)
+            found = _solution(self.certain, *terms)
         return [jnp.moveaxis(x, -1, 0) for x in found]
 
     def _split(self, entries: Array) -> list[Array]:
