@@ -39,7 +39,7 @@ def reactions(terms: Terms, constraint_force: Vector) -> Reactions:
     D = row_scales(B)
     scaled, _ = pseudosolve(Jacobi(), (D[:, None] * B).T, W @ force)
     multipliers = jnp.where(finite, D * scaled, jnp.nan)
-    rows = terms.rows or (("constraints", A.shape[0]),)
+    rows = (("constraints", A.shape[0]),) if terms.rows is None else terms.rows
     ends = np.cumsum([m for _, m in rows])
     parts = [slice(end - m, end) for end, (_, m) in zip(ends, rows, strict=True)]
     names = [name for name, _ in rows]
