@@ -170,7 +170,7 @@ class Holonomic(AbstractFunctionConstraint):
             matrix = jax.jacfwd(self.position_error)(q, t)
         else:
             matrix = jax.jacfwd(lambda v: self.velocity_error(q, v, t, kinematics))(v)
-        return matrix, _stabilized(self.stabilization, -curvature, position, velocity)
+        return matrix, stabilized(self.stabilization, -curvature, position, velocity)
 
     def position_error(self, q, t):
         return _rows_of(self.phi(q, t), q, "phi(q, t)")
@@ -216,7 +216,7 @@ class Nonholonomic(AbstractFunctionConstraint):
         along = _rates(kinematics, q, v, t), jnp.ones_like(t)
         velocity, drift = jax.jvp(lambda q_, t_: self.velocity_error(q_, v, t_), (q, t), along)
         matrix = jax.jacfwd(self.velocity_error, argnums=1)(q, v, t)
-        return matrix, _stabilized(self.stabilization, -drift, None, velocity)
+        return matrix, stabilized(self.stabilization, -drift, None, velocity)
 
     def position_error(self, q, t):
         return jnp.zeros(0, q.dtype)
@@ -281,7 +281,8 @@ def _stabilization(value: Any) -> Baumgarte | None:
     )
 
 
-def _stabilized(stabilization: Baumgarte | None, b: Array, position: Array | None, velocity: Array) -> Array:
+def stabilized(stabilization: Baumgarte | None, b: Array, position: Array | None, velocity: Array) -> Array:
+    """b with what brings it back; without a position, of velocities only."""
     return b if stabilization is None else b - stabilization.correction(position, velocity)
 
 

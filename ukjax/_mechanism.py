@@ -28,6 +28,14 @@ class AbstractConstrainedSystem(AbstractSystem):
         """Name -> constraint, in the order of their rows."""
 
 
+class AbstractLinkedSystem(AbstractConstrainedSystem):
+    """One that knows a shorter way to the rows of some of its constraints, all at a time."""
+
+    @abc.abstractmethod
+    def own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, tuple[Rows, RowValues]]:
+        """Name -> A and b of these constraints, as each of them gives by itself."""
+
+
 class Terms(eqx.Module):
     """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c.
 
@@ -167,7 +175,8 @@ class Mechanism(eqx.Module):
         if applied is not None:
             Q = Q + applied_force(applied, v, "applied")
         named = self.named_constraints
-        rows = [self.rows_of(constraint, q, v, t) for constraint in named.values()]
+        known = self.system.own_rows(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
+        rows = [known[k] if k in known else self.rows_of(constraint, q, v, t) for k, constraint in named.items()]
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
         nonideal = None if self._nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)

@@ -97,6 +97,11 @@ def test_the_reaction_of_a_pendulum_in_closed_form():
     along, across = -0.5 * rate**2 + 9.81 * np.sin(angle), 0.5 * want + 9.81 * np.cos(angle)
     force = robot.reactions(q, v)["A"].force
     assert_close(force, jnp.array([2.0 * along, 2.0 * across, 0.0]), atol=1e-12)
+    level = jnp.array([along * np.cos(angle) - across * np.sin(angle), along * np.sin(angle) + across * np.cos(angle)])
+    assert_close(robot.reactions(q, v, axes="ground")["A"].force[:2], 2.0 * level, atol=1e-12)
+    run = ukjax.simulate(robot.mechanism(), q, v, [0.0, 0.1], keep="all")
+    assert_close(robot.reactions_along(run, axes="ground")["A"].force[0, :2], 2.0 * level, atol=1e-12)
+    assert_close(robot.reactions_along(run, axes="bob.tip")["A"].force[0], force, atol=1e-12)
 
 
 @pytest.mark.parametrize("coordinates", ["joint", "absolute"])
@@ -315,6 +320,7 @@ def one(joint, **options):
         (lambda: one(rigid.Prismatic("ground", "arm", (1.0, 0.0, 1.0)), planar=True), "a Prismatic, leads out"),
         (lambda: one(rigid.Spherical("ground", "arm"), planar=True), "a Spherical, leads out of the plane"),
         (lambda: four_bar().actuation("E"), "joint must name one with a single coordinate"),
+        (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), axes="E"), "end names the body 'E'"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(make, match):

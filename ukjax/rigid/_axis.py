@@ -8,7 +8,7 @@ import numpy as np
 
 from .._result import is_traced
 from ._frame import vector
-from ._rotation import Vector3, unit
+from ._rotation import Rotation, Vector3, unit
 
 
 class Axis(eqx.Module):
@@ -54,6 +54,11 @@ class Axis(eqx.Module):
         p = -1 / (sign + z)
         s = x * y * p
         return jnp.stack([1 + sign * x * x * p, sign * s, -sign * x]), jnp.stack([s, sign + y * y * p, -y])
+
+
+def about_z(axis: Axis, dtype: Any) -> Rotation:
+    """Axes of which the last is this one, as columns."""
+    return jnp.stack([*axis.across(dtype), axis.of(dtype)], axis=1)
 
 
 NAMED = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}

@@ -6,10 +6,12 @@ seen from the one before.
 
 from typing import TYPE_CHECKING
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._constraint import Holonomic
+from ._axis import Axis, about_z
 from ._effort import Drag, Effort
 from ._frame import Pose
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
@@ -49,33 +51,34 @@ def frame(robot: "Robot", end: str) -> Pose | None:
     return frames[name].pose if name else None
 
 
-def step(robot: "Robot", q: Array, node: Node) -> Pose:
-    """X of a node."""
+def move(robot: "Robot", q: Array, node: Node, v: Array | None = None) -> Move:
+    """Of a node; with speeds also how their effect changes."""
     joint = moving(robot, node.joint)
-    motion, before, after = joint.motion, frame(robot, joint.parent), frame(robot, joint.child)
-    pose = Weld().pose(q) if motion is None else motion.pose(q[slice(*node.q)])
-    pose = pose if before is None else before @ pose
-    return pose if after is None else pose @ after.inverse
+    motion, own = joint.motion or Weld(), q[slice(*node.q)]
+    before, after = frame(robot, joint.parent), frame(robot, joint.child)
+    axis = getattr(motion, "axis", None)
+    if axis is not None and axis.named is None:
+        # Turned so that it moves about z, or along it, where most of what follows is zero.
+        turned = Pose(about_z(axis, q.dtype), jnp.zeros(3, q.dtype))
+        before, after = (turned if end is None else end @ turned for end in (before, after))
+        motion = eqx.tree_at(lambda m: m.axis, motion, Axis("z"))
+    change = None if v is None else motion.drift(own, v[slice(*node.v)])
+    return Move(before, motion.pose(own), after, motion.twists(own), change)
 
 
 def posture(robot: "Robot", q: Array, v: Array | None = None) -> Posture:
     """The tree as it stands; with speeds also how their effect changes."""
-    moves = []
-    for node, motion in zip(robot.layout.nodes, motions(robot), strict=True):
-        own, after = q[slice(*node.q)], frame(robot, moving(robot, node.joint).child)
-        outwards = (lambda twist: twist) if after is None else after.twist_outwards
-        drift = None if v is None else motion.drift(own, v[slice(*node.v)])
-        drift = None if drift is None else outwards(drift)
-        moves.append(Move(step(robot, q, node), [outwards(s) for s in motion.twists(own)], drift))
-    inertias = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
-    return Posture(robot.layout, moves, [None if one is None else one.spatial for one in inertias])
+    nodes = robot.layout.nodes
+    inertias = [robot.bodies[node.body].inertia for node in nodes]
+    spatial = [None if one is None else one.spatial for one in inertias]
+    return Posture(robot.layout, [move(robot, q, node, v) for node in nodes], spatial)
 
 
 def pose(robot: "Robot", q: Array, end: str) -> Pose:
     """Of "body" or "body.frame", seen from the ground."""
     found = frame(robot, end)
     for i in robot.layout.path(robot.layout.node_of(body_of(end))):
-        X = step(robot, q, robot.layout.nodes[i])
+        X = move(robot, q, robot.layout.nodes[i]).X
         found = X if found is None else X @ found
     return Pose(jnp.eye(3, dtype=q.dtype), jnp.zeros(3, q.dtype)) if found is None else found
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ._robot import Robot
 
 
-def reactions_along(robot: "Robot", trajectory: Trajectory, motors: Sequence[str]) -> dict[str, Wrench]:
+def reactions_along(
+    robot: "Robot", trajectory: Trajectory, motors: Sequence[str], axes: str | None
+) -> dict[str, Wrench]:
     """By the name of the joint, (T, 3) each."""
     for name in ("q", "v", "acceleration", "multipliers"):
         if getattr(trajectory, name) is None and (name != "multipliers" or robot.own_constraints):
@@ -49,15 +51,28 @@ def reactions_along(robot: "Robot", trajectory: Trajectory, motors: Sequence[str
 
     def of(t: Array, q: Array, v: Array, acceleration: Array, multipliers: Any, u: Array) -> dict[str, Wrench]:
         driving = {name: (motor_of(robot, name), u[k]) for k, name in enumerate(motors)}
-        return reactions_of(robot, t, q, v, acceleration, multipliers, list(driving.values()))
+        found = reactions_of(robot, t, q, v, acceleration, multipliers, list(driving.values()))
+        return _seen(robot, q, found, axes)
 
     return jax.vmap(of)(trajectory.t, trajectory.q, trajectory.v, trajectory.acceleration, multipliers, control)
 
 
-def reactions_at(robot: "Robot", q: Any, v: Any, t: Any, **options: Any) -> dict[str, Wrench]:
+def reactions_at(robot: "Robot", q: Any, v: Any, t: Any, axes: str | None, **options: Any) -> dict[str, Wrench]:
     """At one state, from the equation of motion, whose options these are."""
     motion = equation_of_motion(robot.mechanism(), q, v, t, reactions=True, **options)
-    return reactions_of(robot, jnp.asarray(t), q, v, motion.acceleration, motion.multipliers or {})
+    found = reactions_of(robot, jnp.asarray(t), q, v, motion.acceleration, motion.multipliers or {})
+    return _seen(robot, jnp.asarray(q), found, axes)
+
+
+def _seen(robot: "Robot", q: Array, found: dict[str, Wrench], axes: str | None) -> dict[str, Wrench]:
+    """The same about the same points, along the axes of a frame; of each child's own if None."""
+    if axes is None:
+        return found
+    back, turned = _linkage.pose(robot, q, axes).R.T, {}
+    for name, wrench in found.items():
+        R = back @ _linkage.pose(robot, q, robot.joints[name].child).R
+        turned[name] = Wrench(R @ wrench.force, R @ wrench.torque)
+    return turned
 
 
 def bias(robot: "Robot", q: Array, v: Array, of: Callable[..., Array]) -> Array:

@@ -15,7 +15,7 @@ from .._constraint import Baumgarte
 from .._drawing import Drawing
 from .._kinematics import AbstractKinematics
 from .._manifold import Assembly
-from .._mechanism import AbstractConstrainedSystem, Mechanism
+from .._mechanism import AbstractLinkedSystem, Mechanism
 from .._scenario import Scenario
 from .._system import AbstractKinematicSystem
 from .._trajectory import Trajectory
@@ -34,6 +34,7 @@ from ._loops import constraints_of
 from ._motor import Gear, Motor, actuation
 from ._picture import picture
 from ._reactions import bias, reactions_along, reactions_at
+from ._rows import rows_of_loops
 
 
 # With more speeds than this all nodes are taken at a time: from node to node makes too long a program for scalar code,
@@ -41,7 +42,7 @@ from ._reactions import bias, reactions_along, reactions_at
 LARGE = 12
 
 
-class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
+class Robot(AbstractKinematicSystem, AbstractLinkedSystem):
     r"""A mechanical system of rigid bodies, in the coordinates of its joints, or of its bodies.
 
     Joints lead from the ground from body to body; each is part of the tree if nothing before it moves its child, and
@@ -195,21 +196,24 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
         """
         return assembled(self, coordinates or {}, rates or {}, t, keep)
 
-    def reactions(self, q: Any, v: Any, t: Any = 0.0, **options: Any) -> dict[str, Wrench]:
+    def reactions(self, q: Any, v: Any, t: Any = 0.0, axes: str | None = None, **options: Any) -> dict[str, Wrench]:
         """Joint -> the force [N] and the torque [N m] of its parent on its child, (3,) each, at one state.
 
-        About the origin of the child's frame, and seen from there; what the joint's effort does, and in the tree its
-        actuator, is part of it. `options` are those of `equation_of_motion`. Where rows depend on each other only
-        sums are determined, and these are of the least multipliers.
+        About the origin of the child's frame, and seen from there, or along the `axes` of "ground", of "body" or of
+        "body.frame"; what the joint's effort does, and in the tree its actuator, is part of it. `options` are those of
+        `equation_of_motion`. Where rows depend on each other only sums are determined: these are of the least
+        multipliers.
         """
-        return reactions_at(self, q, v, t, **options)
+        return reactions_at(self, q, v, t, axes and self._known(axes), **options)
 
-    def reactions_along(self, trajectory: Trajectory, motors: Sequence[str] = ()) -> dict[str, Wrench]:
+    def reactions_along(
+        self, trajectory: Trajectory, motors: Sequence[str] = (), axes: str | None = None
+    ) -> dict[str, Wrench]:
         """The same at the saved times, (T, 3) each, of a trajectory of `simulate(keep="all")`.
 
         `motors`: with a servo the names that `actuation` was given. Constraints beside the robot's own are an error.
         """
-        return reactions_along(self, trajectory, motors)
+        return reactions_along(self, trajectory, motors, axes and self._known(axes))
 
     def actuation(self, *names: str) -> Any:
         """G (n, p) for a `Servo`: of these motors, or of motors on these joints; of all motors if none is named.
@@ -230,6 +234,9 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
     @property
     def own_constraints(self):
         return constraints_of(self)
+
+    def own_rows(self, q, v, t):
+        return rows_of_loops(self, q, v)
 
     def mass(self, q, t):
         of = _world if self.layout.n > LARGE else _tree
@@ -277,17 +284,10 @@ class Robot(AbstractKinematicSystem, AbstractConstrainedSystem):
 
     def in_joints(self) -> "Robot":
         """The same in the coordinates of its joints."""
-        return Robot(
-            self.bodies,
-            {name: self.joints[name] for name in self.joint_names},
-            gravity=self.gravity,
-            frames=self.frames,
-            gears=self.gears,
-            motors={name: self.motors[name] for name in self.motor_names},
-            forces=self.forces,
-            planar=self.planar,
-            stabilization=self.stabilization,
-        )
+        joints = {name: self.joints[name] for name in self.joint_names}
+        motors = {name: self.motors[name] for name in self.motor_names}
+        same = ("gravity", "frames", "gears", "forces", "planar", "stabilization")
+        return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
 
     def _known(self, end: str) -> str:
         check_ends("end", _frames_of(self.bodies, self.frames), end)

@@ -8,6 +8,8 @@ Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1 and 6.2,
 position apart.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,12 +21,36 @@ from ._inertia import SpatialInertia
 from ._layout import Layout
 
 
-class Move(NamedTuple):
-    """A node: X, S, and how S changes as it moves, seen from the node; None if it does not."""
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A node: the frame that its joint leaves, how the one moves that it moves, and the node seen from that.
 
-    X: Pose
-    S: Sequence[Twist]
-    drift: Twist | None
+    `twists`: what its speeds do, and `change`: how that changes as it moves (None if it does not), seen from the frame
+    that it moves; None for a frame that is the node's own.
+    """
+
+    before: Pose | None
+    own: Pose
+    after: Pose | None
+    twists: Sequence[Twist]
+    change: Twist | None
+
+    @functools.cached_property
+    def X(self) -> Pose:
+        pose = self.own if self.before is None else self.before @ self.own
+        return pose if self.after is None else pose @ self.after.inverse
+
+    @functools.cached_property
+    def S(self) -> list[Twist]:
+        """What its speeds do, seen from the node."""
+        return list(self.twists) if self.after is None else [self.after.twist_outwards(s) for s in self.twists]
+
+    @functools.cached_property
+    def drift(self) -> Twist | None:
+        """How that changes, seen from there."""
+        if self.after is None or self.change is None:
+            return self.change
+        return self.after.twist_outwards(self.change)
 
 
 class Posture(NamedTuple):
@@ -33,6 +59,22 @@ class Posture(NamedTuple):
     layout: Layout
     moves: Sequence[Move]
     inertias: Sequence[SpatialInertia | None]
+
+    @property
+    def at_joints(self) -> "Posture":
+        """The same with the frame that its joint moves in place of each body's.
+
+        There a joint about z turns x and y only, and what leads from joint to joint is constant: for generalised
+        forces, which do not tell from where they are seen, much less is to be computed.
+        """
+        backs = [None if move.after is None else move.after.inverse for move in self.moves]
+        moves, inertias = [], []
+        for node, move, back, inertia in zip(self.layout.nodes, self.moves, backs, self.inertias, strict=True):
+            ahead = None if node.parent < 0 else backs[node.parent]
+            before = move.before if ahead is None else ahead if move.before is None else ahead @ move.before
+            moves.append(Move(before, move.own, None, move.twists, move.change))
+            inertias.append(inertia if inertia is None or back is None else inertia.outwards(back))
+        return Posture(self.layout, moves, inertias)
 
 
 def poses_in_world(tree: Posture) -> list[Pose]:
@@ -70,7 +112,8 @@ def wrenches(
     A: list[Twist] = []
     f: list[Wrench | None] = []
     for i, node in enumerate(tree.layout.nodes):
-        X, S, drift = tree.moves[i]
+        move = tree.moves[i]
+        X, S, drift = move.X, move.S, move.drift
         change = V[i].cross(moved_by(S, v[slice(*node.v)]))
         change = change if drift is None else change + drift
         if acceleration is not None:
@@ -85,14 +128,16 @@ def wrenches(
 
 def bias(tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
     """What forces (n,) it takes for no speed to change, less those of the wrenches on nodes, each seen from there."""
-    f = wrenches(tree, v, base, external)
-    values = [f[i].along(s) for i, move in enumerate(tree.moves) for s in move.S]
+    joints, seen = tree.at_joints, [move.after for move in tree.moves]
+    there = {i: w if (back := seen[i]) is None else back.inverse.outwards(w) for i, w in external.items()}
+    f = wrenches(joints, v, base, there)
+    values = [f[i].along(s) for i, move in enumerate(joints.moves) for s in move.S]
     return jnp.stack(values) if values else jnp.zeros(0, v.dtype)
 
 
 def mass_matrix(tree: Posture, dtype: Any) -> Array:
     """M (n, n), by composite rigid bodies."""
-    (layout, moves, inertias), zero = tree, jnp.zeros((), dtype)
+    (layout, moves, inertias), zero = tree.at_joints, jnp.zeros((), dtype)
     none = SpatialInertia(zero, jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
     whole = _inwards(layout, list(inertias), lambda i, total: total.outwards(moves[i].X), none)
     n = layout.n
