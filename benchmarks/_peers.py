@@ -1,4 +1,4 @@
-"""ukjax beside MuJoCo in C, MJX and Pinocchio: closed chains of five and twenty rods, and the parallelogram.
+"""ukjax beside MuJoCo in C, MJX and Pinocchio: closed chains of five and twenty rods, the parallelogram, and trees.
 
 They are first checked to be the same systems. Times are the least of some rounds, per evaluation of the accelerations:
 of ukjax with everything in `Motion`, in a batch; of MuJoCo in C by a step of its rollout on two threads; of Pinocchio,
@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 import ukjax
 
-from . import _linkages, _measure
+from . import _linkages, _measure, _trees
 from ._linkages import Linkage
 from ._mujoco import InC, InJax, two_threads
 from ._pinocchio import InPinocchio
@@ -45,7 +45,8 @@ class Peer(NamedTuple):
 
 def rows(report: Callable[[str], None], size: int = SIZE, rounds: int = ROUNDS) -> list[tuple[str, ...]]:
     systems = _linkages.chain(5), _linkages.chain(20), _linkages.overconstrained()
-    return [row for linkage in systems for row in _of(linkage, report, size, rounds)]
+    closed = [row for linkage in systems for row in _of(linkage, report, size, rounds)]
+    return [*closed, *_trees.rows(report, size, rounds)]
 
 
 def _of(linkage: Linkage, report: Callable[[str], None], size: int, rounds: int) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,191 @@
+"""Forward dynamics of open trees of hinges, from one MJCF text: ukjax beside Pinocchio, MuJoCo in C, and MJX.
+
+They are first checked to be the same systems. Pinocchio's is `aba`, on one thread from Python and on two in its own
+`abaInParallel`; MuJoCo's a step of its rollout on two threads, and `mj_forward`. Derivatives are with respect to all
+coordinates and speeds; MuJoCo's, by differences, are of a step.
+"""
+
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ukjax
+from ukjax import rigid
+
+from . import _measure
+from ._linkages import library
+from ._mujoco import two_threads
+
+
+STEPS = 20
+
+
+class Tree(NamedTuple):
+    """Its name, the parent of each body (-1: the ground), and its MJCF text."""
+
+    name: str
+    parents: tuple[int, ...]
+    text: str
+
+
+def trees() -> tuple[Tree, Tree]:
+    """An arm of seven joints, and thirty that branch."""
+    rng = np.random.default_rng(3)
+    branching = [-1]
+    for i in range(1, 30):
+        # From one of the last bodies on the way to the one before: so all number them alike.
+        way = [i - 1]
+        while branching[way[-1]] >= 0 and len(way) < 4:
+            way.append(branching[way[-1]])
+        branching.append(int(rng.choice(way)))
+    return _tree("arm of 7 joints", tuple(range(-1, 6)), 1), _tree("tree of 30 joints", tuple(branching), 2)
+
+
+def _tree(name: str, parents: tuple[int, ...], seed: int) -> Tree:
+    """Bodies with frames, axes and inertias in any direction."""
+    rng = np.random.default_rng(seed)
+    numbers = lambda x: " ".join(repr(float(y)) for y in x)
+    root = ET.Element("mujoco")
+    # Trees fall: contacts, joint limits and the like there are none.
+    ET.SubElement(root, "option", timestep="1e-4", integrator="Euler")
+    elements: list[ET.Element] = []
+    ground = ET.SubElement(root, "worldbody")
+    for i, parent in enumerate(parents):
+        turn, axis, spread = rng.normal(size=4), rng.normal(size=3), rng.normal(size=(3, 3))
+        place = {"pos": numbers(0.3 * rng.normal(size=3)), "quat": numbers(turn / np.linalg.norm(turn))}
+        body = ET.SubElement(ground if parent < 0 else elements[parent], "body", {"name": f"b{i}", **place})
+        ET.SubElement(body, "joint", name=f"j{i}", axis=numbers(axis / np.linalg.norm(axis)))
+        square = 0.05 * spread @ spread.T
+        J = np.trace(square) * np.eye(3) - square
+        moments = numbers((J[0, 0], J[1, 1], J[2, 2], J[0, 1], J[0, 2], J[1, 2]))
+        mass = {"mass": repr(float(rng.uniform(0.5, 2.0))), "pos": numbers(0.1 * rng.normal(size=3))}
+        ET.SubElement(body, "inertial", {"fullinertia": moments, **mass})
+        elements.append(body)
+    return Tree(name, parents, ET.tostring(root, encoding="unicode"))
+
+
+class Peer(NamedTuple):
+    """Seconds for an acceleration in a batch, with Jacobian, and for one state from Python; accelerations (k, n)."""
+
+    name: str
+    each: float | None
+    jacobian: float | None
+    one: float | None
+    found: np.ndarray
+    compile_s: float | None
+
+
+def rows(report: Callable[[str], None], size: int, rounds: int) -> Iterator[tuple[str, ...]]:
+    """In the columns of the table of peers."""
+    for tree in trees():
+        n = len(tree.parents)
+        rng = np.random.default_rng(0)
+        q, v = rng.normal(size=(size, n)), rng.normal(size=(size, n))
+        peers: list[Peer] = []
+        for name, of in (("ukjax", _ukjax), ("Pinocchio", _pinocchio), ("MuJoCo", _mujoco), ("MJX", _mjx)):
+            report(f"{tree.name}: {name}")
+            peers += of(tree, q, v, rounds)
+        truth, fastest = peers[0].found, peers[0].each or np.nan
+        for peer in peers:
+            off = np.max(np.abs(peer.found - truth)) / np.max(np.abs(truth))
+            if off > 1e-9:
+                raise ValueError(f"{tree.name}: {peer.name} is off by {off:.0e}: it is not the same system.")
+            ns = lambda s: "" if s is None else f"{1e9 * s:,.0f} ns"
+            time = "" if peer.each is None else f"{ns(peer.each)}, {peer.each / fastest:.1f} times"
+            one = "" if peer.one is None else f"{1e6 * peer.one:,.1f} µs"
+            compiled = "" if peer.compile_s is None else f"{peer.compile_s:.1f} s"
+            yield tree.name, peer.name, time, ns(peer.jacobian), one, "", f"{off:.0e}", compiled
+
+
+def _ukjax(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
+    mechanism = rigid.from_mjcf(tree.text).mechanism()
+    one = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))
+    acceleration = lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False).acceleration
+    alone = _measure.least(lambda: jax.block_until_ready(one(q[0], v[0])), rounds)
+    return [_batched("ukjax", acceleration, q, v, rounds)._replace(one=alone)]
+
+
+def _batched(name: str, acceleration: Callable[..., Any], q: np.ndarray, v: np.ndarray, rounds: int) -> Peer:
+    few = max(64, len(q) // 20)
+    both = lambda q, v: (acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v))
+    (plain,) = _measure.race((jax.vmap(acceleration), jnp.asarray(q), jnp.asarray(v)), rounds=rounds)
+    some = jnp.asarray(q[:few]), jnp.asarray(v[:few])
+    (with_jacobian,) = _measure.race((jax.vmap(both), *some), rounds=min(3, rounds))
+    found = np.asarray(plain.output)[:64]
+    return Peer(name, plain.run_s / len(q), with_jacobian.run_s / few, None, found, plain.compile_s)
+
+
+def _pinocchio(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
+    pin = library("pinocchio")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tree.xml"
+        path.write_text(tree.text)
+        model = pin.buildModelFromMJCF(str(path))
+    model.armature[:] = 0.0
+    data = model.createData()
+    # Each joint where Pinocchio puts it, by its name.
+    order = [model.joints[model.getJointId(f"j{i}")].idx_q for i in range(q.shape[1])]
+    theirs = lambda x: np.ascontiguousarray(x[:, np.argsort(order)])
+    tau = np.zeros(q.shape[1])
+    qs, vs = theirs(q), theirs(v)
+    found = np.array([np.array(pin.aba(model, data, qs[k], vs[k], tau))[order] for k in range(64)])
+    one = _measure.least(lambda: pin.aba(model, data, qs[0], vs[0], tau), rounds, 1000)
+    slope = _measure.least(lambda: pin.computeABADerivatives(model, data, qs[0], vs[0], tau), rounds, 1000)
+    single = Peer("Pinocchio, one thread", one, slope, one, found, None)
+    pool = pin.ModelPool(model, 2)
+    all_q, all_v = np.asfortranarray(qs.T), np.asfortranarray(vs.T)
+    both = _measure.least(lambda: pin.abaInParallel(2, pool, all_q, all_v, np.zeros_like(all_q)), rounds) / len(q)
+    return [single, Peer("Pinocchio, two threads", both, None, None, found, None)]
+
+
+def _mujoco(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
+    mujoco = library("mujoco")
+    model = mujoco.MjModel.from_xml_string(tree.text)
+    data, order = mujoco.MjData(model), _order(model, q.shape[1])
+    found = []
+    for k in range(64):
+        data.qpos[order], data.qvel[order] = q[k], v[k]
+        mujoco.mj_forward(model, data)
+        found.append(np.array(data.qacc[order]))
+    one = _measure.least(lambda: mujoco.mj_forward(model, data), rounds, 200)
+    n = 2 * model.nv
+    slope = np.zeros((n, n))
+    by_differences = lambda: mujoco.mjd_transitionFD(model, data, 1e-6, False, slope, None, None, None)
+    jacobian = _measure.least(by_differences, rounds, 20)
+    batch = max(64, len(q) // STEPS)
+    start = np.concatenate([np.zeros((batch, 1)), q[:batch][:, np.argsort(order)], v[:batch][:, np.argsort(order)]], 1)
+    threads = [mujoco.MjData(model) for _ in range(2)]
+    with two_threads() as pool:
+        run = lambda: pool.rollout(model, threads, start, nstep=STEPS)
+        each = _measure.least(run, rounds) / (batch * STEPS)
+    return [Peer("MuJoCo, rollout on two threads", each, jacobian, one, np.array(found), None)]
+
+
+def _mjx(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
+    mjx = library("mujoco.mjx")
+    model = library("mujoco").MjModel.from_xml_string(tree.text)
+    order = np.array(_order(model, q.shape[1]))
+    inside, start = mjx.put_model(model), mjx.make_data(model)
+
+    def acceleration(q, v):
+        return mjx.forward(inside, start.replace(qpos=q, qvel=v)).qacc
+
+    # It calls LAPACK, which over more states at a time may never return on some CPUs.
+    few = min(256, len(q))
+    back = np.argsort(order)
+    (plain,) = _measure.race(
+        (jax.vmap(acceleration), jnp.asarray(q[:few][:, back]), jnp.asarray(v[:few][:, back])), rounds=min(10, rounds)
+    )
+    found = np.asarray(plain.output)[:64, order]
+    return [Peer("MJX", plain.run_s / few, None, None, found, plain.compile_s)]
+
+
+def _order(model: Any, n: int) -> list[int]:
+    """Where MuJoCo puts each joint."""
+    return [int(model.jnt_qposadr[model.joint(f"j{i}").id]) for i in range(n)]
