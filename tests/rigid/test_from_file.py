@@ -12,6 +12,7 @@ import ukjax
 from ukjax import rigid
 
 from ..helpers import assert_close
+from .in_mujoco import Theirs, assert_same
 
 
 TIME = jnp.zeros(())
@@ -44,67 +45,11 @@ BODIES = """
 """
 
 
-class Theirs:
-    """MuJoCo's model; speeds of free joints seen from the body, as ours are."""
-
-    def __init__(self, text):
-        self.model = mujoco.MjModel.from_xml_string(text)
-        self.data = mujoco.MjData(self.model)
-
-    def to_ours(self, q, v):
-        """Ours from theirs: the linear velocity of a free joint is seen from the ground there."""
-        v, turn = np.array(v), np.eye(len(v))
-        for j in np.flatnonzero(self.model.jnt_type == 0):
-            at, dof = self.model.jnt_qposadr[j], self.model.jnt_dofadr[j]
-            R = np.zeros(9)
-            mujoco.mju_quat2Mat(R, q[at + 3 : at + 7])
-            turn[dof : dof + 3, dof : dof + 3] = R.reshape(3, 3).T
-        return turn @ v, turn
-
-    def state(self, seed):
-        """At random, near where it starts, with quaternions of unit length."""
-        rng = np.random.default_rng(seed)
-        q = self.model.qpos0 + rng.normal(size=self.model.nq)
-        for j in range(self.model.njnt):
-            at = self.model.jnt_qposadr[j] + (3 if self.model.jnt_type[j] == 0 else 0)
-            if self.model.jnt_type[j] < 2:
-                q[at : at + 4] /= np.linalg.norm(q[at : at + 4])
-        return q, rng.normal(size=self.model.nv)
-
-    def free(self, q, v):
-        """M, and the acceleration without constraints."""
-        self.data.qpos, self.data.qvel = q, v
-        self.model.opt.disableflags |= 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4  # constraints of all kinds
-        mujoco.mj_forward(self.model, self.data)
-        M = np.zeros((self.model.nv, self.model.nv))
-        mujoco.mj_fullM(self.model, self.data, M)
-        return M, np.array(self.data.qacc)
-
-
-def assert_same(robot, text, seeds=range(3)):
-    """M, acceleration and the places of bodies at random states, the first body's names in between."""
-    theirs = Theirs(text)
-    mechanism = ukjax.Mechanism(ukjax.System(robot.mass, robot.force, robot.kinematics))
-    for seed in seeds:
-        q, v = theirs.state(seed)
-        ours, turn = theirs.to_ours(q, v)
-        M, acceleration = theirs.free(q, v)
-        found = robot.mass(jnp.asarray(q), TIME)
-        assert_close(found, turn @ M @ turn.T, atol=1e-10 * np.max(np.abs(M)))
-        motion = ukjax.equation_of_motion(mechanism, q, ours)
-        # The rate of what is seen from the body lacks that of the body's axes.
-        rates = turn @ acceleration
-        for j in np.flatnonzero(theirs.model.jnt_type == 0):
-            dof = theirs.model.jnt_dofadr[j]
-            rates[dof : dof + 3] -= np.cross(ours[dof + 3 : dof + 6], ours[dof : dof + 3])
-        assert_close(motion.acceleration, rates, atol=1e-8 * np.max(np.abs(rates)))
-
-
 def test_bodies_joints_and_what_they_do_against_mujoco():
     robot = rigid.from_mjcf(BODIES)
     assert robot.layout.bodies == ("base~0", "base", "arm_1", "body3", "tool", "plate")
     assert robot.layout.tree == ("swing", "lift", "ball", "joint3", "tool~", "joint4")
-    assert_same(robot, BODIES)
+    assert_same(robot, Theirs(mujoco.MjModel.from_xml_string(BODIES)))
     assert_close(robot.actuation()[:, 0], jnp.zeros(12).at[0].set(3.0), atol=0.0)
 
 
@@ -129,30 +74,20 @@ LOOP = """
 
 
 def test_equalities_are_those_of_mujoco_met_exactly():
-    robot, theirs = rigid.from_mjcf(LOOP), Theirs(LOOP)
+    robot, theirs = rigid.from_mjcf(LOOP), Theirs(mujoco.MjModel.from_xml_string(LOOP))
     assert robot.layout.loops == ("pin",)
     assert list(robot.own_constraints) == ["pin", "teeth"]
     mechanism = robot.mechanism()
     q, v = ukjax.assemble(mechanism, theirs.model.qpos0 + 0.1, 0.3 * np.ones(4))
-    found = ukjax.equation_of_motion(mechanism, q, v)
-    assert int(found.rank) == 3
+    assert int(ukjax.equation_of_motion(mechanism, q, v).rank) == 3
     # Their rows at this state: all but those across the plane, which nothing moves.
-    data, model = mujoco.MjData(theirs.model), theirs.model
-    data.qpos, data.qvel = np.asarray(q), np.asarray(v)
-    mujoco.mj_forward(model, data)
-    J = np.asarray(data.efc_J).reshape(-1, 4)
-    assert_close(np.asarray(data.efc_pos), np.zeros(4), atol=1e-9)
+    J = theirs.rows(np.asarray(q))
+    assert_close(np.asarray(theirs.data.efc_pos), np.zeros(4), atol=1e-9)
     assert np.max(np.abs(J @ np.asarray(v))) < 1e-9
-    rows = np.asarray(mechanism.terms(q, v, TIME).A)
-    both = np.concatenate([rows, J])
+    both = np.concatenate([np.asarray(mechanism.terms(q, v, TIME).A), J])
     assert np.linalg.matrix_rank(both, tol=1e-8) == np.linalg.matrix_rank(J, tol=1e-8) == 3
-    # The exact motion: their M and bias, their rows, and how these change along the motion.
-    M, free = theirs.free(np.asarray(q), np.asarray(v))
-    drift = np.asarray(mechanism.terms(q, v, TIME).b)
-    L = np.linalg.cholesky(M)
-    B = np.linalg.solve(L, rows.T).T
-    want = free + np.linalg.solve(L.T, np.linalg.pinv(B, rcond=1e-8) @ (drift - rows @ free))
-    assert_close(found.acceleration, want, atol=1e-8)
+    # The exact motion: their M and forces, their rows, and how these change along the motion.
+    assert_same(robot, theirs, spread=0.1)
 
 
 def test_a_weld_holds_the_pose_that_mujoco_holds():
@@ -161,11 +96,12 @@ def test_a_weld_holds_the_pose_that_mujoco_holds():
       <body name="b" pos="0.5 0.2 1.3" quat="1 0.1 0.2 0.3"><freejoint/>
         <inertial pos="0 0 0" mass="2" diaginertia="0.2 0.2 0.3"/></body>
     </worldbody><equality><weld name="glue" body1="a" body2="b"/></equality></mujoco>"""
-    robot, theirs = rigid.from_mjcf(text), Theirs(text)
+    robot, theirs = rigid.from_mjcf(text), Theirs(mujoco.MjModel.from_xml_string(text))
     gap = robot.mechanism().position_error(jnp.asarray(theirs.model.qpos0), TIME)
     assert_close(gap, jnp.zeros(6), atol=1e-12)
     found = ukjax.diagnose(robot.mechanism(), theirs.model.qpos0, np.zeros(12))
     assert (int(found.rank), int(found.degrees_of_freedom)) == (6, 6)
+    assert_same(robot, theirs, spread=0.1)
 
 
 URDF = """
@@ -203,6 +139,32 @@ def test_urdf_with_a_loop_beside_it():
         floating = rigid.from_urdf(URDF, floating=True)
     assert floating.layout.tree == ("base~", "hip", "slide")
     assert (floating.layout.n_q, floating.layout.n) == (9, 8)
+
+
+def test_names_that_a_file_gives_are_no_obstacle_to_those_of_its_unnamed_parts():
+    inertial = '<inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>'
+    text = WITHIN.format(
+        f'<body name="a.b"><joint name="joint1"/><joint axis="1 0 0"/>{inertial}</body>'
+        f'<body><joint name="body1"/>{inertial}</body>'
+        f'<body name="body2"><joint name="j.1"/>{inertial}</body>'
+        f'<body name="a_b"><joint name="j_1"/>{inertial}</body>'
+        f'<body name="a_b~0">{inertial}</body><body name="ground">{inertial}</body>'
+    )
+    robot = rigid.from_mjcf(text)
+    assert robot.layout.bodies == ("a_b~0_", "a_b", "body2_", "body2", "a_b_", "a_b~0", "ground_")
+    assert robot.layout.tree == ("joint1", "joint1_", "body1", "j_1", "j_1_", "a_b~0~", "ground_~")
+
+
+def test_what_else_a_urdf_holds_is_passed_over():
+    """Prefixes of names that it does not declare, and folders of meshes, which are not read."""
+    more = (
+        '<mujoco><compiler meshdir="../../meshes"/></mujoco><gazebo><plugin filename="../way.so"/></gazebo>'
+        '<drake:group name="g"><drake:member link="left"/></drake:group></robot>'
+    )
+    text = URDF.replace("</robot>", more).replace("<limit ", '<limit drake:acceleration="2.5" ')
+    with pytest.warns(UserWarning, match="limits of joints"):
+        robot = rigid.from_urdf(text)
+    assert robot.layout.tree == ("base~", "hip", "slide")
 
 
 def test_what_is_not_simulated_is_named_once():

@@ -3,14 +3,15 @@
 A file may name others (parts, meshes). Those must lie in its folder, or below; nothing is fetched.
 """
 
-import re
+import itertools
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
+from xml.parsers import expat
 
 
-# Of a text and of all files together [bytes]; of bodies, and of elements of any kind.
-LARGEST_TEXT, LARGEST_ALL, MOST_BODIES, MOST_ELEMENTS = 8 * 2**20, 512 * 2**20, 2000, 50_000
+# Of a text and of all files together [bytes]; of bodies, and of elements of any kind; of elements within each other.
+LARGEST_TEXT, LARGEST_ALL, MOST_BODIES, MOST_ELEMENTS, DEEPEST = 8 * 2**20, 512 * 2**20, 2000, 50_000, 400
 # What makes many parts of few lines, or things without rigid bodies.
 MULTIPLIES = ("replicate", "composite", "flexcomp")
 # Attributes that name a folder for other files.
@@ -30,9 +31,9 @@ def compiled(source: Any, what: str) -> Any:
     expected = "mujoco" if what == "MJCF" else "robot"
     if root.tag != expected:
         raise ValueError(f"source must be {what}, whose root is <{expected}>, but {_called(path)} has <{root.tag}>.")
-    _check_files(root, None if path is None else path.parent, what)
     if what == "URDF":
-        text = _without_meshes(root)
+        text = _of_links(root)
+    _check_files(root, None if path is None else path.parent)
     try:
         if path is None or what == "URDF":
             model = mujoco.MjModel.from_xml_string(text)
@@ -76,16 +77,38 @@ def _read(source: Any, what: str) -> tuple[str, Path | None]:
 
 
 def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
+    """The elements; prefixes of names are left as they are, for many URDFs do not say what theirs stand for."""
+    tree, open_ones, count = ET.TreeBuilder(), [], itertools.count(1)
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        open_ones.append(tag)
+        if len(open_ones) > DEEPEST or next(count) > MOST_ELEMENTS:
+            raise ValueError(
+                f"source has elements {len(open_ones)} deep ({_called(path)}), but at most {DEEPEST} are read."
+                if len(open_ones) > DEEPEST
+                else f"source has more than {MOST_ELEMENTS} elements ({_called(path)}), which is the most that is read."
+            )
+        tree.start(tag, attributes)
+
+    def end(tag: str) -> None:
+        open_ones.pop()
+        tree.end(tag)
+
     # Entities multiply, and lead to other files; robots need none.
-    if re.search(r"<!\s*(ENTITY|DOCTYPE)", text, re.IGNORECASE):
+    def doctype(*_: Any) -> None:
         raise ValueError(f"source must not define entities or a document type ({_called(path)}).")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartDoctypeDeclHandler = doctype
     try:
-        return ET.fromstring(text)
-    except ET.ParseError as error:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
         raise ValueError(f"source is no {what}: {_called(path)} is not well-formed XML, {error}.") from error
+    return tree.close()
 
 
-def _check_files(root: ET.Element, folder: Path | None, what: str) -> None:
+def _check_files(root: ET.Element, folder: Path | None) -> None:
     """ValueError if a file that is named lies elsewhere, or all of them together are too large."""
     waiting, seen, total, bodies, elements = [root], set(), 0, 0, 0
     while waiting:
@@ -106,7 +129,7 @@ def _check_files(root: ET.Element, folder: Path | None, what: str) -> None:
         for base in bases:
             _inside(folder, base)
         for part in element.iter():
-            name = part.attrib.get("file") or (part.attrib.get("filename") if what == "MJCF" else None)
+            name = part.attrib.get("file") or part.attrib.get("filename")
             if name is None:
                 continue
             found = [place for base in bases if (place := _inside(folder, str(Path(base) / name))) and place.is_file()]
@@ -118,8 +141,8 @@ def _check_files(root: ET.Element, folder: Path | None, what: str) -> None:
                 if total > LARGEST_ALL:
                     raise ValueError(f"source names files of more than {LARGEST_ALL} bytes together.")
                 if part.tag == "include":
-                    text, _ = _read(place, what)
-                    waiting.append(_parsed(text, what, place))
+                    text, _ = _read(place, "MJCF")
+                    waiting.append(_parsed(text, "MJCF", place))
 
 
 def _check_numbers(part: ET.Element) -> None:
@@ -141,13 +164,18 @@ def _inside(folder: Path | None, name: str) -> Path | None:
     return place
 
 
-def _without_meshes(root: ET.Element) -> str:
-    """The text without what is only to be seen or touched: URDF has inertias of its own."""
+def _of_links(root: ET.Element) -> str:
+    """URDF without all but links and joints, and without what is only to be seen or touched: links have inertias.
+
+    What else there is (Gazebo's, ROS's, MuJoCo's) may name files; it goes from the document, too.
+    """
+    for part in [*root]:
+        if part.tag not in ("link", "joint"):
+            root.remove(part)
     for link in root.iter("link"):
-        for part in [*link.findall("visual"), *link.findall("collision")]:
-            link.remove(part)
-    for part in root.findall("mujoco"):
-        root.remove(part)
+        for part in [*link]:
+            if part.tag != "inertial":
+                link.remove(part)
     settings = ET.SubElement(ET.SubElement(root, "mujoco"), "compiler")
     settings.attrib.update(fusestatic="false", discardvisual="true", balanceinertia="false", strippath="true")
     return ET.tostring(root, encoding="unicode")

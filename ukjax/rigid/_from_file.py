@@ -4,7 +4,7 @@ model: MuJoCo's; i: number of a body; j: of a joint.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,9 +98,17 @@ def from_urdf(
     return _robot(model, loops, coordinates, options, frames or {}, floating)
 
 
+class _Names(NamedTuple):
+    """Of MuJoCo's bodies and joints, by number; no two are the same."""
+
+    bodies: list[str]
+    joints: list[str]
+
+
 class _Parts(NamedTuple):
     """What a robot is made of, by name; frames by body."""
 
+    names: _Names
     bodies: dict[str, Inertia | None]
     joints: dict[str, AbstractJoint]
     frames: dict[str, dict[str, Frame]]
@@ -111,6 +119,7 @@ class _Parts(NamedTuple):
         """A frame on a body, as "body.frame"; the body itself if the frame is its own."""
         if np.allclose(pose.p, 0, atol=1e-14) and np.allclose(pose.R, np.eye(3), atol=1e-14):
             return body
+        name = _unused(self.frames.get(body, {}), name)
         frame = Frame(pose.p) if np.allclose(pose.R, np.eye(3), atol=1e-14) else Frame(pose.p, pose.R)
         self.frames.setdefault(body, {})[name] = frame
         return f"{body}.{name}"
@@ -124,7 +133,7 @@ def _robot(
     frames: Mapping[str, Mapping[str, Frame]] | None = None,
     floating: bool = False,
 ) -> Robot:
-    parts = _Parts({}, {}, {}, {}, {})
+    parts = _Parts(_names(model), {}, {}, {}, {}, {})
     for i in range(1, model.nbody):
         _add_body(model, parts, i, floating)
     for k in range(model.neq):
@@ -133,7 +142,7 @@ def _robot(
     for k in range(model.nu):
         if model.actuator_trntype[k] in (0, 1) and _is_driven(model, model.actuator_trnid[k, 0]):
             name = _unused(parts.motors, _name(model.actuator(k).name, f"motor{k}"))
-            parts.motors[name] = Motor(_joint_name(model, model.actuator_trnid[k, 0]), model.actuator_gear[k, 0])
+            parts.motors[name] = Motor(parts.names.joints[model.actuator_trnid[k, 0]], model.actuator_gear[k, 0])
     for name, joint in loops.items():
         parts.joints[_unused(parts.joints, name)] = joint
     for body, more in (frames or {}).items():
@@ -160,18 +169,19 @@ _NO_GRAVITY = 1 << 7
 
 def _add_body(model: Any, parts: _Parts, i: int, floating: bool) -> None:
     """A body, and the joints that it hangs on, one after the other by massless bodies."""
-    body, parent = _body_name(model, i), _body_name(model, model.body_parentid[i])
+    body, parent = parts.names.bodies[i], parts.names.bodies[model.body_parentid[i]]
     place = _pose(model.body_pos[i], model.body_quat[i])
     joints = range(model.body_jntadr[i], model.body_jntadr[i] + model.body_jntnum[i])
-    parts.bodies.update({f"{body}~{k}": None for k in range(len(joints) - 1)})
-    parts.bodies[body] = _inertia(model, i)
+    between = [_unused({*parts.names.bodies, *parts.bodies}, f"{body}~{k}") for k in range(len(joints) - 1)]
+    parts.bodies.update(dict.fromkeys(between) | {body: _inertia(model, i)})
     if not len(joints):
         kind = Free if floating and parent == GROUND else Fixed
-        parts.joints[f"{body}~"] = kind(parts.at(parent, f"to_{body}", place), body)
+        name = _unused({*parts.names.joints, *parts.joints}, f"{body}~")
+        parts.joints[name] = kind(parts.at(parent, f"to_{body}", place), body)
     for k, j in enumerate(joints):
-        child = body if k == len(joints) - 1 else f"{body}~{k}"
+        child = [*between, body][k]
         before, after = _anchors(model, j, place if k == 0 else _pose((0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0)))
-        name = _joint_name(model, j)
+        name = parts.names.joints[j]
         ends = parts.at(parent, f"to_{name}", before), parts.at(child, f"of_{name}", after)
         parts.joints[name] = _joint(model, j, *ends)
         parent = child
@@ -209,7 +219,7 @@ def _add_equality(model: Any, parts: _Parts, k: int) -> None:
     kind, data, name = model.eq_type[k], model.eq_data[k], _name(model.equality(k).name, f"equality{k}")
     first, second = model.eq_obj1id[k], model.eq_obj2id[k]
     still = (1.0, 0.0, 0.0, 0.0)
-    name = _unused(parts.joints, name)
+    name = _unused({*parts.joints, *parts.gears}, name)
     if kind == JOINT:
         if not all(_is_driven(model, j) for j in (first, second) if j >= 0):
             return
@@ -219,8 +229,8 @@ def _add_equality(model: Any, parts: _Parts, k: int) -> None:
         shifted = np.polynomial.Polynomial(a)(np.polynomial.Polynomial([-zero(second) if second >= 0 else 0.0, 1.0]))
         a = np.append(shifted.coef, np.zeros(5 - len(shifted.coef))) if second >= 0 else a[:1]
         a[0] += zero(first)
-        other = _joint_name(model, second) if second >= 0 else None
-        parts.gears[name] = Gear(_joint_name(model, first), other, np.trim_zeros(a, "b") if np.any(a) else a[:1])
+        other = parts.names.joints[second] if second >= 0 else None
+        parts.gears[name] = Gear(parts.names.joints[first], other, np.trim_zeros(a, "b") if np.any(a) else a[:1])
     elif kind in (CONNECT, WELD):
         if model.eq_objtype[k] == SITE:
             poses = [_pose(model.site_pos[s], model.site_quat[s]) for s in (first, second)]
@@ -229,7 +239,7 @@ def _add_equality(model: Any, parts: _Parts, k: int) -> None:
             poses = [_pose(data[:3], still), _pose(data[3:6], still)]
         else:
             poses = [_pose(data[3:6], data[6:10]), _pose(data[:3], still)]
-        bodies = [_body_name(model, i) for i in (first, second)]
+        bodies = [parts.names.bodies[i] for i in (first, second)]
         one, other = (
             parts.at(body, f"{name}_{k}", pose) for k, (body, pose) in enumerate(zip(bodies, poses, strict=True))
         )
@@ -252,12 +262,20 @@ def _pose(position: Any, quaternion: Any) -> Pose:
     return Pose(matrix(jnp.array(quaternion, float)), jnp.array(position, float))
 
 
-def _body_name(model: Any, i: int) -> str:
-    return GROUND if i == 0 else _name(model.body(i).name, f"body{i}")
+def _names(model: Any) -> _Names:
+    bodies = [model.body(i).name for i in range(1, model.nbody)]
+    return _Names(
+        [GROUND, *_distinct(bodies, "body", 1)], _distinct([model.joint(j).name for j in range(model.njnt)], "joint", 0)
+    )
 
 
-def _joint_name(model: Any, j: int) -> str:
-    return _name(model.joint(j).name, f"joint{j}")
+def _distinct(names: list[str], what: str, first: int) -> list[str]:
+    """What they are called here; those that the file gives come before the made up ones of its unnamed parts."""
+    found, taken = [*names], set()
+    for k in sorted(range(len(names)), key=lambda k: not names[k]):
+        found[k] = _unused(taken, _name(names[k], f"{what}{first + k}"))
+        taken.add(found[k])
+    return found
 
 
 def _name(name: str, otherwise: str) -> str:
@@ -265,7 +283,7 @@ def _name(name: str, otherwise: str) -> str:
     return f"{name}_" if name == GROUND else name or otherwise
 
 
-def _unused(taken: Mapping[str, Any], name: str) -> str:
+def _unused(taken: Container[str], name: str) -> str:
     """The name, or with lines below it until nothing else is called so."""
     while name in taken:
         name += "_"
