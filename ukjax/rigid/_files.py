@@ -12,8 +12,16 @@ from xml.parsers import expat
 
 # Of a text and of all files together [bytes]; of bodies, and of elements of any kind; of elements within each other.
 LARGEST_TEXT, LARGEST_ALL, MOST_BODIES, MOST_ELEMENTS, DEEPEST = 8 * 2**20, 512 * 2**20, 2000, 50_000, 400
-# What makes many parts of few lines, or things without rigid bodies.
-MULTIPLIES = ("replicate", "composite", "flexcomp")
+# Of files included, which MuJoCo reads within each other; of numbers that a few words ask for (a texture's pixels).
+MOST_INCLUDED, MOST_NUMBERS = 200, 2**28
+# Attributes that say how many of something every body, joint, ... has.
+COUNTS = ("dim", "nkey", "nsample", "nuserdata", "nuser_")
+# What makes many parts of few lines, or no rigid bodies; what reads further models; what simulates for long.
+REFUSED = {
+    **dict.fromkeys(("replicate", "composite", "flexcomp"), "write its bodies out"),
+    **dict.fromkeys(("attach", "model"), "put the other model's bodies here, by <include>"),
+    "lengthrange": "leave it out",
+}
 # Attributes that name a folder for other files.
 FOLDERS = ("meshdir", "texturedir", "assetdir")
 
@@ -39,7 +47,7 @@ def compiled(source: Any, what: str) -> Any:
             model = mujoco.MjModel.from_xml_string(text)
         else:
             model = mujoco.MjModel.from_xml_path(str(path))
-    except ValueError as error:
+    except (ValueError, RuntimeError, MemoryError) as error:
         raise ValueError(f"source is no {what} that MuJoCo reads ({_called(path)}): {_first(error)}") from error
     return model
 
@@ -66,8 +74,9 @@ def _read(source: Any, what: str) -> tuple[str, Path | None]:
     if not isinstance(source, str | Path):
         raise TypeError(f"source must be a path to a {what} file or its text, but is a {type(source).__name__}.")
     path = Path(source)
-    if not path.is_file():
-        raise ValueError(f"source must be a path to a {what} file or its text, but there is no file {str(source)!r}.")
+    if not _is_file(path):
+        shown = repr(str(source)[:300])
+        raise ValueError(f"source must be a path to a {what} file or its text, but there is no file {shown}.")
     if path.stat().st_size > LARGEST_TEXT:
         raise ValueError(f"source is {path.stat().st_size} bytes long ({path}), but at most {LARGEST_TEXT} are read.")
     try:
@@ -110,39 +119,59 @@ def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
 
 def _check_files(root: ET.Element, folder: Path | None) -> None:
     """ValueError if a file that is named lies elsewhere, or all of them together are too large."""
-    waiting, seen, total, bodies, elements = [root], set(), 0, 0, 0
+    waiting, seen, included, total, numbers = [root], set(), [root], 0, 0
     while waiting:
-        element = waiting.pop()
-        bodies += sum(1 for part in element.iter() if part.tag in ("body", "link"))
-        elements += sum(1 for _ in element.iter())
-        if bodies > MOST_BODIES or elements > MOST_ELEMENTS:
+        parts = list(waiting.pop().iter())
+        bodies, elements = _counted(included)
+        if bodies > MOST_BODIES or elements > MOST_ELEMENTS or len(included) > MOST_INCLUDED:
             raise ValueError(
-                f"source has {bodies} bodies and {elements} elements, but at most {MOST_BODIES} and {MOST_ELEMENTS} "
-                "are read."
+                f"source has {bodies} bodies, {elements} elements and {len(included) - 1} files that it includes, but "
+                f"at most {MOST_BODIES}, {MOST_ELEMENTS} and {MOST_INCLUDED} are read."
             )
-        bases = [""]
-        for part in element.iter():
+        for part in parts:
             _check_numbers(part)
-            if part.tag in MULTIPLIES:
-                raise ValueError(f"source has <{part.tag}>, which is not read: write its bodies out.")
-            bases += [part.attrib[name] for name in FOLDERS if name in part.attrib]
+            numbers += _asked_for(part)
+            if part.tag in REFUSED:
+                raise ValueError(f"source has <{part.tag}>, which is not read: {REFUSED[part.tag]}.")
+        bases = ["", *(part.attrib[name] for part in parts for name in FOLDERS if name in part.attrib)]
         for base in bases:
             _inside(folder, base)
-        for part in element.iter():
-            name = part.attrib.get("file") or part.attrib.get("filename")
-            if name is None:
-                continue
-            found = [place for base in bases if (place := _inside(folder, str(Path(base) / name))) and place.is_file()]
+        for part, name in [(x, x.attrib[k]) for x in parts for k in x.attrib if k.startswith("file")]:
+            found = {place for base in dict.fromkeys(bases) if (place := _found(folder, base, name))} - seen
             for place in found:
-                if place in seen:
-                    continue
                 seen.add(place)
                 total += place.stat().st_size
-                if total > LARGEST_ALL:
-                    raise ValueError(f"source names files of more than {LARGEST_ALL} bytes together.")
+                numbers += _pixels(place)
                 if part.tag == "include":
-                    text, _ = _read(place, "MJCF")
-                    waiting.append(_parsed(text, "MJCF", place))
+                    included.append(_parsed(_read(place, "MJCF")[0], "MJCF", place))
+                    waiting.append(included[-1])
+        if total > LARGEST_ALL:
+            raise ValueError(f"source names files of more than {LARGEST_ALL} bytes together.")
+        if numbers > MOST_NUMBERS:
+            raise ValueError(
+                f"source asks for {numbers} numbers (pixels, heights, ...), but at most {MOST_NUMBERS} are read."
+            )
+
+
+def _counted(documents: list[ET.Element]) -> tuple[int, int]:
+    """How many bodies they have, and elements."""
+    parts = [part.tag for document in documents for part in document.iter()]
+    return sum(tag in ("body", "link") for tag in parts), len(parts)
+
+
+def _asked_for(part: ET.Element) -> int:
+    """How many numbers an element makes of a few words."""
+    whole = lambda name: max((int(w) for w in part.attrib.get(name, "").split() if w.isdecimal()), default=0)
+    made = whole("params") ** 2 if "builtin" in part.attrib else 0
+    made += MOST_ELEMENTS * sum(whole(name) for name in part.attrib if name.startswith(COUNTS))
+    return whole("nrow") * whole("ncol") + 6 * whole("width") * whole("height") + made
+
+
+def _pixels(place: Path) -> int:
+    """How many a picture unpacks to, whose file may be small."""
+    with place.open("rb") as file:
+        head = file.read(24)
+    return int.from_bytes(head[16:20]) * int.from_bytes(head[20:24]) if head.startswith(b"\x89PNG") else 0
 
 
 def _check_numbers(part: ET.Element) -> None:
@@ -158,10 +187,30 @@ def _inside(folder: Path | None, name: str) -> Path | None:
         if name and name != ".":
             raise ValueError(f"source is a text, and so names no other files, but has {name!r}. Pass a path.")
         return None
-    place = (folder / name).resolve()
+    try:
+        place = (folder / name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"source names {name[:300]!r}, which leads to no file: {error}.") from error
     if not place.is_relative_to(folder.resolve()):
         raise ValueError(f"source names {name!r}, which lies outside of its folder {str(folder)!r}.")
     return place
+
+
+def _found(folder: Path | None, base: str, name: str) -> Path | None:
+    """The file that is named, if there is one; ValueError if it is something else, which may keep a reader waiting."""
+    place = _inside(folder, str(Path(base) / name))
+    if place is None or _is_file(place):
+        return place
+    if place.exists():
+        raise ValueError(f"source names {name!r}, which is no file, but something else ({str(place)!r}).")
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long for a file, or with a zero in it
+        return False
 
 
 def _of_links(root: ET.Element) -> str:
