@@ -20,7 +20,7 @@ from models import closed_form, coordinated_robots, n_four_bar, parallelogram, s
 from ukjax import plot
 from ukjax.cli import _app
 
-from ..helpers import assert_close, central_difference, flat_gradient, long
+from ..helpers import assert_close, central_difference, flat_gradient, long, sampled
 
 
 MODULES = {m.name: importlib.import_module(f"models.{m.name}") for m in pkgutil.iter_modules(models.__path__)}
@@ -260,7 +260,17 @@ def test_gradients_of_every_scenario(target):
     assert_close(reverse, numeric, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("target", FACTORIES)
+# Whose loops take long to close.
+CLOSED = {
+    "delta:scenario",
+    "stewart:scenario",
+    "whipple_bicycle:scenario",
+    "five_bar_leg:swinging",
+    "spatial_chain:closed",
+}
+
+
+@pytest.mark.parametrize("target", sampled(FACTORIES, set(FACTORIES) - CLOSED))
 def test_every_scenario_says_how_it_looks_and_where_it_is_from(target):
     case = FACTORIES[target]()
     assert case.source

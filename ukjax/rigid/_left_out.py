@@ -16,7 +16,9 @@ def left_out(model: Any) -> list[str]:
     touching = np.flatnonzero((model.geom_contype != 0) | (model.geom_conaffinity != 0))
     soft = [j for j in range(model.njnt) if model.jnt_type[j] in (FREE, BALL) and model.jnt_stiffness[j]]
     dragged = [j for j in range(model.njnt) if model.jnt_type[j] == FREE and _drags(model, j)]
-    curved = [j for j in range(model.njnt) if np.any(model.jnt_stiffnesspoly[j])]
+    # Older versions of MuJoCo have no such thing.
+    polynomial = lambda name, count: getattr(model, name, np.zeros((count, 1)))
+    curved = np.flatnonzero(np.any(polynomial("jnt_stiffnesspoly", model.njnt) != 0, axis=-1))
     driven = model.actuator_trntype
     springy = [k for k in range(model.nu) if not _is_motor(model, k)]
     elsewhere = [k for k in range(model.nu) if driven[k] not in (0, 1) or _on_many(model, k)]
@@ -25,7 +27,10 @@ def left_out(model: Any) -> list[str]:
         ("contacts between geoms", [model.geom(g).name or f"geom{g}" for g in touching] if len(touching) > 1 else []),
         ("limits of joints", [joint(j) for j in np.flatnonzero(model.jnt_limited)]),
         ("dry friction of joints", of_dofs(model.dof_frictionloss)),
-        ("damping that is not linear, of joints", of_dofs(np.any(model.dof_dampingpoly != 0, axis=-1))),
+        (
+            "damping that is not linear, of joints",
+            of_dofs(np.any(polynomial("dof_dampingpoly", model.nv) != 0, axis=-1)),
+        ),
         ("stiffness of ball and free joints", [joint(j) for j in soft]),
         ("stiffness that is not linear, of joints", [joint(j) for j in curved]),
         ("damping and armature of free joints", [joint(j) for j in dragged]),
