@@ -10,18 +10,17 @@ Needs `pip install "ukjax[bench]"`.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-import ukjax
-
-from . import _linkages, _measure, _trees
+from . import _linkages, _measure, _peer, _trees
 from ._linkages import Linkage
 from ._mujoco import InC, InJax, two_threads
+from ._peer import Peer
 from ._pinocchio import InPinocchio
 
 
@@ -30,17 +29,6 @@ HEADER = (
 )  # fmt: skip
 SIZE, ROUNDS = 20_480, 10
 STEPS = 20
-
-
-class Peer(NamedTuple):
-    """Seconds for an acceleration in a batch, with Jacobian, and for one state; accelerations phi'' (k, n) of some."""
-
-    name: str
-    each: float
-    jacobian: float | None
-    one: float | None
-    found: np.ndarray
-    compile_s: float | None
 
 
 def rows(report: Callable[[str], None], size: int = SIZE, rounds: int = ROUNDS) -> list[tuple[str, ...]]:
@@ -71,32 +59,13 @@ def _of(linkage: Linkage, report: Callable[[str], None], size: int, rounds: int)
 
 
 def _in_angles(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
-    found = _by_ukjax(linkage.mechanism(), q, v, rounds)
+    found = _peer.of_ukjax(linkage.mechanism(), q, v, rounds)
     return found._replace(found=found.found[:64])
 
 
 def _in_absolute(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
-    found = _by_ukjax(linkage.absolute, *jax.vmap(linkage.place)(q, v), rounds)
+    found = _peer.of_ukjax(linkage.absolute, *jax.vmap(linkage.place)(q, v), rounds)
     return found._replace(found=found.found[:64, linkage.angles])
-
-
-def _by_ukjax(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) -> Peer:
-    def acceleration(q, v):
-        return ukjax.equation_of_motion(mechanism, q, v, throw=False).acceleration
-
-    one = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))
-    return _in_a_batch(
-        acceleration, q, v, rounds, _measure.least(lambda: jax.block_until_ready(one(q[0], v[0])), rounds)
-    )
-
-
-def _in_a_batch(acceleration: Callable[..., Array], q: Array, v: Array, rounds: int, one: float | None) -> Peer:
-    few = max(128, len(q) // 10)
-    both = lambda q, v: (acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v))
-    (plain,) = _measure.race((jax.vmap(acceleration), q, v), rounds=rounds)
-    found = Peer("", plain.run_s / len(q), None, one, np.asarray(plain.output), plain.compile_s)
-    (with_jacobian,) = _measure.race((jax.vmap(both), q[:few], v[:few]), rounds=min(3, rounds))
-    return found._replace(jacobian=with_jacobian.run_s / few)
 
 
 def _in_mjx(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
@@ -104,7 +73,7 @@ def _in_mjx(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
     back, few = jnp.asarray(np.linalg.inv(linkage.from_joints())), min(256, len(q))
     peer = InJax(linkage)
     _check_same(linkage, peer, np.asarray(q), np.asarray(v))
-    found = _in_a_batch(peer, q[:few] @ back.T, v[:few] @ back.T, rounds, None)
+    found = _peer.in_a_batch(peer, q[:few] @ back.T, v[:few] @ back.T, rounds)
     return found._replace(found=found.found[:64] @ linkage.from_joints().T)
 
 

@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-import ukjax
 from ukjax import rigid
 
-from . import _measure
+from . import _measure, _peer
 from ._linkages import library
 from ._mujoco import two_threads
+from ._peer import Peer
 
 
 STEPS = 20
@@ -70,17 +69,6 @@ def _tree(name: str, parents: tuple[int, ...], seed: int) -> Tree:
     return Tree(name, parents, ET.tostring(root, encoding="unicode"))
 
 
-class Peer(NamedTuple):
-    """Seconds for an acceleration in a batch, with Jacobian, and for one state from Python; accelerations (k, n)."""
-
-    name: str
-    each: float | None
-    jacobian: float | None
-    one: float | None
-    found: np.ndarray
-    compile_s: float | None
-
-
 def rows(report: Callable[[str], None], size: int, rounds: int) -> Iterator[tuple[str, ...]]:
     """In the columns of the table of peers."""
     for tree in trees():
@@ -91,34 +79,21 @@ def rows(report: Callable[[str], None], size: int, rounds: int) -> Iterator[tupl
         for name, of in (("ukjax", _ukjax), ("Pinocchio", _pinocchio), ("MuJoCo", _mujoco), ("MJX", _mjx)):
             report(f"{tree.name}: {name}")
             peers += of(tree, q, v, rounds)
-        truth, fastest = peers[0].found, peers[0].each or np.nan
+        truth, fastest = peers[0].found, peers[0].each
         for peer in peers:
             off = np.max(np.abs(peer.found - truth)) / np.max(np.abs(truth))
             if off > 1e-9:
                 raise ValueError(f"{tree.name}: {peer.name} is off by {off:.0e}: it is not the same system.")
             ns = lambda s: "" if s is None else f"{1e9 * s:,.0f} ns"
-            time = "" if peer.each is None else f"{ns(peer.each)}, {peer.each / fastest:.1f} times"
+            time = f"{ns(peer.each)}, {peer.each / fastest:.1f} times"
             one = "" if peer.one is None else f"{1e6 * peer.one:,.1f} µs"
             compiled = "" if peer.compile_s is None else f"{peer.compile_s:.1f} s"
             yield tree.name, peer.name, time, ns(peer.jacobian), one, "", f"{off:.0e}", compiled
 
 
 def _ukjax(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
-    mechanism = rigid.from_mjcf(tree.text).mechanism()
-    one = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))
-    acceleration = lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False).acceleration
-    alone = _measure.least(lambda: jax.block_until_ready(one(q[0], v[0])), rounds)
-    return [_batched("ukjax", acceleration, q, v, rounds)._replace(one=alone)]
-
-
-def _batched(name: str, acceleration: Callable[..., Any], q: np.ndarray, v: np.ndarray, rounds: int) -> Peer:
-    few = max(64, len(q) // 20)
-    both = lambda q, v: (acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v))
-    (plain,) = _measure.race((jax.vmap(acceleration), jnp.asarray(q), jnp.asarray(v)), rounds=rounds)
-    some = jnp.asarray(q[:few]), jnp.asarray(v[:few])
-    (with_jacobian,) = _measure.race((jax.vmap(both), *some), rounds=min(3, rounds))
-    found = np.asarray(plain.output)[:64]
-    return Peer(name, plain.run_s / len(q), with_jacobian.run_s / few, None, found, plain.compile_s)
+    found = _peer.of_ukjax(rigid.from_mjcf(tree.text).mechanism(), jnp.asarray(q), jnp.asarray(v), rounds)
+    return [found._replace(found=found.found[:64])]
 
 
 def _pinocchio(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
@@ -179,11 +154,9 @@ def _mjx(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
     # It calls LAPACK, which over more states at a time may never return on some CPUs.
     few = min(256, len(q))
     back = np.argsort(order)
-    (plain,) = _measure.race(
-        (jax.vmap(acceleration), jnp.asarray(q[:few][:, back]), jnp.asarray(v[:few][:, back])), rounds=min(10, rounds)
-    )
-    found = np.asarray(plain.output)[:64, order]
-    return [Peer("MJX", plain.run_s / few, None, None, found, plain.compile_s)]
+    states = jnp.asarray(q[:few][:, back]), jnp.asarray(v[:few][:, back])
+    found = _peer.in_a_batch(acceleration, *states, min(10, rounds), jacobian=False)
+    return [found._replace(name="MJX", found=found.found[:64, order])]
 
 
 def _order(model: Any, n: int) -> list[int]:

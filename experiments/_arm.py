@@ -13,9 +13,9 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 
 import ukjax
 from ukjax import rigid
@@ -82,19 +82,16 @@ class Control(eqx.Module):
 
 
 def start(robot: rigid.Robot) -> Any:
-    """Angles (5,) with the motors at zero, the others as the loop wants them: a few Newton steps from zero."""
+    """Angles (5,) with the motors at zero, the others as the loop wants them: differentiable, as `assemble` is not."""
     free = jnp.array(FOLLOWING)
 
-    def gap(x):
+    def gap(x, _):
         q = jnp.zeros(5).at[free].set(x)
         off = robot.position(q, "rod.loop_0") - robot.position(q, "forearm.loop_1")
         return off[jnp.array([0, 2])]
 
-    def step(x, _):
-        return x - jnp.linalg.solve(jax.jacfwd(gap)(x), gap(x)), None
-
-    x, _ = jax.lax.scan(step, jnp.zeros(2), None, length=5)
-    return jnp.zeros(5).at[free].set(x)
+    found = optx.root_find(gap, optx.Newton(1e-12, 1e-12), jnp.zeros(2))
+    return jnp.zeros(5).at[free].set(found.value)
 
 
 def motion(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:

@@ -11,6 +11,7 @@ Source: the spatial N-pendulum, e.g. Featherstone (2008), Rigid Body Dynamics Al
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.spatial.transform import Rotation
 
 import ukjax
 from ukjax import rigid
@@ -35,18 +36,10 @@ def robot(N: int = 4, closed: bool = False, length: float = 1.0, span: float = 0
 
 def along(angles, headings) -> dict[str, list[float]]:
     """Quaternions of the balls for which each rod dips by an angle below the horizontal, at a heading about z [rad]."""
-    found, before = {}, np.array([1.0, 0.0, 0.0, 0.0])
+    found, before = {}, Rotation.identity()
     for i, (dip, heading) in enumerate(zip(angles, headings, strict=True)):
-        a, b = heading / 2, dip / 2
-        now = np.array([np.cos(a) * np.cos(b), -np.sin(a) * np.sin(b), np.cos(a) * np.sin(b), np.sin(a) * np.cos(b)])
-        w, (x, y, z) = before[0], -before[1:]
-        product = [
-            w * now[0] - x * now[1] - y * now[2] - z * now[3],
-            w * now[1] + x * now[0] + y * now[3] - z * now[2],
-            w * now[2] - x * now[3] + y * now[0] + z * now[1],
-            w * now[3] + x * now[2] - y * now[1] + z * now[0],
-        ]
-        found[f"ball{i + 1}"], before = product, now
+        now = Rotation.from_euler("ZY", (heading, dip))
+        found[f"ball{i + 1}"], before = list((before.inv() * now).as_quat(scalar_first=True)), now
     return found
 
 

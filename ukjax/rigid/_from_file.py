@@ -24,10 +24,11 @@ from ._robot import Robot
 from ._rotation import matrix
 
 
-# MuJoCo's numbers for kinds of joints, equalities, and what a transmission goes to.
+# MuJoCo's numbers for kinds of joints, equalities, what a transmission goes to, and an option.
 FREE, BALL, SLIDE, HINGE = range(4)
 CONNECT, WELD, JOINT = range(3)
 SITE = 6
+NO_GRAVITY = 1 << 7
 
 
 def from_file(source: str | Path) -> Robot:
@@ -151,7 +152,7 @@ def _robot(
     if missing:
         warnings.warn(f"not simulated: {'; '.join(missing)}.", UserWarning, stacklevel=3)
     own = {
-        "gravity": np.zeros(3) if model.opt.disableflags & _NO_GRAVITY else np.array(model.opt.gravity),
+        "gravity": np.zeros(3) if model.opt.disableflags & NO_GRAVITY else np.array(model.opt.gravity),
         "frames": parts.frames.pop(GROUND, {}),
         "gears": parts.gears,
         "motors": parts.motors,
@@ -162,9 +163,6 @@ def _robot(
         unknown = next(iter(parts.frames))
         raise ValueError(f"frames names the body {unknown!r}, which there is not; there are {[*bodies]}.")
     return Robot(bodies, parts.joints, **{**own, **options})
-
-
-_NO_GRAVITY = 1 << 7
 
 
 def _add_body(model: Any, parts: _Parts, i: int, floating: bool) -> None:
@@ -180,7 +178,7 @@ def _add_body(model: Any, parts: _Parts, i: int, floating: bool) -> None:
         parts.joints[name] = kind(parts.at(parent, f"to_{body}", place), body)
     for k, j in enumerate(joints):
         child = [*between, body][k]
-        before, after = _anchors(model, j, place if k == 0 else _pose((0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0)))
+        before, after = _anchors(model, j, place if k == 0 else _pose())
         name = parts.names.joints[j]
         ends = parts.at(parent, f"to_{name}", before), parts.at(child, f"of_{name}", after)
         parts.joints[name] = _joint(model, j, *ends)
@@ -189,9 +187,9 @@ def _add_body(model: Any, parts: _Parts, i: int, floating: bool) -> None:
 
 def _anchors(model: Any, j: int, place: Pose) -> tuple[Pose, Pose]:
     """A joint's frame seen from the parent, which is where its coordinate is zero, and from the body."""
-    kind, anchor = model.jnt_type[j], _pose(model.jnt_pos[j], (1.0, 0.0, 0.0, 0.0))
+    kind, anchor = model.jnt_type[j], _pose(model.jnt_pos[j])
     if kind == FREE:
-        return _pose((0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0)), _pose((0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0))
+        return _pose(), _pose()
     before = place @ anchor
     start = model.qpos0[model.jnt_qposadr[j]]
     if kind in (HINGE, SLIDE) and start:
@@ -218,7 +216,6 @@ def _add_equality(model: Any, parts: _Parts, k: int) -> None:
     """An equality as an exact constraint."""
     kind, data, name = model.eq_type[k], model.eq_data[k], _name(model.equality(k).name, f"equality{k}")
     first, second = model.eq_obj1id[k], model.eq_obj2id[k]
-    still = (1.0, 0.0, 0.0, 0.0)
     name = _unused({*parts.joints, *parts.gears}, name)
     if kind == JOINT:
         if not all(_is_driven(model, j) for j in (first, second) if j >= 0):
@@ -236,9 +233,9 @@ def _add_equality(model: Any, parts: _Parts, k: int) -> None:
             poses = [_pose(model.site_pos[s], model.site_quat[s]) for s in (first, second)]
             first, second = model.site_bodyid[first], model.site_bodyid[second]
         elif kind == CONNECT:
-            poses = [_pose(data[:3], still), _pose(data[3:6], still)]
+            poses = [_pose(data[:3]), _pose(data[3:6])]
         else:
-            poses = [_pose(data[3:6], data[6:10]), _pose(data[:3], still)]
+            poses = [_pose(data[3:6], data[6:10]), _pose(data[:3])]
         bodies = [parts.names.bodies[i] for i in (first, second)]
         one, other = (
             parts.at(body, f"{name}_{k}", pose) for k, (body, pose) in enumerate(zip(bodies, poses, strict=True))
@@ -258,7 +255,7 @@ def _inertia(model: Any, i: int) -> Inertia | None:
     return Inertia(mass, (moments + moments.T) / 2, np.array(model.body_ipos[i]))
 
 
-def _pose(position: Any, quaternion: Any) -> Pose:
+def _pose(position: Any = (0.0, 0.0, 0.0), quaternion: Any = (1.0, 0.0, 0.0, 0.0)) -> Pose:
     return Pose(matrix(jnp.array(quaternion, float)), jnp.array(position, float))
 
 

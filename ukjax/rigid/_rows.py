@@ -48,7 +48,7 @@ def rows_of_loops(robot: "Robot", q: Array, v: Array) -> dict[str, tuple[Array, 
         return found
     tree = _linkage.posture(robot, q, v)
     poses, twists = _tree.poses_in_world(tree), _tree.twists(tree, v)
-    changes = _changes(tree, twists, v)
+    changes = _tree.accelerations(tree, twists, v)
     S = _axes(tree, poses, v.dtype)
 
     def end(name: str) -> End:
@@ -99,17 +99,6 @@ def _rows(
         velocity, acceleration = jax.jvp(slip, (zero,), (one,))
         E = jax.jacfwd(lambda y: joint.slip(P, at_twist(y), robot.planar))(still)
         found[slip_of(name)] = E @ columns, stabilized(robot.stabilization, -acceleration, None, velocity)
-    return found
-
-
-def _changes(tree: Posture, twists: list[Twist], v: Array) -> list[Twist]:
-    """How the twist of every node changes, seen from it, if no speed does."""
-    found: list[Twist] = []
-    for i, node in enumerate(tree.layout.nodes):
-        move = tree.moves[i]
-        change = twists[i].cross(_tree.moved_by(move.S, v[slice(*node.v)]))
-        change = change if move.drift is None else change + move.drift
-        found.append(change if node.parent < 0 else move.X.inwards(found[node.parent]) + change)
     return found
 
 

@@ -101,26 +101,34 @@ def twists(tree: Posture, v: Array) -> list[Twist]:
     return found
 
 
+def accelerations(
+    tree: Posture, V: Sequence[Twist], v: Array, base: Twist | None = None, rates: Array | None = None
+) -> list[Twist]:
+    """How V of every node changes, seen from it, for these speeds and their rates (none: zero).
+
+    `base`: acceleration of the ground, if it has one.
+    """
+    found: list[Twist] = []
+    for node, move, twist in zip(tree.layout.nodes, tree.moves, V, strict=True):
+        change = twist.cross(moved_by(move.S, v[slice(*node.v)]))
+        change = change if move.drift is None else change + move.drift
+        if rates is not None:
+            change = change + moved_by(move.S, rates[slice(*node.v)])
+        before = base if node.parent < 0 else found[node.parent]
+        found.append(change if before is None else move.X.inwards(before) + change)
+    return found
+
+
 def wrenches(
-    tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench], acceleration: Array | None = None
+    tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench], rates: Array | None = None
 ) -> list[Wrench]:
     """f of every node (recursive Newton-Euler): what its joint takes, for these speeds and their rates (none: zero).
 
     `base`: acceleration of the ground, which for gravity is upwards; `external`: further wrenches on nodes.
     """
     V, none = twists(tree, v), Wrench(jnp.zeros(3, v.dtype), jnp.zeros(3, v.dtype))
-    A: list[Twist] = []
-    f: list[Wrench | None] = []
-    for i, node in enumerate(tree.layout.nodes):
-        move = tree.moves[i]
-        X, S, drift = move.X, move.S, move.drift
-        change = V[i].cross(moved_by(S, v[slice(*node.v)]))
-        change = change if drift is None else change + drift
-        if acceleration is not None:
-            change = change + moved_by(S, acceleration[slice(*node.v)])
-        A.append(X.inwards(base if node.parent < 0 else A[node.parent]) + change)
-        inertia = tree.inertias[i]
-        f.append(None if inertia is None else inertia.times(A[i]) + inertia.times(V[i]).carried(V[i]))
+    pairs = zip(tree.inertias, V, accelerations(tree, V, v, base, rates), strict=True)
+    f = [None if inertia is None else inertia.times(a) + inertia.times(V).carried(V) for inertia, V, a in pairs]
     for i, wrench in external.items():
         f[i] = _sum(f[i], -wrench)
     return _inwards(tree.layout, f, lambda i, total: tree.moves[i].X.outwards(total), none)
