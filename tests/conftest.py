@@ -30,8 +30,20 @@ gc.set_threshold(200_000, 50, 1000)
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_what_was_compiled():
-    """Every compiled function holds mappings of memory, of which Linux grants a process 65 530; then LLVM aborts."""
     yield
+    _forget(beyond=20_000)
+
+
+@pytest.fixture(autouse=True)
+def _forget_within_a_file(request):
+    """Tests that are long compile large programs, and some files have many of them."""
+    yield
+    if request.node.get_closest_marker("long"):
+        _forget(beyond=30_000)
+
+
+def _forget(beyond):
+    """Every compiled function holds mappings of memory, of which Linux grants a process 65 530; then LLVM aborts."""
     mappings = Path("/proc/self/maps")
-    if not mappings.exists() or mappings.read_text().count("\n") > 20_000:
+    if not mappings.exists() or mappings.read_text().count("\n") > beyond:
         jax.clear_caches()

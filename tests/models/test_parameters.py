@@ -1,4 +1,7 @@
-"""Every parameter of every model is one leaf, whose gradient is that of a mechanism built anew with another value."""
+"""Every parameter of every model is one leaf, whose gradient is that of a mechanism built anew with another value.
+
+Of models with classes of their own; for those of parts tests/rigid/test_trees.py shows it.
+"""
 
 import dataclasses
 
@@ -10,10 +13,11 @@ import pytest
 
 import ukjax
 
-from .test_models import FACTORIES, MODULES, SLOW
+from .test_models import FACTORIES, MODULES, SLOW, classes
 
 
 STEP = 1e-6
+OWN = [name for name in FACTORIES if classes(MODULES[name.partition(":")[0]])]
 
 
 def is_parameter(thing, field, value):
@@ -65,9 +69,7 @@ def a_state(scenario):
     return scenario.q0, scenario.v0 + 0.1 * jnp.cos(jnp.arange(1.0, scenario.v0.size + 1)), t
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) for name in FACTORIES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) for name in OWN])
 def test_every_parameter_is_one_leaf_with_the_whole_gradient(name):
     factory = FACTORIES[name]
     found, scenario = parameters(factory)
