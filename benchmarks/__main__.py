@@ -1,6 +1,7 @@
 """`python -m benchmarks [TABLE]`: a table in Markdown, of scara (by default), expand, chain, peers, and others."""
 
 import argparse
+import contextlib
 import functools as ft
 import json
 import os
@@ -46,6 +47,9 @@ def main() -> None:
     elif chosen.against or chosen.only:
         parser.error("--against and --only are for the table compile.")
     jax.config.update("jax_enable_x64", True)
+    if chosen.table == "peers" and os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":
+        with contextlib.suppress(RuntimeError):  # where JAX has started, with the devices that it has
+            jax.config.update("jax_num_cpu_devices", os.cpu_count())
     console = Console(stderr=True)
     with console.status("Starting") as status:
         report = lambda what: status.update(f"Measuring: {what}")

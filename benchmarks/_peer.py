@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 import ukjax
@@ -24,20 +26,43 @@ class Peer(NamedTuple):
 
 
 def of_ukjax(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) -> Peer:
-    def acceleration(q, v):
-        return ukjax.equation_of_motion(mechanism, q, v, throw=False).acceleration
-
+    acceleration = _acceleration_of(mechanism)
     one = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))
     alone = _measure.least(lambda: jax.block_until_ready(one(q[0], v[0])), rounds)
     return in_a_batch(acceleration, q, v, rounds)._replace(name="ukjax", one=alone)
 
 
-def in_a_batch(acceleration: Callable[..., Any], q: Array, v: Array, rounds: int, jacobian: bool = True) -> Peer:
-    (plain,) = _measure.race((jax.vmap(acceleration), q, v), rounds=rounds)
+def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) -> Peer:
+    """A part of the batch on each: a loop over the nodes of a tree takes one core of a device."""
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
+    part = P("batch")
+
+    def apart(function):
+        return jax.shard_map(function, mesh=mesh, in_specs=part, out_specs=part, check_vma=False)
+
+    q, v = (jax.device_put(x, jax.NamedSharding(mesh, part)) for x in (q, v))
+    found = in_a_batch(_acceleration_of(mechanism), q, v, rounds, apart=apart)
+    return found._replace(name=f"ukjax, {jax.device_count()} devices")
+
+
+def _acceleration_of(mechanism: ukjax.Mechanism) -> Callable[..., Array]:
+    return lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False).acceleration
+
+
+def in_a_batch(
+    acceleration: Callable[..., Any],
+    q: Array,
+    v: Array,
+    rounds: int,
+    jacobian: bool = True,
+    apart: Callable[[Any], Any] = lambda function: function,
+) -> Peer:
+    """`apart`: what is done to the function of a batch, to run it on several devices."""
+    (plain,) = _measure.race((apart(jax.vmap(acceleration)), q, v), rounds=rounds)
     found = Peer("", plain.run_s / len(q), None, None, np.asarray(plain.output), plain.compile_s)
     if not jacobian:
         return found
     few = max(128, len(q) // 10)
     both = lambda q, v: (acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v))
-    (with_jacobian,) = _measure.race((jax.vmap(both), q[:few], v[:few]), rounds=min(3, rounds))
+    (with_jacobian,) = _measure.race((apart(jax.vmap(both)), q[:few], v[:few]), rounds=min(3, rounds))
     return found._replace(jacobian=with_jacobian.run_s / few)

@@ -92,8 +92,9 @@ def rows(report: Callable[[str], None], size: int, rounds: int) -> Iterator[tupl
 
 
 def _ukjax(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
-    found = _peer.of_ukjax(rigid.from_mjcf(tree.text).mechanism(), jnp.asarray(q), jnp.asarray(v), rounds)
-    return [found._replace(found=found.found[:64])]
+    mechanism, state = rigid.from_mjcf(tree.text).mechanism(), (jnp.asarray(q), jnp.asarray(v))
+    found = [_peer.of_ukjax(mechanism, *state, rounds), _peer.on_all_devices(mechanism, *state, rounds)]
+    return [peer._replace(found=peer.found[:64]) for peer in found]
 
 
 def _pinocchio(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:

@@ -45,7 +45,6 @@ from ._manifold import Assembly as Assembly
 from ._manifold import Projection as Projection
 from ._manifold import assemble as assemble
 from ._mechanism import Mechanism as Mechanism
-from ._mechanism import Terms as Terms
 from ._modular import Composite as Composite
 from ._modular import Coupling as Coupling
 from ._modular import ModularLevel as ModularLevel
@@ -66,6 +65,7 @@ from ._system import AbstractModularSystem as AbstractModularSystem
 from ._system import AbstractSystem as AbstractSystem
 from ._system import LagrangianSystem as LagrangianSystem
 from ._system import System as System
+from ._terms import Terms as Terms
 from ._trajectory import Trajectory as Trajectory
 from ._tune import LevenbergMarquardt as LevenbergMarquardt
 from ._tune import Tuning as Tuning

@@ -16,9 +16,10 @@ from . import _check
 from ._constraint import AbstractConstraint, members_of
 from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
 from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
-from ._mechanism import Mechanism, Terms
+from ._mechanism import Mechanism
 from ._program import lightly_compiled
 from ._result import RESULTS
+from ._terms import Terms
 from ._types import BoolScalar, IntScalar, Scalar
 
 

@@ -3,7 +3,7 @@
 import abc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +16,8 @@ from ._constraint import AbstractConstraint, AbstractConstraintGroup
 from ._kinematics import AbstractKinematics
 from ._sharing import joined, separated
 from ._system import AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
-from ._types import Coordinates, Matrix, Partition, Rows, RowValues, Scalar, Vector
+from ._terms import Free, Modular, ModularTerms, Terms, TermsOf
+from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 
 
 class AbstractConstrainedSystem(AbstractSystem):
@@ -36,50 +37,12 @@ class AbstractLinkedSystem(AbstractConstrainedSystem):
         """Name -> A and b of these constraints, as each of them gives by itself."""
 
 
-class Terms(eqx.Module):
-    """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c.
+class AbstractRecursiveSystem(AbstractSystem):
+    """One that may know a way to its acceleration without constraints that makes no mass matrix."""
 
-    `partition` tells the blocks of M where it is block-diagonal, `rows` the name and the number of rows of each
-    constraint, in order.
-    """
-
-    M: Matrix
-    Q: Vector
-    A: Rows
-    b: RowValues
-    nonideal: Callable[[Vector], Vector] | None = None
-    partition: Partition | None = eqx.field(static=True, default=None)
-    rows: tuple[tuple[str, int], ...] | None = eqx.field(static=True, default=None)
-
-
-class ModularTerms(NamedTuple):
-    """The same block by block: of each kind of module the blocks of M (k, n_k, n_k), and of each kind of constraint its
-    rows A (k, m, n_k) and b (k, m)."""
-
-    masses: tuple[Array, ...]
-    Q: Vector
-    rows: tuple[tuple[Array, Array], ...]
-
-
-class Modular(NamedTuple):
-    """How a mechanism is made of modules.
-
-    Attributes:
-        partition: The coordinates of the modules, by kind.
-        groups: The coordinates that constraints are about, by kind.
-        terms: A function of the state (q, v, t).
-    """
-
-    partition: Partition
-    groups: Partition
-    terms: Callable[..., ModularTerms]
-
-
-class TermsOf(NamedTuple):
-    """The terms as functions of the state (q, v, t): in one piece, and, where it is made of modules, block by block."""
-
-    dense: Callable[..., Terms]
-    modular: Modular | None = None
+    @abc.abstractmethod
+    def free(self, applied: Any) -> Free | None:
+        """The way; `applied`: generalised forces (n,) beside its own, or None."""
 
 
 class Mechanism(eqx.Module):
@@ -189,6 +152,8 @@ class Mechanism(eqx.Module):
         dense = lambda q, v, t: self.terms(q, v, t, applied)
         system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
         whole = len(groups) == len(self.constraints) and self._nonideal is None
+        if whole and not groups and isinstance(system, AbstractRecursiveSystem):
+            return TermsOf(dense, free=system.free(applied))
         if not whole or not isinstance(system, AbstractModularSystem):
             return TermsOf(dense)
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from ._formulation import row_scales
 from ._linalg import Jacobi, pseudosolve, whiten
-from ._mechanism import Terms
+from ._terms import Terms
 from ._types import Vector
 
 

@@ -17,6 +17,7 @@ from ._expand import Expansion as Expansion
 from ._expand import expand as expand
 from ._expand import short_program as short_program
 from ._expand import with_constants_as_arguments as with_constants_as_arguments
+from ._graph import TooLong as TooLong
 from ._piece import AbstractBatchwise as AbstractBatchwise
 from ._piece import Form as Form
 from ._piece import exchanged as exchanged
@@ -26,6 +27,7 @@ from ._scalar import size_of as size_of
 from ._solved import Certain as Certain
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
+from ._tiled import tiled as tiled
 from ._where_certain import motion_or as motion_or
 from ._where_certain import scalar_or as scalar_or
 from ._where_certain import where_certain as where_certain

@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from ._entry import LARGEST, Node, NotScalar, entries
 from ._graph import Graph
+from ._piece import piece_p
 from ._rules import FOLDED
 from ._structure import BY_NAME, STRUCTURE, row
 from ._symmetric import pivots_p, pivots_rule, solve_p, solve_rule
@@ -50,6 +51,8 @@ def _equation(graph: Graph, equation: Any, args: list[np.ndarray]) -> list[np.nd
     avals = [x.aval for x in equation.outvars]
     if any(jnp.issubdtype(x.aval.dtype, extended) for x in (*equation.invars, *equation.outvars)):
         raise NotScalar("random keys")
+    if primitive is piece_p:
+        raise NotScalar("a loop of programs, each of which is scalar code by itself")
     inner = CALLS.get(primitive.name)
     if inner is not None:
         called = params[inner]

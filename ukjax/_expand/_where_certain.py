@@ -56,13 +56,16 @@ def where_certain(
     smooth: Array,
     terms: ClosedJaxpr,
     state: list[Array],
+    limit: int | None = None,
 ) -> Any:
     """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
 
-    `otherwise`, `terms`, `state`: as for `motion_or`. `otherwise` is asked only where it is needed.
+    `otherwise`, `terms`, `state`: as for `motion_or`. `otherwise` is asked only where it is needed. `limit`: where
+    `terms` are scalar code, most of its operations.
     """
     closed, further = with_constants_as_arguments(terms)
-    slow = lambda *arrays: otherwise(*jaxpr_as_fun(closed)(*arrays))
+    of = jaxpr_as_fun(closed) if limit is None else ScalarPiece(closed, limit)
+    slow = lambda *arrays: otherwise(*of(*arrays))
     return _unless(slow, [*state, *further], found, clear, smooth)
 
 

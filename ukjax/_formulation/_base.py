@@ -16,8 +16,8 @@ from jaxtyping import Array
 from .. import _check
 from .._expand import Certain
 from .._linalg import SVD, AbstractPseudoinverse, Jacobi, Seldom, only_where, rank_tolerance, rank_tolerance_of
-from .._mechanism import Terms, TermsOf
 from .._result import RESULTS, worst
+from .._terms import Terms, TermsOf
 from .._types import BoolScalar, IntScalar, RowValues, Scalar, Vector
 from ._consistency import Judge
 from ._linear import AbstractLinearMap, Response

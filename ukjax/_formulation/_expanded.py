@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from .. import _blocks, _expand, _panels
 from .._linalg import rank_tolerance_of
-from .._mechanism import Terms, TermsOf
 from .._result import RESULTS
+from .._terms import Terms, TermsOf
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
@@ -77,6 +77,37 @@ def expanded(
     return _expand.motion_or(slow, _certainly, certain, most, dense.traced, list(state))
 
 
+def by_recursion(
+    formulation: AbstractPseudoinverseFormulation,
+    terms_of: TermsOf,
+    dense: Callable[[], Dense],
+    state: Sequence[Array],
+) -> Motion | None:
+    """The motion at a state of what nothing constrains and knows a way without M, or None if there is none.
+
+    Where that is not certain of it, `formulation` is asked.
+    """
+    free = terms_of.free
+    if free is None:
+        return None
+    certain = dense().certain(formulation)
+
+    def found(*state):
+        acceleration, (pivots, diagonal) = free.acceleration(*state)
+        definite = jnp.all(pivots > certain.pivot * diagonal)
+        return acceleration, definite & jnp.isfinite(jnp.sum(acceleration))
+
+    try:
+        acceleration, clear = _expand.tiled(found, state, free.slopes, free.short)
+    except (_expand.TooLong, _expand.NotScalar):
+        return None
+    none, zero = jnp.zeros(0, bool), jnp.zeros((), acceleration.dtype)
+    candidate = _expand.Candidate(
+        acceleration, acceleration, jnp.zeros_like(acceleration), zero, kept=none, clear=clear, smooth=clear
+    )
+    return _where_clear(formulation, dense(), candidate, state, short=free.short[0])
+
+
 def by_blocks(
     formulation: AbstractPseudoinverseFormulation,
     terms_of: TermsOf,
@@ -116,11 +147,16 @@ def by_panels(formulation: AbstractPseudoinverseFormulation, dense: Dense, state
 
 
 def _where_clear(
-    formulation: AbstractPseudoinverseFormulation, dense: Dense, found: _expand.Candidate, state: Sequence[Array]
+    formulation: AbstractPseudoinverseFormulation,
+    dense: Dense,
+    found: _expand.Candidate,
+    state: Sequence[Array],
+    short: bool = False,
 ) -> Motion:
     motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)
-    return _expand.where_certain(slow, motion, found.clear, found.smooth, dense.traced, list(state))
+    limit = _expand.MOST_OPERATIONS if short else None
+    return _expand.where_certain(slow, motion, found.clear, found.smooth, dense.traced, list(state), limit)
 
 
 def certainty(pseudoinverse: lx.AbstractLinearSolver, consistency_rtol: float, m: int, dtype: Any) -> _expand.Certain:

@@ -13,8 +13,8 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._linalg import power_of_two, whiten
-from .._mechanism import Terms
 from .._result import RESULTS
+from .._terms import Terms
 from .._types import BoolScalar, Matrix, Rows, RowValues, Scalar, Vector
 
 

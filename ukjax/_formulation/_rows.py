@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from .._linalg import Jacobi, whiten
-from .._mechanism import Terms
 from .._result import RESULTS
+from .._terms import Terms
 from .._types import BoolScalar, RowValues, Vector
 from ._consistency import miss
 from ._problem import Problem, row_scales

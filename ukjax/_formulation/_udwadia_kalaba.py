@@ -8,7 +8,7 @@ import equinox as eqx
 
 from .._linalg import AbstractDecomposition
 from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
-from ._expanded import Dense, by_blocks, by_panels, certainty, expanded
+from ._expanded import Dense, by_blocks, by_panels, by_recursion, certainty, expanded
 from ._linear import DefiniteMass
 from ._problem import with_definite_mass
 
@@ -60,7 +60,9 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
 
     def motion(self, terms_of, *state):
         dense = ft.cache(lambda: Dense.of(terms_of.dense, state))
-        found = expanded(self, terms_of, dense(), state) if self.expand else None
+        found = by_recursion(self, terms_of, dense, state) if self.expand else None
+        if found is None and self.expand:
+            found = expanded(self, terms_of, dense(), state)
         if found is None and self.expand is not False and self._is_svd:
             found = by_blocks(self, terms_of, dense, state, often=bool(self.expand))
         if found is None and self.expand:

@@ -91,6 +91,16 @@ def _factors(dependent: float, B: Array, _: Array) -> tuple[Array, Array]:
     return jnp.concatenate([jnp.concatenate(row, axis=1) for row in whole]), jnp.zeros(B.shape[-1], int)
 
 
+def panel_solve(M: Array, y: Array) -> Array:
+    """M^-1 y (n, k), of a definite M (n, n), many at a time."""
+
+    def solve(_, y):
+        F = at_tolerance(_factors, 0.0, tile=TILE)(stop_gradient(M), jnp.zeros_like(M[:, :1]))[0]
+        return at_tolerance(_solved_last, len(M), tile=TILE)(F, y)[0]
+
+    return jax.lax.custom_linear_solve(lambda x: M @ x, y, solve, symmetric=True)
+
+
 def _solved(F: Array, f: Array, y: Array) -> tuple[Array, Array]:
     """x and l with M x + A^T l = f, A x = y."""
     X = at_tolerance(_solved_last, len(f), tile=TILE)(F, jnp.concatenate([f, y])[:, None])[0][:, 0]

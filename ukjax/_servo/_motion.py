@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _expand
 from .._formulation import AbstractFormulation, Motion, Problem, allowance, certain_of, in_metric, is_contradictory
-from .._mechanism import Mechanism, Terms
+from .._mechanism import Mechanism
 from .._result import RESULTS, worst
+from .._terms import Terms
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
 from ._law import AbstractLaw
 from ._plant import respond

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._formulation import AbstractFormulation, AbstractLinearFormulation, Motion
-from .._mechanism import Terms
+from .._terms import Terms
 from .._types import Matrix, Vector
 
 

@@ -20,10 +20,10 @@ from rich.table import Table
 from .. import _check
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic, members_of
 from .._formulation import AbstractFormulation, PennestriDeFalco, UdwadiaKalaba
-from .._mechanism import Terms
 from .._program import lightly_compiled
 from .._result import RESULTS
 from .._scenario import Scenario
+from .._terms import Terms
 from . import _robot, _target
 from ._target import UsageError
 

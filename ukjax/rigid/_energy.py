@@ -21,6 +21,6 @@ def energy(robot: "Robot", q: Array, v: Array, t: Any) -> Array:
         inertia = robot.bodies[name].inertia
         if inertia is not None:
             total = total - inertia.mass * robot.gravity @ at.pose(name).point(inertia.center)
-    for name, effort in _linkage.efforts(robot).items():
+    for name, effort in {**_linkage.efforts(robot, True), **_linkage.efforts(robot, False)}.items():
         total = total + effort.energy(_linkage.coordinate(robot, q, name))
     return total + sum((force.potential(at) for force in robot.forces.values()), jnp.zeros((), q.dtype))

@@ -4,7 +4,7 @@ q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen fro
 seen from the one before.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array
 from .._constraint import Holonomic
 from ._axis import Axis, about_z
 from ._effort import Drag, Effort
-from ._frame import Pose
+from ._frame import Frame, Pose
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
 from ._layout import GROUND, Node, body_of, frame_of
 from ._motion import AbstractMotion, Weld
@@ -44,11 +44,17 @@ def motions(robot: "Robot") -> tuple[AbstractMotion, ...]:
     return tuple(motion for motion in found if motion is not None)
 
 
-def frame(robot: "Robot", end: str) -> Pose | None:
-    """Of "body.frame", seen from the body; None if it is the body's own."""
+def fixed(robot: "Robot", end: str) -> Frame | None:
+    """ "body.frame"; None if it is the body's own."""
     name, body = frame_of(end), body_of(end)
     frames = robot.frames if body == GROUND else robot.bodies[body].frames
-    return frames[name].pose if name else None
+    return frames[name] if name else None
+
+
+def frame(robot: "Robot", end: str) -> Pose | None:
+    """Of "body.frame", seen from the body; None if it is the body's own."""
+    one = fixed(robot, end)
+    return None if one is None else one.pose
 
 
 def move(robot: "Robot", q: Array, node: Node, v: Array | None = None) -> Move:
@@ -112,10 +118,34 @@ def rows(robot: "Robot", joint: str, q: Array, v: Array, t: Array) -> tuple[Arra
     return J[0], b[0]
 
 
-def efforts(robot: "Robot") -> dict[str, Effort]:
-    """Of the joints that have one."""
-    joints = ((name, getattr(robot.joints[name], "effort", None)) for name in robot.joint_names)
-    return {name: effort for name, effort in joints if effort is not None}
+def efforts(robot: "Robot", of_loops: bool) -> dict[str, Effort]:
+    """Of the joints that have one: of those that close loops, or of those of the tree."""
+    names = [name for name in robot.joint_names if (name in robot.layout.tree) != of_loops]
+    found = ((name, getattr(robot.joints[name], "effort", None)) for name in names)
+    return {name: effort for name, effort in found if effort is not None}
+
+
+def armature(robot: "Robot", dtype: Any) -> Array:
+    """What moves with each speed of the tree only (n,), in the place of M's diagonal."""
+    found = [jnp.zeros((), dtype)] * robot.layout.n
+    for name, effort in efforts(robot, of_loops=False).items():
+        found[robot.layout.node(name).v[0]] = effort.armature.astype(dtype)
+    for node, drag in drags(robot):
+        for k in range(*node.v):
+            found[k] = drag.armature.astype(dtype)
+    return jnp.stack(found) if found else jnp.zeros(0, dtype)
+
+
+def own_forces(robot: "Robot", q: Array, v: Array) -> Array:
+    """What the joints of the tree do by themselves (n,)."""
+    found = [jnp.zeros((), q.dtype)] * robot.layout.n
+    for name, effort in efforts(robot, of_loops=False).items():
+        node = robot.layout.node(name)
+        found[node.v[0]] = effort.of(q[node.q[0]], v[node.v[0]])
+    for node, drag in drags(robot):
+        for k in range(*node.v):
+            found[k] = -drag.damping * v[k]
+    return jnp.stack(found) if found else jnp.zeros(0, q.dtype)
 
 
 def drags(robot: "Robot") -> list[tuple[Node, Drag]]:

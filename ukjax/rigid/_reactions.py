@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from .._equation import equation_of_motion
 from .._trajectory import Trajectory
-from . import _linkage, _tree
+from . import _linkage, _sweep, _tree
 from ._force import Placement
 from ._frame import Pose, Twist, Wrench
 from ._joint import AbstractDrivenJoint, AbstractJoint
@@ -20,6 +20,7 @@ from ._layout import body_of
 from ._motor import Motor, motor_of
 from ._rolling import AbstractRollingLink, slip_of
 from ._rotation import skew
+from ._stack import stacked
 from ._tree import Posture
 
 
@@ -75,15 +76,22 @@ def _seen(robot: "Robot", q: Array, found: dict[str, Wrench], axes: str | None) 
     return turned
 
 
-def bias(robot: "Robot", q: Array, v: Array, of: Callable[..., Array]) -> Array:
-    """What forces it takes for no speed to change (n,), `of` the tree and what acts on it."""
+def bias(robot: "Robot", q: Array, v: Array, large: bool) -> Array:
+    """What forces it takes for no speed to change (n,), beside what acts on the bodies."""
+    if large:
+        return _sweep.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
     tree = _linkage.posture(robot, q, v)
-    return of(tree, v, _falling(robot, q), _acting(robot, tree, v))
+    return _tree.bias(tree, v, falling(robot, q), _acting(robot, tree, v))
 
 
-def _falling(robot: "Robot", q: Array) -> Twist:
+def falling(robot: "Robot", q: Array) -> Twist:
     """The acceleration of the ground that is as gravity."""
     return Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
+
+
+def acting(robot: "Robot", q: Array, v: Array) -> dict[int, Wrench]:
+    """What the forces do to the nodes."""
+    return _acting(robot, _linkage.posture(robot, q, v), v) if robot.forces else {}
 
 
 def _acting(robot: "Robot", tree: Posture, v: Array) -> dict[int, Wrench]:
@@ -106,7 +114,7 @@ def transmitted(robot: "Robot", q: Array, v: Array, acceleration: Array, loops: 
     external = _acting(robot, tree, v)
     for i, wrench in loops.items():
         external[i] = external[i] + wrench if i in external else wrench
-    return _tree.wrenches(tree, v, _falling(robot, q), external, acceleration)
+    return _tree.wrenches(tree, v, falling(robot, q), external, acceleration)
 
 
 def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) -> None:

@@ -7,20 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from .._constraint import Baumgarte
 from .._drawing import Drawing
 from .._kinematics import AbstractKinematics
 from .._manifold import Assembly
-from .._mechanism import AbstractLinkedSystem, Mechanism
+from .._mechanism import AbstractLinkedSystem, AbstractRecursiveSystem, Mechanism
 from .._scenario import Scenario
 from .._system import AbstractKinematicSystem
 from .._trajectory import Trajectory
 from .._types import Coordinates, Vector
-from . import _linkage, _tree, _world
+from . import _dynamics, _linkage
 from ._assemble import assembled
 from ._body import Body, check_ends, check_held, check_names, check_planar, named_parts
 from ._coordinates import TreeKinematics, names_of
@@ -33,16 +31,11 @@ from ._layout import GROUND, Layout, laid_out
 from ._loops import constraints_of
 from ._motor import Gear, Motor, actuation
 from ._picture import picture
-from ._reactions import bias, reactions_along, reactions_at
+from ._reactions import reactions_along, reactions_at
 from ._rows import rows_of_loops
 
 
-# With more speeds than this all nodes are taken at a time: from node to node makes too long a program for scalar code,
-# and too long a one to compile.
-LARGE = 12
-
-
-class Robot(AbstractKinematicSystem, AbstractLinkedSystem):
+class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSystem):
     r"""A mechanical system of rigid bodies, in the coordinates of its joints, or of its bodies.
 
     Joints lead from the ground from body to body; each is part of the tree if nothing before it moves its child, and
@@ -239,25 +232,13 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem):
         return rows_of_loops(self, q, v)
 
     def mass(self, q, t):
-        of = _world if self.layout.n > LARGE else _tree
-        M = of.mass_matrix(_linkage.posture(self, q), q.dtype)
-        for name, effort in _linkage.efforts(self).items():
-            J, _ = _linkage.rows(self, name, q, jnp.zeros(self.layout.n, q.dtype), t)
-            M = M + effort.armature * J[:, None] * J[None]
-        for node, drag in _linkage.drags(self):
-            at = np.arange(*node.v)
-            M = M.at[at, at].add(drag.armature)
-        return M
+        return _dynamics.mass(self, q, t)
 
     def force(self, q, v, t):
-        Q = -bias(self, q, v, (_world if self.layout.n > LARGE else _tree).bias)
-        for name, effort in _linkage.efforts(self).items():
-            J, b = _linkage.rows(self, name, q, v, t)
-            Q = Q + J * (effort.of(_linkage.coordinate(self, q, name), J @ v) + effort.armature * b)
-        for node, drag in _linkage.drags(self):
-            at = slice(*node.v)
-            Q = Q.at[at].add(-drag.damping * v[at])
-        return Q
+        return _dynamics.force(self, q, v, t)
+
+    def free(self, applied):
+        return _dynamics.free(self, applied)
 
     def pose(self, q: Coordinates, end: str) -> Pose:
         """Rotation R (3, 3) and origin p (3,) [m] of "body" or "body.frame", seen from the ground."""

@@ -1,0 +1,81 @@
+"""What the equation of motion is made of."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array
+
+from ._types import Matrix, Partition, Rows, RowValues, Vector
+
+
+class Terms(eqx.Module):
+    """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c.
+
+    `partition` tells the blocks of M where it is block-diagonal, `rows` the name and the number of rows of each
+    constraint, in order.
+    """
+
+    M: Matrix
+    Q: Vector
+    A: Rows
+    b: RowValues
+    nonideal: Callable[[Vector], Vector] | None = None
+    partition: Partition | None = eqx.field(static=True, default=None)
+    rows: tuple[tuple[str, int], ...] | None = eqx.field(static=True, default=None)
+
+
+class ModularTerms(NamedTuple):
+    """The same block by block: of each kind of module the blocks of M (k, n_k, n_k), and of each kind of constraint its
+    rows A (k, m, n_k) and b (k, m)."""
+
+    masses: tuple[Array, ...]
+    Q: Vector
+    rows: tuple[tuple[Array, Array], ...]
+
+
+class Modular(NamedTuple):
+    """How a mechanism is made of modules.
+
+    Attributes:
+        partition: The coordinates of the modules, by kind.
+        groups: The coordinates that constraints are about, by kind.
+        terms: A function of the state (q, v, t).
+    """
+
+    partition: Partition
+    groups: Partition
+    terms: Callable[..., ModularTerms]
+
+
+class Pivots(NamedTuple):
+    """Of a factorisation of M the pivots (n,), and the diagonal of M, with which they are compared."""
+
+    pivots: Vector
+    diagonal: Vector
+
+
+class Free(NamedTuple):
+    """The acceleration of a system that nothing constrains, without its M.
+
+    Attributes:
+        acceleration: (q, v, t) -> M^-1 Q (n,), and how M was factorised.
+        slopes: (q, v, t, acceleration) -> how it changes with q and with v, (n, n) each; None if no shorter way is
+            known than to differentiate.
+        short: Whether `acceleration`, and whether `slopes` is short enough for scalar code.
+    """
+
+    acceleration: Callable[..., tuple[Vector, Pivots]]
+    slopes: Callable[..., tuple[Matrix, Matrix]] | None
+    short: tuple[bool, bool]
+
+
+class TermsOf(NamedTuple):
+    """The terms as functions of the state (q, v, t): in one piece, and, where it is made of modules, block by block.
+
+    `free`: where nothing constrains it and it takes no M.
+    """
+
+    dense: Callable[..., Terms]
+    modular: Modular | None = None
+    free: Free | None = None

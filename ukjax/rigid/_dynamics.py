@@ -1,0 +1,115 @@
+"""M, the force and the free acceleration of a robot.
+
+q: coordinates (n_q,); v: speeds (n,).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .. import _expand
+from .._panels import panel_solve
+from .._terms import Free, Pivots
+from . import _linkage, _sweep, _tree
+from ._motion import Helix, Slide, Turn, Weld
+from ._reactions import acting, bias, falling
+from ._slopes import slopes
+from ._stack import stacked
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+# With more speeds than this, recursions are loops over the nodes: written out, from node to node, they make too long a
+# program for scalar code, and too long a one to compile.
+LARGE = 9
+# With fewer speeds derivatives in closed form are no faster than those of scalar code; with more than SHORT, they are
+# loops over the nodes too.
+FEW = 3
+SHORT = 6
+# Motions of one speed, which is the rate of the coordinate, and does always the same, seen from the frame that moves.
+CONSTANT = (Turn, Slide, Helix, Weld)
+
+
+def is_large(robot: "Robot") -> bool:
+    return robot.layout.n > LARGE
+
+
+def mass(robot: "Robot", q: Array, t: Array) -> Array:
+    """M (n, n)."""
+    if is_large(robot):
+        M = _sweep.mass_matrix(stacked(robot, q), robot.layout)
+    else:
+        M = _tree.mass_matrix(_linkage.posture(robot, q), q.dtype)
+    M = M + jnp.diag(_linkage.armature(robot, q.dtype))
+    for name, effort in _linkage.efforts(robot, of_loops=True).items():
+        J, _ = _linkage.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
+        M = M + effort.armature * J[:, None] * J[None]
+    return M
+
+
+def force(robot: "Robot", q: Array, v: Array, t: Array) -> Array:
+    """Q (n,)."""
+    Q = _linkage.own_forces(robot, q, v) - bias(robot, q, v, is_large(robot))
+    for name, effort in _linkage.efforts(robot, of_loops=True).items():
+        J, b = _linkage.rows(robot, name, q, v, t)
+        Q = Q + J * (effort.of(_linkage.coordinate(robot, q, name), J @ v) + effort.armature * b)
+    return Q
+
+
+def free(robot: "Robot", applied: Any) -> Free | None:
+    """How it moves if nothing constrains it; None if no way is known that is shorter than by M."""
+    if _linkage.efforts(robot, of_loops=True):
+        return None
+    simple = not robot.forces and all(isinstance(motion, CONSTANT) for motion in _linkage.motions(robot))
+    short = robot.layout.n <= SHORT
+    slopes = (lambda q, v, t, a: _slopes_of(robot, q, v, a, short)) if simple else None
+    if is_large(robot):
+        return Free(lambda q, v, t: _acceleration(robot, q, v, applied), slopes, (False, short))
+    if slopes is None or robot.layout.n < FEW:
+        return None
+    return Free(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, (True, short))
+
+
+def _by_matrices(robot: "Robot", q: Array, v: Array, t: Array, applied: Any) -> tuple[Array, Pivots]:
+    """M^-1 (Q + applied), as scalar code takes it."""
+    M, Q = mass(robot, q, t), force(robot, q, v, t)
+    return _expand.solve(M, Q if applied is None else Q + applied), Pivots(_expand.pivots(M).pivots, jnp.diag(M))
+
+
+def _acceleration(robot: "Robot", q: Array, v: Array, applied: Any) -> tuple[Array, Pivots]:
+    """M^-1 (Q + applied), by articulated bodies; its derivatives by those of inverse dynamics."""
+    stack, armature, base = stacked(robot, q, v), _linkage.armature(robot, q.dtype), falling(robot, q)
+    own, external = _linkage.own_forces(robot, q, v), acting(robot, q, v)
+    own = own if applied is None else own + applied
+
+    def missing(a):
+        return _sweep.forces(stack, v, a, base, external) + armature * a - own
+
+    def solved(_, y):
+        solve = lambda _, y: _sweep.solve(stack, y, armature)[0]
+        return jax.lax.custom_linear_solve(lambda x: _sweep.times(stack, x, armature), y, solve, symmetric=True)
+
+    found, pivots = jax.lax.custom_root(
+        missing,
+        jnp.zeros_like(v),
+        lambda *_: _sweep.solve(stack, own, armature, _sweep.loads(stack, v, base, external)),
+        solved,
+        has_aux=True,
+    )
+    return found, Pivots(*pivots)
+
+
+def _slopes_of(robot: "Robot", q: Array, v: Array, a: Array, short: bool) -> tuple[Array, Array]:
+    """How the acceleration changes with q and v: M da = dQ - d tau."""
+    found = slopes(stacked(robot, q), robot.layout, v, a, falling(robot, q), short)
+    own, one = lambda q, v: _linkage.own_forces(robot, q, v), jnp.ones_like(v)
+    # What a joint does by itself depends on its own coordinate and speed.
+    by_q = jnp.diag(jax.jvp(lambda q: own(q, v), (q,), (one,))[1]) - found.by_q
+    by_v = jnp.diag(jax.jvp(lambda v: own(q, v), (v,), (one,))[1]) - found.by_v
+    M = found.mass + jnp.diag(_linkage.armature(robot, q.dtype))
+    both = (_expand.solve if short else panel_solve)(M, jnp.concatenate([by_q, by_v], axis=1))
+    return both[:, : len(q)], both[:, len(q) :]

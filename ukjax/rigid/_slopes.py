@@ -1,0 +1,126 @@
+r"""Derivatives of the acceleration of a large tree, in closed form, where each joint has one speed or none.
+
+Everything is seen from the ground and about its origin. j is before i where it is on the way from the ground to i, or
+i itself; V, A: twist of a node and how it changes, those of the node before with a dash; h = I V; I^C, B^C, f^C: sums
+over a node and all beyond it.
+
+.. math:: \dot\Psi_j = V_j' \times S_j,\quad \ddot\Psi_j = A_j' \times S_j + V_j' \times \dot\Psi_j,\quad
+    B = V \times^* I - I\, V \times + (\cdot \times^* h)
+
+.. math:: \frac{\partial \tau_i}{\partial q_j} &= S_i^\top (B^C_i \dot\Psi_j + I^C_i \ddot\Psi_j),\quad
+    \frac{\partial \tau_i}{\partial v_j} = S_i^\top (B^C_i S_j + 2 I^C_i \dot\Psi_j)
+    \quad\text{for j before i,} \\
+    \frac{\partial \tau_i}{\partial q_j} &= S_i^\top (S_j \times^* f^C_j + B^C_j \dot\Psi_j + I^C_j \ddot\Psi_j),\quad
+    \frac{\partial \tau_i}{\partial v_j} = S_i^\top (B^C_j S_j + 2 I^C_j \dot\Psi_j)
+    \quad\text{for i before j.}
+
+With P and H, force and torque of h, and V = (u, w), first moment m c and moments J of I, B maps a twist (l, r) to the
+force -2 P x r and the torque (w x J - J w x - u x m c x - m c x u x - H x) r.
+
+Source: Singh, Russell & Wensing (2022), Efficient analytical derivatives of rigid-body dynamics using spatial vector
+algebra.
+"""
+
+import functools as ft
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._expand import expand
+from ._frame import Pose, Twist, Wrench
+from ._inertia import SpatialInertia
+from ._layout import Layout
+from ._rotation import cross, skew
+from ._stack import Stack
+from ._sweep import flat, inertia_of, packed, pose_of
+
+
+class Slopes(NamedTuple):
+    """Of inverse dynamics: how tau (n,) changes with q and v, and M, (n, n) each, without armature."""
+
+    by_q: Array
+    by_v: Array
+    mass: Array
+
+
+def slopes(stack: Stack, layout: Layout, v: Array, a: Array, base: Twist, short: bool) -> Slopes:
+    """Where nothing acts on the bodies but gravity; `base`: acceleration of the ground that is as it.
+
+    `short`: whether all of it is going to be scalar code, and not only each step from a node to the next.
+    """
+    scalar = (lambda function: function) if short else expand
+    N, dtype, index = len(stack.parents), v.dtype, np.arange(len(stack.parents))
+
+    def outwards(found, step):
+        parent, i, one = step
+        here, kept = scalar(ft.partial(_seen, stack))(found[parent], *one)
+        return found.at[i].set(here), kept
+
+    ground = flat(Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)))
+    start = jnp.zeros((N + 1, 24), dtype).at[N].set(jnp.concatenate([ground, jnp.zeros(6, dtype), *base]))
+    S = None if stack.S is None else stack.S[:, 0]
+    one = lambda x: jnp.where(stack.real[:, 0], x[stack.speeds[:, 0]], 0)
+    steps = (stack.before, stack.own, S, one(v), one(a), stack.inertias)
+    _, (axes, own) = jax.lax.scan(outwards, start, (stack.parents, index, steps))
+
+    def inwards(total, step):
+        parent, i, (axes, own) = step
+        whole = total[i] + own
+        return total.at[parent].add(whole), scalar(_sides)(whole, axes)
+
+    steps = (stack.parents, index, (axes, own))
+    _, sides = jax.lax.scan(inwards, jnp.zeros((N + 1, 28), dtype), steps, reverse=True)
+    return _products(stack, layout, axes, sides)
+
+
+def _products(stack: Stack, layout: Layout, axes: Array, sides: Array) -> Slopes:
+    at = np.flatnonzero(stack.real[:, 0])
+    before = np.zeros((len(at), len(at)), bool)  # whether j is before i
+    for row, i in enumerate(at):
+        before[row] = np.isin(at, layout.path(int(i)))
+    S, rate, second = jnp.split(axes[at], 3, axis=1)
+    r1, r2, by_q, by_v = jnp.split(sides[at], [3, 9, 15], axis=1)
+    of = lambda left, right: sum(left[:, None, k] * right[None, :, k] for k in range(left.shape[1]))
+    upper = before.T & ~before
+    either = lambda lower, other: jnp.where(before, lower, jnp.where(upper, other, 0))
+    mass = of(r2, S)
+    return Slopes(
+        either(of(jnp.concatenate([r1, r2], 1), jnp.concatenate([rate[:, 3:], second], 1)), of(S, by_q)),
+        either(of(jnp.concatenate([r1, 2 * r2], 1), jnp.concatenate([S[:, 3:], rate], 1)), of(S, by_v)),
+        either(mass, jnp.swapaxes(mass, 0, 1)),
+    )
+
+
+def _seen(
+    stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, v: Array, a: Array, inertia: SpatialInertia
+) -> tuple[Array, tuple[Array, Array]]:
+    """Pose, V and A of a node (24,) from those of the one before; S, its rates (18,); I, f, and B of the body (28,)."""
+    pose = pose_of(outer[:12]) @ before @ stack.pose(own)
+    unit = jnp.eye(6, dtype=own.dtype)[5] if S is None else S
+    axis = pose.twist_outwards(Twist(unit[:3], unit[3:]))
+    V, A = Twist(outer[12:15], outer[15:18]), Twist(outer[18:21], outer[21:])
+    rate = V.cross(axis)
+    second = A.cross(axis) + V.cross(rate)
+    move = Twist(axis.linear * v, axis.angular * v)
+    V = V + move
+    A = A + Twist(axis.linear * a, axis.angular * a) + V.cross(move)
+    I = inertia.outwards(pose)
+    h = I.times(V)
+    f = I.times(A) + h.carried(V)
+    W, U, first = skew(V.angular), skew(V.linear), skew(I.h)
+    B = W @ I.J - I.J @ W - U @ first - first @ U - skew(h.torque)
+    here = jnp.concatenate([flat(pose), *V, *A])
+    return here, (jnp.concatenate([*axis, *rate, *second]), jnp.concatenate([packed(I), *f, h.force, B.ravel()]))
+
+
+def _sides(whole: Array, axes: Array) -> Array:
+    """Of what a node and all beyond it sum up to: S^T B (its last three), S^T I, and what S_j meets from before."""
+    I, f, P, B = inertia_of(whole[:10]), Wrench(whole[10:13], whole[13:16]), whole[16:19], whole[19:].reshape(3, 3)
+    S, rate, second = (Twist(x[:3], x[3:]) for x in jnp.split(axes, 3))
+    on = lambda twist: Wrench(-2 * cross(P, twist.angular), B @ twist.angular)
+    twice = I.times(rate) + I.times(rate)
+    by_q, by_v = f.carried(S) + on(rate) + I.times(second), on(S) + twice
+    return jnp.concatenate([2 * cross(P, S.linear) + B.T @ S.angular, *I.times(S), *by_q, *by_v])

@@ -1,0 +1,175 @@
+"""A tree with one node below the other in arrays, for recursions that are loops over the nodes.
+
+N: nodes; k: most speeds of a node; every node is seen from the frame that its joint moves.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from . import _linkage
+from ._axis import Axis, about_z
+from ._frame import Pose, Twist
+from ._inertia import SpatialInertia
+from ._motion import AbstractMotion, Turn, Weld
+from ._rotation import matrix
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+class Stack(NamedTuple):
+    """A tree at one state.
+
+    Attributes:
+        parents: Of the nodes (N,); N for the ground.
+        before: The frame that a node's joint leaves, seen from the one that the joint before it moves; not of the
+            state (N, ...).
+        own: How the joint moves it: cosine and sine (N, 2) if all are hinges, else rotation and origin (N, 12).
+        S: What each speed does (N, k, 6), zero for what there is not; None if all are hinges, which turn about z.
+        drift: How that changes (N, 6), or None.
+        after: The frame that the joint moves, seen from the body, not of the state (N, ...).
+        inertias: Not of the state.
+        speeds: Where those of each node are among all (N, k); `real`: whether there is one.
+    """
+
+    parents: np.ndarray
+    before: Pose
+    own: Array
+    S: Array | None
+    drift: Array | None
+    after: Pose
+    inertias: SpatialInertia
+    speeds: np.ndarray
+    real: np.ndarray
+
+    def pose(self, own: Array) -> Pose:
+        """How the joint of a node moves it."""
+        if self.S is not None:
+            return Pose(own[:9].reshape(3, 3), own[9:])
+        (c, s), zero, one = own, jnp.zeros((), own.dtype), jnp.ones((), own.dtype)
+        return Pose(jnp.stack([c, -s, zero, s, c, zero, zero, zero, one]).reshape(3, 3), jnp.zeros(3, own.dtype))
+
+    def twist(self, moved: Array) -> Twist:
+        """Of a node against the one before, by `of_nodes`."""
+        if self.S is not None:
+            return Twist(moved[:3], moved[3:])
+        zero = jnp.zeros(3, moved.dtype)
+        return Twist(zero, jnp.stack([*zero[:2], moved]))
+
+    def of_nodes(self, v: Array) -> Array:
+        """What all speeds do to the nodes (N, ...)."""
+        return v if self.S is None else jnp.sum(self.S * self.spread(v)[:, :, None], axis=1)
+
+    def spread(self, v: Array) -> Array:
+        """Of all speeds, those of each node (N, k)."""
+        return jnp.where(self.real, v[self.speeds], 0)
+
+    def gathered(self, values: Array) -> Array:
+        """From what there is of the speeds of each node (N, k, ...) that of all speeds (n, ...)."""
+        return values[self.real]
+
+    def of_wrenches(self, f: Array) -> Array:
+        """What generalised forces (n,) wrenches on the nodes (N, 6) are."""
+        return f[:, 5] if self.S is None else self.gathered(jnp.sum(self.S * f[:, None], axis=2))
+
+    @property
+    def all_S(self) -> Array:
+        """What each speed does (n, 6)."""
+        if self.S is not None:
+            return self.gathered(self.S)
+        return jnp.broadcast_to(jnp.eye(6, dtype=self.own.dtype)[5], (len(self.parents), 6))
+
+
+def stacked(robot: "Robot", q: Array, v: Array | None = None) -> Stack:
+    """The tree as it stands; with speeds also how their effect changes."""
+    nodes, dtype = robot.layout.nodes, q.dtype
+    joints = [_linkage.moving(robot, node.joint) for node in nodes]
+    motions = [joint.motion or Weld() for joint in joints]
+    axes = [getattr(motion, "axis", None) for motion in motions]
+    turned = _turned(axes, dtype)
+    ends = lambda names: _product(_frames([_linkage.fixed(robot, end) for end in names], dtype), turned)
+    leave, after = ends([joint.parent for joint in joints]), ends([joint.child for joint in joints])
+    parents = np.array([node.parent if node.parent >= 0 else len(nodes) for node in nodes])
+    back = jax.vmap(lambda pose: pose.inverse)(after)
+    still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))
+    whole = Pose(*(jnp.concatenate([x, y[None]]) for x, y in zip(back, still, strict=True)))
+    before = _product(Pose(whole.R[parents], whole.p[parents]), leave)
+    about = [m if a is None else eqx.tree_at(_axis_of, m, Axis("z")) for m, a in zip(motions, axes, strict=True)]
+    count = max((len(motion.speeds) for motion in motions), default=0)
+    speeds, real = np.zeros((len(nodes), count), int), np.zeros((len(nodes), count), bool)
+    for i, node in enumerate(nodes):
+        n = node.v[1] - node.v[0]
+        speeds[i, :n], real[i, :n] = np.arange(*node.v), True
+    moved = _moved(robot, about, q, v, count)
+    return Stack(parents, before, *moved, after, _inertias(robot, back, dtype), speeds, real)
+
+
+def _axis_of(motion: Any) -> Axis:
+    return motion.axis
+
+
+def _turned(axes: Sequence[Axis | None], dtype: Any) -> Pose:
+    """Frames whose z is along the axes of motions, where they have one."""
+    z = Axis("z").of(dtype)
+    direction = jnp.stack([z if axis is None else axis.of(dtype) for axis in axes])
+    return Pose(jax.vmap(lambda d: about_z(Axis(d), dtype))(direction), jnp.zeros_like(direction))
+
+
+def _frames(frames: Sequence[Any], dtype: Any) -> Pose:
+    """Poses of `Frame`s, of which None is the body's own."""
+    zero, none = jnp.zeros(3, dtype), jnp.array([1.0, 0.0, 0.0, 0.0], dtype)
+    turns = [none if f is None or f.quaternion is None else f.quaternion.astype(dtype) for f in frames]
+    places = [zero if f is None else f.position.astype(dtype) for f in frames]
+    return Pose(jax.vmap(matrix)(jnp.stack(turns)), jnp.stack(places))
+
+
+def _product(outer: Pose, inner: Pose) -> Pose:
+    return jax.vmap(lambda a, b: a @ b)(outer, inner)
+
+
+def _inertias(robot: "Robot", back: Pose, dtype: Any) -> SpatialInertia:
+    none = SpatialInertia(jnp.zeros((), dtype), jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
+    found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
+    one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x.spatial for x in found))
+    # Of symmetric matrices the recursions take half, and so do gradients, unless each entry is both halves'.
+    one = one._replace(J=(one.J + jnp.swapaxes(one.J, 1, 2)) / 2)
+    return jax.vmap(lambda inertia, pose: inertia.outwards(pose))(one, back)
+
+
+def _moved(
+    robot: "Robot", motions: Sequence[AbstractMotion], q: Array, v: Array | None, count: int
+) -> tuple[Array, Array | None, Array | None]:
+    """`own`, `S` and `drift`: motions of a kind all at a time."""
+    nodes, dtype = robot.layout.nodes, q.dtype
+    if all(isinstance(motion, Turn) for motion in motions):
+        angles = q[np.array([node.q[0] for node in nodes])]
+        return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), None, None
+    kinds: dict[Any, list[int]] = {}
+    for i, motion in enumerate(motions):
+        kinds.setdefault(jax.tree_util.tree_structure(motion), []).append(i)
+    parts, order = [], []
+    for members in kinds.values():
+        one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(motions[i] for i in members))
+        places = np.array([np.arange(*nodes[i].q) for i in members]).reshape(len(members), -1)
+        rates = np.array([np.arange(*nodes[i].v) for i in members]).reshape(len(members), -1)
+        own_v = jnp.zeros(rates.shape, dtype) if v is None else v[rates]
+        parts.append(jax.vmap(lambda m, q, v: _at(m, q, v, count))(one, q[places], own_v))
+        order += members
+    back = np.argsort(order)
+    own, S, drift = (jnp.concatenate(x)[back] for x in zip(*parts, strict=True))
+    return own, S, None if v is None else drift
+
+
+def _at(motion: AbstractMotion, q: Array, v: Array, count: int) -> tuple[Array, Array, Array]:
+    pose, drift = motion.pose(q), motion.drift(q, v)
+    zero = jnp.zeros(6, q.dtype)
+    S = [jnp.concatenate(s) for s in motion.twists(q)]
+    S = jnp.stack([*S, *[zero] * (count - len(S))]) if count else jnp.zeros((0, 6), q.dtype)
+    return jnp.concatenate([pose.R.ravel(), pose.p]), S, zero if drift is None else jnp.concatenate(drift)

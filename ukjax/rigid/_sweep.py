@@ -1,0 +1,272 @@
+"""Dynamics of large trees, as loops over the nodes.
+
+`_tree` writes the recursions out from node to node, which makes too long a program of a large tree. Here a step from a
+node to the next is written out, as scalar code, and all nodes take it: what is compiled does not grow with the tree,
+and what is computed is linear in the number of joints but for M.
+
+I: inertia of a body; I^A: articulated inertia; p: what it takes for no acceleration; U = I^A S; D = S^T U.
+
+Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1, 6.2 and 7.1.
+"""
+
+import functools as ft
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._expand import expand
+from ._frame import Pose, Twist, Wrench
+from ._inertia import SpatialInertia
+from ._layout import Layout
+from ._rotation import skew
+from ._stack import Stack
+
+
+# Entries of a symmetric matrix.
+UPPER = np.triu_indices(3)
+PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+
+
+def forces(stack: Stack, v: Array, a: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
+    """What forces (n,) it takes for speeds to change by `a`, less those of the wrenches on nodes, each seen from its
+    body; None: not to change.
+
+    `base`: acceleration of the ground, which for gravity is upwards.
+    """
+    more = None if a is None else _as_change(stack, stack.of_nodes(a))
+    more = stack.drift if more is None else more if stack.drift is None else more + stack.drift
+    return stack.of_wrenches(_handed_inwards(stack, _wrenches(stack, stack.of_nodes(v), more, base, external)))
+
+
+def loads(stack: Stack, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
+    """What wrench each node takes for itself (N, 6) if no speed changes."""
+    return _wrenches(stack, stack.of_nodes(v), stack.drift, base, external)
+
+
+def times(stack: Stack, x: Array, armature: Array) -> Array:
+    """M x (n,)."""
+    moved = stack.of_nodes(x)
+    zero = jnp.zeros(3, x.dtype)
+    found = _wrenches(stack, jnp.zeros_like(moved), _as_change(stack, moved), Twist(zero, zero), {})
+    return stack.of_wrenches(_handed_inwards(stack, found)) + armature * x
+
+
+def solve(stack: Stack, y: Array, armature: Array, loads: Array | None = None) -> tuple[Array, tuple[Array, Array]]:
+    """M^-1 (y - what `loads` (N, 6) take) (n,); the pivots D (n,), and the diagonal of M, to which they compare."""
+    S, real, parents, (before, own, inertias, loads), places = _one_by_one(stack, loads)
+    has = places >= 0
+    each = lambda values: values if has.all() else jnp.where(has, values[places], 0)
+    gather = lambda found: found if has.all() else found[has]
+    pushes, rotors = each(y), each(armature)
+    N = len(parents)
+
+    def inwards(total, step):
+        parent, i, one = step
+        over, kept = expand(ft.partial(_articulated, stack))(total[i], *one)
+        return total.at[parent].add(over), kept
+
+    steps = (before, own, S, real, inertias, loads, pushes, rotors)
+    start = jnp.zeros((N + 1, 37), y.dtype)
+    _, kept = jax.lax.scan(inwards, start, (parents, np.arange(N), steps), reverse=True)
+    (U, inverse, push), judged = kept[:3], kept[3:]
+
+    def outwards(found, step):
+        parent, i, one = step
+        here, x = expand(ft.partial(_accelerated, stack))(found[parent], *one)
+        return found.at[i].set(here), x
+
+    steps = (before, own, S, U, inverse, push)
+    _, x = jax.lax.scan(outwards, jnp.zeros((N + 1, 6), y.dtype), (parents, np.arange(N), steps))
+    pivots, diagonal = map(gather, judged)
+    return gather(x), (pivots, diagonal)
+
+
+def mass_matrix(stack: Stack, layout: Layout) -> Array:
+    """M (n, n), by composite rigid bodies, without armature."""
+    N, dtype = len(stack.parents), stack.own.dtype
+
+    def inwards(total, step):
+        parent, i, one = step
+        over, kept = expand(ft.partial(_composite, stack))(total[i], *one)
+        return total.at[parent].add(over), kept
+
+    def outwards(found, step):
+        parent, i, one = step
+        here = expand(lambda outer, before, own: flat(pose_of(outer) @ before @ stack.pose(own)))(found[parent], *one)
+        return found.at[i].set(here), here
+
+    index = np.arange(N)
+    steps = (stack.before, stack.own, stack.inertias)
+    _, whole = jax.lax.scan(inwards, jnp.zeros((N + 1, 10), dtype), (stack.parents, index, steps), reverse=True)
+    ground = flat(Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)))
+    start = jnp.zeros((N + 1, 12), dtype).at[N].set(ground)
+    _, poses = jax.lax.scan(outwards, start, (stack.parents, index, (stack.before, stack.own)))
+    of = np.repeat(index, stack.real.sum(axis=1))
+    S, momentum = jax.vmap(expand(_in_world))(poses[of], whole[of], stack.all_S)
+    products = sum(S[:, None, k] * momentum[None, :, k] for k in range(6))
+    moved = np.zeros((N, N), bool)
+    for i in range(N):
+        moved[i, layout.path(i)] = True
+    nearer = moved[of][:, of].T  # (n, n): whether the first speed, nearer to the ground, moves the node of the second
+    return jnp.where(nearer, products, jnp.where(nearer.T, jnp.swapaxes(products, 0, 1), 0))
+
+
+def _wrenches(stack: Stack, moved: Array, more: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
+    """What each node takes for itself (N, 6); `more`: change of twists beside what motion makes."""
+    N, dtype = len(stack.parents), moved.dtype
+
+    def outwards(found, step):
+        parent, i, one = step
+        here, wrench = expand(ft.partial(_carried, stack))(found[parent], *one)
+        return found.at[i].set(here), wrench
+
+    index = np.arange(N)
+    start = jnp.zeros((N + 1, 12), dtype).at[N, 6:].set(jnp.concatenate(base))
+    more = jnp.zeros((N, 6), dtype) if more is None else more
+    steps = (stack.before, stack.own, moved, more, stack.inertias)
+    _, f = jax.lax.scan(outwards, start, (stack.parents, index, steps))
+    for i, wrench in external.items():
+        after = Pose(stack.after.R[i], stack.after.p[i])
+        f = f.at[i].add(-jnp.concatenate(after.inverse.outwards(wrench)))
+    return f
+
+
+def _handed_inwards(stack: Stack, f: Array) -> Array:
+    """What each joint takes (N, 6), of what each node takes for itself."""
+    N = len(stack.parents)
+
+    def inwards(total, step):
+        parent, i, one = step
+        over, here = expand(ft.partial(_handed_on, stack))(total[i], *one)
+        return total.at[parent].add(over), here
+
+    steps = (stack.parents, np.arange(N), (stack.before, stack.own, f))
+    return jax.lax.scan(inwards, jnp.zeros((N + 1, 6), f.dtype), steps, reverse=True)[1]
+
+
+def _as_change(stack: Stack, moved: Array) -> Array:
+    """What speeds do to nodes, as twists (N, 6)."""
+    return moved if stack.S is not None else jnp.pad(moved[:, None], ((0, 0), (5, 0)))
+
+
+def _one_by_one(stack: Stack, loads: Array | None) -> tuple[Any, Any, np.ndarray, tuple[Any, ...], np.ndarray]:
+    """A node for every speed, and one for each without: S, whether there is one, parents, the rest; and which speed.
+
+    Those of one node coincide; the first is moved as it is, the last has its inertia and its load.
+    """
+    N = len(stack.parents)
+    loads = jnp.zeros((N, 6), stack.own.dtype) if loads is None else loads
+    if stack.S is None:
+        return None, None, stack.parents, (stack.before, stack.own, stack.inertias, loads), np.arange(N)
+    counts = np.maximum(stack.real.sum(axis=1), 1)
+    ends = np.cumsum(counts)
+    of = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(of)) - (ends - counts)[of]
+    first, last = number == 0, number == counts[of] - 1
+    lasts = np.append(ends - 1, len(of))  # of the ground that it is one beyond all
+    parents = np.where(first, lasts[stack.parents[of]], np.arange(len(of)) - 1)
+    known, S = stack.real[of, number], stack.S[of, number]
+    dtype = stack.own.dtype
+    still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))
+    before = Pose(*(_where(first, x[of], y) for x, y in zip(stack.before, still, strict=True)))
+    own = _where(first, stack.own[of], flat(still))
+    of_last = lambda x: _where(last, x[of], jnp.zeros_like(x[0]))
+    inertias, loads = SpatialInertia(*map(of_last, stack.inertias)), of_last(loads)
+    places = np.where(known, np.cumsum(known) - 1, -1)
+    return S, known.astype(dtype), parents, (before, own, inertias, loads), places
+
+
+def _where(condition: np.ndarray, x: Array, y: Array) -> Array:
+    return jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y[None])
+
+
+# Steps from one node to the next, of small arrays.
+
+
+def flat(pose: Pose) -> Array:
+    return jnp.concatenate([pose.R.ravel(), pose.p])
+
+
+def pose_of(flat: Array) -> Pose:
+    return Pose(flat[:9].reshape(3, 3), flat[9:])
+
+
+def _carried(stack: Stack, outer: Array, before: Pose, own: Array, moved: Array, more: Array, inertia: SpatialInertia):
+    """Twist and its change (12,) of a node from those of its parent, and the wrench (6,) that this takes."""
+    X, move = before @ stack.pose(own), stack.twist(moved)
+    twist = X.inwards(Twist(outer[:3], outer[3:6])) + move
+    change = X.inwards(Twist(outer[6:9], outer[9:])) + twist.cross(move) + Twist(more[:3], more[3:])
+    wrench = inertia.times(change) + inertia.times(twist).carried(twist)
+    return jnp.concatenate([*twist, *change]), jnp.concatenate(wrench)
+
+
+def _handed_on(stack: Stack, beyond: Array, before: Pose, own: Array, wrench: Array) -> tuple[Array, Array]:
+    """What a node hands on to its parent, and what its joint takes (6,)."""
+    total = beyond + wrench
+    return jnp.concatenate((before @ stack.pose(own)).outwards(Wrench(total[:3], total[3:]))), total
+
+
+def _composite(stack: Stack, beyond: Array, before: Pose, own: Array, inertia: SpatialInertia) -> tuple[Array, Array]:
+    """Of a node and all beyond it the inertia, seen from its parent, and from itself (10,)."""
+    total = inertia_of(beyond) + inertia
+    return packed(total.outwards(before @ stack.pose(own))), packed(total)
+
+
+def packed(inertia: SpatialInertia) -> Array:
+    return jnp.concatenate([inertia.m[None], inertia.h, inertia.J[UPPER]])
+
+
+def inertia_of(packed: Array) -> SpatialInertia:
+    return SpatialInertia(packed[0], packed[1:4], packed[4:][PLACES])
+
+
+def _in_world(pose: Array, inertia: Array, S: Array) -> tuple[Array, Array]:
+    """A twist, and its momentum, seen from the ground (6,)."""
+    at, twist = pose_of(pose), Twist(S[:3], S[3:])
+    momentum = inertia_of(inertia).times(twist)
+    return jnp.concatenate(at.twist_outwards(twist)), jnp.concatenate(at.outwards(momentum))
+
+
+def _unit(stack: Stack, S: Array | None) -> Array:
+    return jnp.eye(6, dtype=stack.own.dtype)[5] if S is None else S
+
+
+def _articulated(
+    stack: Stack, beyond: Array, before: Pose, own: Array, S: Array | None, real: Array | None,
+    inertia: SpatialInertia, load: Array, force: Array, armature: Array,
+):  # fmt: skip
+    """What a node adds to its parent's I^A, p and inertia as if nothing moved (37,); U, 1 / D, D^-1 (y - S^T p), D,
+    and S^T I S with that inertia, the diagonal of M."""
+    one, X, s = jnp.ones((), own.dtype), before @ stack.pose(own), _unit(stack, S)
+    real = one if real is None else real
+    m, h, J = inertia
+    A = beyond[:6][PLACES] + m * jnp.eye(3, dtype=own.dtype)
+    B = beyond[6:15].reshape(3, 3) - skew(h)
+    C, p, whole = beyond[15:21][PLACES] + J, beyond[21:27] + load, inertia_of(beyond[27:]) + inertia
+    U, W = A @ s[:3] + B @ s[3:], B.T @ s[:3] + C @ s[3:]
+    both = jnp.concatenate([U, W])
+    D, diagonal = s @ both + armature, whole.times(Twist(s[:3], s[3:])).along(Twist(s[:3], s[3:])) + armature
+    inverse = real / (D + (one - real))
+    push = (force - s @ p) * inverse
+    outer = lambda x, y: (x * inverse)[:, None] * y[None]
+    A, B, C, p = A - outer(U, U), B - outer(U, W), C - outer(W, W), p + both * push
+    A, B, C = (X.R @ Y @ X.R.T for Y in (A, B, C))
+    K = skew(X.p)
+    AK = A @ K
+    C = C - B.T @ K + K @ B - K @ AK
+    p = jnp.concatenate(X.outwards(Wrench(p[:3], p[3:])))
+    over = [A[UPPER], (B - AK).ravel(), C[UPPER], p, packed(whole.outwards(X))]
+    return jnp.concatenate(over), (both, inverse, push, D, diagonal)
+
+
+def _accelerated(
+    stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, U: Array, inverse: Array, push: Array
+) -> tuple[Array, Array]:
+    """The acceleration (6,) of a node from that of its parent, and of its coordinate."""
+    a = jnp.concatenate((before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:])))
+    x = push - inverse * (U @ a)
+    return a + _unit(stack, S) * x, x
