@@ -320,7 +320,11 @@ def one(joint, **options):
         (lambda: one(rigid.Prismatic("ground", "arm", (1.0, 0.0, 1.0)), planar=True), "a Prismatic, leads out"),
         (lambda: one(rigid.Spherical("ground", "arm"), planar=True), "a Spherical, leads out of the plane"),
         (lambda: four_bar().actuation("E"), "joint must name one with a single coordinate"),
-        (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), axes="E"), "end names the body 'E'"),
+        (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), axes="E"), "axes names the body 'E'"),
+        (lambda: rigid.Robot({}, {}), "bodies must hold one at least"),
+        (lambda: four_bar().actuation(["A"]), r"names must be of motors or joints.* one is \['A'\]"),
+        (lambda: rigid.Shape.box((0.1, -0.1, 0.1)), "size must be positive"),
+        (lambda: rigid.Shape.cylinder(0.1, 0.0), "length must be positive"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(make, match):

@@ -87,7 +87,9 @@ class Motors(eqx.Module):
 
 
 def motor_of(robot: "Robot", name: str) -> Motor:
-    """A motor, or a unit motor on a joint, by name; ValueError if it is neither."""
+    """A motor, or a unit motor on a joint, by name; ValueError if it is neither, TypeError if no name."""
+    if not isinstance(name, str):
+        raise TypeError(f'names must be of motors or joints, as in actuation("hip", "knee"), but one is {name!r}.')
     motor = robot.motors.get(name, Motor(name))
     _linkage.driven(robot, motor.joint)
     return motor

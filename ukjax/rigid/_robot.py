@@ -110,6 +110,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         self.motors = named_parts(motors or {}, Motor, "motors", 'rigid.Motor("A")')
         self.forces = named_parts(forces or {}, AbstractForce, "forces", 'rigid.Spring("a", "b", 100.0)')
         self.gravity, self.planar, self.stabilization = vector(gravity, "gravity"), planar, stabilization
+        if not self.bodies:
+            raise ValueError('bodies must hold one at least, as {"arm": rigid.Body(rigid.Inertia(1.0))}.')
         if coordinates not in ("joint", "absolute"):
             raise ValueError(f'coordinates must be "joint" or "absolute", but are {coordinates!r}.')
         frames_of = _frames_of(self.bodies, self.frames)
@@ -197,7 +199,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         `equation_of_motion`. Where rows depend on each other only sums are determined: these are of the least
         multipliers.
         """
-        return reactions_at(self, q, v, t, axes and self._known(axes), **options)
+        return reactions_at(self, q, v, t, axes and self._known(axes, "axes"), **options)
 
     def reactions_along(
         self, trajectory: Trajectory, motors: Sequence[str] = (), axes: str | None = None
@@ -206,7 +208,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
         `motors`: with a servo the names that `actuation` was given. Constraints beside the robot's own are an error.
         """
-        return reactions_along(self, trajectory, motors, axes and self._known(axes))
+        return reactions_along(self, trajectory, motors, axes and self._known(axes, "axes"))
 
     def actuation(self, *names: str) -> Any:
         """G (n, p) for a `Servo`: of these motors, or of motors on these joints; of all motors if none is named.
@@ -270,8 +272,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         same = ("gravity", "frames", "gears", "forces", "planar", "stabilization")
         return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
 
-    def _known(self, end: str) -> str:
-        check_ends("end", _frames_of(self.bodies, self.frames), end)
+    def _known(self, end: str, what: str = "end") -> str:
+        check_ends(what, _frames_of(self.bodies, self.frames), end)
         return end
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .. import _check
 from ._frame import Frame, vector
 
 
@@ -45,16 +46,20 @@ class Shape(eqx.Module):
     @classmethod
     def box(cls, size: Any, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
         """With edges `size` (3,) [m]."""
+        edges = np.asarray(vector(size, "size"), float)
+        if not np.all(edges > 0):
+            raise ValueError(f"size must be positive, but is {edges}.")
         around = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)])
         below, above = (np.column_stack([around, np.full(5, z)]) for z in (-1, 1))
         # Round the bottom and round the top, down and up again at each corner; it ends where it starts.
         top = [point for k in range(5) for point in ((above[k], below[k], above[k]) if k in (1, 2, 3) else (above[k],))]
         walk = [*below, *top, below[0]]
-        return cls(_placed(np.array(walk) * np.asarray(vector(size, "size"), float) / 2, position, rotation))
+        return cls(_placed(np.array(walk) * edges / 2, position, rotation))
 
     @classmethod
     def cylinder(cls, radius: float, length: float, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
         """About z [m]."""
+        radius, length = _check.positive(radius, "radius"), _check.positive(length, "length")
         angle = np.linspace(0.0, 2 * np.pi, ROUND)
         ring = np.column_stack([radius * np.cos(angle), radius * np.sin(angle), np.zeros(ROUND)])
         up, half = np.array([0.0, 0.0, length / 2]), ROUND // 2
@@ -65,6 +70,7 @@ class Shape(eqx.Module):
     @classmethod
     def sphere(cls, radius: float, position: Any = (0.0, 0.0, 0.0)) -> "Shape":
         """Three great circles [m]."""
+        radius = _check.positive(radius, "radius")
         angle = np.linspace(0.0, 2 * np.pi, ROUND)
         s, c, zero = np.sin(angle), np.cos(angle), np.zeros(ROUND)
         rings = [(c, s, zero), (c, zero, s)]
@@ -78,7 +84,7 @@ class Shape(eqx.Module):
         """A wheel about "x", "y" or "z", with a spoke that shows how it turns [m]."""
         if axis not in ("x", "y", "z"):
             raise ValueError(f'axis must be "x", "y" or "z", but is {axis!r}.')
-        angle = np.linspace(0.0, 2 * np.pi, ROUND)
+        radius, angle = _check.positive(radius, "radius"), np.linspace(0.0, 2 * np.pi, ROUND)
         flat = np.column_stack([radius * np.cos(angle), radius * np.sin(angle), np.zeros(ROUND)])
         flat = np.concatenate([flat, np.zeros((1, 3)), flat[:1]])
         return cls(_placed(np.roll(flat, {"x": 1, "y": 2, "z": 0}[axis], axis=1), position, None))
@@ -87,7 +93,7 @@ class Shape(eqx.Module):
     def axes(cls, length: float, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
         """The three axes of a frame [m]."""
         zero = np.zeros(3)
-        x, y, z = length * np.eye(3)
+        x, y, z = _check.positive(length, "length") * np.eye(3)
         return cls(_placed(np.stack([x, zero, y, zero, z, zero, x]), position, rotation))
 
 
