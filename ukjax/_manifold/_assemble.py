@@ -13,6 +13,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
+from .._constraint import AccelerationConstraint, Holonomic, members_of
 from .._mechanism import Mechanism
 from .._program import lightly_compiled
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
@@ -106,7 +107,8 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
         at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
     x, q_result = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
     q = at(x)
-    v, v_result = _nearest_with(kept.v, lambda x: mechanism.velocity_error(q, x, t), v0, M, max_steps)
+    of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), _is_affine(mechanism)
+    v, v_result = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
 
     checks = []
     for constraint in mechanism.constraints:
@@ -120,13 +122,19 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     return Assembly(q, v, stop_gradient(q - q0), stop_gradient(v - v0)), checks, result
 
 
+def _is_affine(mechanism: Mechanism) -> bool:
+    """Whether the velocity errors are affine in v; a nonholonomic one may be or not."""
+    members = (member for constraint in mechanism.constraints for member in members_of(constraint))
+    return all(isinstance(member, Holonomic | AccelerationConstraint) for member in members)
+
+
 def _nearest_with(
-    kept: tuple[int, ...], error: Callable[[Array], Array], x0: Array, M: Array, max_steps: int
+    kept: tuple[int, ...], error: Callable[[Array], Array], x0: Array, M: Array, max_steps: int, affine: bool = False
 ) -> Nearest:
     """`nearest` among the states that leave the coordinates in `kept` where they are."""
     free = np.setdiff1d(np.arange(x0.shape[0]), kept)
     place = lambda y: x0.at[free].set(y)
-    found = nearest(lambda y: error(place(y)), x0[free], M[np.ix_(free, free)], max_steps)
+    found = nearest(lambda y: error(place(y)), x0[free], M[np.ix_(free, free)], max_steps, affine)
     return Nearest(place(found.x), found.result)
 
 

@@ -14,16 +14,17 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._formulation import row_scales, unit_size
-from .._linalg import SVD, pseudosolve, whiten
+from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
 from .._result import RESULTS, worst
 from .._types import Matrix, Rows, RowValues, Vector
 
 
 class Linearised(NamedTuple):
-    """Constraints near a state, rows brought to about the same length: D e (m,) and D J (m, n)."""
+    """Constraints near a state, rows brought to about the same length: D e (m,), D J (m, n) and D (m,)."""
 
     error: RowValues
     rows: Rows
+    scales: RowValues
 
 
 class Nearest(NamedTuple):
@@ -40,7 +41,7 @@ def linearise(error: Callable[[Array], Array], x: Vector) -> Linearised:
 def linearised(e: RowValues, J: Rows) -> Linearised:
     """A row's own unit must not matter to the rank test of a pseudoinverse: hence D."""
     D = row_scales(J)
-    return Linearised(D * e, D[:, None] * J)
+    return Linearised(D * e, D[:, None] * J, D)
 
 
 def with_rows(M: Matrix, rows: Rows) -> Matrix:
@@ -52,7 +53,7 @@ def with_rows(M: Matrix, rows: Rows) -> Matrix:
     return unit_size(M) * M + rows.T @ rows
 
 
-def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int) -> Nearest:
+def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int, affine: bool = False) -> Nearest:
     r"""The x with error(x) = 0 for which d^T M d is stationary: as a rule the nearest one, from anywhere.
 
     With d = W^T z and K = W M W^T the gradient of d^T M d is 2 K z in these coordinates. It must lie in the row space
@@ -60,13 +61,16 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     are redundant: where M is positive definite it is the metric, K is the identity, and so is the Jacobian, but for the
     curvature of the constraints. Where M is singular the rows at x0 are added to the metric, but M remains in K, so
     that also on curved constraints the state is the one that M asks for.
+
+    `affine`: whether `error` is, so that one step leads there.
     """
     if jax.eval_shape(error, x0).shape[0] == 0 or x0.shape[0] == 0:
         return Nearest(x0, RESULTS.successful)
     identity = jnp.eye(x0.shape[0], dtype=x0.dtype)
     shift = jnp.sqrt(jnp.finfo(x0.dtype).eps) * jnp.max(jnp.abs(M))
     # All at a time: one kernel to compile.
-    candidates = [M, with_rows(M, linearise(error, x0).rows), M + shift * identity]
+    here = linearise(error, x0)
+    candidates = [M, with_rows(M, here.rows), M + shift * identity]
     _, Ws, (definite, regular, semidefinite) = jax.vmap(whiten)(jnp.stack(candidates))
     W = jnp.where(definite, Ws[0], Ws[1])
     K = jnp.where(definite, identity, unit_size(M) * W @ M @ W.T)
@@ -76,8 +80,13 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         B, w = at.rows @ W.T, K @ z
         return w - pseudosolve(SVD(), B, B @ w - at.error)[0]
 
-    start = _from_afar(lambda z: error(x0 + W.T @ z), jnp.zeros_like(x0), max_steps)
-    x = x0 + W.T @ _root(stationarity, start, max_steps)
+    if affine:
+        x = _in_one_step(x0, here, W, K)
+    else:
+        lengths = jnp.linalg.norm(here.rows @ W.T, axis=1)
+        unit = jnp.where(lengths > 0, here.scales / jnp.where(lengths > 0, lengths, 1), 1)
+        start = _from_afar(lambda z: unit * error(x0 + W.T @ z), jnp.zeros_like(x0), max_steps)
+        x = x0 + W.T @ _root(stationarity, start, max_steps)
     result = worst(
         RESULTS.where(semidefinite | (shift == 0), RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
@@ -85,17 +94,26 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     return Nearest(x, result)
 
 
+def _in_one_step(x0: Vector, here: Linearised, W: Matrix, K: Matrix) -> Vector:
+    """Where K z - B^+ (B K z - D e) = 0 for D e = D e(x0) + B z; refined once, for what rounding leaves."""
+    B = here.rows @ W.T
+    back, _ = pseudoinverse(SVD(), B)
+    onto = back @ B
+    N = K - onto @ K + onto
+    step = lambda e: W.T @ pseudosolve(_exact(x0.dtype), N, back @ e)[0]
+    way = step(here.error)
+    return x0 - way - stop_gradient(step(here.error - here.rows @ way))
+
+
 def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Array:
-    """Where 0.05^2 |z|^2 + |error|^2 is least, rows of unit length: a little before the shortest z with no error.
+    """Where 0.05^2 |z|^2 + |error|^2 is least: a little before the shortest z with no error, if rows have unit length.
 
     The size of the stationarity itself has minima that are no zeros: of a closed chain of 20 rods with light ends
     Levenberg-Marquardt stopped in one from every third start. With a smaller weight it gets to places where Newton's
     method turns away, with a larger one it stays away from the constraints.
     """
-    lengths = jnp.linalg.norm(jax.jacfwd(error)(z), axis=1)
-    unit = jnp.where(lengths > 0, lengths, 1)
-    far = lambda z, _: jnp.concatenate([0.05 * z, error(z) / unit])
-    search = optx.LevenbergMarquardt(1e-6, 1e-9, linear_solver=SVD(rtol=16 * float(jnp.finfo(z.dtype).eps)))
+    far = lambda z, _: jnp.concatenate([0.05 * z, error(z)])
+    search = optx.LevenbergMarquardt(1e-6, 1e-9, linear_solver=_exact(z.dtype))
     found = optx.least_squares(far, search, z, max_steps=max_steps, throw=False).value
     return stop_gradient(jnp.where(jnp.isfinite(found), found, z))
 
@@ -103,8 +121,12 @@ def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Arr
 def _root(residual: Callable, z: Array, max_steps: int) -> Array:
     eps = float(jnp.finfo(z.dtype).eps)
     rtol = atol = 64 * eps
-    # In a batch lineax's own solvers would hand it to LAPACK; see `SVD`, which here drops nothing but rounding errors.
-    solver = SVD(rtol=16 * eps)
+    solver = _exact(z.dtype)
     # Newton's method carries the derivative.
     finish, adjoint = optx.Newton(rtol, atol, linear_solver=solver), optx.ImplicitAdjoint(linear_solver=solver)
     return optx.root_find(residual, finish, z, max_steps=max_steps, throw=False, adjoint=adjoint).value
+
+
+def _exact(dtype: Any) -> SVD:
+    """It drops nothing but rounding errors; in a batch lineax's own solvers would hand it to LAPACK."""
+    return SVD(rtol=16 * float(jnp.finfo(dtype).eps))
