@@ -42,7 +42,8 @@ def _of(linkage: Linkage, report: Callable[[str], None], size: int, rounds: int)
     q, v = (jnp.tile(x, (-(-size // 64), 1))[:size] for x in some)
     peers, large = [], len(linkage.bars) > 10
     for name, measured in (
-        ("ukjax, angles", _in_angles), ("ukjax, absolute coordinates", _in_absolute),
+        ("ukjax, angles", _in_angles), (f"ukjax, angles, {jax.device_count()} devices", _on_all_devices),
+        ("ukjax, absolute coordinates", _in_absolute),
         ("MuJoCo", _in_c), *([] if large else [("MJX", _in_mjx)]), ("Pinocchio", _in_pinocchio),
     ):  # fmt: skip
         report(f"{linkage.name}: {name}")
@@ -60,6 +61,11 @@ def _of(linkage: Linkage, report: Callable[[str], None], size: int, rounds: int)
 
 def _in_angles(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
     found = _peer.of_ukjax(linkage.mechanism(), q, v, rounds)
+    return found._replace(found=found.found[:64])
+
+
+def _on_all_devices(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
+    found = _peer.on_all_devices(linkage.mechanism(), q, v, rounds)
     return found._replace(found=found.found[:64])
 
 
