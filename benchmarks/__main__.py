@@ -12,12 +12,26 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from . import _chain, _compile, _expand, _formalisms, _gpu, _peers, _profile, _pseudoinverse, _scara, _servo, _work
+from . import (
+    _batch,
+    _chain,
+    _compile,
+    _expand,
+    _formalisms,
+    _gpu,
+    _peers,
+    _profile,
+    _pseudoinverse,
+    _scara,
+    _servo,
+    _work,
+)
 
 
 TABLES = {
     "scara": (_scara.rows, ("", "", "")),
     "expand": (_expand.rows, _expand.HEADER),
+    "batch": (_batch.rows, _batch.HEADER),
     "servo": (_servo.rows, _servo.HEADER),
     "chain": (_chain.rows, _chain.HEADER),
     "peers": (_peers.rows, _peers.HEADER),

@@ -20,6 +20,7 @@ if "backend_optimization_level" not in flags:
     flags = f"{flags} --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = flags
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_num_cpu_devices", 2)  # for batches; everything else runs on the first
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -270,6 +270,21 @@ def test_every_failure_has_its_own_result_and_message(mechanism, options, name, 
     assert int(got.stats["num_steps"]) < 500
 
 
+@pytest.mark.parametrize("options", [{}, long({"projection": ukjax.Projection()})])
+def test_a_start_that_is_no_number_ends_at_once(options):
+    """And not when all steps are spent, for which the others in a batch would wait."""
+    q0 = jnp.array([jnp.nan, 0.0])
+    run = jax.jit(lambda q0: ukjax.simulate(pendulum(), q0, jnp.zeros(2), TS, throw=False, keep=("q",), **options))
+    got = run(q0)
+    assert bool(got.result == ukjax.RESULTS.not_finite)
+    assert int(got.stats["num_steps"]) == 1
+    batch = jnp.stack([jnp.array([1.0, 0.0]), q0])
+    with pytest.warns(ukjax.FailedTrajectories, match="1 of 2 trajectories failed"):
+        both = ukjax.simulate_batch(pendulum(), batch, jnp.zeros(2), TS, keep=("q",), progress=False, **options)
+    assert int(both.stats["num_steps"][1]) == 1
+    assert np.isfinite(both.q[0]).all()
+
+
 def test_rows_that_contradict_each_other_by_a_small_part_stop_no_run_and_are_told():
     # Within a step redundant rows do so too; the saved states tell what was no drift.
     A = lambda q, v, t: jnp.array([[0.0, 1.0]])
@@ -430,5 +445,12 @@ def test_labelled_data_set():
     with pytest.raises(ValueError, match="coordinates must be 2 names"):
         got.to_dataset(["x"])
     batch = eqx.filter_vmap(lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), TS))(jnp.array([[-1.0, 0.0]]))
-    with pytest.raises(ValueError, match="index the batch first"):
-        batch.to_dataset()
+    data = batch.to_dataset(["x [m]", "y [m]"])
+    assert data.q.dims == ("trajectory", "time", "coordinate")
+    assert_close(data.q.sel(coordinate="y [m]").values, batch.q[..., 1])
+    assert data.result.values.tolist() == [0]
+    assert data.result.attrs["flag_meanings"].split()[0] == "successful"
+    assert data.num_steps.values == batch.stats["num_steps"]
+    late = eqx.tree_at(lambda b: b.t, batch, jnp.concatenate([batch.t, batch.t + 1.0]))
+    with pytest.raises(ValueError, match="saved at the same times"):
+        late.to_dataset()

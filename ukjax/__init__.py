@@ -3,6 +3,8 @@
 import importlib.metadata as _metadata
 
 from . import rigid as rigid
+from ._batch import Reduction as Reduction
+from ._batch import simulate_batch as simulate_batch
 from ._constraint import AbstractConstraint as AbstractConstraint
 from ._constraint import AccelerationConstraint as AccelerationConstraint
 from ._constraint import Baumgarte as Baumgarte
@@ -50,6 +52,7 @@ from ._modular import Coupling as Coupling
 from ._modular import ModularLevel as ModularLevel
 from ._modular import Module as Module
 from ._result import RESULTS as RESULTS
+from ._result import FailedTrajectories as FailedTrajectories
 from ._result import InconsistentStart as InconsistentStart
 from ._scenario import Scenario as Scenario
 from ._servo import AbstractServo as AbstractServo
@@ -58,6 +61,9 @@ from ._servo import Control as Control
 from ._servo import Servo as Servo
 from ._servo import servo_control as servo_control
 from ._simulate import simulate as simulate
+from ._sweep import sweep as sweep
+from ._sweep import sweep_export as sweep_export
+from ._sweep import sweep_status as sweep_status
 from ._sympy import SympySystem as SympySystem
 from ._sympy import from_sympy as from_sympy
 from ._system import AbstractKinematicSystem as AbstractKinematicSystem

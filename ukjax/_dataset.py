@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._coordinate import Coordinate, force_unit, named, rate_unit, speeds_named
+from ._result import code_of, codes
 
 
 if TYPE_CHECKING:
@@ -33,6 +34,16 @@ SERVO_SCALARS = {
 }
 
 
+# What of `Trajectory.stats` a batch is told by: name, what it is, unit.
+STATS = (
+    ("num_steps", "number of steps", ""),
+    ("num_accepted_steps", "number of accepted steps", ""),
+    ("num_rejected_steps", "number of rejected steps", ""),
+    ("t_reached", "time reached", "s"),
+    ("servo_missed_from", "first saved time at which the servo missed its rows", "s"),
+)
+
+
 def _of_speed(name: str, unit: str) -> str:
     """The unit of a vector, from that of the speed."""
     if name.endswith("force"):
@@ -49,11 +60,9 @@ def dataset(
     """What `Trajectory.to_dataset` returns."""
     import xarray as xr
 
-    if trajectory.t.ndim != 1:
-        shape = trajectory.t.shape
-        raise ValueError(f"to_dataset takes one trajectory, but t has shape {shape}: index the batch first.")
+    time, lead = _times(trajectory.t)
     kept = [(k, what, of) for k, what, of in VECTORS if getattr(trajectory, k) is not None]
-    sizes = {k: getattr(trajectory, k).shape[1] for k, _, _ in kept}
+    sizes = {k: getattr(trajectory, k).shape[-1] for k, _, _ in kept}
     n = sizes.get("q", len(coordinates) if coordinates else next(iter(sizes.values()), 0))
     names = named(coordinates, n, "q", "coordinates, coordinate")
     units = [name.unit for name in names]
@@ -64,10 +73,12 @@ def dataset(
         if rates is not None and k != "q":
             what = what.replace("rate of the coordinate", "speed").replace("acceleration of the coordinate", "its rate")
             along, described = "speed", _described(what, [_of_speed(k, rate.unit) for rate in rates])
-        data[k] = (("time", along), np.asarray(getattr(trajectory, k)), described)
+        data[k] = ((*lead, "time", along), np.asarray(getattr(trajectory, k)), described)
     scalars = {k: what for k, what in (SCALARS | SERVO_SCALARS).items() if getattr(trajectory, k) is not None}
-    data |= {k: (("time",), np.asarray(getattr(trajectory, k)), {"long_name": what}) for k, what in scalars.items()}
-    coords: dict[str, Any] = {"time": ("time", np.asarray(trajectory.t), {"units": "s", "long_name": "time"})}
+    data |= {
+        k: ((*lead, "time"), np.asarray(getattr(trajectory, k)), {"long_name": what}) for k, what in scalars.items()
+    }
+    coords: dict[str, Any] = {"time": ("time", time, {"units": "s", "long_name": "time"})}
     coords |= {
         "coordinate": ("coordinate", list(map(str, names)), _described("coordinate", units)),
         "name": ("coordinate", [name.name for name in names]),
@@ -81,20 +92,49 @@ def dataset(
             "speed_name": ("speed", [rate.name for rate in rates]),
             "speed_unit": ("speed", [rate.unit for rate in rates]),
         }
-    for more, labels in (_control(trajectory.control, controls), _of_each(trajectory, along, forces)):
+    for more, labels in (_control(trajectory.control, controls, lead), _of_each(trajectory, along, forces, lead)):
         data, coords = data | more, coords | labels
+    if lead:
+        data |= _of_batch(trajectory)
     return xr.Dataset(data, coords=coords)
 
 
-def _control(control: Any, controls: Sequence[Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _times(t: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The times (T,), and the axis of a batch, if it is one. ValueError if it is none, or a batch of batches."""
+    t = np.asarray(t)
+    if t.ndim == 1:
+        return t, ()
+    if t.ndim != 2 or not len(t):
+        raise ValueError(f"to_dataset takes a trajectory or a batch of them, but t has shape {t.shape}.")
+    if np.any(t != t[:1]):
+        raise ValueError("to_dataset takes a batch of which all are saved at the same times: index it first.")
+    return t[0], ("trajectory",)
+
+
+def _of_batch(trajectory: Any) -> dict[str, Any]:
+    """What became of each trajectory."""
+    known = codes()
+    flags = {"long_name": "how it ended", "flag_values": np.array(list(known.values()), np.int32)}
+    flags["flag_meanings"] = " ".join(known)
+    data: dict[str, Any] = {"result": (("trajectory",), code_of(trajectory.result).astype(np.int32), flags)}
+    for name, what, units in STATS:
+        if name in trajectory.stats:
+            text = {"long_name": what} | ({"units": units} if units else {})
+            data[name] = (("trajectory",), np.asarray(trajectory.stats[name]), text)
+    return data
+
+
+def _control(
+    control: Any, controls: Sequence[Any] | None, lead: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The control, with labels of its actuators if they have names."""
     if control is None:
         return {}, {}
     actuators: list[Coordinate] = (
-        [] if controls is None else list(named(controls, control.shape[1], "u", "controls, actuator"))
+        [] if controls is None else list(named(controls, control.shape[-1], "u", "controls, actuator"))
     )
     units = [name.unit for name in actuators]
-    data = {"control": (("time", "actuator"), np.asarray(control), _described("control", units))}
+    data = {"control": ((*lead, "time", "actuator"), np.asarray(control), _described("control", units))}
     if not actuators:
         return data, {}
     return data, {
@@ -104,18 +144,20 @@ def _control(control: Any, controls: Sequence[Any] | None) -> tuple[dict[str, An
     }
 
 
-def _of_each(trajectory: Any, along: str, units: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_each(
+    trajectory: Any, along: str, units: Sequence[str], lead: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What each constraint does, by its name."""
     data, labels = {}, {}
     if trajectory.constraint_forces:
-        forces = np.stack([np.asarray(x) for x in trajectory.constraint_forces.values()], axis=1)
+        forces = np.stack([np.asarray(x) for x in trajectory.constraint_forces.values()], axis=-2)
         text = _described("ideal constraint force, by constraint", units)
-        data["constraint_forces"] = (("time", "constraint", along), forces, text)
+        data["constraint_forces"] = ((*lead, "time", "constraint", along), forces, text)
         labels["constraint"] = ("constraint", list(trajectory.constraint_forces))
     if trajectory.multipliers:
-        rows = {f"{k} row {i}": x[:, i] for k, x in trajectory.multipliers.items() for i in range(x.shape[1])}
-        values = np.stack([np.asarray(x) for x in rows.values()], axis=1)
-        data["multipliers"] = (("time", "row"), values, {"long_name": "Lagrange multiplier"})
+        rows = {f"{k} row {i}": x[..., i] for k, x in trajectory.multipliers.items() for i in range(x.shape[-1])}
+        values = np.stack([np.asarray(x) for x in rows.values()], axis=-1)
+        data["multipliers"] = ((*lead, "time", "row"), values, {"long_name": "Lagrange multiplier"})
         labels["row"] = ("row", list(rows))
     return data, labels
 

@@ -6,6 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 
@@ -67,6 +68,10 @@ class InconsistentStart(UserWarning):
     """A simulation starts off its constraints, and nothing returns it to them."""
 
 
+class FailedTrajectories(UserWarning):
+    """Some trajectories of a batch failed."""
+
+
 def is_traced(*trees: Any) -> bool:
     """Whether any array in `trees` is a tracer, so that its value cannot be looked at now."""
     leaves = jax.tree_util.tree_leaves(trees)
@@ -99,6 +104,16 @@ def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
 def message(result: Any) -> str:
     """The message of a concrete `result`."""
     return cast(str, RESULTS[result])
+
+
+def code_of(result: Any) -> np.ndarray:
+    """The number of a concrete result, or the numbers of several; see `codes`."""
+    return np.asarray(result._value)
+
+
+def codes() -> dict[str, int]:
+    """The number of every result, by its name; 0 is success."""
+    return {name: int(code_of(item)) for name, item in RESULTS._name_to_item.items()}
 
 
 def worst(*results: Any) -> Any:

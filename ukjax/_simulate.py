@@ -4,42 +4,22 @@ y = (q, v) side by side; n: coordinates; m: servo rows; T: saved times.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._formulation import AbstractFormulation, UdwadiaKalaba, certain_of, for_use
-from ._integrate import Flow
+from ._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._program import apart, hoist, is_plain, lightly_compiled
-from ._result import RESULTS, is_traced, throw_if_failed, worst
+from ._program import apart, is_plain, lightly_compiled
+from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, as_servos, missed_rows
-from ._simulation import (
-    OF_MOTION,
-    Phase,
-    derivative,
-    integrator,
-    judged,
-    kept,
-    method,
-    motion_at,
-    of_each,
-    off_constraints,
-    projected,
-    residuals,
-    row,
-    verdict,
-    warn_of_start,
-)
-from ._trajectory import OF_EACH, OPTIONAL, Trajectory
+from ._simulation import Notes, begin, explain, integrator, judge, kept, method, warn_of_start
+from ._trajectory import Trajectory
 
 
 def simulate(
@@ -152,31 +132,6 @@ def _initial(mechanism: Mechanism, q0: Any, v0: Any, ts: Any) -> tuple[Array, Ar
     return q0, v0, _check.times(ts).astype(q0.dtype)
 
 
-class Unexplained(NamedTuple):
-    """What tells why a run failed, whose states were not judged: to do so in the same program would double it."""
-
-    started: Any
-    outcome: Any
-    phase: Phase
-    states: tuple[Array, Array]
-
-
-class Notes(NamedTuple):
-    """What a trajectory has no room for, but a message.
-
-    Attributes:
-        start: Largest position and velocity error, at the start, of the constraints that nothing returns to, and
-            whether that is much.
-        unreachable: What no control meets of each servo row, at the state that made the run fail (m,); None without a
-            servo.
-        unexplained: What the reason of a failure can be found from, if none was looked for.
-    """
-
-    start: tuple[Array, Array, Array]
-    unreachable: Array | None
-    unexplained: Unexplained | None
-
-
 def _where(trajectory: Trajectory, notes: Notes) -> str:
     """Where a run failed, for its message."""
     time = f"at t = {trajectory.stats['t_reached']:.6g} s"
@@ -195,60 +150,9 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
 
 @lightly_compiled
 def _simulate(mechanism, servos, start, ts, formulation, solver, method, projection, integrator, kept):
-    phase, y0 = Phase(mechanism, start[0].shape[0]), jnp.concatenate(start)
-    # The conversion finds every array that the person's functions close over, so that it can be differentiated.
-    motion = hoist(lambda t, y: motion_at(phase, servos, formulation, t, y), ts[0], y0)
-    field = Partial(derivative, motion)
-    project, started = None, RESULTS.where(_fits(ts, *method), RESULTS.successful, RESULTS.times_do_not_fit)
-    if projection is not None:
-        expand = certain_of(formulation, 0, y0.dtype) is not None
-        project = hoist(lambda t, y: projection(mechanism, t, y, expand, phase.coordinates), ts[0], y0)
-        y0 = project(ts[0], y0)
-        started = worst(started, projected(phase, ts[0], y0))
-    ys, end, stats, outcome = integrator(Flow(field, project), y0, ts, solver, method)
-    if project is not None:
-        ys = jax.vmap(project)(ts, ys)  # between two steps lies an interpolant, which does not know the constraints
-
-    whole = any(name in OF_MOTION for name in kept)
-    states = judged(phase, ts, ys, end, whole)
-    errors = lambda t, y: (residuals(phase, servos, t, y), off_constraints(phase, t, y))
-    fields = dict(zip(("q", "v"), phase.split(ys), strict=True))
-    stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
-    if whole:
-        # All of a state in one function, so that what its parts have in common is computed once.
-        rows, (others, off) = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
-        fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
-        if any(name in OF_EACH for name in kept):
-            each = lambda t, y, force: of_each(phase, t, y, force)
-            fields |= jax.vmap(each)(ts, ys, fields["constraint_force"])
-        result, unreachable = verdict(rows, outcome)
-        if rows.missed is not None:
-            stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
-    else:
-        others, off = jax.vmap(errors)(ts, ys)
-        fields |= others
-        finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
-        result, unreachable = worst(outcome, finite), None
-    values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
-    at_start = jax.tree_util.tree_map(lambda x: x[0], off)
-    trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
-    return trajectory, Notes(at_start, unreachable, None if whole else Unexplained(started, outcome, phase, states))
+    run = begin(mechanism, servos, start, ts, formulation, method, projection)
+    ys, end, stats, outcome = integrator(run.flow, run.y0, ts, solver, method)
+    return judge(run, ts, (ys, end, stats, outcome), kept)
 
 
-@lightly_compiled
-def _explain(servos, formulation, run):
-    """Why a run failed: its `RESULTS`, and what the servos could not reach."""
-    motion = lambda t, y: motion_at(run.phase, servos, formulation, t, y)
-    result, unreachable = verdict(jax.vmap(lambda t, y: row(motion, t, y))(*run.states), run.outcome)
-    return worst(run.started, result), unreachable
-
-
-def _fits(ts: Array, controller: diffrax.AbstractStepSizeController, dt0: Array | None) -> Array:
-    """Whether the times are such as an integration can take, where that could not be checked before."""
-    fits = jnp.all(ts[1:] > ts[:-1])
-    if dt0 is not None:
-        fits &= dt0 > 0
-    if isinstance(controller, diffrax.StepTo):
-        steps = controller.ts.astype(ts.dtype)
-        fits &= jnp.all(steps[1:] > steps[:-1]) & (steps[0] == ts[0]) & (steps[-1] == ts[-1])
-    return fits
+_explain = lightly_compiled(explain)

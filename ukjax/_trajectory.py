@@ -87,7 +87,10 @@ class Trajectory(eqx.Module):
         controls: Sequence[str] | None = None,
         speeds: Sequence[str] | None = None,
     ) -> "xarray.Dataset":
-        """The trajectory as a labelled xarray data set, ready for `to_netcdf`.
+        """The trajectory, or the batch of them, as a labelled xarray data set, ready for `to_netcdf` or `to_zarr`.
+
+        A batch lies along `trajectory`, all saved at the same times, with the numbers of `result` (`flag_meanings` says
+        of what) and `stats`.
 
         Along `coordinate` lie the labels, and the coordinates `name` and `unit` of which they are made; the attribute
         `units` of `coordinate` and of every variable is the unit of all, or one for each, with commas between. The same
@@ -100,7 +103,7 @@ class Trajectory(eqx.Module):
                 `speed`; otherwise along `coordinate`, whose rates v are.
 
         Raises:
-            ValueError: If the number of names is not the number of coordinates, speeds or actuators, or the trajectory
-                is a batch.
+            ValueError: If the number of names is not the number of coordinates, speeds or actuators, or those of a
+                batch are saved at different times.
         """
         return dataset(self, coordinates, controls, speeds)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import typer
 import xarray as xr
 from PIL import Image
 
@@ -283,5 +284,5 @@ def test_what_is_no_scenario(changes, error, match):
 def test_the_flag_that_halves_the_time_to_compile(monkeypatch, version, before, after):
     monkeypatch.setenv("XLA_FLAGS", before)
     monkeypatch.setattr(jax, "__version_info__", version)
-    _app.common()
+    _app.common(typer.Context(typer.main.get_command(_app.app)))
     assert os.environ["XLA_FLAGS"] == after

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import ukjax
 from ukjax._expand import _program
@@ -35,6 +36,7 @@ def test_long_programs_end():
     assert np.allclose(jax.jit(long)(jnp.asarray(x[0])), got[0], rtol=1e-12, atol=0)
 
 
+@pytest.mark.long
 def test_programs_in_several_loops_are_what_they_are_in_one(monkeypatch):
     mechanism, *state = states("random, redundant")
     want = motions(mechanism, *state, OFF)

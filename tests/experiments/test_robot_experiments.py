@@ -21,6 +21,7 @@ def cells(shown, *names):
     return [cell.strip() for cell in line.split("│")[1:-1]]
 
 
+@pytest.mark.long
 def test_a_loop_of_the_same_text_is_soft_in_mujoco_and_exact_here():
     linkage = _loops.four_bar()
     with standard_promotion():

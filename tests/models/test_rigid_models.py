@@ -201,6 +201,7 @@ def test_hoekens_tip_in_closed_form_and_how_straight_it_goes():
     assert np.ptp(heights) < 0.01 * r
 
 
+@pytest.mark.long
 def test_the_delta_moves_its_platform_where_three_spheres_meet():
     robot, angles = delta.robot(), np.array([0.1, 0.4, 0.6])
     center = delta.center(angles)

@@ -104,7 +104,7 @@ def test_the_reaction_of_a_pendulum_in_closed_form():
     assert_close(robot.reactions_along(run, axes="bob.tip")["A"].force[0], force, atol=1e-12)
 
 
-@pytest.mark.parametrize("coordinates", ["joint", "absolute"])
+@pytest.mark.parametrize("coordinates", ["joint", long("absolute")])
 def test_the_effort_of_a_joint_in_closed_form(coordinates):
     effort = rigid.Effort(stiffness=3.0, rest=0.1, damping=0.7, armature=0.2)
     tree = pendulum(effort=effort)

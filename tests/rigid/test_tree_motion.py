@@ -60,7 +60,7 @@ def plain(robot, q, v, u):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("mixed", 6), long("mixed", 11), long("hinges", 14), ("mixed", 16), long("balls", 9)]
+    ("name", "count"), [("mixed", 6), long("mixed", 11), long("hinges", 14), long("mixed", 16), long("balls", 9)]
 )
 def test_the_motion_and_its_derivatives(name, count):
     """At three states, of which one is at rest, under forces from outside."""

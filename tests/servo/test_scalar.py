@@ -13,7 +13,7 @@ from models import coordinated_robots, unicycle
 from ukjax import RESULTS
 from ukjax._servo import _motion, controlled_motion
 
-from ..helpers import assert_close, assert_same_gradients, long, sampled
+from ..helpers import assert_close, assert_same_gradients, sampled
 
 
 ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
@@ -208,7 +208,8 @@ def test_programs_are_lowered_for_a_gpu():
         assert "lapack" not in text.lower()
 
 
-@pytest.mark.parametrize("case", [long("robots"), "unicycle"])
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["robots", "unicycle"])
 def test_trajectories_and_their_gradients(case):
     """With servo and projection, within somebody's `jit`: against matrices."""
     scenario = {"robots": coordinated_robots, "unicycle": unicycle}[case].scenario()

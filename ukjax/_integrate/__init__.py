@@ -2,3 +2,6 @@
 
 from ._flow import Flow as Flow
 from ._integrator import Integrator as Integrator
+from ._lanes import Ends as Ends
+from ._lanes import Progress as Progress
+from ._lanes import Queue as Queue

@@ -1,19 +1,21 @@
 """One call of diffrax, under whichever adjoint."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._result import RESULTS
-from ._flow import Flow, Problem, call
+from ._flow import Flow, Problem
+from ._lanes import Common, Ends, Queue
 from ._marching import Marching
-from ._projecting import solver_of
 from ._record import Record
 from ._replay import both_modes
+from ._solve import solved
 from ._steps import replayable
 from ._unchecked import Saving, Starting
 
@@ -32,29 +34,43 @@ class Integrator(eqx.Module):
 
         Times that do not increase, which only a trace lets pass, are a run that ends at once.
         """
-        increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(ts[1:] > ts[:-1])
-        ts = jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
+        increasing, ts = _increasing(ts)
         solver = _with_tolerances(solver, method[0])
         problem = Problem(flow, y0, ts, solver, method, self.max_steps)
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
             ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
-        end, counts, result = rest
-        ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))
-        return ys, end, counts, RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
+        return _as_told(increasing, y0, ys, rest)
+
+    def queue(
+        self, begin: Callable[[PyTree], tuple[Flow, Array]], solver: Any, method: Any, ts: Array,
+        samples: PyTree, order: Array, total: Array,
+    ) -> Queue:  # fmt: skip
+        """The same for many solves, to be done in lanes and not differentiated: see `Queue`."""
+        _, ts = _increasing(ts)
+        common = Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps)
+        return Queue(begin, common, samples, order, total)
+
+    @staticmethod
+    def told(ts: Array, y0: Array, end: Ends) -> Any:
+        """What calling the integrator returns, from how one of a queue ended."""
+        increasing, ts = _increasing(ts)
+        ys = _saved(y0, end.ys)
+        counts = {"num_steps": end.tries, "num_accepted_steps": end.accepted}
+        counts["num_rejected_steps"] = end.tries - end.accepted
+        short = (end.result == diffrax.RESULTS.successful) & (end.t < ts[-1])
+        result = diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, end.result)
+        return _as_told(increasing, y0, ys, _rest(ts, ys, (end.t, end.y), counts, result))
 
     def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
         # The replay differentiates, so diffrax need not.
-        controller = Starting(*problem.method)
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
-        # The kind of loop over the stages is that of this adjoint.
-        solver = solver_of(problem, diffrax.ForwardMode())
-        solution: Any = self._diffeqsolve(problem, solver, controller, saveat, Marching(problem.ts, record))
+        loop = Marching(problem.ts, record)
+        solution = solved(problem, Starting(*problem.method), saveat, loop, progress=self.progress)
         times, states = solution.ts, solution.ys
-        ys, end = _saved(problem, states[:-1]), (times[-1], states[-1])
-        rest = _rest(problem, ys, end, solution)
-        return ys, solution.controller_state, rest
+        ys, end = _saved(problem.y0, states[:-1]), (times[-1], states[-1])
+        return ys, solution.controller_state, _rest(problem.ts, ys, end, solution.stats, solution.result)
 
     def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
@@ -62,45 +78,40 @@ class Integrator(eqx.Module):
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
         saveat = diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"])
-        solver, controller = solver_of(problem, adjoint), Starting(*problem.method)
-        solution: Any = self._diffeqsolve(problem, solver, controller, saveat, Saving(adjoint, problem.ts))
-        if len(outputs) > 1:
-            ys = _saved(problem, solution.ys["ts"])
-            return ys, _rest(problem, ys, (solution.ts["end"][0], solution.ys["end"][0]), solution)
-        ys = _saved(problem, solution.ys)
-        return ys, _rest(problem, ys, None, solution)
-
-    def _diffeqsolve(self, problem: Problem, solver: Any, controller: Any, saveat: Any, adjoint: Any) -> Any:
-        return diffrax.diffeqsolve(
-            diffrax.ODETerm(call),
-            solver,
-            t0=problem.ts[0],
-            t1=problem.ts[-1],
-            dt0=None,
-            y0=problem.y0,
-            args=problem.flow,
-            saveat=saveat,
-            stepsize_controller=controller,
-            adjoint=adjoint,
-            max_steps=self.max_steps,
-            throw=False,
-            progress_meter=self.progress,
-        )
+        loop = Saving(adjoint, problem.ts)
+        solution = solved(problem, Starting(*problem.method), saveat, loop, adjoint, self.progress)
+        several = len(outputs) > 1
+        ys = _saved(problem.y0, solution.ys["ts"] if several else solution.ys)
+        end = (solution.ts["end"][0], solution.ys["end"][0]) if several else None
+        return ys, _rest(problem.ts, ys, end, solution.stats, solution.result)
 
 
-def _saved(problem: Problem, states: Array) -> Array:
+def _increasing(ts: Array) -> tuple[Array, Array]:
+    """Whether times, which may be traced, increase; and times that a solve can take, which ends at once otherwise."""
+    increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(ts[1:] > ts[:-1])
+    return increasing, jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
+
+
+def _as_told(increasing: Array, y0: Array, ys: Array, rest: Any) -> Any:
+    """What an integration returns."""
+    end, counts, result = rest
+    ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))
+    return ys, end, counts, RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
+
+
+def _saved(y0: Array, states: Array) -> Array:
     # A run that fails at once saves nothing; its first row is known all the same.
-    return jnp.where(jnp.isfinite(states), states, jnp.nan).at[0].set(problem.y0)
+    return jnp.where(jnp.isfinite(states), states, jnp.nan).at[0].set(y0)
 
 
-def _rest(problem: Problem, ys: Array, reached: tuple[Array, Array] | None, solution: Any) -> Any:
+def _rest(ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Any, result: Any) -> Any:
     """Where the run ended, its statistics, and its `RESULTS`."""
-    end = _last_finite(problem.ts, ys)
+    end = _last_finite(ts, ys)
     if reached is not None:
         finite = jnp.all(jnp.isfinite(reached[1]))
         end = jnp.where(finite, reached[0], end[0]), jnp.where(finite, reached[1], end[1])
-    counts = {k: solution.stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
-    return stop_gradient(end), counts, RESULTS.promote(solution.result)
+    counts = {k: stats[k] for k in ("num_steps", "num_accepted_steps", "num_rejected_steps")}
+    return stop_gradient(end), counts, RESULTS.promote(result)
 
 
 def _with_tolerances(solver: Any, controller: Any) -> Any:

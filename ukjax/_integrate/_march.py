@@ -54,6 +54,10 @@ class Stepper(eqx.Module):
         okay = diffrax.RESULTS.successful
         result = diffrax.RESULTS.where(keep, result, okay)
         result = diffrax.RESULTS.where(result == okay, failure, result)
+        # From a state that is not finite no step is kept, and none is any shorter than the last: that would go on until
+        # all steps are spent.
+        stuck = ~(t_next > t) & (result == okay) & ~keep
+        result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
         return Place(t, t_next, y, memory, controller, jumped), Attempt(keep, span, dense, result)
 
 

@@ -2,7 +2,9 @@
 
 from ._apart import apart as apart
 from ._batch import in_batch as in_batch
+from ._hoist import Traced as Traced
 from ._hoist import hoist as hoist
+from ._hoist import traced as traced
 from ._light import is_plain as is_plain
 from ._light import light_jit as light_jit
 from ._light import lightly_compiled as lightly_compiled

@@ -33,3 +33,29 @@ def hoist(function: Callable[..., Any], *examples: Array) -> Hoisted:
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
     return Hoisted(closed.jaxpr, closed.consts, jax.tree_util.tree_structure(shapes))
+
+
+class Traced(eqx.Module):
+    """A traced function of trees of arrays to a tree of arrays, with what it closes over."""
+
+    hoisted: Hoisted
+    dtypes: tuple[Any, ...] = eqx.field(static=True)
+    results: tuple[jax.ShapeDtypeStruct, ...] = eqx.field(static=True)
+
+    def __call__(self, *arguments: Any) -> Any:
+        leaves = jax.tree_util.tree_leaves(arguments)
+        return self.hoisted(*(x.astype(dtype) for x, dtype in zip(leaves, self.dtypes, strict=True)))
+
+    @property
+    def shapes(self) -> Any:
+        """What it returns, as shapes."""
+        return jax.tree_util.tree_unflatten(self.hoisted.structure, self.results)
+
+
+def traced(function: Callable[..., Any], *examples: Any) -> Traced:
+    """`function`, called with trees of arrays, or of their shapes, like `examples`, as `hoist` does it."""
+    leaves, structure = jax.tree_util.tree_flatten(examples)
+    hoisted = hoist(lambda *leaves: function(*jax.tree_util.tree_unflatten(structure, leaves)), *leaves)
+    kinds: Any = [x.aval for x in hoisted.jaxpr.outvars]
+    results = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
+    return Traced(hoisted, tuple(x.dtype for x in leaves), tuple(results))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from ._levenberg_marquardt import LevenbergMarquardt
+from ._objective import Objective, compiled
 
 
 NOTHING_LOWERS = "Converged: no length of step lowers the loss."
@@ -85,22 +85,20 @@ class Optax:
 
     ends_itself = False
 
-    def __init__(self, optimizer: optax.GradientTransformation, loss: Callable, inside: Callable, bounded: bool):
+    def __init__(self, optimizer: optax.GradientTransformation, objective: Objective, inside: Callable, bounded: bool):
         self._init = optimizer.init
         self.inside, self.bounded = inside, bounded
-        value_and_grad = eqx.filter_jit(jax.value_and_grad(loss))
-        self.evaluate = lambda tuned, batch: Point(*value_and_grad(tuned, batch))
+        self.evaluate = compiled(lambda tuned, batch: Point(*objective.value_and_grad(tuned, batch)))
         descend = optax.with_extra_args_support(optimizer).update
 
-        @eqx.filter_jit
         def update(step: Step, point: Point, batch: PyTree) -> Step:
             # What an optimiser with a line search asks for; others ignore it, and nothing is compiled for them.
-            extra = {"value": point.loss, "grad": point.gradient, "value_fn": _avoiding_failures(loss, batch)}
+            extra = {"value": point.loss, "grad": point.gradient, "value_fn": _avoiding_failures(objective, batch)}
             updates, state = descend(point.gradient, step.state, step.tuned, **extra)
             searched = Spent(_of(state, "num_linesearch_steps", 0))
             return Step(inside(optax.apply_updates(step.tuned, updates)), state, searched)
 
-        self.update = update
+        self.update = compiled(update)
 
     def init(self, tuned: PyTree, batch: PyTree) -> Step:
         return Step(tuned, self._init(tuned))
@@ -130,7 +128,7 @@ def _of(state: Any, name: str, default: Any) -> Any:
     return optax.tree.get(state, name, default)
 
 
-def _avoiding_failures(loss: Callable, batch: PyTree) -> Callable:
+def _avoiding_failures(objective: Objective, batch: PyTree) -> Callable:
     """The loss for a line search: infinite, with no slope, where it or its gradient is not finite.
 
     The gradient of `where` would be NaN there, so it has a rule of its own.
@@ -138,11 +136,11 @@ def _avoiding_failures(loss: Callable, batch: PyTree) -> Callable:
 
     @jax.custom_vjp
     def value(tuned: PyTree) -> Array:
-        number = loss(tuned, batch)
+        number = objective.scalar(tuned, batch)
         return jnp.where(jnp.isfinite(number), number, jnp.inf)
 
     def forward(tuned: PyTree) -> tuple[Array, PyTree]:
-        number, gradient = jax.value_and_grad(loss)(tuned, batch)
+        number, gradient = objective.value_and_grad(tuned, batch)
         okay = jnp.isfinite(number)
         for leaf in jax.tree_util.tree_leaves(gradient):
             okay &= jnp.all(jnp.isfinite(leaf))
@@ -158,25 +156,22 @@ class LeastSquares:
 
     ends_itself = False
 
-    def __init__(self, optimizer: LevenbergMarquardt, residuals: Callable, inside: Callable):
+    def __init__(self, optimizer: LevenbergMarquardt, objective: Objective, inside: Callable):
         self.optimizer = optimizer
 
-        @eqx.filter_jit
         def evaluate(tuned: PyTree, batch: PyTree) -> Point:
-            x, unravel = ravel_pytree(tuned)
-            along = lambda direction: jax.jvp(lambda x: residuals(unravel(x), batch), (x,), (direction,))
-            r, J = jax.vmap(along, out_axes=(None, 1))(jnp.eye(x.size, dtype=x.dtype))
+            _, unravel = ravel_pytree(tuned)
+            r, J = objective.least_squares(tuned, batch)
             return Point(r @ r, unravel(2 * (r @ J)), (r, J))
 
-        @eqx.filter_jit
         def update(step: Step, point: Point, batch: PyTree) -> Step:
             x, unravel = ravel_pytree(step.tuned)
             r, J = point.extra
-            loss = lambda x: jnp.sum(residuals(inside(unravel(x)), batch) ** 2)
+            loss = lambda x: objective.scalar(inside(unravel(x)), batch)
             x, state = optimizer.step(x, r, J, step.state, loss)
             return Step(inside(unravel(x)), state, Spent(0, state["trials"]))
 
-        self.evaluate, self.update, self.inside = evaluate, update, inside
+        self.evaluate, self.update, self.inside = compiled(evaluate), compiled(update), inside
 
     def init(self, tuned: PyTree, batch: PyTree) -> Step:
         return Step(tuned, self.optimizer.init(ravel_pytree(tuned)[0]))

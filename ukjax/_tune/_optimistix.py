@@ -14,6 +14,7 @@ import optimistix as optx
 from jaxtyping import Array, PyTree
 
 from ._descent import Point, Spent, Step, halfway
+from ._objective import Objective, compiled
 
 
 Solver = optx.AbstractMinimiser | optx.AbstractLeastSquaresSolver
@@ -33,13 +34,11 @@ class Optimistix:
 
     ends_itself = True
 
-    def __init__(self, solver: Solver, function: Callable, inside: Callable, bounded: bool):
-        """`function(tuned, batch)` returns residuals for a least-squares solver, else the loss."""
-        self.solver, self.function, self.inside, self.bounded = solver, function, inside, bounded
-        self.squares = isinstance(solver, optx.AbstractLeastSquaresSolver)
-        loss = (lambda tuned, batch: jnp.sum(function(tuned, batch) ** 2)) if self.squares else function
-        value_and_grad = eqx.filter_jit(jax.value_and_grad(loss))
-        self.evaluate = lambda tuned, batch: Point(*value_and_grad(tuned, batch))
+    def __init__(self, solver: Solver, objective: Objective, inside: Callable, bounded: bool):
+        self.solver, self.inside, self.bounded = solver, inside, bounded
+        squares = isinstance(solver, optx.AbstractLeastSquaresSolver)
+        self.function = objective.residuals if squares else objective.scalar
+        self.evaluate = compiled(lambda tuned, batch: Point(*objective.value_and_grad(tuned, batch)))
 
     def init(self, tuned: PyTree, batch: PyTree) -> Step:
         """The first look is at the start itself."""
@@ -52,7 +51,7 @@ class Optimistix:
             raise ValueError(
                 f"bounds need a solver that tries one point after the other, but {type(self.solver).__name__} does not."
             )
-        self.look = eqx.filter_jit(self._look)
+        self.look = compiled(self._look)
         if not self._has_trial():
             return Step(tuned, State(arrays, None, jnp.asarray(False), optx.RESULTS.successful))
         return self.look(tuned, arrays, batch)

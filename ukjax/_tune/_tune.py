@@ -20,6 +20,7 @@ from . import _checkpoint
 from ._descent import Descent, LeastSquares, Optax
 from ._levenberg_marquardt import LevenbergMarquardt
 from ._loop import Loop, Stopping
+from ._objective import Objective, compiled
 from ._optimistix import Optimistix, Solver
 from ._record import Record
 from ._samples import Samples
@@ -66,7 +67,9 @@ def tune(
         bounds: (lower, upper), each a pytree like `params` or a prefix of it, a single number for instance; parameters
             that a step takes outside are put back on the bound.
         samples: A pytree of arrays with a common leading axis: perturbed masses, initial states, targets. Tuning for
-            all of them at once gives gains that are robust, rather than right for one case.
+            all of them at once gives gains that are robust, rather than right for one case. A tile of them is worked on
+            at a time, on every device that this process has, so that thousands fit in memory (but for the residuals of
+            optimistix's least-squares solvers, which want the Jacobian of them all).
         batch_size: How many samples to use in a step, drawn without repetition until all were used; None for all. The
             loss over all samples is then evaluated once in an epoch, and the best parameters are judged by that.
         seed: Of the order in which samples are drawn, 0 if None; only with a `batch_size`.
@@ -105,14 +108,13 @@ def tune(
     path = None if checkpoint is None else Path(checkpoint)
     with failures_as_nan(True):
         squares = _is_sum_of_squares(loss, params, samples, optimizer)
-        value = _over_samples(loss, fixed, squares)
-        scalar = (lambda tuned, batch: jnp.sum(value(tuned, batch) ** 2)) if squares else value
-        descent = _descent(optimizer, value, scalar, inside, box is not None, drawn.partial)
+        objective = Objective(loss, fixed, squares)
+        descent = _descent(optimizer, objective, inside, box is not None, drawn.partial)
         record = Record(descent.init(tuned, drawn.batch(0).samples), steps)
         if path is not None:
             _checkpoint.resume(path, record)
         save = lambda record: None if path is None else _checkpoint.save(path, record)
-        loop = Loop(descent, eqx.filter_jit(scalar), inside, drawn, stopping, save)
+        loop = Loop(descent, compiled(objective.scalar), inside, drawn, stopping, save)
         with tqdm(total=steps, initial=record.done, desc="tune", disable=not progress, unit="step") as bar:
             ending = loop.run(record, steps, bar)
     if ending.failed and throw:
@@ -120,31 +122,15 @@ def tune(
     return record.tuning(fixed, ending.reason)
 
 
-def _over_samples(loss: Callable, fixed: PyTree, squares: bool) -> Callable:
-    """`value(tuned, batch)`: the loss, or the residuals of all samples, scaled so that their squares make the mean."""
-
-    def value(tuned: PyTree, batch: PyTree) -> Array:
-        params = eqx.combine(tuned, fixed)
-        if batch is None:
-            return loss(params)
-        each = jax.vmap(loss, (None, 0))(params, batch)
-        return jnp.ravel(each) / np.sqrt(each.shape[0]) if squares else jnp.mean(each)
-
-    return value
-
-
-def _descent(
-    optimizer: Optimizer, value: Callable, scalar: Callable, inside: Callable, bounded: bool, minibatches: bool
-) -> Descent:
-    """`value` returns residuals where the loss is a sum of squares, `scalar` always the loss."""
+def _descent(optimizer: Optimizer, objective: Objective, inside: Callable, bounded: bool, minibatches: bool) -> Descent:
     if isinstance(optimizer, LevenbergMarquardt):
-        return LeastSquares(optimizer, value, inside)
+        return LeastSquares(optimizer, objective, inside)
     if isinstance(optimizer, optax.GradientTransformation):
-        return Optax(optimizer, scalar, inside, bounded)
+        return Optax(optimizer, objective, inside, bounded)
     if minibatches:
         name = type(optimizer).__name__
         raise ValueError(f"batch_size must be None with optimistix.{name}, which compares losses of successive steps.")
-    return Optimistix(optimizer, value if isinstance(optimizer, LEAST_SQUARES) else scalar, inside, bounded)
+    return Optimistix(optimizer, objective, inside, bounded)
 
 
 LEAST_SQUARES = (LevenbergMarquardt, optx.AbstractLeastSquaresSolver)

@@ -1,5 +1,6 @@
 """The command line: `ukjax list`, `ukjax simulate TARGET`, `ukjax animate TARGET`, and what else there is to do."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import _animate, _inspect, _list, _simulate, _tune
+from . import _animate, _inspect, _list, _simulate, _sweep, _tune
 from ._target import UsageError
 
 
@@ -35,7 +36,7 @@ errors = Console(stderr=True)
 
 
 @app.callback()
-def common() -> None:
+def common(context: typer.Context) -> None:
     # Mechanics needs double precision; the library leaves this to its user, the command is one.
     jax.config.update("jax_enable_x64", True)
     # The code generator of JAX 0.10 for the CPU takes twice as long to compile, for no faster code. JAX 0.12 knows no
@@ -43,6 +44,12 @@ def common() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+    # A batch uses every device, and a core is one if JAX is told so before it starts.
+    asked = "JAX_NUM_CPU_DEVICES" in os.environ or "host_platform_device_count" in flags
+    if context.invoked_subcommand == "sweep" and not asked:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with contextlib.suppress(RuntimeError):  # JAX has started: whoever did that has said how
+            jax.config.update("jax_num_cpu_devices", cores)
 
 
 @app.command(short_help="Run a scenario: summary, trajectory, pictures.")
@@ -141,6 +148,68 @@ def tune(
     After an interruption the same command goes on where it was.
     """
     _tune.run(console, target, settings or [], steps, out, fresh)
+
+
+@app.command(short_help="Run a scenario over many values of its parameters, on disk.")
+def sweep(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, as for simulate."
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LOW:HIGH:N",
+            help="Vary an argument of the factory: N values of a grid (NAME=LOW:HIGH for the other designs; "
+            "NAME=A,B,C for a list; :log at the end for equal ratios); may be repeated.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    samples: Annotated[int | None, typer.Option(help="How many points, of any design but a grid.")] = None,
+    design: Annotated[str, typer.Option(help="grid, random, lhs (Latin hypercube) or sobol.")] = "grid",
+    seed: Annotated[int, typer.Option(help="Of what is random in the design.")] = 0,
+    t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
+    points: Annotated[int, typer.Option(min=2, help="How many times to save.")] = 101,
+    keep: Annotated[str, typer.Option(help="Fields of a trajectory to store, with commas between.")] = "q,v",
+    chunk: Annotated[int | None, typer.Option(help="Trajectories of a chunk; by size if omitted.")] = None,
+    rtol: Annotated[float, typer.Option(help="Relative tolerance of the integration.")] = 1e-8,
+    atol: Annotated[float, typer.Option(help="Absolute tolerance of the integration.")] = 1e-8,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; out/NAME-sweep if omitted, NAME being the scenario's.")
+    ] = None,
+    status: Annotated[Path | None, typer.Option(metavar="DIR", help="Say how far the study in a folder is.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the study in a folder.")] = None,
+) -> None:
+    """Simulate a scenario over many values of its parameters: a Zarr store that xarray opens, and pictures.
+
+    After an interruption of any kind the same command goes on where it was.
+    """
+    for folder, act in ((status, _sweep.status), (plot, _sweep.draw)):
+        if folder is not None:
+            act(console, folder)
+    if target is None:
+        if status is None and plot is None:
+            raise UsageError("Pass a TARGET, or --status DIR, or --plot DIR.")
+        return
+    study = _sweep.Study(vary or [], samples, design, seed, t1, points, keep, chunk, rtol, atol, scheduler)
+    _sweep.run(console, target, settings or [], study, out)
+
+
+@app.command(short_help="Write a study as NumPy archives, to learn from.")
+def dataset(
+    study: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a complete study of ukjax sweep.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to, new or empty.")],
+    holdout: Annotated[float, typer.Option(help="Share of the trajectories to write apart, drawn at random.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64; that of the study if omitted.")] = None,
+) -> None:
+    """Write the trajectories of a study that succeeded as NumPy archives and an index of what is in them."""
+    _sweep.export(console, study, out, holdout, seed, dtype)
 
 
 def main() -> None:

@@ -39,10 +39,10 @@ def robot(target: str, settings: Sequence[str]) -> Scenario:
 
 
 def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
-    factory = _factory(target, kind)
-    arguments = parse(settings, factory, target)
+    function = factory(target, kind)
+    arguments = parse(settings, function, target)
     try:
-        made = factory(**arguments)
+        made = function(**arguments)
     except (TypeError, ValueError) as error:
         shown = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
         given = f" with ({shown})" if shown else ""
@@ -52,7 +52,7 @@ def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
     return made
 
 
-def _factory(target: str, kind: Any) -> Callable[..., Any]:
+def factory(target: str, kind: Any = Scenario) -> Callable[..., Any]:
     """The function that TARGET names. Raises UsageError."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
@@ -61,15 +61,15 @@ def _factory(target: str, kind: Any) -> Callable[..., Any]:
             f"{target!r}. Try models.scara:scenario."
         )
     there = module(place)
-    factory = getattr(there, name, None)
-    if factory is None:
+    found = getattr(there, name, None)
+    if found is None:
         mine = (k for k, v in vars(there).items() if inspect.isfunction(v) and v.__module__ == there.__name__)
-        found = ", ".join(k for k in mine if not k.startswith("_"))
-        raise UsageError(f"{place} has no factory {name!r}. Functions there: {found or 'none'}.")
-    if not callable(factory):
+        known = ", ".join(k for k in mine if not k.startswith("_"))
+        raise UsageError(f"{place} has no factory {name!r}. Functions there: {known or 'none'}.")
+    if not callable(found):
         wanted = f"a function that returns a ukjax.{kind.__name__}"
-        raise UsageError(f"{target} must be {wanted}, but is {type(factory).__name__}.")
-    return factory
+        raise UsageError(f"{target} must be {wanted}, but is {type(found).__name__}.")
+    return found
 
 
 def module(place: str) -> Any:

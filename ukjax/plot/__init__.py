@@ -7,4 +7,6 @@ from ._figures import energy as energy
 from ._figures import overview as overview
 from ._page import page as page
 from ._path import path as path
+from ._sweep import over_parameters as over_parameters
+from ._sweep import quantiles as quantiles
 from ._tuning import convergence as convergence

@@ -1,0 +1,447 @@
+"""Studies on disk: what is in them, and what becomes of them when something goes wrong."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.stats import qmc
+
+import ukjax
+from ukjax import plot
+from ukjax._sweep import _design, parse
+
+from ..helpers import assert_close
+from . import study
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A study that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("study") / "whole"
+    study.run(folder)
+    return folder
+
+
+def results(folder):
+    """All bytes of the results, but for when and by which command they were made."""
+    own = (".zattrs", ".zmetadata")
+    return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.rglob("data.zarr/*/*")) if p.name not in own}
+
+
+def copied(whole, folder):
+    folder.mkdir()
+    for path in sorted(whole.rglob("*")):
+        to = folder / path.relative_to(whole)
+        to.mkdir(parents=True, exist_ok=True) if path.is_dir() else to.write_bytes(path.read_bytes())
+    return folder
+
+
+def test_what_is_in_a_study(whole):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = xr.open_zarr(whole / "data.zarr", chunks=None)
+    assert data.q.dims == ("sample", "time", "coordinate")
+    assert data.q.attrs["units"] == "m"
+    assert list(data.coordinate.values) == ["x [m]", "y [m]"]
+    assert_close(np.asarray(data.time), study.TS)
+    assert_close(np.asarray(data.q)[..., 0], study.exact(data), atol=1e-7)
+    assert np.all(np.asarray(data.result) == 0)
+    assert np.all(np.asarray(data.drift_of_energy) < 1e-6)
+    assert data.drift_of_energy.attrs == {"long_name": "drift of energy", "units": "J"}
+    assert data.attrs["ukjax"] == ukjax.__version__
+    points = qmc.LatinHypercube(2, seed=1).random(12)
+    assert_close(np.asarray(data.stiffness), 1.0 + 8.0 * points[:, 0])
+    status = ukjax.sweep_status(whole, thoroughly=True)
+    assert (status.samples, status.done, status.failed, status.chunks, status.chunks_done) == (12, 12, 0, 3, 3)
+    assert status.about["versions"]["ukjax"] == ukjax.__version__
+
+
+def test_chunks_that_are_not_whole_are_done_again(whole, tmp_path):
+    """Missing, shorter, with other bytes, and of a record that was half written; the others are left alone."""
+    folder = copied(whole, tmp_path / "study")
+    want = results(whole)
+    data, done = folder / "data.zarr", folder / "done"
+    first = data / "q" / "0.0.0"
+    first.write_bytes(first.read_bytes()[:-5])
+    broken = bytearray((data / "v" / "1.0.0").read_bytes())
+    broken[len(broken) // 2] ^= 1
+    (data / "v" / "1.0.0").write_bytes(broken)
+    (done / "000002.json").write_text('{"files": {"q')
+    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 0
+    study.run(folder)
+    assert results(folder) == want
+    (data / "result" / "1").unlink()
+    (data / "result" / "1.0123.partial").write_bytes(b"half")
+    before = first.stat().st_mtime_ns
+    study.run(folder)
+    assert results(folder) == want
+    assert first.stat().st_mtime_ns == before
+
+
+def test_a_study_that_was_never_begun_is_begun_anew(whole, tmp_path):
+    """The store is there, but not yet what it is of."""
+    folder = copied(whole, tmp_path / "study")
+    (folder / "sweep.json").unlink()
+    study.run(folder)
+    assert results(folder) == results(whole)
+
+
+def test_what_fails_is_stored(tmp_path):
+    with pytest.warns(ukjax.FailedTrajectories, match="12 of 12 trajectories failed"):
+        data = study.run(tmp_path / "short", max_steps=3, chunk=12)
+    assert np.all(np.asarray(data.result) == 1)
+    assert data.result.attrs["flag_meanings"].split()[1] == "max_steps_reached"
+    assert ukjax.sweep_status(tmp_path / "short").failed == 12
+    with pytest.raises(ValueError, match="no trajectory that succeeded"):
+        plot.quantiles(data)
+
+
+def test_archives_to_learn_from(whole, tmp_path):
+    """All that succeeded, once each, with names and units; some apart; or nothing and a reason."""
+    index = ukjax.sweep_export(whole, tmp_path / "arrays", holdout=0.3, seed=3, dtype="float32")
+    assert json.loads((tmp_path / "arrays" / "index.json").read_text()) == index
+    assert index["arrays"]["q"] == {
+        "dims": ["sample", "time", "coordinate"], "shape": [5, 2], "long_name": "coordinate", "units": "m"
+    }  # fmt: skip
+    assert index["labels"]["time"] == study.TS.tolist()
+    assert index["failed"] == 0
+    assert sum(index["counts"].values()) == 12
+    found = []
+    for part, names in index["shards"].items():
+        arrays = [np.load(tmp_path / "arrays" / name) for name in names]
+        assert sum(len(x["q"]) for x in arrays) == index["counts"][part] > 0
+        assert {x["q"].dtype for x in arrays} == {np.dtype("float32")}
+        found += [y for x in arrays for y in zip(x["stiffness"], x["q"], strict=True)]
+    data = xr.open_zarr(whole / "data.zarr", chunks=None).sortby("stiffness")
+    found.sort(key=lambda x: x[0])
+    assert_close(np.stack([k for k, _ in found]), data.stiffness.values.astype("float32"))
+    assert_close(np.stack([q for _, q in found]), data.q.values.astype("float32"))
+    for given, words in (
+        ({"out": tmp_path / "arrays"}, "a new or an empty folder"),
+        ({"study": tmp_path}, "There is no study"),
+        ({"holdout": 1.0}, "holdout must be a share"),
+        ({"dtype": int}, "dtype must be a floating type"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ukjax.sweep_export(**{"study": whole, "out": tmp_path / "new", **given})
+    folder = copied(whole, tmp_path / "study")
+    (folder / "done" / "000001.json").unlink()
+    with pytest.raises(ValueError, match="has 2 of 3 chunks"):
+        ukjax.sweep_export(folder, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob(".unfinished*"))
+
+
+def untraceable(stiffness=4.0, amplitude=1.0):
+    """With a number that numpy wants to know, as a drawing may."""
+    case = study.scenario(stiffness, amplitude)
+    np.asarray(jnp.linspace(0.0, 1.0, 3))
+    return case
+
+
+@pytest.mark.parametrize("factory", [study.scenario, untraceable])
+def test_what_is_compiled_for_a_chunk_serves_them_all(tmp_path, factory):
+    """How often a function is traced does not depend on the number of chunks."""
+    counts = []
+    for chunk in (12, 3):
+        traced = []
+        last = lambda trajectory, traced=traced: traced.append(1) or trajectory.q[-1, 0]
+        vary = {"amplitude": (1.0, 9.0, 12)}
+        ukjax.sweep(
+            factory, vary, tmp_path / str(chunk), ts=study.TS, chunk=chunk, figures={"last": last}, progress=False
+        )  # fmt: skip
+        counts.append(len(traced))
+    assert counts[0] == counts[1] > 0
+
+
+def test_a_parameter_hidden_in_functions_of_a_factory_that_wants_numbers(tmp_path):
+    with pytest.raises(ValueError, match="differ in more than numbers when stiffness vary"):
+        ukjax.sweep(untraceable, {"stiffness": (1.0, 9.0, 3)}, tmp_path, progress=False)
+
+
+def test_another_study_is_not_mixed_in(whole, tmp_path):
+    with pytest.raises(ValueError, match="holds another study: its seed is 1, not 2"):
+        study.run(whole, seed=2)
+    with pytest.raises(ValueError, match="holds another study: its chunk is 4, not 6"):
+        study.run(whole, chunk=6)
+    folder = copied(whole, tmp_path / "old")
+    about = json.loads((folder / "sweep.json").read_text())
+    about["versions"]["jax"] = "0.1"
+    (folder / "sweep.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="its versions is .*0.1"):
+        study.run(folder)
+    (folder / "sweep.json").write_text("{}")
+    with pytest.raises(ValueError, match="is not a file that ukjax.sweep wrote"):
+        study.run(folder)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("...")
+    (mine / "data.zarr").mkdir()
+    with pytest.raises(ValueError, match="holds something else"):
+        study.run(mine)
+    with pytest.raises(ValueError, match="There is no study in"):
+        ukjax.sweep_status(mine)
+
+
+def test_a_second_writer_is_refused(whole):
+    from ukjax._sweep import _store
+
+    with _store.opened(whole).locked(), pytest.raises(BlockingIOError, match="Another process is writing"):
+        study.run(whole)
+
+
+GRID = {"stiffness": (1.0, 9.0, 3), "amplitude": [1.0, 2.0]}
+WRONG = {
+    "design": ({"design": "best"}, "design must be one of grid, random, lhs, sobol"),
+    "nothing": ({"vary": {}}, "vary must name at least one"),
+    "no such name": ({"vary": {"mass": (1.0, 2.0, 3)}}, "cannot be made with mass = 1: .*mass"),
+    "backwards": ({"vary": {"stiffness": (2.0, 1.0, 3)}}, "must go from low to high, but goes from 2 to 1"),
+    "how many": ({"vary": {"stiffness": (1.0, 2.0)}}, "low, high, how many"),
+    "no number of": ({"vary": {"stiffness": (1.0, 2.0, 0)}}, "must be a positive integer"),
+    "nan": ({"vary": {"stiffness": (float("nan"), 2.0, 3)}}, "must be finite"),
+    "values": ({"vary": {"stiffness": [1.0, float("inf")]}}, "must be finite"),
+    "no values": ({"vary": {"stiffness": []}}, "or a list of values"),
+    "logarithm": ({"vary": {"stiffness": (0.0, 2.0, 3, "log")}}, "must be positive with 'log'"),
+    "samples of a grid": ({"samples": 4}, "samples has no effect with a grid"),
+    "samples": ({"vary": {"stiffness": (1.0, 2.0)}, "design": "random"}, "samples must be given"),
+    "no samples": ({"vary": {"stiffness": (1.0, 2.0)}, "design": "random", "samples": 0}, "samples must be a pos"),
+    "sobol": ({"vary": {"stiffness": (1.0, 2.0)}, "design": "sobol", "samples": 12}, "a power of two .* such as 16"),
+    "seed": ({"seed": -1}, "seed must be an integer"),
+    "twice": ({"settings": {"stiffness": 2.0}}, "'stiffness' is in vary and in settings"),
+    "a field": ({"keep": "speed"}, "keep must name fields"),
+    "times": ({"ts": [1.0, 0.0]}, "ts must increase"),
+    "chunk": ({"chunk": 0}, "chunk must be a positive integer"),
+    "an option": ({"rtol": -1.0}, "rtol and atol must not be negative"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named_and_nothing_is_left(name, tmp_path):
+    given, words = WRONG[name]
+    given = {"vary": GRID, "ts": study.TS, "progress": False, **given}
+    with pytest.raises(ValueError, match=words):
+        ukjax.sweep(study.scenario, given.pop("vary"), tmp_path / "study", **given)
+    assert not (tmp_path / "study" / "data.zarr").exists()
+
+
+def test_what_is_no_factory_or_client(tmp_path):
+    with pytest.raises(TypeError, match=r"factory must be a function"):
+        ukjax.sweep(study.scenario(), GRID, tmp_path)
+    with pytest.raises(TypeError, match="must be an instance of Scenario"):
+        ukjax.sweep(lambda stiffness, amplitude: stiffness, GRID, tmp_path)
+    with pytest.raises(TypeError, match=r"client must be a dask.distributed.Client"):
+        ukjax.sweep(study.scenario, GRID, tmp_path, client="tcp://localhost:8786")
+    with pytest.raises(TypeError, match=r"figures\['height'\] must be a function"):
+        ukjax.sweep(study.scenario, GRID, tmp_path, figures={"height": 3})
+
+
+def test_designs():
+    grid = _design.design_of({"a": (1.0, 100.0, 3, "log"), "b": [5.0, 7.0]}, "grid", None, 0)
+    assert grid.shape == (3, 2)
+    assert_close(grid.values["a"], np.array([1.0, 1.0, 10.0, 10.0, 100.0, 100.0]), atol=1e-12)
+    assert_close(grid.values["b"], np.array([5.0, 7.0] * 3))
+    for kind in ("random", "lhs", "sobol"):
+        one, again, other = (_design.design_of({"a": (2.0, 3.0)}, kind, 16, seed) for seed in (3, 3, 4))
+        assert_close(one.values["a"], again.values["a"])
+        assert np.any(one.values["a"] != other.values["a"])
+        assert np.all((one.values["a"] >= 2.0) & (one.values["a"] < 3.0))
+    strata = np.sort(np.floor(16 * (_design.design_of({"a": (2.0, 3.0)}, "lhs", 16, 0).values["a"] - 2.0)))
+    assert_close(strata, np.arange(16.0))
+    assert parse(["a=1:2:3", "b=1:9:log", "c=1,2.5", "d=0.1:10:5:log"]) == {
+        "a": (1.0, 2.0, 3), "b": (1.0, 9.0, "log"), "c": [1.0, 2.5], "d": (0.1, 10.0, 5, "log"),
+    }  # fmt: skip
+    for text in ("a", "a=", "=1:2:3", "a=x", "a=1:2:x"):
+        with pytest.raises(ValueError, match="--vary takes"):
+            parse([text])
+
+
+class Spring(ukjax.AbstractSystem):
+    stiffness: jnp.ndarray
+
+    def mass(self, q, t):
+        return jnp.eye(1)
+
+    def force(self, q, v, t):
+        return -self.stiffness * q
+
+
+def numeric(stiffness=4.0, name="numbers", where=1.0):
+    """Decides by a value, which cannot be traced."""
+    if stiffness < 0:
+        raise ValueError("stiffness must be positive")
+    return ukjax.Scenario(ukjax.Mechanism(Spring(jnp.asarray(stiffness)), []), [where], [0.0], 1.0, name=name)
+
+
+def drawn(stiffness=4.0):
+    """Makes an array of NumPy's of a constant of JAX's, as drawings do."""
+    np.asarray(jnp.linspace(0.0, 1.0, 3))
+    return ukjax.Scenario(ukjax.Mechanism(Spring(jnp.asarray(stiffness)), []), [1.0], [0.0], 1.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("factory", [numeric, drawn])
+def test_factories_that_cannot_be_traced(factory, tmp_path):
+    data = ukjax.sweep(factory, {"stiffness": (1.0, 9.0, 5)}, tmp_path, ts=study.TS, progress=False)
+    want = np.cos(np.sqrt(np.asarray(data.stiffness))[:, None] * study.TS)
+    assert_close(np.asarray(data.q)[..., 0], want, atol=1e-7)
+
+
+def test_a_factory_whose_functions_are_made_anew(tmp_path):
+    def factory(stiffness):
+        if stiffness < 0:
+            raise ValueError("no")
+        return study.scenario(float(stiffness))
+
+    with pytest.raises(ValueError, match="differ in more than numbers when stiffness vary"):
+        ukjax.sweep(factory, {"stiffness": (1.0, 9.0, 5)}, tmp_path, ts=study.TS, progress=False)
+
+
+def test_pictures(whole, tmp_path):
+    data = xr.open_zarr(whole / "data.zarr", chunks=None)
+    figure = plot.quantiles(data)
+    assert [axis.get_ylabel() for axis in figure.axes] == ["x [m]", "y [m]"]
+    panels = plot.over_parameters(data, "drift_of_energy")
+    assert [axis.get_xlabel() for axis in panels.axes] == ["stiffness", "amplitude"]
+    assert panels.axes[0].get_ylabel() == "drift of energy [J]"
+    for wrong in (lambda: plot.quantiles(data, "drift_of_energy"), lambda: plot.over_parameters(data, "q")):
+        with pytest.raises(ValueError, match="must be one of"):
+            wrong()
+    grid = data.isel(sample=slice(4)).assign_coords(
+        stiffness=("sample", [1.0, 1.0, 2.0, 2.0]), amplitude=("sample", [1.0, 2.0, 1.0, 2.0])
+    )
+    grid["result"] = ("sample", [0.0, 3.0, np.nan, 0.0])
+    picture = plot.over_parameters(grid, "drift_of_energy", "a map")
+    assert [t.get_text() for t in picture.axes[0].get_legend().get_texts()] == ["failed: 1", "not done: 1"]
+    picture.savefig(tmp_path / "map.png")
+
+
+def environment(tmp_path):
+    flags = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": flags, **cache}
+
+
+def started(tmp_path, *arguments, before=""):
+    """The study in a process of its own."""
+    run = "import runpy, sys; sys.argv[0] = 'study'; runpy.run_module('tests.sweep.study', run_name='__main__')"
+    code = f"{before}\n{run}"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), **pipes)
+
+
+@pytest.mark.long
+def test_a_full_disk_is_told_and_survived(tmp_path):
+    """No file may be longer than some bytes, which those of q in a chunk are."""
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))"
+    folder = tmp_path / "full"
+    process = started(tmp_path / "limited", folder, 2000, 500, before=limit)  # with a compilation cache of its own
+    shown, _ = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "cannot be written to" in shown
+    assert "the same call goes on when there is room" in shown
+    assert not list(folder.rglob("*.partial"))
+    again = started(tmp_path, folder, 2000, 500)
+    assert again.communicate(timeout=300)[0] == ""
+    quiet = started(tmp_path, tmp_path / "quiet", 2000, 500)
+    assert quiet.communicate(timeout=300)[0] == ""
+    assert results(folder) == results(tmp_path / "quiet")
+
+
+@pytest.mark.long
+def test_twenty_kills(tmp_path):
+    """200 chunks; killed 20 times, some time after another few are done."""
+    samples, chunk, rng = 12_800, 64, np.random.default_rng(0)
+    quiet = started(tmp_path, tmp_path / "quiet", samples, chunk)
+    assert quiet.communicate(timeout=500)[0] == ""
+    folder, kills = tmp_path / "killed", 0
+    count = lambda: len(list(folder.glob("done/0*.json")))
+    for _ in range(20):
+        process, before = started(tmp_path, folder, samples, chunk), count()
+        while process.poll() is None and count() < before + 2:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.3))
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert kills == 20
+    last = started(tmp_path, folder, samples, chunk)
+    assert last.communicate(timeout=500)[0] == ""
+    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 200
+    assert results(folder) == results(tmp_path / "quiet")
+
+
+@pytest.fixture
+def scheduler(tmp_path):
+    """The address of a scheduler, and itself; two worker processes, which have this folder to import from."""
+    environment_ = environment(tmp_path)
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard"]
+    file = tmp_path / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT, "env": environment_}
+    processes = [subprocess.Popen([*command, "--scheduler-file", str(file)], **quiet)]
+    try:
+        while not file.exists():
+            time.sleep(0.1)
+        yield processes, json.loads(file.read_text())["address"], quiet
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def worker(scheduler):
+    processes, address, quiet = scheduler
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"]
+    processes.append(subprocess.Popen([*command, "--no-dashboard"], **quiet))
+    return processes[-1]
+
+
+@pytest.mark.long
+def test_workers_of_dask_that_die(scheduler, tmp_path):
+    """Two processes, one killed in the middle and replaced, twice: complete, and the same to the last bit."""
+    samples, chunk = 6400, 64
+    quiet = started(tmp_path, tmp_path / "quiet", samples, chunk)
+    assert quiet.communicate(timeout=300)[0] == ""
+    workers = [worker(scheduler), worker(scheduler)]
+    folder = tmp_path / "cluster"
+    process = started(tmp_path, folder, samples, chunk, scheduler[1])
+    count = lambda: len(list(folder.glob("done/0*.json")))
+    for i in range(2):
+        while process.poll() is None and count() < 30 * (i + 1):
+            time.sleep(0.01)
+        assert process.poll() is None
+        workers[i].kill()
+        workers.append(worker(scheduler))
+    shown = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, shown
+    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 100
+    assert results(folder) == results(tmp_path / "quiet")
+
+
+@pytest.mark.long
+def test_a_scheduler_that_is_gone(scheduler, tmp_path):
+    samples, chunk, folder = 6400, 64, tmp_path / "cluster"
+    worker(scheduler)
+    process = started(tmp_path, folder, samples, chunk, scheduler[1])
+    while process.poll() is None and len(list(folder.glob("done/0*.json"))) < 10:
+        time.sleep(0.01)
+    for one in scheduler[0]:
+        one.kill()
+    shown = process.communicate(timeout=120)[0]
+    assert process.returncode != 0
+    assert "The scheduler is gone. The same call goes on" in shown
+    alone = started(tmp_path, folder, samples, chunk)
+    assert alone.communicate(timeout=300)[0] == ""
+    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 100

@@ -1,0 +1,157 @@
+"""A batch as one differentiable operation.
+
+The value is computed in lanes. Its derivative, a linear map, runs the trajectories again, a tile of as many at a time
+as there are lanes: so that its memory is that of a tile, and, those in a tile being about equally long, no trajectory
+waits for a much longer one.
+
+D: devices; B: trajectories; d: tangent; c: cotangent.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.interpreters import ad
+from jaxtyping import Array, Int, PyTree
+
+from .._result import RESULTS
+from ._devices import on_each
+from ._outcome import Outcome, smooth_of
+from ._plan import Plan
+
+
+def batch_outcome(plan: Plan, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Any]) -> Outcome:
+    """The outcome of all trajectories (B, ...), of which each device does the first `total` of its share."""
+    return _outcome(plan, samples, total, devices=devices)
+
+
+@eqx.filter_custom_jvp
+def _outcome(plan, samples, total, *, devices):
+    return _compiled(plan, samples, total, tuple(devices))
+
+
+@eqx.filter_jit
+def _compiled(plan, samples, total, devices):
+    return on_each(_value, devices, plan, samples, total)
+
+
+def _value(plan: Plan, samples: PyTree, total: Int[Array, " 1"]) -> Outcome:
+    """The share of a device."""
+    return plan.run(samples, total[0])
+
+
+@_outcome.def_jvp
+def _outcome_jvp(primals, tangents, *, devices):
+    plan, samples, total = primals
+    outcome = _outcome(plan, samples, total, devices=devices)
+    okay = outcome.got.result == RESULTS.successful
+    at = plan, samples, outcome.got.stats["num_steps"], okay
+    # Linear in one of its arguments if in any: what all members of a jax.vmap share becomes a sum when transposed.
+    directions = jax.tree_util.tree_map(lambda x: x + _zero(x.dtype, tangents), (tangents[0], tangents[1]))
+    return outcome, eqxi.filter_primitive_bind(_slope_p, at, directions, devices)
+
+
+def _zero(dtype: Any, *trees: PyTree) -> Array:
+    arrays = [x for x in jax.tree_util.tree_leaves(trees) if eqx.is_inexact_array(x) and x.size]
+    zero = jnp.zeros((), dtype)
+    return sum((jnp.where(False, jnp.ravel(x)[0].astype(dtype), zero) for x in arrays), zero)
+
+
+@eqxi.filter_primitive_def
+def _slope(at, directions, devices):
+    plan, samples, steps, okay = at
+    return _on_each(_along, devices, (plan, directions[0]), samples, directions[1], steps, okay)
+
+
+@eqxi.filter_primitive_def
+def _slope_shapes(at, directions, devices):
+    plan, samples, *_ = at
+    count = jax.tree_util.tree_leaves(samples)[0].shape[0]
+    smooth = smooth_of(plan.told.shapes)
+    return jax.tree_util.tree_map(lambda x: ShapedArray((count, *x.shape), x.dtype), smooth)
+
+
+@eqxi.filter_primitive_jvp
+def _slope_jvp(primals, tangents):
+    at, directions, devices = primals
+    d_at, d_directions, _ = tangents
+    # Second order in forward mode: what is inside differentiates like any other function.
+    slope = lambda at, directions: _on_each(_along, devices, (at[0], directions[0]), at[1], directions[1], *at[2:])
+    return eqx.filter_jvp(slope, (at, directions), (d_at, d_directions))
+
+
+@eqxi.filter_primitive_transpose  # pyright: ignore
+def _transpose(arguments, cotangent):
+    at, directions, devices = arguments
+    plan, samples, steps, okay = at
+    wanted = jax.tree_util.tree_map(lambda x: _is_undefined(x) or None, directions, is_leaf=_is_undefined)
+    zeros = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), smooth_of(plan.told.shapes))
+    count = okay.shape[0]
+    full = lambda x, c: jnp.broadcast_to(x, (count, *x.shape)) if c is None else c
+    cotangent = jax.tree_util.tree_map(full, zeros, cotangent)
+    of_plan, of_samples = _on_each(_back, devices, (plan, wanted), samples, cotangent, steps, okay)
+    nothing = lambda tree: jax.tree_util.tree_map(lambda _: None, tree)
+    return nothing(at), (jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples), nothing(devices)
+
+
+def _is_undefined(x: Any) -> bool:
+    return isinstance(x, ad.UndefinedPrimal)
+
+
+_slope_p = eqxi.create_vprim("batch_tangent", _slope, _slope_shapes, _slope_jvp, _transpose)
+
+
+@eqx.filter_jit
+def _on_each(function: Any, devices: Sequence[Any], shared: PyTree, *split: PyTree) -> Any:
+    return on_each(function, devices, shared, *split)
+
+
+def _along(shared: Any, samples: PyTree, d_samples: PyTree, steps: Array, okay: Array) -> Outcome:
+    """The share of a device of the derivative along directions."""
+    plan, d_plan = shared
+
+    def along(sample, d_sample, okay):
+        smooth = lambda plan, sample: smooth_of(plan.one(sample))
+        outcome, slopes = eqx.filter_jvp(smooth, (plan, sample), (d_plan, d_sample))
+        # What carries no derivative has None, and what failed has none.
+        slope = lambda x, d: jnp.zeros_like(x) if d is None else jnp.where(okay, d, jnp.nan)
+        return jax.tree_util.tree_map(slope, outcome, slopes)
+
+    order = jnp.argsort(-steps)
+    found = plan.in_tiles(jax.vmap(along), *_take(order, (samples, d_samples, okay)))
+    return _take(jnp.argsort(order), plan.joined(found))
+
+
+def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: Array) -> Any:
+    """The share of a device of the transpose of that: (1, ...) of the plan, and of its samples."""
+    plan, (plan_wanted, sample_wanted) = shared
+    smooth_plan, fixed = eqx.partition(plan, _flags(plan_wanted, plan))
+
+    def back(sample, cotangent, okay):
+        smooth_sample, others = eqx.partition(sample, _flags(sample_wanted, sample))
+        function = lambda a, b: smooth_of(eqx.combine(a, fixed).one(eqx.combine(b, others)))
+        _, pullback = jax.vjp(function, smooth_plan, smooth_sample)
+        # A trajectory that failed has no derivative, and is to leave those of the others alone.
+        return jax.tree_util.tree_map(lambda x: jnp.where(okay, x, 0), pullback(cotangent))
+
+    def tile(samples, cotangent, okay):
+        of_plan, of_samples = jax.vmap(back)(samples, cotangent, okay)
+        return jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples
+
+    order = jnp.argsort(-steps)
+    of_plan, of_samples = plan.in_tiles(tile, *_take(order, (samples, cotangent, okay)))
+    of_samples = _take(jnp.argsort(order), plan.joined(of_samples))
+    return jax.tree_util.tree_map(lambda x: jnp.sum(x, 0)[None], of_plan), of_samples
+
+
+def _take(index: Array, tree: PyTree) -> Any:
+    return jax.tree_util.tree_map(lambda x: jnp.take(x, index, axis=0), tree)
+
+
+def _flags(wanted: Any, tree: Any) -> Any:
+    """Where `wanted`, which is None elsewhere, in a tree."""
+    return jax.tree_util.tree_map(lambda _, w: w is True, tree, wanted, is_leaf=lambda x: x is None)

@@ -1,0 +1,92 @@
+"""One program on every device, each with its share of a batch.
+
+D: devices; B: trajectories, a multiple of D; trajectory i is done by device i mod D, so that where neighbours take
+about as long no device has the slow ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, PyTree
+
+from .. import _check
+
+
+AXIS = "trajectories"
+# Trajectories that a device works on at a time. On a CPU their states and stages are to fit its cache: of the SCARA 64
+# take as long each as 128, and 256 a quarter longer. A GPU hides what it waits for behind as many as there are.
+LANES = {"cpu": 64}
+LANES_ELSEWHERE = 8192
+
+
+def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
+    """The devices to use: those given, or all that this process has. ValueError or TypeError."""
+    if devices is None:
+        here = tuple(jax.local_devices())
+        # Within what already runs on each of several devices there is one.
+        return here[:1] if jax.sharding.get_abstract_mesh().manual_axes else here
+    chosen = tuple(devices)
+    if not chosen:
+        raise ValueError("devices must name at least one device, such as jax.devices()[:1].")
+    for device in chosen:
+        _check.instance(device, jax.Device, "devices", "jax.devices()[:1], a list of devices")
+    if len(set(chosen)) < len(chosen):
+        raise ValueError("devices must name each device once.")
+    return chosen
+
+
+def lanes_of(devices: Sequence[Any]) -> int:
+    """Trajectories that each of them works on at a time."""
+    return LANES.get(devices[0].platform, LANES_ELSEWHERE)
+
+
+def is_here(devices: Sequence[Any]) -> bool:
+    """Whether all of them belong to this process."""
+    return all(device.process_index == jax.process_index() for device in devices)
+
+
+def share_out(tree: PyTree, count: int) -> Any:
+    """Leaves (B, ...) in an order in which the share of each of `count` devices lies together."""
+    return jax.tree_util.tree_map(lambda x: _swapped(x, (-1, count)), tree)
+
+
+def gathered(tree: PyTree, count: int) -> Any:
+    """The inverse."""
+    return jax.tree_util.tree_map(lambda x: _swapped(x, (count, -1)), tree)
+
+
+def _swapped(x: Any, form: tuple[int, int]) -> Any:
+    return x if 1 in form or x.shape[0] == 0 else x.reshape(*form, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+
+def on_each(function: Callable[..., PyTree], devices: Sequence[Any], shared: PyTree, *split: PyTree) -> Any:
+    """`function(shared, *split)`, a pytree of arrays with a leading axis, for the share of each device.
+
+    What is `split` is arrays with a leading axis, and things that are none.
+    """
+    if len(devices) == 1:
+        return function(shared, *split)
+    arrays, static = eqx.partition(shared, eqx.is_array)
+    parts, others = eqx.partition(split, eqx.is_array)
+    call = lambda arrays, parts: function(eqx.combine(arrays, static), *eqx.combine(parts, others))
+    mesh = Mesh(np.array(devices), (AXIS,))
+    spec = jax.P(AXIS)
+    return jax.shard_map(call, mesh=mesh, in_specs=(jax.P(), spec), out_specs=spec, check_vma=False)(arrays, parts)
+
+
+def meet(at: PyTree) -> Int[Array, ""]:
+    """Zero, known when every device that does its share by `on_each` has got as far as what is `at`.
+
+    The runtime of the CPU ends a process in which a device waits for another for 40 s. Those that meet now and then are
+    never that far apart, however long it all takes. What is to come after takes this zero into account.
+    """
+    if AXIS not in jax.sharding.get_abstract_mesh().manual_axes:
+        return jnp.zeros((), int)
+    first = next(x for x in jax.tree_util.tree_leaves(at) if eqx.is_array(x) and x.size)
+    odd = jnp.isnan(jax.lax.stop_gradient(jnp.ravel(first)[0])).astype(int)
+    return jnp.minimum(jax.lax.pmax(odd, AXIS), 0)

@@ -1,0 +1,81 @@
+"""What becomes of one trajectory of a batch."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from .._simulation import Notes, Unexplained
+from .._trajectory import Trajectory
+
+
+class Reduction(eqx.Module):
+    """What was made of each trajectory of a batch.
+
+    Attributes:
+        value: What `reduce(trajectory)` returned, with a leading axis (B,).
+        result: `RESULTS` of each trajectory (B,); empty message where all went well.
+        stats: As of `Trajectory` (B,).
+    """
+
+    value: PyTree
+    result: Any
+    stats: dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """What is made of a trajectory: what the person gets, whether it starts off its constraints, and why it failed.
+
+    Attributes:
+        got: `Trajectory`, without its times, or `Reduction`.
+        start: See `Notes`.
+        why: Start, outcome and states that tell why a run failed, if that was not looked for.
+    """
+
+    got: Any
+    start: tuple[Array, Array, Array]
+    why: tuple[Any, Any, tuple[Array, Array]] | None
+
+    @property
+    def steps(self) -> Int[Array, " B"]:
+        return self.got.stats["num_steps"]
+
+
+def outcome_of(trajectory: Trajectory, notes: Notes, reduce: Any) -> Outcome:
+    """The outcome of one trajectory; `reduce` is a function of it, or None."""
+    why = None
+    if notes.unexplained is not None:
+        why = notes.unexplained.started, notes.unexplained.outcome, notes.unexplained.states
+    if reduce is None:
+        got = eqx.tree_at(lambda t: t.t, trajectory, None)
+    else:
+        got = Reduction(reduce(trajectory), trajectory.result, trajectory.stats)
+    return Outcome(got, notes.start, why)
+
+
+def smooth_of(outcome: Outcome) -> Outcome:
+    """What of an outcome has a derivative; None elsewhere."""
+    got, nothing = outcome.got, jax.tree_util.tree_map(lambda _: None, outcome)
+    if isinstance(got, Reduction):
+        values = eqx.tree_at(lambda g: g.value, nothing.got, eqx.filter(got.value, _is_smooth), is_leaf=_none)
+    else:
+        values = eqx.filter(got, _is_smooth)
+        values = eqx.tree_at(lambda t: (t.result, t.stats), values, (nothing.got.result, nothing.got.stats))
+    return nothing._replace(got=values)
+
+
+def _is_smooth(x: Any) -> bool:
+    """Of arrays, and of their shapes."""
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _none(x: Any) -> bool:
+    return x is None
+
+
+def unexplained(why: Any, phase: Any) -> Unexplained:
+    """What tells why a trajectory failed."""
+    started, ended, states = why
+    return Unexplained(started, ended, phase, states)

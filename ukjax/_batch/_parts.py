@@ -1,0 +1,148 @@
+"""What the trajectories of a batch have in common, and what each has of its own.
+
+B: trajectories; a sample is what belongs to one of them, a pytree of arrays without the leading axis.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import _check
+from .._mechanism import Mechanism
+from .._servo import AbstractServo, as_servos
+
+
+NAMES = ("mechanism", "servo", "q0", "v0")
+
+
+class Parts(eqx.Module):
+    """Mechanism, servos and first state of a trajectory, from its sample.
+
+    Attributes:
+        shared: What all have in common of each part, or a function of a person's sample that makes it.
+        made: Which parts are made by such a function.
+    """
+
+    shared: dict[str, Any]
+    made: frozenset[str] = eqx.field(static=True)
+
+    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, tuple[AbstractServo, ...] | None, tuple]:
+        """Of one sample, as `batch_of` arranges them."""
+        given = lambda name: eqx.combine(sample[name], self.shared[name])
+        parts = {k: self._made(k, sample["samples"]) if k in self.made else given(k) for k in NAMES}
+        mechanism, servo = parts["mechanism"], parts["servo"]
+        _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+        q0, v0 = (_check.floating(parts[name], name) for name in ("q0", "v0"))
+        q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
+        return mechanism, None if servo is None else as_servos(servo), (q0, v0)
+
+    def _made(self, name: str, sample: PyTree) -> Any:
+        try:
+            return self.shared[name](sample)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise ValueError(f"{name}(sample) does not work with an entry of samples: {error}") from error
+
+
+def batch_of(
+    mechanism: Any, servo: Any, q0: Any, v0: Any, samples: PyTree, axes: Mapping[str, Any] | None, others: bool = False
+) -> tuple[Parts, dict[str, Any], int]:
+    """How parts follow from a sample, the samples (a leading axis), and how many there are. ValueError or TypeError.
+
+    There may be `others` who make use of the samples.
+    """
+    given = {"mechanism": mechanism, "servo": servo, "q0": q0, "v0": v0}
+    made = frozenset(name for name in NAMES if _is_function(given[name], name))
+    if made and samples is None:
+        name = sorted(made)[0]
+        raise ValueError(f"{name} is a function of a sample, but there are none. Pass samples, with a leading axis.")
+    if samples is not None and not made and not others:
+        raise ValueError(
+            "samples has no effect: none of mechanism, servo, q0 and v0 is a function of a sample. Pass for example "
+            "mechanism=lambda sample: ..."
+        )
+    samples = None if samples is None else jax.tree_util.tree_map(_array, samples)
+    where, own, shared = _axes(given, made, axes), {"samples": samples}, {}
+    for name in NAMES:
+        part = given[name]
+        if name in made:
+            own[name], shared[name] = None, part
+            continue
+        if name in ("q0", "v0"):
+            part = _check.floating(part, name)
+            if part.ndim not in (1, 2):
+                raise ValueError(
+                    f"{name} must have shape (n,), or (B, n) for one per trajectory, but has {part.shape}."
+                )
+            where[name] = 0 if part.ndim == 2 else None
+        own[name], shared[name] = _split(part, where[name], name)
+    count = _count(own)
+    return Parts(shared, made), own, count
+
+
+def _array(x: Any) -> Any:
+    return x if isinstance(x, jax.Array | np.ndarray) else jnp.asarray(x)
+
+
+def _is_function(part: Any, name: str) -> bool:
+    kinds = {"mechanism": Mechanism, "servo": AbstractServo}
+    return callable(part) and not (name in kinds and isinstance(part, kinds[name]))
+
+
+def _axes(given: dict[str, Any], made: frozenset[str], axes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Which leaves of mechanism and servo have a leading axis: a prefix of each, 0 or None."""
+    axes = {} if axes is None else dict(axes)
+    for name in axes:
+        if name not in ("mechanism", "servo"):
+            raise ValueError(
+                f"axes must name 'mechanism' or 'servo', but has {name!r}. A batch of q0 or v0 has shape (B, n)."
+            )
+        if name in made:
+            raise ValueError(f"axes[{name!r}] has no effect: {name} is a function of a sample. Leave one of them out.")
+        if given[name] is None:
+            raise ValueError(f"axes[{name!r}] has no effect: there is no {name}. Leave it out.")
+    return {name: axes.get(name) for name in NAMES}
+
+
+def _split(part: Any, axes: Any, name: str) -> tuple[Any, Any]:
+    """The leaves with a leading axis, and the others."""
+    try:
+        spread = lambda axis, tree: jax.tree_util.tree_map(lambda _: axis, tree)
+        flags = jax.tree_util.tree_map(spread, axes, part, is_leaf=lambda x: x is None)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"axes[{name!r}] must be 0, None, or a pytree of these that {name} begins with, as for jax.vmap: {error}"
+        ) from error
+    bad = [axis for axis in jax.tree_util.tree_leaves(axes) if isinstance(axis, bool) or axis != 0]
+    if bad:
+        raise ValueError(f"axes[{name!r}] must hold 0 or None, but holds {bad[0]!r}. Move the axis to the front.")
+    leading = jax.tree_util.tree_map(
+        lambda x, axis: axis == 0 and eqx.is_array(x), part, flags, is_leaf=lambda x: x is None
+    )
+    return eqx.partition(part, leading)
+
+
+def _count(own: dict[str, Any]) -> int:
+    """How many trajectories: the one leading axis of everything. ValueError if there are several, or none."""
+    sizes: dict[int, str] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(own):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if np.ndim(leaf) == 0:
+            raise ValueError(f"{name} must have a leading axis, one entry per trajectory, but is a single number.")
+        sizes.setdefault(np.shape(leaf)[0], name)
+    if not sizes:
+        raise ValueError(
+            "There is no batch: pass q0 or v0 of shape (B, n), samples with functions of them, or "
+            "axes={'mechanism': ...}; for one trajectory there is ukjax.simulate."
+        )
+    if len(sizes) > 1:
+        shown = ", ".join(f"{name} has {size}" for size, name in sizes.items())
+        raise ValueError(f"All parts of a batch must have the same leading axis, but {shown}.")
+    (count,) = sizes
+    if count == 0:
+        raise ValueError(f"The batch is empty: {sizes[0]} has no entries. Pass at least one trajectory.")
+    return count

@@ -1,0 +1,170 @@
+"""How the trajectories of a batch are made: one by one, or many in lanes.
+
+B: trajectories, a multiple of the number of lanes; T: saved times; n: numbers of a state.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Float, Int, PyTree
+
+from .._formulation import AbstractFormulation
+from .._integrate import Ends, Flow, Integrator, Progress, Queue
+from .._manifold import Projection
+from .._program import Traced, traced
+from .._result import RESULTS
+from .._simulation import Method, Phase, begin, derivative, judge, motion_at
+from ._devices import meet
+from ._outcome import Outcome, outcome_of
+from ._parts import Parts
+
+
+MEETING = 16  # trajectories of a lane, about, between two times at which devices wait for each other
+
+
+class Recipe(eqx.Module):
+    """All that the trajectories of a batch have in common, as a person wrote it down."""
+
+    parts: Parts
+    ts: Float[Array, " T"]
+    formulation: AbstractFormulation
+    solver: diffrax.AbstractSolver
+    method: Method
+    projection: Projection | None
+    integrator: Integrator
+    reduce: Callable | None
+    kept: tuple[str, ...] = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+
+    def plan(self, samples: PyTree) -> "Plan":
+        """The functions that it takes, traced, each with what it closes over; for samples like these (B, ...)."""
+        sample = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), samples)
+        t, y = jax.eval_shape(lambda sample: (self.ts[0], jnp.concatenate(self.parts(sample)[2])), sample)
+
+        def motion(t, y, sample):
+            mechanism, servos, (q0, _) = self.parts(sample)
+            return motion_at(Phase(mechanism, q0.shape[0]), servos, self.formulation, t, y)
+
+        moving = traced(motion, t, y, sample)
+
+        def run(sample):
+            mechanism, servos, start = self.parts(sample)
+            of = _Of(moving, sample)
+            return begin(mechanism, servos, start, self.ts, self.formulation, self.method, self.projection, of)
+
+        def told(sample, integrated):
+            make: Any = self.reduce
+            reduce = None if make is None else lambda trajectory: make(trajectory, sample["samples"])
+            return outcome_of(*judge(run(sample), self.ts, integrated, self.kept), reduce)
+
+        def project(t, y, sample):
+            back: Any = run(sample).flow.project
+            return back(t, y)
+
+        return Plan(
+            traced(lambda sample: run(sample).y0, sample),
+            moving,
+            None if self.projection is None else traced(project, t, y, sample),
+            traced(told, sample, jax.eval_shape(_integrated, self.ts, y)),
+            self.ts,
+            self.solver,
+            self.method,
+            self.integrator,
+            self.width,
+        )
+
+
+def _integrated(ts: Array, y: Array) -> Any:
+    """Of the form of what an `Integrator` returns."""
+    counts = dict.fromkeys(("num_steps", "num_accepted_steps", "num_rejected_steps"), jnp.zeros((), int))
+    result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
+    return jnp.zeros((*ts.shape, *y.shape), y.dtype), (ts[0], y), counts, result
+
+
+class _Of(eqx.Module):
+    """A function of (t, y) and a sample, for one sample."""
+
+    function: Traced
+    sample: PyTree
+
+    def __call__(self, t: Array, y: Array) -> Any:
+        return self.function(t, y, self.sample)
+
+
+class Plan(eqx.Module):
+    """What it takes to make trajectories from samples, none of it a person's function any more.
+
+    Attributes:
+        first: sample -> the first state.
+        motion: (t, y, sample) -> what `motion_at` returns.
+        project: (t, y, sample) -> y, or None.
+        told: sample, what an `Integrator` returns -> `Outcome`.
+    """
+
+    first: Traced
+    motion: Traced
+    project: Traced | None
+    told: Traced
+    ts: Float[Array, " T"]
+    solver: diffrax.AbstractSolver
+    method: Method
+    integrator: Integrator
+    width: int = eqx.field(static=True)
+
+    def one(self, sample: PyTree) -> Outcome:
+        """A trajectory by itself, which can be differentiated."""
+        flow, y0 = self._begin(sample)
+        return self.told(sample, self.integrator(flow, y0, self.ts, self.solver, self.method))
+
+    def queue(self, samples: PyTree, order: Int[Array, " B"], total: Int[Array, ""]) -> Queue:
+        """All trajectories, of which as many as `total` are to be made, in this order."""
+        return self.integrator.queue(self._begin, self.solver, self.method, self.ts, samples, order, total)
+
+    def start(self, samples: PyTree, order: Array, total: Array) -> Progress:
+        """None of them begun."""
+        return self.queue(samples, order, total).start(self.width)
+
+    def run(self, samples: PyTree, total: Array) -> Outcome:
+        """What becomes of all of them."""
+        count = jax.tree_util.tree_leaves(samples)[0].shape[0]
+        queue, ahead = self.queue(samples, jnp.arange(count), total), MEETING * self.width
+
+        def on(i, carry):
+            progress, met = carry
+            progress = queue.run(progress, jnp.minimum((i + 1) * ahead, count) + met)
+            return progress, meet(progress.lanes.place.t)
+
+        start = queue.start(self.width), jnp.zeros((), int)
+        return self.finish(samples, jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends)
+
+    def finish(self, samples: PyTree, ends: Ends) -> Outcome:
+        """What became of all of them."""
+        outcome = lambda sample, end: self.told(sample, self.integrator.told(self.ts, self.first(sample), end))
+        return self.joined(self.in_tiles(jax.vmap(outcome), samples, ends))
+
+    def in_tiles(self, function: Callable[..., PyTree], *batch: PyTree) -> Any:
+        """`function` of as many trajectories at a time as there are lanes, and its results one after the other.
+
+        The cache need not hold more than that.
+        """
+        tiles = jax.tree_util.tree_map(lambda x: x.reshape(-1, self.width, *x.shape[1:]), batch)
+
+        def one(met, i):
+            result = function(*jax.tree_util.tree_map(lambda x: x[i + met], tiles))
+            return meet(result), result
+
+        count = jax.tree_util.tree_leaves(tiles)[0].shape[0]
+        return jax.lax.scan(one, jnp.zeros((), int), jnp.arange(count))[1]
+
+    def joined(self, results: PyTree) -> Any:
+        """Results of tiles, with an axis of their own for the trajectories in a tile, as those of a batch."""
+        return jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[2:]), results)
+
+    def _begin(self, sample: PyTree) -> tuple[Flow, Array]:
+        project = None if self.project is None else _Of(self.project, sample)
+        return Flow(Partial(derivative, _Of(self.motion, sample)), project), self.first(sample)

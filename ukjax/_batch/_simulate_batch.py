@@ -1,0 +1,245 @@
+"""Many trajectories at once."""
+
+import collections
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import ArrayLike, PyTree
+from tqdm.auto import tqdm
+
+from .. import _check
+from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from .._manifold import Projection
+from .._program import is_plain
+from .._result import RESULTS, FailedTrajectories, is_traced, message
+from .._simulation import Phase, explain, integrator, kept, method, warn_of_start
+from .._trajectory import Trajectory
+from ._derivative import batch_outcome
+from ._devices import devices_of, gathered, is_here, lanes_of, share_out
+from ._outcome import Outcome, Reduction, unexplained
+from ._parts import batch_of
+from ._plan import Recipe
+from ._portions import Size, filled, in_portions
+
+
+EXPLAINED = 64  # failures at a time whose reason is looked for
+
+
+def simulate_batch(
+    mechanism: Any,
+    q0: Any,
+    v0: Any,
+    ts: Any,
+    *,
+    samples: PyTree | None = None,
+    axes: Mapping[str, Any] | None = None,
+    servo: Any = None,
+    formulation: AbstractFormulation = UdwadiaKalaba(),
+    solver: diffrax.AbstractSolver = diffrax.Tsit5(),
+    rtol: ArrayLike | None = None,
+    atol: ArrayLike | None = None,
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    dt0: ArrayLike | None = None,
+    adjoint: diffrax.AbstractAdjoint | None = None,
+    projection: Projection | None = None,
+    max_steps: int = 16_384,
+    keep: str | Sequence[str] | None = None,
+    reduce: Callable[..., PyTree] | None = None,
+    devices: Sequence[Any] | None = None,
+    lanes: int | None = None,
+    progress: bool = True,
+    throw: bool = False,
+) -> Any:
+    r"""Many trajectories, as `jax.vmap` of `simulate` makes them, the fast way: any number, on every device there is.
+
+    Each device works on a few trajectories at a time, as many as its cache holds, and whichever is done makes room for
+    the next, so that none waits for the slowest. Of a CPU every core is a device if JAX is told so before it starts:
+    `jax.config.update("jax_num_cpu_devices", 8)`, or the environment variable `JAX_NUM_CPU_DEVICES=8`.
+
+    What a trajectory has of its own may be its start (`q0`, `v0` with a leading axis), leaves of the mechanism or the
+    servo (`axes`), or whatever follows from a sample: each of `mechanism`, `q0`, `v0` and `servo` may be a function of
+    one entry of `samples`. Define such a function once and not anew for every call, for it to be compiled once.
+
+    Args:
+        mechanism: A `Mechanism`, or a function of a sample that returns one.
+        q0: Coordinates at ts[0], shape (n,) or (B, n) [m or rad], or a function of a sample.
+        v0: Their rates, likewise [m/s or rad/s].
+        ts: Times to save at, strictly increasing, shape (T,), the same for all [s].
+        samples: A pytree of arrays with a leading axis (B,).
+        axes: {"mechanism": ..., "servo": ...}: which of their leaves have a leading axis (B,), 0 or None, as a prefix
+            of the pytree, like `in_axes` of `jax.vmap`.
+        servo: As in `simulate`, or a function of a sample.
+        formulation: As in `simulate`, like the following.
+        solver: Any diffrax solver.
+        rtol: Relative tolerance; 1e-8 if None.
+        atol: Absolute tolerance; 1e-8 if None.
+        stepsize_controller: In place of the adaptive one.
+        dt0: First step [s].
+        adjoint: For derivatives; the trajectories themselves do not depend on it.
+        projection: `Projection()` or None.
+        max_steps: Step budget of a trajectory.
+        keep: What of each trajectory is kept in memory: names of its fields, "all", or None as in `simulate`.
+        reduce: `reduce(trajectory)`, or with `samples` also `reduce(trajectory, sample)`, -> a pytree of arrays, which
+            is kept in place of the trajectory. It sees what `keep` names.
+        devices: Which devices to use; all of this process if None.
+        lanes: Trajectories that a device works on at a time; chosen for the device if None.
+        progress: Show a bar with the number of trajectories done, their rate and the time left, if it takes longer than
+            two seconds. Not inside of `jit` and its like.
+        throw: Raise if a trajectory fails. With False look at `result`. Not inside of `jit` and its like.
+
+    Returns:
+        `Trajectory` with a leading axis (B,) of every field; with `reduce` a `Reduction` with `value`, `result` and
+        `stats`. A trajectory that fails has its reason in `result`, NaN where it did not get, and changes no other.
+
+    Warns:
+        FailedTrajectories: If some fail: how many, why, and which is the first. Like the next one not inside of `jit`.
+        InconsistentStart: If one starts off the constraints, with nothing that returns it to them.
+
+    Raises:
+        ValueError: As `simulate`; and if there is no batch, it is empty, its leading axes differ, `samples` or `axes`
+            has nothing to act on, or `devices` or `lanes` is none.
+        TypeError: As `simulate`; and if a function of a sample returns something else than it should, or `devices` are
+            none.
+        RuntimeError: If `throw` and a trajectory fails.
+
+    Memory: that of what is kept, and half a gigabyte. Inside of `jit`, and of a derivative, that of all states.
+
+    Gradients: as those of `simulate`. The trajectories run again for them, in the memory of a few at a time. One that
+    fails adds nothing to the gradient of what all share, not even NaN: leave it out of the loss by
+    `jnp.where(batch.result == ukjax.RESULTS.successful, losses, 0.0)`. Compile a loss and its gradient as a whole by
+    `jax.jit`: outside of it every call of a derivative compiles anew.
+    """
+    parts, own, count = batch_of(mechanism, servo, q0, v0, samples, axes, reduce is not None)
+    used, width = devices_of(devices), None if lanes is None else _check.count(lanes, "lanes")
+    first = jax.tree_util.tree_map(lambda x: x[0], own)
+    y = eqx.filter_eval_shape(lambda sample: jnp.concatenate(parts(sample)[2]), first)
+    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
+    _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
+    ts = _check.times(ts).astype(y.dtype)
+    if reduce is not None:
+        reduce = _with_sample(_check.function(reduce, "reduce", "f(trajectory) -> arrays"), samples is not None)
+    controlled = eqx.filter_eval_shape(lambda sample: parts(sample)[1], first) is not None
+    integrate = integrator(adjoint, projection, max_steps, False)
+    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None)
+    fields, chosen = kept(keep, controlled), for_use(formulation, often=True)
+    recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1)
+    outcome = eqx.filter_eval_shape(_shape, recipe, own)
+    width = width or lanes_of(used)
+    if not is_plain() or is_traced(recipe, own):
+        return _given(_traced(recipe, own, count, width, used), ts, count)
+    if not is_here(used):
+        raise ValueError(
+            "devices of other processes are for what is inside of jit: pass jax.local_devices(), or compile the whole."
+        )
+    numbers = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree_util.tree_leaves(tree))
+    size = Size(count, len(used), width, numbers(outcome) + ts.size * y.size * y.dtype.itemsize)
+    with tqdm(total=count, desc="simulate", unit="run", disable=not progress, delay=2) as bar:
+        outcome = in_portions(dataclasses.replace(recipe, width=size.lanes), own, count, size, used, bar)
+    return _told(recipe, own, outcome, ts, count, throw)
+
+
+def _with_sample(reduce: Callable, known: bool) -> Callable:
+    """`reduce` as a function of a trajectory and its sample. ValueError if it wants a sample that there is not."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    given = [p for p in inspect.signature(reduce).parameters.values() if p.kind in kinds and p.default is p.empty]
+    if len(given) < 2:
+        return Partial(_without, reduce)
+    if not known:
+        raise ValueError("reduce(trajectory, sample) needs samples. Pass them, or a function of a trajectory alone.")
+    return reduce
+
+
+def _without(reduce: Callable, trajectory: Trajectory, sample: PyTree) -> PyTree:
+    return reduce(trajectory)
+
+
+@eqx.filter_jit
+def _shape(recipe: Recipe, samples: PyTree) -> Outcome:
+    """The outcome of a trajectory, traced once for all calls that are like each other in everything but numbers."""
+    return recipe.plan(samples).one(jax.tree_util.tree_map(lambda x: x[0], samples))
+
+
+def _traced(recipe: Recipe, own: PyTree, count: int, lanes: int, devices: Sequence[Any]) -> Outcome:
+    """The outcome of a batch that is part of a larger program, as one portion."""
+    size = Size(count, len(devices), lanes, 0)
+    plan = dataclasses.replace(recipe, width=size.lanes).plan(own)
+    samples = share_out(jax.tree_util.tree_map(lambda x: filled(x, size.whole), own), len(devices))
+    total = jnp.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
+    return gathered(batch_outcome(plan, samples, total, devices), len(devices))
+
+
+def _given(outcome: Outcome, ts: Any, count: int) -> Any:
+    """What the person gets of an outcome."""
+    got = jax.tree_util.tree_map(lambda x: jnp.asarray(x[:count]), outcome.got)
+    if isinstance(got, Reduction):
+        return got
+    return eqx.tree_at(lambda t: t.t, got, jnp.broadcast_to(ts, (count, *ts.shape)), is_leaf=lambda x: x is None)
+
+
+def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, throw: bool) -> Any:
+    """What the person gets; an error or a warning of what failed, and of a start off the constraints."""
+    failed = np.flatnonzero(np.asarray(outcome.got.result != RESULTS.successful))
+    if len(failed) and outcome.why is not None:
+        outcome = _explained(recipe, own, outcome, failed)
+    if len(failed):
+        words = _words(outcome, failed, count)
+        if throw:
+            raise RuntimeError(words)
+        warnings.warn(f"{words} `result` tells which.", FailedTrajectories, stacklevel=3)
+    position, velocity, much = outcome.start
+    off = np.asarray(much) & np.asarray(outcome.got.result == RESULTS.successful)
+    if recipe.projection is None and np.any(off):
+        warn_of_start(np.max(position[off]), np.max(velocity[off]), jnp.asarray(True))
+    return _given(outcome, ts, count)
+
+
+def _explained(recipe: Recipe, own: PyTree, outcome: Outcome, failed: np.ndarray) -> Outcome:
+    """With the reasons of what failed, which are only looked for if there is no other way to know."""
+    result = outcome.got.result
+    for begin in range(0, len(failed), EXPLAINED):
+        index = failed[begin : begin + EXPLAINED]
+        padded = filled(index, EXPLAINED)
+        samples = jax.tree_util.tree_map(lambda x: np.asarray(x)[padded], own)  # noqa: B023
+        why = jax.tree_util.tree_map(lambda x: x[padded], outcome.why)  # noqa: B023
+        found = _why(recipe, samples, why)
+        put = lambda to, x: _put(to, index, np.asarray(x)[: len(index)])  # noqa: B023
+        result = jax.tree_util.tree_map(put, result, found)
+    return outcome._replace(got=eqx.tree_at(lambda g: g.result, outcome.got, result))
+
+
+def _put(to: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+    to = np.array(to)
+    to[index] = values
+    return to
+
+
+@eqx.filter_jit
+def _why(recipe: Recipe, samples: PyTree, why: Any) -> Any:
+    def one(sample, why):
+        mechanism, servos, (q0, _) = recipe.parts(sample)
+        return explain(servos, recipe.formulation, unexplained(why, Phase(mechanism, q0.shape[0])))[0]
+
+    return jax.vmap(one)(samples, why)
+
+
+def _words(outcome: Outcome, failed: np.ndarray, count: int) -> str:
+    """How many trajectories failed, why, and which is the first."""
+    results = outcome.got.result
+    one = lambda i: message(jax.tree_util.tree_map(lambda x: np.asarray(x[i]), results))
+    reasons = collections.Counter(one(int(i)) for i in failed)
+    first = {one(int(i)): int(i) for i in failed[::-1]}
+    reached = outcome.got.stats["t_reached"]
+    lines = [
+        f"{number} of them, first number {first[reason]} at t = {float(reached[first[reason]]):.6g} s: {reason}"
+        for reason, number in reasons.most_common()
+    ]
+    return "\n".join([f"{len(failed)} of {count} trajectories failed.", *lines])

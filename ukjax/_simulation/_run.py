@@ -1,0 +1,138 @@
+"""A run from its start to its trajectory, but for the integration between.
+
+y = (q, v) side by side; T: saved times; m: servo rows.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from .._formulation import AbstractFormulation, certain_of
+from .._integrate import Flow
+from .._manifold import Projection
+from .._mechanism import Mechanism
+from .._program import hoist
+from .._result import RESULTS, worst
+from .._servo import AbstractServo
+from .._trajectory import OF_EACH, OPTIONAL, Trajectory
+from ._options import Method
+from ._phase import Phase
+from ._start import off_constraints, projected
+from ._states import OF_MOTION, derivative, judged, motion_at, of_each, residuals, row, verdict
+
+
+class Unexplained(NamedTuple):
+    """What tells why a run failed, whose states were not judged: to do so in the same program would double it."""
+
+    started: Any
+    outcome: Any
+    phase: Phase
+    states: tuple[Array, Array]
+
+
+class Notes(NamedTuple):
+    """What a trajectory has no room for, but a message.
+
+    Attributes:
+        start: Largest position and velocity error, at the start, of the constraints that nothing returns to, and
+            whether that is much.
+        unreachable: What no control meets of each servo row, at the state that made the run fail (m,); None without a
+            servo.
+        unexplained: What the reason of a failure can be found from, if none was looked for.
+    """
+
+    start: tuple[Array, Array, Array]
+    unreachable: Array | None
+    unexplained: Unexplained | None
+
+
+class Run(eqx.Module):
+    """What is integrated, from where, and whether it may start there; `motion` is what `motion_at` returns."""
+
+    phase: Phase
+    servos: tuple[AbstractServo, ...] | None
+    motion: Callable
+    flow: Flow
+    y0: Float[Array, " n"]
+    started: Any
+
+
+def begin(
+    mechanism: Mechanism,
+    servos: tuple[AbstractServo, ...] | None,
+    start: tuple[Array, Array],
+    ts: Array,
+    formulation: AbstractFormulation,
+    method: Method,
+    projection: Projection | None,
+    motion: Callable | None = None,
+) -> Run:
+    """The run of a mechanism; `motion` if that is traced already."""
+    phase, y0 = Phase(mechanism, start[0].shape[0]), jnp.concatenate(start)
+    if motion is None:
+        # The conversion finds every array that the person's functions close over, so that it can be differentiated.
+        motion = hoist(lambda t, y: motion_at(phase, servos, formulation, t, y), ts[0], y0)
+    project, started = None, RESULTS.where(_fits(ts, *method), RESULTS.successful, RESULTS.times_do_not_fit)
+    if projection is not None:
+        expand = certain_of(formulation, 0, y0.dtype) is not None
+        project = hoist(lambda t, y: projection(mechanism, t, y, expand, phase.coordinates), ts[0], y0)
+        y0 = project(ts[0], y0)
+        started = worst(started, projected(phase, ts[0], y0))
+    started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), RESULTS.successful, RESULTS.not_finite))
+    return Run(phase, servos, motion, Flow(Partial(derivative, motion), project), y0, started)
+
+
+def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[Trajectory, Notes]:
+    """The trajectory of what an `Integrator` returned, with the fields to keep."""
+    (ys, end, stats, outcome), phase, motion, started = integrated, run.phase, run.motion, run.started
+    if run.flow.project is not None:
+        # Between two steps lies an interpolant, which does not know the constraints.
+        ys = jax.vmap(run.flow.project)(ts, ys)
+    whole = any(name in OF_MOTION for name in kept)
+    states = judged(phase, ts, ys, end, whole)
+    errors = lambda t, y: (residuals(phase, run.servos, t, y), off_constraints(phase, t, y))
+    fields = dict(zip(("q", "v"), phase.split(ys), strict=True))
+    stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
+    if whole:
+        # All of a state in one function, so that what its parts have in common is computed once.
+        rows, (others, off) = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
+        fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
+        if any(name in OF_EACH for name in kept):
+            each = lambda t, y, force: of_each(phase, t, y, force)
+            fields |= jax.vmap(each)(ts, ys, fields["constraint_force"])
+        result, unreachable = verdict(rows, outcome)
+        if rows.missed is not None:
+            stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
+    else:
+        others, off = jax.vmap(errors)(ts, ys)
+        fields |= others
+        finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
+        result, unreachable = worst(outcome, finite), None
+    values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
+    at_start = jax.tree_util.tree_map(lambda x: x[0], off)
+    trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
+    return trajectory, Notes(at_start, unreachable, None if whole else Unexplained(started, outcome, phase, states))
+
+
+def explain(servos: tuple[AbstractServo, ...] | None, formulation: AbstractFormulation, run: Unexplained) -> Any:
+    """Why a run failed: its `RESULTS`, and what the servos could not reach."""
+    motion = lambda t, y: motion_at(run.phase, servos, formulation, t, y)
+    result, unreachable = verdict(jax.vmap(lambda t, y: row(motion, t, y))(*run.states), run.outcome)
+    return worst(run.started, result), unreachable
+
+
+def _fits(ts: Array, controller: diffrax.AbstractStepSizeController, dt0: Array | None) -> Array:
+    """Whether the times are such as an integration can take, where that could not be checked before."""
+    fits = jnp.all(ts[1:] > ts[:-1])
+    if dt0 is not None:
+        fits &= dt0 > 0
+    if isinstance(controller, diffrax.StepTo):
+        steps = controller.ts.astype(ts.dtype)
+        fits &= jnp.all(steps[1:] > steps[:-1]) & (steps[0] == ts[0]) & (steps[-1] == ts[-1])
+    return fits

@@ -1,0 +1,9 @@
+"""Parameter studies on disk, on one machine or on many."""
+
+from ._design import DESIGNS as DESIGNS
+from ._design import parse as parse
+from ._export import sweep_export as sweep_export
+from ._store import dataset as dataset
+from ._sweep import Status as Status
+from ._sweep import sweep as sweep
+from ._sweep import sweep_status as sweep_status

@@ -1,0 +1,260 @@
+"""A study on disk: a Zarr store that xarray opens, written chunk by chunk, each whole or not at all.
+
+    DIR/sweep.json       what is studied, and with what it was made
+    DIR/data.zarr/       the results; N samples along "sample", in chunks
+    DIR/done/000007.json a chunk is done: its files, how long they are, and their checksums
+    DIR/.lock            held by the process that writes
+
+A chunk counts when its record in done/ is there and its files are as that says. The record is moved into place after
+they are on disk, so that whatever happens in between only means that the chunk is computed again.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+import zarr
+
+
+MARK = "a study of ukjax.sweep"
+VERSION = 1
+
+
+class Record(NamedTuple):
+    """Of a chunk that is done: its files with their sizes and checksums, failures in it, and the seconds it took."""
+
+    files: dict[str, tuple[int, str]]
+    failed: int
+    seconds: float
+
+
+class Store:
+    """A study on disk.
+
+    Args:
+        folder: Where it is, or is to be.
+        about: What is studied and with what; of a store that is there it must be the same.
+        count: Samples.
+        chunk: Samples of a chunk.
+
+    Raises:
+        ValueError: If the folder holds another study, or something else.
+        BlockingIOError: If another process writes to it.
+    """
+
+    def __init__(self, folder: Path, about: dict[str, Any], count: int, chunk: int):
+        self.folder, self.count, self.chunk = folder, count, chunk
+        self.about = {"file": MARK, "version": VERSION, **about, "count": count, "chunk": chunk}
+        self.data, self.done = folder / "data.zarr", folder / "done"
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.count // self.chunk)
+
+    def span(self, number: int) -> slice:
+        """The samples of a chunk."""
+        return slice(number * self.chunk, min((number + 1) * self.chunk, self.count))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """For this process alone, as long as it lives. BlockingIOError if another one has it, ValueError if foreign."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        begun = any((self.folder / name).exists() for name in (".lock", "sweep.json"))
+        if not begun and (self.data.exists() or self.done.exists()):
+            raise ValueError(f"{self.folder} holds something else. Pass another folder.")
+        with open(self.folder / ".lock", "a") as file:
+            _lock(file)
+            yield
+
+    def check(self) -> bool:
+        """Whether the study is there. ValueError if something else is."""
+        if not (self.folder / "sweep.json").exists():
+            return False
+        there = read_about(self.folder)
+        for key in sorted({*there, *self.about}):
+            if there.get(key) != self.about.get(key):
+                raise ValueError(
+                    f"{self.folder} holds another study: its {key} is {there.get(key)!r}, not {self.about.get(key)!r}. "
+                    "Pass another folder, or remove this one."
+                )
+        return True
+
+    def clear(self) -> None:
+        """Removes what does not count, because sweep.json was not there yet."""
+        for path in (self.data, self.done):
+            shutil.rmtree(path, ignore_errors=True)
+        self.done.mkdir(parents=True)
+
+    def create(self, template: xr.Dataset, more: Mapping[str, Any]) -> None:
+        """Makes room for the results: variables like those of a chunk. Nothing counts before sweep.json is there."""
+        # Format 2 has text and consolidated metadata in its specification.
+        group = zarr.open_group(self.data, mode="w", zarr_format=2, attributes={**more, **_plain(template.attrs)})
+        names = [str(name) for name in template.coords if name not in template.dims]
+        for name, variable in template.variables.items():
+            self._array(group, str(name), variable, names)
+        zarr.consolidate_metadata(group.store)
+        _write(self.folder / "sweep.json", json.dumps(self.about, indent=1))
+
+    def _array(self, group: Any, name: str, variable: xr.Variable, coordinates: list[str]) -> None:
+        dims, shape = tuple(map(str, variable.dims)), list(variable.shape)
+        chunks, whole = list(shape), "sample" in dims
+        if whole:
+            shape[0], chunks[0] = self.count, self.chunk
+        values = variable.values
+        if values.dtype.kind in "UOT":
+            values = values.astype(f"U{max((len(str(x)) for x in values.ravel()), default=1)}")
+        attributes = _plain(variable.attrs)
+        if name not in coordinates and name not in dims:
+            attributes["coordinates"] = " ".join(coordinates)
+        attributes["_ARRAY_DIMENSIONS"] = list(dims)
+        # What is not there yet is NaN to xarray, integers included.
+        fill = {"fill_value": {"f": np.nan, "i": -1}[values.dtype.kind]} if values.dtype.kind in "fi" else {}
+        array = group.create_array(
+            name, shape=tuple(shape), chunks=tuple(max(1, c) for c in chunks), dtype=values.dtype,
+            attributes=attributes, config={"write_empty_chunks": True}, **fill,
+        )  # fmt: skip
+        if not whole:
+            array[...] = values
+
+    def write(self, number: int, data: xr.Dataset, failed: int, seconds: float) -> None:
+        """A chunk, and then the record that it is done. OSError if there is no room."""
+        group: Any = zarr.open_group(self.data, mode="r+", use_consolidated=False)
+        files: dict[str, tuple[int, str]] = {}
+        try:
+            for name, variable in data.variables.items():
+                if "sample" not in variable.dims:
+                    continue
+                array = group[str(name)].with_config({"write_empty_chunks": True})
+                array[self.span(number)] = variable.values
+                path = self._file(str(name), number, variable.ndim)
+                _to_disk(path)
+                files[str(path.relative_to(self.data))] = _sum(path)
+            _write(self._record(number), json.dumps(Record(files, failed, seconds)._asdict()))
+        except OSError:
+            self._record(number).unlink(missing_ok=True)
+            for path in files:
+                (self.data / path).unlink(missing_ok=True)
+            raise
+
+    def finished(self, thoroughly: bool = True) -> dict[int, Record]:
+        """The chunks that are done, and whose files are as they were written; the sizes only, unless `thoroughly`."""
+        found = {}
+        for number in range(self.chunks):
+            record = _read_record(self._record(number))
+            if record is not None and all(self._is_whole(k, v, thoroughly) for k, v in record.files.items()):
+                found[number] = record
+        return found
+
+    def tidy(self) -> None:
+        """Removes what a process that was killed has left half written."""
+        for path in self.data.rglob("*.partial"):
+            path.unlink(missing_ok=True)
+        for path in (*self.folder.glob(".*.unfinished"), *self.done.glob(".*.unfinished")):
+            path.unlink(missing_ok=True)
+
+    def _record(self, number: int) -> Path:
+        return self.done / f"{number:06d}.json"
+
+    def _file(self, name: str, number: int, axes: int) -> Path:
+        return self.data / name / ".".join([str(number), *["0"] * (axes - 1)])
+
+    def _is_whole(self, path: str, want: tuple[int, str], thoroughly: bool) -> bool:
+        file = self.data / path
+        try:
+            size, digest = want
+            return file.stat().st_size == size and (not thoroughly or _sum(file) == (size, digest))
+        except (OSError, ValueError, TypeError):
+            return False
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What the study in a folder is. ValueError if there is none."""
+    path = folder / "sweep.json"
+    try:
+        about = json.loads(path.read_text())
+        known = about["file"] == MARK
+    except FileNotFoundError as error:
+        raise ValueError(f"There is no study in {folder}.") from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is not a file that ukjax.sweep wrote: {error}") from error
+    if not known or about["version"] != VERSION:
+        raise ValueError(f"{path} is not a file that this version of ukjax.sweep wrote.")
+    return about
+
+
+def opened(folder: Path) -> Store:
+    """The study in a folder, to look at. ValueError if there is none."""
+    about = read_about(folder)
+    known = {k: v for k, v in about.items() if k not in ("file", "version", "count", "chunk")}
+    return Store(folder, known, about["count"], about["chunk"])
+
+
+def dataset(folder: Path) -> xr.Dataset:
+    """The results, loaded as they are looked at; NaN where they are not there yet."""
+    return xr.open_zarr(folder / "data.zarr", consolidated=True, chunks=None)
+
+
+def _lock(file: Any) -> None:
+    words = "Another process is writing to this study. Wait for it, or stop it."
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        lock: Any = msvcrt
+        try:
+            lock.locking(file.fileno(), lock.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(words) from error
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(words) from error
+
+
+def _write(path: Path, text: str) -> None:
+    """A file that is there as a whole, on disk, or not at all."""
+    aside = path.with_name(f".{path.name}.unfinished")
+    try:
+        aside.write_text(text)
+        _to_disk(aside)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+    _to_disk(path.parent)
+
+
+def _to_disk(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _sum(path: Path) -> tuple[int, str]:
+    content = path.read_bytes()
+    return len(content), hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _read_record(path: Path) -> Record | None:
+    try:
+        record = Record(**json.loads(path.read_text()))
+        return record._replace(files={k: (int(size), str(digest)) for k, (size, digest) in record.files.items()})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    """Attributes as JSON has them."""
+    as_list = lambda x: x.tolist() if isinstance(x, np.ndarray | np.generic) else x
+    return {str(k): as_list(v) for k, v in attributes.items()}

@@ -1,0 +1,250 @@
+"""Parameter studies on disk."""
+
+import importlib.metadata
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from tqdm.auto import tqdm
+
+from .. import _check
+from .._result import FailedTrajectories
+from .._scenario import Scenario
+from .._simulation import kept
+from ._cases import Cases, Results
+from ._design import Design, design_of
+from ._store import Record, Store, dataset, opened
+
+
+# Of what a chunk holds, and how many trajectories it has at least and at most, if nobody says.
+BYTES, LEAST, MOST = 2**25, 256, 8192
+PACKAGES = ("ukjax", "jax", "jaxlib", "diffrax", "numpy")
+
+
+class Status(NamedTuple):
+    """How far a study is.
+
+    Attributes:
+        samples: How many there are.
+        done: How many of them are on disk.
+        failed: How many of those have failed trajectories.
+        chunks: How many chunks there are.
+        chunks_done: How many of them are on disk.
+        seconds: What those took [s].
+        about: What is studied, and with what it was made.
+    """
+
+    samples: int
+    done: int
+    failed: int
+    chunks: int
+    chunks_done: int
+    seconds: float
+    about: dict[str, Any]
+
+
+def sweep(
+    factory: Callable[..., Scenario],
+    vary: Mapping[str, Any],
+    out: str | os.PathLike[str],
+    *,
+    design: str = "grid",
+    samples: int | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    ts: Any = None,
+    keep: str | Sequence[str] = ("q", "v"),
+    figures: Mapping[str, Callable] | None = None,
+    chunk: int | None = None,
+    client: Any = None,
+    name: str | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> xr.Dataset:
+    """Simulates a scenario over many values of its parameters, on disk, and goes on where it was interrupted.
+
+    The results lie in a Zarr store, `out/data.zarr`, in chunks; each is written whole or not at all. After whatever
+    ended a study (a signal, a power cut, a full disk) the same call computes what is missing and no more: chunks that
+    are there, with the checksums they were written with, stay. A chunk is the same to the last bit whenever it is
+    computed, on the same kind of machine.
+
+    Args:
+        factory: `factory(**values)` -> `Scenario`, such as `models.scara.scenario`. Where it works with numbers that
+            are known only later (jax.numpy, no `if` on a value) it is traced once; otherwise it runs for every sample.
+        vary: Of each varied argument of the factory the range: (low, high, how many) or a list of values for a grid,
+            (low, high) otherwise; with "log" at the end of the tuple in equal ratios.
+        out: Folder of the study.
+        design: "grid": every combination; "random": uniform; "lhs": Latin hypercube; "sobol": Sobol' points.
+        samples: How many points, of any design but a grid.
+        seed: Of what is random in the design.
+        settings: Other arguments of the factory, the same for all.
+        ts: Times to save at (T,) [s]; 101 over the scenario's if None.
+        keep: Fields of the trajectories to store, as in `simulate`.
+        figures: Further numbers to store of each trajectory: "name [unit]" -> f(trajectory), a scalar. The trajectory
+            has `q`, `v`, the residuals and what `keep` names. There are the largest errors and the drift of each
+            invariant of the scenario anyway.
+        chunk: Samples of a chunk; by size if None.
+        client: A `dask.distributed.Client`: chunks are computed by its workers, wherever they are, and written here
+            (the extra `cluster`). None computes them on every device of this process.
+        name: What is studied, for the store; that of the factory if None. The same study has the same name.
+        progress: Show a bar with the trajectories done, their rate and the time left.
+        **options: Of `simulate_batch`: `rtol`, `solver`, `max_steps`, `projection`, ...
+
+    Returns:
+        The results, a lazily loaded `xarray.Dataset`: fields along (sample, time, coordinate), the varied parameters
+        and the figures along `sample`, and of each trajectory `result` (0 for success; `flag_meanings` names the
+        others). The varied parameters of a grid are in the order of `itertools.product`.
+
+    Warns:
+        FailedTrajectories: If some failed; they are stored as far as they got.
+
+    Raises:
+        ValueError: If an argument is out of range, the factory does not take a name, `out` holds another study, or
+            scenarios differ in more than numbers.
+        TypeError: If `factory` is not callable or returns something else.
+        BlockingIOError: If another process writes to `out`.
+        OSError: If the disk is full. The same call goes on when there is room.
+        ConnectionError: If the scheduler of `client` is gone. The same call goes on, with another client or none.
+    """
+    if not callable(factory):
+        raise TypeError(f"factory must be a function that returns a ukjax.Scenario, but is {type(factory).__name__}.")
+    points = design_of(vary, design, samples, seed)
+    settings = dict(settings or {})
+    twice = sorted({*settings} & {*points.values})
+    if twice:
+        raise ValueError(f"{twice[0]!r} is in vary and in settings. Leave it out of one of them.")
+    for key, figure in (figures or {}).items():
+        _check.function(figure, f"figures[{key!r}]", "f(trajectory) -> scalar")
+    fields = _fields(keep)
+    first = {k: x[0].item() for k, x in points.values.items()}
+    recipe = (factory, settings, tuple(points.values), ts, fields, dict(figures or {}), options, first)
+    cases = Cases(*recipe)
+    kept(fields, cases.first.servo is not None)
+    size = _chunk(cases, points.count, chunk)
+    title = name or f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+    about = _about(title, points, settings, cases, fields, figures or {}, options)
+    store = Store(Path(out), about, points.count, size)
+    with store.locked():
+        new = not store.check()
+        if new:
+            store.clear()
+        store.tidy()
+        done = {} if new else store.finished()
+        todo = [number for number in range(store.chunks) if number not in done]
+        run = _here(cases, points, store, todo) if client is None else _there(client, recipe, points, store, todo)
+        if new:
+            run = _created(
+                store, run, {"command": " ".join(sys.argv), "created": time.strftime("%F %T"), **_versions()}
+            )
+        _write_all(store, run, done, progress)
+        done = store.finished(thoroughly=False)
+    failed = sum(record.failed for record in done.values())
+    if failed:
+        warnings.warn(
+            f"{failed} of {points.count} trajectories failed: see `result`.", FailedTrajectories, stacklevel=2
+        )
+    return dataset(Path(out))
+
+
+def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Status:
+    """How far the study in a folder is, by the checksums of its chunks if `thoroughly`. ValueError if there is none."""
+    store = opened(Path(out))
+    done = store.finished(thoroughly)
+    spans = [store.span(number) for number in done]
+    count = sum(span.stop - span.start for span in spans)
+    failed = sum(record.failed for record in done.values())
+    seconds = sum(record.seconds for record in done.values())
+    return Status(store.count, count, failed, store.chunks, len(done), seconds, store.about)
+
+
+def _fields(keep: str | Sequence[str]) -> tuple[str, ...]:
+    return (keep,) if isinstance(keep, str) else tuple(keep)
+
+
+def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
+    if chunk is not None:
+        return min(_check.count(chunk, "chunk"), count)
+    each = cases.ts.size * len(cases.keep) * cases.first.q0.nbytes
+    return int(min(count, np.clip(BYTES // max(each, 1), LEAST, MOST)))
+
+
+def _versions() -> dict[str, str]:
+    return {package: importlib.metadata.version(package) for package in PACKAGES}
+
+
+def _about(
+    title: str, points: Design, settings: Mapping[str, Any], cases: Cases, keep: Sequence[str],
+    figures: Mapping[str, Any], options: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """What makes a study this one and no other."""
+    return {
+        "study": title,
+        "vary": points.text,
+        "design": points.kind,
+        "seed": points.seed,
+        "settings": {k: repr(v) for k, v in sorted(settings.items())},
+        "times": [float(cases.ts[0]), float(cases.ts[-1]), len(cases.ts)],
+        "keep": list(keep),
+        "figures": sorted(figures),
+        "options": {k: repr(v) for k, v in sorted(options.items())},
+        "precision": str(cases.first.q0.dtype),
+        "versions": _versions(),
+    }
+
+
+def _part(points: Design, store: Store, number: int) -> dict[str, np.ndarray]:
+    return {k: x[store.span(number)] for k, x in points.values.items()}
+
+
+def _here(cases: Cases, points: Design, store: Store, todo: Sequence[int]) -> Iterator[tuple[int, Results]]:
+    """The chunks, computed by this process."""
+    for number in todo:
+        values = _part(points, store, number)
+        count = len(next(iter(values.values())))
+        if count < store.chunk:  # the last chunk, in the program of the others
+            values = {k: np.concatenate([x, np.repeat(x[-1:], store.chunk - count)]) for k, x in values.items()}
+        results = cases.run(values)
+        yield number, _first_of(results, count)
+
+
+def _first_of(results: Results, count: int) -> Results:
+    data = results.data.isel(sample=slice(count))
+    return Results(data, int(np.sum(data.result.values != 0)), results.seconds)
+
+
+def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iterator:
+    """The same chunks; the first of them is the pattern for the store."""
+    for i, (number, results) in enumerate(run):
+        if i == 0:
+            store.create(results.data, attributes)
+        yield number, results
+
+
+def _there(client: Any, recipe: tuple, points: Design, store: Store, todo: Sequence[int]) -> Iterator:
+    from ._cluster import computed
+
+    return computed(client, recipe, {number: _part(points, store, number) for number in todo}, store.chunk)
+
+
+def _write_all(store: Store, run: Iterator, done: Mapping[int, Record], progress: bool) -> None:
+    """Writes chunks as they come."""
+    length = lambda number: store.span(number).stop - store.span(number).start
+    before = sum(map(length, done))
+    bar = tqdm(total=store.count, initial=before, desc="sweep", disable=not progress, unit="run", smoothing=0.1)
+    with bar:
+        for number, results in run:
+            try:
+                store.write(number, results.data, results.failed, results.seconds)
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"{store.folder} cannot be written to: {error.strerror}. {len(store.finished(False))} of "
+                    f"{store.chunks} chunks are there; the same call goes on when there is room",
+                ) from error
+            bar.update(length(number))

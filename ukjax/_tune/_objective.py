@@ -1,0 +1,159 @@
+"""What is minimised: a loss, or the mean of one over samples, a tile of them at a time on every device.
+
+Memory is that of a tile, for the gradient too, which is added up tile by tile; Levenberg and Marquardt's residuals and
+Jacobian are kept as the triangle of their QR factorisation, which has the same step.
+
+B: samples; D: devices; p: parameters; m: residuals of a sample.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from .._batch import devices_of, gathered, lanes_of, on_each, share_out
+
+
+class Tiles:
+    """Samples (B, ...) as (D, rounds, width, ...), filled up with the last one, which then has no weight."""
+
+    def __init__(self, count: int, devices: Sequence[Any]):
+        self.count = count
+        self.devices = devices[: min(len(devices), count)]
+        share = -(-count // len(self.devices))
+        self.rounds = -(-share // lanes_of(self.devices))
+        self.width = -(-share // self.rounds)
+        self.whole = len(self.devices) * self.rounds * self.width
+
+    def arranged(self, batch: PyTree) -> tuple[PyTree, Array]:
+        """The samples, those of a device together, and which of them count (D * rounds * width,)."""
+        index = np.arange(self.whole)
+        filled = jax.tree_util.tree_map(lambda x: jnp.asarray(x)[np.minimum(index, self.count - 1)], batch)
+        return share_out((filled, jnp.asarray(index < self.count)), len(self.devices))
+
+    def gathered(self, each: PyTree) -> Any:
+        """What belongs to each sample (D * rounds * width, ...), in their order (B, ...)."""
+        return jax.tree_util.tree_map(lambda x: x[: self.count], gathered(each, len(self.devices)))
+
+    def apart(self, tree: PyTree) -> Any:
+        """The share of a device (rounds * width, ...) as tiles (rounds, width, ...)."""
+        return jax.tree_util.tree_map(lambda x: x.reshape(self.rounds, self.width, *x.shape[1:]), tree)
+
+
+class Objective:
+    """A loss of some parameters, `loss(params)` or the mean of `loss(params, sample)`, or its residuals.
+
+    Args:
+        loss: Returns a scalar, or residuals (m,), whose sum of squares is minimised.
+        fixed: What of the parameters is not tuned.
+        squares: Whether it returns residuals.
+    """
+
+    def __init__(self, loss: Callable, fixed: PyTree, squares: bool):
+        self.squares = squares
+        self.loss = lambda tuned, *sample: loss(eqx.combine(tuned, fixed), *sample)
+        self.devices = devices_of(None)
+
+    def scalar(self, tuned: PyTree, batch: PyTree) -> Float[Array, ""]:
+        """The mean of the loss."""
+        # What a tile needs to be differentiated is computed again when it is.
+        return self._mean(jax.checkpoint(self._sum), tuned, batch)
+
+    def value_and_grad(self, tuned: PyTree, batch: PyTree) -> tuple[Float[Array, ""], PyTree]:
+        """The same with its gradient, in one pass."""
+        return self._mean(jax.value_and_grad(self._sum), tuned, batch)
+
+    def residuals(self, tuned: PyTree, batch: PyTree) -> Float[Array, " B*m"]:
+        """Of all samples, scaled so that their squares make the mean."""
+        if batch is None:
+            return self.loss(tuned)
+        tiles = self._tiles(batch)
+        each = jax.checkpoint(jax.vmap(self.loss, (None, 0)))
+
+        def share(tuned, samples):
+            found = jax.lax.map(lambda tile: each(tuned, tile), tiles.apart(samples))
+            return found.reshape(-1, *found.shape[2:])
+
+        found = tiles.gathered(on_each(share, tiles.devices, tuned, tiles.arranged(batch)[0]))
+        return jnp.ravel(found) / np.sqrt(tiles.count)
+
+    def least_squares(self, tuned: PyTree, batch: PyTree) -> tuple[Float[Array, " r"], Float[Array, "r p"]]:
+        """Residuals and their Jacobian; over samples p + 1 rows with the same squares and products."""
+        if batch is None:
+            return _with_jacobian(self.loss, tuned)
+        tiles, p = self._tiles(batch), ravel_pytree(tuned)[0].size
+
+        def of_tile(tuned, samples, okay):
+            r, J = jax.vmap(lambda sample: _with_jacobian(lambda tuned: self.loss(tuned, sample), tuned))(samples)
+            both = jnp.concatenate([J, r[:, :, None]], axis=2) / np.sqrt(tiles.count)
+            return jnp.where(okay[:, None, None], both, 0).reshape(-1, p + 1)
+
+        def share(tuned, samples, okay):
+            dtype = jax.eval_shape(of_tile, tuned, *_first(tiles.apart((samples, okay)))).dtype
+            add = lambda triangle, tile: (_triangle(triangle, of_tile(tuned, *tile)), None)
+            return jax.lax.scan(add, jnp.zeros((p + 1, p + 1), dtype), tiles.apart((samples, okay)))[0]
+
+        triangles = on_each(share, tiles.devices, tuned, *tiles.arranged(batch))
+        rows = triangles if len(tiles.devices) == 1 else _triangle(triangles)
+        return rows[:, p], rows[:, :p]
+
+    def _tiles(self, batch: PyTree) -> Tiles:
+        return Tiles(jax.tree_util.tree_leaves(batch)[0].shape[0], self.devices)
+
+    def _sum(self, tuned: PyTree, samples: PyTree, okay: Array | None, count: int) -> Float[Array, ""]:
+        """The part of the mean that these samples are."""
+        if okay is None:
+            each = self.loss(tuned)
+            return jnp.sum(each**2) if self.squares else each
+        each = jax.vmap(self.loss, (None, 0))(tuned, samples)
+        each = jnp.sum(each**2, axis=1) if self.squares else each
+        return jnp.sum(jnp.where(okay, each, 0)) / count
+
+    def _mean(self, function: Callable, tuned: PyTree, batch: PyTree) -> Any:
+        """`function`, `_sum` or what is linear in it, added up over all tiles."""
+        if batch is None:
+            return function(tuned, None, None, 1)
+        tiles = self._tiles(batch)
+
+        def share(tuned, samples, okay):
+            one = lambda tile: function(tuned, *tile, float(tiles.count))
+            parts = tiles.apart((samples, okay))
+            if tiles.rounds == 1:
+                return jax.tree_util.tree_map(lambda x: x[None], one(_first(parts)))
+            nothing = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, _first(parts)))
+            add = lambda total, tile: (jax.tree_util.tree_map(jnp.add, total, one(tile)), None)
+            return jax.tree_util.tree_map(lambda x: x[None], jax.lax.scan(add, nothing, parts)[0])
+
+        parts = on_each(share, tiles.devices, tuned, *tiles.arranged(batch))
+        return jax.tree_util.tree_map(lambda x: jnp.sum(x, axis=0), parts)
+
+
+def compiled(function: Callable) -> Callable:
+    """`function` compiled; what it returns lies on no device in particular, as what comes from one does."""
+    program = eqx.filter_jit(function)
+    return lambda *args: jax.tree_util.tree_map(_home, program(*args))
+
+
+def _home(x: Any) -> Any:
+    several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
+    return jnp.asarray(np.asarray(x)) if several else x
+
+
+def _first(tree: PyTree) -> Any:
+    return jax.tree_util.tree_map(lambda x: x[0], tree)
+
+
+def _with_jacobian(residuals: Callable, tuned: PyTree) -> tuple[Float[Array, " m"], Float[Array, "m p"]]:
+    """By forward mode."""
+    x, unravel = ravel_pytree(tuned)
+    along = lambda direction: jax.jvp(lambda x: residuals(unravel(x)), (x,), (direction,))
+    return jax.vmap(along, out_axes=(None, 1))(jnp.eye(x.size, dtype=x.dtype))
+
+
+def _triangle(*rows: Float[Array, "_ p1"]) -> Float[Array, "p1 p1"]:
+    return jnp.linalg.qr(jnp.concatenate(rows), mode="r")

@@ -1,0 +1,164 @@
+"""`ukjax sweep`."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .. import plot
+from .._result import FailedTrajectories
+from .._sweep import Status, dataset, parse, sweep, sweep_export, sweep_status
+from . import _output, _robot, _target
+from ._target import UsageError
+
+
+class Study(NamedTuple):
+    """What to vary, and how: see `ukjax.sweep`."""
+
+    vary: Sequence[str]
+    samples: int | None
+    design: str
+    seed: int
+    t1: float | None
+    points: int
+    keep: str
+    chunk: int | None
+    rtol: float
+    atol: float
+    scheduler: str | None
+
+
+def run(console: Console, target: str, settings: Sequence[str], study: Study, out: Path | None) -> None:
+    """Runs a study, or goes on with it, and draws it. Raises UsageError, or RuntimeError if it cannot go on."""
+    if _robot.is_robot(target):
+        raise UsageError("TARGET of a study must be module:factory or file.py:factory, whose arguments are varied.")
+    if not study.vary:
+        raise UsageError("Pass --vary name=low:high:n, once for every parameter.")
+    factory = _target.factory(target)
+    fixed = _target.parse(settings, factory, target)
+    try:
+        vary = parse(study.vary)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    _target.parse([f"{name}=0" for name in vary], factory, target)
+    first = _target.scenario(target, [*settings, *(f"{name}={_first(given)!r}" for name, given in vary.items())])
+    end = first.t1 if study.t1 is None else study.t1
+    if not end > first.t0:
+        raise UsageError(f"--t1 must be later than the start, {first.t0} s, but is {end} s.")
+    folder = _output.claim(out, f"{first.name} sweep")
+    client = None if study.scheduler is None else _client(study.scheduler)
+    console.print(f"Studying {escape(first.name)} in {folder}; the first chunk compiles.", highlight=False)
+    given: dict[str, Any] = {"rtol": study.rtol, "atol": study.atol}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FailedTrajectories)  # they are in the table
+            data = sweep(
+                factory, vary, folder, design=study.design, samples=study.samples, seed=study.seed, settings=fixed,
+                ts=np.linspace(first.t0, end, study.points), keep=tuple(study.keep.split(",")), chunk=study.chunk,
+                client=client, name=target, **given,
+            )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    except (OSError, RuntimeError) as error:
+        raise RuntimeError(str(error)) from error
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. The same command goes on: {escape(str(folder))}", soft_wrap=True, highlight=False)
+        raise SystemExit(130) from None
+    finally:
+        if client is not None:
+            client.close()
+    console.print(_summary(sweep_status(folder)))
+    console.print(f"wrote {folder / 'data.zarr'}", soft_wrap=True, highlight=False, markup=False)
+    _draw(console, folder, data, first.name)
+
+
+def status(console: Console, folder: Path) -> None:
+    """Says how far a study is. Raises UsageError."""
+    try:
+        with console.status("Looking at the chunks"):
+            found = sweep_status(folder, thoroughly=True)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    console.print(_summary(found))
+
+
+def draw(console: Console, folder: Path) -> None:
+    """Draws a study as far as it is. Raises UsageError."""
+    try:
+        about = sweep_status(folder).about
+        data = dataset(folder)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+    _draw(console, folder, data, str(data.attrs.get("title", about["study"])))
+
+
+def export(console: Console, study: Path, out: Path, holdout: float, seed: int, dtype: str | None) -> None:
+    """Writes a study as NumPy archives. Raises UsageError, or RuntimeError if the disk is full."""
+    try:
+        index = sweep_export(study, out, holdout=holdout, seed=seed, dtype=dtype)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise RuntimeError(f"{out} cannot be written to: {error.strerror}. Nothing was left there.") from error
+    counts, shards = index["counts"], sum(map(len, index["shards"].values()))
+    failed = f"; {index['failed']} failed and were left out" if index["failed"] else ""
+    console.print(
+        f"{counts['train']} trajectories to train on, {counts['holdout']} apart, in {shards} archives{failed}",
+        highlight=False,
+    )
+    console.print(f"wrote {out / 'index.json'}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _first(given: Any) -> float:
+    return float(given[0])
+
+
+def _client(address: str) -> Any:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError("--scheduler needs Dask: python -m pip install 'ukjax[cluster]'.") from error
+    try:
+        return Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--scheduler {address}: there is no scheduler: {error}") from error
+
+
+def _summary(status: Status) -> Table:
+    table = Table(title=escape(str(status.about["study"])), show_header=False)
+    whole = status.done == status.samples
+    rate = f", {status.done / status.seconds:.3g} a second" if status.seconds else ""
+    varied = "; ".join(f"{k} = {v}" for k, v in status.about["vary"].items())
+    entries = [
+        ("varied", f"{varied} ({status.about['design']})"),
+        ("trajectories", f"{status.done} of {status.samples}{'' if whole else ', the same command goes on'}"),
+        ("chunks", f"{status.chunks_done} of {status.chunks}"),
+        ("failed", f"{status.failed}"),
+        ("time", f"{status.seconds:.1f} s{rate}"),
+        ("made with", ", ".join(f"{k} {v}" for k, v in status.about["versions"].items())),
+    ]
+    for entry in entries:
+        table.add_row(*map(escape, entry))
+    return table
+
+
+def _draw(console: Console, folder: Path, data: Any, title: str) -> None:
+    done = np.flatnonzero(np.isfinite(np.asarray(data.result)))
+    if not len(done):
+        raise UsageError(f"{folder} has no results to draw yet.")
+    own = [str(k) for k, x in data.data_vars.items() if x.dims == ("sample",) and "long_name" in x.attrs]
+    figures = [k for k in own if k not in ("result", "num_accepted_steps", "num_rejected_steps", "t_reached")]
+    with console.status("Drawing"):
+        pictures = {name: plot.over_parameters(data, name, title) for name in figures}
+        if "q" in data and np.any(np.asarray(data.result) == 0):
+            pictures["quantiles"] = plot.quantiles(data, "q", title)
+        folder.joinpath("plots").mkdir(exist_ok=True)
+        save = lambda figure: lambda path: figure.savefig(path, dpi=150)
+        paths = _output.write(folder / "plots", [(f"{name}.png", save(x)) for name, x in pictures.items()])
+    for path in paths:
+        console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
