@@ -65,14 +65,20 @@ def samples(count: int, seed: int) -> Sample:
     return Sample(robots, q0)
 
 
-def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Controller]:
-    """One chain under the nominal controller with these gains, in steps of a fixed length."""
+def controlled(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Mechanism, Controller]:
+    """A chain under the nominal controller with these gains."""
     controller = Controller(CoordinatedRobots(), gains)
     chain = ukjax.LagrangianSystem(sample.robots.kinetic, sample.robots.potential)
     closure = ukjax.Holonomic(sample.robots.closure, ukjax.Baumgarte.classic(10.0, 10.0))
+    return ukjax.Mechanism(Driven(chain, controller), closure), controller
+
+
+def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Controller]:
+    """The same over time, in steps of a fixed length."""
+    mechanism, controller = controlled(gains, sample)
     ts = jnp.linspace(0.0, T1, STEPS // 2 + 1)
     trajectory = ukjax.simulate(
-        ukjax.Mechanism(Driven(chain, controller), closure), sample.q0, jnp.zeros(5), ts,
+        mechanism, sample.q0, jnp.zeros(5), ts,
         formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()),
         stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1)), throw=False,
     )  # fmt: skip
