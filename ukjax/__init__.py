@@ -3,6 +3,13 @@
 import importlib.metadata as _metadata
 
 from . import rigid as rigid
+from ._analysis import Equilibrium as Equilibrium
+from ._analysis import Independent as Independent
+from ._analysis import Linearization as Linearization
+from ._analysis import Modes as Modes
+from ._analysis import equilibrium as equilibrium
+from ._analysis import independent as independent
+from ._analysis import linearize as linearize
 from ._batch import Reduction as Reduction
 from ._batch import simulate_batch as simulate_batch
 from ._constraint import AbstractConstraint as AbstractConstraint

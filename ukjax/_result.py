@@ -62,6 +62,22 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The servo constraints contradict each other: no acceleration satisfies all of their rows. The servo is at "
         "fault: remove or correct one of the contradicting rows."
     )
+    off_constraints = (
+        "The state is off the constraints. Start from ukjax.assemble(mechanism, q, v, t), which finds the nearest "
+        "state that is not."
+    )
+    states_dependent = (
+        "The states depend on each other here: on the constraints they cannot all change by themselves. Leave some "
+        "out, or pass states=None to have independent ones chosen."
+    )
+    states_not_closed = (
+        "The states do not tell how they themselves change: their rates also depend on something else of the "
+        "mechanism. Add what is missing, or pass states=None."
+    )
+    no_equilibrium = (
+        "No equilibrium was found near the given state. Start nearer, keep less, give controls by an actuation, or say "
+        "by `constant` what is to stay constant if not everything can."
+    )
 
 
 class InconsistentStart(UserWarning):

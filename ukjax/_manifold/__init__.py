@@ -1,5 +1,9 @@
 """The constraint manifold: the nearest consistent state, to start from and to return to."""
 
 from ._assemble import assemble as assemble
+from ._assemble import kept_of as kept_of
 from ._assembly import Assembly as Assembly
+from ._nearest import exact as exact
+from ._nearest import root as root
+from ._nearest import with_rows as with_rows
 from ._projection import Projection as Projection

@@ -88,7 +88,7 @@ def assemble(
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     _check.finite(q, "q")
     _check.finite(v, "v")
-    kept = _kept(keep, v.shape[0])
+    kept = kept_of(keep, v.shape[0])
     if atol is None:
         atol = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
     assembly, checks, result = _assemble(mechanism, q, v, t, atol, max_steps, kept)
@@ -134,7 +134,7 @@ def _nearest_with(
     """`nearest` among the states that leave the coordinates in `kept` where they are."""
     free = np.setdiff1d(np.arange(x0.shape[0]), kept)
     place = lambda y: x0.at[free].set(y)
-    found = nearest(lambda y: error(place(y)), x0[free], M[np.ix_(free, free)], max_steps, affine)
+    found = nearest(lambda y: error(place(y)), x0[free], M[free][:, free], max_steps, affine)
     return Nearest(place(found.x), found.result)
 
 
@@ -145,7 +145,7 @@ def _check_rows(error: Callable[[Array], Array], x: Array, atol: float) -> Check
     return Check(e, jnp.abs(e) <= atol * lengths)
 
 
-def _kept(keep: Any, n: int) -> Kept:
+def kept_of(keep: Any, n: int) -> Kept:
     """What `keep` names, as indices; TypeError or ValueError if that is nothing to be kept."""
     if keep is None:
         return Kept()

@@ -86,7 +86,7 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         lengths = jnp.linalg.norm(here.rows @ W.T, axis=1)
         unit = jnp.where(lengths > 0, here.scales / jnp.where(lengths > 0, lengths, 1), 1)
         start = _from_afar(lambda z: unit * error(x0 + W.T @ z), jnp.zeros_like(x0), max_steps)
-        x = x0 + W.T @ _root(stationarity, start, max_steps)
+        x = x0 + W.T @ root(stationarity, start, max_steps)
     result = worst(
         RESULTS.where(semidefinite | (shift == 0), RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
@@ -100,7 +100,7 @@ def _in_one_step(x0: Vector, here: Linearised, W: Matrix, K: Matrix) -> Vector:
     back, _ = pseudoinverse(SVD(), B)
     onto = back @ B
     N = K - onto @ K + onto
-    step = lambda e: W.T @ pseudosolve(_exact(x0.dtype), N, back @ e)[0]
+    step = lambda e: W.T @ pseudosolve(exact(x0.dtype), N, back @ e)[0]
     way = step(here.error)
     return x0 - way - stop_gradient(step(here.error - here.rows @ way))
 
@@ -113,20 +113,21 @@ def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Arr
     method turns away, with a larger one it stays away from the constraints.
     """
     far = lambda z, _: jnp.concatenate([0.05 * z, error(z)])
-    search = optx.LevenbergMarquardt(1e-6, 1e-9, linear_solver=_exact(z.dtype))
+    search = optx.LevenbergMarquardt(1e-6, 1e-9, linear_solver=exact(z.dtype))
     found = optx.least_squares(far, search, z, max_steps=max_steps, throw=False).value
     return stop_gradient(jnp.where(jnp.isfinite(found), found, z))
 
 
-def _root(residual: Callable, z: Array, max_steps: int) -> Array:
+def root(residual: Callable, z: Array, max_steps: int) -> Array:
+    """Where `residual(z, None)` vanishes, by Newton's method from near there, with its derivatives."""
     eps = float(jnp.finfo(z.dtype).eps)
     rtol = atol = 64 * eps
-    solver = _exact(z.dtype)
+    solver = exact(z.dtype)
     # Newton's method carries the derivative.
     finish, adjoint = optx.Newton(rtol, atol, linear_solver=solver), optx.ImplicitAdjoint(linear_solver=solver)
     return optx.root_find(residual, finish, z, max_steps=max_steps, throw=False, adjoint=adjoint).value
 
 
-def _exact(dtype: Any) -> SVD:
+def exact(dtype: Any) -> SVD:
     """It drops nothing but rounding errors; in a batch lineax's own solvers would hand it to LAPACK."""
     return SVD(rtol=16 * float(jnp.finfo(dtype).eps))

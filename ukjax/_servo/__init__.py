@@ -1,5 +1,7 @@
 """Servo constraints: what a mechanism is to follow, by which actuators, and the control that does it."""
 
+from ._actuation import actuation_at as actuation_at
+from ._actuation import actuation_of as actuation_of
 from ._control import as_servos as as_servos
 from ._control import missed_rows as missed_rows
 from ._control import servo_control as servo_control

@@ -64,9 +64,13 @@ def controlled_motion(
     q: Coordinates,
     v: Vector,
     t: Scalar,
+    applied: Any = None,
 ) -> tuple[Motion, Control]:
-    """The motion under the control of all servos, and the control. The result of both is the same."""
-    asked = lambda q, v, t: _Asked.of(mechanism, servos, q, v, t)
+    """The motion under the control of all servos, and the control. The result of both is the same.
+
+    `applied`: generalised forces (n,) that act beside the system's, or None.
+    """
+    asked = lambda q, v, t: _Asked.of(mechanism, servos, q, v, t, applied)
     by_matrices = lambda *state: _by_matrices(formulation, servos, asked(*state))
     as_scalars = lambda *state: _as_scalars(formulation, servos, asked(*state))
     state = q, v, t
@@ -89,7 +93,13 @@ class _Asked(NamedTuple):
 
     @classmethod
     def of(
-        cls, mechanism: Mechanism, servos: tuple[AbstractServo, ...], q: Coordinates, v: Vector, t: Scalar
+        cls,
+        mechanism: Mechanism,
+        servos: tuple[AbstractServo, ...],
+        q: Coordinates,
+        v: Vector,
+        t: Scalar,
+        applied: Vector | None,
     ) -> "_Asked":
         rows = [mechanism.rows_of(one.constraint, q, v, t) for one in servos]
         A, b = jnp.concatenate([A for A, _ in rows]), jnp.concatenate([b for _, b in rows])
@@ -98,7 +108,9 @@ class _Asked(NamedTuple):
         law = servos[0].law(mechanism, servos, sizes, q, v, t)
         limits = [one.limits_at(p, q.dtype) for one, p in zip(servos, sizes, strict=True)]
         low, high = (jnp.concatenate(x) for x in zip(*limits, strict=True))
-        return cls(mechanism.terms(q, v, t), A, b - law.decay, jnp.concatenate(actuations, axis=1), law, low, high)
+        return cls(
+            mechanism.terms(q, v, t, applied), A, b - law.decay, jnp.concatenate(actuations, axis=1), law, low, high
+        )
 
 
 def _by_matrices(

@@ -23,6 +23,7 @@ from .._formulation import certainty
 from .._linalg import AbstractDecomposition, Jacobi, whiten
 from .._result import is_traced
 from .._types import Coordinates, RowValues, Scalar, Vector
+from ._actuation import actuation_at, actuation_of
 from ._law import AbstractLaw, Following, LeastEffort
 
 
@@ -38,7 +39,7 @@ class AbstractServo(eqx.Module):
     consistency_rtol: float = eqx.field(static=True)
 
     def __init__(self, constraint: Any, actuation: Any, pseudoinverse: Any, consistency_rtol: Any):
-        self.constraint, self.actuation, self.pseudoinverse = constraint, _actuation(actuation), pseudoinverse
+        self.constraint, self.actuation, self.pseudoinverse = constraint, actuation_of(actuation), pseudoinverse
         self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
 
     def __check_init__(self):
@@ -61,13 +62,7 @@ class AbstractServo(eqx.Module):
 
     def matrix(self, q: Coordinates, t: Scalar, n: int) -> Float[Array, "n p"]:
         """G(q, t), (n, p)."""
-        value = self.actuation(q, t) if callable(self.actuation) else self.actuation
-        hint = f"One row per coordinate, of which there are {n}, and one column per actuator."
-        what = "actuation(q, t)" if callable(self.actuation) else "actuation"
-        G = _check.output(value, (n, "p"), q.dtype, what, hint)
-        if G.shape[1] == 0:
-            raise ValueError("actuation must have at least one column, one per actuator, but has none.")
-        return G
+        return actuation_at(self.actuation, q, t, n)
 
 
 class Servo(AbstractServo):
@@ -241,19 +236,6 @@ class ConstraintFollowing(AbstractServo):
 
 def _unlimited(p: int, dtype: Any) -> tuple[Array, Array]:
     return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
-
-
-def _actuation(value: Any) -> Any:
-    if callable(value):
-        return _check.function(value, "actuation", "actuation(q, t) -> (n, p)")
-    G = _check.floating(value, "actuation")
-    if G.ndim != 2 or 0 in G.shape:
-        raise ValueError(
-            f"actuation must have shape (n, p), one row per coordinate and one column per actuator, but has shape "
-            f"{G.shape}. A single actuator is a column: jnp.array([[1.0], [0.0]])."
-        )
-    _check.finite(G.ravel(), "actuation")
-    return G
 
 
 def _free(value: Any) -> Any:

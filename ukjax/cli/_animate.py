@@ -104,11 +104,12 @@ def _files(
             files.append(("animation.html", lambda path, text=text: path.write_text(text, "utf-8")))
         else:
             film = plot.animation(scenario, trajectory, frame_ms, step=2)
-            files.append((f"animation.{kind}", lambda path, film=film: _save(console, film, path, frame_ms)))
+            files.append((f"animation.{kind}", lambda path, film=film: save(console, film, path, frame_ms)))
     return files
 
 
-def _save(console: Console, film: FuncAnimation, path: Path, frame_ms: int) -> None:
+def save(console: Console, film: FuncAnimation, path: Path, frame_ms: int) -> None:
+    """Writes a film, and tells how far it is. Raises RuntimeError."""
     if path.suffix == ".gif":
         # Pillow's writer rounds the milliseconds down, and GIF the hundredths: half of one keeps both right.
         kind, fps, options = PillowWriter, 1000 / (frame_ms + 0.5), {}

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import _animate, _inspect, _list, _simulate, _sweep, _tune
+from . import _animate, _inspect, _list, _modes, _simulate, _sweep, _tune
 from ._target import UsageError
 
 
@@ -126,6 +126,31 @@ def inspect(
 ) -> None:
     """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning."""
     _inspect.run(console, target, settings or [])
+
+
+@app.command(short_help="Natural frequencies, damping and shapes of a scenario.")
+def modes(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="What to look at: module:factory or path/to/file.py:factory, as for simulate."
+        ),
+    ],
+    settings: Settings = None,
+    at: Annotated[
+        _modes.Where, typer.Option(help="About the equilibrium next to the start, or about the start itself.")
+    ] = _modes.Where.equilibrium,
+    mode: Annotated[int | None, typer.Option(min=1, help="Animate this one of the table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")
+    ] = None,
+    formats: Annotated[
+        list[_animate.Format] | None,
+        typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
+    ] = None,
+) -> None:
+    """Linearise a scenario, with its servo at work: print eigenvalues, frequencies, damping; animate a mode."""
+    _modes.run(console, target, settings or [], at, mode, out, formats or [])
 
 
 @app.command(short_help="Minimise a loss by gradient.")

@@ -5,6 +5,8 @@ from ._figures import components as components
 from ._figures import controls as controls
 from ._figures import energy as energy
 from ._figures import overview as overview
+from ._modes import eigenvalues as eigenvalues
+from ._modes import mode as mode
 from ._page import page as page
 from ._path import path as path
 from ._sweep import over_parameters as over_parameters

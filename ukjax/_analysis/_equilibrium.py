@@ -1,0 +1,239 @@
+r"""Equilibria and steady motions: where what is to stay constant does.
+
+z = (d, w, u): displacement from the given q, speeds, inputs, as far as they are free; c(q, v, t): what is to stay
+constant; e: constraint errors; r(z) = (c', e), and J its Jacobian.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import stop_gradient
+from jaxtyping import Array, ArrayLike, Float
+
+from .. import _check
+from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from .._linalg import SVD, pseudosolve
+from .._manifold import kept_of
+from .._mechanism import Mechanism
+from .._program import in_batch, lightly_compiled
+from .._result import RESULTS, is_traced, throw_if_failed, worst
+from .._servo import AbstractServo, actuation_of, as_servos
+from .._types import IntScalar, Scalar
+from ._linearize import inputs_of, state_of
+from ._plant import Plant, quantities
+from ._search import fall, near_equilibrium, settled
+
+
+# The shortest row that counts, as a part of the longest.
+LEAST = 1e-4
+
+
+class Equilibrium(eqx.Module):
+    """A state that stays, or a steady motion; it unpacks as `q, v, u`. `print` it.
+
+    Attributes:
+        q: Coordinates (n,) [m or rad].
+        v: Their rates (n,) [m/s or rad/s].
+        u: Inputs (p,) [N or N m, by the actuation].
+        residual: Largest rate of what is to stay constant.
+        freedom: How many ways lead from here to other equilibria nearby, without leaving what was kept: zero if this
+            one is isolated, more if it is one of many, of which it is the one next to the given state.
+        result: `RESULTS`; empty message if all went well.
+    """
+
+    q: Float[Array, " n_q"]
+    v: Float[Array, " n"]
+    u: Float[Array, " p"]
+    residual: Scalar
+    freedom: IntScalar
+    result: Any
+
+    def __iter__(self):
+        return iter((self.q, self.v, self.u))
+
+    def __str__(self) -> str:
+        if is_traced(self.q) or not isinstance(self.q, Array) or self.q.ndim != 1:
+            return repr(self)
+        if bool(self.result != RESULTS.successful):
+            return "No equilibrium was found."
+        free = int(self.freedom)
+        many = f"One of many: {free} ways lead to others nearby" if free else "Isolated: there is no other nearby"
+        listed = lambda x: ", ".join(f"{float(value):.6g}" for value in np.asarray(x))
+        rows = [f"{many} (residual {float(self.residual):.1e}).", f"  q = {listed(self.q)}"]
+        rows += [f"  v = {listed(self.v)}"] if np.any(np.asarray(self.v)) else []
+        return "\n".join(rows + ([f"  u = {listed(self.u)}"] if self.u.shape[0] else []))
+
+
+class _Free(NamedTuple):
+    """Which displacements and speeds are looked for."""
+
+    d: tuple[int, ...]
+    v: tuple[int, ...]
+
+
+def equilibrium(
+    mechanism: Mechanism,
+    q: Any,
+    v: Any = None,
+    t: ArrayLike = 0.0,
+    *,
+    constant: Callable | None = None,
+    actuation: Any = None,
+    u: Any = None,
+    keep: Mapping[str, Any] | None = None,
+    servo: AbstractServo | Sequence[AbstractServo] | None = None,
+    formulation: AbstractFormulation = UdwadiaKalaba(),
+    atol: float | None = None,
+    max_steps: int = 256,
+    throw: bool = True,
+) -> Equilibrium:
+    r"""A state at rest, or a steady motion, near a given state, stable or not.
+
+    $$\Phi(q, t) = 0,\quad \dot\Phi = \psi = 0,\quad \frac{d}{dt}\,c(q, v, t) = 0$$
+
+    along the motion, where c is everything, q and v, at rest. Unknown are q, also v unless it rests, and also the
+    inputs if there are actuators, but for what is kept.
+
+    Args:
+        mechanism: System and constraints; rows may be redundant. Its array leaves are differentiable.
+        q: Coordinates to start from, shape (n,) [m or rad]; they need not be on the constraints.
+        v: Rates to start from, shape (n,) [m/s or rad/s], for a steady motion; zero if omitted.
+        t: Time, scalar [s].
+        constant: `constant(q, v, t)`, shape (k,): what is to stay constant in a steady motion. A disc that rolls round
+            a circle keeps its lean and all angular rates; a bead on a hoop that turns keeps the angle theta on the hoop
+            and its rate, `lambda q, v, t: jnp.stack(jax.jvp(theta, (q, t), (v, 1.0)))`. None for q and v.
+        actuation: G (n, p), a matrix or `actuation(q, t)`, of inputs that are to be found.
+        u: Inputs to start from, shape (p,); zero if omitted.
+        keep: What stays as given: {"q": [0], "v": [0], "u": [0]}, as in `assemble`.
+        servo: Servos that act, whose control then is part of the mechanism.
+        formulation: How the acceleration is computed.
+        atol: How far from an equilibrium counts as one, in the unit of the coordinates, to first order; 1e-9 in float64
+            and 1e-4 in lower precision if None.
+        max_steps: Step budget of each of the two searches.
+        throw: Raise if there is none. With False the state is NaN then.
+
+    Returns:
+        `Equilibrium`, which unpacks as q, v and u. It need not be stable: `linearize(mechanism, q, v).stable`.
+
+    Raises:
+        TypeError: If an argument is something else than listed.
+        ValueError: If a shape does not fit, a number is not finite, `v` is not zero although everything is to rest, or
+            nothing is left to be found.
+        RuntimeError: If `throw` and no equilibrium was found.
+
+    Gradients: forward and reverse mode, once, by the implicit function theorem, where the equilibrium is isolated; of
+    one of many those of the shortest way to the changed ones.
+
+    Source: relative equilibria, Marsden & Ratiu (1999), Introduction to Mechanics and Symmetry; root finding by
+    optimistix.
+    """
+    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
+    at_rest = constant is None and mechanism.kinematics is None
+    q, v, t = state_of(mechanism, q, v, t)
+    if constant is not None:
+        constant = _check.function(constant, "constant", "constant(q, v, t) -> (k,)")
+    elif not is_traced(v) and np.any(np.asarray(v)):
+        raise ValueError("v must be zero where everything is to rest. Say what is to stay constant: constant=...")
+    servos = None if servo is None else as_servos(servo)
+    actuation = None if actuation is None else actuation_of(actuation)
+    formulation = for_use(formulation, often=in_batch(mechanism, servos, q, v, t, u))
+    plant = Plant(mechanism, servos, actuation, formulation)
+    u = inputs_of(plant, u, q, v, t)
+    keep = dict(keep) if isinstance(keep, Mapping) else keep
+    kept_inputs = keep.pop("u", ()) if isinstance(keep, dict) else ()
+    kept = kept_of(keep, v.shape[0])
+    held = kept_of({"q": kept_inputs}, u.shape[0]).q
+    free = _Free(_others(kept.q, v.shape[0]), () if at_rest else _others(kept.v, v.shape[0]))
+    inputs = _others(held, u.shape[0])
+    if not (free.d or free.v or inputs):
+        raise ValueError("keep keeps everything: nothing is left to be found.")
+    if atol is None:
+        atol = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
+    found = _equilibrium(plant, constant, free, inputs, q, v, t, u, atol, _check.count(max_steps, "max_steps"))
+    return throw_if_failed(found, found.result) if throw else found
+
+
+def _others(kept: tuple[int, ...], n: int) -> tuple[int, ...]:
+    return tuple(np.setdiff1d(np.arange(n), kept).tolist())
+
+
+@lightly_compiled
+def _equilibrium(
+    plant: Plant, constant: Callable | None, free: _Free, inputs: tuple[int, ...],
+    q0: Array, v0: Array, t: Array, u0: Array, atol: Any, max_steps: int,
+) -> Equilibrium:  # fmt: skip
+    mechanism = plant.mechanism
+    sizes = np.cumsum([len(free.d), len(free.v)])
+    d_at, v_at, u_at = (np.array(x, int) for x in (free.d, free.v, inputs))
+
+    def place(z: Array) -> tuple[Array, Array, Array]:
+        d, w, u = jnp.split(z, sizes)
+        d = jnp.zeros_like(v0).at[d_at].set(d)
+        return mechanism.retract(q0, d, t), v0.at[v_at].add(w), u0.at[u_at].add(u)
+
+    errors = lambda q, v: (mechanism.position_error(q, t), mechanism.velocity_error(q, v, t))
+
+    def residual(z: Array) -> tuple[Array, tuple[Array, Any]]:
+        """(c', e), the same again, and the result of the motion."""
+        q, v, u = place(z)
+        if constant is None:
+            *rates, result = plant.rates(q, v, t, u)
+        else:
+            *rates, result = plant.rates_of(constant, "constant", q, v, t, u)
+        r = jnp.concatenate([*rates, *errors(q, v)])
+        return r, (r, result)
+
+    start = jnp.zeros(len(free.d) + len(free.v) + len(inputs), q0.dtype)
+    stays = (lambda q, v, t: jnp.concatenate([q, v])) if constant is None else constant
+    away = jnp.zeros_like(start).at[: len(free.d)].set(fall(plant, q0, v0, t, u0)[d_at])
+    z = near_equilibrium(plant, lambda *s: quantities(stays, "constant", *s), place, start, away, t, max_steps)
+    if mechanism.nonideal is not None:
+        z = settled(lambda z, _: residual(z)[0], z, max_steps)
+    z = stop_gradient(z)
+    J, (r, _) = jax.jacfwd(residual, has_aux=True)(z)
+    changing = J.shape[0] - sum(e.shape[0] for e in jax.eval_shape(errors, q0, v0))
+    lengths = _lengths(J, changing)
+    # Where r vanishes, the derivatives of a root less this step are the root's, with J held.
+    step, rank = pseudosolve(SVD(), _held(J) / lengths[:, None], r / lengths)
+    q, v, u = place(z - step)
+    r, (_, result) = stop_gradient(residual(z - step))
+    met = jnp.all(jnp.abs(r) <= atol * lengths)
+    result = worst(RESULTS.where(met, RESULTS.successful, RESULTS.no_equilibrium), result)
+    mask = lambda x: jnp.where(result == RESULTS.successful, x, jnp.nan)
+    return Equilibrium(
+        q=mask(q),
+        v=mask(v),
+        u=mask(u),
+        residual=jnp.max(jnp.abs(r[:changing]), initial=0.0),
+        freedom=start.shape[0] - rank,
+        result=result,
+    )
+
+
+def _lengths(J: Array, changing: int) -> Array:
+    """Of the rows, but of none much less than the longest of the rates, which are the first, or of the errors: what
+    does not change there with the unknowns is no more than rounding."""
+    lengths = jnp.linalg.norm(stop_gradient(J), axis=1)
+    rows = []
+    for part in (lengths[:changing], lengths[changing:]):
+        longest = jnp.max(part, initial=0.0)
+        rows.append(jnp.maximum(part, jnp.where(longest > 0, LEAST * longest, 1.0)))
+    return jnp.concatenate(rows)
+
+
+@jax.custom_jvp
+def _held(J: Array) -> Array:
+    """J without a derivative, which is right once. Twice it would not be, and is an error."""
+    return J
+
+
+@_held.defjvp
+def _held_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (J,), (dJ,) = primals, tangents
+    return eqxi.nondifferentiable(J, msg="equilibrium can be differentiated once only."), jnp.zeros_like(dJ)

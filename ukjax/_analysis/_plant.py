@@ -1,0 +1,71 @@
+"""What is looked at: a mechanism that actuators and servos act on.
+
+q: coordinates (n_q,); v: speeds (n,); u: inputs (p,) of actuators; s: quantities of the state.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .. import _check
+from .._formulation import AbstractFormulation, motion_by
+from .._mechanism import Mechanism
+from .._servo import AbstractServo, actuation_at, controlled_motion
+from .._types import Coordinates, Matrix, Scalar, Vector
+
+
+class Plant(eqx.Module):
+    """A mechanism with the servos that act, and the actuators that inputs drive: q', v' and results follow."""
+
+    mechanism: Mechanism
+    servos: tuple[AbstractServo, ...] | None
+    actuation: Any
+    formulation: AbstractFormulation
+
+    def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
+        """G(q, t), (n, p); without actuators of no columns."""
+        return jnp.zeros((n, 0), q.dtype) if self.actuation is None else actuation_at(self.actuation, q, t, n)
+
+    def inputs(self, q: Coordinates, t: Scalar, n: int) -> int:
+        """p"""
+        return jax.eval_shape(lambda q, t: self.matrix(q, t, n), q, t).shape[1]
+
+    def applied(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> Vector | None:
+        """The generalised force of the actuators and of the servos (n,), or None if there are neither."""
+        force = self.driven(q, t, v.shape[0], u)
+        if self.servos is None:
+            return force
+        _, control = controlled_motion(self.mechanism, self.servos, self.formulation, q, v, t, force)
+        G = jnp.concatenate([one.matrix(q, t, v.shape[0]) for one in self.servos], axis=1)
+        return G @ control.u if force is None else force + G @ control.u
+
+    def driven(self, q: Coordinates, t: Scalar, n: int, u: Vector) -> Vector | None:
+        """G u, or None without actuators."""
+        return None if self.actuation is None else self.matrix(q, t, n) @ u
+
+    def rates(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> tuple[Coordinates, Vector, Any]:
+        """q', v', and the result of the motion."""
+        applied = self.driven(q, t, v.shape[0], u)
+        mechanism = self.mechanism
+        if self.servos is None:
+            motion = motion_by(self.formulation, mechanism.terms_of(applied), q, v, t)
+        else:
+            motion, _ = controlled_motion(mechanism, self.servos, self.formulation, q, v, t, applied)
+        return mechanism.rates(q, v, t), motion.acceleration, motion.result
+
+    def rates_of(
+        self, function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar, u: Vector
+    ) -> tuple[Array, Any]:
+        """d/dt of `function(q, v, t)`, shape (k,), along the motion, and the result of that."""
+        *along, result = self.rates(q, v, t, u)
+        whole = lambda q, v, t: quantities(function, name, q, v, t)
+        return jax.jvp(whole, (q, v, t), (*along, jnp.ones_like(t)))[1], result
+
+
+def quantities(function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar) -> Array:
+    """What a person's function of the state returns, (k,)."""
+    return _check.output(function(q, v, t), ("k",), q.dtype, f"{name}(q, v, t)", "Put a single quantity in a list.")

@@ -1,0 +1,64 @@
+"""The directions in which a state can change on its constraints.
+
+d: displacement (n,) from q; J: Jacobian of the position errors in d; A, E: of the velocity errors in v and in d;
+D: row scales; G: metric, W^T W = G^-1; B = D J W^T.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._formulation import row_scales
+from .._linalg import SVD, pseudoinverse, whiten
+from .._manifold import with_rows
+from .._mechanism import Mechanism
+from .._types import Coordinates, Matrix, Rows, Scalar, Vector
+
+
+class Tangents(NamedTuple):
+    """Columns that span the tangent space of the consistent states: n of displacements, then n of speeds alone.
+
+    Attributes:
+        q: Change of the coordinates, (n_q, 2 n).
+        v: Change of the speeds, (n, 2 n).
+        free_q: What the coordinates could do without constraints, (n_q,): the lengths that rows of `q` would have.
+        free_v: The same of the speeds (n,).
+    """
+
+    q: Float[Array, "n_q k"]
+    v: Float[Array, "n k"]
+    free_q: Coordinates
+    free_v: Vector
+
+
+def tangents(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Tangents:
+    r"""Every consistent change: $J\,\delta d = 0$, $A\,\delta v + E\,\delta d = 0$.
+
+    With orthonormal columns in the metric of the mass matrix the units of coordinates do not matter.
+    """
+    rest, M = jnp.zeros_like(v), mechanism.mass(q, t, v.shape[0])
+    at = lambda d: mechanism.retract(q, d, t)
+    of_position = jax.jacfwd(lambda d: mechanism.position_error(at(d), t))(rest)
+    along_d, along_v = jax.jacfwd(lambda d, v: mechanism.velocity_error(at(d), v, t), argnums=(0, 1))(rest, v)
+    moved, _, free = _null(M, of_position)
+    changed, back, _ = _null(M, along_v)
+    N = jax.jacfwd(at)(rest)
+    return Tangents(
+        q=jnp.concatenate([N @ moved, jnp.zeros((q.shape[0], v.shape[0]), q.dtype)], axis=1),
+        v=jnp.concatenate([-back @ (along_d @ moved), changed], axis=1),
+        free_q=jnp.linalg.norm(N @ free, axis=1),
+        free_v=jnp.linalg.norm(free, axis=1),
+    )
+
+
+def _null(M: Matrix, J: Rows) -> tuple[Matrix, Matrix, Matrix]:
+    """W^T (1 - B^+ B), which spans the null space of J; J^+ in the metric; and W^T."""
+    D = row_scales(J)
+    rows = D[:, None] * J
+    _, W, definite = whiten(M)
+    W = jnp.where(definite, W, whiten(with_rows(M, rows))[1])
+    B = rows @ W.T
+    inverse = pseudoinverse(SVD(), B)[0] if J.shape[0] else jnp.zeros((J.shape[1], 0), J.dtype)
+    return W.T @ (jnp.eye(J.shape[1], dtype=J.dtype) - inverse @ B), (W.T @ inverse) * D[None], W.T

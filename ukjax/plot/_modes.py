@@ -1,0 +1,142 @@
+"""Pictures of what is linear: a mode as a motion to look at, and eigenvalues over a parameter.
+
+lambda: eigenvalue [1/s]; d: change of the coordinates (n_q,), complex; q: coordinates (n_q,).
+"""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from .. import _check
+from .._analysis import Modes
+from .._manifold import Projection
+from .._scenario import Scenario
+from .._trajectory import Trajectory
+from ._figures import legend
+from ._scene import check
+
+
+# Of the size of a drawing, what a mode moves in it at the most; of the time constant of a mode that does not swing,
+# how long it is shown.
+MOVED, SHOWN = 0.12, 3.0
+
+
+def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int = 60) -> tuple[Scenario, Trajectory]:
+    """One mode as a motion: what `animation` and `page` take.
+
+    It is drawn large enough to be seen, brought back to the constraints for every frame; damping is not shown where it
+    swings, of which there is one period.
+
+    Args:
+        scenario: With a `ukjax.Drawing`; `t0` is the time of the linearisation.
+        q: Coordinates about which it was linearised (n,).
+        modes: `ukjax.linearize(...).modes()`.
+        index: Which of them.
+        frames: How many positions.
+
+    Returns:
+        The scenario with links and scenery only, and the motion.
+
+    Raises:
+        TypeError: If `scenario` or `modes` is something else.
+        ValueError: If there is no drawing, there is no such mode, or it does not move the coordinates.
+    """
+    _check.instance(scenario, Scenario, "scenario", "ukjax.Scenario(mechanism, q0, v0, t1)")
+    _check.instance(modes, Modes, "modes", "ukjax.linearize(...).modes()")
+    drawing, frames = check(scenario), _check.count(frames, "frames")
+    if not 0 <= index < len(modes.eigenvalues):
+        raise ValueError(f"index must be one of {len(modes.eigenvalues)} modes, from 0, but is {index}.")
+    value, d = complex(modes.eigenvalues[index]), modes.shapes[: modes.coordinates, index]
+    if not np.any(np.abs(d) > 0):
+        raise ValueError(f"index: mode {index} moves no coordinate, so that there is nothing to see.")
+    q, t0 = jnp.asarray(q), jnp.asarray(scenario.t0, jnp.asarray(q).dtype)
+    times, course = _course(value, frames)
+    reach = _reach(drawing, q, t0, d)
+    changes = jnp.asarray(MOVED * reach * np.real(course[:, None] * d[None]), q.dtype)
+    placed = jax.jit(jax.vmap(lambda d: _on_constraints(scenario, q + d, t0)))(changes)
+    empty = {field.name: None for field in dataclasses.fields(Trajectory)}
+    moved: Any = {**empty, "t": jnp.asarray(times), "q": placed, "stats": {}}
+    plain = dataclasses.replace(drawing, forces={}, trails=())
+    swings = f"{abs(value.imag) / (2 * np.pi):.4g} Hz" if value.imag else f"{value.real:.4g} 1/s"
+    names = (f"{scenario.name}, mode {index + 1}: {swings}", plain)
+    return eqx.tree_at(lambda s: (s.name, s.drawing), scenario, names), Trajectory(**moved)
+
+
+def eigenvalues(parameters: Any, values: Any, name: str, title: str = "") -> Figure:
+    """Eigenvalues of a steady motion over a parameter: real parts, which tell whether it is stable, and imaginary ones.
+
+    Where all real parts are negative the ground is green.
+
+    Args:
+        parameters: (N,), increasing.
+        values: Eigenvalues (N, k) [1/s], in any order.
+        name: What the parameter is, with its unit: "speed [m/s]".
+        title: Above the figure.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+    """
+    x, values = np.asarray(parameters, float), np.asarray(values)
+    if x.ndim != 1 or values.ndim != 2 or values.shape[0] != x.shape[0]:
+        raise ValueError(f"values must have shape (N, k) for parameters (N,), but have {values.shape} and {x.shape}.")
+    figure = Figure(figsize=(7.0, 6.4), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    stable = np.all(values.real < 0, axis=1)
+    for axis, part, label in zip(axes, (values.real, values.imag), ("real part", "imaginary part"), strict=True):
+        swinging = np.abs(values.imag) > 1e-9 * np.max(np.abs(values))
+        for which, color, kind in ((~swinging, "C0", "real"), (swinging, "C1", "in complex pairs")):
+            rows, columns = np.nonzero(which)
+            axis.plot(x[rows], part[rows, columns], ".", ms=3, color=color, label=kind)
+        axis.fill_between(
+            x,
+            0,
+            1,
+            where=stable,
+            color="#1a9f6c",
+            alpha=0.15,
+            lw=0,
+            transform=axis.get_xaxis_transform(),
+            label="stable",
+        )
+        axis.axhline(0.0, color="k", lw=0.7)
+        axis.set_ylabel(f"{label} [1/s]")
+    legend(axes[0], 3)
+    axes[1].grid(visible=True, alpha=0.3)
+    axes[1].set_xlabel(name)
+    figure.suptitle(title)
+    return figure
+
+
+def _course(value: complex, frames: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and by what the shape is multiplied at each: a period, or so long that what decays or grows has."""
+    if value.imag:
+        times = np.arange(frames) * (2 * np.pi / abs(value.imag) / frames)
+        return times, np.exp(1j * value.imag * times)
+    if value.real:
+        times = np.linspace(0.0, SHOWN / abs(value.real), frames)
+        course = np.exp(value.real * times)
+        return times, course / np.max(course)
+    times = np.linspace(0.0, 1.0, frames)
+    return times, times + 0j
+
+
+def _reach(drawing: Any, q: Any, t: Any, d: np.ndarray) -> float:
+    """How far a mode may go so that what is drawn moves by its own size."""
+    draw = lambda q: [jnp.asarray(link(q, t), q.dtype) for link in drawing.links.values()]
+    moves = lambda d: jax.jvp(draw, (q,), (jnp.asarray(d, q.dtype),))
+    (points, real), (_, imaginary) = moves(np.real(d)), moves(np.imag(d))
+    size = max(float(jnp.max(jnp.ptp(jnp.concatenate(points), axis=0))), 1e-12)
+    moved = [np.hypot(np.asarray(a), np.asarray(b)) for a, b in zip(real, imaginary, strict=True)]
+    largest = max(float(np.max(x, initial=0.0)) for x in moved)
+    return size / largest if largest > 0 else 1.0
+
+
+def _on_constraints(scenario: Scenario, q: Any, t: Any) -> Any:
+    rest = jnp.zeros_like(scenario.v0)
+    state = jnp.concatenate([q, rest])
+    return Projection(iterations=4)(scenario.mechanism, t, state, coordinates=q.shape[0])[: q.shape[0]]
