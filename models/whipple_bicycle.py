@@ -20,6 +20,8 @@ bicycle: a benchmark and review, Proc. R. Soc. A 463, 1955-1982, table 1. Their 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxtyping import ArrayLike
+
 import ukjax
 from ukjax import rigid
 
@@ -73,7 +75,7 @@ def _inertia(part: tuple, origin: jnp.ndarray) -> rigid.Inertia:
     return rigid.Inertia(mass, moments, jnp.array([x, 0.0, height]) - origin)
 
 
-def straight(bicycle: rigid.Robot, speed: float) -> tuple[jnp.ndarray, jnp.ndarray]:
+def straight(bicycle: rigid.Robot, speed: ArrayLike) -> tuple[jnp.ndarray, jnp.ndarray]:
     """q and v, upright and straight ahead at a speed [m/s]."""
     q = jnp.zeros(bicycle.layout.n_q).at[:4].set(jnp.array([0.0, 0.0, RADII["rear"], 1.0]))
     rates = {"bicycle": (speed, 0.0, 0.0, 0.0, 0.0, 0.0)}
