@@ -19,7 +19,6 @@ bicycle: a benchmark and review, Proc. R. Soc. A 463, 1955-1982, table 1. Their 
 
 import jax.numpy as jnp
 import numpy as np
-
 from jaxtyping import ArrayLike
 
 import ukjax
