@@ -368,7 +368,7 @@ def test_only_what_is_to_be_kept():
     left_out = {name for name in fields if getattr(got, name) is None}
     assert left_out == {name for name in fields if getattr(whole, name) is not None} - {
         *names, "t", "result", "stats"
-    } | {"control", "servo_residual", "servo_position_residual", "servo_velocity_residual"}  # fmt: skip
+    } | {"control", "servo_residual", "servo_position_residual", "servo_velocity_residual", "memory"}  # fmt: skip
     assert set(got.to_dataset(["x", "y"])) == set(names)
     # A run that fails is looked at again, so that it has its reason; inside of jit it only says that it failed.
     f = lambda q: ukjax.simulate(NAN, q, jnp.array(START[1]), TS, keep="q", throw=False)

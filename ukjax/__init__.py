@@ -7,9 +7,11 @@ from ._analysis import Equilibrium as Equilibrium
 from ._analysis import Independent as Independent
 from ._analysis import Linearization as Linearization
 from ._analysis import Modes as Modes
+from ._analysis import Regulator as Regulator
 from ._analysis import equilibrium as equilibrium
 from ._analysis import independent as independent
 from ._analysis import linearize as linearize
+from ._analysis import lqr as lqr
 from ._batch import Reduction as Reduction
 from ._batch import simulate_batch as simulate_batch
 from ._constraint import AbstractConstraint as AbstractConstraint
@@ -65,6 +67,7 @@ from ._scenario import Scenario as Scenario
 from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing
 from ._servo import Control as Control
+from ._servo import Feedback as Feedback
 from ._servo import Servo as Servo
 from ._servo import servo_control as servo_control
 from ._simulate import simulate as simulate

@@ -94,6 +94,9 @@ def dataset(
         }
     for more, labels in (_control(trajectory.control, controls, lead), _of_each(trajectory, along, forces, lead)):
         data, coords = data | more, coords | labels
+    if trajectory.memory is not None:
+        text = {"long_name": "memory of the controller"}
+        data["memory"] = ((*lead, "time", "memory_entry"), np.asarray(trajectory.memory), text)
     if lead:
         data |= _of_batch(trajectory)
     return xr.Dataset(data, coords=coords)

@@ -14,7 +14,7 @@ from ._drawing import Drawing
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._servo import AbstractServo, as_servos
+from ._servo import AbstractServo, Acting, Feedback, as_acting
 from ._simulate import simulate
 from ._trajectory import Trajectory
 
@@ -35,7 +35,7 @@ class Scenario(eqx.Module):
             ... if there are not as many as coordinates, and the rates of the coordinates if omitted otherwise.
         observables: Further quantities to plot: "name [unit]" or `Coordinate` -> `f(q, v, t)`, a scalar or a vector,
             whose components a name such as "tool x, y, z [m]" lists.
-        servo: `Servo` or `ConstraintFollowing`, or several of one kind, acting on the mechanism.
+        servo: `Servo` or `ConstraintFollowing`, or several of one kind, or a `Feedback`, acting on the mechanism.
         controls: A name with unit for each actuator, likewise, such as "u1 [N m]"; "u1", "u2", ... if omitted.
         invariants: Quantities that theory keeps constant, whose drift is reported: "energy [J]" -> `f(q, v, t)`,
             a scalar.
@@ -61,7 +61,7 @@ class Scenario(eqx.Module):
     speeds: tuple[Coordinate, ...] | None
     observables: dict[str, Callable]
     invariants: dict[str, Callable]
-    servo: tuple[AbstractServo, ...] | None
+    servo: Acting | None
     controls: tuple[Coordinate, ...]
     formulation: AbstractFormulation
     projection: Projection | None
@@ -81,7 +81,7 @@ class Scenario(eqx.Module):
         speeds: Sequence[str] | None = None,
         observables: Mapping[str, Callable] | None = None,
         invariants: Mapping[str, Callable] | None = None,
-        servo: AbstractServo | Sequence[AbstractServo] | None = None,
+        servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,
         controls: Sequence[str] | None = None,
         formulation: AbstractFormulation = UdwadiaKalaba(),
         projection: Projection | None = None,
@@ -105,7 +105,7 @@ class Scenario(eqx.Module):
         self.speeds = speeds_named(speeds, self.coordinates, self.v0.shape[0])
         self.mechanism, self.formulation, self.projection = mechanism, formulation, projection
         self.t0, self.t1, self.name = t0, t1, name
-        self.servo = None if servo is None else as_servos(servo)
+        self.servo = None if servo is None else as_acting(servo)
         self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype), len(self.v0))
         self.drawing, self.source = drawing, source
         self.observables = _functions(observables, "observables")
@@ -128,7 +128,8 @@ def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array,
         if names is not None:
             raise ValueError("controls are the names of actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
         return ()
-    p = sum(jax.eval_shape(lambda q, t, s=servo: s.matrix(q, t, n), q, t).shape[1] for servo in servos)
+    each = (servos,) if isinstance(servos, Feedback) else servos
+    p = sum(jax.eval_shape(lambda q, t, s=servo: s.matrix(q, t, n), q, t).shape[1] for servo in each)
     return named(names, p, "u", "controls, actuator")
 
 

@@ -17,7 +17,7 @@ from ._manifold import Projection
 from ._mechanism import Mechanism
 from ._program import apart, is_plain, lightly_compiled
 from ._result import RESULTS, is_traced, throw_if_failed
-from ._servo import AbstractServo, as_servos, missed_rows
+from ._servo import AbstractServo, Feedback, as_acting, missed_rows
 from ._simulation import Notes, begin, explain, integrator, judge, kept, method, warn_of_start
 from ._trajectory import Trajectory
 
@@ -28,7 +28,7 @@ def simulate(
     v0: Any,
     ts: Any,
     *,
-    servo: AbstractServo | Sequence[AbstractServo] | None = None,
+    servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     rtol: ArrayLike | None = None,
@@ -51,8 +51,8 @@ def simulate(
         q0: Coordinates at ts[0], shape (n,) [m or rad]. `assemble` makes a state consistent.
         v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
-        servo: `Servo` or `ConstraintFollowing`, or several of one kind: the control acts on the mechanism, and
-            `control` records it.
+        servo: `Servo` or `ConstraintFollowing`, or several of one kind, or a `Feedback`: the control acts on the
+            mechanism, and `control` records it.
         formulation: How the acceleration is computed.
         solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems, `Kvaerno5` for stiff ones (large
             Baumgarte gains).
@@ -104,17 +104,17 @@ def simulate(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
     integrate = integrator(adjoint, projection, max_steps, progress)
-    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None)
-    servos = None if servo is None else as_servos(servo)
-    fields = kept(keep, servos is not None)
+    acting = None if servo is None else as_acting(servo)
+    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
+    fields = kept(keep, acting)
     chosen = for_use(formulation, often=not is_plain())
-    arguments = (mechanism, servos, (q0, v0), ts, chosen, solver, steps, projection, integrate, fields)
+    arguments = (mechanism, acting, (q0, v0), ts, chosen, solver, steps, projection, integrate, fields)
     trajectory, notes = apart(_simulate, *arguments)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
     failed = bool(trajectory.result != RESULTS.successful)
     if failed and notes.unexplained is not None:
-        result, unreachable = _explain(servos, formulation, notes.unexplained)
+        result, unreachable = _explain(acting, formulation, notes.unexplained)
         trajectory = eqx.tree_at(lambda t: t.result, trajectory, result)
         notes = notes._replace(unreachable=unreachable)
     if failed and throw:
@@ -149,8 +149,8 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
 
 
 @lightly_compiled
-def _simulate(mechanism, servos, start, ts, formulation, solver, method, projection, integrator, kept):
-    run = begin(mechanism, servos, start, ts, formulation, method, projection)
+def _simulate(mechanism, acting, start, ts, formulation, solver, method, projection, integrator, kept):
+    run = begin(mechanism, acting, start, ts, formulation, method, projection)
     ys, end, stats, outcome = integrator(run.flow, run.y0, ts, solver, method)
     return judge(run, ts, (ys, end, stats, outcome), kept)
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # What `simulate(keep=...)` may name, what of that there is with a servo only, and what only if it is asked for.
 OF_SERVOS = ("control", *SERVO_SCALARS)
 OF_EACH = ("constraint_forces", "multipliers")
-OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH)
+OF_CONTROLLERS = ("memory",)
+OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH, *OF_CONTROLLERS)
 
 # A field that was not kept is None. To those who check types it is an array all the same, since nearly everyone keeps
 # everything, and then need not ask each field whether it is there.
@@ -44,7 +45,8 @@ class Trajectory(eqx.Module):
         acceleration: (T, n) [m/s^2 or rad/s^2].
         constraint_force: Ideal constraint force (T, n) [N or N m].
         nonideal_force: Acting part of the non-ideal force (T, n) [N or N m].
-        control: Control of all actuators, in the order of the servos (T, p); None without a servo.
+        control: Control of all actuators, in the order of the servos, or of a `Feedback` (T, p);
+            None without either.
         position_residual: Euclidean norm of Φ over all holonomic constraints (T,).
         velocity_residual: Euclidean norm of Φ̇ and ψ over all constraints (T,).
         servo_residual: Euclidean norm of A q'' - b over the rows of all servo constraints (T,): what saturation, or
@@ -56,6 +58,7 @@ class Trajectory(eqx.Module):
             `simulate(keep="all")`, or `keep` names it. Where rows depend on each other only the sum is determined, and
             these belong to the multipliers of least norm.
         multipliers: Lagrange multipliers of the rows of each constraint, by its name, (T, m); as before.
+        memory: That of a `Feedback` which has one (T, s).
         result: `RESULTS`; empty message if all went well.
         stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`), the time reached (`t_reached`
             [s]), and with a servo the first saved time at which it missed its rows, because an actuator was at a limit
@@ -80,6 +83,7 @@ class Trajectory(eqx.Module):
     stats: dict[str, Any]
     constraint_forces: dict[str, Float[Array, "T n"]] | None = None
     multipliers: dict[str, Float[Array, "T _"]] | None = None
+    memory: Float[Array, "T s"] | None = None
 
     def to_dataset(
         self,

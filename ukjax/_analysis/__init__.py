@@ -5,5 +5,7 @@ from ._equilibrium import equilibrium as equilibrium
 from ._linearization import Linearization as Linearization
 from ._linearize import linearize as linearize
 from ._modes import Modes as Modes
+from ._regulator import Regulator as Regulator
+from ._regulator import lqr as lqr
 from ._states import Independent as Independent
 from ._states import independent as independent

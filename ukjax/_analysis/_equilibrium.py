@@ -22,10 +22,10 @@ from .._manifold import kept_of
 from .._mechanism import Mechanism
 from .._program import in_batch, lightly_compiled
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._servo import AbstractServo, actuation_of, as_servos
+from .._servo import AbstractServo, Feedback, actuation_of
 from .._types import IntScalar, Scalar
 from ._linearize import inputs_of, state_of
-from ._plant import Plant, quantities
+from ._plant import Plant, acting_of, quantities
 from ._search import fall, near_equilibrium, settled
 
 
@@ -86,7 +86,7 @@ def equilibrium(
     actuation: Any = None,
     u: Any = None,
     keep: Mapping[str, Any] | None = None,
-    servo: AbstractServo | Sequence[AbstractServo] | None = None,
+    servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     atol: float | None = None,
     max_steps: int = 256,
@@ -110,7 +110,7 @@ def equilibrium(
         actuation: G (n, p), a matrix or `actuation(q, t)`, of inputs that are to be found.
         u: Inputs to start from, shape (p,); zero if omitted.
         keep: What stays as given: {"q": [0], "v": [0], "u": [0]}, as in `assemble`.
-        servo: Servos that act, whose control then is part of the mechanism.
+        servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
         formulation: How the acceleration is computed.
         atol: How far from an equilibrium counts as one, in the unit of the coordinates, to first order; 1e-9 in float64
             and 1e-4 in lower precision if None.
@@ -140,7 +140,7 @@ def equilibrium(
         constant = _check.function(constant, "constant", "constant(q, v, t) -> (k,)")
     elif not is_traced(v) and np.any(np.asarray(v)):
         raise ValueError("v must be zero where everything is to rest. Say what is to stay constant: constant=...")
-    servos = None if servo is None else as_servos(servo)
+    servos = acting_of(servo)
     actuation = None if actuation is None else actuation_of(actuation)
     formulation = for_use(formulation, often=in_batch(mechanism, servos, q, v, t, u))
     plant = Plant(mechanism, servos, actuation, formulation)

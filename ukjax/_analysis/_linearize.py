@@ -20,9 +20,9 @@ from .._linalg import SVD, pseudoinverse
 from .._mechanism import Mechanism
 from .._program import in_batch, lightly_compiled
 from .._result import RESULTS, throw_if_failed, worst
-from .._servo import AbstractServo, actuation_of, as_servos
+from .._servo import AbstractServo, Feedback, actuation_of
 from ._linearization import Linearization
-from ._plant import Plant, quantities
+from ._plant import Plant, acting_of, quantities
 from ._states import Independent, states_of
 from ._tangents import tangents
 
@@ -42,7 +42,7 @@ def linearize(
     u: Any = None,
     outputs: Callable | None = None,
     states: Callable | None = None,
-    servo: AbstractServo | Sequence[AbstractServo] | None = None,
+    servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     throw: bool = True,
 ) -> Linearization:
@@ -66,7 +66,7 @@ def linearize(
             coordinates and speeds chosen, which takes numbers and no tracers. Fewer states than there is freedom are
             all right if their rates depend on nothing else: lean and steer of a bicycle, and their rates, wherever it
             is; an angle that is seen from a frame that turns.
-        servo: Servos that act, whose control then is part of the mechanism.
+        servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
         formulation: How the acceleration is computed.
         throw: Raise if the result is not successful. With False look at `result`.
 
@@ -86,7 +86,7 @@ def linearize(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = state_of(mechanism, q, v, t)
-    servos = None if servo is None else as_servos(servo)
+    servos = acting_of(servo)
     actuation = None if actuation is None else actuation_of(actuation)
     outputs = outputs if outputs is None else _check.function(outputs, "outputs", "outputs(q, v, t) -> (r,)")
     states = states_of(states, mechanism, q, v, t)

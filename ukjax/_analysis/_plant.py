@@ -14,7 +14,7 @@ from jaxtyping import Array
 from .. import _check
 from .._formulation import AbstractFormulation, motion_by
 from .._mechanism import Mechanism
-from .._servo import AbstractServo, actuation_at, controlled_motion
+from .._servo import Acting, Feedback, actuation_at, as_acting, controlled_motion
 from .._types import Coordinates, Matrix, Scalar, Vector
 
 
@@ -22,7 +22,7 @@ class Plant(eqx.Module):
     """A mechanism with the servos that act, and the actuators that inputs drive: q', v' and results follow."""
 
     mechanism: Mechanism
-    servos: tuple[AbstractServo, ...] | None
+    servos: Acting | None
     actuation: Any
     formulation: AbstractFormulation
 
@@ -39,9 +39,15 @@ class Plant(eqx.Module):
         force = self.driven(q, t, v.shape[0], u)
         if self.servos is None:
             return force
+        if isinstance(self.servos, Feedback):
+            own = self._fed_back(self.servos, q, v, t)
+            return own if force is None else force + own
         _, control = controlled_motion(self.mechanism, self.servos, self.formulation, q, v, t, force)
         G = jnp.concatenate([one.matrix(q, t, v.shape[0]) for one in self.servos], axis=1)
         return G @ control.u if force is None else force + G @ control.u
+
+    def _fed_back(self, controller: Feedback, q: Coordinates, v: Vector, t: Scalar) -> Vector:
+        return controller.matrix(q, t, v.shape[0]) @ controller.control(q, v, t, jnp.zeros(0, q.dtype))
 
     def driven(self, q: Coordinates, t: Scalar, n: int, u: Vector) -> Vector | None:
         """G u, or None without actuators."""
@@ -51,7 +57,9 @@ class Plant(eqx.Module):
         """q', v', and the result of the motion."""
         applied = self.driven(q, t, v.shape[0], u)
         mechanism = self.mechanism
-        if self.servos is None:
+        if isinstance(self.servos, Feedback):
+            applied = self.applied(q, v, t, u)
+        if self.servos is None or isinstance(self.servos, Feedback):
             motion = motion_by(self.formulation, mechanism.terms_of(applied), q, v, t)
         else:
             motion, _ = controlled_motion(mechanism, self.servos, self.formulation, q, v, t, applied)
@@ -69,3 +77,14 @@ class Plant(eqx.Module):
 def quantities(function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar) -> Array:
     """What a person's function of the state returns, (k,)."""
     return _check.output(function(q, v, t), ("k",), q.dtype, f"{name}(q, v, t)", "Put a single quantity in a list.")
+
+
+def acting_of(servo: Any) -> Acting | None:
+    """What a person gave for `servo`; ValueError if it is a controller that is more than a function of the state."""
+    acting = None if servo is None else as_acting(servo)
+    if isinstance(acting, Feedback) and (acting.memory is not None or acting.period is not None):
+        raise ValueError(
+            "servo must be a function of the state here, without memory or samples: the states are those of the "
+            "mechanism. Pass a ukjax.Feedback without memory= and period=."
+        )
+    return acting

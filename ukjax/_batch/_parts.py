@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from .. import _check
 from .._mechanism import Mechanism
-from .._servo import AbstractServo, as_servos
+from .._servo import AbstractServo, Acting, Feedback, as_acting
 
 
 NAMES = ("mechanism", "servo", "q0", "v0")
@@ -31,7 +31,7 @@ class Parts(eqx.Module):
     shared: dict[str, Any]
     made: frozenset[str] = eqx.field(static=True)
 
-    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, tuple[AbstractServo, ...] | None, tuple]:
+    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, Acting | None, tuple]:
         """Of one sample, as `batch_of` arranges them."""
         given = lambda name: eqx.combine(sample[name], self.shared[name])
         parts = {k: self._made(k, sample["samples"]) if k in self.made else given(k) for k in NAMES}
@@ -39,7 +39,7 @@ class Parts(eqx.Module):
         _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
         q0, v0 = (_check.floating(parts[name], name) for name in ("q0", "v0"))
         q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
-        return mechanism, None if servo is None else as_servos(servo), (q0, v0)
+        return mechanism, None if servo is None else as_acting(servo), (q0, v0)
 
     def _made(self, name: str, sample: PyTree) -> Any:
         try:
@@ -89,7 +89,7 @@ def _array(x: Any) -> Any:
 
 
 def _is_function(part: Any, name: str) -> bool:
-    kinds = {"mechanism": Mechanism, "servo": AbstractServo}
+    kinds = {"mechanism": Mechanism, "servo": (AbstractServo, Feedback)}
     return callable(part) and not (name in kinds and isinstance(part, kinds[name]))
 
 

@@ -14,11 +14,11 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
-from .._integrate import Ends, Flow, Integrator, Progress, Queue
+from .._integrate import Ends, Flow, Integrator, Progress, Queue, Sampled
 from .._manifold import Projection
 from .._program import Traced, traced
 from .._result import RESULTS
-from .._simulation import Method, Phase, begin, derivative, judge, motion_at
+from .._simulation import Method, Phase, begin, derivative, judge, motion_at, with_store
 from ._devices import meet
 from ._outcome import Outcome, outcome_of
 from ._parts import Parts
@@ -44,18 +44,18 @@ class Recipe(eqx.Module):
     def plan(self, samples: PyTree) -> "Plan":
         """The functions that it takes, traced, each with what it closes over; for samples like these (B, ...)."""
         sample = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), samples)
-        t, y = jax.eval_shape(lambda sample: (self.ts[0], jnp.concatenate(self.parts(sample)[2])), sample)
+        t, y = jax.eval_shape(lambda sample: (self.ts[0], self._first(sample)), sample)
 
         def motion(t, y, sample):
-            mechanism, servos, (q0, _) = self.parts(sample)
-            return motion_at(Phase(mechanism, q0.shape[0]), servos, self.formulation, t, y)
+            mechanism, acting, start = self.parts(sample)
+            return motion_at(Phase.of(mechanism, start), acting, self.formulation, t, y)
 
         moving = traced(motion, t, y, sample)
 
         def run(sample):
-            mechanism, servos, start = self.parts(sample)
+            mechanism, acting, start = self.parts(sample)
             of = _Of(moving, sample)
-            return begin(mechanism, servos, start, self.ts, self.formulation, self.method, self.projection, of)
+            return begin(mechanism, acting, start, self.ts, self.formulation, self.method, self.projection, of)
 
         def told(sample, integrated):
             make: Any = self.reduce
@@ -69,7 +69,7 @@ class Recipe(eqx.Module):
         return Plan(
             traced(lambda sample: run(sample).y0, sample),
             moving,
-            None if self.projection is None else traced(project, t, y, sample),
+            traced(project, t, y, sample) if self._returns else None,
             traced(told, sample, jax.eval_shape(_integrated, self.ts, y)),
             self.ts,
             self.solver,
@@ -77,6 +77,16 @@ class Recipe(eqx.Module):
             self.integrator,
             self.width,
         )
+
+    def _first(self, sample: PyTree) -> Array:
+        """A state, but for a projection."""
+        mechanism, acting, start = self.parts(sample)
+        return with_store(Phase.of(mechanism, start), acting, self.ts[0], jnp.concatenate(start))
+
+    @property
+    def _returns(self) -> bool:
+        """Whether something happens at the end of a step."""
+        return self.projection is not None or isinstance(self.method.controller, Sampled)
 
 
 def _integrated(ts: Array, y: Array) -> Any:

@@ -127,10 +127,10 @@ def simulate_batch(
     ts = _check.times(ts).astype(y.dtype)
     if reduce is not None:
         reduce = _with_sample(_check.function(reduce, "reduce", "f(trajectory) -> arrays"), samples is not None)
-    controlled = eqx.filter_eval_shape(lambda sample: parts(sample)[1], first) is not None
+    acting = eqx.filter_eval_shape(lambda sample: parts(sample)[1], first)
     integrate = integrator(adjoint, projection, max_steps, False)
-    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None)
-    fields, chosen = kept(keep, controlled), for_use(formulation, often=True)
+    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
+    fields, chosen = kept(keep, acting), for_use(formulation, often=True)
     recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1)
     outcome = eqx.filter_eval_shape(_shape, recipe, own)
     width = width or lanes_of(used)
@@ -225,8 +225,8 @@ def _put(to: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
 @eqx.filter_jit
 def _why(recipe: Recipe, samples: PyTree, why: Any) -> Any:
     def one(sample, why):
-        mechanism, servos, (q0, _) = recipe.parts(sample)
-        return explain(servos, recipe.formulation, unexplained(why, Phase(mechanism, q0.shape[0])))[0]
+        mechanism, acting, start = recipe.parts(sample)
+        return explain(acting, recipe.formulation, unexplained(why, Phase.of(mechanism, start)))[0]
 
     return jax.vmap(one)(samples, why)
 

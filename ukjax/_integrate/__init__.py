@@ -5,3 +5,5 @@ from ._integrator import Integrator as Integrator
 from ._lanes import Ends as Ends
 from ._lanes import Progress as Progress
 from ._lanes import Queue as Queue
+from ._sampling import Sampled as Sampled
+from ._sampling import is_due as is_due

@@ -15,6 +15,7 @@ from ._lanes import Common, Ends, Queue
 from ._marching import Marching
 from ._record import Record
 from ._replay import both_modes
+from ._sampling import Sampled
 from ._solve import solved
 from ._steps import replayable
 from ._unchecked import Saving, Starting
@@ -118,6 +119,7 @@ def _with_tolerances(solver: Any, controller: Any) -> Any:
     """An implicit solver with the tolerances of the controller, as diffeqsolve does it: a replay lies outside."""
     if not isinstance(solver, diffrax.AbstractImplicitSolver):
         return solver
+    controller = controller.controller if isinstance(controller, Sampled) else controller
     unset = diffrax.with_stepsize_controller_tols(diffrax.VeryChord)().rtol
     names = [n for n in ("rtol", "atol", "norm") if getattr(solver.root_finder, n, None) is unset]
     if names and not isinstance(controller, diffrax.AbstractAdaptiveStepSizeController):

@@ -2,9 +2,12 @@
 
 from ._actuation import actuation_at as actuation_at
 from ._actuation import actuation_of as actuation_of
+from ._control import Acting as Acting
+from ._control import as_acting as as_acting
 from ._control import as_servos as as_servos
 from ._control import missed_rows as missed_rows
 from ._control import servo_control as servo_control
+from ._feedback import Feedback as Feedback
 from ._motion import Control as Control
 from ._motion import controlled_motion as controlled_motion
 from ._servo import AbstractServo as AbstractServo

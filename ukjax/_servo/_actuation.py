@@ -1,13 +1,16 @@
-"""Actuators: the generalised forces of a unit of each control.
+"""Actuators: the generalised forces of a unit of each control, and how far it goes.
 
 G: actuation (n, p).
 """
 
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
+from .._result import is_traced
 from .._types import Coordinates, Scalar
 
 
@@ -34,3 +37,27 @@ def actuation_at(actuation: Any, q: Coordinates, t: Scalar, n: int) -> Float[Arr
     if G.shape[1] == 0:
         raise ValueError("actuation must have at least one column, one per actuator, but has none.")
     return G
+
+
+def limits_of(value: Any) -> tuple[Array, Array]:
+    """What a person gave for `limits`: lower and upper ones; ValueError if they are none."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(
+            f"limits must be a pair (lower, upper), each a scalar or one entry per actuator, not {value!r}."
+        )
+    low, high = (_check.floating(x, f"limits[{i}]") for i, x in enumerate(value))
+    for i, limit in enumerate((low, high)):
+        if limit.ndim > 1:
+            raise ValueError(f"limits[{i}] must be a scalar or have shape (p,), but has shape {limit.shape}.")
+    if not is_traced(low, high) and not np.all(np.asarray(low) <= np.asarray(high)):
+        raise ValueError(f"limits must be (lower, upper) with lower <= upper, but are {low} and {high}.")
+    return low, high
+
+
+def limits_at(limits: tuple[Array, Array] | None, p: int, dtype: Any) -> tuple[Array, Array]:
+    """Lower and upper limits (p,), infinite if there are none."""
+    if limits is None:
+        return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
+    hint = f"A scalar, or one entry per actuator, of which there are {p}."
+    fit = lambda x: _check.output(jnp.full(p, x) if x.ndim == 0 else x, (p,), dtype, "limits", hint)
+    return fit(limits[0]), fit(limits[1])

@@ -12,8 +12,13 @@ from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from .._mechanism import Mechanism
 from .._program import apart, in_batch, lightly_compiled
 from .._result import is_traced, throw_if_failed
+from ._feedback import Feedback
 from ._motion import Control, controlled_motion
 from ._servo import AbstractServo
+
+
+# What may act on a mechanism: servos together, or a controller.
+Acting = tuple[AbstractServo, ...] | Feedback
 
 
 def servo_control(
@@ -74,6 +79,11 @@ def _servo_control(mechanism, servos, formulation, q, v, t):
 def missed_rows(unreachable: Array) -> str:
     """What no control meets of the servo rows, in words."""
     return f"missed of each row: {', '.join(f'{x:.3g}' for x in np.asarray(unreachable))}"
+
+
+def as_acting(servo: Any) -> Acting:
+    """What acts on a mechanism: servos, as a tuple, or one controller; TypeError or ValueError if it is none."""
+    return servo if isinstance(servo, Feedback) else as_servos(servo)
 
 
 def as_servos(servo: Any) -> tuple[AbstractServo, ...]:

@@ -23,7 +23,7 @@ from .._formulation import certainty
 from .._linalg import AbstractDecomposition, Jacobi, whiten
 from .._result import is_traced
 from .._types import Coordinates, RowValues, Scalar, Vector
-from ._actuation import actuation_at, actuation_of
+from ._actuation import actuation_at, actuation_of, limits_at, limits_of
 from ._law import AbstractLaw, Following, LeastEffort
 
 
@@ -125,7 +125,7 @@ class Servo(AbstractServo):
         super().__init__(constraint, actuation, pseudoinverse, consistency_rtol)
         self.free = free if free is None else _free(free)
         self.weight = None if weight is None else _positive(weight, "weight", (1, 2))
-        self.limits = None if limits is None else _limits(limits)
+        self.limits = None if limits is None else limits_of(limits)
         self.reading, self.exact = reading, exact
 
     def law(self, mechanism, servos, sizes, q, v, t):
@@ -159,11 +159,7 @@ class Servo(AbstractServo):
         return jnp.where(definite, inverse.T, jnp.nan)
 
     def limits_at(self, p, dtype):
-        if self.limits is None:
-            return _unlimited(p, dtype)
-        hint = f"A scalar, or one entry per actuator, of which there are {p}."
-        fit = lambda x: _check.output(jnp.full(p, x) if x.ndim == 0 else x, (p,), dtype, "limits", hint)
-        return fit(self.limits[0]), fit(self.limits[1])
+        return limits_at(self.limits, p, dtype)
 
 
 class ConstraintFollowing(AbstractServo):
@@ -212,7 +208,7 @@ class ConstraintFollowing(AbstractServo):
         self.P = _positive(P, "P", (0, 1, 2))
 
     def limits_at(self, p, dtype):
-        return _unlimited(p, dtype)
+        return limits_at(None, p, dtype)
 
     def law(self, mechanism, servos, sizes, q, v, t):
         decay = jnp.concatenate([one.decay(mechanism.velocity_error_of(one.constraint, q, v, t)) for one in servos])
@@ -232,10 +228,6 @@ class ConstraintFollowing(AbstractServo):
             return jnp.where(definite, inverse.T @ (inverse @ beta), jnp.nan)
         P = _check.output(jnp.full(m, self.P) if self.P.ndim == 0 else self.P, (m,), beta.dtype, "P", hint)
         return beta / P
-
-
-def _unlimited(p: int, dtype: Any) -> tuple[Array, Array]:
-    return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
 
 
 def _free(value: Any) -> Any:
@@ -264,17 +256,3 @@ def _positive(value: Any, name: str, dimensions: tuple[int, ...]) -> Array:
     elif not np.allclose(numbers, numbers.T) or np.min(np.linalg.eigvalsh(numbers)) <= 0:
         raise ValueError(f"{name} must be symmetric positive definite, but is {numbers.tolist()}.")
     return array
-
-
-def _limits(value: Any) -> tuple[Array, Array]:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(
-            f"limits must be a pair (lower, upper), each a scalar or one entry per actuator, not {value!r}."
-        )
-    low, high = (_check.floating(x, f"limits[{i}]") for i, x in enumerate(value))
-    for i, limit in enumerate((low, high)):
-        if limit.ndim > 1:
-            raise ValueError(f"limits[{i}] must be a scalar or have shape (p,), but has shape {limit.shape}.")
-    if not is_traced(low, high) and not np.all(np.asarray(low) <= np.asarray(high)):
-        raise ValueError(f"limits must be (lower, upper) with lower <= upper, but are {low} and {high}.")
-    return low, high

@@ -10,10 +10,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._integrate import Integrator
+from .._integrate import Integrator, Sampled
 from .._manifold import Projection
 from .._result import is_traced
-from .._trajectory import OF_EACH, OF_SERVOS, OPTIONAL
+from .._servo import Acting, Feedback
+from .._trajectory import OF_CONTROLLERS, OF_EACH, OF_SERVOS, OPTIONAL
 
 
 LOOSE = 1e-7
@@ -27,8 +28,23 @@ class Method(NamedTuple):
     dt0: Array | None
 
 
-def method(controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool) -> Method:
+def method(
+    controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool, acting: Acting | None
+) -> Method:
     """The step sizes, from what `simulate` was given; ValueError or TypeError if that does not fit together."""
+    period = acting.period if isinstance(acting, Feedback) else None
+    chosen = _method(controller, rtol, atol, dt0, ts, projected)
+    if period is None:
+        return chosen
+    if isinstance(chosen.controller, diffrax.StepTo):
+        raise ValueError(
+            "stepsize_controller=diffrax.StepTo(...) does not go with a controller that takes samples, at which steps "
+            "must end too. Pass rtol and atol, or diffrax.ConstantStepSize() with dt0."
+        )
+    return chosen._replace(controller=Sampled(chosen.controller, ts[0], period))
+
+
+def _method(controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool) -> Method:
     if controller is None:
         controller = _adaptive(rtol, atol, ts, projected)
     else:
@@ -115,14 +131,19 @@ def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any) -> 
     return Integrator(adjoint, _check.count(max_steps, "max_steps"), progress)
 
 
-def kept(keep: str | Sequence[str] | None, controlled: bool) -> tuple[str, ...]:
+def kept(keep: str | Sequence[str] | None, acting: Acting | None) -> tuple[str, ...]:
     """The names of the fields to compute, in the order of `Trajectory`; ValueError if one is none."""
-    possible = [name for name in OPTIONAL if controlled or name not in OF_SERVOS]
+    without = {*OF_SERVOS, *OF_CONTROLLERS}
+    if isinstance(acting, Feedback):
+        without = {*OF_SERVOS} - {"control"} | ({*OF_CONTROLLERS} if acting.memory is None else set())
+    elif acting is not None:
+        without = {*OF_CONTROLLERS}
+    possible = [name for name in OPTIONAL if name not in without]
     if keep is None or keep == "all":
         return tuple(name for name in possible if keep == "all" or name not in OF_EACH)
     wanted = [keep] if isinstance(keep, str) else list(keep)
     for name in wanted:
         if name not in possible:
-            hint = " It needs a servo." if name in OPTIONAL else ""
+            hint = " It needs a servo, or a controller with a memory." if name in OPTIONAL else ""
             raise ValueError(f"keep must name fields of {', '.join(possible)}, but has {name!r}.{hint}")
     return tuple(name for name in possible if name in wanted)

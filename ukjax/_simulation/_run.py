@@ -19,7 +19,7 @@ from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, worst
-from .._servo import AbstractServo
+from .._servo import Acting, Feedback
 from .._trajectory import OF_EACH, OPTIONAL, Trajectory
 from ._options import Method
 from ._phase import Phase
@@ -53,11 +53,15 @@ class Notes(NamedTuple):
 
 
 class Run(eqx.Module):
-    """What is integrated, from where, and whether it may start there; `motion` is what `motion_at` returns."""
+    """What is integrated, from where, and whether it may start there.
+
+    `motion` is what `motion_at` returns; `onto` leads to the constraints, or is None.
+    """
 
     phase: Phase
-    servos: tuple[AbstractServo, ...] | None
+    acting: Acting | None
     motion: Callable
+    onto: Callable | None
     flow: Flow
     y0: Float[Array, " n"]
     started: Any
@@ -65,7 +69,7 @@ class Run(eqx.Module):
 
 def begin(
     mechanism: Mechanism,
-    servos: tuple[AbstractServo, ...] | None,
+    acting: Acting | None,
     start: tuple[Array, Array],
     ts: Array,
     formulation: AbstractFormulation,
@@ -74,30 +78,60 @@ def begin(
     motion: Callable | None = None,
 ) -> Run:
     """The run of a mechanism; `motion` if that is traced already."""
-    phase, y0 = Phase(mechanism, start[0].shape[0]), jnp.concatenate(start)
-    if motion is None:
-        # The conversion finds every array that the person's functions close over, so that it can be differentiated.
-        motion = hoist(lambda t, y: motion_at(phase, servos, formulation, t, y), ts[0], y0)
-    project, started = None, RESULTS.where(_fits(ts, *method), RESULTS.successful, RESULTS.times_do_not_fit)
+    phase, y0, started = Phase.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
+    onto = None
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        project = hoist(lambda t, y: projection(mechanism, t, y, expand, phase.coordinates), ts[0], y0)
-        y0 = project(ts[0], y0)
-        started = worst(started, projected(phase, ts[0], y0))
-    started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), RESULTS.successful, RESULTS.not_finite))
-    return Run(phase, servos, motion, Flow(Partial(derivative, motion), project), y0, started)
+        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates)
+        whole = with_store(phase, acting, ts[0], y0)
+        onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
+        y0 = onto(ts[0], whole)[: phase.moving]
+        started = projected(phase, ts[0], y0)
+    y0 = with_store(phase, acting, ts[0], y0)
+    if motion is None:
+        # The conversion finds every array that the person's functions close over, so that it can be differentiated.
+        motion = hoist(lambda t, y: motion_at(phase, acting, formulation, t, y), ts[0], y0)
+    project = onto
+    if isinstance(acting, Feedback) and acting.period is not None:
+        at_end = lambda t, y: _sampled(phase, acting, ts[0], t, y if onto is None else onto(t, y))
+        project = hoist(at_end, ts[0], y0)
+    okay = RESULTS.successful
+    started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
+    started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
+    return Run(phase, acting, motion, onto, Flow(Partial(derivative, motion), project), y0, started)
+
+
+def with_store(phase: Phase, acting: Acting | None, t: Array, y: Array) -> Array:
+    """(q, v), with what a controller stores at the start."""
+    if not isinstance(acting, Feedback) or not acting.size(*phase.split(y)[:1], t, phase.speeds):
+        return y
+    return jnp.concatenate([y, acting.start(*phase.split(y), t)])
+
+
+def _of_mechanism(phase: Phase, function: Callable, t: Array, y: Array) -> Array:
+    """A function of (q, v), of a state with a store."""
+    moved = function(t, y[: phase.moving])
+    return moved if y.shape[0] == phase.moving else jnp.concatenate([moved, phase.stored(y)])
+
+
+def _sampled(phase: Phase, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
+    """A state at the end of a step, where a sample may be due."""
+    store = controller.sampled(*phase.split(y), t, start, phase.stored(y))
+    return jnp.concatenate([y[: phase.moving], store])
 
 
 def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[Trajectory, Notes]:
     """The trajectory of what an `Integrator` returned, with the fields to keep."""
     (ys, end, stats, outcome), phase, motion, started = integrated, run.phase, run.motion, run.started
-    if run.flow.project is not None:
+    if run.onto is not None:
         # Between two steps lies an interpolant, which does not know the constraints.
-        ys = jax.vmap(run.flow.project)(ts, ys)
+        ys = jax.vmap(run.onto)(ts, ys)
     whole = any(name in OF_MOTION for name in kept)
     states = judged(phase, ts, ys, end, whole)
-    errors = lambda t, y: (residuals(phase, run.servos, t, y), off_constraints(phase, t, y))
-    fields = dict(zip(("q", "v"), phase.split(ys), strict=True))
+    errors = lambda t, y: (residuals(phase, run.acting, t, y), off_constraints(phase, t, y))
+    fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(ys), strict=True))
+    if isinstance(run.acting, Feedback):
+        fields["memory"] = run.acting.seen(phase.stored(ys))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
         # All of a state in one function, so that what its parts have in common is computed once.
@@ -120,9 +154,9 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
     return trajectory, Notes(at_start, unreachable, None if whole else Unexplained(started, outcome, phase, states))
 
 
-def explain(servos: tuple[AbstractServo, ...] | None, formulation: AbstractFormulation, run: Unexplained) -> Any:
+def explain(acting: Acting | None, formulation: AbstractFormulation, run: Unexplained) -> Any:
     """Why a run failed: its `RESULTS`, and what the servos could not reach."""
-    motion = lambda t, y: motion_at(run.phase, servos, formulation, t, y)
+    motion = lambda t, y: motion_at(run.phase, acting, formulation, t, y)
     result, unreachable = verdict(jax.vmap(lambda t, y: row(motion, t, y))(*run.states), run.outcome)
     return worst(run.started, result), unreachable
 

@@ -1,6 +1,6 @@
 """What there is to know about the states of a run.
 
-y = (q, v) side by side; m: servo rows; T: saved times.
+y = (q, v, store) side by side; m: servo rows; T: saved times; p: actuators.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from jaxtyping import Array
 from .._formulation import AbstractFormulation, Motion, motion_by
 from .._reactions import reactions
 from .._result import RESULTS, first_failure, worst
-from .._servo import AbstractServo, Control, controlled_motion
+from .._servo import Acting, Control, Feedback, controlled_motion
 from .._trajectory import OF_EACH
 from ._phase import Phase
 
@@ -24,32 +24,40 @@ OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "s
 
 
 def motion_at(
-    phase: Phase, servos: tuple[AbstractServo, ...] | None, formulation: AbstractFormulation, t: Array, y: Array
-) -> tuple[Motion, Control | None, Array]:
-    """The motion, the control of the servos, and q'."""
+    phase: Phase, acting: Acting | None, formulation: AbstractFormulation, t: Array, y: Array
+) -> tuple[Motion, Control | Array | None, Array, Array | None]:
+    """The motion, the control of what acts (of a controller u alone), q', and how its store changes."""
     (q, v), mechanism = phase.split(y), phase.mechanism
     rates = mechanism.rates(q, v, t)
-    if servos is None:
-        return motion_by(formulation, mechanism.terms_of(), q, v, t), None, rates
-    return *controlled_motion(mechanism, servos, formulation, q, v, t), rates
+    if acting is None:
+        return motion_by(formulation, mechanism.terms_of(), q, v, t), None, rates, None
+    if not isinstance(acting, Feedback):
+        return *controlled_motion(mechanism, acting, formulation, q, v, t), rates, None
+    store = phase.stored(y)
+    u = acting.control(q, v, t, store)
+    applied = acting.matrix(q, t, phase.speeds) @ u
+    change = acting.change(q, v, t, store) if store.shape[0] else None
+    return motion_by(formulation, mechanism.terms_of(applied), q, v, t), u, rates, change
 
 
 def derivative(motion: Any, t: Array, y: Array) -> Array:
-    """y' = (q', v'), NaN where there is no motion: an adaptive controller then tries a smaller step.
+    """y' = (q', v', store'), NaN where there is no motion: an adaptive controller then tries a smaller step.
 
     Within a step a method looks at states off the constraints, where redundant rows contradict each other a little.
     """
-    at, _, rates = motion(t, y)
+    at, _, rates, change = motion(t, y)
     is_drift = (at.result == RESULTS.constraints_contradict) & at.drifted
     acceleration = jnp.where((at.result == RESULTS.successful) | is_drift, at.acceleration, jnp.nan)
-    return jnp.concatenate([rates, acceleration])
+    return jnp.concatenate([rates, acceleration] if change is None else [rates, acceleration, change])
 
 
-def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Control | None]:
+def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Control | Array | None]:
     """The motion at a state, blank where the run did not get: a model need not notice that q is NaN."""
-    (at, control, _), reached = motion(t, y), jnp.all(jnp.isfinite(y))
+    (at, control, *_), reached = motion(t, y), jnp.all(jnp.isfinite(y))
     blank = lambda x: jnp.where(reached, x, jnp.nan)
-    if control is not None:
+    if isinstance(control, Array):
+        control = blank(control)
+    elif control is not None:
         control = eqx.tree_at(lambda c: (c.u, c.residual), control, (blank(control.u), blank(control.residual)))
     at = Motion(
         acceleration=blank(at.acceleration),
@@ -78,7 +86,8 @@ def row(motion: Any, t: Array, y: Array) -> Row:
     at, control = _motion_where_reached(motion, t, y)
     names = ("acceleration", "constraint_force", "nonideal_force", "rank")
     fields = {name: getattr(at, name) for name in names}
-    if control is None:
+    if not isinstance(control, Control):
+        fields |= {} if control is None else {"control": control}
         return Row(fields, at.result, None, None, None)
     fields |= {"control": control.u, "servo_residual": control.residual}
     reached = jnp.all(jnp.isfinite(y))
@@ -105,13 +114,13 @@ def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
     return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
 
 
-def residuals(phase: Phase, servos: tuple[AbstractServo, ...] | None, t: Array, y: Array) -> dict[str, Array]:
+def residuals(phase: Phase, acting: Acting | None, t: Array, y: Array) -> dict[str, Array]:
     """How far a state is from the constraints, and from those of the servos."""
     (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
     position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
     errors = {"position_residual": position, "velocity_residual": velocity}
-    if servos is not None:
-        wanted = [one.constraint for one in servos]
+    if isinstance(acting, tuple):
+        wanted = [one.constraint for one in acting]
         errors["servo_position_residual"] = jnp.concatenate([x.position_error(q, t) for x in wanted])
         errors["servo_velocity_residual"] = jnp.concatenate([mechanism.velocity_error_of(x, q, v, t) for x in wanted])
     return {name: jnp.linalg.norm(stop_gradient(error)) for name, error in errors.items()}
@@ -130,7 +139,8 @@ def judged(phase: Phase, ts: Array, ys: Array, end: tuple[Array, Array], whole: 
     since = t - ts[before]
     change = jnp.where(since > 0, (v1 - v0) / jnp.where(since > 0, since, 1.0), 0.0)
     ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
-    there = y + ahead * jnp.concatenate([stop_gradient(phase.rates(t, y)), change])
+    rest = jnp.zeros(y.shape[0] - phase.moving, y.dtype)
+    there = y + ahead * jnp.concatenate([stop_gradient(phase.rates(t, y)), change, rest])
     if not whole:
         first = jnp.argmin(jnp.all(jnp.isfinite(past), axis=1))
         ts, ys = ts[first][None], past[first][None]

@@ -125,7 +125,7 @@ def sweep(
     first = {k: x[0].item() for k, x in points.values.items()}
     recipe = (factory, settings, tuple(points.values), ts, fields, dict(figures or {}), options, first)
     cases = Cases(*recipe)
-    kept(fields, cases.first.servo is not None)
+    kept(fields, cases.first.servo)
     size = _chunk(cases, points.count, chunk)
     title = name or f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
     about = _about(title, points, settings, cases, fields, figures or {}, options)

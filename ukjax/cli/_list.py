@@ -23,6 +23,7 @@ from .._formulation import AbstractFormulation, PennestriDeFalco, UdwadiaKalaba
 from .._program import lightly_compiled
 from .._result import RESULTS
 from .._scenario import Scenario
+from .._servo import Feedback
 from .._terms import Terms
 from . import _robot, _target
 from ._target import UsageError
@@ -140,8 +141,11 @@ def _entry(scenario: Scenario) -> Entry:
     M, Q, A, b = map(np.asarray, terms(q, v, t))
     count = lambda c: jax.eval_shape(lambda *state: mechanism.rows_of(c, *state), q, v, t)[0].shape[0]
     kinds = _kinds(mechanism.constraints, count)
-    servos = _kinds([servo.constraint for servo in scenario.servo or ()], count)
-    shown = "\n".join([*kinds, *(f"servo: {kind}" for kind in servos)])
+    if isinstance(scenario.servo, Feedback):
+        acting = ["controller" if scenario.servo.period is None else f"controller, every {scenario.servo.period:g} s"]
+    else:
+        acting = [f"servo: {kind}" for kind in _kinds([servo.constraint for servo in scenario.servo or ()], count)]
+    shown = "\n".join([*kinds, *acting])
     return Entry(scenario.name, q.shape[0], len(A), _rank(M, Q, A, b), shown or "none", scenario.source)
 
 

@@ -129,6 +129,8 @@ def _summary(
 def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
     if trajectory.control is None:
         return []
+    if trajectory.servo_residual is None:
+        return [("largest control", f"{np.max(np.abs(trajectory.control)):.4g}")]
     largest = lambda x: f"{np.max(x):.3g}, at the end {x[-1]:.3g}"
     since = float(trajectory.stats["servo_missed_from"])
     return [

@@ -84,28 +84,33 @@ def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> F
     """The control of every actuator over time, and what the servo constraints are missed by.
 
     Args:
-        trajectory: One trajectory, with a servo.
+        trajectory: One trajectory, with a servo or a controller.
         names: A name with unit for each actuator, as text or `Coordinate`; actuators of one unit share an axis.
         title: Above the figure.
     """
     control = np.asarray(trajectory.control)
     actuators = named(names, control.shape[1], "u", "names, actuator")
     groups = by_unit(actuators)
-    figure = Figure(figsize=(7.4, 2.8 * (len(groups) + 1)), layout="constrained")
-    *axes, last = figure.subplots(len(groups) + 1, 1, squeeze=False)[:, 0]
-    for axis, (unit, members) in zip(axes, groups.items(), strict=True):
+    has_errors = trajectory.servo_residual is not None
+    panels = len(groups) + has_errors
+    figure = Figure(figsize=(7.4, 2.8 * panels), layout="constrained")
+    axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
+    figure.suptitle(title)
+    for axis, (unit, members) in zip(axes, groups.items()):
         for i in members:
             axis.plot(trajectory.t, control[:, i], label=actuators[i].name)
         axis.set_ylabel(axis_label("control", unit))
-        axis.tick_params(labelbottom=False)
+        axis.tick_params(labelbottom=axis is axes[-1])
         legend(axis, len(members))
+    if not has_errors:
+        axes[-1].set_xlabel("time t [s]")
+        return figure
     errors = {
         "position": trajectory.servo_position_residual,
         "velocity": trajectory.servo_velocity_residual,
         "acceleration": trajectory.servo_residual,
     }
-    _over_time(last, trajectory.t, errors, "servo error (norm, SI)", "no servo error")
-    figure.suptitle(title)
+    _over_time(axes[-1], trajectory.t, errors, "servo error (norm, SI)", "no servo error")
     return figure
 
 

@@ -1,0 +1,161 @@
+"""Controllers that a person writes: functions of the state, with memory, sampled or not.
+
+u: control (p,); x: memory (s,); h: period; k: samples taken. A sampled controller holds what it decided at the last
+sample: the numbers that a run carries beside q and v, its store, are (x, u, k); without a period only x.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, ArrayLike, Float
+
+from .. import _check
+from .._integrate import is_due
+from .._result import is_traced
+from .._types import Coordinates, Matrix, Scalar, Vector
+from ._actuation import actuation_at, actuation_of, limits_at, limits_of
+
+
+class Feedback(eqx.Module):
+    r"""A controller as a function of the state, u = law(q, v, t): what `simulate(..., servo=)` takes besides servos.
+
+    With a `memory` x it may have states of its own, which obey x' = rates(q, v, t, x) (an observer, an integrator) or
+    change at every sample, x <- update(q, v, t, x) (a delay, a digital filter). With a `period` it looks at the state
+    at ts[0], ts[0] + period, ... only, and holds its control in between.
+
+    Args:
+        law: `law(q, v, t)` -> u (p,) [N or N m, by the actuation], or with a memory `law(q, v, t, x)`.
+        actuation: G (n, p), a matrix or `actuation(q, t)`: the generalised force of a unit of each control.
+        limits: (lower, upper), each a scalar or (p,), at which u saturates; None for none.
+        memory: x at the start (s,), or None.
+        rates: `rates(q, v, t, x)` -> x' (s,).
+        update: `update(q, v, t, x)` -> x (s,), from one sample to the next: it is applied after `law`, which so sees
+            what was made of the sample before. Needs a `period`.
+        period: Time between two samples [s]; None for a controller that acts all the time.
+
+    Raises:
+        TypeError: If a function is none.
+        ValueError: If a shape does not fit, `period` is not positive, `memory` comes without `rates` or `update` or
+            they without it, or `update` without a `period`.
+
+    Gradients: with respect to every array leaf of its functions, to `memory`, `actuation` and `limits`; not to
+    `period`, which is static.
+    """
+
+    law: Any
+    actuation: Any
+    limits: tuple[Array, Array] | None
+    memory: Float[Array, " s"] | None
+    rates: Any
+    update: Any
+    period: float | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        law: Callable,
+        actuation: Any,
+        *,
+        limits: tuple[ArrayLike, ArrayLike] | None = None,
+        memory: Any = None,
+        rates: Callable | None = None,
+        update: Callable | None = None,
+        period: float | None = None,
+    ):
+        more = "" if memory is None else ", x"
+        self.law = _check.function(law, "law", f"law(q, v, t{more}) -> (p,)")
+        self.actuation = actuation_of(actuation)
+        self.limits = None if limits is None else limits_of(limits)
+        self.memory = None if memory is None else _memory(memory)
+        changing = {"rates": rates, "update": update}
+        checked = lambda k, f: None if f is None else _check.function(f, k, f"{k}(q, v, t, x) -> (s,)")
+        made = {k: checked(k, f) for k, f in changing.items()}
+        self.rates, self.update = made["rates"], made["update"]
+        self.period = None if period is None else _check.positive(period, "period")
+        given = [name for name, f in made.items() if f is not None]
+        if memory is None and given:
+            raise ValueError(f"{given[0]} has nothing to change without a memory. Pass memory=x0, of shape (s,).")
+        if memory is not None and not given:
+            raise ValueError("memory never changes. Pass rates(q, v, t, x), or update(q, v, t, x) with a period.")
+        if update is not None and period is None:
+            raise ValueError("update acts at samples, of which there are none. Pass period=..., or rates in its place.")
+
+    def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
+        """G(q, t), (n, p)."""
+        return actuation_at(self.actuation, q, t, n)
+
+    def start(self, q: Coordinates, v: Vector, t: Scalar) -> Array:
+        """The store at the start, with the first sample taken."""
+        x = self._x0(q.dtype)
+        if self.period is None:
+            return x
+        # Stored are the control of the sample and what the memory is until the next one.
+        u = self._decide(q, v, t, x)
+        return jnp.concatenate([self._updated(q, v, t, x), u, jnp.ones(1, q.dtype)])
+
+    def control(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
+        """u (p,)"""
+        if self.period is None:
+            return self._decide(q, v, t, store)
+        return store[self._s : -1]
+
+    def change(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
+        """How the store changes between samples."""
+        if self.rates is None:
+            return jnp.zeros_like(store)
+        x = store[: self._s]
+        hint = f"The memory has {self._s} numbers."
+        d = _check.output(self.rates(q, v, t, x), (self._s,), q.dtype, "rates(q, v, t, x)", hint)
+        return jnp.concatenate([d, jnp.zeros(store.shape[0] - self._s, q.dtype)])
+
+    def sampled(self, q: Coordinates, v: Vector, t: Scalar, start: Scalar, store: Array) -> Array:
+        """The store at the end of a step, with a sample taken if one is due; the first one was at `start`."""
+        if self.period is None:
+            return store
+        x, k = store[: self._s], store[-1]
+        due = stop_gradient(is_due(t, k, start, self.period))
+        u = self._decide(q, v, t, x)
+        new = jnp.concatenate([self._updated(q, v, t, x), u, k[None] + 1])
+        return jnp.where(due, new, store)
+
+    def size(self, q: Any, t: Any, n: int) -> int:
+        """How many numbers the store has."""
+        if self.period is None:
+            return self._s
+        return self._s + jax.eval_shape(lambda q, t: self.matrix(q, t, n), q, t).shape[1] + 1
+
+    def seen(self, store: Array) -> Array:
+        """The memory (s,) in a store."""
+        return store[..., : self._s]
+
+    @property
+    def _s(self) -> int:
+        return 0 if self.memory is None else self.memory.shape[0]
+
+    def _x0(self, dtype: Any) -> Array:
+        return jnp.zeros(0, dtype) if self.memory is None else self.memory.astype(dtype)
+
+    def _updated(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
+        if self.update is None:
+            return x
+        hint = f"The memory has {self._s} numbers."
+        return _check.output(self.update(q, v, t, x), (self._s,), q.dtype, "update(q, v, t, x)", hint)
+
+    def _decide(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
+        p = jax.eval_shape(lambda q, t: self.matrix(q, t, v.shape[0]), q, t).shape[1]
+        value = self.law(q, v, t) if self.memory is None else self.law(q, v, t, x)
+        what = "law(q, v, t)" if self.memory is None else "law(q, v, t, x)"
+        u = _check.output(value, (p,), q.dtype, what, f"One entry per column of the actuation, of which there are {p}.")
+        return u if self.limits is None else jnp.clip(u, *limits_at(self.limits, p, q.dtype))
+
+
+def _memory(value: Any) -> Array:
+    x = _check.floating(value, "memory")
+    if x.ndim != 1 or not x.shape[0]:
+        raise ValueError(f"memory must have shape (s,), one number per state of the controller, but has {x.shape}.")
+    if not is_traced(x):
+        _check.finite(x, "memory")
+    return x
