@@ -120,12 +120,12 @@ def regions(case: Case, count: int = COUNT) -> list[Region]:
         # Starts that cannot be assembled are none.
         fits = np.asarray(jnp.all(jnp.isfinite(q0), axis=1))
         runs = ukjax.simulate_batch(
-            case.mechanism, jnp.where(fits[:, None], q0, case.q), jnp.where(fits[:, None], v0, 0.0),
+            case.mechanism, jnp.where(fits[:, None], q0, case.q[None]), jnp.where(fits[:, None], v0, 0.0),
             jnp.array([0.0, END]), servo=controller, projection=ukjax.Projection(), keep=("q", "v"), rtol=1e-6,
             atol=1e-6,
         )  # fmt: skip
         states = jax.vmap(linear.states, (0, 0, None))(runs.q[:, -1], runs.v[:, -1], END)
-        near = np.max(np.abs(np.asarray(states - linear.x)), axis=1) < HOME
+        near = np.max(np.abs(np.asarray(states - linear.x[None])), axis=1) < HOME
         near &= np.asarray(runs.result == ukjax.RESULTS.successful) & fits
         found.append(Region(period, regulator, near.reshape(count, count)))
     return found
@@ -154,10 +154,10 @@ def _when(period: float | None) -> str:
 
 
 def rows(case: Case, found: list[Region]) -> list[tuple[str, ...]]:
-    fastest = float(np.max(np.asarray(open_loop(case).eigenvalues).real))
+    fastest = float(np.max(np.real(open_loop(case).eigenvalues)))
     said = []
     for region in found:
-        slowest = float(np.max(np.asarray(region.regulator.eigenvalues).real))
+        slowest = float(np.max(np.real(region.regulator.eigenvalues)))
         share = f"{100 * np.mean(region.home):.1f} %"
         along = region.home[:, region.home.shape[0] // 2]
         x = starts(case, region.home.shape[0])[0][along]

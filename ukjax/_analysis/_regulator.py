@@ -5,7 +5,7 @@ S: cost to go, x^T S x. The Riccati equation F(S, theta) = 0 is differentiated i
 linear part is Lyapunov's equation of the closed loop.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -172,7 +172,7 @@ def _riccati(A: Array, B: Array, Q: Array, R: Array, N: Array, sampled: bool) ->
 def _riccati_jvp(primals, tangents):
     *matrices, sampled = primals
     A, B, Q, R, N = matrices
-    S: Any = _riccati(A, B, Q, R, N, sampled)
+    S = cast(Any, _riccati)(A, B, Q, R, N, sampled)
     slopes = [jnp.zeros_like(x) if d is None else d for x, d in zip(matrices, tangents[:-1], strict=True)]
     change = jax.jvp(lambda *m: _unmet(S, *m, sampled), tuple(matrices), tuple(slopes))[1]
     closed = (A - B @ _gain(S, A, B, R, N, sampled)).T

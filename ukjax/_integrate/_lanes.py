@@ -125,7 +125,7 @@ class Queue(eqx.Module):
         return _at(self.samples, jnp.minimum(lanes.solve, self.count - 1))
 
     def _empty(self, width: int) -> _Lanes:
-        start = lambda sample: _start(self._problem(sample))
+        start = lambda sample: start_of(self._problem(sample))
         place = jax.tree_util.tree_map(
             lambda x: jnp.zeros((width, *x.shape), x.dtype), eqx.filter_eval_shape(start, _at(self.samples, 0))
         )
@@ -138,7 +138,7 @@ class Queue(eqx.Module):
         number = taken + jnp.cumsum(free) - 1
         new = free & (number < self.total)
         lanes = eqx.tree_at(lambda x: x.solve, lanes, jnp.where(new, _at(self.order, number), lanes.solve))
-        place = jax.vmap(lambda sample: _start(self._problem(sample)))(self._of(lanes))
+        place = jax.vmap(lambda sample: start_of(self._problem(sample)))(self._of(lanes))
         zero = lambda x: jnp.where(new, 0, x)
         others = zero(lanes.following), zero(lanes.tries), zero(lanes.accepted)
         result = _where(new, _okay(new.shape), lanes.result)
@@ -209,21 +209,21 @@ class _Beginning(diffrax.AbstractAdjoint):
         return dataclasses.replace(at, controller_state=place), {}
 
 
-def _start(problem: Problem) -> Place:
+def start_of(problem: Problem) -> Place:
     """Where a solve begins."""
     saveat = diffrax.SaveAt(t1=True, controller_state=True)
     solution: Any = solved(problem, Starting(*problem.method), saveat, _Beginning())
     return solution.controller_state
 
 
-def _stepper(problem: Problem) -> Stepper:
+def stepper_of(problem: Problem) -> Stepper:
     controller = Starting(*problem.method).wrap(1).controller
     return Stepper(diffrax.ODETerm(call), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
 
 
 def _attempt(problem: Problem, at: Place) -> tuple[Place, Attempt]:
     """A step, and where the next one is to end."""
-    at, tried = _stepper(problem).attempt(at)
+    at, tried = stepper_of(problem).attempt(at)
     t1 = problem.ts[-1]
     near = t1 - 100 * jnp.finfo(t1.dtype).eps * jnp.abs(t1)
     t_next = jnp.where(at.t_next > near, jnp.where(tried.keep, t1, at.t + (t1 - at.t) / 2), at.t_next)
