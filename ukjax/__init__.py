@@ -42,6 +42,11 @@ from ._formulation import RangeSpace as RangeSpace
 from ._formulation import Recursive as Recursive
 from ._formulation import UdwadiaKalaba as UdwadiaKalaba
 from ._formulation import UdwadiaPhohomsiri as UdwadiaPhohomsiri
+from ._hybrid import Event as Event
+from ._hybrid import HybridTrajectory as HybridTrajectory
+from ._hybrid import Impact as Impact
+from ._hybrid import Mode as Mode
+from ._hybrid import simulate_hybrid as simulate_hybrid
 from ._kinematics import AbstractKinematics as AbstractKinematics
 from ._kinematics import Kinematics as Kinematics
 from ._linalg import SVD as SVD

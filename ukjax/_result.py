@@ -74,6 +74,10 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The states do not tell how they themselves change: their rates also depend on something else of the "
         "mechanism. Add what is missing, or pass states=None."
     )
+    too_many_events = (
+        "More events than max_events. Allow more; or, if there are infinitely many (something comes to rest on "
+        "something else), let them end in a mode of its own or at an event with then=None."
+    )
     no_equilibrium = (
         "No equilibrium was found near the given state. Start nearer, keep less, give controls by an actuation, or say "
         "by `constant` what is to stay constant if not everything can."

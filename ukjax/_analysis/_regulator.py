@@ -174,7 +174,8 @@ def _riccati_jvp(primals, tangents):
     A, B, Q, R, N = matrices
     S = cast(Any, _riccati)(A, B, Q, R, N, sampled)
     slopes = [jnp.zeros_like(x) if d is None else d for x, d in zip(matrices, tangents[:-1], strict=True)]
-    change = jax.jvp(lambda *m: _unmet(S, *m, sampled), tuple(matrices), tuple(slopes))[1]
+    unmet = lambda A, B, Q, R, N: _unmet(S, A, B, Q, R, N, sampled)
+    change = jax.jvp(unmet, (A, B, Q, R, N), tuple(slopes))[1]
     closed = (A - B @ _gain(S, A, B, R, N, sampled)).T
     one = jnp.eye(closed.shape[0], dtype=closed.dtype)
     of_samples = lambda: jnp.kron(closed, closed) - jnp.kron(one, one)

@@ -1,10 +1,10 @@
 """From an acceleration to a trajectory: diffrax, and derivatives by replaying its steps."""
 
+from ._first import Found as Found
+from ._first import first_crossing as first_crossing
 from ._flow import Flow as Flow
 from ._flow import Problem as Problem
 from ._flow import advance as advance
-from ._first import Found as Found
-from ._first import first_crossing as first_crossing
 from ._integrator import Integrator as Integrator
 from ._lanes import Ends as Ends
 from ._lanes import Progress as Progress

@@ -15,3 +15,4 @@ from ._run import with_store as with_store
 from ._start import warn_of_start as warn_of_start
 from ._states import derivative as derivative
 from ._states import motion_at as motion_at
+from ._states import residuals as residuals
