@@ -13,12 +13,13 @@ from jaxtyping import Array, ArrayLike
 
 from . import _check
 from ._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from ._integrate import Rattle
 from ._manifold import Projection
 from ._mechanism import Mechanism
 from ._program import apart, is_plain, lightly_compiled
 from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, Feedback, as_acting, missed_rows
-from ._simulation import Notes, begin, explain, integrator, judge, kept, method, warn_of_start
+from ._simulation import Notes, begin, check_leap, explain, integrator, judge, kept, method, warn_of_start
 from ._trajectory import Trajectory
 
 
@@ -55,7 +56,7 @@ def simulate(
             mechanism, and `control` records it.
         formulation: How the acceleration is computed.
         solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems, `Kvaerno5` for stiff ones (large
-            Baumgarte gains).
+            Baumgarte gains); `ukjax.Rattle()` for millions of steps.
         rtol: Relative tolerance of the integration; 1e-8 if None.
         atol: Absolute tolerance of the integration; 1e-8 if None.
         stepsize_controller: Any diffrax controller, in place of the adaptive one with `rtol` and `atol`.
@@ -107,6 +108,8 @@ def simulate(
     acting = None if servo is None else as_acting(servo)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
     fields = kept(keep, acting)
+    if isinstance(solver, Rattle):
+        check_leap(mechanism, acting, projection, steps.controller, (q0, v0))
     chosen = for_use(formulation, often=not is_plain())
     arguments = (mechanism, acting, (q0, v0), ts, chosen, solver, steps, projection, integrate, fields)
     trajectory, notes = apart(_simulate, *arguments)
@@ -150,7 +153,7 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
 
 @lightly_compiled
 def _simulate(mechanism, acting, start, ts, formulation, solver, method, projection, integrator, kept):
-    run = begin(mechanism, acting, start, ts, formulation, method, projection)
+    run = begin(mechanism, acting, start, ts, formulation, method, projection, solver=solver)
     ys, end, stats, outcome = integrator(run.flow, run.y0, ts, solver, method)
     return judge(run, ts, (ys, end, stats, outcome), kept)
 

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from .._integrate import Rattle
 from .._manifold import Projection
 from .._program import is_plain
 from .._result import RESULTS, FailedTrajectories, is_traced, message
@@ -124,6 +125,8 @@ def simulate_batch(
     y = eqx.filter_eval_shape(lambda sample: jnp.concatenate(parts(sample)[2]), first)
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
+    if isinstance(solver, Rattle):
+        raise ValueError("solver=ukjax.Rattle() goes with jax.vmap of ukjax.simulate, not with simulate_batch.")
     ts = _check.times(ts).astype(y.dtype)
     if reduce is not None:
         reduce = _with_sample(_check.function(reduce, "reduce", "f(trajectory) -> arrays"), samples is not None)

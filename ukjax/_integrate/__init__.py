@@ -9,5 +9,6 @@ from ._integrator import Integrator as Integrator
 from ._lanes import Ends as Ends
 from ._lanes import Progress as Progress
 from ._lanes import Queue as Queue
+from ._leaping import Rattle as Rattle
 from ._sampling import Sampled as Sampled
 from ._sampling import is_due as is_due

@@ -11,16 +11,21 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
 from ._flow import Flow, Problem, advance, call
+from ._leaping import Rattle
 
 
 def replayable(solver: diffrax.AbstractSolver) -> bool:
     """Whether a step depends on nothing but the state at its start."""
-    return isinstance(solver, diffrax.AbstractRungeKutta)
+    return isinstance(solver, diffrax.AbstractRungeKutta | Rattle)
 
 
 def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
     """The state at t1 and what the interpolant between t0 and t1 is made of."""
-    if isinstance(problem.solver, diffrax.AbstractERK):
+    if isinstance(problem.solver, Rattle):
+        leap: Any = flow.leap
+        y1 = leap(t0, t1, y)
+        dense = {"y0": y, "y1": y1}
+    elif isinstance(problem.solver, diffrax.AbstractERK):
         y1, dense = _Explicit.of(problem.solver.tableau, t0, t1).step(y, flow)
     else:
         # The only kind of loop over the stages that diffrax can differentiate in both modes.

@@ -76,22 +76,24 @@ class Projection(eqx.Module):
         q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
         rest = jnp.zeros_like(v)
 
-        def towards(error: Callable[[Array], Array], q: Array, t: Array, size: Array) -> _Linear:
-            return _Linear(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size)
+        def towards(error: Callable[[Array], Array], q: Array, t: Array, size: Array) -> Linearisation:
+            return Linearisation(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size)
 
-        def along_q(q: Array, t: Array) -> _Linear:
+        def along_q(q: Array, t: Array) -> Linearisation:
             size = q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
             return towards(lambda d: mechanism.position_error(mechanism.retract(q, d, t), t), q, t, size)
 
-        def along_v(q: Array, v: Array, t: Array) -> _Linear:
+        def along_v(q: Array, v: Array, t: Array) -> Linearisation:
             return towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v)
 
-        step = lambda q, _: (mechanism.retract(q, self._step(along_q, (q, t), expand, CURVED), t), None)
+        step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
         q, _ = jax.lax.scan(step, q, length=self.iterations)
-        return jnp.concatenate([q, v + self._step(along_v, (q, v, t), expand, 0.0)])
+        return jnp.concatenate([q, v + self.shortest(along_v, (q, v, t), expand, 0.0)])
 
-    def _step(self, towards: Callable[..., "_Linear"], state: Sequence[Array], expand: bool, curved: float) -> Array:
+    def shortest(
+        self, towards: Callable[..., "Linearisation"], state: Sequence[Array], expand: bool, curved: float
+    ) -> Array:
         """One step of Newton's method, the shortest to the linearised constraints.
 
         What depends on other rows may be missed by the part `curved` of the way, as a further step follows.
@@ -110,7 +112,7 @@ class Projection(eqx.Module):
         return _by_pseudoinverse(solver, towards(*state)) if found is None else found
 
 
-class _Linear(NamedTuple):
+class Linearisation(NamedTuple):
     """Constraints near a state, the metric M, and the size of the state (n,), for what rounding makes of it."""
 
     M: Matrix
@@ -119,14 +121,14 @@ class _Linear(NamedTuple):
     size: Vector
 
 
-def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: _Linear) -> Array:
+def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:
     """d = -W^T B^+ D e"""
     rows = linearised(at.e, at.J)
     _, W, _ = whiten(with_rows(at.M, rows.rows))
     return -W.T @ pseudosolve(solver, rows.rows @ W.T, rows.error)[0]
 
 
-def _by_factors(certain: _expand.Certain, curved: float, at: _Linear) -> tuple[Array, BoolScalar, BoolScalar]:
+def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:
     """d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
     least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)

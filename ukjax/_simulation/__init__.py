@@ -1,5 +1,6 @@
 """What `simulate` is made of: the choices, the start, the run, and what there is to know about the states."""
 
+from ._leap import check_leap as check_leap
 from ._options import Method as Method
 from ._options import integrator as integrator
 from ._options import kept as kept

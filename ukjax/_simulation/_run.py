@@ -14,13 +14,14 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from .._formulation import AbstractFormulation, certain_of
-from .._integrate import Flow
+from .._integrate import Flow, Rattle
 from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, worst
 from .._servo import Acting, Feedback
 from .._trajectory import OF_EACH, OPTIONAL, Trajectory
+from ._leap import leap_of
 from ._options import Method
 from ._phase import Phase
 from ._start import off_constraints, projected
@@ -76,8 +77,9 @@ def begin(
     method: Method,
     projection: Projection | None,
     motion: Callable | None = None,
+    solver: Any = None,
 ) -> Run:
-    """The run of a mechanism; `motion` if that is traced already."""
+    """The run of a mechanism; `motion` if that is traced already, `solver` if it may be one that leaps."""
     phase, y0, started = Phase.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
     onto = None
     if projection is not None:
@@ -95,10 +97,14 @@ def begin(
     if isinstance(acting, Feedback) and acting.period is not None:
         at_end = lambda t, y: _sampled(phase, acting, ts[0], t, y if onto is None else onto(t, y))
         project = hoist(at_end, ts[0], y0)
+    leap = None
+    if isinstance(solver, Rattle):
+        expand = certain_of(formulation, 0, y0.dtype) is not None
+        leap = hoist(leap_of(mechanism, phase, solver, expand), ts[0], ts[1], y0)
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
-    return Run(phase, acting, motion, onto, Flow(Partial(derivative, motion), project), y0, started)
+    return Run(phase, acting, motion, onto, Flow(Partial(derivative, motion), project, leap), y0, started)
 
 
 def with_store(phase: Phase, acting: Acting | None, t: Array, y: Array) -> Array:
