@@ -5,11 +5,13 @@ import importlib.metadata as _metadata
 from . import rigid as rigid
 from ._analysis import Equilibrium as Equilibrium
 from ._analysis import Independent as Independent
+from ._analysis import InverseDynamics as InverseDynamics
 from ._analysis import Linearization as Linearization
 from ._analysis import Modes as Modes
 from ._analysis import Regulator as Regulator
 from ._analysis import equilibrium as equilibrium
 from ._analysis import independent as independent
+from ._analysis import inverse_dynamics as inverse_dynamics
 from ._analysis import linearize as linearize
 from ._analysis import lqr as lqr
 from ._batch import Reduction as Reduction
@@ -65,6 +67,9 @@ from ._modular import Composite as Composite
 from ._modular import Coupling as Coupling
 from ._modular import ModularLevel as ModularLevel
 from ._modular import Module as Module
+from ._plan import Curve as Curve
+from ._plan import Plan as Plan
+from ._plan import plan as plan
 from ._result import RESULTS as RESULTS
 from ._result import FailedTrajectories as FailedTrajectories
 from ._result import InconsistentStart as InconsistentStart

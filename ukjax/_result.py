@@ -74,6 +74,14 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The states do not tell how they themselves change: their rates also depend on something else of the "
         "mechanism. Add what is missing, or pass states=None."
     )
+    motion_off_constraints = (
+        "The constraints do not allow this acceleration: A a = b is missed. Take q, v and the acceleration of a motion "
+        "on the constraints."
+    )
+    motion_unreachable = (
+        "No control of these actuators makes this motion. Give it more actuators, or another motion; `missed` is the "
+        "force that is left over."
+    )
     too_many_events = (
         "More events than max_events. Allow more; or, if there are infinitely many (something comes to rest on "
         "something else), let them end in a mode of its own or at an event with then=None."

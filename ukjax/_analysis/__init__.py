@@ -2,6 +2,8 @@
 
 from ._equilibrium import Equilibrium as Equilibrium
 from ._equilibrium import equilibrium as equilibrium
+from ._inverse import InverseDynamics as InverseDynamics
+from ._inverse import inverse_dynamics as inverse_dynamics
 from ._linearization import Linearization as Linearization
 from ._linearize import linearize as linearize
 from ._modes import Modes as Modes

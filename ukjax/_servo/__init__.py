@@ -2,6 +2,8 @@
 
 from ._actuation import actuation_at as actuation_at
 from ._actuation import actuation_of as actuation_of
+from ._actuation import limits_at as limits_at
+from ._actuation import limits_of as limits_of
 from ._control import Acting as Acting
 from ._control import as_acting as as_acting
 from ._control import as_servos as as_servos

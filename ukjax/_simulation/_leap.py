@@ -72,8 +72,8 @@ def leap_of(mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool) ->
 
     def leap(t0: Array, t1: Array, y0: Array) -> Array:
         h, (q0, v0) = t1 - t0, phase.split(y0)
-        M = mechanism.mass(q0, t0, v0.shape[0])
-        _, W, _ = whiten(M)
+        mass = lambda q, t: mechanism.mass(q, t, v0.shape[0])
+        _, W, _ = whiten(mass(q0, t0))
         kick = lambda q, v, t: W.T @ (W @ applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)"))
         gap = lambda q, t: mechanism.position_error(q, t)
         v = v0 + h / 2 * kick(q0, v0, t0)
@@ -84,16 +84,16 @@ def leap_of(mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool) ->
 
         def correct(q: Array, _: Any) -> tuple[Array, None]:
             # Along the rows at q0, wherever q is: that is what makes the step symplectic.
-            along = lambda q: towards(q, rows(q0, t0), gap(q, t1), M)
-            return q + way.shortest(along, (q,), expand, 1.0), None
+            along = lambda q, q0, t0, t1: towards(q, rows(q0, t0), gap(q, t1), mass(q0, t0))
+            return q + way.shortest(along, (q, q0, t0, t1), expand, 1.0), None
 
         free = q0 + h * v
         q, _ = jax.lax.scan(correct, free, length=solver.iterations)
         q = jax.lax.cond(_met(gap(q, t1), rows(q, t1), q), lambda: q, lambda: _newton(free, rows, gap, q0, t0, t1, W))
         v = (q - q0) / h
         v = v + h / 2 * kick(q, v + h / 2 * kick(q, v, t1), t1)
-        back = lambda v: towards(v, rows(q, t1), mechanism.velocity_error(q, v, t1), M)
-        return jnp.concatenate([q, v + way.shortest(back, (v,), expand, 0.0)])
+        back = lambda v, q, t: towards(v, rows(q, t), mechanism.velocity_error(q, v, t), mass(q, t))
+        return jnp.concatenate([q, v + way.shortest(back, (v, q, t1), expand, 0.0)])
 
     return leap
 

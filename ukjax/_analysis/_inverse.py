@@ -1,0 +1,125 @@
+r"""Inverse dynamics: the controls and reactions that belong to a given motion.
+
+a: acceleration (n,); G: actuation (n, p); W^T W = M^-1, L = W^-1; B = A W^T; N = 1 - B^+ B, what constraints leave;
+r = W (M a - Q): N (r - W G u) = 0 makes u, and Q^c = M a - Q - G u is what the constraints carry.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, ArrayLike, Float
+
+from .. import _check
+from .._formulation import row_scales
+from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
+from .._mechanism import Mechanism
+from .._program import lightly_compiled
+from .._reactions import reactions
+from .._result import RESULTS, throw_if_failed, worst
+from .._servo import actuation_at, actuation_of
+from .._system import applied_force
+from .._types import Scalar
+
+
+# What may be missed, of the size of the forces or of the accelerations.
+MISSED = 1e-6
+
+
+class InverseDynamics(eqx.Module):
+    """What makes a motion.
+
+    Attributes:
+        u: Controls (p,), the smallest that do it [N or N m, by the actuation].
+        constraint_force: What the ideal constraints carry (n,) [N or N m].
+        multipliers: By the name of each constraint, those of its rows (m,).
+        missed: The part of the force that no control and no constraint makes, (n,) [N or N m]; zero if all is well.
+        row_residual: Euclidean norm of A a - b: zero for a motion that the constraints allow.
+        result: `RESULTS`; empty message if all went well.
+    """
+
+    u: Float[Array, " p"]
+    constraint_force: Float[Array, " n"]
+    multipliers: dict[str, Array]
+    missed: Float[Array, " n"]
+    row_residual: Scalar
+    result: Any
+
+
+def inverse_dynamics(
+    mechanism: Mechanism,
+    actuation: Any,
+    q: Any,
+    v: Any,
+    acceleration: Any,
+    t: ArrayLike = 0.0,
+    *,
+    applied: Any = None,
+    throw: bool = True,
+) -> InverseDynamics:
+    r"""Controls and reactions for a motion at one instant: $M a = Q + G u + A^\top \lambda$ for u and $\lambda$.
+
+    Of all controls that do it, where actuators are redundant or loops are closed, the smallest. For a motion over time
+    use `jax.vmap`; a motion that is given by its path is better followed by a `Servo`.
+
+    Args:
+        mechanism: System and constraints; rows may be redundant.
+        actuation: G (n, p), a matrix or `actuation(q, t)`.
+        q: Coordinates (n,) [m or rad].
+        v: Their rates (n,) [m/s or rad/s].
+        acceleration: a (n,) [m/s^2 or rad/s^2].
+        t: Time, scalar [s].
+        applied: Further generalised force (n,) [N or N m].
+        throw: Raise if there is no such control. With False look at `result`; then u comes as near as can be, in the
+            metric of the mass matrix.
+
+    Raises:
+        TypeError: If `mechanism` is something else.
+        ValueError: If a shape does not fit, or the mechanism has a non-ideal force, which depends on what is asked for.
+        RuntimeError: If `throw` and the constraints do not allow the motion, no control makes it, or the mass matrix is
+            not positive definite.
+
+    Gradients: forward and reverse mode, where the ranks are locally constant; `missed`, `row_residual` and `result`
+    carry none.
+
+    Source: Liu et al. (2015), eq. 16 to 20, solved for u without a servo constraint.
+    """
+    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+    if mechanism.nonideal is not None:
+        raise ValueError(
+            "mechanism has a non-ideal force, which depends on the reactions that are asked for. Use a Servo."
+        )
+    q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
+    actuation = actuation_of(actuation)
+    hint = f"One acceleration for each rate, of which there are {v.shape[0]}."
+    given = _check.floating(acceleration, "acceleration")
+    a = _check.output(given, v.shape, v.dtype, "acceleration", hint)
+    applied = None if applied is None else applied_force(applied, v, "applied")
+    found = _inverse(mechanism, actuation, q, v, a, t, applied)
+    return throw_if_failed(found, found.result) if throw else found
+
+
+@lightly_compiled
+def _inverse(mechanism, actuation, q, v, a, t, applied):
+    terms, G = mechanism.terms(q, v, t, applied), actuation_at(actuation, q, t, v.shape[0])
+    L, W, definite = whiten(terms.M, terms.partition)
+    r = W @ (terms.M @ a - terms.Q)
+    B = terms.A @ W.T
+    D = row_scales(B)
+    inverse, _ = pseudoinverse(SVD(), D[:, None] * B)
+    leave = lambda x: x - inverse @ (D[:, None] * (B @ x) if x.ndim == 2 else D * (B @ x))
+    u, _ = pseudosolve(SVD(), leave(W @ G), leave(r))
+    rest = r - W @ (G @ u)
+    missed = stop_gradient(leave(rest))
+    force = L @ (rest - missed)
+    size = jnp.linalg.norm(stop_gradient(r)) + jnp.linalg.norm(stop_gradient(W @ terms.Q))
+    gap = stop_gradient(terms.A @ a - terms.b)
+    rows = jnp.linalg.norm(stop_gradient(terms.A), axis=1) * (jnp.linalg.norm(stop_gradient(a)) + 1.0)
+    allowed = jnp.all(jnp.abs(gap) <= MISSED * (rows + jnp.abs(stop_gradient(terms.b))))
+    result = worst(
+        RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
+        RESULTS.where(allowed, RESULTS.successful, RESULTS.motion_off_constraints),
+        RESULTS.where(jnp.linalg.norm(missed) <= MISSED * size, RESULTS.successful, RESULTS.motion_unreachable),
+    )
+    return InverseDynamics(u, force, reactions(terms, force).multipliers, L @ missed, jnp.linalg.norm(gap), result)

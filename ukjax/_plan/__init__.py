@@ -1,0 +1,5 @@
+"""Motions that are planned: controls over time that lead to a goal at the least cost."""
+
+from ._curve import Curve as Curve
+from ._plan import Plan as Plan
+from ._plan import plan as plan

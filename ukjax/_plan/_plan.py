@@ -1,0 +1,169 @@
+"""Motion planning by gradient: the controls that lead from a state to a goal at the least cost."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike
+from tqdm.auto import tqdm
+
+from .. import _check
+from .._formulation import AbstractFormulation, UdwadiaKalaba
+from .._manifold import Projection
+from .._mechanism import Mechanism
+from .._servo import Feedback
+from .._trajectory import Trajectory
+from ._asked import Asked, given_start, problem_of, random_start
+from ._curve import Curve
+from ._search import Limits, Search
+from ._shooting import shown
+
+
+SHOWN = 201  # saved times of the trajectory of a plan
+
+
+class Plan(eqx.Module):
+    """Controls that lead to a goal, and the motion that they make.
+
+    Attributes:
+        curve: u(t), a `Curve`; `plan.curve(t)`, `plan.curve.points`, `plan.curve.duration`.
+        trajectory: The motion under them.
+        cost: The effort, or the duration [s].
+        missed: What the goal is missed by, (r,).
+        simulations: How many runs with their derivatives it took, over all starts.
+        costs: What each start came to (starts,); NaN where it did not reach the goal.
+        success: Whether the goal is reached, within limits.
+        message: How the search ended.
+    """
+
+    curve: Curve
+    trajectory: Trajectory
+    cost: float
+    missed: np.ndarray
+    simulations: int
+    costs: np.ndarray
+    success: bool
+    message: str
+    actuation: Any
+
+    def controller(self) -> Feedback:
+        """What `simulate(..., servo=)` takes to make the same motion."""
+        curve = self.curve
+        return Feedback(lambda q, v, t: curve(t), self.actuation)
+
+
+def plan(
+    mechanism: Mechanism,
+    actuation: Any,
+    q0: Any,
+    v0: Any,
+    goal: Any,
+    duration: Any,
+    *,
+    t0: float = 0.0,
+    curve: str = "cubic",
+    points: int = 16,
+    cost: Literal["effort", "time"] = "effort",
+    weights: Any = None,
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
+    path: Callable | None = None,
+    guess: Any = None,
+    starts: int = 1,
+    seed: int = 0,
+    size: float | None = None,
+    formulation: AbstractFormulation = UdwadiaKalaba(),
+    projection: Projection | None = None,
+    rtol: float = 1e-8,
+    atol: float = 1e-4,
+    segments: int = 8,
+    steps: int = 200,
+    progress: bool = True,
+    throw: bool = True,
+) -> Plan:
+    r"""The controls u(t) that lead from a state to a goal, with the least effort or in the least time.
+
+    $$\min_{u} \int u^\top W u \, dt \quad\text{or}\quad \min_{u, T} T, \qquad
+      c(q(T), v(T)) = 0,\quad u \in [\mathrm{low}, \mathrm{high}],\quad d(q, v, t) \ge 0$$
+
+    u is a curve of a few control points. The motion is cut into segments, which the search joins (multiple shooting);
+    every step of it is one simulation of them all and one derivative. The search itself is SciPy's sequential quadratic
+    programming.
+
+    Args:
+        mechanism: System and constraints.
+        actuation: G (n, p), a matrix or `actuation(q, t)`.
+        q0: Coordinates at the start (n,) [m or rad].
+        v0: Their rates (n,) [m/s or rad/s].
+        goal: (q1, v1), a state on the constraints; or `goal(q, v)` -> (r,), which is to vanish at the end.
+        duration: T [s]; or (shortest, guess, longest), if it is free.
+        t0: When it starts [s].
+        curve: "cubic" (a spline, smooth), "linear" or "constant", piecewise.
+        points: K, how many control points of each actuator.
+        cost: "effort", or "time", which needs a duration that is free, and limits.
+        weights: W, the diagonal (p,); ones if None.
+        limits: (lower, upper) of the controls, each a scalar or (p,).
+        path: `path(q, v, t)` -> (k,), not to be negative at K + 1 even times on the way.
+        guess: Control points to start from (K, p); None for zero, and a few thousandths of `size` beside it. Segments
+            begin on the straight way to the goal, or under the guess.
+        starts: How many starts; all but the first are random curves.
+        seed: Of these.
+        size: How large controls are, about [N or N m]; by `limits` if there are, else 1.
+        formulation: How the acceleration is computed.
+        projection: `Projection()` if None, where there are constraints.
+        rtol: Relative and absolute tolerance of the simulation.
+        atol: What of the goal may be missed, in its unit.
+        segments: Into how many parts the motion is cut; 1 for single shooting.
+        steps: Of the search, at the most, from each start.
+        progress: Show a bar.
+        throw: Raise if no start reaches the goal. With False look at `success`.
+
+    Returns:
+        `Plan`: `curve`, `trajectory`, `cost`, `controller()`. The best of all starts; another one may be better still.
+
+    Raises:
+        TypeError: If an argument is something else than listed.
+        ValueError: If a shape does not fit, a number is not finite, there are too few `points`, `cost` is "time"
+            without limits or a free duration, or the guess lies outside of the limits.
+        RuntimeError: If `throw` and no start reaches the goal.
+
+    Source: direct single shooting: Betts (2010), Practical Methods for Optimal Control, chapter 3; Kraft (1988), SLSQP.
+    """
+    if projection is None and isinstance(mechanism, Mechanism) and mechanism.constraints:
+        projection = Projection()
+    options = {"formulation": formulation, "projection": projection, "rtol": rtol, "atol": rtol}
+    asked = Asked(mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments)
+    problem, box, middle = problem_of(asked, options)
+    p = problem.shape[1]
+    hint = f"One weight per actuator, of which there are {p}."
+    weights = np.ones(p) if weights is None else np.asarray(
+        _check.output(_check.floating(weights, "weights"), (p,), problem.q0.dtype, "weights", hint))  # fmt: skip
+    limits_of_x = Limits(problem, box)
+    draws = np.random.default_rng(seed)
+    begins = [given_start(guess, problem, limits_of_x, middle)]
+    for _ in range(_check.count(starts, "starts") - 1):
+        begins.append(random_start(draws, problem, limits_of_x, middle))
+    search = Search(
+        problem, limits_of_x, weights, cost, float(_check.positive(atol, "atol")), _check.count(steps, "steps")
+    )
+    found = []
+    with tqdm(total=len(begins) * search.steps, desc="plan", unit="step", disable=not progress) as bar:
+        for number, begin in enumerate(begins):
+            found.append(search.run(begin, bar))
+            bar.update((number + 1) * search.steps - bar.n)
+    costs = np.array([each.cost if each.success else np.nan for each in found])
+    best = int(np.nanargmin(costs)) if np.any(np.isfinite(costs)) else int(np.argmin([e.off for e in found]))
+    chosen = found[best]
+    if throw and not chosen.success:
+        raise RuntimeError(
+            f"No start reaches the goal: it is missed by {chosen.off:.3g} ({chosen.message}). Give it longer, more "
+            "points, more starts, wider limits, or a guess."
+        )
+    best_curve = problem.curve_of(jnp.asarray(chosen.x))
+    trajectory = shown(problem, best_curve, jnp.linspace(0.0, 1.0, SHOWN).astype(problem.q0.dtype))
+    missed = np.asarray(problem.missed(trajectory.q[-1], trajectory.v[-1]))
+    runs = sum(each.runs for each in found)
+    return Plan(
+        best_curve, trajectory, chosen.cost, missed, runs, costs, chosen.success, chosen.message, problem.actuation
+    )

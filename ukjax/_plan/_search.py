@@ -1,0 +1,123 @@
+"""The search for the best x: SciPy's sequential quadratic programming, and then to the goal by the shortest way."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from ._shooting import Look, Shooting, independent_rows, look
+
+
+HOMING = 8  # steps to the goal after the search
+NOWHERE = np.zeros((0, 0), int)  # where a motion in one piece is joined
+
+
+class Found(eqx.Module):
+    x: np.ndarray
+    cost: float
+    off: float
+    success: bool
+    message: str
+    runs: int
+
+
+class Search:
+    """SLSQP from one start; and then, in one piece, to the goal by the shortest way."""
+
+    def __init__(self, problem: Shooting, within: "Limits", weights: np.ndarray, cost: str, atol: float, steps: int):
+        self.problem, self.within, self.kind, self.atol, self.steps = problem, within, cost, atol, steps
+        self.whole = dataclasses.replace(problem, segments=1)
+        scale = float(np.max(np.asarray(problem.size))) ** 2 * float(problem.duration) * float(np.max(weights))
+        effort = lambda x: problem.curve_of(x).effort(jnp.asarray(weights, x.dtype)) / scale / 2
+        # In the least time any control may do; a trace of effort says which.
+        time = lambda x: x[problem.controls] + 1e-4 * effort(x)
+        self.unit = 2 * scale if cost == "effort" else float(problem.duration)
+        self.value = jax.jit(jax.value_and_grad(effort if cost == "effort" else time))
+        self.cached: tuple[bytes, Look] | None = None
+        self.runs, self.joined = 0, NOWHERE
+
+    def look(self, problem: Shooting, x: np.ndarray) -> Look:
+        key = x.tobytes()
+        if self.cached is None or self.cached[0] != key:
+            self.runs += 1
+            self.cached = key, look(problem, x, self.joined if problem is self.problem else NOWHERE)
+        return self.cached[1]
+
+    def run(self, begin: np.ndarray, bar: Any) -> Found:
+        self.runs, problem = 0, self.problem
+        self.joined = independent_rows(problem, begin)
+        at = lambda x: self.look(problem, x)
+        met = at(begin).met
+        conditions = [{"type": "eq", "fun": lambda x: at(x).c[:met], "jac": lambda x: at(x).J[:met]}]
+        if problem.path is not None:
+            conditions.append({"type": "ineq", "fun": lambda x: at(x).c[met:], "jac": lambda x: at(x).J[met:]})
+        if self.within.some:
+            conditions.append({"type": "ineq", "fun": self.within.left, "jac": lambda x: self.within.slopes})
+
+        def tell(x: np.ndarray) -> None:
+            bar.update(1)
+            bar.set_postfix_str(f"cost {self._cost(x):.4g}, gaps up to {np.max(np.abs(at(x).c[:met])):.1e}")
+
+        value = lambda x: tuple(np.asarray(y, float) for y in self.value(jnp.asarray(x)))
+        found = scipy.optimize.minimize(
+            value, begin, jac=True, constraints=conditions, method="SLSQP", callback=tell,
+            options={"maxiter": self.steps, "ftol": 1e-9},
+        )  # fmt: skip
+        x = self._home(found.x[: problem.controls + problem.free])
+        c, _, met = self.look(self.whole, x)
+        off = float(np.max(np.abs(c[:met])))
+        within = float(np.min(c[met:], initial=0.0)) >= -self.atol and self.within.keeps(x)
+        return Found(x, self._cost(x), off, off <= self.atol and within, str(found.message), self.runs)
+
+    def _home(self, x: np.ndarray) -> np.ndarray:
+        """The rest of the way to the goal, by the smallest change of the controls that stays within limits."""
+        for _ in range(HOMING):
+            c, J, met = self.look(self.whole, x)
+            off = np.max(np.abs(c[:met]))
+            if off <= 1e-2 * self.atol:
+                break
+            closer = self.within.kept(x + np.linalg.lstsq(J[:met], -c[:met], rcond=1e-9)[0])
+            if np.max(np.abs(self.look(self.whole, closer).c[:met])) >= off:
+                break
+            x = closer
+        return x
+
+    def _cost(self, x: np.ndarray) -> float:
+        if self.kind == "time":
+            return float(x[self.problem.controls]) * self.unit
+        return float(self.value(jnp.asarray(x[: self.problem.controls + self.problem.free]))[0]) * self.unit
+
+
+class Limits:
+    """What is left of the limits of control points and duration, which are linear in x."""
+
+    def __init__(self, problem: Shooting, box: tuple[np.ndarray, np.ndarray]):
+        (K, p), free = problem.shape, int(problem.free)
+        self.to = np.zeros((K * p + free, K * p + free))
+        self.to[: K * p, : K * p] = np.kron(problem.points_of(), np.eye(p))
+        self.to[K * p :, K * p :] = np.eye(free)
+        self.low, self.high = box
+        self.finite = np.isfinite(self.low), np.isfinite(self.high)
+        rows = np.concatenate([self.to[self.finite[0]], -self.to[self.finite[1]]])
+        self.slopes = np.pad(rows, ((0, 0), (0, (problem.segments - 1) * problem.joints)))
+        self.some = bool(len(rows))
+
+    def left(self, x: np.ndarray) -> np.ndarray:
+        z = self.to @ x[: len(self.to)]
+        return np.concatenate([(z - self.low)[self.finite[0]], (self.high - z)[self.finite[1]]])
+
+    def keeps(self, x: np.ndarray) -> bool:
+        """Whether controls and duration lie within."""
+        return float(np.min(self.left(x), initial=0.0)) >= -1e-9
+
+    def kept(self, x: np.ndarray) -> np.ndarray:
+        """The x whose control points are those of this one, cut off at the limits."""
+        return self.of(np.clip(self.to @ x, self.low, self.high)) if self.some else x
+
+    def of(self, z: np.ndarray) -> np.ndarray:
+        """x, from control points over their size and the duration over the guess, as far as they go."""
+        return np.linalg.solve(self.to, np.clip(z, self.low, self.high))

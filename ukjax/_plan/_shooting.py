@@ -1,0 +1,211 @@
+"""A plan as a problem of finitely many numbers, by multiple shooting.
+
+The motion is cut into segments, each with a first state of its own; that they join is asked of the search. So no
+segment is so long that what is unstable makes nonsense of it.
+
+x = (y, T, s): control points in coordinates in which their effort is a sum of squares, the duration over the guess if
+it is free, and the first states of all segments but the first; c(x): gaps between segments, what the goal is missed by,
+and what is left of the limits of the path; J: derivative of c.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .. import _check
+from .._analysis import independent
+from .._manifold import Projection
+from .._mechanism import Mechanism
+from .._program import lightly_compiled
+from .._result import RESULTS
+from .._servo import Feedback
+from .._simulate import simulate
+from .._trajectory import Trajectory
+from ._curve import Curve, Kind, root_of_effort
+
+
+# What is missed if a simulation fails, so that a search turns back.
+FAR = 1e3
+FAR_BACK = 6  # steps back to the constraints, from wherever the search puts a first state
+
+
+class Shooting(eqx.Module):
+    """All that a plan is about; see `plan`."""
+
+    mechanism: Mechanism
+    actuation: Any
+    q0: Array
+    v0: Array
+    t0: Array
+    goal: Callable
+    path: Callable | None
+    duration: Array
+    options: dict[str, Any]
+    size: Array
+    kind: Kind = eqx.field(static=True)
+    shape: tuple[int, int] = eqx.field(static=True)
+    free: bool = eqx.field(static=True)
+    segments: int = eqx.field(static=True)
+    looks: int = eqx.field(static=True)  # times at which the path is looked at, a multiple of the segments
+
+    @property
+    def controls(self) -> int:
+        """How many numbers of x are control points."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def joints(self) -> int:
+        """How many numbers each first state has."""
+        return self.q0.shape[0] + self.v0.shape[0]
+
+    def curve(self, y: Array, T: Array) -> Curve:
+        """The controls of so many control points, and part of the duration."""
+        points = jnp.asarray(self.points_of(), y.dtype) @ y.reshape(self.shape)
+        return Curve(points * self.size[None], self.t0, T * self.duration, self.kind)
+
+    def curve_of(self, x: Array) -> Curve:
+        """The same of x."""
+        y, T, _ = self.split(x)
+        return self.curve(y, T)
+
+    def split(self, x: Array) -> tuple[Array, Array, Array]:
+        """y, T, and the first states (segments - 1, numbers of a state); none if x leaves them out."""
+        y, rest = x[: self.controls], x[self.controls :]
+        T = rest[0] if self.free else jnp.ones((), x.dtype)
+        return y, T, rest[int(self.free) :].reshape(-1, self.joints)
+
+    def points_of(self) -> np.ndarray:
+        """R^-T: what makes control points, over their size, of y."""
+        return np.linalg.inv(root_of_effort(self.kind, self.shape[0])).T
+
+    def run(self, curve: Curve, state: Array, parts: Array, keep: Any) -> Trajectory:
+        """The motion from a state, saved at parts of the whole duration."""
+        controller = Feedback(_Law(curve), self.actuation)
+        q, v = state[: self.q0.shape[0]], state[self.q0.shape[0] :]
+        ts = self.t0 + curve.duration * parts
+        return simulate(self.mechanism, q, v, ts, servo=controller, keep=keep, throw=False, **self.options)
+
+    def segment(self, state: Array, y: Array, T: Array, number: Array) -> Array:
+        """What one segment comes to: q and v at its end; what the goal is then missed by; its path."""
+        inner = self.looks // self.segments + 1
+        parts = (number.astype(y.dtype) + jnp.linspace(0.0, 1.0, inner).astype(y.dtype)) / self.segments
+        got = self.run(self.curve(y, T), self.begin(state), parts, ("q", "v"))
+        q, v, t = got.q, got.v, got.t
+        found = [q[-1], v[-1], self.missed(q[-1], v[-1])]
+        if self.path is not None:
+            path = self.path
+            one = lambda q, v, t: _check.output(path(q, v, t), ("k",), y.dtype, "path(q, v, t)")
+            found.append(jax.vmap(one)(q[1:], v[1:], t[1:]).ravel())
+        out = jnp.concatenate(found)
+        okay = (got.result == RESULTS.successful) & jnp.all(jnp.isfinite(out))
+        return jnp.where(okay, out, FAR)
+
+    def missed(self, q: Array, v: Array) -> Array:
+        """What a state misses the goal by (r,)."""
+        hint = "One number for each thing to be met."
+        return _check.output(self.goal(q, v), ("r",), q.dtype, "goal(q, v)", hint)
+
+    def begin(self, state: Array) -> Array:
+        """A first state, once it is brought to the constraints."""
+        back = self.options["projection"]
+        if back is None:
+            return state
+        back = Projection(FAR_BACK, back.pseudoinverse)
+        return back(self.mechanism, self.t0, state, coordinates=self.q0.shape[0])
+
+    @property
+    def goals(self) -> int:
+        """How many things are to be met."""
+        return jax.eval_shape(self.missed, self.q0, self.v0).shape[0]
+
+
+class _Law(eqx.Module):
+    """A control over time as a law of the state."""
+
+    curve: Curve
+
+    def __call__(self, q: Array, v: Array, t: Array) -> Array:
+        return self.curve(t)
+
+
+class Look(NamedTuple):
+    """c and J; of c the first `met` are to vanish, the others not to be negative."""
+
+    c: np.ndarray
+    J: np.ndarray
+    met: int
+
+
+class Parts(NamedTuple):
+    """Segments' ends, their derivatives with respect to state, control points and duration; beginnings, and theirs."""
+
+    ends: Any
+    of_state: Any
+    of_controls: Any
+    of_duration: Any
+    begins: Any
+    of_begins: Any
+
+
+@lightly_compiled
+def _parts(problem: Shooting, x: Array) -> Parts:
+    """All segments at once, each with one run, and one back for all rows, or forth for all numbers if fewer."""
+    y, T, states = problem.split(x)
+    first = jnp.concatenate([problem.q0, problem.v0])
+    numbers = jnp.arange(problem.segments)
+
+    def one(state, number):
+        of = lambda state, y, T: problem.segment(state, y, T, number)
+        rows = jax.eval_shape(of, state, y, T).shape[0]
+        derive = jax.jacrev if rows <= state.shape[0] + y.shape[0] else jax.jacfwd
+        both = lambda *z: (of(*z),) * 2
+        (of_state, of_controls, of_duration), value = derive(both, argnums=(0, 1, 2), has_aux=True)(state, y, T)
+        return value, of_state, of_controls, of_duration
+
+    value, of_state, of_controls, of_duration = jax.vmap(one)(jnp.concatenate([first[None], states]), numbers)
+    begins = jax.vmap(problem.begin)(states), jax.vmap(jax.jacfwd(problem.begin))(states)
+    return Parts(value, of_state, of_controls, of_duration, *begins)
+
+
+def independent_rows(problem: Shooting, x: np.ndarray) -> np.ndarray:
+    """Which numbers of (q, v) tell the first states of x apart on the constraints, (segments - 1, d)."""
+    states, n = jax.vmap(problem.begin)(problem.split(jnp.asarray(x))[2]), problem.q0.shape[0]
+    found = [independent(problem.mechanism, state[:n], state[n:], problem.t0) for state in states]
+    rows = [[*each.q, *(n + i for i in each.v)] for each in found]
+    least = min((len(row) for row in rows), default=0)
+    return np.array([row[:least] for row in rows], int).reshape(len(rows), least)
+
+
+def look(problem: Shooting, x: np.ndarray, joined: np.ndarray) -> Look:
+    """c and J; `joined`: by which numbers segments are joined, of `independent_rows`."""
+    parts = Parts(*map(np.asarray, _parts(problem, jnp.asarray(x))))
+    S, width, d, r = problem.segments, problem.joints, joined.shape[1], problem.goals
+    before, met = problem.controls + problem.free, (S - 1) * d + r
+    rows = parts.ends.shape[1] - width - r
+    gaps = np.take_along_axis(parts.ends[:-1, :width] - parts.begins, joined, axis=1)
+    c = np.concatenate([gaps.ravel(), parts.ends[-1, width : width + r], parts.ends[:, width + r :].ravel()])
+    J = np.zeros((len(c), len(x)))
+    for k in range(S):
+        places: list[Any] = [(joined[k], slice(k * d, (k + 1) * d))] if k < S - 1 else []
+        places += [(slice(width, width + r), slice((S - 1) * d, met))] if k == S - 1 else []
+        places += [(slice(width + r, None), slice(met + k * rows, met + (k + 1) * rows))]
+        for here, there in places:
+            J[there, : problem.controls] = parts.of_controls[k, here]
+            if problem.free:
+                J[there, problem.controls] = parts.of_duration[k, here]
+            if k > 0:
+                J[there, before + (k - 1) * width : before + k * width] = parts.of_state[k, here]
+        if k < S - 1:
+            J[k * d : (k + 1) * d, before + k * width : before + (k + 1) * width] -= parts.of_begins[k, joined[k]]
+    return Look(c, J, met)
+
+
+@lightly_compiled
+def shown(problem: Shooting, curve: Curve, parts: Array) -> Trajectory:
+    """The whole motion, from the start."""
+    return problem.run(curve, jnp.concatenate([problem.q0, problem.v0]), parts, None)
