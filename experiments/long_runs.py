@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 import ukjax
 from models import n_four_bar, parallelogram, spherical_pendulum
@@ -150,6 +151,7 @@ def works(work: dict[str, dict[str, list[Run]]]) -> Figure:
         axis.set(
             title=f"{name}, {next(iter(methods.values()))[0].t[-1]:,.0f} s", xlabel="computing a second of motion [ms]"
         )
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3, which="both")
     axes[0].set_ylabel("energy, off by at the most [J]")
     axes[0].legend(fontsize="small")

@@ -51,6 +51,7 @@ from ._hybrid import Mode as Mode
 from ._hybrid import simulate_hybrid as simulate_hybrid
 from ._integrate import Rattle as Rattle
 from ._kinematics import AbstractKinematics as AbstractKinematics
+from ._kinematics import Kinematics as Kinematics
 from ._linalg import SVD as SVD
 from ._linalg import AbstractPseudoinverse as AbstractPseudoinverse
 from ._linalg import GramSchmidtLS as GramSchmidtLS

@@ -116,6 +116,7 @@ def test_inputs_that_hold_a_state():
     assert "One of many" in str(ukjax.equilibrium(mechanism, jnp.array([0.2, 0.1])))
 
 
+@pytest.mark.long
 def test_in_a_batch_and_compiled():
     stiffness = jnp.array([10.0, 30.0, 90.0])
     each = jax.jit(jax.vmap(lambda k: ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9]), throw=False).q))

@@ -33,7 +33,7 @@ def equal(got, want, tolerance):
 
 
 @pytest.mark.filterwarnings("ignore::ukjax.FailedTrajectories", "ignore::ukjax.InconsistentStart")
-@pytest.mark.parametrize("name", sampled(sorted(FACTORIES), ["simple_pendulum:scenario"]))
+@pytest.mark.parametrize("name", sampled(sorted(FACTORIES), []))
 def test_values(name):
     case = FACTORIES[name]()
     ts = jnp.linspace(case.t0, case.t0 + 0.02 * (case.t1 - case.t0), 3)

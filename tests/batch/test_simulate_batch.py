@@ -66,6 +66,7 @@ def test_portions_are_one_batch(one_by_one, monkeypatch):
     assert_same(in_batch(lanes=2), one_by_one)
 
 
+@pytest.mark.long
 def test_what_is_kept_and_what_is_made_of_it(one_by_one):
     lean = in_batch(keep=("q",))
     assert lean.v is None
@@ -80,6 +81,7 @@ def test_what_is_kept_and_what_is_made_of_it(one_by_one):
         ukjax.simulate_batch(PENDULUM, STARTS, AT_REST, TS, reduce=lambda trajectory, sample: 0.0)
 
 
+@pytest.mark.long
 def test_leaves_with_a_leading_axis(one_by_one):
     """Masses of a mechanism and gains: what differs is said by a prefix, like in_axes."""
     mechanism = jax.vmap(swinging)(LENGTHS)
@@ -122,7 +124,7 @@ def batched(make, samples, v0):
 ARGUMENTS = jnp.asarray(20.0), LENGTHS, jnp.array([0.3, -0.2])
 
 
-@pytest.mark.parametrize("failing", [long(False), True])
+@pytest.mark.parametrize("failing", [long(False), long(True)])
 def test_gradients_are_those_of_one_by_one(failing):
     """With respect to what is shared, also by a closure, and to the samples; and no failure gets into them."""
     damping, samples, v0 = ARGUMENTS

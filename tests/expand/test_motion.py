@@ -206,6 +206,7 @@ def test_rows_that_are_redundant_at_every_state_need_no_matrices(monkeypatch):
         assert_close(x, y, atol=1e-10 * (1 + np.max(np.abs(y))))
 
 
+@pytest.mark.long
 def test_a_large_mechanism_goes_by_matrices():
     many = ukjax.Mechanism(falling(n=40), [ukjax.Holonomic(lambda q, t: jnp.cumsum(jnp.sin(jnp.cumsum(q)))[:30])])
     q = 0.1 * jnp.ones((2, 40))

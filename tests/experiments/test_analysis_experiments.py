@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import experiments.bicycle_stability as bicycle
+import experiments.changing_constraints as changing
 import experiments.hold_upright as upright
+import experiments.long_runs as long_runs
+import experiments.plan_motions as plan_motions
 
 from .test_experiments import drawn, run
 
@@ -32,3 +35,41 @@ def test_regulators_hold_what_falls():
             assert 0.2 < np.mean(region.home) < 0.8
         assert np.mean(always.home) >= np.mean(seldom.home)
         assert len(upright.figure_of(case, [always, seldom]).axes) == 2
+
+
+def test_constraints_that_come_and_go(monkeypatch, capsys, tmp_path):
+    shown = run(changing, monkeypatch, capsys, tmp_path)
+    for line in shown.splitlines():
+        if any(name in line for name in ("bead", "rope", "belt")):
+            off, late = (float(x) for x in line.split("│")[3:5])
+            assert off < 1e-8
+            assert late < 1e-8
+    assert drawn(tmp_path) == ["changing_constraints"]
+
+
+@pytest.mark.long
+def test_long_runs():
+    """A hundredth of the million steps: RATTLE's energy is no worse in the end; projection's drifts; the pictures."""
+    long, work = long_runs.study(10_000)
+    assert [len(runs) for runs in long.values()] == [4, 4, 4]
+    for runs in long.values():
+        rattle = next(iter(runs.values()))
+        tenth = len(rattle.off) // 10
+        assert np.max(rattle.off[-tenth:]) < 1.5 * np.max(rattle.off[: 3 * tenth])
+    rows = long_runs.rows(long)
+    assert len(rows) == 12
+    assert len(long_runs.energies(long).axes) == len(long_runs.works(work).axes) == 3
+
+
+@pytest.mark.long
+def test_planned_motions():
+    """The swing-ups reach the top and cost hardly more than collocation's; the robots spend less than their servo."""
+    for make in (plan_motions.pole, plan_motions.bot):
+        case = make()
+        plan = plan_motions.planned(case)
+        assert np.max(np.abs(plan.missed)) < 1e-3
+        assert plan.cost < 1.05 * plan_motions.reference(case, plan).cost
+    case = plan_motions.robots()
+    plan = plan_motions.planned(case)
+    assert np.max(np.abs(plan.missed)) < 1e-3
+    assert plan.cost < plan_motions.servo_effort(case)

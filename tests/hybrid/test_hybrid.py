@@ -125,6 +125,7 @@ def test_the_end_a_batch_and_too_many():
         batch.happened()
 
 
+@pytest.mark.long
 def test_an_impact_of_ones_own_and_a_joint_stop():
     """A pendulum that hits a stop at 0.4 rad with restitution; and is set back by a function."""
     stop = ukjax.Holonomic(lambda q, t: (jnp.arctan2(q[0], -q[1]) - 0.4)[None])

@@ -77,6 +77,7 @@ def test_friction_keeps_the_order():
     assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.long
 def test_gradients():
     def end(x):
         mechanism = ukjax.Mechanism(falling(), [rod(x["L"])] * 2)

@@ -52,7 +52,7 @@ SLOW = {
     *("scara:scenario", "unicycle:scenario", "swarm:scenario", "log_spiral:scenario", "log_spiral:printed_bead"),
     *("rotating_hoop:scenario", "chaplygin_sleigh:scenario", "moving_pivot:scenario", "spherical_pendulum:scenario"),
     *("constraint_examples:scenario", "log_spiral:bead", "projectile:on_wire", "ellipsoid:scenario"),
-    "two_mass_spring:scenario",
+    *("two_mass_spring:scenario", "acrobot:scenario"),
     *("delta:scenario", "five_bar_leg:swinging", "five_bar_leg:standing", "governor:scenario", "heavy_top:scenario"),
     *("hoeken:scenario", "six_joint_arm:scenario", "slider_crank:scenario", "spatial_chain:closed"),
     *("spatial_chain:scenario", "stewart:scenario", "whipple_bicycle:scenario"),

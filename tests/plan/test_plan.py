@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import ukjax
-from models import cart_pole
 from ukjax._plan._curve import Curve
 
 from ..helpers import assert_close, assert_gradients, long, pendulum
@@ -60,6 +59,7 @@ def test_the_least_time_of_a_mass():
     assert float(jnp.max(jnp.abs(got.trajectory.control))) <= 4.0 + 1e-9
 
 
+@pytest.mark.long
 def test_limits_of_the_path_and_a_goal_of_ones_own():
     """The speed is limited: a trapezoid, which needs more effort."""
     slow = ukjax.plan(
@@ -84,24 +84,13 @@ def test_on_constraints_and_with_redundant_rows(copies):
     assert float(jnp.max(got.trajectory.position_residual)) < 1e-9
 
 
-@pytest.mark.long
-def test_swinging_up_a_cart_pole_costs_what_collocation_says():
-    from experiments import plan_motions
-
-    case = plan_motions.pole()
-    planned = plan_motions.planned(case)
-    reference = plan_motions.reference(case, planned)
-    assert np.max(np.abs(planned.missed)) < 1e-3
-    assert planned.cost < 1.05 * reference.cost
-    assert cart_pole.CartPole().l > 0
-
-
 FAR = {
     "mechanism": MASS, "actuation": ONE, "q0": [0.0], "v0": [0.0], "goal": ([100.0], [0.0]), "duration": 1.0,
     "points": 6, "limits": (-1.0, 1.0), "segments": 4, "steps": 5,
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_no_way_is_told():
     with pytest.raises(RuntimeError, match="No start reaches the goal: it is missed by"):
         ukjax.plan(

@@ -8,7 +8,7 @@ import pytest
 import ukjax
 from ukjax import rigid
 
-from ..helpers import assert_close
+from ..helpers import assert_close, long
 
 
 TIME, G = jnp.zeros(()), 9.81
@@ -20,7 +20,7 @@ def pendulum(effort=None, **options):
     return rigid.Robot({"bob": body}, joints, gravity=(0.0, -G, 0.0), **options)
 
 
-@pytest.mark.parametrize("planar", [True, False])
+@pytest.mark.parametrize("planar", [True, long(False)])
 def test_friction_of_a_hinge_in_closed_form(planar):
     robot = pendulum(coordinates="absolute", planar=planar)
     q, v = robot.assemble({"A": 0.4}, {"A": 1.5})
@@ -43,6 +43,7 @@ def slide(**options):
     return rigid.Robot({"block": body}, joints, frames=frames, coordinates="absolute", **options)
 
 
+@pytest.mark.long
 def test_a_block_on_a_slope_in_closed_form_and_its_gradients():
     robot = slide()
     q, v = robot.assemble({}, {"rail": 0.6})
@@ -63,6 +64,7 @@ def test_a_block_on_a_slope_in_closed_form_and_its_gradients():
         assert_close(slope @ v, jnp.asarray(-0.3 * G * np.cos(0.2) * 0.6 / 0.01), atol=1e-6)
 
 
+@pytest.mark.long
 def test_friction_takes_what_the_energy_loses():
     robot = slide()
     mechanism = robot.mechanism(friction={"rail": rigid.Coulomb(0.5, speed=0.01)})

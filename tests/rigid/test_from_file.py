@@ -72,6 +72,7 @@ LOOP = """
 """
 
 
+@pytest.mark.long
 def test_equalities_are_those_of_mujoco_met_exactly():
     robot, theirs = rigid.from_mjcf(LOOP), Theirs(mujoco.MjModel.from_xml_string(LOOP))
     assert robot.layout.loops == ("pin",)
@@ -89,6 +90,7 @@ def test_equalities_are_those_of_mujoco_met_exactly():
     assert_same(robot, theirs, spread=0.1)
 
 
+@pytest.mark.long
 def test_a_weld_holds_the_pose_that_mujoco_holds():
     text = """<mujoco><worldbody>
       <body name="a" pos="0 0 1"><freejoint/><inertial pos="0 0 0" mass="1" diaginertia="0.1 0.2 0.2"/></body>

@@ -110,6 +110,7 @@ def test_a_knife_edge_is_the_sleigh_by_hand(planar):
     assert_close(force, jnp.array([0.0, 1.0, 0.0]) * across, atol=1e-11)
 
 
+@pytest.mark.long
 def test_gradients_of_what_rolls_at_rest_and_moving():
     robot = ramp(0.03, 1.5, "y", edge=0.02)
     # Leaning, so that everything of the contact counts.

@@ -60,7 +60,8 @@ def plain(robot, q, v, u):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("mixed", 6), long("mixed", 11), long("hinges", 14), long("mixed", 16), long("balls", 9)]
+    ("name", "count"),
+    [("hinges", 3), long("mixed", 6), long("mixed", 11), long("hinges", 14), long("mixed", 16), long("balls", 9)],
 )
 def test_the_motion_and_its_derivatives(name, count):
     """At three states, of which one is at rest, under forces from outside."""
@@ -93,6 +94,7 @@ def test_the_motion_and_its_derivatives(name, count):
     assert np.all(found.result == ukjax.RESULTS.successful)
 
 
+@pytest.mark.long
 def test_a_batch_of_more_than_a_tile_and_forces_from_outside():
     """Masses may differ too."""
     robot = tree("hinges")

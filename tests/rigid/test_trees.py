@@ -46,6 +46,7 @@ def test_inverse_dynamics_against_both():
     assert_close(inverse, others.inverse(q, v, wanted), atol=1e-11)
 
 
+@pytest.mark.long
 def test_constrained_accelerations_against_pinocchio():
     # Two branches of four bodies each, whose ends are joined.
     branches = [-1, 0, 1, 2, 3, 0, 5, 6, 7]
@@ -63,6 +64,7 @@ def test_constrained_accelerations_against_pinocchio():
         assert_close(found.acceleration, want, atol=1e-8 * np.max(np.abs(want)))
 
 
+@pytest.mark.long
 def test_mass_by_jacobians_as_the_paper_has_it():
     """Xu & Liu (2017), eq. 22 to 26: M is the sum over bodies of J^T I J, and C follows from the derivatives of M."""
     links = trees.random_links(5, 8, kinds=("hinge", "slide"))
@@ -127,7 +129,7 @@ def _rests(robot):
         yield jnp.zeros(size).at[max(size - 4, 0)].set(1.0 if size >= 4 else 0.0) if size else jnp.zeros(0)
 
 
-@pytest.mark.parametrize("name", sampled(JOINTS, ["spherical"]))
+@pytest.mark.parametrize("name", sampled(JOINTS, ["planar"]))
 def test_a_joint_as_coordinates_and_as_a_constraint_is_the_same(name):
     """Every body's acceleration, in the coordinates of joints and with all joints as constraints; reactions too."""
     tree, whole = pair(JOINTS[name]()), pair(JOINTS[name](), coordinates="absolute")

@@ -10,7 +10,7 @@ import scipy.linalg
 import ukjax
 from models import cart_pole
 
-from ..helpers import STATES, assert_close, assert_gradients, falling, pendulum
+from ..helpers import STATES, assert_close, assert_gradients, falling, long, pendulum
 
 
 PUSH = np.array([[1.0], [0.0]])
@@ -112,7 +112,7 @@ def gains(x, period):
     )
 
 
-@pytest.mark.parametrize("period", [None, 0.1])
+@pytest.mark.parametrize("period", [long(None), 0.1])
 def test_gradients(period):
     x = {"k": jnp.asarray(3.0), "d": jnp.asarray(1.0), "memory": jnp.array([0.3]), "q": jnp.array([1.0])}
     assert_gradients(lambda x: jnp.sum(gains(x, period).q ** 2) + jnp.sum(gains(x, period).control), x)

@@ -13,7 +13,7 @@ from models import coordinated_robots, unicycle
 from ukjax import RESULTS
 from ukjax._servo import _motion, controlled_motion
 
-from ..helpers import assert_close, assert_same_gradients, sampled
+from ..helpers import assert_close, assert_same_gradients, long, sampled
 
 
 ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
@@ -110,7 +110,7 @@ def _several(servo):
     return servo if isinstance(servo, tuple) else (servo,)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, ["limited", "weighted"]))
+@pytest.mark.parametrize("name", sampled(CASES, ["limited"]))
 def test_gradients_of_both_agree(name):
     """With respect to the state and all parameters; forward mode and reverse mode; with redundant rows, too."""
     mechanism, servo, q, v, t = states(name)
@@ -162,7 +162,7 @@ def test_one_bad_state_changes_no_other():
     assert_same(got, want)
 
 
-@pytest.mark.parametrize("what", ["self-consistent", "following", "another pseudoinverse", "non-ideal"])
+@pytest.mark.parametrize("what", ["self-consistent", "following", "another pseudoinverse", long("non-ideal")])
 def test_what_scalar_code_does_not_know_goes_by_matrices(what):
     mechanism, servo, *state = states("weighted")
     constraint, G = servo.constraint, servo.actuation

@@ -17,8 +17,8 @@ from .._servo import Feedback
 from .._trajectory import Trajectory
 from ._asked import Asked, given_start, problem_of, random_start
 from ._curve import Curve
-from ._search import Limits, Search
-from ._shooting import shown
+from ._search import Found, Limits, Search
+from ._shooting import Shooting, shown
 
 
 SHOWN = 201  # saved times of the trajectory of a plan
@@ -128,25 +128,20 @@ def plan(
             without limits or a free duration, or the guess lies outside of the limits.
         RuntimeError: If `throw` and no start reaches the goal.
 
-    Source: direct single shooting: Betts (2010), Practical Methods for Optimal Control, chapter 3; Kraft (1988), SLSQP.
+    Source: multiple shooting: Bock & Plitt (1984); Betts (2010), Practical Methods for Optimal Control, chapter 3;
+    SLSQP: Kraft (1988).
     """
     if projection is None and isinstance(mechanism, Mechanism) and mechanism.constraints:
         projection = Projection()
     options = {"formulation": formulation, "projection": projection, "rtol": rtol, "atol": rtol}
     asked = Asked(mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments)
     problem, box, middle = problem_of(asked, options)
-    p = problem.shape[1]
-    hint = f"One weight per actuator, of which there are {p}."
-    weights = np.ones(p) if weights is None else np.asarray(
-        _check.output(_check.floating(weights, "weights"), (p,), problem.q0.dtype, "weights", hint))  # fmt: skip
-    limits_of_x = Limits(problem, box)
-    draws = np.random.default_rng(seed)
-    begins = [given_start(guess, problem, limits_of_x, middle)]
+    within, draws = Limits(problem, box), np.random.default_rng(seed)
+    begins = [given_start(guess, problem, within, middle)]
     for _ in range(_check.count(starts, "starts") - 1):
-        begins.append(random_start(draws, problem, limits_of_x, middle))
-    search = Search(
-        problem, limits_of_x, weights, cost, float(_check.positive(atol, "atol")), _check.count(steps, "steps")
-    )
+        begins.append(random_start(draws, problem, within, middle))
+    atol, steps = _check.positive(atol, "atol"), _check.count(steps, "steps")
+    search = Search(problem, within, _weights(weights, problem), cost, atol, steps)
     found = []
     with tqdm(total=len(begins) * search.steps, desc="plan", unit="step", disable=not progress) as bar:
         for number, begin in enumerate(begins):
@@ -160,10 +155,22 @@ def plan(
             f"No start reaches the goal: it is missed by {chosen.off:.3g} ({chosen.message}). Give it longer, more "
             "points, more starts, wider limits, or a guess."
         )
-    best_curve = problem.curve_of(jnp.asarray(chosen.x))
-    trajectory = shown(problem, best_curve, jnp.linspace(0.0, 1.0, SHOWN).astype(problem.q0.dtype))
+    return _told(problem, chosen, costs, sum(each.runs for each in found))
+
+
+def _weights(weights: Any, problem: Shooting) -> np.ndarray:
+    """The diagonal of W (p,)."""
+    p = problem.shape[1]
+    if weights is None:
+        return np.ones(p)
+    hint = f"One weight per actuator, of which there are {p}."
+    return np.asarray(_check.output(_check.floating(weights, "weights"), (p,), problem.q0.dtype, "weights", hint))
+
+
+def _told(problem: Shooting, chosen: Found, costs: np.ndarray, runs: int) -> Plan:
+    """The plan that was found, with its motion in one piece."""
+    curve = problem.curve_of(jnp.asarray(chosen.x))
+    trajectory = shown(problem, curve, jnp.linspace(0.0, 1.0, SHOWN).astype(problem.q0.dtype))
     missed = np.asarray(problem.missed(trajectory.q[-1], trajectory.v[-1]))
-    runs = sum(each.runs for each in found)
-    return Plan(
-        best_curve, trajectory, chosen.cost, missed, runs, costs, chosen.success, chosen.message, problem.actuation
-    )
+    how = chosen.success, chosen.message
+    return Plan(curve, trajectory, chosen.cost, missed, runs, costs, *how, problem.actuation)
