@@ -12,6 +12,7 @@ import scipy.optimize
 from ._shooting import Look, Shooting, independent_rows, look
 
 
+LOST = 1e4  # gaps, and costs beside what controls of the size cost, from which a search does not come back
 HOMING = 8  # steps to the goal after the search
 NOWHERE = np.zeros((0, 0), int)  # where a motion in one piece is joined
 
@@ -23,6 +24,10 @@ class Found(eqx.Module):
     success: bool
     message: str
     runs: int
+
+
+class _LostError(Exception):
+    """A search left all that makes sense."""
 
 
 class Search:
@@ -58,20 +63,30 @@ class Search:
         if self.within.some:
             conditions.append({"type": "ineq", "fun": self.within.left, "jac": lambda x: self.within.slopes})
 
+        reached = [begin]
+
         def tell(x: np.ndarray) -> None:
+            cost, gaps = self._cost(x), float(np.max(np.abs(at(x).c[:met])))
             bar.update(1)
-            bar.set_postfix_str(f"cost {self._cost(x):.4g}, gaps up to {np.max(np.abs(at(x).c[:met])):.1e}")
+            bar.set_postfix_str(f"cost {cost:.4g}, gaps up to {gaps:.1e}")
+            if not (gaps < LOST and abs(cost) < LOST * self.unit):
+                raise _LostError
+            reached[0] = x
 
         value = lambda x: tuple(np.asarray(y, float) for y in self.value(jnp.asarray(x)))
-        found = scipy.optimize.minimize(
-            value, begin, jac=True, constraints=conditions, method="SLSQP", callback=tell,
-            options={"maxiter": self.steps, "ftol": 1e-9},
-        )  # fmt: skip
-        x = self._home(found.x[: problem.controls + problem.free])
+        options = {"maxiter": self.steps, "ftol": 1e-9}
+        try:
+            found = scipy.optimize.minimize(
+                value, begin, jac=True, constraints=conditions, method="SLSQP", callback=tell, options=options
+            )
+            last, message = found.x, str(found.message)
+        except _LostError:
+            last, message = reached[0], "The search went astray"
+        x = self._home(last[: problem.controls + problem.free])
         c, _, met = self.look(self.whole, x)
         off = float(np.max(np.abs(c[:met])))
         within = float(np.min(c[met:], initial=0.0)) >= -self.atol and self.within.keeps(x)
-        return Found(x, self._cost(x), off, off <= self.atol and within, str(found.message), self.runs)
+        return Found(x, self._cost(x), off, off <= self.atol and within, message, self.runs)
 
     def _home(self, x: np.ndarray) -> np.ndarray:
         """The rest of the way to the goal, by the smallest change of the controls that stays within limits."""
