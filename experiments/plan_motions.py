@@ -45,7 +45,7 @@ def pole() -> Case:
 
 
 def bot() -> Case:
-    options = {"points": 20, "size": 10.0, "steps": 400}
+    options = {"points": 20, "size": 10.0, "steps": 250}
     elbow, upright = np.array(acrobot.AT_ELBOW), jnp.array(acrobot.UPRIGHT)
     return Case("acrobot", acrobot.Acrobot().mechanism(), elbow, jnp.zeros(2), upright, 3.0, options, "torque [N m]")
 

@@ -1,7 +1,7 @@
 """The search for the best x: SciPy's sequential quadratic programming, and then to the goal by the shortest way."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from ._shooting import Look, Shooting, independent_rows, look
 
 
 LOST = 1e4  # gaps, and costs beside what controls of the size cost, from which a search does not come back
+JOINED = 1e-3  # gaps that the last steps to the goal close
 HOMING = 8  # steps to the goal after the search
 NOWHERE = np.zeros((0, 0), int)  # where a motion in one piece is joined
 
@@ -24,6 +25,20 @@ class Found(eqx.Module):
     success: bool
     message: str
     runs: int
+
+
+class _Best(NamedTuple):
+    """The best of the steps of a search: the cheapest that about joins, or else what joins best."""
+
+    x: np.ndarray
+    cost: float
+    gaps: float
+
+    def or_else(self, other: "_Best") -> "_Best":
+        joined, better = self.gaps <= JOINED, other.gaps <= JOINED
+        if joined and better:
+            return other if other.cost < self.cost else self
+        return other if better or (not joined and other.gaps < self.gaps) else self
 
 
 class _LostError(Exception):
@@ -63,15 +78,16 @@ class Search:
         if self.within.some:
             conditions.append({"type": "ineq", "fun": self.within.left, "jac": lambda x: self.within.slopes})
 
-        reached = [begin]
+        best = _Best(begin, np.inf, np.inf)
 
         def tell(x: np.ndarray) -> None:
+            nonlocal best
             cost, gaps = self._cost(x), float(np.max(np.abs(at(x).c[:met])))
             bar.update(1)
             bar.set_postfix_str(f"cost {cost:.4g}, gaps up to {gaps:.1e}")
             if not (gaps < LOST and abs(cost) < LOST * self.unit):
                 raise _LostError
-            reached[0] = x
+            best = best.or_else(_Best(x, cost, gaps))
 
         value = lambda x: tuple(np.asarray(y, float) for y in self.value(jnp.asarray(x)))
         options = {"maxiter": self.steps, "ftol": 1e-9}
@@ -79,9 +95,9 @@ class Search:
             found = scipy.optimize.minimize(
                 value, begin, jac=True, constraints=conditions, method="SLSQP", callback=tell, options=options
             )
-            last, message = found.x, str(found.message)
+            last, message = (found.x if found.success else best.x), str(found.message)
         except _LostError:
-            last, message = reached[0], "The search went astray"
+            last, message = best.x, "The search went astray"
         x = self._home(last[: problem.controls + problem.free])
         c, _, met = self.look(self.whole, x)
         off = float(np.max(np.abs(c[:met])))
