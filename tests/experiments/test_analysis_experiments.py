@@ -63,7 +63,7 @@ def test_long_runs():
 
 @pytest.mark.long
 def test_planned_motions():
-    """The swing-ups reach the top, the cart-pole's costs what collocation's does; the robots spend less than their servo.
+    """Swing-ups reach the top, the cart-pole's costs what collocation's does; robots spend less than their servo.
 
     The acrobot's costs more than collocation's: docs/planning.md.
     """
