@@ -42,7 +42,8 @@ def test_the_least_effort_of_a_mass(segments):
     assert got.success
     assert got.cost == pytest.approx(12 * 4.0 * 1.5**2 / 8.0, rel=1e-6)
     s = jnp.linspace(0.0, 2.0, 9)
-    assert_close(jax.vmap(got.curve)(s)[:, 0], 6 * 2.0 * 1.5 / 4.0 * (1 - s), atol=1e-3)
+    # The cost is flat there: a millionth of it is a thousandth of the control.
+    assert_close(jax.vmap(got.curve)(s)[:, 0], 6 * 2.0 * 1.5 / 4.0 * (1 - s), atol=1e-2)
     assert np.max(np.abs(got.missed)) < 1e-6
     run = ukjax.simulate(MASS, [0.0], [0.0], s, servo=got.controller())
     assert_close(run.q[-1], jnp.array([1.5]), atol=1e-5)
