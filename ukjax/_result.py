@@ -74,6 +74,10 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The states do not tell how they themselves change: their rates also depend on something else of the "
         "mechanism. Add what is missing, or pass states=None."
     )
+    step_off_constraints = (
+        "A step of constant length found no state on the constraints: it is too long, or they contradict each other. "
+        "Pass a smaller dt0."
+    )
     motion_off_constraints = (
         "The constraints do not allow this acceleration: A a = b is missed. Take q, v and the acceleration of a motion "
         "on the constraints."

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Float
 from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from .._linalg import SVD, pseudosolve
-from .._manifold import kept_of
+from .._manifold import indices_of, kept_of
 from .._mechanism import Mechanism
 from .._program import in_batch, lightly_compiled
 from .._result import RESULTS, is_traced, throw_if_failed, worst
@@ -148,13 +148,13 @@ def equilibrium(
     keep = dict(keep) if isinstance(keep, Mapping) else keep
     kept_inputs = keep.pop("u", ()) if isinstance(keep, dict) else ()
     kept = kept_of(keep, v.shape[0])
-    held = kept_of({"q": kept_inputs}, u.shape[0]).q
+    held = indices_of(kept_inputs, u.shape[0], 'keep["u"]', "inputs")
     free = _Free(_others(kept.q, v.shape[0]), () if at_rest else _others(kept.v, v.shape[0]))
     inputs = _others(held, u.shape[0])
     if not (free.d or free.v or inputs):
         raise ValueError("keep keeps everything: nothing is left to be found.")
-    if atol is None:
-        atol = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
+    loose = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
+    atol = loose if atol is None else _check.positive(atol, "atol")
     found = _equilibrium(plant, constant, free, inputs, q, v, t, u, atol, _check.count(max_steps, "max_steps"))
     return throw_if_failed(found, found.result) if throw else found
 
@@ -204,7 +204,11 @@ def _equilibrium(
     q, v, u = place(z - step)
     r, (_, result) = stop_gradient(residual(z - step))
     met = jnp.all(jnp.abs(r) <= atol * lengths)
-    result = worst(RESULTS.where(met, RESULTS.successful, RESULTS.no_equilibrium), result)
+    # Where there is no motion at the start, that is what is wrong; that rows contradict each other there is not.
+    *_, started = stop_gradient(plant.rates(q0, v0, t, u0))
+    started = RESULTS.where(started == RESULTS.constraints_contradict, RESULTS.successful, started)
+    missing = RESULTS.where(met, RESULTS.successful, worst(started, RESULTS.no_equilibrium))
+    result = worst(missing, result)
     mask = lambda x: jnp.where(result == RESULTS.successful, x, jnp.nan)
     return Equilibrium(
         q=mask(q),

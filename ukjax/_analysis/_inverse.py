@@ -95,6 +95,7 @@ def inverse_dynamics(
     hint = f"One acceleration for each rate, of which there are {v.shape[0]}."
     given = _check.floating(acceleration, "acceleration")
     a = _check.output(given, v.shape, v.dtype, "acceleration", hint)
+    _check.finite(a, "acceleration")
     applied = None if applied is None else applied_force(applied, v, "applied")
     found = _inverse(mechanism, actuation, q, v, a, t, applied)
     return throw_if_failed(found, found.result) if throw else found

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 class Flow(eqx.Module):
     """y' = field(t, y); every step ends with y <- project(t, y), if there is one.
 
-    `leap`: (t0, t1, y) -> y at t1, of a method that has steps of its own.
+    `leap`: (t0, t1, y) -> y at t1, and whether it is one, of a method that has steps of its own.
     """
 
     field: Callable

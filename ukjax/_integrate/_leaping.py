@@ -51,8 +51,9 @@ class Rattle(diffrax.AbstractSolver):
         return None
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        y1 = args.leap(t0, t1, y0)
-        return y1, None, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.successful
+        y1, met = args.leap(t0, t1, y0)
+        okay, lost = diffrax.RESULTS.successful, diffrax.RESULTS.nonlinear_divergence
+        return y1, None, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.where(met, okay, lost)
 
     def func(self, terms, t0, y0, args):
         return terms.vf(t0, y0, args)

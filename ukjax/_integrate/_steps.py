@@ -23,7 +23,7 @@ def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[
     """The state at t1 and what the interpolant between t0 and t1 is made of."""
     if isinstance(problem.solver, Rattle):
         leap: Any = flow.leap
-        y1 = leap(t0, t1, y)
+        y1, _ = leap(t0, t1, y)
         dense = {"y0": y, "y1": y1}
     elif isinstance(problem.solver, diffrax.AbstractERK):
         y1, dense = _Explicit.of(problem.solver.tableau, t0, t1).step(y, flow)

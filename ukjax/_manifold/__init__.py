@@ -1,6 +1,7 @@
 """The constraint manifold: the nearest consistent state, to start from and to return to."""
 
 from ._assemble import assemble as assemble
+from ._assemble import indices_of as indices_of
 from ._assemble import kept_of as kept_of
 from ._assembly import Assembly as Assembly
 from ._nearest import exact as exact

@@ -154,10 +154,11 @@ def kept_of(keep: Any, n: int) -> Kept:
     wrong = [name for name in keep if name not in Kept._fields]
     if wrong:
         raise ValueError(f'keep may name "q" and "v", but names {", ".join(map(repr, wrong))}.')
-    return Kept(**{name: _indices(value, n, f'keep["{name}"]') for name, value in keep.items()})
+    return Kept(**{name: indices_of(value, n, f'keep["{name}"]') for name, value in keep.items()})
 
 
-def _indices(value: Any, n: int, name: str) -> tuple[int, ...]:
+def indices_of(value: Any, n: int, name: str, of: str = "coordinates") -> tuple[int, ...]:
+    """Indices of what is kept, of n; ValueError if they are none."""
     if is_traced(value):
         raise ValueError(f"{name} must be known when the function is traced: Python or NumPy numbers.")
     numbers = np.atleast_1d(np.asarray(value))
@@ -171,7 +172,7 @@ def _indices(value: Any, n: int, name: str) -> tuple[int, ...]:
         raise ValueError(f"{name} must hold indices, or be a mask of shape ({n},), but is {value!r}.")
     outside = numbers[(numbers < -n) | (numbers >= n)]
     if outside.size:
-        raise ValueError(f"{name} must hold indices below {n}, the number of coordinates, but holds {outside[0]}.")
+        raise ValueError(f"{name} must hold indices below {n}, the number of {of}, but holds {outside[0]}.")
     return tuple(sorted({int(i) % n for i in numbers}))
 
 

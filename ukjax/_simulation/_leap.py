@@ -22,7 +22,8 @@ from .._system import applied_force
 from ._phase import Phase
 
 
-NEWTON = 5
+NEWTON = 5  # steps, where those with the rows at the start of a step do not lead to the constraints
+EXACT, ENOUGH = 1.0, 0.5  # powers of rounding: to what constraints are to hold, and from what on they do not
 
 
 def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: Any, start: tuple) -> None:
@@ -63,14 +64,13 @@ def _depends(function: Callable, x: Array) -> bool:
     return any(used)
 
 
-def leap_of(mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool) -> Callable[[Array, Array, Array], Array]:
-    """(t0, t1, y0) -> y1"""
+def leap_of(
+    mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool
+) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
+    """(t0, t1, y0) -> y1, and whether it is on the constraints."""
     way = Projection()
 
-    def towards(q: Array, J: Array, error: Array, M: Array) -> Linearisation:
-        return Linearisation(M, error, J, q)
-
-    def leap(t0: Array, t1: Array, y0: Array) -> Array:
+    def leap(t0: Array, t1: Array, y0: Array) -> tuple[Array, Array]:
         h, (q0, v0) = t1 - t0, phase.split(y0)
         mass = lambda q, t: mechanism.mass(q, t, v0.shape[0])
         _, W, _ = whiten(mass(q0, t0))
@@ -79,30 +79,32 @@ def leap_of(mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool) ->
         v = v0 + h / 2 * kick(q0, v0, t0)
         if not mechanism.constraints:
             q = q0 + h * v
-            return jnp.concatenate([q, v + h / 2 * kick(q, v + h / 2 * kick(q, v, t1), t1)])
+            return jnp.concatenate([q, v + h / 2 * kick(q, v + h / 2 * kick(q, v, t1), t1)]), jnp.asarray(True)
         rows = jax.jacfwd(gap)
 
         def correct(q: Array, _: Any) -> tuple[Array, None]:
             # Along the rows at q0, wherever q is: that is what makes the step symplectic.
-            along = lambda q, q0, t0, t1: towards(q, rows(q0, t0), gap(q, t1), mass(q0, t0))
+            along = lambda q, q0, t0, t1: Linearisation(mass(q0, t0), gap(q, t1), rows(q0, t0), q)
             return q + way.shortest(along, (q, q0, t0, t1), expand, 1.0), None
 
         free = q0 + h * v
         q, _ = jax.lax.scan(correct, free, length=solver.iterations)
-        q = jax.lax.cond(_met(gap(q, t1), rows(q, t1), q), lambda: q, lambda: _newton(free, rows, gap, q0, t0, t1, W))
+        to_rounding = _met(gap(q, t1), rows(q, t1), q, EXACT)
+        q = jax.lax.cond(to_rounding, lambda: q, lambda: _newton(free, rows, gap, q0, t0, t1, W))
+        met = to_rounding | _met(gap(q, t1), rows(q, t1), q, ENOUGH)
         v = (q - q0) / h
         v = v + h / 2 * kick(q, v + h / 2 * kick(q, v, t1), t1)
-        back = lambda v, q, t: towards(v, rows(q, t), mechanism.velocity_error(q, v, t), mass(q, t))
-        return jnp.concatenate([q, v + way.shortest(back, (v, q, t1), expand, 0.0)])
+        back = lambda v, q, t: Linearisation(mass(q, t), mechanism.velocity_error(q, v, t), rows(q, t), v)
+        return jnp.concatenate([q, v + way.shortest(back, (v, q, t1), expand, 0.0)]), met
 
     return leap
 
 
-def _met(gap: Array, J: Array, q: Array) -> Array:
-    """Whether constraints hold to rounding."""
+def _met(gap: Array, J: Array, q: Array, power: float) -> Array:
+    """Whether constraints hold to this power of what rounding makes of a state."""
     gap, J, q = jax.lax.stop_gradient((gap, J, q))
-    rounding = 1e3 * float(jnp.finfo(q.dtype).eps) * jnp.max(jnp.abs(q), initial=1.0)
-    return jnp.all(jnp.abs(gap) <= rounding * (1 + jnp.linalg.norm(J, axis=1)))
+    least = (1e3 * float(jnp.finfo(q.dtype).eps)) ** power * jnp.max(jnp.abs(q), initial=1.0)
+    return jnp.all(jnp.abs(gap) <= least * (1 + jnp.linalg.norm(J, axis=1)))
 
 
 def _newton(q: Array, rows: Callable, gap: Callable, q0: Array, t0: Array, t1: Array, W: Array) -> Array:

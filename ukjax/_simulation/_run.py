@@ -24,7 +24,7 @@ from .._trajectory import OF_EACH, OPTIONAL, Trajectory
 from ._leap import leap_of
 from ._options import Method
 from ._phase import Phase
-from ._start import off_constraints, projected
+from ._start import off_constraints, on_constraints
 from ._states import OF_MOTION, derivative, judged, motion_at, of_each, residuals, row, verdict
 
 
@@ -88,7 +88,8 @@ def begin(
         whole = with_store(phase, acting, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
         y0 = onto(ts[0], whole)[: phase.moving]
-        started = projected(phase, ts[0], y0)
+        # From far away the few iterations of a projection do not get there.
+        started = on_constraints(phase, ts[0], y0, RESULTS.not_assembled)
     y0 = with_store(phase, acting, ts[0], y0)
     if motion is None:
         # The conversion finds every array that the person's functions close over, so that it can be differentiated.
@@ -101,6 +102,7 @@ def begin(
     if isinstance(solver, Rattle):
         expand = certain_of(formulation, 0, y0.dtype) is not None
         leap = hoist(leap_of(mechanism, phase, solver, expand), ts[0], ts[1], y0)
+        started = on_constraints(phase, ts[0], y0, RESULTS.off_constraints)
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
@@ -129,6 +131,8 @@ def _sampled(phase: Phase, controller: Feedback, start: Array, t: Array, y: Arra
 def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[Trajectory, Notes]:
     """The trajectory of what an `Integrator` returned, with the fields to keep."""
     (ys, end, stats, outcome), phase, motion, started = integrated, run.phase, run.motion, run.started
+    if run.flow.leap is not None:
+        outcome = RESULTS.where(outcome == RESULTS.nonlinear_divergence, RESULTS.step_off_constraints, outcome)
     if run.onto is not None:
         # Between two steps lies an interpolant, which does not know the constraints.
         ys = jax.vmap(run.onto)(ts, ys)

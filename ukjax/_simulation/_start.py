@@ -44,10 +44,10 @@ def off_constraints(phase: Phase, t: Array, y: Array) -> tuple[Array, Array, Arr
     return position, velocity, (position > size(q)) | (velocity > size(v))
 
 
-def projected(phase: Phase, t: Array, y: Array) -> Any:
-    """Whether the projection reached the manifold: from far away its few iterations do not."""
+def on_constraints(phase: Phase, t: Array, y: Array, otherwise: Any) -> Any:
+    """Success if the positions satisfy the constraints, as far as a start must."""
     q, _ = phase.split(stop_gradient(y))
     size = jnp.max(jnp.abs(q), initial=1.0)
     error = jnp.max(jnp.abs(stop_gradient(phase.mechanism.position_error(q, t))), initial=0.0)
     okay = (error <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps) * size) | ~jnp.isfinite(error)
-    return RESULTS.where(okay, RESULTS.successful, RESULTS.not_assembled)
+    return RESULTS.where(okay, RESULTS.successful, otherwise)

@@ -55,7 +55,7 @@ def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Cont
     """The motion at a state, blank where the run did not get: a model need not notice that q is NaN."""
     (at, control, *_), reached = motion(t, y), jnp.all(jnp.isfinite(y))
     blank = lambda x: jnp.where(reached, x, jnp.nan)
-    if isinstance(control, Array):
+    if control is not None and not isinstance(control, Control):
         control = blank(control)
     elif control is not None:
         control = eqx.tree_at(lambda c: (c.u, c.residual), control, (blank(control.u), blank(control.residual)))
