@@ -86,6 +86,11 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "No control of these actuators makes this motion. Give it more actuators, or another motion; `missed` is the "
         "force that is left over."
     )
+    event_not_finite = "An event function returned NaN. Let it return a number wherever its mode may get."
+    next_mode_not_met = (
+        "The mode that follows an event cannot begin there: its constraints are missed in position, or no velocities "
+        "satisfy them and the law of impact. Let the event happen where the constraints are met, or correct them."
+    )
     too_many_events = (
         "More events than max_events. Allow more; or, if there are infinitely many (something comes to rest on "
         "something else), let them end in a mode of its own or at an event with then=None."

@@ -129,6 +129,9 @@ def test_where_there_is_none():
     free = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, -9.81])))
     with pytest.raises(RuntimeError, match="No equilibrium was found"):
         ukjax.equilibrium(free, jnp.zeros(2))
+    broken = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, jnp.nan])))
+    with pytest.raises(RuntimeError, match="NaN or infinity"):
+        ukjax.equilibrium(broken, jnp.zeros(2))
     failed = ukjax.equilibrium(free, jnp.zeros(2), throw=False)
     assert np.all(np.isnan(failed.q))
     assert str(failed) == "No equilibrium was found."
@@ -143,6 +146,8 @@ def test_where_there_is_none():
         ({"q": [0.0, -1.0], "u": [1.0]}, "u has no effect without an actuation"),
         ({"q": [0.0, -1.0], "actuation": [[1.0], [0.0]], "u": [1.0, 2.0]}, "u must return an array of shape"),
         ({"q": [0.0, np.nan]}, "q must be finite"),
+        ({"q": [0.0, -1.0], "keep": {"u": [3]}}, r"keep\[\"u\"\] must hold indices below 0, the number of inputs"),
+        ({"q": [0.0, -1.0], "atol": "small"}, "atol must be a number"),
         ({"q": [0.0, -1.0], "max_steps": 0}, "max_steps must be a positive integer"),
     ],
 )

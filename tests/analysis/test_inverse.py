@@ -58,5 +58,7 @@ def test_what_cannot_be_made():
         ukjax.inverse_dynamics(ukjax.Mechanism(falling()), np.array([[1.0], [0.0]]), q, rest, rest)
     with pytest.raises(ValueError, match="acceleration must return an array of shape"):
         ukjax.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.zeros(3))
+    with pytest.raises(ValueError, match=r"acceleration must be finite, but acceleration\[0\] is nan"):
+        ukjax.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.array([jnp.nan, 0.0]))
     with pytest.raises(ValueError, match="non-ideal force"):
         ukjax.inverse_dynamics(ukjax.Mechanism(falling(), nonideal=lambda q, v, t, force: -v), np.eye(2), q, rest, rest)

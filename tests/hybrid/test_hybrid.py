@@ -146,6 +146,34 @@ def test_an_impact_of_ones_own_and_a_joint_stop():
     assert float(jnp.linalg.norm(by_law.event_v[0])) == pytest.approx(0.5 * rate, abs=1e-7)
 
 
+def one_event(event, constraints=(), then=()):
+    """Two modes, of a falling mass with these constraints, and of one with those, and the event between them."""
+    modes = {
+        "a": ukjax.Mode(ukjax.Mechanism(falling(), constraints), {"e": event}),
+        "b": ukjax.Mode(ukjax.Mechanism(falling(), then)),
+    }
+    return ukjax.simulate_hybrid(modes, [0.0, -1.0], [1.0, 0.0], [0.0, 1.0])
+
+
+def test_what_goes_wrong_at_events_is_told():
+    late = lambda q, v, t: t - 0.5
+    at = lambda **options: ukjax.Event(late, "b", direction="rising", **options)
+    with pytest.raises(RuntimeError, match="An event function returned NaN"):
+        one_event(ukjax.Event(lambda q, v, t: jnp.sqrt(0.5 - t), "b"))
+    # Rows that no velocity satisfies at the same time; and a place where the mass is not.
+    still = lambda q, t: q[:1] - 0.5
+    with pytest.raises(RuntimeError, match="The mode that follows an event cannot begin there"):
+        one_event(at(), then=[ukjax.Holonomic(still), ukjax.Holonomic(lambda q, t: q[:1] - t)])
+    with pytest.raises(RuntimeError, match="The mode that follows an event cannot begin there"):
+        one_event(at(), then=ukjax.Holonomic(lambda q, t: q[:1] - 3.0))
+    with pytest.raises(ValueError, match="function of event 'e' asks for 'rope', but the constraints are none"):
+        one_event(ukjax.Event(lambda q, v, t, carried: carried["rope"][0], "b", multipliers=True))
+    with pytest.raises(ValueError, match=r"must return a pair \(q, v\), but returned an array of shape \(2,\)"):
+        one_event(at(impact=lambda q, v, t: v))
+    with pytest.warns(ukjax.InconsistentStart, match="off the constraints"):
+        one_event(at(), constraints=ukjax.Holonomic(lambda q, t: q[1:] + 2.0))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

@@ -110,6 +110,20 @@ def test_what_it_does_not_take(change, message):
         ukjax.simulate(mechanism, [0.0, -1.0], [0.0, 0.0], [0.0, 1.0], solver=ukjax.Rattle(), **given)
 
 
+@pytest.mark.parametrize(
+    ("q0", "v0", "h", "name", "message"),
+    [
+        ([3.0, 0.0], [0.0, 0.0], 0.1, "off_constraints", "The state is off the constraints"),
+        ([0.0, -1.0], [3.0, 0.0], 10.0, "step_off_constraints", "found no state on the constraints: it is too long"),
+    ],
+)
+def test_a_start_or_a_step_off_the_constraints_is_told(q0, v0, h, name, message):
+    with pytest.raises(RuntimeError, match=message):
+        steps(pendulum(2), jnp.array(q0), jnp.array(v0), h, 3)
+    failed = steps(pendulum(2), jnp.array(q0), jnp.array(v0), h, 3, throw=False)
+    assert bool(failed.result == getattr(ukjax.RESULTS, name))
+
+
 def test_speeds_that_are_no_rates_and_batches_are_told():
     top = heavy_top.scenario()
     with pytest.raises(ValueError, match="speeds that are no rates"):

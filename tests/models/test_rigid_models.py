@@ -7,6 +7,7 @@ import pytest
 from scipy.integrate import simpson, solve_ivp
 
 import ukjax
+from experiments.bicycle_stability import published
 from models import (
     coordinated_robots,
     delta,
@@ -35,19 +36,6 @@ def drift(function, run):
     """Greatest change of a quantity along a trajectory, relative to its size."""
     values = jax.vmap(function)(run.q, run.v, run.t)
     return float(jnp.max(jnp.abs(values - values[0])) / jnp.maximum(1.0, jnp.abs(values[0])))
-
-
-# Meijaard et al. (2007), eq. 5.4 to 5.6: M q'' + u C1 q' + (g K0 + u^2 K2) q = 0 of lean and steer.
-M = np.array([[80.81722, 2.31941332208709], [2.31941332208709, 0.29784188199686]])
-C1 = np.array([[0.0, 33.86641391492494], [-0.85035641456978, 1.68540397397560]])
-K0 = np.array([[-80.95, -2.59951685249872], [-2.59951685249872, -0.80329488458618]])
-K2 = np.array([[0.0, 76.59734589573222], [0.0, 2.65431523794604]])
-
-
-def published(speed):
-    """Eigenvalues (4,) [1/s]."""
-    stiffness, damping = np.linalg.solve(M, 9.81 * K0 + speed**2 * K2), np.linalg.solve(M, speed * C1)
-    return np.linalg.eigvals(np.block([[np.zeros((2, 2)), np.eye(2)], [-stiffness, -damping]]))
 
 
 @pytest.mark.long

@@ -146,6 +146,11 @@ def test_computed_torque_with_a_model_that_is_wrong():
     assert_close(got.q[:, 0], want, atol=1e-8)
 
 
+def test_a_law_that_is_no_number_is_told():
+    with pytest.raises(RuntimeError, match=r"NaN or infinity.*\(at t = 0 s\)"):
+        run(ukjax.Feedback(lambda q, v, t: q * jnp.nan, ONE))
+
+
 def upright(period=None):
     mechanism = ukjax.Mechanism(cart_pole.CartPole())
     linear = ukjax.linearize(mechanism, jnp.array([0.0, np.pi]), actuation=PUSH)

@@ -22,10 +22,10 @@ from .._manifold import indices_of, kept_of
 from .._mechanism import Mechanism
 from .._program import in_batch, lightly_compiled
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._servo import AbstractServo, Feedback, actuation_of
+from .._servo import AbstractServo, Feedback, actuation_of, as_memoryless
 from .._types import IntScalar, Scalar
 from ._linearize import inputs_of, state_of
-from ._plant import Plant, acting_of, quantities
+from ._plant import Plant, quantities
 from ._search import fall, near_equilibrium, settled
 
 
@@ -140,7 +140,7 @@ def equilibrium(
         constant = _check.function(constant, "constant", "constant(q, v, t) -> (k,)")
     elif not is_traced(v) and np.any(np.asarray(v)):
         raise ValueError("v must be zero where everything is to rest. Say what is to stay constant: constant=...")
-    servos = acting_of(servo)
+    servos = as_memoryless(servo)
     actuation = None if actuation is None else actuation_of(actuation)
     formulation = for_use(formulation, often=in_batch(mechanism, servos, q, v, t, u))
     plant = Plant(mechanism, servos, actuation, formulation)

@@ -20,9 +20,9 @@ from .._linalg import SVD, pseudoinverse
 from .._mechanism import Mechanism
 from .._program import in_batch, lightly_compiled
 from .._result import RESULTS, throw_if_failed, worst
-from .._servo import AbstractServo, Feedback, actuation_of
+from .._servo import AbstractServo, Feedback, actuation_of, as_memoryless
 from ._linearization import Linearization
-from ._plant import Plant, acting_of, quantities
+from ._plant import Plant, quantities
 from ._states import Independent, states_of
 from ._tangents import tangents
 
@@ -86,7 +86,7 @@ def linearize(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = state_of(mechanism, q, v, t)
-    servos = acting_of(servo)
+    servos = as_memoryless(servo)
     actuation = None if actuation is None else actuation_of(actuation)
     outputs = outputs if outputs is None else _check.function(outputs, "outputs", "outputs(q, v, t) -> (r,)")
     states = states_of(states, mechanism, q, v, t)

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from .. import _check
 from .._formulation import AbstractFormulation, motion_by
 from .._mechanism import Mechanism
-from .._servo import Acting, Feedback, actuation_at, as_acting, controlled_motion
+from .._servo import Acting, Feedback, actuation_at, controlled_motion
 from .._types import Coordinates, Matrix, Scalar, Vector
 
 
@@ -77,14 +77,3 @@ class Plant(eqx.Module):
 def quantities(function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar) -> Array:
     """What a person's function of the state returns, (k,)."""
     return _check.output(function(q, v, t), ("k",), q.dtype, f"{name}(q, v, t)", "Put a single quantity in a list.")
-
-
-def acting_of(servo: Any) -> Acting | None:
-    """What a person gave for `servo`; ValueError if it is a controller that is more than a function of the state."""
-    acting = None if servo is None else as_acting(servo)
-    if isinstance(acting, Feedback) and (acting.memory is not None or acting.period is not None):
-        raise ValueError(
-            "servo must be a function of the state here, without memory or samples: the states are those of the "
-            "mechanism. Pass a ukjax.Feedback without memory= and period=."
-        )
-    return acting

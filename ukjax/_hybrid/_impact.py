@@ -4,54 +4,58 @@ J v+ = r: rows of the mode that follows, and of what is hit; W^T W = M^-1; B = D
 v+ = v - W^T B^+ D (J v - r): the impulse M (v+ - v) lies in the space of the rows, as one of ideal constraints does.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
 from .._formulation import row_scales
 from .._linalg import SVD, pseudosolve, whiten
 from .._mechanism import Mechanism
+from .._types import BoolScalar
 from ._mode import Impact
 
 
 STEPS = 3  # rows may be nonlinear in v; of linear ones the first step is exact
+MISSED = 1e-6  # of the size of a state: what rows may be missed by
 
 
-def velocities_after(impact: Any, after: Mechanism | None, q: Array, v: Array, t: Array, M: Array) -> tuple:
-    """q and v after an event with an `impact`, at the beginning of a mode `after` it; M: mass matrix there."""
-    if impact is not None and not isinstance(impact, Impact):
-        q, v = _given(impact(q, v, t), q, v)
-    rows = []
-    if after is not None:
-        rows.append(lambda v: after.velocity_error(q, v, t))
+def after_impact(
+    impact: Any, mechanism: Mechanism, q: Array, v: Array, t: Array, ends: bool
+) -> tuple[Array, Array, BoolScalar]:
+    """q and v after an event, at the beginning of a mode with this mechanism, and whether it can begin there.
+
+    If the motion `ends`, no constraints are to be satisfied but those of the impact.
+    """
+    rows: list[Callable[[Array], Array]] = [] if ends else [lambda v: mechanism.velocity_error(q, v, t)]
     if isinstance(impact, Impact):
-        mechanism: Any = after
-        constraint, e = impact.constraint, impact.restitution
-        speed = (
-            (lambda v: constraint.velocity_error(q, v, t))
-            if mechanism is None
-            else (lambda v: mechanism.velocity_error_of(constraint, q, v, t))
-        )
-        before = speed(v)
-        rows.append(lambda v: speed(v) + e * before)
-    if not rows:
-        return q, v
-    error = lambda v: jnp.concatenate([row(v) for row in rows])
-    _, W, _ = whiten(M)
-    for _ in range(STEPS):
+        speed = lambda v: mechanism.velocity_error_of(impact.constraint, q, v, t)
+        returned = impact.restitution * speed(v)
+        rows.append(lambda v: speed(v) + returned)
+    elif impact is not None:
+        q, v = _given(impact(q, v, t), q, v)
+    error = lambda v: jnp.concatenate([jnp.zeros(0, v.dtype), *(row(v) for row in rows)])
+    before, (_, W, _) = v, whiten(mechanism.mass(q, t, v.shape[0]))
+    for _ in range(STEPS if error(v).shape[0] else 0):
         J = jax.jacfwd(error)(v)
-        if not J.shape[0]:
-            return q, v
         D = row_scales(J)
         v = v - W.T @ pseudosolve(SVD(), D[:, None] * J @ W.T, D * error(v))[0]
-    return q, v
+    gap = jnp.zeros(0, q.dtype) if ends else mechanism.position_error(q, t)
+    fast = jnp.max(jnp.abs(jnp.concatenate([before, v])), initial=1.0)
+    lengths = 1 + jnp.linalg.norm(jax.jacfwd(error)(v), axis=1)
+    met = jnp.all(jnp.abs(error(v)) <= MISSED * fast * lengths)
+    size = jnp.max(jnp.abs(q), initial=1.0)
+    return q, v, stop_gradient(met & jnp.all(jnp.abs(gap) <= MISSED * size))
 
 
 def _given(value: Any, q: Array, v: Array) -> tuple[Array, Array]:
     if not isinstance(value, tuple) or len(value) != 2:
-        raise ValueError(f"impact(q, v, t) must return a pair (q, v), but returned {type(value).__name__}.")
+        shape = getattr(value, "shape", None)
+        what = type(value).__name__ if shape is None else f"an array of shape {shape}"
+        raise ValueError(f"impact(q, v, t) must return a pair (q, v), but returned {what}.")
     new = _check.output(value[0], q.shape, q.dtype, "q of impact(q, v, t)")
     return new, _check.output(value[1], v.shape, v.dtype, "v of impact(q, v, t)")

@@ -12,7 +12,7 @@ from .. import _check
 from .._constraint import AbstractConstraint
 from .._mechanism import Mechanism
 from .._result import is_traced
-from .._servo import AbstractServo, Feedback, as_acting
+from .._servo import AbstractServo, Feedback, as_memoryless
 
 
 Direction = Literal["falling", "rising", "both"]
@@ -103,7 +103,7 @@ class Mode(eqx.Module):
     mechanism: Mechanism
     acting: Any
     _each: tuple[Event, ...]
-    _names: tuple[str, ...] = eqx.field(static=True)  # a mapping would come out of `jit` in another order
+    _names: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -116,12 +116,7 @@ class Mode(eqx.Module):
         for name, event in given.items():
             _check.instance(event, Event, f"events[{name!r}]", 'ukjax.Event(gap, then="contact")')
         self.mechanism, self._each, self._names = mechanism, tuple(given.values()), tuple(given)
-        self.acting = None if servo is None else as_acting(servo)
-        if isinstance(self.acting, Feedback) and (self.acting.memory is not None or self.acting.period is not None):
-            raise ValueError(
-                "servo of a mode must be a function of the state, without memory or samples, which would begin anew "
-                "with every mode. Pass a ukjax.Feedback without memory= and period=."
-            )
+        self.acting = as_memoryless(servo)
 
     @property
     def events(self) -> dict[str, Event]:
@@ -138,7 +133,13 @@ class Mode(eqx.Module):
         found = []
         for name, event in self.events.items():
             more = (multipliers,) if event.multipliers else ()
-            value = event.function(q, v, t, *more)
+            try:
+                value = event.function(q, v, t, *more)
+            except KeyError as error:
+                known = ", ".join(map(repr, multipliers or {})) or "none"
+                raise ValueError(
+                    f"function of event {name!r} asks for {error}, but the constraints are {known}."
+                ) from error
             what = f"function of event {name!r}"
             found.append(_check.output(value, (), q.dtype, what, "Return one number: a gap, a force, a time."))
         return jnp.stack(found) if found else jnp.zeros(0, q.dtype)
@@ -146,3 +147,35 @@ class Mode(eqx.Module):
     @property
     def needs_multipliers(self) -> bool:
         return any(event.multipliers for event in self.events.values())
+
+
+class Modes(eqx.Module):
+    """The modes of a motion, in order."""
+
+    each: tuple[Mode, ...]
+    names: tuple[str, ...] = eqx.field(static=True)  # a mapping would come out of `jit` in another order
+
+    @classmethod
+    def of(cls, given: Any) -> "Modes":
+        """What a person gave for `modes`; TypeError or ValueError if it is none."""
+        if not isinstance(given, Mapping) or not given:
+            raise TypeError(
+                'modes must be a mapping, name -> ukjax.Mode, with at least one: {"flight": ukjax.Mode(...)}.'
+            )
+        for name, mode in given.items():
+            _check.instance(mode, Mode, f"modes[{name!r}]", "ukjax.Mode(mechanism, events)")
+            for called, event in mode.events.items():
+                if event.then is not None and event.then not in given:
+                    raise ValueError(
+                        f"event {called!r} of mode {name!r} is followed by {event.then!r}, but modes are "
+                        f"{', '.join(map(repr, given))}."
+                    )
+        return cls(tuple(given.values()), tuple(given))
+
+    def number(self, name: str | None) -> int:
+        """Of the mode of this name, or of the first; ValueError if there is none."""
+        if name is None:
+            return 0
+        if name not in self.names:
+            raise ValueError(f"start must be one of {', '.join(map(repr, self.names))}, but is {name!r}.")
+        return self.names.index(name)

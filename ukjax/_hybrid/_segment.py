@@ -19,8 +19,8 @@ from .._program import hoist
 from .._reactions import reactions
 from .._result import RESULTS, worst
 from .._simulation import Run, begin
-from ._impact import velocities_after
-from ._mode import Mode
+from ._impact import after_impact
+from ._mode import Mode, Modes
 
 
 # Of the whole time: what counts as no time at all.
@@ -64,7 +64,7 @@ class Segment(NamedTuple):
     result: Any
 
 
-def segment(mode: Mode, modes: dict[str, Mode], choices: Choices, a: Array, q: Array, v: Array) -> Segment:
+def segment(mode: Mode, modes: Modes, choices: Choices, a: Array, q: Array, v: Array) -> Segment:
     """The mode from the time a on."""
     ts, solver, method, integrator = choices.ts, choices.solver, choices.method, choices.integrator
     span = jnp.stack([a, ts[-1]])
@@ -83,7 +83,8 @@ def segment(mode: Mode, modes: dict[str, Mode], choices: Choices, a: Array, q: A
         late = jnp.where((which >= 0) & (rate != 0), value / jnp.where(rate != 0, rate, 1.0), 0.0)
         t = b - late
         y = advance(flow, y, b, t)
-    q, v, then = _after(mode, modes, which, t, *run.phase.split(y))
+    q, v, then, begins = _after(mode, modes, which, t, *run.phase.split(y))
+    result = worst(result, RESULTS.where(begins, RESULTS.successful, RESULTS.next_mode_not_met))
     inside = (ts > a) & (ts <= b)
     states = jnp.where((ts == b)[:, None], ys[-1][None], ys[1:-1])
     return Segment(states, inside, t, q, v, then, which, tries + counts["num_steps"], result)
@@ -115,7 +116,8 @@ def _end(mode: Mode, run: Run, events: Any, choices: Choices, a: Array) -> tuple
     side = jnp.where(directions == 0, jnp.sign(rate), -directions.astype(value.dtype))
     found = first_crossing(problem, events, directions, jnp.where(at_zero, side, value))
     least = a + 0.01 * AT_ONCE * whole
-    return jnp.clip(found.t, least, stop_gradient(end)), found.which, found.tries, RESULTS.promote(found.result)
+    result = RESULTS.where(found.undefined, RESULTS.event_not_finite, RESULTS.promote(found.result))
+    return jnp.clip(found.t, least, stop_gradient(end)), found.which, found.tries, result
 
 
 def _squeezed(ts: Array, a: Array, b: Array) -> Array:
@@ -133,20 +135,21 @@ def _squeezed(ts: Array, a: Array, b: Array) -> Array:
     return jnp.concatenate([a[None], jnp.where(inside, ts, others), b[None]])
 
 
-def _after(mode: Mode, modes: dict[str, Mode], which: Array, t: Array, q: Array, v: Array) -> tuple:
-    """State and mode after the event."""
-    names = list(modes)
+def _after(mode: Mode, modes: Modes, which: Array, t: Array, q: Array, v: Array) -> tuple:
+    """State and mode after the event, and whether that can begin there."""
 
     def after(event):
-        following = None if event.then is None else modes[event.then].mechanism
-        mechanism = mode.mechanism if following is None else following
-        index = jnp.asarray(-1 if event.then is None else names.index(event.then))
+        number = -1 if event.then is None else modes.number(event.then)
+        following = mode if event.then is None else modes.each[number]
 
         def apply(q, v):
-            M = mechanism.mass(q, t, v.shape[0])
-            return *velocities_after(event.impact, following, q, v, t, M), index
+            q, v, met = after_impact(event.impact, following.mechanism, q, v, t, ends=event.then is None)
+            return q, v, jnp.asarray(number), met
 
         return apply
 
-    branches = [lambda q, v: (q, v, jnp.asarray(-1)), *(after(event) for event in mode.events.values())]
+    branches = [
+        lambda q, v: (q, v, jnp.asarray(-1), jnp.asarray(True)),
+        *(after(event) for event in mode.events.values()),
+    ]
     return jax.lax.switch(which + 1, branches, q, v)

@@ -4,10 +4,9 @@ y = (q, v); K: events at the most; T: saved times.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
@@ -18,9 +17,9 @@ from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from .._manifold import Projection
 from .._program import apart, is_plain, lightly_compiled
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._simulation import Phase, integrator, method, motion_at, residuals
+from .._simulation import Phase, integrator, method, motion_at, off_constraints, residuals, warn_of_start
 from ._hybrid_trajectory import HybridTrajectory
-from ._mode import Mode
+from ._mode import Mode, Modes
 from ._segment import Choices, segment
 
 
@@ -87,8 +86,9 @@ def simulate_hybrid(
 
     Source: events: Shampine & Thompson (2000); impacts: Moreau (1988), by Gauss's principle for impulses.
     """
-    modes, first = _modes_of(modes, start)
-    one = next(iter(modes.values())).mechanism
+    given = Modes.of(modes)
+    first = given.number(start)
+    one = given.each[first].mechanism
     q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
     q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=one.kinematics)
     _check.finite(q0, "q0")
@@ -102,88 +102,94 @@ def simulate_hybrid(
         raise ValueError("stepsize_controller must not fix the steps, which end at events. Pass rtol and atol.")
     chosen = for_use(formulation, often=not is_plain())
     choices = Choices(ts, chosen, solver, steps, projection, integrate)
-    names = _Names(tuple(modes))
-    got = apart(_simulate, tuple(modes.values()), names, first, q0, v0, choices, _check.count(max_events, "max_events"))
+    got, off = apart(_simulate, given, first, q0, v0, choices, _check.count(max_events, "max_events"))
     if is_traced(got):
         return throw_if_failed(got, got.result) if throw else got
-    if throw and bool(got.result != RESULTS.successful):
+    failed = bool(got.result != RESULTS.successful)
+    if not failed and projection is None:
+        warn_of_start(*off)
+    if throw and failed:
         happened = got.happened()
         last = f", after {happened[-1][2]!r} at t = {happened[-1][0]:.6g} s" if happened else ""
         throw_if_failed(got, got.result, f" ({len(happened)} events{last})")
     return got
 
 
-def _modes_of(modes: Any, start: str | None) -> tuple[dict[str, Mode], int]:
-    """The modes, and the number of the first; TypeError or ValueError if they are none."""
-    if not isinstance(modes, Mapping) or not modes:
-        raise TypeError('modes must be a mapping, name -> ukjax.Mode, with at least one: {"flight": ukjax.Mode(...)}.')
-    modes = dict(modes)
-    for name, mode in modes.items():
-        _check.instance(mode, Mode, f"modes[{name!r}]", "ukjax.Mode(mechanism, events)")
-        for called, event in mode.events.items():
-            if event.then is not None and event.then not in modes:
-                raise ValueError(
-                    f"event {called!r} of mode {name!r} is followed by {event.then!r}, but modes are "
-                    f"{', '.join(map(repr, modes))}."
-                )
-    if start is not None and start not in modes:
-        raise ValueError(f"start must be one of {', '.join(map(repr, modes))}, but is {start!r}.")
-    return modes, 0 if start is None else list(modes).index(start)
+class _Way(NamedTuple):
+    """How far a motion is: where the mode begins, which it is, whether it goes on; rows so far; steps; `RESULTS`."""
+
+    t: Array
+    q: Array
+    v: Array
+    mode: Array
+    going: Array
+    rows: Array
+    of_rows: Array
+    tries: Array
+    result: Any
 
 
-class _Names(eqx.Module):
-    names: tuple[str, ...] = eqx.field(static=True)
+class _Happened(NamedTuple):
+    """When an event happened, which of which mode, and q and v after it."""
+
+    t: Array
+    event: Array
+    mode: Array
+    q: Array
+    v: Array
 
 
 @lightly_compiled
-def _simulate(each, names, first, q0, v0, choices, count):
-    ts, modes = choices.ts, dict(zip(names.names, each, strict=True))
-    size = q0.shape[0]
-    branches = [lambda a, q, v, mode=mode: segment(mode, modes, choices, a, q, v)._asdict() for mode in modes.values()]
-    rows = jnp.full((ts.shape[0], size + v0.shape[0]), jnp.nan, q0.dtype)
+def _simulate(modes, first, q0, v0, choices, count):
+    ts, size = choices.ts, q0.shape[0]
+    branches = [lambda a, q, v, mode=mode: segment(mode, modes, choices, a, q, v) for mode in modes.each]
 
-    def on(carry, _):
-        def go(carry):
-            a, q, v, mode, _, rows, of_rows, tries, _ = carry
-            got = jax.lax.switch(mode, branches, a, q, v)
-            inside = got["inside"]
-            rows = jnp.where(inside[:, None], got["ys"], rows)
-            of_rows = jnp.where(inside, mode, of_rows)
-            okay = got["result"] == RESULTS.successful
-            going = okay & (got["then"] >= 0) & (stop_gradient(got["t"]) < ts[-1])
-            event = jnp.where(okay, got["which"], -1)
-            following = jnp.where(going, got["then"], mode)
-            note = (jnp.where(event >= 0, got["t"], jnp.nan), event, mode, got["q"], got["v"])
-            carry = (got["t"], got["q"], got["v"], following, going, rows, of_rows, tries + got["tries"], got["result"])
-            return carry, note
+    def go(at: _Way) -> tuple[_Way, _Happened]:
+        got = jax.lax.switch(at.mode, branches, at.t, at.q, at.v)
+        rows = jnp.where(got.inside[:, None], got.ys, at.rows)
+        of_rows = jnp.where(got.inside, at.mode, at.of_rows)
+        okay = got.result == RESULTS.successful
+        going = okay & (got.then >= 0) & (stop_gradient(got.t) < ts[-1])
+        event = jnp.where(okay, got.which, -1)
+        happened = _Happened(jnp.where(event >= 0, got.t, jnp.nan), event, at.mode, got.q, got.v)
+        following = jnp.where(going, got.then, at.mode)
+        return _Way(
+            got.t, got.q, got.v, following, going, rows, of_rows, at.tries + got.tries, got.result
+        ), happened  # fmt: skip
 
-        def rest(carry):
-            _, q, v, mode, *_ = carry
-            nan = lambda x: jnp.full_like(x, jnp.nan)
-            return carry, (jnp.asarray(jnp.nan, q.dtype), jnp.asarray(-1), mode, nan(q), nan(v))
-
-        return jax.lax.cond(carry[4], go, rest, carry)
+    def rest(at: _Way) -> tuple[_Way, _Happened]:
+        nan = lambda x: jnp.full_like(x, jnp.nan)
+        return at, _Happened(nan(at.t), jnp.asarray(-1), at.mode, nan(at.q), nan(at.v))
 
     # The first row is the start itself, whatever happens at once.
-    rows = rows.at[0].set(jnp.concatenate([q0, v0]))
+    y0 = jnp.concatenate([q0, v0])
+    rows = jnp.full((ts.shape[0], y0.shape[0]), jnp.nan, q0.dtype).at[0].set(y0)
     of_rows = jnp.full(ts.shape, -1).at[0].set(first)
     okay = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
-    index = jnp.asarray(first)
-    carry = (ts[0], q0, v0, index, jnp.asarray(True), rows, of_rows, jnp.zeros((), int), okay)
-    carry, notes = jax.lax.scan(on, carry, length=count + 1)
-    _, _, _, _, going, rows, of_rows, tries, result = carry
-    times, event, event_mode, event_q, event_v = jax.tree_util.tree_map(lambda x: x[:count], notes)
-    result = worst(result, RESULTS.where(going, RESULTS.too_many_events, RESULTS.successful))
-    stats = {"num_steps": tries, "num_events": jnp.sum(event >= 0)}
-    more = _of_rows(modes, choices, rows, of_rows, size)
-    return HybridTrajectory(
-        t=ts, q=rows[:, :size], v=rows[:, size:], mode=of_rows, event_times=times, event=event, event_mode=event_mode,
-        event_q=event_q, event_v=event_v, modes=tuple(modes), events=tuple(tuple(m.events) for m in modes.values()),
-        result=result, stats=stats, **more,
-    )  # fmt: skip
+    start = _Way(ts[0], q0, v0, jnp.asarray(first), jnp.asarray(True), rows, of_rows, jnp.zeros((), int), okay)
+    end, happened = jax.lax.scan(lambda at, _: jax.lax.cond(at.going, go, rest, at), start, length=count + 1)
+    happened = jax.tree_util.tree_map(lambda x: x[:count], happened)
+    result = worst(end.result, RESULTS.where(end.going, RESULTS.too_many_events, RESULTS.successful))
+    trajectory = HybridTrajectory(
+        t=ts,
+        q=end.rows[:, :size],
+        v=end.rows[:, size:],
+        **_of_rows(modes, choices, end.rows, end.of_rows, size),
+        mode=end.of_rows,
+        event_times=happened.t,
+        event=happened.event,
+        event_mode=happened.mode,
+        event_q=happened.q,
+        event_v=happened.v,
+        modes=modes.names,
+        events=tuple(tuple(mode.events) for mode in modes.each),
+        result=result,
+        stats={"num_steps": end.tries, "num_events": jnp.sum(happened.event >= 0)},
+    )
+    return trajectory, off_constraints(Phase.of(modes.each[first].mechanism, (q0, v0)), ts[0], y0)
 
 
-def _of_rows(modes: dict[str, Mode], choices: Choices, rows: Array, of_rows: Array, size: int) -> dict[str, Array]:
+def _of_rows(modes: Modes, choices: Choices, rows: Array, of_rows: Array, size: int) -> dict[str, Array]:
     """Acceleration, force and errors at the saved states, each in its mode."""
 
     def of(mode):
@@ -195,7 +201,7 @@ def _of_rows(modes: dict[str, Mode], choices: Choices, rows: Array, of_rows: Arr
 
         return one
 
-    branches = [of(mode) for mode in modes.values()]
+    branches = [of(mode) for mode in modes.each]
 
     def row(t, y, which):
         reached = jnp.all(jnp.isfinite(y))

@@ -11,11 +11,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ._flow import Problem
 from ._lanes import start_of, stepper_of
-from ._march import Attempt, Place, march
+from ._march import Attempt, Place, before_end, march
 
 
 LOOKS = 6  # times at which a step is looked at
@@ -23,21 +23,26 @@ BISECTIONS = 60
 
 
 class Found(eqx.Module):
-    """Where a solve first met an event, or how it ended: the time, which event (-1: none), attempts, result."""
+    """Where a solve first met an event, or how it ended.
+
+    The time, which event (-1: none), whether an event function was no number, attempts, and diffrax's result.
+    """
 
     t: Float[Array, ""]
     which: Int[Array, ""]
+    undefined: Bool[Array, ""]
     tries: Int[Array, ""]
     result: Any
 
 
 class _Notes(eqx.Module):
-    """The values at the end of the last step, and the event that was met."""
+    """The values at the end of the last step, the event that was met, and whether a function was no number."""
 
     before: Float[Array, " k"]
     met: Array
     t: Float[Array, ""]
     which: Int[Array, ""]
+    undefined: Array
 
 
 def first_crossing(
@@ -52,10 +57,7 @@ def first_crossing(
         before: Which sign each of g is to have had at the start (k,), where that is not plain from its value.
     """
     stepper, start, end = stepper_of(problem), start_of(problem), problem.ts[-1]
-    near = end - 100 * jnp.finfo(end.dtype).eps * jnp.abs(end)
-
-    def clip(at: Place, tried: Attempt) -> Array:
-        return jnp.where(at.t_next > near, jnp.where(tried.keep, end, at.t + (end - at.t) / 2), at.t_next)
+    clip = lambda at, tried: before_end(at, tried, end)
 
     def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
         begin, stop = tried.span
@@ -71,20 +73,19 @@ def first_crossing(
         t, which = _first_root(g, low, times[i], earlier[i], crossed[i], directions)
         met = tried.keep & jnp.any(any_at)
         last = jnp.where(tried.keep, values[-1], notes.before)
-        # A value that is zero, or no number, tells nothing.
-        last = jnp.where(tried.keep & ((values[-1] == 0) | jnp.isnan(values[-1])), notes.before, last)
-        return _Notes(last, met, jnp.where(met, t, notes.t), jnp.where(met, which, notes.which))
+        # A value that is zero tells nothing.
+        last = jnp.where(tried.keep & (values[-1] == 0), notes.before, last)
+        undefined = tried.keep & ~met & jnp.any(jnp.isnan(values))
+        return _Notes(last, met, jnp.where(met, t, notes.t), jnp.where(met, which, notes.which), undefined)
 
-    notes = _Notes(before, jnp.asarray(False), end, jnp.asarray(-1))
+    notes = _Notes(before, jnp.asarray(False), end, jnp.asarray(-1), jnp.any(jnp.isnan(before)))
+    enough = lambda notes: notes.met | notes.undefined
     at, notes, result, tries = march(
-        stepper, start, end, problem.max_steps, clip, note, notes, lambda notes: [], lambda notes: notes.met
+        stepper, start, end, problem.max_steps, clip, note, notes, lambda notes: [], enough
     )
-    return Found(jnp.where(notes.met, notes.t, at.t), notes.which, tries, _stopped(result, notes.met))
-
-
-def _stopped(result: Any, met: Array) -> Any:
-    """A solve that was stopped by an event did not run out of steps."""
-    return diffrax.RESULTS.where(met, diffrax.RESULTS.successful, result)
+    # A solve that was stopped by an event did not run out of steps.
+    result = diffrax.RESULTS.where(enough(notes), diffrax.RESULTS.successful, result)
+    return Found(jnp.where(notes.met, notes.t, at.t), notes.which, notes.undefined, tries, result)
 
 
 def _crossed(before: Array, after: Array, directions: np.ndarray) -> Array:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import Flow, Problem, call
-from ._march import Attempt, Place, Stepper
+from ._march import Attempt, Place, Stepper, before_end
 from ._projecting import solver_of
 from ._solve import solved
 from ._unchecked import Starting
@@ -225,8 +225,7 @@ def _attempt(problem: Problem, at: Place) -> tuple[Place, Attempt]:
     """A step, and where the next one is to end."""
     at, tried = stepper_of(problem).attempt(at)
     t1 = problem.ts[-1]
-    near = t1 - 100 * jnp.finfo(t1.dtype).eps * jnp.abs(t1)
-    t_next = jnp.where(at.t_next > near, jnp.where(tried.keep, t1, at.t + (t1 - at.t) / 2), at.t_next)
+    t_next = before_end(at, tried, t1)
     return eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, t1), t_next)), tried
 
 

@@ -1,5 +1,7 @@
 """A method whose steps are made by the mechanism itself, because they take more than its accelerations."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 
@@ -52,7 +54,8 @@ class Rattle(diffrax.AbstractSolver):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         y1, met = args.leap(t0, t1, y0)
-        okay, lost = diffrax.RESULTS.successful, diffrax.RESULTS.nonlinear_divergence
+        okay: Any = diffrax.RESULTS.successful
+        lost: Any = diffrax.RESULTS.nonlinear_divergence
         return y1, None, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.where(met, okay, lost)
 
     def func(self, terms, t0, y0, args):

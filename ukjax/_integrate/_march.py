@@ -31,6 +31,15 @@ class Attempt(eqx.Module):
     result: Any
 
 
+def before_end(at: Place, tried: Attempt, end: Array) -> Array:
+    """Where the next step ends: as the controller says, or at the end.
+
+    As in diffrax: no step is to end so near before the end that the next one has hardly any length.
+    """
+    near = end - 100 * jnp.finfo(end.dtype).eps * jnp.abs(end)
+    return jnp.where(at.t_next > near, jnp.where(tried.keep, end, at.t + (end - at.t) / 2), at.t_next)
+
+
 class Stepper(eqx.Module):
     """A Runge-Kutta method with its control of the step size."""
 

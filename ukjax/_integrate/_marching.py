@@ -14,7 +14,7 @@ import equinox.internal as eqxi
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._march import Attempt, Place, Stepper, march
+from ._march import Attempt, Place, Stepper, before_end, march
 from ._record import Record, written
 from ._unchecked import Starting
 
@@ -50,11 +50,7 @@ class Marching(diffrax.AbstractAdjoint):
         start = Place(
             first.tprev, first.tnext, first.y, first.solver_state, first.controller_state, jnp.asarray(first.made_jump)
         )
-        # As in diffrax: no step is to end so near before the end that the next one has hardly any length.
-        near = t1 - 100 * jnp.finfo(t1.dtype).eps * jnp.abs(t1)
-
-        def clip(at: Place, tried: Attempt) -> Array:
-            return jnp.where(at.t_next > near, jnp.where(tried.keep, t1, at.t + (t1 - at.t) / 2), at.t_next)
+        clip = lambda at, tried: before_end(at, tried, t1)
 
         def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
             (begin, end), count = tried.span, ts.shape[0]

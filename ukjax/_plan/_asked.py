@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .. import _check
-from .._analysis import independent, inverse_dynamics
+from .._analysis import independent, inverse_dynamics, on_constraints
 from .._mechanism import Mechanism
 from .._result import RESULTS
 from .._servo import actuation_at, actuation_of, limits_at, limits_of
@@ -46,6 +46,7 @@ def problem_of(asked: Asked, options: dict[str, Any]) -> tuple[Shooting, tuple[n
     q0, v0, t0 = _check.state(q0, v0, asked.t0, names=("q0", "v0"), kinematics=mechanism.kinematics)
     _check.finite(q0, "q0")
     _check.finite(v0, "v0")
+    _must_fit(mechanism, q0, v0, t0, "q0, v0")
     actuation = actuation_of(asked.actuation)
     p = jax.eval_shape(lambda q, t: actuation_at(actuation, q, t, v0.shape[0]), q0, t0).shape[1]
     kind, points = kind_of(asked.curve), _check.count(asked.points, "points")
@@ -103,9 +104,18 @@ def _goal(goal: Any, mechanism: Mechanism, q0: Array, v0: Array, t1: Array) -> t
         _check.finite(x, name)
         if x.shape != like.shape:
             raise ValueError(f"{name} must have shape {like.shape}, as at the start, but has {x.shape}.")
+    _must_fit(mechanism, q1, v1, t1, "goal")
     # On the constraints only as many can be met by themselves as there is freedom.
     states = independent(mechanism, q1, v1, t1)
     return _At(states, states(q1, v1, t1), t1), np.concatenate([np.asarray(q1), np.asarray(v1)])
+
+
+def _must_fit(mechanism: Mechanism, q: Array, v: Array, t: Array, name: str) -> None:
+    """ValueError if a state is off the constraints."""
+    if bool(on_constraints(mechanism, q, v, t) != RESULTS.successful):
+        raise ValueError(
+            f"{name} must be on the constraints. Take the nearest state that is: ukjax.assemble(mechanism, q, v)."
+        )
 
 
 class _At(eqx.Module):

@@ -13,6 +13,7 @@ from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba
 from .._manifold import Projection
 from .._mechanism import Mechanism
+from .._result import RESULTS, message
 from .._servo import Feedback
 from .._trajectory import Trajectory
 from ._asked import Asked, given_start, problem_of, random_start
@@ -133,6 +134,7 @@ def plan(
     """
     if projection is None and isinstance(mechanism, Mechanism) and mechanism.constraints:
         projection = Projection()
+    rtol, atol = _check.positive(rtol, "rtol"), _check.positive(atol, "atol")
     options = {"formulation": formulation, "projection": projection, "rtol": rtol, "atol": rtol}
     asked = Asked(mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments)
     problem, box, middle = problem_of(asked, options)
@@ -140,8 +142,7 @@ def plan(
     begins = [given_start(guess, problem, within, middle)]
     for _ in range(_check.count(starts, "starts") - 1):
         begins.append(random_start(draws, problem, within, middle))
-    atol, steps = _check.positive(atol, "atol"), _check.count(steps, "steps")
-    search = Search(problem, within, _weights(weights, problem), cost, atol, steps)
+    search = Search(problem, within, _weights(weights, problem), cost, atol, _check.count(steps, "steps"))
     found = []
     with tqdm(total=len(begins) * search.steps, desc="plan", unit="step", disable=not progress) as bar:
         for number, begin in enumerate(begins):
@@ -150,12 +151,10 @@ def plan(
     costs = np.array([each.cost if each.success else np.nan for each in found])
     best = int(np.nanargmin(costs)) if np.any(np.isfinite(costs)) else int(np.argmin([e.off for e in found]))
     chosen = found[best]
+    plan = _told(problem, chosen, costs, sum(each.runs for each in found))
     if throw and not chosen.success:
-        raise RuntimeError(
-            f"No start reaches the goal: it is missed by {chosen.off:.3g} ({chosen.message}). Give it longer, more "
-            "points, more starts, wider limits, or a guess."
-        )
-    return _told(problem, chosen, costs, sum(each.runs for each in found))
+        raise RuntimeError(_why(plan, chosen))
+    return plan
 
 
 def _weights(weights: Any, problem: Shooting) -> np.ndarray:
@@ -164,7 +163,20 @@ def _weights(weights: Any, problem: Shooting) -> np.ndarray:
     if weights is None:
         return np.ones(p)
     hint = f"One weight per actuator, of which there are {p}."
-    return np.asarray(_check.output(_check.floating(weights, "weights"), (p,), problem.q0.dtype, "weights", hint))
+    w = np.asarray(_check.output(_check.floating(weights, "weights"), (p,), problem.q0.dtype, "weights", hint))
+    if not np.all(w > 0):
+        raise ValueError(f"weights must be positive, but are {w}.")
+    return w
+
+
+def _why(plan: Plan, chosen: Found) -> str:
+    """Why there is no plan, in words."""
+    if bool(plan.trajectory.result != RESULTS.successful):
+        return f"No start reaches the goal: the simulation fails. {message(plan.trajectory.result)}"
+    return (
+        f"No start reaches the goal: it is missed by {chosen.off:.3g} ({chosen.message}). Give it longer, more points, "
+        "more starts, wider limits, or a guess."
+    )
 
 
 def _told(problem: Shooting, chosen: Found, costs: np.ndarray, runs: int) -> Plan:

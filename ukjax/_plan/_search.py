@@ -19,6 +19,8 @@ NOWHERE = np.zeros((0, 0), int)  # where a motion in one piece is joined
 
 
 class Found(eqx.Module):
+    """Where a search came to, what that costs, by how much the goal is missed, and after how many runs."""
+
     x: np.ndarray
     cost: float
     off: float

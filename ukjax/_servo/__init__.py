@@ -6,6 +6,7 @@ from ._actuation import limits_at as limits_at
 from ._actuation import limits_of as limits_of
 from ._control import Acting as Acting
 from ._control import as_acting as as_acting
+from ._control import as_memoryless as as_memoryless
 from ._control import as_servos as as_servos
 from ._control import missed_rows as missed_rows
 from ._control import servo_control as servo_control

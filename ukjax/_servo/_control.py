@@ -86,6 +86,17 @@ def as_acting(servo: Any) -> Acting:
     return servo if isinstance(servo, Feedback) else as_servos(servo)
 
 
+def as_memoryless(servo: Any) -> Acting | None:
+    """The same, or None; ValueError if it is a controller that is more than a function of the state."""
+    acting = None if servo is None else as_acting(servo)
+    if isinstance(acting, Feedback) and (acting.memory is not None or acting.period is not None):
+        raise ValueError(
+            "servo must be a function of the state here, without memory or samples: the states are those of the "
+            "mechanism. Pass a ukjax.Feedback without memory= and period=."
+        )
+    return acting
+
+
 def as_servos(servo: Any) -> tuple[AbstractServo, ...]:
     """One servo or several as a tuple; TypeError or ValueError if they are no such thing or do not go together."""
     several = isinstance(servo, (tuple, list))

@@ -24,7 +24,7 @@ from .._trajectory import OF_EACH, OPTIONAL, Trajectory
 from ._leap import leap_of
 from ._options import Method
 from ._phase import Phase
-from ._start import off_constraints, on_constraints
+from ._start import off_constraints, starts_on_constraints
 from ._states import OF_MOTION, derivative, judged, motion_at, of_each, residuals, row, verdict
 
 
@@ -89,7 +89,7 @@ def begin(
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
         y0 = onto(ts[0], whole)[: phase.moving]
         # From far away the few iterations of a projection do not get there.
-        started = on_constraints(phase, ts[0], y0, RESULTS.not_assembled)
+        started = starts_on_constraints(phase, ts[0], y0, RESULTS.not_assembled)
     y0 = with_store(phase, acting, ts[0], y0)
     if motion is None:
         # The conversion finds every array that the person's functions close over, so that it can be differentiated.
@@ -102,7 +102,7 @@ def begin(
     if isinstance(solver, Rattle):
         expand = certain_of(formulation, 0, y0.dtype) is not None
         leap = hoist(leap_of(mechanism, phase, solver, expand), ts[0], ts[1], y0)
-        started = on_constraints(phase, ts[0], y0, RESULTS.off_constraints)
+        started = starts_on_constraints(phase, ts[0], y0, RESULTS.off_constraints)
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))

@@ -44,7 +44,7 @@ def off_constraints(phase: Phase, t: Array, y: Array) -> tuple[Array, Array, Arr
     return position, velocity, (position > size(q)) | (velocity > size(v))
 
 
-def on_constraints(phase: Phase, t: Array, y: Array, otherwise: Any) -> Any:
+def starts_on_constraints(phase: Phase, t: Array, y: Array, otherwise: Any) -> Any:
     """Success if the positions satisfy the constraints, as far as a start must."""
     q, _ = phase.split(stop_gradient(y))
     size = jnp.max(jnp.abs(q), initial=1.0)
