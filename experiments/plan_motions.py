@@ -2,9 +2,9 @@
 
 Swing-up of a cart-pole, in 2 s; of an acrobot, in 3 s, its one motor between the rods; and two coordinated robots, six
 motors on a closed chain of three freedoms, that carry their load from one place to another in pi seconds with the
-smallest torques. The first two are compared with collocation (Hermite and Simpson), which starts from a straight line,
-and again from what was planned: the better of the two counts. The robots' plan is compared with what their servo would
-spend on a smooth path between the same places.
+smallest torques. The first two, by Newton's steps, are compared with collocation (Hermite and Simpson), which starts
+from a straight line, and again from what was planned: the better of the two counts. The robots' plan is compared with
+what their servo would spend on a smooth path between the same places.
 
     python -m experiments.plan_motions [--out DIR]
 """
@@ -38,14 +38,14 @@ class Case(NamedTuple):
 
 
 def pole() -> Case:
-    options = {"points": 20, "size": 10.0, "starts": 2}
+    options = {"points": 20, "size": 10.0, "search": "newton"}
     mechanism = ukjax.Mechanism(cart_pole.CartPole())
     push, upright = np.array(cart_pole.ON_CART), jnp.array([0.0, np.pi])
     return Case("cart-pole", mechanism, push, jnp.zeros(2), upright, 2.0, options, "force [N]")
 
 
 def bot() -> Case:
-    options = {"points": 20, "size": 10.0, "steps": 250}
+    options = {"points": 20, "size": 10.0, "segments": 12, "search": "newton", "starts": 2, "steps": 100}
     elbow, upright = np.array(acrobot.AT_ELBOW), jnp.array(acrobot.UPRIGHT)
     return Case("acrobot", acrobot.Acrobot().mechanism(), elbow, jnp.zeros(2), upright, 3.0, options, "torque [N m]")
 
@@ -64,7 +64,7 @@ def planned(case: Case) -> ukjax.Plan:
     return ukjax.plan(case.mechanism, case.actuation, case.q0, rest, (case.q1, rest), case.duration, **case.options)
 
 
-def reference(case: Case, plan: ukjax.Plan, N: int = 40) -> Collocated:
+def reference(case: Case, plan: ukjax.Plan, N: int = 60) -> Collocated:
     """The better of two: from a straight line, and from what was planned."""
     n, G = case.q0.shape[0], jnp.asarray(case.actuation)
 

@@ -116,6 +116,12 @@ def test_inputs_that_hold_a_state():
     assert "One of many" in str(ukjax.equilibrium(mechanism, jnp.array([0.2, 0.1])))
 
 
+def test_it_can_be_differentiated_once_and_says_so():
+    found = lambda k: jnp.sum(ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.95])).q)
+    with pytest.raises(Exception, match="equilibrium can be differentiated once only"):
+        jax.hessian(found)(jnp.asarray(40.0))
+
+
 @pytest.mark.long
 def test_in_a_batch_and_compiled():
     stiffness = jnp.array([10.0, 30.0, 90.0])

@@ -35,37 +35,39 @@ def test_curves_and_their_effort(kind):
         )
 
 
-@pytest.mark.parametrize("segments", [4, long(1)])
-def test_the_least_effort_of_a_mass(segments):
+@pytest.mark.parametrize(("segments", "search"), [(4, "slsqp"), (4, "newton"), long(1, "slsqp"), long(1, "newton")])
+def test_the_least_effort_of_a_mass(segments, search):
     """From rest to rest over d in T: u is linear in time, and the effort 12 m^2 d^2 / T^3."""
-    got = ukjax.plan(MASS, ONE, [0.0], [0.0], ([1.5], [0.0]), 2.0, points=6, segments=segments, **QUIET)
+    got = ukjax.plan(MASS, ONE, [0.0], [0.0], ([1.5], [0.0]), 2.0, points=6, segments=segments, search=search, **QUIET)
     assert got.success
     assert got.cost == pytest.approx(12 * 4.0 * 1.5**2 / 8.0, rel=1e-6)
     s = jnp.linspace(0.0, 2.0, 9)
-    # The cost is flat there: a millionth of it is a thousandth of the control.
-    assert_close(jax.vmap(got.curve)(s)[:, 0], 6 * 2.0 * 1.5 / 4.0 * (1 - s), atol=1e-2)
+    assert_close(jax.vmap(got.curve)(s)[:, 0], 6 * 2.0 * 1.5 / 4.0 * (1 - s), atol=1e-4)
     assert np.max(np.abs(got.missed)) < 1e-6
     run = ukjax.simulate(MASS, [0.0], [0.0], s, servo=got.controller())
     assert_close(run.q[-1], jnp.array([1.5]), atol=1e-5)
 
 
 @pytest.mark.long
-def test_the_least_time_of_a_mass():
+@pytest.mark.parametrize("search", ["slsqp", "newton"])
+def test_the_least_time_of_a_mass(search):
     """Bang-bang: T = 2 (m d / limit)^(1/2)."""
     got = ukjax.plan(
         MASS, ONE, [0.0], [0.0], ([1.0], [0.0]), (0.5, 2.0, 5.0), cost="time", limits=(-4.0, 4.0), curve="constant",
-        points=16, segments=4, **QUIET,
+        points=16, search=search, **QUIET,
     )  # fmt: skip
-    assert got.cost == pytest.approx(2 * np.sqrt(2.0 * 1.0 / 4.0), rel=1e-3)
+    assert got.success
+    assert got.cost == pytest.approx(2 * np.sqrt(2.0 * 1.0 / 4.0), rel=1e-6)
     assert float(jnp.max(jnp.abs(got.trajectory.control))) <= 4.0 + 1e-9
 
 
 @pytest.mark.long
-def test_limits_of_the_path_and_a_goal_of_ones_own():
+@pytest.mark.parametrize("search", ["slsqp", "newton"])
+def test_limits_of_the_path_and_a_goal_of_ones_own(search):
     """The speed is limited: a trapezoid, which needs more effort."""
     slow = ukjax.plan(
         MASS, ONE, [0.0], [0.0], lambda q, v: jnp.concatenate([q - 1.5, v]), 2.0, points=14,
-        path=lambda q, v, t: 0.9 - v, segments=4, **QUIET,
+        path=lambda q, v, t: 0.9 - v, segments=4, search=search, **QUIET,
     )  # fmt: skip
     assert slow.success
     assert float(jnp.max(slow.trajectory.v)) < 0.91
@@ -73,13 +75,14 @@ def test_limits_of_the_path_and_a_goal_of_ones_own():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("copies", [1, 2])
-def test_on_constraints_and_with_redundant_rows(copies):
+@pytest.mark.parametrize(("copies", "search"), [(1, "slsqp"), (2, "slsqp"), (2, "newton")])
+def test_on_constraints_and_with_redundant_rows(copies, search):
     """A pendulum in Cartesian coordinates is brought to rest elsewhere, and stays on its circle."""
     there = jnp.array([np.sin(0.5), -np.cos(0.5)])
     got = ukjax.plan(
-        pendulum(copies), np.eye(2), [0.0, -1.0], [0.0, 0.0], (there, jnp.zeros(2)), 1.0, points=6, segments=3, **QUIET
-    )
+        pendulum(copies), np.eye(2), [0.0, -1.0], [0.0, 0.0], (there, jnp.zeros(2)), 1.0, points=6, segments=3,
+        search=search, **QUIET,
+    )  # fmt: skip
     assert got.success
     assert_close(got.trajectory.q[-1], there, atol=2e-4)
     assert float(jnp.max(got.trajectory.position_residual)) < 1e-9
@@ -109,6 +112,7 @@ def test_no_way_is_told():
     ("change", "error", "message"),
     [
         ({"curve": "quintic"}, ValueError, "curve must be one of 'constant', 'linear', 'cubic'"),
+        ({"search": "bfgs"}, ValueError, "search must be one of 'slsqp', 'newton'"),
         ({"points": 3}, ValueError, "points must be at least 4 for a cubic curve"),
         ({"cost": "fuel"}, ValueError, 'cost must be "effort" or "time"'),
         ({"cost": "time"}, ValueError, 'cost="time" needs limits, and a duration that is free'),

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.linalg
 
 import ukjax
@@ -166,6 +167,35 @@ def test_a_regulator_is_that_of_python_control():
     assert_close(regulator.K, K, atol=1e-8)
     assert_close(regulator.S, S, atol=1e-8)
     assert_close(np.sort(regulator.eigenvalues.real), np.sort(values.real), atol=1e-8)
+
+
+@pytest.mark.parametrize("period", [None, 0.25])
+def test_a_regulator_costs_what_it_says_and_no_other_gain_costs_less(period):
+    """The cost from a start, along the closed loop by SciPy, is x^T S x; with samples the control is held between."""
+    _, linear, regulator = upright(period)
+    A, B, R = np.asarray(linear.A), np.asarray(linear.B), 0.1
+    Q, start = np.diag([1.0, 5.0, 0.1, 0.1]), np.array([0.2, -0.1, 0.3, 0.1])
+
+    def spent(K):
+        def change(t, y, u):
+            x = y[:4]
+            u = u if period else -K @ x
+            return [*(A @ x + B @ u), x @ Q @ x + R * u @ u]
+
+        y = np.append(start, 0.0)
+        for i in range(round(20.0 / (period or 20.0))):
+            span = (i * (period or 20.0), (i + 1) * (period or 20.0))
+            found = scipy.integrate.solve_ivp(
+                change, span, y, args=(-K @ y[:4],), rtol=1e-10, atol=1e-12, method="DOP853"
+            )
+            y = found.y[:, -1]
+        assert np.max(np.abs(y[:4])) < 1e-4  # it is home
+        return y[4]
+
+    K = np.asarray(regulator.K)
+    assert spent(K) == pytest.approx(start @ np.asarray(regulator.S) @ start, rel=1e-6)
+    for i in range(4):
+        assert all(spent(K + step * np.eye(4)[i]) > spent(K) for step in (-0.02, 0.02))
 
 
 @pytest.mark.parametrize("period", [None, 0.02])

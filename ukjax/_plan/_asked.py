@@ -64,6 +64,7 @@ def problem_of(asked: Asked, options: dict[str, Any]) -> tuple[Shooting, tuple[n
     sizes = np.where(np.isfinite(half) & (half > 0), half, 1.0)
     sizes = sizes if asked.size is None else np.full(p, _check.positive(asked.size, "size"))
     free, segments = low != high, _check.count(asked.segments, "segments")
+    segments = points if kind == "constant" else segments
     goal, last = _goal(asked.goal, mechanism, q0, v0, t0 + about)
     problem = Shooting(
         mechanism, actuation, q0, v0, t0, goal, path, jnp.asarray(about, q0.dtype), options,

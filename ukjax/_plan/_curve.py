@@ -36,7 +36,10 @@ class Curve(eqx.Module):
         """u (p,) at a time."""
         pieces = _pieces(self.kind, self.points.shape[0])
         intervals, degree = pieces.shape[2], pieces.shape[1] - 1
-        s = jnp.clip((t - self.start) / self.duration, 0.0, 1.0) * intervals
+        s = (t - self.start) / self.duration
+        # Not `clip`, whose slope at an end, where many motions end too, is half of what it is beside it.
+        edge = 64 * jnp.finfo(s.dtype).eps
+        s = jnp.where(s < -edge, 0.0, jnp.where(s > 1 + edge, 1.0, s)) * intervals
         i = jnp.clip(jnp.floor(s).astype(int), 0, intervals - 1)
         # Whole exponents: of x ** 0.0 the derivative at zero is no number.
         powers = jnp.stack([(s - i.astype(s.dtype)) ** k for k in range(degree + 1)])
@@ -85,6 +88,11 @@ def _products(kind: Kind, K: int) -> np.ndarray:
 def root_of_effort(kind: Kind, K: int) -> np.ndarray:
     """R (K, K) with R R^T the integral of B_i B_j from 0 to 1: of z = R^-T y the effort is y^T y."""
     return np.linalg.cholesky(_products(kind, K))
+
+
+def knots_of(kind: Kind, K: int) -> np.ndarray:
+    """Where pieces join, ends included, as parts of the duration."""
+    return np.linspace(0.0, 1.0, K - DEGREE[kind] + 1)
 
 
 def least_points(kind: Kind) -> int:

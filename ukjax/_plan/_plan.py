@@ -18,7 +18,7 @@ from .._servo import Feedback
 from .._trajectory import Trajectory
 from ._asked import Asked, given_start, problem_of, random_start
 from ._curve import Curve
-from ._search import Found, Limits, Search
+from ._search import Found, Limits, Search, method_of
 from ._shooting import Shooting, shown
 
 
@@ -33,7 +33,7 @@ class Plan(eqx.Module):
         trajectory: The motion under them.
         cost: The effort, or the duration [s].
         missed: What the goal is missed by, (r,).
-        simulations: How many runs with their derivatives it took, over all starts.
+        simulations: How many runs with their first derivatives it took, over all starts.
         costs: What each start came to (starts,); NaN where it did not reach the goal.
         success: Whether the goal is reached, within limits.
         message: How the search ended.
@@ -79,6 +79,7 @@ def plan(
     rtol: float = 1e-8,
     atol: float = 1e-4,
     segments: int = 8,
+    search: Literal["slsqp", "newton"] = "slsqp",
     steps: int = 200,
     progress: bool = True,
     throw: bool = True,
@@ -89,8 +90,7 @@ def plan(
       c(q(T), v(T)) = 0,\quad u \in [\mathrm{low}, \mathrm{high}],\quad d(q, v, t) \ge 0$$
 
     u is a curve of a few control points. The motion is cut into segments, which the search joins (multiple shooting);
-    every step of it is one simulation of them all and one derivative. The search itself is SciPy's sequential quadratic
-    programming.
+    every step of it is one simulation of them all and one derivative. The search is sequential quadratic programming.
 
     Args:
         mechanism: System and constraints.
@@ -115,7 +115,10 @@ def plan(
         projection: `Projection()` if None, where there are constraints.
         rtol: Relative and absolute tolerance of the simulation.
         atol: What of the goal may be missed, in its unit.
-        segments: Into how many parts the motion is cut; 1 for single shooting.
+        segments: Into how many parts the motion is cut; 1 for single shooting. Of piecewise constant controls each
+            piece is one.
+        search: "slsqp", SciPy's, whose steps take one derivative; or "newton", whose steps take also the second one, as
+            much as ten simulations and more, but are few, and come to a minimum where the other one creeps.
         steps: Of the search, at the most, from each start.
         progress: Show a bar.
         throw: Raise if no start reaches the goal. With False look at `success`.
@@ -130,7 +133,7 @@ def plan(
         RuntimeError: If `throw` and no start reaches the goal.
 
     Source: multiple shooting: Bock & Plitt (1984); Betts (2010), Practical Methods for Optimal Control, chapter 3;
-    SLSQP: Kraft (1988).
+    SLSQP: Kraft (1988); Newton's steps: Nocedal & Wright (2006), Numerical Optimization, chapter 18.
     """
     if projection is None and isinstance(mechanism, Mechanism) and mechanism.constraints:
         projection = Projection()
@@ -142,12 +145,13 @@ def plan(
     begins = [given_start(guess, problem, within, middle)]
     for _ in range(_check.count(starts, "starts") - 1):
         begins.append(random_start(draws, problem, within, middle))
-    search = Search(problem, within, _weights(weights, problem), cost, atol, _check.count(steps, "steps"))
+    about = _weights(weights, problem), cost, method_of(search), atol, _check.count(steps, "steps")
+    seeker = Search(problem, within, *about)
     found = []
-    with tqdm(total=len(begins) * search.steps, desc="plan", unit="step", disable=not progress) as bar:
+    with tqdm(total=len(begins) * seeker.steps, desc="plan", unit="step", disable=not progress) as bar:
         for number, begin in enumerate(begins):
-            found.append(search.run(begin, bar))
-            bar.update((number + 1) * search.steps - bar.n)
+            found.append(seeker.run(begin, bar))
+            bar.update((number + 1) * seeker.steps - bar.n)
     costs = np.array([each.cost if each.success else np.nan for each in found])
     best = int(np.nanargmin(costs)) if np.any(np.isfinite(costs)) else int(np.argmin([e.off for e in found]))
     chosen = found[best]

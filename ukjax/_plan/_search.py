@@ -1,7 +1,8 @@
-"""The search for the best x: SciPy's sequential quadratic programming, and then to the goal by the shortest way."""
+"""The search for the best x: sequential quadratic programming, and then to the goal by the shortest way."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -9,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from ._shooting import Look, Shooting, independent_rows, look
+from ._newton import Point, descend
+from ._shooting import Look, Shooting, curvature, independent_rows, look
 
 
+Method = Literal["slsqp", "newton"]
+FLAT = 1e-9  # a relative change of cost that is none
 LOST = 1e4  # gaps, and costs beside what controls of the size cost, from which a search does not come back
 JOINED = 1e-3  # gaps that the last steps to the goal close
 HOMING = 8  # steps to the goal after the search
@@ -48,10 +52,14 @@ class _LostError(Exception):
 
 
 class Search:
-    """SLSQP from one start; and then, in one piece, to the goal by the shortest way."""
+    """SLSQP or Newton's steps from one start; and then, in one piece, to the goal by the shortest way."""
 
-    def __init__(self, problem: Shooting, within: "Limits", weights: np.ndarray, cost: str, atol: float, steps: int):
+    def __init__(
+        self, problem: Shooting, within: "Limits", weights: np.ndarray, cost: str, method: Method, atol: float,
+        steps: int,
+    ):  # fmt: skip
         self.problem, self.within, self.kind, self.atol, self.steps = problem, within, cost, atol, steps
+        self.search = {"slsqp": self._slsqp, "newton": self._newton}[method]
         self.whole = dataclasses.replace(problem, segments=1)
         scale = float(np.max(np.asarray(problem.size))) ** 2 * float(problem.duration) * float(np.max(weights))
         effort = lambda x: problem.curve_of(x).effort(jnp.asarray(weights, x.dtype)) / scale / 2
@@ -59,6 +67,7 @@ class Search:
         time = lambda x: x[problem.controls] + 1e-4 * effort(x)
         self.unit = 2 * scale if cost == "effort" else float(problem.duration)
         self.value = jax.jit(jax.value_and_grad(effort if cost == "effort" else time))
+        self.bend = jax.jit(jax.hessian(effort if cost == "effort" else time))
         self.cached: tuple[bytes, Look] | None = None
         self.runs, self.joined = 0, NOWHERE
 
@@ -73,14 +82,7 @@ class Search:
         self.runs, problem = 0, self.problem
         self.joined = independent_rows(problem, begin)
         at = lambda x: self.look(problem, x)
-        met = at(begin).met
-        conditions = [{"type": "eq", "fun": lambda x: at(x).c[:met], "jac": lambda x: at(x).J[:met]}]
-        if problem.path is not None:
-            conditions.append({"type": "ineq", "fun": lambda x: at(x).c[met:], "jac": lambda x: at(x).J[met:]})
-        if self.within.some:
-            conditions.append({"type": "ineq", "fun": self.within.left, "jac": lambda x: self.within.slopes})
-
-        best = _Best(begin, np.inf, np.inf)
+        met, best = at(begin).met, _Best(begin, np.inf, np.inf)
 
         def tell(x: np.ndarray) -> None:
             nonlocal best
@@ -91,13 +93,9 @@ class Search:
                 raise _LostError
             best = best.or_else(_Best(x, cost, gaps))
 
-        value = lambda x: tuple(np.asarray(y, float) for y in self.value(jnp.asarray(x)))
-        options = {"maxiter": self.steps, "ftol": 1e-9}
         try:
-            found = scipy.optimize.minimize(
-                value, begin, jac=True, constraints=conditions, method="SLSQP", callback=tell, options=options
-            )
-            last, message = (found.x if found.success else best.x), str(found.message)
+            found, done, message = self.search(at, begin, tell)
+            last = found if done else best.x
         except _LostError:
             last, message = best.x, "The search went astray"
         x = self._home(last[: problem.controls + problem.free])
@@ -106,6 +104,36 @@ class Search:
         within = float(np.min(c[met:], initial=0.0)) >= -self.atol and self.within.keeps(x)
         return Found(x, self._cost(x), off, off <= self.atol and within, message, self.runs)
 
+    def _valued(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.asarray(y, float) for y in self.value(jnp.asarray(x)))
+
+    def _slsqp(self, at: Callable, begin: np.ndarray, tell: Callable) -> tuple[np.ndarray, bool, str]:
+        met = at(begin).met
+        conditions = [{"type": "eq", "fun": lambda x: at(x).c[:met], "jac": lambda x: at(x).J[:met]}]
+        if self.problem.path is not None:
+            conditions.append({"type": "ineq", "fun": lambda x: at(x).c[met:], "jac": lambda x: at(x).J[met:]})
+        if self.within.some:
+            conditions.append({"type": "ineq", "fun": self.within.left, "jac": lambda x: self.within.slopes})
+        options = {"maxiter": self.steps, "ftol": FLAT}
+        found = scipy.optimize.minimize(
+            self._valued, begin, jac=True, constraints=conditions, method="SLSQP", callback=tell, options=options
+        )
+        return found.x, bool(found.success), str(found.message)
+
+    def _newton(self, at: Callable, begin: np.ndarray, tell: Callable) -> tuple[np.ndarray, bool, str]:
+        limits = len(self.within.slopes)
+
+        def point(x: np.ndarray) -> Point:
+            (f, g), (c, J, met) = self._valued(x), at(x)
+            c, J = np.concatenate([c, self.within.left(x)]), np.concatenate([J, self.within.slopes])
+            return Point(x, float(f), g, c, J, met)
+
+        def bend(x: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
+            of_c = curvature(self.problem, x, self.joined, multipliers[: len(multipliers) - limits])
+            return np.asarray(self.bend(jnp.asarray(x))) - of_c
+
+        return descend(point, bend, begin, self.steps, FLAT, tell)
+
     def _home(self, x: np.ndarray) -> np.ndarray:
         """The rest of the way to the goal, by the smallest change of the controls that stays within limits."""
         for _ in range(HOMING):
@@ -113,6 +141,8 @@ class Search:
             off = np.max(np.abs(c[:met]))
             if off <= 1e-2 * self.atol:
                 break
+            if self.problem.kind == "constant" and self.problem.free:
+                J[:, self.problem.controls] = 0.0  # in one piece controls jump at times that change with it
             closer = self.within.kept(x + np.linalg.lstsq(J[:met], -c[:met], rcond=1e-9)[0])
             if np.max(np.abs(self.look(self.whole, closer).c[:met])) >= off:
                 break
@@ -123,6 +153,13 @@ class Search:
         if self.kind == "time":
             return float(x[self.problem.controls]) * self.unit
         return float(self.value(jnp.asarray(x[: self.problem.controls + self.problem.free]))[0]) * self.unit
+
+
+def method_of(value: Any) -> Method:
+    """What a person gave for `search`; ValueError if it is none."""
+    if value not in get_args(Method):
+        raise ValueError(f"search must be one of {', '.join(map(repr, get_args(Method)))}, but is {value!r}.")
+    return value
 
 
 class Limits:

@@ -11,10 +11,12 @@ and what is left of the limits of the path; J: derivative of c.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
@@ -25,8 +27,9 @@ from .._program import lightly_compiled
 from .._result import RESULTS
 from .._servo import Feedback
 from .._simulate import simulate
+from .._simulation import adaptive
 from .._trajectory import Trajectory
-from ._curve import Curve, Kind, root_of_effort
+from ._curve import Curve, Kind, knots_of, root_of_effort
 
 
 # What is missed if a simulation fails, so that a search turns back.
@@ -83,18 +86,32 @@ class Shooting(eqx.Module):
         """R^-T: what makes control points, over their size, of y."""
         return np.linalg.inv(root_of_effort(self.kind, self.shape[0])).T
 
-    def run(self, curve: Curve, state: Array, parts: Array, keep: Any) -> Trajectory:
-        """The motion from a state, saved at parts of the whole duration."""
-        controller = Feedback(_Law(curve), self.actuation)
+    @property
+    def of_pieces(self) -> bool:
+        """Whether each segment has one control, so that none jumps within, at a time that changes with T."""
+        return self.kind == "constant" and self.segments == self.shape[0]
+
+    def run(self, curve: Curve, state: Array, parts: Array, keep: Any, piece: Array | None = None) -> Trajectory:
+        """The motion from a state, saved at parts of the whole duration; with one piece's control, if that is all."""
+        held = curve if piece is None else Curve(curve.points[piece][None], curve.start, curve.duration, curve.kind)
+        controller = Feedback(_Law(held), self.actuation)
         q, v = state[: self.q0.shape[0]], state[self.q0.shape[0] :]
         ts = self.t0 + curve.duration * parts
-        return simulate(self.mechanism, q, v, ts, servo=controller, keep=keep, throw=False, **self.options)
+        options = dict(self.options)
+        steps = adaptive(options.pop("rtol"), options.pop("atol"), ts, options["projection"] is not None)
+        if self.kind != "constant":
+            # A step that passes over a knot is as exact as asked for these controls, but not for a change of them.
+            knots = self.t0 + curve.duration * jnp.asarray(knots_of(self.kind, self.shape[0]), ts.dtype)
+            steps = diffrax.ClipStepSizeController(steps, step_ts=stop_gradient(knots))
+        return simulate(
+            self.mechanism, q, v, ts, servo=controller, stepsize_controller=steps, keep=keep, throw=False, **options
+        )
 
     def segment(self, state: Array, y: Array, T: Array, number: Array) -> Array:
         """What one segment comes to: q and v at its end; what the goal is then missed by; its path."""
         inner = self.looks // self.segments + 1
         parts = (number.astype(y.dtype) + jnp.linspace(0.0, 1.0, inner).astype(y.dtype)) / self.segments
-        got = self.run(self.curve(y, T), self.begin(state), parts, ("q", "v"))
+        got = self.run(self.curve(y, T), self.begin(state), parts, ("q", "v"), number if self.of_pieces else None)
         q, v, t = got.q, got.v, got.t
         found = [q[-1], v[-1], self.missed(q[-1], v[-1])]
         if self.path is not None:
@@ -117,6 +134,12 @@ class Shooting(eqx.Module):
             return state
         back = Projection(FAR_BACK, back.pseudoinverse)
         return back(self.mechanism, self.t0, state, coordinates=self.q0.shape[0])
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """What `segment` takes, by shape."""
+        kind = lambda *shape: jax.ShapeDtypeStruct(shape, self.q0.dtype)
+        return kind(self.joints), kind(self.controls), kind(), jax.ShapeDtypeStruct((), np.int32)
 
     @property
     def goals(self) -> int:
@@ -170,6 +193,44 @@ def _parts(problem: Shooting, x: Array) -> Parts:
     value, of_state, of_controls, of_duration = jax.vmap(one)(jnp.concatenate([first[None], states]), numbers)
     begins = jax.vmap(problem.begin)(states), jax.vmap(jax.jacfwd(problem.begin))(states)
     return Parts(value, of_state, of_controls, of_duration, *begins)
+
+
+@lightly_compiled
+def _bends(problem: Shooting, x: Array, of_ends: Array, of_begins: Array) -> Array:
+    """Second derivatives of weighted ends less weighted beginnings, of each segment, by its state, y and T."""
+    y, T, states = problem.split(x)
+    first = jnp.concatenate([problem.q0, problem.v0])
+    cuts = [problem.joints, problem.joints + problem.controls]
+
+    def one(state, number, ends, begins):
+        def weighted(z):
+            state, y, T = jnp.split(z, cuts)
+            return ends @ problem.segment(state, y, T[0], number) - begins @ problem.begin(state)
+
+        return jax.hessian(weighted)(jnp.concatenate([state, y, T[None]]))
+
+    numbers = jnp.arange(problem.segments)
+    return jax.vmap(one)(jnp.concatenate([first[None], states]), numbers, of_ends, of_begins)
+
+
+def curvature(problem: Shooting, x: np.ndarray, joined: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Second derivative of the weighted c of `look`, by x."""
+    S, width, d, r = problem.segments, problem.joints, joined.shape[1], problem.goals
+    rows = jax.eval_shape(problem.segment, *problem.kinds).shape[0]
+    of_gaps, of_goal, of_path = np.split(weights, [(S - 1) * d, (S - 1) * d + r])
+    ends, begins = np.zeros((S, rows)), np.zeros((S, width))
+    np.put_along_axis(ends[:-1], joined, of_gaps.reshape(S - 1, d), axis=1)
+    np.put_along_axis(begins[1:], joined, of_gaps.reshape(S - 1, d), axis=1)
+    ends[-1, width : width + r] = of_goal
+    ends[:, width + r :] = of_path.reshape(S, -1)
+    bends = np.asarray(_bends(problem, jnp.asarray(x), jnp.asarray(ends), jnp.asarray(begins)))
+    H, common = np.zeros((len(x), len(x))), np.arange(problem.controls + problem.free)
+    for k, bend in enumerate(bends):
+        own = len(common) + (k - 1) * width + np.arange(width if k else 0)
+        places = np.concatenate([own, common])
+        of = np.concatenate([np.arange(len(own)), width + common])
+        H[places[:, None], places] += bend[of[:, None], of]
+    return H
 
 
 def independent_rows(problem: Shooting, x: np.ndarray) -> np.ndarray:

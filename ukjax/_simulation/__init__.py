@@ -2,6 +2,7 @@
 
 from ._leap import check_leap as check_leap
 from ._options import Method as Method
+from ._options import adaptive as adaptive
 from ._options import integrator as integrator
 from ._options import kept as kept
 from ._options import method as method

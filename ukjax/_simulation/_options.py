@@ -46,7 +46,7 @@ def method(
 
 def _method(controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool) -> Method:
     if controller is None:
-        controller = _adaptive(rtol, atol, ts, projected)
+        controller = adaptive(rtol, atol, ts, projected)
     else:
         example = "diffrax.PIDController(...)"
         _check.instance(controller, diffrax.AbstractStepSizeController, "stepsize_controller", example)
@@ -81,7 +81,8 @@ def _check_steps(steps: Array, ts: Array) -> None:
         )
 
 
-def _adaptive(rtol: Any, atol: Any, ts: Array, projected: bool) -> diffrax.PIDController:
+def adaptive(rtol: Any, atol: Any, ts: Array, projected: bool) -> diffrax.PIDController:
+    """Steps as long as tolerances allow; ValueError if those are out of reach."""
     dtype = ts.dtype
     eps = float(jnp.finfo(dtype).eps)
     rtol, atol = (_check.scalar(TOLERANCE if x is None else x, name) for x, name in ((rtol, "rtol"), (atol, "atol")))
