@@ -68,6 +68,13 @@ def test_no_way_out_is_said():
     assert "no way down" in why or "limit" in why
 
 
+def test_where_there_is_no_slope_it_ends():
+    point = lambda x: _newton.Point(x, 0.0, np.zeros(1), x, np.array([[np.nan]]), 1)
+    _, done, why = _newton.descend(point, lambda x, m: np.eye(1), np.ones(1), 9, 1e-9, lambda x: None)
+    assert not done
+    assert "no slope" in why
+
+
 @pytest.mark.long
 def test_the_curvature_of_a_plan():
     """On constraints with redundant rows, with limits of the path and a free duration, against differences."""

@@ -106,6 +106,11 @@ def test_no_way_is_told():
     )  # fmt: skip
     assert not failed.success
     assert np.all(np.isnan(failed.costs))
+    with pytest.raises(RuntimeError, match="No start stays within limits: the goal is reached, but path"):
+        ukjax.plan(
+            MASS, ONE, [0.0], [0.0], ([1.0], [0.0]), 1.0, points=5, path=lambda q, v, t: -1 - q**2, segments=2,
+            search="newton", steps=5, **QUIET,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,8 @@ def test_no_way_is_told():
     [
         ({"curve": "quintic"}, ValueError, "curve must be one of 'constant', 'linear', 'cubic'"),
         ({"search": "bfgs"}, ValueError, "search must be one of 'slsqp', 'newton'"),
+        ({"goal": lambda q, v: q / 0.0}, ValueError, "goal\\(q, v\\) must be finite, but is .nan. at q0, v0"),
+        ({"path": lambda q, v, t: q / 0.0}, ValueError, "path\\(q, v, t\\) must be finite"),
         ({"points": 3}, ValueError, "points must be at least 4 for a cubic curve"),
         ({"cost": "fuel"}, ValueError, 'cost must be "effort" or "time"'),
         ({"cost": "time"}, ValueError, 'cost="time" needs limits, and a duration that is free'),

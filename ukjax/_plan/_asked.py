@@ -71,12 +71,24 @@ def problem_of(asked: Asked, options: dict[str, Any]) -> tuple[Shooting, tuple[n
         jnp.asarray(sizes, q0.dtype), kind, (points, p), free, segments,
         segments * (1 if path is None else -(-points // segments)),
     )  # fmt: skip
+    _must_be_finite(problem)
     spread = lambda x: np.tile(x / sizes, points)
     more = ([low / about], [high / about]) if free else ([], [])
     way = np.linspace(0.0, 1.0, segments + 1)[1:-1, None]
     first = np.concatenate([np.asarray(q0), np.asarray(v0)])
     middle = first + way * (last - first)
     return problem, (np.concatenate([spread(least), more[0]]), np.concatenate([spread(most), more[1]])), middle
+
+
+def _must_be_finite(problem: Shooting) -> None:
+    """ValueError if goal or path are no numbers at the start, from where no search would get away."""
+    q, v, t = problem.q0, problem.v0, problem.t0
+    found = {"goal(q, v)": problem.missed(q, v)}
+    if problem.path is not None:
+        found["path(q, v, t)"] = problem.limit(q, v, t)
+    for name, value in found.items():
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"{name} must be finite, but is {np.asarray(value)} at q0, v0.")
 
 
 def _durations(value: Any) -> tuple[float, float, float]:

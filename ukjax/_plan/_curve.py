@@ -64,7 +64,7 @@ def _pieces(kind: Kind, K: int) -> np.ndarray:
     """Coefficients of every B_i in every interval, of the powers of the part of the interval: (K, degree + 1, n)."""
     degree = DEGREE[kind]
     intervals = K - degree
-    knots = np.concatenate([np.zeros(degree), np.linspace(0.0, 1.0, intervals + 1), np.ones(degree)])
+    knots = np.concatenate([np.zeros(degree), knots_of(kind, K), np.ones(degree)])
     nodes = (np.arange(degree + 1) + 0.5) / (degree + 1)
     powers = nodes[:, None] ** np.arange(degree + 1)
     pieces = np.zeros((K, degree + 1, intervals))

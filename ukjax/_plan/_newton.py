@@ -64,6 +64,8 @@ def descend(
     here = at(begin)
     multipliers, penalty = np.zeros(len(here.c)), 0.0
     for _ in range(steps):
+        if not np.all(np.isfinite(here.J)):
+            return here.x, False, "Newton's steps come to where there is no slope"
         multipliers = _estimate(here, multipliers)
         step = _step(here, curvature(here.x, multipliers))
         multipliers, change = step.multipliers, float(here.g @ step.p)
@@ -85,12 +87,11 @@ def _along(at: Callable, here: Point, step: _Step, penalty: float, fall: float) 
     merit = lambda point: point.f + penalty * point.missed
     noise = ROUNDING * max(abs(merit(here)), 1e-3)
     part = min(1.0, REACH / max(float(np.max(np.abs(step.p))), 1e-300))
-    whole = part == 1.0
     while part > SHORT:
         there = at(here.x + part * step.p)
         if merit(there) <= merit(here) + 1e-4 * part * fall + noise:
             return there
-        if whole and part == 1.0:
+        if part == 1.0:
             wanting = np.concatenate([there.c[: here.met], np.minimum(there.c[here.met :], 0.0)])
             rows = np.concatenate([np.ones(here.met, bool), wanting[here.met :] < 0])
             back = np.linalg.lstsq(here.J[rows], -wanting[rows], rcond=RANK)[0]
@@ -136,7 +137,10 @@ def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -
         least = -np.where(c < 0, part * c, c) - part * (rows @ home) + G @ low
         E, f = np.vstack([G.T, least]), np.zeros(G.shape[1] + 1)
         f[-1] = 1.0
-        u = scipy.optimize.nnls(E, f, maxiter=10 * E.shape[1])[0]
+        try:
+            u = scipy.optimize.nnls(E, f, maxiter=10 * E.shape[1])[0]
+        except RuntimeError:  # it does not end
+            continue
         left = E @ u - f
         if -left[-1] > 1e-9:
             return part * home + scaled @ (-left[:-1] / left[-1] - low), u / -left[-1]

@@ -142,22 +142,22 @@ def plan(
     asked = Asked(mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments)
     problem, box, middle = problem_of(asked, options)
     within, draws = Limits(problem, box), np.random.default_rng(seed)
+    method, steps = method_of(search), _check.count(steps, "steps")
+    seeker = Search(problem, within, _weights(weights, problem), cost, method, atol, steps)
     begins = [given_start(guess, problem, within, middle)]
     for _ in range(_check.count(starts, "starts") - 1):
         begins.append(random_start(draws, problem, within, middle))
-    about = _weights(weights, problem), cost, method_of(search), atol, _check.count(steps, "steps")
-    seeker = Search(problem, within, *about)
     found = []
-    with tqdm(total=len(begins) * seeker.steps, desc="plan", unit="step", disable=not progress) as bar:
+    with tqdm(total=len(begins) * steps, desc="plan", unit="step", disable=not progress) as bar:
         for number, begin in enumerate(begins):
             found.append(seeker.run(begin, bar))
-            bar.update((number + 1) * seeker.steps - bar.n)
+            bar.update((number + 1) * steps - bar.n)
     costs = np.array([each.cost if each.success else np.nan for each in found])
     best = int(np.nanargmin(costs)) if np.any(np.isfinite(costs)) else int(np.argmin([e.off for e in found]))
     chosen = found[best]
     plan = _told(problem, chosen, costs, sum(each.runs for each in found))
     if throw and not chosen.success:
-        raise RuntimeError(_why(plan, chosen))
+        raise RuntimeError(_why(plan, chosen, atol))
     return plan
 
 
@@ -173,10 +173,15 @@ def _weights(weights: Any, problem: Shooting) -> np.ndarray:
     return w
 
 
-def _why(plan: Plan, chosen: Found) -> str:
+def _why(plan: Plan, chosen: Found, atol: float) -> str:
     """Why there is no plan, in words."""
     if bool(plan.trajectory.result != RESULTS.successful):
         return f"No start reaches the goal: the simulation fails. {message(plan.trajectory.result)}"
+    if chosen.off <= atol:
+        return (
+            "No start stays within limits: the goal is reached, but path(q, v, t) is negative, or a limit is passed "
+            f"on the way ({chosen.message}). Give it longer, more points, more starts, wider limits, or a guess."
+        )
     return (
         f"No start reaches the goal: it is missed by {chosen.off:.3g} ({chosen.message}). Give it longer, more points, "
         "more starts, wider limits, or a guess."

@@ -66,8 +66,8 @@ class Search:
         # In the least time any control may do; a trace of effort says which.
         time = lambda x: x[problem.controls] + 1e-4 * effort(x)
         self.unit = 2 * scale if cost == "effort" else float(problem.duration)
-        self.value = jax.jit(jax.value_and_grad(effort if cost == "effort" else time))
-        self.bend = jax.jit(jax.hessian(effort if cost == "effort" else time))
+        spent = effort if cost == "effort" else time
+        self.value, self.bend = jax.jit(jax.value_and_grad(spent)), jax.jit(jax.hessian(spent))
         self.cached: tuple[bytes, Look] | None = None
         self.runs, self.joined = 0, NOWHERE
 
@@ -136,14 +136,16 @@ class Search:
 
     def _home(self, x: np.ndarray) -> np.ndarray:
         """The rest of the way to the goal, by the smallest change of the controls that stays within limits."""
+        # In one piece, controls that are constant by parts jump at times that change with the duration: it stays.
+        moved = self.problem.controls if self.problem.kind == "constant" else len(x)
         for _ in range(HOMING):
             c, J, met = self.look(self.whole, x)
             off = np.max(np.abs(c[:met]))
             if off <= 1e-2 * self.atol:
                 break
-            if self.problem.kind == "constant" and self.problem.free:
-                J[:, self.problem.controls] = 0.0  # in one piece controls jump at times that change with it
-            closer = self.within.kept(x + np.linalg.lstsq(J[:met], -c[:met], rcond=1e-9)[0])
+            change = np.zeros(len(x))
+            change[:moved] = np.linalg.lstsq(J[:met, :moved], -c[:met], rcond=1e-9)[0]
+            closer = self.within.kept(x + change)
             if np.max(np.abs(self.look(self.whole, closer).c[:met])) >= off:
                 break
             x = closer

@@ -115,9 +115,7 @@ class Shooting(eqx.Module):
         q, v, t = got.q, got.v, got.t
         found = [q[-1], v[-1], self.missed(q[-1], v[-1])]
         if self.path is not None:
-            path = self.path
-            one = lambda q, v, t: _check.output(path(q, v, t), ("k",), y.dtype, "path(q, v, t)")
-            found.append(jax.vmap(one)(q[1:], v[1:], t[1:]).ravel())
+            found.append(jax.vmap(self.limit)(q[1:], v[1:], t[1:]).ravel())
         out = jnp.concatenate(found)
         okay = (got.result == RESULTS.successful) & jnp.all(jnp.isfinite(out))
         return jnp.where(okay, out, FAR)
@@ -127,6 +125,11 @@ class Shooting(eqx.Module):
         hint = "One number for each thing to be met."
         return _check.output(self.goal(q, v), ("r",), q.dtype, "goal(q, v)", hint)
 
+    def limit(self, q: Array, v: Array, t: Array) -> Array:
+        """What is left of the limits of the path at a state (k,)."""
+        path: Any = self.path
+        return _check.output(path(q, v, t), ("k",), q.dtype, "path(q, v, t)")
+
     def begin(self, state: Array) -> Array:
         """A first state, once it is brought to the constraints."""
         back = self.options["projection"]
@@ -134,12 +137,6 @@ class Shooting(eqx.Module):
             return state
         back = Projection(FAR_BACK, back.pseudoinverse)
         return back(self.mechanism, self.t0, state, coordinates=self.q0.shape[0])
-
-    @property
-    def kinds(self) -> tuple[Any, ...]:
-        """What `segment` takes, by shape."""
-        kind = lambda *shape: jax.ShapeDtypeStruct(shape, self.q0.dtype)
-        return kind(self.joints), kind(self.controls), kind(), jax.ShapeDtypeStruct((), np.int32)
 
     @property
     def goals(self) -> int:
@@ -216,9 +213,8 @@ def _bends(problem: Shooting, x: Array, of_ends: Array, of_begins: Array) -> Arr
 def curvature(problem: Shooting, x: np.ndarray, joined: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Second derivative of the weighted c of `look`, by x."""
     S, width, d, r = problem.segments, problem.joints, joined.shape[1], problem.goals
-    rows = jax.eval_shape(problem.segment, *problem.kinds).shape[0]
     of_gaps, of_goal, of_path = np.split(weights, [(S - 1) * d, (S - 1) * d + r])
-    ends, begins = np.zeros((S, rows)), np.zeros((S, width))
+    ends, begins = np.zeros((S, width + r + len(of_path) // S)), np.zeros((S, width))
     np.put_along_axis(ends[:-1], joined, of_gaps.reshape(S - 1, d), axis=1)
     np.put_along_axis(begins[1:], joined, of_gaps.reshape(S - 1, d), axis=1)
     ends[-1, width : width + r] = of_goal

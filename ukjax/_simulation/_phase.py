@@ -25,15 +25,15 @@ class Phase(eqx.Module):
 
     def split(self, y: Array) -> tuple[Array, Array]:
         """q and v of one state or, along the last axis, of many."""
-        q, v, *_ = jnp.split(y, [self.coordinates, self.moving], axis=-1)
+        q, v, *_ = jnp.split(y, [self.coordinates, self.size], axis=-1)
         return q, v
 
     def stored(self, y: Array) -> Array:
         """What the controller stores."""
-        return y[..., self.moving :]
+        return y[..., self.size :]
 
     @property
-    def moving(self) -> int:
+    def size(self) -> int:
         """How many numbers are those of the mechanism."""
         return self.coordinates + self.speeds
 

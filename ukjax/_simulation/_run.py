@@ -87,7 +87,7 @@ def begin(
         back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates)
         whole = with_store(phase, acting, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
-        y0 = onto(ts[0], whole)[: phase.moving]
+        y0 = onto(ts[0], whole)[: phase.size]
         # From far away the few iterations of a projection do not get there.
         started = starts_on_constraints(phase, ts[0], y0, RESULTS.not_assembled)
     y0 = with_store(phase, acting, ts[0], y0)
@@ -118,14 +118,14 @@ def with_store(phase: Phase, acting: Acting | None, t: Array, y: Array) -> Array
 
 def _of_mechanism(phase: Phase, function: Callable, t: Array, y: Array) -> Array:
     """A function of (q, v), of a state with a store."""
-    moved = function(t, y[: phase.moving])
-    return moved if y.shape[0] == phase.moving else jnp.concatenate([moved, phase.stored(y)])
+    moved = function(t, y[: phase.size])
+    return moved if y.shape[0] == phase.size else jnp.concatenate([moved, phase.stored(y)])
 
 
 def _sampled(phase: Phase, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
     """A state at the end of a step, where a sample may be due."""
     store = controller.sampled(*phase.split(y), t, start, phase.stored(y))
-    return jnp.concatenate([y[: phase.moving], store])
+    return jnp.concatenate([y[: phase.size], store])
 
 
 def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[Trajectory, Notes]:

@@ -139,7 +139,7 @@ def judged(phase: Phase, ts: Array, ys: Array, end: tuple[Array, Array], whole: 
     since = t - ts[before]
     change = jnp.where(since > 0, (v1 - v0) / jnp.where(since > 0, since, 1.0), 0.0)
     ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
-    rest = jnp.zeros(y.shape[0] - phase.moving, y.dtype)
+    rest = jnp.zeros(y.shape[0] - phase.size, y.dtype)
     there = y + ahead * jnp.concatenate([stop_gradient(phase.rates(t, y)), change, rest])
     if not whole:
         first = jnp.argmin(jnp.all(jnp.isfinite(past), axis=1))

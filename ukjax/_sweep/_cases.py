@@ -23,7 +23,8 @@ from .._scenario import Scenario
 from .._trajectory import OPTIONAL, Trajectory
 
 
-# What a factory raises that cannot work with numbers that are known only later.
+# What a factory raises that cannot work with numbers that are known only later: they are caught, and it is called with
+# plain ones. Nothing here raises them; the last but one is what NumPy and JAX raise for an operation they do not have.
 MAKING = (TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError, jax.errors.JAXTypeError)
 MORE_THAN_NUMBERS = (
     "The scenarios differ in more than numbers when {} vary: in functions that are made anew for each, or in shapes. "
