@@ -66,7 +66,8 @@ class Search:
         # In the least time any control may do; a trace of effort says which.
         time = lambda x: x[problem.controls] + 1e-4 * effort(x)
         self.unit = 2 * scale if cost == "effort" else float(problem.duration)
-        spent = effort if cost == "effort" else time
+        asked = effort if cost == "effort" else time
+        spent = lambda x: asked(x) + problem.astray(x)
         self.value, self.bend = jax.jit(jax.value_and_grad(spent)), jax.jit(jax.hessian(spent))
         self.cached: tuple[bytes, Look] | None = None
         self.runs, self.joined = 0, NOWHERE

@@ -138,6 +138,13 @@ class Shooting(eqx.Module):
         back = Projection(FAR_BACK, back.pseudoinverse)
         return back(self.mechanism, self.t0, state, coordinates=self.q0.shape[0])
 
+    def astray(self, x: Array) -> Array:
+        """Half the square of what first states are off the constraints by, which tells those apart that begin alike."""
+        states = self.split(x)[2]
+        if self.options["projection"] is None or not states.shape[0]:
+            return jnp.zeros((), x.dtype)
+        return jnp.sum((states - jax.vmap(self.begin)(states)) ** 2) / 2
+
     @property
     def goals(self) -> int:
         """How many things are to be met."""
