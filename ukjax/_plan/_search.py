@@ -67,7 +67,8 @@ class Search:
         time = lambda x: x[problem.controls] + 1e-4 * effort(x)
         self.unit = 2 * scale if cost == "effort" else float(problem.duration)
         asked = effort if cost == "effort" else time
-        spent = lambda x: asked(x) + problem.astray(x)
+        # SLSQP begins with steps that are short in every direction, and would have one thing more to learn.
+        spent = asked if method == "slsqp" else lambda x: asked(x) + problem.astray(x)
         self.value, self.bend = jax.jit(jax.value_and_grad(spent)), jax.jit(jax.hessian(spent))
         self.cached: tuple[bytes, Look] | None = None
         self.runs, self.joined = 0, NOWHERE
