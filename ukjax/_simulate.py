@@ -16,7 +16,7 @@ from ._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from ._integrate import Rattle
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._program import apart, is_plain, lightly_compiled
+from ._program import apart, in_batch, is_plain, lightly_compiled
 from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, Feedback, as_acting, missed_rows
 from ._simulation import Notes, begin, check_leap, explain, integrator, judge, kept, method, warn_of_start
@@ -66,9 +66,10 @@ def simulate(
             recorded steps (a Runge-Kutta solver; `diffrax.DirectAdjoint()` for others).
         projection: `Projection()` returns the state to the constraint manifold after every accepted step; None lets it
             drift.
-        max_steps: Step budget. A derivative takes memory for some sixty states, and for three more if the budget is
-            four times as large; it integrates the motion once more, from one checkpoint to the next, in reverse mode
-            twice from about 600 steps on, and once more for every factor of four. Up to 33 it keeps all states.
+        max_steps: Step budget. Beyond 33, a derivative of a run that stands alone takes memory for up to 1,024 states;
+            of one in a `jax.vmap`, for some sixty, and for three more if the budget is four times as large. Of more
+            steps it integrates the motion once more, from one checkpoint to the next, in reverse mode twice from about
+            30,000 steps on (in a batch 600), and once more for every factor of four.
         progress: True for a progress bar, or a diffrax progress meter.
         keep: Names of the fields of the trajectory to compute, for example ("q", "v"); "all"; or None for all but what
             each constraint does (`constraint_forces` and `multipliers`). The others are None and cost nothing, neither
@@ -104,7 +105,8 @@ def simulate(
     q0, v0, ts = _initial(mechanism, q0, v0, ts)
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
-    integrate = integrator(adjoint, projection, max_steps, progress)
+    alone = not in_batch(mechanism, servo, q0, v0, ts)
+    integrate = integrator(adjoint, projection, max_steps, progress, alone)
     acting = None if servo is None else as_acting(servo)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
     fields = kept(keep, acting)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 import ukjax
 from tests.helpers import OPTIMISED, STATES, assert_close, long, pendulum
-from ukjax._integrate._flow import Flow, Problem, call
+from ukjax._integrate._flow import Flow, Problem, call, room_for
 from ukjax._integrate._integrator import Integrator
 from ukjax._integrate._record import PARTS, Layout
 from ukjax._integrate._segment import finer_of, segment_of, segments_of
@@ -29,10 +29,11 @@ PID = diffrax.PIDController(rtol=1e-8, atol=1e-8)
 
 
 @eqx.filter_jit(compiler_options=OPTIMISED)
-def recorded(controller, dt0, t1, max_steps):
+def recorded(controller, dt0, t1, max_steps, alone):
     """When and where diffrax says that steps end, the record, and its segments found in either order."""
     ts, y0, flow = jnp.stack([jnp.zeros(()), t1]), jnp.array([2.0, 0.0]), Flow(Swinging())
-    problem = Problem(flow, y0, ts, diffrax.Tsit5(), (controller, None if dt0 is None else jnp.asarray(dt0)), max_steps)
+    method = controller, None if dt0 is None else jnp.asarray(dt0)
+    problem = Problem(flow, y0, ts, diffrax.Tsit5(), method, max_steps, room_for(2, alone))
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(call),
         problem.solver,
@@ -48,7 +49,7 @@ def recorded(controller, dt0, t1, max_steps):
     )
     _, record, _ = Integrator(None, max_steps, diffrax.NoProgressMeter())._record(problem, True)
     count = segments_of(problem, record)
-    last = 512
+    last = 1024
 
     def found(finer, i):
         # Beyond the last there is nothing, in any order.
@@ -61,25 +62,32 @@ def recorded(controller, dt0, t1, max_steps):
 
 
 @pytest.mark.parametrize(
-    ("controller", "dt0", "t1", "max_steps"),
+    ("controller", "dt0", "t1", "max_steps", "alone"),
     [
-        pytest.param(PID, None, 1.0, 4096, id="few steps"),
-        pytest.param(PID, None, 40.0, 4096, id="many"),
-        pytest.param(PID, None, 400.0, 16_384, id="finer"),
-        pytest.param(PID, None, 0.3, 33, id="every"),
-        long(diffrax.ConstantStepSize(), 0.01, 30.0, 4096, id="constant"),
-        long(diffrax.ConstantStepSize(), 0.01, 150.0, 16_384, id="constant, finer"),
-        long(diffrax.StepTo(ts=np.linspace(0.0, 20.0, 1001)), None, 20.0, 4096, id="given"),
-        pytest.param(diffrax.ClipStepSizeController(PID, step_ts=np.arange(1.0, 30.0)), None, 30.0, 4096, id="clipped"),
+        pytest.param(PID, None, 1.0, 4096, False, id="few steps"),
+        pytest.param(PID, None, 40.0, 4096, False, id="many"),
+        pytest.param(PID, None, 400.0, 16_384, False, id="finer"),
+        pytest.param(PID, None, 0.3, 33, False, id="every"),
+        pytest.param(PID, None, 40.0, 16_384, True, id="alone"),
+        long(PID, None, 400.0, 16_384, True, id="alone, many"),
+        pytest.param(PID, None, 30.0, 1000, True, id="alone, every"),
+        long(diffrax.ConstantStepSize(), 0.01, 30.0, 4096, False, id="constant"),
+        long(diffrax.ConstantStepSize(), 0.01, 150.0, 16_384, False, id="constant, finer"),
+        long(diffrax.StepTo(ts=np.linspace(0.0, 20.0, 1001)), None, 20.0, 4096, False, id="given"),
+        pytest.param(
+            diffrax.ClipStepSizeController(PID, step_ts=np.arange(1.0, 30.0)), None, 30.0, 4096, False, id="clipped"
+        ),
     ],
 )
-def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps):
-    layout = Layout.of(max_steps)
-    times, states, record, number, orders = recorded(controller, dt0, jnp.asarray(t1), max_steps)
+def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps, alone):
+    layout = Layout.of(max_steps, room_for(2, alone))
+    times, states, record, number, orders = recorded(controller, dt0, jnp.asarray(t1), max_steps, alone)
     want = np.asarray(times)[np.isfinite(times)]
     count, stride, number = int(record.count), int(record.stride), int(number)
     assert count == len(want) - 1
     assert (stride == 1) == (count < layout.checkpoints)
+    for slot, kept in enumerate(np.asarray(record.checkpoints.number)):
+        assert kept < 0 or int(record.slot(jnp.asarray(kept))) == slot or kept % stride
     # At least half of the room is taken, and what lies between two checkpoints fits.
     assert stride == 1 or count // stride >= layout.checkpoints // 2 - 1
     assert stride <= layout.steps * PARTS**layout.layers
@@ -120,16 +128,27 @@ def test_every_step_is_run_again_once_for_each_layer_and_once_more():
         assert 0.9 * once < len(asked) < (most + 0.1) * once
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("max_steps", [1, 33, 34, 256, 575, 576, 16_384, 10**6, 10**9])
-def test_there_is_room_for_every_step_in_little_memory(max_steps):
-    layout = Layout.of(max_steps)
+def test_there_is_room_for_every_step_in_little_memory(max_steps, alone):
+    room = room_for(100, alone)
+    layout = Layout.of(max_steps, room)
     assert max_steps < layout.checkpoints * layout.steps * PARTS**layout.layers
-    assert layout.checkpoints + layout.finer + layout.steps <= 36 + 5 * np.log(max_steps)
+    assert layout.complete == (max_steps < layout.checkpoints)
+    assert layout.checkpoints + layout.finer + layout.steps <= 50 + 5 * np.log(max_steps) + (room if alone else 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 100, 101, 10**5])
+def test_what_stands_alone_has_room_for_more_checkpoints_and_these_are_bounded(size):
+    few, room = room_for(size, False), room_for(size, True)
+    assert few <= room <= 1024
+    assert room % 2 == few % 2 == 0
+    assert room * size <= max(few * size, 2**16)
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
 def test_finer_checkpoints_take_the_place_of_older_ones_in_their_layer(layers):
-    layout, kept = Layout(18, layers, 32), {}
+    layout, kept = Layout(18, layers, 32, False), {}
     for part in range(1, PARTS**layers):
         place = int(layout.place(jnp.asarray(part)))
         assert place < layout.finer

@@ -11,6 +11,16 @@ import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 
+# Checkpoints of a solve that is one of many; most of one that stands alone, and most numbers in all of their states.
+# Even, for every other one to be given up.
+FEW, MANY, NUMBERS = 18, 1024, 2**16
+
+
+def room_for(size: int, alone: bool) -> int:
+    """For how many checkpoints of states of a size a solve has room."""
+    return max(FEW, min(MANY, NUMBERS // size // 2 * 2)) if alone and size else FEW
+
+
 class Flow(eqx.Module):
     """y' = field(t, y); every step ends with y <- project(t, y), if there is one.
 
@@ -25,7 +35,8 @@ class Flow(eqx.Module):
 class Problem(eqx.Module):
     """What the steps depend on. `flow`, `y0` and `ts` carry derivatives, the rest does not.
 
-    `method` is the step size controller and the first step, or None for that.
+    `method` is the step size controller and the first step, or None for that. `room` is for how many checkpoints there
+    is room where the steps are recorded.
     """
 
     flow: Flow
@@ -34,6 +45,7 @@ class Problem(eqx.Module):
     solver: diffrax.AbstractSolver
     method: PyTree
     max_steps: int = eqx.field(static=True)
+    room: int = eqx.field(static=True, default=FEW)
 
 
 class Directions(eqx.Module):

@@ -10,10 +10,10 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
 from .._result import RESULTS
-from ._flow import Flow, Problem
+from ._flow import Flow, Problem, room_for
 from ._lanes import Common, Ends, Queue
 from ._marching import Marching
-from ._record import Record
+from ._record import Record, layout_of
 from ._replay import both_modes
 from ._sampling import Sampled
 from ._solve import solved
@@ -22,11 +22,15 @@ from ._unchecked import Saving, Starting
 
 
 class Integrator(eqx.Module):
-    """Integrates y' = field(t, y), projecting if asked to, from ts[0] to ts[-1]. Nothing in it is an array."""
+    """Integrates y' = field(t, y), projecting if asked to, from ts[0] to ts[-1]. Nothing in it is an array.
+
+    A solve that stands `alone` may take more memory for its derivatives than one of many.
+    """
 
     adjoint: diffrax.AbstractAdjoint | None = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     progress: diffrax.AbstractProgressMeter = eqx.field(static=True)
+    alone: bool = eqx.field(static=True, default=False)
 
     def __call__(
         self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
@@ -37,7 +41,7 @@ class Integrator(eqx.Module):
         """
         increasing, ts = _increasing(ts)
         solver = _with_tolerances(solver, method[0])
-        problem = Problem(flow, y0, ts, solver, method, self.max_steps)
+        problem = Problem(flow, y0, ts, solver, method, self.max_steps, room_for(y0.size, self.alone))
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
@@ -67,7 +71,7 @@ class Integrator(eqx.Module):
     def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
-        loop = Marching(problem.ts, record)
+        loop = Marching(problem.ts, layout_of(problem) if record else None)
         solution = solved(problem, Starting(*problem.method), saveat, loop, progress=self.progress)
         times, states = solution.ts, solution.ys
         ys, end = _saved(problem.y0, states[:-1]), (times[-1], states[-1])

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._march import Attempt, Place, Stepper, before_end, march
-from ._record import Record, written
+from ._record import Layout, Record, written
 from ._unchecked import Starting
 
 
@@ -32,12 +32,12 @@ class _Notes(eqx.Module):
 class Marching(diffrax.AbstractAdjoint):
     """The loop of a solve that is not differentiated; it saves the states at `ts`, and then the last one.
 
-    Goes with `Starting`, and with `diffrax.SaveAt(t1=True)`, of which it makes the rest. If it is to `record` its
-    steps, the `Record` takes the place of the controller's state, for `SaveAt(controller_state=True)`.
+    Goes with `Starting`, and with `diffrax.SaveAt(t1=True)`, of which it makes the rest. If it is to record its
+    steps, in a `layout`, the `Record` takes the place of the controller's state, for `SaveAt(controller_state=True)`.
     """
 
     ts: Float[Array, " T"]
-    record: bool = eqx.field(static=True)
+    layout: Layout | None = eqx.field(static=True)
 
     def loop(
         self, *, terms: Any, solver: Any, stepsize_controller: Any, args: Any, init_state: Any,
@@ -66,7 +66,7 @@ class Marching(diffrax.AbstractAdjoint):
 
         zero = jnp.zeros((), int)
         ys = jnp.full((ts.shape[0], *first.y.shape), jnp.inf, first.y.dtype)
-        record = Record.start(start, max_steps) if self.record else None
+        record = Record.start(start, self.layout) if self.layout else None
         notes = _Notes(ys, zero, zero, record, first.progress_meter_state)
         buffers = lambda notes: (notes.ys, written(notes.record))
         at, notes, result, tries = march(stepper, start, t1, max_steps, clip, note, notes, buffers)
@@ -78,7 +78,7 @@ class Marching(diffrax.AbstractAdjoint):
             tnext=at.t_next,
             made_jump=at.jumped,
             solver_state=at.solver,
-            controller_state=notes.record if self.record else at.controller,
+            controller_state=notes.record if self.layout else at.controller,
             result=result,
             num_steps=tries,
             num_accepted_steps=notes.accepted,

@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from ._flow import Problem
 from ._march import Place
 
 
 # Up to this budget of steps every one has its checkpoint, and none is run twice.
 EVERY = 33
-# Even, for every other one to be given up.
-CAPACITY = 18
 # Steps that are found at once.
 STEPS = 32
 # Each layer of finer checkpoints divides what lies between two of the coarser ones by this.
@@ -28,25 +27,26 @@ PARTS = 4
 
 
 class Layout(NamedTuple):
-    """Room for checkpoints, for layers of finer ones between them, and for the steps between two of the finest.
+    """Room for checkpoints, for layers of finer ones between them, and for the steps of a segment.
 
-    All that lies between two checkpoints fits, at the longest stride that `max_steps` lets happen.
+    All that lies between two checkpoints fits, at the longest stride that `max_steps` lets happen. If that is 1, they
+    are `complete`: no step need be run again.
     """
 
     checkpoints: int
     layers: int
     steps: int
+    complete: bool
 
     @classmethod
-    def of(cls, max_steps: int) -> "Layout":
-        if max_steps <= EVERY:
-            return cls(EVERY + 1, 0, 1)
-        between = 2 ** (max_steps // CAPACITY).bit_length()
-        steps = min(between, STEPS)
+    def of(cls, max_steps: int, room: int) -> "Layout":
+        if max_steps <= EVERY or max_steps < room:
+            return cls(max_steps + 1, 0, min(max_steps, STEPS), True)
+        between = 2 ** (max_steps // room).bit_length()
         layers = 0
-        while between > steps * PARTS**layers:
+        while between > STEPS * PARTS**layers:
             layers += 1
-        return cls(CAPACITY, layers, steps)
+        return cls(room, layers, STEPS, False)
 
     @property
     def finer(self) -> int:
@@ -59,6 +59,10 @@ class Layout(NamedTuple):
         layer = jnp.sum(part % coarser == 0, dtype=part.dtype)
         within = part // PARTS**layer % PARTS
         return jnp.where((within > 0) & (layer < self.layers), (PARTS - 1) * layer + within - 1, self.finer + 1)
+
+
+def layout_of(problem: Problem) -> Layout:
+    return Layout.of(problem.max_steps, problem.room)
 
 
 class Checkpoint(eqx.Module):
@@ -97,27 +101,40 @@ class Record(eqx.Module):
     end: Float[Array, ""]
 
     @classmethod
-    def start(cls, place: Place, max_steps: int) -> "Record":
+    def start(cls, place: Place, layout: Layout) -> "Record":
         zero = jnp.zeros((), int)
         here = Checkpoint.here(zero, place)
-        room = here.room(Layout.of(max_steps).checkpoints)
+        room = here.room(layout.checkpoints)
         return cls(room.put(zero, here), zero + 1, zero, place.t)
+
+    @property
+    def room(self) -> int:
+        return self.checkpoints.number.shape[0]
 
     def after(self, keep: Array, place: Place) -> "Record":
         """The record after a step that led to a place, if it is one to keep."""
         count = self.count + keep.astype(self.count.dtype)
-        number = self.checkpoints.number[:]
-        in_use = lambda stride: (number >= 0) & (number % stride == 0)
-        due = lambda stride: keep & (count % stride == 0)
-        full = due(self.stride) & jnp.all(in_use(self.stride))
+        due = keep & (count % self.stride == 0)
+        # Which is due at the stride twice as long too, for the room is even.
+        full = due & (count == self.room * self.stride)
         stride = jnp.where(full, 2 * self.stride, self.stride)
-        slot = jnp.where(due(stride), jnp.argmin(in_use(stride)), number.shape[0])  # beyond the last: nowhere
+        slot = jnp.where(due, self.slot(count), self.room)  # beyond the last: nowhere
         checkpoints = self.checkpoints.put(slot, Checkpoint.here(count, place))
         return Record(checkpoints, stride, count, jnp.where(keep, place.t, self.end))
 
     def slot(self, number: Array) -> Array:
-        """Where the checkpoint lies that has this many steps before it."""
-        return jnp.argmax(self.checkpoints.number == number)
+        """Where the checkpoint lies that has this many steps before it.
+
+        The first K lie in order. At a stride of 2 h, number h K + 2 h i takes the place of h + 2 h i, which is given up
+        then, and may itself have taken that of another.
+        """
+
+        def given_up(number):
+            # The largest power of two of which K times is no more than the number.
+            of, bits = number // self.room, jnp.iinfo(number.dtype).bits
+            return number - (self.room - 1) * (1 << (bits - 1 - jax.lax.clz(of)))
+
+        return jax.lax.while_loop(lambda number: number >= self.room, given_up, number)
 
 
 def written(record: Record | None) -> Any:

@@ -21,13 +21,14 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
+from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad
 from jaxtyping import Array, PyTree
 
 from ._flow import Directions, Problem
 from ._record import Record
 from ._segment import finer_of, segment_of, segments_of
-from ._steps import first, pulled_back, saved, step
+from ._steps import first, pulled_back, saved, side_by_side, step
 
 
 # integrate(problem, record) -> (ys, Record or None, rest); integrate is hashable and closes over no array.
@@ -94,10 +95,12 @@ def _forward(constants, directions, moving):
     def segment(carry):
         index, finer, j, y, dy, dys, dpoints = carry
         steps, finer = segment_of(problem, record, finer, index)
-        y = jnp.where(steps.recorded, record.checkpoints.y[steps.slot], y)
 
         def one(inner):
-            k, j, y, dy, dys = inner
+            k, j, y, dy, dys, dpoints = inner
+            slot = steps.slots[k]
+            y = jnp.where(slot < record.room, record.checkpoints.y[slot], y)
+            dpoints = dpoints.at[slot].set(dy, mode="drop")
             t0, t1 = steps.times[k], steps.times[k + 1]
             move = lambda y, flow: step(problem, t0, t1, y, flow)
             (y, dense), (dy, ddense) = eqx.filter_jvp(move, (y, flow), (dy, dflow))
@@ -110,11 +113,10 @@ def _forward(constants, directions, moving):
 
             due = lambda inner: (inner[0] < ts.shape[0]) & (ts[inner[0]] <= t1)
             j, dys = jax.lax.while_loop(due, save, (j, dys))
-            return k + 1, j, y, dy, dys
+            return k + 1, j, y, dy, dys, dpoints
 
-        inner = (0 * index, j, y, dy, dys)
-        dpoints = dpoints.at[jnp.where(steps.recorded, steps.slot, dpoints.shape[0])].set(dy, mode="drop")
-        _, j, y, dy, dys = jax.lax.while_loop(lambda inner: inner[0] < steps.count, one, inner)
+        inner = (0 * index, j, y, dy, dys, dpoints)
+        _, j, y, dy, dys, dpoints = jax.lax.while_loop(lambda inner: inner[0] < steps.count, one, inner)
         return index + 1, finer, j, y, dy, dys, dpoints
 
     dy0 = jnp.zeros_like(problem.y0) if directions.y0 is None else directions.y0
@@ -171,6 +173,9 @@ def _backward(constants, wanted, cotangents, moving, smooth):
     problem, record = constants
     ts, cys, cpoints = problem.ts, *cotangents
     diff, fixed = eqx.partition(problem.flow, wanted.flow)
+    whole = lambda diff: eqx.combine(diff, fixed)
+    # The cotangents of the flow side by side: to add up each of some dozens of numbers is an operation of its own.
+    cflow, apart = ravel_pytree(jax.tree_util.tree_map(jnp.zeros_like, diff))
     n = problem.y0.shape[0]
     cys = jnp.zeros((ts.shape[0], n), problem.y0.dtype) if cys is None else cys
 
@@ -186,31 +191,34 @@ def _backward(constants, wanted, cotangents, moving, smooth):
 
             def save(inner):
                 j, cdense, cflow, cts = inner
-                state = lambda dense, t, diff: saved(problem, span, dense, t, eqx.combine(diff, fixed), moving)
+                state = lambda dense, t, diff: saved(problem, span, dense, t, whole(diff), moving)
+                if not moving:
+                    _, pullback = jax.vjp(lambda dense: state(dense, ts[j], diff), dense)
+                    return j - 1, _add(cdense, *pullback(cys[j])), cflow, cts
                 _, pullback = jax.vjp(state, dense, ts[j], diff)
                 to_dense, to_t, to_flow = pullback(cys[j])
-                return j - 1, _add(cdense, to_dense), _add(cflow, to_flow), cts.at[j].add(to_t)
+                return j - 1, _add(cdense, to_dense), cflow + side_by_side(to_flow), cts.at[j].add(to_t)
 
             due = lambda inner: (inner[0] > 0) & (ts[inner[0]] > t0)
             inner = (j, jax.tree_util.tree_map(jnp.zeros_like, dense), cflow, cts)
             j, cdense, cflow, cts = jax.lax.while_loop(due, save, inner)
             cy, to_flow = pullback(cy, cdense)
-            return k, j, cy, _add(cflow, to_flow), cts
+            if cpoints is not None:
+                cy = cy + cpoints.at[steps.slots[k]].get(mode="fill", fill_value=0.0)
+            return k, j, cy, cflow + to_flow, cts
 
         _, j, cy, cflow, cts = jax.lax.while_loop(lambda inner: inner[0] > 0, one, (steps.count, *rest))
-        if cpoints is not None:
-            cy = cy + jnp.where(steps.recorded & (steps.count > 0), cpoints[steps.slot], 0.0)
         return index - 1, finer, j, cy, cflow, cts
 
     last = (jnp.sum(ts <= record.end) - 1).astype(record.count.dtype)
-    zeros = jnp.zeros(n, problem.y0.dtype), jax.tree_util.tree_map(jnp.zeros_like, diff), jnp.zeros_like(ts)
+    zeros = jnp.zeros(n, problem.y0.dtype), cflow, jnp.zeros_like(ts)
     carry = (segments_of(problem, record), finer_of(problem, record), last, *zeros)
     *_, cy, cflow, cts = _over_segments(lambda carry: carry[0] > 0, segment, carry)
-    start = lambda y0, t0, diff: first(y0, t0, eqx.combine(diff, fixed), moving)
+    start = lambda y0, t0, diff: first(y0, t0, whole(diff), moving)
     _, pullback = jax.vjp(start, problem.y0, ts[0], diff)
     cy, to_t, to_flow = pullback(cy)
     cy0, cts = cy + cys[0], cts.at[0].add(to_t)
-    return Directions(_add(cflow, to_flow), cy0 if wanted.y0 else None, cts if wanted.ts else None)
+    return Directions(_add(apart(cflow), to_flow), cy0 if wanted.y0 else None, cts if wanted.ts else None)
 
 
 @eqxi.filter_primitive_def

@@ -1,9 +1,10 @@
 """The steps between two checkpoints, found again by running them.
 
 Segments are what is found at once: of `Layout.steps` steps, or from one checkpoint to the next if that is less. Where
-there are more steps between two checkpoints of the record, the run that finds a segment leaves finer checkpoints at the
-ends of those that it passes through: each takes the place of an older one in its layer, of which the last few are kept.
-From the first segment to the last every step is run again once; in the other order, once more for each layer.
+every step has a checkpoint, they are only looked up. Where there are more steps between two checkpoints of the record,
+the run that finds a segment leaves finer checkpoints at the ends of those that it passes through: each takes the place
+of an older one in its layer, of which the last few are kept. From the first segment to the last every step is run again
+once; in the other order, once more for each layer.
 
 F, L: room for finer checkpoints and for the steps of a segment.
 """
@@ -16,23 +17,22 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import Problem, call
 from ._march import Attempt, Place, Stepper, march
 from ._projecting import solver_of
-from ._record import Checkpoint, Layout, Record
+from ._record import Checkpoint, Record, layout_of
 from ._steps import step
 
 
 class Segment(eqx.Module):
     """The steps from a checkpoint on: between `times` (L + 1,) and `states` (L + 1, n), of which `count` + 1 count.
 
-    Where `recorded`, the record itself has the checkpoint, in `slot`.
+    `slots`: where the record itself has a checkpoint of them (L + 1,); beyond its last one if it has none.
     """
 
-    slot: Int[Array, ""]
-    recorded: Bool[Array, ""]
+    slots: Int[Array, " _"]
     times: Float[Array, " _"]
     states: Float[Array, "_ n"]
     count: Int[Array, ""]
@@ -63,7 +63,8 @@ class _Wanted(NamedTuple):
 
 def length_of(problem: Problem, record: Record) -> Array:
     """How many steps a segment has, but for the last one."""
-    return jnp.minimum(record.stride, Layout.of(problem.max_steps).steps).astype(record.count.dtype)
+    steps = layout_of(problem).steps
+    return jnp.where(record.stride == 1, steps, jnp.minimum(record.stride, steps)).astype(record.count.dtype)
 
 
 def segments_of(problem: Problem, record: Record) -> Array:
@@ -72,13 +73,14 @@ def segments_of(problem: Problem, record: Record) -> Array:
     The last ones may be empty: so that, from the last to the first, all systems of a batch come to their checkpoints,
     where there is more to run, at the same time.
     """
-    last = -(-record.count // record.stride)
-    return last * (record.stride // length_of(problem, record))
+    length = length_of(problem, record)
+    longest = jnp.maximum(record.stride, length)  # what is between two checkpoints, or looked up at once
+    return -(-record.count // longest) * (longest // length)
 
 
 def finer_of(problem: Problem, record: Record) -> Checkpoint:
     """Room for finer checkpoints; for one at least, so that there is something to look at."""
-    return record.checkpoints[jnp.zeros((), int)].room(max(1, Layout.of(problem.max_steps).finer))
+    return record.checkpoints[jnp.zeros((), int)].room(max(1, layout_of(problem).finer))
 
 
 def segment_of(
@@ -89,7 +91,7 @@ def segment_of(
     The states have a derivative only if asked to be `smooth`, which takes another run through the steps; those are
     functions of the checkpoints of the record, and of the problem.
     """
-    layout, live = Layout.of(problem.max_steps), (problem, record)
+    layout, live = layout_of(problem), (problem, record)
     problem, record = _constant(live)
     length = length_of(problem, record)
     # Under jax.vmap a solve with few segments is asked for more while others are not done: nothing is run for it.
@@ -99,20 +101,24 @@ def segment_of(
     slot = record.slot(number // record.stride * record.stride)
     place = jnp.argmax(jnp.where(finer.number[:] <= number, finer.number[:], -1))
     coarse, fine = record.checkpoints[slot], _constant(finer[place])
-    recorded = coarse.number == number
     nearer = (coarse.number < fine.number) & (fine.number <= number)
     start = _where(nearer, fine, coarse)
     y = start.y
     if smooth:
         y = jnp.where(nearer, finer.y[place], live[1].checkpoints.y[slot])
     segment = _segment(record, finer, coarse.number, number, length)
-    one = wanted.astype(record.count.dtype)
-    times = jnp.full(layout.steps + 1, segment.end, segment.end.dtype).at[0].set(start.t)
-    states = jnp.zeros((layout.steps + 1, *y.shape), y.dtype).at[0].set(y)
-    if layout.steps == 1:
-        return Segment(slot, recorded, times, states, one), finer
+    every = record.stride == 1
+    ends = number + jnp.arange(layout.steps + 1, dtype=number.dtype)
+    recorded = (every | (ends == coarse.number)) & (ends <= record.count)
+    slots = jnp.where(recorded, jnp.where(every, ends, slot), record.room)
+    known = live[1] if smooth else record
+    times, states = _looked_up((record.checkpoints.t, known.checkpoints.y), slots)
+    count = jnp.where(wanted, segment.following - number, 0)
+    if layout.complete:
+        return Segment(slots, times, states, count), finer
+    times, states = times.at[0].set(start.t), states.at[0].set(y)
     # Once or not at all: unlike that of a conditional, the body of a loop is left out under jax.vmap too.
-    todo = wanted & (length > 1)
+    todo = wanted & ~every
     notes = _Notes(times, states, finer, start.number, y)
 
     def again(carry):
@@ -122,8 +128,8 @@ def segment_of(
     _, notes = eqxi.while_loop(
         lambda carry: carry[0], again, (todo, notes), kind="lax", buffers=lambda c: _written(c[1])
     )
-    count = jnp.where(todo, notes.number - number, one)
-    return Segment(slot, recorded, notes.times, notes.states, jnp.minimum(count, layout.steps)), notes.finer
+    count = jnp.minimum(jnp.where(todo, notes.number - number, count), layout.steps)
+    return Segment(slots, notes.times, notes.states, count), notes.finer
 
 
 def _segment(record: Record, finer: Checkpoint, before: Array, number: Array, length: Array) -> _Wanted:
@@ -136,6 +142,10 @@ def _segment(record: Record, finer: Checkpoint, before: Array, number: Array, le
     return _Wanted(number, length, following, jnp.where(found, fine.t, end), found | (following == next_recorded))
 
 
+def _looked_up(of: tuple[Array, Array], slots: Array) -> list[Array]:
+    return [x.at[slots].get(mode="fill", fill_value=0.0) for x in of]
+
+
 def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segment: _Wanted, notes: _Notes) -> _Notes:
     """Where and when the steps from a checkpoint on end, until the end of the segment.
 
@@ -145,7 +155,7 @@ def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segm
     flow, term = problem.flow, diffrax.ODETerm(call)
     solver = solver_of(problem, diffrax.ForwardMode())
     memory = solver.init(term, start.t, start.t_next, start.y, flow)
-    end, room, layout = segment.end, notes.times.shape[0], Layout.of(problem.max_steps)
+    end, room, layout = segment.end, notes.times.shape[0], layout_of(problem)
     near = lambda t, t_next: jnp.where(end - t_next < 1e-3 * (t_next - t), end, t_next)
 
     def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
@@ -53,40 +54,61 @@ class _Explicit(NamedTuple):
 
     def step(self, y: Array, flow: Flow) -> tuple[Array, PyTree]:
         """As `step`, as a scan over the stages, which is much cheaper to differentiate than diffrax's."""
-        put = lambda k, i: (k.at[i].set(self.h * call(self.times[i], y + self.a[i] @ k, flow)), None)
+        put = lambda k, i: (k.at[i].set(self.h * call(self.times[i], self.before(i, y, k), flow)), None)
         stages = self.b.shape[0]
         k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
-        y1 = y + self.b @ k
+        y1 = y + _weighted(self.b, k)
         return y1, {"y0": y, "y1": y1, "k": k}
+
+    def before(self, i: Array, y: Array, k: Array) -> Array:
+        """The state at which a stage is evaluated."""
+        return y + _weighted(self.a[i], k)
+
+
+def _weighted(weights: Array, k: Array) -> Array:
+    """weights @ k, of a few weights: as part of what surrounds it, where a product of matrices is a call of its own."""
+    return jnp.sum(weights[:, None] * k, axis=0)
+
+
+def side_by_side(flow: Any) -> Array:
+    """The numbers of a flow, or of its cotangent, in one vector."""
+    return ravel_pytree(flow)[0]
 
 
 def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fixed: Flow) -> tuple[PyTree, Any]:
     """What the interpolant of a step is made of, and (cotangent of y1, of that) -> cotangents of y and of `diff`.
 
-    `diff` and `fixed` are the parts of the flow that have a derivative, and that have none. Of an explicit method the
-    stages are gone through backwards, one after the other, and nothing is kept of them but k.
+    That of `diff` is `side_by_side`. `diff` and `fixed` are the parts of the flow that have a derivative, and that have
+    none. Of an explicit method the stages are gone through backwards, one after the other, and nothing is kept of them
+    but k.
     """
     whole: Any = lambda diff: eqx.combine(diff, fixed)
     if not isinstance(problem.solver, diffrax.AbstractERK):
         (_, dense), back = jax.vjp(lambda y, diff: step(problem, t0, t1, y, whole(diff)), y, diff)
-        return dense, lambda cy, cdense: back((cy, cdense))
+
+        def whole_step(cy: Array, cdense: PyTree) -> tuple[Array, Array]:
+            cy, cflow = back((cy, cdense))
+            return cy, side_by_side(cflow)
+
+        return dense, whole_step
     method = _Explicit.of(problem.solver.tableau, t0, t1)
     y1, dense = method.step(y, whole(diff))
     k = dense["k"]
 
-    def pullback(cy: Array, cdense: PyTree) -> tuple[Array, Flow]:
+    def pullback(cy: Array, cdense: PyTree) -> tuple[Array, Array]:
         cflow = jax.tree_util.tree_map(jnp.zeros_like, diff)
         if problem.flow.project is not None:
             _, back = jax.vjp(lambda y1, diff: whole(diff).project(t1, y1), y1, diff)
             cy, cflow = back(cy)
+        cflow = side_by_side(cflow)
         cy = cy + cdense["y1"]
         ck = jnp.outer(method.b, cy) + cdense["k"]
 
         def stage(carry, i):
             cy, ck, cflow = carry
             of = lambda y, diff: method.h * call(method.times[i], y, whole(diff))
-            to_y, to_flow = jax.vjp(of, y + method.a[i] @ k, diff)[1](ck[i])
-            return (cy + to_y, ck + jnp.outer(method.a[i], to_y), jax.tree_util.tree_map(jnp.add, cflow, to_flow)), None
+            to_y, to_flow = jax.vjp(of, method.before(i, y, k), diff)[1](ck[i])
+            return (cy + to_y, ck + jnp.outer(method.a[i], to_y), cflow + side_by_side(to_flow)), None
 
         carry = cy + cdense["y0"], ck, cflow
         (cy, _, cflow), _ = jax.lax.scan(stage, carry, jnp.arange(method.b.shape[0]), reverse=True)

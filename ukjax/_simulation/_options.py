@@ -115,7 +115,7 @@ def adaptive(rtol: Any, atol: Any, ts: Array, projected: bool) -> diffrax.PIDCon
     )
 
 
-def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any) -> Integrator:
+def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any, alone: bool = False) -> Integrator:
     """The integrator; ValueError or TypeError if a choice is none or does not go with the others."""
     if adjoint is not None:
         _check.instance(adjoint, diffrax.AbstractAdjoint, "adjoint", "diffrax.DirectAdjoint()")
@@ -129,7 +129,7 @@ def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any) -> 
     if isinstance(progress, bool):
         progress = diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
     _check.instance(progress, diffrax.AbstractProgressMeter, "progress", "True or diffrax.TextProgressMeter()")
-    return Integrator(adjoint, _check.count(max_steps, "max_steps"), progress)
+    return Integrator(adjoint, _check.count(max_steps, "max_steps"), progress, alone)
 
 
 def kept(keep: str | Sequence[str] | None, acting: Acting | None) -> tuple[str, ...]:
