@@ -86,6 +86,27 @@ def test_gradients_on_and_off_agree(name):
     helpers.assert_same_gradients(got, want, forward, along)
 
 
+def test_derivatives_where_scalar_code_is_certain_of_none_or_of_the_value_only():
+    """Beside states where it is: two rows, or three, that are one at the second state, each on its way elsewhere."""
+    system, q = Falling(jnp.asarray(2.0), jnp.asarray(9.81), 3), jnp.array([[0.4, 0.16, 1.0], [0.0, 0.0, 1.0]])
+    three = lambda q, t: jnp.stack([q[1] + q[0] ** 2, q[1] - q[2] * q[0] ** 2, 2 * q[1] + q[0] * q[2]])
+    for rows in (TwoRods(), three):
+        mechanism, at = ukjax.Mechanism(system, ukjax.Holonomic(rows)), q
+
+        def slopes(way, mechanism=mechanism, at=at):
+            def accelerations(mechanism, q):
+                return jnp.sin(motions(mechanism, q, 0.1 + 0 * q, 0 * q[:, 0], way).acceleration)
+
+            loss = lambda mechanism, q: jnp.sum(accelerations(mechanism, q))
+            along = jax.jvp(lambda q: accelerations(mechanism, q), (at,), (jnp.cos(at),))[1]
+            return jax.grad(loss, argnums=(0, 1))(mechanism, at), along, jax.hessian(loss, argnums=1)(mechanism, at[1:2])
+
+        got, want = (jax.jit(slopes, static_argnums=0)(way) for way in (ON, OFF))
+        leaves = zip(*(jax.tree_util.tree_leaves(x) for x in (got, want)), strict=True)
+        for x, y in leaves:
+            assert_close(x, y, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.long
 def test_the_gradient_is_that_of_differences_and_the_second_derivative_too():
     mechanism, q, v, t = states("random")

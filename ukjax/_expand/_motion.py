@@ -23,16 +23,17 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._linalg import whiten
+from ._chosen import AbstractCertainPiece
 from ._eliminate import Vector, combined, product
 from ._entry import Entry, NotScalar, constant
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._piece import AbstractPiece, exchanged, traced
+from ._piece import AbstractBatchwise, AbstractPiece, exchanged, traced
 from ._scalar import GROWTH, PlainPiece, ScalarPiece, ScalarProgram
 from ._solved import Certain, Solved
 
 
-class MotionPiece(AbstractPiece):
+class MotionPiece(AbstractCertainPiece):
     """x -> q'' (n,), a (n,), constraint force (n,), |A q'' - b|, which rows depend on no others (m,), whether all
     of that is certain, and whether its derivatives are, too.
 
@@ -84,6 +85,12 @@ class MotionPiece(AbstractPiece):
     def make_cotangent(self, moving, given):
         return _Cotangent(self, moving, given)
 
+    def judged_tangent(self, moving):
+        return _Judged.of(_Tangent(self, moving))
+
+    def judged_cotangent(self, moving, given):
+        return _Judged.of(_Cotangent(self, moving, given))
+
     def dense(self, *x: Array) -> tuple[Array, Array, Array]:
         """q'', a and the constraint force by matrices, to be differentiated any number of times."""
         M, Q, A, b = jaxpr_as_fun(self.closed)(*x)
@@ -118,7 +125,7 @@ class _Derived(AbstractPiece):
     base: MotionPiece
 
     @abc.abstractmethod
-    def build(self, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+    def from_solved(self, solved: Solved, arguments: list[np.ndarray]) -> list[np.ndarray]:
         """The results as entries of a graph."""
 
     @abc.abstractmethod
@@ -127,10 +134,14 @@ class _Derived(AbstractPiece):
 
     @ft.cached_property
     def program(self) -> ScalarProgram | None:
+        build = lambda graph, arguments: self.from_solved(self.solved(graph, arguments), arguments)
         try:
-            return ScalarProgram(self.takes, self.gives, self.build, GROWTH * self.base.limit)
+            return ScalarProgram(self.takes, self.gives, build, GROWTH * self.base.limit)
         except (TooLong, NotScalar):
             return None
+
+    def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
+        return self.base.solved(graph, arguments[: len(self.base.takes)])
 
     @ft.cached_property
     def plain(self) -> PlainPiece:
@@ -168,8 +179,8 @@ class _Tangent(_Derived):
         vector = lambda k: jax.ShapeDtypeStruct((k,), base.dtype)
         self.changes = lambda: traced(changes, self.takes, (vector(n), vector(m), vector(n)))
 
-    def build(self, graph, arguments):
-        solved = self.base.solved(graph, arguments[: len(self.base.takes)])
+    def from_solved(self, solved, arguments):
+        graph = solved.graph
         further = map(column, (solved.acceleration, solved.least(solved.multipliers), solved.free))
         r1, r2, r3, r4 = interpret(graph, self.changes(), [*arguments, *further])
         change, multipliers = solved.respond(list(r1), list(r2))
@@ -207,9 +218,8 @@ class _Cotangent(_Derived):
         sizes = (n, m, n, n, n, m, n)
         self.gradient = lambda: traced(gradient, base.takes, [vector(k) for k in sizes])
 
-    def build(self, graph, arguments):
-        base, count = self.base, len(self.base.takes)
-        solved = base.solved(graph, arguments[:count])
+    def from_solved(self, solved, arguments):
+        graph, base, count = solved.graph, self.base, len(self.base.takes)
         zeros = [constant(0, base.dtype)] * base.size[1]
         weights = {i: list(x) for i, x in zip(self.given, arguments[count:], strict=True) if i < 3}
         on_acceleration, on_force = (weights.get(i) or zeros for i in (0, 2))
@@ -229,6 +239,31 @@ class _Cotangent(_Derived):
             return sum((weights[i] @ out[i] for i in weights if i < 3), jnp.zeros((), self.base.dtype))
 
         return jax.grad(work, argnums=tuple(range(len(self.moving))))(*(x[i] for i in self.moving))
+
+
+class _Judged(AbstractBatchwise):
+    """A derivative of a motion, and whether it is certain."""
+
+    def __init__(self, slope: _Derived):
+        flag = jax.ShapeDtypeStruct((), bool)
+        super().__init__(slope.takes, (*slope.gives, flag))
+
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            solved = slope.solved(graph, arguments)
+            smooth = graph.both(solved.clear(), solved.at_most_one_depends)
+            return [*slope.from_solved(solved, arguments), alone(smooth)]
+
+        self.program = ScalarProgram(self.takes, self.gives, build, GROWTH * slope.base.limit)
+
+    @classmethod
+    def of(cls, slope: _Derived) -> "_Judged | None":
+        try:
+            return cls(slope)
+        except (TooLong, NotScalar):
+            return None
+
+    def evaluate(self, form, *arrays):
+        return self.program.evaluate(form, *arrays)
 
 
 def _adjoint(solved: Solved, on_acceleration: Sequence[Entry], on_force: Sequence[Entry]) -> tuple[Vector, Vector]:

@@ -1,11 +1,16 @@
 """Pieces of which most is evaluated only where it is needed."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array
 
 from .._linalg import in_tiles
-from ._piece import AbstractTracedPiece
+from ._piece import AbstractTracedPiece, Form, traced
 from ._scalar import over_batch, size_of
 
 
@@ -23,15 +28,50 @@ class AbstractSeldomPiece(AbstractTracedPiece):
     otherwise: ClosedJaxpr
 
     def evaluate(self, form, *arrays):
-        batched, flag, needed = form.batched, self.flag, arrays[self.flag]
-        whole, short = (over_batch(jaxpr_as_fun(x), batched) for x in (self.closed, self.otherwise))
-        whole_shape = lambda aval, xs: (*size_of(batched, xs), *aval.shape)
-        wide = lambda *xs: [jnp.broadcast_to(x, whole_shape(y, xs)) for x, y in zip(short(*xs), self.gives)]
-        at_once = lambda *xs: lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
-        if not (form.on_cpu and batched[flag] and needed.shape[0] > TILE):
-            return at_once(*arrays)
-        axes = [0 if b else None for b in batched]
-        return lax.cond(jnp.any(needed), lambda *xs: in_tiles(at_once, TILE, wide(*xs), axes, xs), wide, *arrays)
+        return _evaluated(form, self.flag, jaxpr_as_fun(self.closed), jaxpr_as_fun(self.otherwise), self.gives, arrays)
+
+
+def _evaluated(
+    form: Form, flag: int, closed: Callable, otherwise: Callable, gives: Sequence[Any], arrays: Sequence[Array]
+) -> list[Array]:
+    """What `closed` gives, of shapes as in `gives`, or `otherwise`, which is the same where the flag is not set."""
+    batched, needed = form.batched, arrays[flag]
+    whole, short = (over_batch(x, batched) for x in (closed, otherwise))
+    whole_shape = lambda aval, xs: (*size_of(batched, xs), *aval.shape)
+    wide = lambda *xs: [jnp.broadcast_to(x, whole_shape(y, xs)) for x, y in zip(short(*xs), gives)]
+    at_once = lambda *xs: lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
+    if not (form.on_cpu and batched[flag] and needed.shape[0] > TILE):
+        return at_once(*arrays)
+    axes = [0 if b else None for b in batched]
+    return lax.cond(jnp.any(needed), lambda *xs: in_tiles(at_once, TILE, wide(*xs), axes, xs), wide, *arrays)
+
+
+def where_needed(
+    slow: ClosedJaxpr, form: Form, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
+) -> list[Array]:
+    """What `slow` makes of the arrays where it is needed, and `fast` elsewhere; of the form of all three together."""
+    passed = lambda _, *args: list(args[len(arrays) :])
+    return _evaluated(form, 0, _mended(slow), passed, slow.out_avals, [needed, *arrays, *fast])
+
+
+def _mended(slow: ClosedJaxpr) -> Callable[..., list[Array]]:
+    """(needed, x, leaves) -> what `slow` finds if that is needed, else the leaves."""
+    count = len(slow.in_avals)
+
+    def whole(needed, *args):
+        others = jaxpr_as_fun(slow)(*args[:count])
+        return [jnp.where(needed, x, y) for x, y in zip(others, args[count:], strict=True)]
+
+    return whole
+
+
+def unless(slow: ClosedJaxpr, leaves: Sequence[Any]) -> "SeldomPiece":
+    """(not clear, not smooth, x, leaves) -> the leaves, or what `slow` finds where they, or their slopes, are not."""
+    count, whole = len(slow.in_avals), _mended(slow)
+    avals = [jax.ShapeDtypeStruct((), bool)] * 2, slow.in_avals, leaves
+    passed = traced(lambda _, __, *args: list(args[count:]), *avals)
+    values, slopes = (traced(lambda *args, i=i: whole(args[i], *args[2:]), *avals) for i in (0, 1))
+    return SeldomPiece(values, slopes, passed, 2 + count)
 
 
 class SeldomPiece(AbstractSeldomPiece):

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
+from ._chosen import CertainScalars, ChosenPiece
 from ._entry import NotScalar
 from ._expand import with_constants_as_arguments
 from ._graph import TooLong
 from ._motion import Certain, MotionPiece
 from ._piece import traced
 from ._scalar import ScalarPiece
-from ._seldom import SeldomPiece
+from ._seldom import unless
 
 
 def motion_or(
@@ -44,9 +45,9 @@ def motion_or(
         piece = MotionPiece(closed, certain, limit)
     except (TooLong, NotScalar):
         return None
-    *motion, clear, smooth = piece(*arrays)
-    slow = lambda *arrays: otherwise(*piece.terms(*arrays))
-    return _unless(slow, arrays, found(*motion), clear, smooth)
+    tree, structure = _leaves_of(found, piece.gives[:-2])
+    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*piece.terms(*arrays))), piece.takes)
+    return jax.tree_util.tree_unflatten(structure, ChosenPiece(piece, tree, slow)(*arrays))
 
 
 def where_certain(
@@ -65,8 +66,12 @@ def where_certain(
     """
     closed, further = with_constants_as_arguments(terms)
     of = jaxpr_as_fun(closed) if limit is None else ScalarPiece(closed, limit)
-    slow = lambda *arrays: otherwise(*of(*arrays))
-    return _unless(slow, [*state, *further], found, clear, smooth)
+    arrays = [*state, *further]
+    leaves, structure = jax.tree_util.tree_flatten(found)
+    leaves = [jnp.asarray(x) for x in leaves]
+    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*of(*arrays))), map(jax.typeof, arrays))
+    mended = unless(slow, [jax.typeof(x) for x in leaves])(~clear, ~smooth, *arrays, *leaves)
+    return jax.tree_util.tree_unflatten(structure, mended)
 
 
 def scalar_or(
@@ -94,31 +99,26 @@ def scalar_or(
 
     try:
         closed, further = with_constants_as_arguments(jax.make_jaxpr(leaves)(*state))
-        piece = ScalarPiece(closed, limit)
-        _ = piece.program
+        piece = CertainScalars(closed, limit)
     except (TooLong, NotScalar):
         return None
-    *flat, clear, smooth = piece(*state, *further)
     kept, unknown = with_constants_as_arguments(
         jax.make_jaxpr(lambda *state: jax.tree_util.tree_leaves(otherwise(*state)))(*state)
     )
-    slow = jaxpr_as_fun(kept)
-    return _unless(slow, [*state, *unknown], jax.tree_util.tree_unflatten(structures[0], flat), clear, smooth)
+    first, known = len(state), len(piece.takes)
+    arrays = [*state, *further, *unknown]
+    slow = traced(lambda *args: jaxpr_as_fun(kept)(*args[:first], *args[known:]), map(jax.typeof, arrays))
+    tree, _ = _leaves_of(lambda *values: values, piece.gives[:-2])
+    return jax.tree_util.tree_unflatten(structures[0], ChosenPiece(piece, tree, slow)(*arrays))
 
 
-def _unless(slow: Callable[..., Any], arrays: list[Array], found: Any, clear: Array, smooth: Array) -> Any:
-    """`found`, or where it is not clear, or not smooth, what `slow` makes of the arrays."""
-    fast, structure = jax.tree_util.tree_flatten(found)
-    fast = [jnp.asarray(x) for x in fast]
-    count = len(arrays)
+def _leaves_of(found: Callable[..., Any], values: Sequence[Any]) -> tuple[ClosedJaxpr, Any]:
+    """The leaves of the tree that `found` makes of values like these, and its structure."""
+    structures: list[Any] = []
 
-    def whole(needed, *args):
-        others = jax.tree_util.tree_leaves(slow(*args[:count]))
-        return [jnp.where(needed, x, y) for x, y in zip(others, args[count:], strict=True)]
+    def leaves(*values):
+        flat, structure = jax.tree_util.tree_flatten(found(*values))
+        structures.append(structure)
+        return [jnp.asarray(x) for x in flat]
 
-    avals = [jax.ShapeDtypeStruct((), bool)] * 2, map(jax.typeof, arrays), map(jax.typeof, fast)
-    avals = [list(group) for group in avals]
-    passed = traced(lambda _, __, *args: list(args[count:]), *avals)
-    values, slopes = (traced(lambda *args, i=i: whole(args[i], *args[2:]), *avals) for i in (0, 1))
-    seldom = SeldomPiece(values, slopes, passed, 2 + count)
-    return jax.tree_util.tree_unflatten(structure, seldom(~clear, ~smooth, *arrays, *fast))
+    return traced(leaves, values), structures[0]

@@ -47,7 +47,9 @@ def derivative(motion: Any, t: Array, y: Array) -> Array:
     """
     at, _, rates, change = motion(t, y)
     is_drift = (at.result == RESULTS.constraints_contradict) & at.drifted
-    acceleration = jnp.where((at.result == RESULTS.successful) | is_drift, at.acceleration, jnp.nan)
+    # Added and not selected: a derivative then need not know whether there is a motion, which is as much as to find it.
+    there = (at.result == RESULTS.successful) | is_drift
+    acceleration = at.acceleration + stop_gradient(jnp.where(there, 0.0, jnp.nan).astype(y.dtype))
     return jnp.concatenate([rates, acceleration] if change is None else [rates, acceleration, change])
 
 
