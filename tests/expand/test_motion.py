@@ -99,7 +99,11 @@ def test_derivatives_where_scalar_code_is_certain_of_none_or_of_the_value_only()
 
             loss = lambda mechanism, q: jnp.sum(accelerations(mechanism, q))
             along = jax.jvp(lambda q: accelerations(mechanism, q), (at,), (jnp.cos(at),))[1]
-            return jax.grad(loss, argnums=(0, 1))(mechanism, at), along, jax.hessian(loss, argnums=1)(mechanism, at[1:2])
+            return (
+                jax.grad(loss, argnums=(0, 1))(mechanism, at),
+                along,
+                jax.hessian(loss, argnums=1)(mechanism, at[1:2]),
+            )
 
         got, want = (jax.jit(slopes, static_argnums=0)(way) for way in (ON, OFF))
         leaves = zip(*(jax.tree_util.tree_leaves(x) for x in (got, want)), strict=True)

@@ -4,16 +4,19 @@ x: change of the states (k,); u: of the inputs (p,); y: of the outputs (r,).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.signal
 from jaxtyping import Array, Complex, Float
 
 from .._result import is_traced
 from ._modes import Modes
+
+
+if TYPE_CHECKING:
+    import scipy.signal
 
 
 class Linearization(eqx.Module):
@@ -69,8 +72,10 @@ class Linearization(eqx.Module):
         self._must_be_one("modes()")
         return Modes.of(np.asarray(self.A), np.asarray(self.directions), self.coordinates, self.names)
 
-    def to_scipy(self) -> scipy.signal.StateSpace:
+    def to_scipy(self) -> "scipy.signal.StateSpace":
         """The same as a `scipy.signal.StateSpace`; ValueError if it is traced, a batch, or has no inputs or outputs."""
+        import scipy.signal
+
         return scipy.signal.StateSpace(*self._matrices("to_scipy()"))
 
     def to_control(self) -> Any:

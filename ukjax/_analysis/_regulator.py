@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Complex, Float
 
 from .. import _check
@@ -185,6 +184,8 @@ def _riccati_jvp(primals, tangents):
 
 def _by_scipy(A: Any, B: Any, Q: Any, R: Any, N: Any, sampled: bool) -> np.ndarray:
     """S; NaN if there is none that stabilises."""
+    import scipy.linalg
+
     solve = scipy.linalg.solve_discrete_are if sampled else scipy.linalg.solve_continuous_are
     try:
         S = solve(A, B, Q, R, s=N)

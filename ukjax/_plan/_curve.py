@@ -10,7 +10,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.interpolate import BSpline
 
 
 Kind = Literal["constant", "linear", "cubic"]
@@ -62,6 +61,8 @@ def kind_of(value: Any) -> Kind:
 @functools.cache
 def _pieces(kind: Kind, K: int) -> np.ndarray:
     """Coefficients of every B_i in every interval, of the powers of the part of the interval: (K, degree + 1, n)."""
+    from scipy.interpolate import BSpline
+
     degree = DEGREE[kind]
     intervals = K - degree
     knots = np.concatenate([np.zeros(degree), knots_of(kind, K), np.ones(degree)])

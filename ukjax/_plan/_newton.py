@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 
 
 RANK = 1e-10  # singular values of J, beside the largest, that count
@@ -127,6 +126,8 @@ def _step(here: Point, H: np.ndarray) -> _Step:
 def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """p, as far home as the linearised c_I leave room, and there as far down as they do; their multipliers."""
     rows, c = here.J[here.met :], here.c[here.met :]
+    from scipy.optimize import nnls
+
     lowest = lambda part: scaled.T @ (here.g + part * (H @ home))
     if not len(c):
         return home - scaled @ lowest(1.0), np.zeros(0)
@@ -138,7 +139,7 @@ def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -
         E, f = np.vstack([G.T, least]), np.zeros(G.shape[1] + 1)
         f[-1] = 1.0
         try:
-            u = scipy.optimize.nnls(E, f, maxiter=10 * E.shape[1])[0]
+            u = nnls(E, f, maxiter=10 * E.shape[1])[0]
         except RuntimeError:  # it does not end
             continue
         left = E @ u - f

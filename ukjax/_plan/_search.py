@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from ._newton import Point, descend
 from ._shooting import Look, Shooting, curvature, independent_rows, look
@@ -110,6 +109,8 @@ class Search:
         return tuple(np.asarray(y, float) for y in self.value(jnp.asarray(x)))
 
     def _slsqp(self, at: Callable, begin: np.ndarray, tell: Callable) -> tuple[np.ndarray, bool, str]:
+        import scipy.optimize
+
         met = at(begin).met
         conditions = [{"type": "eq", "fun": lambda x: at(x).c[:met], "jac": lambda x: at(x).J[:met]}]
         if self.problem.path is not None:

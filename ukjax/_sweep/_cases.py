@@ -7,13 +7,12 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xarray as xr
 
 from .. import _check
 from .._batch import Reduction, simulate_batch
@@ -21,6 +20,10 @@ from .._coordinate import Coordinate
 from .._result import RESULTS, FailedTrajectories, InconsistentStart, is_traced
 from .._scenario import Scenario
 from .._trajectory import OPTIONAL, Trajectory
+
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 # What a factory raises that cannot work with numbers that are known only later: they are caught, and it is called with
@@ -180,7 +183,7 @@ class Cases:
     def _shown(self, trajectory: Trajectory) -> dict[str, Any]:
         return {name: _check.output(f(trajectory), (), self.first.q0.dtype, name) for name, f in self.figures.items()}
 
-    def _dataset(self, got: Reduction, values: Mapping[str, np.ndarray]) -> xr.Dataset:
+    def _dataset(self, got: Reduction, values: Mapping[str, np.ndarray]) -> "xr.Dataset":
         stored, shown = got.value
         one = self.first
         data = stored.to_dataset(one.coordinates, one.controls or None, one.speeds).rename(trajectory="sample")
@@ -223,7 +226,7 @@ def _one_by_one(make: Callable[[Any], Any], values: Mapping[str, np.ndarray], na
 class Results(NamedTuple):
     """Of a chunk: its data, how many trajectories failed, and how long it took [s]."""
 
-    data: xr.Dataset
+    data: "xr.Dataset"
     failed: int
     seconds: float
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import qmc
 
 from .. import _check
 
@@ -82,6 +81,8 @@ def _shares(kind: str, d: int, count: int, seed: int) -> np.ndarray:
     """Points (N, d) of the unit cube."""
     if kind == "random":
         return np.random.default_rng(seed).random((count, d))
+    from scipy.stats import qmc
+
     sampler: Any = qmc  # whose argument is called seed until SciPy 1.14, and rng too since then
     if kind == "lhs":
         return sampler.LatinHypercube(d, seed=seed).random(count)

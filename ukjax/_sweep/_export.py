@@ -5,15 +5,18 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import DTypeLike
 from tqdm.auto import tqdm
 
 from .. import _check
 from ._store import Store, dataset, opened
+
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 TRAIN, HOLDOUT = "train", "holdout"
@@ -81,7 +84,7 @@ def sweep_export(
 
 
 def _write(
-    store: Store, data: xr.Dataset, apart: np.ndarray, dtype: DTypeLike | None, folder: Path, progress: bool
+    store: Store, data: "xr.Dataset", apart: np.ndarray, dtype: DTypeLike | None, folder: Path, progress: bool
 ) -> tuple[dict[str, list[str]], dict[str, int]]:
     """The archives; their names, and how many trajectories are in them."""
     shards: dict[str, list[str]] = {TRAIN: [], HOLDOUT: []}
@@ -104,7 +107,7 @@ def _as(values: np.ndarray, dtype: DTypeLike | None) -> np.ndarray:
     return values.astype(dtype) if dtype is not None and values.dtype.kind == "f" else values
 
 
-def _index(store: Store, data: xr.Dataset, shards: dict, counts: dict[str, int]) -> dict[str, Any]:
+def _index(store: Store, data: "xr.Dataset", shards: dict, counts: dict[str, int]) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for name, x in data.variables.items():
         if x.dims[:1] == ("sample",) and name != "result":

@@ -16,11 +16,13 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import xarray as xr
-import zarr
+
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 MARK = "a study of ukjax.sweep"
@@ -92,9 +94,11 @@ class Store:
             shutil.rmtree(path, ignore_errors=True)
         self.done.mkdir(parents=True)
 
-    def create(self, template: xr.Dataset, more: Mapping[str, Any]) -> None:
+    def create(self, template: "xr.Dataset", more: Mapping[str, Any]) -> None:
         """Makes room for the results: variables like those of a chunk. Nothing counts before sweep.json is there."""
         # Format 2 has text and consolidated metadata in its specification.
+        import zarr
+
         group = zarr.open_group(self.data, mode="w", zarr_format=2, attributes={**more, **_plain(template.attrs)})
         names = [str(name) for name in template.coords if name not in template.dims]
         for name, variable in template.variables.items():
@@ -102,7 +106,7 @@ class Store:
         zarr.consolidate_metadata(group.store)
         _write(self.folder / "sweep.json", json.dumps(self.about, indent=1))
 
-    def _array(self, group: Any, name: str, variable: xr.Variable, coordinates: list[str]) -> None:
+    def _array(self, group: Any, name: str, variable: "xr.Variable", coordinates: list[str]) -> None:
         dims, shape = tuple(map(str, variable.dims)), list(variable.shape)
         chunks, whole = list(shape), "sample" in dims
         if whole:
@@ -123,8 +127,10 @@ class Store:
         if not whole:
             array[...] = values
 
-    def write(self, number: int, data: xr.Dataset, failed: int, seconds: float) -> None:
+    def write(self, number: int, data: "xr.Dataset", failed: int, seconds: float) -> None:
         """A chunk, and then the record that it is done. OSError if there is no room."""
+        import zarr
+
         group: Any = zarr.open_group(self.data, mode="r+", use_consolidated=False)
         files: dict[str, tuple[int, str]] = {}
         try:
@@ -196,8 +202,10 @@ def opened(folder: Path) -> Store:
     return Store(folder, known, about["count"], about["chunk"])
 
 
-def dataset(folder: Path) -> xr.Dataset:
+def dataset(folder: Path) -> "xr.Dataset":
     """The results, loaded as they are looked at; NaN where they are not there yet."""
+    import xarray as xr
+
     return xr.open_zarr(folder / "data.zarr", consolidated=True, chunks=None)
 
 

@@ -7,10 +7,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 from tqdm.auto import tqdm
 
 from .. import _check
@@ -20,6 +19,10 @@ from .._simulation import kept
 from ._cases import Cases, Results
 from ._design import Design, design_of
 from ._store import Record, Store, dataset, opened
+
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 # Of what a chunk holds, and how many trajectories it has at least and at most, if nobody says.
@@ -66,7 +69,7 @@ def sweep(
     name: str | None = None,
     progress: bool = True,
     **options: Any,
-) -> xr.Dataset:
+) -> "xr.Dataset":
     """Simulates a scenario over many values of its parameters, on disk, and goes on where it was interrupted.
 
     The results lie in a Zarr store, `out/data.zarr`, in chunks; each is written whole or not at all. After whatever
