@@ -135,7 +135,7 @@ def test_every_module_of_models_is_found(monkeypatch):
 @pytest.mark.parametrize("model", [long(parallelogram), unicycle])
 def test_rows_and_rank_are_those_of_diagnose(model):
     scenario = model.scenario()
-    entry = _list._entry(scenario)
+    entry = _list.entry(scenario)
     diagnosis = ukjax.diagnose(scenario.mechanism, scenario.q0, scenario.v0, scenario.t0)
     assert (entry.coordinates, entry.rows, entry.rank) == (diagnosis.coordinates, diagnosis.rows, diagnosis.rank)
     assert entry.name == scenario.name

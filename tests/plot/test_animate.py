@@ -147,7 +147,7 @@ def test_an_ffmpeg_that_fails_leaves_nothing(animate, tmp_path, monkeypatch):
     [(2.0, 1.0), (30.0, 1.0), (0.5, 0.1), (1.9, 0.2), (31.0, 5.0), (6000.0, 1000.0), (4e-3, 5e-4)],
 )
 def test_what_is_too_short_to_see_is_slowed_down(duration, speed):
-    assert _animate._speed(duration, None) == speed
+    assert _animate.speed_of(duration, None) == speed
 
 
 def test_simulate_saves_the_path_and_keeps_a_persons_own(animate, command, tmp_path):  # noqa: F811

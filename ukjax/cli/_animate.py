@@ -50,7 +50,7 @@ def run(
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
     # Hundredths of a second are all that a GIF knows, and all formats are to show the same.
     frame_ms = 10 * round(100 / fps)
-    speed = _speed(end - scenario.t0, speed)
+    speed = speed_of(end - scenario.t0, speed)
     count = _frames(end - scenario.t0, frame_ms, speed)
     folder = _output.claim(out, scenario.name)
 
@@ -70,7 +70,7 @@ def run(
         )
 
 
-def _speed(duration: float, speed: float | None) -> float:
+def speed_of(duration: float, speed: float | None) -> float:
     """As given, or 1 unless that is too short to see or too long to wait for: then a round number."""
     if speed is not None:
         if not (speed > 0 and np.isfinite(speed)):

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import _animate, _inspect, _list, _modes, _simulate, _sweep, _tune
+from . import _animate, _gallery, _inspect, _list, _modes, _simulate, _sweep, _tune
 from ._target import UsageError
 
 
@@ -112,6 +112,18 @@ def list_(
 ) -> None:
     """List the scenarios of a package: coordinates, constraint rows and their rank at the start, kinds, source."""
     _list.run(console, package)
+
+
+@app.command(short_help="Show the scenarios of a package: a contact sheet, and a page for each.")
+def gallery(
+    package: Annotated[
+        str,
+        typer.Argument(metavar="PACKAGE", help="What to show: a package, a module, path/to/file.py, or robot.xml."),
+    ] = "models",
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; out/gallery if omitted.")] = None,
+) -> None:
+    """Simulate all scenarios of a package and write a contact sheet, an index, and a page for each, with a film."""
+    _gallery.run(console, package, out)
 
 
 @app.command(short_help="Diagnose a scenario at its start.")

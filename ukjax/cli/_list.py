@@ -60,13 +60,13 @@ def run(console: Console, package: str) -> None:
         try:
             scenario = factory()
             _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
-            entry = _entry(scenario)
+            one = entry(scenario)
         except Exception as error:  # a person's functions may raise anything
-            failures.append(f"{target} fails: {_first_line(error)}")
+            failures.append(f"{target} fails: {first_line(error)}")
             continue
-        about = "\n".join(escape(x) for x in (entry.name, entry.source) if x)
-        numbers = (str(x) for x in (entry.coordinates, entry.rows, entry.rank))
-        table.add_row(f"[bold]{escape(target)}[/bold]\n{about}", *numbers, entry.kinds)
+        about = "\n".join(escape(x) for x in (one.name, one.source) if x)
+        numbers = (str(x) for x in (one.coordinates, one.rows, one.rank))
+        table.add_row(f"[bold]{escape(target)}[/bold]\n{about}", *numbers, one.kinds)
     if table.rows:
         console.print(table)
     else:
@@ -134,7 +134,7 @@ def _own(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _entry(scenario: Scenario) -> Entry:
+def entry(scenario: Scenario) -> Entry:
     q, v, t = scenario.q0, scenario.v0, jnp.asarray(scenario.t0, scenario.q0.dtype)
     mechanism = scenario.mechanism
     terms = lightly_compiled(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
@@ -189,5 +189,5 @@ def _solve(formulation: AbstractFormulation, M: Any, Q: Any, A: Any, b: Any) -> 
     return motion.rank, motion.result
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

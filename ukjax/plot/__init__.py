@@ -9,6 +9,7 @@ from ._modes import eigenvalues as eigenvalues
 from ._modes import mode as mode
 from ._page import page as page
 from ._path import path as path
+from ._sheet import contact_sheet as contact_sheet
 from ._sweep import over_parameters as over_parameters
 from ._sweep import quantiles as quantiles
 from ._tuning import convergence as convergence

@@ -1,0 +1,122 @@
+"""`ukjax gallery`: a contact sheet and a page for each scenario."""
+
+import re
+from io import BytesIO
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from models import simple_pendulum
+from ukjax import plot
+from ukjax.cli import _gallery
+
+from .test_cli import run as command  # noqa: F401  (a fixture)
+
+
+OWN = '''
+"""A stone.
+
+   o  falls, m x'' = -m g
+"""
+
+import jax.numpy as jnp
+import ukjax
+
+def scenario() -> ukjax.Scenario:
+    free = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, -9.81]))
+    energy = lambda q, v, t: v @ v / 2 + 9.81 * q[1]
+    point = ukjax.Drawing({"stone": lambda q, t: q[None]})
+    return ukjax.Scenario(ukjax.Mechanism(free), [0.0, 0.0], [1.0, 2.0], 0.5, name="Stone | thrown", drawing=point,
+                          source="Me", invariants={"energy [J]": energy})
+
+def unseen() -> ukjax.Scenario:
+    free = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.zeros(2))
+    return ukjax.Scenario(ukjax.Mechanism(free), [0.0, 0.0], [1.0, 2.0], 0.5, name="Unseen")
+
+def stops() -> ukjax.Scenario:
+    free = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.sqrt(0.1 - t) * jnp.ones(2))
+    return ukjax.Scenario(ukjax.Mechanism(free), [0.0, 0.0], [1.0, 2.0], 0.5, name="Stops")
+
+def fails() -> ukjax.Scenario:
+    raise KeyError("nothing")
+'''
+
+
+def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
+    (tmp_path / "own.py").write_text(OWN)
+    status, shown, _ = command("gallery", "own.py", "--out", "shown")
+    assert status == 0
+    assert "Left out: own.py:fails fails: KeyError: 'nothing'" in shown
+    assert "Left out: own.py:stops fails: RuntimeError:" in shown
+    folder = tmp_path / "shown"
+    stems = ["own-py-scenario", "own-py-unseen"]
+    wanted = {
+        "index.md",
+        "sheet.png",
+        "own-py-scenario-film.html",
+        *(f"{x}.{kind}" for x in stems for kind in ("md", "png")),
+    }
+    assert {path.name for path in folder.iterdir()} == wanted
+    page = (folder / "own-py-scenario.md").read_text()
+    for words in (
+        "# Stone \\| thrown\n",
+        "n = 2 coordinates; m = 0 rows of constraints, of rank 0 at the\nstart: none.",
+        "ukjax simulate own.py:scenario\n",
+        "   o  falls, m x'' = -m g\n",
+        '<iframe src="own-py-scenario-film.html"',
+    ):
+        assert words in page
+    (drift,) = re.findall(r"drift of energy \\\[J\\\], which is 2.5 \| (\S+) \|", page)
+    assert float(drift) < 1e-7
+    assert "iframe" not in (folder / "own-py-unseen.md").read_text()
+    index = (folder / "index.md").read_text()
+    assert (
+        "[![Stone \\| thrown](own-py-scenario.png)](own-py-scenario.md)<br>Stone \\| thrown<br>n = 2, m = 0, rank 0"
+        in index
+    )
+    links = {
+        x for name in wanted if name.endswith(".md") for x in re.findall(r"\]\(([^)]+)\)", (folder / name).read_text())
+    }
+    assert links <= wanted
+    for name in ("sheet.png", "own-py-scenario.png"):
+        assert np.ptp(np.asarray(Image.open(folder / name).convert("L"))) > 100
+
+
+def test_what_cannot_be_shown_leaves_nothing(command, tmp_path):  # noqa: F811
+    (tmp_path / "own.py").write_text(OWN.partition("def scenario")[0] + "def fails" + OWN.partition("def fails")[2])
+    status, shown, errors = command("gallery", "own.py", "--out", "shown")
+    assert status == 2
+    assert "Left out: own.py:fails fails: KeyError" in shown
+    assert "There is nothing to show in own.py: ukjax list own.py says what there is." in errors
+    assert list((tmp_path / "shown").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    status, _, errors = command("gallery", "own.py", "--out", "file")
+    assert status == 2
+    assert "--out file cannot be written to" in errors
+
+
+def test_what_is_measured_is_what_the_trajectory_says():
+    scenario = simple_pendulum.scenario()
+    run = scenario.simulate(np.linspace(0.0, 1.0, 11))
+    found = _gallery._measured(scenario, run)
+    (name,) = [x for x in found if x.startswith("drift of energy [J], which is ")]
+    energy = np.array([scenario.invariants["energy [J]"](*state) for state in zip(run.q, run.v, run.t, strict=True)])
+    assert found[name] == f"{np.max(np.abs(energy - energy[0])):.1e}"
+    assert found["largest position error of the constraints"] == f"{np.max(run.position_residual):.1e}"
+
+
+def test_a_contact_sheet_and_what_is_none():
+    figure = Figure(figsize=(1, 1))
+    stream = BytesIO()
+    figure.savefig(stream, format="png")
+    png = stream.getvalue()
+    sheet = plot.contact_sheet([png] * 5, ["a", "b", "c", "d", "e"], columns=3)
+    assert [axis.get_title() for axis in sheet.axes] == ["a", "b", "c", "d", "e", ""]
+    with pytest.raises(ValueError, match="pictures must be at least one"):
+        plot.contact_sheet([], [])
+    with pytest.raises(ValueError, match="captions must be as many as pictures, 1, but are 2"):
+        plot.contact_sheet([png], ["a", "b"])
+    with pytest.raises(ValueError, match="columns must be a positive integer"):
+        plot.contact_sheet([png], ["a"], columns=0)

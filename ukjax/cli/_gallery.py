@@ -1,0 +1,204 @@
+"""`ukjax gallery`."""
+
+import dataclasses
+import functools as ft
+import re
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .. import _check, plot
+from .._program import light_jit
+from .._result import RESULTS, message
+from .._scenario import Scenario
+from .._trajectory import Trajectory
+from . import _animate, _list, _output, _robot
+from ._list import Entry, first_line
+from ._target import UsageError
+
+
+FRAMES_A_SECOND, MOST_FRAMES = 25, 500
+COLUMNS = 3  # of the index
+DPI = 110
+
+
+@dataclasses.dataclass(frozen=True)
+class Exhibit:
+    """What a page shows of a scenario: what `ukjax list` says, its module's words, what was measured, and pictures."""
+
+    target: str
+    entry: Entry
+    about: str
+    measured: dict[str, str]
+    picture: bytes
+    animation: str | None
+
+    @property
+    def stem(self) -> str:
+        """The name of its files, such as "models-scara-scenario"."""
+        return re.sub(r"\W+", "-", self.target).strip("-")
+
+    @property
+    def film(self) -> str:
+        """Not the name of the page, which a site makes another file of."""
+        return f"{self.stem}-film.html"
+
+
+def run(console: Console, package: str, out: Path | None) -> None:
+    """Simulates the scenarios in `package` and writes a page for each, an index and a contact sheet. UsageError."""
+    folder = _output.claim(out, "gallery")
+    with console.status(f"Importing {package}"):
+        factories, failures = _list.factories(package)
+    exhibits: list[Exhibit] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(factories))
+        for target, factory in factories.items():
+            progress.update(task, description=f"Simulating {escape(target)}")
+            try:
+                exhibits.append(_exhibit(target, factory))
+            except Exception as error:  # a person's functions may raise anything
+                failures.append(f"{target} fails: {first_line(error)}")
+            progress.advance(task)
+            # Of some dozens of scenarios all programs take more mappings of memory than a process may have.
+            jax.clear_caches()
+    for failure in failures:
+        console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
+    if not exhibits:
+        raise UsageError(f"There is nothing to show in {package}: ukjax list {package} says what there is.")
+    with console.status("Writing the gallery"):
+        paths = _output.write(folder, _files(package, exhibits))
+    pages = sum(path.suffix == ".md" for path in paths) - 1
+    console.print(f"wrote {folder / 'sheet.png'}, {folder / 'index.md'} and {pages} pages", soft_wrap=True)
+
+
+def _exhibit(target: str, factory: Callable[..., Any]) -> Exhibit:
+    scenario = factory()
+    _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
+    speed = _animate.speed_of(scenario.t1 - scenario.t0, None)
+    count = min(MOST_FRAMES, int((scenario.t1 - scenario.t0) / speed * FRAMES_A_SECOND) + 1)
+    ts = jnp.linspace(scenario.t0, scenario.t1, 2 * count - 1)  # a page has another frame between every two
+    options: dict[str, Any] = {"throw": False}
+    trajectory = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))(scenario, ts)
+    if bool(trajectory.result != RESULTS.successful):
+        raise RuntimeError(message(trajectory.result))
+    drawn = scenario.drawing is not None
+    figure = plot.path(scenario, trajectory) if drawn else plot.overview(trajectory, scenario.coordinates)
+    animation = plot.page(scenario, trajectory, speed) if drawn else None
+    # Of a file with a robot nobody has written words. A module that is a file is not among those that Python knows.
+    words = None if _robot.is_robot(target) else getattr(factory, "__globals__", {}).get("__doc__")
+    about = (words or "").strip()
+    return Exhibit(target, _list.entry(scenario), about, _measured(scenario, trajectory), _png(figure), animation)
+
+
+def _png(figure: Figure) -> bytes:
+    stream = BytesIO()
+    figure.savefig(stream, format="png", dpi=DPI)
+    return stream.getvalue()
+
+
+def _measured(scenario: Scenario, trajectory: Trajectory) -> dict[str, str]:
+    """How far what should stay as it is does not."""
+    largest = lambda x: f"{np.max(np.abs(x)):.1e}"
+    found = {
+        "largest position error of the constraints": largest(trajectory.position_residual),
+        "largest velocity error of the constraints": largest(trajectory.velocity_residual),
+    }
+    if trajectory.servo_residual is not None:
+        found["largest acceleration that the servo misses"] = largest(trajectory.servo_residual)
+    for name, function in scenario.invariants.items():
+        values = jax.vmap(function)(trajectory.q, trajectory.v, trajectory.t)
+        found[f"drift of {name}, which is {float(values[0]):.6g}"] = largest(values - values[0])
+    return found
+
+
+def _files(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[Path], Any]]]:
+    text = lambda content: lambda path: path.write_text(content, "utf-8")
+    captions = [_caption(one) for one in exhibits]
+    sheet = plot.contact_sheet([one.picture for one in exhibits], captions)
+    files = [
+        ("index.md", text(_index(package, exhibits))),
+        ("sheet.png", lambda path: sheet.savefig(path)),
+    ]
+    for one in exhibits:
+        files.append((f"{one.stem}.png", ft.partial(Path.write_bytes, data=one.picture)))
+        files.append((f"{one.stem}.md", text(_page(one))))
+        if one.animation is not None:
+            files.append((one.film, text(one.animation)))
+    return files
+
+
+def _caption(one: Exhibit) -> str:
+    entry = one.entry
+    return f"{entry.name}\nn = {entry.coordinates}, m = {entry.rows}, rank {entry.rank}"
+
+
+def _index(package: str, exhibits: list[Exhibit]) -> str:
+    cells = [
+        f"[![{_plain(one.entry.name)}]({one.stem}.png)]({one.stem}.md)<br>{_plain(one.entry.name)}<br>"
+        f"n = {one.entry.coordinates}, m = {one.entry.rows}, rank {one.entry.rank}"
+        for one in exhibits
+    ]
+    cells += [""] * (-len(cells) % COLUMNS)
+    rows = ["| " + " | ".join(cells[i : i + COLUMNS]) + " |" for i in range(0, len(cells), COLUMNS)]
+    head = ["|" + " |" * COLUMNS, "|" + ":-:|" * COLUMNS]
+    return "\n".join(
+        [
+            "# Gallery",
+            "",
+            f"The scenarios of `{package}`: coordinates n, rows of constraints m, and their rank at the start. A",
+            "picture leads to sketch and equations, the command, a film to play, and what was measured.",
+            "",
+            *head,
+            *rows,
+            "",
+            f"All of it was made by `ukjax gallery {package}`, and so was this [contact sheet](sheet.png).",
+            "",
+        ]
+    )
+
+
+def _page(one: Exhibit) -> str:
+    entry = one.entry
+    kinds = ", ".join(entry.kinds.splitlines())
+    film = f'<iframe src="{one.film}" title="film" width="100%" height="480" loading="lazy"></iframe>'
+    lines = [
+        f"# {_plain(entry.name)}",
+        "",
+        *([_plain(entry.source), ""] if entry.source else []),
+        f"n = {entry.coordinates} coordinates; m = {entry.rows} rows of constraints, of rank {entry.rank} at the",
+        f"start: {kinds}.",
+        "",
+        f"![{_plain(entry.name)}]({one.stem}.png)",
+        "",
+        "```sh",
+        f"ukjax simulate {one.target}",
+        f"ukjax animate {one.target}",
+        "```",
+        "",
+        *([film, "", f"[The film on a page of its own]({one.film})", ""] if one.animation else []),
+        "## What was measured",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {_plain(name)} | {value} |" for name, value in one.measured.items()),
+        "",
+        "In float64, with the tolerances and the projection of the scenario.",
+        "",
+        *(["## Sketch and equations", "", "```text", one.about, "```", ""] if one.about else []),
+    ]
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """As Markdown shows it, in a cell of a table too."""
+    return re.sub(r"([\\`*_{}\[\]<>|])", r"\\\1", text)

@@ -1,0 +1,43 @@
+"""Many pictures on one."""
+
+from collections.abc import Sequence
+from io import BytesIO
+
+import matplotlib.image
+import numpy as np
+from matplotlib.figure import Figure
+
+from .. import _check
+
+
+COLUMNS = 6
+CELL = (2.6, 2.3)  # of a picture and its caption [in]
+
+
+def contact_sheet(pictures: Sequence[bytes], captions: Sequence[str], columns: int = COLUMNS) -> Figure:
+    """PNG pictures side by side in rows, each with a caption above.
+
+    Args:
+        pictures: PNG files, as bytes.
+        captions: As many texts.
+        columns: Pictures in a row.
+
+    Raises:
+        ValueError: If there are no pictures, not as many captions, or `columns` is no positive integer.
+    """
+    _check.count(columns, "columns")
+    if not pictures:
+        raise ValueError("pictures must be at least one PNG file, as bytes.")
+    if len(captions) != len(pictures):
+        raise ValueError(f"captions must be as many as pictures, {len(pictures)}, but are {len(captions)}.")
+    columns = min(columns, len(pictures))
+    rows = -(-len(pictures) // columns)
+    figure = Figure(figsize=(CELL[0] * columns, CELL[1] * rows), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    for axis in axes:
+        axis.axis("off")
+    for axis, picture, caption in zip(axes, pictures, captions, strict=False):
+        axis.imshow(matplotlib.image.imread(BytesIO(picture), format="png"), interpolation="antialiased")
+        axis.set_title(caption, fontsize=7, pad=2)
+    figure.set_dpi(160)
+    return figure
