@@ -17,6 +17,7 @@ from . import (
     _chain,
     _compile,
     _expand,
+    _first_hour,
     _formalisms,
     _gpu,
     _peers,
@@ -40,6 +41,7 @@ TABLES = {
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
     "gpu": (_gpu.rows, _gpu.HEADER),
     "compile": (_compile.rows, _compile.HEADER),
+    "first-hour": (_first_hour.rows, _first_hour.HEADER),
 }
 
 

@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 
-PAGES = (*("formulation.md", "rigid.md", "analysis.md", "feedback.md", "events.md", "planning.md", "long_runs.md"),)
+PAGES = (
+    *("first_hour.md", "formulation.md", "rigid.md", "analysis.md"),
+    *("feedback.md", "events.md", "planning.md", "long_runs.md"),
+)
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -31,10 +34,9 @@ def outcome(code: str, names: dict) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name", ["formulation.md", "rigid.md", "analysis.md", "feedback.md", "events.md", "planning.md", "long_runs.md"]
-)
-def test_code_runs_and_prints_what_the_page_says(name):
+@pytest.mark.parametrize("name", PAGES)
+def test_code_runs_and_prints_what_the_page_says(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     found = blocks(name)
     assert len(found) >= 1
