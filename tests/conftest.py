@@ -19,6 +19,7 @@ if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
 if "backend_optimization_level" not in flags:
     flags = f"{flags} --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = flags
+os.environ["UKJAX_CACHE"] = "off"  # the command is to keep nothing of ours in the user's folder
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_num_cpu_devices", 2)  # for batches; everything else runs on the first
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import _animate, _gallery, _inspect, _list, _modes, _simulate, _sweep, _tune
+from . import _animate, _gallery, _inspect, _list, _modes, _programs, _simulate, _sweep, _tune
 from ._target import UsageError
 
 
@@ -44,6 +44,7 @@ def common(context: typer.Context) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+    _programs.keep_programs()
     # A batch uses every device, and a core is one if JAX is told so before it starts.
     asked = "JAX_NUM_CPU_DEVICES" in os.environ or "host_platform_device_count" in flags
     if context.invoked_subcommand == "sweep" and not asked:

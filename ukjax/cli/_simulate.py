@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .. import plot
@@ -20,7 +21,7 @@ from .._result import RESULTS, message
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 from ..plot._scene import check
-from . import _output, _target
+from . import _output, _programs, _target
 from ._target import UsageError
 
 
@@ -83,15 +84,21 @@ def timed_run(
 
 
 def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
-    options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": True, "throw": False}
+    # A program that calls back to tell how far it is is not kept from one call of the command to the next.
+    kept = _programs.are_kept()
+    options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": not kept, "throw": False}
     function = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()
         compiled = function.lower(scenario, ts).compile()
         compile_s = time.perf_counter() - start
-    start = time.perf_counter()
-    trajectory = jax.block_until_ready(compiled(scenario, ts))
-    return trajectory, compile_s, time.perf_counter() - start
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not kept) as waiting:
+        waiting.add_task(f"Simulating {escape(scenario.name)}", total=None)
+        start = time.perf_counter()
+        trajectory = jax.block_until_ready(compiled(scenario, ts))
+        run_s = time.perf_counter() - start
+    return trajectory, compile_s, run_s
 
 
 def _summary(

@@ -1,0 +1,75 @@
+"""Compiled programs are kept from one call of the command to the next."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+import xarray as xr
+
+from ukjax.cli import _programs
+
+from .test_cli import OWN
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_was_compiled_once_is_not_compiled_again(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    without = {name: value for name, value in os.environ.items() if name != _programs.VARIABLE}
+    environment = {**without, "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    kept, runs = [], []
+    for out in ("first", "again"):
+        command = [sys.executable, "-m", "ukjax.cli", "simulate", "own.py:scenario", "--points", "11", "--out", out]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        assert "rror" not in ended.stderr
+        (folder,) = (path for path in tmp_path.rglob("programs/*") if path.is_dir())
+        kept.append({path.name for path in folder.glob("*-cache")})
+        runs.append(xr.load_dataset(tmp_path / out / "trajectory.nc", engine="scipy"))
+    assert any("_simulate" in name or "lambda" in name for name in kept[0]), kept[0]
+    assert kept[0] == kept[1]
+    assert runs[0].equals(runs[1])
+
+
+@pytest.fixture
+def caching(monkeypatch, tmp_path):
+    """JAX's settings as they are, and afterwards again."""
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_compilation_cache_max_size",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.delenv(_programs.VARIABLE, raising=False)
+    monkeypatch.setattr(_programs, "user_cache_path", lambda name: tmp_path / name)
+    yield monkeypatch
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.parametrize("word", ["0", "off", "No", "FALSE"])
+def test_one_variable_switches_it_off(caching, tmp_path, word):
+    caching.setenv(_programs.VARIABLE, word)
+    _programs.keep_programs()
+    assert not _programs.are_kept()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_bounded_and_leaves_a_persons_own_alone(caching, tmp_path):
+    _programs.keep_programs()
+    assert jax.config.jax_compilation_cache_dir.startswith(str(tmp_path / "ukjax"))
+    assert 0 < jax.config.jax_compilation_cache_max_size <= 10**9
+    jax.config.update("jax_compilation_cache_dir", "mine")
+    _programs.keep_programs()
+    assert jax.config.jax_compilation_cache_dir == "mine"
+
+
+def test_where_nothing_can_be_written_it_goes_without(caching, tmp_path):
+    (tmp_path / "ukjax").write_text("a file")
+    _programs.keep_programs()
+    assert not _programs.are_kept()
