@@ -3,6 +3,7 @@
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import jax
 from platformdirs import user_cache_path
@@ -15,7 +16,7 @@ LARGEST = 500_000_000  # bytes; what was not used for longest goes first
 
 def keep_programs() -> None:
     """Has JAX keep what it compiles, unless the variable says not to, somebody chose a folder, or there is no room."""
-    if os.environ.get(VARIABLE, "").lower() in OFF or jax.config.jax_compilation_cache_dir is not None:
+    if os.environ.get(VARIABLE, "").lower() in OFF or are_kept():
         return
     folder = _folder()
     try:
@@ -32,7 +33,8 @@ def keep_programs() -> None:
 
 def are_kept() -> bool:
     """Whether compiled programs are kept; not those that call back to Python, to tell how far they are."""
-    return jax.config.jax_compilation_cache_dir is not None
+    config: Any = jax.config
+    return config.jax_compilation_cache_dir is not None
 
 
 def _folder() -> Path:
