@@ -56,6 +56,8 @@ SLOW = {
     *("delta:scenario", "five_bar_leg:swinging", "five_bar_leg:standing", "governor:scenario", "heavy_top:scenario"),
     *("hoeken:scenario", "six_joint_arm:scenario", "slider_crank:scenario", "spatial_chain:closed"),
     *("spatial_chain:scenario", "stewart:scenario", "whipple_bicycle:scenario"),
+    *("foucault:scenario", "elastic_pendulum:scenario", "charged_particle:scenario", "torus:scenario"),
+    "car_with_trailer:scenario",
 }
 
 
