@@ -5,11 +5,14 @@ import re
 from html import unescape
 from pathlib import Path
 
+import jupytext
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 
 ROOT = Path(__file__).parent.parent
+# Pages that are notebooks too, for those who teach.
+NOTEBOOKS = ("first_hour", "rigid", "analysis")
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 
@@ -31,7 +34,31 @@ def on_files(files, config, **_):
             "simulates every scenario of the models and makes their pages: some minutes on two cores.\n"
         )
         files.append(File.generated(config, "gallery/index.md", content=text))
+    for name in NOTEBOOKS:
+        text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+        # What a shell does is not for a cell.
+        made = jupytext.reads(text.replace("```sh", "```text"), "md")
+        files.append(File.generated(config, f"notebooks/{name}.ipynb", content=jupytext.writes(made, "ipynb")))
+    for picture in sorted((ROOT / "out").glob("*/*.png")):
+        page = files.get_file_from_path(f"papers/{picture.parent.name}.md")
+        if page is not None:
+            name = f"papers/{picture.parent.name}/{picture.name}"
+            files.append(File.generated(config, name, abs_src_path=str(picture)))
+            pictures.setdefault(page.src_uri, []).append(f"{picture.parent.name}/{picture.name}")
     return files
+
+
+# Of pages that show what an experiment drew, if it was run here.
+pictures: dict[str, list[str]] = {}
+
+
+def on_page_markdown(markdown: str, page, **_) -> str:
+    if page.file.src_uri.removesuffix(".md") in NOTEBOOKS:
+        notebook = f"notebooks/{page.file.src_uri.removesuffix('.md')}.ipynb"
+        markdown = f"{markdown}\n\n[This page as a notebook]({notebook})"
+    drawn = pictures.get(page.file.src_uri, [])
+    shown = [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in drawn]
+    return "\n\n".join([markdown, *(["## Pictures", *shown] if shown else [])])
 
 
 # A page that is opened as a file may start no worker from another file. The theme asks a server for a remedy; here the

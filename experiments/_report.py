@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,8 @@ from rich.table import Table
 
 
 console = Console()
+# Of the tables of an experiment, as Markdown, for its report.
+tables: list[str] = []
 
 
 def start(description: str, name: str, every_core: bool = False) -> Path:
@@ -31,6 +34,7 @@ def start(description: str, name: str, every_core: bool = False) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out {out} cannot be written to: {error.strerror}")
+    tables.clear()
     jax.config.update("jax_enable_x64", True)
     flags = os.environ.get("XLA_FLAGS", "")
     if every_core and "JAX_NUM_CPU_DEVICES" not in os.environ:
@@ -43,12 +47,14 @@ def start(description: str, name: str, every_core: bool = False) -> Path:
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """Prints a table."""
-    shown = Table(title=escape(title), show_lines=False)
-    for column in columns:
+    shown, head, body = Table(title=escape(title), show_lines=False), list(columns), [list(row) for row in rows]
+    for column in head:
         shown.add_column(column, overflow="fold")
-    for row in rows:
+    for row in body:
         shown.add_row(*(escape(cell) for cell in row))  # a unit in brackets is no markup
     console.print(shown)
+    line = lambda cells: "| " + " | ".join(re.sub(r"([\\|*_<>`\[\]])", r"\\\1", cell) for cell in cells) + " |"
+    tables.append("\n".join([f"## {title}", "", line(head), "|---" * len(head) + "|", *map(line, body)]))
 
 
 def median_seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 7) -> float:
@@ -63,11 +69,14 @@ def median_seconds(function: Callable[..., Any], *arguments: Any, repeats: int =
 
 
 def save(figures: Mapping[str, Figure], out: Path) -> None:
-    """Writes each figure as PNG and says where."""
+    """Writes each figure as PNG, and the tables so far as report.md, and says where."""
     begin = time.perf_counter()
     with console.status("Drawing"):
         for name, figure in figures.items():
             aside = out / f".{name}.png"
             figure.savefig(aside, dpi=130)
             aside.replace(out / f"{name}.png")
+        aside = out / ".report.md"
+        aside.write_text("\n\n".join(tables) + "\n", "utf-8")
+        aside.replace(out / "report.md")
     console.print(f"{len(figures)} pictures in {out} ({time.perf_counter() - begin:.1f} s)", highlight=False)

@@ -1,5 +1,6 @@
 """The site builds without a warning and without a network, refers to what is there, and has every public name in it."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,25 +14,28 @@ from ukjax import plot, rigid
 
 
 ROOT = Path(__file__).parent.parent
+KINDS = (".html", ".ipynb")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.html")}
+    return {
+        str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*") if path.suffix in KINDS
+    }
 
 
 def test_every_page_is_built_and_nothing_is_loaded_from_elsewhere(site):
     written = {path.with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     assert {str(path.relative_to(ROOT / "docs")) for path in written} <= site.keys()
     for name, html in site.items():
-        assert not re.findall(r'<(?:script|img|iframe|link rel="stylesheet")[^>]*(?:src|href)="(?:https?:)?//', html), (
-            name
-        )
+        assert not name.endswith(".html") or not re.findall(
+            r'<(?:script|img|iframe|link rel="stylesheet")[^>]*(?:src|href)="(?:https?:)?//', html
+        ), name
     assert 'src="../assets/javascripts/file-worker.js"' in site["reference/motion.html"]
 
 
@@ -39,6 +43,15 @@ def test_mathematics_needs_no_script(site):
     motion = site["reference/motion.html"]
     assert "<math" in motion
     assert not any("arithmatex" in html for html in site.values())
+
+
+@pytest.mark.parametrize("name", ["first_hour", "rigid", "analysis"])
+def test_a_notebook_has_the_code_of_its_page(site, name):
+    cells = json.loads(site[f"notebooks/{name}.ipynb"])["cells"]
+    code = ["".join(cell["source"]).strip() for cell in cells if cell["cell_type"] == "code"]
+    page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+    assert code == [block.strip() for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
+    assert f'href="notebooks/{name}.ipynb"' in site[f"{name}.html"]
 
 
 @pytest.mark.parametrize(("module", "prefix"), [(ukjax, "ukjax"), (plot, "ukjax.plot"), (rigid, "ukjax.rigid")])

@@ -14,6 +14,7 @@ import experiments.defalco2008_pseudoinverse as defalco
 import experiments.identify_scara
 import experiments.liu2015_servo
 import experiments.orsino2017_recursive
+import experiments.pages
 import experiments.tune_baumgarte
 import experiments.tune_servo
 import experiments.xu2017_scara
@@ -34,10 +35,10 @@ def run(module, monkeypatch, capsys, out):
 
 
 def drawn(out):
-    for path in out.iterdir():
+    for path in out.glob("*.png"):
         with Image.open(path) as image:
             assert len(np.unique(np.asarray(image.convert("L")))) > 20
-    return sorted(path.stem for path in out.iterdir())
+    return sorted(path.stem for path in out.glob("*.png"))
 
 
 @pytest.mark.long
@@ -116,6 +117,18 @@ def test_runs_of_the_parallelogram_and_their_pictures(tmp_path):
     pictures = {"a": defalco.violation_figure({"free": free, "held": held}), "b": defalco.error_figure({"free": free})}
     experiments._report.save(pictures, tmp_path)
     assert drawn(tmp_path) == ["a", "b"]
+
+
+def test_tables_are_reported_as_markdown_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["none", "--out", str(tmp_path / "out")])
+    monkeypatch.setattr(experiments._report, "tables", ["of another experiment"])
+    out = experiments._report.start("", "none")
+    experiments._report.table("One [m]", ("", "we measure"), [("a | b", "1e-3"), ("x_1", "2")])
+    experiments._report.save({}, out)
+    want = "## One [m]\n\n|  | we measure |\n|---|---|\n| a \\| b | 1e-3 |\n| x\\_1 | 2 |\n"
+    assert (out / "report.md").read_text() == want
+    assert [path.name for path in out.iterdir()] == ["report.md"]
+    assert experiments.pages.page("xu2017_scara", want).endswith(want)
 
 
 @pytest.mark.parametrize(

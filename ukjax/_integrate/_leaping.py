@@ -29,7 +29,7 @@ class Rattle(diffrax.AbstractSolver):
 
     Raises:
         ValueError: If `iterations` is not a positive integer; by `simulate`, if the mechanism or an option does not
-        fit.
+            fit.
 
     Gradients: as those of `simulate`.
 
