@@ -19,6 +19,8 @@ OWN = '''
 """A stone.
 
    o  falls, m x'' = -m g
+
+Source: nobody. (Of indented lines alone Python 3.13 takes the margin away.)
 """
 
 import jax.numpy as jnp
