@@ -17,6 +17,7 @@ from .test_cli import OWN
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_what_was_compiled_once_is_not_compiled_again(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     without = {name: value for name, value in os.environ.items() if name != _programs.VARIABLE}

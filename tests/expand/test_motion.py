@@ -86,29 +86,36 @@ def test_gradients_on_and_off_agree(name):
     helpers.assert_same_gradients(got, want, forward, along)
 
 
-def test_derivatives_where_scalar_code_is_certain_of_none_or_of_the_value_only():
-    """Beside states where it is: two rows, or three, that are one at the second state, each on its way elsewhere."""
-    system, q = Falling(jnp.asarray(2.0), jnp.asarray(9.81), 3), jnp.array([[0.4, 0.16, 1.0], [0.0, 0.0, 1.0]])
-    three = lambda q, t: jnp.stack([q[1] + q[0] ** 2, q[1] - q[2] * q[0] ** 2, 2 * q[1] + q[0] * q[2]])
-    for rows in (TwoRods(), three):
-        mechanism, at = ukjax.Mechanism(system, ukjax.Holonomic(rows)), q
+class TwoRods(eqx.Module):
+    """Two rows that are one where q[0] = 0."""
 
-        def slopes(way, mechanism=mechanism, at=at):
-            def accelerations(mechanism, q):
-                return jnp.sin(motions(mechanism, q, 0.1 + 0 * q, 0 * q[:, 0], way).acceleration)
+    def __call__(self, q, t):
+        return jnp.stack([q[1] + q[0] ** 2, q[1] - q[0] ** 2])
 
-            loss = lambda mechanism, q: jnp.sum(accelerations(mechanism, q))
-            along = jax.jvp(lambda q: accelerations(mechanism, q), (at,), (jnp.cos(at),))[1]
-            return (
-                jax.grad(loss, argnums=(0, 1))(mechanism, at),
-                along,
-                jax.hessian(loss, argnums=1)(mechanism, at[1:2]),
-            )
 
-        got, want = (jax.jit(slopes, static_argnums=0)(way) for way in (ON, OFF))
-        leaves = zip(*(jax.tree_util.tree_leaves(x) for x in (got, want)), strict=True)
-        for x, y in leaves:
-            assert_close(x, y, rtol=1e-9, atol=1e-9)
+def three_rods(q, t):
+    """Three rows that are one where q[0] = 0, each on its way elsewhere."""
+    return jnp.stack([q[1] + q[0] ** 2, q[1] - q[2] * q[0] ** 2, 2 * q[1] + q[0] * q[2]])
+
+
+@pytest.mark.parametrize(("rows", "twice"), [(three_rods, False), long(TwoRods(), True), long(three_rods, True)])
+def test_derivatives_where_scalar_code_is_certain_of_none_or_of_the_value_only(rows, twice):
+    """Beside states where it is; second derivatives `twice`."""
+    system, at = Falling(jnp.asarray(2.0), jnp.asarray(9.81), 3), jnp.array([[0.4, 0.16, 1.0], [0.0, 0.0, 1.0]])
+    mechanism = ukjax.Mechanism(system, ukjax.Holonomic(rows))
+
+    def slopes(way):
+        def accelerations(mechanism, q):
+            return jnp.sin(motions(mechanism, q, 0.1 + 0 * q, 0 * q[:, 0], way).acceleration)
+
+        loss = lambda mechanism, q: jnp.sum(accelerations(mechanism, q))
+        along = jax.jvp(lambda q: accelerations(mechanism, q), (at,), (jnp.cos(at),))[1]
+        second = jax.hessian(loss, argnums=1)(mechanism, at[1:2]) if twice else None
+        return jax.grad(loss, argnums=(0, 1))(mechanism, at), along, second
+
+    got, want = (jax.jit(slopes, static_argnums=0)(way) for way in (ON, OFF))
+    for x, y in zip(*(jax.tree_util.tree_leaves(x) for x in (got, want)), strict=True):
+        assert_close(x, y, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.long
@@ -123,13 +130,6 @@ def test_the_gradient_is_that_of_differences_and_the_second_derivative_too():
     numeric = central_difference(slope, z, 1e-5)
     assert_close(jax.jit(jax.jacfwd(jax.grad(of)))(z), numeric, rtol=1e-5, atol=1e-4)
     assert_close(jax.jit(jax.jacrev(jax.grad(of)))(z), numeric, rtol=1e-5, atol=1e-4)
-
-
-class TwoRods(eqx.Module):
-    """Two rows that are one where q[0] = 0."""
-
-    def __call__(self, q, t):
-        return jnp.stack([q[1] + q[0] ** 2, q[1] - q[0] ** 2])
 
 
 def test_in_a_batch_one_bad_state_changes_no_other():
