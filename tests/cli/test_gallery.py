@@ -116,8 +116,9 @@ def test_a_contact_sheet_and_what_is_none():
     png = stream.getvalue()
     sheet = plot.contact_sheet([png] * 5, ["a", "b", "c", "d", "e"], columns=3)
     assert [axis.get_title() for axis in sheet.axes] == ["a", "b", "c", "d", "e", ""]
-    with pytest.raises(ValueError, match="pictures must be at least one"):
-        plot.contact_sheet([], [])
+    for none in ([], [b"text"], "text", [3]):
+        with pytest.raises(ValueError, match="pictures must be at least one PNG file, as bytes"):
+            plot.contact_sheet(none, ["a"])
     with pytest.raises(ValueError, match="captions must be as many as pictures, 1, but are 2"):
         plot.contact_sheet([png], ["a", "b"])
     with pytest.raises(ValueError, match="columns must be a positive integer"):

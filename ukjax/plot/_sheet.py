@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from .. import _check
 
 
+PNG = b"\x89PNG"
 COLUMNS = 6
 CELL = (2.6, 2.3)  # of a picture and its caption [in]
 
@@ -23,11 +24,12 @@ def contact_sheet(pictures: Sequence[bytes], captions: Sequence[str], columns: i
         columns: Pictures in a row.
 
     Raises:
-        ValueError: If there are no pictures, not as many captions, or `columns` is no positive integer.
+        ValueError: If there are no pictures, one is no PNG file, there are not as many captions, or `columns` is no
+            positive integer.
     """
     _check.count(columns, "columns")
-    if not pictures:
-        raise ValueError("pictures must be at least one PNG file, as bytes.")
+    if not pictures or not all(isinstance(one, bytes) and one.startswith(PNG) for one in pictures):
+        raise ValueError("pictures must be at least one PNG file, as bytes: pass path.read_bytes() of each.")
     if len(captions) != len(pictures):
         raise ValueError(f"captions must be as many as pictures, {len(pictures)}, but are {len(captions)}.")
     columns = min(columns, len(pictures))
