@@ -3,12 +3,16 @@
 import re
 from io import BytesIO
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+import ukjax
 from models import simple_pendulum
+from tests.helpers import assert_close
 from ukjax import plot
 from ukjax.cli import _gallery
 
@@ -72,6 +76,8 @@ def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
         assert words in page
     (drift,) = re.findall(r"drift of energy \\\[J\\\], which is 2.5 \| (\S+) \|", page)
     assert float(drift) < 1e-7
+    (drift,) = re.findall(r"at most [\d.]+ J, less the work of all forces \\\[J\\\] \| (\S+) \|", page)
+    assert float(drift) < 1e-7
     assert "iframe" not in (folder / "own-py-unseen.md").read_text()
     index = (folder / "index.md").read_text()
     assert (
@@ -123,3 +129,20 @@ def test_a_contact_sheet_and_what_is_none():
         plot.contact_sheet([png], ["a", "b"])
     with pytest.raises(ValueError, match="columns must be a positive integer"):
         plot.contact_sheet([png], ["a"], columns=0)
+
+
+def test_the_kinetic_energy_is_what_the_forces_worked():
+    """A mass that grows, driven; and not so if the accelerations were others."""
+    driven = ukjax.System(lambda q, t: (1 + t) * jnp.eye(1), lambda q, v, t: jnp.cos(9.0 * t) - v)
+    scenario = ukjax.Scenario(ukjax.Mechanism(driven), [0.0], [1.0], 2.0)
+    run = scenario.simulate(np.linspace(0.0, 2.0, 1001), rtol=1e-11, atol=1e-11)
+    kinetic, work = _gallery._work(scenario, run)
+    assert_close(kinetic, (1 + run.t) * run.v[:, 0] ** 2 / 2, atol=1e-14)
+    assert np.ptp(kinetic) > 0.1
+    assert_close(kinetic - kinetic[0], work, atol=1e-10)
+    # M v' + M' v = (M v)' is the force: of it less M' v / 2 the work is made.
+    power = (jnp.cos(9.0 * run.t) - run.v[:, 0] + run.v[:, 0] / 2) * run.v[:, 0]
+    assert_close(work[-1], np.trapezoid(power, run.t), atol=1e-5)
+    other = eqx.tree_at(lambda run: run.acceleration, run, run.acceleration + 0.1)
+    kinetic, work = _gallery._work(scenario, other)
+    assert np.max(np.abs(kinetic - kinetic[0] - work)) > 0.01

@@ -4,11 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import ukjax
-from models import scara
+from models import scara, simple_pendulum
 
-from ..helpers import assert_close
+from ..helpers import assert_close, standard_promotion
 
 
 def test_single_precision_needs_no_matrices(monkeypatch):
@@ -37,3 +38,22 @@ def test_single_precision_needs_no_matrices(monkeypatch):
     assert_close(
         got.acceleration.astype(float), want.acceleration, atol=1e-4 * float(jnp.max(jnp.abs(want.acceleration)))
     )
+
+
+@pytest.mark.long
+def test_a_mechanism_made_before_double_precision_was_switched_on():
+    """Its parameters are single, its states double: derivatives of a projected run are those of doubles throughout."""
+    case = simple_pendulum.scenario()
+    cast = lambda dtype: jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, case.mechanism)
+    single = cast(jnp.float32)
+    double = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, single)
+
+    def end(mechanism, q):
+        run = ukjax.simulate(mechanism, q, case.v0, jnp.array([0.0, 0.5]), projection=ukjax.Projection())
+        return jnp.sum(run.q[-1])
+
+    with standard_promotion():
+        got = jax.value_and_grad(lambda q: end(single, q))(case.q0)
+    assert got[0].dtype == got[1].dtype == jnp.float64
+    for x, y in zip(got, jax.value_and_grad(lambda q: end(double, q))(case.q0), strict=True):
+        assert_close(x, y, atol=1e-6)

@@ -8,6 +8,7 @@ import pytest
 import ukjax
 from ukjax._expand import _program
 
+from ..helpers import assert_close, standard_promotion
 from .test_motion import OFF, ON, assert_same, motions, states
 
 
@@ -44,3 +45,19 @@ def test_programs_in_several_loops_are_what_they_are_in_one(monkeypatch):
     of = lambda *state: ukjax.equation_of_motion(mechanism, *state, formulation=ON, throw=False)
     assert_same(jax.jit(jax.vmap(of))(*state), want)
     assert_same(jax.jit(of)(*(x[0] for x in state)), jax.tree_util.tree_map(lambda x: x[0], want))
+
+
+def test_a_loop_takes_floats_of_two_kinds_and_truth_values():
+    """And gives back each as what it is: XLA reduces neither together."""
+
+    def function(single, double, flag):
+        return jnp.sin(double) * single, single * 2, flag & (double > 0), jnp.where(flag, double, single)
+
+    single, flag = jnp.arange(1, 6, dtype=jnp.float32) / 3, jnp.array([True, False, True, True, False])
+    double = jnp.linspace(-1.0, 1.0, 5)
+    with standard_promotion():
+        want = function(single, double, flag)
+        got = jax.jit(jax.vmap(ukjax.expand(function)))(single, double, flag)
+    for x, y in zip(got, want, strict=True):
+        assert x.dtype == y.dtype
+        assert_close(x, y, rtol=1e-15)

@@ -5,6 +5,7 @@ import pytest
 
 import experiments.bicycle_stability as bicycle
 import experiments.changing_constraints as changing
+import experiments.chaos as chaos
 import experiments.hold_upright as upright
 import experiments.long_runs as long_runs
 import experiments.plan_motions as plan_motions
@@ -72,3 +73,23 @@ def test_planned_motions():
     plan = plan_motions.planned(case)
     assert np.max(np.abs(plan.missed)) < 1e-3
     assert plan.cost < plan_motions.servo_effort(case)
+
+
+@pytest.mark.long
+def test_chaos():
+    """A shorter motion, a coarse map; one rate by SciPy as by us, pairs of sum zero, and calm where it is calm."""
+    ours, theirs = chaos.followed(chaos.CHAOTIC, 2.0)
+    assert ours == pytest.approx(theirs, abs=1e-8)
+    wild, calm = (chaos.spectrum(phi, 80) for phi in (chaos.CHAOTIC, chaos.REGULAR))
+    for found in (wild, calm):
+        assert np.max(np.abs(np.sum(found.values[-10:], axis=1))) < 0.15  # like 1 / t: the volume is that of momenta
+        assert found.drift < 1e-5
+    assert wild.values[-1, 0] > 1.0
+    assert np.max(np.abs(calm.values[-1])) < 0.15
+    assert wild.values[-1, 0] == pytest.approx(chaos.by_scipy(chaos.CHAOTIC, 80), rel=0.3)
+    angles, found = chaos.chart(4, 5.0)
+    assert found.shape == (4, 4)
+    assert np.array_equal(found, found[::-1, ::-1])
+    assert np.min(found[0]) > np.max(found[1:3, 1:3])
+    assert list(chaos.figure_of({"a": wild, "b": calm}, angles, found)) == ["settling", "map"]
+    assert len(chaos.rows({"a": wild, "b": calm}, ours, theirs, 1.8)) == 6

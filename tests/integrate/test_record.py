@@ -93,7 +93,9 @@ def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps, alone)
     # At least half of the room is taken, and what lies between two checkpoints fits.
     assert stride == 1 or count // stride >= layout.checkpoints // 2 - 1
     assert stride <= layout.steps * PARTS**layout.layers
-    for segments, order in zip(jax.tree.map(np.asarray, orders), (range(number), range(number - 1, -1, -1)), strict=True):
+    for segments, order in zip(
+        jax.tree.map(np.asarray, orders), (range(number), range(number - 1, -1, -1)), strict=True
+    ):
         at = [list(order).index(i) for i in range(number)]
         parts = [np.asarray(segments.times[i])[: int(segments.count[i]) + 1] for i in at if segments.count[i] > 0]
         for one, following in itertools.pairwise(parts):

@@ -57,7 +57,7 @@ SLOW = {
     *("hoeken:scenario", "six_joint_arm:scenario", "slider_crank:scenario", "spatial_chain:closed"),
     *("spatial_chain:scenario", "stewart:scenario", "whipple_bicycle:scenario"),
     *("foucault:scenario", "elastic_pendulum:scenario", "charged_particle:scenario", "torus:scenario"),
-    "car_with_trailer:scenario",
+    *("car_with_trailer:scenario", "snakeboard:scenario"),
 }
 
 

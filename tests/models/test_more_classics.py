@@ -3,9 +3,19 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import quad
 
 import ukjax
-from models import atwood, car_with_trailer, charged_particle, elastic_pendulum, foucault, spherical_pendulum, torus
+from models import (
+    atwood,
+    car_with_trailer,
+    charged_particle,
+    elastic_pendulum,
+    foucault,
+    snakeboard,
+    spherical_pendulum,
+    torus,
+)
 
 from ..helpers import assert_close, assert_steady
 from .test_classics import accurate
@@ -90,3 +100,19 @@ def test_a_trailer_comes_to_follow_a_smaller_circle():
     assert_close(jnp.linalg.norm(model.axle(trajectory.q[-1]) - centre), np.sqrt(R**2 - 9.0), atol=1e-6)
     slides = jnp.stack([model.wheels(*state) for state in zip(trajectory.q, trajectory.v, trajectory.t, strict=True)])
     assert_close(slides, jnp.zeros((41, 3)), atol=1e-10)
+
+
+@pytest.mark.parametrize("lead", [0.6, pytest.param(np.pi / 2, marks=pytest.mark.long)])
+def test_a_snakeboard_goes_ahead_by_an_integral_over_its_gait(lead):
+    case = snakeboard.scenario(lead=lead, t1=2.0)
+    model, trajectory = case.mechanism.system, accurate(case)
+    m, J, Jr, l = (float(x) for x in (model.m, model.J, model.Jr, model.l))
+    psi_a, phi = lambda t: -0.7 * 16.0 * np.sin(4.0 * t), lambda t: 0.5 * np.sin(4.0 * t + lead)
+    root = lambda t: np.sqrt(m + J * (np.tan(phi(t)) / l) ** 2)
+    push = lambda t: -Jr * psi_a(t) * np.tan(phi(t)) / (l * root(t))
+    want = np.array([quad(push, 0.0, t, epsabs=1e-13, epsrel=1e-13)[0] / root(t) for t in np.asarray(trajectory.t)])
+    theta, v = trajectory.q[:, 2], trajectory.v
+    assert_close(v[:, 0] * jnp.cos(theta) + v[:, 1] * jnp.sin(theta), want, atol=1e-8)
+    assert_close(v[:, 1] * jnp.cos(theta) - v[:, 0] * jnp.sin(theta), np.zeros(41), atol=1e-10)
+    assert_close(v[:, 2], want * np.tan(phi(np.asarray(trajectory.t))) / l, atol=1e-8)
+    assert np.all(want[20:] > 0.3) if lead < 1 else np.ptp(want) > 0.1

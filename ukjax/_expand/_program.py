@@ -1,6 +1,6 @@
 """Scalar programs that are complete, as operations on numbers or on batches of numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -151,17 +151,17 @@ def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Ar
         parts = program.outputs[:middle], program.outputs[middle:]
         return [y for part in parts for y in _of_used(Program(program.inputs, part), size, values)]
     half = max(1, -(-size // 2))
-    flags = [x.dtype == bool for x in values]  # which XLA does not reduce together with others
-    wide = [_in_halves(x.astype(int) if flag else x, size, half) for x, flag in zip(values, flags, strict=True)]
-    dtypes = [jnp.dtype(int) if x.dtype == bool else x.dtype for x in program.outputs]
+    given = [x.dtype for x in values]
+    dtype_of = _reduced_as([*given, *(x.dtype for x in program.outputs)])
+    wide = [_in_halves(x.astype(dtype_of(x.dtype)), size, half) for x in values]
+    dtypes = [dtype_of(x.dtype) for x in program.outputs]
     which = lax.broadcasted_iota(np.int32, (2, half), 0)
     blank = [jnp.zeros((2, half), dtype) for dtype in (*dtypes, *dtypes)]
     operands = (which, *wide, *blank)
     count, known = len(dtypes), 1 + len(wide)
 
     def body(before, here):
-        inputs = [x != 0 if flag else x for x, flag in zip(here[1:known], flags, strict=True)]
-        found = program(*inputs)
+        found = program(*(x.astype(dtype) for x, dtype in zip(here[1:known], given, strict=True)))
         found = [y.astype(dtype) for y, dtype in zip(found, dtypes, strict=True)]
         kept = [before[known : known + count], before[known + count :]]
         first, second = ([lax.select(here[0] == i, y, x) for x, y in zip(kept[i], found, strict=True)] for i in (0, 1))
@@ -172,6 +172,18 @@ def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Ar
     out = lax.optimization_barrier(tuple(lax.reduce(operands, start, body, (0,))))[known:]
     joined = [jnp.concatenate(x)[:size] for x in zip(out[:count], out[count:], strict=True)]
     return [y.astype(x.dtype) for x, y in zip(program.outputs, joined, strict=True)]
+
+
+def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
+    """As what numbers are reduced together: XLA takes no truth values beside others, and floats of one kind only."""
+    widest = max((x for x in dtypes if jnp.issubdtype(x, jnp.floating)), key=lambda x: x.itemsize, default=None)
+
+    def dtype_of(dtype: Any) -> Any:
+        return (
+            jnp.dtype(int) if jnp.issubdtype(dtype, bool) else widest if jnp.issubdtype(dtype, jnp.floating) else dtype
+        )
+
+    return dtype_of
 
 
 def _of_used(program: Program, size: int, values: Sequence[Array]) -> list[Array]:

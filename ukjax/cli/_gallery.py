@@ -29,6 +29,7 @@ from ._target import UsageError
 FRAMES_A_SECOND, MOST_FRAMES = 25, 500
 COLUMNS = 3  # of the index
 DPI = 110
+MEASURED = 10_000  # times at which is measured: a drive may turn fifty times from one frame to the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,18 +87,21 @@ def _exhibit(target: str, factory: Callable[..., Any]) -> Exhibit:
     _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
     speed = _animate.speed_of(scenario.t1 - scenario.t0, None)
     count = min(MOST_FRAMES, int((scenario.t1 - scenario.t0) / speed * FRAMES_A_SECOND) + 1)
-    ts = jnp.linspace(scenario.t0, scenario.t1, 2 * count - 1)  # a page has another frame between every two
+    frames = max(2 * count - 2, 1)  # a page has another frame between every two
+    finer = -(-MEASURED // frames)
+    ts = jnp.linspace(scenario.t0, scenario.t1, finer * frames + 1)
     options: dict[str, Any] = {"throw": False}
-    trajectory = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))(scenario, ts)
-    if bool(trajectory.result != RESULTS.successful):
-        raise RuntimeError(message(trajectory.result))
+    whole = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))(scenario, ts)
+    if bool(whole.result != RESULTS.successful):
+        raise RuntimeError(message(whole.result))
+    trajectory = jax.tree.map(lambda x: x[::finer] if jnp.shape(x)[:1] == ts.shape else x, whole)
     drawn = scenario.drawing is not None
     figure = plot.path(scenario, trajectory) if drawn else plot.overview(trajectory, scenario.coordinates)
     animation = plot.page(scenario, trajectory, speed) if drawn else None
     # Of a file with a robot nobody has written words. A module that is a file is not among those that Python knows.
     words = None if _robot.is_robot(target) else getattr(factory, "__globals__", {}).get("__doc__")
     about = (words or "").strip()
-    return Exhibit(target, _list.entry(scenario), about, _measured(scenario, trajectory), _png(figure), animation)
+    return Exhibit(target, _list.entry(scenario), about, _measured(scenario, whole), _png(figure), animation)
 
 
 def _png(figure: Figure) -> bytes:
@@ -118,7 +122,32 @@ def _measured(scenario: Scenario, trajectory: Trajectory) -> dict[str, str]:
     for name, function in scenario.invariants.items():
         values = jax.vmap(function)(trajectory.q, trajectory.v, trajectory.t)
         found[f"drift of {name}, which is {float(values[0]):.6g}"] = largest(values - values[0])
+    kinetic, work = _work(scenario, trajectory)
+    highest = f"{np.max(kinetic):.6g}"
+    found[f"drift of the kinetic energy, at most {highest} J, less the work of all forces [J]"] = largest(
+        kinetic - kinetic[0] - work
+    )
     return found
+
+
+def _work(scenario: Scenario, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """The kinetic energy T = v M v / 2 (T,) [J], and what the forces have worked since the start.
+
+    Theory keeps their difference, whatever drives the mechanism: T' follows from the accelerations, M v' being the sum
+    of all forces. Between the saved times T' is taken for a polynomial.
+    """
+    from scipy.interpolate import make_interp_spline
+
+    mechanism = scenario.mechanism
+
+    def of(q: Any, v: Any, a: Any, t: Any) -> tuple[Any, Any]:
+        energy = lambda q, v, t: v @ mechanism.system.mass(q, t) @ v / 2
+        return jax.jvp(energy, (q, v, t), (mechanism.rates(q, v, t), a, jnp.ones_like(t)))
+
+    kinetic, power = light_jit(jax.vmap(of))(trajectory.q, trajectory.v, trajectory.acceleration, trajectory.t)
+    power = make_interp_spline(trajectory.t, np.asarray(power), k=min(7, len(power) - 1 - (len(power) % 2)))
+    done = power.antiderivative()(trajectory.t)
+    return np.asarray(kinetic), done - done[0]
 
 
 def _files(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[Path], Any]]]:
