@@ -1,4 +1,4 @@
-"""The SCARA robot with Baumgarte's terms: import, one trajectory, its gradient, batches of accelerations."""
+"""Start-up; and the SCARA robot with Baumgarte's terms: one trajectory, its gradient, batches of accelerations."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import numpy as np
 import ukjax
 from models.scara import Scara, helix, scenario
 
-from . import _measure
+from . import _measure, _start_up
 
 
 TS = np.linspace(0.0, 5.0, 101)
@@ -17,14 +17,7 @@ BATCH = 256
 
 def rows(say) -> list[tuple[str, str, str]]:
     """(what, figure, note) for the table; `say` is told what is being measured."""
-    say("importing in a fresh interpreter")
-    with_jax = _measure.fresh("import jax, diffrax, equinox, optax")
-    with_ukjax = _measure.fresh("import jax, diffrax, equinox, optax; import ukjax")
-    return [
-        ("import ukjax", f"{with_ukjax:.2f} s", f"of which jax, diffrax, equinox, optax {with_jax:.2f} s"),
-        *_trajectory(say),
-        *_accelerations(say),
-    ]
+    return [*_start_up.rows(say), *_trajectory(say), *_accelerations(say)]
 
 
 def _trajectory(say) -> list[tuple[str, str, str]]:

@@ -68,7 +68,7 @@ def start(phi: Array) -> tuple[tuple[Array, Array], Array]:
 def exponents(phi: Array, steps: int) -> tuple[Array, Array]:
     """Sums of logarithms (steps, 4), and by how much the energy drifted at most [J]."""
     state, frame = start(phi)
-    energy = lambda state: rods().energy(*state, 0.0)
+    energy = lambda state: rods().energy(state[0], state[1], 0.0)
     at_first = energy(state)
 
     def step(carry, _):

@@ -14,7 +14,7 @@ import pytest
 
 
 PAGES = (
-    *("first_hour.md", "formulation.md", "rigid.md", "analysis.md"),
+    *("first_hour.md", "theory.md", "formulation.md", "rigid.md", "analysis.md"),
     *("feedback.md", "events.md", "planning.md", "long_runs.md"),
 )
 DOCS = Path(__file__).parent.parent / "docs"

@@ -1,10 +1,14 @@
 """Plain calls are compiled to be done soon, and nothing else is."""
 
+import gc
+import importlib
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import ukjax
+from ukjax import _seldom_collected
 from ukjax._program import _light, is_plain
 
 from .helpers import assert_close, pendulum
@@ -93,3 +97,21 @@ def test_what_a_person_says_counts(said, flags, options):
     if jax.__version_info__[:2] != (0, 10):
         options = {name: value for name, value in options.items() if "fusion" not in name}
     assert _light.light_options() == options
+
+
+@pytest.mark.parametrize(("usual", "meanwhile"), [((700, 10, 10), (200_000, 10, 10)), ((0, 10, 10), (0, 10, 10))])
+def test_imports_leave_the_collector_as_it_was(usual, meanwhile):
+    """And what somebody else said meanwhile counts."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(*usual)
+        seldom = importlib.reload(_seldom_collected)
+        assert gc.get_threshold() == meanwhile
+        seldom.done()
+        assert gc.get_threshold() == usual
+        seldom = importlib.reload(_seldom_collected)
+        gc.set_threshold(5, 5, 5)
+        seldom.done()
+        assert gc.get_threshold() == (5, 5, 5)
+    finally:
+        gc.set_threshold(*before)

@@ -2,6 +2,10 @@
 
 import importlib.metadata as _metadata
 
+from . import _seldom_collected
+
+
+# isort: split
 from . import rigid as rigid
 from ._analysis import Equilibrium as Equilibrium
 from ._analysis import Independent as Independent
@@ -100,4 +104,5 @@ from ._tune import TuningProblem as TuningProblem
 from ._tune import tune as tune
 
 
+_seldom_collected.done()
 __version__ = _metadata.version("ukjax")

@@ -48,8 +48,8 @@ def assemble(
 ) -> Assembly:
     r"""The state nearest to (q, v) that satisfies the position and the velocity constraints.
 
-    $$q^* = \arg\min_x (x - q)^\top M (x - q) \;\text{ s.t. }\; \Phi(x, t) = 0, \qquad
-      v^* = \arg\min_w (w - v)^\top M (w - v) \;\text{ s.t. }\; \dot\Phi = 0,\ \psi = 0 \text{ at } (q^*, w, t)$$
+    $$q^* = \mathrm{argmin}_x\, (x - q)^\top M (x - q) \;\text{ s.t. }\; \Phi(x, t) = 0, \qquad
+      v^* = \mathrm{argmin}_w\, (w - v)^\top M (w - v) \;\text{ s.t. }\; \dot\Phi = 0,\ \psi = 0 \text{ at } (q^*, w, t)$$
 
     with M at the given (q, t); with a kinematics x - q is the displacement d that leads from q to x. An
     `AccelerationConstraint` restricts neither and is passed over. The search is local: it finds the stationary point
@@ -82,7 +82,8 @@ def assemble(
 
     Gradients: forward and reverse mode, by the implicit function theorem, where the rank of A is locally constant.
 
-    Source: the projection of de Falco et al. (2008) in the metric of Gauss's principle; minimisation by optimistix.
+    Source: the nearest state in the metric of Gauss's principle, as Udwadia & Kalaba (1992) have it for accelerations;
+    minimisation by optimistix.
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)

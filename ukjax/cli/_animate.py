@@ -4,11 +4,10 @@ import enum
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -19,6 +18,9 @@ from . import _output, _target
 from ._simulate import drawable, timed_run
 from ._target import UsageError
 
+
+if TYPE_CHECKING:
+    from matplotlib.animation import FuncAnimation
 
 LONGEST = 1000  # frames; Pillow holds about 1 MB for each
 
@@ -41,6 +43,8 @@ def run(
 ) -> None:
     """Simulates and writes animations to `out`. Raises UsageError, or RuntimeError if it fails."""
     wanted = list(dict.fromkeys(formats or (Format.gif, Format.html)))
+    from matplotlib.animation import FFMpegWriter  # takes a tenth of a second, which other commands need not wait
+
     if Format.mp4 in wanted and not FFMpegWriter.isAvailable():
         raise UsageError("--format mp4 needs ffmpeg, which is not on the PATH. Install it, or pass --format gif.")
     scenario = _target.scenario(target, settings)
@@ -108,8 +112,10 @@ def _files(
     return files
 
 
-def save(console: Console, film: FuncAnimation, path: Path, frame_ms: int) -> None:
+def save(console: Console, film: "FuncAnimation", path: Path, frame_ms: int) -> None:
     """Writes a film, and tells how far it is. Raises RuntimeError."""
+    from matplotlib.animation import FFMpegWriter, PillowWriter
+
     if path.suffix == ".gif":
         # Pillow's writer rounds the milliseconds down, and GIF the hundredths: half of one keeps both right.
         kind, fps, options = PillowWriter, 1000 / (frame_ms + 0.5), {}

@@ -1,6 +1,7 @@
 """The command line: `ukjax list`, `ukjax simulate TARGET`, `ukjax animate TARGET`, and what else there is to do."""
 
 import contextlib
+import gc
 import os
 from pathlib import Path
 from typing import Annotated
@@ -45,6 +46,9 @@ def common(context: typer.Context) -> None:
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
     _programs.keep_programs()
+    # Tracing makes millions of small objects, which the collector would look through again and again.
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
     # A batch uses every device, and a core is one if JAX is told so before it starts.
     asked = "JAX_NUM_CPU_DEVICES" in os.environ or "host_platform_device_count" in flags
     if context.invoked_subcommand == "sweep" and not asked:

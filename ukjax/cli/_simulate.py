@@ -1,11 +1,15 @@
 """`ukjax simulate`."""
 
+import contextlib
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,20 +49,25 @@ def run(
     folder = _output.claim(out, scenario.name)
     ts = jnp.linspace(scenario.t0, end, points)
     trajectory, compile_s, run_s = timed_run(console, target, scenario, ts, rtol, atol)
-    invariants = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.invariants.items()}
-    console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
+    try:
+        observed, invariants = _along(scenario, trajectory)
+        console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
+        with console.status("Writing the trajectory and drawing it"):
+            files = _files(scenario, trajectory, observed, invariants)
+    except ValueError as error:
+        raise UsageError(f"{target}: {error}") from error
     with console.status("Writing the trajectory and drawing it"):
-        try:
-            files = _files(scenario, trajectory, invariants)
-        except ValueError as error:
-            raise UsageError(f"{target}: {error}") from error
         paths = _output.write(folder, files)
     for path in paths:
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _states(trajectory: Trajectory) -> tuple[Any, Any, Any]:
-    return trajectory.q, trajectory.v, trajectory.t
+def _along(scenario: Scenario, trajectory: Trajectory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Observables and invariants at the saved times, by one program: of each operation alone there are dozens."""
+    both = scenario.observables, scenario.invariants
+    of = lambda q, v, t: tuple({name: f(q, v, t) for name, f in functions.items()} for functions in both)
+    found = light_jit(jax.vmap(of))(trajectory.q, trajectory.v, trajectory.t)
+    return jax.tree.map(np.asarray, found)
 
 
 def drawable(target: str, scenario: Scenario) -> None:
@@ -90,7 +99,10 @@ def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
     function = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()
-        compiled = function.lower(scenario, ts).compile()
+        lowered = function.lower(scenario, ts)
+        # While XLA compiles, or reads what it once compiled, Python has nothing to do.
+        threading.Thread(target=_load_ahead).start()
+        compiled = lowered.compile()
         compile_s = time.perf_counter() - start
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not kept) as waiting:
@@ -98,7 +110,19 @@ def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
         start = time.perf_counter()
         trajectory = jax.block_until_ready(compiled(scenario, ts))
         run_s = time.perf_counter() - start
-    return trajectory, compile_s, run_s
+    # From here on it is looked at, number by number: what JAX would compile a program for each time.
+    plain = jax.tree.map(np.asarray, trajectory)
+    return eqx.tree_at(lambda x: x.result, plain, trajectory.result), compile_s, run_s
+
+
+def _load_ahead() -> None:
+    """Loads what writing and drawing need: half a second that would be waited for after the simulation."""
+    with contextlib.suppress(Exception):  # which is met again, and told, where it is needed
+        import scipy.io  # noqa: F401
+        import xarray  # noqa: F401
+        from matplotlib.figure import Figure
+
+        Figure().savefig(BytesIO())
 
 
 def _summary(
@@ -150,14 +174,13 @@ def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
 
 
 def _files(
-    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any]
+    scenario: Scenario, trajectory: Trajectory, observed: dict[str, Any], invariants: dict[str, Any]
 ) -> list[tuple[str, Callable[[Path], Any]]]:
     data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds)
     data = data.assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name, scenario.speeds)}
     if trajectory.control is not None:
         figures["control"] = plot.controls(trajectory, scenario.controls, scenario.name)
-    observed = {name: jax.vmap(f)(*_states(trajectory)) for name, f in scenario.observables.items()}
     if not any(Coordinate(name).unit == "J" for name in (*observed, *invariants)):
         figures["energy"] = plot.energy(scenario, trajectory)
     if scenario.drawing is not None:

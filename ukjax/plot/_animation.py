@@ -1,10 +1,9 @@
 """A mechanism in motion, for matplotlib's writers."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.animation import FuncAnimation
 from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -16,7 +15,11 @@ from . import _stage
 from ._scene import scene
 
 
-def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0, step: int = 1) -> FuncAnimation:
+if TYPE_CHECKING:
+    from matplotlib.animation import FuncAnimation
+
+
+def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0, step: int = 1) -> "FuncAnimation":
     """One frame per saved time, or every few: links, trails so far, constraint-force arrows, scenery, and the time.
 
     `.save("pendulum.gif", writer="pillow", fps=25)` writes it, `.to_jshtml()` shows it in a notebook; both at the 100
@@ -56,6 +59,8 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
             _stage.move(line, _stage.outline(seen, at[i], along[i]))
         clock.set_text(f"t = {seen.t[i]:.{digits}f} s")
         return [film.expose()]
+
+    from matplotlib.animation import FuncAnimation  # takes a tenth of a second, which pictures need not wait
 
     frames = range(0, len(seen.t), step)
     return FuncAnimation(film.screen, draw, frames=frames, interval=interval, cache_frame_data=False)  # pyright: ignore
