@@ -1,21 +1,25 @@
 """The code in the documentation runs, and prints what stands below it."""
 
+import ast
 import contextlib
 import io
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from models import closed_form
+
 
 PAGES = (
     *("first_hour.md", "theory.md", "formulation.md", "rigid.md", "analysis.md"),
-    *("feedback.md", "events.md", "planning.md", "long_runs.md"),
+    *("feedback.md", "events.md", "planning.md", "long_runs.md", "recursive.md", "servo.md", "see.md"),
 )
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -24,6 +28,20 @@ def blocks(name: str) -> list[tuple[str, str]]:
     """Each block of Python, and the block of text right after it, if there is one."""
     pattern = r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?"
     return re.findall(pattern, (DOCS / name).read_text(), re.DOTALL)
+
+
+def examples() -> dict[str, str]:
+    """Every block of Python in a docstring of the library, by where it stands."""
+    found = {}
+    for path in sorted((DOCS.parent / "ukjax").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node) or ""
+                assert ">>>" not in text, (path, "write a block of Python instead")
+                for i, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
+                    name = getattr(node, "name", path.stem)
+                    found[f"{name}-{i}"] = textwrap.dedent(code)
+    return found
 
 
 def outcome(code: str, names: dict) -> str:
@@ -45,6 +63,38 @@ def test_code_runs_and_prints_what_the_page_says(name, tmp_path, monkeypatch):
         got = [line.rstrip() for line in outcome(code, names).splitlines()]
         assert got == [line.rstrip() for line in printed.splitlines()], code
     assert names.get("worst", 0.0) < 1e-8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", examples())
+def test_an_example_in_a_docstring_runs_and_prints_numbers(name):
+    shown = outcome(examples()[name], {})
+    assert re.search(r"\d", shown)
+    assert "nan" not in shown
+
+
+@pytest.mark.long
+def test_the_readmes_own_mechanism():
+    """A height, and its slope by the length; the height of a pendulum in closed form."""
+    text = (DOCS.parent / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict = {}
+    with jax.numpy_dtype_promotion("standard"):
+        outcome(code, names)
+        height, slope = jax.value_and_grad(names["final_height"])(1.2)
+        higher, lower = (names["final_height"](1.2 + h) for h in (1e-5, -1e-5))
+    angle, _ = closed_form.pendulum(np.array([1.0]), -np.pi / 2 - 0.01, 0.0, np.sqrt(9.81 / 1.2))
+    assert float(height) == pytest.approx(-1.2 * np.cos(angle[0]), abs=1e-3)
+    assert float(slope) == pytest.approx(float(higher - lower) / 2e-5, abs=1e-6)
+
+
+def test_every_page_with_code_is_run():
+    """In this file, or by the test of what it is about."""
+    elsewhere = {"batch.md": __file__, "formalisms.md": str(DOCS.parent / "tests" / "test_formalisms.py")}
+    for page in DOCS.rglob("*.md"):
+        name = str(page.relative_to(DOCS))
+        if "```python" in page.read_text() and name not in PAGES:
+            assert f'"{name}"' in Path(elsewhere[name]).read_text()
 
 
 @pytest.mark.long

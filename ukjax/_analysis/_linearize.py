@@ -79,6 +79,17 @@ def linearize(
         RuntimeError: If `throw` and the state is off the constraints or has no motion, or the states depend on each
             other or do not tell how they change.
 
+    Example:
+        ```python
+        import jax.numpy as jnp, ukjax
+
+        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
+        pendulum = ukjax.Mechanism(system, rod)
+        hanging = ukjax.linearize(pendulum, [0.0, -1.0])
+        print(hanging.A)  # of a displacement along the circle and its rate: [[0, 1], [-9.81, 0]]
+        ```
+
     Gradients: forward and reverse mode, where the rank of A is locally constant.
 
     Source: tangent space coordinates of constrained systems: Wehage & Haug (1982); Negrut & Ortiz (2006).

@@ -114,6 +114,20 @@ def simulate_batch(
 
     Memory: that of what is kept, and half a gigabyte. Inside of `jit`, and of a derivative, that of all states.
 
+    Example:
+        ```python
+        import jax.numpy as jnp, ukjax
+
+        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
+        pendulum = ukjax.Mechanism(system, rod)
+        angles = jnp.linspace(-1.0, 1.0, 32)
+        starts = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
+        ts = jnp.linspace(0.0, 1.0, 11)
+        batch = ukjax.simulate_batch(pendulum, starts, jnp.zeros(2), ts, keep=("q",), progress=False)
+        print(batch.q.shape)  # (32, 11, 2)
+        ```
+
     Gradients: as those of `simulate`. The trajectories run again for them, in the memory of a few at a time. One that
     fails adds nothing to the gradient of what all share, not even NaN: leave it out of the loss by
     `jnp.where(batch.result == ukjax.RESULTS.successful, losses, 0.0)`. Compile a loss and its gradient as a whole by

@@ -49,7 +49,8 @@ def assemble(
     r"""The state nearest to (q, v) that satisfies the position and the velocity constraints.
 
     $$q^* = \mathrm{argmin}_x\, (x - q)^\top M (x - q) \;\text{ s.t. }\; \Phi(x, t) = 0, \qquad
-      v^* = \mathrm{argmin}_w\, (w - v)^\top M (w - v) \;\text{ s.t. }\; \dot\Phi = 0,\ \psi = 0 \text{ at } (q^*, w, t)$$
+      v^* = \mathrm{argmin}_w\, (w - v)^\top M (w - v)
+      \;\text{ s.t. }\; \dot\Phi = 0,\ \psi = 0 \text{ at } (q^*, w, t)$$
 
     with M at the given (q, t); with a kinematics x - q is the displacement d that leads from q to x. An
     `AccelerationConstraint` restricts neither and is passed over. The search is local: it finds the stationary point
@@ -79,6 +80,17 @@ def assemble(
         RuntimeError: If `throw` and the constraints cannot be satisfied; the message says which could not, by how
             much they are missed, and what was kept. Also if the mass matrix has a negative direction, or some direction
             neither mass nor constraint.
+
+    Example:
+        ```python
+        import jax.numpy as jnp, ukjax
+
+        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
+        pendulum = ukjax.Mechanism(system, rod)
+        q, v = ukjax.assemble(pendulum, [0.9, -0.5], [0.0, 1.0])
+        print(q @ q, q @ v)  # 1 and 0: on the circle, and along it
+        ```
 
     Gradients: forward and reverse mode, by the implicit function theorem, where the rank of A is locally constant.
 

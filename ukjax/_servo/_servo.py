@@ -93,6 +93,16 @@ class Servo(AbstractServo):
         TypeError: If an argument is something else than listed.
         ValueError: If a shape does not fit, a weight is not positive, or a lower limit lies above its upper one.
 
+    Example:
+        ```python
+        import jax.numpy as jnp, ukjax
+
+        cart = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.diag(jnp.array([2.0])), lambda q, v, t: -0.3 * v))
+        there = ukjax.Holonomic(lambda q, t: q - jnp.sin(t), ukjax.Baumgarte.classic(5.0, 5.0))
+        servo = ukjax.Servo(there, actuation=[[1.0]])
+        print(ukjax.servo_control(cart, servo, [0.0], [0.9]).u)  # the motor's force [N]
+        ```
+
     Gradients: with respect to the gains of the constraint, `actuation`, `free`, `weight` and the limits, where the rank
     of C is locally constant and no actuator just reaches its limit.
 
