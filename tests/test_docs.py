@@ -16,10 +16,13 @@ import pytest
 
 from models import closed_form
 
+from .helpers import standard_promotion
+
 
 PAGES = (
     *("first_hour.md", "theory.md", "formulation.md", "rigid.md", "analysis.md"),
     *("feedback.md", "events.md", "planning.md", "long_runs.md", "recursive.md", "servo.md", "see.md"),
+    "howto.md",
 )
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -45,8 +48,9 @@ def examples() -> dict[str, str]:
 
 
 def outcome(code: str, names: dict) -> str:
+    """What it prints, as its reader has JAX: numbers of different precision may meet."""
     shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
+    with contextlib.redirect_stdout(shown), standard_promotion():
         exec(code, names)
     return shown.getvalue()
 
@@ -79,8 +83,8 @@ def test_the_readmes_own_mechanism():
     text = (DOCS.parent / "README.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict = {}
-    with jax.numpy_dtype_promotion("standard"):
-        outcome(code, names)
+    outcome(code, names)
+    with standard_promotion():
         height, slope = jax.value_and_grad(names["final_height"])(1.2)
         higher, lower = (names["final_height"](1.2 + h) for h in (1e-5, -1e-5))
     angle, _ = closed_form.pendulum(np.array([1.0]), -np.pi / 2 - 0.01, 0.0, np.sqrt(9.81 / 1.2))
@@ -105,8 +109,7 @@ def test_the_page_on_many_trajectories_in_python(tmp_path, monkeypatch):
     for code, printed in blocks("batch.md"):
         if code.startswith("# gradient.py"):
             continue
-        with jax.numpy_dtype_promotion("standard"):
-            got = [line.rstrip() for line in outcome(code, names).splitlines()]
+        got = [line.rstrip() for line in outcome(code, names).splitlines()]
         assert got == [line.rstrip() for line in printed.splitlines()], code
     study = tmp_path / "by-hand"
     names["ukjax"].sweep_export(study, tmp_path / "shards", holdout=0.25)

@@ -55,8 +55,9 @@ def simulate(
         servo: `Servo` or `ConstraintFollowing`, or several of one kind, or a `Feedback`: the control acts on the
             mechanism, and `control` records it.
         formulation: How the acceleration is computed.
-        solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems, `Kvaerno5` for stiff ones (large
-            Baumgarte gains); `ukjax.Rattle()` for millions of steps.
+        solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems;
+            `Kvaerno5(root_finder=optimistix.Newton(rtol, atol))` for stiff ones (with diffrax's own root finder it
+            rejects half of its steps); `ukjax.Rattle()` for millions of steps.
         rtol: Relative tolerance of the integration; 1e-8 if None.
         atol: Absolute tolerance of the integration; 1e-8 if None.
         stepsize_controller: Any diffrax controller, in place of the adaptive one with `rtol` and `atol`.
