@@ -55,6 +55,7 @@ def spring_mechanism(k, l0=0.6):
     return ukjax.Mechanism(system, [ukjax.Holonomic(lambda q, t: jnp.stack([q @ q - 1.0]))] * 2)
 
 
+@pytest.mark.long
 def test_a_spring_mechanism_and_how_it_changes_with_the_spring():
     def energy(angle, k):
         tip = np.array([np.sin(angle), -np.cos(angle)])

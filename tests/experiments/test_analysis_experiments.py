@@ -38,6 +38,7 @@ def test_regulators_hold_what_falls():
         assert len(upright.figure_of(case, [always, seldom]).axes) == 2
 
 
+@pytest.mark.long
 def test_constraints_that_come_and_go(monkeypatch, capsys, tmp_path):
     shown = run(changing, monkeypatch, capsys, tmp_path)
     for line in shown.splitlines():

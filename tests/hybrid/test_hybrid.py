@@ -54,6 +54,7 @@ def test_gradients_through_bounces():
     assert_gradients(height, DROP)
 
 
+@pytest.mark.long
 def test_a_rope_gets_slack_and_taut():
     ts = np.linspace(0.0, 1.6, 17)
     want, times = roped(5.8, ts)

@@ -113,7 +113,8 @@ def gains(x, period):
     )
 
 
-@pytest.mark.parametrize("period", [long(None), 0.1])
+@pytest.mark.long
+@pytest.mark.parametrize("period", [None, 0.1])
 def test_gradients(period):
     x = {"k": jnp.asarray(3.0), "d": jnp.asarray(1.0), "memory": jnp.array([0.3]), "q": jnp.array([1.0])}
     assert_gradients(lambda x: jnp.sum(gains(x, period).q ** 2) + jnp.sum(gains(x, period).control), x)
