@@ -11,7 +11,7 @@ import scipy.linalg
 import ukjax
 from models import cart_pole
 
-from ..helpers import STATES, assert_close, assert_gradients, falling, long, pendulum
+from ..helpers import STATES, assert_close, assert_gradients, falling, pendulum
 
 
 PUSH = np.array([[1.0], [0.0]])

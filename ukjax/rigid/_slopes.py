@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._expand import expand
+from ._branches import Branches
 from ._frame import Pose, Twist, Wrench
 from ._inertia import SpatialInertia
 from ._layout import Layout
@@ -49,38 +50,45 @@ class Slopes(NamedTuple):
 def slopes(stack: Stack, layout: Layout, v: Array, a: Array, base: Twist, short: bool) -> Slopes:
     """Where nothing acts on the bodies but gravity; `base`: acceleration of the ground that is as it.
 
-    `short`: whether all of it is going to be scalar code, and not only each step from a node to the next.
+    `short`: whether all of it is going to be scalar code, and not only each step from a node to the next. From node to
+    node goes only what must; what a node makes of that is made for all of them at once.
     """
     scalar = (lambda function: function) if short else expand
     N, dtype, index = len(stack.parents), v.dtype, np.arange(len(stack.parents))
 
     def outwards(found, step):
         parent, i, one = step
-        here, kept = scalar(ft.partial(_seen, stack))(found[parent], *one)
-        return found.at[i].set(here), kept
+        return found.at[i].set(scalar(ft.partial(_seen, stack))(found[parent], *one)), None
 
     ground = flat(Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)))
     start = jnp.zeros((N + 1, 24), dtype).at[N].set(jnp.concatenate([ground, jnp.zeros(6, dtype), *base]))
     S = None if stack.S is None else stack.S[:, 0]
     one = lambda x: jnp.where(stack.real[:, 0], x[stack.speeds[:, 0]], 0)
-    steps = (stack.before, stack.own, S, one(v), one(a), stack.inertias)
-    _, (axes, own) = jax.lax.scan(outwards, start, (stack.parents, index, steps))
+    steps = (stack.before, stack.own, S, one(v), one(a))
+    found, _ = jax.lax.scan(outwards, start, (stack.parents, index, steps))
+    axes, own = jax.vmap(scalar(_made))(found[stack.parents, 12:], found[:N], S, stack.inertias)
 
     def inwards(total, step):
-        parent, i, (axes, own) = step
-        whole = total[i] + own
-        return total.at[parent].add(whole), scalar(_sides)(whole, axes)
+        parent, i = step
+        return total.at[parent].add(total[i]), None
 
-    steps = (stack.parents, index, (axes, own))
-    _, sides = jax.lax.scan(inwards, jnp.zeros((N + 1, 28), dtype), steps, reverse=True)
-    return _products(stack, layout, axes, sides)
+    start = jnp.concatenate([own, jnp.zeros_like(own[:1])])
+    total, _ = jax.lax.scan(inwards, start, (stack.parents, index), reverse=True)
+    return _products(stack, layout, axes, jax.vmap(scalar(_sides))(total[:N], axes))
+
+
+def branches(stack: Stack, layout: Layout) -> Branches:
+    """Which joints with a speed are before which."""
+    at = np.flatnonzero(stack.real[:, 0])
+    ways = [np.flatnonzero(np.isin(at, layout.path(int(i)))) for i in at]
+    return Branches([[int(j) for j in way[::-1] if j != i] for i, way in enumerate(ways)])
 
 
 def _products(stack: Stack, layout: Layout, axes: Array, sides: Array) -> Slopes:
     at = np.flatnonzero(stack.real[:, 0])
-    before = np.zeros((len(at), len(at)), bool)  # whether j is before i
-    for row, i in enumerate(at):
-        before[row] = np.isin(at, layout.path(int(i)))
+    before = np.eye(len(at), dtype=bool)  # whether j is before i
+    for i, j in branches(stack, layout).beside:
+        before[i, j] = True
     S, rate, second = jnp.split(axes[at], 3, axis=1)
     r1, r2, by_q, by_v = jnp.split(sides[at], [3, 9, 15], axis=1)
     of = lambda left, right: sum(left[:, None, k] * right[None, :, k] for k in range(left.shape[1]))
@@ -94,26 +102,34 @@ def _products(stack: Stack, layout: Layout, axes: Array, sides: Array) -> Slopes
     )
 
 
-def _seen(
-    stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, v: Array, a: Array, inertia: SpatialInertia
-) -> tuple[Array, tuple[Array, Array]]:
-    """Pose, V and A of a node (24,) from those of the one before; S, its rates (18,); I, f, and B of the body (28,)."""
+def _seen(stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, v: Array, a: Array) -> Array:
+    """Pose, V and A of a node (24,) from those of the one before."""
     pose = pose_of(outer[:12]) @ before @ stack.pose(own)
-    unit = jnp.eye(6, dtype=own.dtype)[5] if S is None else S
-    axis = pose.twist_outwards(Twist(unit[:3], unit[3:]))
-    V, A = Twist(outer[12:15], outer[15:18]), Twist(outer[18:21], outer[21:])
+    axis = _axis(pose, S)
+    move = Twist(axis.linear * v, axis.angular * v)
+    V = Twist(outer[12:15], outer[15:18]) + move
+    A = Twist(outer[18:21], outer[21:]) + Twist(axis.linear * a, axis.angular * a) + V.cross(move)
+    return jnp.concatenate([flat(pose), *V, *A])
+
+
+def _axis(pose: Pose, S: Array | None) -> Twist:
+    unit = jnp.eye(6, dtype=pose.p.dtype)[5] if S is None else S
+    return pose.twist_outwards(Twist(unit[:3], unit[3:]))
+
+
+def _made(outer: Array, here: Array, S: Array | None, inertia: SpatialInertia) -> tuple[Array, Array]:
+    """S and its rates (18,), of V and A of the node before (12,); I, f, P and B of the body (28,)."""
+    pose, V, A = pose_of(here[:12]), Twist(outer[:3], outer[3:6]), Twist(outer[6:9], outer[9:])
+    axis = _axis(pose, S)
     rate = V.cross(axis)
     second = A.cross(axis) + V.cross(rate)
-    move = Twist(axis.linear * v, axis.angular * v)
-    V = V + move
-    A = A + Twist(axis.linear * a, axis.angular * a) + V.cross(move)
+    V, A = Twist(here[12:15], here[15:18]), Twist(here[18:21], here[21:])
     I = inertia.outwards(pose)
     h = I.times(V)
     f = I.times(A) + h.carried(V)
     W, U, first = skew(V.angular), skew(V.linear), skew(I.h)
     B = W @ I.J - I.J @ W - U @ first - first @ U - skew(h.torque)
-    here = jnp.concatenate([flat(pose), *V, *A])
-    return here, (jnp.concatenate([*axis, *rate, *second]), jnp.concatenate([packed(I), *f, h.force, B.ravel()]))
+    return jnp.concatenate([*axis, *rate, *second]), jnp.concatenate([packed(I), *f, h.force, B.ravel()])
 
 
 def _sides(whole: Array, axes: Array) -> Array:
