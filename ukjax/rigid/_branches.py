@@ -17,8 +17,8 @@ from jaxtyping import Array
 from .._expand import expand
 
 
-# Steps of the elimination, each of one entry. Up to a chain of 24 joints it is as fast as a dense one or faster, but with
-# more than 15 it compiles longer. A tree of 30 joints with branches of up to six takes 150 (6 times as fast).
+# Steps of the elimination, each of one entry. Up to a chain of 24 joints it is as fast as a dense one or faster, but
+# with more than 15 it compiles longer. A tree of 30 joints with branches of up to six takes 150 (6 times as fast).
 MOST = 700
 
 
