@@ -80,10 +80,8 @@ def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
     assert float(drift) < 1e-7
     assert "iframe" not in (folder / "own-py-unseen.md").read_text()
     index = (folder / "index.md").read_text()
-    assert (
-        "[![Stone \\| thrown](own-py-scenario.png)](own-py-scenario.md)<br>Stone \\| thrown<br>n = 2, m = 0, rank 0"
-        in index
-    )
+    said = "Stone \\| thrown<br>n = 2, m = 0, rank 0<br>none<br>Me"
+    assert f"[![Stone \\| thrown](own-py-scenario.png)](own-py-scenario.md)<br>{said} |" in index
     links = {
         x for name in wanted if name.endswith(".md") for x in re.findall(r"\]\(([^)]+)\)", (folder / name).read_text())
     }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ukjax.rigid._branches import Branches
+from ukjax.rigid._layout import Layout, Node
 
 from ..helpers import assert_close, assert_gradients
 
@@ -43,6 +44,13 @@ def test_it_solves_and_adds_no_entries(name):
     L, count = np.eye(n), len(tree.beside)
     L[rows[:count], columns[:count]] = factors[:count]
     assert_close(L.T @ np.diag(1 / factors[count:]) @ L, M[0], atol=1e-12)
+
+
+def test_of_a_robot_with_a_joint_that_is_fixed():
+    """Which is no row of M, and passed over on the way to the ground."""
+    node = lambda parent, *v: Node(parent, f"j{parent}", f"b{parent}", v, v)
+    layout = Layout((node(-1, 0, 1), node(0, 1, 1), node(1, 1, 2), node(0, 2, 3)), (), (), ())
+    assert Branches.of(layout).before == [[], [0], [0]]
 
 
 def test_gradients():

@@ -176,12 +176,13 @@ def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Ar
 
 def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
     """As what numbers are reduced together: XLA takes no truth values beside others, and floats of one kind only."""
-    widest = max((x for x in dtypes if jnp.issubdtype(x, jnp.floating)), key=lambda x: x.itemsize, default=None)
+    is_float = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
+    widest = max(filter(is_float, dtypes), key=lambda x: x.itemsize, default=None)
 
     def dtype_of(dtype: Any) -> Any:
-        return (
-            jnp.dtype(int) if jnp.issubdtype(dtype, bool) else widest if jnp.issubdtype(dtype, jnp.floating) else dtype
-        )
+        if is_float(dtype):
+            return widest
+        return jnp.dtype(int) if jnp.issubdtype(dtype, bool) else dtype
 
     return dtype_of
 

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-# What a factory raises that cannot work with numbers that are known only later: they are caught, and it is called with
-# plain ones. Nothing here raises them; the last but one is what NumPy and JAX raise for an operation they do not have.
-MAKING = (TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError, jax.errors.JAXTypeError)
 MORE_THAN_NUMBERS = (
     "The scenarios differ in more than numbers when {} vary: in functions that are made anew for each, or in shapes. "
     "Let the factory work with traced numbers (jax.numpy for numpy, no `if` on a value), or let functions take their "
@@ -113,7 +110,9 @@ class Cases:
             leaves = jax.tree_util.tree_leaves(parts)
             self.pattern = self.pattern or jax.tree_util.tree_structure((parts, axes))
             parts, axes = jax.tree_util.tree_unflatten(self.pattern, [*leaves, *jax.tree_util.tree_leaves(axes)])
-        except MAKING:
+        except (
+            Exception
+        ):  # of a person's factory that cannot work with traced numbers; plain ones tell what else is wrong
             together = False
             parts, axes = _one_by_one(self._parts, values, self.names)
         if not jax.tree_util.tree_leaves(axes):
@@ -167,7 +166,7 @@ class Cases:
 
         try:
             jax.eval_shape(parts, {name: jnp.asarray(value) for name, value in self._example().items()})
-        except MAKING:
+        except Exception:  # a person's factory may raise anything; with plain numbers it is met again, and told
             return False
         return True
 

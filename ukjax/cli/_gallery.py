@@ -152,7 +152,7 @@ def _work(scenario: Scenario, trajectory: Trajectory) -> tuple[np.ndarray, np.nd
 
 def _files(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[Path], Any]]]:
     text = lambda content: lambda path: path.write_text(content, "utf-8")
-    captions = [_caption(one) for one in exhibits]
+    captions = ["\n".join(_said(one.entry)) for one in exhibits]
     sheet = plot.contact_sheet([one.picture for one in exhibits], captions)
     files = [
         ("index.md", text(_index(package, exhibits))),
@@ -166,15 +166,15 @@ def _files(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[P
     return files
 
 
-def _caption(one: Exhibit) -> str:
-    entry = one.entry
-    return f"{entry.name}\nn = {entry.coordinates}, m = {entry.rows}, rank {entry.rank}"
+def _said(entry: Entry) -> list[str]:
+    """Name, numbers, kinds and source, a line each."""
+    numbers = f"n = {entry.coordinates}, m = {entry.rows}, rank {entry.rank}"
+    return [x for x in (entry.name, numbers, ", ".join(entry.kinds.splitlines()), entry.source) if x]
 
 
 def _index(package: str, exhibits: list[Exhibit]) -> str:
     cells = [
-        f"[![{_plain(one.entry.name)}]({one.stem}.png)]({one.stem}.md)<br>{_plain(one.entry.name)}<br>"
-        f"n = {one.entry.coordinates}, m = {one.entry.rows}, rank {one.entry.rank}"
+        f"[![{_plain(one.entry.name)}]({one.stem}.png)]({one.stem}.md)<br>{'<br>'.join(map(_plain, _said(one.entry)))}"
         for one in exhibits
     ]
     cells += [""] * (-len(cells) % COLUMNS)

@@ -101,9 +101,11 @@ def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
         start = time.perf_counter()
         lowered = function.lower(scenario, ts)
         # While XLA compiles, or reads what it once compiled, Python has nothing to do.
-        threading.Thread(target=_load_ahead).start()
+        ahead = threading.Thread(target=_load_ahead)
+        ahead.start()
         compiled = lowered.compile()
         compile_s = time.perf_counter() - start
+        ahead.join()  # matplotlib draws one picture at a time
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not kept) as waiting:
         waiting.add_task(f"Simulating {escape(scenario.name)}", total=None)

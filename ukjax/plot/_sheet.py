@@ -1,5 +1,6 @@
 """Many pictures on one."""
 
+import textwrap
 from collections.abc import Sequence
 from io import BytesIO
 
@@ -12,7 +13,8 @@ from .. import _check
 
 PNG = b"\x89PNG"
 COLUMNS = 6
-CELL = (2.6, 2.3)  # of a picture and its caption [in]
+CELL = (2.6, 2.8)  # of a picture and its caption [in]
+LETTERS = 46  # of a caption, side by side in a cell
 
 
 def contact_sheet(pictures: Sequence[bytes], captions: Sequence[str], columns: int = COLUMNS) -> Figure:
@@ -40,6 +42,7 @@ def contact_sheet(pictures: Sequence[bytes], captions: Sequence[str], columns: i
         axis.axis("off")
     for axis, picture, caption in zip(axes, pictures, captions, strict=False):
         axis.imshow(matplotlib.image.imread(BytesIO(picture), format="png"), interpolation="antialiased")
-        axis.set_title(caption, fontsize=7, pad=2)
+        lines = (textwrap.fill(line, LETTERS) for line in caption.splitlines())
+        axis.set_title("\n".join(lines), fontsize=7, pad=2)
     figure.set_dpi(160)
     return figure

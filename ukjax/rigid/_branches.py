@@ -15,6 +15,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._expand import expand
+from ._layout import Layout
 
 
 # Steps of the elimination, each of one entry. Up to a chain of 24 joints it is as fast as a dense one or faster, but
@@ -31,6 +32,13 @@ class Branches:
         # From the ends to the ground; the diagonal is last.
         self.beside = [(i, j) for i in reversed(range(n)) for j in before[i]]
         self.entries = [*self.beside, *((i, i) for i in range(n))]
+
+    @classmethod
+    def of(cls, layout: Layout) -> "Branches":
+        """Of joints that have one speed, or none and count for nothing."""
+        moving = [i for i, node in enumerate(layout.nodes) if node.v[0] < node.v[1]]
+        ways = [set(layout.path(i)) for i in moving]
+        return cls([[j for j in reversed(range(k)) if moving[j] in way] for k, way in enumerate(ways)])
 
     @property
     def are_short(self) -> bool:

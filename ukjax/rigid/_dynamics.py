@@ -13,9 +13,10 @@ from .. import _expand
 from .._panels import panel_solve
 from .._terms import Free, Pivots
 from . import _linkage, _sweep, _tree
+from ._branches import Branches
 from ._motion import Helix, Slide, Turn, Weld
 from ._reactions import acting, bias, falling
-from ._slopes import branches, slopes
+from ._slopes import slopes
 from ._stack import stacked
 
 
@@ -105,14 +106,13 @@ def _acceleration(robot: "Robot", q: Array, v: Array, applied: Any) -> tuple[Arr
 
 def _slopes_of(robot: "Robot", q: Array, v: Array, a: Array, short: bool) -> tuple[Array, Array]:
     """How the acceleration changes with q and v: M da = dQ - d tau."""
-    stack = stacked(robot, q)
-    found = slopes(stack, robot.layout, v, a, falling(robot, q), short)
+    tree = Branches.of(robot.layout)
+    found = slopes(stacked(robot, q), tree, v, a, falling(robot, q), short)
     own, one = lambda q, v: _linkage.own_forces(robot, q, v), jnp.ones_like(v)
     # What a joint does by itself depends on its own coordinate and speed.
     by_q = jnp.diag(jax.jvp(lambda q: own(q, v), (q,), (one,))[1]) - found.by_q
     by_v = jnp.diag(jax.jvp(lambda v: own(q, v), (v,), (one,))[1]) - found.by_v
     M = found.mass + jnp.diag(_linkage.armature(robot, q.dtype))
-    tree = branches(stack, robot.layout)
     solve = _expand.solve if short else tree.solve if tree.are_short else panel_solve
     both = solve(M, jnp.concatenate([by_q, by_v], axis=1))
     return both[:, : len(q)], both[:, len(q) :]

@@ -33,7 +33,6 @@ from .._expand import expand
 from ._branches import Branches
 from ._frame import Pose, Twist, Wrench
 from ._inertia import SpatialInertia
-from ._layout import Layout
 from ._rotation import cross, skew
 from ._stack import Stack
 from ._sweep import flat, inertia_of, packed, pose_of
@@ -47,7 +46,7 @@ class Slopes(NamedTuple):
     mass: Array
 
 
-def slopes(stack: Stack, layout: Layout, v: Array, a: Array, base: Twist, short: bool) -> Slopes:
+def slopes(stack: Stack, tree: Branches, v: Array, a: Array, base: Twist, short: bool) -> Slopes:
     """Where nothing acts on the bodies but gravity; `base`: acceleration of the ground that is as it.
 
     `short`: whether all of it is going to be scalar code, and not only each step from a node to the next. From node to
@@ -74,21 +73,13 @@ def slopes(stack: Stack, layout: Layout, v: Array, a: Array, base: Twist, short:
 
     start = jnp.concatenate([own, jnp.zeros_like(own[:1])])
     total, _ = jax.lax.scan(inwards, start, (stack.parents, index), reverse=True)
-    return _products(stack, layout, axes, jax.vmap(scalar(_sides))(total[:N], axes))
+    return _products(stack, tree, axes, jax.vmap(scalar(_sides))(total[:N], axes))
 
 
-def branches(stack: Stack, layout: Layout) -> Branches:
-    """Which joints with a speed are before which."""
+def _products(stack: Stack, tree: Branches, axes: Array, sides: Array) -> Slopes:
     at = np.flatnonzero(stack.real[:, 0])
-    ways = [np.flatnonzero(np.isin(at, layout.path(int(i)))) for i in at]
-    return Branches([[int(j) for j in way[::-1] if j != i] for i, way in enumerate(ways)])
-
-
-def _products(stack: Stack, layout: Layout, axes: Array, sides: Array) -> Slopes:
-    at = np.flatnonzero(stack.real[:, 0])
-    before = np.eye(len(at), dtype=bool)  # whether j is before i
-    for i, j in branches(stack, layout).beside:
-        before[i, j] = True
+    before = np.zeros((len(at), len(at)), bool)  # whether j is before i
+    before[tuple(np.array(tree.entries).T)] = True
     S, rate, second = jnp.split(axes[at], 3, axis=1)
     r1, r2, by_q, by_v = jnp.split(sides[at], [3, 9, 15], axis=1)
     of = lambda left, right: sum(left[:, None, k] * right[None, :, k] for k in range(left.shape[1]))
