@@ -49,8 +49,8 @@ def test_it_solves_and_adds_no_entries(name):
 def test_of_a_robot_with_a_joint_that_is_fixed():
     """Which is no row of M, and passed over on the way to the ground."""
     node = lambda parent, *v: Node(parent, f"j{parent}", f"b{parent}", v, v)
-    layout = Layout((node(-1, 0, 1), node(0, 1, 1), node(1, 1, 2), node(0, 2, 3)), (), (), ())
-    assert Branches.of(layout).before == [[], [0], [0]]
+    layout = Layout((node(-1, 0, 0), node(0, 0, 1), node(1, 1, 1), node(2, 1, 2), node(0, 2, 3)), (), (), ())
+    assert Branches.of(layout).before == [[], [0], []]
 
 
 def test_gradients():
