@@ -111,3 +111,22 @@ def test_a_scenario_simulates_itself():
 
 def test_version():
     assert ukjax.__version__ == importlib.metadata.version("ukjax")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"observables": {"x [m]": lambda q, v, t: "far"}}, r"observables\['x \[m\]'\] must be .* but fails at q0"),
+        ({"observables": {"x [m]": lambda q, v, t: float(q[0])}}, "in jax.numpy, but fails at q0: Concretization"),
+        ({"observables": {"x [m]": lambda q, v, t: q[:, None]}}, r"a number or a vector, but returned shape \(2, 1\)"),
+        ({"observables": {"x [m]": lambda q, v, t: (q, v)}}, "a number or a vector, but returned tuple"),
+        (
+            {"invariants": {"e [J]": lambda q, v, t: {}["no"]}},
+            r"invariants\['e \[J\]'\] .* fails at q0: KeyError: 'no'",
+        ),
+        ({"invariants": {"e [J]": lambda q, v, t: v}}, r"must return a number, but returned shape \(2,\)"),
+    ],
+)
+def test_observables_and_invariants_are_tried_at_the_start(options, message):
+    with pytest.raises(ValueError, match=message):
+        scenario(**options)

@@ -47,8 +47,8 @@ class Scenario(eqx.Module):
     Raises:
         TypeError: If `mechanism` is not a `Mechanism`, `servo`, `formulation`, `projection` or `drawing` is something
             else, or an observable or invariant is not callable.
-        ValueError: If the shapes do not fit, there are not as many names as coordinates, speeds or actuators, or `t1`
-            is not after `t0`.
+        ValueError: If the shapes do not fit, there are not as many names as coordinates, speeds or actuators, `t1` is
+            not after `t0`, or an observable or invariant fails at the start or returns something else.
     """
 
     mechanism: Mechanism
@@ -108,8 +108,9 @@ class Scenario(eqx.Module):
         self.servo = None if servo is None else as_acting(servo)
         self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype), len(self.v0))
         self.drawing, self.source = drawing, source
-        self.observables = _functions(observables, "observables")
-        self.invariants = _functions(invariants, "invariants")
+        state = self.q0, self.v0, jnp.asarray(t0, self.q0.dtype)
+        self.observables = _functions(observables, "observables", state, (0, 1))
+        self.invariants = _functions(invariants, "invariants", state, (0,))
 
     def simulate(self, ts: Any = None, **options: Any) -> Trajectory:
         """`ukjax.simulate` from `q0`, `v0` with the servo, the formulation and the projection of the scenario.
@@ -133,6 +134,23 @@ def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array,
     return named(names, p, "u", "controls, actuator")
 
 
-def _functions(functions: Mapping[str, Callable] | None, name: str) -> dict[str, Callable]:
-    given = functions or {}
-    return {Coordinate(k): _check.function(f, f"{name}[{k!r}]", "f(q, v, t)") for k, f in given.items()}
+def _functions(
+    functions: Mapping[str, Callable] | None, name: str, state: tuple[Array, Array, Array], axes: tuple[int, ...]
+) -> dict[str, Callable]:
+    """By their names, each with as many axes as may be, which it tells at a state."""
+    found = {}
+    for key, given in (functions or {}).items():
+        what = f"{name}[{key!r}]"
+        function = found[Coordinate(key)] = _check.function(given, what, "f(q, v, t)")
+        try:
+            value = jax.eval_shape(function, *state)
+        except Exception as error:  # a person's function may raise anything
+            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            raise ValueError(
+                f"{what} must be a function of (q, v, t) in jax.numpy, but fails at q0: {reason}"
+            ) from error
+        if not isinstance(value, jax.ShapeDtypeStruct) or value.ndim not in axes:
+            wanted = "a number" if axes == (0,) else "a number or a vector"
+            shown = f"shape {value.shape}" if isinstance(value, jax.ShapeDtypeStruct) else type(value).__name__
+            raise ValueError(f"{what} must return {wanted}, but returned {shown}.")
+    return found
