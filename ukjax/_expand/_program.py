@@ -48,7 +48,12 @@ class Program:
         """How many operands that of its loops has that has most."""
         if self.length > LONGEST and self.operations > 1:
             return max(_used(half)[0].widest for half in self.halves())
-        return 1 + len(self.inputs) + 2 * len(self.outputs)
+        return self.operands
+
+    @property
+    def operands(self) -> int:
+        """How many a loop has at the most, that has not to be cut."""
+        return len(self.inputs) + len(self.outputs)
 
     @property
     def has_arrays(self) -> bool:
@@ -140,38 +145,48 @@ def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Ar
 
     XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
     reduction of several arrays at once has one body, of scalars: here that is the program. What is reduced is an axis
-    of length two, with a member of the batch from each half; every output has a place for either, and keeps there what
-    it was given by that one. So neither the order matters nor which of the outputs are used.
+    of length two, along which nothing changes, and of what went before the body makes no use. So the compiler moves all
+    of it out of the loop along that axis, is left with a loop over the batch, and makes vector instructions of that.
     """
     if program.length > LONGEST and program.operations > 1:
         first, second = program.halves()
         return _of_used(second, size, [*values, *_of_used(first, size, values)])
-    if 1 + len(values) + 2 * len(program.outputs) > MOST_OPERANDS and len(program.outputs) > 1:
+    if program.operands > MOST_OPERANDS and len(program.outputs) > 1:
         middle = len(program.outputs) // 2
         parts = program.outputs[:middle], program.outputs[middle:]
         return [y for part in parts for y in _of_used(Program(program.inputs, part), size, values)]
-    half = max(1, -(-size // 2))
     given = [x.dtype for x in values]
     dtype_of = _reduced_as([*given, *(x.dtype for x in program.outputs)])
-    wide = [_in_halves(x.astype(dtype_of(x.dtype)), size, half) for x in values]
-    dtypes = [dtype_of(x.dtype) for x in program.outputs]
-    which = lax.broadcasted_iota(np.int32, (2, half), 0)
-    blank = [jnp.zeros((2, half), dtype) for dtype in (*dtypes, *dtypes)]
-    operands = (which, *wide, *blank)
-    count, known = len(dtypes), 1 + len(wide)
+    taken = [dtype_of(x) for x in given]
+    places, added = _places(taken, [dtype_of(x.dtype) for x in program.outputs])
+    twice = lambda x, dtype: lax.broadcast_in_dim(x.astype(dtype), (2, size), (1,) if x.shape else ())
+    operands = [*map(twice, values, taken), *(jnp.zeros((2, size), dtype) for dtype in added)]
 
     def body(before, here):
-        found = program(*(x.astype(dtype) for x, dtype in zip(here[1:known], given, strict=True)))
-        found = [y.astype(dtype) for y, dtype in zip(found, dtypes, strict=True)]
-        kept = [before[known : known + count], before[known + count :]]
-        first, second = ([lax.select(here[0] == i, y, x) for x, y in zip(kept[i], found, strict=True)] for i in (0, 1))
-        return (*before[:known], *first, *second)
+        found = program(*(x.astype(dtype) for x, dtype in zip(here, given, strict=False)))
+        after = list(before)
+        for place, y in zip(places, found, strict=True):
+            after[place] = y.astype(operands[place].dtype)
+        return tuple(after)
 
     start = tuple(jnp.zeros((), x.dtype) for x in operands)
     # All results are used, as far as XLA can see: it looks for what the others need in a time that is exponential.
-    out = lax.optimization_barrier(tuple(lax.reduce(operands, start, body, (0,))))[known:]
-    joined = [jnp.concatenate(x)[:size] for x in zip(out[:count], out[count:], strict=True)]
-    return [y.astype(x.dtype) for x, y in zip(program.outputs, joined, strict=True)]
+    out = lax.optimization_barrier(tuple(lax.reduce(tuple(operands), start, body, (0,))))
+    return [out[place].astype(x.dtype) for x, place in zip(program.outputs, places, strict=True)]
+
+
+def _places(taken: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    """Where each result is put, in the place of an input of its dtype or in a new one; and the dtypes of the new ones."""
+    free = {dtype: [i for i, x in enumerate(taken) if x == dtype][::-1] for dtype in {*taken, *wanted}}
+    places: list[int] = []
+    added: list[Any] = []
+    for dtype in wanted:
+        if free[dtype]:
+            places.append(free[dtype].pop())
+        else:
+            places.append(len(taken) + len(added))
+            added.append(dtype)
+    return places, added
 
 
 def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
@@ -199,14 +214,6 @@ def _used(program: Program) -> tuple[Program, list[bool]]:
     used |= {x.order for x in program.outputs if isinstance(x, Node)}
     there = [node.order in used for node in program.inputs]
     return Program([node for node, x in zip(program.inputs, there, strict=True) if x], program.outputs), there
-
-
-def _in_halves(x: Array, size: int, half: int) -> Array:
-    if not x.shape:
-        return lax.broadcast(x, (2, half))
-    if 2 * half != size:
-        x = jnp.concatenate([x, x[-1:]])
-    return x.reshape(2, half)
 
 
 def _value(x: Entry, done: dict[int, Any]) -> Any:
