@@ -1,28 +1,23 @@
 """Scalar programs that are complete, as operations on numbers or on batches of numbers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from .._linalg import in_tiles
 from ._entry import Block, Entry, Node, name_of
+from ._trigonometry import OPERATIONS, sine_and_cosine
 
 
 # Of a loop with some 3 000 operations and more, constants and what is read and written among them, XLA makes functions
 # that compute what they share again, for each of its uses: one of 3 800 took a thousand times as long as it should, and
 # of some more it did not end. Just below, LLVM needs minutes.
 LONGEST = 2700
-# XLA's older emitters end the process where a function has 1 000 results: a loop's are its inputs and two for each
-# output.
-MOST_OPERANDS = 900
-# Of 1 000 numbers that are handed on a tile is half a megabyte: an arm of 12 joints takes 2.6 µs a state in tiles of
-# 64, 3.5 in tiles of 256, and 6.8 in one.
-TILE = 64
 
 
 class Program:
@@ -41,14 +36,19 @@ class Program:
     def length(self) -> int:
         """About how many operations a loop over a batch consists of."""
         constants = {name_of(x) for node in self.steps for x in node.args if not isinstance(x, (Node, np.ndarray))}
-        return self.operations + len(constants) + 2 * len(self.inputs) + 4 * len(self.outputs)
+        angles = {node.args[0].order for node in self.steps if _turns(node)}
+        inside = self.operations + len(constants) + OPERATIONS * len(angles)
+        return inside + 2 * len(self.inputs) + 2 * len(self.outputs)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be one loop."""
+        return self.length <= LONGEST or self.operations <= 1
 
     @property
     def widest(self) -> int:
         """How many operands that of its loops has that has most."""
-        if self.length > LONGEST and self.operations > 1:
-            return max(_used(half)[0].widest for half in self.halves())
-        return self.operands
+        return self.operands if self.fits else max(used(half)[0].widest for half in self.halves())
 
     @property
     def operands(self) -> int:
@@ -60,12 +60,16 @@ class Program:
         """Whether something in it is kept as an operation on arrays."""
         return any(isinstance(node, Block) for node in self.steps)
 
-    def __call__(self, *values: Array) -> list[Array]:
-        """The outputs for inputs that are numbers, or in places batches (size,) of them."""
+    def __call__(self, *values: Array, by_arithmetic: bool = False) -> list[Array]:
+        """The outputs for inputs that are numbers, or in places batches (size,) of them.
+
+        `by_arithmetic`: so are sines and cosines of doubles, which else are calls.
+        """
         sizes = {x.shape for x in values if x.shape}
         assert len(sizes) <= 1, sizes
         shape = sizes.pop() if sizes else ()
         done: dict[int, Any] = {node.order: x for node, x in zip(self.inputs, values, strict=True)}
+        pairs: dict[int, tuple[Array, Array]] = {}
         for node in self.steps:
             if isinstance(node, Block):
                 done[node.order] = _block(node, done, shape)
@@ -74,11 +78,20 @@ class Program:
             else:
                 args = [_value(x, done) for x in node.args]
                 wide = any(x.shape for x in args)
-                done[node.order] = node.function(
-                    *(lax.broadcast(x, shape) if wide and not x.shape else x for x in args)
-                )
+                args = [lax.broadcast(x, shape) if wide and not x.shape else x for x in args]
+                if by_arithmetic and _turns(node):
+                    angle = node.args[0].order
+                    if angle not in pairs:
+                        pairs[angle] = sine_and_cosine(*args)
+                    done[node.order] = pairs[angle][node.primitive is prims.cos_p]
+                else:
+                    done[node.order] = node.function(*args)
         found = [_value(x, done) for x in self.outputs]
         return [lax.broadcast(y, shape) if y.shape != shape else y for y in found]
+
+    def inside(self, values: Sequence[Array]) -> list[Array]:
+        """The outputs for numbers that may be of other dtypes than the inputs, as part of a loop."""
+        return self(*(x.astype(y.dtype) for x, y in zip(values, self.inputs, strict=True)), by_arithmetic=True)
 
     def split(self, batched: Sequence[bool]) -> "Split":
         """The program in two: what does not depend on the inputs that are `batched`, and the rest."""
@@ -126,94 +139,17 @@ class Split(NamedTuple):
     each: Program
 
 
-def in_loops(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
-    """The outputs for inputs that are numbers, or batches (size,): in one loop over the batch, or in several.
-
-    What these hand on from one to the next is much, and comes from the cache where they take a tile after the other.
-    """
-    if program.length <= LONGEST or size <= TILE:
-        return in_one_loop(program, size, values)
-    start = [jnp.zeros(size, x.dtype) for x in program.outputs]
-    axes = [0 if x.shape else None for x in values]
-    return in_tiles(lambda *values: in_one_loop(program, TILE, values), TILE, start, axes, values)
-
-
-def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
-    """The outputs for inputs that are numbers, or batches (size,): all of them in one loop over the batch.
-
-    A program that is too long is one of several loops, one after the other.
-
-    XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
-    reduction of several arrays at once has one body, of scalars: here that is the program. What is reduced is an axis
-    of length two, along which nothing changes, and of what went before the body makes no use. So the compiler moves all
-    of it out of the loop along that axis, is left with a loop over the batch, and makes vector instructions of that.
-    """
-    if program.length > LONGEST and program.operations > 1:
-        first, second = program.halves()
-        return _of_used(second, size, [*values, *_of_used(first, size, values)])
-    if program.operands > MOST_OPERANDS and len(program.outputs) > 1:
-        middle = len(program.outputs) // 2
-        parts = program.outputs[:middle], program.outputs[middle:]
-        return [y for part in parts for y in _of_used(Program(program.inputs, part), size, values)]
-    given = [x.dtype for x in values]
-    dtype_of = _reduced_as([*given, *(x.dtype for x in program.outputs)])
-    taken = [dtype_of(x) for x in given]
-    places, added = _places(taken, [dtype_of(x.dtype) for x in program.outputs])
-    twice = lambda x, dtype: lax.broadcast_in_dim(x.astype(dtype), (2, size), (1,) if x.shape else ())
-    operands = [*map(twice, values, taken), *(jnp.zeros((2, size), dtype) for dtype in added)]
-
-    def body(before, here):
-        found = program(*(x.astype(dtype) for x, dtype in zip(here, given, strict=False)))
-        after = list(before)
-        for place, y in zip(places, found, strict=True):
-            after[place] = y.astype(operands[place].dtype)
-        return tuple(after)
-
-    start = tuple(jnp.zeros((), x.dtype) for x in operands)
-    # All results are used, as far as XLA can see: it looks for what the others need in a time that is exponential.
-    out = lax.optimization_barrier(tuple(lax.reduce(tuple(operands), start, body, (0,))))
-    return [out[place].astype(x.dtype) for x, place in zip(program.outputs, places, strict=True)]
-
-
-def _places(taken: Sequence[Any], wanted: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """Where each result is put, in the place of an input of its dtype or in a new one; and the dtypes of the new ones."""
-    free = {dtype: [i for i, x in enumerate(taken) if x == dtype][::-1] for dtype in {*taken, *wanted}}
-    places: list[int] = []
-    added: list[Any] = []
-    for dtype in wanted:
-        if free[dtype]:
-            places.append(free[dtype].pop())
-        else:
-            places.append(len(taken) + len(added))
-            added.append(dtype)
-    return places, added
-
-
-def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
-    """As what numbers are reduced together: XLA takes no truth values beside others, and floats of one kind only."""
-    is_float = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
-    widest = max(filter(is_float, dtypes), key=lambda x: x.itemsize, default=None)
-
-    def dtype_of(dtype: Any) -> Any:
-        if is_float(dtype):
-            return widest
-        return jnp.dtype(int) if jnp.issubdtype(dtype, bool) else dtype
-
-    return dtype_of
-
-
-def _of_used(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
-    """`in_one_loop` without the inputs that are not used, which would be read all the same."""
-    shorter, there = _used(program)
-    return in_one_loop(shorter, size, [y for y, x in zip(values, there, strict=True) if x])
-
-
-def _used(program: Program) -> tuple[Program, list[bool]]:
+def used(program: Program) -> tuple[Program, list[bool]]:
     """The program without the inputs that are not used, and which are."""
     used = {x.order for node in program.steps for x in _arguments(node)}
     used |= {x.order for x in program.outputs if isinstance(x, Node)}
     there = [node.order in used for node in program.inputs]
     return Program([node for node, x in zip(program.inputs, there, strict=True) if x], program.outputs), there
+
+
+def _turns(node: Node) -> bool:
+    """Whether it is the sine or cosine of a double."""
+    return node.primitive in (prims.sin_p, prims.cos_p) and node.dtype == np.float64
 
 
 def _value(x: Entry, done: dict[int, Any]) -> Any:

@@ -1,0 +1,150 @@
+"""Scalar programs in loops over a batch, each of which is one operation to XLA."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from .._linalg import in_tiles
+from ._program import Program, used
+
+
+# XLA's older emitters end the process where a function has 1 000 results: a loop's are at most its inputs and
+# outputs.
+MOST_OPERANDS = 900
+# Of 1 000 numbers that are handed on a tile is half a megabyte: an arm of 12 joints takes 2.6 µs a state in tiles of
+# 64, 3.5 in tiles of 256, and 6.8 in one.
+TILE = 64
+# More than that of a batch is worth another thread, and too much to bring into order first: the SCARA takes 57 ns a
+# state in windows and 40 in pairs of a batch of 1 024, 45 and 41 of one of 256, and 50 and 61 of one of 64.
+FEW = 512
+
+
+def in_loops(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
+    """The outputs for inputs that are numbers, or batches (size,): in one loop over the batch, or in several.
+
+    What these hand on from one to the next is much, and comes from the cache where they take a tile after the other.
+    """
+    if program.fits or size <= TILE:
+        return in_one_loop(program, size, values)
+    start = [jnp.zeros(size, x.dtype) for x in program.outputs]
+    axes = [0 if x.shape else None for x in values]
+    return in_tiles(lambda *values: in_one_loop(program, TILE, values), TILE, start, axes, values)
+
+
+def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
+    """The outputs for inputs that are numbers, or batches (size,): all of them in one loop over the batch.
+
+    A program that is too long is one of several loops, one after the other.
+
+    XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
+    reduction of several arrays at once has one body, of scalars: here that is the program.
+    """
+    if not program.fits:
+        first, second = program.halves()
+        return _of_used(second, size, [*values, *_of_used(first, size, values)])
+    if program.operands > MOST_OPERANDS and len(program.outputs) > 1:
+        middle = len(program.outputs) // 2
+        parts = program.outputs[:middle], program.outputs[middle:]
+        return [y for part in parts for y in _of_used(Program(program.inputs, part), size, values)]
+    dtype_of = _reduced_as([x.dtype for x in (*values, *program.outputs)])
+    values = [x.astype(dtype_of(y.dtype)) for x, y in zip(values, program.inputs, strict=True)]
+    found = (_in_windows if size <= FEW else _in_pairs)(program, size, values, dtype_of)
+    return [y.astype(x.dtype) for x, y in zip(program.outputs, found, strict=True)]
+
+
+def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: Callable[[Any], Any]) -> list[Array]:
+    """What is reduced is an axis of length two, along which nothing changes, and no use is made of what went before.
+
+    So the compiler moves all of it out of the loop along that axis, is left with one over the batch, and makes vector
+    instructions of that.
+    """
+    slots, (into, out) = _shared([x.dtype for x in values], [dtype_of(x.dtype) for x in program.outputs])
+    operands = [jnp.zeros((2, size), dtype) for dtype in slots]
+    for i, x in zip(into, values, strict=True):
+        operands[i] = lax.broadcast_in_dim(x, (2, size), (1,) if x.shape else ())
+
+    def body(before, here):
+        return _written(before, out, program.inside([here[i] for i in into]))
+
+    start = tuple(jnp.zeros((), dtype) for dtype in slots)
+    found = _all_used(lax.reduce(tuple(operands), start, body, (0,)))
+    return [found[i] for i in out]
+
+
+def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: Callable[[Any], Any]) -> list[Array]:
+    """What is reduced are windows of one number, each from a start that is no part of the batch.
+
+    For few that is faster. XLA takes windows of one number for no work: so it does not look for other threads to do
+    half of it, for which that would be over before they woke. Nor does it make part of the loop what the inputs are
+    computed from, with which it might find no vector instructions. They are brought into order by a loop of their own.
+    (Windows that are a stride apart are not what XLA knows to be the array itself.)
+    """
+    wide = [x for x in values if x.shape]
+    groups = wide, [x for x in values if not x.shape], program.outputs
+    slots, (lie, stand, out) = _shared(*([dtype_of(x.dtype) for x in group] for group in groups))
+    operands, start = [jnp.zeros((1, size), dtype) for dtype in slots], [jnp.zeros((), dtype) for dtype in slots]
+    for i, x in zip(lie, _side_by_side(wide), strict=True):
+        operands[i] = x[None]
+    for i, x in zip(stand, groups[1], strict=True):
+        start[i] = x
+
+    def body(before, here):
+        lying, standing = (here[i] for i in lie), (before[i] for i in stand)
+        return _written(before, out, program.inside([next(lying if x.shape else standing) for x in values]))
+
+    found = _all_used(lax.reduce_window(tuple(operands), tuple(start), body, (1, 1), (2, 1), "VALID"))
+    return [found[i][0] for i in out]
+
+
+def _side_by_side(arrays: Sequence[Array]) -> Sequence[Array]:
+    """The same arrays (size,), each in a place of its own, by one loop."""
+    twice = [lax.broadcast_in_dim(x, (2, *x.shape), (1,)) for x in arrays]
+    start = tuple(jnp.zeros((), x.dtype) for x in arrays)
+    return lax.reduce(tuple(twice), start, lambda _, here: here, (0,)) if twice else ()
+
+
+def _all_used(arrays: Any) -> Any:
+    """All results are used, as far as XLA can see: it looks for what others need in a time that is exponential."""
+    return lax.optimization_barrier(tuple(arrays))
+
+
+def _written(before: Sequence[Array], places: Sequence[int], values: Sequence[Array]) -> tuple[Array, ...]:
+    """`before` with values in some places."""
+    after = list(before)
+    for i, y in zip(places, values, strict=True):
+        after[i] = y.astype(before[i].dtype)
+    return tuple(after)
+
+
+def _shared(*groups: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
+    """Slots, each of a dtype, which groups of numbers of some dtypes share; and which ones those of each group have."""
+    kinds = dict.fromkeys(x for group in groups for x in group)
+    slots = [kind for kind in kinds for _ in range(max(list(group).count(kind) for group in groups))]
+
+    def places(group: Sequence[Any]) -> list[int]:
+        free = {kind: iter([i for i, x in enumerate(slots) if x == kind]) for kind in kinds}
+        return [next(free[x]) for x in group]
+
+    return slots, [places(group) for group in groups]
+
+
+def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
+    """As what numbers are reduced together: XLA takes no truth values beside others, and floats of one kind only."""
+    is_float = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
+    widest = max(filter(is_float, dtypes), key=lambda x: x.itemsize, default=None)
+
+    def dtype_of(dtype: Any) -> Any:
+        if is_float(dtype):
+            return widest
+        return jnp.dtype(int) if jnp.issubdtype(dtype, bool) else dtype
+
+    return dtype_of
+
+
+def _of_used(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
+    """`in_one_loop` without the inputs that are not used, which would be read all the same."""
+    shorter, there = used(program)
+    return in_one_loop(shorter, size, [y for y, x in zip(values, there, strict=True) if x])
