@@ -20,7 +20,7 @@ from .. import _check
 AXIS = "trajectories"
 # Trajectories that a device works on at a time. On a CPU their states and stages are to fit its cache: of the SCARA 64
 # take as long each as 128, and 256 a quarter longer. A GPU hides what it waits for behind as many as there are.
-LANES = {"cpu": 64}
+LANES = {"cpu": 128}
 LANES_ELSEWHERE = 8192
 
 

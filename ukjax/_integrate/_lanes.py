@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import Flow, Problem, call
 from ._march import Attempt, Place, Stepper, before_end
-from ._projecting import solver_of
+from ._projecting import solver_of, staged
 from ._solve import solved
 from ._unchecked import Starting
 
@@ -223,7 +223,7 @@ def stepper_of(problem: Problem) -> Stepper:
 
 def _attempt(problem: Problem, at: Place) -> tuple[Place, Attempt]:
     """A step, and where the next one is to end."""
-    at, tried = stepper_of(problem).attempt(at)
+    at, tried = stepper_of(staged(problem)).attempt(at)
     t1 = problem.ts[-1]
     t_next = before_end(at, tried, t1)
     return eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, t1), t_next)), tried

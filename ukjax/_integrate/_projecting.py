@@ -1,22 +1,23 @@
-"""A Runge-Kutta method that ends every step on the constraint manifold."""
+"""Runge-Kutta methods that end every step on the constraint manifold, or go through their stages in another way."""
 
 import diffrax
 import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
 
-from ._flow import Problem
+from ._flow import Problem, call
+from ._steps import Explicit
 
 
-class Projecting(diffrax.AbstractAdaptiveSolver):
-    """A Runge-Kutta method whose every step ends with `args.project`.
-
-    The stage that a method would hand on to its next step belongs to the state before the projection; it is evaluated
-    anew, as after a jump. Otherwise the method would lose its order.
+class AbstractAround(diffrax.AbstractAdaptiveSolver):
+    """A Runge-Kutta method that differs from another in how a step is made, or ends.
 
     Not an `AbstractWrappedSolver`: the adjoints would take it for the Runge-Kutta method that it wraps, and set fields
     which it has not.
     """
 
-    solver: diffrax.AbstractSolver
+    solver: eqx.AbstractVar[diffrax.AbstractSolver]
 
     @property
     def term_structure(self):
@@ -42,12 +43,53 @@ class Projecting(diffrax.AbstractAdaptiveSolver):
     def init(self, terms, t0, t1, y0, args):
         return self.solver.init(terms, t0, t1, y0, args)
 
+    def func(self, terms, t0, y0, args):
+        return self.solver.func(terms, t0, y0, args)
+
+
+class Projecting(AbstractAround):
+    """A method whose every step ends with `args.project`.
+
+    The stage that a method would hand on to its next step belongs to the state before the projection; it is evaluated
+    anew, as after a jump. Otherwise the method would lose its order.
+    """
+
+    solver: diffrax.AbstractSolver
+
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         y1, error, dense, state, result = self.solver.step(terms, t0, t1, y0, args, solver_state, made_jump=True)
         return args.project(t1, y1), error, dense, state, result
 
-    def func(self, terms, t0, y0, args):
-        return self.solver.func(terms, t0, y0, args)
+
+class Staged(AbstractAround):
+    """An explicit method, for many steps at a time under `jax.vmap`, and without derivatives.
+
+    diffrax's own loop over the stages brings them into an order for a product of matrices, each time. Here what they
+    weigh is added up where it lies.
+    """
+
+    solver: diffrax.AbstractERK
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        tableau = self.solver.tableau
+        method = Explicit.of(tableau, t0, t1)
+        # Of a method whose last stage is the first of the next step that one is known, but for the first step.
+        first, f = (True, jnp.zeros_like(y0)) if solver_state is None else solver_state
+        again = eqxi.unvmap_any(first | jnp.asarray(made_jump))
+
+        def stage(i, carry):
+            k, _ = carry
+            # Not to be done again for every entry of the state that the motion looks at.
+            y = jax.lax.optimization_barrier(method.before(i, y0, k))
+            f = call(method.times[i], y, args)
+            return k.at[i].set(method.h * f), f
+
+        count = method.b.shape[0]
+        k = jnp.zeros((count, *y0.shape), y0.dtype).at[0].set(method.h * f)
+        k, f = jax.lax.fori_loop(jnp.where(again, 0, 1), count, stage, (k, f))
+        y1 = method.after(y0, k)
+        state = None if solver_state is None else (jnp.zeros_like(first), f)
+        return y1, method.error(tableau, k), {"y0": y0, "y1": y1, "k": k}, state, diffrax.RESULTS.successful
 
 
 def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.AbstractSolver:
@@ -58,3 +100,10 @@ def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.Abs
         kind = "lax" if simple else "bounded"
         solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=lambda x: x is None)
     return Projecting(solver) if projects else solver
+
+
+def staged(problem: Problem) -> Problem:
+    """With a solver that is fast for many at a time, where there is one. Not to be differentiated."""
+    if not isinstance(problem.solver, diffrax.AbstractERK):
+        return problem
+    return eqx.tree_at(lambda p: p.solver, problem, Staged(problem.solver))

@@ -1,5 +1,6 @@
 """One step of a Runge-Kutta method as a function that can be differentiated, and the states within it."""
 
+import functools as ft
 from typing import Any, NamedTuple
 
 import diffrax
@@ -27,7 +28,7 @@ def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[
         y1, _ = leap(t0, t1, y)
         dense = {"y0": y, "y1": y1}
     elif isinstance(problem.solver, diffrax.AbstractERK):
-        y1, dense = _Explicit.of(problem.solver.tableau, t0, t1).step(y, flow)
+        y1, dense = Explicit.of(problem.solver.tableau, t0, t1).step(y, flow)
     else:
         # The only kind of loop over the stages that diffrax can differentiate in both modes.
         solver = eqx.tree_at(lambda s: s.scan_kind, problem.solver, "bounded", is_leaf=lambda x: x is None)
@@ -37,7 +38,7 @@ def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[
     return (y1 if flow.project is None else flow.project(t1, y1)), dense
 
 
-class _Explicit(NamedTuple):
+class Explicit(NamedTuple):
     """An explicit method over one step: k_i = h field(t_i, y + a_i k), y1 = y + b k; s stages."""
 
     a: Array  # (s, s), strictly lower triangular
@@ -46,7 +47,7 @@ class _Explicit(NamedTuple):
     h: Array
 
     @classmethod
-    def of(cls, tableau: Any, t0: Array, t1: Array) -> "_Explicit":
+    def of(cls, tableau: Any, t0: Array, t1: Array) -> "Explicit":
         h, stages = t1 - t0, tableau.b_sol.shape[0]
         a = [np.pad(row, (0, stages - len(row))) for row in ((), *tableau.a_lower)]
         times = t0 + h * jnp.array([0.0, *tableau.c], h.dtype)
@@ -57,17 +58,25 @@ class _Explicit(NamedTuple):
         put = lambda k, i: (k.at[i].set(self.h * call(self.times[i], self.before(i, y, k), flow)), None)
         stages = self.b.shape[0]
         k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
-        y1 = y + _weighted(self.b, k)
+        y1 = self.after(y, k)
         return y1, {"y0": y, "y1": y1, "k": k}
 
     def before(self, i: Array, y: Array, k: Array) -> Array:
         """The state at which a stage is evaluated."""
         return y + _weighted(self.a[i], k)
 
+    def after(self, y: Array, k: Array) -> Array:
+        """The state at the end of the step."""
+        return y + _weighted(self.b, k)
+
+    def error(self, tableau: Any, k: Array) -> Array:
+        """How far that is from the state by the embedded method."""
+        return _weighted(jnp.asarray(tableau.b_error, k.dtype), k)
+
 
 def _weighted(weights: Array, k: Array) -> Array:
-    """weights @ k, of a few weights: as part of what surrounds it, where a product of matrices is a call of its own."""
-    return jnp.sum(weights[:, None] * k, axis=0)
+    """weights @ k, of a few weights, as part of what surrounds it: where a product, or a sum, is a call of its own."""
+    return ft.reduce(jnp.add, [weights[i] * k[i] for i in range(k.shape[0])])
 
 
 def side_by_side(flow: Any) -> Array:
@@ -91,7 +100,7 @@ def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fi
             return cy, side_by_side(cflow)
 
         return dense, whole_step
-    method = _Explicit.of(problem.solver.tableau, t0, t1)
+    method = Explicit.of(problem.solver.tableau, t0, t1)
     y1, dense = method.step(y, whole(diff))
     k = dense["k"]
 
