@@ -18,9 +18,12 @@ from .. import _check
 
 
 AXIS = "trajectories"
-# Trajectories that a device works on at a time. On a CPU their states and stages are to fit its cache: of the SCARA 64
-# take as long each as 128, and 256 a quarter longer. A GPU hides what it waits for behind as many as there are.
+# Trajectories that a device works on at a time. On a CPU their states and stages are to fit its cache, and there are to
+# be some rounds of them, for the last ones to run with few beside them: of the SCARA 64, 128 and 256 take as long each
+# where there are many, double pendulums a tenth less time by 128. A GPU hides what it waits for behind as many as there
+# are.
 LANES = {"cpu": 128}
+FEWEST, ROUNDS = 64, 16
 LANES_ELSEWHERE = 8192
 
 
@@ -40,9 +43,10 @@ def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
     return chosen
 
 
-def lanes_of(devices: Sequence[Any]) -> int:
-    """Trajectories that each of them works on at a time."""
-    return LANES.get(devices[0].platform, LANES_ELSEWHERE)
+def lanes_of(devices: Sequence[Any], share: int) -> int:
+    """Trajectories that each of them works on at a time, if it has a share of so many."""
+    most = LANES.get(devices[0].platform)
+    return LANES_ELSEWHERE if most is None else min(most, max(FEWEST, share // ROUNDS))
 
 
 def is_here(devices: Sequence[Any]) -> bool:

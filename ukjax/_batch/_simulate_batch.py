@@ -150,7 +150,7 @@ def simulate_batch(
     fields, chosen = kept(keep, acting), for_use(formulation, often=True)
     recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1)
     outcome = eqx.filter_eval_shape(_shape, recipe, own)
-    width = width or lanes_of(used)
+    width = width or lanes_of(used, -(-count // len(used)))
     if not is_plain() or is_traced(recipe, own):
         return _given(_traced(recipe, own, count, width, used), ts, count)
     if not is_here(used):

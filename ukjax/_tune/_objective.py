@@ -26,7 +26,7 @@ class Tiles:
         self.count = count
         self.devices = devices[: min(len(devices), count)]
         share = -(-count // len(self.devices))
-        self.rounds = -(-share // lanes_of(self.devices))
+        self.rounds = -(-share // lanes_of(self.devices, share))
         self.width = -(-share // self.rounds)
         self.whole = len(self.devices) * self.rounds * self.width
 
