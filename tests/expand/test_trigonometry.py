@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ukjax
+from models import scara
 from ukjax._expand._trigonometry import LARGEST, PARTS, sine_and_cosine
 
 from ..helpers import assert_close
@@ -65,3 +66,17 @@ def test_a_loop_over_a_batch_calls_for_no_sine():
     assert calls(x.astype(jnp.float32)) > 0
     a, b = np.asarray(x).T
     assert_close(program(x), np.stack([np.sin(a) * np.cos(b), np.cos(a), np.sin(a + b)], axis=1), atol=1e-15)
+
+
+def test_a_motion_at_an_angle_too_large_is_told():
+    """And changes no other."""
+    case = scara.scenario("printed")
+    q = jnp.stack([case.q0, case.q0.at[0].set(2 * LARGEST), case.q0.at[0].set(1e3)])
+    by = lambda expand: (
+        lambda q: ukjax.equation_of_motion(
+            case.mechanism, q, case.v0, formulation=ukjax.UdwadiaKalaba(expand=expand), throw=False
+        )
+    )
+    got, want = (jax.jit(jax.vmap(by(expand)))(q) for expand in (True, False))
+    assert (got.result == ukjax.RESULTS.not_finite).tolist() == [False, True, False]
+    assert_close(got.acceleration[::2], want.acceleration[::2], rtol=1e-9)
