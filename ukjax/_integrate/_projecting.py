@@ -72,7 +72,7 @@ class Staged(AbstractAround):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         tableau = self.solver.tableau
-        method = Explicit.of(tableau, t0, t1)
+        method = Explicit.of(tableau, jnp.asarray(t0), jnp.asarray(t1))
         # Of a method whose last stage is the first of the next step that one is known, but for the first step.
         first, f = (True, jnp.zeros_like(y0)) if solver_state is None else solver_state
         again = eqxi.unvmap_any(first | jnp.asarray(made_jump))
