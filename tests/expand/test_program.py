@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._expand import _program
+from ukjax._expand import _loops, _program
 
 from ..helpers import assert_close, standard_promotion
 from .test_motion import OFF, ON, assert_same, motions, states
@@ -47,17 +47,20 @@ def test_programs_in_several_loops_are_what_they_are_in_one(monkeypatch):
     assert_same(jax.jit(of)(*(x[0] for x in state)), jax.tree_util.tree_map(lambda x: x[0], want))
 
 
-def test_a_loop_takes_floats_of_two_kinds_and_truth_values():
-    """And gives back each as what it is: XLA reduces neither together."""
+@pytest.mark.parametrize("size", [5, _loops.FEW, _loops.FEW + 1])
+def test_a_loop_takes_floats_of_two_kinds_and_truth_values(size):
+    """And gives back each as what it is: XLA reduces neither together. In windows and in pairs, with what all share."""
 
-    def function(single, double, flag):
-        return jnp.sin(double) * single, single * 2, flag & (double > 0), jnp.where(flag, double, single)
+    def function(single, double, flag, shared, known):
+        one = jnp.where(known, shared, double)
+        return jnp.sin(double) * single, single * 2, flag & (double > 0) & known, jnp.where(flag, one, single)
 
-    single, flag = jnp.arange(1, 6, dtype=jnp.float32) / 3, jnp.array([True, False, True, True, False])
-    double = jnp.linspace(-1.0, 1.0, 5)
+    single, flag = jnp.arange(1, size + 1, dtype=jnp.float32) / 3, jnp.arange(size) % 3 != 1
+    double = jnp.linspace(-1.0, 1.0, size)
+    shared = jnp.asarray(0.7), jnp.asarray(True)
     with standard_promotion():
-        want = function(single, double, flag)
-        got = jax.jit(jax.vmap(ukjax.expand(function)))(single, double, flag)
+        want = function(single, double, flag, *shared)
+        got = jax.jit(jax.vmap(ukjax.expand(function), (0, 0, 0, None, None)))(single, double, flag, *shared)
     for x, y in zip(got, want, strict=True):
         assert x.dtype == y.dtype
         assert_close(x, y, rtol=1e-15)

@@ -14,8 +14,8 @@ from ._program import Program, used
 # XLA's older emitters end the process where a function has 1 000 results: a loop's are at most its inputs and
 # outputs.
 MOST_OPERANDS = 900
-# Of 1 000 numbers that are handed on a tile is half a megabyte: an arm of 12 joints takes 2.6 µs a state in tiles of
-# 64, 3.5 in tiles of 256, and 6.8 in one.
+# Of 1 000 numbers that are handed on a tile is half a megabyte: an arm of 12 joints took 2.6 µs a state in tiles of
+# 64, 3.5 in tiles of 256, and 6.8 in one, when loops had no vector instructions.
 TILE = 64
 # More than that of a batch is worth another thread, and too much to bring into order first: the SCARA takes 57 ns a
 # state in windows and 40 in pairs of a batch of 1 024, 45 and 41 of one of 256, and 50 and 61 of one of 64.

@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import Flow, Problem, call
 from ._march import Attempt, Place, Stepper, before_end
-from ._projecting import solver_of, staged
 from ._solve import solved
 from ._unchecked import Starting
+from ._variants import solver_of, staged
 
 
 # Lanes that are done before the others are interrupted for them to take up the next solves, as a part of all lanes.

@@ -21,9 +21,9 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import Problem, call
 from ._march import Attempt, Place, Stepper, march
-from ._projecting import solver_of
 from ._record import Checkpoint, Record, layout_of
 from ._steps import step
+from ._variants import solver_of
 
 
 class Segment(eqx.Module):

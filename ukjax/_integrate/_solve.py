@@ -5,7 +5,7 @@ from typing import Any
 import diffrax
 
 from ._flow import Problem, call
-from ._projecting import solver_of
+from ._variants import solver_of
 
 
 def solved(

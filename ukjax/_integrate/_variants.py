@@ -10,7 +10,7 @@ from ._flow import Problem, call
 from ._steps import Explicit
 
 
-class AbstractAround(diffrax.AbstractAdaptiveSolver):
+class AbstractVariant(diffrax.AbstractAdaptiveSolver):
     """A Runge-Kutta method that differs from another in how a step is made, or ends.
 
     Not an `AbstractWrappedSolver`: the adjoints would take it for the Runge-Kutta method that it wraps, and set fields
@@ -47,7 +47,7 @@ class AbstractAround(diffrax.AbstractAdaptiveSolver):
         return self.solver.func(terms, t0, y0, args)
 
 
-class Projecting(AbstractAround):
+class Projecting(AbstractVariant):
     """A method whose every step ends with `args.project`.
 
     The stage that a method would hand on to its next step belongs to the state before the projection; it is evaluated
@@ -61,11 +61,11 @@ class Projecting(AbstractAround):
         return args.project(t1, y1), error, dense, state, result
 
 
-class Staged(AbstractAround):
+class Staged(AbstractVariant):
     """An explicit method, for many steps at a time under `jax.vmap`, and without derivatives.
 
-    diffrax's own loop over the stages brings them into an order for a product of matrices, each time. Here what they
-    weigh is added up where it lies.
+    diffrax weighs the stages by products of matrices, for which they are put into another order each time, and which
+    XLA hands out to threads that other devices want. Here they are added up where they lie.
     """
 
     solver: diffrax.AbstractERK
@@ -79,9 +79,7 @@ class Staged(AbstractAround):
 
         def stage(i, carry):
             k, _ = carry
-            # Not to be done again for every entry of the state that the motion looks at.
-            y = jax.lax.optimization_barrier(method.before(i, y0, k))
-            f = call(method.times[i], y, args)
+            f = call(method.times[i], method.before(i, y0, k), args)
             return k.at[i].set(method.h * f), f
 
         count = method.b.shape[0]
