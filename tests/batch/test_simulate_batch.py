@@ -1,5 +1,6 @@
 """Many trajectories at once: the same as one by one, on two devices, whatever their number, and whatever fails."""
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,17 @@ def assert_same(got, want, tolerance=1e-12):
         assert a.shape == b.shape, path
         assert a.dtype == b.dtype, path
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"solver": diffrax.Heun()}, {"solver": diffrax.Dopri5(), "projection": ukjax.Projection()}],
+    ids=["no stage is handed on", "one is, but for the projection"],
+)
+def test_other_explicit_methods(options):
+    """Whose stages are gone through otherwise than by diffrax: as many steps, to the same states."""
+    options |= {"rtol": 1e-5, "atol": 1e-5, "keep": ("q", "v")}
+    assert_same(in_batch(lanes=2, **options), by_vmap(**options))
 
 
 @pytest.fixture(scope="module")
