@@ -51,7 +51,7 @@ def assert_same(got, want, tolerance=1e-12):
 
 @pytest.mark.parametrize(
     "options",
-    [{"solver": diffrax.Heun()}, {"solver": diffrax.Dopri5(), "projection": ukjax.Projection()}],
+    [{"solver": diffrax.Heun()}, long({"solver": diffrax.Dopri5(), "projection": ukjax.Projection()})],
     ids=["no stage is handed on", "one is, but for the projection"],
 )
 def test_other_explicit_methods(options):
