@@ -7,16 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from .._linalg import in_tiles
-from ._program import Program, used
+from ._entry import Node
+from ._parts import MOST_OPERANDS, parts_of
+from ._program import Program
 
 
-# XLA's older emitters end the process where a function has 1 000 results: a loop's are at most its inputs and
-# outputs.
-MOST_OPERANDS = 900
-# Of 1 000 numbers that are handed on a tile is half a megabyte: an arm of 12 joints took 2.6 µs a state in tiles of
-# 64, 3.5 in tiles of 256, and 6.8 in one, when loops had no vector instructions.
-TILE = 64
 # More than that of a batch is worth another thread, and too much to bring into order first: the SCARA takes 57 ns a
 # state in windows and 40 in pairs of a batch of 1 024, 45 and 41 of one of 256, and 50 and 61 of one of 64.
 FEW = 512
@@ -25,34 +20,21 @@ FEW = 512
 def in_loops(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
     """The outputs for inputs that are numbers, or batches (size,): in one loop over the batch, or in several.
 
-    What these hand on from one to the next is much, and comes from the cache where they take a tile after the other.
-    """
-    if program.fits or size <= TILE:
-        return in_one_loop(program, size, values)
-    start = [jnp.zeros(size, x.dtype) for x in program.outputs]
-    axes = [0 if x.shape else None for x in values]
-    return in_tiles(lambda *values: in_one_loop(program, TILE, values), TILE, start, axes, values)
-
-
-def in_one_loop(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
-    """The outputs for inputs that are numbers, or batches (size,): all of them in one loop over the batch.
-
-    A program that is too long is one of several loops, one after the other.
-
     XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
-    reduction of several arrays at once has one body, of scalars: here that is the program.
+    reduction of several arrays at once has one body, of scalars: here that is the program, or a part of it.
     """
-    if not program.fits:
-        first, second = program.halves()
-        return _of_used(second, size, [*values, *_of_used(first, size, values)])
-    if program.operands > MOST_OPERANDS and len(program.outputs) > 1:
-        middle = len(program.outputs) // 2
-        parts = program.outputs[:middle], program.outputs[middle:]
-        return [y for part in parts for y in _of_used(Program(program.inputs, part), size, values)]
-    dtype_of = _reduced_as([x.dtype for x in (*values, *program.outputs)])
+    parts = list(parts_of(program))
+    dtype_of = _reduced_as([x.dtype for part in parts for x in (*values, *part.inputs, *part.outputs)])
     values = [x.astype(dtype_of(y.dtype)) for x, y in zip(values, program.inputs, strict=True)]
-    found = (_in_windows if size <= FEW else _in_pairs)(program, size, values, dtype_of)
-    return [y.astype(x.dtype) for x, y in zip(program.outputs, found, strict=True)]
+    values = _side_by_side(values) if size <= FEW else values
+    known = {x.order: y for x, y in zip(program.inputs, values, strict=True)}
+    for part in parts:
+        loop = _in_windows if size <= FEW else _in_pairs
+        found = loop(part, size, [known[x.order] for x in part.inputs], dtype_of)
+        known |= {x.order: y for x, y in zip(part.outputs, found, strict=True) if isinstance(x, Node)}
+    outputs = [known[x.order] if isinstance(x, Node) else jnp.asarray(x) for x in program.outputs]
+    outputs = [x.astype(y.dtype) for x, y in zip(outputs, program.outputs, strict=True)]
+    return [x if x.shape else lax.broadcast(x, (size,)) for x in outputs]
 
 
 def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: Callable[[Any], Any]) -> list[Array]:
@@ -79,14 +61,14 @@ def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: 
 
     For few that is faster. XLA takes windows of one number for no work: so it does not look for other threads to do
     half of it, for which that would be over before they woke. Nor does it make part of the loop what the inputs are
-    computed from, with which it might find no vector instructions. They are brought into order by a loop of their own.
+    computed from, with which it might find no vector instructions: each of them is an array of its own.
     (Windows that are a stride apart are not what XLA knows to be the array itself.)
     """
     wide = [x for x in values if x.shape]
     groups = wide, [x for x in values if not x.shape], program.outputs
     slots, (lie, stand, out) = _shared(*([dtype_of(x.dtype) for x in group] for group in groups))
     operands, start = [jnp.zeros((1, size), dtype) for dtype in slots], [jnp.zeros((), dtype) for dtype in slots]
-    for i, x in zip(lie, _side_by_side(wide), strict=True):
+    for i, x in zip(lie, wide, strict=True):
         operands[i] = x[None]
     for i, x in zip(stand, groups[1], strict=True):
         start[i] = x
@@ -99,11 +81,15 @@ def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: 
     return [found[i][0] for i in out]
 
 
-def _side_by_side(arrays: Sequence[Array]) -> Sequence[Array]:
-    """The same arrays (size,), each in a place of its own, by one loop."""
-    twice = [lax.broadcast_in_dim(x, (2, *x.shape), (1,)) for x in arrays]
-    start = tuple(jnp.zeros((), x.dtype) for x in arrays)
-    return lax.reduce(tuple(twice), start, lambda _, here: here, (0,)) if twice else ()
+def _side_by_side(values: Sequence[Array]) -> list[Array]:
+    """The same, but of those that are batches each in a place of its own, by one loop, or by few."""
+    wide, found = [i for i, x in enumerate(values) if x.shape], list(values)
+    for some in (wide[i : i + MOST_OPERANDS] for i in range(0, len(wide), MOST_OPERANDS)):
+        twice = [lax.broadcast_in_dim(values[i], (2, *values[i].shape), (1,)) for i in some]
+        start = tuple(jnp.zeros((), x.dtype) for x in twice)
+        for i, x in zip(some, lax.reduce(tuple(twice), start, lambda _, here: here, (0,)), strict=True):
+            found[i] = x
+    return found
 
 
 def _all_used(arrays: Any) -> Any:
@@ -142,9 +128,3 @@ def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
         return jnp.dtype(int) if jnp.issubdtype(dtype, bool) else dtype
 
     return dtype_of
-
-
-def _of_used(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
-    """`in_one_loop` without the inputs that are not used, which would be read all the same."""
-    shorter, there = used(program)
-    return in_one_loop(shorter, size, [y for y, x in zip(values, there, strict=True) if x])

@@ -14,12 +14,6 @@ from ._entry import Block, Entry, Node, name_of
 from ._trigonometry import OPERATIONS, sine_and_cosine
 
 
-# Of a loop with some 3 000 operations and more, constants and what is read and written among them, XLA makes functions
-# that compute what they share again, for each of its uses: one of 3 800 took a thousand times as long as it should, and
-# of some more it did not end. Just below, LLVM needs minutes.
-LONGEST = 2700
-
-
 class Program:
     """What it takes to get from some inputs to some outputs, in order."""
 
@@ -35,25 +29,10 @@ class Program:
     @property
     def length(self) -> int:
         """About how many operations a loop over a batch consists of."""
-        constants = {name_of(x) for node in self.steps for x in node.args if not isinstance(x, (Node, np.ndarray))}
-        angles = {node.args[0].order for node in self.steps if _turns(node)}
+        constants = {x for node in self.steps for x in constants_of(node)}
+        angles = {node.args[0].order for node in self.steps if turns(node)}
         inside = self.operations + len(constants) + OPERATIONS * len(angles)
         return inside + 2 * len(self.inputs) + 2 * len(self.outputs)
-
-    @property
-    def fits(self) -> bool:
-        """Whether it can be one loop."""
-        return self.length <= LONGEST or self.operations <= 1
-
-    @property
-    def widest(self) -> int:
-        """How many operands that of its loops has that has most."""
-        return self.operands if self.fits else max(used(half)[0].widest for half in self.halves())
-
-    @property
-    def operands(self) -> int:
-        """How many a loop has at the most, that has not to be cut."""
-        return len(self.inputs) + len(self.outputs)
 
     @property
     def has_arrays(self) -> bool:
@@ -79,7 +58,7 @@ class Program:
                 args = [_value(x, done) for x in node.args]
                 wide = any(x.shape for x in args)
                 args = [lax.broadcast(x, shape) if wide and not x.shape else x for x in args]
-                if by_arithmetic and _turns(node):
+                if by_arithmetic and turns(node):
                     angle = node.args[0].order
                     if angle not in pairs:
                         pairs[angle] = sine_and_cosine(*args)
@@ -98,38 +77,16 @@ class Program:
         varies = {node.order for node, b in zip(self.inputs, batched, strict=True) if b}
         border: dict[int, Node] = {}
         for node in self.steps:
-            if any(x.order in varies for x in _arguments(node)):
+            if any(x.order in varies for x in arguments_of(node)):
                 varies.add(node.order)
         for node in self.steps:
             if node.order in varies:
-                border |= {x.order: x for x in _arguments(node) if x.order not in varies}
+                border |= {x.order: x for x in arguments_of(node) if x.order not in varies}
         border |= {x.order: x for x in self.outputs if isinstance(x, Node) and x.order not in varies}
         shared = [border[i] for i in sorted(border)]
         own = [node for node, b in zip(self.inputs, batched, strict=True) if not b]
         inside = [node for node, b in zip(self.inputs, batched, strict=True) if b]
         return Split(Program(own, shared), Program([*inside, *shared], self.outputs))
-
-    def halves(self) -> "Halves":
-        """The program in two of about the same length, between which as few numbers are handed on as may be."""
-        place = {node.order: i for i, node in enumerate(self.steps)}
-        last = dict.fromkeys(place, 0)
-        for i, node in enumerate(self.steps):
-            last |= {x.order: i for x in _arguments(node) if x.order in place}
-        last |= {x.order: len(self.steps) for x in self.outputs if isinstance(x, Node) and x.order in place}
-        alive = np.zeros(len(self.steps) + 1, int)
-        for order, i in place.items():
-            alive[i + 1 : last[order] + 1] += 1
-        low, high = max(1, 2 * len(self.steps) // 5), 3 * len(self.steps) // 5 + 1
-        cut = low + int(np.argmin(alive[low:high]))
-        border = [node for node in self.steps[:cut] if last[node.order] >= cut]
-        return Halves(Program(self.inputs, border), Program([*self.inputs, *border], self.outputs))
-
-
-class Halves(NamedTuple):
-    """`first`: inputs -> what of it the rest needs; `second`: the inputs, and that, -> outputs."""
-
-    first: Program
-    second: Program
 
 
 class Split(NamedTuple):
@@ -139,15 +96,7 @@ class Split(NamedTuple):
     each: Program
 
 
-def used(program: Program) -> tuple[Program, list[bool]]:
-    """The program without the inputs that are not used, and which are."""
-    used = {x.order for node in program.steps for x in _arguments(node)}
-    used |= {x.order for x in program.outputs if isinstance(x, Node)}
-    there = [node.order in used for node in program.inputs]
-    return Program([node for node, x in zip(program.inputs, there, strict=True) if x], program.outputs), there
-
-
-def _turns(node: Node) -> bool:
+def turns(node: Node) -> bool:
     """Whether it is the sine or cosine of a double."""
     return node.primitive in (prims.sin_p, prims.cos_p) and node.dtype == np.float64
 
@@ -171,7 +120,13 @@ def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
     return node.function(*arrays)
 
 
-def _arguments(node: Node) -> Iterator[Node]:
+def constants_of(node: Node) -> Iterator[Any]:
+    """What of the arguments is known, by name."""
+    return (name_of(x) for x in node.args if not isinstance(x, (Node, np.ndarray)))
+
+
+def arguments_of(node: Node) -> Iterator[Node]:
+    """What of the arguments, or of the entries of those that are arrays, is computed."""
     for x in node.args:
         for part in x.ravel() if isinstance(x, np.ndarray) else [x]:
             if isinstance(part, Node):
@@ -187,5 +142,5 @@ def _needed(outputs: Sequence[Entry], known: set[int]) -> list[Node]:
         if node.order not in seen:
             seen[node.order] = node
             if node.order not in known:
-                todo += _arguments(node)
+                todo += arguments_of(node)
     return [seen[i] for i in sorted(seen)]
