@@ -22,10 +22,13 @@ class TooLong(Exception):
 
 
 class Graph:
-    """A scalar program under construction, of at most `limit` operations and inputs."""
+    """A scalar program under construction, of at most `limit` operations and inputs.
 
-    def __init__(self, limit: int):
-        self.count, self.limit = 0, limit
+    `whole`: loops are written out however long they are, and so are pieces, which else are scalar code by themselves.
+    """
+
+    def __init__(self, limit: int, whole: bool = False):
+        self.count, self.limit, self.whole = 0, limit, whole
         self.known: dict[Any, Node] = {}
         self.random = np.random.default_rng(0)
         self.by_value: dict[int, Node] = {}

@@ -140,4 +140,6 @@ class _Order:
     def is_last(self, node: Node) -> bool:
         """Whether all that it needs is known, and for one of that it is the last use."""
         args = self.args[node.order]
-        return node.order not in self.done and all(i in self.done for i in args) and any(self.open[i] == 1 for i in args)
+        return (
+            node.order not in self.done and all(i in self.done for i in args) and any(self.open[i] == 1 for i in args)
+        )

@@ -25,8 +25,8 @@ from ._piece import AbstractTracedPiece, Form
 from ._program import Program
 
 
-# Of 100 numbers that are handed on a tile is 0.1 megabytes: a tree of 30 joints takes 1.8 µs a state in tiles of 64, 1.6
-# in those of 96, and 2.2 in those of 256.
+# Of 100 numbers that are handed on a tile is 0.1 megabytes: a tree of 30 joints takes 1.8 µs a state in tiles of 64,
+# 1.6 in those of 96, and 2.2 in those of 256.
 TILE = 128
 # How many times as many numbers are looked at as are needed in the end.
 WASTE = 8
@@ -35,7 +35,8 @@ WASTE = 8
 class ScalarProgram:
     """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
-    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of those that it gives.
+    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of those that it gives; `whole`: as
+    of `Graph`.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class ScalarProgram:
         gives: Sequence[Any],
         build: Callable[[Graph, list[np.ndarray]], list[np.ndarray]],
         limit: int,
+        whole: bool = False,
     ):
         self.takes = takes
-        graph = Graph(WASTE * limit)
+        graph = Graph(WASTE * limit, whole)
         arguments, inputs = [], []
         for aval in takes:
             if aval.size > LARGEST or jnp.issubdtype(aval.dtype, extended):

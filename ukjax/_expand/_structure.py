@@ -258,12 +258,13 @@ def _platform_index(graph, params, args, avals):
     return [entries(platforms.index(None), avals[0].dtype)] if None in platforms else None
 
 
-# Those that jax.extend does not name.
+# Those that jax.extend does not name. Where a value is kept on devices is no matter of its entries.
 BY_NAME: dict[str, Callable[..., list[np.ndarray] | None]] = {
     "platform_index": _platform_index,
     "split": _split,
     "stack": _one(_stack),
     "unstack": _unstack,
+    **dict.fromkeys(("reshard", "pvary", "pcast"), _same),
 }
 
 STRUCTURE: dict[Any, Callable[..., list[np.ndarray] | None]] = {
