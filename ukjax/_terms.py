@@ -60,14 +60,16 @@ class Free(NamedTuple):
 
     Attributes:
         acceleration: (q, v, t) -> M^-1 Q (n,), and how M was factorised.
-        slopes: (q, v, t, acceleration) -> how it changes with q and with v, (n, n) each; None if no shorter way is
+        slopes: (q, v, t, acceleration) -> how it changes with q and v (n, 2 n), where q' = v; None if no shorter way is
             known than to differentiate.
         short: Whether `acceleration`, and whether `slopes` is short enough for scalar code.
+        written: Whether, where they are not, they are to be written out for many states all the same.
     """
 
     acceleration: Callable[..., tuple[Vector, Pivots]]
-    slopes: Callable[..., tuple[Matrix, Matrix]] | None
+    slopes: Callable[..., Matrix] | None
     short: tuple[bool, bool]
+    written: tuple[bool, bool]
 
 
 class TermsOf(NamedTuple):

@@ -77,6 +77,8 @@ def _end_of_part(steps: Sequence[Node], place: dict[int, int], last: Sequence[in
         given -= ends[i]
         count = i + 1 - begin
         length = count + len(constants) + OPERATIONS * len(angles) + 2 * len(read) + 2 * given
+        if i + 1 < len(steps) and turns(node) and steps[i + 1].args[0] is node.args[0] and turns(steps[i + 1]):
+            continue  # both by the same arithmetic
         if (length > PART or max(len(read), given) > MOST_OPERANDS) and best is not None:
             break
         found = _Cut(max(len(read), given) / count, i + 1)
@@ -130,12 +132,11 @@ class _Order:
                 continue
             self.done.add(node.order)
             self.steps.append(node)
-            if turns(node):
-                todo += self.both[node.args[0].order]
             for i in self.args[node.order]:
                 self.open[i] -= 1
                 todo += [x for x in self.users[i] if self.is_last(x)] if self.open[i] == 1 else []
             todo += [x for x in self.users.get(node.order, ()) if self.is_last(x)]
+            todo += self.both[node.args[0].order] if turns(node) else []
 
     def is_last(self, node: Node) -> bool:
         """Whether all that it needs is known, and for one of that it is the last use."""

@@ -39,6 +39,13 @@ class AbstractBatchwise(abc.ABC):
     def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
         """The results; with the batch as their first axis, all of them, if any argument is batched."""
 
+    def along(self, axes: tuple[int | None, ...], size: int) -> "tuple[AbstractBatchwise, list[int]] | None":
+        """The same function of `size` members at a time that lie along these axes, and along which results they lie.
+
+        None where it is better to have one batch of all there is.
+        """
+        return None
+
     def __call__(self, *arrays: Array) -> list[Array]:
         return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
 
@@ -100,6 +107,12 @@ class AbstractTracedPiece(AbstractPiece):
     def make_cotangent(self, moving, given):
         return self.through(lambda closed: traced_cotangent(closed, moving, given))
 
+    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> AbstractPiece:
+        """(the arguments that it is not linear in, cotangents of the results that are `given`) -> those of `linear`."""
+        if (linear, given) not in self._cotangents:
+            self._cotangents[linear, given] = self.through(lambda closed: _traced_transpose(closed, linear, given))
+        return self._cotangents[linear, given]
+
 
 def traced_tangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
     """(arguments, tangents of those that are `moving`) -> tangents of some results."""
@@ -121,6 +134,18 @@ def traced_cotangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequen
         return jax.vjp(along, *(args[i] for i in moving))[1](list(args[count:]))
 
     return traced(cotangent, closed.in_avals, [closed.out_avals[i] for i in results])
+
+
+def _traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
+    """(arguments that it is not linear in, cotangents of some results) -> cotangents of those that it is linear in."""
+    known = [i for i in range(len(closed.in_avals)) if i not in linear]
+    zeros = [jnp.zeros(closed.in_avals[i].shape, closed.in_avals[i].dtype) for i in linear]
+
+    def transpose(*args):
+        values = exchanged([None] * len(closed.in_avals), known, args[: len(known)])
+        return jax.vjp(_along(closed, values, linear, results), *zeros)[1](list(args[len(known) :]))
+
+    return traced(transpose, (closed.in_avals[i] for i in known), (closed.out_avals[i] for i in results))
 
 
 def _along(closed: ClosedJaxpr, values: Sequence[Any], moving: Sequence[int], results: Sequence[int]) -> Callable:
@@ -199,6 +224,8 @@ ad.primitive_jvps[piece_p] = _jvp
 
 
 def _transpose(cotangents, *args, piece, batched):
+    if piece.tangent_of is None:
+        return _transpose_of_linear(cotangents, args, piece, batched)
     base, moving = piece.tangent_of
     known = len(base.takes)
     there = [(i, x) for i, x in zip(base.inexact, cotangents, strict=True) if not isinstance(x, ad.Zero)]
@@ -217,6 +244,21 @@ def _transpose(cotangents, *args, piece, batched):
     return [None] * known + linear
 
 
+def _transpose_of_linear(cotangents, args, piece, batched):
+    """Of one that is linear in some of its arguments, but of which no other piece is known to be the base."""
+    linear = tuple(i for i, x in enumerate(args) if ad.is_undefined_primal(x))
+    there = [(i, x) for i, x in enumerate(cotangents) if not isinstance(x, ad.Zero)]
+    given, has_batch = tuple(i for i, _ in there), any(batched)
+    known = [i for i in range(len(args)) if i not in linear]
+    back = piece.transposed(linear, given)
+    flags = (*(batched[i] for i in known), *(has_batch,) * len(there))
+    found = piece_p.bind(*(args[i] for i in known), *(x for _, x in there), piece=back, batched=flags)
+    results: list[Any] = [None] * len(args)
+    for i, x in zip(linear, found, strict=True):
+        results[i] = jnp.sum(x, axis=0) if has_batch and not batched[i] else x
+    return results
+
+
 ad.primitive_transposes[piece_p] = _transpose
 
 
@@ -224,6 +266,9 @@ def _batch(args, dims, *, piece, batched):
     mapped = [d is not None for d in dims]
     size = next(x.shape[d] for x, d, m in zip(args, dims, mapped) if m)
     inner = next((_inner_size(x, d, m) for x, d, m, b in zip(args, dims, mapped, batched) if b), None)
+    together = piece.along(tuple(dims), size) if inner is None else None
+    if together is not None:
+        return piece_p.bind(*args, piece=together[0], batched=batched), together[1]
     moved = [jnp.moveaxis(x, d, 0) if m else x for x, d, m in zip(args, dims, mapped)]
     if inner is None:
         return piece_p.bind(*moved, piece=piece, batched=tuple(mapped)), [0] * len(piece.gives)

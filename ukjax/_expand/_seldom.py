@@ -1,5 +1,6 @@
 """Pieces of which most is evaluated only where it is needed."""
 
+import abc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,28 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 
     flag: int
     otherwise: ClosedJaxpr
+
+    def __init__(self, closed: ClosedJaxpr):
+        super().__init__(closed)
+        self._along: dict[Any, tuple[AbstractSeldomPiece, list[int]]] = {}
+
+    @abc.abstractmethod
+    def each(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> "AbstractSeldomPiece":
+        """With each of its functions changed."""
+
+    def along(self, axes, size):
+        # Directions share a state. It need not be there for each of them, nor need what is passed on be moved.
+        if axes[self.flag] is not None:
+            return None
+        if (axes, size) not in self._along:
+            of = lambda x, i: x.shape if i is None else (*x.shape[:i], size, *x.shape[i:])
+            avals = [jax.ShapeDtypeStruct(of(x, i), x.dtype) for x, i in zip(self.takes, axes, strict=True)]
+            passed: Any = self.otherwise.jaxpr
+            lie = dict(zip(map(id, passed.invars), axes, strict=True))
+            found = [lie.get(id(x)) or 0 for x in passed.outvars]
+            every = lambda closed: traced(jax.vmap(jaxpr_as_fun(closed), axes, found), avals)
+            self._along[axes, size] = self.each(every), found
+        return self._along[axes, size]
 
     def evaluate(self, form, *arrays):
         return _evaluated(form, self.flag, jaxpr_as_fun(self.closed), jaxpr_as_fun(self.otherwise), self.gives, arrays)
@@ -84,6 +107,9 @@ class SeldomPiece(AbstractSeldomPiece):
         super().__init__(closed)
         self.slope, self.otherwise, self.passed = slope, otherwise, passed
 
+    def each(self, change):
+        return SeldomPiece(change(self.closed), change(self.slope), change(self.otherwise), self.passed)
+
     def through(self, change):
         return SeldomSlope(change(self.slope), change(self.otherwise))
 
@@ -100,5 +126,8 @@ class SeldomSlope(AbstractSeldomPiece):
         super().__init__(closed)
         self.otherwise = otherwise
 
-    def through(self, change):
+    def each(self, change):
         return SeldomSlope(change(self.closed), change(self.otherwise))
+
+    def through(self, change):
+        return self.each(change)

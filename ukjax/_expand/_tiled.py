@@ -1,15 +1,18 @@
 """Functions of many small steps, of a tile of a batch after the other."""
 
 import functools as ft
+import itertools
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
 from .._linalg import in_tiles
+from ._directions import directional
 from ._entry import NotScalar
 from ._expand import MOST_OPERATIONS, with_constants_as_arguments
 from ._graph import TooLong
@@ -20,8 +23,7 @@ from ._scalar import ScalarPiece, ScalarProgram, over_batch, size_of
 
 # Of a tree of 30 joints a state takes 9 µs in tiles of 64 and of 512, and 6.5 in between.
 TILE = 128
-# What has no more operations is written out for many states, as long as it takes to compile: the tree of 30 joints has
-# 16 693, takes 1.6 µs a state in place of 8, and 10 s to compile in place of 6.5.
+# Operations of what is written out for many states, and from how many on.
 MOST_WRITTEN = 32_000
 MANY = 32
 
@@ -29,8 +31,9 @@ MANY = 32
 def tiled(
     function: Callable[..., tuple[Array, Array]],
     state: Sequence[Array],
-    slopes: Callable[..., Sequence[Array]] | None = None,
+    slopes: Callable[..., Array] | None = None,
     short: tuple[bool, bool] = (False, False),
+    written: tuple[bool, bool] = (False, False),
 ) -> tuple[Array, Array]:
     """A vector, and a flag without derivative, at a state: on a CPU a tile of a batch after the other.
 
@@ -39,24 +42,26 @@ def tiled(
     Args:
         function: (*state) -> the vector and the flag.
         state: Arrays.
-        slopes: (*state, vector) -> Jacobians with respect to the first of the state. Derivatives with respect to these
-            are made of them, once for all directions; and of the function with respect to the others, and to what it
-            holds.
+        slopes: (*state, vector) -> the Jacobian with respect to the first of the state, one after the other.
+            Derivatives with respect to these are made of it, once for all directions; and of the function with respect
+            to the others, and to what it holds.
         short: Whether the function, and whether its slopes, are to be scalar code in place of that.
+        written: Whether, if not, they are to be so for many states.
 
     Raises:
         NotScalar, TooLong: If the function is to be, and cannot be.
     """
     closed, further = with_constants_as_arguments(jax.make_jaxpr(function)(*state))
-    piece = _piece(closed) if short[0] else TiledPiece(closed, MOST_WRITTEN)
+    piece = _piece(closed) if short[0] else TiledPiece(closed, written[0])
     if slopes is None:
         vector, flag = piece(*state, *further)
         return vector, flag
     blank = jnp.zeros(closed.out_avals[0].shape, closed.out_avals[0].dtype)
     slope, more = with_constants_as_arguments(jax.make_jaxpr(slopes)(*state, blank))
-    count = len(slope.out_avals)
+    ends = list(itertools.accumulate(len(x) for x in state if x.ndim))
+    count = ends.index(slope.out_avals[0].shape[1]) + 1
     try:
-        of = _piece(slope) if short[1] else TiledPiece(slope)
+        of = _piece(slope) if short[1] else TiledPiece(slope, written[1])
     except (TooLong, NotScalar):
         of = TiledPiece(slope)
     used = {id(x) for equation in closed.jaxpr.eqns for x in equation.invars}
@@ -71,9 +76,12 @@ def tiled(
         (state, further, more), known = primals, len(tangents[0])
         found, flag = apply(*primals)
         total = jnp.zeros_like(found)
-        if any(not isinstance(x, SymbolicZero) for x in tangents[0][:count]):
-            for J, x in zip(of(*state, found, *more), tangents[0], strict=False):
-                total = total if isinstance(x, SymbolicZero) else total + J @ x
+        given = [(i, x) for i, x in enumerate(tangents[0][:count]) if not isinstance(x, SymbolicZero)]
+        if given:
+            (J,) = of(*state, found, *more)
+            columns = np.concatenate([np.arange(ends[i] - len(x), ends[i]) for i, x in given])
+            J = J if len(columns) == J.shape[1] else J[:, columns]
+            total = directional(J, jnp.concatenate([x for _, x in given]))
         values, ways = [*state, *further], [*tangents[0], *tangents[1]]
         moving = [
             i for i, x in enumerate(ways)
@@ -99,13 +107,13 @@ def _piece(closed: ClosedJaxpr) -> ScalarPiece:
 class TiledPiece(AbstractTracedPiece):
     """A traced function, and its derivatives, of a tile after the other.
 
-    `most`: with no more operations than that, the function itself, but not its derivatives, is written out for many
-    states, with all the loops and pieces in it.
+    `is_written`: whether the function itself, but not its derivatives, is written out for many states, with all the
+    loops and pieces in it.
     """
 
-    def __init__(self, closed: ClosedJaxpr, most: int = 0):
+    def __init__(self, closed: ClosedJaxpr, is_written: bool = False):
         super().__init__(closed)
-        self.most = most
+        self.is_written = is_written
 
     def through(self, change):
         return TiledPiece(change(self.closed))
@@ -114,13 +122,13 @@ class TiledPiece(AbstractTracedPiece):
     def written(self) -> ScalarProgram | None:
         build = lambda graph, arguments: interpret(graph, self.closed, arguments)
         try:
-            return ScalarProgram(self.takes, self.gives, build, self.most, whole=True)
+            return ScalarProgram(self.takes, self.gives, build, MOST_WRITTEN, whole=True)
         except (TooLong, NotScalar):
             return None
 
     def evaluate(self, form, *arrays):
         (size,) = size_of(form.batched, arrays) or (1,)
-        if self.most and form.on_cpu and size >= MANY and self.written is not None:
+        if self.is_written and form.on_cpu and size >= MANY and self.written is not None:
             return self.written.evaluate(form, *arrays)
         function = over_batch(jaxpr_as_fun(self.closed), form.batched)
         if not form.on_cpu or size <= TILE:

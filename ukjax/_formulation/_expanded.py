@@ -98,7 +98,7 @@ def by_recursion(
         return acceleration, definite & jnp.isfinite(jnp.sum(acceleration))
 
     try:
-        acceleration, clear = _expand.tiled(found, state, free.slopes, free.short)
+        acceleration, clear = _expand.tiled(found, state, free.slopes, free.short, free.written)
     except (_expand.TooLong, _expand.NotScalar):
         return None
     none, zero = jnp.zeros(0, bool), jnp.zeros((), acceleration.dtype)

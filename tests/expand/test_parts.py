@@ -1,0 +1,109 @@
+"""Parts of programs that are too long for one loop, and functions that are written out for many states."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from ukjax._expand import _parts, _tiled
+from ukjax._expand._graph import Graph
+from ukjax._expand._interpret import interpret
+from ukjax._expand._program import turns
+from ukjax._expand._scalar import ScalarProgram
+
+from ..helpers import assert_close
+
+
+def program_of(function, *like):
+    closed = jax.make_jaxpr(function)(*like)
+    build = lambda graph, arguments: interpret(graph, closed, arguments)
+    return ScalarProgram(closed.in_avals, closed.out_avals, build, 100_000, whole=True).program
+
+
+def swarm(x):
+    """Every number meets all others, and the first angle is asked for at both ends."""
+    s, c = jnp.sin(x), jnp.cos(x)
+    for k in range(12):
+        s, c = s * jnp.roll(c, k + 1) + x, c - 0.1 * jnp.roll(s, k) * x
+    return jnp.concatenate([s, c[:3], x[:2], jnp.ones(2), jnp.cos(x[:1]), s[:1]])
+
+
+@pytest.fixture
+def short_parts(monkeypatch):
+    monkeypatch.setattr(_parts, "LONGEST", 400)
+    monkeypatch.setattr(_parts, "PART", 200)
+
+
+def test_parts_hand_on_what_later_ones_need_and_nothing_twice(short_parts):
+    program = program_of(swarm, jnp.zeros(9))
+    parts = list(_parts.parts_of(program))
+    assert len(parts) > 5
+    assert sum(part.operations for part in parts) == program.operations
+    known, given = {x.order for x in program.inputs}, []
+    for i, part in enumerate(parts):
+        assert {x.order for x in part.inputs} <= known
+        assert max(len(part.inputs), len(part.outputs)) <= _parts.MOST_OPERANDS
+        later = {x.order for other in parts[i + 1 :] for x in other.inputs}
+        found = {x.order for x in part.outputs}
+        assert found <= later | {getattr(x, "order", None) for x in program.outputs}
+        known |= found
+        given += found
+    assert len(given) == len(set(given))
+
+
+def test_an_angle_is_turned_in_one_part_only(short_parts):
+    parts = list(_parts.parts_of(program_of(swarm, jnp.zeros(9))))
+    where = [{node.args[0].order for node in part.steps if turns(node)} for part in parts]
+    assert sum(map(len, where)) == len(set().union(*where)) == 9
+
+
+@pytest.mark.parametrize("size", [1, 40, 300])
+def test_in_parts_it_is_the_same(short_parts, size):
+    """Outputs that are inputs, constants, or there twice, too; 300 go in tiles that do not divide them."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(size, 9)))
+    got = jax.jit(jax.vmap(ukjax.expand(swarm)))(x)
+    assert_close(got, jax.vmap(swarm)(x), rtol=1e-12, atol=1e-12)
+    assert_close(jax.jit(ukjax.expand(swarm))(x[0]), got[0], rtol=1e-12, atol=1e-12)
+
+
+def test_many_operands_are_read_by_several_loops():
+    """Of 300 numbers, of which all are given back, one loop would get no vector instructions."""
+    function = lambda x: (x * 2, jnp.sum(x))
+    assert len(list(_parts.parts_of(program_of(function, jnp.zeros(300))))) > 2
+    x = jnp.arange(900.0).reshape(3, 300)
+    twice, total = jax.jit(jax.vmap(ukjax.expand(function)))(x)
+    assert_close(twice, 2 * x)
+    assert_close(total, jnp.sum(x, axis=1), rtol=1e-14)
+
+
+def chain(x, y):
+    """A recursion of forty steps, each scalar code by itself, and then all of its results at once."""
+    step = ukjax.expand(lambda c, y: c * jnp.cos(y) + y**2)
+    last, found = jax.lax.scan(lambda c, y: (step(c, y),) * 2, x, y)
+    return jax.vmap(ukjax.expand(lambda f, y: f * y))(found, y[::-1]), jnp.all(last > -1e9)
+
+
+@pytest.mark.parametrize("size", [5, _tiled.MANY, 300])
+def test_a_recursion_is_written_out_for_many_states(size):
+    rng = np.random.default_rng(0)
+    x, y = jnp.asarray(rng.normal(size=(size, 2))), jnp.asarray(rng.normal(size=(size, 40, 2)))
+
+    def of(x, y, written):
+        return _tiled.tiled(lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1]), (x, y), written=(written, False))[0]
+
+    both = [jax.jit(jax.vmap(lambda x, y, w=w: of(x, y, w))) for w in (True, False)]
+    got, want = (f(x, y) for f in both)
+    assert_close(got, want, rtol=1e-12, atol=1e-12)
+    loops = [f.lower(x, y).as_text().count("stablehlo.while") for f in both]
+    assert (loops[0] < loops[1]) == (size >= _tiled.MANY)
+    slopes = [jax.jit(jax.vmap(jax.jacfwd(lambda x, y, w=w: of(x, y, w)))) for w in (True, False)]
+    assert_close(slopes[0](x[:3], y[:3]), slopes[1](x[:3], y[:3]), rtol=1e-12, atol=1e-12)
+
+
+def test_pieces_within_a_program_are_none_of_its_own():
+    """Unless all of it is to be written out, they stay what they are."""
+    closed = jax.make_jaxpr(chain)(jnp.zeros(2), jnp.zeros((40, 2)))
+    graph = Graph(10_000)
+    with pytest.raises(Exception, match="scalar code by itself"):
+        interpret(graph, closed, [np.full(x.shape, 0.5, object) for x in closed.in_avals])
