@@ -11,6 +11,7 @@ from ukjax._expand._graph import Graph
 from ukjax._expand._interpret import interpret
 from ukjax._expand._program import turns
 from ukjax._expand._scalar import ScalarProgram
+from ukjax._expand._written import MANY, written
 
 from ..helpers import assert_close
 
@@ -18,7 +19,7 @@ from ..helpers import assert_close
 def program_of(function, *like):
     closed = jax.make_jaxpr(function)(*like)
     build = lambda graph, arguments: interpret(graph, closed, arguments)
-    return ScalarProgram(closed.in_avals, closed.out_avals, build, 100_000, whole=True).program
+    return ScalarProgram(closed.in_avals, closed.out_avals, build, 100_000, written).program
 
 
 def swarm(x):
@@ -84,7 +85,7 @@ def chain(x, y):
     return jax.vmap(ukjax.expand(lambda f, y: f * y))(found, y[::-1]), jnp.all(last > -1e9)
 
 
-@pytest.mark.parametrize("size", [5, _tiled.MANY, 300])
+@pytest.mark.parametrize("size", [5, MANY, 300])
 def test_a_recursion_is_written_out_for_many_states(size):
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.normal(size=(size, 2))), jnp.asarray(rng.normal(size=(size, 40, 2)))
@@ -96,7 +97,7 @@ def test_a_recursion_is_written_out_for_many_states(size):
     got, want = (f(x, y) for f in both)
     assert_close(got, want, rtol=1e-12, atol=1e-12)
     loops = [f.lower(x, y).as_text().count("stablehlo.while") for f in both]
-    assert (loops[0] < loops[1]) == (size >= _tiled.MANY)
+    assert (loops[0] < loops[1]) == (size >= MANY)
     slopes = [jax.jit(jax.vmap(jax.jacfwd(lambda x, y, w=w: of(x, y, w)))) for w in (True, False)]
     assert_close(slopes[0](x[:3], y[:3]), slopes[1](x[:3], y[:3]), rtol=1e-12, atol=1e-12)
 

@@ -31,3 +31,4 @@ from ._tiled import tiled as tiled
 from ._where_certain import motion_or as motion_or
 from ._where_certain import scalar_or as scalar_or
 from ._where_certain import where_certain as where_certain
+from ._written import written_or as written_or

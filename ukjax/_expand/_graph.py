@@ -24,11 +24,15 @@ class TooLong(Exception):
 class Graph:
     """A scalar program under construction, of at most `limit` operations and inputs.
 
-    `whole`: loops are written out however long they are, and so are pieces, which else are scalar code by themselves.
+    Attributes:
+        pieces: (graph, piece, arguments) -> results: how pieces are written out, and loops are, however long. None if
+            they are not, and are scalar code by themselves.
+        doubts: Truth values, of which none may be set for the results to hold.
     """
 
-    def __init__(self, limit: int, whole: bool = False):
-        self.count, self.limit, self.whole = 0, limit, whole
+    def __init__(self, limit: int, pieces: Callable[["Graph", Any, list[np.ndarray]], list[np.ndarray]] | None = None):
+        self.count, self.limit, self.pieces = 0, limit, pieces
+        self.doubts: list[Entry] = []
         self.known: dict[Any, Node] = {}
         self.random = np.random.default_rng(0)
         self.by_value: dict[int, Node] = {}

@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from ._entry import LARGEST, Node, NotScalar, entries
 from ._graph import Graph
-from ._piece import AbstractTracedPiece, piece_p
+from ._piece import piece_p
 from ._rules import FOLDED
 from ._structure import BY_NAME, STRUCTURE, row
 from ._symmetric import pivots_p, pivots_rule, solve_p, solve_rule
@@ -127,21 +127,21 @@ def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], ava
 
 def _piece(graph, params, args, avals):
     piece, batched = params["piece"], params["batched"]
-    if not (graph.whole and isinstance(piece, AbstractTracedPiece)):
+    if graph.pieces is None:
         raise NotScalar("a loop of programs, each of which is scalar code by itself")
     if not any(batched):
-        return interpret(graph, piece.closed, args)
+        return graph.pieces(graph, piece, args)
     found = [np.empty(aval.shape, object) for aval in avals]
     for i in range(next(x.shape[0] for x, b in zip(args, batched, strict=True) if b)):
         of_one = [row(x, i) if b else x for x, b in zip(args, batched, strict=True)]
-        for column, y in zip(found, interpret(graph, piece.closed, of_one), strict=True):
+        for column, y in zip(found, graph.pieces(graph, piece, of_one), strict=True):
             column[i] = y[()]
     return found
 
 
 def _scan(graph, params, args, avals):
     length, closed = params["length"], params["jaxpr"]
-    if length > LONGEST and not graph.whole:
+    if length > LONGEST and graph.pieces is None:
         return None
     if "ft_in" in params:  # from JAX 0.12 on
         n, m = map(len, params["ft_in"].unpack()[:2])

@@ -59,15 +59,19 @@ class MotionPiece(AbstractCertainPiece):
 
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
             found.extend(interpret(graph, closed, arguments))
-            solved = self.from_terms(graph, found)
-            force = solved.force(solved.multipliers)
-            vectors = map(column, (solved.acceleration, solved.free, force))
-            clear = solved.clear()
-            flags = column(solved.kept), alone(clear), alone(graph.both(clear, solved.at_most_one_depends))
-            return [*vectors, alone(solved.residual()), *flags]
+            return self.found(graph, found)
 
         self.program = ScalarProgram(self.takes, self.gives, build, limit)
         self.terms = ScalarPiece(closed, limit, self.program.part(closed.out_avals, found))
+
+    def found(self, graph: Graph, terms: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results, of M, Q, A, b, as entries of a graph."""
+        solved = self.from_terms(graph, terms)
+        force = solved.force(solved.multipliers)
+        vectors = map(column, (solved.acceleration, solved.free, force))
+        clear = solved.clear()
+        flags = column(solved.kept), alone(clear), alone(graph.both(clear, solved.at_most_one_depends))
+        return [*vectors, alone(solved.residual()), *flags]
 
     def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
         return self.from_terms(graph, interpret(graph, self.closed, arguments))

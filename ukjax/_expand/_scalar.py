@@ -35,7 +35,7 @@ WASTE = 8
 class ScalarProgram:
     """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
-    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of those that it gives; `whole`: as
+    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of those that it gives; `pieces`: as
     of `Graph`.
     """
 
@@ -45,10 +45,10 @@ class ScalarProgram:
         gives: Sequence[Any],
         build: Callable[[Graph, list[np.ndarray]], list[np.ndarray]],
         limit: int,
-        whole: bool = False,
+        pieces: Callable[..., list[np.ndarray]] | None = None,
     ):
         self.takes = takes
-        graph = Graph(WASTE * limit, whole)
+        graph = Graph(WASTE * limit, pieces)
         arguments, inputs = [], []
         for aval in takes:
             if aval.size > LARGEST or jnp.issubdtype(aval.dtype, extended):

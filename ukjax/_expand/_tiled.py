@@ -15,17 +15,17 @@ from .._linalg import in_tiles
 from ._directions import directional
 from ._entry import NotScalar
 from ._expand import MOST_OPERATIONS, with_constants_as_arguments
-from ._graph import TooLong
+from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractTracedPiece, exchanged
 from ._scalar import ScalarPiece, ScalarProgram, over_batch, size_of
+from ._written import MANY, written
 
 
 # Of a tree of 30 joints a state takes 9 µs in tiles of 64 and of 512, and 6.5 in between.
 TILE = 128
-# Operations of what is written out for many states, and from how many on.
+# Operations of what is written out for many states.
 MOST_WRITTEN = 32_000
-MANY = 32
 
 
 def tiled(
@@ -119,17 +119,22 @@ class TiledPiece(AbstractTracedPiece):
         return TiledPiece(change(self.closed))
 
     @ft.cached_property
-    def written(self) -> ScalarProgram | None:
-        build = lambda graph, arguments: interpret(graph, self.closed, arguments)
+    def program(self) -> ScalarProgram | None:
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            found = interpret(graph, self.closed, arguments)
+            if graph.doubts:
+                raise NotScalar("a piece that is not always certain")
+            return found
+
         try:
-            return ScalarProgram(self.takes, self.gives, build, MOST_WRITTEN, whole=True)
+            return ScalarProgram(self.takes, self.gives, build, MOST_WRITTEN, written)
         except (TooLong, NotScalar):
             return None
 
     def evaluate(self, form, *arrays):
         (size,) = size_of(form.batched, arrays) or (1,)
-        if self.is_written and form.on_cpu and size >= MANY and self.written is not None:
-            return self.written.evaluate(form, *arrays)
+        if self.is_written and form.on_cpu and size >= MANY and self.program is not None:
+            return self.program.evaluate(form, *arrays)
         function = over_batch(jaxpr_as_fun(self.closed), form.batched)
         if not form.on_cpu or size <= TILE:
             return list(function(*arrays))

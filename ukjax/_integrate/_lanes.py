@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from .. import _expand
 from ._flow import Flow, Problem, call
 from ._march import Attempt, Place, Stepper, before_end
 from ._solve import solved
@@ -25,6 +26,9 @@ from ._variants import solver_of, staged
 
 # Lanes that are done before the others are interrupted for them to take up the next solves, as a part of all lanes.
 IDLE = 1 / 8
+# From so many solves on it is worth the time to compile a step as a whole, of no more operations than these.
+WORTH = 256
+MOST_OPERATIONS = 8000
 
 
 class Ends(eqx.Module):
@@ -144,6 +148,19 @@ class Queue(eqx.Module):
         result = _where(new, _okay(new.shape), lanes.result)
         return taken + jnp.sum(new), _Lanes(lanes.solve, _where(new, place, lanes.place), *others, result)
 
+    def _attempt(self, sample: PyTree, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
+        """A step, where the next one is to end, and the state at t if it lies within: of many solves as scalar code."""
+        slow = lambda sample, at, t: _attempt(staged(self._problem(sample)), at, t)
+
+        def fast(sample, at, t):
+            # The first stage is not known at the start, nor after a jump.
+            fresh = at.jumped if at.solver is None else at.jumped | at.solver[0]
+            return _attempt(staged(self._problem(sample), written=True), at, t), fresh
+
+        if self.count < WORTH or not isinstance(self.common.solver, diffrax.AbstractERK):
+            return slow(sample, at, t)
+        return _expand.written_or(slow, fast, MOST_OPERATIONS, (sample, at, t))
+
     def _active(self, lanes: _Lanes) -> Array:
         """Which lanes have a solve that is not done."""
         going = (lanes.place.t < self.common.ts[-1]) & (lanes.result == diffrax.RESULTS.successful)
@@ -153,7 +170,7 @@ class Queue(eqx.Module):
         """Steps in all lanes, until enough of them are done for new solves, if there are `more`."""
         samples, start = self._of(lanes), jnp.sum(self._active(lanes))
         enough = max(1, int(IDLE * lanes.solve.shape[0]))
-        attempt = eqx.filter_vmap(lambda sample, at: _attempt(self._problem(sample), at))
+        attempt = eqx.filter_vmap(self._attempt)
 
         def going(carry):
             count = jnp.sum(self._active(carry[0]))
@@ -162,30 +179,41 @@ class Queue(eqx.Module):
         def body(carry):
             lanes, ys = carry
             active = self._active(lanes)
-            place, tried = attempt(samples, lanes.place)
+            place, tried, value = attempt(samples, lanes.place, _at(self.common.ts, lanes.following))
             kept = active & tried.keep
             place = _where(active, place, lanes.place)
             result = _where(active, tried.result, lanes.result)
-            following, ys = self._saved(lanes, kept, tried, ys)
+            following, ys = self._saved(lanes, kept, tried, value, ys)
             tries, accepted = lanes.tries + active.astype(int), lanes.accepted + kept.astype(int)
             return _Lanes(lanes.solve, place, following, tries, accepted, result), ys
 
         return jax.lax.while_loop(going, body, (lanes, ys))
 
-    def _saved(self, lanes: _Lanes, kept: Array, tried: Attempt, ys: Array) -> tuple[Array, Array]:
-        """The next saved time of each lane, and the states at those that lie in the steps just made."""
+    def _saved(self, lanes: _Lanes, kept: Array, tried: Attempt, value: Array, ys: Array) -> tuple[Array, Array]:
+        """The next saved time of each lane, and the states at those that lie in the steps just made.
+
+        `value`: at the first of them, which most often is the only one.
+        """
         ts, (begin, end) = self.common.ts, tried.span
         due = lambda j: kept & (j < ts.shape[0]) & (_at(ts, j) <= end)
         interpolant = self.common.solver.interpolation_cls
-        state = lambda begin, end, dense, t: interpolant(t0=begin, t1=end, **dense).evaluate(t)
+        state = lambda begin, end, dense, t: _within(interpolant, (begin, end), dense, t)
+
+        def put(j, ys, values):
+            row = jnp.where(due(j), lanes.solve, ys.shape[0])  # beyond the last: nowhere
+            return j + due(j).astype(int), ys.at[row, j].set(values, mode="drop")
 
         def save(carry):
             j, ys = carry
-            row = jnp.where(due(j), lanes.solve, ys.shape[0])  # beyond the last: nowhere
-            values = jax.vmap(state)(begin, end, tried.dense, _at(ts, j))
-            return j + due(j).astype(int), ys.at[row, j].set(values, mode="drop")
+            return put(j, ys, jax.vmap(state)(begin, end, tried.dense, _at(ts, j)))
 
-        return jax.lax.while_loop(lambda carry: jnp.any(due(carry[0])), save, (lanes.following, ys))
+        start = put(lanes.following, ys, value)
+        return jax.lax.while_loop(lambda carry: jnp.any(due(carry[0])), save, start)
+
+
+def _within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array) -> Array:
+    """The state at t within a step."""
+    return interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
 
 def _handed_over(active: Array, lanes: _Lanes, ends: Ends) -> tuple[_Lanes, Ends]:
@@ -221,12 +249,13 @@ def stepper_of(problem: Problem) -> Stepper:
     return Stepper(diffrax.ODETerm(call), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
 
 
-def _attempt(problem: Problem, at: Place) -> tuple[Place, Attempt]:
-    """A step, and where the next one is to end."""
-    at, tried = stepper_of(staged(problem)).attempt(at)
+def _attempt(problem: Problem, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
+    """A step, where the next one is to end, and the state at t if that lies within."""
+    at, tried = stepper_of(problem).attempt(at)
     t1 = problem.ts[-1]
     t_next = before_end(at, tried, t1)
-    return eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, t1), t_next)), tried
+    value = _within(problem.solver.interpolation_cls, tried.span, tried.dense, t)
+    return eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, t1), t_next)), tried, value
 
 
 def _okay(shape: tuple[int, ...]) -> Any:

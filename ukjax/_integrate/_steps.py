@@ -61,7 +61,7 @@ class Explicit(NamedTuple):
         y1 = self.after(y, k)
         return y1, {"y0": y, "y1": y1, "k": k}
 
-    def before(self, i: Array, y: Array, k: Array) -> Array:
+    def before(self, i: Any, y: Array, k: Array) -> Array:
         """The state at which a stage is evaluated."""
         return y + _weighted(self.a[i], k)
 

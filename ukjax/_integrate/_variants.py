@@ -1,10 +1,13 @@
 """Runge-Kutta methods that end every step on the constraint manifold, or go through their stages in another way."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from ._flow import Problem, call
 from ._steps import Explicit
@@ -61,18 +64,30 @@ class Projecting(AbstractVariant):
         return args.project(t1, y1), error, dense, state, result
 
 
-class Staged(AbstractVariant):
+class AbstractStaged(AbstractVariant):
     """An explicit method, for many steps at a time under `jax.vmap`, and without derivatives.
 
     diffrax weighs the stages by products of matrices, for which they are put into another order each time, and which
     XLA hands out to threads that other devices want. Here they are added up where they lie.
     """
 
+    solver: eqx.AbstractVar[diffrax.AbstractERK]
+
+    def made(self, method: Explicit, y0: Array, k: Array, f: Array, solver_state: Any) -> tuple[Any, ...]:
+        """What a step gives, of its stages, and the field at the last of them."""
+        y1 = method.after(y0, k)
+        state = None if solver_state is None else (jnp.zeros_like(solver_state[0]), f)
+        error = method.error(self.solver.tableau, k)
+        return y1, error, {"y0": y0, "y1": y1, "k": k}, state, diffrax.RESULTS.successful
+
+
+class Staged(AbstractStaged):
+    """One whose stages are a loop."""
+
     solver: diffrax.AbstractERK
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        tableau = self.solver.tableau
-        method = Explicit.of(tableau, jnp.asarray(t0), jnp.asarray(t1))
+        method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
         # Of a method whose last stage is the first of the next step that one is known, but for the first step.
         first, f = (True, jnp.zeros_like(y0)) if solver_state is None else solver_state
         again = eqxi.unvmap_any(first | jnp.asarray(made_jump))
@@ -85,9 +100,25 @@ class Staged(AbstractVariant):
         count = method.b.shape[0]
         k = jnp.zeros((count, *y0.shape), y0.dtype).at[0].set(method.h * f)
         k, f = jax.lax.fori_loop(jnp.where(again, 0, 1), count, stage, (k, f))
-        y1 = method.after(y0, k)
-        state = None if solver_state is None else (jnp.zeros_like(first), f)
-        return y1, method.error(tableau, k), {"y0": y0, "y1": y1, "k": k}, state, diffrax.RESULTS.successful
+        return self.made(method, y0, k, f, solver_state)
+
+
+class Written(AbstractStaged):
+    """One whose stages are written one after the other, for scalar code.
+
+    Of a method whose last stage is the first of the next step that one is taken to be known.
+    """
+
+    solver: diffrax.AbstractERK
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
+        k, f = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype), None
+        for i in range(len(k)):
+            known = i == 0 and solver_state is not None and made_jump is not True
+            f = solver_state[1] if known else call(method.times[i], method.before(i, y0, k), args)
+            k = k.at[i].set(method.h * f)
+        return self.made(method, y0, k, f, solver_state)
 
 
 def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.AbstractSolver:
@@ -100,8 +131,9 @@ def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.Abs
     return Projecting(solver) if projects else solver
 
 
-def staged(problem: Problem) -> Problem:
+def staged(problem: Problem, written: bool = False) -> Problem:
     """With a solver that is fast for many at a time, where there is one. Not to be differentiated."""
     if not isinstance(problem.solver, diffrax.AbstractERK):
         return problem
-    return eqx.tree_at(lambda p: p.solver, problem, Staged(problem.solver))
+    solver = (Written if written else Staged)(problem.solver)
+    return eqx.tree_at(lambda p: p.solver, problem, solver)

@@ -1,0 +1,82 @@
+"""Steps of many trajectories as scalar code: the same steps, to the same states, as of each alone."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from ukjax._expand import _written
+from ukjax._integrate import _lanes
+
+from ..helpers import long
+from .test_simulate_batch import AT_REST, TS, assert_same, start, swinging
+
+
+COUNT = 40
+MANY = {"length": jnp.linspace(0.5, 1.5, COUNT), "mass": jnp.linspace(2.0, 1.0, COUNT)}
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The operations of the steps that were written out; few trajectories are enough for that."""
+    found, evaluate = [], _written.WrittenPiece.evaluate
+
+    def spy(self, form, *arrays):
+        if any(form.batched) and self.program is not None:
+            found.append(self.program.program.operations)
+        return evaluate(self, form, *arrays)
+
+    monkeypatch.setattr(_written.WrittenPiece, "evaluate", spy)
+    monkeypatch.setattr(_lanes, "WORTH", 1)
+    jax.clear_caches()
+    return found
+
+
+def both(begin=start, mechanism=swinging, v0=AT_REST, **options):
+    one = lambda s: ukjax.simulate(mechanism(s), begin(s), v0, TS, throw=False, **options)
+    got = ukjax.simulate_batch(mechanism, begin, v0, TS, samples=MANY, lanes=32, progress=False, throw=False, **options)
+    return got, jax.jit(jax.vmap(one))(MANY)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        long({"solver": diffrax.Heun(), "rtol": 1e-5, "atol": 1e-5}),
+        {"solver": diffrax.Dopri5(), "projection": ukjax.Projection(), "rtol": 1e-5, "atol": 1e-5},
+    ],
+    ids=["the last stage is the first of the next", "it is not", "it is, but for the projection"],
+)
+def test_the_same_steps(programs, options):
+    """More trajectories than lanes: those that begin do not know their first stage, which the others do."""
+    options["keep"] = ("q", "v")
+    assert_same(*both(**options), tolerance=1e-11)
+    assert programs
+    assert max(programs) > 100
+
+
+def test_what_is_not_certain_and_what_fails(programs):
+    """Of two rows that are almost the same it is not certain whether they are one; one start is no number."""
+
+    def almost_redundant(sample):
+        system = ukjax.System(lambda q, t: sample["mass"] * jnp.eye(2), lambda q, v, t: jnp.zeros(2))
+        first = lambda q, t: (q[0] - 0.1 * t)[None]
+        second = lambda q, t: first(q, t) + 10 ** (-10 + 9 * t) * (q[1] - 1.0)
+        return ukjax.Mechanism(system, [ukjax.Holonomic(first), ukjax.Holonomic(second)])
+
+    begin = lambda s: jnp.where(s["mass"] > 1.98, jnp.nan, 1.0) * jnp.array([0.0, 1.0])
+    with pytest.warns(ukjax.FailedTrajectories, match="1 of 40"):
+        got, want = both(begin, almost_redundant, jnp.array([0.1, 0.0]), keep=("q", "v", "rank"))
+    assert programs
+    assert set(np.unique(want.rank[1:])) == {1, 2}
+    assert np.array_equal(got.result._value, want.result._value)
+    assert_same(got.q[1:], want.q[1:], tolerance=1e-11)
+    assert np.array_equal(got.rank[1:], want.rank[1:])
+
+
+def test_what_is_too_long_goes_as_it_is(programs, monkeypatch):
+    monkeypatch.setattr(_lanes, "MOST_OPERATIONS", 50)
+    assert_same(*both(keep=("q",)))
+    assert not programs
