@@ -113,10 +113,11 @@ class Written(AbstractStaged):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
-        k, f = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype), None
+        k = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype)
+        known = solver_state is not None and made_jump is not True
+        f: Any = solver_state[1] if known else call(method.times[0], y0, args)
         for i in range(len(k)):
-            known = i == 0 and solver_state is not None and made_jump is not True
-            f = solver_state[1] if known else call(method.times[i], method.before(i, y0, k), args)
+            f = f if i == 0 else call(method.times[i], method.before(i, y0, k), args)
             k = k.at[i].set(method.h * f)
         return self.made(method, y0, k, f, solver_state)
 
