@@ -114,8 +114,8 @@ class Written(AbstractStaged):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
         k = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype)
-        known = solver_state is not None and made_jump is not True
-        f: Any = solver_state[1] if known else call(method.times[0], y0, args)
+        known = None if solver_state is None or made_jump is True else solver_state[1]
+        f = call(method.times[0], y0, args) if known is None else known
         for i in range(len(k)):
             f = f if i == 0 else call(method.times[i], method.before(i, y0, k), args)
             k = k.at[i].set(method.h * f)
