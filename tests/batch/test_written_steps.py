@@ -45,7 +45,7 @@ def both(begin=start, mechanism=swinging, v0=AT_REST, **options):
     [
         {},
         long({"solver": diffrax.Heun(), "rtol": 1e-5, "atol": 1e-5}),
-        {"solver": diffrax.Dopri5(), "projection": ukjax.Projection(), "rtol": 1e-5, "atol": 1e-5},
+        long({"solver": diffrax.Dopri5(), "projection": ukjax.Projection(), "rtol": 1e-5, "atol": 1e-5}),
     ],
     ids=["the last stage is the first of the next", "it is not", "it is, but for the projection"],
 )
@@ -76,6 +76,7 @@ def test_what_is_not_certain_and_what_fails(programs):
     assert np.array_equal(got.rank[1:], want.rank[1:])
 
 
+@pytest.mark.long
 def test_what_is_too_long_goes_as_it_is(programs, monkeypatch):
     monkeypatch.setattr(_lanes, "MOST_OPERATIONS", 50)
     assert_same(*both(keep=("q",)))

@@ -8,7 +8,7 @@ import pytest
 from ukjax._expand._directions import directional
 from ukjax._expand._seldom import unless
 
-from ..helpers import assert_close
+from ..helpers import assert_close, long
 
 
 rng = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def literal(x, y):
     return jnp.where(x[0] < 0, jnp.sin(x) * y, y**2)
 
 
-@pytest.mark.parametrize("size", [4, 600])
+@pytest.mark.parametrize("size", [4, long(600)])
 def test_what_few_states_need_in_every_direction(size):
     """Jacobians in both modes, of a batch, and of it the derivatives: in directions that share a state, or do not."""
     x, y = (jnp.asarray(rng.uniform(0.1, 1.0, size=(size, 3))) for _ in range(2))

@@ -13,7 +13,7 @@ from ukjax._expand._program import turns
 from ukjax._expand._scalar import ScalarProgram
 from ukjax._expand._written import MANY, written
 
-from ..helpers import assert_close
+from ..helpers import assert_close, long
 
 
 def program_of(function, *like):
@@ -85,7 +85,7 @@ def chain(x, y):
     return jax.vmap(ukjax.expand(lambda f, y: f * y))(found, y[::-1]), jnp.all(last > -1e9)
 
 
-@pytest.mark.parametrize("size", [5, MANY, 300])
+@pytest.mark.parametrize("size", [5, MANY, long(300)])
 def test_a_recursion_is_written_out_for_many_states(size):
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.normal(size=(size, 2))), jnp.asarray(rng.normal(size=(size, 40, 2)))
