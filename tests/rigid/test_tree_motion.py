@@ -11,6 +11,7 @@ import pytest
 
 import ukjax
 from ukjax import rigid
+from ukjax._expand import _written
 from ukjax.rigid import _dynamics, _linkage, _reactions, _tree
 
 from ..helpers import assert_close, assert_same_gradients, central_difference, long
@@ -112,6 +113,19 @@ def test_a_batch_of_more_than_a_tile_and_forces_from_outside():
         changed = eqx.tree_at(lambda r: r.bodies["b5"].inertia.mass, robot, robot.bodies["b5"].inertia.mass * grow[k])
         M, Q = changed.mass(q[k], TIME), changed.force(q[k], v[k], TIME)
         assert_close(got[k], jnp.linalg.solve(M, Q + u[k]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.long
+def test_what_is_written_out_for_many_states_is_the_same():
+    """Seven to nine speeds, whose Jacobians are written out too, and more."""
+    for name, count in (("mixed", 11), ("hinges", 12)):
+        robot = tree(name, count)
+        states = [trees.random_state(robot, k) for k in range(_written.MANY)]
+        q, v = (jnp.asarray(np.stack(x)) for x in zip(*states, strict=True))
+        of = jax.vmap(jax.jacfwd(lambda q, v: motion(robot, q, v).acceleration, (0, 1)))  # noqa: B023
+        many, few = jax.jit(of)(q, v), jax.jit(of)(q[:3], v[:3])
+        for J, want in zip(many, few, strict=True):
+            assert_close(J[:3], want, rtol=1e-9, atol=1e-10 * float(jnp.max(jnp.abs(want))))
 
 
 def test_a_body_without_mass_at_the_end_is_reported():

@@ -28,10 +28,10 @@ def in_loops(program: Program, size: int, values: Sequence[Array]) -> list[Array
     values = [x.astype(dtype_of(y.dtype)) for x, y in zip(values, program.inputs, strict=True)]
     values = _side_by_side(values) if size <= FEW else values
     known = {x.order: y for x, y in zip(program.inputs, values, strict=True)}
+    loop = _in_windows if size <= FEW else _in_pairs
     for part in parts:
-        loop = _in_windows if size <= FEW else _in_pairs
         found = loop(part, size, [known[x.order] for x in part.inputs], dtype_of)
-        known |= {x.order: y for x, y in zip(part.outputs, found, strict=True) if isinstance(x, Node)}
+        known |= {x.order: y for x, y in zip(part.outputs, found, strict=True)}
     outputs = [known[x.order] if isinstance(x, Node) else jnp.asarray(x) for x in program.outputs]
     outputs = [x.astype(y.dtype) for x, y in zip(outputs, program.outputs, strict=True)]
     return [x if x.shape else lax.broadcast(x, (size,)) for x in outputs]
