@@ -76,6 +76,24 @@ def test_what_is_not_certain_and_what_fails(programs):
     assert np.array_equal(got.rank[1:], want.rank[1:])
 
 
+def test_constraints_that_begin_to_contradict_each_other(programs):
+    """Of every other trajectory, half way."""
+
+    def parting(sample):
+        system = ukjax.System(lambda q, t: sample["mass"] * jnp.eye(2), lambda q, v, t: jnp.zeros(2))
+        apart = jnp.where(sample["mass"] > 1.5, 1.0, 0.0)
+        first = lambda q, t: (q[0] - 0.1 * t)[None]
+        second = lambda q, t: first(q, t) - apart * jnp.maximum(t - 0.5, 0.0) ** 2
+        return ukjax.Mechanism(system, [ukjax.Holonomic(first), ukjax.Holonomic(second)])
+
+    with pytest.warns(ukjax.FailedTrajectories, match="20 of 40"):
+        got, want = both(lambda s: jnp.array([0.0, 1.0]), parting, jnp.array([0.1, 0.0]), keep=("q",))
+    assert programs
+    for failed in (got.result, want.result):
+        assert np.array_equal(failed != ukjax.RESULTS.successful, MANY["mass"] > 1.5)
+    assert np.array_equal(got.stats["num_steps"], want.stats["num_steps"])
+
+
 @pytest.mark.long
 def test_what_is_too_long_goes_as_it_is(programs, monkeypatch):
     monkeypatch.setattr(_lanes, "MOST_OPERATIONS", 50)
