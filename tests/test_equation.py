@@ -6,6 +6,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 import pytest
 from scipy.linalg import null_space, sqrtm
 
@@ -270,3 +271,20 @@ for g in (jax.jit(jax.vmap(f)), jax.jit(jax.vmap(jax.grad(f)))):
         jax.block_until_ready(g(q))
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_force_that_raises_where_it_fails_in_a_batch():
+    """As optimistix does, unless told otherwise: what calls Python is no scalar code, and is called where meant."""
+
+    def force(q, v, t):
+        squeezed = optx.root_find(lambda x, _: x + x**3 - q, optx.Newton(1e-12, 1e-12), q).value
+        return jnp.array([0.0, -9.81]) - squeezed
+
+    mechanism = ukjax.Mechanism(ukjax.System(mass=lambda q, t: jnp.eye(2), force=force), rod(1.0))
+    angles = jnp.linspace(-1.0, 1.0, 3)
+    q = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
+    got = jax.vmap(lambda q: ukjax.equation_of_motion(mechanism, q, jnp.zeros(2)).acceleration)(q)
+    for a, x in zip(got, q, strict=True):
+        root = np.array([next(r.real for r in np.roots([1, 0, 1, -c]) if abs(r.imag) < 1e-12) for c in x])
+        pull = np.array([0.0, -9.81]) - root
+        assert_close(a, pull - (pull @ x) * x, atol=1e-12)

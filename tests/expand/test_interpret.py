@@ -136,8 +136,11 @@ def test_second_derivatives_in_every_mode():
         assert_close(jax.jit(f)(X), want, rtol=1e-11, atol=1e-12)
 
 
-def test_random_keys_effects_and_large_arrays_are_left_alone():
+def test_random_keys_effects_calls_of_python_and_large_arrays_are_left_alone():
+    halved = jax.ShapeDtypeStruct((4,), float)
     functions = [
+        lambda x, y: jax.pure_callback(lambda x: x / 2, halved, x, vmap_method="sequential"),
+        lambda x, y: jax.lax.cond(x[0] > 9, lambda x: jax.pure_callback(lambda x: x / 2, halved, x), jnp.sin, x),
         lambda x, y: jax.random.normal(jax.random.key(0), (2,)) + x[0],
         lambda x, y: (jax.debug.callback(lambda z: None, x), x)[1],
         lambda x, y: jnp.sum(jnp.ones((100, 100)) * x[0]),

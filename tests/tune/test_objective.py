@@ -116,8 +116,9 @@ def test_a_tuning_is_the_same_whatever_the_tiles(name, monkeypatch):
 
 
 @pytest.mark.long
-def test_memory_does_not_grow_with_the_samples():
-    """Of the compiled gradient: a thousand samples beside a hundred, and beside all of them at once."""
+def test_memory_does_not_grow_with_the_samples(monkeypatch):
+    """Of the compiled gradient: ten times the samples, as many at a time, and beside all of them at once."""
+    monkeypatch.setitem(_devices.LANES, "cpu", 64)
     scalar = lambda params, length: jnp.sum(swung(params, length) ** 2)
     objective = Objective(scalar, None, False)
     sizes = {}
@@ -129,3 +130,42 @@ def test_memory_does_not_grow_with_the_samples():
             sizes[way, count] = compiled.memory_analysis().temp_size_in_bytes
     assert sizes["tiles", 2560] < 1.2 * sizes["tiles", 256]
     assert sizes["at once", 2560] > 5 * sizes["tiles", 2560]
+
+
+def test_a_loss_that_solves_equations(objectives):
+    """On several devices too, where lineax refuses its own operators inside of `jax.shard_map`."""
+    devices = objectives[0].devices
+
+    def root(a, y):
+        gap = lambda x, _: jnp.stack([x[0] ** 2 + x[1] - y, x[1] - a * x[0]])
+        return optx.root_find(gap, optx.Newton(1e-12, 1e-12), jnp.ones(2)).value
+
+    exact = lambda a, y: (jnp.sqrt(a**2 + 4 * y) - a) / 2
+    apart = Objective(lambda a, y: root(a, y) - 0.3, None, True)
+    square = Objective(lambda a, y: jnp.sum((root(a, y) - 0.3) ** 2), None, False)
+    apart.devices = square.devices = devices
+    a, y = jnp.array(0.4), SAMPLES["y"]
+
+    def mean(a):
+        x = exact(a, y)
+        return jnp.mean((x - 0.3) ** 2 + (a * x - 0.3) ** 2)
+
+    want, slope = jax.value_and_grad(mean)(a)
+    for value, gradient in (
+        jax.jit(square.value_and_grad)(a, y),
+        jax.jit(jax.value_and_grad(lambda a: square.scalar(a, y)))(a),
+    ):
+        assert_close(value, want, rtol=1e-12)
+        assert_close(gradient, slope, rtol=1e-11)
+    r, J = jax.jit(apart.least_squares)(a, y)
+    assert_close(r @ r, want, rtol=1e-12)
+    assert_close(2 * r @ J, slope[None], rtol=1e-11)
+
+
+def test_a_batch_within_what_each_device_does_has_that_device(objectives):
+    ball = ukjax.Mechanism(falling(n=1))
+    heights = lambda v0: ukjax.simulate_batch(ball, jnp.zeros((3, 1)), v0[None], jnp.linspace(0.0, 0.1, 2), keep=("q",))
+    objective = Objective(lambda v0, y: jnp.sum(heights(v0).q[:, -1, 0]) * y, None, False)
+    objective.devices = objectives[0].devices
+    v0, y = jnp.array(2.0), SAMPLES["y"][:3]
+    assert_close(jax.jit(objective.scalar)(v0, y), 3 * (0.2 - 0.04905) * jnp.mean(y), rtol=1e-9)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from .. import _check
+from .._program import Traced, traced
 
 
 AXIS = "trajectories"
@@ -27,12 +28,16 @@ FEWEST, ROUNDS = 64, 16
 LANES_ELSEWHERE = 8192
 
 
+# Whether what is traced becomes part of what each of several devices does. `jax.jit` has another program for each.
+_is_share = jax.make_user_context(False)
+
+
 def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
     """The devices to use: those given, or all that this process has. ValueError or TypeError."""
     if devices is None:
         here = tuple(jax.local_devices())
         # Within what already runs on each of several devices there is one.
-        return here[:1] if jax.sharding.get_abstract_mesh().manual_axes else here
+        return here[:1] if _is_share.value or jax.sharding.get_abstract_mesh().manual_axes else here
     chosen = tuple(devices)
     if not chosen:
         raise ValueError("devices must name at least one device, such as jax.devices()[:1].")
@@ -81,6 +86,15 @@ def on_each(function: Callable[..., PyTree], devices: Sequence[Any], shared: PyT
     mesh = Mesh(np.array(devices), (AXIS,))
     spec = jax.P(AXIS)
     return jax.shard_map(call, mesh=mesh, in_specs=(jax.P(), spec), out_specs=spec, check_vma=False)(arrays, parts)
+
+
+def traced_share(function: Callable[..., PyTree], devices: Sequence[Any], *examples: PyTree) -> Traced:
+    """`function`, called with arrays like `examples`, for what each device does by `on_each`.
+
+    Traced outside of it, for within a `jax.shard_map` lineax, and so optimistix, refuses its own operators.
+    """
+    with _is_share(len(devices) > 1):
+        return traced(function, *examples)
 
 
 def meet(at: PyTree) -> Int[Array, ""]:

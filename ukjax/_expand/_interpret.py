@@ -8,7 +8,7 @@ import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import extended
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from ._entry import LARGEST, Node, NotScalar, entries
 from ._graph import Graph
@@ -108,6 +108,9 @@ def _elementwise(graph: Graph, primitive: Any, params: Any, args: list[np.ndarra
 
 def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], avals: Any) -> list[np.ndarray]:
     """What is not known here stays an operation on arrays."""
+    if _calls_python(primitive, params):
+        # Of an error that is raised where something happens, entry by entry, nothing would be left but the call.
+        raise NotScalar("a call of Python")
     several = primitive.multiple_results
 
     def apply(*values):
@@ -123,6 +126,15 @@ def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], ava
             array[i] = graph.take(block, k, i)
         found.append(array)
     return found
+
+
+def _calls_python(primitive: Any, params: Any) -> bool:
+    """Whether it does, or something inside of it."""
+    if primitive.name == "pure_callback":
+        return True
+    parts = [x for value in params.values() for x in (value if isinstance(value, (tuple, list)) else [value])]
+    inner: list[Any] = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in parts]
+    return any(_calls_python(y.primitive, y.params) for x in inner if isinstance(x, Jaxpr) for y in x.eqns)
 
 
 def _piece(graph, params, args, avals):

@@ -191,7 +191,15 @@ def _impl(*arrays, piece, batched):
 def _shapes(*avals, piece, batched):
     sizes = {aval.shape[0] for aval, is_batched in zip(avals, batched) if is_batched}
     assert len(sizes) <= 1, sizes
-    return [ShapedArray((*sizes, *x.shape), x.dtype) for x in piece.gives]
+    return [_here((*sizes, *x.shape), x.dtype) for x in piece.gives]
+
+
+def _here(shape: tuple[int, ...], dtype: Any) -> ShapedArray:
+    """An array as other operations give it here: within a `jax.shard_map` lineax looks at the mesh that it lies on."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return ShapedArray(shape, dtype)
+    return ShapedArray(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P(*[None] * len(shape))))
 
 
 def _evaluated(on_cpu, *arrays, piece, batched):
