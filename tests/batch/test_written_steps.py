@@ -21,15 +21,13 @@ MANY = {"length": jnp.linspace(0.5, 1.5, COUNT), "mass": jnp.linspace(2.0, 1.0, 
 @pytest.fixture
 def programs(monkeypatch):
     """The operations of the steps that were written out; few trajectories are enough for that."""
-    found, evaluate = [], _written.WrittenPiece.evaluate
+    found, call = [], _written.WrittenTurn.__call__
 
-    def spy(self, form, *arrays):
-        sizes = [len(x) for x, b in zip(arrays, form.batched, strict=True) if b]
-        if sizes and sizes[0] >= _written.MANY and self.program is not None:
-            found.append(self.program.program.operations)
-        return evaluate(self, form, *arrays)
+    def spy(self, *arguments):
+        found.append(self.program.program.operations)
+        return call(self, *arguments)
 
-    monkeypatch.setattr(_written.WrittenPiece, "evaluate", spy)
+    monkeypatch.setattr(_written.WrittenTurn, "__call__", spy)
     monkeypatch.setattr(_lanes, "WORTH", 1)
     jax.clear_caches()
     return found

@@ -73,6 +73,12 @@ def _swapped(x: Any, form: tuple[int, int]) -> Any:
     return x if 1 in form or x.shape[0] == 0 else x.reshape(*form, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
 
+def placed(tree: PyTree, devices: Sequence[Any]) -> Any:
+    """Arrays (B, ...) on the devices, of each leaf its share, as `on_each` wants them."""
+    here = devices[0] if len(devices) == 1 else jax.NamedSharding(Mesh(np.array(devices), (AXIS,)), jax.P(AXIS))
+    return jax.device_put(tree, here)
+
+
 def on_each(function: Callable[..., PyTree], devices: Sequence[Any], shared: PyTree, *split: PyTree) -> Any:
     """`function(shared, *split)`, a pytree of arrays with a leading axis, for the share of each device.
 

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
-from .._integrate import Ends, Flow, Integrator, Progress, Queue, Sampled
+from .._integrate import Common, Ends, Flow, Integrator, Place, Queue, Sampled, starts_of
 from .._manifold import Projection
 from .._program import Traced, traced
 from .._result import RESULTS
@@ -40,6 +40,7 @@ class Recipe(eqx.Module):
     reduce: Callable | None
     kept: tuple[str, ...] = eqx.field(static=True)
     width: int = eqx.field(static=True)
+    on_cpu: bool = eqx.field(static=True)
 
     def plan(self, samples: PyTree) -> "Plan":
         """The functions that it takes, traced, each with what it closes over; for samples like these (B, ...)."""
@@ -76,6 +77,7 @@ class Recipe(eqx.Module):
             self.method,
             self.integrator,
             self.width,
+            self.on_cpu,
         )
 
     def _first(self, sample: PyTree) -> Array:
@@ -125,24 +127,30 @@ class Plan(eqx.Module):
     method: Method
     integrator: Integrator
     width: int = eqx.field(static=True)
+    on_cpu: bool = eqx.field(static=True)
 
     def one(self, sample: PyTree) -> Outcome:
         """A trajectory by itself, which can be differentiated."""
         flow, y0 = self._begin(sample)
         return self.told(sample, self.integrator(flow, y0, self.ts, self.solver, self.method))
 
-    def queue(self, samples: PyTree, order: Int[Array, " B"], total: Int[Array, ""]) -> Queue:
-        """All trajectories, of which as many as `total` are to be made, in this order."""
-        return self.integrator.queue(self._begin, self.solver, self.method, self.ts, samples, order, total)
+    def starts(self, samples: PyTree) -> Place:
+        """Where they begin."""
+        return starts_of(self._begin, self._common, samples, self.width)
 
-    def start(self, samples: PyTree, order: Array, total: Array) -> Progress:
-        """None of them begun."""
-        return self.queue(samples, order, total).start(self.width)
+    def queue(self, samples: PyTree, starts: Place, total: Int[Array, ""]) -> Queue:
+        """All trajectories, of which the first `total` are to be made."""
+        return Queue(self._begin, self._common, samples, starts, total)
 
     def run(self, samples: PyTree, total: Array) -> Outcome:
         """What becomes of all of them."""
         count = jax.tree_util.tree_leaves(samples)[0].shape[0]
-        queue, ahead = self.queue(samples, jnp.arange(count), total), MEETING * self.width
+        starts = self.starts(samples)
+        # Those that begin with short steps take many, and are first; those that are not to be made are last.
+        steps = jnp.nan_to_num(starts.t_next - starts.t)
+        order = jnp.argsort(jnp.where(jnp.arange(count) < total, steps, jnp.inf))
+        take = lambda tree, order: jax.tree_util.tree_map(lambda x: jnp.take(x, order, axis=0), tree)
+        queue, ahead = self.queue(take(samples, order), take(starts, order), total), MEETING * self.width
 
         def on(i, carry):
             progress, met = carry
@@ -150,7 +158,8 @@ class Plan(eqx.Module):
             return progress, meet(progress.lanes.place.t)
 
         start = queue.start(self.width), jnp.zeros((), int)
-        return self.finish(samples, jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends)
+        ends = jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends
+        return self.finish(samples, take(ends, jnp.argsort(order)))
 
     def finish(self, samples: PyTree, ends: Ends) -> Outcome:
         """What became of all of them."""
@@ -174,6 +183,10 @@ class Plan(eqx.Module):
     def joined(self, results: PyTree) -> Any:
         """Results of tiles, with an axis of their own for the trajectories in a tile, as those of a batch."""
         return jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[2:]), results)
+
+    @property
+    def _common(self) -> Common:
+        return self.integrator.common(self.solver, self.method, self.ts, self.on_cpu)
 
     def _begin(self, sample: PyTree) -> tuple[Flow, Array]:
         project = None if self.project is None else _Of(self.project, sample)

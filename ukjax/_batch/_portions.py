@@ -3,6 +3,7 @@
 D: devices; B: trajectories of a portion, a multiple of D times the number of lanes.
 """
 
+import functools as ft
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
-from .._integrate import Progress
-from ._devices import gathered, on_each, share_out
+from .._integrate import Place, Progress
+from .._program import widely_compiled
+from ._devices import on_each, placed, share_out
 from ._outcome import Outcome
 from ._plan import Recipe
 
@@ -44,13 +46,32 @@ def in_portions(recipe: Recipe, samples: PyTree, count: int, size: Size, devices
     for begin in range(0, count, size.whole):
         end = min(begin + size.whole, count)
         portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin:end]), size.whole), samples)  # noqa: B023
-        outcome = _portion(recipe, share_out(portion, len(devices)), end - begin, size, devices, bar)
-        outcome = gathered(jax.tree_util.tree_map(np.asarray, outcome), len(devices))
+        outcome, order = _portion(recipe, portion, end - begin, size, devices, bar)
         if room is None:
-            room = jax.tree_util.tree_map(lambda x: np.empty((count, *x.shape[1:]), x.dtype), outcome)
+            room = jax.tree_util.tree_map(lambda x: _room((count, *x.shape[1:]), x.dtype), outcome)
         for to, x in zip(*map(jax.tree_util.tree_leaves, (room, outcome)), strict=True):
-            to[begin:end] = x[: end - begin]
+            _take_down(x, order, to[begin:end])
     return room
+
+
+def _room(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An empty array where JAX need not copy it: at a multiple of 64 bytes."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def _take_down(x: Array, order: np.ndarray, to: np.ndarray) -> None:
+    """Writes what each device has made of its share, of trajectories in this order, to where they belong."""
+    shares = sorted(x.addressable_shards, key=lambda share: share.index[0].start or 0)
+    for i, share in enumerate(shares):
+        places, made = order[i :: len(shares)], np.asarray(share.data)
+        there = places < len(to)
+        if np.all(there):
+            to[places] = made
+        else:
+            to[places[there]] = made[there]
 
 
 def filled(x: Any, count: int) -> Any:
@@ -59,20 +80,31 @@ def filled(x: Any, count: int) -> Any:
     return x if len(x) == count else x[index]
 
 
-def _portion(recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm) -> Outcome:
-    total = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
-    order = np.tile(np.arange(size.share), len(devices))
-    given = (tuple(devices), recipe, samples, order, total)
-    progress, until, done = _start(*given), 2 * size.lanes, 0
+def _portion(
+    recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm
+) -> tuple[Outcome, np.ndarray]:
+    """The outcome of each trajectory, and their order: those that begin with short steps, and so take many, are first.
+
+    They are dealt out to the devices, and none of them begins when the others are done.
+    """
+    most = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
+    starts, progress = _begin(tuple(devices), recipe, placed(samples, devices), placed(most, devices))
+    starts = jax.tree_util.tree_map(np.asarray, starts)
+    steps = np.nan_to_num(starts.t_next - starts.t)
+    order = np.argsort(np.where(np.arange(len(steps)) < count, steps, np.inf), kind="stable")
+    dealt = share_out(jax.tree_util.tree_map(lambda x: np.asarray(x)[order], (samples, starts)), len(devices))
+    samples, starts, total = placed((*dealt, most), devices)
+    given = (tuple(devices), recipe, samples, starts, total)
+    until, done = 2 * size.lanes, 0
     while True:
         begin = time.perf_counter()
         progress = _advance(given, progress, jnp.full(len(devices), until))
         taken = jax.block_until_ready(progress.taken)
-        now = int(np.sum(np.minimum(taken, total)))
+        now = int(np.sum(np.minimum(taken, most)))
         bar.update(now - done)
         seconds, did, done = time.perf_counter() - begin, now - done, now
-        if until >= total.max():
-            return _finish(tuple(devices), recipe, samples, progress.ends)
+        if until >= most.max():
+            return _finish(tuple(devices), recipe, samples, progress.ends), order
         ahead = did / len(devices) * TICK / max(seconds, 1e-3)
         until += int(np.clip(ahead, size.lanes, 16 * size.lanes + until))
 
@@ -80,24 +112,29 @@ def _portion(recipe: Recipe, samples: PyTree, count: int, size: Size, devices: S
 # The functions of a person are traced outside of what each device does, for what they close over to be seen there.
 
 
-@eqx.filter_jit
-def _start(devices: Any, recipe: Recipe, samples: PyTree, order: Any, total: Any) -> Progress:
-    share = lambda plan, samples, order, total: _own(plan.start(samples, order, total[0]))
-    return on_each(share, devices, recipe.plan(samples), samples, order, total)
+@widely_compiled
+def _begin(devices: Any, recipe: Recipe, samples: PyTree, total: Any) -> tuple[Place, Progress]:
+    """Where trajectories begin, in any order, and none of as many begun."""
+
+    def share(plan, samples, total):
+        starts = plan.starts(samples)
+        return starts, _own(plan.queue(samples, starts, total[0]).start(plan.width))
+
+    return on_each(share, devices, recipe.plan(samples), samples, total)
 
 
-@eqx.filter_jit(donate="all-except-first")
+@ft.partial(widely_compiled, donate="all-except-first")
 def _advance(given: Any, progress: Progress, until: Array) -> Progress:
-    devices, recipe, samples, order, total = given
+    devices, recipe, samples, starts, total = given
 
-    def share(plan, samples, order, total, progress, until):
+    def share(plan, samples, starts, total, progress, until):
         at = eqx.tree_at(lambda p: p.taken, progress, progress.taken[0])
-        return _own(plan.queue(samples, order, total[0]).run(at, until[0]))
+        return _own(plan.queue(samples, starts, total[0]).run(at, until[0]))
 
-    return on_each(share, devices, recipe.plan(samples), samples, order, total, progress, until)
+    return on_each(share, devices, recipe.plan(samples), samples, starts, total, progress, until)
 
 
-@eqx.filter_jit
+@widely_compiled
 def _finish(devices: Any, recipe: Recipe, samples: PyTree, ends: Any) -> Outcome:
     share = lambda plan, samples, ends: plan.finish(samples, ends)
     return on_each(share, devices, recipe.plan(samples), samples, ends)

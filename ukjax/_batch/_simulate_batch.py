@@ -20,7 +20,7 @@ from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from .._integrate import Rattle
 from .._manifold import Projection
-from .._program import is_plain
+from .._program import is_plain, shapes_of
 from .._result import RESULTS, FailedTrajectories, is_traced, message
 from .._simulation import Phase, explain, integrator, kept, method, warn_of_start
 from .._trajectory import Trajectory
@@ -136,7 +136,7 @@ def simulate_batch(
     parts, own, count = batch_of(mechanism, servo, q0, v0, samples, axes, reduce is not None)
     used, width = devices_of(devices), None if lanes is None else _check.count(lanes, "lanes")
     first = jax.tree_util.tree_map(lambda x: x[0], own)
-    y = eqx.filter_eval_shape(lambda sample: jnp.concatenate(parts(sample)[2]), first)
+    y, acting = shapes_of(_first, parts, first)
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
     if isinstance(solver, Rattle):
@@ -144,12 +144,12 @@ def simulate_batch(
     ts = _check.times(ts).astype(y.dtype)
     if reduce is not None:
         reduce = _with_sample(_check.function(reduce, "reduce", "f(trajectory) -> arrays"), samples is not None)
-    acting = eqx.filter_eval_shape(lambda sample: parts(sample)[1], first)
     integrate = integrator(adjoint, projection, max_steps, False)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
     fields, chosen = kept(keep, acting), for_use(formulation, often=True)
-    recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1)
-    outcome = eqx.filter_eval_shape(_shape, recipe, own)
+    on_cpu = used[0].platform == "cpu"
+    recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1, on_cpu)
+    outcome = shapes_of(_shape, recipe, own)
     width = width or lanes_of(used, -(-count // len(used)))
     if not is_plain() or is_traced(recipe, own):
         return _given(_traced(recipe, own, count, width, used), ts, count)
@@ -180,6 +180,13 @@ def _without(reduce: Callable, trajectory: Trajectory, sample: PyTree) -> PyTree
 
 
 @eqx.filter_jit
+def _first(parts: Any, sample: PyTree) -> Any:
+    """The state that a trajectory starts from, and what acts; traced as often as `_shape` is."""
+    _, acting, start = parts(sample)
+    return jnp.concatenate(start), acting
+
+
+@eqx.filter_jit
 def _shape(recipe: Recipe, samples: PyTree) -> Outcome:
     """The outcome of a trajectory, traced once for all calls that are like each other in everything but numbers."""
     return recipe.plan(samples).one(jax.tree_util.tree_map(lambda x: x[0], samples))
@@ -196,7 +203,8 @@ def _traced(recipe: Recipe, own: PyTree, count: int, lanes: int, devices: Sequen
 
 def _given(outcome: Outcome, ts: Any, count: int) -> Any:
     """What the person gets of an outcome."""
-    got = jax.tree_util.tree_map(lambda x: jnp.asarray(x[:count]), outcome.got)
+    here = lambda x: jax.device_put(x, may_alias=True) if isinstance(x, np.ndarray) else jnp.asarray(x)
+    got = jax.tree_util.tree_map(lambda x: here(x[:count]), outcome.got)
     if isinstance(got, Reduction):
         return got
     return eqx.tree_at(lambda t: t.t, got, jnp.broadcast_to(ts, (count, *ts.shape)), is_leaf=lambda x: x is None)

@@ -31,4 +31,7 @@ from ._tiled import tiled as tiled
 from ._where_certain import motion_or as motion_or
 from ._where_certain import scalar_or as scalar_or
 from ._where_certain import where_certain as where_certain
-from ._written import written_or as written_or
+from ._written import MANY as MANY
+from ._written import WrittenTurn as WrittenTurn
+from ._written import in_entries as in_entries
+from ._written import joined as joined

@@ -17,8 +17,10 @@ from ._program import Program
 FEW = 512
 
 
-def in_loops(program: Program, size: int, values: Sequence[Array]) -> list[Array]:
+def in_loops(program: Program, size: int, values: Sequence[Array], apart: bool = False) -> list[Array]:
     """The outputs for inputs that are numbers, or batches (size,): in one loop over the batch, or in several.
+
+    `apart`: the inputs are arrays of their own already, and truth values numbers, as which they are given back.
 
     XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
     reduction of several arrays at once has one body, of scalars: here that is the program, or a part of it.
@@ -26,14 +28,15 @@ def in_loops(program: Program, size: int, values: Sequence[Array]) -> list[Array
     parts = list(parts_of(program))
     dtype_of = _reduced_as([x.dtype for part in parts for x in (*values, *part.inputs, *part.outputs)])
     values = [x.astype(dtype_of(y.dtype)) for x, y in zip(values, program.inputs, strict=True)]
-    values = _side_by_side(values) if size <= FEW else values
+    values = side_by_side(values) if size <= FEW and not apart else values
     known = {x.order: y for x, y in zip(program.inputs, values, strict=True)}
     loop = _in_windows if size <= FEW else _in_pairs
     for part in parts:
         found = loop(part, size, [known[x.order] for x in part.inputs], dtype_of)
         known |= {x.order: y for x, y in zip(part.outputs, found, strict=True)}
     outputs = [known[x.order] if isinstance(x, Node) else jnp.asarray(x) for x in program.outputs]
-    outputs = [x.astype(y.dtype) for x, y in zip(outputs, program.outputs, strict=True)]
+    if not apart:
+        outputs = [x.astype(y.dtype) for x, y in zip(outputs, program.outputs, strict=True)]
     return [x if x.shape else lax.broadcast(x, (size,)) for x in outputs]
 
 
@@ -81,7 +84,7 @@ def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: 
     return [found[i][0] for i in out]
 
 
-def _side_by_side(values: Sequence[Array]) -> list[Array]:
+def side_by_side(values: Sequence[Array]) -> list[Array]:
     """The same, but of those that are batches each in a place of its own, by one loop, or by few."""
     wide, found = [i for i, x in enumerate(values) if x.shape], list(values)
     for some in (wide[i : i + MOST_OPERANDS] for i in range(0, len(wide), MOST_OPERANDS)):

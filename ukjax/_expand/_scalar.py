@@ -82,6 +82,21 @@ class ScalarProgram:
         """The entries of the results, each with the batch as its only axis, or none if no argument is batched."""
         return self._of(form, arrays, lambda batch, entries: list(entries))
 
+    def of_entries(self, own: Sequence[Array], shared: Sequence[Array]) -> list[Array]:
+        """The entries of the results from those of the arguments, of which the first have a batch as their only axis.
+
+        On a CPU, and with truth values as numbers.
+        """
+        before, each = self.program.split([*(True for _ in own), *(False for _ in shared)])
+        values = [*own, *before(*shared)]
+        if not reduces_one_by_one():
+            values = [x.astype(y.dtype) for x, y in zip(values, each.inputs, strict=True)]
+            found = each(*values)
+        else:
+            found = in_loops(each, own[0].size, values, apart=True)
+        size = own[0].shape
+        return [_like(x, size).astype(as_number(y.dtype)) for x, y in zip(found, each.outputs, strict=True)]
+
     def _of(self, form: Form, arrays: Sequence[Array], join: Callable[[Any, Sequence[Array]], list[Array]]) -> Any:
         """What `join` makes of the shape of a batch, or of a tile, and the entries of the results.
 
@@ -115,6 +130,11 @@ class ScalarProgram:
             joined = jnp.stack(part, axis=-1) if part else jnp.zeros((*batch, 0), aval.dtype)
             found.append(joined.reshape(*batch, *aval.shape))
         return found
+
+
+def as_number(dtype: Any) -> Any:
+    """As what entries of a dtype are kept between turns."""
+    return jnp.dtype(int) if jnp.issubdtype(dtype, bool) else dtype
 
 
 def _like(x: Array, batch: tuple[int, ...]) -> Array:

@@ -8,18 +8,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ._chosen import CertainScalars, ChosenPiece
 from ._entry import NotScalar
 from ._expand import with_constants_as_arguments
-from ._graph import Graph, TooLong
+from ._graph import Graph
 from ._interpret import interpret
+from ._loops import side_by_side
 from ._motion import MotionPiece
-from ._piece import AbstractTracedPiece, traced
-from ._scalar import PlainPiece, ScalarProgram, over_batch, size_of
-from ._seldom import SeldomPiece, where_needed
+from ._piece import AbstractTracedPiece
+from ._scalar import ScalarProgram, as_number
+from ._seldom import SeldomPiece
 
 
 # For fewer states it takes longer to compile than it spares.
@@ -44,76 +44,90 @@ def written(graph: Graph, piece: Any, arguments: list[np.ndarray]) -> list[np.nd
     raise NotScalar("what goes by whole matrices")
 
 
-class WrittenPiece(AbstractTracedPiece):
-    """A function that for many states is `fast`, written out, where that holds; `slow` for few, and elsewhere.
+class Entries(eqx.Module):
+    """An array of each of many states as its entries, each with the batch as its only axis; truth values as numbers."""
+
+    each: list[Array]
+    shape: tuple[int, ...] = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, array: Array) -> "Entries":
+        """Of an array whose first axis is the batch."""
+        flat = array.reshape(array.shape[0], -1).astype(as_number(array.dtype))
+        return cls([flat[:, i] for i in range(flat.shape[1])], array.shape[1:], array.dtype)
+
+    def joined(self) -> Array:
+        """The inverse."""
+        return jnp.stack(self.each, axis=-1).reshape(-1, *self.shape).astype(self.dtype)
+
+
+def in_entries(tree: PyTree) -> Any:
+    """The tree with the `Entries` of its arrays."""
+    return jax.tree_util.tree_map(Entries.of, tree)
+
+
+def joined(tree: PyTree) -> Any:
+    """The inverse."""
+    return jax.tree_util.tree_map(lambda x: x.joined(), tree, is_leaf=lambda x: isinstance(x, Entries))
+
+
+class WrittenTurn:
+    """What many states do again and again, as one scalar program with all the pieces in it.
+
+    Between turns a state is kept in entries, so that nothing is put together or taken apart.
 
     Args:
-        fast: x -> the results, and whether they are something else.
-        slow: x -> the results. Derivatives are those of it.
-        most: Operations of which `fast` may consist.
+        function: (state, *others) -> (new, otherwise, found, wanted, doubt, matters). The state becomes `new`; where
+            the function is in `doubt`, or a piece in it is not certain, and that `matters`, it becomes `otherwise`.
+            `found`: a tree of truth values, none of which is set there. `wanted`: any tree of arrays.
+        state, others: Trees of arrays of one state.
+        most: Operations of which it may consist.
+
+    Raises:
+        NotScalar, TooLong: If it is not to be had.
     """
 
-    def __init__(self, fast: ClosedJaxpr, slow: ClosedJaxpr, most: int):
-        super().__init__(slow)
-        self.fast, self.most = fast, most
+    def __init__(self, function: Callable[..., Any], state: PyTree, *others: PyTree, most: int):
+        leaves, structure = jax.tree_util.tree_flatten((state, others))
+        self.forms: list[Any] = []
 
-    def through(self, change):
-        return PlainPiece(change(self.closed))
+        def flat(*leaves):
+            state, others = jax.tree_util.tree_unflatten(structure, leaves)
+            *trees, doubt, matters = function(state, *others)
+            flats, self.forms = map(list, zip(*map(jax.tree_util.tree_flatten, trees), strict=True))
+            return [jnp.asarray(x) for x in (*(x for flat in flats for x in flat), doubt, matters)]
 
-    @ft.cached_property
-    def program(self) -> ScalarProgram | None:
+        closed, self.further = with_constants_as_arguments(jax.make_jaxpr(flat)(*leaves))
+        new, otherwise, found, _ = (form.num_leaves for form in self.forms)
+        assert new == otherwise
+
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            *found, doubt = interpret(graph, self.fast, arguments)
-            flag = np.empty((), object)
-            flag[()] = ft.reduce(graph.either, graph.doubts, doubt[()])
-            return [*found, flag]
+            *values, doubt, matters = interpret(graph, closed, arguments)
+            flag = graph.both(matters[()], ft.reduce(graph.either, graph.doubts, doubt[()]))
+            states = [_chosen(graph, flag, *both) for both in zip(values[new : 2 * new], values[:new], strict=True)]
+            rest = values[2 * new :]
+            return [*states, *(_chosen(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
 
-        try:
-            return ScalarProgram(self.takes, self.fast.out_avals, build, self.most, written)
-        except (TooLong, NotScalar):
-            return None
+        self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
+        self.program = ScalarProgram(closed.in_avals, self.gives, build, most, written)
+        if self.program.program.has_arrays:
+            raise NotScalar("what stays an operation on arrays")
 
-    def evaluate(self, form, *arrays):
-        (size,) = size_of(form.batched, arrays) or (1,)
-        if not form.on_cpu or size < MANY or self.program is None or self.program.program.has_arrays:
-            return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
-        *found, needed = self.program.evaluate(form, *arrays)
-        batched = (True, *form.batched, *(True,) * len(found))
-        return where_needed(self.closed, form._replace(batched=batched), needed, arrays, found)
+    def __call__(self, state: PyTree, *others: PyTree) -> tuple[Any, Any, Any]:
+        """The new states, what is found, and what is wanted, all in entries, as are the arguments."""
+        # By one loop, in place of a copy of each, which XLA makes to write what is new where the old is.
+        own = [*side_by_side(jax.tree_util.tree_leaves(state)), *jax.tree_util.tree_leaves(others)]
+        found = iter(self.program.of_entries(own, [x for leaf in self.further for x in jnp.ravel(leaf)]))
+        results = iter([Entries([next(found) for _ in range(x.size)], x.shape, x.dtype) for x in self.gives])
+        made = [[next(results) for _ in range(self.forms[i].num_leaves)] for i in (0, 2, 3)]
+        new, *rest = (jax.tree_util.tree_unflatten(self.forms[i], x) for i, x in zip((0, 2, 3), made, strict=True))
+        return new, rest[0], rest[1]
 
 
-def written_or(
-    slow: Callable[..., Any], fast: Callable[..., tuple[Any, Array]], most: int, arguments: tuple[Any, ...]
-) -> Any:
-    """A tree of arrays: under `jax.vmap`, on a CPU, of many states what `fast` makes of them, else what `slow` does.
-
-    Args:
-        slow: (*arguments) -> the tree.
-        fast: (*arguments) -> such a tree, and whether it is not what is meant; written out, with all pieces in it.
-            Where it, or one of these, is not certain, `slow` is asked.
-        most: Operations of which that may consist.
-        arguments: Trees.
-    """
-    given, static = eqx.partition(arguments, eqx.is_array)
-    arrays, structure = jax.tree_util.tree_flatten(given)
-    trees: list[Any] = []
-
-    def of(function: Callable[..., Any]) -> tuple[ClosedJaxpr, list[Any]]:
-        def flat(*arrays):
-            leaves, tree = jax.tree_util.tree_flatten(
-                function(*eqx.combine(jax.tree_util.tree_unflatten(structure, arrays), static))
-            )
-            trees.append(tree)
-            return [*map(jnp.asarray, leaves)]
-
-        return with_constants_as_arguments(jax.make_jaxpr(flat)(*arrays))
-
-    (whole, more), (short, further) = of(slow), of(fast)
-    count, known = len(arrays), len(arrays) + len(more)
-    takes = [*whole.in_avals, *map(jax.typeof, further)]
-    both = (
-        traced(lambda *x: jaxpr_as_fun(short)(*x[:count], *x[known:]), takes),
-        traced(lambda *x: jaxpr_as_fun(whole)(*x[:known]), takes),
-    )
-    found = WrittenPiece(*both, most)(*arrays, *more, *further)
-    return jax.tree_util.tree_unflatten(trees[0], found)
+def _chosen(graph: Graph, flag: Any, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+    found = np.empty(elsewhere.shape, object)
+    for i in np.ndindex(elsewhere.shape):
+        x, y = where[i], elsewhere[i]
+        found[i] = y if x is y else graph.where(flag, x, y)
+    return found

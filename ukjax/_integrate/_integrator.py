@@ -1,17 +1,16 @@
 """One call of diffrax, under whichever adjoint."""
 
-from collections.abc import Callable
 from typing import Any
 
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._result import RESULTS
 from ._flow import Flow, Problem, room_for
-from ._lanes import Common, Ends, Queue
+from ._lanes import Common, Ends
 from ._marching import Marching
 from ._record import Record, layout_of
 from ._replay import both_modes
@@ -48,14 +47,10 @@ class Integrator(eqx.Module):
             ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
         return _as_told(increasing, y0, ys, rest)
 
-    def queue(
-        self, begin: Callable[[PyTree], tuple[Flow, Array]], solver: Any, method: Any, ts: Array,
-        samples: PyTree, order: Array, total: Array,
-    ) -> Queue:  # fmt: skip
+    def common(self, solver: Any, method: Any, ts: Array, on_cpu: bool) -> Common:
         """The same for many solves, to be done in lanes and not differentiated: see `Queue`."""
         _, ts = _increasing(ts)
-        common = Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps)
-        return Queue(begin, common, samples, order, total)
+        return Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps, on_cpu)
 
     @staticmethod
     def told(ts: Array, y0: Array, end: Ends) -> Any:

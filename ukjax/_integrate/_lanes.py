@@ -3,12 +3,15 @@
 A loop over a batch waits for the slowest of it. Here a batch of any size goes through a few lanes, as many as the cache
 holds the states of, and a lane that is done does not wait for its neighbours.
 
+On a CPU a step of many lanes is one scalar program. A lane of which that is in doubt waits for a step in the other way,
+until some do, or no other goes on.
+
 B: solves; L: lanes; T: saved times; n: numbers of a state.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -24,7 +27,7 @@ from ._unchecked import Starting
 from ._variants import solver_of, staged
 
 
-# Lanes that are done before the others are interrupted for them to take up the next solves, as a part of all lanes.
+# Lanes that are done, or wait, before the others are interrupted for them, as a part of all lanes.
 IDLE = 1 / 8
 # From so many solves on it is worth the time to compile a step as a whole, of no more operations than these.
 WORTH = 256
@@ -62,6 +65,18 @@ class _Lanes(eqx.Module):
     result: Any
 
 
+class _Turning(NamedTuple):
+    """One lane between turns: see `_Lanes`; whether it goes on, and whether it waits for a step in the other way."""
+
+    place: Place
+    following: Array
+    tries: Array
+    accepted: Array
+    result: Any
+    goes: Array
+    waits: Array
+
+
 class Common(eqx.Module):
     """What all solves have in common: see `Problem`."""
 
@@ -69,6 +84,7 @@ class Common(eqx.Module):
     solver: diffrax.AbstractSolver
     method: PyTree
     max_steps: int = eqx.field(static=True)
+    on_cpu: bool = eqx.field(static=True)
 
 
 class Progress(eqx.Module):
@@ -86,14 +102,14 @@ class Queue(eqx.Module):
         begin: The flow and the first state of a solve, from its sample.
         common: What is the same for all.
         samples: Arrays with a leading axis (B,).
-        order: In which order to do them (B,).
-        total: How many of that order to do; the others are left as NaN.
+        starts: Where the solves begin, likewise: see `starts_of`.
+        total: How many of them to do, the first; the others are left as NaN.
     """
 
     begin: Callable[[PyTree], tuple[Flow, Array]]
     common: Common
     samples: PyTree
-    order: Int[Array, " B"]
+    starts: Place
     total: Int[Array, ""]
 
     def start(self, width: int) -> Progress:
@@ -108,9 +124,14 @@ class Queue(eqx.Module):
         def going(at):
             return (at.taken < jnp.minimum(until, self.total)) | (everything & jnp.any(at.lanes.solve < self.count))
 
+        turn = self._turn(progress.lanes)
+
         def body(at):
             taken, lanes = self._refilled(at.taken, at.lanes)
-            lanes, ys = self._advanced(lanes, at.ends.ys, taken < self.total)
+            if turn is None:
+                lanes, ys = self._advanced(lanes, at.ends.ys, taken < self.total)
+            else:
+                lanes, ys = self._turned(turn, lanes, at.ends.ys)
             ends = eqx.tree_at(lambda e: e.ys, at.ends, ys)
             return Progress(taken, *_handed_over(self._active(lanes), lanes, ends))
 
@@ -121,18 +142,14 @@ class Queue(eqx.Module):
         return jax.tree_util.tree_leaves(self.samples)[0].shape[0]
 
     def _problem(self, sample: PyTree) -> Problem:
-        common = self.common
-        return Problem(*self.begin(sample), common.ts, common.solver, common.method, common.max_steps)
+        return problem_of(self.begin, self.common, sample)
 
     def _of(self, lanes: _Lanes) -> PyTree:
         """The samples in the lanes; of a lane with nothing to do the last one there is."""
         return _at(self.samples, jnp.minimum(lanes.solve, self.count - 1))
 
     def _empty(self, width: int) -> _Lanes:
-        start = lambda sample: start_of(self._problem(sample))
-        place = jax.tree_util.tree_map(
-            lambda x: jnp.zeros((width, *x.shape), x.dtype), eqx.filter_eval_shape(start, _at(self.samples, 0))
-        )
+        place = jax.tree_util.tree_map(lambda x: jnp.zeros((width, *x.shape[1:]), x.dtype), self.starts)
         zeros = jnp.zeros(width, int)
         return _Lanes(jnp.full(width, self.count, int), place, zeros, zeros, zeros, _okay((width,)))
 
@@ -141,53 +158,118 @@ class Queue(eqx.Module):
         free = lanes.solve >= self.count
         number = taken + jnp.cumsum(free) - 1
         new = free & (number < self.total)
-        lanes = eqx.tree_at(lambda x: x.solve, lanes, jnp.where(new, _at(self.order, number), lanes.solve))
-        place = jax.vmap(lambda sample: start_of(self._problem(sample)))(self._of(lanes))
+        lanes = eqx.tree_at(lambda x: x.solve, lanes, jnp.where(new, number, lanes.solve))
         zero = lambda x: jnp.where(new, 0, x)
         others = zero(lanes.following), zero(lanes.tries), zero(lanes.accepted)
         result = _where(new, _okay(new.shape), lanes.result)
-        return taken + jnp.sum(new), _Lanes(lanes.solve, _where(new, place, lanes.place), *others, result)
-
-    def _attempt(self, sample: PyTree, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
-        """A step, where the next one is to end, and the state at t if it lies within: of many solves as scalar code."""
-        slow = lambda sample, at, t: _attempt(staged(self._problem(sample)), at, t)
-
-        def fast(sample, at, t):
-            # The first stage is not known at the start, nor after a jump.
-            fresh = at.jumped if at.solver is None else at.jumped | at.solver[0]
-            return _attempt(staged(self._problem(sample), written=True), at, t), fresh
-
-        if self.count < WORTH or not isinstance(self.common.solver, diffrax.AbstractERK):
-            return slow(sample, at, t)
-        return _expand.written_or(slow, fast, MOST_OPERATIONS, (sample, at, t))
+        place = _where(new, _at(self.starts, number), lanes.place)
+        return taken + jnp.sum(new), _Lanes(lanes.solve, place, *others, result)
 
     def _active(self, lanes: _Lanes) -> Array:
         """Which lanes have a solve that is not done."""
-        going = (lanes.place.t < self.common.ts[-1]) & (lanes.result == diffrax.RESULTS.successful)
-        return going & (lanes.tries < self.common.max_steps) & (lanes.solve < self.count)
+        return self._going(lanes) & (lanes.solve < self.count)
+
+    def _going(self, at: Any) -> Array:
+        going = (at.place.t < self.common.ts[-1]) & (at.result == diffrax.RESULTS.successful)
+        return going & (at.tries < self.common.max_steps)
 
     def _advanced(self, lanes: _Lanes, ys: Array, more: Array) -> tuple[_Lanes, Array]:
         """Steps in all lanes, until enough of them are done for new solves, if there are `more`."""
         samples, start = self._of(lanes), jnp.sum(self._active(lanes))
-        enough = max(1, int(IDLE * lanes.solve.shape[0]))
-        attempt = eqx.filter_vmap(self._attempt)
+        enough = _enough(lanes)
 
         def going(carry):
             count = jnp.sum(self._active(carry[0]))
             return (count > 0) & ~(more & (start - count >= enough))
 
-        def body(carry):
-            lanes, ys = carry
-            active = self._active(lanes)
-            place, tried, value = attempt(samples, lanes.place, _at(self.common.ts, lanes.following))
-            kept = active & tried.keep
-            place = _where(active, place, lanes.place)
-            result = _where(active, tried.result, lanes.result)
-            following, ys = self._saved(lanes, kept, tried, value, ys)
-            tries, accepted = lanes.tries + active.astype(int), lanes.accepted + kept.astype(int)
-            return _Lanes(lanes.solve, place, following, tries, accepted, result), ys
-
+        body = lambda carry: self._stepped(samples, carry[0], self._active(carry[0]), carry[1])
         return jax.lax.while_loop(going, body, (lanes, ys))
+
+    def _stepped(self, samples: PyTree, lanes: _Lanes, active: Array, ys: Array) -> tuple[_Lanes, Array]:
+        """A step in the lanes that are active."""
+        attempt = lambda sample, at, t: _attempt(staged(self._problem(sample)), at, t)
+        place, tried, value = eqx.filter_vmap(attempt)(samples, lanes.place, _at(self.common.ts, lanes.following))
+        kept = active & tried.keep
+        place = _where(active, place, lanes.place)
+        result = _where(active, tried.result, lanes.result)
+        following, ys = self._saved(lanes, kept, tried, value, ys)
+        tries, accepted = lanes.tries + active.astype(int), lanes.accepted + kept.astype(int)
+        return _Lanes(lanes.solve, place, following, tries, accepted, result), ys
+
+    def _turn(self, lanes: _Lanes) -> _expand.WrittenTurn | None:
+        """A step as a scalar program, where it is worth its compilation and can be had."""
+        common = self.common
+        many = common.on_cpu and self.count >= WORTH and lanes.solve.shape[0] >= _expand.MANY
+        if not many or not isinstance(common.solver, diffrax.AbstractERK):
+            return None
+
+        def turn(at: _Turning, sample: PyTree, t: Array) -> Any:
+            place, tried, value = _attempt(staged(self._problem(sample), written=True), at.place, t)
+            kept = at.goes & tried.keep
+            end = tried.span[1]
+            due = kept & (at.following < common.ts.shape[0]) & (t <= end)
+            number = lambda x: x.astype(at.tries.dtype)
+            place, result = _where(at.goes, (place, tried.result), (at.place, at.result))
+            counts = at.following + number(due), at.tries + number(at.goes), at.accepted + number(kept)
+            new = _Turning(place, *counts, result, at.goes, at.waits)
+            new = new._replace(goes=at.goes & self._going(new))
+            # The first stage is not known at the start, nor after a jump.
+            fresh = at.place.jumped if at.place.solver is None else at.place.jumped | at.place.solver[0]
+            otherwise = at._replace(goes=jnp.zeros_like(at.goes), waits=jnp.ones_like(at.waits))
+            return new, otherwise, (kept, due), (value, tried.span, tried.dense), fresh, at.goes
+
+        one = jax.tree_util.tree_map(lambda x: x[0], (lanes, self._of(lanes)))
+        try:
+            at = self._turning(one[0], jnp.asarray(True))
+            return _expand.WrittenTurn(turn, at, one[1], common.ts[0], most=MOST_OPERATIONS)
+        except (_expand.TooLong, _expand.NotScalar):
+            return None
+
+    @staticmethod
+    def _turning(lanes: _Lanes, goes: Array) -> _Turning:
+        counts = lanes.following, lanes.tries, lanes.accepted
+        return _Turning(lanes.place, *counts, lanes.result, goes, jnp.zeros_like(goes))
+
+    def _turned(self, turn: _expand.WrittenTurn, lanes: _Lanes, ys: Array) -> tuple[_Lanes, Array]:
+        """Steps in all lanes, until enough of them are done or wait; then one in the other way of those that wait."""
+        ts, samples = self.common.ts, self._of(lanes)
+        start, enough = jnp.sum(self._active(lanes)), _enough(lanes)
+        row = lambda which: jnp.where(which, lanes.solve, ys.shape[0])  # beyond the last: nowhere
+        within = jax.vmap(lambda dense, span, t: _within(self.common.solver.interpolation_cls, span, dense, t))
+        others = _expand.in_entries(samples)
+
+        def going(carry):
+            return (carry[-1] > 0) & (start - carry[-1] < enough)
+
+        def body(carry):
+            at, t, ys, _ = carry
+            (before,) = at.following.each
+            at, found, (value, *step) = turn(at, others, t)
+            kept, due = (x.each[0] > 0 for x in found)
+            ys = ys.at[row(due), before].set(value.joined(), mode="drop")
+            (j,), end = at.following.each, step[0][1].each[0]
+            more = lambda j, t: kept & (j < ts.shape[0]) & (t <= end)
+
+            def save(carry):
+                j, t, ys = carry
+                # Put together here, for most often there is no other saved time within the step.
+                j, each = jax.lax.optimization_barrier((j, step))
+                span, dense = _expand.joined(each)
+                which = more(j, t)
+                ys = ys.at[row(which), j].set(within(dense, span, t), mode="drop")
+                j = j + which.astype(j.dtype)
+                return j, _at(ts, j), ys
+
+            j, t, ys = jax.lax.while_loop(lambda carry: jnp.any(more(*carry[:2])), save, (j, _at(ts, j), ys))
+            at = at._replace(following=eqx.tree_at(lambda x: x.each[0], at.following, j))
+            return at, _expand.in_entries(t), ys, jnp.sum(at.goes.each[0])
+
+        at = _expand.in_entries(self._turning(lanes, self._active(lanes)))
+        at, _, ys, _ = jax.lax.while_loop(going, body, (at, _expand.in_entries(_at(ts, lanes.following)), ys, start))
+        found = _expand.joined(at)
+        lanes = _Lanes(lanes.solve, found.place, found.following, found.tries, found.accepted, found.result)
+        step = lambda lanes, ys: self._stepped(samples, lanes, found.waits, ys)
+        return jax.lax.cond(jnp.any(found.waits), step, lambda *same: same, lanes, ys)
 
     def _saved(self, lanes: _Lanes, kept: Array, tried: Attempt, value: Array, ys: Array) -> tuple[Array, Array]:
         """The next saved time of each lane, and the states at those that lie in the steps just made.
@@ -227,6 +309,10 @@ def _handed_over(active: Array, lanes: _Lanes, ends: Ends) -> tuple[_Lanes, Ends
     return lanes, Ends(ends.ys, *new)
 
 
+def _enough(lanes: _Lanes) -> int:
+    return max(1, int(IDLE * lanes.solve.shape[0]))
+
+
 class _Beginning(diffrax.AbstractAdjoint):
     """Makes no steps: the place that diffrax prepares for them takes that of the controller's state in its solution."""
 
@@ -237,11 +323,24 @@ class _Beginning(diffrax.AbstractAdjoint):
         return dataclasses.replace(at, controller_state=place), {}
 
 
+def problem_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, sample: PyTree) -> Problem:
+    return Problem(*begin(sample), common.ts, common.solver, common.method, common.max_steps)
+
+
+def starts_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, samples: PyTree, width: int) -> Place:
+    """Where solves begin (B, ...), so many at a time; if the first stage is to be known, it is."""
+    return jax.lax.map(lambda sample: start_of(problem_of(begin, common, sample)), samples, batch_size=width)
+
+
 def start_of(problem: Problem) -> Place:
     """Where a solve begins."""
     saveat = diffrax.SaveAt(t1=True, controller_state=True)
     solution: Any = solved(problem, Starting(*problem.method), saveat, _Beginning())
-    return solution.controller_state
+    place = solution.controller_state
+    if not isinstance(problem.solver, diffrax.AbstractERK) or place.solver is None:
+        return place
+    known = jnp.asarray(False), call(place.t, place.y, problem.flow)
+    return eqx.tree_at(lambda p: p.solver, place, known)
 
 
 def stepper_of(problem: Problem) -> Stepper:

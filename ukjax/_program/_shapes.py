@@ -1,0 +1,34 @@
+"""What functions return, as shapes, remembered."""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from ._light import is_plain
+
+
+MOST = 64
+
+
+def shapes_of(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`eqx.filter_eval_shape(function, *arguments)`; in plain calls traced once for all that differ in numbers only."""
+    leaves, structure = jax.tree_util.tree_flatten(arguments)
+    given = tuple(_shape(x) if eqx.is_array(x) else x for x in leaves)
+    key = structure, given, tuple(map(type, given)), jax.config.read("jax_enable_x64")
+    try:
+        hash(key)
+    except TypeError:  # what is static in somebody's module need not be hashable
+        return eqx.filter_eval_shape(function, *arguments)
+    return _remembered(function, *key) if is_plain() else eqx.filter_eval_shape(function, *arguments)
+
+
+@ft.lru_cache(MOST)
+def _remembered(function: Callable[..., Any], structure: Any, leaves: tuple[Any, ...], *others: Any) -> Any:
+    return eqx.filter_eval_shape(function, *jax.tree_util.tree_unflatten(structure, leaves))
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
