@@ -6,11 +6,11 @@ from ._flow import Flow as Flow
 from ._flow import Problem as Problem
 from ._flow import advance as advance
 from ._integrator import Integrator as Integrator
-from ._lanes import Common as Common
+from ._lane import Common as Common
+from ._lane import starts_of as starts_of
 from ._lanes import Ends as Ends
 from ._lanes import Progress as Progress
 from ._lanes import Queue as Queue
-from ._lanes import starts_of as starts_of
 from ._leaping import Rattle as Rattle
 from ._march import Place as Place
 from ._sampling import Sampled as Sampled

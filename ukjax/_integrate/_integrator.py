@@ -10,7 +10,8 @@ from jaxtyping import Array
 
 from .._result import RESULTS
 from ._flow import Flow, Problem, room_for
-from ._lanes import Common, Ends
+from ._lane import Common
+from ._lanes import Ends
 from ._marching import Marching
 from ._record import Record, layout_of
 from ._replay import both_modes

@@ -9,7 +9,6 @@ until some do, or no other goes on.
 B: solves; L: lanes; T: saved times; n: numbers of a state.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,11 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _expand
-from ._flow import Flow, Problem, call
-from ._march import Attempt, Place, Stepper, before_end
-from ._solve import solved
-from ._unchecked import Starting
-from ._variants import solver_of, staged
+from ._flow import Flow, Problem
+from ._lane import Common, attempt, chosen, okay, problem_of, rows, within
+from ._march import Attempt, Place
+from ._variants import staged
 
 
 # Lanes that are done, or wait, before the others are interrupted for them, as a part of all lanes.
@@ -51,7 +49,7 @@ class Ends(eqx.Module):
         zeros = jnp.zeros(count, int)
         nan = lambda *shape: jnp.full(shape, jnp.nan, dtype)
         ys = nan(count, *ts.shape, n)
-        return cls(ys, jnp.full(count, ts[0]), nan(count, n), zeros, zeros, _okay((count,)))
+        return cls(ys, jnp.full(count, ts[0]), nan(count, n), zeros, zeros, okay((count,)))
 
 
 class _Lanes(eqx.Module):
@@ -75,16 +73,6 @@ class _Turning(NamedTuple):
     result: Any
     goes: Array
     waits: Array
-
-
-class Common(eqx.Module):
-    """What all solves have in common: see `Problem`."""
-
-    ts: Float[Array, " T"]
-    solver: diffrax.AbstractSolver
-    method: PyTree
-    max_steps: int = eqx.field(static=True)
-    on_cpu: bool = eqx.field(static=True)
 
 
 class Progress(eqx.Module):
@@ -146,12 +134,12 @@ class Queue(eqx.Module):
 
     def _of(self, lanes: _Lanes) -> PyTree:
         """The samples in the lanes; of a lane with nothing to do the last one there is."""
-        return _at(self.samples, jnp.minimum(lanes.solve, self.count - 1))
+        return rows(self.samples, jnp.minimum(lanes.solve, self.count - 1))
 
     def _empty(self, width: int) -> _Lanes:
         place = jax.tree_util.tree_map(lambda x: jnp.zeros((width, *x.shape[1:]), x.dtype), self.starts)
         zeros = jnp.zeros(width, int)
-        return _Lanes(jnp.full(width, self.count, int), place, zeros, zeros, zeros, _okay((width,)))
+        return _Lanes(jnp.full(width, self.count, int), place, zeros, zeros, zeros, okay((width,)))
 
     def _refilled(self, taken: Array, lanes: _Lanes) -> tuple[Array, _Lanes]:
         """The lanes with as many new solves as there are lanes without one, and as the queue has."""
@@ -161,8 +149,8 @@ class Queue(eqx.Module):
         lanes = eqx.tree_at(lambda x: x.solve, lanes, jnp.where(new, number, lanes.solve))
         zero = lambda x: jnp.where(new, 0, x)
         others = zero(lanes.following), zero(lanes.tries), zero(lanes.accepted)
-        result = _where(new, _okay(new.shape), lanes.result)
-        place = _where(new, _at(self.starts, number), lanes.place)
+        result = chosen(new, okay(new.shape), lanes.result)
+        place = chosen(new, rows(self.starts, number), lanes.place)
         return taken + jnp.sum(new), _Lanes(lanes.solve, place, *others, result)
 
     def _active(self, lanes: _Lanes) -> Array:
@@ -187,11 +175,11 @@ class Queue(eqx.Module):
 
     def _stepped(self, samples: PyTree, lanes: _Lanes, active: Array, ys: Array) -> tuple[_Lanes, Array]:
         """A step in the lanes that are active."""
-        attempt = lambda sample, at, t: _attempt(staged(self._problem(sample)), at, t)
-        place, tried, value = eqx.filter_vmap(attempt)(samples, lanes.place, _at(self.common.ts, lanes.following))
+        step = lambda sample, at, t: attempt(staged(self._problem(sample)), at, t)
+        place, tried, value = eqx.filter_vmap(step)(samples, lanes.place, rows(self.common.ts, lanes.following))
         kept = active & tried.keep
-        place = _where(active, place, lanes.place)
-        result = _where(active, tried.result, lanes.result)
+        place = chosen(active, place, lanes.place)
+        result = chosen(active, tried.result, lanes.result)
         following, ys = self._saved(lanes, kept, tried, value, ys)
         tries, accepted = lanes.tries + active.astype(int), lanes.accepted + kept.astype(int)
         return _Lanes(lanes.solve, place, following, tries, accepted, result), ys
@@ -204,12 +192,12 @@ class Queue(eqx.Module):
             return None
 
         def turn(at: _Turning, sample: PyTree, t: Array) -> Any:
-            place, tried, value = _attempt(staged(self._problem(sample), written=True), at.place, t)
+            place, tried, value = attempt(staged(self._problem(sample), written=True), at.place, t)
             kept = at.goes & tried.keep
             end = tried.span[1]
             due = kept & (at.following < common.ts.shape[0]) & (t <= end)
             number = lambda x: x.astype(at.tries.dtype)
-            place, result = _where(at.goes, (place, tried.result), (at.place, at.result))
+            place, result = chosen(at.goes, (place, tried.result), (at.place, at.result))
             counts = at.following + number(due), at.tries + number(at.goes), at.accepted + number(kept)
             new = _Turning(place, *counts, result, at.goes, at.waits)
             new = new._replace(goes=at.goes & self._going(new))
@@ -235,7 +223,7 @@ class Queue(eqx.Module):
         ts, samples = self.common.ts, self._of(lanes)
         start, enough = jnp.sum(self._active(lanes)), _enough(lanes)
         row = lambda which: jnp.where(which, lanes.solve, ys.shape[0])  # beyond the last: nowhere
-        within = jax.vmap(lambda dense, span, t: _within(self.common.solver.interpolation_cls, span, dense, t))
+        inside = jax.vmap(lambda dense, span, t: within(self.common.solver.interpolation_cls, span, dense, t))
         others = _expand.in_entries(samples)
 
         def going(carry):
@@ -256,16 +244,16 @@ class Queue(eqx.Module):
                 j, each = jax.lax.optimization_barrier((j, step))
                 span, dense = _expand.joined(each)
                 which = more(j, t)
-                ys = ys.at[row(which), j].set(within(dense, span, t), mode="drop")
+                ys = ys.at[row(which), j].set(inside(dense, span, t), mode="drop")
                 j = j + which.astype(j.dtype)
-                return j, _at(ts, j), ys
+                return j, rows(ts, j), ys
 
-            j, t, ys = jax.lax.while_loop(lambda carry: jnp.any(more(*carry[:2])), save, (j, _at(ts, j), ys))
+            j, t, ys = jax.lax.while_loop(lambda carry: jnp.any(more(*carry[:2])), save, (j, rows(ts, j), ys))
             at = at._replace(following=eqx.tree_at(lambda x: x.each[0], at.following, j))
             return at, _expand.in_entries(t), ys, jnp.sum(at.goes.each[0])
 
         at = _expand.in_entries(self._turning(lanes, self._active(lanes)))
-        at, _, ys, _ = jax.lax.while_loop(going, body, (at, _expand.in_entries(_at(ts, lanes.following)), ys, start))
+        at, _, ys, _ = jax.lax.while_loop(going, body, (at, _expand.in_entries(rows(ts, lanes.following)), ys, start))
         found = _expand.joined(at)
         lanes = _Lanes(lanes.solve, found.place, found.following, found.tries, found.accepted, found.result)
         step = lambda lanes, ys: self._stepped(samples, lanes, found.waits, ys)
@@ -277,9 +265,9 @@ class Queue(eqx.Module):
         `value`: at the first of them, which most often is the only one.
         """
         ts, (begin, end) = self.common.ts, tried.span
-        due = lambda j: kept & (j < ts.shape[0]) & (_at(ts, j) <= end)
+        due = lambda j: kept & (j < ts.shape[0]) & (rows(ts, j) <= end)
         interpolant = self.common.solver.interpolation_cls
-        state = lambda begin, end, dense, t: _within(interpolant, (begin, end), dense, t)
+        state = lambda begin, end, dense, t: within(interpolant, (begin, end), dense, t)
 
         def put(j, ys, values):
             row = jnp.where(due(j), lanes.solve, ys.shape[0])  # beyond the last: nowhere
@@ -287,15 +275,10 @@ class Queue(eqx.Module):
 
         def save(carry):
             j, ys = carry
-            return put(j, ys, jax.vmap(state)(begin, end, tried.dense, _at(ts, j)))
+            return put(j, ys, jax.vmap(state)(begin, end, tried.dense, rows(ts, j)))
 
         start = put(lanes.following, ys, value)
         return jax.lax.while_loop(lambda carry: jnp.any(due(carry[0])), save, start)
-
-
-def _within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array) -> Array:
-    """The state at t within a step."""
-    return interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
 
 def _handed_over(active: Array, lanes: _Lanes, ends: Ends) -> tuple[_Lanes, Ends]:
@@ -311,60 +294,3 @@ def _handed_over(active: Array, lanes: _Lanes, ends: Ends) -> tuple[_Lanes, Ends
 
 def _enough(lanes: _Lanes) -> int:
     return max(1, int(IDLE * lanes.solve.shape[0]))
-
-
-class _Beginning(diffrax.AbstractAdjoint):
-    """Makes no steps: the place that diffrax prepares for them takes that of the controller's state in its solution."""
-
-    def loop(self, *, init_state: Any, **others: Any) -> Any:
-        at = init_state
-        place = Place(at.tprev, at.tnext, at.y, at.solver_state, at.controller_state, jnp.asarray(at.made_jump))
-        place = jax.tree_util.tree_map(jnp.asarray, place)
-        return dataclasses.replace(at, controller_state=place), {}
-
-
-def problem_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, sample: PyTree) -> Problem:
-    return Problem(*begin(sample), common.ts, common.solver, common.method, common.max_steps)
-
-
-def starts_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, samples: PyTree, width: int) -> Place:
-    """Where solves begin (B, ...), so many at a time; if the first stage is to be known, it is."""
-    return jax.lax.map(lambda sample: start_of(problem_of(begin, common, sample)), samples, batch_size=width)
-
-
-def start_of(problem: Problem) -> Place:
-    """Where a solve begins."""
-    saveat = diffrax.SaveAt(t1=True, controller_state=True)
-    solution: Any = solved(problem, Starting(*problem.method), saveat, _Beginning())
-    place = solution.controller_state
-    if not isinstance(problem.solver, diffrax.AbstractERK) or place.solver is None:
-        return place
-    known = jnp.asarray(False), call(place.t, place.y, problem.flow)
-    return eqx.tree_at(lambda p: p.solver, place, known)
-
-
-def stepper_of(problem: Problem) -> Stepper:
-    controller = Starting(*problem.method).wrap(1).controller
-    return Stepper(diffrax.ODETerm(call), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
-
-
-def _attempt(problem: Problem, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
-    """A step, where the next one is to end, and the state at t if that lies within."""
-    at, tried = stepper_of(problem).attempt(at)
-    t1 = problem.ts[-1]
-    t_next = before_end(at, tried, t1)
-    value = _within(problem.solver.interpolation_cls, tried.span, tried.dense, t)
-    return eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, t1), t_next)), tried, value
-
-
-def _okay(shape: tuple[int, ...]) -> Any:
-    return jax.tree_util.tree_map(lambda x: jnp.full(shape, x), diffrax.RESULTS.successful)
-
-
-def _where(which: Array, new: PyTree, old: PyTree) -> Any:
-    choose = lambda a, b: jnp.where(which.reshape(which.shape + (1,) * (jnp.ndim(a) - 1)), a, b)
-    return jax.tree_util.tree_map(choose, new, old)
-
-
-def _at(tree: PyTree, index: Any) -> Any:
-    return jax.tree_util.tree_map(lambda x: jnp.take(x, index, axis=0, mode="clip"), tree)

@@ -1,0 +1,97 @@
+"""One of many solves: where it begins, and a step of it.
+
+B: solves; T: saved times.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ._flow import Flow, Problem, call
+from ._march import Attempt, Place, Stepper, before_end
+from ._solve import solved
+from ._unchecked import Starting
+from ._variants import solver_of
+
+
+class Common(eqx.Module):
+    """What all solves have in common: see `Problem`."""
+
+    ts: Float[Array, " T"]
+    solver: diffrax.AbstractSolver
+    method: PyTree
+    max_steps: int = eqx.field(static=True)
+    on_cpu: bool = eqx.field(static=True)
+
+
+def within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array) -> Array:
+    """The state at t within a step."""
+    return interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
+
+
+class _Beginning(diffrax.AbstractAdjoint):
+    """Makes no steps: the place that diffrax prepares for them takes that of the controller's state in its solution."""
+
+    def loop(self, *, init_state: Any, **others: Any) -> Any:
+        at = init_state
+        place = Place(at.tprev, at.tnext, at.y, at.solver_state, at.controller_state, jnp.asarray(at.made_jump))
+        place = jax.tree_util.tree_map(jnp.asarray, place)
+        return dataclasses.replace(at, controller_state=place), {}
+
+
+def problem_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, sample: PyTree) -> Problem:
+    return Problem(*begin(sample), common.ts, common.solver, common.method, common.max_steps)
+
+
+def starts_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, samples: PyTree, width: int) -> Place:
+    """Where solves begin (B, ...), so many at a time, with the first stage if a method hands on its last one."""
+
+    def start(sample):
+        problem = problem_of(begin, common, sample)
+        place = start_of(problem)
+        if not isinstance(problem.solver, diffrax.AbstractERK) or place.solver is None:
+            return place
+        known = jnp.asarray(False), call(place.t, place.y, problem.flow)
+        return eqx.tree_at(lambda p: p.solver, place, known)
+
+    return jax.lax.map(start, samples, batch_size=width)
+
+
+def start_of(problem: Problem) -> Place:
+    """Where a solve begins."""
+    saveat = diffrax.SaveAt(t1=True, controller_state=True)
+    solution: Any = solved(problem, Starting(*problem.method), saveat, _Beginning())
+    return solution.controller_state
+
+
+def stepper_of(problem: Problem) -> Stepper:
+    controller = Starting(*problem.method).wrap(1).controller
+    return Stepper(diffrax.ODETerm(call), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
+
+
+def attempt(problem: Problem, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
+    """A step, where the next one is to end, and the state at t if that lies within."""
+    at, tried = stepper_of(problem).attempt(at)
+    t1 = problem.ts[-1]
+    t_next = before_end(at, tried, t1)
+    value = within(problem.solver.interpolation_cls, tried.span, tried.dense, t)
+    return eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, t1), t_next)), tried, value
+
+
+def okay(shape: tuple[int, ...]) -> Any:
+    return jax.tree_util.tree_map(lambda x: jnp.full(shape, x), diffrax.RESULTS.successful)
+
+
+def chosen(which: Array, new: PyTree, old: PyTree) -> Any:
+    choose = lambda a, b: jnp.where(which.reshape(which.shape + (1,) * (jnp.ndim(a) - 1)), a, b)
+    return jax.tree_util.tree_map(choose, new, old)
+
+
+def rows(tree: PyTree, index: Any) -> Any:
+    return jax.tree_util.tree_map(lambda x: jnp.take(x, index, axis=0, mode="clip"), tree)
