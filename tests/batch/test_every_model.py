@@ -13,6 +13,9 @@ from ..models.test_models import FACTORIES
 
 
 SHARES = jnp.array([1.0, 0.95, 0.9])  # of the speeds at the start
+# A stiff spring, so that stability makes the steps, 280 of them, and their sizes are sensitive to rounding. On an Intel
+# Xeon positions differ by 4e-15 m, speeds by 7e-12, and accelerations by what the stiffness makes of that, 1.4e-9 of g.
+TOLERANCES = {"governor:scenario": 1e-8}
 
 
 def ways(case, ts):
@@ -39,7 +42,9 @@ def test_values(name):
     ts = jnp.linspace(case.t0, case.t0 + 0.02 * (case.t1 - case.t0), 3)
     loop, batch = ways(case, ts)
     v0 = SHARES[:, None] * case.v0[None]
-    equal(eqx.filter_jit(batch)(case.mechanism, v0), eqx.filter_jit(loop)(case.mechanism, v0), 1e-12)
+    got, want = (eqx.filter_jit(way)(case.mechanism, v0) for way in (batch, loop))
+    equal(got.q, want.q, 1e-12)
+    equal(got, want, TOLERANCES.get(name, 1e-12))
 
 
 @pytest.mark.long

@@ -20,11 +20,11 @@ from .._program import Traced, traced
 
 AXIS = "trajectories"
 # Trajectories that a device works on at a time. On a CPU their states and stages are to fit its cache, and there are to
-# be some rounds of them, for the last ones to run with few beside them: of the SCARA 64, 128 and 256 take as long each
-# where there are many, double pendulums a tenth less time by 128. A GPU hides what it waits for behind as many as there
-# are.
+# be some rounds of them, for the last ones to run with few beside them: a step of 32 of the SCARA takes a tenth longer
+# for each than one of 64, and that a tenth longer than one of 128. Loops go by blocks of that many, and a rest that
+# fills none takes as long as a block. A GPU hides what it waits for behind as many as there are.
 LANES = {"cpu": 128}
-FEWEST, ROUNDS = 64, 16
+BLOCK, ROUNDS = 32, 16
 LANES_ELSEWHERE = 8192
 
 
@@ -51,7 +51,7 @@ def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
 def lanes_of(devices: Sequence[Any], share: int) -> int:
     """Trajectories that each of them works on at a time, if it has a share of so many."""
     most = LANES.get(devices[0].platform)
-    return LANES_ELSEWHERE if most is None else min(most, max(FEWEST, share // ROUNDS))
+    return LANES_ELSEWHERE if most is None else min(most, max(BLOCK, share // ROUNDS // BLOCK * BLOCK))
 
 
 def is_here(devices: Sequence[Any]) -> bool:

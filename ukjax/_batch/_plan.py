@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
-from .._integrate import Common, Ends, Flow, Integrator, Place, Queue, Sampled, starts_of
+from .._integrate import Common, Ends, Flow, Integrator, Place, Queue, Sampled, in_order, starts_of
 from .._manifold import Projection
 from .._program import Traced, traced
 from .._result import RESULTS
@@ -134,8 +134,8 @@ class Plan(eqx.Module):
         flow, y0 = self._begin(sample)
         return self.told(sample, self.integrator(flow, y0, self.ts, self.solver, self.method))
 
-    def starts(self, samples: PyTree) -> Place:
-        """Where they begin."""
+    def starts(self, samples: PyTree) -> tuple[Place, Float[Array, " B"]]:
+        """Where they begin, and how fast."""
         return starts_of(self._begin, self._common, samples, self.width)
 
     def queue(self, samples: PyTree, starts: Place, total: Int[Array, ""]) -> Queue:
@@ -145,10 +145,8 @@ class Plan(eqx.Module):
     def run(self, samples: PyTree, total: Array) -> Outcome:
         """What becomes of all of them."""
         count = jax.tree_util.tree_leaves(samples)[0].shape[0]
-        starts = self.starts(samples)
-        # Those that begin with short steps take many, and are first; those that are not to be made are last.
-        steps = jnp.nan_to_num(starts.t_next - starts.t)
-        order = jnp.argsort(jnp.where(jnp.arange(count) < total, steps, jnp.inf))
+        starts, pace = self.starts(samples)
+        order = in_order(pace, total)
         take = lambda tree, order: jax.tree_util.tree_map(lambda x: jnp.take(x, order, axis=0), tree)
         queue, ahead = self.queue(take(samples, order), take(starts, order), total), MEETING * self.width
 

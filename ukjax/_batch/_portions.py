@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
-from .._integrate import Place, Progress
+from .._integrate import Place, Progress, in_order
 from .._program import widely_compiled
-from ._devices import on_each, placed, share_out
+from ._devices import BLOCK, on_each, placed, share_out
 from ._outcome import Outcome
 from ._plan import Recipe
 
@@ -35,7 +35,8 @@ class Size:
         most = max(1, BYTES // (devices * max(bytes_each, 1)))
         share = -(-count // devices)
         rounds = -(-min(share, most) // lanes)
-        self.lanes = min(lanes, -(-min(share, most) // rounds))
+        each = -(-min(share, most) // rounds)
+        self.lanes = min(lanes, each if min(share, most) < BLOCK else -(-each // BLOCK) * BLOCK)
         self.share = rounds * self.lanes
         self.whole = devices * self.share
 
@@ -83,15 +84,10 @@ def filled(x: Any, count: int) -> Any:
 def _portion(
     recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm
 ) -> tuple[Outcome, np.ndarray]:
-    """The outcome of each trajectory, and their order: those that begin with short steps, and so take many, are first.
-
-    They are dealt out to the devices, and none of them begins when the others are done.
-    """
+    """The outcome of each trajectory, and the order in which they are dealt out to the devices."""
     most = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
-    starts, progress = _begin(tuple(devices), recipe, placed(samples, devices), placed(most, devices))
-    starts = jax.tree_util.tree_map(np.asarray, starts)
-    steps = np.nan_to_num(starts.t_next - starts.t)
-    order = np.argsort(np.where(np.arange(len(steps)) < count, steps, np.inf), kind="stable")
+    (starts, pace), progress = _begin(tuple(devices), recipe, placed(samples, devices), placed(most, devices))
+    order = np.asarray(in_order(jnp.asarray(np.asarray(pace)), count))
     dealt = share_out(jax.tree_util.tree_map(lambda x: np.asarray(x)[order], (samples, starts)), len(devices))
     samples, starts, total = placed((*dealt, most), devices)
     given = (tuple(devices), recipe, samples, starts, total)
@@ -113,12 +109,12 @@ def _portion(
 
 
 @widely_compiled
-def _begin(devices: Any, recipe: Recipe, samples: PyTree, total: Any) -> tuple[Place, Progress]:
-    """Where trajectories begin, in any order, and none of as many begun."""
+def _begin(devices: Any, recipe: Recipe, samples: PyTree, total: Any) -> tuple[tuple[Place, Array], Progress]:
+    """Where trajectories begin, and how fast, in any order, and none of as many begun."""
 
     def share(plan, samples, total):
         starts = plan.starts(samples)
-        return starts, _own(plan.queue(samples, starts, total[0]).start(plan.width))
+        return starts, _own(plan.queue(samples, starts[0], total[0]).start(plan.width))
 
     return on_each(share, devices, recipe.plan(samples), samples, total)
 
