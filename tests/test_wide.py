@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import ukjax
 from ukjax._program import _wide, shapes_of, widely_compiled
 
-from .helpers import assert_close, falling
+from .helpers import assert_close
 
 
 @pytest.fixture
@@ -53,10 +52,3 @@ def test_shapes_are_found_once_for_what_differs_in_numbers_only():
     ):  # fmt: skip
         assert shapes_of(twice, Named(value, how), power).shape == (2, *value.shape)
         assert len(seen) == count
-
-
-def test_a_batch_on_a_device_that_is_not_the_first():
-    mechanism, v0 = ukjax.Mechanism(falling(n=1)), jnp.array([[1.0], [2.0], [3.0]])
-    second = jax.devices()[1:2]
-    got = ukjax.simulate_batch(mechanism, jnp.zeros(1), v0, np.array([0.0, 0.1]), devices=second, progress=False)
-    assert_close(got.q[:, 1], 0.1 * v0 - 0.5 * 9.81 * 0.01, atol=1e-9)

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
-from .._integrate import Common, Ends, Flow, Integrator, Place, Queue, Sampled, in_order, starts_of
+from .._integrate import Common, Ends, Flow, Integrator, Place, Queue, Sampled, in_order, rows, starts_of
 from .._manifold import Projection
 from .._program import Traced, traced
 from .._result import RESULTS
@@ -147,8 +147,7 @@ class Plan(eqx.Module):
         count = jax.tree_util.tree_leaves(samples)[0].shape[0]
         starts, pace = self.starts(samples)
         order = in_order(pace, total)
-        take = lambda tree, order: jax.tree_util.tree_map(lambda x: jnp.take(x, order, axis=0), tree)
-        queue, ahead = self.queue(take(samples, order), take(starts, order), total), MEETING * self.width
+        queue, ahead = self.queue(rows(samples, order), rows(starts, order), total), MEETING * self.width
 
         def on(i, carry):
             progress, met = carry
@@ -157,7 +156,7 @@ class Plan(eqx.Module):
 
         start = queue.start(self.width), jnp.zeros((), int)
         ends = jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends
-        return self.finish(samples, take(ends, jnp.argsort(order)))
+        return self.finish(samples, rows(ends, jnp.argsort(order)))
 
     def finish(self, samples: PyTree, ends: Ends) -> Outcome:
         """What became of all of them."""

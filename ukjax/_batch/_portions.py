@@ -34,9 +34,12 @@ class Size:
     def __init__(self, count: int, devices: int, lanes: int, bytes_each: int):
         most = max(1, BYTES // (devices * max(bytes_each, 1)))
         share = -(-count // devices)
-        rounds = -(-min(share, most) // lanes)
-        each = -(-min(share, most) // rounds)
-        self.lanes = min(lanes, each if min(share, most) < BLOCK else -(-each // BLOCK) * BLOCK)
+        # Rounded up, for lanes without a trajectory do no harm; down where memory is short.
+        divided = (lambda x, size: max(1, x // size)) if share > most else (lambda x, size: -(-x // size))
+        share = min(share, most)
+        rounds = divided(share, lanes)
+        each = divided(share, rounds)
+        self.lanes = min(lanes, each if share < BLOCK else divided(each, BLOCK) * BLOCK)
         self.share = rounds * self.lanes
         self.whole = devices * self.share
 

@@ -8,6 +8,7 @@ from ._flow import advance as advance
 from ._integrator import Integrator as Integrator
 from ._lane import Common as Common
 from ._lane import in_order as in_order
+from ._lane import rows as rows
 from ._lane import starts_of as starts_of
 from ._lanes import Ends as Ends
 from ._lanes import Progress as Progress

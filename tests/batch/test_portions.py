@@ -1,0 +1,57 @@
+"""A batch in portions: how many lanes, which trajectories first, on which devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from ukjax._batch import _portions
+from ukjax._batch._devices import BLOCK, LANES, lanes_of
+
+from ..helpers import assert_close, falling
+
+
+def test_the_fast_ones_begin_first(monkeypatch):
+    """Beads on a ring: diffrax begins with the same step for all of them."""
+    seen = []
+    first = _portions.in_order
+    monkeypatch.setattr(_portions, "in_order", lambda *args: seen.append(args) or first(*args))
+    system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.zeros(2))
+    ring = ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None])
+    v0 = np.array([[0.0, 1.0], [0.0, 20.0], [0.0, 3.0]])
+    mechanism, q0 = ukjax.Mechanism(system, ring), np.array([1.0, 0.0])
+    batch = ukjax.simulate_batch(mechanism, q0, v0, np.linspace(0.0, 0.1, 3), progress=False)
+    (pace, count), steps = seen[0], batch.stats["num_steps"]
+    assert count == 3
+    np.testing.assert_array_equal(first(jnp.asarray(pace), count)[:3], [1, 2, 0])
+    assert steps[1] > steps[2] >= steps[0]
+
+
+def test_what_is_not_to_be_done_is_last():
+    order = _portions.in_order(jnp.array([1.0, jnp.nan, 3.0, 2.0, 9.0]), 4)
+    np.testing.assert_array_equal(order, [2, 3, 0, 1, 4])
+
+
+@pytest.mark.parametrize("share", [1, 10, 31, 33, 100, 1000, 5000, 123_456])
+def test_lanes_fill_blocks(share):
+    """A rest that fills no vector takes as long as a block."""
+    size = _portions.Size(2 * share - 1, 2, lanes_of(jax.devices("cpu"), share), 8)
+    assert size.lanes <= LANES["cpu"]
+    assert size.lanes == share if share < BLOCK else size.lanes % BLOCK == 0
+    assert 2 * share <= size.whole < 2 * (share + size.lanes * max(1, share // size.lanes))
+    assert size.share % size.lanes == 0
+
+
+def test_a_batch_on_a_device_that_is_not_the_first():
+    mechanism, v0 = ukjax.Mechanism(falling(n=1)), jnp.array([[1.0], [2.0], [3.0]])
+    second = jax.devices()[1:2]
+    got = ukjax.simulate_batch(mechanism, jnp.zeros(1), v0, np.array([0.0, 0.1]), devices=second, progress=False)
+    assert_close(got.q[:, 1], 0.1 * v0 - 0.5 * 9.81 * 0.01, atol=1e-9)
+
+
+@pytest.mark.parametrize("most", [1, 20, 33, 100, 1000])
+def test_a_portion_is_no_larger_than_memory_allows(most):
+    size = _portions.Size(100_000, 2, lanes_of(jax.devices("cpu"), 50_000), _portions.BYTES // (2 * most))
+    assert size.share == size.lanes if most < BLOCK else size.lanes % BLOCK == 0
+    assert most / 2 < size.share <= most
