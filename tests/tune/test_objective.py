@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 import optax
 import optimistix as optx
@@ -119,6 +120,7 @@ def test_a_tuning_is_the_same_whatever_the_tiles(name, monkeypatch):
 def test_memory_does_not_grow_with_the_samples(monkeypatch):
     """Of the compiled gradient: ten times the samples, as many at a time, and beside all of them at once."""
     monkeypatch.setitem(_devices.LANES, "cpu", 64)
+    monkeypatch.setattr(_devices, "ROUNDS", 1)
     scalar = lambda params, length: jnp.sum(swung(params, length) ** 2)
     objective = Objective(scalar, None, False)
     sizes = {}
@@ -132,13 +134,21 @@ def test_memory_does_not_grow_with_the_samples(monkeypatch):
     assert sizes["at once", 2560] > 5 * sizes["tiles", 2560]
 
 
-def test_a_loss_that_solves_equations(objectives):
+def by_optimistix(a, y):
+    gap = lambda x, _: jnp.stack([x[0] ** 2 + x[1] - y, x[1] - a * x[0]])
+    return optx.root_find(gap, optx.Newton(1e-12, 1e-12), jnp.ones(2)).value
+
+
+def by_lineax(a, y):
+    x = (jnp.sqrt(a**2 + 4 * y) - a) / 2
+    A = jnp.array([[1.0, 1.0], [1.0, -1.0]])
+    return lx.linear_solve(lx.MatrixLinearOperator(A), A @ jnp.stack([x, a * x])).value
+
+
+@pytest.mark.parametrize("root", [by_optimistix, by_lineax])
+def test_a_loss_that_solves_equations(objectives, root):
     """On several devices too, where lineax refuses its own operators inside of `jax.shard_map`."""
     devices = objectives[0].devices
-
-    def root(a, y):
-        gap = lambda x, _: jnp.stack([x[0] ** 2 + x[1] - y, x[1] - a * x[0]])
-        return optx.root_find(gap, optx.Newton(1e-12, 1e-12), jnp.ones(2)).value
 
     exact = lambda a, y: (jnp.sqrt(a**2 + 4 * y) - a) / 2
     apart = Objective(lambda a, y: root(a, y) - 0.3, None, True)
@@ -160,6 +170,8 @@ def test_a_loss_that_solves_equations(objectives):
     r, J = jax.jit(apart.least_squares)(a, y)
     assert_close(r @ r, want, rtol=1e-12)
     assert_close(2 * r @ J, slope[None], rtol=1e-11)
+    r = jax.jit(apart.residuals)(a, y)
+    assert_close(r @ r, want, rtol=1e-12)
 
 
 def test_a_batch_within_what_each_device_does_has_that_device(objectives):

@@ -5,6 +5,5 @@ from ._devices import gathered as gathered
 from ._devices import lanes_of as lanes_of
 from ._devices import on_each as on_each
 from ._devices import share_out as share_out
-from ._devices import traced_share as traced_share
 from ._outcome import Reduction as Reduction
 from ._simulate_batch import simulate_batch as simulate_batch

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from .. import _check
-from .._program import Traced, traced
+from .._program import as_one, traced
 
 
 AXIS = "trajectories"
@@ -28,8 +28,9 @@ BLOCK, ROUNDS = 32, 16
 LANES_ELSEWHERE = 8192
 
 
-# Whether what is traced becomes part of what each of several devices does. `jax.jit` has another program for each.
-_is_share = jax.make_user_context(False)
+# Whether what is traced becomes part of what each of several devices does, and whether these can wait for each other.
+# `jax.jit` has another program for each.
+_is_share, _together = jax.make_user_context(False), jax.make_user_context(False)
 
 
 def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
@@ -85,22 +86,30 @@ def on_each(function: Callable[..., PyTree], devices: Sequence[Any], shared: PyT
     What is `split` is arrays with a leading axis, and things that are none.
     """
     if len(devices) == 1:
-        return function(shared, *split)
+        with _together(False):
+            return function(shared, *split)
     arrays, static = eqx.partition(shared, eqx.is_array)
     parts, others = eqx.partition(split, eqx.is_array)
     call = lambda arrays, parts: function(eqx.combine(arrays, static), *eqx.combine(parts, others))
+    # Traced outside of the `jax.shard_map`, and one operation of it: there JAX has the devices in the type of an array,
+    # and lineax, and so optimistix, refuses its own operators, which have none.
+    with _is_share(True), _together(True):
+        of_share = traced(call, *map(_like, (arrays, parts), (1, len(devices))), axes=[(AXIS, len(devices))])
+    closed, rest = eqx.partition(of_share, eqx.is_array)
     mesh = Mesh(np.array(devices), (AXIS,))
-    spec = jax.P(AXIS)
-    return jax.shard_map(call, mesh=mesh, in_specs=(jax.P(), spec), out_specs=spec, check_vma=False)(arrays, parts)
+    alone, each = jax.P(), jax.P(AXIS)
+    run = lambda closed, arrays, parts: as_one(eqx.combine(closed, rest), arrays, parts)
+    made = jax.shard_map(run, mesh=mesh, in_specs=(alone, alone, each), out_specs=each, check_vma=False)
+    return made(
+        closed, *jax.tree_util.tree_map(lambda x: x.astype(x.dtype), (arrays, parts))
+    )  # with a dtype of its own
 
 
-def traced_share(function: Callable[..., PyTree], devices: Sequence[Any], *examples: PyTree) -> Traced:
-    """`function`, called with arrays like `examples`, for what each device does by `on_each`.
-
-    Traced outside of it, for within a `jax.shard_map` lineax, and so optimistix, refuses its own operators.
-    """
-    with _is_share(len(devices) > 1):
-        return traced(function, *examples)
+def _like(tree: PyTree, count: int) -> Any:
+    """The part that one of `count` devices has, as shapes."""
+    shape = lambda x: (x.shape[0] // count, *x.shape[1:]) if count > 1 else x.shape
+    part = lambda x: jax.ShapeDtypeStruct(shape(x), x.dtype, weak_type=getattr(x, "weak_type", False))
+    return jax.tree_util.tree_map(part, tree)
 
 
 def meet(at: PyTree) -> Int[Array, ""]:
@@ -109,7 +118,7 @@ def meet(at: PyTree) -> Int[Array, ""]:
     The runtime of the CPU ends a process in which a device waits for another for 40 s. Those that meet now and then are
     never that far apart, however long it all takes. What is to come after takes this zero into account.
     """
-    if AXIS not in jax.sharding.get_abstract_mesh().manual_axes:
+    if not _together.value:
         return jnp.zeros((), int)
     first = next(x for x in jax.tree_util.tree_leaves(at) if eqx.is_array(x) and x.size)
     odd = jnp.isnan(jax.lax.stop_gradient(jnp.ravel(first)[0])).astype(int)

@@ -1,6 +1,7 @@
 """Functions as programs: with what they close over, compiled lightly, and apart from a mesh of devices."""
 
 from ._apart import apart as apart
+from ._apart import as_one as as_one
 from ._batch import in_batch as in_batch
 from ._hoist import Traced as Traced
 from ._hoist import hoist as hoist

@@ -15,6 +15,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import PyTree
 
+from ._hoist import Traced
+
 
 def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     """`function(*arguments)`, a pytree of arrays; as one operation if an array in `arguments` varies over a mesh."""
@@ -32,6 +34,15 @@ def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
 
     results = _bind(call, [jnp.asarray(x) for x in flat])
     return jax.tree_util.tree_unflatten(made[0], results)
+
+
+def as_one(function: Traced, *arguments: PyTree) -> Any:
+    """`function(*arguments)` as one operation of a `jax.shard_map`, within which nothing of it is traced again."""
+    jaxpr, constants = function.hoisted.jaxpr, function.hoisted.constants
+    names = jaxpr.debug_info._replace(arg_names=("",) * (len(jaxpr.constvars) + len(jaxpr.invars)))
+    jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=names)
+    results = _apart_p.bind(*constants, *function.leaves(arguments), jaxpr=jaxpr, origin=None)
+    return jax.tree_util.tree_unflatten(function.hoisted.structure, results)
 
 
 class _Origin(NamedTuple):

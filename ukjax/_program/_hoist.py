@@ -1,6 +1,6 @@
 """Functions as pytrees, with what they close over."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -24,14 +24,15 @@ class Hoisted(eqx.Module):
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
 
-def hoist(function: Callable[..., Any], *examples: Array) -> Hoisted:
+def hoist(function: Callable[..., Any], *examples: Array, axes: Sequence[tuple[str, int]] = ()) -> Hoisted:
     """`function`, called with arrays like `examples`, as a pytree of all that it closes over, tracers included.
 
-    However often it is then called, the person's functions are traced once.
+    However often it is then called, the person's functions are traced once. `axes`: names and sizes of axes over which
+    it adds up and the like.
 
     Not `equinox.filter_closure_convert`, which refuses arguments that lie on other devices than the examples.
     """
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
+    closed, shapes = jax.make_jaxpr(function, axis_env=list(axes), return_shape=True)(*examples)
     return Hoisted(closed.jaxpr, closed.consts, jax.tree_util.tree_structure(shapes))
 
 
@@ -43,8 +44,12 @@ class Traced(eqx.Module):
     results: tuple[jax.ShapeDtypeStruct, ...] = eqx.field(static=True)
 
     def __call__(self, *arguments: Any) -> Any:
+        return self.hoisted(*self.leaves(arguments))
+
+    def leaves(self, arguments: Any) -> list[Array]:
+        """The arrays in its arguments, as it takes them."""
         leaves = jax.tree_util.tree_leaves(arguments)
-        return self.hoisted(*(x.astype(dtype) for x, dtype in zip(leaves, self.dtypes, strict=True)))
+        return [x.astype(dtype) for x, dtype in zip(leaves, self.dtypes, strict=True)]
 
     @property
     def shapes(self) -> Any:
@@ -52,10 +57,10 @@ class Traced(eqx.Module):
         return jax.tree_util.tree_unflatten(self.hoisted.structure, self.results)
 
 
-def traced(function: Callable[..., Any], *examples: Any) -> Traced:
+def traced(function: Callable[..., Any], *examples: Any, axes: Sequence[tuple[str, int]] = ()) -> Traced:
     """`function`, called with trees of arrays, or of their shapes, like `examples`, as `hoist` does it."""
     leaves, structure = jax.tree_util.tree_flatten(examples)
-    hoisted = hoist(lambda *leaves: function(*jax.tree_util.tree_unflatten(structure, leaves)), *leaves)
+    hoisted = hoist(lambda *leaves: function(*jax.tree_util.tree_unflatten(structure, leaves)), *leaves, axes=axes)
     kinds: Any = [x.aval for x in hoisted.jaxpr.outvars]
     results = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
     return Traced(hoisted, tuple(x.dtype for x in leaves), tuple(results))

@@ -16,8 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._batch import devices_of, gathered, lanes_of, on_each, share_out, traced_share
-from .._program import Traced
+from .._batch import devices_of, gathered, lanes_of, on_each, share_out
 
 
 class Tiles:
@@ -40,11 +39,6 @@ class Tiles:
     def gathered(self, each: PyTree) -> Any:
         """What belongs to each sample (D * rounds * width, ...), in their order (B, ...)."""
         return jax.tree_util.tree_map(lambda x: x[: self.count], gathered(each, len(self.devices)))
-
-    def traced(self, function: Callable, tuned: PyTree, *samples: PyTree) -> Traced:
-        """`function(tuned, *tile)` for a tile of samples as they are `arranged`."""
-        tile = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct((self.width, *x.shape[1:]), x.dtype), samples)
-        return traced_share(function, self.devices, tuned, *tile)
 
     def apart(self, tree: PyTree) -> Any:
         """The share of a device (rounds * width, ...) as tiles (rounds, width, ...)."""
@@ -99,13 +93,12 @@ class Objective:
             both = jnp.concatenate([J, r[:, :, None]], axis=2) / np.sqrt(tiles.count)
             return jnp.where(okay[:, None, None], both, 0).reshape(-1, p + 1)
 
-        def share(shared, samples, okay):
-            of_tile, tuned = shared
+        def share(tuned, samples, okay):
+            dtype = jax.eval_shape(of_tile, tuned, *_first(tiles.apart((samples, okay)))).dtype
             add = lambda triangle, tile: (_triangle(triangle, of_tile(tuned, *tile)), None)
-            return jax.lax.scan(add, jnp.zeros((p + 1, p + 1), of_tile.shapes.dtype), tiles.apart((samples, okay)))[0]
+            return jax.lax.scan(add, jnp.zeros((p + 1, p + 1), dtype), tiles.apart((samples, okay)))[0]
 
-        samples = tiles.arranged(batch)
-        triangles = on_each(share, tiles.devices, (tiles.traced(of_tile, tuned, *samples), tuned), *samples)
+        triangles = on_each(share, tiles.devices, tuned, *tiles.arranged(batch))
         rows = triangles if len(tiles.devices) == 1 else _triangle(triangles)
         return rows[:, p], rows[:, :p]
 
@@ -126,19 +119,17 @@ class Objective:
         if batch is None:
             return function(tuned, None, None, 1)
         tiles = self._tiles(batch)
-        samples = tiles.arranged(batch)
-        of_tile = tiles.traced(lambda tuned, *tile: function(tuned, *tile, float(tiles.count)), tuned, *samples)
 
-        def share(shared, samples, okay):
-            of_tile, tuned = shared
+        def share(tuned, samples, okay):
+            one = lambda tile: function(tuned, *tile, float(tiles.count))
             parts = tiles.apart((samples, okay))
             if tiles.rounds == 1:
-                return jax.tree_util.tree_map(lambda x: x[None], of_tile(tuned, *_first(parts)))
-            nothing = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), of_tile.shapes)
-            add = lambda total, tile: (jax.tree_util.tree_map(jnp.add, total, of_tile(tuned, *tile)), None)
+                return jax.tree_util.tree_map(lambda x: x[None], one(_first(parts)))
+            nothing = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, _first(parts)))
+            add = lambda total, tile: (jax.tree_util.tree_map(jnp.add, total, one(tile)), None)
             return jax.tree_util.tree_map(lambda x: x[None], jax.lax.scan(add, nothing, parts)[0])
 
-        parts = on_each(share, tiles.devices, (of_tile, tuned), *samples)
+        parts = on_each(share, tiles.devices, tuned, *tiles.arranged(batch))
         return jax.tree_util.tree_map(lambda x: jnp.sum(x, axis=0), parts)
 
 
