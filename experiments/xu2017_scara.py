@@ -147,7 +147,7 @@ def path_figure(run: Run, name: str) -> Figure:
     axis.plot(*run.tool.T, label="numerical")
     axis.plot(*wanted.T, "k--", lw=0.8, label="theoretical")
     axis.set(xlabel="x [m]", ylabel="y [m]", zlabel="z [m]")
-    axis.zaxis.labelpad = 8
+    axis.xaxis.labelpad = axis.yaxis.labelpad = axis.zaxis.labelpad = 10
     axis.set_box_aspect(None, zoom=0.82)  # pyright: ignore[reportArgumentType]
     axis.legend(loc="upper left")
     figure.suptitle(name)
