@@ -15,8 +15,6 @@ from ..helpers import assert_close, central_difference
 
 
 TS = np.linspace(0.0, 0.5, 4)
-
-
 A = np.array([[2.0, 0.3], [0.1, 1.5]])
 
 

@@ -134,14 +134,18 @@ def test_memory_does_not_grow_with_the_samples(monkeypatch):
     assert sizes["at once", 2560] > 5 * sizes["tiles", 2560]
 
 
+def exact(a, y):
+    """Where x**2 + a x = y."""
+    return (jnp.sqrt(a**2 + 4 * y) - a) / 2
+
+
 def by_optimistix(a, y):
     gap = lambda x, _: jnp.stack([x[0] ** 2 + x[1] - y, x[1] - a * x[0]])
     return optx.root_find(gap, optx.Newton(1e-12, 1e-12), jnp.ones(2)).value
 
 
 def by_lineax(a, y):
-    x = (jnp.sqrt(a**2 + 4 * y) - a) / 2
-    A = jnp.array([[1.0, 1.0], [1.0, -1.0]])
+    x, A = exact(a, y), jnp.array([[1.0, 1.0], [1.0, -1.0]])
     return lx.linear_solve(lx.MatrixLinearOperator(A), A @ jnp.stack([x, a * x])).value
 
 
@@ -150,7 +154,6 @@ def test_a_loss_that_solves_equations(objectives, root):
     """On several devices too, where lineax refuses its own operators inside of `jax.shard_map`."""
     devices = objectives[0].devices
 
-    exact = lambda a, y: (jnp.sqrt(a**2 + 4 * y) - a) / 2
     apart = Objective(lambda a, y: root(a, y) - 0.3, None, True)
     square = Objective(lambda a, y: jnp.sum((root(a, y) - 0.3) ** 2), None, False)
     apart.devices = square.devices = devices

@@ -18,6 +18,7 @@ from jax.core import ShapedArray
 from jax.interpreters import ad
 from jaxtyping import Array, Int, PyTree
 
+from .._integrate import rows
 from .._result import RESULTS
 from ._devices import on_each
 from ._outcome import Outcome, smooth_of
@@ -122,8 +123,8 @@ def _along(shared: Any, samples: PyTree, d_samples: PyTree, steps: Array, okay: 
         return jax.tree_util.tree_map(slope, outcome, slopes)
 
     order = jnp.argsort(-steps)
-    found = plan.in_tiles(jax.vmap(along), *_take(order, (samples, d_samples, okay)))
-    return _take(jnp.argsort(order), plan.joined(found))
+    found = plan.in_tiles(jax.vmap(along), *rows((samples, d_samples, okay), order))
+    return rows(plan.joined(found), jnp.argsort(order))
 
 
 def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: Array) -> Any:
@@ -143,13 +144,9 @@ def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: 
         return jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples
 
     order = jnp.argsort(-steps)
-    of_plan, of_samples = plan.in_tiles(tile, *_take(order, (samples, cotangent, okay)))
-    of_samples = _take(jnp.argsort(order), plan.joined(of_samples))
+    of_plan, of_samples = plan.in_tiles(tile, *rows((samples, cotangent, okay), order))
+    of_samples = rows(plan.joined(of_samples), jnp.argsort(order))
     return jax.tree_util.tree_map(lambda x: jnp.sum(x, 0)[None], of_plan), of_samples
-
-
-def _take(index: Array, tree: PyTree) -> Any:
-    return jax.tree_util.tree_map(lambda x: jnp.take(x, index, axis=0), tree)
 
 
 def _flags(wanted: Any, tree: Any) -> Any:

@@ -100,9 +100,8 @@ def on_each(function: Callable[..., PyTree], devices: Sequence[Any], shared: PyT
     alone, each = jax.P(), jax.P(AXIS)
     run = lambda closed, arrays, parts: as_one(eqx.combine(closed, rest), arrays, parts)
     made = jax.shard_map(run, mesh=mesh, in_specs=(alone, alone, each), out_specs=each, check_vma=False)
-    return made(
-        closed, *jax.tree_util.tree_map(lambda x: x.astype(x.dtype), (arrays, parts))
-    )  # with a dtype of its own
+    # Each with a dtype of its own: made so inside, a number that all share would no longer be the one that came in.
+    return made(closed, *jax.tree_util.tree_map(lambda x: x.astype(x.dtype), (arrays, parts)))
 
 
 def _like(tree: PyTree, count: int) -> Any:
