@@ -33,8 +33,10 @@ def _evaluated(J: Array, x: Array) -> Array:
     if math.prod(directions) != k or J.ndim == 2:
         return _product(J, x)
     is_basis = jnp.all(x.reshape(k, k) == jnp.eye(k, dtype=x.dtype))
-    itself = lambda J: J.reshape(*J.shape[:-1], *directions)
-    return lax.cond(is_basis, itself, lambda J: _product(J, x), J)
+    # A loop of one round or of none: a condition would copy J even where it stays as it is.
+    multiply = lambda carry: (_product(carry[0].reshape(J.shape), x), jnp.asarray(True))
+    itself = J.reshape(*J.shape[:-1], *directions)
+    return lax.while_loop(lambda carry: ~carry[1], multiply, (itself, is_basis))[0]
 
 
 @directional_p.def_impl

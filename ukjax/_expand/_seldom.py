@@ -66,7 +66,8 @@ def _evaluated(
     if not (form.on_cpu and batched[flag] and needed.shape[0] > TILE):
         return at_once(*arrays)
     axes = [0 if b else None for b in batched]
-    return lax.cond(jnp.any(needed), lambda *xs: in_tiles(at_once, TILE, wide(*xs), axes, xs), wide, *arrays)
+    # No tile where none needs it: a condition would copy what is passed on.
+    return in_tiles(at_once, TILE, wide(*arrays), axes, arrays, jnp.any(needed))
 
 
 def where_needed(

@@ -124,12 +124,17 @@ def _tiled(kernel: Kernel, tile: int, B: Array, Y: Array) -> tuple[Array, Array]
 
 
 def in_tiles(
-    function: Callable[..., Any], tile: int, start: Any, axes: Sequence[int | None], arrays: Sequence[Array]
+    function: Callable[..., Any],
+    tile: int,
+    start: Any,
+    axes: Sequence[int | None],
+    arrays: Sequence[Array],
+    wanted: Any = True,
 ) -> Any:
     """`function` of one tile of a batch after the other, the last of which overlaps the one before.
 
     `start`: a tree of arrays, as `function` makes it of the whole batch, which is no smaller than a tile, with the
-    batch as their first axis; `axes`: where the batch is in the arrays.
+    batch as their first axis, and the result where that is not `wanted`; `axes`: where the batch is in the arrays.
     """
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
 
@@ -139,4 +144,5 @@ def in_tiles(
         put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, at, 0)
         return jax.tree_util.tree_map(put, carry, function(*map(cut, arrays, axes)))
 
-    return jax.lax.fori_loop(0, -(-size // tile), step, start)
+    count = -(-size // tile)
+    return jax.lax.fori_loop(0, count if wanted is True else jnp.where(wanted, count, 0), step, start)

@@ -22,7 +22,8 @@ algebra.
 """
 
 import functools as ft
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,24 +74,32 @@ def slopes(stack: Stack, tree: Branches, v: Array, a: Array, base: Twist, short:
 
     start = jnp.concatenate([own, jnp.zeros_like(own[:1])])
     total, _ = jax.lax.scan(inwards, start, (stack.parents, index), reverse=True)
-    return _products(stack, tree, axes, jax.vmap(scalar(_sides))(total[:N], axes))
-
-
-def _products(stack: Stack, tree: Branches, axes: Array, sides: Array) -> Slopes:
     at = np.flatnonzero(stack.real[:, 0])
-    before = np.zeros((len(at), len(at)), bool)  # whether j is before i
-    before[tuple(np.array(tree.entries).T)] = True
-    S, rate, second = jnp.split(axes[at], 3, axis=1)
-    r1, r2, by_q, by_v = jnp.split(sides[at], [3, 9, 15], axis=1)
-    of = lambda left, right: sum(left[:, None, k] * right[None, :, k] for k in range(left.shape[1]))
-    upper = before.T & ~before
-    either = lambda lower, other: jnp.where(before, lower, jnp.where(upper, other, 0))
-    mass = of(r2, S)
-    return Slopes(
-        either(of(jnp.concatenate([r1, r2], 1), jnp.concatenate([rate[:, 3:], second], 1)), of(S, by_q)),
-        either(of(jnp.concatenate([r1, 2 * r2], 1), jnp.concatenate([S[:, 3:], rate], 1)), of(S, by_v)),
-        either(mass, jnp.swapaxes(mass, 0, 1)),
-    )
+    return _products(tree, axes[at], jax.vmap(scalar(_sides))(total[:N], axes)[at], scalar)
+
+
+def _products(tree: Branches, axes: Array, sides: Array, scalar: Callable[..., Any]) -> Slopes:
+    """Of what each speed does (n, 18) and what it meets (n, 21): pair by pair, as other entries are zero."""
+    i, j = np.array(tree.entries).T
+    found = jax.vmap(scalar(_of_pair))(sides[i], axes[j])
+    count, n = len(i), len(axes)
+    every = jnp.concatenate([found.ravel(), jnp.zeros(1, found.dtype)])
+
+    def spread(lower: int, upper: int) -> Array:
+        places = np.full((n, n), 5 * count)
+        places[j, i] = 5 * np.arange(count) + upper
+        places[i, j] = 5 * np.arange(count) + lower
+        return every[places]
+
+    return Slopes(spread(0, 1), spread(2, 3), spread(4, 4))
+
+
+def _of_pair(sides: Array, axes: Array) -> Array:
+    """Of i, and j before it: how tau_i changes with q_j, tau_j with q_i, tau_i with v_j, tau_j with v_i; M_ij."""
+    S, rate, second = jnp.split(axes, 3)
+    r1, r2, by_q, by_v = jnp.split(sides, [3, 9, 15])
+    of_q, of_v = r1 @ rate[3:] + r2 @ second, r1 @ S[3:] + 2 * (r2 @ rate)
+    return jnp.stack([of_q, S @ by_q, of_v, S @ by_v, r2 @ S])
 
 
 def _seen(stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, v: Array, a: Array) -> Array:
