@@ -25,14 +25,19 @@ class Peer(NamedTuple):
     compile_s: float | None
 
 
-def of_ukjax(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) -> Peer:
+# A Jacobian has many times the numbers of its state, and what is made of a few states at a time stays in the cache.
+PORTION = 128
+
+
+def of_ukjax(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, few: int | None = None) -> Peer:
     acceleration = _acceleration_of(mechanism)
     one = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))
     alone = _measure.least(lambda: jax.block_until_ready(one(q[0], v[0])), rounds)
-    return in_a_batch(acceleration, q, v, rounds)._replace(name="ukjax", one=alone)
+    found = in_a_batch(acceleration, q, v, rounds, few, PORTION)
+    return found._replace(name="ukjax", one=alone)
 
 
-def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) -> Peer:
+def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, few: int | None = None) -> Peer:
     """A part of the batch on each: a loop over the nodes of a tree takes one core of a device."""
     mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
     part = P("batch")
@@ -41,7 +46,7 @@ def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) 
         return jax.shard_map(function, mesh=mesh, in_specs=part, out_specs=part, check_vma=False)
 
     q, v = (jax.device_put(x, jax.NamedSharding(mesh, part)) for x in (q, v))
-    found = in_a_batch(_acceleration_of(mechanism), q, v, rounds, apart=apart)
+    found = in_a_batch(_acceleration_of(mechanism), q, v, rounds, few, PORTION, apart)
     return found._replace(name=f"ukjax, {jax.device_count()} devices")
 
 
@@ -54,15 +59,24 @@ def in_a_batch(
     q: Array,
     v: Array,
     rounds: int,
-    jacobian: bool = True,
+    few: int | None = None,
+    portion: int | None = None,
     apart: Callable[[Any], Any] = lambda function: function,
 ) -> Peer:
-    """`apart`: what is done to the function of a batch, to run it on several devices."""
+    """`few`: of how many states Jacobians are taken (None: a tenth; 0: of none), `portion` of them at a time (None:
+    all at once); `apart`: what is done to the function of a batch, to run it on several devices.
+    """
     (plain,) = _measure.race((apart(jax.vmap(acceleration)), q, v), rounds=rounds)
     found = Peer("", plain.run_s / len(q), None, None, np.asarray(plain.output), plain.compile_s)
-    if not jacobian:
+    few = max(128, len(q) // 10) if few is None else few
+    if not few:
         return found
-    few = max(128, len(q) // 10)
-    both = lambda q, v: (acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v))
-    (with_jacobian,) = _measure.race((apart(jax.vmap(both)), q[:few], v[:few]), rounds=rounds)
+
+    def both(q, v):
+        return acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v)
+
+    every = (
+        jax.vmap(both) if portion is None else lambda q, v: jax.lax.map(lambda x: both(*x), (q, v), batch_size=portion)
+    )
+    (with_jacobian,) = _measure.race((apart(every), q[:few], v[:few]), rounds=rounds)
     return found._replace(jacobian=with_jacobian.run_s / few)

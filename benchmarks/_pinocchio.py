@@ -1,7 +1,17 @@
-"""Linkages in Pinocchio: `constraintDynamics` and its derivatives, one state at a time."""
+"""In Pinocchio, one state at a time: linkages, `constraintDynamics` and its derivatives; open trees, and theirs."""
+
+import functools as ft
+import multiprocessing
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from . import _measure
 from ._linkages import GROUND, G, Linkage, library
 
 
@@ -49,3 +59,42 @@ class InPinocchio:
     def derivative(self) -> None:
         self.acceleration()
         self.pin.computeConstraintDynamicsDerivatives(self.model, self.data, self.loops, self.memory, self.solver)
+
+
+def open_tree(text: str) -> Any:
+    """The model of an MJCF text."""
+    pin = library("pinocchio")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tree.xml"
+        path.write_text(text)
+        model = pin.buildModelFromMJCF(str(path))
+    model.armature[:] = 0.0
+    return model
+
+
+def seconds_of_derivatives(text: str, q: np.ndarray, v: np.ndarray, rounds: int, processes: int) -> float:
+    """Of `computeABADerivatives` for a state, if so many processes do it at once, each for states of its own."""
+    context = multiprocessing.get_context("spawn")
+    at_once = context.Barrier(processes)
+    with ProcessPoolExecutor(processes, context, initializer=_meet_at, initargs=(at_once,)) as pool:
+        each = list(pool.map(ft.partial(_seconds_of_one, text, q, v), [rounds] * processes))
+    return float(np.mean(each)) / processes
+
+
+_meeting: threading.Barrier | None = None
+
+
+def _meet_at(barrier: Any) -> None:
+    global _meeting
+    _meeting = barrier
+
+
+def _seconds_of_one(text: str, q: np.ndarray, v: np.ndarray, rounds: int) -> float:
+    pin, model = library("pinocchio"), open_tree(text)
+    data, tau = model.createData(), np.zeros(len(v))
+    call: Callable[[], Any] = lambda: pin.computeABADerivatives(model, data, q, v, tau)
+    call()
+    assert _meeting is not None
+    _meeting.wait()
+    # Long enough that both are at it for most of the time.
+    return _measure.least(call, rounds, 20_000)

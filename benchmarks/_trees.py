@@ -2,13 +2,12 @@
 
 They are first checked to be the same systems. Pinocchio's is `aba`, on one thread from Python and on two in its own
 `abaInParallel`; MuJoCo's a step of its rollout on two threads, and `mj_forward`. Derivatives are with respect to all
-coordinates and speeds; MuJoCo's, by differences, are of a step.
+coordinates and speeds; Pinocchio's by `computeABADerivatives`, which has no threads of its own: in one process and in
+two at once; MuJoCo's, by differences, are of a step.
 """
 
-import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from . import _measure, _peer
 from ._linkages import library
 from ._mujoco import two_threads
 from ._peer import Peer
+from ._pinocchio import open_tree, seconds_of_derivatives
 
 
 STEPS = 20
@@ -93,17 +93,13 @@ def rows(report: Callable[[str], None], size: int, rounds: int) -> Iterator[tupl
 
 def _ukjax(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
     mechanism, state = rigid.from_mjcf(tree.text).mechanism(), (jnp.asarray(q), jnp.asarray(v))
-    found = [_peer.of_ukjax(mechanism, *state, rounds), _peer.on_all_devices(mechanism, *state, rounds)]
+    found = [of(mechanism, *state, rounds, len(q)) for of in (_peer.of_ukjax, _peer.on_all_devices)]
     return [peer._replace(found=peer.found[:64]) for peer in found]
 
 
 def _pinocchio(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
     pin = library("pinocchio")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tree.xml"
-        path.write_text(tree.text)
-        model = pin.buildModelFromMJCF(str(path))
-    model.armature[:] = 0.0
+    model = open_tree(tree.text)
     data = model.createData()
     # Each joint where Pinocchio puts it, by its name.
     order = [model.joints[model.getJointId(f"j{i}")].idx_q for i in range(q.shape[1])]
@@ -112,12 +108,12 @@ def _pinocchio(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Pe
     qs, vs = theirs(q), theirs(v)
     found = np.array([np.array(pin.aba(model, data, qs[k], vs[k], tau))[order] for k in range(64)])
     one = _measure.least(lambda: pin.aba(model, data, qs[0], vs[0], tau), rounds, 1000)
-    slope = _measure.least(lambda: pin.computeABADerivatives(model, data, qs[0], vs[0], tau), rounds, 1000)
+    slope, slope_of_two = (seconds_of_derivatives(tree.text, qs[0], vs[0], rounds, k) for k in (1, 2))
     single = Peer("Pinocchio, one thread", one, slope, one, found, None)
     pool = pin.ModelPool(model, 2)
     all_q, all_v = np.asfortranarray(qs.T), np.asfortranarray(vs.T)
     both = _measure.least(lambda: pin.abaInParallel(2, pool, all_q, all_v, np.zeros_like(all_q)), rounds) / len(q)
-    return [single, Peer("Pinocchio, two threads", both, None, None, found, None)]
+    return [single, Peer("Pinocchio, two threads", both, slope_of_two, None, found, None)]
 
 
 def _mujoco(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
@@ -156,7 +152,8 @@ def _mjx(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
     few = min(256, len(q))
     back = np.argsort(order)
     states = jnp.asarray(q[:few][:, back]), jnp.asarray(v[:few][:, back])
-    found = _peer.in_a_batch(acceleration, *states, min(10, rounds), jacobian=False)
+    # Of thirty joints its Jacobian had not compiled after five minutes.
+    found = _peer.in_a_batch(acceleration, *states, min(10, rounds), 16 if q.shape[1] < 10 else 0)
     return [found._replace(name="MJX", found=found.found[:64, order])]
 
 
