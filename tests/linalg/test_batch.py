@@ -12,7 +12,7 @@ import pytest
 
 import ukjax
 from models import n_pendulum
-from ukjax._linalg import pseudosolve, whiten
+from ukjax._linalg import in_tiles, pseudosolve, whiten
 
 from ..helpers import assert_close, long, random_mechanism
 
@@ -29,6 +29,17 @@ def batched_lapack(f, *args):
 
 def test_a_batch_given_to_lapack_is_noticed():
     assert batched_lapack(jnp.linalg.cholesky, jnp.tile(jnp.eye(2), (3, 1, 1))) == {"lapack_dpotrf_ffi"}
+
+
+@pytest.mark.parametrize("wanted", [True, jnp.asarray(True), jnp.asarray(False)])
+def test_tiles_of_a_batch_where_they_are_wanted(wanted):
+    """Of ten in tiles of four the last two overlap; each is told its own, and what all share."""
+    x, start = jnp.arange(10.0), {"twice": -jnp.ones(10)}
+    tiles = jax.jit(
+        lambda x, y, wanted: in_tiles(lambda x, y: {"twice": 2 * x + y}, 4, start, (0, None), (x, y), wanted)
+    )
+    got = tiles(x, jnp.ones(()), wanted)["twice"]
+    assert_close(got, 2 * x + 1 if wanted else start["twice"])
 
 
 def acceleration(q, v):
