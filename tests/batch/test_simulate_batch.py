@@ -161,6 +161,41 @@ def test_gradients_are_those_of_one_by_one(failing):
     assert_close(slope, want[1][0] + want[1][2] @ v0, rtol=1e-9, atol=1e-12)
 
 
+def of_springs(stiffness, simulate):
+    """A loss by the stiffness of each of many springs, an array of its own each."""
+    force = lambda q, v, t: -sum(k * q for k in stiffness)
+    mechanism = ukjax.Mechanism(ukjax.System(mass=lambda q, t: jnp.eye(2), force=force))
+    return jnp.sum(simulate(mechanism).q)
+
+
+@pytest.mark.parametrize(
+    "simulate",
+    [
+        lambda mechanism: ukjax.simulate(mechanism, AT_REST, AT_REST, TS, throw=False),
+        lambda mechanism: ukjax.simulate_batch(mechanism, jnp.zeros((2, 2)), AT_REST, TS),
+    ],
+    ids=["one", "batch"],
+)
+def test_gradients_by_many_parameters_are_programs_that_grow_with_their_number(simulate):
+    """And not with its square."""
+    program = lambda n: jax.make_jaxpr(jax.grad(lambda k: of_springs(k, simulate)))([jnp.ones(())] * n)
+    few, more, most = (len(str(program(n))) for n in (4, 34, 64))
+    assert most - more < 1.1 * (more - few)
+
+
+def test_derivatives_are_of_what_a_loss_looks_at():
+    """Of q alone it need not find those of every acceleration, and of the force of the constraints."""
+
+    def program(loss):
+        of = lambda v0: loss(ukjax.simulate_batch(PENDULUM, STARTS, v0, TS))
+        return len(str(jax.make_jaxpr(jax.grad(of))(jnp.array([0.1, 0.2]))))
+
+    positions, forces = (lambda got: jnp.sum(got.q)), (lambda got: jnp.sum(got.constraint_force))
+    assert program(positions) < program(forces)
+    both = program(lambda got: positions(got) + forces(got))
+    assert program(forces) <= both
+
+
 @pytest.mark.long
 def test_a_gradient_outside_of_jit():
     last = lambda v0: jnp.sum(ukjax.simulate_batch(PENDULUM, STARTS, v0, TS, progress=False).q[:, -1, 0])

@@ -18,7 +18,7 @@ from jax.core import ShapedArray
 from jax.interpreters import ad
 from jaxtyping import Array, Int, PyTree
 
-from .._integrate import rows
+from .._integrate import linear_in_all, rows
 from .._result import RESULTS
 from ._devices import on_each
 from ._outcome import Outcome, smooth_of
@@ -52,14 +52,8 @@ def _outcome_jvp(primals, tangents, *, devices):
     okay = outcome.got.result == RESULTS.successful
     at = plan, samples, outcome.got.stats["num_steps"], okay
     # Linear in one of its arguments if in any: what all members of a jax.vmap share becomes a sum when transposed.
-    directions = jax.tree_util.tree_map(lambda x: x + _zero(x.dtype, tangents), (tangents[0], tangents[1]))
+    directions = linear_in_all((tangents[0], tangents[1]))
     return outcome, eqxi.filter_primitive_bind(_slope_p, at, directions, devices)
-
-
-def _zero(dtype: Any, *trees: PyTree) -> Array:
-    arrays = [x for x in jax.tree_util.tree_leaves(trees) if eqx.is_inexact_array(x) and x.size]
-    zero = jnp.zeros((), dtype)
-    return sum((jnp.where(False, jnp.ravel(x)[0].astype(dtype), zero) for x in arrays), zero)
 
 
 @eqxi.filter_primitive_def
@@ -90,10 +84,6 @@ def _transpose(arguments, cotangent):
     at, directions, devices = arguments
     plan, samples, steps, okay = at
     wanted = jax.tree_util.tree_map(lambda x: _is_undefined(x) or None, directions, is_leaf=_is_undefined)
-    zeros = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), smooth_of(plan.told.shapes))
-    count = okay.shape[0]
-    full = lambda x, c: jnp.broadcast_to(x, (count, *x.shape)) if c is None else c
-    cotangent = jax.tree_util.tree_map(full, zeros, cotangent)
     of_plan, of_samples = _on_each(_back, devices, (plan, wanted), samples, cotangent, steps, okay)
     nothing = lambda tree: jax.tree_util.tree_map(lambda _: None, tree)
     return nothing(at), (jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples), nothing(devices)
@@ -128,13 +118,21 @@ def _along(shared: Any, samples: PyTree, d_samples: PyTree, steps: Array, okay: 
 
 
 def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: Array) -> Any:
-    """The share of a device of the transpose of that: (1, ...) of the plan, and of its samples."""
+    """The share of a device of the transpose of that: (1, ...) of the plan, and of its samples.
+
+    `cotangent` is None for what nobody asked after: of a loss that looks at q, fields that take another acceleration of
+    each state have no derivative to be found.
+    """
     plan, (plan_wanted, sample_wanted) = shared
     smooth_plan, fixed = eqx.partition(plan, _flags(plan_wanted, plan))
 
     def back(sample, cotangent, okay):
         smooth_sample, others = eqx.partition(sample, _flags(sample_wanted, sample))
-        function = lambda a, b: smooth_of(eqx.combine(a, fixed).one(eqx.combine(b, others)))
+
+        def function(a, b):
+            outcome = smooth_of(eqx.combine(a, fixed).one(eqx.combine(b, others)))
+            return jax.tree_util.tree_map(lambda x, c: None if c is None else x, outcome, cotangent)
+
         _, pullback = jax.vjp(function, smooth_plan, smooth_sample)
         # A trajectory that failed has no derivative, and is to leave those of the others alone.
         return jax.tree_util.tree_map(lambda x: jnp.where(okay, x, 0), pullback(cotangent))

@@ -15,5 +15,6 @@ from ._lanes import Progress as Progress
 from ._lanes import Queue as Queue
 from ._leaping import Rattle as Rattle
 from ._march import Place as Place
+from ._replay import linear_in_all as linear_in_all
 from ._sampling import Sampled as Sampled
 from ._sampling import is_due as is_due

@@ -72,19 +72,25 @@ def _solve_recording_jvp(primals, tangents, *, integrate):
 def _replay(problem, record, tangent):
     """Derivative of the saved and of the recorded states along `tangent`."""
     constants, directions = (problem, record), Directions(tangent.flow, tangent.y0, tangent.ts)
-    directions = jax.tree_util.tree_map(lambda x: x + _zero(x.dtype, constants, directions), directions)
-    return eqxi.filter_primitive_bind(_replay_p, constants, directions)
+    return eqxi.filter_primitive_bind(_replay_p, constants, linear_in_all(directions, constants))
 
 
-def _zero(dtype: Any, *trees: PyTree) -> Array:
-    """0, linear in its arguments, and batched if any of their arrays is.
+def linear_in_all(directions: PyTree, *others: PyTree) -> PyTree:
+    """The directions, each linear in all of them, and batched if any of them, or of the others, is.
 
     The cotangent of a direction that all systems of a batch share is a sum over the batch. equinox's primitive does not
-    sum; adding this to the direction makes it one per system, and JAX's own addition sums when it is transposed.
+    sum; adding 0 that is batched to the direction makes it one per system, and JAX's own addition sums when it is
+    transposed.
     """
-    arrays = [x for x in jax.tree_util.tree_leaves(trees) if eqx.is_inexact_array(x) and x.size]
-    zero = jnp.zeros((), dtype)
-    return sum((jnp.where(False, jnp.ravel(x)[0].astype(dtype), zero) for x in arrays), zero)  # not 0 x: x may be NaN
+    leaves = [x for x in jax.tree_util.tree_leaves((directions, others)) if eqx.is_inexact_array(x) and x.size]
+
+    @ft.cache
+    def zero(dtype):
+        # Once, not for each of them: of some hundred parameters that was most of the program. Not 0 x: x may be NaN.
+        nought = jnp.zeros((), dtype)
+        return sum((jnp.where(False, jnp.ravel(x)[0].astype(dtype), nought) for x in leaves), nought)
+
+    return jax.tree_util.tree_map(lambda x: x + zero(x.dtype), directions)
 
 
 def _forward(constants, directions, moving):
