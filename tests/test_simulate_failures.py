@@ -126,6 +126,8 @@ def test_errors_inside_jit_are_raised_too():
         ({**FIXED, "atol": -5}, ValueError, "atol has no effect beside stepsize_controller"),
         ({**FIXED, "dt0": 0.1}, ValueError, "dt0 has no effect with diffrax.StepTo"),
         ({**FIXED, "ts": [0.0, 1.0]}, ValueError, r"StepTo\(ts=...\) must go.*to ts\[-1\] = 1.0, but goes.*to 2.0"),
+        ({"keep": lambda trajectory: trajectory.q}, TypeError, 'keep must be "all", or names.*`reduce` of'),
+        ({"keep": 3}, TypeError, 'keep must be "all", or names of fields of q, v.*but is 3'),
         ({"keep": ("q", "speed")}, ValueError, "keep must name fields of q, v, acceleration.*but has 'speed'"),
         ({"keep": ("control",)}, ValueError, "has 'control'. It needs a servo"),
         ({"progress": 3}, TypeError, "progress must be an instance of AbstractProgressMeter"),

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from ._entry import NotScalar
 from ._graph import TooLong
 from ._piece import AbstractBatchwise, AbstractPiece, traced, traced_cotangent, traced_tangent
-from ._scalar import GROWTH, PlainPiece, ScalarPiece, over_batch
+from ._scalar import PlainPiece, ScalarPiece, grown, over_batch
 from ._seldom import SeldomPiece, unless, where_needed
 
 
@@ -63,7 +63,7 @@ class CertainScalars(AbstractCertainPiece):
     def _judged(self, slope: ClosedJaxpr) -> ScalarPiece | None:
         count = len(self.takes)
         judged = lambda *args: [*jaxpr_as_fun(slope)(*args), jaxpr_as_fun(self.closed)(*args[:count])[-1]]
-        piece = ScalarPiece(traced(judged, slope.in_avals), GROWTH * self.limit)
+        piece = ScalarPiece(traced(judged, slope.in_avals), grown(self.limit))
         try:
             _ = piece.program
         except (TooLong, NotScalar):

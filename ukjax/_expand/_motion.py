@@ -29,7 +29,7 @@ from ._entry import Entry, NotScalar, constant
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractBatchwise, AbstractPiece, exchanged, traced
-from ._scalar import GROWTH, PlainPiece, ScalarPiece, ScalarProgram
+from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown
 from ._solved import Certain, Solved
 
 
@@ -140,7 +140,7 @@ class _Derived(AbstractPiece):
     def program(self) -> ScalarProgram | None:
         build = lambda graph, arguments: self.from_solved(self.solved(graph, arguments), arguments)
         try:
-            return ScalarProgram(self.takes, self.gives, build, GROWTH * self.base.limit)
+            return ScalarProgram(self.takes, self.gives, build, grown(self.base.limit))
         except (TooLong, NotScalar):
             return None
 
@@ -257,7 +257,7 @@ class _Judged(AbstractBatchwise):
             smooth = graph.both(solved.clear(), solved.at_most_one_depends)
             return [*slope.from_solved(solved, arguments), alone(smooth)]
 
-        self.program = ScalarProgram(self.takes, self.gives, build, GROWTH * slope.base.limit)
+        self.program = ScalarProgram(self.takes, self.gives, build, grown(slope.base.limit))
 
     @classmethod
     def of(cls, slope: _Derived) -> "_Judged | None":

@@ -1,6 +1,6 @@
 """What a person may choose of an integration: controller, steps, adjoint, projection, what to keep."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import diffrax
@@ -133,7 +133,7 @@ def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any, alo
 
 
 def kept(keep: str | Sequence[str] | None, acting: Acting | None) -> tuple[str, ...]:
-    """The names of the fields to compute, in the order of `Trajectory`; ValueError if one is none."""
+    """The names of the fields to compute, in the order of `Trajectory`; ValueError, or TypeError, if one is none."""
     without = {*OF_SERVOS, *OF_CONTROLLERS}
     if isinstance(acting, Feedback):
         without = {*OF_SERVOS} - {"control"} | ({*OF_CONTROLLERS} if acting.memory is None else set())
@@ -142,6 +142,9 @@ def kept(keep: str | Sequence[str] | None, acting: Acting | None) -> tuple[str, 
     possible = [name for name in OPTIONAL if name not in without]
     if keep is None or keep == "all":
         return tuple(name for name in possible if keep == "all" or name not in OF_EACH)
+    if callable(keep) or not isinstance(keep, Iterable):
+        hint = " A function of a trajectory is for `reduce` of ukjax.simulate_batch." if callable(keep) else ""
+        raise TypeError(f'keep must be "all", or names of fields of {", ".join(possible)}, but is {keep!r}.{hint}')
     wanted = [keep] if isinstance(keep, str) else list(keep)
     for name in wanted:
         if name not in possible:
