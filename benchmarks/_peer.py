@@ -29,15 +29,15 @@ class Peer(NamedTuple):
 PORTION = 128
 
 
-def of_ukjax(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, few: int | None = None) -> Peer:
+def of_ukjax(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, slopes: int | None = None) -> Peer:
     acceleration = _acceleration_of(mechanism)
     one = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, throw=False))
     alone = _measure.least(lambda: jax.block_until_ready(one(q[0], v[0])), rounds)
-    found = in_a_batch(acceleration, q, v, rounds, few, PORTION)
+    found = in_a_batch(acceleration, q, v, rounds, slopes, PORTION)
     return found._replace(name="ukjax", one=alone)
 
 
-def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, few: int | None = None) -> Peer:
+def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, slopes: int | None = None) -> Peer:
     """A part of the batch on each: a loop over the nodes of a tree takes one core of a device."""
     mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
     part = P("batch")
@@ -46,7 +46,7 @@ def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, 
         return jax.shard_map(function, mesh=mesh, in_specs=part, out_specs=part, check_vma=False)
 
     q, v = (jax.device_put(x, jax.NamedSharding(mesh, part)) for x in (q, v))
-    found = in_a_batch(_acceleration_of(mechanism), q, v, rounds, few, PORTION, apart)
+    found = in_a_batch(_acceleration_of(mechanism), q, v, rounds, slopes, PORTION, apart)
     return found._replace(name=f"ukjax, {jax.device_count()} devices")
 
 
@@ -59,24 +59,22 @@ def in_a_batch(
     q: Array,
     v: Array,
     rounds: int,
-    few: int | None = None,
+    slopes: int | None = None,
     portion: int | None = None,
     apart: Callable[[Any], Any] = lambda function: function,
 ) -> Peer:
-    """`few`: of how many states Jacobians are taken (None: a tenth; 0: of none), `portion` of them at a time (None:
+    """`slopes`: of how many states Jacobians are taken (None: a tenth; 0: of none), `portion` of them at a time (None:
     all at once); `apart`: what is done to the function of a batch, to run it on several devices.
     """
     (plain,) = _measure.race((apart(jax.vmap(acceleration)), q, v), rounds=rounds)
     found = Peer("", plain.run_s / len(q), None, None, np.asarray(plain.output), plain.compile_s)
-    few = max(128, len(q) // 10) if few is None else few
-    if not few:
+    slopes = max(128, len(q) // 10) if slopes is None else slopes
+    if not slopes:
         return found
 
     def both(q, v):
         return acceleration(q, v), jax.jacfwd(acceleration, argnums=(0, 1))(q, v)
 
-    every = (
-        jax.vmap(both) if portion is None else lambda q, v: jax.lax.map(lambda x: both(*x), (q, v), batch_size=portion)
-    )
-    (with_jacobian,) = _measure.race((apart(every), q[:few], v[:few]), rounds=rounds)
-    return found._replace(jacobian=with_jacobian.run_s / few)
+    every = apart(lambda q, v: jax.lax.map(lambda state: both(*state), (q, v), batch_size=portion or slopes))
+    (with_jacobian,) = _measure.race((every, q[:slopes], v[:slopes]), rounds=rounds)
+    return found._replace(jacobian=with_jacobian.run_s / slopes)
