@@ -76,7 +76,17 @@ def _swapped(x: Any, form: tuple[int, int]) -> Any:
 
 def placed(tree: PyTree, devices: Sequence[Any]) -> Any:
     """Arrays (B, ...) on the devices, of each leaf its share, as `on_each` wants them."""
-    here = devices[0] if len(devices) == 1 else jax.NamedSharding(Mesh(np.array(devices), (AXIS,)), jax.P(AXIS))
+    return _put(tree, devices, jax.P(AXIS))
+
+
+def everywhere(tree: PyTree, devices: Sequence[Any]) -> Any:
+    """A tree with its arrays on every device, so that not every call has to bring them there."""
+    arrays, others = eqx.partition(tree, eqx.is_array)
+    return eqx.combine(_put(arrays, devices, jax.P()), others)
+
+
+def _put(tree: PyTree, devices: Sequence[Any], spec: Any) -> Any:
+    here = devices[0] if len(devices) == 1 else jax.NamedSharding(Mesh(np.array(devices), (AXIS,)), spec)
     return jax.device_put(tree, here)
 
 

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from .._integrate import Place, Progress, in_order
 from .._program import widely_compiled
-from ._devices import BLOCK, on_each, placed, share_out
+from ._devices import BLOCK, everywhere, on_each, placed, share_out
 from ._outcome import Outcome
 from ._plan import Recipe
 
@@ -47,6 +47,7 @@ class Size:
 def in_portions(recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm) -> Outcome:
     """The outcomes of all trajectories, in memory of the host."""
     room: Any = None
+    recipe = everywhere(recipe, devices)
     for begin in range(0, count, size.whole):
         end = min(begin + size.whole, count)
         portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin:end]), size.whole), samples)  # noqa: B023
@@ -97,7 +98,7 @@ def _portion(
     until, done = 2 * size.lanes, 0
     while True:
         begin = time.perf_counter()
-        progress = _advance(given, progress, jnp.full(len(devices), until))
+        progress = _advance(given, progress, placed(np.full(len(devices), until), devices))
         taken = jax.block_until_ready(progress.taken)
         now = int(np.sum(np.minimum(taken, most)))
         bar.update(now - done)
