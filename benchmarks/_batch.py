@@ -1,15 +1,23 @@
 """Many trajectories: `simulate_batch` on as many devices as there are cores, beside `jax.vmap` of `simulate`.
 
-What is compared runs in a process of its own, for a process has the devices that it began with: vmap, which uses one,
-is to have all cores for that. `python -m benchmarks._batch CASE WAY DEVICES` measures one.
+What is compared runs in processes of its own, for a process has the devices that it began with: vmap, which uses one,
+is to have all cores for that. They take turns, round after round, and the least of each is kept, for a machine is not
+as fast at one time as at another. What the cores give that a machine says it has is measured too: processes of one
+device each, with a share of the batch each, at the same time.
+
+`python -m benchmarks._batch CASE WAY DEVICES SHARE SHARES` is one of them: it runs once, and again for every line it is
+given.
 """
 
+import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +29,15 @@ from models import n_pendulum
 from models.scara import scenario
 
 
-HEADER = ("batch", "each", "beside jax.vmap(simulate)", "beside one device")
-ROUNDS = 3
+HEADER = (
+    "batch",
+    "each",
+    "beside jax.vmap(simulate)",
+    "beside one device",
+    "a process for each core, beside one device",
+)
+# Of a case, after what each has compiled: at least two rounds.
+SECONDS, ROUNDS = 120.0, 40
 
 
 class Case(NamedTuple):
@@ -68,51 +83,100 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-def rows(say: Callable[[str], None]) -> list[tuple[str, ...]]:
+def rows(
+    say: Callable[[str], None], names: Sequence[str] = tuple(CASES), seconds: float = SECONDS
+) -> list[tuple[str, ...]]:
     """Cells of the table; `say` is told what is being measured."""
-    found = []
-    for name, make in CASES.items():
-        what = make().what
-        cores = os.cpu_count() or 1
-        say(f"{what}: simulate_batch on {cores} devices")
-        ours = _apart(name, "batch", cores)
-        say(f"{what}: on one")
-        alone = _apart(name, "batch", 1)
-        say(f"{what}: jax.vmap(simulate)")
-        vmap = _apart(name, "vmap", 1)
-        each = f"{1e3 * ours['each']:.3f} ms, {1 / ours['each']:.0f} a second"
-        steps = f"{ours['mean']:.0f} steps on average, {ours['most']} at most"
-        beside = f"{vmap['each'] / ours['each']:.1f} times as fast ({1e3 * vmap['each']:.2f} ms)"
-        found.append((f"{what}; {steps}", each, beside, f"{alone['each'] / ours['each']:.2f} times as fast"))
-    return found
+    return [_row(name, say, seconds) for name in names]
 
 
-def _apart(name: str, way: str, devices: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks._batch", name, way, str(devices)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def _row(name: str, say: Callable[[str], None], seconds: float) -> tuple[str, ...]:
+    what, cores = CASES[name]().what, os.cpu_count() or 1
+    ways = {
+        f"{cores} devices": [("batch", cores, 0, 1)],
+        "one device": [("batch", 1, 0, 1)],
+        "a process for each core": [("batch", 1, i, cores) for i in range(cores)],
+        "jax.vmap(simulate)": [("vmap", 1, 0, 1)],
+    }
+    with contextlib.ExitStack() as stack:
+        contestants: list[list[_Process]] = []
+        for way, processes in ways.items():
+            say(f"{what}: compiling for {way}")
+            contestants.append([stack.enter_context(_Process(name, *one)) for one in processes])
+        least, begin, rounds = [math.inf] * len(ways), time.perf_counter(), 0
+        while rounds < 2 or (rounds < ROUNDS and time.perf_counter() - begin < seconds):
+            rounds += 1
+            say(f"{what}: round {rounds}")
+            least = [min(best, _together(some)) for best, some in zip(least, contestants, strict=True)]
+        batch = contestants[0][0]
+    ours, alone, apart, vmap = least
+    return (
+        f"{what}; {batch.mean:.0f} steps on average, {batch.most} at most; {rounds} rounds",
+        f"{1e3 * ours / batch.count:.3f} ms, {batch.count / ours:.0f} a second",
+        f"{vmap / ours:.1f} times as fast ({1e3 * vmap / batch.count:.2f} ms)",
+        f"{alone / ours:.2f} times as fast",
+        f"{alone / apart:.2f} times as fast",
+    )
 
 
-def _measured(name: str, way: str) -> dict[str, Any]:
-    """Seconds of a trajectory, the least of some runs, and steps."""
+class _Process:
+    """A way of making the trajectories of a case, or a share of them, compiled and waiting to be told."""
+
+    def __init__(self, name: str, way: str, devices: int, share: int, shares: int):
+        command = [sys.executable, "-m", "benchmarks._batch", name, way, *map(str, (devices, share, shares))]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.count, self.mean, self.most = self._said()
+
+    def __enter__(self) -> "_Process":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.process.communicate()
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        print(file=self.process.stdin, flush=True)
+
+    def took(self) -> float:
+        """Seconds of the run that it was told to make."""
+        return self._said()
+
+    def _said(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.communicate()
+            raise RuntimeError(f"A process of the benchmark ended early: {self.process.args}")
+        return json.loads(line)
+
+
+def _together(processes: Sequence[_Process]) -> float:
+    """Seconds until all are done that begin at the same time."""
+    for process in processes:
+        process.tell()
+    return max([process.took() for process in processes])
+
+
+def _run(name: str, way: str, share: int, shares: int) -> None:
+    """Says how many trajectories there are, and their steps; and after every line how many seconds a run took."""
     case = CASES[name]()
+    q0, v0 = (x[share::shares] if np.ndim(x) == 2 else x for x in (case.q0, case.v0))
     if way == "batch":
-        run = lambda: ukjax.simulate_batch(case.mechanism, case.q0, case.v0, case.ts, progress=False, **case.options)
+        run = lambda: ukjax.simulate_batch(case.mechanism, q0, v0, case.ts, progress=False, **case.options)
     else:
         one = lambda q0, v0: ukjax.simulate(case.mechanism, q0, v0, case.ts, throw=False, **case.options)
-        axes = tuple(0 if np.ndim(x) == 2 else None for x in (case.q0, case.v0))
-        vmap = jax.jit(jax.vmap(one, axes))
-        run = lambda: vmap(case.q0, case.v0)
-    got = jax.block_until_ready(run())
-    seconds = []
-    for _ in range(ROUNDS):
+        vmap = jax.jit(jax.vmap(one, tuple(0 if np.ndim(x) == 2 else None for x in (q0, v0))))
+        run = lambda: vmap(q0, v0)
+    steps = np.asarray(jax.block_until_ready(run()).stats["num_steps"])
+    print(json.dumps([len(steps), float(np.mean(steps)), int(np.max(steps))]), flush=True)
+    for _ in sys.stdin:
         begin = time.perf_counter()
         jax.block_until_ready(run())
-        seconds.append(time.perf_counter() - begin)
-    steps = np.asarray(got.stats["num_steps"])
-    return {"each": min(seconds) / len(steps), "mean": float(np.mean(steps)), "most": int(np.max(steps))}
+        print(time.perf_counter() - begin, flush=True)
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_num_cpu_devices", int(sys.argv[3]))
-    print(json.dumps(_measured(*sys.argv[1:3])))
+    warnings.simplefilter("ignore", ukjax.FailedTrajectories)  # some of 10,000 begin where rows contradict each other
+    _run(*sys.argv[1:3], *map(int, sys.argv[4:]))

@@ -12,6 +12,7 @@ import pytest
 import ukjax
 from benchmarks import __main__ as main
 from benchmarks import (
+    _batch,
     _chain,
     _compile,
     _expand,
@@ -77,6 +78,19 @@ def test_a_file_is_no_folder_for_a_table(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main.main()
     assert "--out must be a folder" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_processes_of_a_batch_run_when_they_are_told():
+    with _batch._Process("uneven", "batch", 1, 0, 50) as one, _batch._Process("uneven", "batch", 1, 1, 50) as other:
+        assert (one.count, other.count) == (40, 40)
+        assert one.most > 10 * other.most  # every other of the first share goes round twenty times as fast
+        assert _batch._together([one, other]) > 0
+
+
+def test_a_process_of_a_benchmark_that_ends_early_is_told():
+    with pytest.raises(RuntimeError, match="ended early"):
+        _batch._Process("no such case", "batch", 1, 0, 1)
 
 
 @pytest.mark.long
