@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ukjax
+from ukjax._program import light_jit
 
 from ..helpers import sampled
 from ..models.test_models import FACTORIES
@@ -57,7 +58,7 @@ def test_gradients(name):
 
     def gradient(way):
         of = lambda both: jnp.sum(jnp.sin(way(*both).q[:, -1]))
-        return eqx.filter_jit(eqx.filter_grad(of))((case.mechanism, v0))
+        return light_jit(eqx.filter_grad(of))((case.mechanism, v0))  # compiling takes most of the time
 
     loop, batch = ways(case, ts)
     equal(gradient(batch), gradient(loop), 1e-12)
