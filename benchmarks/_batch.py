@@ -179,4 +179,4 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_num_cpu_devices", int(sys.argv[3]))
     warnings.simplefilter("ignore", ukjax.FailedTrajectories)  # some of 10,000 begin where rows contradict each other
-    _run(*sys.argv[1:3], *map(int, sys.argv[4:]))
+    _run(sys.argv[1], sys.argv[2], int(sys.argv[4]), int(sys.argv[5]))
