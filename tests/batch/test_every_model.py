@@ -17,6 +17,9 @@ SHARES = jnp.array([1.0, 0.95, 0.9])  # of the speeds at the start
 # A stiff spring, so that stability makes the steps, 280 of them, and their sizes are sensitive to rounding. On an Intel
 # Xeon positions differ by 4e-15 m, speeds by 7e-12, and accelerations by what the stiffness makes of that, 1.4e-9 of g.
 TOLERANCES = {"governor:scenario": 1e-8}
+# The arm's tool has moments of 2e-4 kg m^2: on an AMD EPYC (Zen 3) a derivative by one of them differs by 2e-12 rad per
+# kg m^2, which is 5e-16 rad by the whole of the moment.
+SLOPES = {"six_joint_arm:scenario": 1e-11}
 
 
 def ways(case, ts):
@@ -58,7 +61,9 @@ def test_gradients(name):
 
     def gradient(way):
         of = lambda both: jnp.sum(jnp.sin(way(*both).q[:, -1]))
-        return light_jit(eqx.filter_grad(of))((case.mechanism, v0))  # compiling takes most of the time
+        found = light_jit(eqx.filter_grad(of))((case.mechanism, v0))  # compiling takes most of the time
+        jax.clear_caches()  # Stewart's platform has 12,000 kernels, of which a process can map no two programs.
+        return found
 
     loop, batch = ways(case, ts)
-    equal(gradient(batch), gradient(loop), 1e-12)
+    equal(gradient(batch), gradient(loop), SLOPES.get(name, 1e-12))
