@@ -168,7 +168,8 @@ STARTS = {
 
 
 def _drawing(scara: Scara, t1: float) -> ukjax.Drawing:
-    times = jnp.linspace(0.0, t1, max(2, round(12 * t1)))
+    with jax.ensure_compile_time_eval():  # the path is drawn, also where the arm's parameters are known only later
+        path = np.asarray(jax.vmap(helix)(jnp.linspace(0.0, t1, max(2, round(12 * t1)))))
     return ukjax.Drawing(
         {
             "column": lambda q, t: scara.links(q)[:2],
@@ -178,7 +179,7 @@ def _drawing(scara: Scara, t1: float) -> ukjax.Drawing:
         },
         trails=("tool",),
         forces={"of the helix on the tool [N]": lambda q, t, force: (scara.tool(q), scara.tool_force(q, force))},
-        scenery={"helix": np.asarray(jax.vmap(helix)(times))},
+        scenery={"helix": path},
     )
 
 

@@ -96,3 +96,10 @@ def test_gradients_with_respect_to_every_leaf_of_the_mechanism_and_the_initial_s
 def test_scenario_refuses_an_unknown_start():
     with pytest.raises(ValueError, match="start must be one of consistent, printed_velocities, printed"):
         scenario("there")
+
+
+def test_scenario_within_a_program():
+    """As a study traces it, once for all of its gains: the path is drawn all the same."""
+    made = []
+    jax.eval_shape(lambda: made.append(scenario("printed")))
+    np.testing.assert_allclose(made[0].drawing.scenery["helix"][-1], helix(20.0), rtol=1e-14)

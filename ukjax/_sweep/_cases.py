@@ -130,6 +130,8 @@ class Cases:
 
     def _drift(self, values: Mapping[str, Any], q: Any, v: Any) -> dict[str, Any]:
         """How far each invariant of a sample's scenario strays from where it began."""
+        if not self.drifts:
+            return {}
         found, invariants = {}, self.make(values).invariants
         for name, drift in self.drifts.items():
             kept = jax.vmap(invariants[name])(q, v, jnp.asarray(self.ts, q.dtype))
