@@ -19,7 +19,7 @@ SHARES = jnp.array([1.0, 0.95, 0.9])  # of the speeds at the start
 TOLERANCES = {"governor:scenario": 1e-8}
 # The arm's tool has moments of 2e-4 kg m^2: on an AMD EPYC (Zen 3) a derivative by one of them differs by 2e-12 rad per
 # kg m^2, which is 5e-16 rad by the whole of the moment.
-SLOPES = {"six_joint_arm:scenario": 1e-11}
+TOLERANCES_OF_GRADIENTS = {"six_joint_arm:scenario": 1e-11}
 
 
 def ways(case, ts):
@@ -66,4 +66,4 @@ def test_gradients(name):
         return found
 
     loop, batch = ways(case, ts)
-    equal(gradient(batch), gradient(loop), SLOPES.get(name, 1e-12))
+    equal(gradient(batch), gradient(loop), TOLERANCES_OF_GRADIENTS.get(name, 1e-12))

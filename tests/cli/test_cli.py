@@ -138,6 +138,23 @@ def test_errors_of_use_end_in_one_message_and_leave_nothing(run, tmp_path, argum
     assert sorted(p.name for p in left) == ["broken.py", "needs.py", "own.py"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["--vary", "length=nan:1:3"], "vary['length'] must be finite, but is nan."),
+        (["--vary", "length=2:1:3"], "vary['length'] must go from low to high, but goes from 2 to 1."),
+        (["--vary", "lenght=1:2:3"], "nothing called 'lenght' to set"),
+        (["--vary", "length=1:2:3", "--scheduler", "nowhere"], "--scheduler nowhere: there is no scheduler"),
+    ],
+)
+def test_a_study_that_cannot_be_begun_leaves_no_folder(run, tmp_path, arguments, match):
+    status, shown, errors = run("sweep", "own.py:scenario", *arguments, "--out", "study")
+    assert status == 2
+    assert match in errors
+    assert shown == ""
+    assert not (tmp_path / "study").exists()
+
+
 ROBOT = """<mujoco><worldbody><body name="arm"><joint name="hip" axis="0 1 0" range="-1 1" limited="true"/>
 <inertial pos="0.5 0 0" mass="1" diaginertia="0.01 0.1 0.1"/></body></worldbody></mujoco>"""
 

@@ -1,6 +1,7 @@
 """Parameter studies on disk, on one machine or on many."""
 
 from ._design import DESIGNS as DESIGNS
+from ._design import design_of as design_of
 from ._design import parse as parse
 from ._export import sweep_export as sweep_export
 from ._store import dataset as dataset

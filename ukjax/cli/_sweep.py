@@ -12,7 +12,7 @@ from rich.table import Table
 
 from .. import plot
 from .._result import FailedTrajectories
-from .._sweep import Status, dataset, parse, sweep, sweep_export, sweep_status
+from .._sweep import Status, dataset, design_of, parse, sweep, sweep_export, sweep_status
 from . import _output, _robot, _target
 from ._target import UsageError
 
@@ -43,6 +43,7 @@ def run(console: Console, target: str, settings: Sequence[str], study: Study, ou
     fixed = _target.parse(settings, factory, target)
     try:
         vary = parse(study.vary)
+        design_of(vary, study.design, study.samples, study.seed)  # refused before a folder is made
     except ValueError as error:
         raise UsageError(str(error)) from error
     _target.parse([f"{name}=0" for name in vary], factory, target)
@@ -50,8 +51,8 @@ def run(console: Console, target: str, settings: Sequence[str], study: Study, ou
     end = first.t1 if study.t1 is None else study.t1
     if not end > first.t0:
         raise UsageError(f"--t1 must be later than the start, {first.t0} s, but is {end} s.")
-    folder = _output.claim(out, f"{first.name} sweep")
     client = None if study.scheduler is None else _client(study.scheduler)
+    folder = _output.claim(out, f"{first.name} sweep")
     console.print(f"Studying {escape(first.name)} in {folder}; the first chunk compiles.", highlight=False)
     given: dict[str, Any] = {"rtol": study.rtol, "atol": study.atol}
     try:
