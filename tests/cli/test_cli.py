@@ -144,7 +144,6 @@ def test_errors_of_use_end_in_one_message_and_leave_nothing(run, tmp_path, argum
         (["--vary", "length=nan:1:3"], "vary['length'] must be finite, but is nan."),
         (["--vary", "length=2:1:3"], "vary['length'] must go from low to high, but goes from 2 to 1."),
         (["--vary", "lenght=1:2:3"], "nothing called 'lenght' to set"),
-        (["--vary", "length=1:2:3", "--scheduler", "nowhere"], "--scheduler nowhere: there is no scheduler"),
     ],
 )
 def test_a_study_that_cannot_be_begun_leaves_no_folder(run, tmp_path, arguments, match):
@@ -152,6 +151,16 @@ def test_a_study_that_cannot_be_begun_leaves_no_folder(run, tmp_path, arguments,
     assert status == 2
     assert match in errors
     assert shown == ""
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_study_without_its_scheduler_leaves_no_folder(run, tmp_path):
+    """In a process of its own: Dask's client stays what others of its process ask, also where it found nobody."""
+    arguments = ["sweep", "own.py:scenario", "--vary", "length=1:2:3", "--scheduler", "nowhere", "--out", "study"]
+    code = "import sys; from ukjax.cli import main; sys.argv[0] = 'ukjax'; main()"
+    shown = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 2
+    assert "--scheduler nowhere: there is no scheduler" in " ".join(shown.stderr.split())
     assert not (tmp_path / "study").exists()
 
 

@@ -75,7 +75,7 @@ def sweep(
     The results lie in a Zarr store, `out/data.zarr`, in chunks; each is written whole or not at all. After whatever
     ended a study (a signal, a power cut, a full disk) the same call computes what is missing and no more: chunks that
     are there, with the checksums they were written with, stay. A chunk is the same to the last bit whenever it is
-    computed, on the same kind of machine.
+    computed, on the same kind of machine with as many devices and the same XLA_FLAGS; otherwise but for rounding.
 
     Args:
         factory: `factory(**values)` -> `Scenario`, such as `models.scara.scenario`. Where it works with numbers that
