@@ -8,6 +8,7 @@ import time
 import warnings
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from scipy.stats import qmc
 
 import ukjax
 from ukjax import plot
-from ukjax._sweep import _design, parse
+from ukjax._sweep import _cluster, _design, parse
 
 from ..helpers import assert_close
 from . import study
@@ -401,11 +402,32 @@ def scheduler(tmp_path):
             process.wait()
 
 
-def worker(scheduler):
+def worker(scheduler, **others):
     processes, address, quiet = scheduler
+    quiet = {**quiet, **others}
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"]
     processes.append(subprocess.Popen([*command, "--no-dashboard"], **quiet))
     return processes[-1]
+
+
+def test_a_worker_computes_as_the_process_that_studies(scheduler, tmp_path, monkeypatch):
+    """It was told neither XLA's flags nor the number of devices, and its chunks are the same to the last bit."""
+    told = environment(tmp_path)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    quiet = started(tmp_path, tmp_path / "quiet", 60, 30)
+    worker(scheduler, env={k: v for k, v in told.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")})
+    process = started(tmp_path, tmp_path / "cluster", 60, 30, scheduler[1])
+    for one in (quiet, process):
+        shown = one.communicate(timeout=300)[0]
+        assert one.returncode == 0, shown
+    assert results(tmp_path / "quiet") == results(tmp_path / "cluster")
+
+
+def test_a_worker_with_another_version():
+    manner = _cluster.Manner.here()
+    assert manner.versions["jax"] == jax.__version__
+    with pytest.raises(RuntimeError, match=rf"A worker has other versions .*: jax {jax.__version__} \(there 0.1.2\)"):
+        manner._replace(versions={**manner.versions, "jax": "0.1.2"}).take()
 
 
 @pytest.mark.long

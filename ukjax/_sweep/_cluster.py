@@ -1,19 +1,60 @@
 """Chunks of a study computed by Dask's workers.
 
 A worker computes a chunk as this process would, on all of its devices, and sends it back; this process alone writes.
+Of a CPU it has as many devices as this process, and the options of the compiler that this process has, so that a chunk
+is the same to the last bit: if JAX has not started there, and unless the worker was told another number of devices.
 """
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ._cases import Cases, Results
+from ._store import versions
 
 
 RETRIES = 5  # of a chunk whose worker dies
+NUMBER = "host_platform_device_count"  # the older way to say how many devices a CPU has
+
+
+def _flags() -> list[str]:
+    return os.environ.get("XLA_FLAGS", "").split()
+
+
+class Manner(NamedTuple):
+    """How this process computes, for a worker to do it in the same way."""
+
+    x64: bool
+    flags: list[str]
+    devices: int | None
+    versions: dict[str, str]
+
+    @classmethod
+    def here(cls) -> "Manner":
+        devices = jax.local_devices()
+        number = len(devices) if devices[0].platform == "cpu" else None
+        flags = [flag for flag in _flags() if NUMBER not in flag]
+        return cls(bool(jax.config.read("jax_enable_x64")), flags, number, versions())
+
+    def take(self) -> None:
+        """In a worker, before JAX starts there. RuntimeError if something is installed there in another version."""
+        other = [f"{k} {mine} (there {v})" for k, v in self.versions.items() if (mine := versions()[k]) != v]
+        if other:
+            raise RuntimeError(
+                f"A worker has other versions than the process that studies: {', '.join(other)}. Install the same."
+            )
+        jax.config.update("jax_enable_x64", self.x64)
+        own = _flags()
+        os.environ["XLA_FLAGS"] = " ".join([*own, *(flag for flag in self.flags if flag not in own)])
+        told = "JAX_NUM_CPU_DEVICES" in os.environ or any(NUMBER in flag for flag in own)
+        if self.devices is not None and not told:
+            with contextlib.suppress(RuntimeError):  # JAX has started there
+                jax.config.update("jax_num_cpu_devices", self.devices)
 
 
 def computed(
@@ -26,14 +67,14 @@ def computed(
     if not isinstance(client, Client):
         raise TypeError(f"client must be a dask.distributed.Client, but is a {type(client).__name__}.")
     gone = "The scheduler is gone. The same call goes on from what is on disk, with another client or without one."
-    x64 = bool(jax.config.read("jax_enable_x64"))
+    manner = Manner.here()
     import cloudpickle
 
     packed = cloudpickle.dumps(recipe)
     mark = hashlib.blake2b(packed, digest_size=8).hexdigest()
     try:
         futures = {
-            client.submit(_compute, packed, mark, dict(values), size, x64, pure=False, retries=RETRIES): number
+            client.submit(_compute, packed, mark, dict(values), size, manner, pure=False, retries=RETRIES): number
             for number, values in todo.items()
         }
         finished: Any = as_completed(list(futures))
@@ -54,13 +95,13 @@ def computed(
 _cases: dict[str, Cases] = {}  # of a worker: its compiled programs
 
 
-def _compute(packed: bytes, mark: str, values: Mapping[str, np.ndarray], size: int, x64: bool) -> Results:
+def _compute(packed: bytes, mark: str, values: Mapping[str, np.ndarray], size: int, manner: Manner) -> Results:
     """A chunk, on a worker."""
+    manner.take()
     import cloudpickle
 
     from ._sweep import _first_of
 
-    jax.config.update("jax_enable_x64", x64)
     if mark not in _cases:
         _cases[mark] = Cases(*cloudpickle.loads(packed))
     count = len(next(iter(values.values())))

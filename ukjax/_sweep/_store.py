@@ -11,6 +11,7 @@ they are on disk, so that whatever happens in between only means that the chunk 
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 MARK = "a study of ukjax.sweep"
 VERSION = 1
+PACKAGES = ("ukjax", "jax", "jaxlib", "diffrax", "numpy")  # on which results depend
+
+
+def versions() -> dict[str, str]:
+    """What is installed here."""
+    return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
 class Record(NamedTuple):

@@ -1,6 +1,5 @@
 """Parameter studies on disk."""
 
-import importlib.metadata
 import os
 import sys
 import time
@@ -18,7 +17,7 @@ from .._scenario import Scenario
 from .._simulation import kept
 from ._cases import Cases, Results
 from ._design import Design, design_of
-from ._store import Record, Store, dataset, opened
+from ._store import Record, Store, dataset, opened, versions
 
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 # Of what a chunk holds, and how many trajectories it has at least and at most, if nobody says.
 BYTES, LEAST, MOST = 2**25, 256, 8192
-PACKAGES = ("ukjax", "jax", "jaxlib", "diffrax", "numpy")
 
 
 class Status(NamedTuple):
@@ -75,7 +73,8 @@ def sweep(
     The results lie in a Zarr store, `out/data.zarr`, in chunks; each is written whole or not at all. After whatever
     ended a study (a signal, a power cut, a full disk) the same call computes what is missing and no more: chunks that
     are there, with the checksums they were written with, stay. A chunk is the same to the last bit whenever it is
-    computed, on the same kind of machine with as many devices and the same XLA_FLAGS; otherwise but for rounding.
+    computed, on the same kind of machine with as many devices and the same XLA_FLAGS, which workers of a cluster take
+    over; otherwise but for rounding.
 
     Args:
         factory: `factory(**values)` -> `Scenario`, such as `models.scara.scenario`. Where it works with numbers that
@@ -142,9 +141,7 @@ def sweep(
         todo = [number for number in range(store.chunks) if number not in done]
         run = _here(cases, points, store, todo) if client is None else _there(client, recipe, points, store, todo)
         if new:
-            run = _created(
-                store, run, {"command": " ".join(sys.argv), "created": time.strftime("%F %T"), **_versions()}
-            )
+            run = _created(store, run, {"command": " ".join(sys.argv), "created": time.strftime("%F %T"), **versions()})
         _write_all(store, run, done, progress)
         done = store.finished(thoroughly=False)
     failed = sum(record.failed for record in done.values())
@@ -177,10 +174,6 @@ def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
     return int(min(count, np.clip(BYTES // max(each, 1), LEAST, MOST)))
 
 
-def _versions() -> dict[str, str]:
-    return {package: importlib.metadata.version(package) for package in PACKAGES}
-
-
 def _about(
     title: str, points: Design, settings: Mapping[str, Any], cases: Cases, keep: Sequence[str],
     figures: Mapping[str, Any], options: Mapping[str, Any],
@@ -197,7 +190,7 @@ def _about(
         "figures": sorted(figures),
         "options": {k: repr(v) for k, v in sorted(options.items())},
         "precision": str(cases.first.q0.dtype),
-        "versions": _versions(),
+        "versions": versions(),
     }
 
 
