@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ukjax
+from ukjax._batch import _simulate_batch
 from ukjax._expand import _written
 from ukjax._integrate import _lanes
 
@@ -28,7 +29,7 @@ def programs(monkeypatch):
         return call(self, *arguments)
 
     monkeypatch.setattr(_written.WrittenTurn, "__call__", spy)
-    monkeypatch.setattr(_lanes, "WORTH", 1)
+    monkeypatch.setattr(_simulate_batch, "WORTH", 1)
     jax.clear_caches()
     return found
 

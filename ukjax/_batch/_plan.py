@@ -42,7 +42,7 @@ class Recipe(eqx.Module):
     reduce: Callable | None
     kept: tuple[str, ...] = eqx.field(static=True)
     width: int = eqx.field(static=True)
-    on_cpu: bool = eqx.field(static=True)
+    whole_steps: bool = eqx.field(static=True)
 
     def plan(self, samples: PyTree) -> "Plan":
         """The functions that it takes, traced, each with what it closes over; for samples like these (B, ...)."""
@@ -79,7 +79,7 @@ class Recipe(eqx.Module):
             self.method,
             self.integrator,
             self.width,
-            self.on_cpu,
+            self.whole_steps,
         )
 
     def _first(self, sample: PyTree) -> Array:
@@ -129,7 +129,7 @@ class Plan(eqx.Module):
     method: Method
     integrator: Integrator
     width: int = eqx.field(static=True)
-    on_cpu: bool = eqx.field(static=True)
+    whole_steps: bool = eqx.field(static=True)
 
     def one(self, sample: PyTree) -> Outcome:
         """A trajectory by itself, which can be differentiated."""
@@ -188,7 +188,7 @@ class Plan(eqx.Module):
 
     @property
     def _common(self) -> Common:
-        return self.integrator.common(self.solver, self.method, self.ts, self.on_cpu)
+        return self.integrator.common(self.solver, self.method, self.ts, self.whole_steps)
 
     def _begin(self, sample: PyTree) -> tuple[Flow, Array]:
         project = None if self.project is None else _Of(self.project, sample)

@@ -25,7 +25,7 @@ from .._result import RESULTS, FailedTrajectories, is_traced, message
 from .._simulation import Phase, explain, integrator, kept, method, warn_of_start
 from .._trajectory import Trajectory
 from ._derivative import batch_outcome
-from ._devices import devices_of, gathered, is_here, lanes_of, share_out
+from ._devices import WORTH, devices_of, gathered, is_here, lanes_of, share_out
 from ._outcome import Outcome, Reduction, unexplained
 from ._parts import batch_of
 from ._plan import Recipe
@@ -147,8 +147,7 @@ def simulate_batch(
     integrate = integrator(adjoint, projection, max_steps, False)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
     fields, chosen = kept(keep, acting), for_use(formulation, often=True)
-    on_cpu = used[0].platform == "cpu"
-    recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1, on_cpu)
+    recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1, count >= WORTH)
     outcome = shapes_of(_shape, recipe, own)
     width = width or lanes_of(used, -(-count // len(used)))
     if not is_plain() or is_traced(recipe, own):

@@ -15,7 +15,8 @@ from ._piece import AbstractTracedPiece, Form, traced
 from ._scalar import over_batch, size_of
 
 
-# A batch is asked in tiles, so that one state that needs it costs no more than a tile.
+# A batch is asked in tiles, so that one state that needs it costs no more than a tile. A GPU, to which every question
+# costs a pause, gathers those that need it into tiles instead.
 TILE = 256
 
 
@@ -63,11 +64,29 @@ def _evaluated(
     whole_shape = lambda aval, xs: (*size_of(batched, xs), *aval.shape)
     wide = lambda *xs: [jnp.broadcast_to(x, whole_shape(y, xs)) for x, y in zip(short(*xs), gives)]
     at_once = lambda *xs: lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
-    if not (form.on_cpu and batched[flag] and needed.shape[0] > TILE):
+    if not batched[flag] or needed.shape[0] <= TILE:
         return at_once(*arrays)
+    if not form.on_cpu:
+        return _gathered(whole, needed, wide(*arrays), batched, arrays)
     axes = [0 if b else None for b in batched]
     # No tile where none needs it: a condition would copy what is passed on.
     return in_tiles(at_once, TILE, wide(*arrays), axes, arrays, jnp.any(needed))
+
+
+def _gathered(
+    function: Callable, needed: Array, start: Sequence[Array], batched: Sequence[bool], arrays: Sequence[Array]
+) -> list[Array]:
+    """`function` of the states of a batch that need it, a tile of them at a time, and elsewhere what is there."""
+    size = needed.shape[0]
+
+    def step(carry):
+        needed, found = carry
+        (index,) = jnp.nonzero(needed, size=TILE, fill_value=size)  # beyond the last: one again, put nowhere
+        some = [jnp.take(x, index, axis=0, mode="clip") if b else x for x, b in zip(arrays, batched, strict=True)]
+        found = [x.at[index].set(y, mode="drop") for x, y in zip(found, function(*some), strict=True)]
+        return needed.at[index].set(False, mode="drop"), found
+
+    return lax.while_loop(lambda carry: jnp.any(carry[0]), step, (needed, list(start)))[1]
 
 
 def where_needed(

@@ -48,10 +48,10 @@ class Integrator(eqx.Module):
             ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
         return _as_told(increasing, y0, ys, rest)
 
-    def common(self, solver: Any, method: Any, ts: Array, on_cpu: bool) -> Common:
+    def common(self, solver: Any, method: Any, ts: Array, whole_steps: bool) -> Common:
         """The same for many solves, to be done in lanes and not differentiated: see `Queue`."""
         _, ts = _increasing(ts)
-        return Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps, on_cpu)
+        return Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps, whole_steps)
 
     @staticmethod
     def told(ts: Array, y0: Array, end: Ends) -> Any:

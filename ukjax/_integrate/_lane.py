@@ -21,13 +21,13 @@ from ._variants import solver_of
 
 
 class Common(eqx.Module):
-    """What all solves have in common: see `Problem`."""
+    """What all solves have in common: see `Problem`; whether a step of many lanes is to be compiled as a whole."""
 
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
     method: PyTree
     max_steps: int = eqx.field(static=True)
-    on_cpu: bool = eqx.field(static=True)
+    whole_steps: bool = eqx.field(static=True)
 
 
 def within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array) -> Array:

@@ -3,8 +3,8 @@
 A loop over a batch waits for the slowest of it. Here a batch of any size goes through a few lanes, as many as the cache
 holds the states of, and a lane that is done does not wait for its neighbours.
 
-On a CPU a step of many lanes is one scalar program. A lane of which that is in doubt waits for a step in the other way,
-until some do, or no other goes on.
+A step of many lanes is one scalar program. A lane of which that is in doubt waits for a step in the other way, until
+some do, or no other goes on.
 
 B: solves; L: lanes; T: saved times; n: numbers of a state.
 """
@@ -27,8 +27,7 @@ from ._variants import staged
 
 # Lanes that are done, or wait, before the others are interrupted for them, as a part of all lanes.
 IDLE = 1 / 8
-# From so many solves on it is worth the time to compile a step as a whole, of no more operations than these.
-WORTH = 256
+# A step is compiled as a whole if it has no more operations than these.
 MOST_OPERATIONS = 8000
 
 
@@ -185,10 +184,10 @@ class Queue(eqx.Module):
         return _Lanes(lanes.solve, place, following, tries, accepted, result), ys
 
     def _turn(self, lanes: _Lanes) -> _expand.WrittenTurn | None:
-        """A step as a scalar program, where it is worth its compilation and can be had."""
+        """A step as a scalar program, where it is wanted and can be had."""
         common = self.common
-        many = common.on_cpu and self.count >= WORTH and lanes.solve.shape[0] >= _expand.MANY
-        if not many or not isinstance(common.solver, diffrax.AbstractERK):
+        wanted = common.whole_steps and lanes.solve.shape[0] >= _expand.MANY
+        if not wanted or not isinstance(common.solver, diffrax.AbstractERK):
             return None
 
         def turn(at: _Turning, sample: PyTree, t: Array) -> Any:
