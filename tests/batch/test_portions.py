@@ -55,3 +55,18 @@ def test_a_portion_is_no_larger_than_memory_allows(most):
     size = _portions.Size(100_000, 2, lanes_of(jax.devices("cpu"), 50_000), _portions.BYTES // (2 * most))
     assert size.share == size.lanes if most < BLOCK else size.lanes % BLOCK == 0
     assert most / 2 < size.share <= most
+
+
+@pytest.mark.parametrize("together", [0, _portions.TOGETHER])
+def test_results_lie_where_jax_need_not_copy_them(together, monkeypatch):
+    """In one piece of memory or each in its own, next to each other and not upon each other."""
+    monkeypatch.setattr(_portions, "TOGETHER", together)
+    like = (np.zeros((2, 3)), np.zeros(2, bool), np.zeros((2, 5), np.float32), np.zeros((2, 0)), np.zeros(2, int))
+    room = _portions._room(like, 7)
+    for i, (x, y) in enumerate(zip(room, like, strict=True)):
+        assert (x.shape, x.dtype) == ((7, *y.shape[1:]), y.dtype)
+        assert x.ctypes.data % 64 == 0 or not x.size
+        x[...] = i
+    for i, x in enumerate(room):
+        assert np.all(x == x.dtype.type(i))
+    assert len({id(x.base) for x in room}) == (1 if together else len(like))

@@ -202,8 +202,9 @@ def _traced(recipe: Recipe, own: PyTree, count: int, lanes: int, devices: Sequen
 
 def _given(outcome: Outcome, ts: Any, count: int) -> Any:
     """What the person gets of an outcome."""
-    here = lambda x: jax.device_put(x, may_alias=True) if isinstance(x, np.ndarray) else jnp.asarray(x)
-    got = jax.tree_util.tree_map(lambda x: here(x[:count]), outcome.got)
+    got = jax.tree_util.tree_map(lambda x: x[:count], outcome.got)
+    if not is_traced(got):
+        got = jax.device_put(got, may_alias=True)
     if isinstance(got, Reduction):
         return got
     return eqx.tree_at(lambda t: t.t, got, jnp.broadcast_to(ts, (count, *ts.shape)), is_leaf=lambda x: x is None)
