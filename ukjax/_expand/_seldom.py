@@ -18,6 +18,7 @@ from ._scalar import over_batch, size_of
 # A batch is asked in tiles, so that one state that needs it costs no more than a tile. A GPU, to which every question
 # costs a pause, gathers those that need it into tiles instead.
 TILE = 256
+FEW = 8  # it gathers them if they are no more than this part of the batch
 
 
 class AbstractSeldomPiece(AbstractTracedPiece):
@@ -76,16 +77,22 @@ def _evaluated(
 def _gathered(
     function: Callable, needed: Array, start: Sequence[Array], batched: Sequence[bool], arrays: Sequence[Array]
 ) -> list[Array]:
-    """`function` of the states of a batch that need it, a tile of them at a time, and elsewhere what is there."""
+    """`function` of the states of a batch that need it, and elsewhere what is there.
+
+    A tile of them at a time if they are few; many tiles would take longer than the whole batch.
+    """
     size = needed.shape[0]
 
-    def step(carry):
-        needed, found = carry
+    def everything(needed, found):
+        return jnp.zeros_like(needed), list(function(*arrays))
+
+    def some_of_them(needed, found):
         (index,) = jnp.nonzero(needed, size=TILE, fill_value=size)  # beyond the last: one again, put nowhere
         some = [jnp.take(x, index, axis=0, mode="clip") if b else x for x, b in zip(arrays, batched, strict=True)]
         found = [x.at[index].set(y, mode="drop") for x, y in zip(found, function(*some), strict=True)]
         return needed.at[index].set(False, mode="drop"), found
 
+    step = lambda carry: lax.cond(jnp.sum(carry[0]) > size // FEW, everything, some_of_them, *carry)
     return lax.while_loop(lambda carry: jnp.any(carry[0]), step, (needed, list(start)))[1]
 
 

@@ -43,7 +43,8 @@ class Manner(NamedTuple):
 
     def take(self) -> None:
         """In a worker, before JAX starts there. RuntimeError if something is installed there in another version."""
-        other = [f"{k} {mine} (there {v})" for k, v in self.versions.items() if (mine := versions()[k]) != v]
+        here = versions()
+        other = [f"{k} {here[k]} (there {v})" for k, v in self.versions.items() if here[k] != v]
         if other:
             raise RuntimeError(
                 f"A worker has other versions than the process that studies: {', '.join(other)}. Install the same."
