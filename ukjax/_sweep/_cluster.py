@@ -19,7 +19,7 @@ from ._store import versions
 
 
 RETRIES = 5  # of a chunk whose worker dies
-NUMBER = "host_platform_device_count"  # the older way to say how many devices a CPU has
+DEVICES_FLAG = "host_platform_device_count"  # the older way to say how many devices a CPU has
 
 
 def _flags() -> list[str]:
@@ -38,7 +38,7 @@ class Manner(NamedTuple):
     def here(cls) -> "Manner":
         devices = jax.local_devices()
         number = len(devices) if devices[0].platform == "cpu" else None
-        flags = [flag for flag in _flags() if NUMBER not in flag]
+        flags = [flag for flag in _flags() if DEVICES_FLAG not in flag]
         return cls(bool(jax.config.read("jax_enable_x64")), flags, number, versions())
 
     def take(self) -> None:
@@ -52,7 +52,7 @@ class Manner(NamedTuple):
         jax.config.update("jax_enable_x64", self.x64)
         own = _flags()
         os.environ["XLA_FLAGS"] = " ".join([*own, *(flag for flag in self.flags if flag not in own)])
-        told = "JAX_NUM_CPU_DEVICES" in os.environ or any(NUMBER in flag for flag in own)
+        told = "JAX_NUM_CPU_DEVICES" in os.environ or any(DEVICES_FLAG in flag for flag in own)
         if self.devices is not None and not told:
             with contextlib.suppress(RuntimeError):  # JAX has started there
                 jax.config.update("jax_num_cpu_devices", self.devices)
