@@ -227,7 +227,8 @@ def test_what_is_no_factory_or_client(tmp_path):
     with pytest.raises(TypeError, match="must be an instance of Scenario"):
         ukjax.sweep(lambda stiffness, amplitude: stiffness, GRID, tmp_path)
     with pytest.raises(TypeError, match=r"client must be a dask.distributed.Client"):
-        ukjax.sweep(study.scenario, GRID, tmp_path, client="tcp://localhost:8786")
+        ukjax.sweep(study.scenario, GRID, tmp_path / "study", client="tcp://localhost:8786")
+    assert not (tmp_path / "study").exists()
     with pytest.raises(TypeError, match=r"figures\['height'\] must be a function"):
         ukjax.sweep(study.scenario, GRID, tmp_path, figures={"height": 3})
 

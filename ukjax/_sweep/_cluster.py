@@ -58,15 +58,21 @@ class Manner(NamedTuple):
                 jax.config.update("jax_num_cpu_devices", self.devices)
 
 
+def check(client: Any) -> None:
+    """TypeError if it is no client."""
+    from distributed import Client
+
+    if not isinstance(client, Client):
+        raise TypeError(f"client must be a dask.distributed.Client, but is a {type(client).__name__}.")
+
+
 def computed(
     client: Any, recipe: tuple, todo: Mapping[int, Mapping[str, np.ndarray]], size: int
 ) -> Iterator[tuple[int, Results]]:
     """The chunks, as they are done. ConnectionError if the scheduler is gone, RuntimeError if a chunk keeps failing."""
-    from distributed import CancelledError, Client, KilledWorker, as_completed
+    from distributed import CancelledError, KilledWorker, as_completed
     from distributed.comm.core import CommClosedError
 
-    if not isinstance(client, Client):
-        raise TypeError(f"client must be a dask.distributed.Client, but is a {type(client).__name__}.")
     gone = "The scheduler is gone. The same call goes on from what is on disk, with another client or without one."
     manner = Manner.here()
     import cloudpickle

@@ -15,6 +15,7 @@ from .. import _check
 from .._result import FailedTrajectories
 from .._scenario import Scenario
 from .._simulation import kept
+from . import _cluster
 from ._cases import Cases, Results
 from ._design import Design, design_of
 from ._store import Record, Store, dataset, opened, versions
@@ -116,6 +117,8 @@ def sweep(
     """
     if not callable(factory):
         raise TypeError(f"factory must be a function that returns a ukjax.Scenario, but is {type(factory).__name__}.")
+    if client is not None:
+        _cluster.check(client)
     points = design_of(vary, design, samples, seed)
     settings = dict(settings or {})
     twice = sorted({*settings} & {*points.values})
@@ -223,9 +226,7 @@ def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iter
 
 
 def _there(client: Any, recipe: tuple, points: Design, store: Store, todo: Sequence[int]) -> Iterator:
-    from ._cluster import computed
-
-    return computed(client, recipe, {number: _part(points, store, number) for number in todo}, store.chunk)
+    return _cluster.computed(client, recipe, {number: _part(points, store, number) for number in todo}, store.chunk)
 
 
 def _write_all(store: Store, run: Iterator, done: Mapping[int, Record], progress: bool) -> None:
