@@ -94,10 +94,13 @@ def _put(tree: PyTree, devices: Sequence[Any], spec: Any) -> Any:
     return jax.device_put(tree, here)
 
 
-def on_each(function: Callable[..., PyTree], devices: Sequence[Any], shared: PyTree, *split: PyTree) -> Any:
+def on_each(
+    function: Callable[..., PyTree], devices: Sequence[Any], shared: PyTree, *split: PyTree, alone: bool = False
+) -> Any:
     """`function(shared, *split)`, a pytree of arrays with a leading axis, for the share of each device.
 
-    What is `split` is arrays with a leading axis, and things that are none.
+    What is `split` is arrays with a leading axis, and things that are none. `alone`: nothing else is in the program,
+    so that no device ever waits for another.
     """
     if len(devices) == 1:
         with _together(False):
@@ -107,13 +110,13 @@ def on_each(function: Callable[..., PyTree], devices: Sequence[Any], shared: PyT
     call = lambda arrays, parts: function(eqx.combine(arrays, static), *eqx.combine(parts, others))
     # Traced outside of the `jax.shard_map`, and one operation of it: there JAX has the devices in the type of an array,
     # and lineax, and so optimistix, refuses its own operators, which have none.
-    with _is_share(True), _together(True):
+    with _is_share(True), _together(not alone):
         of_share = traced(call, *map(_like, (arrays, parts), (1, len(devices))), axes=[(AXIS, len(devices))])
     closed, rest = eqx.partition(of_share, eqx.is_array)
     mesh = Mesh(np.array(devices), (AXIS,))
-    alone, each = jax.P(), jax.P(AXIS)
+    same, each = jax.P(), jax.P(AXIS)
     run = lambda closed, arrays, parts: as_one(eqx.combine(closed, rest), arrays, parts)
-    made = jax.shard_map(run, mesh=mesh, in_specs=(alone, alone, each), out_specs=each, check_vma=False)
+    made = jax.shard_map(run, mesh=mesh, in_specs=(same, same, each), out_specs=each, check_vma=False)
     # Each with a dtype of its own: made so inside, a number that all share would no longer be the one that came in.
     return made(closed, *jax.tree_util.tree_map(lambda x: x.astype(x.dtype), (arrays, parts)))
 

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from .._integrate import Place, Progress, in_order
 from .._program import widely_compiled
-from ._devices import BLOCK, everywhere, on_each, placed, share_out
+from ._devices import BLOCK, ROUNDS, everywhere, on_each, placed, share_out
 from ._outcome import Outcome
 from ._plan import Recipe
 
@@ -115,7 +115,8 @@ def _portion(
     dealt = share_out(jax.tree_util.tree_map(lambda x: np.asarray(x)[order], (samples, starts)), len(devices))
     samples, starts, total = placed((*dealt, most), devices)
     given = (tuple(devices), recipe, samples, starts, total)
-    until, done = 2 * size.lanes, 0
+    # Where nobody watches, a batch that is not much is done at once: a device that waits for another does nothing.
+    until, done = (ROUNDS if bar.disable else 2) * size.lanes, 0
     while True:
         begin = time.perf_counter()
         progress = _advance(given, progress, placed(np.full(len(devices), until), devices))
@@ -140,7 +141,7 @@ def _begin(devices: Any, recipe: Recipe, samples: PyTree, total: Any) -> tuple[t
         starts = plan.starts(samples)
         return starts, _own(plan.queue(samples, starts[0], total[0]).start(plan.width))
 
-    return on_each(share, devices, recipe.plan(samples), samples, total)
+    return on_each(share, devices, recipe.plan(samples), samples, total, alone=True)
 
 
 @ft.partial(widely_compiled, donate="all-except-first")
@@ -151,13 +152,13 @@ def _advance(given: Any, progress: Progress, until: Array) -> Progress:
         at = eqx.tree_at(lambda p: p.taken, progress, progress.taken[0])
         return _own(plan.queue(samples, starts, total[0]).run(at, until[0]))
 
-    return on_each(share, devices, recipe.plan(samples), samples, starts, total, progress, until)
+    return on_each(share, devices, recipe.plan(samples), samples, starts, total, progress, until, alone=True)
 
 
 @widely_compiled
 def _finish(devices: Any, recipe: Recipe, samples: PyTree, ends: Any) -> Outcome:
     share = lambda plan, samples, ends: plan.finish(samples, ends)
-    return on_each(share, devices, recipe.plan(samples), samples, ends)
+    return on_each(share, devices, recipe.plan(samples), samples, ends, alone=True)
 
 
 def _own(progress: Progress) -> Progress:

@@ -71,6 +71,7 @@ def starts_of(
     return jax.lax.map(start, samples, batch_size=width)
 
 
+@jax.jit
 def in_order(pace: Float[Array, " B"], total: Any) -> Int[Array, " B"]:
     """Solves in the order in which they are best begun: the fast ones first; those from `total` on are not to be done.
 
