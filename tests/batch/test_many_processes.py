@@ -77,6 +77,7 @@ FIFTY = """
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_num_cpu_devices", 2)
+import lineax as lx
 import ukjax
 from models import n_pendulum
 
@@ -85,7 +86,7 @@ chain = n_pendulum.Chain(m=np.ones(5), L=np.full(5, 0.2), end=END)
 mechanism, rng = chain.mechanism(), np.random.default_rng(0)
 angles = n_pendulum.arc(5, 0.2, END)[None] + 0.02 * rng.normal(size=(SIZE, 5))
 q, v = jax.vmap(chain.state)(jnp.asarray(angles), jnp.asarray(0.1 * rng.normal(size=(SIZE, 5))))
-formulation = ukjax.UdwadiaKalaba(ukjax.{strategy}())
+formulation = ukjax.UdwadiaKalaba({strategy}())
 
 def loss(v, q):
     made = ukjax.simulate_batch(
@@ -105,7 +106,7 @@ print("done")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", ["SVD", "RowGramSchmidt", "Jacobi"])
+@pytest.mark.parametrize("strategy", ["ukjax.SVD", "ukjax.RowGramSchmidt", "ukjax.Jacobi", "lx.SVD"])
 def test_fifty_runs_return(strategy):
     """The closed chain of five rods in absolute coordinates, 512 trajectories, value and gradient, in tiles of 64 on
     two devices, under a limit of time. As users run them: unoptimised, as the other tests, they take three times as

@@ -10,6 +10,7 @@ import numpy as np
 from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from .._program import CALLS
 from ._entry import LARGEST, Node, NotScalar, entries
 from ._graph import Graph
 from ._piece import piece_p
@@ -64,11 +65,6 @@ def _equation(graph: Graph, equation: Any, args: list[np.ndarray]) -> list[np.nd
     found = None if rule is None else rule(graph, params, args, avals)
     return _kept(graph, primitive, params, args, avals) if found is None else found
 
-
-# Primitives that call a function, and the parameter that holds it. A derivative rule of a person's own has been used
-# before, when the derivative was taken: what is left of it is the function.
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
-         "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
 
 ELEMENTWISE = {
     *FOLDED,

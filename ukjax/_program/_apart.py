@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import PyTree
 
 from ._hoist import Traced
+from ._one_by_one import one_by_one
 
 
 def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
@@ -107,7 +108,11 @@ def _types(*arguments, jaxpr, origin):
 
 
 def _lower(context, *arguments, jaxpr, origin):
-    return mlir.core_call_lowering(context, *arguments, name="apart", call_jaxpr=ClosedJaxpr(jaxpr, ()))
+    closed = ClosedJaxpr(jaxpr, ())
+    if "cpu" in context.module_context.platforms:
+        mesh = getattr(context.module_context.axis_context, "mesh", None)
+        closed = one_by_one(closed, () if mesh is None else tuple(mesh.shape.items()))
+    return mlir.core_call_lowering(context, *arguments, name="apart", call_jaxpr=closed)
 
 
 mlir.register_lowering(_apart_p, _lower)

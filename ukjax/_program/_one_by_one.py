@@ -1,0 +1,125 @@
+"""Programs in which no call of LAPACK has a batch.
+
+jaxlib shares out a batch of matrices among the threads of the CPU and waits for them, on one of these threads. When as
+many calls as there are threads do so at a time, none is left to do the work, and all wait for ever: on two cores two
+devices that both factorise matrices are enough. One matrix is not shared out.
+"""
+
+import functools as ft
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxtyping import Array
+
+
+# JAX's operations that LAPACK does, and BLAS for triangular matrices; all of matrices, with a batch before.
+LAPACK = frozenset(
+    {"cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "schur"}
+    | {"svd", "triangular_solve", "tridiagonal"}
+)
+# Operations that call a function, and the parameter that holds it. A derivative rule of a person's own has been used
+# before, when the derivative was taken: what is left of it is the function.
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
+         "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
+# Lineax's operation, by itself and in a batch: equinox makes both, and keeps what they do in a function.
+SOLVES = frozenset({"linear_solve", "vprim"})
+
+
+def one_by_one(closed: ClosedJaxpr, axes: Sequence[tuple[str, int]] = ()) -> ClosedJaxpr:
+    """The same program, in which a loop over the batch calls LAPACK for one matrix after the other.
+
+    For what is about to be compiled: derivatives that lineax has of its own are lost. `axes`: names and sizes of axes
+    over which the program adds up and the like.
+    """
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # as where the program was traced
+        return _Change(tuple(axes)).of(closed)
+
+
+def _batch(equation: JaxprEqn) -> tuple[int, ...]:
+    """The batch of a call of LAPACK; () of everything else."""
+    kind: Any = equation.invars[0].aval if equation.primitive.name in LAPACK else None
+    return () if kind is None else kind.shape[:-2]
+
+
+def _like(kind: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type)
+
+
+class _Change:
+    """Of programs, and what they hold; `axes` as in `one_by_one`."""
+
+    def __init__(self, axes: tuple[tuple[str, int], ...]):
+        self.axes = axes
+        # By what they are of, which is kept here too, so that no other takes its place.
+        self.found: dict[int, tuple[Any, bool]] = {}
+        self.solves: dict[int, tuple[Any, ClosedJaxpr | None]] = {}
+
+    def of(self, x: Any) -> Any:
+        """A parameter of an operation, with the programs in it changed."""
+        if not self._calls(x):
+            return x
+        if isinstance(x, tuple | list):
+            parts = [self.of(y) for y in x]
+            return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+        if isinstance(x, Jaxpr):  # only of programs apart, for which this is done by themselves
+            return x
+        evaluated = ft.partial(self._evaluated, x.jaxpr, x.consts)
+        return jax.make_jaxpr(evaluated, axis_env=self.axes)(*map(_like, x.in_avals))
+
+    def _calls(self, x: Any) -> bool:
+        """Whether LAPACK is called for a batch somewhere in what a parameter holds."""
+        if isinstance(x, ClosedJaxpr):
+            return self._calls(x.jaxpr)
+        if isinstance(x, tuple | list):
+            return any(map(self._calls, x))
+        if not isinstance(x, Jaxpr):
+            return False
+        if id(x) not in self.found:
+            self.found[id(x)] = (
+                x,
+                any(
+                    math.prod(_batch(e)) > 1 or self._calls(tuple(e.params.values())) or self._solve(e) for e in x.eqns
+                ),
+            )
+        return self.found[id(x)][1]
+
+    def _solve(self, equation: JaxprEqn) -> ClosedJaxpr | None:
+        """What an operation of lineax does, as a program, if it calls LAPACK for a batch."""
+        does: Any = getattr(equation.primitive, "impl", None)
+        if equation.primitive.name not in SOLVES or not getattr(does, "__module__", "").startswith("equinox."):
+            return None
+        if id(equation) not in self.solves:
+            called = lambda *values: does(*values, **equation.params)
+            closed = jax.make_jaxpr(called, axis_env=self.axes)(*(_like(x.aval) for x in equation.invars))
+            self.solves[id(equation)] = equation, closed if self._calls(closed) else None
+        return self.solves[id(equation)][1]
+
+    def _evaluated(self, jaxpr: Jaxpr, constants: Sequence[Any], *arguments: Any) -> list[Any]:
+        """The results of a program, with its operations changed."""
+        known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+        value = lambda x: x.val if isinstance(x, Literal) else known[x]
+        for equation in jaxpr.eqns:
+            known.update(zip(equation.outvars, self._done(equation, list(map(value, equation.invars))), strict=True))
+        return list(map(value, jaxpr.outvars))
+
+    def _done(self, equation: JaxprEqn, values: list[Any]) -> Sequence[Any]:
+        """The results of an operation, changed."""
+        primitive, solve = equation.primitive, self._solve(equation)
+        called: Any = equation.params.get(CALLS.get(primitive.name, ""), solve)
+        if called is not None:
+            return self._evaluated(getattr(called, "jaxpr", called), getattr(called, "consts", ()), *values)
+        params = {name: self.of(x) for name, x in equation.params.items()}
+        results = _in_turn(ft.partial(primitive.bind, **params), _batch(equation), values)
+        return results if primitive.multiple_results else [results]
+
+
+def _in_turn(bind: Callable[..., Any], batch: Sequence[int], values: Sequence[Array]) -> Any:
+    """What `bind` makes of arrays that have this batch, of one after the other."""
+    if math.prod(batch) <= 1:
+        return bind(*values)
+    flat = [x.reshape(-1, *x.shape[len(batch) :]) for x in values]
+    found = jax.lax.map(lambda each: bind(*each), flat)
+    return jax.tree_util.tree_map(lambda x: x.reshape(*batch, *x.shape[1:]), found)
