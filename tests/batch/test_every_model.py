@@ -14,12 +14,12 @@ from ..models.test_models import FACTORIES
 
 
 SHARES = jnp.array([1.0, 0.95, 0.9])  # of the speeds at the start
-# A stiff spring, so that stability makes the steps, 280 of them, and their sizes are sensitive to rounding. On an Intel
-# Xeon positions differ by 4e-15 m, speeds by 7e-12, and accelerations by what the stiffness makes of that, 1.4e-9 of g.
-TOLERANCES = {"governor:scenario": 1e-8}
-# The arm's tool has moments of 2e-4 kg m^2: on an AMD EPYC (Zen 3) a derivative by one of them differs by 2e-12 rad per
-# kg m^2, which is 5e-16 rad by the whole of the moment.
-TOLERANCES_OF_GRADIENTS = {"six_joint_arm:scenario": 1e-11}
+# Where 1e-12 is less than what rounding makes of the loop itself. The governor has a stiff spring, so that stability
+# makes the steps, 280 of them, and their sizes are sensitive to rounding: on an AMD EPYC (Zen 5) accelerations by
+# `jax.vmap(simulate)` differ by 6e-9 of g from those by `simulate`, one after the other. The arm's tool has moments of
+# 2e-4 kg m^2: there a derivative by one of them, by `jax.vmap(simulate)` compiled with and without LLVM's
+# optimisations, differs by 3e-10 rad per kg m^2.
+ROUNDED, ROUNDED_GRADIENTS = {"governor:scenario"}, {"six_joint_arm:scenario"}
 
 
 def ways(case, ts):
@@ -32,11 +32,16 @@ def ways(case, ts):
     return loop, batch
 
 
-def equal(got, want, tolerance):
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree_util.tree_leaves(want), strict=True):
+def equal(got, want, again=None):
+    """To 1e-12; or, if that is more, to ten times that by which what is wanted differs if it is made in another way."""
+    again = want if again is None else again
+    for (path, a), b, c in zip(
+        jax.tree_util.tree_leaves_with_path(got), *map(jax.tree_util.tree_leaves, (want, again)), strict=True
+    ):
         if a.size:
-            size = np.max(np.abs(b), initial=1.0, where=np.isfinite(b))
-            np.testing.assert_allclose(a, b, rtol=0.0, atol=tolerance * size, err_msg=jax.tree_util.keystr(path))
+            largest = lambda x: np.max(np.abs(x), initial=0.0, where=np.isfinite(x))
+            tolerance = max(1e-12, 1e-12 * largest(b), 10.0 * largest(np.asarray(b, float) - c))
+            np.testing.assert_allclose(a, b, rtol=0.0, atol=tolerance, err_msg=jax.tree_util.keystr(path))
 
 
 @pytest.mark.filterwarnings("ignore::ukjax.FailedTrajectories", "ignore::ukjax.InconsistentStart")
@@ -47,8 +52,13 @@ def test_values(name):
     loop, batch = ways(case, ts)
     v0 = SHARES[:, None] * case.v0[None]
     got, want = (eqx.filter_jit(way)(case.mechanism, v0) for way in (batch, loop))
-    equal(got.q, want.q, 1e-12)
-    equal(got, want, TOLERANCES.get(name, 1e-12))
+    equal(got.q, want.q)
+    again = None
+    if name in ROUNDED:
+        one = eqx.filter_jit(loop)
+        each = [one(case.mechanism, v[None]) for v in v0]
+        again = jax.tree_util.tree_map(lambda *x: jnp.concatenate(x), *each)
+    equal(got, want, again)
 
 
 @pytest.mark.long
@@ -59,11 +69,12 @@ def test_gradients(name):
     ts = jnp.linspace(case.t0, case.t0 + 0.005 * (case.t1 - case.t0), 2)
     v0 = SHARES[:2, None] * case.v0[None]
 
-    def gradient(way):
+    def gradient(way, jit=light_jit):  # compiling takes most of the time
         of = lambda both: jnp.sum(jnp.sin(way(*both).q[:, -1]))
-        found = light_jit(eqx.filter_grad(of))((case.mechanism, v0))  # compiling takes most of the time
+        found = jit(eqx.filter_grad(of))((case.mechanism, v0))
         jax.clear_caches()  # Stewart's platform has 12,000 kernels, of which a process can map no two programs.
         return found
 
     loop, batch = ways(case, ts)
-    equal(gradient(batch), gradient(loop), TOLERANCES_OF_GRADIENTS.get(name, 1e-12))
+    again = gradient(loop, eqx.filter_jit) if name in ROUNDED_GRADIENTS else None
+    equal(gradient(batch), gradient(loop), again)
