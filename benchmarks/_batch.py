@@ -80,6 +80,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "scara10000": lambda: _scara(10_000),
     "pendulums": lambda: _pendulums(10_000),
     "uneven": lambda: _uneven(2_000),
+    "uneven10000": lambda: _uneven(10_000),
 }
 
 
