@@ -64,19 +64,18 @@ class _Change:
         if isinstance(x, tuple | list):
             parts = [self.of(y) for y in x]
             return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-        if isinstance(x, Jaxpr):  # only of programs apart, for which this is done by themselves
+        if not isinstance(x, ClosedJaxpr):
             return x
         evaluated = ft.partial(self._evaluated, x.jaxpr, x.consts)
         return jax.make_jaxpr(evaluated, axis_env=self.axes)(*map(_like, x.in_avals))
 
     def _calls(self, x: Any) -> bool:
         """Whether LAPACK is called for a batch somewhere in what a parameter holds."""
-        if isinstance(x, ClosedJaxpr):
-            return self._calls(x.jaxpr)
         if isinstance(x, tuple | list):
             return any(map(self._calls, x))
-        if not isinstance(x, Jaxpr):
+        if not isinstance(x, Jaxpr | ClosedJaxpr):
             return False
+        x = getattr(x, "jaxpr", x)  # from JAX 0.12 on both are the same
         if id(x) not in self.found:
             self.found[id(x)] = (
                 x,
@@ -111,7 +110,8 @@ class _Change:
         called: Any = equation.params.get(CALLS.get(primitive.name, ""), solve)
         if called is not None:
             return self._evaluated(getattr(called, "jaxpr", called), getattr(called, "consts", ()), *values)
-        params = {name: self.of(x) for name, x in equation.params.items()}
+        # For a program apart this is done by itself.
+        params = {name: x if primitive.name == "apart" else self.of(x) for name, x in equation.params.items()}
         results = _in_turn(ft.partial(primitive.bind, **params), _batch(equation), values)
         return results if primitive.multiple_results else [results]
 
