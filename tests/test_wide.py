@@ -18,20 +18,28 @@ def forgotten():
     _wide.wide_options.cache_clear()
 
 
-def test_somebody_has_said_how_wide(monkeypatch, forgotten):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_prefer_vector_width=128")
-    assert _wide.wide_options() == {}
+BY_ITSELF = {"xla_cpu_prefer_vector_width": _wide.WIDTH, "xla_cpu_multi_thread_eigen": False}
+
+
+@pytest.mark.parametrize("name", BY_ITSELF)
+def test_somebody_has_said_how(name, monkeypatch, forgotten):
+    assert _wide.wide_options(True) == BY_ITSELF
+    _wide.wide_options.cache_clear()
+    monkeypatch.setenv("XLA_FLAGS", f"--{name}=1")
+    assert _wide.wide_options(True) == {k: v for k, v in BY_ITSELF.items() if k != name}
 
 
 def test_a_compiler_that_has_no_such_option(monkeypatch, forgotten):
     monkeypatch.setattr(_wide, "WIDTH", "as wide as it goes")  # refused, as an unknown option is
-    assert _wide.wide_options() == {}
-    assert_close(widely_compiled(lambda x: 2 * x)(jnp.ones(3)), np.full(3, 2.0))
+    assert _wide.wide_options(False) == {}
+    assert_close(widely_compiled(lambda x: 2 * x, lambda x: False)(jnp.ones(3)), np.full(3, 2.0))
 
 
-def test_the_same_program_otherwise(forgotten):
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_the_same_program_otherwise(by_itself, forgotten):
     x = jnp.linspace(0.1, 2.0, 1000)
-    assert_close(widely_compiled(lambda x: jnp.sqrt(x) / (1 + x))(x), np.sqrt(x) / (1 + x), rtol=1e-15)
+    program = widely_compiled(lambda x: jnp.sqrt(x) / (1 + x), lambda x: by_itself)
+    assert_close(program(x), np.sqrt(x) / (1 + x), rtol=1e-15)
 
 
 class Named(eqx.Module):

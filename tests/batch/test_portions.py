@@ -24,13 +24,15 @@ def test_the_fast_ones_begin_first(monkeypatch):
     batch = ukjax.simulate_batch(mechanism, q0, v0, np.linspace(0.0, 0.1, 3), progress=False)
     (pace, count), steps = seen[0], batch.stats["num_steps"]
     assert count == 3
-    np.testing.assert_array_equal(first(jnp.asarray(pace), count)[:3], [1, 2, 0])
+    np.testing.assert_array_equal(first(pace, count)[:3], [1, 2, 0])
     assert steps[1] > steps[2] >= steps[0]
 
 
 def test_what_is_not_to_be_done_is_last():
-    order = _portions.in_order(jnp.array([1.0, jnp.nan, 3.0, 2.0, 9.0]), 4)
-    np.testing.assert_array_equal(order, [2, 3, 0, 1, 4])
+    """Of equal ones the first is first; likewise as part of a program."""
+    pace = np.array([1.0, np.nan, 3.0, 2.0, 9.0, 3.0])[[0, 1, 2, 3, 5, 4]]
+    for order in (_portions.in_order(pace, 5), jax.jit(_portions.in_order)(pace, 5)):
+        np.testing.assert_array_equal(order, [2, 4, 3, 0, 1, 5])
 
 
 @pytest.mark.parametrize("share", [1, 10, 31, 33, 100, 1000, 5000, 123_456])

@@ -4,6 +4,7 @@ D: devices; B: trajectories, a multiple of D; trajectory i is done by device i m
 about as long no device has the slow ones.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from .. import _check
-from .._program import as_one, traced
+from .._program import Packed, as_one, packed, traced
 
 
 AXIS = "trajectories"
@@ -83,10 +84,12 @@ def placed(tree: PyTree, devices: Sequence[Any]) -> Any:
     return _put(tree, devices, jax.P(AXIS))
 
 
-def everywhere(tree: PyTree, devices: Sequence[Any]) -> Any:
+def everywhere(tree: PyTree, devices: Sequence[Any]) -> Packed:
     """A tree with its arrays on every device, so that not every call has to bring them there."""
-    arrays, others = eqx.partition(tree, eqx.is_array)
-    return eqx.combine(_put(arrays, devices, jax.P()), others)
+    found = packed(tree)
+    arrays, others = eqx.partition(found.others, eqx.is_array)
+    joined, arrays = _put((found.joined, arrays), devices, jax.P())
+    return dataclasses.replace(found, joined=joined, others=eqx.combine(arrays, others))
 
 
 def _put(tree: PyTree, devices: Sequence[Any], spec: Any) -> Any:

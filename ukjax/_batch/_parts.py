@@ -33,7 +33,8 @@ class Parts(eqx.Module):
 
     def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, Acting | None, tuple]:
         """Of one sample, as `batch_of` arranges them."""
-        given = lambda name: eqx.combine(sample[name], self.shared[name])
+        own = lambda name: jax.tree_util.tree_leaves(sample[name])
+        given = lambda name: eqx.combine(sample[name], self.shared[name]) if own(name) else self.shared[name]
         parts = {k: self._made(k, sample["samples"]) if k in self.made else given(k) for k in NAMES}
         mechanism, servo = parts["mechanism"], parts["servo"]
         _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
@@ -109,7 +110,9 @@ def _axes(given: dict[str, Any], made: frozenset[str], axes: Mapping[str, Any] |
 
 
 def _split(part: Any, axes: Any, name: str) -> tuple[Any, Any]:
-    """The leaves with a leading axis, and the others."""
+    """The leaves with a leading axis, or None if there are none, and the others."""
+    if axes is None:
+        return None, part
     try:
         spread = lambda axis, tree: jax.tree_util.tree_map(lambda _: axis, tree)
         flags = jax.tree_util.tree_map(spread, axes, part, is_leaf=lambda x: x is None)

@@ -7,6 +7,7 @@ import functools as ft
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -16,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
-from .._integrate import Place, Progress, in_order
-from .._program import widely_compiled
+from .._integrate import Progress, in_order
+from .._program import Packed, packed, widely_compiled
 from ._devices import BLOCK, ROUNDS, everywhere, on_each, placed, share_out
 from ._outcome import Outcome
 from ._plan import Recipe
@@ -50,16 +51,15 @@ class Size:
 def in_portions(recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm) -> Outcome:
     """The outcomes of all trajectories, in memory of the host."""
     room: Any = None
-    recipe = everywhere(recipe, devices)
+    shared = everywhere(recipe, devices)
     for begin in range(0, count, size.whole):
         end = min(begin + size.whole, count)
         portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin:end]), size.whole), samples)  # noqa: B023
-        outcome, order = _portion(recipe, portion, end - begin, size, devices, bar)
+        outcome, order = _portion(shared, packed(portion, axes=1), end - begin, size, devices, bar)
         if room is None:
             room = _room(outcome, count)
-        for to, x in zip(*map(jax.tree_util.tree_leaves, (room, outcome)), strict=True):
-            _take_down(x, order, to[begin:end])
-    return room
+        _take_down(outcome, order, jax.tree_util.tree_map(lambda x: x[begin:end], room))  # noqa: B023
+    return room.tree
 
 
 def _room(portion: PyTree, count: int) -> Any:
@@ -87,16 +87,28 @@ def _aligned(lengths: Sequence[int]) -> list[np.ndarray]:
     return [memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=False)]
 
 
-def _take_down(x: Array, order: np.ndarray, to: np.ndarray) -> None:
-    """Writes what each device has made of its share, of trajectories in this order, to where they belong."""
-    shares = sorted(x.addressable_shards, key=lambda share: share.index[0].start or 0)
-    for i, share in enumerate(shares):
-        places, made = order[i :: len(shares)], np.asarray(share.data)
-        there = places < len(to)
-        if np.all(there):
-            to[places] = made
-        else:
-            to[places[there]] = made[there]
+def _take_down(outcome: Any, order: np.ndarray, to: Any) -> None:
+    """Writes what the devices have made of trajectories in this order to where they belong.
+
+    If it is much, what each device has made by a thread of its own: half of the time the system finds memory.
+    """
+    leaves = [
+        (sorted(x.addressable_shards, key=lambda share: share.index[0].start or 0), to)
+        for x, to in zip(*map(jax.tree_util.tree_leaves, (outcome, to)), strict=True)
+    ]
+    devices = len(leaves[0][0])
+
+    def share(i):
+        places = order[i::devices]
+        for shares, to in leaves:
+            there, made = places < len(to), np.asarray(shares[i].data)
+            to[places[there]] = made[there] if not np.all(there) else made
+
+    if sum(to.nbytes for _, to in leaves) <= TOGETHER:
+        list(map(share, range(devices)))
+        return
+    with ThreadPoolExecutor(devices) as threads:
+        list(threads.map(share, range(devices)))
 
 
 def filled(x: Any, count: int) -> Any:
@@ -106,59 +118,64 @@ def filled(x: Any, count: int) -> Any:
 
 
 def _portion(
-    recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm
-) -> tuple[Outcome, np.ndarray]:
+    recipe: Packed, samples: Packed, count: int, size: Size, devices: Sequence[Any], bar: tqdm
+) -> tuple[Packed, np.ndarray]:
     """The outcome of each trajectory, and the order in which they are dealt out to the devices."""
     most = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
-    (starts, pace), progress = _begin(tuple(devices), recipe, placed(samples, devices), placed(most, devices))
-    order = np.asarray(in_order(jnp.asarray(np.asarray(pace)), count))
+    (starts, pace), progress = _begin(tuple(devices), recipe, placed(samples, devices))
+    order = in_order(np.asarray(pace), count)
     dealt = share_out(jax.tree_util.tree_map(lambda x: np.asarray(x)[order], (samples, starts)), len(devices))
-    samples, starts, total = placed((*dealt, most), devices)
-    given = (tuple(devices), recipe, samples, starts, total)
+    given = (tuple(devices), recipe, *placed(dealt, devices))
     # Where nobody watches, a batch that is not much is done at once: a device that waits for another does nothing.
     until, done = (ROUNDS if bar.disable else 2) * size.lanes, 0
     while True:
         begin = time.perf_counter()
-        progress = _advance(given, progress, placed(np.full(len(devices), until), devices))
+        progress = _advance(given, progress, placed(np.stack([most, np.full_like(most, until)], 1), devices))
         taken = jax.block_until_ready(progress.taken)
         now = int(np.sum(np.minimum(taken, most)))
         bar.update(now - done)
         seconds, did, done = time.perf_counter() - begin, now - done, now
         if until >= most.max():
-            return _finish(tuple(devices), recipe, samples, progress.ends), order
+            return _finish(*given[:3], progress.ends), order
         ahead = did / len(devices) * TICK / max(seconds, 1e-3)
         until += int(np.clip(ahead, size.lanes, 16 * size.lanes + until))
 
 
+# A device that is the only one may well use other cores where operations are large, which those of a step are not.
+_of_devices = ft.partial(widely_compiled, by_itself=lambda devices, *_: len(devices) > 1)
+
 # The functions of a person are traced outside of what each device does, for what they close over to be seen there.
 
 
-@widely_compiled
-def _begin(devices: Any, recipe: Recipe, samples: PyTree, total: Any) -> tuple[tuple[Place, Array], Progress]:
-    """Where trajectories begin, and how fast, in any order, and none of as many begun."""
+@_of_devices
+def _begin(devices: Any, recipe: Packed, samples: Packed) -> tuple[tuple[Packed, Array], Progress]:
+    """Where trajectories begin, and how fast, in any order, and none of them begun."""
 
-    def share(plan, samples, total):
-        starts = plan.starts(samples)
-        return starts, _own(plan.queue(samples, starts[0], total[0]).start(plan.width))
+    def share(plan, samples):
+        starts, pace = plan.starts(samples.tree)
+        nothing = plan.queue(samples.tree, starts, jnp.zeros((), int)).start(plan.width)
+        return (packed(starts, axes=1), pace), _own(nothing)
 
-    return on_each(share, devices, recipe.plan(samples), samples, total, alone=True)
+    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, alone=True)
 
 
-@ft.partial(widely_compiled, donate="all-except-first")
-def _advance(given: Any, progress: Progress, until: Array) -> Progress:
-    devices, recipe, samples, starts, total = given
+@ft.partial(widely_compiled, by_itself=lambda *_: True, donate="all-except-first")
+def _advance(given: Any, progress: Progress, upto: Array) -> Progress:
+    """Goes on until so many were begun: `upto` (D, 2), how many there are for each device, and how many of those."""
+    devices, recipe, samples, starts = given
 
-    def share(plan, samples, starts, total, progress, until):
+    def share(plan, samples, starts, progress, upto):
         at = eqx.tree_at(lambda p: p.taken, progress, progress.taken[0])
-        return _own(plan.queue(samples, starts, total[0]).run(at, until[0]))
+        ((total, until),) = upto
+        return _own(plan.queue(samples.tree, starts.tree, total).run(at, until))
 
-    return on_each(share, devices, recipe.plan(samples), samples, starts, total, progress, until, alone=True)
+    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, starts, progress, upto, alone=True)
 
 
-@widely_compiled
-def _finish(devices: Any, recipe: Recipe, samples: PyTree, ends: Any) -> Outcome:
-    share = lambda plan, samples, ends: plan.finish(samples, ends)
-    return on_each(share, devices, recipe.plan(samples), samples, ends, alone=True)
+@_of_devices
+def _finish(devices: Any, recipe: Packed, samples: Packed, ends: Any) -> Packed:
+    share = lambda plan, samples, ends: packed(plan.finish(samples.tree, ends), axes=1, most=1)
+    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, ends, alone=True)
 
 
 def _own(progress: Progress) -> Progress:

@@ -135,7 +135,7 @@ def simulate_batch(
     """
     parts, own, count = batch_of(mechanism, servo, q0, v0, samples, axes, reduce is not None)
     used, width = devices_of(devices), None if lanes is None else _check.count(lanes, "lanes")
-    first = jax.tree_util.tree_map(lambda x: x[0], own)
+    first = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own)
     y, acting = shapes_of(_first, parts, first)
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")

@@ -11,8 +11,10 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
+from .._result import is_traced
 from ._flow import Flow, Problem, call
 from ._march import Attempt, Place, Stepper, before_end
 from ._solve import solved
@@ -71,15 +73,15 @@ def starts_of(
     return jax.lax.map(start, samples, batch_size=width)
 
 
-@jax.jit
-def in_order(pace: Float[Array, " B"], total: Any) -> Int[Array, " B"]:
+def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: Any) -> Any:
     """Solves in the order in which they are best begun: the fast ones first; those from `total` on are not to be done.
 
     Then none of many steps begins when the others are done.
     """
-    index = jnp.arange(pace.shape[0])
-    fast = jnp.where(jnp.isfinite(pace), pace, 0.0)  # what is not finite ends at once
-    return jnp.argsort(jnp.where(index < total, -fast, jnp.inf))
+    xp = jnp if is_traced(pace, total) else np
+    index = xp.arange(pace.shape[0])
+    fast = xp.where(xp.isfinite(pace), pace, 0.0)  # what is not finite ends at once
+    return xp.argsort(xp.where(index < total, -fast, xp.inf), stable=True)
 
 
 def start_of(problem: Problem) -> Place:

@@ -1,4 +1,9 @@
-"""Programs that run for long on a CPU, with vectors as wide as it has them."""
+"""Programs that run for long on a CPU: with vectors as wide as it has them, and no more threads than are of use.
+
+A large operation is shared out to threads, of which there are as many as cores, and the same for all devices. Where
+every core is a device, or operations are short, that costs more than it gains: with one thread for each device 512
+trajectories of the SCARA are done 1.5 % sooner, and 10,000 double pendulums 5 %.
+"""
 
 import functools as ft
 import os
@@ -12,29 +17,35 @@ import jax
 WIDTH = 512  # bits
 
 
-def widely_compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
-    """`eqx.filter_jit(function, **how)`, with the vectors of `wide_options`."""
+def widely_compiled(function: Callable[..., Any], by_itself: Callable[..., bool], **how: Any) -> Callable[..., Any]:
+    """`eqx.filter_jit(function, **how)`, with `wide_options`; each device is one thread if `by_itself(*arguments)`."""
     jit: Any = eqx.filter_jit
-    made = ft.cache(lambda: jit(function, compiler_options=wide_options(), **how))
+    made = ft.cache(lambda by_itself: jit(function, compiler_options=wide_options(by_itself), **how))
 
     @ft.wraps(function)
     def call(*arguments: Any) -> Any:
-        return made()(*arguments)
+        return made(by_itself(*arguments))(*arguments)
 
     return call
 
 
 @ft.cache
-def wide_options() -> dict[str, int]:
-    """For loops over a batch; nothing where somebody has said in XLA_FLAGS how wide vectors shall be.
+def wide_options(by_itself: bool) -> dict[str, int | bool]:
+    """For loops over a batch; nothing where somebody has said in XLA_FLAGS what shall be done.
 
     LLVM makes vectors of 256 bits where a CPU has 512 too, for the clock of some older ones slows down with those.
     """
-    options = {"xla_cpu_prefer_vector_width": WIDTH}
-    if any(name in os.environ.get("XLA_FLAGS", "") for name in options):
-        return {}
+    options: dict[str, int | bool] = {"xla_cpu_prefer_vector_width": WIDTH}
+    if by_itself:
+        options["xla_cpu_multi_thread_eigen"] = False
+    return {name: value for name, value in options.items() if _is_possible(name, value)}
+
+
+def _is_possible(name: str, value: int | bool) -> bool:
+    if name in os.environ.get("XLA_FLAGS", ""):
+        return False
     try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:  # no such option
-        return {}
-    return options
+        return False
+    return True

@@ -95,7 +95,8 @@ def adaptive(rtol: Any, atol: Any, ts: Array, projected: bool) -> diffrax.PIDCon
                 f"{10 * eps:.1e}. Pass larger ones, or work in float64: jax.config.update('jax_enable_x64', True)."
             )
     # Below this the time no longer advances; a step that shrinks to it will never be accepted.
-    dtmin = stop_gradient(64 * eps * jnp.max(jnp.abs(ts)))
+    latest = jnp.max(jnp.abs(ts)) if is_traced(ts) else np.max(np.abs(np.asarray(ts)))
+    dtmin = stop_gradient(jnp.asarray(64 * eps * latest, dtype))
     rtol, atol = jnp.asarray(rtol, dtype), jnp.asarray(atol, dtype)  # arrays: a new value compiles nothing
     if not projected:
         return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False)
