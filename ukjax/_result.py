@@ -153,6 +153,9 @@ def codes() -> dict[str, int]:
     return {name: int(code_of(item)) for name, item in RESULTS._name_to_item.items()}
 
 
+SUCCESS = int(code_of(RESULTS.successful))
+
+
 def worst(*results: Any) -> Any:
     """The first of `results` that is not a success."""
     out = results[-1]

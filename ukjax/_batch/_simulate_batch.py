@@ -21,7 +21,7 @@ from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from .._integrate import Rattle
 from .._manifold import Projection
 from .._program import is_plain, shapes_of
-from .._result import RESULTS, FailedTrajectories, is_traced, message
+from .._result import SUCCESS, FailedTrajectories, code_of, is_traced, message
 from .._simulation import Phase, explain, integrator, kept, method, warn_of_start
 from .._trajectory import Trajectory
 from ._derivative import batch_outcome
@@ -202,17 +202,17 @@ def _traced(recipe: Recipe, own: PyTree, count: int, lanes: int, devices: Sequen
 
 def _given(outcome: Outcome, ts: Any, count: int) -> Any:
     """What the person gets of an outcome."""
-    got = jax.tree_util.tree_map(lambda x: x[:count], outcome.got)
-    if not is_traced(got):
-        got = jax.device_put(got, may_alias=True)
-    if isinstance(got, Reduction):
-        return got
-    return eqx.tree_at(lambda t: t.t, got, jnp.broadcast_to(ts, (count, *ts.shape)), is_leaf=lambda x: x is None)
+    got, traced = jax.tree_util.tree_map(lambda x: x[:count], outcome.got), is_traced(outcome.got, ts)
+    if not isinstance(got, Reduction):
+        every = (jnp if traced else np).broadcast_to(ts, (count, *ts.shape))
+        got = eqx.tree_at(lambda t: t.t, got, every, is_leaf=lambda x: x is None)
+    return got if traced else jax.device_put(got, may_alias=True)
 
 
 def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, throw: bool) -> Any:
     """What the person gets; an error or a warning of what failed, and of a start off the constraints."""
-    failed = np.flatnonzero(np.asarray(outcome.got.result != RESULTS.successful))
+    okay = code_of(outcome.got.result) == SUCCESS
+    failed = np.flatnonzero(~okay)
     if len(failed) and outcome.why is not None:
         outcome = _explained(recipe, own, outcome, failed)
     if len(failed):
@@ -221,7 +221,7 @@ def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, th
             raise RuntimeError(words)
         warnings.warn(f"{words} `result` tells which.", FailedTrajectories, stacklevel=3)
     position, velocity, much = outcome.start
-    off = np.asarray(much) & np.asarray(outcome.got.result == RESULTS.successful)
+    off = np.asarray(much) & okay
     if recipe.projection is None and np.any(off):
         warn_of_start(np.max(position[off]), np.max(velocity[off]), jnp.asarray(True))
     return _given(outcome, ts, count)
