@@ -12,20 +12,34 @@ from ukjax._batch._devices import BLOCK, LANES, lanes_of
 from ..helpers import assert_close, falling
 
 
+def beads(rates, **options):
+    """On a ring: diffrax begins with the same step for all of them."""
+    system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.zeros(2))
+    ring = ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None])
+    q0, v0 = np.array([1.0, 0.0]), np.outer(rates, [0.0, 1.0])
+    return ukjax.simulate_batch(ukjax.Mechanism(system, ring), q0, v0, np.linspace(0.0, 0.1, 3), **options)
+
+
 def test_the_fast_ones_begin_first(monkeypatch):
-    """Beads on a ring: diffrax begins with the same step for all of them."""
     seen = []
     first = _portions.in_order
     monkeypatch.setattr(_portions, "in_order", lambda *args: seen.append(args) or first(*args))
-    system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.zeros(2))
-    ring = ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None])
-    v0 = np.array([[0.0, 1.0], [0.0, 20.0], [0.0, 3.0]])
-    mechanism, q0 = ukjax.Mechanism(system, ring), np.array([1.0, 0.0])
-    batch = ukjax.simulate_batch(mechanism, q0, v0, np.linspace(0.0, 0.1, 3), progress=False)
+    batch = beads([1.0, 20.0, 3.0])
     (pace, count), steps = seen[0], batch.stats["num_steps"]
     assert count == 3
     np.testing.assert_array_equal(first(pace, count)[:3], [1, 2, 0])
     assert steps[1] > steps[2] >= steps[0]
+
+
+def test_no_device_has_all_the_fast_ones_where_all_is_done_at_once(monkeypatch):
+    seen = []
+    at_once = _portions._at_once
+    monkeypatch.setattr(_portions, "_at_once", lambda *args: seen.append(at_once(*args)) or seen[-1])
+    batch = beads([1.0, 20.0, 3.0, 2.0, 18.0], devices=jax.devices()[:2], progress=False)
+    ((_, own),) = seen
+    np.testing.assert_array_equal(own.reshape(2, 3)[:, :2], [[1, 2], [4, 3]])
+    assert own[2] == 0  # the last, beside which the other device has none
+    assert_close(batch.q[:, -1, 1], np.sin(0.1 * np.array([1.0, 20.0, 3.0, 2.0, 18.0])), atol=1e-6)
 
 
 def test_what_is_not_to_be_done_is_last():

@@ -37,7 +37,7 @@ def by_vmap(**options):
 
 
 def in_batch(**options):
-    return ukjax.simulate_batch(swinging, start, AT_REST, TS, samples=LENGTHS, progress=False, **options)
+    return ukjax.simulate_batch(swinging, start, AT_REST, TS, samples=LENGTHS, **({"progress": False} | options))
 
 
 def assert_same(got, want, tolerance=1e-12):
@@ -65,10 +65,13 @@ def one_by_one():
     return by_vmap()
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_the_same_as_one_by_one(one_by_one, devices):
-    """More trajectories than lanes, so that lanes take up new ones; and another number of them on each device."""
-    assert_same(in_batch(devices=jax.devices()[:devices], lanes=2), one_by_one)
+@pytest.mark.parametrize(("devices", "progress"), [(1, False), (2, False), (2, True)])
+def test_the_same_as_one_by_one(one_by_one, devices, progress):
+    """More trajectories than lanes, so that lanes take up new ones; and another number of them on each device.
+
+    Where somebody watches, they are made some at a time.
+    """
+    assert_same(in_batch(devices=jax.devices()[:devices], lanes=2, progress=progress), one_by_one)
 
 
 def test_portions_are_one_batch(one_by_one, monkeypatch):

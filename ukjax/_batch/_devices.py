@@ -131,6 +131,17 @@ def _like(tree: PyTree, count: int) -> Any:
     return jax.tree_util.tree_map(part, tree)
 
 
+def of_all(tree: PyTree, count: int) -> Any:
+    """Arrays of which each of `count` devices has a share, as all of them have them whole."""
+    whole = lambda x: jax.lax.all_gather(x, AXIS, tiled=True)
+    return tree if count == 1 else jax.tree_util.tree_map(whole, tree)
+
+
+def own_of(order: Int[Array, " B"], count: int) -> Int[Array, " _"]:
+    """The trajectories of this one of `count` devices, of all in this order: as `share_out` deals them out."""
+    return order if count == 1 else order.reshape(-1, count)[:, jax.lax.axis_index(AXIS)]
+
+
 def meet(at: PyTree) -> Int[Array, ""]:
     """Zero, known when every device that does its share by `on_each` has got as far as what is `at`.
 

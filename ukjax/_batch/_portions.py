@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
-from .._integrate import Progress, in_order
+from .._integrate import Progress, in_order, rows
 from .._program import Packed, packed, widely_compiled
-from ._devices import BLOCK, ROUNDS, everywhere, on_each, placed, share_out
+from ._devices import BLOCK, ROUNDS, everywhere, gathered, of_all, on_each, own_of, placed, share_out
 from ._outcome import Outcome
 from ._plan import Recipe
 
@@ -122,12 +122,15 @@ def _portion(
 ) -> tuple[Packed, np.ndarray]:
     """The outcome of each trajectory, and the order in which they are dealt out to the devices."""
     most = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
+    copies = len(devices) * sum(x.nbytes for x in jax.tree_util.tree_leaves(samples))
+    if bar.disable and size.share <= ROUNDS * size.lanes and copies <= BYTES:
+        outcome, own = _at_once(tuple(devices), recipe, *placed((samples, most), devices))
+        return outcome, gathered(np.asarray(own), len(devices))
     (starts, pace), progress = _begin(tuple(devices), recipe, placed(samples, devices))
     order = in_order(np.asarray(pace), count)
     dealt = share_out(jax.tree_util.tree_map(lambda x: np.asarray(x)[order], (samples, starts)), len(devices))
     given = (tuple(devices), recipe, *placed(dealt, devices))
-    # Where nobody watches, a batch that is not much is done at once: a device that waits for another does nothing.
-    until, done = (ROUNDS if bar.disable else 2) * size.lanes, 0
+    until, done = 2 * size.lanes, 0
     while True:
         begin = time.perf_counter()
         progress = _advance(given, progress, placed(np.stack([most, np.full_like(most, until)], 1), devices))
@@ -145,6 +148,26 @@ def _portion(
 _of_devices = ft.partial(widely_compiled, by_itself=lambda devices, *_: len(devices) > 1)
 
 # The functions of a person are traced outside of what each device does, for what they close over to be seen there.
+
+
+@_of_devices
+def _at_once(devices: Any, recipe: Packed, samples: Packed, most: Array) -> tuple[Packed, Array]:
+    """All of a batch that is not much, where nobody watches; and which trajectories each device has made.
+
+    For each call a device is woken, and waits until the others are done: a twentieth of the time of 512 trajectories of
+    the SCARA.
+    """
+
+    def share(plan, samples, most):
+        starts, pace = plan.starts(samples.tree)
+        samples, starts, pace, counts = of_all((samples, packed(starts, axes=1), pace, most), len(devices))
+        own = own_of(in_order(pace, jnp.sum(counts)), len(devices))
+        samples, starts = (rows(x, own).tree for x in (samples, starts))
+        queue = plan.queue(samples, starts, most[0])
+        ends = queue.run(queue.start(plan.width), most[0]).ends
+        return packed(plan.finish(samples, ends), axes=1, most=1), own
+
+    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, most, alone=True)
 
 
 @_of_devices
