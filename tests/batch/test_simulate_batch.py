@@ -96,6 +96,18 @@ def test_what_is_kept_and_what_is_made_of_it(one_by_one):
         ukjax.simulate_batch(PENDULUM, STARTS, AT_REST, TS, reduce=lambda trajectory, sample: 0.0)
 
 
+def test_samples_that_are_keys_for_random_numbers():
+    """Of which NumPy has no arrays: starts that are drawn, and what is made of the trajectories."""
+    keys = {"of": jax.random.split(jax.random.key(3), 3)}
+    drawn = lambda sample: jax.random.normal(sample["of"], (2,))
+    fall = ukjax.Mechanism(falling(n=2))
+    reduced = lambda trajectory, sample: trajectory.q[0] - drawn(sample)
+    batch = lambda keys, **options: ukjax.simulate_batch(fall, drawn, AT_REST, TS, samples=keys, **options)
+    np.testing.assert_array_equal(batch(keys, keep="q").q[:, 0], jax.vmap(drawn)(keys))
+    np.testing.assert_array_equal(jax.jit(batch)(keys).q[:, 0], jax.vmap(drawn)(keys))
+    np.testing.assert_array_equal(batch(keys, reduce=reduced).value, np.zeros((3, 2)))
+
+
 @pytest.mark.long
 def test_leaves_with_a_leading_axis(one_by_one):
     """Masses of a mechanism and gains: what differs is said by a prefix, like in_axes."""

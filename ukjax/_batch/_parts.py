@@ -26,13 +26,24 @@ class Parts(eqx.Module):
     Attributes:
         shared: What all have in common of each part, or a function of a person's sample that makes it.
         made: Which parts are made by such a function.
+        keys: How random numbers follow from them, of the leaves of a sample that are keys for that; else None.
     """
 
     shared: dict[str, Any]
     made: frozenset[str] = eqx.field(static=True)
+    keys: tuple[Any, ...] = eqx.field(static=True)
+
+    def whole(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """A sample as `batch_of` arranges them, which are arrays of numbers, with the keys that it has."""
+        if not any(self.keys):
+            return sample
+        leaves, structure = jax.tree_util.tree_flatten(sample)
+        key = lambda x, how: x if how is None else jax.random.wrap_key_data(x, impl=how)
+        return jax.tree_util.tree_unflatten(structure, map(key, leaves, self.keys))
 
     def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, Acting | None, tuple]:
         """Of one sample, as `batch_of` arranges them."""
+        sample = self.whole(sample)
         own = lambda name: jax.tree_util.tree_leaves(sample[name])
         given = lambda name: eqx.combine(sample[name], self.shared[name]) if own(name) else self.shared[name]
         parts = {k: self._made(k, sample["samples"]) if k in self.made else given(k) for k in NAMES}
@@ -82,7 +93,14 @@ def batch_of(
             where[name] = 0 if part.ndim == 2 else None
         own[name], shared[name] = _split(part, where[name], name)
     count = _count(own)
-    return Parts(shared, made), own, count
+    leaves, structure = jax.tree_util.tree_flatten(own)
+    keys = tuple(jax.random.key_impl(x) if _is_key(x) else None for x in leaves)
+    numbers = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
+    return Parts(shared, made, keys), jax.tree_util.tree_unflatten(structure, numbers), count
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _array(x: Any) -> Any:

@@ -62,7 +62,7 @@ class Recipe(eqx.Module):
 
         def told(sample, integrated):
             make: Any = self.reduce
-            reduce = None if make is None else lambda trajectory: make(trajectory, sample["samples"])
+            reduce = None if make is None else lambda trajectory: make(trajectory, self.parts.whole(sample)["samples"])
             return outcome_of(*judge(run(sample), self.ts, integrated, self.kept), reduce)
 
         def project(t, y, sample):

@@ -75,7 +75,7 @@ def simulate_batch(
         q0: Coordinates at ts[0], shape (n,) or (B, n) [m or rad], or a function of a sample.
         v0: Their rates, likewise [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), the same for all [s].
-        samples: A pytree of arrays with a leading axis (B,).
+        samples: A pytree of arrays, or keys for random numbers, with a leading axis (B,).
         axes: {"mechanism": ..., "servo": ...}: which of their leaves have a leading axis (B,), 0 or None, as a prefix
             of the pytree, like `in_axes` of `jax.vmap`.
         servo: As in `simulate`, or a function of a sample.
@@ -94,7 +94,7 @@ def simulate_batch(
         devices: Which devices to use; all of this process if None.
         lanes: Trajectories that a device works on at a time; chosen for the device if None.
         progress: Show a bar with the number of trajectories done, their rate and the time left, if it takes longer than
-            two seconds. Not inside of `jit` and its like.
+            two seconds. Without it a batch of few rounds is made in one call. Not inside of `jit` and its like.
         throw: Raise if a trajectory fails. With False look at `result`. Not inside of `jit` and its like.
 
     Returns:
