@@ -103,7 +103,7 @@ def on_each(
     """`function(shared, *split)`, a pytree of arrays with a leading axis, for the share of each device.
 
     What is `split` is arrays with a leading axis, and things that are none. `alone`: nothing else is in the program,
-    so that no device ever waits for another.
+    so that no device has to wait for another time and again: see `meet`.
     """
     if len(devices) == 1:
         with _together(False):

@@ -223,7 +223,7 @@ def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, th
     position, velocity, much = outcome.start
     off = np.asarray(much) & okay
     if recipe.projection is None and np.any(off):
-        warn_of_start(np.max(position[off]), np.max(velocity[off]), jnp.asarray(True))
+        warn_of_start(np.max(position[off]), np.max(velocity[off]), jnp.asarray(True), callers=3)
     return _given(outcome, ts, count)
 
 

@@ -19,15 +19,15 @@ from ._phase import Phase
 OFF = 1e-4
 
 
-def warn_of_start(position: Array, velocity: Array, much: Array) -> None:
-    """An `InconsistentStart`, on behalf of the caller of the caller, if it is much."""
+def warn_of_start(position: Array, velocity: Array, much: Array, callers: int = 2) -> None:
+    """An `InconsistentStart` if it is much, on behalf of the caller of the caller, or of one so many callers away."""
     if much:
         warnings.warn(
             f"q0, v0 are off the constraints, by up to {position:.3g} in position and {velocity:.3g} in velocity, and "
             "nothing returns to them: the error stays, or grows. Start from ukjax.assemble(mechanism, q0, v0, ts[0]), "
             "give the constraints a ukjax.Baumgarte(...), or pass projection=ukjax.Projection().",
             InconsistentStart,
-            stacklevel=3,
+            stacklevel=callers + 1,
         )
 
 
