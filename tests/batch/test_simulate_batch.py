@@ -99,7 +99,11 @@ def test_what_is_kept_and_what_is_made_of_it(one_by_one):
 def test_samples_that_are_keys_for_random_numbers():
     """Of which NumPy has no arrays: starts that are drawn, and what is made of the trajectories."""
     keys = {"of": jax.random.split(jax.random.key(3), 3)}
-    drawn = lambda sample: jax.random.normal(sample["of"], (2,))
+
+    def drawn(sample):
+        assert jnp.issubdtype(sample["of"].dtype, jax.dtypes.prng_key)  # its bare numbers would do for what follows
+        return jax.random.normal(sample["of"], (2,))
+
     fall = ukjax.Mechanism(falling(n=2))
     reduced = lambda trajectory, sample: trajectory.q[0] - drawn(sample)
     batch = lambda keys, **options: ukjax.simulate_batch(fall, drawn, AT_REST, TS, samples=keys, **options)
