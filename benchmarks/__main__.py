@@ -33,6 +33,7 @@ TABLES = {
     "scara": (_scara.rows, ("", "", "")),
     "expand": (_expand.rows, _expand.HEADER),
     "batch": (_batch.rows, _batch.HEADER),
+    "batch-gpu": (_batch.rows_of_gpu, _batch.HEADER_OF_GPU),
     "servo": (_servo.rows, _servo.HEADER),
     "chain": (_chain.rows, _chain.HEADER),
     "peers": (_peers.rows, _peers.HEADER),

@@ -3,13 +3,15 @@
 What is compared runs in processes of its own, for a process has the devices that it began with: vmap, which uses one,
 is to have all cores for that. They take turns, round after round, and the least of each is kept, for a machine is not
 as fast at one time as at another. What the cores give that a machine says it has is measured too: processes of one
-device each, with a share of the batch each, at the same time.
+device each, with a share of the batch each, at the same time. The other table is of a GPU, beside all cores of the
+machine that it is in.
 
-`python -m benchmarks._batch CASE WAY DEVICES SHARE SHARES` is one of them: it runs once, and again for every line it is
-given.
+`python -m benchmarks._batch CASE WAY DEVICES SHARE SHARES` is one of them, of so many devices of the CPU, or of the GPU
+if that is 0: it runs once, and again for every line it is given.
 """
 
 import contextlib
+import functools as ft
 import json
 import math
 import os
@@ -36,12 +38,13 @@ HEADER = (
     "beside one device",
     "a process for each core, beside one device",
 )
+HEADER_OF_GPU = ("batch", "each", "beside jax.vmap(simulate)", "beside all cores of the CPU")
 # Of a case, after what each has compiled: at least two rounds.
 SECONDS, ROUNDS = 120.0, 40
 
 
 class Case(NamedTuple):
-    """Trajectories of a mechanism from starts (B, n), and `vmap` in tiles of some if that is not a number for all."""
+    """Trajectories of a mechanism from starts (B, n) or (n,), or the gradient of a loss over them."""
 
     what: str
     mechanism: Any
@@ -49,13 +52,16 @@ class Case(NamedTuple):
     v0: Any
     ts: Any
     options: dict[str, Any]
+    gradient: bool = False
 
 
-def _scara(count: int) -> Case:
+def _scara(count: int, seconds: float = 5.0, gradient: bool = False) -> Case:
     case, rng = scenario("printed"), np.random.default_rng(0)
     q0, v0 = (x + 0.1 * rng.normal(size=(count, 4)) for x in (case.q0, case.v0))
-    what = f"{count} trajectories of the SCARA, 5 s, rtol 1e-9"
-    return Case(what, case.mechanism, q0, v0, np.linspace(0.0, 5.0, 101), {"rtol": 1e-9, "atol": 1e-9})
+    what = f"{count} trajectories of the SCARA, {seconds:g} s, rtol 1e-9"
+    what = f"the gradient of a mean over {what}" if gradient else what
+    ts = np.linspace(0.0, seconds, round(20 * seconds) + 1)
+    return Case(what, case.mechanism, q0, v0, ts, {"rtol": 1e-9, "atol": 1e-9}, gradient)
 
 
 def _pendulums(count: int) -> Case:
@@ -81,6 +87,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "pendulums": lambda: _pendulums(10_000),
     "uneven": lambda: _uneven(2_000),
     "uneven10000": lambda: _uneven(10_000),
+    "gradient": lambda: _scara(512, 1.0, gradient=True),
+}
+# For a GPU, which takes more of them.
+CASES_OF_GPU: dict[str, Callable[[], Case]] = CASES | {
+    "scara100000": lambda: _scara(100_000),
+    "gradient10000": lambda: _scara(10_000, 1.0, gradient=True),
 }
 
 
@@ -88,51 +100,79 @@ def rows(
     say: Callable[[str], None], names: Sequence[str] = tuple(CASES), seconds: float = SECONDS
 ) -> list[tuple[str, ...]]:
     """Cells of the table; `say` is told what is being measured."""
-    return [_row(name, say, seconds) for name in names]
-
-
-def _row(name: str, say: Callable[[str], None], seconds: float) -> tuple[str, ...]:
-    what, cores = CASES[name]().what, os.cpu_count() or 1
+    cores = os.cpu_count() or 1
     ways = {
         f"{cores} devices": [("batch", cores, 0, 1)],
+        "jax.vmap(simulate)": [("vmap", 1, 0, 1)],
         "one device": [("batch", 1, 0, 1)],
         "a process for each core": [("batch", 1, i, cores) for i in range(cores)],
-        "jax.vmap(simulate)": [("vmap", 1, 0, 1)],
     }
+    found = []
+    for name in names:
+        *cells, (ours, _, alone, apart) = _measured(name, ways, say, seconds)
+        found.append((*cells, f"{alone / ours:.2f} times as fast", f"{alone / apart:.2f} times as fast"))
+    return found
+
+
+def rows_of_gpu(
+    say: Callable[[str], None], names: Sequence[str] = tuple(CASES_OF_GPU), seconds: float = 20.0
+) -> list[tuple[str, ...]]:
+    """Likewise of the table of a GPU."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # its memory is for several processes
+    cores = os.cpu_count() or 1
+    ways = {
+        "the GPU": [("batch", 0, 0, 1)],
+        "jax.vmap(simulate) on the GPU": [("vmap", 0, 0, 1)],
+        f"{cores} devices of the CPU": [("batch", cores, 0, 1)],
+    }
+    found = []
+    for name in names:
+        *cells, (ours, _, cpu) = _measured(name, ways, say, seconds)
+        found.append((*cells, f"{cpu / ours:.2f} times as fast"))
+    return found
+
+
+def _measured(name: str, ways: dict[str, list[tuple[Any, ...]]], say: Callable[[str], None], seconds: float) -> Any:
+    """The first cells of a row, and the least time of each way, of which the first is ours and the second vmap."""
+    what = CASES_OF_GPU[name]().what
     with contextlib.ExitStack() as stack:
-        contestants: list[list[_Process]] = []
-        for way, processes in ways.items():
+        contestants = [[stack.enter_context(_Process(name, *one)) for one in some] for some in ways.values()]
+        for way, some in zip(ways, contestants, strict=True):
             say(f"{what}: compiling for {way}")
-            contestants.append([stack.enter_context(_Process(name, *one)) for one in processes])
+            for process in some:
+                process.compiled()
         least, begin, rounds = [math.inf] * len(ways), time.perf_counter(), 0
         while rounds < 2 or (rounds < ROUNDS and time.perf_counter() - begin < seconds):
             rounds += 1
             say(f"{what}: round {rounds}")
             least = [min(best, _together(some)) for best, some in zip(least, contestants, strict=True)]
         batch = contestants[0][0]
-    ours, alone, apart, vmap = least
+    ours, vmap, *_ = least
     return (
         f"{what}; {batch.mean:.0f} steps on average, {batch.most} at most; {rounds} rounds",
         f"{1e3 * ours / batch.count:.3f} ms, {batch.count / ours:.0f} a second",
         f"{vmap / ours:.1f} times as fast ({1e3 * vmap / batch.count:.2f} ms)",
-        f"{alone / ours:.2f} times as fast",
-        f"{alone / apart:.2f} times as fast",
+        least,
     )
 
 
 class _Process:
-    """A way of making the trajectories of a case, or a share of them, compiled and waiting to be told."""
+    """A way of making the trajectories of a case, or a share of them."""
 
     def __init__(self, name: str, way: str, devices: int, share: int, shares: int):
         command = [sys.executable, "-m", "benchmarks._batch", name, way, *map(str, (devices, share, shares))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.count, self.mean, self.most = self._said()
+        env = os.environ | ({"JAX_PLATFORMS": "cpu"} if devices else {})
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
     def __enter__(self) -> "_Process":
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.process.communicate()
+
+    def compiled(self) -> None:
+        """Waits until it has run once."""
+        self.count, self.mean, self.most = self._said()
 
     def tell(self) -> None:
         assert self.process.stdin is not None
@@ -160,15 +200,27 @@ def _together(processes: Sequence[_Process]) -> float:
 
 def _run(name: str, way: str, share: int, shares: int) -> None:
     """Says how many trajectories there are, and their steps; and after every line how many seconds a run took."""
-    case = CASES[name]()
+    case = CASES_OF_GPU[name]()
     q0, v0 = (x[share::shares] if np.ndim(x) == 2 else x for x in (case.q0, case.v0))
-    if way == "batch":
-        run = lambda: ukjax.simulate_batch(case.mechanism, q0, v0, case.ts, progress=False, **case.options)
-    else:
+    many = ft.partial(ukjax.simulate_batch, case.mechanism, ts=case.ts, **case.options)
+    if way == "vmap":
         one = lambda q0, v0: ukjax.simulate(case.mechanism, q0, v0, case.ts, throw=False, **case.options)
-        vmap = jax.jit(jax.vmap(one, tuple(0 if np.ndim(x) == 2 else None for x in (q0, v0))))
-        run = lambda: vmap(q0, v0)
-    steps = np.asarray(jax.block_until_ready(run()).stats["num_steps"])
+        many = jax.jit(jax.vmap(one, tuple(0 if np.ndim(x) == 2 else None for x in (q0, v0))))
+    elif not case.gradient:
+        many = ft.partial(many, progress=False)
+
+    def whole(start):
+        made = many(*start)
+        return made, made.stats
+
+    def loss(start):
+        made, stats = whole(start)
+        okay = (made.result == ukjax.RESULTS.successful)[:, None]
+        return jnp.mean(jnp.where(okay, made.q[:, -1] ** 2, 0.0)), stats
+
+    function = jax.jit(jax.grad(loss, has_aux=True)) if case.gradient else whole
+    run = lambda: function((q0, v0))
+    steps = np.asarray(run()[1]["num_steps"])
     print(json.dumps([len(steps), float(np.mean(steps)), int(np.max(steps))]), flush=True)
     for _ in sys.stdin:
         begin = time.perf_counter()
@@ -178,6 +230,10 @@ def _run(name: str, way: str, share: int, shares: int) -> None:
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_num_cpu_devices", int(sys.argv[3]))
+    case, way, devices, share, shares = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+    if devices:
+        jax.config.update("jax_num_cpu_devices", devices)
+    elif jax.default_backend() == "cpu":
+        sys.exit("JAX finds no GPU: pip install 'ukjax[cuda]', or take the table `batch`.")
     warnings.simplefilter("ignore", ukjax.FailedTrajectories)  # some of 10,000 begin where rows contradict each other
-    _run(sys.argv[1], sys.argv[2], int(sys.argv[4]), int(sys.argv[5]))
+    _run(case, way, share, shares)

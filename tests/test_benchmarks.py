@@ -83,14 +83,18 @@ def test_a_file_is_no_folder_for_a_table(tmp_path, monkeypatch, capsys):
 @pytest.mark.long
 def test_processes_of_a_batch_run_when_they_are_told():
     with _batch._Process("uneven", "batch", 1, 0, 50) as one, _batch._Process("uneven", "batch", 1, 1, 50) as other:
+        one.compiled(), other.compiled()
         assert (one.count, other.count) == (40, 40)
         assert one.most > 10 * other.most  # every other of the first share goes round twenty times as fast
         assert _batch._together([one, other]) > 0
 
 
-def test_a_process_of_a_benchmark_that_ends_early_is_told():
+@pytest.mark.parametrize(("case", "devices", "words"), [("?", 1, "KeyError: '?'"), ("uneven", 0, "JAX finds no GPU")])
+def test_a_process_of_a_benchmark_that_ends_early_is_told(case, devices, words, monkeypatch, capfd):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     with pytest.raises(RuntimeError, match="ended early"):
-        _batch._Process("no such case", "batch", 1, 0, 1)
+        _batch._Process(case, "batch", devices, 0, 1).compiled()
+    assert words in capfd.readouterr().err
 
 
 @pytest.mark.long
