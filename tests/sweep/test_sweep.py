@@ -221,6 +221,15 @@ def test_what_is_wrong_is_named_and_nothing_is_left(name, tmp_path):
     assert not (tmp_path / "study" / "data.zarr").exists()
 
 
+def test_a_folder_that_cannot_be_made(whole, tmp_path):
+    (tmp_path / "file").write_text("")
+    for write in (study.run, lambda out: ukjax.sweep_export(whole, out)):
+        with pytest.raises(
+            OSError, match=r"out=.*file/below cannot be written to: (Not a directory|File exists)\. Pass"
+        ):
+            write(tmp_path / "file" / "below")
+
+
 def test_what_is_no_factory_or_client(tmp_path):
     with pytest.raises(TypeError, match=r"factory must be a function"):
         ukjax.sweep(study.scenario(), GRID, tmp_path)

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from tqdm.auto import tqdm
 
 from .. import _check
-from ._store import Store, dataset, opened
+from ._store import Store, dataset, opened, writing
 
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def sweep_export(
 
     Raises:
         ValueError: If there is no complete study, `out` is not empty, or `holdout` or `dtype` is out of range.
-        OSError: If the disk is full; then nothing is left in `out`.
+        OSError: If `out` cannot be written to, or the disk is full; then nothing is left in `out`.
     """
     share = float(_check.scalar(holdout, "holdout"))
     if not 0 <= share < 1:
@@ -66,20 +66,21 @@ def sweep_export(
         raise ValueError(f"{study} has {len(done)} of {store.chunks} chunks. Complete it by the call that began it.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"out must be a new or an empty folder, but {folder} is not.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     data = dataset(store.folder)
     apart = np.random.default_rng(seed).random(store.count) < share
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unfinished-"))
-    try:
-        shards, counts = _write(store, data, apart, dtype, aside, progress)
-        index = _index(store, data, shards, counts)
-        (aside / INDEX).write_text(json.dumps(index, indent=1))
-        aside.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
-        aside.replace(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unfinished-"))
+        try:
+            shards, counts = _write(store, data, apart, dtype, aside, progress)
+            index = _index(store, data, shards, counts)
+            (aside / INDEX).write_text(json.dumps(index, indent=1))
+            aside.chmod(0o755)
+            if folder.exists():
+                folder.rmdir()
+            aside.replace(folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
     return index
 
 

@@ -36,6 +36,17 @@ def versions() -> dict[str, str]:
     return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """To what `out` names. An OSError says so."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno, f"out={folder} cannot be written to: {error.strerror}. Pass another folder"
+        ) from error
+
+
 class Record(NamedTuple):
     """Of a chunk that is done: its files with their sizes and checksums, failures in it, and the seconds it took."""
 
@@ -74,11 +85,14 @@ class Store:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """For this process alone, as long as it lives. BlockingIOError if another one has it, ValueError if foreign."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         begun = any((self.folder / name).exists() for name in (".lock", "sweep.json"))
         if not begun and (self.data.exists() or self.done.exists()):
             raise ValueError(f"{self.folder} holds something else. Pass another folder.")
-        with open(self.folder / ".lock", "a") as file:
+        with writing(self.folder):
+            file = open(self.folder / ".lock", "a")  # noqa: SIM115
+        with file:
             _lock(file)
             yield
 

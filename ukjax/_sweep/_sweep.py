@@ -112,7 +112,7 @@ def sweep(
             scenarios differ in more than numbers.
         TypeError: If `factory` is not callable or returns something else.
         BlockingIOError: If another process writes to `out`.
-        OSError: If the disk is full. The same call goes on when there is room.
+        OSError: If `out` cannot be written to, or the disk is full: the same call goes on when there is room.
         ConnectionError: If the scheduler of `client` is gone. The same call goes on, with another client or none.
     """
     if not callable(factory):

@@ -105,7 +105,7 @@ def export(console: Console, study: Path, out: Path, holdout: float, seed: int, 
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     except OSError as error:
-        raise RuntimeError(f"{out} cannot be written to: {error.strerror}. Nothing was left there.") from error
+        raise RuntimeError(f"{error.strerror}. Nothing was left there.") from error
     counts, shards = index["counts"], sum(map(len, index["shards"].values()))
     failed = f"; {index['failed']} failed and were left out" if index["failed"] else ""
     console.print(
