@@ -83,7 +83,8 @@ def test_a_file_is_no_folder_for_a_table(tmp_path, monkeypatch, capsys):
 @pytest.mark.long
 def test_processes_of_a_batch_run_when_they_are_told():
     with _batch._Process("uneven", "batch", 1, 0, 50) as one, _batch._Process("uneven", "batch", 1, 1, 50) as other:
-        one.compiled(), other.compiled()
+        for process in (one, other):
+            process.compiled()
         assert (one.count, other.count) == (40, 40)
         assert one.most > 10 * other.most  # every other of the first share goes round twenty times as fast
         assert _batch._together([one, other]) > 0
