@@ -9,6 +9,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import ukjax
+from ukjax._dataset import LABELS, STATS
+from ukjax._trajectory import OF_EACH, OPTIONAL, Trajectory
 
 from .helpers import STATES, assert_close, assert_gradients, central_difference, falling, long, pendulum, rod
 
@@ -237,6 +239,18 @@ def test_only_what_is_to_be_kept():
         *names, "t", "result", "stats"
     } | {"control", "servo_residual", "servo_position_residual", "servo_velocity_residual", "memory"}  # fmt: skip
     assert set(got.to_dataset(["x", "y"])) == set(names)
+
+
+def test_all_variables_of_a_data_set():
+    """Fields and labels, which a study must not give to anything else."""
+    vectors, scalars, t = jnp.zeros((2, 3)), jnp.zeros(2), jnp.arange(2.0)
+    fields = {name: scalars if name.endswith("residual") else vectors for name in OPTIONAL}
+    fields |= {name: {"a": vectors} for name in OF_EACH} | {"rank": jnp.arange(2)}
+    stats = {name: jnp.zeros(()) for name, *_ in STATS}
+    one = Trajectory(t=t, result=ukjax.RESULTS.successful, stats=stats, **fields)
+    batch = jax.tree_util.tree_map(lambda x: jnp.asarray(x)[None], one)
+    data = batch.to_dataset("xyz", ["u1 [N]", "u2 [N]", "u3 [N]"], "pqr")
+    assert {*data.variables, *data.dims} - {"trajectory"} == {*OPTIONAL, *LABELS}
 
 
 def test_times_that_are_known_at_run_time_only():

@@ -42,6 +42,12 @@ STATS = (
     ("t_reached", "time reached", "s"),
     ("servo_missed_from", "first saved time at which the servo missed its rows", "s"),
 )
+# What a data set has beside fields: axes and their labels, and what became of each trajectory.
+AXES = ("coordinate", "speed", "actuator")
+LABELS = frozenset({
+    "time", "constraint", "row", "memory_entry", "name", "unit", "result", *AXES, *(name for name, *_ in STATS),
+    *(f"{axis}_{label}" for axis in AXES[1:] for label in ("name", "unit")),
+})  # fmt: skip
 
 
 def _of_speed(name: str, unit: str) -> str:

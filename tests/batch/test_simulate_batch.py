@@ -309,6 +309,32 @@ def test_what_is_wrong_is_named(name):
         ukjax.simulate_batch(*first, **given)
 
 
+def test_what_a_reduction_does_not_get_or_must_not_return():
+    run = lambda reduce: ukjax.simulate_batch(PENDULUM, STARTS, AT_REST, TS, keep=("q", "acceleration"), reduce=reduce)
+    with pytest.raises(TypeError, match="not subscriptable") as error:
+        run(lambda trajectory: trajectory.constraint_force[-1])
+    assert error.value.__notes__[0].endswith("there is here what `keep` names: q, acceleration.")
+    with pytest.raises(TypeError, match="reduce must return arrays or numbers, but returned a str: 'high'"):
+        run(lambda trajectory: {"height": "high"})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"samples": jnp.zeros(3), "axes": "mechanism"},
+            "axes must be an instance of Mapping, such as {'mechanism': 0}",
+        ),
+        ({"samples": {"of": np.array(["a", "b", "c"])}}, r"samples\.of must be an array of numbers.*ndarray of <U1"),
+        ({"samples": [object()] * 3}, r"samples\.0 must be an array of numbers.* is a object of object"),
+        ({"samples": "abc"}, "samples must be an array of numbers, .* is a str of <U3"),
+    ],
+)
+def test_what_is_of_another_type(given, words):
+    with pytest.raises(TypeError, match=words):
+        ukjax.simulate_batch(PENDULUM, STARTS, lambda sample: AT_REST, TS, **given)
+
+
 def test_what_is_no_mechanism():
     with pytest.raises(TypeError, match="mechanism must be an instance of Mechanism"):
         ukjax.simulate_batch(lambda sample: falling(), STARTS, AT_REST, TS, samples=jnp.zeros(3))

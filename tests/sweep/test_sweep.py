@@ -162,6 +162,8 @@ def test_another_study_is_not_mixed_in(whole, tmp_path):
     with pytest.raises(ValueError, match="holds another study: its chunk is 4, not 6"):
         study.run(whole, chunk=6)
     folder = copied(whole, tmp_path / "old")
+    with pytest.raises(ValueError, match="holds another study: its design is 'lhs', not 'random'"):
+        study.run(folder, samples=13, chunk=5, design="random")
     about = json.loads((folder / "sweep.json").read_text())
     about["versions"]["jax"] = "0.1"
     (folder / "sweep.json").write_text(json.dumps(about))
@@ -206,6 +208,19 @@ WRONG = {
     "seed": ({"seed": -1}, "seed must be an integer"),
     "twice": ({"settings": {"stiffness": 2.0}}, "'stiffness' is in vary and in settings"),
     "a field": ({"keep": "speed"}, "keep must name fields"),
+    "no fields": ({"keep": len}, "keep must name fields of .* but has <built-in function len>"),
+    "a figure like a field": (
+        {"figures": {"Q": len, "q [m]": len}},
+        r"figures\['q \[m\]'\] must have a name of its own",
+    ),
+    "a figure like a parameter": ({"figures": {"stiffness": len}}, "the results have 'stiffness' already"),
+    "figures alike": ({"figures": {"end [m]": len, "end": len}}, r"figures\['end'\] must have a name of its own"),
+    "a figure that is there": ({"figures": {"drift of energy": len}}, "the results have 'drift_of_energy' already"),
+    "a figure without a name": ({"figures": {"": len}}, r"figures\[''\] must have a name"),
+    "no number": (
+        {"figures": {"end": lambda trajectory: trajectory.q[-1]}},
+        r"figures\['end'\] must return an array of",
+    ),
     "times": ({"ts": [1.0, 0.0]}, "ts must increase"),
     "chunk": ({"chunk": 0}, "chunk must be a positive integer"),
     "an option": ({"rtol": -1.0}, "rtol and atol must not be negative"),
@@ -218,7 +233,34 @@ def test_what_is_wrong_is_named_and_nothing_is_left(name, tmp_path):
     given = {"vary": GRID, "ts": study.TS, "progress": False, **given}
     with pytest.raises(ValueError, match=words):
         ukjax.sweep(study.scenario, given.pop("vary"), tmp_path / "study", **given)
-    assert not (tmp_path / "study" / "data.zarr").exists()
+    assert not (tmp_path / "study").exists()
+
+
+def test_what_a_person_has_in_the_folder_stays(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ZeroDivisionError):
+        study.run(tmp_path, figures={"end": lambda trajectory: 1 / 0})
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("name", [".zmetadata", "time/0", "q/.zarray"])
+def test_what_the_chunks_share_is_damaged(name, whole, tmp_path):
+    folder = copied(whole, tmp_path / "study")
+    path = folder / "data.zarr" / name
+    path.write_bytes(path.read_bytes()[:-1])
+    for use in (study.run, ukjax.sweep_status, lambda folder: ukjax.sweep_export(folder, tmp_path / "out")):
+        with pytest.raises(ValueError, match=f"{name} is missing, or not as it was written. Remove .*study and begin"):
+            use(folder)
+
+
+def test_a_parameter_that_is_called_like_a_result(tmp_path):
+    for name, words in (("v", ", or leave it out of keep"), ("unit", "")):
+        factory = lambda v=1.0, unit=1.0: study.scenario(v * unit)
+        with pytest.raises(ValueError, match=f"vary must not name '{name}', .* by another name{words}"):
+            ukjax.sweep(factory, {name: (1.0, 2.0, 2)}, tmp_path / "study", progress=False)
+    assert not (tmp_path / "study").exists()
+    data = ukjax.sweep(factory, {"v": [4.0]}, tmp_path / "study", ts=study.TS, keep="q", progress=False)
+    assert data.v.dims == ("sample",)
 
 
 def test_a_folder_that_cannot_be_made(whole, tmp_path):

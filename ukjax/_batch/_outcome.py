@@ -1,5 +1,6 @@
 """What becomes of one trajectory of a batch."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from .._simulation import Notes, Unexplained
-from .._trajectory import Trajectory
+from .._trajectory import OPTIONAL, Trajectory
 
 
 class Reduction(eqx.Module):
@@ -51,8 +52,22 @@ def outcome_of(trajectory: Trajectory, notes: Notes, reduce: Any) -> Outcome:
     if reduce is None:
         got = eqx.tree_at(lambda t: t.t, trajectory, None)
     else:
-        got = Reduction(reduce(trajectory), trajectory.result, trajectory.stats)
+        got = Reduction(_reduced(reduce, trajectory), trajectory.result, trajectory.stats)
     return Outcome(got, notes.start, why)
+
+
+def _reduced(reduce: Callable, trajectory: Trajectory) -> PyTree:
+    """What a person's function makes of a trajectory. TypeError if that is no arrays."""
+    try:
+        value = reduce(trajectory)
+    except (TypeError, AttributeError) as error:
+        there = [name for name in OPTIONAL if getattr(trajectory, name) is not None]
+        error.add_note(f"Of a trajectory there is here what `keep` names: {', '.join(there)}.")
+        raise
+    for leaf in jax.tree_util.tree_leaves(value):
+        if not eqx.is_array_like(leaf):
+            raise TypeError(f"reduce must return arrays or numbers, but returned a {type(leaf).__name__}: {leaf!r}.")
+    return value
 
 
 def smooth_of(outcome: Outcome) -> Outcome:

@@ -77,7 +77,7 @@ def batch_of(
             "samples has no effect: none of mechanism, servo, q0 and v0 is a function of a sample. Pass for example "
             "mechanism=lambda sample: ..."
         )
-    samples = None if samples is None else jax.tree_util.tree_map(_array, samples)
+    samples = None if samples is None else jax.tree_util.tree_map_with_path(_array, samples)
     where, own, shared = _axes(given, made, axes), {"samples": samples}, {}
     for name in NAMES:
         part = given[name]
@@ -103,8 +103,16 @@ def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _array(x: Any) -> Any:
-    return x if isinstance(x, jax.Array | np.ndarray) else jnp.asarray(x)
+def _array(path: Any, x: Any) -> Any:
+    """A leaf of the samples. TypeError if it is no array."""
+    found = x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
+    if not (_is_key(found) or jnp.issubdtype(found.dtype, np.number) or found.dtype == bool):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        raise TypeError(
+            f"samples{'.' * bool(name)}{name} must be an array of numbers, or of keys for random numbers, but is a "
+            f"{type(x).__name__} of {found.dtype}. Leave out of samples what is none: functions may close over it."
+        )
+    return found if found is x else jnp.asarray(x)
 
 
 def _is_function(part: Any, name: str) -> bool:
@@ -114,6 +122,8 @@ def _is_function(part: Any, name: str) -> bool:
 
 def _axes(given: dict[str, Any], made: frozenset[str], axes: Mapping[str, Any] | None) -> dict[str, Any]:
     """Which leaves of mechanism and servo have a leading axis: a prefix of each, 0 or None."""
+    if axes is not None:
+        _check.instance(axes, Mapping, "axes", "{'mechanism': 0}")
     axes = {} if axes is None else dict(axes)
     for name in axes:
         if name not in ("mechanism", "servo"):

@@ -17,6 +17,7 @@ import numpy as np
 from .. import _check
 from .._batch import Reduction, simulate_batch
 from .._coordinate import Coordinate
+from .._dataset import LABELS
 from .._result import RESULTS, FailedTrajectories, InconsistentStart, is_traced
 from .._scenario import Scenario
 from .._trajectory import OPTIONAL, Trajectory
@@ -65,9 +66,10 @@ class Cases:
         one = self.first
         self.ts = np.linspace(one.t0, one.t1, 101) if ts is None else np.asarray(_check.times(ts))
         self.keep = tuple(keep)
-        self.figures = {Coordinate(k): f for k, f in {**OF_ALL, **figures}.items()}
+        self.figures = {Coordinate(k): f for k, f in [*OF_ALL.items(), *figures.items()]}
         invariants = map(Coordinate, one.invariants)
         self.drifts = {str(name): Coordinate(f"drift of {name.name}", name.unit) for name in invariants}
+        self._check_names(figures)
         self.options = {"formulation": one.formulation, "projection": one.projection, **options}
         self.traceable, self.pattern = self._is_traceable(), None
         self.parts = {
@@ -105,7 +107,7 @@ class Cases:
             return simulate_batch(*start, servo=parts["servo"], samples=samples, reduce=self.reduce_of, **given)
         together = True
         try:
-            parts, axes = _together(self._parts, samples)
+            parts, axes = _together(lambda values: _parts(self.make(values)), samples)
             # The functions in them are made anew every time, but what was compiled is of the first ones.
             leaves = jax.tree_util.tree_leaves(parts)
             self.pattern = self.pattern or jax.tree_util.tree_structure((parts, axes))
@@ -114,7 +116,7 @@ class Cases:
             Exception
         ):  # of a person's factory that cannot work with traced numbers; plain ones tell what else is wrong
             together = False
-            parts, axes = _one_by_one(self._parts, values, self.names)
+            parts, axes = _one_by_one(lambda values: _parts(self._with_numbers(values)), values, self.names)
         if not jax.tree_util.tree_leaves(axes):
             # Whatever depends on a sample is hidden in functions.
             raise ValueError(MORE_THAN_NUMBERS.format(", ".join(self.names)))
@@ -144,18 +146,34 @@ class Cases:
         each = [of(i) for i in range(len(q))] if self.drifts else []
         return {name: np.array([x[name] for x in each]) for name in self.drifts.values()}
 
-    def _parts(self, values: Mapping[str, Any]) -> Any:
-        one = self.make(values)
-        return one.mechanism, one.servo, one.q0, one.v0
+    def _check_names(self, figures: Mapping[str, Callable]) -> None:
+        """ValueError if a variable of the results would have the name of another."""
+        taken = {"sample", *LABELS, *self.keep}
+        for name in self.names:
+            if name in taken:
+                raise ValueError(
+                    f"vary must not name {name!r}, which the results have already. Pass a factory that takes it by "
+                    f"another name{', or leave it out of keep' * (name in self.keep)}."
+                )
+        taken |= {*self.names, *map(slug, map(Coordinate, OF_ALL)), *map(slug, self.drifts.values())}
+        for key in figures:
+            name = slug(Coordinate(key))
+            if not name or name in taken:
+                raise ValueError(f"figures[{key!r}] must have a name of its own: the results have {name!r} already.")
+            taken.add(name)
 
     def _first(self, values: Mapping[str, float]) -> Scenario:
+        scenario = self._with_numbers(values)
+        _check.instance(scenario, Scenario, "what factory returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
+        return scenario
+
+    def _with_numbers(self, values: Mapping[str, float]) -> Scenario:
+        """The scenario of a sample. ValueError if the factory does not take it."""
         try:
-            scenario = self.make(values)
+            return self.make(values)
         except (TypeError, ValueError) as error:
             shown = ", ".join(f"{k} = {v:g}" for k, v in values.items())
             raise ValueError(f"The scenario cannot be made with {shown}: {error}") from error
-        _check.instance(scenario, Scenario, "what factory returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
-        return scenario
 
     def _is_traceable(self) -> bool:
         """Whether the factory works with numbers that are known only later, so that it runs once for all samples."""
@@ -182,7 +200,8 @@ class Cases:
         return eqx.tree_at(where, trajectory, [None] * len(dropped), is_leaf=lambda x: x is None)
 
     def _shown(self, trajectory: Trajectory) -> dict[str, Any]:
-        return {name: _check.output(f(trajectory), (), self.first.q0.dtype, name) for name, f in self.figures.items()}
+        scalar = lambda name, x: _check.output(x, (), self.first.q0.dtype, f"figures[{str(name)!r}]")
+        return {name: scalar(name, f(trajectory)) for name, f in self.figures.items()}
 
     def _dataset(self, got: Reduction, values: Mapping[str, np.ndarray]) -> "xr.Dataset":
         stored, shown = got.value
@@ -193,6 +212,10 @@ class Cases:
             data[slug(name)] = (("sample",), np.asarray(x), text)
         varied = {name: (("sample",), np.asarray(values[name]), {"long_name": name}) for name in self.names}
         return data.assign_coords(varied).assign_attrs(title=one.name, varied=list(self.names))
+
+
+def _parts(one: Scenario) -> Any:
+    return one.mechanism, one.servo, one.q0, one.v0
 
 
 def _together(make: Callable[[Any], Any], samples: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """A study on disk: a Zarr store that xarray opens, written chunk by chunk, each whole or not at all.
 
-    DIR/sweep.json       what is studied, and with what it was made
+    DIR/sweep.json       what is studied, and with what it was made; the files of data.zarr that are no chunks, likewise
     DIR/data.zarr/       the results; N samples along "sample", in chunks
     DIR/done/000007.json a chunk is done: its files, how long they are, and their checksums
     DIR/.lock            held by the process that writes
@@ -84,8 +84,12 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For this process alone, as long as it lives. BlockingIOError if another one has it, ValueError if foreign."""
+        """For this process alone, as long as it lives. BlockingIOError if another one has it, ValueError if foreign.
+
+        What is not begun in the end leaves nothing behind.
+        """
         with writing(self.folder):
+            made = not self.folder.exists()
             self.folder.mkdir(parents=True, exist_ok=True)
         begun = any((self.folder / name).exists() for name in (".lock", "sweep.json"))
         if not begun and (self.data.exists() or self.done.exists()):
@@ -94,20 +98,44 @@ class Store:
             file = open(self.folder / ".lock", "a")  # noqa: SIM115
         with file:
             _lock(file)
-            yield
+            try:
+                yield
+            finally:
+                if not (self.folder / "sweep.json").exists():
+                    self._remove(made)
+
+    def _remove(self, folder: bool) -> None:
+        """All of it, and the folder too if that is to go."""
+        for path in (self.data, self.done):
+            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Windows keeps a file that is open
+            (self.folder / ".lock").unlink()
+            if folder:
+                self.folder.rmdir()
 
     def check(self) -> bool:
         """Whether the study is there. ValueError if something else is."""
         if not (self.folder / "sweep.json").exists():
             return False
         there = read_about(self.folder)
-        for key in sorted({*there, *self.about}):
+        for key in {**self.about, **there}:
+            if key == "files":
+                continue
             if there.get(key) != self.about.get(key):
                 raise ValueError(
                     f"{self.folder} holds another study: its {key} is {there.get(key)!r}, not {self.about.get(key)!r}. "
                     "Pass another folder, or remove this one."
                 )
+        self._check_files(there.get("files", {}))
         return True
+
+    def _check_files(self, files: Mapping[str, tuple[int, str]]) -> None:
+        """ValueError unless what the chunks share is as it was when the study was begun."""
+        damaged = [path for path, want in files.items() if not self._is_whole(path, want, True)]
+        if damaged:
+            raise ValueError(
+                f"{self.data / damaged[0]} is missing, or not as it was written. Remove {self.folder} and begin again."
+            )
 
     def clear(self) -> None:
         """Removes what does not count, because sweep.json was not there yet."""
@@ -125,7 +153,12 @@ class Store:
         for name, variable in template.variables.items():
             self._array(group, str(name), variable, names)
         zarr.consolidate_metadata(group.store)
-        _write(self.folder / "sweep.json", json.dumps(self.about, indent=1))
+        files = {}
+        for path in sorted(self.data.rglob("*")):
+            _to_disk(path)
+            if path.is_file():
+                files[str(path.relative_to(self.data))] = _sum(path)
+        _write(self.folder / "sweep.json", json.dumps(self.about | {"files": files}, indent=1))
 
     def _array(self, group: Any, name: str, variable: "xr.Variable", coordinates: list[str]) -> None:
         dims, shape = tuple(map(str, variable.dims)), list(variable.shape)
@@ -217,10 +250,12 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def opened(folder: Path) -> Store:
-    """The study in a folder, to look at. ValueError if there is none."""
+    """The study in a folder, to look at. ValueError if there is none, or it is damaged."""
     about = read_about(folder)
-    known = {k: v for k, v in about.items() if k not in ("file", "version", "count", "chunk")}
-    return Store(folder, known, about["count"], about["chunk"])
+    known = {k: v for k, v in about.items() if k not in ("file", "version", "count", "chunk", "files")}
+    store = Store(folder, known, about["count"], about["chunk"])
+    store._check_files(about.get("files", {}))
+    return store
 
 
 def dataset(folder: Path) -> "xr.Dataset":
@@ -245,8 +280,11 @@ def _lock(file: Any) -> None:
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        ours = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+    except (BlockingIOError, FileNotFoundError) as error:
         raise BlockingIOError(words) from error
+    if not ours:  # who had it has removed it, and somebody has made another
+        raise BlockingIOError(words)
 
 
 def _write(path: Path, text: str) -> None:

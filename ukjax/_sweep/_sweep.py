@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,7 +167,7 @@ def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Statu
 
 
 def _fields(keep: str | Sequence[str]) -> tuple[str, ...]:
-    return (keep,) if isinstance(keep, str) else tuple(keep)
+    return (keep,) if isinstance(keep, str) or not isinstance(keep, Iterable) else tuple(keep)
 
 
 def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
@@ -241,7 +241,7 @@ def _write_all(store: Store, run: Iterator, done: Mapping[int, Record], progress
             except OSError as error:
                 raise OSError(
                     error.errno,
-                    f"{store.folder} cannot be written to: {error.strerror}. {len(store.finished(False))} of "
+                    f"{store.folder} cannot be written to: {error.strerror or error}. {len(store.finished(False))} of "
                     f"{store.chunks} chunks are there; the same call goes on when there is room",
                 ) from error
             bar.update(length(number))
