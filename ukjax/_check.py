@@ -101,6 +101,17 @@ def count(x: Any, name: str) -> int:
     return number
 
 
+def seed(x: Any) -> int:
+    """`x` as an int; ValueError unless it is an integer, of Python's or NumPy's, of at least 0."""
+    try:
+        number = -1 if isinstance(x, (bool, np.bool_)) else operator.index(x)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"seed must be an integer of at least 0, but is {x!r}.")
+    return number
+
+
 def positive(x: Any, name: str) -> float:
     """A number as a float; ValueError unless it is positive and finite."""
     number = scalar(x, name)

@@ -1,5 +1,7 @@
 """Many trajectories at once: the same as one by one, on two devices, whatever their number, and whatever fails."""
 
+import warnings
+
 import diffrax
 import equinox as eqx
 import jax
@@ -278,6 +280,7 @@ def test_a_start_off_the_constraints_is_told():
         ukjax.simulate_batch(loose, STARTS * 1.1, AT_REST, TS, progress=False)
 
 
+WITHOUT_ARRAYS = ukjax.Mechanism(ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: 0.0 * q))
 WRONG = {
     "no batch": ({}, "There is no batch"),
     "empty": ({"q0": jnp.zeros((0, 2))}, "The batch is empty"),
@@ -290,6 +293,10 @@ WRONG = {
     "no such entry": ({"mechanism": swinging, "samples": {"l": jnp.ones(3)}}, "does not work with an entry of samples"),
     "axes of a start": ({"q0": STARTS, "axes": {"q0": 0}}, "axes must name 'mechanism' or 'servo'"),
     "axes of no servo": ({"q0": STARTS, "axes": {"servo": 0}}, "there is no servo"),
+    "axes of functions": (
+        {"mechanism": WITHOUT_ARRAYS, "axes": {"mechanism": 0}},
+        "axes.'mechanism'. has no effect: what it marks",
+    ),
     "the second axis": ({"q0": STARTS, "axes": {"mechanism": 1}}, "must hold 0 or None, but holds 1"),
     "no device": ({"q0": STARTS, "devices": []}, "at least one device"),
     "twice": ({"q0": STARTS, "devices": [jax.devices()[0]] * 2}, "name each device once"),
@@ -316,6 +323,7 @@ def test_what_a_reduction_does_not_get_or_must_not_return():
     assert error.value.__notes__[0].endswith("there is here what `keep` names: q, acceleration.")
     with pytest.raises(TypeError, match="reduce must return arrays or numbers, but returned a str: 'high'"):
         run(lambda trajectory: {"height": "high"})
+    assert run(lambda trajectory: {"of": 3, "rate": 2.0}).value["of"].tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -335,8 +343,21 @@ def test_what_is_of_another_type(given, words):
         ukjax.simulate_batch(PENDULUM, STARTS, lambda sample: AT_REST, TS, **given)
 
 
+def test_single_precision_warns_of_nothing():
+    """Where that is all that there is; of so many that a step is one scalar program."""
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        starts, tolerances = np.tile([0.6, -0.8], (300, 1)), {"rtol": 1e-4, "atol": 1e-4}
+        mechanism = ukjax.Mechanism(falling(n=2), ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0])))
+        batch = ukjax.simulate_batch(mechanism, starts, [0.8, 0.6], [0.0, 0.1], keep="q", progress=False, **tolerances)
+    assert batch.q.dtype == jnp.float32
+
+
 def test_what_is_no_mechanism():
     with pytest.raises(TypeError, match="mechanism must be an instance of Mechanism"):
         ukjax.simulate_batch(lambda sample: falling(), STARTS, AT_REST, TS, samples=jnp.zeros(3))
     with pytest.raises(TypeError, match="devices must be an instance of Device"):
         ukjax.simulate_batch(PENDULUM, STARTS, AT_REST, TS, devices=["cpu"])
+    for devices in (2, jax.devices()[0]):
+        with pytest.raises(TypeError, match="devices must be an instance of Sequence, such as jax.devices"):
+            ukjax.simulate_batch(PENDULUM, STARTS, AT_REST, TS, devices=devices)

@@ -154,6 +154,20 @@ def test_a_study_that_cannot_be_begun_leaves_no_folder(run, tmp_path, arguments,
     assert not (tmp_path / "study").exists()
 
 
+def test_a_study_is_made_or_looked_at(run, tmp_path):
+    """Not both by one command; and what was damaged since is not drawn."""
+    made = ["sweep", "own.py:scenario", "--vary", "length=1:2:3", "--t1", "0.1", "--points", "2"]
+    status, _, errors = run(*made, "--status", "study")
+    assert status == 2
+    assert "but not both" in " ".join(errors.split())
+    assert run(*made, "--out", "study")[0] == 0
+    chunk = tmp_path / "study" / "data.zarr" / "q" / "0.0.0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    status, _, errors = run("sweep", "--plot", "study")
+    assert status == 2
+    assert "1 of 1 chunks of study are not as they were written, beginning with chunk 0" in " ".join(errors.split())
+
+
 def test_a_study_without_its_scheduler_leaves_no_folder(run, tmp_path):
     """In a process of its own: Dask's client stays what others of its process ask, also where it found nobody."""
     arguments = ["sweep", "own.py:scenario", "--vary", "length=1:2:3", "--scheduler", "nowhere", "--out", "study"]

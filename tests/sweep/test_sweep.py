@@ -11,7 +11,8 @@ from scipy.stats import qmc
 
 import ukjax
 from ukjax import plot
-from ukjax._sweep import _design, parse
+from ukjax._sweep import _design, opened, parse
+from ukjax._sweep._fingerprint import fingerprint
 
 from ..helpers import assert_close
 from . import study
@@ -65,7 +66,9 @@ def test_chunks_that_are_not_whole_are_done_again(whole, tmp_path):
     (data / "v" / "1.0.0").write_bytes(broken)
     (done / "000002.json").write_text('{"files": {"q')
     assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 0
+    assert opened(folder).damaged() == [0, 1, 2]
     study.run(folder)
+    assert opened(folder).damaged() == []
     assert study.results(folder) == want
     (data / "result" / "1").unlink()
     (data / "result" / "1.0123.partial").write_bytes(b"half")
@@ -169,9 +172,10 @@ def test_another_study_is_not_mixed_in(whole, tmp_path):
     (folder / "sweep.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="its versions is .*0.1"):
         study.run(folder)
-    (folder / "sweep.json").write_text("{}")
-    with pytest.raises(ValueError, match="is not a file that ukjax.sweep wrote"):
-        study.run(folder)
+    for text in ("{}", '{"file": "a study of ukjax.sweep"}'):
+        (folder / "sweep.json").write_text(text)
+        with pytest.raises(ValueError, match="is not a file that ukjax.sweep wrote"):
+            study.run(folder)
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("...")
@@ -208,7 +212,13 @@ WRONG = {
     "seed": ({"seed": -1}, "seed must be an integer"),
     "twice": ({"settings": {"stiffness": 2.0}}, "'stiffness' is in vary and in settings"),
     "a field": ({"keep": "speed"}, "keep must name fields"),
-    "no fields": ({"keep": len}, "keep must name fields of .* but has <built-in function len>"),
+    "no fields": ({"keep": "all of them"}, "keep must name fields of .* but has 'all of them'"),
+    "too many": ({"vary": {"stiffness": (1.0, 2.0, 10**6), "amplitude": (1.0, 2.0, 10**6)}}, "at most 1,000,000,000 p"),
+    "too many samples": (
+        {"vary": {"stiffness": (1.0, 2.0)}, "design": "sobol", "samples": 2**63},
+        "samples must ask for at most",
+    ),
+    "what is taken": ({"reduce": len}, "reduce is not for a study"),
     "a figure like a field": (
         {"figures": {"Q": len, "q [m]": len}},
         r"figures\['q \[m\]'\] must have a name of its own",
@@ -236,6 +246,42 @@ def test_what_is_wrong_is_named_and_nothing_is_left(name, tmp_path):
     assert not (tmp_path / "study").exists()
 
 
+def test_what_tells_one_study_from_another(tmp_path):
+    """Times in between; figures, and functions without a name of their own, by what they do; arrays as a whole."""
+    vary, table = {"stiffness": (1.0, 9.0, 2)}, np.zeros(5000)
+    scenario = lambda stiffness, table, bonus: study.scenario(stiffness + bonus(table))
+    end = lambda factor: lambda trajectory: factor * trajectory.q[-1, 0]
+
+    def run(factory=scenario, ts=study.TS, figures=end(1.0), table=table, bonus=np.sum, vary=vary):
+        settings = {"table": table, "bonus": bonus}
+        return ukjax.sweep(factory, vary, tmp_path, settings=settings, ts=ts, figures={"end": figures}, progress=False)
+
+    first = run()
+    again = run(figures=end(1.0), table=table.copy(), vary={"stiffness": (1, np.float64(9), np.int64(2))})
+    assert_close(np.asarray(again.end), np.asarray(first.end))
+    other = table.copy()
+    other[2500] = 1.0
+    for given, words in [
+        ({"ts": [0.0, 0.1, 0.2, 0.3, 2.0]}, "its times is"),
+        ({"figures": end(2.0)}, "its figures is"),
+        ({"table": other}, "its settings is"),
+        ({"bonus": np.max}, "its settings is"),
+        ({"factory": lambda stiffness, table, bonus: study.scenario(2.0 * stiffness)}, "its study is"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            run(**given)
+
+
+def test_a_figure_that_calls_itself():
+    def faculty(n):
+        return 1 if n < 2 else n * faculty(n - 1)
+
+    assert fingerprint(faculty) == fingerprint(faculty)
+    assert fingerprint(np.float64(2.0)) == "2.0"
+    assert fingerprint(lambda x: x in {"a", "b"}) != fingerprint(lambda x: x in {"a", "c"})
+    assert fingerprint(object()) == fingerprint(object())  # of which nothing is known
+
+
 def test_what_a_person_has_in_the_folder_stays(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ZeroDivisionError):
@@ -254,8 +300,8 @@ def test_what_the_chunks_share_is_damaged(name, whole, tmp_path):
 
 
 def test_a_parameter_that_is_called_like_a_result(tmp_path):
-    for name, words in (("v", ", or leave it out of keep"), ("unit", "")):
-        factory = lambda v=1.0, unit=1.0: study.scenario(v * unit)
+    factory = lambda v=1.0, unit=1.0, drift_of_energy=1.0: study.scenario(v * unit * drift_of_energy)
+    for name, words in (("v", ", or leave it out of keep"), ("unit", ""), ("drift_of_energy", "")):
         with pytest.raises(ValueError, match=f"vary must not name '{name}', .* by another name{words}"):
             ukjax.sweep(factory, {name: (1.0, 2.0, 2)}, tmp_path / "study", progress=False)
     assert not (tmp_path / "study").exists()
@@ -325,6 +371,26 @@ def drawn(stiffness=4.0):
     """Makes an array of NumPy's of a constant of JAX's, as drawings do."""
     np.asarray(jnp.linspace(0.0, 1.0, 3))
     return ukjax.Scenario(ukjax.Mechanism(Spring(jnp.asarray(stiffness)), []), [1.0], [0.0], 1.0)
+
+
+def test_a_chunk_of_one_sample_of_a_factory_that_wants_numbers(tmp_path):
+    """Which differs from no other in its chunk; and a study of one sample."""
+    for name, values, chunk in (("last", [1.0, 4.0, 9.0], 2), ("alone", [4.0], None)):
+        vary = {"stiffness": values}
+        data = ukjax.sweep(numeric, vary, tmp_path / name, ts=study.TS, chunk=chunk, keep="all", progress=False)
+        want = np.cos(np.sqrt(np.array(values))[:, None] * study.TS)
+        assert_close(np.asarray(data.q)[..., 0], want, atol=1e-7)
+
+
+def test_a_factory_that_raises(tmp_path):
+    def factory(stiffness):
+        return numeric(1.0 / (float(stiffness) - 2.0) ** 2)
+
+    with pytest.raises(
+        ValueError, match=r"cannot be made with stiffness = 2: ZeroDivisionError: float division by zero"
+    ):
+        ukjax.sweep(factory, {"stiffness": (1.0, 3.0, 3)}, tmp_path / "study", progress=False)
+    assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.long

@@ -44,6 +44,7 @@ def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
         here = tuple(jax.local_devices())
         # Within what already runs on each of several devices there is one.
         return here[:1] if _is_share.value or jax.sharding.get_abstract_mesh().manual_axes else here
+    _check.instance(devices, Sequence, "devices", "jax.devices()[:1], a list of devices")
     chosen = tuple(devices)
     if not chosen:
         raise ValueError("devices must name at least one device, such as jax.devices()[:1].")

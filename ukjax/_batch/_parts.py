@@ -154,7 +154,10 @@ def _split(part: Any, axes: Any, name: str) -> tuple[Any, Any]:
     leading = jax.tree_util.tree_map(
         lambda x, axis: axis == 0 and eqx.is_array(x), part, flags, is_leaf=lambda x: x is None
     )
-    return eqx.partition(part, leading)
+    own, shared = eqx.partition(part, leading)
+    if jax.tree_util.tree_leaves(axes) and not jax.tree_util.tree_leaves(own):
+        raise ValueError(f"axes[{name!r}] has no effect: what it marks of {name} holds no array. Pass arrays (B, ...).")
+    return own, shared
 
 
 def _count(own: dict[str, Any]) -> int:

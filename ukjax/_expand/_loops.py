@@ -128,6 +128,6 @@ def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
     def dtype_of(dtype: Any) -> Any:
         if is_float(dtype):
             return widest
-        return jnp.dtype(int) if jnp.issubdtype(dtype, bool) else dtype
+        return jnp.result_type(int) if jnp.issubdtype(dtype, bool) else dtype
 
     return dtype_of

@@ -134,7 +134,7 @@ class ScalarProgram:
 
 def as_number(dtype: Any) -> Any:
     """As what entries of a dtype are kept between turns."""
-    return jnp.dtype(int) if jnp.issubdtype(dtype, bool) else dtype
+    return jnp.result_type(int) if jnp.issubdtype(dtype, bool) else dtype
 
 
 def _like(x: Array, batch: tuple[int, ...]) -> Array:

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
@@ -20,7 +21,10 @@ class Hoisted(eqx.Module):
     structure: Any = eqx.field(static=True)
 
     def __call__(self, *arguments: Array) -> Any:
-        leaves = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, self.constants))(*arguments)
+        found = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, self.constants))(*arguments)
+        # What is the same for all arguments comes as a number of Python's.
+        array = lambda x, of: x if eqx.is_array(x) else jnp.asarray(x, of.aval.dtype)
+        leaves = [array(x, of) for x, of in zip(found, self.jaxpr.outvars, strict=True)]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
 

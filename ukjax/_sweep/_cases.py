@@ -20,6 +20,7 @@ from .._coordinate import Coordinate
 from .._dataset import LABELS
 from .._result import RESULTS, FailedTrajectories, InconsistentStart, is_traced
 from .._scenario import Scenario
+from .._simulation import kept
 from .._trajectory import OPTIONAL, Trajectory
 
 
@@ -50,6 +51,7 @@ class Cases:
         keep: Fields to store.
         figures: "name [unit]" -> f(trajectory), a scalar, to store.
         options: Of `simulate_batch`.
+        ends: The first sample and the last one.
 
     Raises:
         ValueError: If the factory does not take a name, or its scenarios cannot be made one of the other.
@@ -57,15 +59,15 @@ class Cases:
 
     def __init__(
         self, factory: Callable[..., Scenario], settings: Mapping[str, Any], names: Sequence[str], ts: Any,
-        keep: Sequence[str], figures: Mapping[str, Callable], options: Mapping[str, Any], first: Mapping[str, float],
+        keep: str | Sequence[str], figures: Mapping[str, Callable], options: Mapping[str, Any],
+        ends: Sequence[Mapping[str, float]],
     ):  # fmt: skip
         self.names = tuple(names)
         self.make = lambda values: factory(**settings, **{name: values[name] for name in self.names})
-        self.values = dict(first)
-        self.first = self._first(first)
+        self.ends, self.first = ends, self._first(ends[0])
         one = self.first
         self.ts = np.linspace(one.t0, one.t1, 101) if ts is None else np.asarray(_check.times(ts))
-        self.keep = tuple(keep)
+        self.keep = kept(keep, one.servo)
         self.figures = {Coordinate(k): f for k, f in [*OF_ALL.items(), *figures.items()]}
         invariants = map(Coordinate, one.invariants)
         self.drifts = {str(name): Coordinate(f"drift of {name.name}", name.unit) for name in invariants}
@@ -116,7 +118,7 @@ class Cases:
             Exception
         ):  # of a person's factory that cannot work with traced numbers; plain ones tell what else is wrong
             together = False
-            parts, axes = _one_by_one(lambda values: _parts(self._with_numbers(values)), values, self.names)
+            parts, axes = _one_by_one(lambda values: _parts(self._with_numbers(values)), values, self.ends)
         if not jax.tree_util.tree_leaves(axes):
             # Whatever depends on a sample is hidden in functions.
             raise ValueError(MORE_THAN_NUMBERS.format(", ".join(self.names)))
@@ -148,14 +150,15 @@ class Cases:
 
     def _check_names(self, figures: Mapping[str, Callable]) -> None:
         """ValueError if a variable of the results would have the name of another."""
-        taken = {"sample", *LABELS, *self.keep}
+        of_figures = {slug(name) for name in (*map(Coordinate, OF_ALL), *self.drifts.values())}
+        taken = {"sample", *LABELS, *self.keep, *of_figures}
         for name in self.names:
             if name in taken:
                 raise ValueError(
                     f"vary must not name {name!r}, which the results have already. Pass a factory that takes it by "
                     f"another name{', or leave it out of keep' * (name in self.keep)}."
                 )
-        taken |= {*self.names, *map(slug, map(Coordinate, OF_ALL)), *map(slug, self.drifts.values())}
+        taken |= {*self.names}
         for key in figures:
             name = slug(Coordinate(key))
             if not name or name in taken:
@@ -171,9 +174,10 @@ class Cases:
         """The scenario of a sample. ValueError if the factory does not take it."""
         try:
             return self.make(values)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # of a person's function
             shown = ", ".join(f"{k} = {v:g}" for k, v in values.items())
-            raise ValueError(f"The scenario cannot be made with {shown}: {error}") from error
+            kind = "" if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: "
+            raise ValueError(f"The scenario cannot be made with {shown}: {kind}{error}") from error
 
     def _is_traceable(self) -> bool:
         """Whether the factory works with numbers that are known only later, so that it runs once for all samples."""
@@ -233,17 +237,25 @@ def _together(make: Callable[[Any], Any], samples: Mapping[str, Any]) -> tuple[A
     return parts, jax.tree_util.tree_unflatten(structure, [0 if x is None else None for x in fixed])
 
 
-def _one_by_one(make: Callable[[Any], Any], values: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[Any, Any]:
-    """The same for a factory that wants numbers: each sample's, side by side where they differ."""
-    count = len(values[names[0]])
-    parts = [make({name: values[name][i].item() for name in names}) for i in range(count)]
+def _one_by_one(
+    make: Callable[[Any], Any], values: Mapping[str, np.ndarray], ends: Sequence[Mapping[str, float]]
+) -> tuple[Any, Any]:
+    """The same for a factory that wants numbers: each sample's, side by side where they differ.
+
+    Whether they do is asked of the ends of the study too, for all chunks to have the same program. Where all samples
+    are the same nothing can tell, and all is taken to be of its own.
+    """
+    names, count = list(ends[0]), len(next(iter(values.values())))
+    samples = [*ends, *({name: values[name][i].item() for name in names} for i in range(count))]
+    parts = [make(sample) for sample in samples]
     structures = {jax.tree_util.tree_structure(part) for part in parts}
     shapes = {tuple(np.shape(x) for x in jax.tree_util.tree_leaves(part)) for part in parts}
     if len(structures) > 1 or len(shapes) > 1:
         raise ValueError(MORE_THAN_NUMBERS.format(", ".join(names)))
     stacked = jax.tree_util.tree_map(lambda *x: np.stack([np.asarray(y) for y in x]), *parts)
-    differs = lambda x: bool(np.any(x != x[:1]))
-    one = jax.tree_util.tree_map(lambda x: jnp.asarray(x if differs(x) else x[0]), stacked)
+    alike = all(sample == samples[0] for sample in samples)
+    differs = lambda x: alike or bool(np.any(x != x[:1]))
+    one = jax.tree_util.tree_map(lambda x: jnp.asarray(x[len(ends) :] if differs(x) else x[0]), stacked)
     return one, jax.tree_util.tree_map(lambda x: 0 if differs(x) else None, stacked)
 
 

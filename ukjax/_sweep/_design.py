@@ -3,6 +3,7 @@
 N: samples; d: varied parameters.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from .. import _check
 
 
 DESIGNS = ("grid", "random", "lhs", "sobol")
+MOST = 10**9
 
 
 class Design(NamedTuple):
@@ -55,13 +57,14 @@ def design_of(vary: Mapping[str, Any], kind: str, samples: int | None, seed: int
         raise ValueError(f"design must be one of {', '.join(DESIGNS)}, but is {kind!r}.")
     if not isinstance(vary, Mapping) or not vary:
         raise ValueError("vary must name at least one parameter, such as {'m1': (1.0, 2.0, 11)}.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}.")
+    seed = _check.seed(seed)
     ranges = {name: _range(name, given) for name, given in vary.items()}
     text = {name: _text(given) for name, given in vary.items()}
     if kind == "grid":
         if samples is not None:
             raise ValueError("samples has no effect with a grid, whose ranges say how many. Leave one of them out.")
+        counts = [len(x) if isinstance(x, np.ndarray) else x.count or 1 for x in ranges.values()]
+        _possible(math.prod(counts), "vary")
         axes = {name: _axis(name, given) for name, given in ranges.items()}
         points = np.meshgrid(*axes.values(), indexing="ij")
         values = {name: x.ravel() for name, x in zip(axes, points, strict=True)}
@@ -69,12 +72,20 @@ def design_of(vary: Mapping[str, Any], kind: str, samples: int | None, seed: int
     if samples is None:
         raise ValueError(f"samples must be given with design={kind!r}: pass how many.")
     count, spans = _check.count(samples, "samples"), {}
+    _possible(count, "samples")
     for name, given in ranges.items():
         if not isinstance(given, _Range) or given.count is not None:
             raise ValueError(f"vary[{name!r}] must be (low, high) with design={kind!r}, but is {text[name]}.")
         spans[name] = given
     shares = _shares(kind, len(spans), count, seed)
     return Design({k: r.at(shares[:, i]) for i, (k, r) in enumerate(spans.items())}, kind, (), seed, text)
+
+
+def _possible(count: int, name: str) -> None:
+    if count > MOST:
+        raise ValueError(
+            f"{name} must ask for at most {MOST:,} points, which are held in memory, but asks for {count:,}."
+        )
 
 
 def _shares(kind: str, d: int, count: int, seed: int) -> np.ndarray:
@@ -134,7 +145,8 @@ def _values(name: str, given: Any) -> np.ndarray:
 
 def _text(given: Any) -> str:
     if isinstance(given, tuple):
-        return ":".join(x if isinstance(x, str) else f"{x!r}" for x in given)
+        ends, rest = [repr(float(x)) for x in given[:2]], given[2:]
+        return ":".join([*ends, *(x if isinstance(x, str) else f"{int(x)}" for x in rest)])
     return ",".join(repr(float(x)) for x in np.asarray(given, float))
 
 

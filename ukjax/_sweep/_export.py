@@ -12,7 +12,8 @@ from numpy.typing import DTypeLike
 from tqdm.auto import tqdm
 
 from .. import _check
-from ._store import Store, dataset, opened, writing
+from ._disk import writing
+from ._store import Store, dataset, opened
 
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ def sweep_export(
     share = float(_check.scalar(holdout, "holdout"))
     if not 0 <= share < 1:
         raise ValueError(f"holdout must be a share from 0 to less than 1, but is {holdout}.")
-    if dtype is not None and np.dtype(dtype).kind != "f":
-        raise ValueError(f"dtype must be a floating type such as 'float32', but is {np.dtype(dtype)}.")
+    seed = _check.seed(seed)
+    if dtype is not None and not _is_floating(dtype):
+        raise ValueError(f"dtype must be a floating type such as 'float32', but is {dtype!r}.")
     store, folder = opened(Path(study)), Path(out)
     done = store.finished()
     if len(done) < store.chunks:
@@ -102,6 +104,13 @@ def _write(
                 shards[name].append(file)
                 counts[name] += int(np.sum(which))
     return shards, counts
+
+
+def _is_floating(dtype: Any) -> bool:
+    try:
+        return np.dtype(dtype).kind == "f"
+    except TypeError:
+        return False
 
 
 def _as(values: np.ndarray, dtype: DTypeLike | None) -> np.ndarray:

@@ -10,16 +10,16 @@ they are on disk, so that whatever happens in between only means that the chunk 
 """
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from ._disk import checksum, lock, to_disk, write, writing
 
 
 if TYPE_CHECKING:
@@ -34,17 +34,6 @@ PACKAGES = ("ukjax", "jax", "jaxlib", "diffrax", "numpy")  # on which results de
 def versions() -> dict[str, str]:
     """What is installed here."""
     return {package: importlib.metadata.version(package) for package in PACKAGES}
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """To what `out` names. An OSError says so."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            error.errno, f"out={folder} cannot be written to: {error.strerror}. Pass another folder"
-        ) from error
 
 
 class Record(NamedTuple):
@@ -97,7 +86,7 @@ class Store:
         with writing(self.folder):
             file = open(self.folder / ".lock", "a")  # noqa: SIM115
         with file:
-            _lock(file)
+            lock(file)
             try:
                 yield
             finally:
@@ -155,10 +144,10 @@ class Store:
         zarr.consolidate_metadata(group.store)
         files = {}
         for path in sorted(self.data.rglob("*")):
-            _to_disk(path)
+            to_disk(path)
             if path.is_file():
-                files[str(path.relative_to(self.data))] = _sum(path)
-        _write(self.folder / "sweep.json", json.dumps(self.about | {"files": files}, indent=1))
+                files[str(path.relative_to(self.data))] = checksum(path)
+        write(self.folder / "sweep.json", json.dumps(self.about | {"files": files}, indent=1))
 
     def _array(self, group: Any, name: str, variable: "xr.Variable", coordinates: list[str]) -> None:
         dims, shape = tuple(map(str, variable.dims)), list(variable.shape)
@@ -194,9 +183,9 @@ class Store:
                 array = group[str(name)].with_config({"write_empty_chunks": True})
                 array[self.span(number)] = variable.values
                 path = self._file(str(name), number, variable.ndim)
-                _to_disk(path)
-                files[str(path.relative_to(self.data))] = _sum(path)
-            _write(self._record(number), json.dumps(Record(files, failed, seconds)._asdict()))
+                to_disk(path)
+                files[str(path.relative_to(self.data))] = checksum(path)
+            write(self._record(number), json.dumps(Record(files, failed, seconds)._asdict()))
         except OSError:
             self._record(number).unlink(missing_ok=True)
             for path in files:
@@ -212,8 +201,14 @@ class Store:
                 found[number] = record
         return found
 
+    def damaged(self) -> list[int]:
+        """The chunks that were done, and are not as they were written."""
+        whole = self.finished()
+        return [i for i in range(self.chunks) if i not in whole and self._record(i).exists()]
+
     def tidy(self) -> None:
         """Removes what a process that was killed has left half written."""
+        self.done.mkdir(exist_ok=True)
         for path in self.data.rglob("*.partial"):
             path.unlink(missing_ok=True)
         for path in (*self.folder.glob(".*.unfinished"), *self.done.glob(".*.unfinished")):
@@ -229,7 +224,7 @@ class Store:
         file = self.data / path
         try:
             size, digest = want
-            return file.stat().st_size == size and (not thoroughly or _sum(file) == (size, digest))
+            return file.stat().st_size == size and (not thoroughly or checksum(file) == (size, digest))
         except (OSError, ValueError, TypeError):
             return False
 
@@ -239,12 +234,12 @@ def read_about(folder: Path) -> dict[str, Any]:
     path = folder / "sweep.json"
     try:
         about = json.loads(path.read_text())
-        known = about["file"] == MARK
+        known = about["file"] == MARK and about["version"] == VERSION and 0 < about["chunk"] <= about["count"]
     except FileNotFoundError as error:
         raise ValueError(f"There is no study in {folder}.") from error
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is not a file that ukjax.sweep wrote: {error}") from error
-    if not known or about["version"] != VERSION:
+    if not known:
         raise ValueError(f"{path} is not a file that this version of ukjax.sweep wrote.")
     return about
 
@@ -263,54 +258,6 @@ def dataset(folder: Path) -> "xr.Dataset":
     import xarray as xr
 
     return xr.open_zarr(folder / "data.zarr", consolidated=True, chunks=None)
-
-
-def _lock(file: Any) -> None:
-    words = "Another process is writing to this study. Wait for it, or stop it."
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        lock: Any = msvcrt
-        try:
-            lock.locking(file.fileno(), lock.LK_NBLCK, 1)
-        except OSError as error:
-            raise BlockingIOError(words) from error
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
-    except (BlockingIOError, FileNotFoundError) as error:
-        raise BlockingIOError(words) from error
-    if not ours:  # who had it has removed it, and somebody has made another
-        raise BlockingIOError(words)
-
-
-def _write(path: Path, text: str) -> None:
-    """A file that is there as a whole, on disk, or not at all."""
-    aside = path.with_name(f".{path.name}.unfinished")
-    try:
-        aside.write_text(text)
-        _to_disk(aside)
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-    _to_disk(path.parent)
-
-
-def _to_disk(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def _sum(path: Path) -> tuple[int, str]:
-    content = path.read_bytes()
-    return len(content), hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _read_record(path: Path) -> Record | None:

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,10 +14,10 @@ from tqdm.auto import tqdm
 from .. import _check
 from .._result import FailedTrajectories
 from .._scenario import Scenario
-from .._simulation import kept
 from . import _cluster
 from ._cases import Cases, Results
 from ._design import Design, design_of
+from ._fingerprint import fingerprint, is_named
 from ._store import Record, Store, dataset, opened, versions
 
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Of what a chunk holds, and how many trajectories it has at least and at most, if nobody says.
 BYTES, LEAST, MOST = 2**25, 256, 8192
+# What a study passes to `simulate_batch` itself.
+TAKEN = ("mechanism", "q0", "v0", "servo", "axes", "reduce")
 
 
 class Status(NamedTuple):
@@ -126,14 +128,14 @@ def sweep(
         raise ValueError(f"{twice[0]!r} is in vary and in settings. Leave it out of one of them.")
     for key, figure in (figures or {}).items():
         _check.function(figure, f"figures[{key!r}]", "f(trajectory) -> scalar")
-    fields = _fields(keep)
-    first = {k: x[0].item() for k, x in points.values.items()}
-    recipe = (factory, settings, tuple(points.values), ts, fields, dict(figures or {}), options, first)
+    for key in TAKEN:
+        if key in options:
+            raise ValueError(f"{key} is not for a study, which chooses it. Leave it out, or use ukjax.simulate_batch.")
+    ends = tuple({k: x[i].item() for k, x in points.values.items()} for i in (0, -1))
+    recipe = (factory, settings, tuple(points.values), ts, keep, dict(figures or {}), options, ends)
     cases = Cases(*recipe)
-    kept(fields, cases.first.servo)
     size = _chunk(cases, points.count, chunk)
-    title = name or f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
-    about = _about(title, points, settings, cases, fields, figures or {}, options)
+    about = _about(name or _name(factory), points, settings, cases, figures or {}, options)
     store = Store(Path(out), about, points.count, size)
     with store.locked():
         new = not store.check()
@@ -166,8 +168,9 @@ def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Statu
     return Status(store.count, count, failed, store.chunks, len(done), seconds, store.about)
 
 
-def _fields(keep: str | Sequence[str]) -> tuple[str, ...]:
-    return (keep,) if isinstance(keep, str) or not isinstance(keep, Iterable) else tuple(keep)
+def _name(factory: Callable) -> str:
+    name = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', type(factory).__qualname__)}"
+    return name if is_named(factory) else f"{name} {fingerprint(factory).split()[-1]}"
 
 
 def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
@@ -178,20 +181,21 @@ def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
 
 
 def _about(
-    title: str, points: Design, settings: Mapping[str, Any], cases: Cases, keep: Sequence[str],
-    figures: Mapping[str, Any], options: Mapping[str, Any],
+    title: str, points: Design, settings: Mapping[str, Any], cases: Cases, figures: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """What makes a study this one and no other."""
+    marks = lambda given: {k: fingerprint(v) for k, v in sorted(given.items())}
     return {
         "study": title,
         "vary": points.text,
         "design": points.kind,
         "seed": points.seed,
-        "settings": {k: repr(v) for k, v in sorted(settings.items())},
-        "times": [float(cases.ts[0]), float(cases.ts[-1]), len(cases.ts)],
-        "keep": list(keep),
-        "figures": sorted(figures),
-        "options": {k: repr(v) for k, v in sorted(options.items())},
+        "settings": marks(settings),
+        "times": [float(cases.ts[0]), float(cases.ts[-1]), len(cases.ts), fingerprint(cases.ts)],
+        "keep": list(cases.keep),
+        "figures": marks(figures),
+        "options": marks(options),
         "precision": str(cases.first.q0.dtype),
         "versions": versions(),
     }

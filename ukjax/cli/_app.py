@@ -231,12 +231,12 @@ def sweep(
 
     After an interruption of any kind the same command goes on where it was.
     """
-    for folder, act in ((status, _sweep.status), (plot, _sweep.draw)):
-        if folder is not None:
-            act(console, folder)
+    if (target is None) == (status is None and plot is None):
+        raise UsageError("Pass a TARGET, or --status DIR or --plot DIR of a study, but not both.")
     if target is None:
-        if status is None and plot is None:
-            raise UsageError("Pass a TARGET, or --status DIR, or --plot DIR.")
+        for folder, act in ((status, _sweep.status), (plot, _sweep.draw)):
+            if folder is not None:
+                act(console, folder)
         return
     study = _sweep.Study(vary or [], samples, design, seed, t1, points, keep, chunk, rtol, atol, scheduler)
     _sweep.run(console, target, settings or [], study, out)

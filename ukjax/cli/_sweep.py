@@ -12,7 +12,7 @@ from rich.table import Table
 
 from .. import plot
 from .._result import FailedTrajectories
-from .._sweep import Status, dataset, design_of, parse, sweep, sweep_export, sweep_status
+from .._sweep import Status, dataset, design_of, opened, parse, sweep, sweep_export, sweep_status
 from . import _output, _robot, _target
 from ._target import UsageError
 
@@ -91,11 +91,16 @@ def status(console: Console, folder: Path) -> None:
 def draw(console: Console, folder: Path) -> None:
     """Draws a study as far as it is. Raises UsageError."""
     try:
-        about = sweep_status(folder).about
-        data = dataset(folder)
+        store = opened(folder)
+        damaged, data = store.damaged(), dataset(folder)
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
-    _draw(console, folder, data, str(data.attrs.get("title", about["study"])))
+    if damaged:
+        raise UsageError(
+            f"{len(damaged)} of {store.chunks} chunks of {folder} are not as they were written, beginning with chunk "
+            f"{damaged[0]}. The command that began the study makes them again."
+        )
+    _draw(console, folder, data, str(data.attrs.get("title", store.about["study"])))
 
 
 def export(console: Console, study: Path, out: Path, holdout: float, seed: int, dtype: str | None) -> None:
