@@ -92,24 +92,25 @@ def scalar(x: Any, name: str) -> Any:
 
 def count(x: Any, name: str) -> int:
     """`x` as an int; ValueError unless it is an integer, of Python's or NumPy's, of at least 1."""
-    try:
-        number = 0 if isinstance(x, (bool, np.bool_)) else operator.index(x)
-    except TypeError:
-        number = 0
-    if number < 1:
+    number = _integer(x)
+    if number is None or number < 1:
         raise ValueError(f"{name} must be a positive integer, but is {x!r}.")
     return number
 
 
 def seed(x: Any) -> int:
     """`x` as an int; ValueError unless it is an integer, of Python's or NumPy's, of at least 0."""
-    try:
-        number = -1 if isinstance(x, (bool, np.bool_)) else operator.index(x)
-    except TypeError:
-        number = -1
-    if number < 0:
+    number = _integer(x)
+    if number is None or number < 0:
         raise ValueError(f"seed must be an integer of at least 0, but is {x!r}.")
     return number
+
+
+def _integer(x: Any) -> int | None:
+    try:
+        return None if isinstance(x, (bool, np.bool_)) else operator.index(x)
+    except TypeError:
+        return None
 
 
 def positive(x: Any, name: str) -> float:

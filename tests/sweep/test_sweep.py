@@ -272,11 +272,11 @@ def test_what_tells_one_study_from_another(tmp_path):
             run(**given)
 
 
-def test_a_figure_that_calls_itself():
-    def faculty(n):
-        return 1 if n < 2 else n * faculty(n - 1)
+def test_fingerprints():
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
 
-    assert fingerprint(faculty) == fingerprint(faculty)
+    assert fingerprint(factorial) == fingerprint(factorial)
     assert fingerprint(np.float64(2.0)) == "2.0"
     assert fingerprint(lambda x: x in {"a", "b"}) != fingerprint(lambda x: x in {"a", "c"})
     assert fingerprint(object()) == fingerprint(object())  # of which nothing is known

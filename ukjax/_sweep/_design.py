@@ -13,7 +13,7 @@ from .. import _check
 
 
 DESIGNS = ("grid", "random", "lhs", "sobol")
-MOST = 10**9
+MOST = 10**9  # points: of more, every parameter takes more than 8 GB
 
 
 class Design(NamedTuple):
@@ -64,7 +64,7 @@ def design_of(vary: Mapping[str, Any], kind: str, samples: int | None, seed: int
         if samples is not None:
             raise ValueError("samples has no effect with a grid, whose ranges say how many. Leave one of them out.")
         counts = [len(x) if isinstance(x, np.ndarray) else x.count or 1 for x in ranges.values()]
-        _possible(math.prod(counts), "vary")
+        _check_possible(math.prod(counts), "vary")
         axes = {name: _axis(name, given) for name, given in ranges.items()}
         points = np.meshgrid(*axes.values(), indexing="ij")
         values = {name: x.ravel() for name, x in zip(axes, points, strict=True)}
@@ -72,7 +72,7 @@ def design_of(vary: Mapping[str, Any], kind: str, samples: int | None, seed: int
     if samples is None:
         raise ValueError(f"samples must be given with design={kind!r}: pass how many.")
     count, spans = _check.count(samples, "samples"), {}
-    _possible(count, "samples")
+    _check_possible(count, "samples")
     for name, given in ranges.items():
         if not isinstance(given, _Range) or given.count is not None:
             raise ValueError(f"vary[{name!r}] must be (low, high) with design={kind!r}, but is {text[name]}.")
@@ -81,7 +81,7 @@ def design_of(vary: Mapping[str, Any], kind: str, samples: int | None, seed: int
     return Design({k: r.at(shares[:, i]) for i, (k, r) in enumerate(spans.items())}, kind, (), seed, text)
 
 
-def _possible(count: int, name: str) -> None:
+def _check_possible(count: int, name: str) -> None:
     if count > MOST:
         raise ValueError(
             f"{name} must ask for at most {MOST:,} points, which are held in memory, but asks for {count:,}."

@@ -95,8 +95,7 @@ class Store:
 
     def _remove(self, folder: bool) -> None:
         """All of it, and the folder too if that is to go."""
-        for path in (self.data, self.done):
-            shutil.rmtree(path, ignore_errors=True)
+        self.clear()
         with contextlib.suppress(OSError):  # Windows keeps a file that is open
             (self.folder / ".lock").unlink()
             if folder:
@@ -106,16 +105,14 @@ class Store:
         """Whether the study is there. ValueError if something else is."""
         if not (self.folder / "sweep.json").exists():
             return False
-        there = read_about(self.folder)
+        there, files = _read_about(self.folder)
         for key in {**self.about, **there}:
-            if key == "files":
-                continue
             if there.get(key) != self.about.get(key):
                 raise ValueError(
                     f"{self.folder} holds another study: its {key} is {there.get(key)!r}, not {self.about.get(key)!r}. "
                     "Pass another folder, or remove this one."
                 )
-        self._check_files(there.get("files", {}))
+        self._check_files(files)
         return True
 
     def _check_files(self, files: Mapping[str, tuple[int, str]]) -> None:
@@ -130,7 +127,6 @@ class Store:
         """Removes what does not count, because sweep.json was not there yet."""
         for path in (self.data, self.done):
             shutil.rmtree(path, ignore_errors=True)
-        self.done.mkdir(parents=True)
 
     def create(self, template: "xr.Dataset", more: Mapping[str, Any]) -> None:
         """Makes room for the results: variables like those of a chunk. Nothing counts before sweep.json is there."""
@@ -229,8 +225,8 @@ class Store:
             return False
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """What the study in a folder is. ValueError if there is none."""
+def _read_about(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the study in a folder is, and the files that its chunks share. ValueError if there is none."""
     path = folder / "sweep.json"
     try:
         about = json.loads(path.read_text())
@@ -241,15 +237,15 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a file that ukjax.sweep wrote: {error}") from error
     if not known:
         raise ValueError(f"{path} is not a file that this version of ukjax.sweep wrote.")
-    return about
+    return about, about.pop("files", {})
 
 
 def opened(folder: Path) -> Store:
     """The study in a folder, to look at. ValueError if there is none, or it is damaged."""
-    about = read_about(folder)
-    known = {k: v for k, v in about.items() if k not in ("file", "version", "count", "chunk", "files")}
+    about, files = _read_about(folder)
+    known = {k: v for k, v in about.items() if k not in ("file", "version", "count", "chunk")}
     store = Store(folder, known, about["count"], about["chunk"])
-    store._check_files(about.get("files", {}))
+    store._check_files(files)
     return store
 
 
