@@ -1,5 +1,6 @@
 """Studies on disk: what is in them, and what becomes of them when something goes wrong."""
 
+import functools
 import json
 import warnings
 
@@ -12,7 +13,7 @@ from scipy.stats import qmc
 import ukjax
 from ukjax import plot
 from ukjax._sweep import _design, opened, parse
-from ukjax._sweep._fingerprint import fingerprint
+from ukjax._sweep._fingerprint import fingerprint, is_named
 
 from ..helpers import assert_close
 from . import study
@@ -280,6 +281,12 @@ def test_fingerprints():
     assert fingerprint(np.float64(2.0)) == "2.0"
     assert fingerprint(lambda x: x in {"a", "b"}) != fingerprint(lambda x: x in {"a", "c"})
     assert fingerprint(object()) == fingerprint(object())  # of which nothing is known
+    one, again, other = (functools.partial(numeric, where=jnp.full(2000, x)) for x in (1.0, 1.0, 2.0))
+    assert fingerprint(one) == fingerprint(again) != fingerprint(other)
+    stiff, soft = (Spring(jnp.asarray(k)).force for k in (9.0, 1.0))
+    assert fingerprint(stiff) != fingerprint(soft)
+    assert is_named(numeric)
+    assert not any(map(is_named, (one, stiff, lambda: 0, factorial)))
 
 
 def test_what_a_person_has_in_the_folder_stays(tmp_path):

@@ -1,5 +1,6 @@
 """What an argument of a study is, as text by which a later call with another one is told apart."""
 
+import functools
 import hashlib
 import re
 import types
@@ -29,8 +30,8 @@ def fingerprint(value: Any) -> str:
 
 
 def is_named(function: Any) -> bool:
-    """Whether it is the only one of its name in its module."""
-    return "<" not in getattr(function, "__qualname__", type(function).__qualname__)
+    """Whether it is the only one of its name in its module: no lambda or local function, no method, no partial."""
+    return isinstance(function, types.FunctionType | type) and "<" not in function.__qualname__
 
 
 def _words(value: Any, seen: set[int]) -> Iterator[str]:
@@ -51,6 +52,9 @@ def _words(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, types.MethodType):
         yield from _words(value.__func__, seen)
         yield from _words(value.__self__, seen)
+    elif isinstance(value, functools.partial):
+        for one in (value.func, value.args, value.keywords):
+            yield from _words(one, seen)
     elif jax.tree_util.all_leaves([value]):
         yield _without_addresses(repr(value))
     else:

@@ -169,8 +169,9 @@ def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Statu
 
 
 def _name(factory: Callable) -> str:
-    name = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', type(factory).__qualname__)}"
-    return name if is_named(factory) else f"{name} {fingerprint(factory).split()[-1]}"
+    """The name of a factory, with what it does if others may have that name too."""
+    name = factory.__qualname__ if is_named(factory) else fingerprint(factory)
+    return f"{getattr(factory, '__module__', '')}:{name}"
 
 
 def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
