@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 import warnings
 
 import jax.numpy as jnp
@@ -285,6 +286,9 @@ def test_fingerprints():
     assert fingerprint(one) == fingerprint(again) != fingerprint(other)
     stiff, soft = (Spring(jnp.asarray(k)).force for k in (9.0, 1.0))
     assert fingerprint(stiff) != fingerprint(soft)
+    gain, more = (types.SimpleNamespace(gain=np.full(2000, k)) for k in (1.0, 2.0))
+    assert fingerprint(gain) != fingerprint(more)
+    assert fingerprint(types.MethodType(numeric, gain)) != fingerprint(types.MethodType(numeric, more))
     assert is_named(numeric)
     assert not any(map(is_named, (one, stiff, lambda: 0, factorial)))
 

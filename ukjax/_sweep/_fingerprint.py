@@ -55,13 +55,22 @@ def _words(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, functools.partial):
         for one in (value.func, value.args, value.keywords):
             yield from _words(one, seen)
-    elif jax.tree_util.all_leaves([value]):
+    elif hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType) and _is_leaf(value):
+        yield type(value).__qualname__
+        for name, one in sorted(vars(value).items()):
+            yield name
+            yield from _words(one, seen | {id(value)})
+    elif _is_leaf(value):
         yield _without_addresses(repr(value))
     else:
         leaves, structure = jax.tree_util.tree_flatten(value)
         yield _without_addresses(str(structure))
         for leaf in leaves:
             yield from _words(leaf, seen)
+
+
+def _is_leaf(value: Any) -> bool:
+    return jax.tree_util.all_leaves([value])
 
 
 def _instructions(code: types.CodeType) -> Iterator[str]:
