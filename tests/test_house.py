@@ -89,7 +89,7 @@ def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_files_and_functions_are_short():
     for path in (ROOT / "ukjax").rglob("*.py"):
         text = path.read_text()
-        assert text.count("\n") <= 300, f"{path} has more than 300 lines"
+        assert text.count("\n") <= 600, f"{path} has more than 600 lines: more than one idea"
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert own_lines(node) <= 60, f"{path}: {node.name} has more than 60 lines"
