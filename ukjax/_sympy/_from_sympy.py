@@ -43,13 +43,15 @@ def from_sympy(
         ImportError: If SymPy is not installed: `pip install "ukjax[sympy]"`.
         TypeError: If `method` is something else, or `parameters` or `specifieds` is no mapping.
         ValueError: If a value is missing, is no real scalar, or is unknown; if the equations of motion were not formed;
-            or if they are not of the form above: a mass matrix that depends on velocities, say.
+            if they are not of the form above, with a mass matrix that depends on velocities, say; or if they contain a
+            function that JAX does not have, such as `besselj`.
 
     With more coordinates than speeds (quaternions) the mass matrix is singular: pass
     `formulation=ukjax.PennestriDeFalco()` where the mechanism is used. Configuration constraints of a `KanesMethod`
     act through the velocity constraints, in which SymPy demands their rates; `ukjax.Projection()` keeps both.
 
-    Gradients: with respect to `mechanism.system.parameters`, which system and constraints share.
+    Gradients: with respect to `mechanism.system.parameters`, which system and constraints share; in pieces those of the
+    branch taken.
 
     Source: Kane & Levinson (1985), Dynamics: Theory and Applications; Zhao et al. (2018), section 6.
     """

@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.scipy.special  # which written functions call by its whole name
+
 from ._system import Functions, name_of
 
 
@@ -28,12 +31,12 @@ class Writer:
     """Puts one plain symbol in the place of each function of time, sorts them, and has SymPy write the code."""
 
     def __init__(self, sympy: Any, equations: Equations):
-        e = equations
-        self.sympy, self.equations = sympy, equations
+        self.sympy = sympy
+        e = self.equations = _real(equations)
         parts = (e.mass, e.force, e.kinematics, e.rates, e.configuration, e.motion)
         expressions = [sympy.sympify(x) for part in parts if part is not None for x in part]
         time = sympy.physics.mechanics.dynamicsymbols._t
-        plain = lambda symbols: {x: sympy.Dummy(f"x{i}") for i, x in enumerate(symbols)}
+        plain = lambda symbols: {x: sympy.Dummy(f"x{i}", real=True) for i, x in enumerate(symbols)}
         self.q, self.v, self.u, self.time = plain(e.q), plain(e.v), plain(e.u), plain([time])
         self.specifieds = plain(self._specifieds(expressions))
         self.parameters = plain(self._parameters(expressions))
@@ -66,9 +69,15 @@ class Writer:
             if wrong and group not in allowed:
                 may = " and ".join(_GROUPS[letter] for letter in allowed)
                 raise ValueError(f"method has {', '.join(wrong)} in {what}, which may depend on {may} only. {_ADVICE}")
+        from ._functions import Known, Printer
+        from ._pieces import Branches
+
+        known, branches = Known(what, {dummy: x for x, dummy in plain.items()}), Branches()
+        bodies = [branches(known(body)) for body in bodies]
         (time,) = self.time.values()
         lists = [list(group.values()) for group in (self.q, self.v, self.u, self.parameters, self.specifieds)]
-        return self.sympy.lambdify([*lists[:3], time, *lists[3:]], bodies, modules="jax", cse=True)
+        arguments = [*lists[:3], time, *lists[3:]]
+        return self.sympy.lambdify(arguments, bodies, modules=[{"jax": jax}], printer=Printer(), cse=True)
 
     def _specifieds(self, expressions: Sequence[Any]) -> list[Any]:
         """Functions of time, and derivatives of such, that are neither coordinates nor rates nor speeds."""
@@ -89,6 +98,16 @@ class Writer:
             if names.count(str(x)) > 1:
                 raise ValueError(f"method has two symbols named {x}, with different assumptions. Use one of them.")
         return sorted(found, key=str)
+
+
+def _real(equations: Equations) -> Equations:
+    """The same in real numbers."""
+    from ._functions import real  # which imports SymPy
+
+    names = ("mass", "force", "kinematics", "rates", "configuration", "motion")
+    given = {name: getattr(equations, name) for name in names}
+    written: Any = {name: [real(x) for x in part] for name, part in given.items() if part is not None}
+    return dataclasses.replace(equations, **written)
 
 
 _KINEMATICS = "a kinematical differential equation"
