@@ -11,6 +11,16 @@ import ukjax
 FREE, BALL = 0, 1
 
 
+def full_mass(model, data):
+    """M (n, n); older versions of MuJoCo take other arguments."""
+    M = np.zeros((model.nv, model.nv))
+    try:
+        mujoco.mj_fullM(model, data, M)
+    except TypeError:
+        mujoco.mj_fullM(model, M, data.qM)
+    return M
+
+
 class Theirs:
     """MuJoCo's model without what is not simulated here; speeds of free joints seen from the body, as ours are."""
 
@@ -21,8 +31,9 @@ class Theirs:
         model.opt.density = model.opt.viscosity = 0.0
         model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
         model.body_gravcomp[:] = 0.0
-        for values in (model.tendon_stiffness, model.tendon_damping, model.tendon_armature):
-            values[:] = 0.0
+        for name in ("tendon_stiffness", "tendon_damping", "tendon_armature"):
+            if hasattr(model, name):  # older versions of MuJoCo lack some
+                getattr(model, name)[:] = 0.0
         for j in np.flatnonzero(model.jnt_type <= BALL):
             model.jnt_stiffness[j] = 0.0
 
@@ -64,9 +75,7 @@ class Theirs:
         """M, and the force without constraints: springs and dampers less what the motion asks for; theirs."""
         self.data.qpos, self.data.qvel = q, v
         mujoco.mj_forward(self.model, self.data)
-        M = np.zeros((self.model.nv, self.model.nv))
-        mujoco.mj_fullM(self.model, self.data, M)
-        return M, self.data.qfrc_passive - self.data.qfrc_bias
+        return full_mass(self.model, self.data), self.data.qfrc_passive - self.data.qfrc_bias
 
     def rows(self, q):
         """The Jacobian of its equalities; `data.efc_pos` is how far they are off."""

@@ -8,6 +8,8 @@ import pinocchio as pin
 
 from ukjax import rigid
 
+from .in_mujoco import full_mass
+
 
 class Link(NamedTuple):
     """A body and the joint that it hangs on: `parent` is the number of another one, or -1 for the ground."""
@@ -111,8 +113,7 @@ class InMujoco:
         """Put it there; M and the bias force."""
         self.data.qpos[self.q], self.data.qvel[self.v] = q, v
         mujoco.mj_forward(self.model, self.data)
-        M = np.zeros((self.model.nv, self.model.nv))
-        mujoco.mj_fullM(self.model, self.data, M)
+        M = full_mass(self.model, self.data)
         return M[np.ix_(self.v, self.v)], self.data.qfrc_bias[self.v]
 
     def pose(self, body):

@@ -36,10 +36,15 @@ def assembled(
         if name in robot.layout.tree:
             kept += range(*robot.layout.node(name).v)
         else:
-            value = _check.floating(coordinates.get(name, 0.0), f"coordinates[{name!r}]")
-            rate = _check.floating(rates.get(name, 0.0), f"rates[{name!r}]")
+            value = _kept(coordinates, robot.home, name, "coordinates")
+            rate = _kept(rates, robot.home_rates, name, "rates")
             held[f"keep {name}"] = Holonomic(Held(robot, name, value, rate, jnp.asarray(t, q.dtype)))
     return nearest(robot.mechanism(held), q, v, t, keep={"q": kept, "v": kept})
+
+
+def _kept(values: Mapping[str, Any], home: Mapping[str, Array], name: str, what: str) -> Array:
+    """What a joint of one coordinate is to be kept at; what the home says where nothing is given."""
+    return _check.floating(values[name], f"{what}[{name!r}]") if name in values else home.get(name, jnp.zeros(1))[0]
 
 
 class Held(eqx.Module):

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from .. import _check
 from .._coordinate import Coordinate
 from .._kinematics import AbstractKinematics
+from ._joint import AbstractJoint
 from ._layout import Layout
 from ._linkage import BODY, motions
 from ._motion import AbstractMotion
@@ -51,22 +52,37 @@ def names_of(robot: "Robot") -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def in_tree(robot: "Robot", values: Mapping[str, Any], what: str) -> Array:
-    """Coordinates, or (`what` is "rates") speeds, from those of joints of the tree by name; at rest where not given."""
+    """Coordinates, or (`what` is "rates") speeds, from those of joints of the tree by name; the home's for the others.
+
+    `robot`: in the coordinates of its joints.
+    """
+    rates = what == "rates"
+    dtype, layout = robot.gravity.dtype, robot.layout
+    found = {
+        node.joint: jnp.zeros(node.v[1] - node.v[0], dtype) if rates else motion.rest(dtype)
+        for node, motion in zip(layout.nodes, motions(robot), strict=True)
+    }
+    found |= {name: value.astype(dtype) for name, value in (robot.home_rates if rates else robot.home).items()}
+    found |= of_joints(robot.joints, layout, values, what, dtype)
+    return jnp.concatenate([found[name] for name in layout.tree]) if found else jnp.zeros(0, dtype)
+
+
+def of_joints(
+    joints: Mapping[str, AbstractJoint], tree: Layout, values: Mapping[str, Any], what: str, dtype: Any
+) -> dict[str, Array]:
+    """Coordinates (n_q,), or speeds (n,) if `what` has "rates", by joint of the tree; errors name `what`."""
     if not isinstance(values, Mapping):
         example = '{"hip": 0.3}'
         raise TypeError(f"{what} must be a mapping from names of joints, such as {example}, but is {values!r}.")
-    dtype = robot.gravity.dtype
-    rates = what == "rates"
-    nodes = robot.layout.nodes
-    found = [motion.rest(dtype) for motion in motions(robot)]
-    found = [jnp.zeros(node.v[1] - node.v[0], dtype) for node in nodes] if rates else found
-    for joint, value in values.items():
-        if joint not in robot.layout.tree:
-            raise ValueError(f"{what} has {joint!r}, which is none of the joints of the tree, {robot.layout.tree}.")
-        given = jnp.atleast_1d(_check.floating(value, f"{what}[{joint!r}]")).astype(dtype)
-        i = robot.layout.tree.index(joint)
-        if given.shape != found[i].shape:
-            raise ValueError(f"{what}[{joint!r}] must have shape {found[i].shape}, but has shape {given.shape}.")
-        _check.finite(given, f"{what}[{joint!r}]")
-        found[i] = given
-    return jnp.concatenate(found) if found else jnp.zeros(0, dtype)
+    found: dict[str, Array] = {}
+    for name, value in values.items():
+        motion = joints[name].motion if name in tree.tree else None
+        if motion is None:
+            raise ValueError(f"{what} has {name!r}, which is none of the joints of the tree, {tree.tree}.")
+        given = jnp.atleast_1d(_check.floating(value, f"{what}[{name!r}]")).astype(dtype)
+        shape = (len(motion.speeds if "rates" in what else motion.coordinates),)
+        if given.shape != shape:
+            raise ValueError(f"{what}[{name!r}] must have shape {shape}, but has shape {given.shape}.")
+        _check.finite(given, f"{what}[{name!r}]")
+        found[name] = given
+    return found

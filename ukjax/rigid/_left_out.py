@@ -1,72 +1,131 @@
-"""What of a file MuJoCo would simulate, and we do not."""
+"""What of a file MuJoCo would simulate, and `Robot` does not.
 
-from collections.abc import Iterable
+What the file itself switches off, by the flags of its <option>, is not left out. `_fields` says of every field of
+MuJoCo's model where it is followed, or named here, or why it does not matter.
+
+model: MuJoCo's; j: number of a joint; k: of something else.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ._actuators import BALL, FREE, Actuator
+from ._contacts import touching
+from ._switches import Switches
 
-FREE, BALL = 0, 1
+
+# What it is, and the names of what has it.
+Part = tuple[str, list[str]]
 
 
-def left_out(model: Any) -> list[str]:
-    """In words, with the names of what they are about."""
-    joint = lambda j: model.joint(j).name or f"joint{j}"
-    of_dofs = lambda values: [joint(model.dof_jntid[d]) for d in np.flatnonzero(values)]
-    touching = np.flatnonzero((model.geom_contype != 0) | (model.geom_conaffinity != 0))
-    soft = [j for j in range(model.njnt) if model.jnt_type[j] in (FREE, BALL) and model.jnt_stiffness[j]]
-    dragged = [j for j in range(model.njnt) if model.jnt_type[j] == FREE and _drags(model, j)]
-    # Older versions of MuJoCo have no such thing.
-    polynomial = lambda name, count: getattr(model, name, np.zeros((count, 1)))
-    curved = np.flatnonzero(np.any(polynomial("jnt_stiffnesspoly", model.njnt) != 0, axis=-1))
-    driven = model.actuator_trntype
-    springy = [k for k in range(model.nu) if not _is_motor(model, k)]
-    elsewhere = [k for k in range(model.nu) if driven[k] not in (0, 1) or _on_many(model, k)]
-    equality = lambda k: model.equality(k).name or f"equality{k}"
+def left_out(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
+    """With the names of all that they are about; nothing of which there is none."""
     found = [
-        ("contacts between geoms", [model.geom(g).name or f"geom{g}" for g in touching] if len(touching) > 1 else []),
-        ("limits of joints", [joint(j) for j in np.flatnonzero(model.jnt_limited)]),
-        ("dry friction of joints", of_dofs(model.dof_frictionloss)),
-        (
-            "damping that is not linear, of joints",
-            of_dofs(np.any(polynomial("dof_dampingpoly", model.nv) != 0, axis=-1)),
-        ),
-        ("stiffness of ball and free joints", [joint(j) for j in soft]),
-        ("stiffness that is not linear, of joints", [joint(j) for j in curved]),
-        ("damping and armature of free joints", [joint(j) for j in dragged]),
-        ("tendons", [model.tendon(k).name or f"tendon{k}" for k in range(model.ntendon)]),
-        ("equalities of other kinds", [equality(k) for k in np.flatnonzero(model.eq_type > 2)]),
-        ("laws of actuators, of which only the gear is taken", [_actuator(model, k) for k in springy]),
-        ("actuators that act on no single joint", [_actuator(model, k) for k in elsewhere]),
-        ("compensation of gravity", [model.body(i).name for i in np.flatnonzero(model.body_gravcomp)]),
-        ("bodies moved by hand", [model.body(i).name for i in np.flatnonzero(model.body_mocapid >= 0)]),
-        ("flexible bodies", [f"flex{k}" for k in range(model.nflex)]),
-        ("a fluid", ["density and viscosity"] if model.opt.density or model.opt.viscosity else []),
+        ("contacts between geoms", [model.geom(g).name or f"geom{g}" for g in touching(model, switches)]),
+        *_of_joints(model, switches),
+        *_of_actuators(actuators),
+        *_of_tendons(model, switches),
+        ("equalities of other kinds", _other_equalities(model, switches)),
+        *_of_bodies(model, switches),
         ("plugins", [f"plugin{k}" for k in range(model.nplugin)]),
     ]
-    return [f"{what} ({_listed(names)})" for what, names in found if len(list(names))]
+    return [(what, names) for what, names in found if names]
 
 
-def _drags(model: Any, j: int) -> bool:
-    dofs = slice(model.jnt_dofadr[j], model.jnt_dofadr[j] + 6)
-    return bool(np.any(model.dof_damping[dofs]) or np.any(model.dof_armature[dofs]))
+def _of_joints(model: Any, switches: Switches) -> list[Part]:
+    named = lambda which: [joint_name(model, j) for j in np.flatnonzero(which)]
+    of_dofs = lambda values: named(np.bincount(model.dof_jntid[np.flatnonzero(values)], minlength=model.njnt))
+    kind = np.asarray(model.jnt_type)
+    spring, damper = switches.spring, switches.damper
+    stiff = np.asarray(model.jnt_stiffness) != 0
+    curved = _any(model, "jnt_stiffnesspoly", model.njnt)
+    damped = np.bincount(model.dof_jntid[np.asarray(model.dof_damping) != 0], minlength=model.njnt) > 0
+    heavy = np.bincount(model.dof_jntid[np.asarray(model.dof_armature) != 0], minlength=model.njnt) > 0
+    yields = _any(model, "jnt_springyield", model.njnt) & (stiff | curved)
+    limited = np.asarray(model.jnt_limited, bool) & (kind != FREE)
+    return [
+        ("limits of joints", named(limited & switches.limit)),
+        ("dry friction of joints", of_dofs((np.asarray(model.dof_frictionloss) != 0) & switches.friction)),
+        ("damping that is not linear, of joints", of_dofs(_any(model, "dof_dampingpoly", model.nv) & damper)),
+        ("stiffness of ball and free joints", named((kind <= BALL) & stiff & spring)),
+        ("stiffness that is not linear, of joints", named(curved & spring)),
+        ("springs that yield, of joints", named(yields & spring)),
+        ("damping and armature of free joints", named((kind == FREE) & ((damped & damper) | heavy))),
+        (
+            "limits of what actuators do to joints",
+            named(np.asarray(model.jnt_actfrclimited, bool) & (kind > BALL) & switches.actuation),
+        ),
+    ]
 
 
-def _is_motor(model: Any, k: int) -> bool:
-    """Whether its force is the control, once."""
-    gain, bias, dynamics = model.actuator_gaintype[k], model.actuator_biastype[k], model.actuator_dyntype[k]
-    return gain == 0 and bias == 0 and dynamics == 0 and model.actuator_gainprm[k, 0] == 1
+def _of_actuators(actuators: Sequence[Actuator]) -> list[Part]:
+    named = lambda which: [a.name for a in actuators if which(a)]
+    elsewhere = lambda a: not a.drives and not (a.joint >= 0 and a.kind == BALL)
+    law = lambda a: a.is_on and a.drives and a.controls and not a.is_motor
+    return [
+        ("laws of actuators, of which only the gear is taken", named(law)),
+        ("actuators without control", named(lambda a: a.is_on and not a.controls)),
+        ("actuators that act on no single joint", named(lambda a: a.is_on and not a.drives)),
+        ("limits of actuators", named(lambda a: a.is_on and a.is_limited)),
+        ("delays of actuators", named(lambda a: a.is_on and a.is_delayed)),
+        (
+            "damping and armature of actuators elsewhere than at a joint",
+            named(lambda a: elsewhere(a) and (a.damping or a.armature)),
+        ),
+        ("damping that is not linear, of actuators", named(lambda a: a.is_curved)),
+    ]
 
 
-def _on_many(model: Any, k: int) -> bool:
-    return model.jnt_type[model.actuator_trnid[k, 0]] in (FREE, BALL)
+def _of_tendons(model: Any, switches: Switches) -> list[Part]:
+    """Tendons that do something by themselves; one that is only measured, or drawn, does nothing."""
+    n = model.ntendon
+    springs = _any(model, "tendon_stiffness", n) | _any(model, "tendon_stiffnesspoly", n)
+    dampers = _any(model, "tendon_damping", n) | _any(model, "tendon_dampingpoly", n)
+    acts = springs & switches.spring | dampers & switches.damper | _any(model, "tendon_armature", n)
+    acts |= (
+        _any(model, "tendon_limited", n) & switches.limit | _any(model, "tendon_frictionloss", n) & switches.friction
+    )
+    limited = _any(model, "tendon_actfrclimited", n) & switches.actuation
+    named = lambda which: [model.tendon(k).name or f"tendon{k}" for k in np.flatnonzero(which)]
+    return [("tendons", named(acts)), ("limits of what actuators do to tendons", named(limited))]
 
 
-def _actuator(model: Any, k: int) -> str:
-    return model.actuator(k).name or f"motor{k}"
+def _other_equalities(model: Any, switches: Switches) -> list[str]:
+    others = (np.asarray(model.eq_type) > 2) & np.asarray(model.eq_active0, bool) & switches.equality
+    return [model.equality(k).name or f"equality{k}" for k in np.flatnonzero(others)]
 
 
-def _listed(names: Iterable[str], most: int = 4) -> str:
+def _of_bodies(model: Any, switches: Switches) -> list[Part]:
+    named = lambda which: [model.body(i).name or f"body{i}" for i in np.flatnonzero(which)]
+    falls = switches.passive and switches.gravity and bool(np.any(model.opt.gravity))
+    fluid = switches.passive and bool(model.opt.density or model.opt.viscosity)
+    return [
+        ("compensation of gravity", named((np.asarray(model.body_gravcomp) * model.body_mass != 0) & falls)),
+        ("bodies moved by hand", named(np.asarray(model.body_mocapid) >= 0)),
+        ("flexible bodies", [f"flex{k}" for k in range(model.nflex)]),
+        ("a fluid", ["density and viscosity"] if fluid else []),
+        ("bodies that sleep", ["all that are at rest"] if switches.sleep else []),
+    ]
+
+
+def joint_name(model: Any, j: Any) -> str:
+    return model.joint(j).name or f"joint{j}"
+
+
+def _any(model: Any, field: str, count: int) -> np.ndarray:
+    """Whether each has something there; older versions of MuJoCo do not know every field."""
+    values = np.asarray(getattr(model, field, np.zeros(count)))
+    return np.any(values != 0, axis=tuple(range(1, values.ndim)))
+
+
+def in_words(parts: Iterable[Part]) -> str:
+    """The first few names of each."""
+    return "; ".join(f"{what} ({listed(names)})" for what, names in parts)
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
     """The first few of them, and how many there are besides."""
     names = list(dict.fromkeys(name or "unnamed" for name in names))
     rest = len(names) - most

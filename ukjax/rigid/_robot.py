@@ -21,7 +21,7 @@ from .._types import Coordinates, Vector
 from . import _dynamics, _linkage
 from ._assemble import assembled
 from ._body import Body, check_ends, check_held, check_names, check_planar, named_parts
-from ._coordinates import TreeKinematics, names_of
+from ._coordinates import TreeKinematics, names_of, of_joints
 from ._energy import energy
 from ._force import AbstractForce, Placement
 from ._frame import Frame, Pose, Wrench, vector
@@ -55,6 +55,9 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
             planar ones x, y and an angle), all joints being constraints.
         planar: Whether all bodies stay in the plane x, y; joints then take no more rows than that needs.
         stabilization: `Baumgarte`, for the joints that are constraints; None for none.
+        home: Joint of the tree -> its coordinates in the state from which `assemble` starts, such as {"hip": 0.3}, or
+            the pose in which a file draws the robot. A joint that is left out starts where its frames coincide.
+        home_rates: Joint of the tree -> its speeds there; zero for a joint that is left out.
 
     Attributes:
         layout: The tree that the coordinates are of, and the joints that are constraints.
@@ -83,6 +86,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
     motors: dict[str, Motor]
     forces: dict[str, AbstractForce]
     stabilization: Baumgarte | None
+    home: dict[str, Array]
+    home_rates: dict[str, Array]
     layout: Layout = eqx.field(static=True)
     joint_names: tuple[str, ...] = eqx.field(static=True)
     motor_names: tuple[str, ...] = eqx.field(static=True)
@@ -102,6 +107,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         coordinates: str = "joint",
         planar: bool = False,
         stabilization: Baumgarte | None = None,
+        home: Mapping[str, Any] | None = None,
+        home_rates: Mapping[str, Any] | None = None,
     ):
         self.bodies = named_parts(bodies, Body, "bodies", "rigid.Body(rigid.Inertia(1.0))")
         self.joints = named_parts(joints, AbstractJoint, "joints", 'rigid.Revolute("ground", "crank")')
@@ -124,6 +131,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
             check_planar(self.joints)
         names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
         self.tree = self.layout = laid_out(names, self.joints)
+        self.home = of_joints(self.joints, self.tree, home or {}, "home", self.gravity.dtype)
+        self.home_rates = of_joints(self.joints, self.tree, home_rates or {}, "home_rates", self.gravity.dtype)
         if coordinates == "absolute":
             floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
             layout = laid_out(names, floating)
@@ -176,9 +185,10 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         """The consistent state nearest to the one in which joints of the tree are where they are said to be.
 
         Args:
-            coordinates: Joint -> angle [rad], way [m], or all its coordinates; zero, where its frames coincide, for
-                those left out.
-            rates: Joint -> rate, or all its speeds.
+            coordinates: Joint -> angle [rad], way [m], or all its coordinates. A joint that is left out starts from the
+                robot's `home`: as a file draws it, or, where `home` does not name it, at zero, where its frames
+                coincide.
+            rates: Joint -> rate, or all its speeds; those of `home_rates`, or zero, for a joint that is left out.
             t: Time [s].
             keep: Names of joints that must stay where they are said to be; the others move as they need to.
 
@@ -269,7 +279,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         """The same in the coordinates of its joints."""
         joints = {name: self.joints[name] for name in self.joint_names}
         motors = {name: self.motors[name] for name in self.motor_names}
-        same = ("gravity", "frames", "gears", "forces", "planar", "stabilization")
+        same = ("gravity", "frames", "gears", "forces", "planar", "stabilization", "home", "home_rates")
         return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
 
     def _known(self, end: str, what: str = "end") -> str:

@@ -1,0 +1,93 @@
+"""Actuators of a model, whichever version of MuJoCo read it.
+
+MuJoCo 4.0 has arrays by actuator (`actuator_trnid`), by control (`actuator_ctrlrange`) and by output
+(`actuator_gear`), which differ in length where an actuator has no control, or several. Before there was one of each.
+
+model: MuJoCo's; k: number of an actuator; j: of a joint.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._switches import Switches
+
+
+# MuJoCo's numbers for kinds of joints.
+FREE, BALL, SLIDE, HINGE = range(4)
+
+
+class Actuator(NamedTuple):
+    """An actuator.
+
+    Attributes:
+        name: As the file has it, or "motor0".
+        joint: Number of the joint that it acts on; -1 if it is no joint.
+        kind: Of that joint.
+        gear: Of its first output.
+        gain: Force for a unit of control, before the gear, if it is a motor; else 1.
+        controls: How many it has.
+        is_motor: Whether its force is the gain times its control.
+        is_on: Whether the file leaves it on.
+        is_limited: Whether control, force or the rate of the control have bounds.
+        is_delayed: Whether the control comes late.
+        damping: At the joint, linear [N m s/rad or N s/m]; of any coordinate of a ball.
+        armature: At the joint [kg m^2 or kg].
+        is_curved: Whether it has damping that is not linear.
+    """
+
+    name: str
+    joint: int
+    kind: int
+    gear: float
+    gain: float
+    controls: int
+    is_motor: bool
+    is_on: bool
+    is_limited: bool
+    is_delayed: bool
+    damping: float
+    armature: float
+    is_curved: bool
+
+    @property
+    def drives(self) -> bool:
+        """Whether it acts on a single joint of one coordinate."""
+        return self.joint >= 0 and self.kind in (SLIDE, HINGE)
+
+
+def actuators_of(model: Any, switches: Switches) -> list[Actuator]:
+    return [_actuator(model, switches, k) for k in range(getattr(model, "nactuator", model.nu))]
+
+
+def _actuator(model: Any, switches: Switches, k: int) -> Actuator:
+    of = lambda field, otherwise: getattr(model, field)[k] if hasattr(model, field) else otherwise
+    first, count = int(of("actuator_ctrladr", k)), int(of("actuator_ctrlnum", 1))
+    joint = int(model.actuator_trnid[k, 0]) if model.actuator_trntype[k] in (0, 1) else -1
+    gear = float(model.actuator_gear[int(of("actuator_outadr", k)), 0])
+    bounds = bool(np.any(model.actuator_ctrllimited[first : first + count])) and switches.clamps_control
+    plain = model.actuator_gaintype[k] == model.actuator_biastype[k] == model.actuator_dyntype[k] == 0
+    is_motor = bool(plain) and count == 1 and model.actuator_plugin[k] < 0
+    group = int(model.actuator_group[k])
+    off = 0 <= group <= 30 and int(model.opt.disableactuator) >> group & 1
+    return Actuator(
+        name=model.actuator(k).name or f"motor{k}",
+        joint=joint,
+        kind=int(model.jnt_type[joint]) if joint >= 0 else -1,
+        gear=gear,
+        gain=float(model.actuator_gainprm[k, 0]) if is_motor else 1.0,
+        controls=count,
+        is_motor=is_motor,
+        is_on=switches.actuation and not off,
+        is_limited=bounds or bool(model.actuator_forcelimited[k]),
+        is_delayed=bool(of("actuator_delay", 0.0)),
+        damping=gear**2 * float(of("actuator_damping", 0.0)) if switches.damper else 0.0,
+        armature=gear**2 * float(of("actuator_armature", 0.0)),
+        is_curved=switches.damper and bool(gear) and bool(np.any(of("actuator_dampingpoly", 0.0))),
+    )
+
+
+def at_joint(actuators: list[Actuator], j: int) -> tuple[float, float]:
+    """Damping and armature that the actuators of a joint add to its own."""
+    own = [a for a in actuators if a.joint == j]
+    return sum(a.damping for a in own), sum(a.armature for a in own)
