@@ -195,10 +195,32 @@ def test_a_robots_file_is_a_target(run, tmp_path):
         status, shown, _ = run("list", "robot.xml")
     assert status == 0
     assert "robot.xml" in shown
-    with pytest.warns(UserWarning, match="limits of joints"):
-        status, _, errors = run("inspect", "robot.xml", "--set", "knee=1")
+    status, _, errors = run("inspect", "robot.xml", "--set", "knee=1")
     assert status == 2
     assert "coordinates has 'knee'" in errors
+
+
+def test_inspect_says_what_of_a_file_was_followed_what_was_not_and_where_it_starts(run, tmp_path):
+    more = """<equality><joint name="tie" joint1="hip" active="false"/></equality>
+      <actuator><motor name="m" joint="hip" gear="3"/><motor name="idle" joint="hip" group="1"/></actuator>
+      <keyframe><key name="up" qpos="0.25" qvel="0.5"/></keyframe></mujoco>"""
+    text = ROBOT.replace('range="-1 1"', 'range="-1 1" damping="0.1" ref="-0.5"').replace("</mujoco>", more)
+    (tmp_path / "robot.xml").write_text(text.replace("<worldbody>", '<option actuatorgroupdisable="1"/><worldbody>'))
+    status, shown, _ = run("inspect", "robot.xml")
+    assert status == 0
+    shown = " ".join(shown.replace("│", " ").split())
+    for part in (
+        "Followed", "bodies arm", "hinges hip", "dampers of joints hip", "motors m gravity [m/s^2] 0, 0, -9.81",
+        "Switched off by the file", "equalities tie", "actuators idle", "Not simulated", "limits of joints hip",
+        "names up", "hip [rad] -0.00872665", "degrees of freedom 1",
+    ):  # fmt: skip
+        assert part in shown
+    status, shown, _ = run("inspect", "robot.xml", "--set", "keyframe=up")
+    assert "hip [rad] │ 0.25" in shown
+    assert "hip [rad/s] │ 0.5" in shown
+    status, _, errors = run("inspect", "robot.xml", "--set", "keyframe=down")
+    assert status == 2
+    assert "which has 'up', but is 'down'" in errors
 
 
 def test_a_run_that_fails_says_why_and_writes_nothing(run, tmp_path):

@@ -30,7 +30,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Pass an argument to the factory, or the angle of a joint of a file; may be repeated.",
+        help="Pass an argument to the factory, or the angle of a joint of a file, or its keyframe; may be repeated.",
     ),
 ]
 errors = Console(stderr=True)
@@ -131,7 +131,7 @@ def gallery(
     _gallery.run(console, package, out)
 
 
-@app.command(short_help="Diagnose a scenario at its start.")
+@app.command(short_help="Diagnose a scenario at its start; of a robot's file also how it was read.")
 def inspect(
     target: Annotated[
         str,
@@ -141,7 +141,10 @@ def inspect(
     ],
     settings: Settings = None,
 ) -> None:
-    """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning."""
+    """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning.
+
+    Of a robot's file (.xml, .urdf) also what of it was followed, what was not, and where the robot starts.
+    """
     _inspect.run(console, target, settings or [])
 
 

@@ -1,6 +1,6 @@
 """`ukjax inspect`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -8,13 +8,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from .._diagnose import Diagnosis, diagnose
-from . import _target
+from .._scenario import Scenario
+from ..rigid._followed import followed
+from ..rigid._from_model import Reading
+from . import _robot, _target
 from ._target import UsageError
 
 
 def run(console: Console, target: str, settings: Sequence[str]) -> None:
-    """Diagnoses the start of a scenario and prints what it found. Raises UsageError."""
-    scenario = _target.scenario(target, settings)
+    """Diagnoses the start of a scenario and prints what it found; of a file also how it was read. Raises UsageError."""
+    if _robot.is_robot(target):
+        reading, scenario = _target.reading(target, settings)
+        for table in _read(reading, scenario):
+            console.print(table)
+    else:
+        scenario = _target.scenario(target, settings)
     with console.status(f"Looking at {scenario.name}"):
         try:
             diagnosis = diagnose(scenario.mechanism, scenario.q0, scenario.v0, scenario.t0)
@@ -26,6 +34,31 @@ def run(console: Console, target: str, settings: Sequence[str]) -> None:
     console.print(table)
     if diagnosis.rows:
         console.print(_rows(diagnosis))
+
+
+def _read(reading: Reading, scenario: Scenario) -> Iterator[Table]:
+    """What of a robot's file was followed, what was not, and where the robot starts."""
+    more = [
+        ("Switched off by the file", reading.switched_off),
+        ("Not simulated", reading.left_out or [("nothing", ["all that moves the robot is followed"])]),
+        ("Keyframes, for --set keyframe=NAME", [("names", reading.keyframes)] if reading.keyframes else []),
+    ]
+    for title, parts in [("Followed", followed(reading.robot)), *more]:
+        if parts:
+            table = Table(title=title, show_header=False)
+            for what, names in parts:
+                table.add_row(escape(what), escape(", ".join(name or "unnamed" for name in names)))
+            yield table
+    for title, names, values in (
+        ("Start", scenario.coordinates, scenario.q0),
+        ("Speeds at the start, where they are not zero", reading.robot.names[1], scenario.v0),
+    ):
+        table = Table(title=title, show_header=False)
+        for name, value in zip(names, np.asarray(values), strict=True):
+            if value or title == "Start":
+                table.add_row(escape(name), f"{value:.6g}")
+        if table.row_count:
+            yield table
 
 
 def _rows(diagnosis: Diagnosis) -> Table:

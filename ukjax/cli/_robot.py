@@ -1,5 +1,6 @@
 """TARGET as a robot's file, MJCF or URDF."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 from .._manifold import Projection
 from .._scenario import Scenario
 from ..rigid import Robot, from_file
+from ..rigid._from_file import reading_of
+from ..rigid._from_model import Reading
 
 
 SUFFIXES = (".xml", ".mjcf", ".urdf")
@@ -19,9 +22,32 @@ def is_robot(target: str) -> bool:
     return target.lower().endswith(SUFFIXES)
 
 
-def scenario(target: str, coordinates: dict[str, object]) -> Scenario:
-    """The robot without control, from rest, with these joints where they are said to be."""
-    robot = from_file(target)
+def scenario(target: str, settings: dict[str, object]) -> Scenario:
+    """The robot without control, from where its file draws it, with these joints where they are said to be."""
+    return of_robot(target, *_read(target, settings, from_file))
+
+
+def reading(target: str, settings: dict[str, object]) -> tuple[Reading, Scenario]:
+    """The same, and what of the file was left out, without a warning."""
+    found: list[Reading] = []
+
+    def read(target: str, **options: str) -> Robot:
+        found.append(reading_of(target, **options))
+        return found[-1].robot
+
+    made = of_robot(target, *_read(target, settings, read))
+    return found[-1], made
+
+
+def _read(target: str, settings: dict[str, object], read: Callable[..., Robot]) -> tuple[Robot, dict[str, object]]:
+    """The robot, and settings of its joints; "keyframe" is the state to start from."""
+    settings = dict(settings)
+    keyframe = settings.pop("keyframe", None)
+    return (read(target) if keyframe is None else read(target, keyframe=str(keyframe))), settings
+
+
+def of_robot(target: str, robot: Robot, coordinates: dict[str, object]) -> Scenario:
+    """Of a robot that was read, with joints where they are said to be."""
     q, v = robot.assemble(coordinates, keep=list(coordinates))
     held = bool(robot.own_constraints) or robot.kinematics is not None
     return robot.scenario(

@@ -11,6 +11,7 @@ from typing import Any
 
 from .._scenario import Scenario
 from .._tune import TuningProblem
+from ..rigid._from_model import Reading
 from . import _robot
 
 
@@ -32,8 +33,17 @@ def tuning_problem(target: str, settings: Sequence[str]) -> TuningProblem:
 
 def robot(target: str, settings: Sequence[str]) -> Scenario:
     """The scenario of a robot's file, with joints where the settings say. Raises UsageError."""
+    return _of_robot(_robot.scenario, target, settings)
+
+
+def reading(target: str, settings: Sequence[str]) -> tuple[Reading, Scenario]:
+    """The same, and what of the file was left out, which then is no warning. Raises UsageError."""
+    return _of_robot(_robot.reading, target, settings)
+
+
+def _of_robot(make: Callable[[str, dict[str, Any]], Any], target: str, settings: Sequence[str]) -> Any:
     try:
-        return _robot.scenario(target, _named(settings))
+        return make(target, _named(settings))
     except (TypeError, ValueError, ImportError) as error:
         raise UsageError(f"{target} could not make a scenario: {error}") from error
 
