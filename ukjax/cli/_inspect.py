@@ -10,7 +10,7 @@ from rich.table import Table
 from .._diagnose import Diagnosis, diagnose
 from .._scenario import Scenario
 from ..rigid._followed import followed
-from ..rigid._from_model import Reading
+from ..rigid._parts import Reading
 from . import _robot, _target
 from ._target import UsageError
 
@@ -41,6 +41,7 @@ def _read(reading: Reading, scenario: Scenario) -> Iterator[Table]:
     more = [
         ("Switched off by the file", reading.switched_off),
         ("Not simulated", reading.left_out or [("nothing", ["all that moves the robot is followed"])]),
+        ("Odd, and moved as it is", [("", [said]) for said in reading.odd]),
         ("Keyframes, for --set keyframe=NAME", [("names", reading.keyframes)] if reading.keyframes else []),
     ]
     for title, parts in [("Followed", followed(reading.robot)), *more]:

@@ -9,7 +9,7 @@ from .._manifold import Projection
 from .._scenario import Scenario
 from ..rigid import Robot, from_file
 from ..rigid._from_file import reading_of
-from ..rigid._from_model import Reading
+from ..rigid._parts import Reading
 
 
 SUFFIXES = (".xml", ".mjcf", ".urdf")

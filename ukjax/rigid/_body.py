@@ -1,6 +1,6 @@
 """Bodies, and whether the parts of a robot fit together."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -84,13 +84,20 @@ def check_names(joints: Mapping[str, AbstractJoint], gears: Mapping[str, Any]) -
             raise ValueError(f"{slip_of(name)!r} is what keeps {name!r} from slipping. Call the other one otherwise.")
 
 
-def check_held(layout: Layout, bodies: Mapping[str, Body], joints: Mapping[str, AbstractJoint]) -> None:
-    """ValueError if a massless body may move as it likes: nothing with a mass hangs on it, and no loop goes by it."""
+def check_held(
+    layout: Layout, bodies: Mapping[str, Body], joints: Mapping[str, AbstractJoint], geared: Collection[str]
+) -> None:
+    """ValueError if a massless body may move as it likes: nothing with a mass hangs on it, and nothing holds it.
+
+    It is held by a loop that goes by it, or by its joint, if that is `geared` to another one or has an armature.
+    """
     in_loop = {body_of(end) for name in layout.loops for end in (joints[name].parent, joints[name].child)}
-    held = [not _is_massless(bodies[node.body]) or node.body in in_loop for node in layout.nodes]
+    held = [
+        not _is_massless(bodies[node.body]) or node.body in in_loop or node.joint in geared for node in layout.nodes
+    ]
     for i in range(len(layout.nodes) - 1, -1, -1):
         node = layout.nodes[i]
-        if not held[i] and node.v[1] > node.v[0]:
+        if not held[i] and node.v[1] > node.v[0] and not _has_armature(joints[node.joint]):
             raise ValueError(
                 f"bodies[{node.body!r}] is massless, and nothing holds it: how would it move? Give it an inertia, "
                 "or a joint to something else."
@@ -146,6 +153,11 @@ def _is_massless(body: Body) -> bool:
     if is_traced(inertia.mass, inertia.moments):
         return False
     return not np.any(np.asarray(inertia.mass)) and not np.any(np.asarray(inertia.moments))
+
+
+def _has_armature(joint: AbstractJoint) -> bool:
+    own = getattr(joint, "effort", None) or getattr(joint, "drag", None)
+    return own is not None and (is_traced(own.armature) or bool(np.asarray(own.armature)))
 
 
 def _listed(names: Any) -> str:

@@ -1,4 +1,4 @@
-"""Robots' files from strangers, MJCF or URDF: read by MuJoCo, once they are known to stay within bounds.
+"""Robots' files from strangers: MJCF is read by MuJoCo, URDF here, once they are known to stay within bounds.
 
 A file may name others (parts, meshes). Those must lie in its folder, or below; nothing is fetched.
 """
@@ -8,6 +8,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
+
+from ._urdf import Description, described
 
 
 # Of a text and of all files together [bytes]; of bodies, and of elements of any kind; of elements within each other.
@@ -26,30 +28,55 @@ REFUSED = {
 FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
-def compiled(source: Any, what: str) -> Any:
-    """A `mujoco.MjModel`; ValueError, with what is wrong, if the source is none, or goes out of bounds.
+def compiled(source: Any) -> Any:
+    """A `mujoco.MjModel` from MJCF, a path or the text; ValueError, with what is wrong, if the source is none."""
+    mujoco = _mujoco()
+    _, text, path = _document(source, "MJCF")
+    try:
+        return mujoco.MjModel.from_xml_string(text) if path is None else mujoco.MjModel.from_xml_path(str(path))
+    except (ValueError, RuntimeError, MemoryError) as error:
+        said = f"source is no MJCF that MuJoCo reads ({_called(path)}): {_first(error)}"
+        raise ValueError(f"{said}{_advice(str(error))}") from error
+
+
+def description(source: Any) -> Description:
+    """What a URDF file, a path or the text, describes; ValueError, with what is wrong, if the source is none."""
+    root, _, path = _document(source, "URDF")
+    try:
+        return described(root)
+    except ValueError as error:
+        raise ValueError(f"source is no URDF that can be read ({_called(path)}): {error}.") from error
+
+
+def _document(source: Any, what: str) -> tuple[ET.Element, str, Path | None]:
+    """The elements of a file, which stays within bounds, its text and its path.
 
     Args:
         source: A path, or the text itself.
         what: "MJCF" or "URDF", of which root the document must have.
     """
-    mujoco = _mujoco()
     text, path = _read(source, what)
     root = _parsed(text, what, path)
     expected = "mujoco" if what == "MJCF" else "robot"
     if root.tag != expected:
         raise ValueError(f"source must be {what}, whose root is <{expected}>, but {_called(path)} has <{root.tag}>.")
-    if what == "URDF":
-        text = _of_links(root)
-    _check_files(root, None if path is None else path.parent)
-    try:
-        if path is None or what == "URDF":
-            model = mujoco.MjModel.from_xml_string(text)
-        else:
-            model = mujoco.MjModel.from_xml_path(str(path))
-    except (ValueError, RuntimeError, MemoryError) as error:
-        raise ValueError(f"source is no {what} that MuJoCo reads ({_called(path)}): {_first(error)}") from error
-    return model
+    _check_files(root if what == "MJCF" else _of_links(root), None if path is None else path.parent)
+    return root, text, path
+
+
+def _advice(error: str) -> str:
+    """What to do about what MuJoCo refuses, where its own words do not say it, or name a way that changes the model."""
+    if "A + B >= C" in error:
+        return (
+            " None of a body's principal moments of inertia may exceed the sum of the two others: correct its "
+            '<inertial>. (<compiler balanceinertia="true"/> would replace them by their mean.)'
+        )
+    if "must be larger than mjMINVAL" in error:
+        return (
+            " MuJoCo takes no body that moves without a mass and moments of inertia of its own, or of a body that is "
+            "fixed to it: give it an <inertial> or a geom with a mass. Robot(...) takes massless bodies."
+        )
+    return ""
 
 
 def is_urdf(source: Any) -> bool:
@@ -213,21 +240,18 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _of_links(root: ET.Element) -> str:
+def _of_links(root: ET.Element) -> ET.Element:
     """URDF without all but links and joints, and without what is only to be seen or touched: links have inertias.
 
-    What else there is (Gazebo's, ROS's, MuJoCo's) may name files; it goes from the document, too.
+    What else there is (Gazebo's, ROS's, MuJoCo's) may name files, which are not read.
     """
-    for part in [*root]:
-        if part.tag not in ("link", "joint"):
-            root.remove(part)
-    for link in root.iter("link"):
-        for part in [*link]:
-            if part.tag != "inertial":
-                link.remove(part)
-    settings = ET.SubElement(ET.SubElement(root, "mujoco"), "compiler")
-    settings.attrib.update(fusestatic="false", discardvisual="true", balanceinertia="false", strippath="true")
-    return ET.tostring(root, encoding="unicode")
+    kept = ET.Element(root.tag, root.attrib)
+    for part in root:
+        if part.tag == "joint":
+            kept.append(part)
+        elif part.tag == "link":
+            ET.SubElement(kept, "link", part.attrib).extend(part.findall("inertial"))
+    return kept
 
 
 def _called(path: Path | None) -> str:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from ._body import named_parts
-from ._files import compiled, is_urdf
+from ._files import compiled, description, is_urdf
 from ._frame import Frame
-from ._from_model import Reading, read
+from ._from_model import read
+from ._from_urdf import read_urdf
 from ._joint import AbstractJoint
 from ._left_out import in_words
+from ._parts import Reading
 from ._robot import Robot
 
 
@@ -50,7 +52,7 @@ def from_mjcf(source: str | Path, *, coordinates: str = "joint", keyframe: str |
     Warns:
         UserWarning: If something of the file is not simulated.
     """
-    return _with_warning(read(compiled(source, "MJCF"), coordinates, options, keyframe=keyframe))
+    return _with_warning(read(compiled(source), coordinates, options, keyframe))
 
 
 def from_urdf(
@@ -62,40 +64,55 @@ def from_urdf(
     coordinates: str = "joint",
     **options: Any,
 ) -> Robot:
-    """A robot from a URDF file, or its text, as MuJoCo reads it, with loops that URDF cannot express.
+    """A robot from a URDF file, or its text, with loops that URDF cannot express. It takes no MuJoCo.
+
+    Followed are links with their inertias, of which there may be none, or a mass without moments, a point; all kinds of
+    joints, "spherical" ones too; their damping; and <mimic>, met exactly. A link called "world" is the ground, whether
+    the file declares it or only names it as a parent. What is not simulated (contacts, limits, dry friction, ...) is
+    named in one warning.
+
+    Moments of inertia that no mass has are an error. Where the largest is at most twice the sum of the two others, as
+    after rounding, or where the two others are zero, the link is moved as it is, and the warning names it with its
+    moments. A joint that moves no mass is an error, unless a <mimic> or one of `loops` holds it.
 
     Args:
         source: A path, or the text. Meshes are not read.
         loops: Name -> joint that closes a loop, such as `Revolute("left.tip", "right.tip")`.
         frames: Body -> name -> `Frame`, for the loops.
-        floating: Whether the root link floats; else it is fixed to the ground.
+        floating: Whether the root link floats, or a link that is fixed to the world; else it is fixed to the ground.
         coordinates: "joint" or "absolute", as for `Robot`.
         **options: Further ones of `Robot`, in place of what the file says.
 
     Returns:
-        `Robot`, with the names of the file ("." in them is "_"); what holds its root is called as that, with a "~".
+        `Robot`, with the names of the file ("." in them is "_"); what holds its root is called as that, with a "~". A
+        floating joint has as coordinates where its link is, seen from its parent, and starts where the file draws it. A
+        planar joint "j" is two slides "j_TX", "j_TY" across its axis and a hinge "j_RZ" about it.
 
     Raises:
-        ImportError: Without MuJoCo: `pip install "ukjax[robots]"`.
         TypeError: If `source` is no path and no text, or a loop no joint.
-        ValueError: If it is no URDF, or is too large; or a loop names what there is not.
+        ValueError: If it is no URDF, or is too large; if a <mimic> names what there is not; if an inertia is
+            impossible, or a joint moves no mass, and no loop holds it; or a loop names what there is not.
 
     Warns:
-        UserWarning: If something of the file is not simulated.
+        UserWarning: If something of the file is not simulated, or an inertia is odd.
     """
     loops = named_parts(loops or {}, AbstractJoint, "loops", 'rigid.Revolute("left.tip", "right.tip")')
-    model = compiled(source, "URDF")
-    return _with_warning(read(model, coordinates, options, loops, frames, floating))
+    return _with_warning(read_urdf(description(source), coordinates, options, loops, frames or {}, floating))
 
 
 def reading_of(source: str | Path, **options: Any) -> Reading:
     """A robot of a file, and what of the file was left out, without a warning; `options` as for `from_file`."""
     coordinates, keyframe = options.pop("coordinates", "joint"), options.pop("keyframe", None)
-    kind = "URDF" if is_urdf(source) else "MJCF"
-    return read(compiled(source, kind), coordinates, options, keyframe=keyframe)
+    if is_urdf(source):
+        if keyframe is not None:
+            raise ValueError(f"keyframe is {keyframe!r}, but URDF has none. Leave it out.")
+        loops, frames = options.pop("loops", {}), options.pop("frames", {})
+        return read_urdf(description(source), coordinates, options, loops, frames, options.pop("floating", False))
+    return read(compiled(source), coordinates, options, keyframe)
 
 
 def _with_warning(reading: Reading) -> Robot:
-    if reading.left_out:
-        warnings.warn(f"not simulated: {in_words(reading.left_out)}.", UserWarning, stacklevel=3)
+    said = [f"not simulated: {in_words(reading.left_out)}."] if reading.left_out else []
+    if said or reading.odd:
+        warnings.warn(" ".join([*said, *reading.odd]), UserWarning, stacklevel=3)
     return reading.robot

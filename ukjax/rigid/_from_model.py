@@ -3,22 +3,21 @@
 model: MuJoCo's; i: number of a body; j: of a joint; k: of something else.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ._actuators import BALL, FREE, HINGE, SLIDE, Actuator, actuators_of, at_joint
-from ._body import Body
 from ._effort import Drag, Effort
-from ._frame import Frame, Pose
+from ._frame import Pose
 from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
-from ._left_out import Part, left_out
+from ._left_out import left_out
 from ._motor import Gear, Motor
-from ._robot import Robot
+from ._parts import Part, Parts, Reading, distinct, unused, usable
 from ._rotation import matrix
 from ._switches import Switches, switches_of
 
@@ -28,22 +27,6 @@ CONNECT, WELD, JOINT = range(3)
 SITE = 6
 
 
-class Reading(NamedTuple):
-    """A robot as it was read.
-
-    Attributes:
-        robot: What was made of the model.
-        left_out: What MuJoCo would simulate, and the robot does not.
-        switched_off: What the file itself switches off.
-        keyframes: Names of the states that the file has beside the one that it draws.
-    """
-
-    robot: Robot
-    left_out: list[Part]
-    switched_off: list[Part]
-    keyframes: list[str]
-
-
 class _Names(NamedTuple):
     """Of MuJoCo's bodies and joints, by number; no two are the same."""
 
@@ -51,71 +34,35 @@ class _Names(NamedTuple):
     joints: list[str]
 
 
-class _Parts(NamedTuple):
-    """What a robot is made of, by name; frames by body."""
+class _Model(NamedTuple):
+    """What is known of a model before the parts are made of it."""
 
     switches: Switches
     actuators: list[Actuator]
     names: _Names
-    bodies: dict[str, Inertia | None]
-    joints: dict[str, AbstractJoint]
-    frames: dict[str, dict[str, Frame]]
-    gears: dict[str, Gear]
-    motors: dict[str, Motor]
-
-    def at(self, body: str, name: str, pose: Pose) -> str:
-        """A frame on a body, as "body.frame"; the body itself if the frame is its own."""
-        if np.allclose(pose.p, 0, atol=1e-14) and np.allclose(pose.R, np.eye(3), atol=1e-14):
-            return body
-        name = _unused(self.frames.get(body, {}), name)
-        frame = Frame(pose.p) if np.allclose(pose.R, np.eye(3), atol=1e-14) else Frame(pose.p, pose.R)
-        self.frames.setdefault(body, {})[name] = frame
-        return f"{body}.{name}"
 
 
-def read(
-    model: Any,
-    coordinates: str,
-    options: Mapping[str, Any],
-    loops: Mapping[str, AbstractJoint] | None = None,
-    frames: Mapping[str, Mapping[str, Frame]] | None = None,
-    floating: bool = False,
-    keyframe: str | None = None,
-) -> Reading:
-    """A robot, and what else there was; arguments as for `from_mjcf` and `from_urdf`."""
+def read(model: Any, coordinates: str, options: Mapping[str, Any], keyframe: str | None = None) -> Reading:
+    """A robot, and what else there was; arguments as for `from_mjcf`."""
     switches = switches_of(model)
     actuators = actuators_of(model, switches)
-    parts = _Parts(switches, actuators, _names(model), {}, {}, {}, {}, {})
+    known, parts = _Model(switches, actuators, _names(model)), Parts.none()
     for i in range(1, model.nbody):
-        _add_body(model, parts, i, floating)
+        _add_body(model, known, parts, i)
     for k in range(model.neq):
         if model.eq_active0[k] and switches.equality:
-            _add_equality(model, parts, k)
+            _add_equality(model, known, parts, k)
     for actuator in actuators:
         if actuator.is_on and actuator.drives and actuator.controls:
-            name = _unused(parts.motors, _name(actuator.name, ""))
-            parts.motors[name] = Motor(parts.names.joints[actuator.joint], actuator.gear * actuator.gain)
-    for name, joint in (loops or {}).items():
-        parts.joints[_unused(parts.joints, name)] = joint
-    for body, more in (frames or {}).items():
-        parts.frames.setdefault(body, {}).update(more)
-    home, home_rates = _home(model, parts.names, keyframe)
-    own = {
-        "gravity": np.array(model.opt.gravity) if switches.gravity else np.zeros(3),
-        "frames": parts.frames.pop(GROUND, {}),
-        "gears": parts.gears,
-        "motors": parts.motors,
-        "coordinates": coordinates,
-        "home": home,
-        "home_rates": home_rates,
-    }
-    bodies = {name: Body(inertia, parts.frames.pop(name, {})) for name, inertia in parts.bodies.items()}
-    if parts.frames:
-        unknown = next(iter(parts.frames))
-        raise ValueError(f"frames names the body {unknown!r}, which there is not; there are {[*bodies]}.")
-    robot = Robot(bodies, parts.joints, **{**own, **options})
+            name = unused(parts.motors, usable(actuator.name, ""))
+            parts.motors[name] = Motor(known.names.joints[actuator.joint], actuator.gear * actuator.gain)
+    home, home_rates = _home(model, known.names, keyframe)
+    parts.home.update(home)
+    parts.home_rates.update(home_rates)
+    gravity = np.array(model.opt.gravity) if switches.gravity else np.zeros(3)
+    robot = parts.robot(options, gravity=gravity, coordinates=coordinates)
     missing = left_out(model, switches, actuators)
-    return Reading(robot, missing, _switched_off(model, switches, actuators), keyframes_of(model))
+    return Reading(robot, missing, _switched_off(model, switches, actuators), keyframes_of(model), [])
 
 
 def keyframes_of(model: Any) -> list[str]:
@@ -163,24 +110,28 @@ def _switched_off(model: Any, switches: Switches, actuators: Sequence[Actuator])
     return [(what, names) for what, names in found if names]
 
 
-def _add_body(model: Any, parts: _Parts, i: int, floating: bool) -> None:
+def _add_body(model: Any, known: _Model, parts: Parts, i: int) -> None:
     """A body, and the joints that it hangs on, one after the other by massless bodies."""
-    body, parent = parts.names.bodies[i], parts.names.bodies[model.body_parentid[i]]
+    names = known.names
+    body, parent = names.bodies[i], names.bodies[model.body_parentid[i]]
     place = _pose(model.body_pos[i], model.body_quat[i])
     joints = range(model.body_jntadr[i], model.body_jntadr[i] + model.body_jntnum[i])
-    between = [_unused({*parts.names.bodies, *parts.bodies}, f"{body}~{k}") for k in range(len(joints) - 1)]
+    between = [unused({*names.bodies, *parts.bodies}, f"{body}~{k}") for k in range(len(joints) - 1)]
     parts.bodies.update(dict.fromkeys(between) | {body: _inertia(model, i)})
     if not len(joints):
-        kind = Free if floating and parent == GROUND else Fixed
-        name = _unused({*parts.names.joints, *parts.joints}, f"{body}~")
-        parts.joints[name] = kind(parts.at(parent, f"to_{body}", place), body)
+        name = unused({*names.joints, *parts.joints}, f"{body}~")
+        parts.joints[name] = Fixed(_at(parts, parent, f"to_{body}", place), body)
     for k, j in enumerate(joints):
         child = [*between, body][k]
         before, after = _anchors(model, j, place if k == 0 else _pose())
-        name = parts.names.joints[j]
-        ends = parts.at(parent, f"to_{name}", before), parts.at(child, f"of_{name}", after)
-        parts.joints[name] = _joint(model, parts, j, *ends)
+        name = names.joints[j]
+        ends = _at(parts, parent, f"to_{name}", before), _at(parts, child, f"of_{name}", after)
+        parts.joints[name] = _joint(model, known, j, *ends)
         parent = child
+
+
+def _at(parts: Parts, body: str, name: str, pose: Pose) -> str:
+    return parts.at(body, name, np.asarray(pose.R), np.asarray(pose.p))
 
 
 def _anchors(model: Any, j: int, place: Pose) -> tuple[Pose, Pose]:
@@ -196,31 +147,31 @@ def _anchors(model: Any, j: int, place: Pose) -> tuple[Pose, Pose]:
     return before, anchor
 
 
-def _joint(model: Any, parts: _Parts, j: int, parent: str, child: str) -> AbstractJoint:
+def _joint(model: Any, known: _Model, j: int, parent: str, child: str) -> AbstractJoint:
     kind, dof = model.jnt_type[j], model.jnt_dofadr[j]
     axis = np.array(model.jnt_axis[j])
     named = next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)
-    damping, armature = at_joint(parts.actuators, j)
-    damping += float(model.dof_damping[dof]) if parts.switches.damper else 0.0
+    damping, armature = at_joint(known.actuators, j)
+    damping += float(model.dof_damping[dof]) if known.switches.damper else 0.0
     armature += float(model.dof_armature[dof])
     if kind == FREE:
         return Free(parent, child)
     if kind == BALL:
         return Spherical(parent, child, Drag(damping, armature) if damping or armature else None)
-    stiffness = float(model.jnt_stiffness[j]) if parts.switches.spring else 0.0
+    stiffness = float(model.jnt_stiffness[j]) if known.switches.spring else 0.0
     numbers = stiffness, float(model.qpos_spring[model.jnt_qposadr[j]]), damping, armature
     effort = Effort(*numbers) if any((stiffness, damping, armature)) else None
     return Revolute(parent, child, named, effort) if kind == HINGE else Prismatic(parent, child, named, effort)
 
 
-def _add_equality(model: Any, parts: _Parts, k: int) -> None:
+def _add_equality(model: Any, known: _Model, parts: Parts, k: int) -> None:
     """An equality as an exact constraint.
 
     A weld whose torquescale is zero, a factor of its rows of rotation, holds points together only.
     """
-    kind, data, name = model.eq_type[k], model.eq_data[k], _name(model.equality(k).name, f"equality{k}")
+    kind, data, name = model.eq_type[k], model.eq_data[k], usable(model.equality(k).name, f"equality{k}")
     first, second = model.eq_obj1id[k], model.eq_obj2id[k]
-    name = _unused({*parts.joints, *parts.gears}, name)
+    name = unused({*parts.joints, *parts.gears}, name)
     if kind == JOINT:
         if not all(_is_driven(model, j) for j in (first, second) if j >= 0):
             return
@@ -230,8 +181,8 @@ def _add_equality(model: Any, parts: _Parts, k: int) -> None:
         shifted = np.polynomial.Polynomial(a)(np.polynomial.Polynomial([-zero(second) if second >= 0 else 0.0, 1.0]))
         a = np.append(shifted.coef, np.zeros(5 - len(shifted.coef))) if second >= 0 else a[:1]
         a[0] += zero(first)
-        other = parts.names.joints[second] if second >= 0 else None
-        parts.gears[name] = Gear(parts.names.joints[first], other, np.trim_zeros(a, "b") if np.any(a) else a[:1])
+        other = known.names.joints[second] if second >= 0 else None
+        parts.gears[name] = Gear(known.names.joints[first], other, np.trim_zeros(a, "b") if np.any(a) else a[:1])
     elif kind in (CONNECT, WELD):
         if model.eq_objtype[k] == SITE:
             poses = [_pose(model.site_pos[s], model.site_quat[s]) for s in (first, second)]
@@ -240,9 +191,9 @@ def _add_equality(model: Any, parts: _Parts, k: int) -> None:
             poses = [_pose(data[:3]), _pose(data[3:6])]
         else:
             poses = [_pose(data[3:6], data[6:10]), _pose(data[:3])]
-        bodies = [parts.names.bodies[i] for i in (first, second)]
+        bodies = [known.names.bodies[i] for i in (first, second)]
         one, other = (
-            parts.at(body, f"{name}_{k}", pose) for k, (body, pose) in enumerate(zip(bodies, poses, strict=True))
+            _at(parts, body, f"{name}_{k}", pose) for k, (body, pose) in enumerate(zip(bodies, poses, strict=True))
         )
         parts.joints[name] = Fixed(one, other) if kind == WELD and data[10] else Spherical(one, other)
 
@@ -266,26 +217,5 @@ def _pose(position: Any = (0.0, 0.0, 0.0), quaternion: Any = (1.0, 0.0, 0.0, 0.0
 def _names(model: Any) -> _Names:
     bodies = [model.body(i).name for i in range(1, model.nbody)]
     return _Names(
-        [GROUND, *_distinct(bodies, "body", 1)], _distinct([model.joint(j).name for j in range(model.njnt)], "joint", 0)
+        [GROUND, *distinct(bodies, "body", 1)], distinct([model.joint(j).name for j in range(model.njnt)], "joint", 0)
     )
-
-
-def _distinct(names: list[str], what: str, first: int) -> list[str]:
-    """What they are called here; those that the file gives come before the made up ones of its unnamed parts."""
-    found, taken = [*names], set()
-    for k in sorted(range(len(names)), key=lambda k: not names[k]):
-        found[k] = _unused(taken, _name(names[k], f"{what}{first + k}"))
-        taken.add(found[k])
-    return found
-
-
-def _name(name: str, otherwise: str) -> str:
-    name = name.replace(".", "_")
-    return f"{name}_" if name == GROUND else name or otherwise
-
-
-def _unused(taken: Container[str], name: str) -> str:
-    """The name, or with lines below it until nothing else is called so."""
-    while name in taken:
-        name += "_"
-    return name

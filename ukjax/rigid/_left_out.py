@@ -13,11 +13,8 @@ import numpy as np
 
 from ._actuators import BALL, FREE, Actuator
 from ._contacts import touching
+from ._parts import Part
 from ._switches import Switches
-
-
-# What it is, and the names of what has it.
-Part = tuple[str, list[str]]
 
 
 def left_out(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:

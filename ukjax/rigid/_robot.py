@@ -147,7 +147,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
                 raise ValueError(
                     f"joints[{name!r}] has a drag, but closes a loop, where it has no speeds. Leave it out."
                 )
-        check_held(self.layout, self.bodies, self.joints)
+        geared = {joint for gear in self.gears.values() for joint in (gear.first, gear.second) if joint is not None}
+        check_held(self.tree, self.bodies, self.joints, geared)
 
     def mechanism(
         self, constraints: Any = (), nonideal: Any = None, friction: Mapping[str, Coulomb] | None = None

@@ -1,0 +1,224 @@
+"""Robots from URDF: what is made of the links and joints that a file describes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ._effort import Drag, Effort
+from ._frame import Frame
+from ._inertia import Inertia
+from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
+from ._layout import GROUND
+from ._mobility import without_mass
+from ._motor import Gear
+from ._parts import Part, Parts, Reading, distinct, unused
+from ._rotation import from_matrix
+from ._urdf import WORLD, Description, Inertial, Joint, Link, Placed
+
+
+# Inertias that a double rounds; that a file rounds, as a part of the largest moment; by how many times the largest
+# moment may exceed the sum of the others: with more it is a mistake, and not one of rounding or of estimation.
+ROUNDING, WRITTEN, EXCESS = 1e-6, 1e-2, 2.0
+
+
+class _Names(NamedTuple):
+    """What links and joints of the file are called here."""
+
+    links: dict[str, str]
+    joints: dict[str, str]
+
+
+def read_urdf(
+    found: Description,
+    coordinates: str,
+    options: Mapping[str, Any],
+    loops: Mapping[str, AbstractJoint],
+    frames: Mapping[str, Mapping[str, Frame]],
+    floating: bool,
+) -> Reading:
+    """A robot, and what else there was; arguments as for `from_urdf`."""
+    odd = [said for link in found.links.values() if (said := _judged(link))]
+    kind = _kinds(found, floating)
+    drawn, always = without_mass(found, kind)
+    if always is not None and not loops:
+        raise ValueError(_moves_nothing(found, always))
+    if drawn is not None and always is None:
+        odd.append(f"Joint {drawn!r} moves no mass where the robot is drawn, though it does elsewhere.")
+    called = lambda part: dict(zip(part, distinct(list(part), "", 0), strict=True))
+    names = _Names(called(found.links), called(found.joints))
+    parts = Parts.none()
+    for link, joint in found.tree():
+        _add(names, parts, found.links[link], joint, kind(link, joint))
+    _add_gears(found, names, parts)
+    for name, joint in loops.items():
+        parts.joints[unused(parts.joints, name)] = joint
+    for body, more in frames.items():
+        parts.frames.setdefault(body, {}).update(more)
+    return Reading(parts.robot(options, coordinates=coordinates), _left_out(found), [], [], odd)
+
+
+def _kinds(found: Description, floating: bool) -> Callable[[str, Joint | None], str]:
+    """Which joint a link hangs on: its own, or what holds a root, and a link that is fixed to the world."""
+
+    def is_held(joint: Joint | None) -> bool:
+        return joint is None or (joint.kind == "fixed" and joint.parent == WORLD and WORLD not in found.links)
+
+    if floating and not any(is_held(joint) for _, joint in found.tree()):
+        hung = [joint.name for _, joint in found.tree() if joint is not None and joint.parent == WORLD]
+        if not any(found.joints[name].kind == "floating" for name in hung):
+            raise ValueError(
+                f"floating is True, but the file's root is the world, and what hangs on it does so by {hung}. Leave "
+                "floating out, or make that joint a fixed one."
+            )
+    held = "floating" if floating else "fixed"
+    return lambda link, joint: held if joint is None or is_held(joint) else joint.kind
+
+
+def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str) -> None:
+    """A link, and the joint that it hangs on; a planar one is two slides and a hinge, with massless bodies between."""
+    body = names.links[link.name]
+    parent = GROUND if joint is None else names.links.get(joint.parent, GROUND)
+    place = Placed(np.eye(3), np.zeros(3)) if joint is None else joint.origin
+    if joint is None or joint.kind == "fixed":
+        name = unused({*names.joints.values(), *parts.joints}, f"{body}~")
+        ends = parts.at(parent, f"to_{body}", *place), body
+        parts.joints[name] = (Fixed if kind == "fixed" else Free)(*ends)
+    elif kind == "floating":
+        # Its coordinates are where the link is, seen from its parent, in which the file draws it at the origin.
+        name = names.joints[joint.name]
+        parts.joints[name] = Free(parent, body)
+        home = np.append(place.p, np.asarray(from_matrix(jnp.asarray(place.R))))
+        if not np.array_equal(home, [0, 0, 0, 1, 0, 0, 0]):
+            parts.home[name] = home
+    elif kind == "planar":
+        between = [unused({*names.links.values(), *parts.bodies}, f"{body}~{k}") for k in range(2)]
+        parts.bodies.update(dict.fromkeys(between))
+        called = [unused({*names.joints.values(), *parts.joints}, f"{names.joints[joint.name]}_{k}") for k in _PLANAR]
+        start = parts.at(parent, f"to_{names.joints[joint.name]}", *place)
+        joints = zip(called, [start, *between], [*between, body], _frame_about(joint.axis).T, strict=True)
+        for name, above, below, axis in joints:
+            of = Revolute if name == called[-1] else Prismatic
+            parts.joints[name] = of(above, below, _named(axis), _effort(joint))
+    else:
+        name = names.joints[joint.name]
+        ends = parts.at(parent, f"to_{name}", *place), body
+        if kind == "spherical":
+            parts.joints[name] = Spherical(*ends, Drag(joint.damping) if joint.damping else None)
+        else:
+            of = Prismatic if kind == "prismatic" else Revolute
+            parts.joints[name] = of(*ends, _named(joint.axis), _effort(joint))
+    parts.bodies[body] = _inertia(link.inertial)
+
+
+_PLANAR = ("TX", "TY", "RZ")
+
+
+def _effort(joint: Joint) -> Effort | None:
+    return Effort(damping=joint.damping) if joint.damping else None
+
+
+def _named(axis: np.ndarray) -> Any:
+    """ "x", "y" or "z" where it is one of them, which is computed with fewer operations."""
+    return next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)
+
+
+def _frame_about(axis: np.ndarray) -> np.ndarray:
+    """The rotation by the smallest angle that takes z to a unit vector; its columns are what x, y and z become."""
+    z = np.array([0.0, 0.0, 1.0])
+    if axis[2] <= -1.0 + 1e-15:
+        return np.diag([1.0, -1.0, -1.0])
+    v = np.cross(z, axis)
+    K = np.array([[0.0, -v[2], v[1]], [v[2], 0.0, -v[0]], [-v[1], v[0], 0.0]])
+    return np.eye(3) + K + K @ K / (1 + axis[2])
+
+
+def _add_gears(found: Description, names: _Names, parts: Parts) -> None:
+    """What follows what; what follows a joint that is fixed stays where that puts it."""
+    for joint in found.joints.values():
+        if joint.mimic is None or joint.kind == "fixed":
+            continue
+        leader, (_, multiplier, offset) = found.joints[joint.mimic.joint], joint.mimic
+        first = names.joints[joint.name]
+        name = unused({*parts.joints, *parts.gears}, f"{first}_mimic")
+        if leader.kind == "fixed":
+            parts.gears[name] = Gear(first, None, [offset])
+        else:
+            parts.gears[name] = Gear(first, names.joints[leader.name], [offset, multiplier])
+
+
+def _inertia(inertial: Inertial | None) -> Inertia | None:
+    """As the file has it: whether it can be moved is judged before."""
+    if inertial is None or (not inertial.mass and not np.any(inertial.J)):
+        return None
+    point = Inertia(inertial.mass, 0.0, inertial.center)
+    return eqx.tree_at(lambda one: one.moments, point, jnp.asarray(inertial.J))
+
+
+def _judged(link: Link) -> str | None:
+    """What is odd about the inertia of a link; ValueError if it is impossible, beyond what rounding makes of it."""
+    if link.inertial is None:
+        return None
+    mass, J = link.inertial.mass, link.inertial.J
+    if mass < 0:
+        raise ValueError(
+            f"link {link.name!r} has a mass of {mass:g} kg, which must not be negative. Correct its <mass>."
+        )
+    principal = np.linalg.eigvalsh(J)
+    least, largest, others = principal[0], principal[2], principal[0] + principal[1]
+    size, shown = np.max(np.abs(principal)), ", ".join(f"{x:.6g}" for x in principal)
+    where = f"link {link.name!r}, of mass {mass:g} kg, has the principal moments of inertia {shown} kg m^2"
+    if least < -WRITTEN * size:
+        raise ValueError(
+            f"{where}, of which the least must not be negative: no mass has such. Correct its <inertia>, or leave that "
+            "out for a point mass."
+        )
+    if others > 0 and largest > EXCESS * others + WRITTEN * size:
+        raise ValueError(
+            f"{where}, of which the largest must not exceed the sum of the others, {others:.6g}: no mass has such. "
+            "Correct its <inertia>, or leave that out for a point mass."
+        )
+    if least < -ROUNDING * size or largest > others + ROUNDING * size:
+        said = f"of which the largest exceeds the sum of the others, {others:.6g}, which no mass has"
+        return f"Moved as it is: {where}, {said}."
+    return f"Moved as it is: {where}, without any mass." if not mass and size else None
+
+
+def _moves_nothing(found: Description, joint: str) -> str:
+    """Why a joint is refused."""
+    if joint not in found.joints:
+        return (
+            f"link {joint!r} floats, but no mass moves with it in some direction. Give it an <inertial> with mass and "
+            "moments, or pass floating=False."
+        )
+    link = found.links[found.joints[joint].child]
+    has = "no <inertial>" if link.inertial is None else f"the mass {link.inertial.mass:g} kg"
+    return (
+        f"joint {joint!r} can move without any mass: its child, the link {link.name!r}, has {has} and no moment of "
+        "inertia in that direction, nor has what hangs on it. Give the link an <inertial> with mass and moments, make "
+        'the joint type="fixed", or hold the link by a joint in loops={...}.'
+    )
+
+
+def _left_out(found: Description) -> list[Part]:
+    """What of the file is not simulated, with the names of what it is about."""
+    moving = [joint for joint in found.joints.values() if joint.kind != "fixed"]
+    names = lambda which: [joint.name for joint in moving if which(joint)]
+    has = lambda *keys: lambda joint: any(joint.limits.get(key) for key in keys)
+    ranged = lambda joint: joint.kind in ("revolute", "prismatic") and has("lower", "upper")(joint)
+    collide = [link.name for link in found.links.values() if link.collides]
+    stuck = [joint.name for joint in found.joints.values() if joint.mimic and joint.kind == "fixed"]
+    parts = [
+        ("contacts between links", collide if len(collide) > 1 else []),
+        ("limits of joints", names(ranged)),
+        ("dry friction of joints", names(lambda joint: joint.friction)),
+        ("damping of free joints", names(lambda joint: joint.kind == "floating" and joint.damping)),
+        ("limits of what actuators do to joints", names(has("effort"))),
+        ("limits of the speeds of joints", names(has("velocity"))),
+        ("safety controllers of joints", names(lambda joint: joint.has_safety_controller)),
+        ("what fixed joints would follow", stuck),
+        ("what is for other programs", found.others),
+    ]
+    return [(what, which) for what, which in parts if which]
