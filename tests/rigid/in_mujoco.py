@@ -106,24 +106,20 @@ class Theirs:
         return free + np.linalg.solve(L.T, np.linalg.pinv(B, rcond=1e-9) @ (-self.drift(q, v) - A @ free))
 
 
-def found_by(robot):
-    """One compiled function of q and v: M, the force, and the motion; of one state, which compiles soonest."""
-    mechanism = robot.mechanism()
-
-    def found(q, v):
-        t = jnp.zeros(())
-        motion = ukjax.equation_of_motion(mechanism, q, v, t, throw=False)
-        return robot.mass(q, t), robot.force(q, v, t), motion
-
-    return jax.jit(found)
+@jax.jit
+def found_by(robot, q, v):
+    """M, the force, and the motion; of one state, which compiles soonest, and once for robots of the same parts."""
+    t = jnp.zeros(())
+    motion = ukjax.equation_of_motion(robot.mechanism(), q, v, t, throw=False)
+    return robot.mass(q, t), robot.force(q, v, t), motion
 
 
 def differences(robot, theirs, seeds=range(3), spread=1.0):
     """The largest of M, of the force and of the acceleration, relative to the largest entry of theirs."""
-    found, worst = found_by(robot), np.zeros(3)
+    worst = np.zeros(3)
     for seed in seeds:
         q, v = theirs.state(seed, spread)
-        mass, force, motion = found(jnp.asarray(q), jnp.asarray(v))
+        mass, force, motion = found_by(robot, jnp.asarray(q), jnp.asarray(v))
         assert bool(motion.result == ukjax.RESULTS.successful)
         turn, lacks = theirs.turn(q), theirs.with_axes(v)
         M, Q = theirs.at(q, turn.T @ v)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ._actuators import BALL, FREE, Actuator
 from ._contacts import touching
+from ._fields import unknown
 from ._parts import Part
 from ._switches import Switches
 
@@ -27,6 +28,7 @@ def left_out(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> l
         ("equalities of other kinds", _other_equalities(model, switches)),
         *_of_bodies(model, switches),
         ("plugins", [f"plugin{k}" for k in range(model.nplugin)]),
+        ("what this version of MuJoCo is newer in", unknown(model)),
     ]
     return [(what, names) for what, names in found if names]
 
