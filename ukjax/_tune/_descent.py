@@ -10,11 +10,19 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
+from ._box import Box, only
 from ._levenberg_marquardt import LevenbergMarquardt
 from ._objective import Objective, compiled
 
 
-NOTHING_LOWERS = "Converged: no length of step lowers the loss."
+class Finish(NamedTuple):
+    """Why a method ends, or an empty string, and whether it claims to have converged."""
+
+    reason: str = ""
+    converged: bool = False
+
+
+NOTHING_LOWERS = Finish("Converged: no length of step lowers the loss.", True)
 
 
 class Point(NamedTuple):
@@ -44,12 +52,12 @@ class Step(NamedTuple):
 
 
 class Descent(Protocol):
-    """How the parameters go on from where they are.
+    """How the parameters go on from where they are."""
 
-    `ends_itself`: whether `finished` says all there is to say about convergence.
-    """
-
-    ends_itself: bool
+    @property
+    def own(self) -> tuple[float, float] | None:
+        """The tolerances rtol and atol of a method whose `finished` says all there is to say about convergence."""
+        ...
 
     def init(self, tuned: PyTree, batch: PyTree, /) -> Step:
         """The start."""
@@ -71,8 +79,12 @@ class Descent(Protocol):
         """Loss and gradient at the present parameters if they are in the state, which saves an evaluation."""
         ...
 
-    def finished(self, state: Any, /) -> str:
-        """Why the method itself ends here, or an empty string."""
+    def finished(self, state: Any, /) -> Finish:
+        """Why the method itself ends here, if it does."""
+        ...
+
+    def again(self, step: Step, point: Point, batch: PyTree, /) -> Step | None:
+        """The present parameters without what was learned on the way there; None if there is nothing to forget."""
         ...
 
 
@@ -80,23 +92,41 @@ def halfway(a: PyTree, b: PyTree) -> PyTree:
     return jax.tree_util.tree_map(lambda x, y: x + (y - x) / 2, a, b)
 
 
+# What remembers how parameters go together, or compares the loss with its slope along a step.
+SEARCHES = (optax.ScaleByZoomLinesearchState, optax.ScaleByBacktrackingLinesearchState)
+LBFGS = optax.ScaleByLBFGSState
+
+
 class Optax:
     """Steps of an optax optimiser."""
 
-    ends_itself = False
+    own = None
 
-    def __init__(self, optimizer: optax.GradientTransformation, objective: Objective, inside: Callable, bounded: bool):
+    def __init__(self, optimizer: optax.GradientTransformation, objective: Objective, box: Box | None):
         self._init = optimizer.init
-        self.inside, self.bounded = inside, bounded
+        self.box = box
         self.evaluate = compiled(lambda tuned, batch: Point(*objective.value_and_grad(tuned, batch)))
         descend = optax.with_extra_args_support(optimizer).update
 
-        def update(step: Step, point: Point, batch: PyTree) -> Step:
+        def taken(step: Step, point: Point, inside: Callable, batch: PyTree) -> tuple[PyTree, Any, Spent]:
             # What an optimiser with a line search asks for; others ignore it, and nothing is compiled for them.
-            extra = {"value": point.loss, "grad": point.gradient, "value_fn": _avoiding_failures(objective, batch)}
+            value = _avoiding_failures(objective, batch)
+            extra = {"value": point.loss, "grad": point.gradient, "value_fn": lambda tuned: value(inside(tuned))}
             updates, state = descend(point.gradient, step.state, step.tuned, **extra)
-            searched = Spent(_of(state, "num_linesearch_steps", 0))
-            return Step(inside(optax.apply_updates(step.tuned, updates)), state, searched)
+            return inside(optax.apply_updates(step.tuned, updates)), state, Spent(_of(state, "num_linesearch_steps", 0))
+
+        def update(step: Step, point: Point, batch: PyTree) -> Step:
+            if box is None:
+                return Step(*taken(step, point, lambda tuned: tuned, batch))
+            if not _of_kind(step.state, (*SEARCHES, LBFGS)):
+                return Step(*taken(step, point, box.inside, batch))
+            free = box.free(step.tuned, point.gradient)
+            seen = Point(point.loss, only(free, point.gradient))
+            state = _over(LBFGS, lambda memory: _of_free(memory, free, step.tuned, seen.gradient), step.state)
+            tuned, state, spent = taken(Step(step.tuned, state), seen, box.inside, batch)
+            # The whole gradient, for the time when what is held now is free.
+            state = _over(LBFGS, lambda memory: memory._replace(updates=point.gradient), state)
+            return Step(only(free, tuned, step.tuned), state, spent)
 
         self.update = compiled(update)
 
@@ -105,22 +135,67 @@ class Optax:
 
     def shorter(self, before: Step, after: Step, batch: PyTree) -> Step:
         # What the optimiser learned from the last gradient it keeps; only the step is half as long.
-        return Step(self.inside(halfway(before.tuned, after.tuned)), after.state)
+        return Step(halfway(before.tuned, after.tuned), after.state)
 
     def known(self, state: Any) -> Point | None:
         value, gradient = _of(state, "value", None), _of(state, "grad", None)
-        if self.bounded or value is None or gradient is None or not np.isfinite(np.asarray(value)):
+        if self.box is not None or value is None or gradient is None or not np.isfinite(np.asarray(value)):
             return None
         return Point(value, gradient)
 
-    def finished(self, state: Any) -> str:
+    def finished(self, state: Any) -> Finish:
         # A line search that stays where it is would do so for ever.
         error = _of(state, "decrease_error", None)
         if error is None or _of(state, "learning_rate", 1.0) != 0:
-            return ""
+            return Finish()
         if np.isinf(error):
-            return "The loss is not finite at any length of step that the line search tried."
+            return Finish("The loss is not finite at any length of step that the line search tried.")
         return NOTHING_LOWERS
+
+    def again(self, step: Step, point: Point, batch: PyTree) -> Step | None:
+        counts: list[int] = []
+        _over(LBFGS, lambda memory: counts.append(int(memory.count)), step.state)
+        if max(counts, default=0) <= 1:
+            return None  # a step without memory is what was tried last
+        nothing = lambda memory: jax.tree_util.tree_map(jnp.zeros_like, memory)
+        return Step(step.tuned, _over(LBFGS, nothing, step.state))
+
+
+def _of_kind(state: Any, kinds: Any) -> bool:
+    """Whether there is something of these kinds in an optax state."""
+    is_one = lambda x: isinstance(x, kinds)
+    return any(map(is_one, jax.tree_util.tree_leaves(state, is_leaf=is_one)))
+
+
+def _over(kind: Any, change: Callable, state: Any) -> Any:
+    """An optax state with whatever is of this kind in it changed."""
+    is_one = lambda x: isinstance(x, kind)
+    return jax.tree_util.tree_map(lambda x: change(x) if is_one(x) else x, state, is_leaf=is_one)
+
+
+def _of_free(memory: Any, free: PyTree, tuned: PyTree, gradient: PyTree) -> Any:
+    """L-BFGS's memory of the free parameters alone: a positive definite matrix of theirs, and zero for the others.
+
+    s: differences of parameters; y: of gradients. Pairs without s.y > 0 are left out.
+    """
+    rows = jax.tree_util.tree_map(lambda mask, x: jnp.broadcast_to(mask, x.shape), free, memory.diff_params_memory)
+    s, y = only(rows, memory.diff_params_memory), only(rows, memory.diff_updates_memory)
+    curved = sum(jnp.sum(a * b, axis=tuple(range(1, a.ndim))) for a, b in zip(*map(jax.tree_util.tree_leaves, (s, y))))
+    weights = jnp.where(curved > 0, 1 / jnp.where(curved > 0, curved, 1.0), 0.0)
+    # The pair that the next update adds is made of these.
+    params, updates = only(free, memory.params, tuned), only(free, memory.updates, gradient)
+    ahead = jnp.asarray(optax.tree.vdot(optax.tree.sub(tuned, params), optax.tree.sub(gradient, updates))) > 0
+    params, updates = (
+        jax.tree_util.tree_map(lambda a, b: jnp.where(ahead, a, b), old, new)
+        for old, new in ((params, tuned), (updates, gradient))
+    )
+    return memory._replace(
+        params=params,
+        updates=updates,
+        diff_params_memory=s,
+        diff_updates_memory=y,
+        weights_memory=weights.astype(memory.weights_memory.dtype),
+    )
 
 
 def _of(state: Any, name: str, default: Any) -> Any:
@@ -154,10 +229,11 @@ def _avoiding_failures(objective: Objective, batch: PyTree) -> Callable:
 class LeastSquares:
     """Steps of `LevenbergMarquardt`."""
 
-    ends_itself = False
+    own = None
 
-    def __init__(self, optimizer: LevenbergMarquardt, objective: Objective, inside: Callable):
+    def __init__(self, optimizer: LevenbergMarquardt, objective: Objective, box: Box | None):
         self.optimizer = optimizer
+        inside = (lambda tuned: tuned) if box is None else box.inside
 
         def evaluate(tuned: PyTree, batch: PyTree) -> Point:
             _, unravel = ravel_pytree(tuned)
@@ -167,20 +243,25 @@ class LeastSquares:
         def update(step: Step, point: Point, batch: PyTree) -> Step:
             x, unravel = ravel_pytree(step.tuned)
             r, J = point.extra
+            if box is not None:
+                J = jnp.where(ravel_pytree(box.free(step.tuned, point.gradient))[0], J, 0)  # what is held stays put
             loss = lambda x: objective.scalar(inside(unravel(x)), batch)
             x, state = optimizer.step(x, r, J, step.state, loss)
             return Step(inside(unravel(x)), state, Spent(0, state["trials"]))
 
-        self.evaluate, self.update, self.inside = compiled(evaluate), compiled(update), inside
+        self.evaluate, self.update = compiled(evaluate), compiled(update)
 
     def init(self, tuned: PyTree, batch: PyTree) -> Step:
         return Step(tuned, self.optimizer.init(ravel_pytree(tuned)[0]))
 
     def shorter(self, before: Step, after: Step, batch: PyTree) -> Step:
-        return Step(self.inside(halfway(before.tuned, after.tuned)), after.state)
+        return Step(halfway(before.tuned, after.tuned), after.state)
 
     def known(self, state: Any) -> None:
         return None
 
-    def finished(self, state: Any) -> str:
-        return NOTHING_LOWERS if bool(state["exhausted"]) else ""
+    def finished(self, state: Any) -> Finish:
+        return NOTHING_LOWERS if bool(state["exhausted"]) else Finish()
+
+    def again(self, step: Step, point: Point, batch: PyTree) -> None:
+        return None

@@ -11,7 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from ._descent import Descent, Point, Spent, Step
+from ._box import Box, lowers, sizes_of, without_bounds
+from ._descent import Descent, Finish, Point, Spent, Step
 from ._record import Record
 from ._samples import Batch, Samples
 
@@ -51,7 +52,7 @@ class Loop:
     Attributes:
         descent: How the parameters go on.
         full: `full(tuned, samples)`, the loss over all samples.
-        inside: Puts parameters on the bounds.
+        box: The bounds, if there are any.
         samples: Those that there are, if any.
         stopping: When to stop.
         save: Keeps a record.
@@ -59,7 +60,7 @@ class Loop:
 
     descent: Descent
     full: Callable
-    inside: Callable
+    box: Box | None
     samples: Samples
     stopping: Stopping
     save: Callable[[Record], None]
@@ -71,7 +72,7 @@ class Loop:
         while True:
             self._add(record, look, batch, steps)
             bar.set_postfix(loss=f"{float(look.point.loss):.6g}", gradient=f"{record.norms[record.done]:.3g}")
-            ending = self._ending(record, look)
+            ending = self._ending(record, look, batch)
             if ending.reason or record.done == steps:
                 return ending
             before = Step(record.tuned, record.state)
@@ -117,36 +118,68 @@ class Loop:
         over_all = loss if not batch.partial else float(self.full(record.tuned, self.samples.all)) if due else np.nan
         record.add(loss, float(optax.tree.norm(look.point.gradient)), over_all)
 
-    def _ending(self, record: Record, look: Look) -> Ending:
+    def _ending(self, record: Record, look: Look, batch: Batch) -> Ending:
         i, patience = record.done, self.stopping.patience
         if not look.point.finite():
             what = "loss" if not np.isfinite(look.point.loss) else "gradient"
             advice = "Start elsewhere." if i == 0 else "Take smaller steps, or bound the parameters."
             return Ending(f"The {what} is not finite at step {i}. {advice}", True, look.error)
-        reason = "" if self.samples.partial else self._converged(record, look.point)
+        reason = "" if self.samples.partial else self._converged(record, look.point, batch)
         if not reason and patience is not None and i - record.best() >= patience:
             reason = f"No improvement in {patience} steps."
         return Ending(reason)
 
-    def _converged(self, record: Record, point: Point) -> str:
-        """Cauchy's criterion, as optimistix has it, for parameters and loss; or what the method itself says."""
-        rtol, atol, i = self.stopping.rtol, self.stopping.atol, record.done
-        if i == 0 or (rtol is None and not self.descent.ends_itself):
+    def _converged(self, record: Record, point: Point, batch: Batch) -> str:
+        """Why the tuning ends here by itself, or an empty string. Whether it has converged the gradient decides."""
+        rtol, own = self.stopping.rtol, self.descent.own
+        if record.done == 0 or (rtol is None and own is None):
             return ""
-        own = self.descent.finished(record.state)
-        if own or rtol is None or self.descent.ends_itself:
-            return own
+        finish = self.descent.finished(record.state)
+        steady = self._steady(record, point) if own is None and not finish.reason else Finish()
+        if not (finish.converged or steady.converged) or (own is not None and self.box is None):
+            return finish.reason
+        if not self._falls(record, point, batch):
+            return finish.reason or steady.reason
+        again = self.descent.again(Step(record.tuned, record.state), point, batch.samples)
+        if again is not None:
+            record.move(again)
+        elif finish.reason:
+            return "No step of the optimiser lowers the loss, which falls along the gradient. Take another optimiser."
+        return ""
+
+    def _steady(self, record: Record, point: Point) -> Finish:
+        """Cauchy's criterion, as optimistix has it, for parameters and loss."""
+        i, atol = record.done, self.stopping.atol
+        rtol: Any = self.stopping.rtol
         x, loss = record.parameters(i), record.losses[i]
         dx, dloss = x - record.parameters(i - 1), loss - record.losses[i - 1]
         if not dx.any():
             # An optimiser whose step size is zero for a while, to warm up say, has not converged.
-            flat = _leads_nowhere(record.tuned, point, self.inside)
-            return "Converged: the gradient is zero, or points out of the bounds." if flat else ""
-        still = np.all(np.abs(dx) <= atol + rtol * np.abs(x)) and abs(dloss) <= atol + rtol * abs(loss)
-        return f"Converged: a step changes parameters and loss by less than rtol = {rtol:g}." if still else ""
+            flat = self._leads_nowhere(record.tuned, point)
+            return Finish("Converged: the gradient is zero, or points out of the bounds." if flat else "", flat)
+        still = bool(np.all(np.abs(dx) <= atol + rtol * np.abs(x)) and abs(dloss) <= atol + rtol * abs(loss))
+        reason = f"Converged: a step changes parameters and loss by less than rtol = {rtol:g}."
+        return Finish(reason, True) if still else Finish()
 
+    def _leads_nowhere(self, tuned: PyTree, point: Point) -> bool:
+        """Whether a step along the gradient ends where it started."""
+        ahead = jax.tree_util.tree_map(lambda x, g: x - g, tuned, point.gradient)
+        return bool(eqx.tree_equal(ahead if self.box is None else self.box.inside(ahead), tuned))
 
-def _leads_nowhere(tuned: PyTree, point: Point, inside: Callable) -> bool:
-    """Whether a step along the gradient ends where it started."""
-    ahead = inside(jax.tree_util.tree_map(lambda x, g: x - g, tuned, point.gradient))
-    return bool(eqx.tree_equal(ahead, tuned))
+    def _falls(self, record: Record, point: Point, batch: Batch) -> bool:
+        """Whether the loss falls along the projected gradient by more than the tolerances."""
+        rtol, atol = self.descent.own or (self.stopping.rtol or 0.0, self.stopping.atol)
+        box = without_bounds(record.tuned) if self.box is None else self.box
+
+        def loss(tuned: PyTree) -> Any:
+            record.spent += Spent(1)
+            try:
+                return self.descent.evaluate(tuned, batch.samples).loss
+            except eqx.EquinoxRuntimeError:
+                return np.inf
+
+        value = float(point.loss)
+        rounding = 16 * float(jnp.finfo(point.loss.dtype).eps)
+        visible = max(atol + rtol * abs(value), rounding * abs(value))
+        seen = jax.tree_util.tree_map(lambda x: x[: record.seen], record.history)
+        return lowers(loss, record.tuned, value, point.gradient, sizes_of(seen, box), box, visible)

@@ -3,7 +3,6 @@
 Most of them look at a trial y_eval, accept it as y or not, and choose the next trial; every such look is a step here.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from ._descent import Point, Spent, Step, halfway
+from ._box import Box, only
+from ._descent import Finish, Point, Spent, Step, halfway
 from ._objective import Objective, compiled
 
 
@@ -21,76 +22,134 @@ Solver = optx.AbstractMinimiser | optx.AbstractLeastSquaresSolver
 
 
 class State(NamedTuple):
-    """The arrays of a solver's state, loss and gradient at y where it knows them, and the outcome of its own test."""
+    """What is kept between steps.
+
+    Attributes:
+        arrays: The arrays of the solver's state.
+        point: Loss and gradient at the present parameters, where they are known.
+        terminate: Whether the solver's own test is satisfied.
+        result: The outcome of that test.
+        free: Which parameters the solver sees; None without bounds.
+        fresh: Whether it has not moved yet since it began, or began again.
+    """
 
     arrays: PyTree
     point: Point | None
     terminate: Array
     result: Any
+    free: PyTree
+    fresh: Array
 
 
 class Optimistix:
-    """Steps of an optimistix solver; bounds by putting its next trial back on them before it is looked at."""
+    """Steps of an optimistix solver, which ends by its own tolerances.
 
-    ends_itself = True
+    Within bounds the solver sees only the parameters that are free, and its next trial is put back on the bounds before
+    it is looked at. Where a parameter comes to be held the solver begins again, without it; where its own test is
+    satisfied, but the loss falls along the projected gradient, with all that are free then.
+    """
 
-    def __init__(self, solver: Solver, objective: Objective, inside: Callable, bounded: bool):
-        self.solver, self.inside, self.bounded = solver, inside, bounded
-        squares = isinstance(solver, optx.AbstractLeastSquaresSolver)
-        self.function = objective.residuals if squares else objective.scalar
+    def __init__(self, solver: Solver, objective: Objective, box: Box | None):
+        self.solver, self.box = solver, box
+        self.own = float(solver.rtol), float(solver.atol)
+        self.squares = isinstance(solver, optx.AbstractLeastSquaresSolver)
+        self.function = objective.residuals if self.squares else objective.scalar
         self.evaluate = compiled(lambda tuned, batch: Point(*objective.value_and_grad(tuned, batch)))
 
     def init(self, tuned: PyTree, batch: PyTree) -> Step:
         """The first look is at the start itself."""
+        free = None if self.box is None else jax.tree_util.tree_map(lambda x: jnp.ones(x.shape, bool), tuned)
         # Converted once: states hold what was traced of it, which must be the same in all of them.
-        self.converted = eqx.filter_closure_convert(self._with_aux, tuned, batch)
-        shape, aux = self.converted.out_struct
-        state = self.solver.init(self.converted, tuned, batch, {}, shape, aux, frozenset())
-        arrays, self.static = eqx.partition(state, eqx.is_array)
-        if self.bounded and not self._has_trial():
+        self.converted = eqx.filter_closure_convert(self._with_aux, tuned, (batch, free, tuned))
+        arrays = self._begin(tuned, batch, free)
+        if self.box is not None and not self._has_trial():
             raise ValueError(
                 f"bounds need a solver that tries one point after the other, but {type(self.solver).__name__} does not."
             )
         self.look = compiled(self._look)
         if not self._has_trial():
-            return Step(tuned, State(arrays, None, jnp.asarray(False), optx.RESULTS.successful))
-        return self.look(tuned, arrays, batch)
+            return Step(
+                tuned, State(arrays, None, jnp.asarray(False), optx.RESULTS.successful, free, jnp.asarray(True))
+            )
+        if self.box is None:
+            return self.look(tuned, arrays, batch, free)
+        point = self.evaluate(tuned, batch)
+        step = self._first(tuned, point, batch)
+        return step._replace(spent=Spent(*(np.add(step.spent, (1, 0)))))
 
     def update(self, step: Step, point: Point, batch: PyTree) -> Step:
-        return self.look(step.tuned, step.state.arrays, batch)
+        state = step.state
+        if self.box is None:
+            return self.look(step.tuned, state.arrays, batch, None)
+        free = self.box.free(step.tuned, point.gradient)
+        both = jax.tree_util.tree_map(jnp.logical_and, free, state.free)
+        if not eqx.tree_equal(both, state.free):
+            return self._first(step.tuned, point, batch)
+        after = self.look(step.tuned, state.arrays, batch, state.free)
+        moved = not eqx.tree_equal(after.tuned, step.tuned)
+        fresh = jnp.asarray(bool(state.fresh) and not moved)
+        return after._replace(state=after.state._replace(point=None if moved else point, fresh=fresh))
+
+    def again(self, step: Step, point: Point, batch: PyTree) -> Step | None:
+        return None if bool(step.state.fresh) else self._first(step.tuned, point, batch)
 
     def shorter(self, before: Step, after: Step, batch: PyTree) -> Step | None:
         if not self._has_trial():
             return None
-        trial = self.inside(halfway(before.tuned, after.tuned))
+        trial = halfway(before.tuned, after.tuned)
         arrays = eqx.tree_at(lambda state: state.y_eval, before.state.arrays, trial)
-        return self.look(before.tuned, arrays, batch)
+        step = self.look(before.tuned, arrays, batch, before.state.free)
+        return step._replace(state=step.state._replace(fresh=before.state.fresh))
 
     def known(self, state: State) -> Point | None:
         return state.point
 
-    def finished(self, state: State) -> str:
+    def finished(self, state: State) -> Finish:
         name = type(self.solver).__name__
         if bool(state.result != optx.RESULTS.successful):
-            return f"{name} gave up: {optx.RESULTS[state.result]}"
-        return f"Converged: {name}'s own test is satisfied." if bool(np.asarray(state.terminate)) else ""
+            return Finish(f"{name} gave up: {optx.RESULTS[state.result]}")
+        return Finish(f"Converged: {name}'s own test is satisfied.", True) if bool(state.terminate) else Finish()
 
-    def _with_aux(self, tuned: PyTree, batch: PyTree) -> tuple[Array, None]:
-        return self.function(tuned, batch), None
+    def _begin(self, tuned: PyTree, batch: PyTree, free: PyTree) -> PyTree:
+        shape, aux = self.converted.out_struct
+        args = batch, free, tuned
+        state = self.solver.init(self.converted, tuned, args, {}, shape, aux, frozenset())
+        arrays, self.static = eqx.partition(state, eqx.is_array)
+        return arrays
+
+    def _first(self, tuned: PyTree, point: Point, batch: PyTree) -> Step:
+        """The first look within bounds, at parameters where loss and gradient are known."""
+        box: Any = self.box
+        free = box.free(tuned, point.gradient)
+        step = self.look(tuned, self._begin(tuned, batch, free), batch, free)
+        return step._replace(state=step.state._replace(point=point))
+
+    def _with_aux(self, tuned: PyTree, args: tuple[PyTree, PyTree, PyTree]) -> tuple[Array, None]:
+        batch, free, held = args
+        if free is None:
+            return self.function(tuned, batch), None
+        value = self.function(only(free, tuned, held), batch)
+        if self.squares:
+            # What is held has residuals of its own, which vanish: so the Jacobian keeps its rank.
+            off = ravel_pytree(jax.tree_util.tree_map(lambda f, x, y: jnp.where(f, 0.0, x - y), free, tuned, held))[0]
+            value = jnp.concatenate([value, off])
+        return value, None
 
     def _has_trial(self) -> bool:
         return hasattr(self.static, "y_eval")
 
-    def _look(self, tuned: PyTree, arrays: PyTree, batch: PyTree) -> Step:
+    def _look(self, tuned: PyTree, arrays: PyTree, batch: PyTree, free: PyTree) -> Step:
         state = eqx.combine(arrays, self.static)
-        fixed = self.converted, tuned, batch, {}
+        fixed = self.converted, tuned, (batch, free, tuned), {}
         tuned, state, _ = self.solver.step(*fixed, state, frozenset())
         terminate, result = self.solver.terminate(*fixed, state, frozenset())
-        if self.bounded:
-            state = eqx.tree_at(lambda state: state.y_eval, state, self.inside(state.y_eval))
+        if self.box is not None:
+            state = eqx.tree_at(lambda state: state.y_eval, state, self.box.inside(state.y_eval))
         point = self._point(getattr(state, "f_info", None))
         spent = Spent(0, 1) if point is None else Spent(1, 0)
-        return Step(tuned, State(eqx.filter(state, eqx.is_array), point, terminate, result), spent)
+        point = point if self.box is None else None  # its gradient would be that of what is free
+        kept = State(eqx.filter(state, eqx.is_array), point, terminate, result, free, jnp.asarray(True))
+        return Step(tuned, kept, spent)
 
     def _point(self, info: Any) -> Point | None:
         """What a solver remembers of the parameters it accepted last; optimistix halves the sum of squares."""

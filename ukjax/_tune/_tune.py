@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from .. import _check
 from .._result import failures_as_nan
 from . import _checkpoint
+from ._box import Box
 from ._descent import Descent, LeastSquares, Optax
 from ._levenberg_marquardt import LevenbergMarquardt
 from ._loop import Loop, Stopping
@@ -28,7 +29,6 @@ from ._tuning import Tuning
 
 
 Optimizer = optax.GradientTransformation | LevenbergMarquardt | Solver
-Bounds = tuple[PyTree, PyTree] | None
 
 
 def tune(
@@ -64,8 +64,9 @@ def tune(
             minimisers, such as `optimistix.BFGS(rtol, atol)`, and least-squares solvers: each of its trials is a step,
             and it ends by its own tolerances.
         steps: How many steps to take at the most, at least 1.
-        bounds: (lower, upper), each a pytree like `params` or a prefix of it, a single number for instance; parameters
-            that a step takes outside are put back on the bound.
+        bounds: (lower, upper), each a pytree like `params` or a prefix of it, a single number for instance. Parameters
+            that a step takes outside are put back on the bound. Line searches, L-BFGS, `LevenbergMarquardt` and
+            optimistix's solvers see only parameters that no bound holds, which they move together.
         samples: A pytree of arrays with a common leading axis: perturbed masses, initial states, targets. Tuning for
             all of them at once gives gains that are robust, rather than right for one case. A tile of them is worked on
             at a time, on every device that this process has, so that thousands fit in memory (but for the residuals of
@@ -74,8 +75,10 @@ def tune(
             loss over all samples is then evaluated once in an epoch, and the best parameters are judged by that.
         seed: Of the order in which samples are drawn, 0 if None; only with a `batch_size`.
         rtol: The tuning has converged when a step changes every parameter x by at most atol + rtol |x|, and the loss
-            likewise: Cauchy's criterion. Also when no length of step lowers the loss, or the gradient leads nowhere.
-            None: never. Minibatches, and optimistix's solvers, which have tolerances of their own, do not use it.
+            likewise: Cauchy's criterion; or when no length of step lowers the loss. The loss must not fall by more
+            than that along the projected gradient either, from a tenth to 1e-7 of the parameters away. None: never.
+            Minibatches do not use it. optimistix's solvers have tolerances of their own, and are held to the projected
+            gradient within bounds.
         atol: See `rtol`.
         patience: Stop after so many steps without an improvement of the loss (the one over all samples); None: never.
         checkpoint: A file in which the state is kept after every step; if it exists, the tuning goes on from there, as
@@ -103,18 +106,17 @@ def tune(
     if not jax.tree_util.tree_leaves(tuned):
         raise ValueError("params must hold at least one floating array to tune, but holds none.")
     box = None if bounds is None else _box(bounds, tuned)
-    inside = lambda tuned: tuned if box is None else optax.projections.projection_box(tuned, *box)
     drawn = Samples(samples, batch_size, seed)
     path = None if checkpoint is None else Path(checkpoint)
     with failures_as_nan(True):
         squares = _is_sum_of_squares(loss, params, samples, optimizer)
         objective = Objective(loss, fixed, squares)
-        descent = _descent(optimizer, objective, inside, box is not None, drawn.partial)
+        descent = _descent(optimizer, objective, box, drawn.partial)
         record = Record(descent.init(tuned, drawn.batch(0).samples), steps)
         if path is not None:
             _checkpoint.resume(path, record)
         save = lambda record: None if path is None else _checkpoint.save(path, record)
-        loop = Loop(descent, compiled(objective.scalar), inside, drawn, stopping, save)
+        loop = Loop(descent, compiled(objective.scalar), box, drawn, stopping, save)
         with tqdm(total=steps, initial=record.done, desc="tune", disable=not progress, unit="step") as bar:
             ending = loop.run(record, steps, bar)
     if ending.failed and throw:
@@ -122,15 +124,15 @@ def tune(
     return record.tuning(fixed, ending.reason)
 
 
-def _descent(optimizer: Optimizer, objective: Objective, inside: Callable, bounded: bool, minibatches: bool) -> Descent:
+def _descent(optimizer: Optimizer, objective: Objective, box: Box | None, minibatches: bool) -> Descent:
     if isinstance(optimizer, LevenbergMarquardt):
-        return LeastSquares(optimizer, objective, inside)
+        return LeastSquares(optimizer, objective, box)
     if isinstance(optimizer, optax.GradientTransformation):
-        return Optax(optimizer, objective, inside, bounded)
+        return Optax(optimizer, objective, box)
     if minibatches:
         name = type(optimizer).__name__
         raise ValueError(f"batch_size must be None with optimistix.{name}, which compares losses of successive steps.")
-    return Optimistix(optimizer, objective, inside, bounded)
+    return Optimistix(optimizer, objective, box)
 
 
 LEAST_SQUARES = (LevenbergMarquardt, optx.AbstractLeastSquaresSolver)
@@ -163,7 +165,7 @@ def _check_arguments(loss: Any, optimizer: Any, steps: Any, patience: Any) -> No
             raise ValueError(f"{name} must be an integer of at least 1, but is {value!r}.")
 
 
-def _box(bounds: Any, tuned: PyTree) -> Bounds:
+def _box(bounds: Any, tuned: PyTree) -> Box:
     """Lower and upper bound of every tuned leaf."""
     if not isinstance(bounds, tuple) or len(bounds) != 2:
         raise ValueError("bounds must be a pair (lower, upper), each like params or a single number.")
@@ -183,4 +185,4 @@ def _box(bounds: Any, tuned: PyTree) -> Bounds:
         if not np.all((np.asarray(a) <= x) & (x <= np.asarray(b))):
             name = jax.tree_util.keystr(path, simple=True, separator=".") or "params"
             raise ValueError(f"params must lie within bounds, but {name} = {x} is not within {a} and {b}.")
-    return low, high
+    return Box(low, high)
