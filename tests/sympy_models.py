@@ -78,6 +78,40 @@ def four_bar_linkage():
     return kane, values, on_constraints(kane, values, start, np.array([0.7, 0.0, 0.0]), free=1)
 
 
+def quaternion_flyer(form="implicit"):
+    """SymPy's own example of implicit kinematics: a body in a quaternion and its place in the body's axes.
+
+    In the `form` "free" without its constraint on positions; "textbook" has the rates of the quaternion written out.
+    """
+    l, (x, y, z) = me.dynamicsymbols("l0:4"), me.dynamicsymbols("x y z")
+    (U, V, W), (P, Q, R) = me.dynamicsymbols("U V W"), me.dynamicsymbols("P Q R")
+    m, g, A, B, C, D = sm.symbols("m g A B C D")
+    N = me.ReferenceFrame("N")
+    F = N.orientnew("F", "Quaternion", l)
+    by_rates = F.ang_vel_in(N)
+    F.set_ang_vel(N, P * F.x + Q * F.y + R * F.z)
+    origin = me.Point("origin")
+    origin.set_vel(N, 0)
+    centre = origin.locatenew("centre", x * F.x + y * F.y + z * F.z)
+    moved = centre.vel(N)
+    centre.set_vel(N, U * F.x + V * F.y + W * F.z)
+    vector = sm.Matrix(l)
+    if form == "textbook":
+        E = sm.Matrix([[-l[1], -l[2], -l[3]], [l[0], -l[3], l[2]], [l[3], l[0], -l[1]], [-l[2], l[1], l[0]]])
+        kinematics = list(vector.diff(t) - E * sm.Matrix([P, Q, R]) / 2)
+    else:
+        turned = (F.ang_vel_in(N) - by_rates).simplify()
+        kinematics = [*(turned & axis for axis in F), (vector.T * vector.diff(t))[0]]
+    kinematics += [(centre.vel(N) - moved) & axis for axis in F]
+    held = {} if form == "free" else {"q_dependent": [l[0]], "configuration_constraints": [(vector.T * vector)[0] - 1]}
+    q = [*l[1:], x, y, z] if held else [*l[1:], x, y, z, l[0]]
+    kane = me.KanesMethod(N, q, [U, V, W, P, Q, R], kd_eqs=kinematics, explicit_kinematics=form == "textbook", **held)
+    body = me.RigidBody("body", centre, F, m, (me.inertia(F, A, B, C, 0, 0, -D), centre))
+    pull, twist = sm.Function("pull")(t), sm.Function("twist")(t)
+    kane.kanes_equations([body], [(centre, m * g * N.z + pull * F.z), (F, twist * F.z)])
+    return kane, {m: 2.0, g: 9.81, A: 0.3, B: 0.5, C: 0.7, D: 0.1}
+
+
 def pendulum_in_cartesian():
     """The pendulum in coordinates that are not minimal, by Lagrange's method with a multiplier."""
     q = me.dynamicsymbols("q1:3")

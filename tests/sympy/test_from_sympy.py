@@ -14,7 +14,7 @@ import sympy.physics.mechanics as me
 import ukjax
 
 from .. import sympy_models
-from ..helpers import STATES, assert_close, assert_gradients
+from ..helpers import STATES, assert_close, assert_gradients, long
 
 
 t = me.dynamicsymbols._t
@@ -192,6 +192,99 @@ def test_generalised_speeds_that_are_no_rates(angles):
     assert_close(du, -np.cross(u, I * u) / I, atol=1e-11)  # Euler's equations
     if not angles:
         assert_close(q @ motion.acceleration + v @ v, np.float64(0.0), atol=1e-12)
+
+
+def newton_and_euler(l, u, pull, twist):
+    """Rates of the speeds of `quaternion_flyer`, in the body's axes: m (V' + w x V) = F, J w' + w x J w = M."""
+    velocity, w, J = u[:3], u[3:], np.array([[0.3, 0.0, -0.1], [0.0, 0.5, 0.0], [-0.1, 0.0, 0.7]])
+    down = np.array([2 * (l[1] * l[3] - l[0] * l[2]), 2 * (l[2] * l[3] + l[0] * l[1]), 1 - 2 * (l[1] ** 2 + l[2] ** 2)])
+    force = 2.0 * 9.81 * down + [0.0, 0.0, pull]
+    turned = np.linalg.solve(J, np.array([0.0, 0.0, twist]) - np.cross(w, J @ w))
+    return np.concatenate([force / 2.0 - np.cross(w, velocity), turned])
+
+
+@pytest.mark.parametrize("form", ["implicit", long("free", id="free"), long("textbook", id="textbook")])
+def test_a_quaternion_by_implicit_kinematics(form):
+    method, values = sympy_models.quaternion_flyer(form)
+    mechanism = ukjax.from_sympy(method, values, {"pull": 1.3, "twist": 0.4})
+    system, rng, now = mechanism.system, np.random.default_rng(5), jnp.zeros(())
+    l = np.concatenate([np.eye(4), rng.normal(size=(26, 4))])  # some with zeros
+    l /= np.linalg.norm(l, axis=1)[:, None]
+    u = rng.normal(size=(30, 6))
+    q = jnp.asarray(np.concatenate([l[:, 1:], rng.normal(size=(30, 3)), l[:, :1]], axis=1))
+    want = np.array([newton_and_euler(*row, 1.3, 0.4) for row in zip(l, u)])
+
+    @eqx.filter_jit
+    def each(mechanism, q, u):
+        system = mechanism.system
+        v = system.rates(q, u, now)
+        motion = ukjax.equation_of_motion(mechanism, q, v, formulation=ukjax.PennestriDeFalco(), throw=False)
+        off = system.speeds(q, v, now) - u
+        return motion, v, derivative_of_speeds(system, q, v, motion.acceleration, now), off
+
+    motion, v, du, off = jax.vmap(lambda q, u: each(mechanism, q, u))(q, jnp.asarray(u))
+    assert np.all(motion.result == ukjax.RESULTS.successful)
+    assert np.all(motion.rank == 1)
+    assert_close(du, want, atol=1e-10)
+    assert np.max(np.abs(off)) < 1e-13
+    # The quaternion keeps its length.
+    at = np.array([6, 0, 1, 2])
+    kept = jnp.sum(q[:, at] * motion.acceleration[:, at], axis=1) + jnp.sum(v[:, at] ** 2, axis=1)
+    assert np.max(np.abs(kept)) < 1e-11
+    rows = mechanism.terms(q[7], v[7], now).A
+    assert rows.shape == (2 - (form == "free"), 7)
+    if form == "textbook":
+        alone = lambda values: each(system.mechanism(values), q[7], jnp.asarray(u[7]))[2][4]
+        assert_gradients(alone, system.parameters, atol=1e-7)
+
+
+def test_what_is_specified_as_an_input():
+    """The actuation of a force that SymPy left open, and its column of B; the others stay as specified."""
+    method, values, (q, u) = sympy_models.pendulum_on_cart()
+    mechanism = ukjax.from_sympy(method, values, {PUSH: 2.5})
+    G = mechanism.system.actuation(PUSH)
+    assert_close(G(jnp.array(q), jnp.zeros(())), jnp.array([[1.0], [0.0], [0.0]]), atol=1e-14)
+    states = ukjax.Independent((0, 1, 2), (0, 1, 2))
+    found = ukjax.linearize(mechanism, q, u, actuation=G, states=states)
+    f = lambda force: motion_of(ukjax.from_sympy(method, values, {PUSH: force}), jnp.array(q), jnp.array(u), 0.0)
+    assert_close(found.B[3:, 0], f(3.5).acceleration - f(2.5).acceleration, atol=1e-12)
+
+    # The column has the slope by the parameters, too.
+    def column(p):
+        changed = mechanism.system.mechanism(p)
+        return ukjax.linearize(changed, q, u, actuation=changed.system.actuation("F"), states=states).B[4, 0]
+
+    assert_gradients(column, {"l0": jnp.asarray(0.5), "m1": jnp.asarray(0.4)}, rtol=1e-6, atol=1e-8)
+    with pytest.raises(ValueError, match="names has 'G', which is not specified; specified are F"):
+        mechanism.system.actuation("G")
+    with pytest.raises(ValueError, match="contain no specified function"):
+        ukjax.from_sympy(*sleigh()).system.actuation()
+
+
+def test_inputs_by_generalised_speeds():
+    """Pull and twist in the body's axes act on rates of a quaternion: J^T takes them there."""
+    method, values = sympy_models.quaternion_flyer("textbook")
+    system = ukjax.from_sympy(method, values, {"pull": 0.0, "twist": 0.0}).system
+    q, now = jnp.array([0.1, -0.3, 0.2, 0.4, 0.5, 0.6, 0.9]), jnp.zeros(())
+    G = system.actuation()(q, now)
+    J = jax.jacfwd(lambda v: system.speeds(q, v, now))(jnp.zeros(7))
+    assert system.functions.specifieds == ("pull", "twist")
+    assert_close(G, J[np.array([2, 5])].T, atol=1e-13)
+
+
+def test_an_input_that_is_no_column():
+    x, u = me.dynamicsymbols("x u")
+    valve, brake, push = (sm.Function(name)(t) for name in ("valve", "brake", "push"))
+    frame, point = me.ReferenceFrame("frame"), me.Point("point")
+    point.set_vel(frame, u * frame.x)
+    kane = me.KanesMethod(frame, [x], [u], [u - x.diff(t)])
+    force = valve**2 - brake * u + push * sm.cos(x)
+    kane.kanes_equations([me.Particle("cart", point, 2)], [(point, force * frame.x)])
+    system = ukjax.from_sympy(kane, {}, {"valve": 1.0, "brake": 0.1, "push": 0.0}).system
+    assert_close(system.actuation(push)(jnp.array([0.3]), jnp.zeros(())), jnp.array([[np.cos(0.3)]]), atol=1e-15)
+    for name in ("valve", "brake"):
+        with pytest.raises(ValueError, match=f"names has '{name}', which is multiplied by rates or by specified"):
+            system.actuation(name)
 
 
 def test_other_values_of_the_parameters(models):

@@ -37,7 +37,8 @@ def from_sympy(
         of its own, which nothing depends on. `mechanism.system` has `coordinates` and `generalized_speeds`, their
         names; `speeds(q, v, t)` and `rates(q, u, t)`, the way from SymPy's state and back; `configuration(q, t)` and
         `motion(q, v, t)`, the constraint functions, to be stabilised as you like; `parameters`, a dict of arrays by
-        name; and `mechanism(parameters)`, which makes the same mechanism with other values, without SymPy.
+        name; `mechanism(parameters)`, which makes the same mechanism with other values, without SymPy; and
+        `actuation(F)`, G of what is specified, as inputs for `linearize`.
 
     Raises:
         ImportError: If SymPy is not installed: `pip install "ukjax[sympy]"`.
@@ -126,7 +127,9 @@ def _of_lagrange(method: Any) -> Equations:
 def _of_kane(sympy: Any, method: Any) -> Equations:
     if method._fr is None or method._frstar is None:
         raise ValueError("method has no equations of motion yet. Call its kanes_equations(bodies, loads) first.")
-    if len(method._f_h) > len(method._udep):
+    # More coordinates than speeds are tied by the kinematical differential equations, as a quaternion's length is.
+    ties = max(0, len(method.q) - len(method.u))
+    if len(method._f_h) > len(method._udep) + ties:
         raise ValueError(
             f"method has {len(method._f_h)} configuration_constraints but {len(method._udep)} velocity_constraints. "
             "KanesMethod holds positions by velocity constraints only: give it their time derivatives, too."
@@ -144,7 +147,7 @@ def _of_kane(sympy: Any, method: Any) -> Equations:
         force=free.forcing.xreplace(method.kindiffdict()),
         configuration=list(method._f_h),
         motion=motion,
-        integrable=False,
+        integrable=len(method._f_h) > len(method._udep),
     )
 
 
@@ -183,10 +186,21 @@ def _kinematics(sympy: Any, method: Any) -> dict[str, Any]:
         K_v = sympy.diag(K_v, sympy.eye(len(loose)))
         k = k.col_join(sympy.zeros(len(loose), 1))
     rest = K_v.row_join(k)
-    inverse = _inverse(sympy, K_u)
+    implicit = not getattr(method, "explicit_kinematics", True)
+    inverse = None if implicit else _inverse(sympy, K_u)
     if inverse is None:
-        return {"q": q, "v": v, "rates": rates, "kinematics": K_u.row_join(rest)}
+        found = {"q": q, "v": v, "kinematics": K_u.row_join(rest), "blocks": _blocks(sympy, K_u)}
+        return found if implicit else {**found, "rates": rates}
     return {"q": q, "v": v, "rates": rates, "kinematics": -inverse * rest, "explicit": True}
+
+
+def _blocks(sympy: Any, K: Any) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Rows and columns of K that belong together, so that K is block diagonal in this order."""
+    n, k = K.shape
+    pattern = K.applyfunc(lambda x: int(x != 0))
+    graph = sympy.zeros(n).row_join(pattern).col_join(pattern.T.row_join(sympy.zeros(k)))
+    parts = [sorted(part) for part in graph.connected_components()]
+    return tuple((tuple(i for i in part if i < n), tuple(i - n for i in part if i >= n)) for part in parts)
 
 
 def _inverse(sympy: Any, K: Any) -> Any:

@@ -4,12 +4,14 @@ q: coordinates (n,); v: their rates; u: generalised speeds (k,), u = J v + j; M_
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from .. import _check
@@ -28,10 +30,12 @@ class Functions:
         force: f_u.
         kinematics: [K_u, K_v, k] row by row, for K_u u + K_v v + k = 0; None if u is v.
         explicit: Whether `kinematics` is [J, j] instead, for u = J v + j.
-        rates: v as a function of u; None if u is v.
+        blocks: Rows and columns of K_u that belong together, if it is not.
+        rates: v as a function of u; None if u is v, or if v is to be found from `kinematics` by numbers.
         configuration: Constraints on positions.
         motion: Constraints on velocities.
         integrable: Whether the constraints on positions are to be differentiated: if not, `motion` has their rates.
+        drive: Name of a specified function -> the slope of f_u by it, of those whose slope is a function of q and t.
         coordinates: Names of q.
         generalized_speeds: Names of u.
         parameters: Names of the parameters that occur.
@@ -42,10 +46,12 @@ class Functions:
     force: Callable
     kinematics: Callable | None
     explicit: bool
+    blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     rates: Callable | None
     configuration: Callable | None
     motion: Callable | None
     integrable: bool
+    drive: Mapping[str, Callable]
     coordinates: tuple[str, ...]
     generalized_speeds: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -92,6 +98,36 @@ class SympySystem(AbstractConstrainedSystem):
                 raise ValueError(f"parameters has {name!r}, which the system does not; it has {known}.")
         return Mechanism(SympySystem({**self.parameters, **changed}, self.specifieds, self.functions))
 
+    def actuation(self, *names: Any) -> "Driven":
+        """G(q, t) of what SymPy left open, for `linearize`, `lqr`, servos, and whatever takes an `actuation`.
+
+        The inputs are forces that are added to what `specifieds` says.
+
+        Args:
+            names: Dynamic symbols, or their names, in the order of the inputs; all that occur if none is given.
+
+        Raises:
+            ValueError: If a name is unknown, or its force depends on rates or on specified functions, itself included.
+        """
+        known, texts = self.functions.specifieds, tuple(map(name_of, names)) or self.functions.specifieds
+        if not texts:
+            raise ValueError("the equations of motion contain no specified function that could be an input.")
+        for text in texts:
+            if text not in known:
+                raise ValueError(f"names has {text!r}, which is not specified; specified are {', '.join(known)}.")
+            if text not in self.functions.drive:
+                raise ValueError(
+                    f"names has {text!r}, which is multiplied by rates or by specified functions, and so has no column "
+                    "G(q, t). Specify it as f(q, v, t), and let the input be another force."
+                )
+        return Driven(self, texts)
+
+    def driven(self, names: Sequence[str], q: Coordinates, t: Scalar) -> Matrix:
+        """The generalised force (n, p) of a unit of each of these specified functions."""
+        k = len(self.functions.generalized_speeds)
+        G = jnp.stack([self._evaluate(self.functions.drive[name], (k,), q, t) for name in names], axis=1)
+        return G if self.functions.kinematics is None else self._jacobian(q, t)[0].T @ G
+
     @property
     def own_constraints(self):
         constraints: dict[str, AbstractConstraint] = {}
@@ -128,7 +164,10 @@ class SympySystem(AbstractConstrainedSystem):
     def rates(self, q: Coordinates, u: Float[Array, " k"], t: Scalar) -> Vector:
         """Rates v (n,) for the generalised speeds u: what SymPy's initial values are to ukjax."""
         if self.functions.rates is None:
-            return u
+            if self.functions.kinematics is None:
+                return u
+            K_u, K_v, k = self._kinematics(q, t)
+            return jnp.linalg.solve(K_v, -(K_u @ u + k))
         return self._evaluate(self.functions.rates, q.shape, q, t, u=u)
 
     def configuration(self, q: Coordinates, t: Scalar) -> RowValues:
@@ -142,7 +181,7 @@ class SympySystem(AbstractConstrainedSystem):
         if not self.ties:
             return rows
         K_u, K_v, k = self._kinematics(q, t)
-        return jnp.concatenate([K_u @ u + K_v @ v + k, rows])
+        return jnp.concatenate([*_tied(self.functions.blocks, K_u, K_v @ v + k), rows])
 
     @property
     def ties(self) -> bool:
@@ -160,8 +199,10 @@ class SympySystem(AbstractConstrainedSystem):
             J = self._evaluate(self.functions.kinematics, (k, n + 1), q, t)
             return J[:, :-1], J[:, -1]
         K_u, K_v, rest = self._kinematics(q, t)
-        # The columns of K_u are independent, or SymPy's own solution for u would not be unique.
-        inverse = pseudoinverse(RowGramSchmidt(), K_u.T)[0].T
+        inverse = jnp.zeros((k, n), q.dtype)
+        for rows, columns in self.functions.blocks:
+            if columns:
+                inverse = inverse.at[np.ix_(columns, rows)].set(_inverse(K_u[np.ix_(rows, columns)]))
         return -inverse @ K_v, -inverse @ rest
 
     def _kinematics(self, q: Coordinates, t: Scalar) -> tuple[Array, Array, Array]:
@@ -196,6 +237,45 @@ class SympySystem(AbstractConstrainedSystem):
             hint = "It is one number."
             return _check.output(value(q, v, t), (), q.dtype, f"specifieds[{name!r}](q, v, t)", hint)
         return value.astype(q.dtype)
+
+
+def _inverse(K: Array) -> Array:
+    """K^+, whose columns are independent, or SymPy's own solution for u would not be unique."""
+    return pseudoinverse(RowGramSchmidt(), K.T)[0].T
+
+
+def _tied(blocks: Any, K: Array, r: Array) -> list[Array]:
+    """What K u + r = 0 says of r alone, whatever u is, one number for each row that K has more than columns.
+
+    A row without speeds says it as it stands. Of a block with more rows than columns the projection P = 1 - K K^+ has
+    rank d, their difference; d of its rows that are far from each other are taken, by pivoting: all of them would
+    depend on each other, and some may vanish.
+    """
+    found = []
+    for rows, columns in blocks:
+        part, over = r[np.array(rows, int)], len(rows) - len(columns)
+        if not columns:
+            found.append(part)
+        elif over > 0:
+            block = K[np.ix_(rows, columns)]
+            P = jnp.eye(len(rows), dtype=r.dtype) - block @ _inverse(block)
+            rest = stop_gradient(P)
+            for _ in range(over):
+                i = jnp.argmax(jnp.diag(rest))
+                found.append((P[i] @ part)[None])
+                rest = rest - jnp.outer(rest[:, i], rest[i]) / rest[i, i]
+    return found
+
+
+class Driven(eqx.Module):
+    """G(q, t) of specified functions: what a unit of each adds to the generalised force."""
+
+    system: SympySystem
+    names: tuple[str, ...] = eqx.field(static=True)
+
+    def __call__(self, q: Coordinates, t: Scalar) -> Matrix:
+        """G (n, p)"""
+        return self.system.driven(self.names, q, t)
 
 
 class Configuration(AbstractConstraint):

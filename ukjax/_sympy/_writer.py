@@ -21,6 +21,7 @@ class Equations:
     force: Any
     kinematics: Any = None
     explicit: bool = False
+    blocks: tuple = ()
     rates: Any = None
     configuration: Any = ()
     motion: Any = ()
@@ -49,15 +50,27 @@ class Writer:
             force=self._write(e.force, "the forcing vector", "qvus"),
             kinematics=None if e.kinematics is None else self._write(e.kinematics, _KINEMATICS, "q"),
             explicit=e.explicit,
+            blocks=e.blocks,
             rates=None if e.rates is None else self._write(e.rates, _KINEMATICS, "qu"),
             configuration=self._write(e.configuration, "a constraint on positions", "q") if e.configuration else None,
             motion=self._write(e.motion, "a constraint on velocities", "qvu") if e.motion else None,
             integrable=e.integrable,
+            drive=self._drive(),
             coordinates=tuple(name_of(x).removeprefix("_") for x in e.q),
             generalized_speeds=tuple(name_of(x) for x in e.u),
             parameters=tuple(map(str, self.parameters)),
             specifieds=tuple(map(name_of, self.specifieds)),
         )
+
+    def _drive(self) -> dict[str, Callable]:
+        """By the name of a specified function the slope of the force by it, of those that take nothing but q and t."""
+        found: dict[str, Callable] = {}
+        force = [self.sympy.sympify(f).xreplace(self.specifieds) for f in self.equations.force]
+        for x, dummy in self.specifieds.items():
+            slope = [f.diff(dummy) for f in force]
+            if not any(f.has(*self.v, *self.u, *self.specifieds.values()) for f in slope):
+                found[name_of(x)] = self._write(slope, "the forcing vector", "q")
+        return found
 
     def _write(self, expressions: Any, what: str, allowed: str) -> Callable:
         # The rates of a LagrangesMethod are its speeds, the same symbols: they are read as speeds.
@@ -86,7 +99,7 @@ class Writer:
         for x in sorted(derivatives, key=str):
             if x.expr in known:
                 raise ValueError(f"method has {x} in its terms, which may depend on coordinates and speeds only.")
-        hidden = dict.fromkeys([*derivatives, *self.v], self.sympy.S.Zero)
+        hidden = dict.fromkeys([*derivatives, *self.v], self.sympy.Dummy())
         applied = self.sympy.core.function.AppliedUndef
         functions = set().union(*(x.xreplace(hidden).atoms(applied) for x in expressions)) - known
         return sorted(derivatives | functions, key=str)
