@@ -145,13 +145,13 @@ def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagno
 
 @lightly_compiled
 def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
-    terms = mechanism.terms(q, v, t)
+    terms = mechanism.terms_of().whole(q, v, t).without_rounding
     M, (m, n) = terms.M, terms.A.shape
     _, W, definite = whiten(M, terms.partition)
     regular, general = UdwadiaKalaba().solve(terms), PennestriDeFalco().solve(terms)
     rank = jnp.where(definite, regular.rank, general.rank)
     B = terms.A @ W.T
-    values, redundant = _singular_values(stop_gradient(row_scales(B)[:, None] * B), rank)
+    values, redundant = _singular_values(stop_gradient(row_scales(B, terms.rounding is not None)[:, None] * B), rank)
     smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
     masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2))
     curl = _curl(mechanism, q, v, t)

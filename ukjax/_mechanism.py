@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from . import _check
 from ._constraint import AbstractConstraint, AbstractConstraintGroup
 from ._kinematics import AbstractKinematics
+from ._rounding import rounding_errors
 from ._sharing import joined, separated
 from ._system import AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
 from ._terms import Free, Modular, ModularTerms, Terms, TermsOf
@@ -32,9 +33,14 @@ class AbstractConstrainedSystem(AbstractSystem):
 class AbstractLinkedSystem(AbstractConstrainedSystem):
     """One that knows a shorter way to the rows of some of its constraints, all at a time."""
 
+    @property
+    @abc.abstractmethod
+    def linked(self) -> frozenset[str]:
+        """Names of these constraints."""
+
     @abc.abstractmethod
     def own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, tuple[Rows, RowValues]]:
-        """Name -> A and b of these constraints, as each of them gives by itself."""
+        """Name -> A and b of these constraints, as each gives by itself; zero where they are rounding errors."""
 
 
 class AbstractRecursiveSystem(AbstractSystem):
@@ -147,22 +153,35 @@ class Mechanism(eqx.Module):
         sizes = [entry for (k, c), (_, b) in zip(named.items(), rows, strict=True) for entry in _sizes(k, c, len(b))]
         return Terms(M, Q, A, b, nonideal, partition, tuple(sizes))
 
+    def rounding(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Rows, RowValues]:
+        """Sizes of the rounding errors of A (m, n) and of b (m,); zero where the system tells them from its rows."""
+        named = self.named_constraints
+        of = lambda q, v, t: [self.rows_of(c, q, v, t) for name, c in named.items() if name not in self._linked]
+        found = iter(rounding_errors(of, q, v, t))
+        shapes: Any = jax.eval_shape(self.system.own_rows, q, v, t) if self._linked else {}  # pyright: ignore
+        zeros = {name: tuple(jnp.zeros(x.shape, x.dtype) for x in rows) for name, rows in shapes.items()}
+        pairs = [zeros[name] if name in zeros else next(found) for name in named]
+        return jnp.concatenate([A for A, _ in pairs]), jnp.concatenate([b for _, b in pairs])
+
     def terms_of(self, applied: Any = None) -> TermsOf:
         """The terms as functions of the state; `applied`: generalised forces (n,) beside the system's, or None."""
         dense = lambda q, v, t: self.terms(q, v, t, applied)
+        rounding = self.rounding if set(self.named_constraints) - self._linked else None
         system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
         whole = len(groups) == len(self.constraints) and self._nonideal is None
         if whole and not groups and isinstance(system, AbstractRecursiveSystem):
             return TermsOf(dense, free=system.free(applied))
         if not whole or not isinstance(system, AbstractModularSystem):
-            return TermsOf(dense)
+            return TermsOf(dense, rounding=rounding)
 
         def modular(q: Coordinates, v: Vector, t: Scalar) -> ModularTerms:
             Q = applied_force(system.force(q, v, t), v, "force(q, v, t)")
             Q = Q if applied is None else Q + applied_force(applied, v, "applied")
             return ModularTerms(system.blocks(q, t), Q, tuple(group.each_rows(q, v, t) for group in groups))
 
-        return TermsOf(dense, Modular(system.partition, tuple(group.columns for group in groups), modular))
+        return TermsOf(
+            dense, Modular(system.partition, tuple(group.columns for group in groups), modular), None, rounding
+        )
 
     def position_error(self, q: Coordinates, t: Scalar) -> Float[Array, " r"]:
         """Φ of every holonomic constraint, in order."""
@@ -179,6 +198,10 @@ class Mechanism(eqx.Module):
     def velocity_error_of(self, constraint: AbstractConstraint, q: Coordinates, v: Vector, t: Scalar) -> RowValues:
         """Φ̇ or ψ of any constraint on this mechanism."""
         return constraint.velocity_error(q, v, t, *self._kinematics)
+
+    @property
+    def _linked(self) -> frozenset[str]:
+        return self.system.linked if isinstance(self.system, AbstractLinkedSystem) else frozenset()
 
     @property
     def _kinematics(self) -> tuple[AbstractKinematics, ...]:

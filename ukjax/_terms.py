@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from ._types import Matrix, Partition, Rows, RowValues, Vector
@@ -13,7 +15,8 @@ class Terms(eqx.Module):
     """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c.
 
     `partition` tells the blocks of M where it is block-diagonal, `rows` the name and the number of rows of each
-    constraint, in order.
+    constraint, in order. `rounding` holds the sizes of the rounding errors of A and of b, (m, n) and (m,), where they
+    are known.
     """
 
     M: Matrix
@@ -23,6 +26,21 @@ class Terms(eqx.Module):
     nonideal: Callable[[Vector], Vector] | None = None
     partition: Partition | None = eqx.field(static=True, default=None)
     rows: tuple[tuple[str, int], ...] | None = eqx.field(static=True, default=None)
+    rounding: tuple[Rows, RowValues] | None = None
+
+    @property
+    def without_rounding(self) -> "Terms":
+        """The same with zeros in place of rows that are nothing but rounding errors.
+
+        b of such a row stays if it is more than that: then no acceleration meets the row.
+        """
+        if self.rounding is None:
+            return self
+        of_A, of_b = self.rounding
+        none = stop_gradient(jnp.all(jnp.abs(self.A) <= of_A, axis=1))
+        A = jnp.where(none[:, None], 0, self.A)
+        b = jnp.where(none & (jnp.abs(stop_gradient(self.b)) <= of_b), 0, self.b)
+        return eqx.tree_at(lambda terms: (terms.A, terms.b), self, (A, b))
 
 
 class ModularTerms(NamedTuple):
@@ -75,9 +93,18 @@ class Free(NamedTuple):
 class TermsOf(NamedTuple):
     """The terms as functions of the state (q, v, t): in one piece, and, where it is made of modules, block by block.
 
-    `free`: where nothing constrains it and it takes no M.
+    `free`: where nothing constrains it and it takes no M. `rounding`: the sizes of the rounding errors of A and of b,
+    which `dense` leaves out; None where there are none to be found.
     """
 
     dense: Callable[..., Terms]
     modular: Modular | None = None
     free: Free | None = None
+    rounding: Callable[..., tuple[Rows, RowValues]] | None = None
+
+    def whole(self, *state: Array) -> Terms:
+        """The dense terms with the sizes of their rounding errors."""
+        terms = self.dense(*state)
+        if self.rounding is None:
+            return terms
+        return eqx.tree_at(lambda x: x.rounding, terms, self.rounding(*state), is_leaf=lambda x: x is None)

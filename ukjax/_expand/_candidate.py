@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._solved import Certain
+from ._solved import SHORTEST, Certain
 
 
 class Candidate(NamedTuple):
@@ -47,7 +47,7 @@ class Rows(NamedTuple):
         # What is no number neither counts nor does not.
         decided = jnp.where(self.kept, self.pivots > certain.rank**2 * self.squares, jnp.isfinite(self.pivots))
         # No row is as short as the rounding errors of the longest.
-        least = (16 * eps) ** 2 * jnp.max(self.squares, where=real, initial=0.0)
+        least = (SHORTEST * eps) ** 2 * jnp.max(self.squares, where=real, initial=0.0)
         none_or_real = (self.squares <= 0) | (self.squares > least)
         terms = jnp.abs(self.b) + jnp.abs(self.demand) + jnp.sqrt(jnp.abs(self.squares)) * push
         met = jnp.abs(self.missed) <= certain.residual * terms + tiny

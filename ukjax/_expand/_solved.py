@@ -11,6 +11,10 @@ from ._entry import Entry, constant
 from ._graph import Graph
 
 
+# Rows that are shorter than this many eps of the longest may be rounding errors: the slow way knows.
+SHORTEST = 4096.0
+
+
 class Certain(NamedTuple):
     """When a factorisation is trusted.
 
@@ -135,7 +139,7 @@ class Solved:
         if len(self.squares) < 2:
             return okay
         longest = ft.reduce(graph.maximum, self.squares)
-        least = graph.mul(constant((16 * np.finfo(self.dtype).eps) ** 2, self.dtype), longest)
+        least = graph.mul(constant((SHORTEST * np.finfo(self.dtype).eps) ** 2, self.dtype), longest)
         for square in self.squares:
             okay = graph.both(
                 okay, graph.either(graph.greater(square, least), graph.negation(graph.greater(square, zero)))

@@ -19,57 +19,76 @@ from ._seldom import unless
 
 
 def motion_or(
-    otherwise: Callable[[Array, Array, Array, Array], Any],
+    otherwise: Callable[..., Any],
     found: Callable[[Array, Array, Array, Array, Array], Any],
     certain: Certain,
     limit: int,
     terms: ClosedJaxpr,
     state: list[Array],
+    more: ClosedJaxpr | None = None,
 ) -> Any | None:
     """A tree of arrays from M, Q, A, b at a state: what `found` makes of a scalar program, or else `otherwise`.
 
     Args:
-        otherwise: (M, Q, A, b) -> the tree.
+        otherwise: (M, Q, A, b, and what `more` gives) -> the tree.
         found: (q'', a, constraint force, residual, rows that count) -> the tree, where the program is certain of them.
         certain: When it is.
         limit: Most operations of the program.
         terms: state -> M, Q, A, b, traced.
         state: Arrays.
+        more: state -> what only `otherwise` takes, traced.
 
     Returns:
         The tree; None if there is no such program.
     """
     closed, further = with_constants_as_arguments(terms)
-    arrays = [*state, *further]
     try:
         piece = MotionPiece(closed, certain, limit)
     except (TooLong, NotScalar):
         return None
     tree, structure = _leaves_of(found, piece.gives[:-2])
-    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*piece.terms(*arrays))), piece.takes)
+    otherwise, arrays = _with_more(otherwise, piece.terms, [*state, *further], len(state), more)
+    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)), map(jax.typeof, arrays))
     return jax.tree_util.tree_unflatten(structure, ChosenPiece(piece, tree, slow)(*arrays))
 
 
+def _with_more(
+    otherwise: Callable[..., Any],
+    terms: Callable[..., Sequence[Array]],
+    arrays: list[Array],
+    count: int,
+    more: ClosedJaxpr | None,
+) -> tuple[Callable[..., Any], list[Array]]:
+    """`otherwise` of what `terms` and `more` give, as a function of arrays, and these; `count` are the state."""
+    if more is None:
+        return lambda *arrays: otherwise(*terms(*arrays)), arrays
+    closed, unknown = with_constants_as_arguments(more)
+    known = len(arrays)
+    both = lambda *args: otherwise(*terms(*args[:known]), *jaxpr_as_fun(closed)(*args[:count], *args[known:]))
+    return both, [*arrays, *unknown]
+
+
 def where_certain(
-    otherwise: Callable[[Array, Array, Array, Array], Any],
+    otherwise: Callable[..., Any],
     found: Any,
     clear: Array,
     smooth: Array,
     terms: ClosedJaxpr,
     state: list[Array],
     limit: int | None = None,
+    more: ClosedJaxpr | None = None,
 ) -> Any:
     """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
 
-    `otherwise`, `terms`, `state`: as for `motion_or`. `otherwise` is asked only where it is needed. `limit`: where
-    `terms` are scalar code, most of its operations.
+    `otherwise`, `terms`, `state`, `more`: as for `motion_or`. `otherwise` is asked only where it is needed. `limit`:
+    where `terms` are scalar code, most of its operations.
     """
     closed, further = with_constants_as_arguments(terms)
     of = jaxpr_as_fun(closed) if limit is None else ScalarPiece(closed, limit)
-    arrays = [*state, *further]
     leaves, structure = jax.tree_util.tree_flatten(found)
     leaves = [jnp.asarray(x) for x in leaves]
-    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*of(*arrays))), map(jax.typeof, arrays))
+    otherwise, arrays = _with_more(otherwise, of, [*state, *further], len(state), more)
+    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)), map(jax.typeof, arrays))
     mended = unless(slow, [jax.typeof(x) for x in leaves])(~clear, ~smooth, *arrays, *leaves)
     return jax.tree_util.tree_unflatten(structure, mended)
 

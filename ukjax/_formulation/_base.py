@@ -84,7 +84,7 @@ def motion_by(formulation: AbstractFormulation, terms_of: TermsOf, *state: Array
     """The motion at a state of which the terms are a function."""
     if isinstance(formulation, AbstractStateFormulation):
         return formulation.motion(terms_of, *state)
-    return formulation.solve(terms_of.dense(*state))
+    return formulation.solve(terms_of.whole(*state))
 
 
 def certain_of(formulation: AbstractFormulation, m: int, dtype: Any) -> Certain | None:
@@ -250,7 +250,7 @@ def _chosen(is_fine: BoolScalar, *responses: Response) -> Response:
 
 
 def _usable(terms: Terms) -> tuple[Terms, BoolScalar]:
-    """The terms, or zeros where one of them is not finite, and whether they are.
+    """The terms, or zeros where one of them is not finite, and whether they are. A row of rounding errors is zero, too.
 
     Unusable terms are replaced before they are used, and the answer is made NaN at the end: a NaN inside a
     factorisation would also reach the gradients of states that are all right.
@@ -258,7 +258,9 @@ def _usable(terms: Terms) -> tuple[Terms, BoolScalar]:
     arrays = terms.M, terms.Q, terms.A, terms.b
     finite = _all_finite(*arrays)
     M, Q, A, b = (jnp.where(finite, x, jnp.zeros_like(x)) for x in arrays)
-    return Terms(M, Q, A, b, terms.nonideal, terms.partition), finite
+    zero = lambda x: jnp.where(finite & jnp.isfinite(x), x, jnp.zeros_like(x))
+    rounding = jax.tree_util.tree_map(zero, terms.rounding)
+    return Terms(M, Q, A, b, terms.nonideal, terms.partition, rounding=rounding).without_rounding, finite
 
 
 def _all_finite(*arrays: Array) -> BoolScalar:

@@ -96,6 +96,9 @@ def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unre
     if unresolved:
         involved = jnp.sqrt((problem.B != 0).astype(x.dtype) @ x**2)
         allowed = allowed + unresolved * lengths * involved
+    if problem.rounding is not None:
+        of_A, of_b = problem.rounding
+        allowed = allowed + of_A @ jnp.abs(acceleration) + of_b
     if problem.strict is not None:
         allowed = jnp.where(problem.strict, allowed, jnp.inf)
     return Miss(A @ acceleration - b, terms, allowed)

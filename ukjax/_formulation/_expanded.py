@@ -32,22 +32,24 @@ CLEARLY = 4.0
 
 
 class Dense(NamedTuple):
-    """M, Q, A, b as a traced function of the state, and what else the terms hold."""
+    """M, Q, A, b as a traced function of the state, rounding errors of A and b likewise, and what else terms hold."""
 
     traced: ClosedJaxpr
+    rounding: ClosedJaxpr | None
     terms: Terms
 
     @classmethod
-    def of(cls, terms_of: Callable[..., Terms], state: Sequence[Array]) -> "Dense":
+    def of(cls, terms_of: TermsOf, state: Sequence[Array]) -> "Dense":
         kept: list[Terms] = []
 
         def arrays(*state):
-            terms = terms_of(*state)
+            terms = terms_of.dense(*state)
             kept.append(terms)
             return terms.M, terms.Q, terms.A, terms.b
 
         traced: Any = jax.make_jaxpr(arrays)(*state)
-        return cls(traced, kept[0])
+        rounding: Any = None if terms_of.rounding is None else jax.make_jaxpr(terms_of.rounding)(*state)
+        return cls(traced, rounding, kept[0])
 
     @property
     def coordinates(self) -> int:
@@ -60,7 +62,8 @@ class Dense(NamedTuple):
 
     def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
         partition, rows = self.terms.partition, self.terms.rows
-        return lambda M, Q, A, b: formulation.solve(Terms(M, Q, A, b, None, partition, rows))
+        terms = lambda M, Q, A, b, *rounding: Terms(M, Q, A, b, None, partition, rows, rounding or None)
+        return lambda *arrays: formulation.solve(terms(*arrays))
 
 
 def expanded(
@@ -74,7 +77,7 @@ def expanded(
         return None
     slow, certain = dense.solve_by(formulation), dense.certain(formulation)
     most = _expand.MOST_OPERATIONS if terms_of.modular is None else min(_expand.MOST_OPERATIONS, MOST_OF_MODULES)
-    return _expand.motion_or(slow, _certainly, certain, most, dense.traced, list(state))
+    return _expand.motion_or(slow, _certainly, certain, most, dense.traced, list(state), dense.rounding)
 
 
 def by_recursion(
@@ -156,7 +159,9 @@ def _where_clear(
     motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)
     limit = _expand.MOST_OPERATIONS if short else None
-    return _expand.where_certain(slow, motion, found.clear, found.smooth, dense.traced, list(state), limit)
+    return _expand.where_certain(
+        slow, motion, found.clear, found.smooth, dense.traced, list(state), limit, dense.rounding
+    )
 
 
 def certainty(pseudoinverse: lx.AbstractLinearSolver, consistency_rtol: float, m: int, dtype: Any) -> _expand.Certain:

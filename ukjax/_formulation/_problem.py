@@ -29,6 +29,7 @@ class Problem(eqx.Module):
         result: `RESULTS` of the mass matrix.
         strict: Which rows are to be met, (m,); None for all.
         loss: How many times the usual rounding errors a formulation makes.
+        rounding: Sizes of the rounding errors of A (m, n) and of b (m,), if they are known.
     """
 
     M: Matrix
@@ -43,6 +44,7 @@ class Problem(eqx.Module):
     result: Any
     strict: Array | None = None
     loss: float = eqx.field(static=True, default=1.0)
+    rounding: tuple[Rows, RowValues] | None = None
 
     @property
     def H(self) -> Rows:
@@ -60,8 +62,9 @@ def with_definite_mass(terms: Terms) -> Problem:
     M, Q, A = terms.M, terms.Q, terms.A
     L, W, definite = whiten(M, terms.partition)
     B = A @ W.T
+    D = row_scales(B, terms.rounding is not None)
     result = RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite)
-    return Problem(M, Q, A, terms.b, L, W, B, row_scales(B), W.T @ (W @ Q), result)
+    return Problem(M, Q, A, terms.b, L, W, B, D, W.T @ (W @ Q), result, rounding=terms.rounding)
 
 
 def with_singular_mass(terms: Terms, loss: float = 1.0) -> Problem:
@@ -70,20 +73,23 @@ def with_singular_mass(terms: Terms, loss: float = 1.0) -> Problem:
     identity = jnp.eye(M.shape[0], dtype=M.dtype)
     _, W, definite = whiten(M)
     unconstrained = jnp.where(definite, W.T @ (W @ Q), jnp.nan)
-    result = _semidefinite(M)
-    return Problem(M, Q, A, terms.b, identity, identity, A, row_scales(A), unconstrained, result, loss=loss)
+    D = row_scales(A, terms.rounding is not None)
+    result, more = _semidefinite(M), {"loss": loss, "rounding": terms.rounding}
+    return Problem(M, Q, A, terms.b, identity, identity, A, D, unconstrained, result, **more)
 
 
-def row_scales(B: Rows) -> RowValues:
+def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:
     """Powers of two that bring the rows of B (m, n) to about the same length; (m,).
 
-    The rank test then measures angles between rows, whatever their units; and not a digit is lost. Only a row that is
-    nothing but rounding errors beside the longest, see `row_lengths`, stays as short as it is.
+    The rank test then measures angles between rows, whatever their units; and not a digit is lost. Unless
+    `all_are_real`, a row that is as short as the rounding errors of the longest stays as short as it is.
 
     Where the rows are consistent the solution does not depend on the scales, and otherwise they are constant almost
     everywhere: no gradient.
     """
     lengths = row_lengths(B)
+    if all_are_real:
+        return 1 / power_of_two(lengths)
     return 1 / power_of_two(jnp.where(is_rounding(lengths), jnp.max(lengths, initial=0.0), lengths))
 
 

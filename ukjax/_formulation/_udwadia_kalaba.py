@@ -59,7 +59,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         return isinstance(self.pseudoinverse, AbstractDecomposition)
 
     def motion(self, terms_of, *state):
-        dense = ft.cache(lambda: Dense.of(terms_of.dense, state))
+        dense = ft.cache(lambda: Dense.of(terms_of, state))
         found = by_recursion(self, terms_of, dense, state) if self.expand else None
         if found is None and self.expand:
             found = expanded(self, terms_of, dense(), state)
@@ -67,7 +67,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
             found = by_blocks(self, terms_of, dense, state, often=bool(self.expand))
         if found is None and self.expand:
             found = by_panels(self, dense(), state)
-        return self.solve(terms_of.dense(*state)) if found is None else found
+        return self.solve(terms_of.whole(*state)) if found is None else found
 
     def _problem(self, terms):
         return with_definite_mass(terms)

@@ -18,7 +18,7 @@ from .._mechanism import Mechanism
 from .._program import lightly_compiled
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from ._assembly import Assembly
-from ._nearest import Nearest, nearest
+from ._nearest import Nearest, Rounding, nearest
 
 
 class Kept(NamedTuple):
@@ -118,15 +118,15 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     at, x0 = (lambda x: x), q0
     if mechanism.kinematics is not None:
         at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
-    x, q_result = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
+    x, q_result, of_q = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
     q = at(x)
     of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), _is_affine(mechanism)
-    v, v_result = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
+    v, v_result, of_v = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
 
     checks = []
     for constraint in mechanism.constraints:
-        position = _check_rows(lambda x, c=constraint: c.position_error(at(x), t), x, atol)
-        velocity = _check_rows(lambda x, c=constraint: mechanism.velocity_error_of(c, q, x, t), v, atol)
+        position, of_q = _check_rows(lambda x, c=constraint: c.position_error(at(x), t), x, atol, of_q)
+        velocity, of_v = _check_rows(lambda x, c=constraint: mechanism.velocity_error_of(c, q, x, t), v, atol, of_v)
         checks.append((position, velocity))
     met = jnp.array([jnp.all(rows.met) for pair in checks for rows in pair], bool)
     result = worst(q_result, v_result, RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled))
@@ -148,14 +148,24 @@ def _nearest_with(
     free = np.setdiff1d(np.arange(x0.shape[0]), kept)
     place = lambda y: x0.at[free].set(y)
     found = nearest(lambda y: error(place(y)), x0[free], M[free][:, free], max_steps, affine)
-    return Nearest(place(found.x), found.result)
+    error_size, rows = found.rounding
+    rows = jnp.zeros((rows.shape[0], x0.shape[0]), rows.dtype).at[:, free].set(rows)
+    return Nearest(place(found.x), found.result, Rounding(error_size, rows))
 
 
-def _check_rows(error: Callable[[Array], Array], x: Array, atol: float) -> Check:
-    """A row is satisfied if x is at most `atol` from it, to first order: its error over the length of its gradient."""
+def _check_rows(error: Callable[[Array], Array], x: Array, atol: float, rounding: Rounding) -> tuple[Check, Rounding]:
+    """A row is satisfied if x is at most `atol` from it, to first order: its error over the length of its gradient.
+
+    The gradient of a row that vanishes has the length of its terms instead. `rounding` is of these rows and of those
+    that follow, and what is left of it is returned.
+    """
     x = stop_gradient(x)
     e, lengths = stop_gradient((error(x), jnp.linalg.norm(jax.jacfwd(error)(x), axis=1)))
-    return Check(e, jnp.abs(e) <= atol * lengths)
+    m = e.shape[0]
+    mine, rest = Rounding(*(x[:m] for x in rounding)), Rounding(*(x[m:] for x in rounding))
+    none = lengths <= jnp.linalg.norm(mine.rows, axis=1)
+    allowed = atol * jnp.where(none, mine.lengths, lengths) + mine.error
+    return Check(e, jnp.abs(e) <= allowed), rest
 
 
 def kept_of(keep: Any, n: int) -> Kept:

@@ -16,6 +16,7 @@ from jaxtyping import Array
 from .._formulation import row_scales, unit_size
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
 from .._result import RESULTS, worst
+from .._rounding import relative_rounding, rounding_errors
 from .._types import Matrix, Rows, RowValues, Vector
 
 
@@ -27,20 +28,37 @@ class Linearised(NamedTuple):
     scales: RowValues
 
 
+class Rounding(NamedTuple):
+    """Sizes of the rounding errors of the constraint errors (m,), and of their Jacobian (m, n)."""
+
+    error: RowValues
+    rows: Rows
+
+    @property
+    def lengths(self) -> RowValues:
+        """Lengths of the rows (m,), as they would be if none of their terms cancelled."""
+        return jnp.linalg.norm(self.rows, axis=1) / relative_rounding(self.rows.dtype)
+
+
 class Nearest(NamedTuple):
-    """The nearest state (n,), and the `RESULTS` of the metric."""
+    """The nearest state (n,), the `RESULTS` of the metric, and the rounding errors at the state it was sought from."""
 
     x: Vector
     result: Any
+    rounding: Rounding
 
 
-def linearise(error: Callable[[Array], Array], x: Vector) -> Linearised:
-    return linearised(error(x), jax.jacfwd(error)(x))
+def linearise(error: Callable[[Array], Array], x: Vector, rounding: Rounding | None = None) -> Linearised:
+    """The constraints near x; rows that are nothing but rounding errors are zero, as they can't be met or missed."""
+    return linearised(error(x), jax.jacfwd(error)(x), rounding)
 
 
-def linearised(e: RowValues, J: Rows) -> Linearised:
+def linearised(e: RowValues, J: Rows, rounding: Rounding | None = None) -> Linearised:
     """A row's own unit must not matter to the rank test of a pseudoinverse: hence D."""
-    D = row_scales(J)
+    if rounding is not None:
+        none = stop_gradient(jnp.all(jnp.abs(J) <= rounding.rows, axis=1))
+        e, J = jnp.where(none, 0, e), jnp.where(none[:, None], 0, J)
+    D = row_scales(J, all_are_real=rounding is not None)
     return Linearised(D * e, D[:, None] * J, D)
 
 
@@ -64,19 +82,21 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
 
     `affine`: whether `error` is, so that one step leads there.
     """
-    if jax.eval_shape(error, x0).shape[0] == 0 or x0.shape[0] == 0:
-        return Nearest(x0, RESULTS.successful)
+    m, n = jax.eval_shape(error, x0).shape[0], x0.shape[0]
+    if m == 0 or n == 0:
+        return Nearest(x0, RESULTS.successful, Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype)))
     identity = jnp.eye(x0.shape[0], dtype=x0.dtype)
     shift = jnp.sqrt(jnp.finfo(x0.dtype).eps) * jnp.max(jnp.abs(M))
     # All at a time: one kernel to compile.
-    here = linearise(error, x0)
+    rounding = Rounding(*rounding_errors(lambda x: (error(x), jax.jacfwd(error)(x)), x0))
+    here = linearise(error, x0, rounding)
     candidates = [M, with_rows(M, here.rows), M + shift * identity]
     _, Ws, (definite, regular, semidefinite) = jax.vmap(whiten)(jnp.stack(candidates))
     W = jnp.where(definite, Ws[0], Ws[1])
     K = jnp.where(definite, identity, unit_size(M) * W @ M @ W.T)
 
     def stationarity(z, _):
-        at = linearise(error, x0 + W.T @ z)
+        at = linearise(error, x0 + W.T @ z, rounding)
         B, w = at.rows @ W.T, K @ z
         return w - pseudosolve(SVD(), B, B @ w - at.error)[0]
 
@@ -84,14 +104,15 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         x = _in_one_step(x0, here, W, K)
     else:
         lengths = jnp.linalg.norm(here.rows @ W.T, axis=1)
-        unit = jnp.where(lengths > 0, here.scales / jnp.where(lengths > 0, lengths, 1), 1)
+        terms = jnp.where(rounding.lengths > 0, rounding.lengths, 1)  # of rows that vanish here
+        unit = jnp.where(lengths > 0, here.scales / jnp.where(lengths > 0, lengths, 1), 1 / terms)
         start = _from_afar(lambda z: unit * error(x0 + W.T @ z), jnp.zeros_like(x0), max_steps)
         x = x0 + W.T @ root(stationarity, start, max_steps)
     result = worst(
         RESULTS.where(semidefinite | (shift == 0), RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
     )
-    return Nearest(x, result)
+    return Nearest(x, result, rounding)
 
 
 def _in_one_step(x0: Vector, here: Linearised, W: Matrix, K: Matrix) -> Vector:

@@ -12,6 +12,7 @@ the child frame; S: what each speed does, seen from the ground and about its ori
 with x' for constant speeds. Source: Featherstone (2008), Rigid Body Dynamics Algorithms, 8.1 to 8.3.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._constraint import stabilized
+from .._constraint import Baumgarte, stabilized
 from . import _linkage, _tree
 from ._frame import Pose, Twist
 from ._joint import AbstractJoint, Free
@@ -39,6 +40,67 @@ class End(NamedTuple):
     pose: Pose
     twist: Twist
     change: Twist
+
+
+# How many times the last digit of its terms a row may be, and still be none: products of some dozens of rotations.
+ROUNDING = 256.0
+
+
+def linked_of(robot: "Robot") -> frozenset[str]:
+    """Names of the constraints whose rows `rows_of_loops` gives."""
+    found: set[str] = set()
+    for name in robot.layout.loops:
+        joint = robot.joints[name]
+        found |= set() if isinstance(joint, Free | KnifeEdge) else {name}
+        found |= {slip_of(name)} if isinstance(joint, AbstractRollingLink) else set()
+    return frozenset(found)
+
+
+class Sizes(NamedTuple):
+    """How large the terms of x are, translations before turns, added up over all speeds, (6,) each.
+
+    Attributes:
+        lever: Of what the speeds make of x [m and 1 per speed].
+        rate: Of x [m/s, rad/s].
+        change: Of x' [m/s^2, rad/s^2].
+        place: Of the pose [m, 1].
+    """
+
+    lever: Array
+    rate: Array
+    change: Array
+    place: Array
+
+    @classmethod
+    def of(cls, moved: Sequence[float], S: Sequence[Twist], v: Array, parent: Pose, child: Pose) -> "Sizes":
+        far = _size(child.p)
+        levers = [(_size(s.linear) + far * _size(s.angular), _size(s.angular), jnp.abs(v[i]))
+                  for i, (sign, s) in enumerate(zip(moved, S, strict=True)) if sign]  # fmt: skip
+        zero = jnp.zeros((), v.dtype)
+        lever, turn = (sum((x[k] for x in levers), zero) for k in (0, 1))
+        speed, spin = (sum((x[k] * x[2] for x in levers), zero) for k in (0, 1))
+        spread = lambda linear, angular: jnp.stack([linear] * 3 + [angular] * 3)
+        place = spread(_size(parent.p) + far, jnp.ones((), v.dtype))
+        return cls(spread(lever, turn), spread(speed, spin), spread(2 * spin * speed, spin * spin), place)
+
+    def without_rounding(self, D: Array, A: Array, b: Array, gains: Baumgarte | None) -> tuple[Array, Array]:
+        """The rows, and zeros in place of those that are nothing but rounding errors of what D (m, 6) adds up.
+
+        Where the axes of a loop in space are parallel, three rows of a hinge are. Of what `gains` make of a gap that
+        cannot be closed a small part, the root of eps, counts as closed, as in `assemble`.
+        """
+        D = jnp.abs(D)
+        eps = float(jnp.finfo(A.dtype).eps)
+        none = jnp.sum(jnp.abs(A), axis=1) <= ROUNDING * eps * (D @ self.lever)
+        allowed = ROUNDING * eps * (D @ self.change)
+        if gains is not None:
+            sizes = jax.tree_util.tree_map(jnp.abs, gains)
+            allowed = allowed + eps**0.5 * sizes.correction(D @ self.place, D @ self.rate)
+        return jnp.where(none[:, None], 0, A), jnp.where(none & (jnp.abs(b) <= allowed), 0, b)
+
+
+def _size(x: Array) -> Array:
+    return jnp.sum(jnp.abs(x))
 
 
 def rows_of_loops(robot: "Robot", q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
@@ -66,12 +128,23 @@ def rows_of_loops(robot: "Robot", q: Array, v: Array) -> dict[str, tuple[Array, 
         if isinstance(joint, Free):
             continue
         ends = end(joint.parent), end(joint.child)
-        found |= _rows(robot, name, joint, *ends, _between(robot, joint, S, ends[1].pose))
+        moved = _moved(robot, joint)
+        columns = _between(moved, S, ends[1].pose)
+        # A body that moves as it likes has no direction in which a row could vanish, and a plane has no tilt.
+        can_vanish = not robot.planar and robot.layout == robot.tree
+        sizes = Sizes.of(moved, S, v, ends[0].pose, ends[1].pose) if can_vanish else None
+        found |= _rows(robot, name, joint, *ends, columns, sizes)
     return found
 
 
 def _rows(
-    robot: "Robot", name: str, joint: AbstractJoint, parent: End, child: End, columns: Array
+    robot: "Robot",
+    name: str,
+    joint: AbstractJoint,
+    parent: End,
+    child: End,
+    columns: Array,
+    sizes: Sizes | None,
 ) -> dict[str, tuple[Array, Array]]:
     """`columns` (6, n): what the speeds make of x."""
     P = parent.pose.inverse @ child.pose
@@ -92,13 +165,17 @@ def _rows(
         along = lambda s: gap(moved(s))
         (position, velocity), (_, curvature) = jax.jvp(lambda s: jax.jvp(along, (s,), (one,)), (zero,), (one,))
         D = jax.jacfwd(lambda y: gap(Pose(*(a + b for a, b in zip(P, at_twist(y), strict=True)))))(still)
-        found[name] = D @ columns, stabilized(robot.stabilization, -curvature, position, velocity)
+        b = stabilized(robot.stabilization, -curvature, position, velocity)
+        rows = D @ columns, b
+        found[name] = rows if sizes is None else sizes.without_rounding(D, *rows, robot.stabilization)
     if isinstance(joint, AbstractRollingLink):
         faster = lambda s: Pose(*(b + s * c for b, c in zip(rate, second, strict=True)))
         slip = lambda s: joint.slip(moved(s), faster(s), robot.planar)
         velocity, acceleration = jax.jvp(slip, (zero,), (one,))
         E = jax.jacfwd(lambda y: joint.slip(P, at_twist(y), robot.planar))(still)
-        found[slip_of(name)] = E @ columns, stabilized(robot.stabilization, -acceleration, None, velocity)
+        b = stabilized(robot.stabilization, -acceleration, None, velocity)
+        rows = E @ columns, b
+        found[slip_of(name)] = rows if sizes is None else sizes.without_rounding(E, *rows, robot.stabilization)
     return found
 
 
@@ -108,13 +185,18 @@ def _axes(tree: Posture, poses: list[Pose], dtype: Any) -> list[Twist]:
     return [pose.twist_outwards(s) for move, pose in pairs for s in move.S]
 
 
-def _between(robot: "Robot", joint: AbstractJoint, S: list[Twist], child: Pose) -> Array:
-    """What each speed makes of x (6, n): of those that move both ends nothing, as of those that move neither."""
+def _moved(robot: "Robot", joint: AbstractJoint) -> list[float]:
+    """Whether each speed moves a joint's child (1), its parent (-1), both or neither (0)."""
     layout = robot.layout
     moved = np.zeros(layout.n)
     for end, sign in ((joint.child, 1.0), (joint.parent, -1.0)):
         for i in layout.path(layout.node_of(body_of(end))):
             moved[slice(*layout.nodes[i].v)] += sign
+    return moved.tolist()
+
+
+def _between(moved: Sequence[float], S: Sequence[Twist], child: Pose) -> Array:
+    """What each speed makes of x (6, n): of those that move both ends nothing, as of those that move neither."""
     zero = jnp.zeros(6, child.p.dtype)
     # Seen from the child: the ground's frame is that of which it has the inverse pose.
     columns = [zero if not sign else sign * jnp.concatenate(child.inwards(s)) for sign, s in zip(moved, S, strict=True)]
