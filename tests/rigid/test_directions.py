@@ -121,7 +121,10 @@ def sarrus(place):
     joints = {"A": rigid.Revolute("ground.O", "a", "y"), "B": rigid.Revolute("a.tip", "b", "y")}
     joints |= {"C": rigid.Revolute("b.tip", "plate.one", "y"), "D": rigid.Revolute("ground.P", "c", "y")}
     joints |= {"E": rigid.Revolute("c.tip", "d", "y"), "F": rigid.Revolute("d.tip", "plate.two", "y")}
-    frames = {"O": place.frame(0.5), "P": place.frame(0.0 if not place.lift else place.lift, 0.5, R=quarter)}
+    # Out of its plane such a chain is carried along; turned by as much it is not.
+    twist = np.array([[1.0, -place.lift, 0.0], [place.lift, 1.0, 0.0], [0.0, 0.0, 1.0]]) / np.hypot(1.0, place.lift)
+    twist[2, 2] = 1.0
+    frames = {"O": place.frame(0.5), "P": place.frame(0.0, 0.5, R=twist @ quarter)}
     start = {"A": -1.0, "B": -1.1, "C": 2.1, "D": -1.0, "E": -1.1}
     return place.robot(bodies, joints, frames), start
 
