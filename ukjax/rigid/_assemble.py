@@ -14,9 +14,10 @@ from .. import _check
 from .._constraint import Holonomic
 from .._manifold import Assembly
 from .._manifold import assemble as nearest
-from . import _linkage
+from . import _linkage, _turns
 from ._coordinates import in_tree
 from ._force import Placement
+from ._joint import Revolute
 from ._rotation import from_matrix
 
 
@@ -57,7 +58,12 @@ class Held(eqx.Module):
     t: Array
 
     def __call__(self, q: Array, t: Array) -> Array:
-        return (self.robot.coordinate(q, self.joint) - self.value - self.rate * (t - self.t))[None]
+        robot, wanted = self.robot, self.value + self.rate * (t - self.t)
+        loose = self.joint not in robot.tree.tree and self.joint not in robot.layout.counted
+        if loose and isinstance(robot.joints[self.joint], Revolute):
+            # A hinge that closes a loop is at the turn that the tree says, and kept up to whole turns.
+            return (_turns.nearest(_turns.of_pose(robot, q, self.joint), wanted) - wanted)[None]
+        return (robot.coordinate(q, self.joint) - wanted)[None]
 
 
 def roughly(robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, Any]) -> tuple[Array, Array]:
@@ -66,16 +72,20 @@ def roughly(robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, 
     known = [name for name in robot.joint_names if name not in twin.layout.tree]
     of_tree = lambda values: {k: values[k] for k in values if k not in known} if isinstance(values, Mapping) else values
     q, v = in_tree(twin, of_tree(coordinates), "coordinates"), in_tree(twin, of_tree(rates), "rates")
+    q = _turns.started(twin, q, coordinates)
     if twin is robot:
         return q, v
     at = Placement.of(twin, _linkage.posture(twin, q), v)
+    angles = _turns.of_bodies(twin, q) if robot.planar else {}
     found_q, found_v = [], []
     for body in (node.body for node in robot.layout.nodes):
         pose, twist = at.pose(body), at.twists[twin.layout.node_of(body)]
         if robot.planar:
-            found_q.append(jnp.stack([*pose.p[:2], jnp.arctan2(pose.R[1, 0], pose.R[0, 0])]))
+            angle = _turns.nearest(jnp.arctan2(pose.R[1, 0], pose.R[0, 0]), angles[body])
+            found_q.append(jnp.stack([*pose.p[:2], angle]))
             found_v.append(jnp.stack([*(pose.R @ twist.linear)[:2], twist.angular[2]]))
         else:
             found_q.append(jnp.concatenate([pose.p, from_matrix(pose.R)]))
             found_v.append(jnp.concatenate([twist.linear, twist.angular]))
-    return jnp.concatenate(found_q), jnp.concatenate(found_v)
+    of_tree = {name: _turns.coordinate(twin, q, name) for name in robot.layout.counted if name in twin.layout.tree}
+    return _turns.started(robot, jnp.concatenate(found_q), {**coordinates, **of_tree}), jnp.concatenate(found_v)

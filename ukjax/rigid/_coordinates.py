@@ -13,6 +13,7 @@ from jaxtyping import Array
 from .. import _check
 from .._coordinate import Coordinate
 from .._kinematics import AbstractKinematics
+from . import _turns
 from ._joint import AbstractJoint
 from ._layout import Layout
 from ._linkage import BODY, motions
@@ -24,16 +25,22 @@ if TYPE_CHECKING:
 
 
 class TreeKinematics(AbstractKinematics):
-    """That of every motion of a tree."""
+    """That of every motion of a tree, and of the turns of hinges that are counted."""
 
     motions: tuple[AbstractMotion, ...]
     layout: Layout = eqx.field(static=True)
+    robot: Any = None  # where turns of hinges are counted
 
     def rates(self, q, v, t):
-        return self._each(lambda motion, q, v: motion.rates(q, v), q, v)
+        rates = self._each(lambda motion, q, v: motion.rates(q, v), q, v)
+        return rates if self.robot is None else jnp.concatenate([rates, _turns.changes(self.robot, q, v)])
 
     def retract(self, q, d, t):
-        return self._each(lambda motion, q, d: motion.retract(q, d), q, d)
+        moved = self._each(lambda motion, q, d: motion.retract(q, d), q, d)
+        if self.robot is None:
+            return moved
+        turns = q[-len(self.layout.counted) :] + _turns.changes(self.robot, q, d)
+        return _turns.met(self.robot, jnp.concatenate([moved, turns]))
 
     def _each(self, of: Any, q: Array, v: Array) -> Array:
         pairs = zip(self.motions, self.layout.nodes, strict=True)
@@ -48,6 +55,7 @@ def names_of(robot: "Robot") -> tuple[tuple[str, ...], tuple[str, ...]]:
         joint = node.joint.removeprefix(BODY)
         for names, entries in ((coordinates, motion.coordinates), (speeds, motion.speeds)):
             names += [str(Coordinate(f"{joint} {name}".strip(), unit)) for name, unit in entries]
+    coordinates += [str(Coordinate(joint, "rad")) for joint in robot.layout.counted]
     return tuple(coordinates), tuple(speeds)
 
 

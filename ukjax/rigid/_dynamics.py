@@ -12,7 +12,7 @@ from jaxtyping import Array
 from .. import _expand
 from .._panels import panel_solve
 from .._terms import Free, Pivots
-from . import _linkage, _sweep, _tree
+from . import _linkage, _sweep, _tree, _turns
 from ._branches import Branches
 from ._motion import Helix, Slide, Turn, Weld
 from ._reactions import acting, bias, falling
@@ -50,7 +50,7 @@ def mass(robot: "Robot", q: Array, t: Array) -> Array:
         M = _tree.mass_matrix(_linkage.posture(robot, q), q.dtype)
     M = M + jnp.diag(_linkage.armature(robot, q.dtype))
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
-        J, _ = _linkage.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
+        J, _ = _turns.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
         M = M + effort.armature * J[:, None] * J[None]
     return M
 
@@ -59,8 +59,8 @@ def force(robot: "Robot", q: Array, v: Array, t: Array) -> Array:
     """Q (n,)."""
     Q = _linkage.own_forces(robot, q, v) - bias(robot, q, v, is_large(robot))
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
-        J, b = _linkage.rows(robot, name, q, v, t)
-        Q = Q + J * (effort.of(_linkage.coordinate(robot, q, name), J @ v) + effort.armature * b)
+        J, b = _turns.rows(robot, name, q, v, t)
+        Q = Q + J * (effort.of(_turns.coordinate(robot, q, name), J @ v) + effort.armature * b)
     return Q
 
 

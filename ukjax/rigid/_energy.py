@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from . import _linkage
+from . import _linkage, _turns
 from ._force import Placement
 
 
@@ -22,5 +22,5 @@ def energy(robot: "Robot", q: Array, v: Array, t: Any) -> Array:
         if inertia is not None:
             total = total - inertia.mass * robot.gravity @ at.pose(name).point(inertia.center)
     for name, effort in {**_linkage.efforts(robot, True), **_linkage.efforts(robot, False)}.items():
-        total = total + effort.energy(_linkage.coordinate(robot, q, name))
+        total = total + effort.energy(_turns.coordinate(robot, q, name))
     return total + sum((force.potential(at) for force in robot.forces.values()), jnp.zeros((), q.dtype))

@@ -15,7 +15,7 @@ from .._mechanism import Mechanism
 from .._reactions import reactions
 from .._result import is_traced
 from .._types import Vector
-from . import _linkage
+from . import _linkage, _turns
 from ._body import named_parts
 from ._effort import number
 from ._joint import AbstractDrivenJoint, Prismatic, Revolute
@@ -76,7 +76,7 @@ class Friction(eqx.Module):
             force = along_gap(robot, joint, _linkage.between(robot, q, joint), found[name]).force
             axis = joint.axis.of(q.dtype)  # pyright: ignore[reportAttributeAccessIssue]
             across = force - (force @ axis) * axis
-            J, _ = _linkage.rows(robot, name, q, v, t)
+            J, _ = _turns.rows(robot, name, q, v, t)
             rate = J @ v
             arm = coulomb.radius if isinstance(joint, Revolute) else jnp.ones((), q.dtype)
             # Where nothing presses there is no direction in which |F| grows.

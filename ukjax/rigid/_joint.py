@@ -57,7 +57,7 @@ class AbstractDrivenJoint(AbstractJoint):
 
     @abc.abstractmethod
     def coordinate(self, P: Pose) -> Array:
-        """The coordinate, from the pose; an angle between -pi and pi."""
+        """The coordinate that a pose tells; an angle between -pi and pi. `_turns` counts the turns."""
 
 
 class Revolute(AbstractDrivenJoint):

@@ -36,16 +36,18 @@ class Layout(NamedTuple):
         tree: Names of the joints of the tree, in order.
         loops: Names of the others.
         bodies: Names of the bodies, as they were given.
+        counted: Names of the hinges of `loops` whose turns have an entry at the end of q, in order.
     """
 
     nodes: tuple[Node, ...]
     tree: tuple[str, ...]
     loops: tuple[str, ...]
     bodies: tuple[str, ...]
+    counted: tuple[str, ...] = ()
 
     @property
     def n_q(self) -> int:
-        return self.nodes[-1].q[1] if self.nodes else 0
+        return (self.nodes[-1].q[1] if self.nodes else 0) + len(self.counted)
 
     @property
     def n(self) -> int:

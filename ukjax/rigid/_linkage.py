@@ -10,7 +10,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._constraint import Holonomic
 from ._axis import Axis, about_z
 from ._effort import Drag, Effort
 from ._frame import Frame, Pose
@@ -101,21 +100,6 @@ def driven(robot: "Robot", joint: str, what: str = "joint") -> AbstractDrivenJoi
         has = [name for name in robot.joint_names if isinstance(robot.joints[name], AbstractDrivenJoint)]
         raise ValueError(f"{what} must name one with a single coordinate, of {has}, but names {joint!r}.")
     return one
-
-
-def coordinate(robot: "Robot", q: Array, joint: str) -> Array:
-    """Of a joint with a single one."""
-    one = driven(robot, joint)
-    if joint in robot.layout.tree:
-        return q[robot.layout.node(joint).q[0]]
-    return one.coordinate(between(robot, q, one))
-
-
-def rows(robot: "Robot", joint: str, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
-    """How the coordinate c of a joint moves, c'' = J v' - b: J (n,) and b."""
-    of = Holonomic(lambda q, t: coordinate(robot, q, joint)[None])
-    J, b = of.rows(q, v, t) if robot.kinematics is None else of.rows(q, v, t, robot.kinematics)
-    return J[0], b[0]
 
 
 def efforts(robot: "Robot", of_loops: bool) -> dict[str, Effort]:

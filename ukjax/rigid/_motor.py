@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .. import _check
 from .._types import Coordinates, RowValues
-from . import _linkage
+from . import _linkage, _turns
 from ._effort import number
 
 
@@ -67,11 +67,11 @@ class Geared(eqx.Module):
 
     def __call__(self, q: Coordinates, t: Array) -> RowValues:
         gear: Gear = self.robot.gears[self.gear]
-        c = jnp.zeros((), q.dtype) if gear.second is None else _linkage.coordinate(self.robot, q, gear.second)
+        c = jnp.zeros((), q.dtype) if gear.second is None else _turns.coordinate(self.robot, q, gear.second)
         wanted = jnp.zeros_like(c)
         for a in gear.coefficients[::-1]:
             wanted = wanted * c + a
-        return (_linkage.coordinate(self.robot, q, gear.first) - wanted)[None]
+        return (_turns.coordinate(self.robot, q, gear.first) - wanted)[None]
 
 
 class Motors(eqx.Module):
@@ -82,7 +82,7 @@ class Motors(eqx.Module):
 
     def __call__(self, q: Coordinates, t: Array) -> Array:
         rest = jnp.zeros(self.robot.layout.n, q.dtype)
-        columns = [m.gear * _linkage.rows(self.robot, m.joint, q, rest, t)[0] for m in self.motors]
+        columns = [m.gear * _turns.rows(self.robot, m.joint, q, rest, t)[0] for m in self.motors]
         return jnp.stack(columns, axis=1)
 
 

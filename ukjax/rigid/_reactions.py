@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from .._equation import equation_of_motion
 from .._trajectory import Trajectory
-from . import _linkage, _sweep, _tree
+from . import _linkage, _sweep, _tree, _turns
 from ._force import Placement
 from ._frame import Pose, Twist, Wrench
 from ._joint import AbstractDrivenJoint, AbstractJoint
@@ -147,9 +147,9 @@ def reactions_of(
             slip = lambda P, rate, j=joint: j.slip(P, rate, robot.planar)
             wrench = wrench + _power(slip, P, multipliers[slip_of(name)])
         if isinstance(joint, AbstractDrivenJoint) and joint.effort is not None:
-            J, b = _linkage.rows(robot, name, q, v, t)
+            J, b = _turns.rows(robot, name, q, v, t)
             effort = joint.effort
-            value = effort.of(joint.coordinate(P), J @ v) - effort.armature * (J @ acceleration - b)
+            value = effort.of(_turns.coordinate(robot, q, name), J @ v) - effort.armature * (J @ acceleration - b)
             wrench = wrench + _power(_change(lambda P, j=joint: j.coordinate(P)[None]), P, value[None])
         for motor, u in driving:
             if motor.joint == name and isinstance(joint, AbstractDrivenJoint):

@@ -18,7 +18,7 @@ from .._scenario import Scenario
 from .._system import AbstractKinematicSystem
 from .._trajectory import Trajectory
 from .._types import Coordinates, Vector
-from . import _dynamics, _linkage
+from . import _dynamics, _linkage, _turns
 from ._assemble import assembled
 from ._body import Body, check_ends, check_held, check_names, check_planar, named_parts
 from ._coordinates import TreeKinematics, names_of, of_joints
@@ -58,6 +58,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         home: Joint of the tree -> its coordinates in the state from which `assemble` starts, such as {"hip": 0.3}, or
             the pose in which a file draws the robot. A joint that is left out starts where its frames coincide.
         home_rates: Joint of the tree -> its speeds there; zero for a joint that is left out.
+        turns: Names of hinges that close loops, whose turns are to be counted although they have no effort and no gear.
 
     Attributes:
         layout: The tree that the coordinates are of, and the joints that are constraints.
@@ -71,6 +72,11 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
     Coordinates and speeds lie joint by joint in the order of the tree; `names` tells which they are. A joint with a
     ball has a unit quaternion, the scalar part first, and angular velocities seen from its child; a free one a position
     before, and velocities seen from its child.
+
+    The angle of a hinge is continuous over any number of turns, also where the hinge is a constraint. In the plane, and
+    along parallel named axes, it is the sum of angles in q. Elsewhere its turns are counted by an entry at the end of
+    q: of every hinge in absolute coordinates, and of hinges that close loops if they have an effort, a gear or a place
+    in `turns`. `assemble` sets these entries.
 
     Gradients: through every length, mass and inertia, each of which is one leaf.
 
@@ -93,6 +99,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
     motor_names: tuple[str, ...] = eqx.field(static=True)
     tree: Layout = eqx.field(static=True)
     planar: bool = eqx.field(static=True)
+    turns: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -109,6 +116,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         stabilization: Baumgarte | None = None,
         home: Mapping[str, Any] | None = None,
         home_rates: Mapping[str, Any] | None = None,
+        turns: Sequence[str] = (),
     ):
         self.bodies = named_parts(bodies, Body, "bodies", "rigid.Body(rigid.Inertia(1.0))")
         self.joints = named_parts(joints, AbstractJoint, "joints", 'rigid.Revolute("ground", "crank")')
@@ -137,6 +145,10 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
             floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
             layout = laid_out(names, floating)
             self.layout = layout._replace(loops=tuple(self.joints))
+        self.turns = (turns,) if isinstance(turns, str) else tuple(turns)
+        self.layout = self.layout._replace(counted=_turns.counted(self, self.turns, coordinates == "absolute"))
+        if coordinates == "joint":
+            self.tree = self.layout
         for name, motor in self.motors.items():
             _linkage.driven(self, motor.joint, f"motors[{name!r}]")
         for name, gear in self.gears.items():
@@ -188,7 +200,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         Args:
             coordinates: Joint -> angle [rad], way [m], or all its coordinates. A joint that is left out starts from the
                 robot's `home`: as a file draws it, or, where `home` does not name it, at zero, where its frames
-                coincide.
+                coincide. Angles may be of any number of turns. Of a hinge that closes a loop and whose turns are
+                counted, they say at which turn it starts.
             rates: Joint -> rate, or all its speeds; those of `home_rates`, or zero, for a joint that is left out.
             t: Time [s].
             keep: Names of joints that must stay where they are said to be; the others move as they need to.
@@ -235,7 +248,9 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
     @property
     def kinematics(self) -> AbstractKinematics | None:
-        return None if self.layout.n == self.layout.n_q else TreeKinematics(_linkage.motions(self), self.layout)
+        if self.layout.n == self.layout.n_q:
+            return None
+        return TreeKinematics(_linkage.motions(self), self.layout, self if self.layout.counted else None)
 
     @property
     def own_constraints(self):
@@ -277,14 +292,17 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         return energy(self, q, v, t)
 
     def coordinate(self, q: Coordinates, joint: str) -> Array:
-        """Angle [rad] or way [m] of a joint that has one; of a joint that is a constraint between -pi and pi."""
-        return _linkage.coordinate(self, q, joint)
+        """Angle [rad] or way [m] of a joint that has one; an angle counts turns, also of a joint that is a constraint.
+
+        ValueError for a hinge that closes a loop if its turns are not counted: name it in `turns` of the robot.
+        """
+        return _turns.coordinate(self, q, joint)
 
     def in_joints(self) -> "Robot":
         """The same in the coordinates of its joints."""
         joints = {name: self.joints[name] for name in self.joint_names}
         motors = {name: self.motors[name] for name in self.motor_names}
-        same = ("gravity", "frames", "gears", "forces", "planar", "stabilization", "home", "home_rates")
+        same = ("gravity", "frames", "gears", "forces", "planar", "stabilization", "home", "home_rates", "turns")
         return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
 
     def _known(self, end: str, what: str = "end") -> str:

@@ -1,0 +1,245 @@
+r"""Angles of hinges that are constraints, continuous over any number of turns.
+
+A pose tells such an angle up to whole turns only. Where all that turns between the two ends turns about parallel axes,
+which are known to be so when the robot is built, the angle is the sum of the coordinates between them, with signs: in
+the plane always. Elsewhere the turns are counted: q has one further entry theta, which changes with the relative
+angular velocity, theta' = a (omega_child - omega_parent), and the angle is the one of the pose that is nearest to it.
+So theta only has to be right to half a turn, and errors of integration do not reach the angle.
+
+q: coordinates (n_q,); v: speeds (n,); a: axis; Theta: angle of a body about the ground's axis [rad].
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .._constraint import Holonomic
+from . import _linkage, _tree
+from ._axis import Axis
+from ._joint import Revolute
+from ._layout import Node, body_of
+from ._motion import AbstractMotion, Plane, Slide, Turn, Weld
+from ._rotation import Rotation
+
+
+if TYPE_CHECKING:
+    from ._robot import Robot
+
+
+TURN = 2 * jnp.pi
+
+
+def nearest(angle: Array, to: Array) -> Array:
+    """The angle that differs from `angle` by whole turns and is nearest to `to`; it moves as `angle` does."""
+    return angle + TURN * stop_gradient(jnp.floor((to - angle) / TURN + 0.5))
+
+
+def counted(robot: "Robot", turns: Sequence[str], absolute: bool) -> tuple[str, ...]:
+    """Names of the hinges that have an entry in q: all in absolute coordinates, else those whose angle is used."""
+    turns = [turns] if isinstance(turns, str) else turns
+    for name in turns:
+        if not isinstance(robot.joints.get(name), Revolute):
+            hinges = [name for name in robot.joint_names if isinstance(robot.joints[name], Revolute)]
+            raise ValueError(f"turns must name joints that are a Revolute, of {hinges}, but names {name!r}.")
+    geared = [name for gear in robot.gears.values() for name in (gear.first, gear.second)]
+    found = []
+    for name in robot.layout.loops:
+        joint = robot.joints[name]
+        if isinstance(joint, Revolute) and not is_summed(robot, joint):
+            used = joint.effort is not None or name in geared or name in turns
+            found += [name] if absolute or used else []
+    return tuple(found)
+
+
+def is_summed(robot: "Robot", hinge: Revolute) -> bool:
+    """Whether the angle of a hinge is the sum of the coordinates between its ends, whatever the state."""
+    if robot.planar:
+        return True
+    if hinge.axis.named is None:
+        return False
+    ends = [hinge.parent, hinge.child]
+    for i, _ in _between(robot, hinge):
+        joint = _linkage.moving(robot, robot.layout.nodes[i].joint)
+        ends += [joint.parent, joint.child]
+        motion = joint.motion or Weld()
+        if not isinstance(motion, Slide | Weld) and not _is_about(motion, hinge.axis):
+            return False
+    frames = [_linkage.fixed(robot, end) for end in ends]
+    return all(frame is None or frame.quaternion is None for frame in frames)
+
+
+def _is_about(motion: AbstractMotion, axis: Axis) -> bool:
+    """Whether it turns about an axis of the same name."""
+    return isinstance(motion, Turn) and motion.axis.named == axis.named
+
+
+def coordinate(robot: "Robot", q: Array, name: str) -> Array:
+    """The coordinate of a joint with a single one; ValueError if turns that it needs are not counted."""
+    joint = _linkage.driven(robot, name)
+    if name in robot.layout.tree:
+        return q[robot.layout.node(name).q[0]]
+    if not isinstance(joint, Revolute):
+        return of_pose(robot, q, name)
+    if is_summed(robot, joint):
+        return _summed(robot, q, joint)
+    if name in robot.layout.counted:
+        return nearest(of_pose(robot, q, name), q[_place(robot, q, name)])
+    raise ValueError(
+        f"The turns of the hinge {name!r}, which closes a loop, are not counted: a pose tells its angle up to whole "
+        f"turns only. Build the robot with turns=[{name!r}], which gives it an entry in q."
+    )
+
+
+def of_pose(robot: "Robot", q: Array, name: str) -> Array:
+    """The coordinate of a joint that is a constraint, an angle between -pi and pi; it moves as the coordinate does."""
+    joint = _linkage.driven(robot, name)
+    if isinstance(joint, Revolute) and is_summed(robot, joint):
+        return nearest(_summed(robot, q, joint), jnp.zeros((), q.dtype))
+    return joint.coordinate(_linkage.between(robot, q, joint))
+
+
+def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
+    """How the coordinate c of a joint with a single one moves, c'' = J v' - b: J (n,) and b."""
+    own = coordinate if name in robot.layout.tree else of_pose
+    of = Holonomic(lambda q, t: own(robot, q, name)[None])
+    J, b = of.rows(q, v, t) if robot.kinematics is None else of.rows(q, v, t, robot.kinematics)
+    return J[0], b[0]
+
+
+def changes(robot: "Robot", q: Array, v: Array) -> Array:
+    """theta' of all hinges that are counted (k,)."""
+    V = _tree.twists(_linkage.posture(robot, q), v)
+
+    def about(end: str, axis: Axis) -> Array:
+        node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)
+        if node < 0:
+            return jnp.zeros((), v.dtype)
+        angular = V[node].angular if frame is None else frame.R.T @ V[node].angular
+        return axis.of(v.dtype) @ angular
+
+    # Where the hinge is closed, both frames see the same axis.
+    return jnp.stack([about(one.child, one.axis) - about(one.parent, one.axis) for one in _hinges(robot)])
+
+
+def met(robot: "Robot", q: Array) -> Array:
+    """q with the entries of the hinges that are counted, to half a turn, brought to what the poses say."""
+    counted = robot.layout.counted
+    exact = [nearest(of_pose(robot, q, name), q[_place(robot, q, name)]) for name in counted]
+    return jnp.concatenate([q[: robot.layout.n_q - len(counted)], jnp.stack(exact)])
+
+
+def started(robot: "Robot", q: Array, coordinates: Mapping[str, Any]) -> Array:
+    """q (without them) with entries for the hinges that are counted: nearest to what was said, or to zero."""
+    if not robot.layout.counted:
+        return q
+    said = [jnp.asarray(coordinates.get(name, 0.0), q.dtype).reshape(()) for name in robot.layout.counted]
+    return met(robot, jnp.concatenate([q, jnp.stack(said)]))
+
+
+def of_bodies(twin: "Robot", q: Array) -> dict[str, Array]:
+    """Theta of every body of a planar robot, in the coordinates of joints, to half a turn.
+
+    Along each hinge of the tree it grows by just the coordinate of that hinge.
+    """
+    found: dict[str, Array] = {}
+    zero = jnp.zeros((), q.dtype)
+    for node in twin.layout.nodes:
+        joint = _linkage.moving(twin, node.joint)
+        before = found.get(body_of(joint.parent), zero)
+        parent, child = _linkage.frame(twin, joint.parent), _linkage.frame(twin, joint.child)
+        still = jnp.eye(3, dtype=q.dtype)
+        R = (still if parent is None else parent.R) @ (still if child is None else child.R).T
+        turned = jnp.arctan2(R[1, 0], R[0, 0])
+        angle = _angle_of(node, joint.motion, q)
+        if isinstance(joint, Revolute) and angle is not None:
+            sign = _sign(twin, joint.parent, joint.axis, q.dtype)
+            turned = sign * (angle - _constant(twin, joint, q.dtype))
+        elif angle is not None:
+            turned = turned + angle
+        found[node.body] = before + turned
+    return found
+
+
+def _hinges(robot: "Robot") -> list[Revolute]:
+    """The joints whose turns are counted."""
+    return [robot.joints[name] for name in robot.layout.counted]  # pyright: ignore[reportReturnType]
+
+
+def _place(robot: "Robot", q: Array, name: str) -> int:
+    """Where a hinge that is counted has its entry in q; ValueError if q has none."""
+    layout = robot.layout
+    if q.shape != (layout.n_q,):
+        raise ValueError(
+            f"q must have shape ({layout.n_q},), with an entry for the turns of each hinge of {layout.counted} at its "
+            f"end, but has shape {q.shape}. Take it from robot.assemble(...)."
+        )
+    return layout.n_q - len(layout.counted) + layout.counted.index(name)
+
+
+def _between(robot: "Robot", joint: Revolute) -> list[tuple[int, float]]:
+    """The nodes between the ends of a joint, and whether they turn its child (1) or its parent (-1)."""
+    layout = robot.layout
+    to_child, to_parent = (layout.path(layout.node_of(body_of(end))) for end in (joint.child, joint.parent))
+    return [(i, 1.0) for i in to_child if i not in to_parent] + [(i, -1.0) for i in to_parent if i not in to_child]
+
+
+def _angle_of(node: Node, motion: Any, q: Array) -> Array | None:
+    """The coordinate of a node that turns it in the plane."""
+    if isinstance(motion, Turn):
+        return q[node.q[0]]
+    return q[node.q[0] + 2] if isinstance(motion, Plane) else None
+
+
+def _summed(robot: "Robot", q: Array, joint: Revolute) -> Array:
+    """s_hinge (sum of s_i q_i), and what the frames are turned."""
+    total = jnp.zeros((), q.dtype)
+    for i, way in _between(robot, joint):
+        node = robot.layout.nodes[i]
+        own = _linkage.moving(robot, node.joint)
+        angle = _angle_of(node, own.motion, q)
+        if angle is not None:
+            axis = own.motion.axis if isinstance(own.motion, Turn) else Axis("z")
+            total = total + way * _sign(robot, own.parent, axis, q.dtype) * angle
+    return _sign(robot, joint.parent, joint.axis, q.dtype) * total + _constant(robot, joint, q.dtype)
+
+
+def _sign(robot: "Robot", end: str, axis: Axis, dtype: Any) -> Array | float:
+    """1, or -1 if an axis in a frame leads against the ground's."""
+    R = _rest(robot, end)
+    if R is None and axis.named is not None:
+        return 1.0
+    direction = axis.of(dtype) if R is None else R @ axis.of(dtype)
+    return stop_gradient(jnp.where(direction[2] < 0, -1.0, 1.0)).astype(dtype)
+
+
+def _constant(robot: "Robot", joint: Revolute, dtype: Any) -> Array:
+    """The angle of a hinge where all angles that it is the sum of are zero."""
+    still = jnp.eye(3, dtype=dtype)
+    parent, child = (_rest(robot, end) for end in (joint.parent, joint.child))
+    if parent is None and child is None:
+        return jnp.zeros((), dtype)
+    R = (still if parent is None else parent).T @ (still if child is None else child)
+    first, second = joint.axis.across(dtype)
+    turned = R @ first
+    return jnp.arctan2(second @ turned, first @ turned)
+
+
+def _rest(robot: "Robot", end: str) -> Rotation | None:
+    """How a frame is turned against the ground where all angles are zero; None if no frame on the way is turned."""
+    nodes = robot.layout.nodes
+    found: Rotation | None = None
+    ends = [end]
+    for i in robot.layout.path(robot.layout.node_of(body_of(end))):
+        own = _linkage.moving(robot, nodes[i].joint)
+        ends += [own.child, own.parent]
+    # From the frame to the ground: out of a joint's parent's frame, against its child's.
+    for k, one in enumerate(ends):
+        frame = _linkage.fixed(robot, one)
+        if frame is None or frame.quaternion is None:
+            continue
+        R = frame.pose.R if k % 2 == 0 else frame.pose.R.T
+        found = R if found is None else R @ found
+    return found
