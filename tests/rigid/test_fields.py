@@ -211,4 +211,4 @@ def test_what_is_followed_is_what_mujoco_does(field):
     if field == "qpos0":  # a ball's has no effect
         model.qpos0[2:6] = 1.0, 0.0, 0.0, 0.0
     assert not all(np.allclose(*pair, rtol=1e-9) for pair in zip(motion_in_mujoco(model), before, strict=True))
-    assert_same(read(model, "joint", {}).robot, Theirs(model), seeds=range(2), spread=0.2)
+    assert_same(read(model).robot, Theirs(model), seeds=range(2), spread=0.2)
