@@ -108,8 +108,8 @@ def _listed(names: list[str]) -> str:
 def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagnosis:
     r"""What a mechanism is like at a state.
 
-    Rank and consistency are those of `UdwadiaKalaba()` (`PennestriDeFalco()` where M is not positive definite) and so
-    of `equation_of_motion`; singular values and condition numbers are those of $B = A L^{-\top}$, its rows
+    Rank and consistency are those of `UdwadiaKalaba()` (`PennestriDeFalco()` where M is not positive definite), as
+    in `equation_of_motion`; singular values and condition numbers are those of $B = A L^{-\top}$, its rows
     brought to about unit length, so that units do not matter (of A where M is not positive definite).
 
     Holonomic or not is Frobenius's test. Written as one-forms in x = (q, t), rows $\omega_i = F_i\,dx$ can be

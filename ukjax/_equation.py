@@ -52,8 +52,8 @@ def equation_of_motion(
     Raises:
         TypeError: If `mechanism` or `formulation` is something else.
         ValueError: While tracing, if a shape does not fit: of q, v, t, `applied`, or of what a function returns.
-        RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
-            or a number is not finite.
+        RuntimeError: If `throw` and the mass matrix is not positive definite, nor made so by the constraints, if the
+            constraints contradict each other, or if a number is not finite.
 
     Gradients: forward and reverse mode, valid where the rank of A is locally constant; `rank`, `residual` and
     `result` carry none.

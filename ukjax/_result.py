@@ -15,9 +15,9 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
 
     successful = ""
     mass_not_positive_definite = (
-        "The mass matrix is not symmetric positive definite. The model is at fault: check the masses and "
-        "inertias, and whether the coordinates have a singularity here. Where M is positive semidefinite on purpose, "
-        "pass formulation=ukjax.PennestriDeFalco()."
+        "The mass matrix is not symmetric positive definite, nor do the constraints make up for it. The model is at "
+        "fault: check the masses and inertias, whether something without mass moves by itself, and whether the "
+        "coordinates have a singularity here."
     )
     acceleration_not_unique = (
         "The acceleration is not unique: some direction has no mass and no constraint, for [M; A] has less than full "
@@ -30,8 +30,7 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     not_finite = (
         "NaN or infinity. If the state was finite, the model is at fault: a mass, force or constraint function "
-        "returned a number that is not finite. So does the friction of a joint that jams (Coulomb's law has no "
-        "solution), and that of a slide pressed by a moment only, until its rigid.Coulomb has a length."
+        "returned a number that is not finite."
     )
     not_assembled = (
         "No state that satisfies the constraints was found near the given one. Move q and v closer to a "

@@ -93,9 +93,10 @@ def simulate(
             does not increase, `keep` names something else, or the dtype cannot reach the tolerances.
         TypeError: If `servo`, `solver`, `stepsize_controller`, `adjoint`, `projection`, `progress` or
             `formulation` is something else.
-        RuntimeError: If `throw` and the mass matrix is not positive definite, the constraints contradict each other,
-            a number is not finite, the step budget is exhausted, the initial state is too far from the constraints
-            to be projected on them, the servo constraints are out of reach, or `ts`, if traced, does not increase.
+        RuntimeError: If `throw` and the mass matrix is not positive definite, nor made so by the constraints, the
+            constraints contradict each other, a number is not finite, the step budget is exhausted, the initial state
+            is too far from the constraints to be projected on them, the servo constraints are out of reach, or `ts`,
+            if traced, does not increase.
 
     Example:
         ```python

@@ -177,15 +177,49 @@ def test_what_is_not_unique_is_reported(formulation):
     assert np.all(np.isnan(motion.unconstrained_acceleration))
 
 
-@pytest.mark.parametrize("formulation", [ukjax.UdwadiaKalaba, long(ukjax.RangeSpace)])
-def test_a_singular_mass_where_it_must_not_be_is_reported_with_the_way_out(formulation):
-    mechanism, q0, v0, _ = massless_angle(0)
-    with pytest.raises(RuntimeError, match="PennestriDeFalco"):
-        ukjax.equation_of_motion(mechanism, q0, v0, formulation=formulation())
-    # A quaternion's mass matrix is singular up to rounding errors only.
-    what, p0, v0, *_ = BODIES["free"]
-    with pytest.raises(RuntimeError, match="PennestriDeFalco"):
-        ukjax.equation_of_motion(body(*what), p0, v0, formulation=formulation())
+DEFINITE = [ukjax.UdwadiaKalaba(), long(ukjax.RangeSpace()), long(ukjax.Recursive(levels=(2, 1)))]
+
+
+@pytest.mark.parametrize("formulation", DEFINITE, ids=lambda f: type(f).__name__)
+def test_rows_make_up_for_a_singular_mass(formulation):
+    """A pendulum: g sin / l of an angle without mass; the force of its rod, and derivatives, batched too."""
+    mechanism, q0, _, w = massless_angle(1)
+    states = jnp.array(q0), jnp.array([jnp.cos(2.0) * 1.2, jnp.sin(2.0) * 1.2, 1.0])
+
+    def found(scale, q, v):
+        system = ukjax.System(lambda q, t: scale * mechanism.system.mass(q, t), mechanism.system.force)
+        moved = ukjax.Mechanism(system, mechanism.constraints)
+        motion = ukjax.equation_of_motion(moved, q, v, formulation=formulation, throw=False)
+        return motion.acceleration[2], motion.constraint_force, motion.result, motion.unconstrained_acceleration
+
+    one = jnp.ones(())
+    angle, force, result, free = jax.jit(found)(one, *states)
+    assert bool(result == ukjax.RESULTS.successful)
+    assert_close(angle, jnp.asarray(-(w**2) * np.sin(2.0)), atol=1e-10)
+    want = ukjax.equation_of_motion(mechanism, *states, formulation=ukjax.PennestriDeFalco()).constraint_force
+    assert_close(force, want, atol=1e-10)
+    assert np.all(np.isnan(free))
+    # Gravity stays what it is as the mass grows: the acceleration goes with its inverse, but for the speed.
+    for mode in (jax.jacrev, jax.jacfwd):
+        slope = jax.jit(jax.vmap(mode(lambda *x: found(*x)[0]), in_axes=(0, None, None)))(one[None], *states)
+        assert_close(slope, -angle[None], atol=1e-9)
+
+
+@pytest.mark.parametrize("formulation", DEFINITE[:2], ids=lambda f: type(f).__name__)
+def test_a_mass_that_rows_do_not_make_up_for_is_reported(formulation):
+    motion = lambda M, *rows: ukjax.equation_of_motion(
+        ukjax.Mechanism(
+            ukjax.System(lambda q, t: jnp.diag(jnp.array(M)), lambda q, v, t: jnp.array([0.0, -1.0, 0.0])),
+            [ukjax.Holonomic(lambda q, t, i=i: q[i][None]) for i in rows],
+        ),
+        jnp.zeros(3), jnp.zeros(3), formulation=formulation,
+    )  # fmt: skip
+    assert_close(motion((1.0, 2.0, 0.0), 2).acceleration, jnp.array([0.0, -0.5, 0.0]), atol=1e-12)
+    with pytest.raises(RuntimeError, match="not symmetric positive definite, nor do the constraints make up for it"):
+        motion((1.0, 2.0, 0.0), 0)
+    # Though the rows would hold it.
+    with pytest.raises(RuntimeError, match="not symmetric positive definite"):
+        motion((1.0, 2.0, -1e-3), 2)
 
 
 def circle(nonideal, gravity):

@@ -10,6 +10,7 @@ import pytest
 
 import ukjax
 from ukjax import rigid
+from ukjax.rigid import _turns
 
 from ..helpers import assert_close
 
@@ -102,6 +103,46 @@ def test_a_link_without_mass_between_two_joints():
     assert_close(accelerations(robot, [0.0, q], [0.2, w]), jnp.asarray(np.linalg.solve(M, Q)), atol=1e-11)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("text", "joints", "state"),
+    [
+        (STAGE, ("along", "sway"), ({"sway": 0.3}, {"along": 0.2, "sway": 1.0})),
+        (
+            # A slender rod, and a point on it.
+            urdf(
+                link("a"),
+                link("rod", 2, (0.1, 0.1, 0), "0 0 -0.5"),
+                link("point", 1, (), "0 0.3 -0.8"),
+                joint("turn", "continuous", "a", "rod"),
+                joint("tilt", "continuous", "rod", "point", "1 0 0", '<origin xyz="0 0 -1"/>'),
+            ),
+            ("turn", "tilt"),
+            ({"turn": 0.4, "tilt": -0.7}, {"turn": 1.0, "tilt": -2.0}),
+        ),
+    ],
+    ids=["massless", "rod and point"],
+)
+def test_links_without_mass_or_moments_in_absolute_coordinates(text, joints, state):
+    """M is singular there, and the joints make up for it: accelerations and derivatives as in joint coordinates."""
+
+    def found(robot, q, v):
+        a = ukjax.equation_of_motion(robot.mechanism(), q, v, TIME, throw=False).acceleration
+        rows = [_turns.rows(robot, name, q, v, TIME) for name in joints]
+        return jnp.stack([J @ a - b for J, b in rows])
+
+    own = rigid.from_urdf(text)
+    want = [f(found)(own, *own.assemble(*state)) for f in (jax.jit, jax.jacfwd)]
+    robot = rigid.from_urdf(text, coordinates="absolute")
+    q, v = robot.assemble(*state)
+    assert_close(jax.jit(jax.vmap(found, (None, 0, None)))(robot, q[None], v)[0], want[0], atol=1e-10)
+    heavy = next(name for name, body in own.bodies.items() if body.inertia is not None)
+    for mode in (jax.jacfwd, jax.jacrev):
+        slope = jax.jit(mode(found))(robot, q, v).bodies[heavy].inertia
+        for name in ("mass", "center"):
+            assert_close(getattr(slope, name), getattr(want[1].bodies[heavy].inertia, name), atol=1e-9)
+
+
 def test_what_follows_another_joint_and_what_follows_that():
     """One degree of freedom: 1 / (0.2 + 3^2 0.1 + 0.6^2 0.5)."""
     robot = rigid.from_urdf(
@@ -110,7 +151,9 @@ def test_what_follows_another_joint_and_what_follows_that():
             link("thumb", 1, (0.2, 0.2, 0.2)),
             link("finger", 1, (0.1, 0.1, 0.1)),
             link("pad", 0.5),
+            link("nail"),
             joint("drive", "continuous", "palm", "thumb", "0 0 1"),
+            joint("show", "prismatic", "palm", "nail", "0 1 0", '<mimic joint="drive"/>'),
             joint("press", "prismatic", "palm", "pad", "0 1 0", '<mimic joint="curl" multiplier="0.2"/>'),
             joint(
                 "curl", "continuous", "palm", "finger", "0 0 3", '<mimic joint="drive" multiplier="-3" offset="0.2"/>'
@@ -121,9 +164,9 @@ def test_what_follows_another_joint_and_what_follows_that():
     names = robot.layout.tree
     q, v = robot.assemble({"drive": 0.4}, keep=["drive"])
     at = dict(zip(names[1:], np.asarray(q), strict=True))
-    assert at == pytest.approx({"drive": 0.4, "press": -0.2, "curl": -1.0})
-    a = dict(zip(names[1:], np.asarray(accelerations(robot, q, v, jnp.array([1.0, 0.0, 0.0]))), strict=True))
-    assert a == pytest.approx({"drive": 0.78125, "press": -0.46875, "curl": -2.34375})
+    assert at == pytest.approx({"drive": 0.4, "press": -0.2, "curl": -1.0, "show": 0.4})
+    a = dict(zip(names[1:], np.asarray(accelerations(robot, q, v, jnp.array([1.0, 0.0, 0.0, 0.0]))), strict=True))
+    assert a == pytest.approx({"drive": 0.78125, "press": -0.46875, "curl": -2.34375, "show": 0.78125})
 
 
 def test_what_follows_nothing_ends_in_an_error_and_what_follows_a_fixed_joint_stands():

@@ -15,10 +15,11 @@ from ._kernel_projection import OrthogonalProjector as OrthogonalProjector
 from ._kernel_projection import Orthonormalization as Orthonormalization
 from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
 from ._linear import Response as Response
+from ._metric import metric as metric
+from ._metric import row_scales as row_scales
+from ._metric import unit_size as unit_size
 from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
 from ._problem import Problem as Problem
-from ._problem import row_scales as row_scales
-from ._problem import unit_size as unit_size
 from ._range_space import RangeSpace as RangeSpace
 from ._recursive import Level as Level
 from ._recursive import Recursive as Recursive

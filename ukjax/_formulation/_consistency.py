@@ -23,7 +23,8 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from .._types import BoolScalar, Rows, RowValues, Vector
-from ._problem import Problem, row_lengths
+from ._metric import row_lengths
+from ._problem import Problem
 
 
 # By how much the terms of a row may grow before an acceleration no longer counts as moderate.

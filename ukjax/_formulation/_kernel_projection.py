@@ -19,7 +19,8 @@ from .._result import is_traced
 from .._types import Matrix, Rows
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
-from ._problem import unit_size, with_singular_mass
+from ._metric import unit_size
+from ._problem import with_singular_mass
 from ._recursive import parts_of, sizes_of
 
 

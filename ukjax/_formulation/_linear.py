@@ -20,7 +20,8 @@ from .._linalg import (
     rank_tolerance_of,
 )
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Vector
-from ._problem import Problem, unit_size
+from ._metric import unit_size
+from ._problem import Problem
 
 
 class Response(NamedTuple):
@@ -59,15 +60,18 @@ def one_response(acceleration: Vector, force: Vector, rank: IntScalar, unique: B
 class DefiniteMass(AbstractLinearMap):
     """By the pseudoinverse of H or, `squared`, by that of H H^T; P (r, n, m) is what it is, if it is used repeatedly.
 
-    A pseudoinverse that knows the singular values decides at two tolerances, of which `finest` is the second.
+    A pseudoinverse that knows the singular values decides at two tolerances, of which `finest` is the second. Where the
+    metric is not that of M, `is_mass`, what the constraints add is M q'' - force.
     """
 
+    M: Matrix
     L: Matrix
     W: Matrix
     B: Rows
     D: RowValues
     P: Array | None
     rank: Array | None
+    is_mass: BoolScalar | None
     solver: lx.AbstractLinearSolver
     finest: float | None = eqx.field(static=True)
     squared: bool = eqx.field(static=True)
@@ -80,7 +84,8 @@ class DefiniteMass(AbstractLinearMap):
         finest: float | None = None,
         squared: bool = False,
     ):
-        self.L, self.W, self.B, self.D = problem.L, problem.W, problem.B, problem.D
+        self.M, self.L, self.W, self.B, self.D = problem.M, problem.L, problem.W, problem.B, problem.D
+        self.is_mass = problem.is_mass
         self.solver, self.finest, self.squared = solver, finest, squared
         self.P = self.rank = None
         if repeatedly and self.B.shape[0]:
@@ -92,6 +97,8 @@ class DefiniteMass(AbstractLinearMap):
         w = self.W @ force
         X, rank = self._corrections(self.D * (b - self.B @ w))
         acceleration, added = (w[None] + X) @ self.W, X @ self.L.T
+        if self.is_mass is not None:
+            added = jnp.where(self.is_mass, added, acceleration @ self.M - force[None])
         return Response(acceleration, added, rank, jnp.ones(rank.shape, bool))
 
     def free(self, force):

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from .._linalg import finer, pseudoinverse
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
-from ._problem import unit_size, with_singular_mass
+from ._metric import unit_size
+from ._problem import with_singular_mass
 
 
 class PennestriDeFalco(AbstractPseudoinverseFormulation):

@@ -6,7 +6,7 @@ W^T W = M^-1; a = M^-1 Q; B = A W^T; D: row scales; G = D A M^-1 A^T D; H = M^-1
 from .._linalg import Seldom, finer
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import DefiniteMass
-from ._problem import with_definite_mass
+from ._problem import with_completed_mass
 
 
 class RangeSpace(AbstractPseudoinverseFormulation):
@@ -18,14 +18,14 @@ class RangeSpace(AbstractPseudoinverseFormulation):
             tolerance (not below rounding).
         consistency_rtol: As for `UdwadiaKalaba`.
 
-    Needs M > 0; rows may be redundant. The matrix is small if there are few constraints; squaring costs digits: with
-    rows nearly dependent, an angle e between them, about eps / e^2 is lost rather than eps / e.
+    M as for `UdwadiaKalaba`; rows may be redundant. The matrix is small if there are few constraints; squaring costs
+    digits: with rows nearly dependent, an angle e between them, about eps / e^2 is lost rather than eps / e.
 
     Source: de Falco et al. (2008), eq. 35 and 36.
     """
 
     def _problem(self, terms):
-        return with_definite_mass(terms)
+        return with_completed_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
         if isinstance(solver, Seldom):  # where directions are that short, their squares are rounding errors

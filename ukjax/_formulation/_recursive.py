@@ -20,10 +20,11 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._linalg import SVD, Seldom, finer, new_rows, pseudoinverse, rank_tolerance_of, whiten
 from .._result import is_traced
-from .._types import IntScalar, Matrix, Rows, Vector
+from .._types import BoolScalar, IntScalar, Matrix, Rows, Vector
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import AbstractLinearMap, DefiniteMass, one_response
-from ._problem import row_scales, with_definite_mass
+from ._metric import row_scales
+from ._problem import with_completed_mass, with_definite_mass
 
 
 class Level(eqx.Module):
@@ -100,7 +101,7 @@ class Recursive(AbstractPseudoinverseFormulation):
         pseudoinverse: The lineax solver for the gains.
         consistency_rtol: As for `UdwadiaKalaba`; noisy rows cannot contradict anything.
 
-    Needs M > 0; rows may be redundant, within a level or between levels.
+    M as for `UdwadiaKalaba`, with noise M > 0; rows may be redundant, within a level or between levels.
 
     Raises:
         ValueError: If `levels` are not positive integers, `noise` is negative or has another length than `levels`; and
@@ -134,9 +135,9 @@ class Recursive(AbstractPseudoinverseFormulation):
         self.consistency_rtol = consistency_rtol
 
     def _problem(self, terms):
-        problem = with_definite_mass(terms)
         if self.noise is None:
-            return problem
+            return with_completed_mass(terms)
+        problem = with_definite_mass(terms)
         parts_of(self.levels, terms.A.shape[0])
         strict = np.concatenate([np.full(m, R is None) for m, R in zip(self.levels, self.noise, strict=True)])
         return eqx.tree_at(lambda p: p.strict, problem, jnp.asarray(strict), is_leaf=lambda x: x is None)
@@ -154,17 +155,19 @@ class Recursive(AbstractPseudoinverseFormulation):
             noisy = noisy or R is not None
             gains.append(K)
             rank = rank + more
-        return _Levels(problem.L, problem.W, B, tuple(gains), rank)
+        return _Levels(problem.M, problem.L, problem.W, B, tuple(gains), rank, problem.is_mass)
 
 
 class _Levels(AbstractLinearMap):
     """The levels one after the other, with their gains K (n, m)."""
 
+    M: Matrix
     L: Matrix
     W: Matrix
     B: Rows
     gains: tuple[Array, ...]
     rank: IntScalar
+    is_mass: BoolScalar | None
 
     def __call__(self, force, b):
         w = self.W @ force
@@ -172,7 +175,10 @@ class _Levels(AbstractLinearMap):
         for K in self.gains:
             part = slice(start, start + K.shape[1])
             x, start = x + K @ (b[part] - self.B[part] @ x), part.stop
-        return one_response(self.W.T @ x, self.L @ (x - w), self.rank, jnp.asarray(True))
+        acceleration, added = self.W.T @ x, self.L @ (x - w)
+        if self.is_mass is not None:
+            added = jnp.where(self.is_mass, added, self.M @ acceleration - force)
+        return one_response(acceleration, added, self.rank, jnp.asarray(True))
 
     def free(self, force):
         return jnp.abs(self.W @ force)

@@ -8,7 +8,8 @@ from .._result import RESULTS
 from .._terms import Terms
 from .._types import BoolScalar, RowValues, Vector
 from ._consistency import miss
-from ._problem import Problem, row_scales
+from ._metric import row_scales
+from ._problem import Problem
 from ._udwadia_kalaba import UdwadiaKalaba
 
 

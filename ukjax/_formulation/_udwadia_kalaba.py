@@ -10,7 +10,7 @@ from .._linalg import AbstractDecomposition
 from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
 from ._expanded import Dense, by_blocks, by_panels, by_recursion, certainty, expanded
 from ._linear import DefiniteMass
-from ._problem import with_definite_mass
+from ._problem import with_completed_mass
 
 
 class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
@@ -35,10 +35,11 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
             Larger mechanisms are solved block by block if they are made of modules, a `Composite` of many: with True
             and None; False goes by matrices always.
 
-    Needs M > 0; rows may be redundant.
+    Rows may be redundant. M may be singular if it has no negative direction and [M; A] has full rank: then L is the
+    factor of M and multiples of the rows, which changes nothing of the motion, and `unconstrained_acceleration` is NaN.
 
     Source: Udwadia & Kalaba (1992); Zhao et al. (2018), eq. 36; de Falco et al. (2008), eq. 31; non-ideal force: Liu et
-    al. (2015), eq. 12 and 13.
+    al. (2015), eq. 12 and 13; singular M: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129.
     """
 
     expand: Any = eqx.field(default=None, static=True)  # True, False or None
@@ -70,7 +71,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         return self.solve(terms_of.whole(*state)) if found is None else found
 
     def _problem(self, terms):
-        return with_definite_mass(terms)
+        return with_completed_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
         return DefiniteMass(problem, solver, repeatedly, self._finest(problem))

@@ -25,3 +25,4 @@ from ._solve import pseudosolve as pseudosolve
 from ._solve import pseudosolve_at as pseudosolve_at
 from ._svd import SVD as SVD
 from ._whiten import whiten as whiten
+from ._whiten import whiten_first as whiten_first

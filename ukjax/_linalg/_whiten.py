@@ -1,5 +1,7 @@
 """The Cholesky factor of a mass matrix, which may turn out not to be positive definite, and its inverse."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,15 +62,69 @@ def _factorise(M: Matrix) -> tuple[Matrix, Matrix, Array]:
 
 
 def _factorise_jvp(primals, tangents):
-    # L' = L S, W' = -S W with S = low(W M' W^T): the lower triangle and half the diagonal.  Murray (2016).
     (M,), (dM,) = primals, tangents
     L, W, definite = _whiten(M)
+    return (L, W, definite), (*_derivative(L, W, dM), None)
+
+
+def _derivative(L: Matrix, W: Matrix, dM: Matrix) -> tuple[Matrix, Matrix]:
+    # L' = L S, W' = -S W with S = low(W M' W^T): the lower triangle and half the diagonal.  Murray (2016).
     S = W @ ((dM + dM.T) / 2) @ W.T
     S = jnp.tril(S) - jnp.diag(jnp.diag(S)) / 2
-    return (L, W, definite), (L @ S, -S @ W, None)
+    return L @ S, -S @ W
 
 
 _whiten = with_derivative(_factorise, _factorise_jvp)
+
+
+def _first_definite(M: Matrix, G: Matrix, known: Any) -> tuple[Matrix, Matrix, Array, Array]:
+    """L and W of M if it is positive definite, otherwise of G, whether they are of M, and whether of any.
+
+    One kernel in a loop, which stops after M if that is definite, for all of a batch, and does not begin if that is
+    `known`. G counts only if M has no negative direction, which a third round tells.
+    """
+    identity = jnp.eye(M.shape[0], dtype=M.dtype)
+    size = jnp.max(jnp.abs(M), initial=0.0)
+    shifted = M + jnp.sqrt(jnp.finfo(M.dtype).eps) * jnp.where(size > 0, size, 1.0) * identity
+
+    def following(carry):
+        k, L, W, of_mass, _found = carry
+        new = _factorise(jnp.where(k == 0, M, jnp.where(k == 1, G, shifted)))
+        keep = k == 2
+        ends = jnp.where(k == 0, new[2], ~new[2])
+        return (
+            jnp.where(ends, 3, k + 1),
+            jnp.where(keep, L, new[0]),
+            jnp.where(keep, W, new[1]),
+            of_mass | ((k == 0) & new[2]),
+            new[2],
+        )
+
+    start = jnp.where(known, 3, 0), identity, identity, known, known
+    _, L, W, of_mass, found = jax.lax.while_loop(lambda carry: carry[0] < 3, following, start)
+    return jnp.where(found, L, identity), jnp.where(found, W, identity), of_mass, found
+
+
+def _first_definite_jvp(primals, tangents):
+    (M, G, known), (dM, dG, _) = primals, tangents
+    L, W, of_mass, found = _of_first_definite(M, G, known)
+    dL, dW = _derivative(L, W, jnp.where(of_mass, dM, dG))
+    return (L, W, of_mass, found), (dL, dW, None, None)
+
+
+_of_first_definite = with_derivative(_first_definite, _first_definite_jvp)
+
+
+def whiten_first(M: Matrix, G: Matrix, partition: Partition | None = None) -> tuple[Matrix, Matrix, Array, Array]:
+    """`whiten` of M where it is positive definite, and otherwise of G where that is and M has no negative direction.
+
+    Returns L, W, whether they are of M, and whether of either.
+    """
+    if partition is None:
+        return _of_first_definite(M, G, jnp.asarray(False))
+    L, W, definite = whiten(M, partition)
+    Lg, Wg, _, found = _of_first_definite(M, G, definite)
+    return jnp.where(definite, L, Lg), jnp.where(definite, W, Wg), definite, found
 
 
 def _cholesky(M: Array, identity: Array) -> tuple[Array, Array]:

@@ -47,8 +47,8 @@ def from_sympy(
             if they are not of the form above, with a mass matrix that depends on velocities, say; or if they contain a
             function that JAX does not have, such as `besselj`.
 
-    With more coordinates than speeds (quaternions) the mass matrix is singular: pass
-    `formulation=ukjax.PennestriDeFalco()` where the mechanism is used. Configuration constraints of a `KanesMethod`
+    With more coordinates than speeds (quaternions) the mass matrix is singular, for which the
+    constraints make up. Configuration constraints of a `KanesMethod`
     act through the velocity constraints, in which SymPy demands their rates; `ukjax.Projection()` keeps both.
 
     Gradients: with respect to `mechanism.system.parameters`, which system and constraints share; in pieces those of the
