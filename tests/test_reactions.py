@@ -8,7 +8,7 @@ import pytest
 from jaxtyping import Array, Float
 
 import ukjax
-from ukjax import plot
+from ukjax import plot, rigid
 
 from .helpers import assert_close, assert_gradients
 
@@ -77,6 +77,59 @@ def test_of_dependent_rows_the_multipliers_of_least_norm():
         assert_close(motion.multipliers[name], jnp.array([0.0, 1.5 * G]), atol=1e-12)
     A, b = motion.constraint_forces["pin 1"] + motion.constraint_forces["again"], motion.constraint_force
     assert_close(A + motion.constraint_forces["pin 2"], b, atol=1e-12)
+
+
+def beam(places, mass=2.0, moment=0.3, center=0.0):
+    """A rigid beam on supports, of which it may press on and pull at each."""
+    beam = {f"at {i}": rigid.Frame((x, 0.0, 0.0)) for i, x in enumerate(places)}
+    body = {"beam": rigid.Body(rigid.Inertia(mass, moment, (center, 0.0, 0.0)), beam)}
+    joints = {"base": rigid.Planar("ground", "beam")}
+    joints |= {f"{i}": rigid.PointOn("ground", f"beam.at {i}", lambda p: p[1]) for i in range(len(places))}
+    return rigid.Robot(body, joints, gravity=(0.0, -G, 0.0), planar=True)
+
+
+def test_equal_rigid_supports_share_equally_whatever_the_inertia():
+    for mass, moment in ((2.0, 0.3), (2.0, 1e-3), (2.0, 50.0)):
+        robot = beam((-1.0, 0.0, 1.0), mass, moment)
+        found = robot.reactions(jnp.zeros(3), jnp.array([0.4, 0.0, 0.0]))
+        for i in range(3):
+            assert_close(found[f"{i}"].force, jnp.array([0.0, 2.0 * G / 3, 0.0]), atol=1e-10)
+    # With the weight off the middle: of least norm, a + b x with equal sums and moments.
+    found = beam((-1.0, 0.0, 1.0), center=0.3).reactions(jnp.zeros(3), jnp.zeros(3))
+    for i, x in enumerate((-1.0, 0.0, 1.0)):
+        assert_close(found[f"{i}"].force[1], 2.0 * G * (1 / 3 + 0.3 * x / 2), atol=1e-10)
+
+
+def test_shares_change_continuously_along_a_motion():
+    share = jax.jit(jax.vmap(lambda x: _least(jnp.array([-1.0, 0.2, x]))))
+    x = jnp.linspace(0.3, 40.0, 400)
+    got = share(x)
+    rows = np.stack([np.ones((400, 3)), np.stack([-np.ones(400), np.full(400, 0.2), np.asarray(x)], axis=1)], axis=1)
+    want = np.einsum("kij,j->ki", np.linalg.pinv(rows), np.array([2.0 * G, 0.0]))
+    assert_close(got, want, atol=1e-9)
+
+
+def _least(places):
+    """What three supports at these places carry of a weight at zero."""
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([2.0, 0.3])), lambda q, v, t: jnp.array([-2.0 * G, 0.0]))
+    rows = ukjax.Holonomic(lambda q, t: q[0] + places * q[1])
+    motion = ukjax.equation_of_motion(
+        ukjax.Mechanism(system, {"on": rows}), jnp.zeros(2), jnp.zeros(2), reactions=True, throw=False
+    )
+    return motion.multipliers["on"]
+
+
+def test_gradients_of_shared_multipliers():
+    places = lambda x: jnp.array([-1.0, 0.2, 0.0]).at[2].set(x)
+    assert_gradients(lambda x: jnp.sum(_least(places(x)) ** 3), jnp.array(1.3), atol=1e-5)
+
+
+def test_small_scales_of_rows_that_do_not_depend_on_others_do_not_matter():
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 0.3])), lambda q, v, t: jnp.array([-G, 1.0]))
+    rows = ukjax.Holonomic(lambda q, t: jnp.stack([q[0] - 2 * q[1], 1e-8 * q[1]]))
+    rest = jnp.zeros(2)
+    motion = ukjax.equation_of_motion(ukjax.Mechanism(system, {"both": rows}), rest, rest, reactions=True)
+    assert_close(motion.multipliers["both"] * jnp.array([1.0, 1e-8]), jnp.array([G, 2 * G - 1.0]), atol=1e-10)
 
 
 def test_the_scale_of_a_row_is_that_of_its_multiplier():

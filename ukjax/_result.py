@@ -30,7 +30,8 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     not_finite = (
         "NaN or infinity. If the state was finite, the model is at fault: a mass, force or constraint function "
-        "returned a number that is not finite."
+        "returned a number that is not finite. So does the friction of a joint that jams (Coulomb's law has no "
+        "solution), and that of a slide pressed by a moment only, until its rigid.Coulomb has a length."
     )
     not_assembled = (
         "No state that satisfies the constraints was found near the given one. Move q and v closer to a "

@@ -4,6 +4,8 @@ M, what acts without control, what actuators do, the exact acceleration under th
 constraints that are no equalities, which there are none of here.
 """
 
+import re
+
 import jax.numpy as jnp
 import mujoco
 import numpy as np
@@ -19,6 +21,8 @@ from .attributes import PLACES, schema, variations
 from .in_mujoco import Theirs, found_by, full_mass
 
 
+# Versions that know the attributes, but not all of their values.
+IS_OLD = not hasattr(mujoco.MjModel, "jnt_springyield")
 # What differs from MuJoCo where something is named.
 EXPLAINED = {
     "contacts between geoms": {"rows"},
@@ -99,7 +103,8 @@ def compare(model, theirs, q, v, ours, actuation):
         "actuation": (actuation, turn @ data.qfrc_actuator),
     }
     found = {name for name, (got, there) in want.items() if off(got, there) > 1e-11}
-    if np.any(data.efc_type[: data.nefc] != mujoco.mjtConstraint.mjCNSTR_EQUALITY):
+    others = data.efc_type[: data.nefc] != mujoco.mjtConstraint.mjCNSTR_EQUALITY
+    if np.any(np.reshape(data.efc_J, (-1, model.nv))[: data.nefc][others]):
         found.add("rows")
     A = theirs.rows(q)
     if not found & {"mass", "force"}:
@@ -134,6 +139,8 @@ def test_no_attribute_is_silent(element, tmp_path, monkeypatch):
         try:
             found, named = differences(text)
         except Exception as error:
+            if IS_OLD and re.search("too much data|invalid keyword", str(error)):
+                continue
             silent[what] = f"{type(error).__name__}: {error}"
             continue
         rest = found - set().union(*(EXPLAINED[name] for name in named))

@@ -11,7 +11,7 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax.rigid import _linkage
+from ukjax.rigid import _turns
 
 from ..helpers import assert_close, central_difference, long, sampled
 from .in_mujoco import Theirs, assert_same
@@ -51,7 +51,7 @@ def accelerations(robot, joints, rates):
     """Of joints with one coordinate, whatever the robot's coordinates are, at home with these rates."""
     q, v = robot.assemble({}, rates)
     motion = ukjax.equation_of_motion(robot.mechanism(), q, v)
-    rows = [_linkage.rows(robot, name, q, v, TIME) for name in joints]
+    rows = [_turns.rows(robot, name, q, v, TIME) for name in joints]
     return np.array([J @ motion.acceleration - b for J, b in rows])
 
 
@@ -188,6 +188,14 @@ def test_actuators_without_control_and_with_several():
     )
     assert list(robot.motors) == ["keeper", "pull", "push"]
     assert_close(robot.actuation("pull", "push"), jnp.zeros((5, 2)).at[0, 0].set(5.0).at[1, 1].set(6.0), atol=0.0)
+
+
+@needs_rotors
+def test_what_mujoco_warns_of_is_said_and_leaves_no_log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, warned = said(text(options='<compiler settotalmass="5"/>'))
+    assert warned.startswith("MuJoCo warns: compiler attribute 'settotalmass' is deprecated")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_weld_without_torque_holds_a_point_only():

@@ -104,6 +104,25 @@ def test_the_reaction_of_a_pendulum_in_closed_form():
     assert_close(robot.reactions_along(run, axes="bob.tip")["A"].force[0], force, atol=1e-12)
 
 
+@pytest.mark.parametrize("coordinates", ["joint", "absolute"])
+def test_a_reaction_has_the_motor_in_it_and_not_what_comes_from_outside(coordinates):
+    """Two arms in the plane, at rest: a torque on the second one, by a motor on its joint or from outside."""
+    rod = rigid.Body(rigid.Inertia(1.0, 0.1, (0.5, 0.0, 0.0)), {"tip": rigid.Frame((1.0, 0.0, 0.0))})
+    joints = {"A": rigid.Revolute("ground", "a"), "B": rigid.Revolute("a.tip", "b")}
+    options = {"coordinates": coordinates, "planar": True, "gravity": (0.0, 0.0, 0.0)}
+    robot = rigid.Robot({"a": rod, "b": rod}, joints, motors={"drive": rigid.Motor("B", 3.0)}, **options)
+    q, v = robot.assemble({"A": 0.4, "B": 0.7})
+    torque = {"joint": jnp.array([1.5, 1.5]), "absolute": jnp.zeros(6).at[5].set(1.5)}[coordinates]
+    inside, outside = robot.reactions(q, v, motors={"drive": 0.5}), robot.reactions(q, v, applied=torque)
+    for found, want in ((inside, 1.5), (outside, 0.0)):
+        assert_close(found["B"].torque, jnp.array([0.0, 0.0, want]), atol=1e-10)
+        assert_close(found["A"].torque, jnp.zeros(3), atol=1e-10)
+    # The second arm's balance about its middle: 0.1 b'' = torque - 0.5 F_y, seen from the arm.
+    acceleration = ukjax.equation_of_motion(robot.mechanism(), q, v, applied=torque).acceleration
+    turning = acceleration[0] + acceleration[1] if coordinates == "joint" else acceleration[5]
+    assert_close(outside["B"].force[1], (1.5 - 0.1 * turning) / 0.5, atol=1e-10)
+
+
 @pytest.mark.parametrize("coordinates", ["joint", long("absolute")])
 def test_the_effort_of_a_joint_in_closed_form(coordinates):
     effort = rigid.Effort(stiffness=3.0, rest=0.1, damping=0.7, armature=0.2)
@@ -321,6 +340,8 @@ def one(joint, **options):
         (lambda: one(rigid.Spherical("ground", "arm"), planar=True), "a Spherical, leads out of the plane"),
         (lambda: four_bar().actuation("E"), "joint must name one with a single coordinate"),
         (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), axes="E"), "axes names the body 'E'"),
+        (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), motors={"E": 1.0}), "joint must name one with a si"),
+        (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), applied=[1.0]), r"applied must .* shape \(3,\)"),
         (lambda: rigid.Robot({}, {}), "bodies must hold one at least"),
         (lambda: four_bar().actuation(["A"]), r"names must be of motors or joints.* one is \['A'\]"),
         (lambda: rigid.Shape.box((0.1, -0.1, 0.1)), "size must be positive"),

@@ -41,7 +41,8 @@ class Motion(eqx.Module):
         constraint_forces: What of `constraint_force` each constraint makes, by its name, (n,) [N or N m]; None unless
             `equation_of_motion(reactions=True)` was asked, as the multipliers.
         multipliers: Lagrange multipliers of each constraint's rows, by its name, (m,): A^T lambda is its force. Where
-            rows depend on each other, the multipliers of least norm; their sum over all constraints is determined.
+            rows depend on each other the sum over all constraints alone is determined; these are the multipliers of
+            least Euclidean norm, of the rows as they are written, so that equal rigid supports share equally.
     """
 
     acceleration: Vector

@@ -3,8 +3,10 @@
 A file may name others (parts, meshes). Those must lie in its folder, or below; nothing is fetched.
 """
 
+import contextlib
 import itertools
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -28,12 +30,15 @@ REFUSED = {
 FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
-def compiled(source: Any) -> Any:
-    """A `mujoco.MjModel` from MJCF, a path or the text; ValueError, with what is wrong, if the source is none."""
+def compiled(source: Any) -> tuple[Any, list[str]]:
+    """A `mujoco.MjModel` from MJCF, a path or the text, and MuJoCo's warnings; ValueError if the source is none."""
     mujoco = _mujoco()
     _, text, path = _document(source, "MJCF")
+    warned: list[str] = []
     try:
-        return mujoco.MjModel.from_xml_string(text) if path is None else mujoco.MjModel.from_xml_path(str(path))
+        with _listening(mujoco, warned):
+            model = mujoco.MjModel.from_xml_string(text) if path is None else mujoco.MjModel.from_xml_path(str(path))
+        return model, warned
     except (ValueError, RuntimeError, MemoryError) as error:
         said = f"source is no MJCF that MuJoCo reads ({_called(path)}): {_first(error)}"
         raise ValueError(f"{said}{_advice(str(error))}") from error
@@ -62,6 +67,17 @@ def _document(source: Any, what: str) -> tuple[ET.Element, str, Path | None]:
         raise ValueError(f"source must be {what}, whose root is <{expected}>, but {_called(path)} has <{root.tag}>.")
     _check_files(root if what == "MJCF" else _of_links(root), None if path is None else path.parent)
     return root, text, path
+
+
+@contextlib.contextmanager
+def _listening(mujoco: Any, said: list[str]) -> Iterator[None]:
+    """MuJoCo's warnings go to a list, in place of a log in the folder that it is called from."""
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(said.append)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def _advice(error: str) -> str:

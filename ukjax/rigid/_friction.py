@@ -1,53 +1,78 @@
 """Dry friction in joints, a non-ideal constraint force.
 
-lambda: multipliers of a joint's rows; F: force across a joint's axis [N]; c: non-ideal force (n,).
+lambda: multipliers of a joint's rows; F: force across a joint's axis [N]; M: moment across it [N m]; N: what presses on
+the joint [N], (k,) of all joints with friction; c: non-ideal force (n,).
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._mechanism import Mechanism
-from .._reactions import reactions
+from .._reactions import sharing
 from .._result import is_traced
-from .._types import Vector
+from .._types import BoolScalar, Vector
 from . import _linkage, _turns
 from ._body import named_parts
 from ._effort import number
 from ._joint import AbstractDrivenJoint, Prismatic, Revolute
 from ._reactions import along_gap
+from ._rotation import cross
 
 
 if TYPE_CHECKING:
     from ._robot import Robot
 
 
-class Coulomb(eqx.Module):
-    r"""Dry friction in a hinge or a slide, by what the ideal constraint force presses there.
+# In so many steps friction grows from none to what it is, with so many of Newton's iterations each.
+STEPS, NEWTON = 16, 3
+# A slide is pressed by a moment only if the force across it would need an arm of so many metres for it.
+ARM = 1e6
 
-    Torque of a `Revolute` $-\mu\,r\,|F|\,s(\omega)$, force of a `Prismatic` $-\mu\,|F|\,s(\omega)$, with F across the
-    axis, $\omega$ the rate of the joint and $s(\omega) = \omega / \sqrt{\omega^2 + \epsilon^2}$ in place of its sign.
+
+class Coulomb(eqx.Module):
+    r"""Dry friction in a hinge or a slide, by Coulomb's law with what presses there.
+
+    Torque of a `Revolute` $-\mu\,r\,N\,s(\omega)$, force of a `Prismatic` $-\mu\,N\,s(\omega)$, with $\omega$ the
+    rate of the joint and $s(\omega) = \omega / \sqrt{\omega^2 + \epsilon^2}$ in place of its sign. What presses are the
+    reactions under friction: N and the friction of all joints are found together, so that friction which changes the
+    reactions, its own or those of other joints, is right.
+
+    N is $|F|$, with F the force across the axis at the child's frame. With a `length` l the joint carries at two
+    places that far apart, and a moment M across the axis presses too:
+    $N = |F / 2 + a \times M / l| + |F / 2 - a \times M / l|$ with a along the axis.
 
     Args:
         coefficient: mu, not negative.
         radius: r of the pin of a `Revolute` [m].
         speed: epsilon, positive: well below it friction is that of a damper, and nothing sticks [rad/s or m/s].
+        length: l [m], positive; `jnp.inf` if moments do not press; None if they are not known to matter. Then forces
+            alone press, and a slide that is pressed by a moment only is a failure.
 
     Raises:
         ValueError: If a number is none, not finite, or of the wrong sign.
 
-    Source: Liu et al. (2015), eq. 7 to 13, for what a non-ideal force is.
+    A mechanism with friction fails with `RESULTS.not_finite` where Coulomb's law has no solution that grows from the
+    one without friction: the joint jams (Painleve's paradox), and rigid bodies do not tell what happens. So it does
+    where a slide without `length` is pressed by a moment only. `Motion.constraint_force` stays the ideal force, as it
+    is without friction; `nonideal_force` is what friction adds.
+
+    Gradients: forward and reverse mode, where something presses or nothing does.
+
+    Source: Coulomb's law; Painleve (1895); Liu et al. (2015), eq. 7 to 13, for what a non-ideal force is.
     """
 
     coefficient: Array
     radius: Array
     speed: Array
+    length: Array | None
 
-    def __init__(self, coefficient: Any, radius: Any = 0.0, speed: Any = 1e-3):
+    def __init__(self, coefficient: Any, radius: Any = 0.0, speed: Any = 1e-3, length: Any = None):
         self.coefficient, self.radius = number(coefficient, "coefficient"), number(radius, "radius")
         self.speed = number(speed, "speed")
         for name, least in (("coefficient", 0.0), ("radius", 0.0)):
@@ -56,35 +81,149 @@ class Coulomb(eqx.Module):
                 raise ValueError(f"{name} must not be negative, but is {x}.")
         if not is_traced(self.speed) and self.speed <= 0:
             raise ValueError(f"speed must be positive, but is {self.speed}: it is what rounds the corner at rest.")
+        endless = not is_traced(length) and isinstance(length, float) and length == float("inf")
+        self.length = None if length is None else jnp.asarray(jnp.inf) if endless else number(length, "length")
+        if self.length is not None and not is_traced(self.length) and self.length <= 0:
+            raise ValueError(f"length must be positive, but is {self.length}: a joint carries at two places.")
+
+    def ends(self, F: Array, M: Array, axis: Array) -> Array:
+        """The forces across the axis at the two places where the joint carries (2, 3), linear in F and M."""
+        across = (F - (F @ axis) * axis) / 2
+        turned = jnp.zeros_like(F) if self.length is None else cross(axis, M) / self.length
+        return jnp.stack([across + turned, across - turned])
 
 
 class Friction(eqx.Module):
     """c of joints with dry friction; a `nonideal` of a `Mechanism`.
 
-    `mechanism`: the robot's with all its constraints, between which the ideal force is divided.
+    `mechanism`: the robot's with all its constraints, between which the force is divided.
     """
 
     mechanism: Mechanism
     of: dict[str, Coulomb]
 
     def __call__(self, q: Array, v: Array, t: Array, ideal_force: Vector) -> Vector:
-        robot: Robot = self.mechanism.system  # pyright: ignore[reportAssignmentType]
-        found = reactions(self.mechanism.terms(q, v, t), ideal_force).multipliers
-        c = jnp.zeros_like(v)
+        r"""With T of `sharing` the multipliers under friction are $T (Q^c - c)$, and $c = -\sum_j g_j N_j$."""
+        terms = self.mechanism.terms(q, v, t)
+        share = sharing(terms.M, terms.A, terms.partition)
+        rows = dict(terms.rows or ())
+        starts = dict(zip(rows, [sum(list(rows.values())[:i]) for i in range(len(rows))], strict=True))
+        g = jnp.stack([self._per_press(name, q, v, t) for name in self.of])
+
+        def carried(force: Vector) -> Array:
+            """The ends of all joints (k, 2, 3) under a constraint force."""
+            multipliers = share @ force
+            found = {name: multipliers[starts[name] : starts[name] + rows[name]] for name in self.of}
+            return jnp.stack([self._ends(name, q, found[name]) for name in self.of])
+
+        E0, E = carried(ideal_force), jax.vmap(carried)(g)
+        N, okay = pressed(E0, E)
         for name, coulomb in self.of.items():
-            joint: AbstractDrivenJoint = robot.joints[name]  # pyright: ignore[reportAssignmentType]
-            force = along_gap(robot, joint, _linkage.between(robot, q, joint), found[name]).force
-            axis = joint.axis.of(q.dtype)  # pyright: ignore[reportAttributeAccessIssue]
-            across = force - (force @ axis) * axis
-            J, _ = _turns.rows(robot, name, q, v, t)
-            rate = J @ v
-            arm = coulomb.radius if isinstance(joint, Revolute) else jnp.ones((), q.dtype)
-            # Where nothing presses there is no direction in which |F| grows.
-            squared = across @ across
-            pressed = stop_gradient(squared) > 0
-            size = jnp.where(pressed, jnp.sqrt(jnp.where(pressed, squared, 1.0)), 0.0)
-            c = c - J * (coulomb.coefficient * arm * size * rate / jnp.sqrt(rate**2 + coulomb.speed**2))
-        return c
+            if coulomb.length is None and isinstance(self._joint(name), Prismatic):
+                part = slice(starts[name], starts[name] + rows[name])
+                okay = okay & ~self._by_moment_only(name, q, share[part], terms.Q, ideal_force)
+        return -g.T @ N + stop_gradient(jnp.where(okay, 0.0, jnp.nan)).astype(q.dtype)
+
+    def _joint(self, name: str) -> Any:
+        return self.mechanism.system.joints[name]  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _wrench(self, name: str, q: Array, multipliers: Array) -> tuple[Array, Array]:
+        """F and M at the child's frame."""
+        robot: Any = self.mechanism.system
+        joint = self._joint(name)
+        wrench = along_gap(robot, joint, _linkage.between(robot, q, joint), multipliers)
+        return wrench.force, wrench.torque
+
+    def _ends(self, name: str, q: Array, multipliers: Array) -> Array:
+        return self.of[name].ends(*self._wrench(name, q, multipliers), self._joint(name).axis.of(q.dtype))
+
+    def _per_press(self, name: str, q: Array, v: Array, t: Array) -> Vector:
+        """g: what friction takes of each speed for a unit of N (n,)."""
+        robot: Any = self.mechanism.system
+        joint: AbstractDrivenJoint = self._joint(name)
+        J, _ = _turns.rows(robot, name, q, v, t)
+        coulomb, rate = self.of[name], J @ v
+        arm = coulomb.radius if isinstance(joint, Revolute) else jnp.ones((), q.dtype)
+        return J * (coulomb.coefficient * arm * rate / jnp.sqrt(rate**2 + coulomb.speed**2))
+
+    def _by_moment_only(self, name: str, q: Array, share: Array, Q: Vector, ideal_force: Vector) -> BoolScalar:
+        """Whether a moment presses across the axis, and no force but rounding errors."""
+        share, Q, force = stop_gradient((share, Q, ideal_force))
+        axis = self._joint(name).axis.of(q.dtype)
+
+        def sizes(multipliers: Array) -> Array:
+            F, M = self._wrench(name, q, multipliers)
+            return jnp.stack([F - (F @ axis) * axis, M - (M @ axis) * axis])
+
+        F, M = sizes(share @ force)
+        # What the terms of the moment make of rounding errors.
+        parts = jnp.abs(jax.vmap(sizes, 1, 2)(share))
+        rounding = 1e3 * jnp.finfo(q.dtype).eps * jnp.max(parts[1] @ (jnp.abs(force) + jnp.abs(Q)))
+        return jnp.linalg.norm(M) > jnp.maximum(rounding, ARM * jnp.linalg.norm(F))
+
+
+def pressed(E0: Array, E: Array) -> tuple[Vector, BoolScalar]:
+    r"""N (k,) with $N_j = |E_j^+| + |E_j^-|$, $E = E_0 + \sum_l E_l N_l$, and whether there is one.
+
+    E0: (k, 2, 3), of no friction; E: (k, k, 2, 3), by a unit of N of each joint.
+
+    Friction grows from none to what it is, and N is followed by Newton's method. It is unique there while all pivots of
+    1 - dE/dN are positive.
+    """
+
+    fixed = stop_gradient((E0, E))
+    start = jnp.sum(_length(fixed[0]), axis=1)
+
+    def follow(i: Array, carry: tuple[Vector, BoolScalar]) -> tuple[Vector, BoolScalar]:
+        N, okay = carry
+        part = ((i + 1) / STEPS).astype(N.dtype)
+        for _ in range(NEWTON):
+            N, positive = _better(fixed[0], part * fixed[1], N)
+            okay = okay & positive
+        return N, okay
+
+    N, okay = jax.lax.fori_loop(0, STEPS, follow, (start, jnp.asarray(True)))
+    # Two iterations more carry derivatives up to the third.
+    for _ in range(2):
+        N, positive = _better(E0, E, N)
+        okay = okay & positive
+    missed = jnp.max(jnp.abs(N - _presses(E0, E, N)), initial=0.0)
+    size = jnp.max(jnp.abs(N), initial=0.0) + jnp.max(start, initial=0.0)
+    met = missed <= 1e3 * jnp.finfo(N.dtype).eps * size
+    return N, stop_gradient(okay & met & jnp.all(jnp.isfinite(N)))
+
+
+def _presses(E0: Array, E: Array, N: Vector) -> Vector:
+    """What presses if N does."""
+    return jnp.sum(_length(E0 + jnp.tensordot(N, E, 1)), axis=1)
+
+
+def _better(E0: Array, E: Array, N: Vector) -> tuple[Vector, BoolScalar]:
+    """N by an iteration of Newton's method, and whether all pivots are positive."""
+    missed = lambda N: N - _presses(E0, E, N)
+    way, least = _eliminated(jax.jacfwd(missed)(N), missed(N))
+    return N - way, least > 0
+
+
+def _length(x: Array) -> Array:
+    """|x| along the last axis; where nothing presses there is no direction in which it grows."""
+    squared = jnp.sum(x * x, axis=-1)
+    some = stop_gradient(squared) > 0
+    return jnp.where(some, jnp.sqrt(jnp.where(some, squared, 1.0)), 0.0)
+
+
+def _eliminated(A: Array, y: Vector) -> tuple[Vector, Array]:
+    """A^-1 y, and the least pivot; pivots are taken in order, as they are to be positive. No LAPACK, for batches."""
+    k, pivots = y.shape[0], []
+    for i in range(k):
+        pivot = A[i, i]
+        pivots.append(pivot)
+        safe = jnp.where(pivot > 0, pivot, 1.0)
+        factor = jnp.where(jnp.arange(k) == i, 0.0, A[:, i] / safe)
+        y = y - factor * y[i]
+        A = A - factor[:, None] * A[i][None]
+    diagonal = jnp.diag(A)
+    return y / jnp.where(diagonal > 0, diagonal, 1.0), jnp.min(stop_gradient(jnp.stack(pivots)))
 
 
 def friction_of(robot: "Robot", friction: Any, constraints: Any) -> Friction:

@@ -50,9 +50,9 @@ def from_mjcf(source: str | Path, *, coordinates: str = "joint", keyframe: str |
         ValueError: If it is no MJCF, names files elsewhere, or is too large; or has no such keyframe.
 
     Warns:
-        UserWarning: If something of the file is not simulated.
+        UserWarning: If something of the file is not simulated, or MuJoCo warns of it.
     """
-    return _with_warning(read(compiled(source), coordinates, options, keyframe))
+    return _with_warning(read(*compiled(source), coordinates, options, keyframe))
 
 
 def from_urdf(
@@ -108,7 +108,7 @@ def reading_of(source: str | Path, **options: Any) -> Reading:
             raise ValueError(f"keyframe is {keyframe!r}, but URDF has none. Leave it out.")
         loops, frames = options.pop("loops", {}), options.pop("frames", {})
         return read_urdf(description(source), coordinates, options, loops, frames, options.pop("floating", False))
-    return read(compiled(source), coordinates, options, keyframe)
+    return read(*compiled(source), coordinates, options, keyframe)
 
 
 def _with_warning(reading: Reading) -> Robot:

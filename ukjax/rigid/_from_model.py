@@ -42,8 +42,14 @@ class _Model(NamedTuple):
     names: _Names
 
 
-def read(model: Any, coordinates: str, options: Mapping[str, Any], keyframe: str | None = None) -> Reading:
-    """A robot, and what else there was; arguments as for `from_mjcf`."""
+def read(
+    model: Any,
+    said: Sequence[str] = (),
+    coordinates: str = "joint",
+    options: Mapping[str, Any] | None = None,
+    keyframe: str | None = None,
+) -> Reading:
+    """A robot, and what else there was, MuJoCo's warnings included; arguments as for `from_mjcf`."""
     switches = switches_of(model)
     actuators = actuators_of(model, switches)
     known, parts = _Model(switches, actuators, _names(model)), Parts.none()
@@ -60,9 +66,10 @@ def read(model: Any, coordinates: str, options: Mapping[str, Any], keyframe: str
     parts.home.update(home)
     parts.home_rates.update(home_rates)
     gravity = np.array(model.opt.gravity) if switches.gravity else np.zeros(3)
-    robot = parts.robot(options, gravity=gravity, coordinates=coordinates)
+    robot = parts.robot(options or {}, gravity=gravity, coordinates=coordinates)
     missing = left_out(model, switches, actuators)
-    return Reading(robot, missing, _switched_off(model, switches, actuators), keyframes_of(model), [])
+    odd = [f"MuJoCo warns: {' '.join(words.split()).rstrip('.')}." for words in said]
+    return Reading(robot, missing, _switched_off(model, switches, actuators), keyframes_of(model), odd)
 
 
 def keyframes_of(model: Any) -> list[str]:

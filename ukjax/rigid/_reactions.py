@@ -10,9 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .. import _check
 from .._equation import equation_of_motion
+from .._linalg import Jacobi, pseudosolve
+from .._system import applied_force
 from .._trajectory import Trajectory
 from . import _linkage, _sweep, _tree, _turns
+from ._effort import number
 from ._force import Placement
 from ._frame import Pose, Twist, Wrench
 from ._joint import AbstractDrivenJoint, AbstractJoint
@@ -58,11 +62,27 @@ def reactions_along(
     return jax.vmap(of)(trajectory.t, trajectory.q, trajectory.v, trajectory.acceleration, multipliers, control)
 
 
-def reactions_at(robot: "Robot", q: Any, v: Any, t: Any, axes: str | None, **options: Any) -> dict[str, Wrench]:
+def reactions_at(
+    robot: "Robot",
+    q: Any,
+    v: Any,
+    t: Any,
+    axes: str | None,
+    applied: Any,
+    motors: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, Wrench]:
     """At one state, from the equation of motion, whose options these are."""
-    motion = equation_of_motion(robot.mechanism(), q, v, t, reactions=True, **options)
-    found = reactions_of(robot, jnp.asarray(t), q, v, motion.acceleration, motion.multipliers or {})
-    return _seen(robot, jnp.asarray(q), found, axes)
+    q, v, t = _check.state(q, v, t, kinematics=robot.kinematics)
+    driving = [(motor_of(robot, name), number(u, f"motors[{name!r}]").astype(q.dtype)) for name, u in motors.items()]
+    external = None if applied is None else applied_force(applied, v, "applied")
+    total = external
+    for motor, u in driving:
+        J, _ = _turns.rows(robot, motor.joint, q, jnp.zeros_like(v), t)
+        total = motor.gear * u * J if total is None else total + motor.gear * u * J
+    motion = equation_of_motion(robot.mechanism(), q, v, t, applied=total, reactions=True, **options)
+    found = reactions_of(robot, t, q, v, motion.acceleration, motion.multipliers or {}, driving, external)
+    return _seen(robot, q, found, axes)
 
 
 def _seen(robot: "Robot", q: Array, found: dict[str, Wrench], axes: str | None) -> dict[str, Wrench]:
@@ -133,8 +153,12 @@ def reactions_of(
     acceleration: Array,
     multipliers: Mapping[str, Array],
     driving: Sequence[tuple[Motor, Array]] = (),
+    applied: Array | None = None,
 ) -> dict[str, Wrench]:
-    """The same from an acceleration, the multipliers of joints that are constraints, and motors with their control."""
+    """The same from an acceleration, the multipliers of joints that are constraints, and motors with their control.
+
+    `applied`: generalised force (n,) that does not come through the joints.
+    """
     found: dict[str, Wrench] = {}
     external: dict[int, Wrench] = {}
     for name in robot.layout.loops:
@@ -164,7 +188,20 @@ def reactions_of(
             joint = robot.joints[name]
             on_body, frame = f[robot.layout.node_of(body_of(joint.child))], _linkage.frame(robot, joint.child)
             found[name] = on_body if frame is None else frame.inverse.outwards(on_body)
+            if applied is not None:
+                found[name] = found[name] + -_beside(robot, q, name, applied)
     return {name: found[name] for name in robot.joint_names if name in found}
+
+
+def _beside(robot: "Robot", q: Array, name: str, applied: Array) -> Wrench:
+    """The least wrench on the child's frame of a joint of the tree that has these generalised forces."""
+    node, motion = robot.layout.node(name), robot.joints[name].motion
+    zero = jnp.zeros(3, q.dtype)
+    if motion is None or node.v[0] == node.v[1]:
+        return Wrench(zero, zero)
+    S = jnp.stack([jnp.concatenate(s) for s in motion.twists(q[slice(*node.q)])])
+    both, _ = pseudosolve(Jacobi(), S, applied[slice(*node.v)])
+    return Wrench(both[:3], both[3:])
 
 
 def along_gap(robot: "Robot", joint: AbstractJoint, P: Pose, multipliers: Array) -> Wrench:

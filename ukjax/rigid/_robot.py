@@ -215,15 +215,41 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         """
         return assembled(self, coordinates or {}, rates or {}, t, keep)
 
-    def reactions(self, q: Any, v: Any, t: Any = 0.0, axes: str | None = None, **options: Any) -> dict[str, Wrench]:
+    def reactions(
+        self,
+        q: Any,
+        v: Any,
+        t: Any = 0.0,
+        axes: str | None = None,
+        *,
+        applied: Any = None,
+        motors: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> dict[str, Wrench]:
         """Joint -> the force [N] and the torque [N m] of its parent on its child, (3,) each, at one state.
 
         About the origin of the child's frame, and seen from there, or along the `axes` of "ground", of "body" or of
-        "body.frame"; what the joint's effort does, and in the tree its actuator, is part of it. `options` are those of
-        `equation_of_motion`. Where rows depend on each other only sums are determined: these are of the least
-        multipliers.
+        "body.frame". What the joint's effort and its motor do is part of it.
+
+        Args:
+            q: Coordinates (n_q,).
+            v: Speeds (n,).
+            t: Time [s].
+            axes: Frame along whose axes the results are seen; None for the child's own.
+            applied: Further generalised force (n,) [N or N m] from outside, which does not come through the joints. In
+                absolute coordinates it is a force and a torque on each body. In those of joints it does not tell where
+                on the bodies it acts, and is taken to act between the two bodies of each joint, beside the joint. A
+                load with a place is a `Load` among the robot's `forces`.
+            motors: Name of a motor, or of a joint for a unit motor on it -> its control. What it does to the joint is
+                part of the reaction there.
+            options: `formulation` and `throw`, as for `equation_of_motion`.
+
+        Where rows depend on each other (a door on three hinges) rigid bodies determine sums of reactions only. These
+        are of the multipliers of least Euclidean norm: forces in N, and moments in N m as if at an arm of one metre.
+        Equal rigid supports share equally, whatever the inertia, and shares change continuously along a motion.
         """
-        return reactions_at(self, q, v, t, axes and self._known(axes, "axes"), **options)
+        where = axes and self._known(axes, "axes")
+        return reactions_at(self, q, v, t, where, applied, motors or {}, options)
 
     def reactions_along(
         self, trajectory: Trajectory, motors: Sequence[str] = (), axes: str | None = None
