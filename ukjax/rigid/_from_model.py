@@ -68,7 +68,7 @@ def read(
     gravity = np.array(model.opt.gravity) if switches.gravity else np.zeros(3)
     robot = parts.robot(options or {}, gravity=gravity, coordinates=coordinates)
     missing = left_out(model, switches, actuators)
-    odd = [f"MuJoCo warns: {' '.join(words.split()).rstrip('.')}." for words in said]
+    odd = [f"MuJoCo warns: {' '.join(words.split())[:300].rstrip('.')}." for words in dict.fromkeys(said)]
     return Reading(robot, missing, _switched_off(model, switches, actuators), keyframes_of(model), odd)
 
 
