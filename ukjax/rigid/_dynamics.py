@@ -12,7 +12,7 @@ from jaxtyping import Array
 from .. import _expand
 from .._panels import panel_solve
 from .._terms import Free, Pivots
-from . import _linkage, _sweep, _tree, _turns
+from . import _linkage, _spin, _sweep, _tree, _turns
 from ._branches import Branches
 from ._motion import Helix, Slide, Turn, Weld
 from ._reactions import acting, bias, falling
@@ -52,6 +52,9 @@ def mass(robot: "Robot", q: Array, t: Array) -> Array:
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
         J, _ = _turns.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
         M = M + effort.armature * J[:, None] * J[None]
+    for name, drag in _spin.drags(robot).items():
+        J, _ = _spin.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
+        M = M + drag.armature * (J.T @ J)
     return M
 
 
@@ -61,12 +64,15 @@ def force(robot: "Robot", q: Array, v: Array, t: Array) -> Array:
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
         J, b = _turns.rows(robot, name, q, v, t)
         Q = Q + J * (effort.of(_turns.coordinate(robot, q, name), J @ v) + effort.armature * b)
+    for name, drag in _spin.drags(robot).items():
+        J, b = _spin.rows(robot, name, q, v, t)
+        Q = Q + J.T @ _spin.torque(drag, J, b, v)
     return Q
 
 
 def free(robot: "Robot", applied: Any) -> Free | None:
     """How it moves if nothing constrains it; None if no way is known that is shorter than by M."""
-    if _linkage.efforts(robot, of_loops=True):
+    if _linkage.efforts(robot, of_loops=True) or _spin.drags(robot):
         return None
     simple = not robot.forces and all(isinstance(motion, CONSTANT) for motion in _linkage.motions(robot))
     short = robot.layout.n <= SHORT

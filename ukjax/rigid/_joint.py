@@ -223,7 +223,7 @@ class Spherical(AbstractJoint):
     Args:
         parent: "body" or "body.frame".
         child: Likewise.
-        drag: `Drag(damping, armature)`, where it does not close a loop; None for none.
+        drag: `Drag(damping, armature)`, or None for none.
     """
 
     parent: str = eqx.field(static=True)

@@ -15,7 +15,7 @@ from .._equation import equation_of_motion
 from .._linalg import Jacobi, pseudosolve
 from .._system import applied_force
 from .._trajectory import Trajectory
-from . import _linkage, _sweep, _tree, _turns
+from . import _linkage, _spin, _sweep, _tree, _turns
 from ._effort import number
 from ._force import Placement
 from ._frame import Pose, Twist, Wrench
@@ -161,6 +161,7 @@ def reactions_of(
     """
     found: dict[str, Wrench] = {}
     external: dict[int, Wrench] = {}
+    dragged = _spin.drags(robot)
     for name in robot.layout.loops:
         joint = robot.joints[name]
         P = _linkage.between(robot, q, joint)
@@ -175,6 +176,9 @@ def reactions_of(
             effort = joint.effort
             value = effort.of(_turns.coordinate(robot, q, name), J @ v) - effort.armature * (J @ acceleration - b)
             wrench = wrench + _power(_change(lambda P, j=joint: j.coordinate(P)[None]), P, value[None])
+        if name in dragged:
+            torque = _spin.torque(dragged[name], *_spin.rows(robot, name, q, v, t), v, acceleration)
+            wrench = wrench + Wrench(jnp.zeros_like(torque), torque)
         for motor, u in driving:
             if motor.joint == name and isinstance(joint, AbstractDrivenJoint):
                 value = (motor.gear * u)[None]

@@ -154,11 +154,6 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         for name, gear in self.gears.items():
             for joint in (gear.first, gear.second):
                 _ = joint is None or _linkage.driven(self, joint, f"gears[{name!r}]")
-        for name in self.layout.loops:
-            if getattr(self.joints[name], "drag", None) is not None:
-                raise ValueError(
-                    f"joints[{name!r}] has a drag, but closes a loop, where it has no speeds. Leave it out."
-                )
         geared = {joint for gear in self.gears.values() for joint in (gear.first, gear.second) if joint is not None}
         check_held(self.tree, self.bodies, self.joints, geared)
 
