@@ -100,6 +100,15 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "No equilibrium was found near the given state. Start nearer, keep less, give controls by an actuation, or say "
         "by `constant` what is to stay constant if not everything can."
     )
+    comes_to_rest = (
+        "Something comes to rest at an event: its impact no longer leads away from it. Name the mode that follows, in "
+        'which the contact is a constraint: ukjax.Event(..., rest="contact"). Or let the event end in such a mode, or '
+        "with then=None."
+    )
+    event_jumps = (
+        "An event function jumps over zero instead of passing through it. Pass a function that is continuous, such as "
+        "a gap. What follows may depend on a condition: then={...} of ukjax.Event."
+    )
 
 
 class InconsistentStart(UserWarning):

@@ -7,13 +7,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._result import is_traced
+from .._trajectory import Numbers, Positions, Vectors
 
 
 class HybridTrajectory(eqx.Module):
     """A motion at the saved times, and what happened on the way; rows that it did not reach are NaN.
 
+    A field that `simulate_hybrid(keep=...)` left out is None.
+
     Attributes:
-        t: Times (T,) [s]. At the time of an event the state is the one before it.
+        t: Times (T,) [s]. At the time of an event, equal but for rounding, the state is the one before it; of several
+            events at a time, before the first.
         q: Coordinates (T, n_q) [m or rad].
         v: Their rates, or the speeds (T, n) [m/s or rad/s].
         acceleration: (T, n) [m/s^2 or rad/s^2].
@@ -21,24 +25,35 @@ class HybridTrajectory(eqx.Module):
         position_residual: Euclidean norm of Φ over all holonomic constraints of the mode (T,).
         velocity_residual: Euclidean norm of Φ̇ and ψ over all constraints of the mode (T,).
         mode: Which mode (T,), numbered as in `modes`; -1 in rows that were not reached.
-        event_times: When events happened (K,) [s]; NaN beyond the last.
-        event: Which event (K,), numbered within its mode; -1 beyond the last.
-        event_mode: The mode that it ended (K,).
-        event_q: Coordinates at the events (K, n_q).
-        event_v: Velocities after them (K, n).
+        event_times: When events happened (K,) [s], never decreasing; NaN beyond the last.
+        event: Which event (K,), numbered within its mode as in `events`; -1 beyond the last.
+        event_mode: The mode that it ended (K,); -1 beyond the last.
+        event_q: Coordinates after the events (K, n_q); NaN beyond the last.
+        event_v: Velocities after them (K, n); NaN beyond the last.
         modes: Names of the modes.
-        events: Names of the events of each mode.
+        events: Names of the events of each mode; after these "NAME to rest" for each that names a mode for what comes
+            to rest.
         result: `RESULTS`; empty message if all went well.
         stats: `num_steps`: attempted steps, those of the search for events included; `num_events`.
+        nonideal_force: Acting part of the non-ideal force (T, n) [N or N m].
+        control: Control of all actuators (T, p), p as large as in the mode that has most; NaN for actuators that the
+            mode has not. None if nothing acts in any mode.
+        servo_residual: As in `Trajectory` (T,), like the next two; NaN in modes without a servo, None if none has one.
+        servo_position_residual: (T,).
+        servo_velocity_residual: (T,).
+        rank: Rank of A (T,); -1 in rows that were not reached.
+        constraint_forces: What of `constraint_force` each constraint makes, by its name, (T, n) [N or N m]; NaN in
+            modes that have no constraint of this name. None unless `simulate_hybrid(keep="all")`, or `keep` names it.
+        multipliers: Lagrange multipliers of the rows of each constraint, by its name, (T, m); as before.
     """
 
     t: Float[Array, " T"]
-    q: Float[Array, "T n_q"]
-    v: Float[Array, "T n"]
-    acceleration: Float[Array, "T n"]
-    constraint_force: Float[Array, "T n"]
-    position_residual: Float[Array, " T"]
-    velocity_residual: Float[Array, " T"]
+    q: Positions
+    v: Vectors
+    acceleration: Vectors
+    constraint_force: Vectors
+    position_residual: Numbers
+    velocity_residual: Numbers
     mode: Int[Array, " T"]
     event_times: Float[Array, " K"]
     event: Int[Array, " K"]
@@ -49,6 +64,14 @@ class HybridTrajectory(eqx.Module):
     events: tuple[tuple[str, ...], ...] = eqx.field(static=True)
     result: Any
     stats: dict[str, Any]
+    nonideal_force: Float[Array, "T n"] | None = None
+    control: Float[Array, "T p"] | None = None
+    servo_residual: Float[Array, " T"] | None = None
+    servo_position_residual: Float[Array, " T"] | None = None
+    servo_velocity_residual: Float[Array, " T"] | None = None
+    rank: Int[Array, " T"] | None = None
+    constraint_forces: dict[str, Float[Array, "T n"]] | None = None
+    multipliers: dict[str, Float[Array, "T _"]] | None = None
 
     def happened(self) -> list[tuple[float, str, str]]:
         """Time, mode and event of everything that happened, in order. ValueError if it is traced, or a batch."""

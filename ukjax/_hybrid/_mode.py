@@ -21,6 +21,8 @@ Direction = Literal["falling", "rising", "both"]
 class Impact(eqx.Module):
     r"""Newton's law of impact for the rows of a constraint: after it their velocities are -e times those before.
 
+    Rows that the mode which follows holds, because the contact is a constraint there, do not come back.
+
     Args:
         constraint: `Holonomic` or `Nonholonomic`, whose rows are hit: a gap that closes, a rope that gets taut.
         restitution: e, from 0, nothing comes back, to 1, all does; a scalar or one entry per row.
@@ -46,45 +48,95 @@ class Event(eqx.Module):
     """The end of a mode: where a function of the state crosses zero.
 
     Args:
-        function: `function(q, v, t)`, a scalar; with `multipliers`, `function(q, v, t, multipliers)`, which also sees
-            what each constraint of the mode carries, by name: {"rope": (1,)}. The multiplier of a `Holonomic` phi is
-            the force that pulls in the direction in which phi grows.
-        then: The mode that follows; None for the end of the motion.
+        function: `function(q, v, t)`, a continuous scalar; with `multipliers`, `function(q, v, t, multipliers)`, which
+            also sees what each constraint of the mode carries, by name: {"rope": (1,)}. The multiplier of a `Holonomic`
+            phi is the force that pulls in the direction in which phi grows.
+        then: The mode that follows; None for the end of the motion. If that depends on the state at the event, before
+            the impact, a mapping: name of a mode, or None, -> condition, in the order in which they are tried. A
+            condition takes what `function` takes and returns a boolean; that of the last is None, "otherwise":
+            {"slides": lambda q, v, t: jnp.abs(v[0]) > 0.1, "sticks": None}.
         direction: "falling": it was positive before; "rising"; or "both".
         impact: What happens to the velocities: an `Impact`; a function `impact(q, v, t)` -> (q, v); or None. In any
             case the velocities are then brought to the constraints of the mode that follows, by the smallest impulse:
             least in the metric of the mass matrix, as an ideal constraint does it.
-        multipliers: Whether the function takes them.
+        multipliers: Whether the function, and the conditions of `then`, take them.
+        rest: The mode that follows where the impact no longer leads away from the event: bounces that follow each other
+            within 1e-8 of the whole time, or something that begins at rest and is pressed on. It is an event of its
+            own, "NAME to rest". Without it such a motion ends with an error.
 
     Raises:
         TypeError: If a function is none.
-        ValueError: If `direction` or `then` is something else.
+        ValueError: If `direction`, `then` or `rest` is something else.
+
+    Where a mode begins with a function at zero, up to rounding, an event that *turns back* what crosses (its impact, or
+    the constraints of the mode that follows, stop or reverse the function) happens at once if the function goes on to
+    the other side. Touching bodies so hand on an impulse. Any other event is a passage: the function must first leave
+    zero, and then crosses it again. A section, a clock or a strike so does not repeat at the same instant. What stays
+    zero does not happen.
     """
 
     function: Any
     impact: Any
-    then: str | None = eqx.field(static=True)
+    conditions: tuple[Any, ...]
+    targets: tuple[str | None, ...] = eqx.field(static=True)
     direction: Direction = eqx.field(static=True)
     multipliers: bool = eqx.field(static=True)
+    rest: str | None = eqx.field(static=True)
 
     def __init__(
         self,
         function: Callable,
-        then: str | None = None,
+        then: str | Mapping[str | None, Callable | None] | None = None,
         *,
         direction: Direction = "falling",
         impact: Impact | Callable | None = None,
         multipliers: bool = False,
+        rest: str | None = None,
     ):
-        signature = "function(q, v, t, multipliers) -> ()" if multipliers else "function(q, v, t) -> ()"
-        self.function = _check.function(function, "function", signature)
-        if then is not None and not isinstance(then, str):
-            raise ValueError(f"then must be the name of a mode, or None for the end, but is {then!r}.")
+        arguments = "(q, v, t, multipliers)" if multipliers else "(q, v, t)"
+        self.function = _check.function(function, "function", f"function{arguments} -> ()")
+        self.targets, self.conditions = _targets(then, arguments)
+        if rest is not None and not isinstance(rest, str):
+            raise ValueError(f"rest must be the name of a mode, or None, but is {rest!r}.")
         if direction not in get_args(Direction):
             raise ValueError(f"direction must be one of {', '.join(get_args(Direction))}, but is {direction!r}.")
         if impact is not None and not isinstance(impact, Impact):
             impact = _check.function(impact, "impact", "impact(q, v, t) -> (q, v), or ukjax.Impact(constraint)")
-        self.impact, self.then, self.direction, self.multipliers = impact, then, direction, bool(multipliers)
+        self.impact, self.direction, self.multipliers, self.rest = impact, direction, bool(multipliers), rest
+
+    @property
+    def then(self) -> str | tuple[str | None, ...] | None:
+        """The mode that follows, or those that may follow."""
+        return self.targets[0] if len(self.targets) == 1 else self.targets
+
+    def chosen(self, q: Array, v: Array, t: Array, multipliers: dict[str, Array] | None) -> Array:
+        """The number of the target that follows: of the first whose condition holds, or of the last."""
+        more = (multipliers,) if self.multipliers else ()
+        holds = [jnp.asarray(condition(q, v, t, *more)) for condition in self.conditions]
+        for target, value in zip(self.targets, holds, strict=False):
+            if value.shape != () or value.dtype != bool:
+                raise ValueError(
+                    f"the condition of {target!r} in then must return one boolean, but returned shape {value.shape} "
+                    f"of {value.dtype}. Compare: jnp.abs(v[0]) > 0.1."
+                )
+        return jnp.argmax(jnp.stack([*holds, jnp.asarray(True)]))
+
+
+def _targets(then: Any, arguments: str) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
+    """The modes that may follow, and the conditions of all but the last; ValueError or TypeError if it is no such."""
+    if then is None or isinstance(then, str):
+        return (then,), ()
+    if not isinstance(then, Mapping) or not then or not all(x is None or isinstance(x, str) for x in then):
+        raise ValueError(
+            f"then must be the name of a mode, None for the end, or a mapping of these to conditions, but is {then!r}."
+        )
+    *tried, last = then.items()
+    if last[1] is not None:
+        raise ValueError(
+            f"the last condition of then, that of {last[0]!r}, must be None, for otherwise: one mode has to follow."
+        )
+    conditions = [_check.function(x, f"then[{name!r}]", f"condition{arguments} -> bool") for name, x in tried]
+    return tuple(then), tuple(conditions)
 
 
 class Mode(eqx.Module):
@@ -92,7 +144,8 @@ class Mode(eqx.Module):
 
     Args:
         mechanism: System and constraints.
-        events: Name -> `Event`. Where several are met at the same time, the first counts.
+        events: Name -> `Event`. Where several are met at the same time, they happen one after the other, in this order,
+            as far as the mode that follows has them.
         servo: `Servo`, or a `Feedback` without memory, that acts in this mode; None for none.
 
     Raises:
@@ -123,26 +176,38 @@ class Mode(eqx.Module):
         """By name, in order."""
         return dict(zip(self._names, self._each, strict=True))
 
+    @property
+    def resting(self) -> tuple[int, ...]:
+        """The numbers of the events that name a mode for what comes to rest."""
+        return tuple(i for i, event in enumerate(self._each) if event.rest is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What may happen: the events, and what comes to rest at them."""
+        return *self._names, *(f"{self._names[i]} to rest" for i in self.resting)
+
     def directions(self) -> np.ndarray:
         """Of each event: -1, 1, or 0 for both."""
         sign = {"falling": -1, "rising": 1, "both": 0}
-        return np.array([sign[event.direction] for event in self.events.values()], int)
+        return np.array([sign[event.direction] for event in self._each], int)
 
     def values(self, q: Array, v: Array, t: Array, multipliers: dict[str, Array] | None) -> Array:
         """The functions of all events, (k,)."""
-        found = []
-        for name, event in self.events.items():
-            more = (multipliers,) if event.multipliers else ()
-            try:
-                value = event.function(q, v, t, *more)
-            except KeyError as error:
-                known = ", ".join(map(repr, multipliers or {})) or "none"
-                raise ValueError(
-                    f"function of event {name!r} asks for {error}, but the constraints are {known}."
-                ) from error
-            what = f"function of event {name!r}"
-            found.append(_check.output(value, (), q.dtype, what, "Return one number: a gap, a force, a time."))
+        found = [self.value(i, q, v, t, multipliers) for i in range(len(self._each))]
         return jnp.stack(found) if found else jnp.zeros(0, q.dtype)
+
+    def value(self, i: int, q: Array, v: Array, t: Array, multipliers: dict[str, Array] | None = None) -> Array:
+        """The function of an event, ()."""
+        name, event = self._names[i], self._each[i]
+        try:
+            value = event.function(q, v, t, *((multipliers,) if event.multipliers else ()))
+        except KeyError as error:
+            known = ", ".join(map(repr, multipliers or {})) or "none"
+            raise ValueError(
+                f"function of event {name!r} asks for {error}, but the constraints are {known}."
+            ) from error
+        what = f"function of event {name!r}"
+        return _check.output(value, (), q.dtype, what, "Return one number: a gap, a force, a time.")
 
     @property
     def needs_multipliers(self) -> bool:
@@ -165,12 +230,18 @@ class Modes(eqx.Module):
         for name, mode in given.items():
             _check.instance(mode, Mode, f"modes[{name!r}]", "ukjax.Mode(mechanism, events)")
             for called, event in mode.events.items():
-                if event.then is not None and event.then not in given:
-                    raise ValueError(
-                        f"event {called!r} of mode {name!r} is followed by {event.then!r}, but modes are "
-                        f"{', '.join(map(repr, given))}."
-                    )
+                for target in (*event.targets, event.rest):
+                    if target is not None and target not in given:
+                        raise ValueError(
+                            f"event {called!r} of mode {name!r} is followed by {target!r}, but modes are "
+                            f"{', '.join(map(repr, given))}."
+                        )
         return cls(tuple(given.values()), tuple(given))
+
+    @property
+    def acting(self) -> tuple[Any, ...]:
+        """What acts in each of them; None for nothing."""
+        return tuple(mode.acting for mode in self.each)
 
     def number(self, name: str | None) -> int:
         """Of the mode of this name, or of the first; ValueError if there is none."""

@@ -1,9 +1,10 @@
 """One mode from where it begins to the event that ends it.
 
-Twice integrated: first to find where it ends, which is not differentiated, and then to there. The time of the event
-is corrected by one step of Newton's method, t - g / g', whose derivative is that of the true one.
+Twice integrated: first to find where it ends, which is not differentiated, and then to there. The time of the event is
+corrected by steps t - g / g' along the motion, with a constant g'. Each is as good as the last times the distance to
+the zero, and so has one derivative more of the true time.
 
-y = (q, v); a, b: begin and end; g: event functions; T: saved times.
+y = (q, v); a, b: begin and end; g: event functions; T: saved times; k: events of the mode.
 """
 
 from typing import Any, NamedTuple
@@ -18,24 +19,16 @@ from .._integrate import Problem, advance, first_crossing
 from .._program import hoist
 from .._reactions import reactions
 from .._result import RESULTS, worst
-from .._simulation import Run, begin
-from ._impact import after_impact
+from .._simulation import begin
+from ._choices import AT_ONCE, Came, Choices
 from ._mode import Mode, Modes
+from ._onset import ROUNDINGS, Beginning, Onset, onset
+from ._transition import transitions
 
 
-# Of the whole time: what counts as no time at all.
-AT_ONCE = 1e-9
-
-
-class Choices(NamedTuple):
-    """What all modes have in common."""
-
-    ts: Array
-    formulation: Any
-    solver: Any
-    method: Any
-    projection: Any
-    integrator: Any
+CORRECTIONS = 4  # of the time of an event: two for its second derivatives, the others for large tolerances
+# Of the whole time: events that are no farther apart happen at the same time.
+SAME_TIME = 1e-12
 
 
 class Segment(NamedTuple):
@@ -49,6 +42,7 @@ class Segment(NamedTuple):
         v: With which velocities.
         then: The mode that follows; -1 for none.
         which: The event, numbered within the mode; -1 if the end came before.
+        came: The same for the mode that follows.
         tries: Attempted steps.
         result: `RESULTS`.
     """
@@ -60,96 +54,182 @@ class Segment(NamedTuple):
     v: Array
     then: Array
     which: Array
+    came: Came
     tries: Array
     result: Any
 
 
-def segment(mode: Mode, modes: Modes, choices: Choices, a: Array, q: Array, v: Array) -> Segment:
-    """The mode from the time a on."""
-    ts, solver, method, integrator = choices.ts, choices.solver, choices.method, choices.integrator
+class _End(NamedTuple):
+    """When a mode ends, and by which event; all of the search for it, without derivatives.
+
+    Attributes:
+        b: When, as the search found it.
+        which: The event; -1 if the end of the whole time came before.
+        begun: Events at the beginning.
+        rests: Whether nothing leads away from the event.
+        tries: Attempted steps.
+        result: `RESULTS`.
+    """
+
+    b: Array
+    which: Array
+    begun: Onset
+    rests: Array
+    tries: Array
+    result: Any
+
+
+def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: Array, came: Came) -> Segment:
+    """The mode of this number from the time a on."""
+    ts, mode = choices.ts, modes.each[number]
     span = jnp.stack([a, ts[-1]])
-    run = begin(mode.mechanism, mode.acting, (q, v), span, choices.formulation, method, choices.projection)
-    flow, y0 = run.flow, run.y0
-    events = hoist(lambda t, y: _values(mode, run, t, y), a, y0)
-    b, which, tries, result = _end(mode, run, events, choices, a)
-    local = _squeezed(ts, a, b)
-    ys, _, counts, outcome = integrator(flow, y0, local, solver, method)
-    result = worst(run.started, result, outcome)
-    y, t = ys[-1], b
-    if mode.events:
-        g = lambda t, y: jnp.take(events(t, y), jnp.maximum(which, 0))
-        value, rate = jax.jvp(g, (b, y), (jnp.ones_like(b), flow.field(b, y)))
-        rate = stop_gradient(rate)
-        late = jnp.where((which >= 0) & (rate != 0), value / jnp.where(rate != 0, rate, 1.0), 0.0)
-        t = b - late
-        y = advance(flow, y, b, t)
-    q, v, then, begins = _after(mode, modes, which, t, *run.phase.split(y))
-    result = worst(result, RESULTS.where(begins, RESULTS.successful, RESULTS.next_mode_not_met))
-    inside = (ts > a) & (ts <= b)
-    states = jnp.where((ts == b)[:, None], ys[-1][None], ys[1:-1])
-    return Segment(states, inside, t, q, v, then, which, tries + counts["num_steps"], result)
-
-
-def _values(mode: Mode, run: Run, t: Array, y: Array) -> Array:
-    q, v = run.phase.split(y)
-    carried = None
-    if mode.needs_multipliers:
-        motion, *_ = run.motion(t, y)
-        carried = reactions(mode.mechanism.terms(q, v, t), motion.constraint_force).multipliers
-    return mode.values(q, v, t, carried)
-
-
-def _end(mode: Mode, run: Run, events: Any, choices: Choices, a: Array) -> tuple:
-    """When the mode ends, by which event, after how many steps, and what became of the search."""
-    end = choices.ts[-1]
+    run = begin(mode.mechanism, mode.acting, (q, v), span, choices.formulation, choices.method, choices.projection)
     if not mode.events:
-        return stop_gradient(end), jnp.asarray(-1), jnp.zeros((), int), RESULTS.successful
-    fixed = lambda tree: jax.tree_util.tree_map(lambda x: stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)
-    flow, y0, a, events = fixed((run.flow, run.y0, a, events))
-    span = jnp.stack([a, stop_gradient(end)])
-    problem = Problem(flow, y0, span, choices.solver, fixed(choices.method), choices.integrator.max_steps)
-    directions = mode.directions()
-    value, rate = jax.jvp(events, (a, y0), (jnp.ones_like(a), flow.field(a, y0)))
-    whole = stop_gradient(end - choices.ts[0])
-    # What is about to cross, or has just done so, counts as if it came from the side from which it is to cross.
-    at_zero = jnp.abs(value) <= jnp.abs(rate) * AT_ONCE * whole
-    side = jnp.where(directions == 0, jnp.sign(rate), -directions.astype(value.dtype))
-    found = first_crossing(problem, events, directions, jnp.where(at_zero, side, value))
-    least = a + 0.01 * AT_ONCE * whole
+        local = _local(ts, a, ts[-1])
+        ys, _, counts, outcome = choices.integrator(run.flow, run.y0, local, choices.solver, choices.method, True)
+        inside, none = during(ts, a, ts[-1]), jnp.asarray(-1)
+        came = Came(jnp.asarray(number), none, jnp.zeros_like(came.pending))
+        q, v = run.phase.split(ys[-1])
+        result = worst(run.started, outcome)
+        return Segment(ys[1:-1], inside, ts[-1], q, v, none, none, came, counts["num_steps"], result)
+    at = Beginning(mode, number, modes, choices, run)
+    events = hoist(lambda t, y: _values(at, t, y), a, run.y0)
+    end = _search(at, events, a, came)
+    ys, y, tries, outcome = _integrated(at, end, a)
+    t, y, values, rates = _corrected(at, events, end, a, y)
+    resting = jnp.where(end.rests, _number_at_rest(mode)[jnp.maximum(end.which, 0)], -1)
+    happens = jnp.where(resting >= 0, resting, end.which)
+    q, v = run.phase.split(y)
+    asks = any(event.conditions and event.multipliers for event in mode.events.values())
+    carried = _carried(at, t, y) if asks else None
+    branches = [lambda q, v, t, way=way: way(q, v, t, carried) for way in transitions(mode, modes)]
+    q, v, then, met = jax.lax.switch(happens + 1, branches, q, v, t)
+    result = worst(run.started, end.result, outcome)
+    # Where an impact leads back to what it came from, the same would happen again, without end.
+    result = worst(
+        result,
+        RESULTS.where(end.rests & (resting < 0) & (then == number), RESULTS.comes_to_rest, RESULTS.successful),
+        RESULTS.where(met, RESULTS.successful, RESULTS.next_mode_not_met),
+    )
+    rows, inside = _rows(at, ys, end, a, t)
+    return Segment(
+        rows, inside, t, q, v, then, happens, _came(at, came, end, a, values, rates), end.tries + tries, result
+    )
+
+
+def _values(at: Beginning, t: Array, y: Array) -> Array:
+    q, v = at.run.phase.split(y)
+    return at.mode.values(q, v, t, _carried(at, t, y) if at.mode.needs_multipliers else None)
+
+
+def _carried(at: Beginning, t: Array, y: Array) -> dict[str, Array]:
+    motion, *_ = at.run.motion(t, y)
+    terms = at.mode.mechanism.terms(*at.run.phase.split(y), t)
+    return reactions(terms, motion.constraint_force).multipliers
+
+
+def _fixed(tree: Any) -> Any:
+    return jax.tree_util.tree_map(lambda x: stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)
+
+
+def _search(at: Beginning, events: Any, a: Array, came: Came) -> _End:
+    """Where the mode ends."""
+    choices, directions = at.choices, at.mode.directions()
+    begins = hoist(lambda a, y, *came: onset(at, events, a, y, Came(*came)), a, at.run.y0, *came)
+    flow, y0, a, events, begins = _fixed((at.run.flow, at.run.y0, a, events, begins))
+    begun: Onset = begins(a, y0, *came)
+    end = stop_gradient(choices.ts[-1])
+    at_once = begun.which >= 0
+    steps = choices.integrator.max_steps
+    problem = Problem(flow, y0, jnp.stack([a, end]), choices.solver, _fixed(choices.method), steps)
+    found = first_crossing(problem, events, directions, begun.watch, ~at_once & (a < end))
+    which = jnp.where(at_once, begun.which, found.which)
+    b = jnp.where(at_once, a, jnp.clip(found.t, a, end))
+    soon = b - a <= AT_ONCE * choices.whole
+    i = jnp.maximum(which, 0)
+    # An arc that is no higher than the error of its beginning is no motion either.
+    arc = jnp.abs(jax.jvp(lambda t: events(t, y0 + (t - a) * flow.field(a, y0)), (b,), (jnp.ones_like(b),))[1][i])
+    flat = arc * (b - a) <= begun.height[i]
+    rests = (which >= 0) & ~at_once & begun.presses[i] & (soon | flat)
     result = RESULTS.where(found.undefined, RESULTS.event_not_finite, RESULTS.promote(found.result))
-    return jnp.clip(found.t, least, stop_gradient(end)), found.which, found.tries, result
+    result = worst(result, RESULTS.where(found.jumped & ~at_once, RESULTS.event_jumps, RESULTS.successful))
+    return _End(jnp.where(rests, a, b), which, begun, rests, found.tries, result)
 
 
-def _squeezed(ts: Array, a: Array, b: Array) -> Array:
-    """a, the times between a and b, and b, with as many more in between as there are others: increasing, (T + 2,)."""
-    index, T = jnp.arange(ts.shape[0]), ts.shape[0]
-    inside = (ts > a) & (ts < b)
-    before, within = jnp.sum(ts <= a), jnp.sum(inside)
-    low = stop_gradient(jnp.where(within > 0, ts[jnp.clip(before, 0, T - 1)], (a + b) / 2))
-    high = stop_gradient(jnp.where(within > 0, ts[jnp.clip(before + within - 1, 0, T - 1)], (a + b) / 2))
-    start = stop_gradient(a)
-    part = lambda number, of: (number + 1).astype(ts.dtype) / (of + 1).astype(ts.dtype)
-    early = start + (low - start) * part(index, before)
-    late = high + (b - high) * part(index - before - within, T - before - within)
-    others = jnp.where(index < before, early, late)
-    return jnp.concatenate([a[None], jnp.where(inside, ts, others), b[None]])
+def _number_at_rest(mode: Mode) -> Array:
+    """For each event the number of what happens where something comes to rest at it; -1 if it does not say."""
+    numbers = [-1] * len(mode.events)
+    for place, i in enumerate(mode.resting):
+        numbers[i] = len(mode.events) + place
+    return jnp.array(numbers)
 
 
-def _after(mode: Mode, modes: Modes, which: Array, t: Array, q: Array, v: Array) -> tuple:
-    """State and mode after the event, and whether that can begin there."""
+def _local(ts: Array, a: Array, b: Array) -> Array:
+    """a, the saved times, and b (T + 2,): those before a at a, those after b at b, where they change as they do."""
+    late = stop_gradient(b) + (ts - stop_gradient(ts))
+    return jnp.concatenate([a[None], jnp.where(ts <= a, stop_gradient(a), jnp.where(ts <= b, ts, late)), b[None]])
 
-    def after(event):
-        number = -1 if event.then is None else modes.number(event.then)
-        following = mode if event.then is None else modes.each[number]
 
-        def apply(q, v):
-            q, v, met = after_impact(event.impact, following.mechanism, q, v, t, ends=event.then is None)
-            return q, v, jnp.asarray(number), met
+def _integrated(at: Beginning, end: _End, a: Array) -> tuple[Array, Array, Array, Any]:
+    """States at the saved times and where the search ended, (T + 1,); that at the end; attempted steps; `RESULTS`."""
+    choices, run = at.choices, at.run
+    b = jnp.where(end.which >= 0, end.b, choices.ts[-1])
+    ys, _, counts, outcome = choices.integrator(
+        run.flow, run.y0, _local(choices.ts, a, b), choices.solver, choices.method, True
+    )
+    moved = b > a
+    outcome = RESULTS.where(moved, outcome, RESULTS.successful)
+    return ys[1:], jnp.where(moved, ys[-1], run.y0), counts["num_steps"], outcome
 
-        return apply
 
-    branches = [
-        lambda q, v: (q, v, jnp.asarray(-1), jnp.asarray(True)),
-        *(after(event) for event in mode.events.values()),
-    ]
-    return jax.lax.switch(which + 1, branches, q, v)
+def _corrected(at: Beginning, events: Any, end: _End, a: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+    """Time and state at the event, from those that the search found; values and rates of all functions there."""
+    run, i = at.run, jnp.maximum(end.which, 0)
+    moved = end.b > a
+    # What happens at once has the time of the beginning, and changes with it.
+    b = jnp.where(end.which < 0, at.choices.ts[-1], jnp.where(moved, stop_gradient(end.b), a))
+    flow, fixed, at_b, y_b = _fixed((run.flow, events, b, y))
+    values, rates = jax.jvp(fixed, (at_b, y_b), (jnp.ones_like(at_b), flow.field(at_b, y_b)))
+    corrects = (end.which >= 0) & moved & (rates[i] != 0)
+    rate = jnp.where(corrects, rates[i], 1.0)
+
+    def correct(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        t, y = state
+        late = jnp.where(corrects, jnp.take(events(t, y), i) / rate, 0.0)
+        return (t - late, advance(run.flow, y, t, t - late)), None
+
+    (t, y), _ = jax.lax.scan(correct, (b, y), length=CORRECTIONS)
+    t = jnp.where(t < a, a, t)
+    values = values + stop_gradient(t - b) * rates
+    return t, y if run.onto is None else run.onto(t, y), values, rates
+
+
+def _rows(at: Beginning, ys: Array, end: _End, a: Array, t: Array) -> tuple[Array, Array]:
+    """States at the saved times until the event, and which those are. At the time of an event it is the state before.
+
+    The search may end a little before the event. From there to it states change with their rate; how they change with
+    the saved time is known already.
+    """
+    ts, b = at.choices.ts, end.b
+    flow, y = _fixed((at.run.flow, jnp.where(b > a, ys[-1], at.run.y0)))
+    rate = flow.field(b, y)
+    beyond = stop_gradient(jnp.where(end.which >= 0, jnp.clip(ts, b, jnp.maximum(b, t)) - b, 0.0))
+    return ys[:-1] + jnp.outer(beyond, rate), during(ts, a, t) | (during(ts, a, ts[-1]) & (end.which < 0))
+
+
+def during(ts: Array, a: Array, t: Array) -> Array:
+    """Which times are after a and not after t; equal to one but for rounding counts as equal."""
+    rounding = 4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
+    return (ts > a + rounding) & (ts <= t + rounding)
+
+
+def _came(at: Beginning, came: Came, end: _End, a: Array, values: Array, rates: Array) -> Came:
+    """How the next mode comes to begin."""
+    k, choices, watch = len(at.mode.events), at.choices, end.begun.watch
+    same_time = SAME_TIME * choices.whole + ROUNDINGS * jnp.finfo(a.dtype).eps * jnp.abs(a)
+    met = jnp.abs(values) <= watch.rounding + jnp.abs(rates) * same_time
+    directions = jnp.asarray(at.mode.directions(), rates.dtype)
+    crossing = jnp.where(directions == 0, rates != 0, directions * rates > 0)
+    left = jnp.where(end.b > a, met & crossing, end.begun.due) & (jnp.arange(k) != end.which)
+    pending = jnp.zeros_like(came.pending).at[:k].set(left & (end.which >= 0))
+    return Came(jnp.asarray(at.number), end.which, pending)

@@ -3,7 +3,7 @@
 y = (q, v); K: events at the most; T: saved times.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import diffrax
@@ -17,10 +17,13 @@ from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
 from .._manifold import Projection
 from .._program import apart, is_plain, lightly_compiled
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._simulation import Phase, integrator, method, motion_at, off_constraints, residuals, warn_of_start
+from .._simulation import Phase, integrator, kept, method, off_constraints, warn_of_start
+from .._trajectory import OF_CONTROLLERS, OPTIONAL
+from ._choices import Came, Choices
 from ._hybrid_trajectory import HybridTrajectory
 from ._mode import Mode, Modes
-from ._segment import Choices, segment
+from ._rows import fields_of
+from ._segment import segment
 
 
 def simulate_hybrid(
@@ -39,6 +42,7 @@ def simulate_hybrid(
     dt0: ArrayLike | None = None,
     projection: Projection | None = None,
     max_steps: int = 16_384,
+    keep: str | Sequence[str] | None = None,
     throw: bool = True,
 ) -> HybridTrajectory:
     r"""A motion through several modes: constraints come and go, joints hit their stops, ropes get slack, wheels slip.
@@ -57,8 +61,8 @@ def simulate_hybrid(
         v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
         start: The mode to begin with; the first if None.
-        max_events: How many events there may be. Some motions have infinitely many in a finite time (a ball that comes
-            to rest): let them end in a mode of their own, or at an event with `then=None`.
+        max_events: How many events there may be. Some motions have infinitely many in a finite time: a ball that comes
+            to rest. Name the mode that follows then by `rest=` of its `Event`.
         formulation: As in `simulate`, like the following.
         solver: A Runge-Kutta method of diffrax.
         rtol: Relative tolerance; 1e-8 if None.
@@ -67,6 +71,7 @@ def simulate_hybrid(
         dt0: First step of every mode [s].
         projection: `Projection()` or None.
         max_steps: Step budget of each mode.
+        keep: As in `simulate`: names of the fields to compute; "all"; or None for all but what each constraint does.
         throw: Raise if it fails. With False look at `result`.
 
     Returns:
@@ -75,14 +80,17 @@ def simulate_hybrid(
     Raises:
         TypeError: If a mode or an option is something else.
         ValueError: If there is no such mode as `start` or as an event's `then`, or an argument has a wrong shape.
-        RuntimeError: If `throw` and a mode fails as in `simulate`, or there are more events than `max_events`.
+        RuntimeError: If `throw` and a mode fails as in `simulate`; there are more events than `max_events`; something
+            comes to rest at an event that names no mode for it; an event function jumps over zero; or the mode that
+            follows an event cannot begin there.
 
-    Gradients: forward and reverse mode, once, of all states, times and velocities at events, where events are
-    transversal (the function crosses with a speed) and their order does not change. Times that a function only touches,
-    or two events at once, have none.
+    Gradients: forward and reverse mode, of all states, times and velocities at events, by everything, the saved times
+    included, where events are transversal (the function crosses with a speed) and their order does not change; twice,
+    if the outer derivative is taken forwards: `jax.hessian`. Times that a function only touches have none.
 
-    Each step is looked at six times; what crosses twice in between is not seen. A mode takes about twice as long as
-    `simulate`: it is integrated once to find where it ends.
+    Each step is looked at six times. What crosses zero twice between two looks is found if the rate of its function
+    changes sign once between them. A mode takes about twice as long as `simulate`: it is integrated once to find where
+    it ends. With a `projection` saved states, and those at events, are projected too.
 
     Source: events: Shampine & Thompson (2000); impacts: Moreau (1988), by Gauss's principle for impulses.
     """
@@ -101,8 +109,8 @@ def simulate_hybrid(
     if isinstance(steps.controller, diffrax.StepTo):
         raise ValueError("stepsize_controller must not fix the steps, which end at events. Pass rtol and atol.")
     chosen = for_use(formulation, often=not is_plain())
-    choices = Choices(ts, chosen, solver, steps, projection, integrate)
-    got, off = apart(_simulate, given, first, q0, v0, choices, _check.count(max_events, "max_events"))
+    choices, fields = Choices(ts, chosen, solver, steps, projection, integrate), kept(keep, *given.acting)
+    got, off = apart(_simulate, given, first, q0, v0, choices, _check.count(max_events, "max_events"), fields)
     if is_traced(got):
         return throw_if_failed(got, got.result) if throw else got
     failed = bool(got.result != RESULTS.successful)
@@ -116,12 +124,13 @@ def simulate_hybrid(
 
 
 class _Way(NamedTuple):
-    """How far a motion is: where the mode begins, which it is, whether it goes on; rows so far; steps; `RESULTS`."""
+    """How far a motion is: where the mode begins, which it is, how it came to that, whether it goes on; rows so far."""
 
     t: Array
     q: Array
     v: Array
     mode: Array
+    came: Came
     going: Array
     rows: Array
     of_rows: Array
@@ -140,41 +149,46 @@ class _Happened(NamedTuple):
 
 
 @lightly_compiled
-def _simulate(modes, first, q0, v0, choices, count):
+def _simulate(modes, first, q0, v0, choices, count, kept):
     ts, size = choices.ts, q0.shape[0]
-    branches = [lambda a, q, v, mode=mode: segment(mode, modes, choices, a, q, v) for mode in modes.each]
+    branches = [
+        lambda a, q, v, came, number=number: segment(number, modes, choices, a, q, v, came)
+        for number in range(len(modes.each))
+    ]
 
     def go(at: _Way) -> tuple[_Way, _Happened]:
-        got = jax.lax.switch(at.mode, branches, at.t, at.q, at.v)
+        # In a batch what has ended is asked again, and has nothing left to do.
+        begin = jnp.where(at.going, at.t, ts[-1])
+        got = jax.lax.switch(at.mode, branches, begin, at.q, at.v, at.came)
         rows = jnp.where(got.inside[:, None], got.ys, at.rows)
         of_rows = jnp.where(got.inside, at.mode, at.of_rows)
         okay = got.result == RESULTS.successful
         going = okay & (got.then >= 0) & (stop_gradient(got.t) < ts[-1])
-        event = jnp.where(okay, got.which, -1)
-        happened = _Happened(jnp.where(event >= 0, got.t, jnp.nan), event, at.mode, got.q, got.v)
+        happened = _happened(okay & (got.which >= 0), got.t, got.which, at.mode, got.q, got.v)
         following = jnp.where(going, got.then, at.mode)
-        return _Way(
-            got.t, got.q, got.v, following, going, rows, of_rows, at.tries + got.tries, got.result
-        ), happened  # fmt: skip
+        way = _Way(
+            got.t, got.q, got.v, following, got.came, going, rows, of_rows, at.tries + got.tries, got.result
+        )  # fmt: skip
+        return way, happened
 
-    def rest(at: _Way) -> tuple[_Way, _Happened]:
-        nan = lambda x: jnp.full_like(x, jnp.nan)
-        return at, _Happened(nan(at.t), jnp.asarray(-1), at.mode, nan(at.q), nan(at.v))
-
+    rest = lambda at: (at, _happened(jnp.asarray(False), at.t, at.mode, at.mode, at.q, at.v))
     # The first row is the start itself, whatever happens at once.
     y0 = jnp.concatenate([q0, v0])
     rows = jnp.full((ts.shape[0], y0.shape[0]), jnp.nan, q0.dtype).at[0].set(y0)
     of_rows = jnp.full(ts.shape, -1).at[0].set(first)
     okay = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
-    start = _Way(ts[0], q0, v0, jnp.asarray(first), jnp.asarray(True), rows, of_rows, jnp.zeros((), int), okay)
+    most = max(len(mode.events) for mode in modes.each)
+    came = Came(jnp.asarray(-1), jnp.asarray(-1), jnp.zeros(most, bool))
+    increasing = jnp.all(ts[1:] > ts[:-1])
+    start = _Way(ts[0], q0, v0, jnp.asarray(first), came, increasing, rows, of_rows, jnp.zeros((), int), okay)
     end, happened = jax.lax.scan(lambda at, _: jax.lax.cond(at.going, go, rest, at), start, length=count + 1)
     happened = jax.tree_util.tree_map(lambda x: x[:count], happened)
     result = worst(end.result, RESULTS.where(end.going, RESULTS.too_many_events, RESULTS.successful))
+    result = RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
+    fields, failed = fields_of(modes, choices, end.rows, end.of_rows, size, kept)
+    optional: dict[str, Any] = {name: fields.get(name) for name in OPTIONAL if name not in OF_CONTROLLERS}
     trajectory = HybridTrajectory(
         t=ts,
-        q=end.rows[:, :size],
-        v=end.rows[:, size:],
-        **_of_rows(modes, choices, end.rows, end.of_rows, size),
         mode=end.of_rows,
         event_times=happened.t,
         event=happened.event,
@@ -182,31 +196,15 @@ def _simulate(modes, first, q0, v0, choices, count):
         event_q=happened.q,
         event_v=happened.v,
         modes=modes.names,
-        events=tuple(tuple(mode.events) for mode in modes.each),
-        result=result,
+        events=tuple(mode.names for mode in modes.each),
+        result=worst(result, failed),
         stats={"num_steps": end.tries, "num_events": jnp.sum(happened.event >= 0)},
+        **optional,
     )
     return trajectory, off_constraints(Phase.of(modes.each[first].mechanism, (q0, v0)), ts[0], y0)
 
 
-def _of_rows(modes: Modes, choices: Choices, rows: Array, of_rows: Array, size: int) -> dict[str, Array]:
-    """Acceleration, force and errors at the saved states, each in its mode."""
-
-    def of(mode):
-        def one(t, y):
-            phase = Phase.of(mode.mechanism, (y[:size], y[size:]))
-            at, *_ = motion_at(phase, mode.acting, choices.formulation, t, y)
-            errors = residuals(phase, None, t, y)
-            return at.acceleration, at.constraint_force, errors["position_residual"], errors["velocity_residual"]
-
-        return one
-
-    branches = [of(mode) for mode in modes.each]
-
-    def row(t, y, which):
-        reached = jnp.all(jnp.isfinite(y))
-        found = jax.lax.switch(jnp.maximum(which, 0), branches, t, y)
-        return tuple(jnp.where(reached, x, jnp.nan) for x in found)
-
-    names = ("acceleration", "constraint_force", "position_residual", "velocity_residual")
-    return dict(zip(names, jax.vmap(row)(choices.ts, rows, of_rows), strict=True))
+def _happened(event: Array, t: Array, which: Array, mode: Array, q: Array, v: Array) -> _Happened:
+    """What is recorded, if an event happened."""
+    known, number = lambda x: jnp.where(event, x, jnp.nan), lambda x: jnp.where(event, x, -1)
+    return _Happened(known(t), number(which), number(mode), known(q), known(v))

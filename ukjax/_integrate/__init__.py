@@ -1,6 +1,7 @@
 """From an acceleration to a trajectory: diffrax, and derivatives by replaying its steps."""
 
 from ._first import Found as Found
+from ._first import Watch as Watch
 from ._first import first_crossing as first_crossing
 from ._flow import Flow as Flow
 from ._flow import Problem as Problem

@@ -63,10 +63,13 @@ def call(t, y, flow):
 
 
 def advance(flow: Flow, y: Array, start: Array, end: Array) -> Array:
-    """y after a step of the midpoint rule from `start` to `end`, which are equal: the step has length zero.
+    """y after a step of Heun's rule of third order from `start` to `end`, which are equal: the step has length zero.
 
-    Its value is y, and its first and second derivatives with respect to both times, to y and to the flow are those of
-    the solution through (start, y), for it differs from that by the third power of the length.
+    Its value is y, and its derivatives of first to third order with respect to both times, to y and to the flow are
+    those of the solution through (start, y), for it differs from that by the fourth power of the length.
     """
     h = end - start
-    return y + h * call(start + h / 2, y + h / 2 * call(start, y, flow), flow)
+    first = call(start, y, flow)
+    second = call(start + h / 3, y + h / 3 * first, flow)
+    third = call(start + 2 * h / 3, y + 2 * h / 3 * second, flow)
+    return y + h / 4 * (first + 3 * third)

@@ -33,13 +33,14 @@ class Integrator(eqx.Module):
     alone: bool = eqx.field(static=True, default=False)
 
     def __call__(
-        self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any
+        self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any, repeats: bool = False
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
         """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`.
 
-        Times that do not increase, which only a trace lets pass, are a run that ends at once.
+        Times that do not increase, which only a trace lets pass, are a run that ends at once. If it `repeats` some, two
+        that follow each other may be equal.
         """
-        increasing, ts = _increasing(ts)
+        increasing, ts = _increasing(ts, repeats)
         solver = _with_tolerances(solver, method[0])
         problem = Problem(flow, y0, ts, solver, method, self.max_steps, room_for(y0.size, self.alone))
         if self.adjoint is None and replayable(solver):
@@ -87,9 +88,10 @@ class Integrator(eqx.Module):
         return ys, _rest(problem.ts, ys, end, solution.stats, solution.result)
 
 
-def _increasing(ts: Array) -> tuple[Array, Array]:
+def _increasing(ts: Array, repeats: bool = False) -> tuple[Array, Array]:
     """Whether times, which may be traced, increase; and times that a solve can take, which ends at once otherwise."""
-    increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(ts[1:] > ts[:-1])
+    follow = ts[1:] >= ts[:-1] if repeats else ts[1:] > ts[:-1]
+    increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(follow)
     return increasing, jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
 
 

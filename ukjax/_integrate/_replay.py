@@ -21,8 +21,9 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
+from jax.extend.core import Primitive
 from jax.flatten_util import ravel_pytree
-from jax.interpreters import ad
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
 from ._flow import Directions, Problem
@@ -161,7 +162,7 @@ def _forward_shapes(constants, directions):
 def _forward_jvp(primals, tangents):
     # Second order in forward mode: the loop differentiates like any other.
     moving = primals[1].ts is not None or tangents[0][0].ts is not None
-    return eqx.filter_jvp(ft.partial(_forward, moving=moving), primals, tangents)
+    return _not_backwards(*eqx.filter_jvp(ft.partial(_forward, moving=moving), primals, tangents))
 
 
 @eqxi.filter_primitive_transpose  # pyright: ignore
@@ -244,7 +245,23 @@ def _backward_jvp(primals, tangents):
     moving = primals[1].ts or tangents[0][0].ts is not None
     (constants, wanted, cotangents), (dconstants, _, dcotangents) = primals, tangents
     pull = lambda constants, cotangents: _backward(constants, wanted, cotangents, moving, True)
-    return eqx.filter_jvp(pull, (constants, cotangents), (dconstants, dcotangents))
+    return _not_backwards(*eqx.filter_jvp(pull, (constants, cotangents), (dconstants, dcotangents)))
+
+
+def _not_backwards(found: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
+    """A derivative and its tangents, which reverse mode refuses: JAX would say something about the loop in them."""
+    arrays, others = eqx.partition(tangents, eqx.is_inexact_array)
+    leaves, structure = jax.tree_util.tree_flatten(arrays)
+    leaves = [_forwards_p.bind(x) for x in leaves]
+    return found, eqx.combine(jax.tree_util.tree_unflatten(structure, leaves), others)
+
+
+def _refuse(cotangent: Any, x: Any) -> Any:
+    raise NotImplementedError(
+        "A second derivative of a simulation is taken forwards, by jax.jacfwd or jax.jvp as the outer one: write "
+        "jax.hessian(f), jax.jacfwd(jax.grad(f)) or jax.jacfwd(jax.jacfwd(f)) in place of jax.jacrev(jax.grad(f)) or "
+        "jax.grad of a derivative."
+    )
 
 
 def _add(a: PyTree, b: PyTree) -> PyTree:
@@ -266,3 +283,10 @@ def _nones(tree):
 _replay_p = eqxi.create_vprim("trajectory_tangent", _forward_impl, _forward_shapes, _forward_jvp, _transpose)
 # A primitive too, so that its derivative knows whether the times have one.
 _pullback_p = eqxi.create_vprim("trajectory_cotangent", _backward_impl, _backward_shapes, _backward_jvp, None)
+# The identity, whose transpose is an error.
+_forwards_p = Primitive("forwards")
+_forwards_p.def_impl(lambda x: x)
+_forwards_p.def_abstract_eval(lambda x: x)
+ad.deflinear2(_forwards_p, _refuse)
+batching.defvectorized(_forwards_p)
+mlir.register_lowering(_forwards_p, lambda _, x: [x])

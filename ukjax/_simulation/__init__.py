@@ -16,6 +16,9 @@ from ._run import judge as judge
 from ._run import with_store as with_store
 from ._start import off_constraints as off_constraints
 from ._start import warn_of_start as warn_of_start
+from ._states import OF_MOTION as OF_MOTION
 from ._states import derivative as derivative
 from ._states import motion_at as motion_at
+from ._states import of_each as of_each
 from ._states import residuals as residuals
+from ._states import row as row

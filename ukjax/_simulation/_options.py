@@ -133,13 +133,12 @@ def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any, alo
     return Integrator(adjoint, _check.count(max_steps, "max_steps"), progress, alone)
 
 
-def kept(keep: str | Sequence[str] | None, acting: Acting | None) -> tuple[str, ...]:
-    """The names of the fields to compute, in the order of `Trajectory`; ValueError, or TypeError, if one is none."""
-    without = {*OF_SERVOS, *OF_CONTROLLERS}
-    if isinstance(acting, Feedback):
-        without = {*OF_SERVOS} - {"control"} | ({*OF_CONTROLLERS} if acting.memory is None else set())
-    elif acting is not None:
-        without = {*OF_CONTROLLERS}
+def kept(keep: str | Sequence[str] | None, *acting: Acting | None) -> tuple[str, ...]:
+    """The names of the fields to compute, in the order of `Trajectory`; ValueError, or TypeError, if one is none.
+
+    `acting`: what acts on the mechanism, in each of the modes if there are several.
+    """
+    without = set.intersection(*map(_lacking, acting))
     possible = [name for name in OPTIONAL if name not in without]
     if keep is None or keep == "all":
         return tuple(name for name in possible if keep == "all" or name not in OF_EACH)
@@ -152,3 +151,10 @@ def kept(keep: str | Sequence[str] | None, acting: Acting | None) -> tuple[str, 
             hint = " It needs a servo, or a controller with a memory." if name in OPTIONAL else ""
             raise ValueError(f"keep must name fields of {', '.join(possible)}, but has {name!r}.{hint}")
     return tuple(name for name in possible if name in wanted)
+
+
+def _lacking(acting: Acting | None) -> set[str]:
+    """The names of the fields that there are not with what acts on a mechanism."""
+    if isinstance(acting, Feedback):
+        return {*OF_SERVOS} - {"control"} | ({*OF_CONTROLLERS} if acting.memory is None else set())
+    return {*OF_CONTROLLERS} if acting is not None else {*OF_SERVOS, *OF_CONTROLLERS}

@@ -1,0 +1,170 @@
+"""Which events happen at the very beginning of a mode, and from which side the others are to come.
+
+g: event functions (k,); g': their rates along the motion of the mode; y = (q, v); a: time of the beginning;
+r: row of a function, g' = r v + ...; s: the side from which a function is to cross, the sign it has there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._integrate import Watch
+from .._linalg import whiten
+from .._program import uses
+from .._simulation import Phase, Run, motion_at
+from ._choices import AT_ONCE, Came, Choices
+from ._impact import MISSED
+from ._mode import Impact, Mode, Modes
+from ._transition import of_event
+
+
+# How many times a number may be off by the rounding of what it is made of.
+ROUNDINGS = 64
+# Of its rate before: what the rate of a function may have after an event that stops it.
+STOPPED = 1e-6
+
+
+class Onset(NamedTuple):
+    """Events at the beginning of a mode.
+
+    Attributes:
+        which: The first event that happens at once; -1 if there is none.
+        due: All that happen at once (k,).
+        turns: Which of them turn back what crosses (k,).
+        presses: Which of those begin at zero, and do not lead over it with a speed (k,).
+        height: What an arc must be higher than to be more than the error of the value at its beginning (k,).
+        watch: What the search for the others is to know.
+    """
+
+    which: Array
+    due: Array
+    turns: Array
+    presses: Array
+    height: Array
+    watch: Watch
+
+
+class Beginning(NamedTuple):
+    """A mode, its number, and its run, which begins."""
+
+    mode: Mode
+    number: int
+    modes: Modes
+    choices: Choices
+    run: Run
+
+
+class _Sizes(NamedTuple):
+    """What errors make of the value and of the rate of each function, the size of its terms, their rounding; (k,)."""
+
+    value: Array
+    rate: Array
+    terms: Array
+    rounded: Array
+
+
+def onset(at: Beginning, events: Callable, a: Array, y: Array, came: Came) -> Onset:
+    """Events at the beginning of a mode, whose functions are `events(t, y)`."""
+    mode, k = at.mode, len(at.mode.events)
+    value, rate = jax.jvp(events, (a, y), (jnp.ones_like(a), at.run.flow.field(a, y)))
+    sizes = _sizes(at, a, y, rate)
+    side = -mode.directions().astype(value.dtype)
+    turns = jnp.stack([jnp.asarray(_turns_back(at, i, a, y, rate[i])) for i in range(k)])
+    again = came.mode == at.number
+    own, pending = again & (jnp.arange(k) == came.event), again & came.pending[:k]
+    beyond = side * value < 0
+    near = jnp.abs(value) <= sizes.value + MISSED * sizes.terms
+    # The function of the event before is at zero, unless its impact has set the motion elsewhere.
+    stayed = jnp.abs(value) <= sizes.value * MISSED / (ROUNDINGS * float(jnp.finfo(value.dtype).eps))
+    at_zero = (jnp.abs(value) <= sizes.value) | (near & (pending | (turns & beyond))) | (stayed & own)
+    moves = jnp.abs(rate) > sizes.rate
+    crosses = at_zero & moves & (side * rate < 0)
+    # A force that a mode cannot carry ends it; a place from which a function did not cross does not.
+    carried = np.array([event.multipliers for event in mode.events.values()])
+    due = (crosses & (turns | pending)) | (carried & turns & beyond & ~at_zero)
+    heading = jnp.where(moves, jnp.sign(rate), jnp.where(turns, side, 0.0))
+    within = jnp.abs(value) + sizes.value + jnp.where(turns, MISSED * sizes.terms, 0.0)
+    watch = Watch(
+        before=jnp.where(at_zero, heading, value),
+        rates=rate,
+        at_zero=at_zero,
+        floor=jnp.where(moves, 0.0, within),
+        rounding=sizes.value,
+    )
+    which = jnp.where(jnp.any(due), jnp.argmax(due), -1)
+    height = 4 * jnp.abs(value) + sizes.rounded
+    return Onset(which, due, turns, at_zero & turns & ~crosses, height, watch)
+
+
+def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
+    """How exact values and rates are.
+
+    Of a value that is the rounding of its terms, of how far these move in the whole time, for states come from there,
+    and of the time.
+    Of a rate it is the accuracy of its terms, and the rounding of all velocities, measured by the metric of M. The
+    terms of a function of multipliers are not known.
+    """
+    phase, mechanism, whole = at.run.phase, at.run.phase.mechanism, at.choices.whole
+    (q, v), each = phase.split(y), tuple(at.mode.events.values())
+    eps = ROUNDINGS * float(jnp.finfo(v.dtype).eps)
+
+    def of_state(q: Array, v: Array, t: Array) -> Array:
+        zero = jnp.zeros((), v.dtype)
+        return jnp.stack([zero if event.multipliers else at.mode.value(i, q, v, t) for i, event in enumerate(each)])
+
+    of_q, of_v, of_t = jax.jacrev(of_state, argnums=(0, 1, 2))(q, v, t)
+    a = at.run.flow.field(t, y)[phase.coordinates :]
+    rows = of_q if mechanism.kinematics is None else of_q @ jax.jacfwd(lambda v: mechanism.rates(q, v, t))(v)
+    terms = jnp.abs(of_q) @ jnp.abs(q) + jnp.abs(of_v) @ jnp.abs(v) + jnp.abs(of_t * t)
+    speeds = jnp.abs(rows) @ jnp.abs(v) + jnp.abs(of_v) @ jnp.abs(a) + jnp.abs(of_t)
+    M = mechanism.mass(q, t, v.shape[0])
+    _, W, _ = whiten(M)
+    of_metric = lambda rows, x: jnp.linalg.norm(rows @ W.T, axis=1) * jnp.sqrt(jnp.abs(x @ (M @ x)))
+    carried = np.array([event.multipliers for event in each])
+    value = eps * (terms + whole * speeds + whole**2 * (jnp.abs(rows) @ jnp.abs(a)))
+    value = value + eps * jnp.abs(t * rate)
+    value = jnp.where(carried, AT_ONCE * whole * jnp.abs(rate), value)
+    error = at.choices.accuracy * speeds + eps * (of_metric(rows, v) + of_metric(of_v, a))
+    return _Sizes(value, jnp.where(carried, 0.0, error), terms, eps * terms)
+
+
+def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool | Array:
+    """Whether an event stops or reverses its function: an impact does, and constraints of the next mode may.
+
+    Of a function of q that is told by what the event makes of a speed with which it might cross; of one that depends on
+    v by its rate after the event.
+    """
+    event, value = tuple(at.mode.events.values())[i], lambda q, v, t: at.mode.value(i, q, v, t)
+    others = [target for target in event.targets if target not in (at.modes.names[at.number], None)]
+    if event.direction == "both" or isinstance(event.impact, Impact):
+        return event.direction != "both"
+    if event.multipliers or (event.impact is None and not others):
+        return bool(others)
+    (q, v), mechanism, apply = at.run.phase.split(y), at.run.phase.mechanism, of_event(event, at.mode, at.modes)
+    of_q, of_v = uses(lambda q, v: value(q, v, t), q, v)
+    if of_v:
+        before = rate
+        q, v, then, _ = apply(q, v, t, None)
+        for name in others:
+            number = at.modes.number(name)
+            rate = jnp.where(then == number, _rate_in(at.modes.each[number], value, at.choices, q, v, t), rate)
+        return jnp.sign(before) * rate <= STOPPED * jnp.abs(before)
+    if not of_q:
+        return False
+    speed = lambda q, v: jax.jvp(lambda q: value(q, v, t), (q,), (mechanism.rates(q, v, t),))[1]
+    _, W, _ = whiten(mechanism.mass(q, t, v.shape[0]))
+    row = jax.grad(speed, argnums=1)(q, v)
+    way = W.T @ (W @ row)
+    _, after = jax.jvp(lambda v: speed(*apply(q, v, t, None)[:2]), (v,), (way,))
+    return (after <= STOPPED * (row @ way)) & (row @ way > 0)
+
+
+def _rate_in(other: Mode, value: Callable, choices: Choices, q: Array, v: Array, t: Array) -> Array:
+    """The rate of a function along the motion of another mode."""
+    phase = Phase.of(other.mechanism, (q, v))
+    motion, _, rates, _ = motion_at(phase, other.acting, choices.formulation, t, jnp.concatenate([q, v]))
+    return jax.jvp(value, (q, v, t), (rates, motion.acceleration, jnp.ones_like(t)))[1]

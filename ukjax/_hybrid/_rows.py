@@ -1,0 +1,91 @@
+"""What there is to know about the saved states of a motion through several modes.
+
+y = (q, v); T: saved times; p: actuators.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._formulation import certain_of
+from .._result import RESULTS, first_failure
+from .._simulation import OF_MOTION, Phase, motion_at, of_each, residuals, row
+from .._trajectory import OF_EACH
+from ._choices import Choices
+from ._mode import Mode, Modes
+
+
+def fields_of(
+    modes: Modes, choices: Choices, ys: Array, which: Array, coordinates: int, kept: tuple[str, ...]
+) -> tuple[dict[str, Any], Any]:
+    """Name -> field of the trajectory, of states (T, n) each in one of the modes (T,), and what failed at one of them.
+
+    What a mode has no such number of, an actuator or a multiplier, is NaN.
+    """
+    known = [_of_mode(mode, choices, coordinates, kept) for mode in modes.each]
+    shapes = [jax.eval_shape(one, choices.ts[0], ys[0])[0] for one in known]
+    whole: dict[str, Any] = {}
+    for shape in shapes:
+        _widen(whole, shape)
+    branches = [lambda t, y, one=one: _padded(one(t, y), whole) for one in known]
+
+    def state(t: Array, y: Array, which: Array) -> tuple[dict[str, Any], Any]:
+        reached = jnp.all(jnp.isfinite(y))
+        # A state that is not reached is one of the first mode's start, so that no derivative is taken at NaN.
+        fields, result = jax.lax.switch(jnp.maximum(which, 0), branches, t, jnp.where(reached, y, ys[0]))
+        blank = lambda x: jnp.where(reached, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
+        okay = RESULTS.successful
+        return jax.tree_util.tree_map(blank, fields), RESULTS.where(reached, result, okay)
+
+    fields, results = jax.vmap(state)(choices.ts, ys, which)
+    return fields, first_failure(results)
+
+
+def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ...]) -> Callable:
+    """(t, y) -> fields of a state in a mode, and whether there is a motion there."""
+
+    def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
+        phase, acting = Phase.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
+        if choices.projection is not None:
+            expand = certain_of(choices.formulation, 0, y.dtype) is not None
+            y = choices.projection(mode.mechanism, t, y, expand, coordinates)
+        fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(y), strict=True))
+        result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
+        if any(name in OF_MOTION for name in kept):
+            found = row(lambda t, y: motion_at(phase, acting, choices.formulation, t, y), t, y)
+            fields, result = fields | found.fields, found.result
+        fields |= residuals(phase, acting, t, y)
+        if any(name in OF_EACH for name in kept):
+            fields |= of_each(phase, t, y, fields["constraint_force"])
+        return {name: fields[name] for name in kept if name in fields}, result
+
+    return one
+
+
+def _widen(whole: dict[str, Any], more: dict[str, Any]) -> None:
+    """Adds shapes by name to others: the names of both, and the larger size of what both have."""
+    for name, shape in more.items():
+        if isinstance(shape, dict):
+            _widen(whole.setdefault(name, {}), shape)
+        elif name not in whole or shape.shape > whole[name].shape:
+            whole[name] = shape
+
+
+def _padded(found: tuple[dict[str, Any], Any], whole: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Fields of one mode in the shapes of all modes, with NaN where it has none."""
+
+    def pad(fields: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+        full = {}
+        for name, shape in whole.items():
+            if isinstance(shape, dict):
+                full[name] = pad(fields.get(name, {}), shape)
+                continue
+            nothing = jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else -1
+            x, missing = fields.get(name), jnp.full(shape.shape, nothing, shape.dtype)
+            full[name] = missing if x is None else missing.at[tuple(map(slice, x.shape))].set(x)
+        return full
+
+    return pad(found[0], whole), found[1]
