@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from typing import Any, NamedTuple
 
 import mujoco
+import numpy as np
 
 
 TREE = """<mujoco model="tree">
@@ -435,10 +436,34 @@ def variations(element: str) -> list[tuple[str, str]]:
                     root = ET.fromstring(place.base)
                     part = root.find(place.path)
                     assert part is not None, place.path
-                    for name, new in changes.items():
-                        part.attrib.pop(name, None)
-                        if new is not None:
-                            part.set(name, new)
+                    _change(part, changes)
                     shown = ", ".join(f"{k}={v}" for k, v in changes.items())
                     found.append((f"{place.path}: {shown}", ET.tostring(root, encoding="unicode")))
     return found
+
+
+def several(rng: np.random.Generator, most: int = 6) -> tuple[str, str]:
+    """What is changed, in words, and a file with some of the changes at once, which MuJoCo may not take."""
+    actuators = [acting(element) for element, _ in ACTUATORS.values()]
+    bases = [TREE, TOUCHING, *actuators, *map(joined, (CONNECT, WELD, GEARED))]
+    root, found = ET.fromstring(bases[rng.integers(len(bases))]), []
+    places = [place for element in PLACES for place in PLACES[element]]
+    while len(found) < most:
+        place = places[rng.integers(len(places))]
+        attribute = rng.choice(list(place.values))
+        given = place.values[attribute]
+        given = given if isinstance(given, list) else [given]
+        part = root.find(place.path)
+        if part is not None and given:
+            value = given[rng.integers(len(given))]
+            changes = value if isinstance(value, dict) else {attribute: value}
+            _change(part, changes)
+            found.append(f"{place.path}: {changes}")
+    return "; ".join(found), ET.tostring(root, encoding="unicode")
+
+
+def _change(part: ET.Element, changes: dict[str, str | None]) -> None:
+    for name, new in changes.items():
+        part.attrib.pop(name, None)
+        if new is not None:
+            part.set(name, new)

@@ -17,7 +17,7 @@ from ukjax.rigid._fields import CONTACTS, LAWS
 from ukjax.rigid._from_file import reading_of
 from ukjax.rigid._switches import switches_of
 
-from .attributes import PLACES, schema, variations
+from .attributes import PLACES, schema, several, variations
 from .in_mujoco import Theirs, found_by, full_mass
 
 
@@ -143,12 +143,32 @@ def test_no_attribute_is_silent(element, tmp_path, monkeypatch):
                 continue
             silent[what] = f"{type(error).__name__}: {error}"
             continue
-        rest = found - set().union(*(EXPLAINED[name] for name in named))
-        if "adhesion" in what and CONTACTS in named:  # which MuJoCo counts as passive
-            rest -= {"force"}
+        rest = unexplained(what, found, named)
         if rest:
             silent[what] = rest, named
     assert silent == {}
+
+
+def unexplained(what, found, named):
+    """What differs although no name says so."""
+    adheres = "adhesion" in what and CONTACTS in named  # which MuJoCo counts as passive
+    return found - set().union(*(EXPLAINED[name] for name in named)) - ({"force"} if adheres else set())
+
+
+@pytest.mark.long
+def test_several_attributes_at_once_are_not_silent(tmp_path, monkeypatch):
+    """Changes that go with each other by chance; files that MuJoCo does not take are passed over."""
+    monkeypatch.chdir(tmp_path)
+    rng, tried = np.random.default_rng(0), 0
+    while tried < 80:
+        what, text = several(rng)
+        try:
+            mujoco.MjModel.from_xml_string(text)
+        except ValueError:
+            continue
+        found, named = differences(text)
+        assert unexplained(what, found, named) == set(), what
+        tried += 1
 
 
 @pytest.mark.long
