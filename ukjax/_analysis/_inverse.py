@@ -12,8 +12,8 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
-from .._formulation import row_scales
-from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
+from .._formulation import metric, row_scales
+from .._linalg import SVD, pseudoinverse, pseudosolve
 from .._mechanism import Mechanism
 from .._program import lightly_compiled
 from .._reactions import reactions
@@ -104,7 +104,7 @@ def inverse_dynamics(
 @lightly_compiled
 def _inverse(mechanism, actuation, q, v, a, t, applied):
     terms, G = mechanism.terms(q, v, t, applied), actuation_at(actuation, q, t, v.shape[0])
-    L, W, definite = whiten(terms.M, terms.partition)
+    L, W, _, regular = metric(terms.M, terms.A, terms.partition, terms.rounding is not None)
     r = W @ (terms.M @ a - terms.Q)
     B = terms.A @ W.T
     D = row_scales(B)
@@ -119,7 +119,7 @@ def _inverse(mechanism, actuation, q, v, a, t, applied):
     rows = jnp.linalg.norm(stop_gradient(terms.A), axis=1) * (jnp.linalg.norm(stop_gradient(a)) + 1.0)
     allowed = jnp.all(jnp.abs(gap) <= MISSED * (rows + jnp.abs(stop_gradient(terms.b))))
     result = worst(
-        RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite),
+        RESULTS.where(regular, RESULTS.successful, RESULTS.mass_not_positive_definite),
         RESULTS.where(allowed, RESULTS.successful, RESULTS.motion_off_constraints),
         RESULTS.where(jnp.linalg.norm(missed) <= MISSED * size, RESULTS.successful, RESULTS.motion_unreachable),
     )

@@ -18,6 +18,7 @@ from .._integrate import Rattle
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
 from .._manifold import Linearisation, Projection
 from .._mechanism import Mechanism
+from .._result import is_traced
 from .._system import applied_force
 from ._phase import Phase
 
@@ -54,6 +55,11 @@ def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: A
     if _depends(lambda q: mechanism.mass(q, t, v.shape[0]), q):
         raise ValueError(
             f"mechanism has a mass matrix that changes with q, but ukjax.Rattle takes constant ones. {advice}"
+        )
+    M = mechanism.mass(q, t, v.shape[0])
+    if not is_traced(M) and not bool(whiten(M)[2]):
+        raise ValueError(
+            f"mechanism has a mass matrix that is not positive definite, which ukjax.Rattle does not take. {advice}"
         )
 
 
