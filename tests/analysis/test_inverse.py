@@ -24,6 +24,18 @@ def test_it_undoes_forward_dynamics():
     assert set(got.multipliers) == {"constraints[0]", "constraints[1]"}
 
 
+def test_it_undoes_forward_dynamics_where_the_mass_is_singular():
+    """Two masses that carry a massless point between them, on which one of the controls acts."""
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 3.0, 0.0])), lambda q, v, t: -q)
+    mechanism = ukjax.Mechanism(system, ukjax.Holonomic(lambda q, t: (q[2] - q[0] - q[1] ** 2)[None]))
+    q, v, u = jnp.array([0.3, 0.5, 0.55]), jnp.array([0.2, -1.0, -0.8]), jnp.array([0.7, -0.4])
+    G = jnp.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    motion = ukjax.equation_of_motion(mechanism, q, v, applied=G @ u)
+    got = ukjax.inverse_dynamics(mechanism, G, q, v, motion.acceleration)
+    assert_close(got.u, u, atol=1e-12)
+    assert_close(got.constraint_force, motion.constraint_force, atol=1e-12)
+
+
 def test_of_redundant_actuators_the_smallest():
     """As the servo does it, which is least-norm too."""
     robots = coordinated_robots.CoordinatedRobots()

@@ -101,6 +101,14 @@ def test_gradients():
             {"mechanism": ukjax.Mechanism(ukjax.System(lambda q, t: jnp.diag(1 + q**2), lambda q, v, t: q))},
             "mass matrix that changes with q",
         ),
+        (
+            {
+                "mechanism": ukjax.Mechanism(
+                    ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 0.0])), lambda q, v, t: q)
+                )
+            },
+            "mass matrix that is not positive definite",
+        ),
     ],
 )
 def test_what_it_does_not_take(change, message):

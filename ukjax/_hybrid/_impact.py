@@ -14,7 +14,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
-from .._formulation import row_scales
+from .._formulation import metric, row_scales
 from .._linalg import SVD, pseudosolve, whiten
 from .._mechanism import Mechanism
 from .._types import BoolScalar
@@ -42,7 +42,7 @@ def after_impact(
     elif impact is not None:
         q, v = _given(impact(q, v, t), q, v)
     error = lambda v: jnp.concatenate([jnp.zeros(0, v.dtype), *(row(v) for row in rows)])
-    before, (_, W, _) = v, whiten(mechanism.mass(q, t, v.shape[0]))
+    before, W = v, metric(mechanism.mass(q, t, v.shape[0]), jax.jacfwd(error)(v)).W
 
     def nearer(v: Array, _: None) -> tuple[Array, None]:
         J = jax.jacfwd(error)(v)
