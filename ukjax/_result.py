@@ -75,6 +75,11 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The states do not tell how they themselves change: their rates also depend on something else of the "
         "mechanism. Add what is missing, or pass states=None."
     )
+    singular_configuration = (
+        "The configuration is singular: the constraints leave more freedom here than next to it, because branches of "
+        "the motion meet. Each has frequencies of its own. Linearise a little way along the branch that is meant, or "
+        "close the others by a constraint, such as equal angles of a parallelogram."
+    )
     step_off_constraints = (
         "A step of constant length found no state on the constraints: it is too long, or they contradict each other. "
         "Pass a smaller dt0."

@@ -23,6 +23,7 @@ from .._result import RESULTS, throw_if_failed, worst
 from .._servo import AbstractServo, Feedback, actuation_of, as_memoryless
 from ._linearization import Linearization
 from ._plant import Plant, quantities
+from ._singular import is_singular
 from ._states import Independent, states_of
 from ._tangents import tangents
 
@@ -76,8 +77,8 @@ def linearize(
     Raises:
         TypeError: If an argument is something else than listed.
         ValueError: If a shape does not fit, a number is not finite, or `u` is given without `actuation`.
-        RuntimeError: If `throw` and the state is off the constraints or has no motion, or the states depend on each
-            other or do not tell how they change.
+        RuntimeError: If `throw` and the state is off the constraints or has no motion, or is singular, with branches of
+            the motion that meet there, or the states depend on each other or do not tell how they change.
 
     Example:
         ```python
@@ -157,6 +158,7 @@ def _linearize(
     result = worst(
         on_constraints(mechanism, q, v, t),
         result,
+        RESULTS.where(is_singular(mechanism, q, v, t), RESULTS.singular_configuration, RESULTS.successful),
         RESULTS.where(rank == k, RESULTS.successful, RESULTS.states_dependent),
         RESULTS.where(_closed(S, R, inverse), RESULTS.successful, RESULTS.states_not_closed),
     )

@@ -15,8 +15,8 @@ import optimistix as optx
 from jaxtyping import Array
 
 from .._formulation import row_scales
-from .._linalg import SVD
-from .._manifold import exact
+from .._linalg import SVD, pseudosolve, whiten
+from .._manifold import exact, with_rows
 from ._plant import Plant
 
 
@@ -31,8 +31,7 @@ def near_equilibrium(
 ) -> Array:
     """z with q, v, u = place(z), where `constant(q, v, t)` is about to stay; `away`: the way of a fall."""
     mechanism = plant.mechanism
-    q, v, _ = place(z)
-    n, m = v.shape[0], jax.eval_shape(mechanism.terms, q, v, t).A.shape[0]
+    n = place(z)[1].shape[0]
 
     def unbalanced(z: Array, a: Array, l: Array) -> Array:
         q, v, u = place(z)
@@ -47,7 +46,7 @@ def near_equilibrium(
 
     split = lambda x: jnp.split(x, [z.shape[0], z.shape[0] + n])
     whole = lambda x, _=None: unbalanced(*split(x))
-    start = jnp.concatenate([z, jnp.zeros(n + m, z.dtype)])
+    start = jnp.concatenate([z, jnp.zeros(n, z.dtype), _carried(plant, place, z, t)])
     J = jax.jacfwd(whole)(start)
     D = row_scales(J)
     C = row_scales((D[:, None] * J).T)
@@ -67,6 +66,24 @@ def near_equilibrium(
     carry = jnp.zeros((), int), start / C, jnp.asarray(jnp.inf, z.dtype)
     _, found, least = jax.lax.while_loop(unmet, attempt, carry)
     return jnp.where(jnp.isfinite(least), split(C * found)[0], z)
+
+
+def _carried(plant: Plant, place: Callable, z: Array, t: Array) -> Array:
+    """Multipliers l (m,) that come nearest to holding the mechanism at rest: Q + A^T l is least in the metric of M^-1.
+
+    From zero the first steps would make up for the forces that constraints carry, and lead away from an equilibrium
+    nearby.
+    """
+    q, v, u = place(z)
+    terms = plant.mechanism.terms(q, v, t, plant.applied(q, v, t, u))
+    if not terms.A.shape[0]:
+        return jnp.zeros(0, z.dtype)
+    D = row_scales(terms.A)
+    rows = D[:, None] * terms.A
+    _, W, definite = whiten(terms.M)
+    W = jnp.where(definite, W, whiten(with_rows(terms.M, rows))[1])
+    l = -D * pseudosolve(SVD(), (rows @ W.T).T, W @ terms.Q)[0]
+    return jnp.where(jnp.all(jnp.isfinite(l)), l, 0.0)
 
 
 def settled(residual: Callable, z: Array, max_steps: int) -> Array:

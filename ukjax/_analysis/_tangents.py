@@ -4,6 +4,7 @@ d: displacement (n,) from q; J: Jacobian of the position errors in d; A, E: of t
 D: row scales; G: metric, W^T W = G^-1; B = D J W^T.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -23,7 +24,8 @@ class Tangents(NamedTuple):
     Attributes:
         q: Change of the coordinates, (n_q, 2 n).
         v: Change of the speeds, (n, 2 n).
-        free_q: What the coordinates could do without constraints, (n_q,): the lengths that rows of `q` would have.
+        free_q: What the coordinates could do without constraints, (n_q,): the lengths that rows of `q` would have;
+            infinite for a coordinate that turns back there, and so tells nothing.
         free_v: The same of the speeds (n,).
     """
 
@@ -48,9 +50,22 @@ def tangents(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Tang
     return Tangents(
         q=jnp.concatenate([N @ moved, jnp.zeros((q.shape[0], v.shape[0]), q.dtype)], axis=1),
         v=jnp.concatenate([-back @ (along_d @ moved), changed], axis=1),
-        free_q=jnp.linalg.norm(N @ free, axis=1),
+        free_q=_free(at, q, rest, N @ free, free),
         free_v=jnp.linalg.norm(free, axis=1),
     )
+
+
+def _free(at: Callable, q: Coordinates, rest: Vector, slopes: Matrix, moves: Matrix) -> Coordinates:
+    """Lengths of the slopes, infinite where they are small beside what curvature makes of the size of a coordinate.
+
+    The scalar part of a unit quaternion is 1 - a^2 / 8 after a turn by a: at a = 1e-16 its slope is not zero, but no
+    change of it can be seen. A slope s counts if s^2 is not small beside the second derivative times the coordinate.
+    """
+    lengths = jnp.linalg.norm(slopes, axis=1)
+    bends = jax.jacfwd(jax.jacfwd(at))(rest)
+    bent = jnp.sqrt(jnp.sum(jnp.einsum("qij,ia,jb->qab", bends, moves, moves) ** 2, axis=(1, 2)))
+    turning = lengths**2 <= jnp.sqrt(jnp.finfo(q.dtype).eps) * bent * jnp.abs(q)
+    return jnp.where(turning, jnp.inf, lengths)
 
 
 def _null(M: Matrix, J: Rows) -> tuple[Matrix, Matrix, Matrix]:

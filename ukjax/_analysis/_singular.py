@@ -1,0 +1,51 @@
+r"""Whether a configuration is singular: branches of the motion meet there.
+
+A: Jacobian of the velocity errors in v; W^T W = M^-1; D: row scales; B = D A W^T, of rank r; N = 1 - B B^+ and
+T = 1 - B^+ B: what the rank leaves of rows and of speeds. Where the rank is r nearby too, rows that depend on each
+other go on doing so along every motion q' = t with A t = 0, and so N dB[t] T = 0. Where branches meet it is not: along
+most directions t the rank grows, and no tangent space tells how the mechanism moves. All speeds W^T z have one unit, so
+all entries of dB[t] have, and can be compared.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .._formulation import row_scales
+from .._linalg import SVD, pseudoinverse, whiten
+from .._manifold import with_rows
+from .._mechanism import Mechanism
+from .._types import Coordinates, Matrix, Scalar, Vector
+
+
+# By which part of their whole change rows may cease to depend on each other: the rank test's own tolerance.
+GROWING = 1e-4
+
+
+def is_singular(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Array:
+    """Whether the rank of the constraint rows is greater next to this state than at it."""
+    q, v = stop_gradient((q, v))
+    rest, M = jnp.zeros_like(v), mechanism.mass(q, t, v.shape[0])
+    at = lambda d: mechanism.retract(q, d, t)
+    rows = lambda d: jax.jacfwd(lambda v: mechanism.velocity_error(at(d), v, t))(v)
+    A = rows(rest)
+    if not A.shape[0]:
+        return jnp.asarray(False)
+    D = row_scales(A)
+    _, W, definite = whiten(M)
+    W = jnp.where(definite, W, whiten(with_rows(M, D[:, None] * A))[1])
+    left, free = _left(D[:, None] * A @ W.T)
+    of_position = jax.jacfwd(lambda d: mechanism.position_error(at(d), t))(rest)
+    moves = free if not of_position.shape[0] else _left(row_scales(of_position)[:, None] * of_position @ W.T)[1]
+    turned = jax.vmap(lambda d: jax.jvp(rows, (rest,), (d,))[1], in_axes=1)(W.T @ moves)
+    change = D[None, :, None] * turned @ W.T
+    grown = jnp.max(jnp.abs(left @ change @ free), initial=0.0)
+    return grown > GROWING * jnp.max(jnp.abs(change), initial=0.0)
+
+
+def _left(B: Matrix) -> tuple[Matrix, Matrix]:
+    """N and T, what rows and what columns the rank leaves."""
+    inverse = pseudoinverse(SVD(), B)[0]
+    m, n = B.shape
+    return jnp.eye(m, dtype=B.dtype) - B @ inverse, jnp.eye(n, dtype=B.dtype) - inverse @ B
