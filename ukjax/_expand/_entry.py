@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,23 +17,16 @@ class NotScalar(Exception):
 LARGEST = 4096
 
 
-class Sample(NamedTuple):
-    """What a number is at some random points, and how wrong rounding has made that at most, about."""
-
-    value: np.ndarray
-    error: np.ndarray
-
-
 class Node:
     """A number that is known when the program runs. Others are NumPy scalars: constants."""
 
-    __slots__ = ("args", "dtype", "function", "order", "primitive", "sample")
+    __slots__ = ("args", "dtype", "function", "order", "primitive", "value")
     __array_ufunc__ = None
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], dtype: Any, order: int):
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
         self.primitive: Any = None
-        self.sample: Sample | None = None
+        self.value: Any = None  # what is known of it: `_value.Value`
 
 
 # A number within a program: a `Node`, or a constant.

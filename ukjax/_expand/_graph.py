@@ -12,9 +12,13 @@ import jax.extend.core.primitives as prims
 import numpy as np
 from jax.numpy import finfo
 
-from ._entry import Block, Entry, Node, Sample, constant, name_of
+from ._entry import Block, Entry, Node, constant, name_of
 from ._rules import COMMUTATIVE, FOLDED, RULES, negated
-from ._sample import POINTS, digits_of, sampled
+from ._value import Constants, P, Value, drawn, value_of
+
+
+# Multiples of a quarter up to this many are recognised as constants.
+QUARTERS = 4096
 
 
 class TooLong(Exception):
@@ -34,19 +38,19 @@ class Graph:
         self.count, self.limit, self.pieces = 0, limit, pieces
         self.doubts: list[Entry] = []
         self.known: dict[Any, Node] = {}
-        self.random = np.random.default_rng(0)
-        self.by_value: dict[int, Node] = {}
+        self.by_value: dict[Any, Node] = {}
+        self.constants = Constants()
 
     def input(self, dtype: Any) -> Node:
         node = self._add(Node, _given, (), dtype)
-        node.sample = self._symbol(dtype)
+        self._set_value(node)
         return node
 
-    def _symbol(self, dtype: Any) -> Sample | None:
-        """A number of which nothing is known."""
-        if not np.issubdtype(dtype, np.floating):
-            return None
-        return Sample(self.random.uniform(0.4, 1.6, POINTS) * self.random.choice([-1.0, 1.0], POINTS), np.zeros(POINTS))
+    def _set_value(self, node: Node, value: Value | None = None) -> None:
+        """`value`, or that of a number of which nothing is known."""
+        if np.issubdtype(node.dtype, np.floating):
+            node.value = value or Value.of(drawn("number", node.order))
+            self.by_value.setdefault((node.value.element, node.dtype), node)
 
     def _add(self, kind: type[Node], apply: Any, args: tuple[Any, ...], dtype: Any) -> Any:
         self.count += 1
@@ -60,8 +64,8 @@ class Graph:
 
     def take(self, block: Block, output: int, index: tuple[int, ...]) -> Node:
         node = self._once(("take", output, index), operator.itemgetter(output), (block,), block.dtype[output], index)
-        if node.sample is None:
-            node.sample = self._symbol(node.dtype)
+        if node.value is None:
+            self._set_value(node)
         return node
 
     def _once(self, key: Any, apply: Any, args: tuple[Any, ...], dtype: Any, index: Any = None) -> Node:
@@ -85,33 +89,27 @@ class Graph:
         names = tuple(name_of(x) for x in args)
         if (key, names) in self.known:
             return self.known[key, names]
-        sample = sampled(primitive, params, args, dtype)
-        same = None if sample is None else self._same(sample, dtype)
+        value = value_of(primitive, args, dtype, self.constants)
+        same = None if value is None else self._same(value, dtype)
         if same is not None:
             self.known[key, names] = same
             return same
         node = self._once(key, lambda *xs: primitive.bind(*xs, **params), tuple(args), dtype)
-        node.primitive, node.sample = primitive, sample or self._symbol(dtype)
-        if node.sample is not None:
-            self.by_value.setdefault(digits_of(node.sample.value[0]), node)
+        node.primitive = primitive
+        self._set_value(node, value)
         return node
 
-    def _same(self, sample: Sample, dtype: Any) -> Entry | None:
+    def _same(self, value: Value, dtype: Any) -> Entry | None:
         """What is known already to be the same number, or the same but for the sign, whatever the inputs are."""
-        value, error = sample
-        if np.all(value == 0):
-            return constant(0, dtype)
-        whole = np.round(4 * value[0]) / 4
-        if np.all(np.abs(value - whole) <= 8 * error):
-            return constant(whole, dtype)
-        for sign in (1, -1):
-            for digits in {digits_of(sign * value[0] * (1 + k * 1e-12)) for k in (-1, 1)}:
-                node = self.by_value.get(digits)
-                if node is None or node.sample is None or node.dtype != dtype:
-                    continue
-                if np.all(np.abs(sign * value - node.sample.value) <= 8 * (error + node.sample.error)):
-                    return node if sign == 1 else self.minus(node)
-        return None
+        quarters = 4 * value.element % P
+        quarters -= P if quarters > P // 2 else 0
+        if abs(quarters) <= QUARTERS:
+            return constant(quarters / 4, dtype)
+        node = self.by_value.get((value.element, dtype))
+        if node is not None:
+            return node
+        node = self.by_value.get((P - value.element, dtype))
+        return None if node is None else self.minus(node)
 
     def minus(self, x: Node) -> Entry:
         minus = negated(x)
@@ -119,8 +117,8 @@ class Graph:
             return minus
         node = self._once((prims.neg_p, ()), prims.neg_p.bind, (x,), x.dtype)
         node.primitive = prims.neg_p
-        if x.sample is not None:
-            node.sample = Sample(-x.sample.value, x.sample.error)
+        if x.value is not None:
+            node.value = x.value.minus
         return node
 
     def _simplified(self, primitive: Any, params: dict[str, Any], args: Sequence[Entry], dtype: Any) -> Entry | None:
@@ -133,7 +131,9 @@ class Graph:
         if fold is None or any(isinstance(x, Node) for x in args):
             return None
         with np.errstate(all="ignore"):
-            return constant(fold(*args), dtype)
+            found = constant(fold(*args), dtype)
+        self.constants.computed(primitive, args, found)
+        return found
 
     # The arithmetic that factorisations are written in.
 

@@ -88,6 +88,8 @@ def _sub(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
 
 
 def _mul(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    if not any(isinstance(x, Node) for x in args):
+        return None  # zero times a constant that is infinite is no number
     for x, y in (args, args[::-1]):
         if is_constant(x, 0):
             return constant(0, dtype)
@@ -195,8 +197,8 @@ def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> 
     (x,) = args
     if x.dtype == dtype:
         return x
-    if isinstance(x, Node):
-        return None
+    if isinstance(x, Node) or (np.issubdtype(dtype, np.integer) and not np.isfinite(x)):
+        return None  # JAX has its own rule for infinities and NaN that become integers
     with np.errstate(all="ignore"):
         return constant(x, dtype)
 

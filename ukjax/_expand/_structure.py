@@ -133,6 +133,8 @@ def _cumulative(combine: Any) -> Callable[..., list[np.ndarray]]:
 
 def _dot_general(graph, params, args, avals):
     (x, y), (aval,) = args, avals
+    if any(z.dtype != aval.dtype for z in (*x.flat, *y.flat)):  # a `preferred_element_type`
+        return None
     (left, right), (batch_left, batch_right) = params["dimension_numbers"]
     free_left = [i for i in range(x.ndim) if i not in (*left, *batch_left)]
     free_right = [i for i in range(y.ndim) if i not in (*right, *batch_right)]
@@ -204,7 +206,7 @@ def _scatter(combine: Any) -> Callable[..., list[np.ndarray] | None]:
     def rule(graph, params, args, avals):
         (x, indices, updates), (aval,) = args, avals
         at = _known(indices)
-        if at is None:
+        if at is None or (combine is None and not _takes_the_update(params["update_jaxpr"])):
             return None
         numbers, at = params["dimension_numbers"], at.astype(int)
         clips = params["mode"] == lax.GatherScatterMode.CLIP
@@ -232,6 +234,11 @@ def _scatter(combine: Any) -> Callable[..., list[np.ndarray] | None]:
         return [found]
 
     return rule
+
+
+def _takes_the_update(jaxpr: Any) -> bool:
+    """Whether what is scattered replaces what was there; `x.at[i].apply(f)` scatters f(x)."""
+    return jaxpr is None or (not jaxpr.eqns and jaxpr.outvars[0] is jaxpr.invars[1])
 
 
 def row(x: np.ndarray, i: int) -> np.ndarray:
