@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.extend.core.primitives as prims
+import jax.numpy as jnp
 import numpy as np
 
 from ._entry import Entry, Node, constant, is_constant, name_of
@@ -197,8 +199,12 @@ def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> 
     (x,) = args
     if x.dtype == dtype:
         return x
-    if isinstance(x, Node) or (np.issubdtype(dtype, np.integer) and not np.isfinite(x)):
-        return None  # JAX has its own rule for infinities and NaN that become integers
+    if isinstance(x, Node):
+        return None
+    if np.issubdtype(dtype, np.integer) and not np.isfinite(x):
+        # JAX has a rule of its own for infinities and NaN that become integers.
+        with jax.ensure_compile_time_eval():
+            return constant(jnp.asarray(x).astype(dtype), dtype)
     with np.errstate(all="ignore"):
         return constant(x, dtype)
 
