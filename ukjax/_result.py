@@ -80,6 +80,11 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "the motion meet. Each has frequencies of its own. Linearise a little way along the branch that is meant, or "
         "close the others by a constraint, such as equal angles of a parallelogram."
     )
+    projection_off_constraints = (
+        "A projection ended off the constraints: its few steps of Newton's method did not lead there. Check that the "
+        "constraint functions are smooth (an angle by arctan2 jumps at half a turn); otherwise pass a smaller dt0, "
+        "tighter tolerances, or more iterations to ukjax.Projection."
+    )
     step_off_constraints = (
         "A step of constant length found no state on the constraints: it is too long, or they contradict each other. "
         "Pass a smaller dt0."

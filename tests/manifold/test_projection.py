@@ -357,3 +357,35 @@ def test_projections_are_lowered_for_a_gpu():
     for function in (of, jax.grad(of)):
         text = jax.jit(function).trace(jnp.ones((9, 4))).lower(lowering_platforms=("cuda",)).as_text()
         assert "custom_call" not in text or "lapack" not in text.lower()
+
+
+def jumping(jumps):
+    """Two wheels, q0 + 3 q1 = 0, which turn; the gear between them jumps at half a turn if written by arctan2."""
+    angle = (lambda x: jnp.arctan2(jnp.sin(x), jnp.cos(x))) if jumps else lambda x: x
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([0.1, 0.3])), lambda q, v, t: jnp.array([0.6, 0.0]))
+    gear = ukjax.Holonomic(lambda q, t: (angle(q[0]) + 3.0 * angle(q[1]))[None])
+    return ukjax.Mechanism(system, gear), jnp.zeros(2), jnp.array([3.0, -1.0])
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_projection_that_does_not_get_to_the_constraints_is_a_failure(constant):
+    steps = {"stepsize_controller": diffrax.ConstantStepSize(), "dt0": 0.01} if constant else {}
+    ts = jnp.linspace(0.0, 2.0, 5)
+    options = {"projection": ukjax.Projection(), "throw": False, **steps}
+    found = ukjax.simulate(*jumping(True), ts, **options)
+    assert found.result == ukjax.RESULTS.projection_off_constraints
+    assert 0.4 < float(found.stats["t_reached"]) < 1.0
+    smooth = ukjax.simulate(*jumping(False), ts, **options)
+    assert smooth.result == ukjax.RESULTS.successful
+    assert_close(smooth.q[:, 0], 3.0 * ts + 0.6 / (0.1 + 0.3 / 9) * ts**2 / 2, atol=1e-8)
+
+
+@pytest.mark.long
+def test_a_projection_that_does_not_get_there_is_a_failure_of_its_trajectory_in_a_batch():
+    mechanism, q, v = jumping(True)
+    start = jnp.stack([v, 0.1 * v])
+    found = ukjax.simulate_batch(
+        mechanism, jnp.stack([q, q]), start, jnp.linspace(0.0, 0.8, 3), projection=ukjax.Projection(), throw=False
+    )
+    lost = found.result == ukjax.RESULTS.projection_off_constraints
+    assert np.asarray(lost).tolist() == [True, False]

@@ -80,6 +80,7 @@ class Recipe(eqx.Module):
             self.integrator,
             self.width,
             self.whole_steps,
+            0 if self.projection is None else jax.eval_shape(lambda sample: self.parts(sample)[2][0], sample).shape[0],
         )
 
     def _first(self, sample: PyTree) -> Array:
@@ -117,6 +118,7 @@ class Plan(eqx.Module):
         first: sample -> the first state.
         motion: (t, y, sample) -> what `motion_at` returns.
         project: (t, y, sample) -> y, or None.
+        positions: As in `Flow`.
         told: sample, what an `Integrator` returns -> `Outcome`.
     """
 
@@ -130,6 +132,7 @@ class Plan(eqx.Module):
     integrator: Integrator
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)
+    positions: int = eqx.field(static=True, default=0)
 
     def one(self, sample: PyTree) -> Outcome:
         """A trajectory by itself, which can be differentiated."""
@@ -192,4 +195,5 @@ class Plan(eqx.Module):
 
     def _begin(self, sample: PyTree) -> tuple[Flow, Array]:
         project = None if self.project is None else _Of(self.project, sample)
-        return Flow(Partial(derivative, _Of(self.motion, sample)), project), self.first(sample)
+        motion = _Of(self.motion, sample)
+        return Flow(Partial(derivative, motion), project, positions=self.positions), self.first(sample)

@@ -19,7 +19,7 @@ from .._integrate import Problem, advance, first_crossing
 from .._program import hoist
 from .._reactions import reactions
 from .._result import RESULTS, worst
-from .._simulation import begin
+from .._simulation import begin, named
 from ._choices import AT_ONCE, Came, Choices
 from ._mode import Mode, Modes
 from ._onset import ROUNDINGS, Beginning, Onset, onset
@@ -90,7 +90,7 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
         inside, none = during(ts, a, ts[-1]), jnp.asarray(-1)
         came = Came(jnp.asarray(number), none, jnp.zeros_like(came.pending))
         q, v = run.phase.split(ys[-1])
-        result = worst(run.started, outcome)
+        result = worst(run.started, named(outcome))
         return Segment(ys[1:-1], inside, ts[-1], q, v, none, none, came, counts["num_steps"], result)
     at = Beginning(mode, number, modes, choices, run)
     events = hoist(lambda t, y: _values(at, t, y), a, run.y0)
@@ -104,7 +104,7 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
     carried = _carried(at, t, y) if asks else None
     branches = [lambda q, v, t, way=way: way(q, v, t, carried) for way in transitions(mode, modes)]
     q, v, then, met = jax.lax.switch(happens + 1, branches, q, v, t)
-    result = worst(run.started, end.result, outcome)
+    result = worst(run.started, named(end.result), named(outcome))
     # Where an impact leads back to what it came from, the same would happen again, without end.
     result = worst(
         result,

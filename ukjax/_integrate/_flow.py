@@ -24,12 +24,14 @@ def room_for(size: int, alone: bool) -> int:
 class Flow(eqx.Module):
     """y' = field(t, y); every step ends with y <- project(t, y), if there is one.
 
-    `leap`: (t0, t1, y) -> y at t1, and whether it is one, of a method that has steps of its own.
+    `leap`: (t0, t1, y) -> y at t1, and whether it is one, of a method that has steps of its own. `positions`: how many
+    of the first numbers of y a projection may move by no more than a part of the step.
     """
 
     field: Callable
     project: Callable | None = None
     leap: Callable | None = None
+    positions: int = eqx.field(static=True, default=0)
 
 
 class Problem(eqx.Module):

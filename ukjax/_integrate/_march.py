@@ -52,7 +52,8 @@ class Stepper(eqx.Module):
         solver, span = self.solver, (at.t, at.t_next)
         y, error, dense, memory, result = solver.step(self.terms, *span, at.y, self.args, at.solver, at.jumped)
         # A step into a place where there is no motion is one with an error too large.
-        error = jax.tree_util.tree_map(lambda x: jnp.where(jnp.isnan(x), jnp.inf, x), error)
+        lost = ~jnp.all(jnp.isfinite(y))
+        error = jax.tree_util.tree_map(lambda x: jnp.where(jnp.isnan(x) | lost, jnp.inf, x), error)
         order = solver.error_order(self.terms)
         keep, t, t_next, jumped, controller, failure = self.controller.adapt_step_size(
             *span, at.y, y, self.args, error, order, at.controller
@@ -61,12 +62,14 @@ class Stepper(eqx.Module):
         new, old = (y, memory, jnp.asarray(jumped)), (at.y, at.solver, at.jumped)
         y, memory, jumped = jax.tree_util.tree_map(lambda x, y: jnp.where(keep, x, y), new, old)
         okay = diffrax.RESULTS.successful
-        result = diffrax.RESULTS.where(keep, result, okay)
-        result = diffrax.RESULTS.where(result == okay, failure, result)
         # From a state that is not finite no step is kept, and none is any shorter than the last: that would go on until
         # all steps are spent.
-        stuck = ~(t_next > t) & (result == okay) & ~keep
-        result = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, result)
+        stuck = ~(t_next > t) & (failure == okay) & ~keep
+        failure = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, failure)
+        # Where the controller gives up, the step itself may say why.
+        ends = keep | (failure != okay)
+        own = diffrax.RESULTS.where(ends, result, okay)
+        result = diffrax.RESULTS.where(own == okay, failure, own)
         return Place(t, t_next, y, memory, controller, jumped), Attempt(keep, span, dense, result)
 
 

@@ -13,6 +13,13 @@ from ._flow import Problem, call
 from ._steps import Explicit
 
 
+# How a run ends whose projection does not get to the constraints, for which diffrax has no word.
+LOST: Any = diffrax.RESULTS.internal_error
+# A projection corrects a step. It has gone somewhere else if it moves positions by more than this part of what the step
+# did, and this part of the largest.
+PART, LEAP = 0.1, 1e-3
+
+
 class AbstractVariant(diffrax.AbstractAdaptiveSolver):
     """A Runge-Kutta method that differs from another in how a step is made, or ends.
 
@@ -54,14 +61,22 @@ class Projecting(AbstractVariant):
     """A method whose every step ends with `args.project`.
 
     The stage that a method would hand on to its next step belongs to the state before the projection; it is evaluated
-    anew, as after a jump. Otherwise the method would lose its order.
+    anew, as after a jump. Otherwise the method would lose its order. A projection that does not
+    arrive returns NaN; one that leaps is as much lost.
     """
 
     solver: diffrax.AbstractSolver
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         y1, error, dense, state, result = self.solver.step(terms, t0, t1, y0, args, solver_state, made_jump=True)
-        return args.project(t1, y1), error, dense, state, result
+        end = args.project(t1, y1)
+        lost = jnp.all(jnp.isfinite(y1)) & ~jnp.all(jnp.isfinite(end))
+        n = args.positions
+        if n:
+            largest = lambda x: jnp.max(jnp.abs(x[:n]))
+            leapt = largest(end - y1) > PART * largest(y1 - y0) + LEAP * largest(y0)
+            lost, end = lost | leapt, jnp.where(leapt, jnp.nan, end)
+        return end, error, dense, state, diffrax.RESULTS.where(lost, LOST, result)
 
 
 class AbstractStaged(AbstractVariant):

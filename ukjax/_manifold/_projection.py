@@ -28,6 +28,9 @@ CURVED = 1e-3
 # Next to a singular configuration factors return less exactly than the pseudoinverse does, which leaves rounding errors
 # only; so they are trusted this many times as far from it as elsewhere.
 FAR = 24.0
+# A projection has not arrived if it ends off the constraints by more than this part of the largest coordinate; no
+# coordinate counts as smaller than LEAST_SIZE, in its own unit.
+OFF, LEAST_SIZE = 1e-5, 1e-6
 
 
 class Projection(eqx.Module):
@@ -39,7 +42,10 @@ class Projection(eqx.Module):
     $$q \leftarrow q - M^{-1/2} (J M^{-1/2})^{+}\,\Phi(q, t), \qquad
       v \leftarrow v - M^{-1/2} (A M^{-1/2})^{+}\,[\dot\Phi; \psi](q, v, t)$$
 
-    The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to.
+    The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to. Where
+    the positions end off the constraints by more than 1e-5 of the largest coordinate, or move by more than a tenth of
+    the step itself, an adaptive step is made shorter, and a run that cannot go on so is
+    `RESULTS.projection_off_constraints`.
 
     Args:
         iterations: Newton steps for the positions. The drift of one integration step is small, so that two leave
@@ -66,12 +72,19 @@ class Projection(eqx.Module):
         _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.SVD()")
 
     def __call__(
-        self, mechanism: Mechanism, t: Array, y: Array, expand: bool = False, coordinates: int | None = None
+        self,
+        mechanism: Mechanism,
+        t: Array,
+        y: Array,
+        expand: bool = False,
+        coordinates: int | None = None,
+        checked: bool = False,
     ) -> Array:
         """The state nearest to y = (q, v) that satisfies the constraints; its position first.
 
         `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`; `coordinates`: how many
-        of the numbers in y are q, one half if omitted.
+        of the numbers in y are q, one half if omitted; `checked`: whether the state is NaN if its position ends off the
+        constraints.
         """
         q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
         rest = jnp.zeros_like(v)
@@ -84,41 +97,85 @@ class Projection(eqx.Module):
             return towards(lambda d: mechanism.position_error(mechanism.retract(q, d, t), t), q, t, size)
 
         def along_v(q: Array, v: Array, t: Array) -> Linearisation:
-            return towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v)
+            at = towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v)
+            return at._replace(left=_left(mechanism, q, v, t)) if checked else at
 
         step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
         q, _ = jax.lax.scan(step, q, length=self.iterations)
-        return jnp.concatenate([q, v + self.shortest(along_v, (q, v, t), expand, 0.0)])
+        back = self.shortest(along_v, (q, v, t), expand, 0.0)
+        if back.shape == v.shape:
+            return jnp.concatenate([q, v + back])
+        way, left = back[:-1], stop_gradient(back[-1])
+        size = jnp.maximum(jnp.max(jnp.abs(stop_gradient(q)), initial=0.0), LEAST_SIZE)
+        arrived = left <= max(OFF, 8 * float(jnp.finfo(y.dtype).eps) ** 0.5) * size
+        return jnp.concatenate([q, v + way]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
 
     def shortest(
         self, towards: Callable[..., "Linearisation"], state: Sequence[Array], expand: bool, curved: float
     ) -> Array:
         """One step of Newton's method, the shortest to the linearised constraints.
 
-        What depends on other rows may be missed by the part `curved` of the way, as a further step follows.
+        What depends on other rows may be missed by the part `curved` of the way, as a further step follows. If a
+        linearisation says what is left of positions, a last entry is how far from the constraints that is.
         """
         m, n = jax.eval_shape(towards, *state).J.shape
         if not m:
             return jnp.zeros(n, state[0].dtype)
         found, solver = None, self.pseudoinverse
+
+        def by_matrices(*state: Array) -> Array:
+            at = towards(*state)
+            return _with_left(_by_pseudoinverse(solver, at), at)
+
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
             certain = certainty(solver, 1e-6, m, state[0].dtype)
             certain = certain._replace(rank=FAR * certain.rank)
-            as_scalars = lambda *state: _by_factors(certain, curved, towards(*state))
-            by_matrices = lambda *state: _by_pseudoinverse(solver, towards(*state))
+
+            def as_scalars(*state: Array) -> tuple[Array, BoolScalar, BoolScalar]:
+                at = towards(*state)
+                way, clear, smooth = _by_factors(certain, curved, at)
+                return _with_left(way, at), clear, smooth
+
             found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
-        return _by_pseudoinverse(solver, towards(*state)) if found is None else found
+        return by_matrices(*state) if found is None else found
 
 
 class Linearisation(NamedTuple):
-    """Constraints near a state, the metric M, and the size of the state (n,), for what rounding makes of it."""
+    """Constraints near a state, the metric M, and the size of the state (n,), for what rounding makes of it.
+
+    `left`: of velocity constraints, the errors of the positions that they are the rates of, zero where they are of
+    none; None if that is not asked.
+    """
 
     M: Matrix
     e: RowValues
     J: Rows
     size: Vector
+    left: RowValues | None = None
+
+
+def _left(mechanism: Mechanism, q: Array, v: Array, t: Array) -> RowValues:
+    """The position errors of the constraints that have as many as velocity errors (m,); zero for the others."""
+    errors = []
+    for constraint in mechanism.constraints:
+        m = jax.eval_shape(lambda c=constraint: mechanism.velocity_error_of(c, q, v, t)).shape[0]
+        error = constraint.position_error(q, t)
+        errors.append(error if error.shape[0] == m else jnp.zeros(m, q.dtype))
+    return jnp.concatenate([jnp.zeros(0, q.dtype), *errors])
+
+
+def _with_left(way: Array, at: Linearisation) -> Array:
+    """The way, and how far it is to the row that is missed most, to first order: its error over its length."""
+    if at.left is None:
+        return way
+    left, J = stop_gradient((at.left, at.J))
+    lengths = jnp.sqrt(jnp.sum(J * J, axis=1))
+    # Next to where a row has no slope it is missed by squares.
+    lengths = lengths + 1e-3 * jnp.max(lengths)
+    far = jnp.max(jnp.abs(left) / jnp.where(lengths > 0, lengths, 1.0))
+    return jnp.concatenate([way, far[None]])
 
 
 def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:
@@ -132,7 +189,7 @@ def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> t
     """d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
     least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
-    (M, e, J, size), d, multipliers = stop_gradient((at, way, multipliers))
+    (M, e, J, size, _), d, multipliers = stop_gradient((at, way, multipliers))
     S = _expand.RowsThroughMass.of(M, J, least).S
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))

@@ -13,6 +13,7 @@ from ._run import Unexplained as Unexplained
 from ._run import begin as begin
 from ._run import explain as explain
 from ._run import judge as judge
+from ._run import named as named
 from ._run import with_store as with_store
 from ._start import off_constraints as off_constraints
 from ._start import warn_of_start as warn_of_start

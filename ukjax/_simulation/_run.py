@@ -84,12 +84,14 @@ def begin(
     onto = None
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates)
+        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates, checked=True)
         whole = with_store(phase, acting, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
         y0 = onto(ts[0], whole)[: phase.size]
         # From far away the few iterations of a projection do not get there.
+        arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
         started = starts_on_constraints(phase, ts[0], y0, RESULTS.not_assembled)
+        started = worst(RESULTS.where(arrived, RESULTS.successful, RESULTS.not_assembled), started)
     y0 = with_store(phase, acting, ts[0], y0)
     if motion is None:
         # The conversion finds every array that the person's functions close over, so that it can be differentiated.
@@ -106,7 +108,8 @@ def begin(
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
-    return Run(phase, acting, motion, onto, Flow(Partial(derivative, motion), project, leap), y0, started)
+    flow = Flow(Partial(derivative, motion), project, leap, 0 if projection is None else phase.coordinates)
+    return Run(phase, acting, motion, onto, flow, y0, started)
 
 
 def with_store(phase: Phase, acting: Acting | None, t: Array, y: Array) -> Array:
@@ -135,7 +138,11 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
         outcome = RESULTS.where(outcome == RESULTS.nonlinear_divergence, RESULTS.step_off_constraints, outcome)
     if run.onto is not None:
         # Between two steps lies an interpolant, which does not know the constraints.
-        ys = jax.vmap(run.onto)(ts, ys)
+        between, ys = ys, jax.vmap(run.onto)(ts, ys)
+        finite = lambda ys: jnp.all(jnp.isfinite(ys), axis=1)
+        lost = jnp.any(finite(between) & ~finite(ys))
+        okay = RESULTS.where(lost, RESULTS.projection_off_constraints, RESULTS.successful)
+        outcome = worst(named(outcome), okay)
     whole = any(name in OF_MOTION for name in kept)
     states = judged(phase, ts, ys, end, whole)
     errors = lambda t, y: (residuals(phase, run.acting, t, y), off_constraints(phase, t, y))
@@ -162,6 +169,11 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
     at_start = jax.tree_util.tree_map(lambda x: x[0], off)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
     return trajectory, Notes(at_start, unreachable, None if whole else Unexplained(started, outcome, phase, states))
+
+
+def named(outcome: Any) -> Any:
+    """How an integration ended, with our word for what diffrax has none for."""
+    return RESULTS.where(outcome == RESULTS.internal_error, RESULTS.projection_off_constraints, outcome)
 
 
 def explain(acting: Acting | None, formulation: AbstractFormulation, run: Unexplained) -> Any:

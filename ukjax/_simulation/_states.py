@@ -111,6 +111,8 @@ def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
     ends = jax.tree_util.tree_map(lambda x: x[-2:], rows.result)
     failure = worst(first_failure(ends), outcome)
     result = RESULTS.where(outcome == RESULTS.successful, first_failure(rows.result), failure)
+    lost = RESULTS.projection_off_constraints
+    result = RESULTS.where(outcome == lost, lost, result)
     if rows.unreachable is None or rows.servo_failed is None:
         return result, None
     return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
