@@ -45,8 +45,8 @@ class Trajectory(eqx.Module):
         acceleration: (T, n) [m/s^2 or rad/s^2].
         constraint_force: Ideal constraint force (T, n) [N or N m].
         nonideal_force: Acting part of the non-ideal force (T, n) [N or N m].
-        control: Control of all actuators, in the order of the servos, or of a `Feedback` (T, p);
-            None without either.
+        control: Control of all actuators, in the order of the servos, or of a `Feedback` (T, p), at the time of a
+            sample that decided there; None without either.
         position_residual: Euclidean norm of Φ over all holonomic constraints (T,).
         velocity_residual: Euclidean norm of Φ̇ and ψ over all constraints (T,).
         servo_residual: Euclidean norm of A q'' - b over the rows of all servo constraints (T,): what saturation, or

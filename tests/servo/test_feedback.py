@@ -69,15 +69,15 @@ def test_a_sampled_controller_holds_its_control(options):
     x, u, want, controls = np.array([1.0, 0.0]), 0.0, [], []
     for i in range(len(got.t)):
         want.append(x)
-        controls.append(u)
         if i % 2 == 0:
             u = -gain @ x
+        controls.append(u)
         x = (scipy.linalg.expm(whole * 0.05) @ [*x, u])[:2]
     want = np.stack(want)
     assert_close(got.q[:, 0], want[:, 0], atol=1e-9)
     assert_close(got.v[:, 0], want[:, 1], atol=1e-9)
-    # At a saved time that is one of a sample the control is still the one before, but at the start.
-    assert_close(got.control[1:, 0], np.array(controls)[1:], atol=1e-9)
+    # At a saved time that is one of a sample the control is that decided there.
+    assert_close(got.control[:, 0], np.array(controls), atol=1e-9)
 
 
 def test_a_delay_and_a_filter_of_samples():
@@ -293,3 +293,14 @@ def test_gradients_of_a_regulator():
 def test_bad_arguments(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_the_control_at_a_sample_is_that_decided_there():
+    """A clock as a law, sampled every 0.25 s: u is the time of the last sample, at the sample its own."""
+    cart = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(1), lambda q, v, t: 0.0 * q))
+    clock = ukjax.Feedback(lambda q, v, t: t[None], np.array([[1.0]]), period=0.25)
+    ts = jnp.array([0.0, 0.1, 0.25, 0.3, 0.5, 0.75, 0.9, 1.0])
+    run = ukjax.simulate(cart, jnp.zeros(1), jnp.zeros(1), ts, servo=clock, keep=("control", "acceleration"))
+    want = np.array([0.0, 0.0, 0.25, 0.25, 0.5, 0.75, 0.75, 1.0])
+    np.testing.assert_allclose(run.control[:, 0], want, rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(run.acceleration[:, 0], want, rtol=0.0, atol=1e-12)

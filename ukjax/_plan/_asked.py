@@ -13,6 +13,7 @@ from .. import _check
 from .._analysis import independent, inverse_dynamics, on_constraints
 from .._mechanism import Mechanism
 from .._result import RESULTS
+from .._rounding import rounding_errors
 from .._servo import actuation_at, actuation_of, limits_at, limits_of
 from ._curve import kind_of, least_points
 from ._search import Limits
@@ -71,7 +72,7 @@ def problem_of(asked: Asked, options: dict[str, Any]) -> tuple[Shooting, tuple[n
         jnp.asarray(sizes, q0.dtype), kind, (points, p), free, segments,
         segments * (1 if path is None else -(-points // segments)),
     )  # fmt: skip
-    _must_be_finite(problem)
+    _must_be_possible(problem)
     spread = lambda x: np.tile(x / sizes, points)
     more = ([low / about], [high / about]) if free else ([], [])
     way = np.linspace(0.0, 1.0, segments + 1)[1:-1, None]
@@ -80,8 +81,8 @@ def problem_of(asked: Asked, options: dict[str, Any]) -> tuple[Shooting, tuple[n
     return problem, (np.concatenate([spread(least), more[0]]), np.concatenate([spread(most), more[1]])), middle
 
 
-def _must_be_finite(problem: Shooting) -> None:
-    """ValueError if goal or path are no numbers at the start, from where no search would get away."""
+def _must_be_possible(problem: Shooting) -> None:
+    """ValueError if goal or path are no numbers at the start, or the path is left there, which no motion can mend."""
     q, v, t = problem.q0, problem.v0, problem.t0
     found = {"goal(q, v)": problem.missed(q, v)}
     if problem.path is not None:
@@ -89,6 +90,14 @@ def _must_be_finite(problem: Shooting) -> None:
     for name, value in found.items():
         if not np.all(np.isfinite(value)):
             raise ValueError(f"{name} must be finite, but is {np.asarray(value)} at q0, v0.")
+    if problem.path is None:
+        return
+    left, rounding = found["path(q, v, t)"], rounding_errors(problem.limit, q, v, t)
+    if np.any(left < -rounding):
+        raise ValueError(
+            f"path(q, v, t) must not be negative on the way, but is {np.asarray(left)} at q0, v0, where every way "
+            "begins. Start within it, or leave room in it."
+        )
 
 
 def _durations(value: Any) -> tuple[float, float, float]:

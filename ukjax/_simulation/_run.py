@@ -143,8 +143,14 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
         lost = jnp.any(finite(between) & ~finite(ys))
         okay = RESULTS.where(lost, RESULTS.projection_off_constraints, RESULTS.successful)
         outcome = worst(named(outcome), okay)
+    if isinstance(run.acting, Feedback) and run.acting.period is not None:
+        # At the time of a sample the control is that decided there, with which the run goes on.
+        controller = run.acting
+        decided = jax.vmap(lambda t, y: _sampled(phase, controller, ts[0], t, y))(ts, ys)
+    else:
+        decided = ys
     whole = any(name in OF_MOTION for name in kept)
-    states = judged(phase, ts, ys, end, whole)
+    states = judged(phase, ts, decided, end, whole)
     errors = lambda t, y: (residuals(phase, run.acting, t, y), off_constraints(phase, t, y))
     fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(ys), strict=True))
     if isinstance(run.acting, Feedback):
