@@ -111,7 +111,7 @@ def test_no_way_is_told():
     assert np.all(np.isnan(failed.costs))
     with pytest.raises(RuntimeError, match="No start stays within limits: the goal is reached, but path"):
         ukjax.plan(
-            MASS, ONE, [0.0], [0.0], ([1.0], [0.0]), 1.0, points=5, path=lambda q, v, t: -1 - q**2, segments=2,
+            MASS, ONE, [0.0], [0.0], ([1.0], [0.0]), 1.0, points=5, path=lambda q, v, t: 0.5 - t[None], segments=2,
             search="newton", steps=5, **QUIET,
         )  # fmt: skip
 
@@ -122,6 +122,7 @@ def test_no_way_is_told():
         ({"curve": "quintic"}, ValueError, "curve must be one of 'constant', 'linear', 'cubic'"),
         ({"search": "bfgs"}, ValueError, "search must be one of 'slsqp', 'newton'"),
         ({"goal": lambda q, v: q / 0.0}, ValueError, "goal\\(q, v\\) must be finite, but is .nan. at q0, v0"),
+        ({"path": lambda q, v, t: q - 0.5}, ValueError, "must not be negative on the way, but is .-0.5. at q0, v0"),
         ({"path": lambda q, v, t: q / 0.0}, ValueError, "path\\(q, v, t\\) must be finite"),
         ({"points": 3}, ValueError, "points must be at least 4 for a cubic curve"),
         ({"cost": "fuel"}, ValueError, 'cost must be "effort" or "time"'),

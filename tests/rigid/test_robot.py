@@ -356,3 +356,14 @@ def test_what_does_not_fit_is_named(make, match):
 def test_a_loop_that_cannot_be_closed_is_named():
     with pytest.raises(RuntimeError, match="the position of 'D' .*row 0"):
         four_bar(scale=9.0, planar=True).assemble(GUESS)
+
+
+def test_lists_will_do_for_coordinates_and_speeds():
+    arm = rigid.Robot({"arm": rod(1.0, 0.5)}, {"hip": rigid.Revolute("ground", "arm")}, gravity=(0.0, -9.81, 0.0))
+    q, v = jnp.array([1.0]), jnp.array([2.0])
+    assert_close(arm.position([1], "arm.tip"), arm.position(q, "arm.tip"))
+    assert_close(arm.velocity([1], [2], "arm.tip"), arm.velocity(q, v, "arm.tip"))
+    assert_close(arm.energy([1], [2]), arm.energy(q, v))
+    assert_close(arm.coordinate([1], "hip"), q[0])
+    with pytest.raises(ValueError, match="q must be an array of real numbers"):
+        arm.position("1", "arm.tip")

@@ -105,7 +105,7 @@ def plan(
         cost: "effort", or "time", which needs a duration that is free, and limits.
         weights: W, the diagonal (p,); ones if None.
         limits: (lower, upper) of the controls, each a scalar or (p,).
-        path: `path(q, v, t)` -> (k,), not to be negative at K + 1 even times on the way.
+        path: `path(q, v, t)` -> (k,), not to be negative at K + 1 even times on the way, the start among them.
         guess: Control points to start from (K, p); None for zero, and a few thousandths of `size` beside it. Segments
             begin on the straight way to the goal, or under the guess.
         starts: How many starts; all but the first are random curves.

@@ -9,6 +9,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array
 
+from .. import _check
 from .._constraint import Baumgarte
 from .._drawing import Drawing
 from .._kinematics import AbstractKinematics
@@ -295,7 +296,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
     def pose(self, q: Coordinates, end: str) -> Pose:
         """Rotation R (3, 3) and origin p (3,) [m] of "body" or "body.frame", seen from the ground."""
-        return _linkage.pose(self, q, self._known(end))
+        return _linkage.pose(self, _check.floating(q, "q"), self._known(end))
 
     def position(self, q: Coordinates, end: str) -> Array:
         """Of the origin of "body" or "body.frame", seen from the ground (3,) [m]."""
@@ -303,6 +304,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
     def velocity(self, q: Coordinates, v: Vector, end: str) -> Array:
         """Of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
+        q, v = _check.floating(q, "q"), _check.floating(v, "v")
         return Placement.of(self, _linkage.posture(self, q), v).velocity(self._known(end))
 
     def energy(self, q: Coordinates, v: Vector, t: Any = 0.0) -> Array:
@@ -310,14 +312,14 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
         It stays what it is if nothing damps, and no load, servo or moving constraint acts.
         """
-        return energy(self, q, v, t)
+        return energy(self, _check.floating(q, "q"), _check.floating(v, "v"), t)
 
     def coordinate(self, q: Coordinates, joint: str) -> Array:
         """Angle [rad] or way [m] of a joint that has one; an angle counts turns, also of a joint that is a constraint.
 
         ValueError for a hinge that closes a loop if its turns are not counted: name it in `turns` of the robot.
         """
-        return _turns.coordinate(self, q, joint)
+        return _turns.coordinate(self, _check.floating(q, "q"), joint)
 
     def in_joints(self) -> "Robot":
         """The same in the coordinates of its joints."""
