@@ -317,3 +317,23 @@ def test_other_orders_of_second_derivatives_are_refused():
     for inner in (jax.jacfwd, jax.jacrev):
         with pytest.raises(NotImplementedError, match=r"taken forwards.*jax.jacfwd\(jax.grad\(f\)\)"):
             jax.jacrev(inner(landing))(jnp.array(0.9))
+
+
+def test_a_rimless_wheel_walks_down_a_slope():
+    """The simplest walker: a pendulum upside down on each spoke, and at the next one cos(2 alpha) of its speed is left.
+
+    Of the energy, w'^2 = cos(2 alpha)^2 (w^2 + 2 g / l (cos(gamma - alpha) - cos(gamma + alpha))). McGeer (1990).
+    """
+    half, slope = np.pi / 8, 0.08
+    wheel = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(1), lambda q, v, t: G * jnp.sin(q)))
+    falls = lambda q, v, t: q[0] - half - slope
+    to_the_next = lambda q, v, t: (q - 2 * half, jnp.cos(2 * half) * v)
+    step = ukjax.Event(falls, "rolls", direction="rising", impact=to_the_next)
+    modes = {"rolls": ukjax.Mode(wheel, {"step": step})}
+    run = ukjax.simulate_hybrid(modes, [slope - half], [2.0], [0.0, 9.0], max_events=32, **TIGHT)
+    speeds, w = [], 2.0
+    for _ in range(len(run.happened())):
+        w = np.cos(2 * half) * np.sqrt(w**2 + 2 * G * (np.cos(slope - half) - np.cos(slope + half)))
+        speeds.append(w)
+    assert len(speeds) > 8
+    assert_close(run.event_v[: len(speeds), 0], np.array(speeds), atol=1e-7)

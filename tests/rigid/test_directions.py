@@ -16,7 +16,7 @@ import pytest
 import ukjax
 from ukjax import rigid
 
-from ..helpers import assert_close, assert_gradients, sampled
+from ..helpers import assert_close, assert_gradients, long, sampled
 
 
 OKAY = ukjax.RESULTS.successful
@@ -206,7 +206,7 @@ def test_a_loop_moves_alike_in_a_thousand_directions(name):
     check(name, 1000)
 
 
-@pytest.mark.parametrize("coordinates", ["joint", "absolute"])
+@pytest.mark.parametrize("coordinates", ["joint", long("absolute")])
 def test_a_tilted_four_bar_has_the_acceleration_of_a_level_one(coordinates):
     """By multipliers, at the same state in the plane: -29.567474825968944 rad/s^2 for thin rods."""
     thin = lambda mass, l: rigid.Body(rigid.Inertia(mass, [1e-4, mass * l**2 / 12, mass * l**2 / 12], (l / 2, 0, 0)),
