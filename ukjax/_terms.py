@@ -30,7 +30,7 @@ class Terms(eqx.Module):
 
     @property
     def without_rounding(self) -> "Terms":
-        """The same with zeros in place of rows that are nothing but rounding errors.
+        """Returns these terms with every row set to zero that consists of rounding errors only.
 
         b of such a row stays if it is more than that: then no acceleration meets the row.
         """

@@ -36,7 +36,7 @@ def metric(M: Matrix, A: Rows, partition: Partition | None = None, all_are_real:
     another lambda'. Nothing is regularised. G is definite if [M; A] has full rank. A batch in which every M is positive
     definite is factorised once, as by `whiten`. `all_are_real`: as for `row_scales`.
 
-    Source: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129, which has A^+ A in place of A^T A.
+    Source: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129, where the added matrix is A^+ A. Here it is A^T A.
     """
     rows = row_scales(A, all_are_real)[:, None] * A
     return Metric(*whiten_first(M, M + rows.T @ rows / unit_size(M), partition))

@@ -135,8 +135,8 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
 def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool | Array:
     """Whether an event stops or reverses its function: an impact does, and constraints of the next mode may.
 
-    Of a function of q that is told by what the event makes of a speed with which it might cross; of one that depends on
-    v by its rate after the event.
+    If the function depends on q only, a crossing speed is put through the event, and its sign afterwards decides.
+    If the function depends on v, its rate after the event decides.
     """
     event, value = tuple(at.mode.events.values())[i], lambda q, v, t: at.mode.value(i, q, v, t)
     others = [target for target in event.targets if target not in (at.modes.names[at.number], None)]

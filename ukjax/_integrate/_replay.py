@@ -258,9 +258,8 @@ def _not_backwards(found: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
 
 def _refuse(cotangent: Any, x: Any) -> Any:
     raise NotImplementedError(
-        "A second derivative of a simulation is taken forwards, by jax.jacfwd or jax.jvp as the outer one: write "
-        "jax.hessian(f), jax.jacfwd(jax.grad(f)) or jax.jacfwd(jax.jacfwd(f)) in place of jax.jacrev(jax.grad(f)) or "
-        "jax.grad of a derivative."
+        "The outer derivative of a second derivative of a simulation is taken forwards: write jax.hessian(f), "
+        "jax.jacfwd(jax.grad(f)) or jax.jacfwd(jax.jacfwd(f)). Reverse mode as the outer one is not supported."
     )
 
 

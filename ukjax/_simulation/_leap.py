@@ -9,7 +9,6 @@ from typing import Any
 import diffrax
 import jax
 import jax.numpy as jnp
-from jax.interpreters import partial_eval
 from jaxtyping import Array
 
 from .._constraint import AccelerationConstraint, members_of
@@ -18,6 +17,7 @@ from .._integrate import Rattle
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
 from .._manifold import Linearisation, Projection
 from .._mechanism import Mechanism
+from .._program import uses
 from .._result import is_traced
 from .._system import applied_force
 from ._phase import Phase
@@ -52,7 +52,7 @@ def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: A
             rows = jax.eval_shape(lambda c=one: (c.position_error(q, t), c.velocity_error(q, v, t)))
             if isinstance(one, AccelerationConstraint) or rows[0].shape != rows[1].shape:
                 raise ValueError(f"{name} is not holonomic, which ukjax.Rattle needs. {advice}")
-    if _depends(lambda q: mechanism.mass(q, t, v.shape[0]), q):
+    if any(uses(lambda q: mechanism.mass(q, t, v.shape[0]), q)):
         raise ValueError(
             f"mechanism has a mass matrix that changes with q, but ukjax.Rattle takes constant ones. {advice}"
         )
@@ -61,13 +61,6 @@ def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: A
         raise ValueError(
             f"mechanism has a mass matrix that is not positive definite, which ukjax.Rattle does not take. {advice}"
         )
-
-
-def _depends(function: Callable, x: Array) -> bool:
-    """Whether what a function computes makes any use of its argument."""
-    jaxpr = jax.make_jaxpr(function)(x).jaxpr
-    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return any(used)
 
 
 def leap_of(

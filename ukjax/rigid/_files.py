@@ -71,7 +71,7 @@ def _document(source: Any, what: str) -> tuple[ET.Element, str, Path | None]:
 
 @contextlib.contextmanager
 def _listening(mujoco: Any, said: list[str]) -> Iterator[None]:
-    """MuJoCo's warnings go to a list, in place of a log in the folder that it is called from."""
+    """Collects MuJoCo's warnings in a list. MuJoCo itself would write them to a log file in the current folder."""
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(said.append)
     try:

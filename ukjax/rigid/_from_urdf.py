@@ -150,7 +150,7 @@ def _add_gears(found: Description, names: _Names, parts: Parts) -> None:
 
 
 def _inertia(inertial: Inertial | None) -> Inertia | None:
-    """As the file has it: whether it can be moved is judged before."""
+    """Returns the inertia that the file gives. Whether the link can be moved was checked before."""
     if inertial is None or (not inertial.mass and not np.any(inertial.J)):
         return None
     point = Inertia(inertial.mass, 0.0, inertial.center)
