@@ -1,6 +1,7 @@
 """Robots' files from strangers: MJCF is read by MuJoCo, URDF here, once they are known to stay within bounds.
 
-A file may name others (parts, meshes). Those must lie in its folder, or below; nothing is fetched.
+An MJCF file may name others (parts, meshes). Those must lie in its folder, or below; nothing is fetched. Those that a
+URDF file names only show how links look, and are not read.
 """
 
 import contextlib
@@ -33,7 +34,8 @@ FOLDERS = ("meshdir", "texturedir", "assetdir")
 def compiled(source: Any) -> tuple[Any, list[str]]:
     """A `mujoco.MjModel` from MJCF, a path or the text, and MuJoCo's warnings; ValueError if the source is none."""
     mujoco = _mujoco()
-    _, text, path = _document(source, "MJCF")
+    root, text, path = _document(source, "MJCF", "mujoco")
+    _check_files(root, None if path is None else path.parent)
     warned: list[str] = []
     try:
         with _listening(mujoco, warned):
@@ -46,26 +48,22 @@ def compiled(source: Any) -> tuple[Any, list[str]]:
 
 def description(source: Any) -> Description:
     """What a URDF file, a path or the text, describes; ValueError, with what is wrong, if the source is none."""
-    root, _, path = _document(source, "URDF")
+    root, _, path = _document(source, "URDF", "robot")
+    links = len(root.findall("link"))
+    if links > MOST_BODIES:
+        raise ValueError(f"source has {links} bodies, but at most {MOST_BODIES} are read.")
     try:
         return described(root)
     except ValueError as error:
         raise ValueError(f"source is no URDF that can be read ({_called(path)}): {error}.") from error
 
 
-def _document(source: Any, what: str) -> tuple[ET.Element, str, Path | None]:
-    """The elements of a file, which stays within bounds, its text and its path.
-
-    Args:
-        source: A path, or the text itself.
-        what: "MJCF" or "URDF", of which root the document must have.
-    """
+def _document(source: Any, what: str, tag: str) -> tuple[ET.Element, str, Path | None]:
+    """The elements of a file, or of a text, its text and its path; ValueError unless its root has this tag."""
     text, path = _read(source, what)
     root = _parsed(text, what, path)
-    expected = "mujoco" if what == "MJCF" else "robot"
-    if root.tag != expected:
-        raise ValueError(f"source must be {what}, whose root is <{expected}>, but {_called(path)} has <{root.tag}>.")
-    _check_files(root if what == "MJCF" else _of_links(root), None if path is None else path.parent)
+    if root.tag != tag:
+        raise ValueError(f"source must be {what}, whose root is <{tag}>, but {_called(path)} has <{root.tag}>.")
     return root, text, path
 
 
@@ -105,7 +103,7 @@ def _mujoco() -> Any:
     try:
         import mujoco
     except ImportError as error:
-        raise ImportError('Reading MJCF and URDF takes MuJoCo: pip install "ukjax[robots]".') from error
+        raise ImportError('Reading MJCF takes MuJoCo: pip install "ukjax[robots]".') from error
     return mujoco
 
 
@@ -254,20 +252,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name too long for a file, or with a zero in it
         return False
-
-
-def _of_links(root: ET.Element) -> ET.Element:
-    """URDF without all but links and joints, and without what is only to be seen or touched: links have inertias.
-
-    What else there is (Gazebo's, ROS's, MuJoCo's) may name files, which are not read.
-    """
-    kept = ET.Element(root.tag, root.attrib)
-    for part in root:
-        if part.tag == "joint":
-            kept.append(part)
-        elif part.tag == "link":
-            ET.SubElement(kept, "link", part.attrib).extend(part.findall("inertial"))
-    return kept
 
 
 def _called(path: Path | None) -> str:

@@ -17,7 +17,7 @@ from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
 from ._left_out import left_out
 from ._motor import Gear, Motor
-from ._parts import Part, Parts, Reading, distinct, unused, usable
+from ._parts import Part, Parts, Reading, distinct, named_axis, unused, usable
 from ._rotation import matrix
 from ._switches import Switches, switches_of
 
@@ -156,8 +156,7 @@ def _anchors(model: Any, j: int, place: Pose) -> tuple[Pose, Pose]:
 
 def _joint(model: Any, known: _Model, j: int, parent: str, child: str) -> AbstractJoint:
     kind, dof = model.jnt_type[j], model.jnt_dofadr[j]
-    axis = np.array(model.jnt_axis[j])
-    named = next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)
+    axis = named_axis(np.array(model.jnt_axis[j]))
     damping, armature = at_joint(known.actuators, j)
     damping += float(model.dof_damping[dof]) if known.switches.damper else 0.0
     armature += float(model.dof_armature[dof])
@@ -168,7 +167,7 @@ def _joint(model: Any, known: _Model, j: int, parent: str, child: str) -> Abstra
     stiffness = float(model.jnt_stiffness[j]) if known.switches.spring else 0.0
     numbers = stiffness, float(model.qpos_spring[model.jnt_qposadr[j]]), damping, armature
     effort = Effort(*numbers) if any((stiffness, damping, armature)) else None
-    return Revolute(parent, child, named, effort) if kind == HINGE else Prismatic(parent, child, named, effort)
+    return Revolute(parent, child, axis, effort) if kind == HINGE else Prismatic(parent, child, axis, effort)
 
 
 def _add_equality(model: Any, known: _Model, parts: Parts, k: int) -> None:

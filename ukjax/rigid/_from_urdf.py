@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ._axis import Axis, about_z
 from ._effort import Drag, Effort
 from ._frame import Frame
 from ._inertia import Inertia
@@ -14,7 +15,7 @@ from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
 from ._mobility import without_mass
 from ._motor import Gear
-from ._parts import Part, Parts, Reading, distinct, unused
+from ._parts import Part, Parts, Reading, distinct, named_axis, unused
 from ._rotation import from_matrix
 from ._urdf import WORLD, Description, Inertial, Joint, Link, Placed
 
@@ -98,10 +99,11 @@ def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str
         parts.bodies.update(dict.fromkeys(between))
         called = [unused({*names.joints.values(), *parts.joints}, f"{names.joints[joint.name]}_{k}") for k in _PLANAR]
         start = parts.at(parent, f"to_{names.joints[joint.name]}", *place)
-        joints = zip(called, [start, *between], [*between, body], _frame_about(joint.axis).T, strict=True)
+        axes = np.asarray(about_z(Axis(joint.axis), float)).T
+        joints = zip(called, [start, *between], [*between, body], axes, strict=True)
         for name, above, below, axis in joints:
             of = Revolute if name == called[-1] else Prismatic
-            parts.joints[name] = of(above, below, _named(axis), _effort(joint))
+            parts.joints[name] = of(above, below, named_axis(axis), _effort(joint))
     else:
         name = names.joints[joint.name]
         ends = parts.at(parent, f"to_{name}", *place), body
@@ -109,7 +111,7 @@ def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str
             parts.joints[name] = Spherical(*ends, Drag(joint.damping) if joint.damping else None)
         else:
             of = Prismatic if kind == "prismatic" else Revolute
-            parts.joints[name] = of(*ends, _named(joint.axis), _effort(joint))
+            parts.joints[name] = of(*ends, named_axis(joint.axis), _effort(joint))
     parts.bodies[body] = _inertia(link.inertial)
 
 
@@ -118,21 +120,6 @@ _PLANAR = ("TX", "TY", "RZ")
 
 def _effort(joint: Joint) -> Effort | None:
     return Effort(damping=joint.damping) if joint.damping else None
-
-
-def _named(axis: np.ndarray) -> Any:
-    """ "x", "y" or "z" where it is one of them, which is computed with fewer operations."""
-    return next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)
-
-
-def _frame_about(axis: np.ndarray) -> np.ndarray:
-    """The rotation by the smallest angle that takes z to a unit vector; its columns are what x, y and z become."""
-    z = np.array([0.0, 0.0, 1.0])
-    if axis[2] <= -1.0 + 1e-15:
-        return np.diag([1.0, -1.0, -1.0])
-    v = np.cross(z, axis)
-    K = np.array([[0.0, -v[2], v[1]], [v[2], 0.0, -v[0]], [-v[1], v[0], 0.0]])
-    return np.eye(3) + K + K @ K / (1 + axis[2])
 
 
 def _add_gears(found: Description, names: _Names, parts: Parts) -> None:

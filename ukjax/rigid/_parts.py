@@ -99,3 +99,8 @@ def unused(taken: Container[str], name: str) -> str:
     while name in taken:
         name += "_"
     return name
+
+
+def named_axis(axis: np.ndarray) -> Any:
+    """ "x", "y" or "z" where it is one of them, which is computed with fewer operations."""
+    return next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)
