@@ -199,6 +199,18 @@ def test_gradients_in_both_modes_and_second_derivatives():
 
 
 @pytest.mark.long
+def test_a_gradient_by_what_only_the_forces_depend_on():
+    whole, modular, q, v = chain()
+
+    def slope(mechanism, way):
+        push = lambda k: k * jnp.sin(jnp.arange(27.0))
+        of = lambda q, v, k: ukjax.equation_of_motion(mechanism, q, v, applied=push(k), formulation=way, throw=False)
+        return jax.jit(jax.grad(lambda k: jnp.sum(jnp.sin(jax.vmap(of, (0, 0, None))(q, v, k).acceleration))))(0.3)
+
+    assert_close(slope(modular, ON), slope(whole, OFF), rtol=1e-10)
+
+
+@pytest.mark.long
 def test_modules_and_constraints_of_several_sizes():
     case = three_rrr.scenario()
     rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._expand import Candidate, Certain, Rows
-from .._linalg import whiten
+from .._linalg import solve_jointly, whiten
 from ._factors import Factors, factorise
 from ._places import Places
 
@@ -57,11 +57,8 @@ def block_motion(
     _, W, definite = jax.vmap(whiten)(fixed.M)
     factors, S = _factorised(places, certain, fixed, W)
     # Symmetric, with -lambda as the second unknown; its derivatives solve the same equations again.
-    motion, multipliers = jax.lax.custom_linear_solve(
-        lambda x: _times(places, blocks, *x),
-        (force, blocks.b),
-        lambda _, y: _solved(places, fixed, W, factors, *y),
-        symmetric=True,
+    motion, multipliers = solve_jointly(
+        lambda x: _times(places, blocks, *x), (force, blocks.b), lambda y: _solved(places, fixed, W, factors, *y)
     )
     pushed = _spread(places, blocks.A, -multipliers)
     free = jax.lax.custom_linear_solve(

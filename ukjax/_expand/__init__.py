@@ -22,6 +22,7 @@ from ._piece import AbstractBatchwise as AbstractBatchwise
 from ._piece import Form as Form
 from ._piece import exchanged as exchanged
 from ._piece import traced as traced
+from ._scalar import PlainPiece as PlainPiece
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of
 from ._solved import Certain as Certain

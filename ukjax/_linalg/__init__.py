@@ -10,6 +10,7 @@ from ._batch import at_tolerance as at_tolerance
 from ._batch import in_tiles as in_tiles
 from ._batch import one_at_a_time as one_at_a_time
 from ._jacobi import Jacobi as Jacobi
+from ._joint import solve_jointly as solve_jointly
 from ._reference import GramSchmidtLS as GramSchmidtLS
 from ._reference import Greville as Greville
 from ._reference import HouseholderLS as HouseholderLS

@@ -1,5 +1,6 @@
 """The motion of many states, a tile after the other, with the batch as the last axis of every array."""
 
+import functools as ft
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._expand import AbstractBatchwise, Certain, Form, over_batch, short_program, size_of, traced
+from .._expand import AbstractBatchwise, Certain, Form, PlainPiece, over_batch, short_program, size_of, traced
 from .._linalg import in_tiles
 from ._factors import Elimination, Factors, eliminate
 from ._wall import walled
@@ -54,6 +55,23 @@ class Forward(AbstractBatchwise):
         self.sides = traced(lambda *x: function(*x)[1:], terms.in_avals)
         # Most of A is zero in many mechanisms.
         self.program = short_program(self.sides)
+        self.size = n, m
+
+    @ft.cached_property
+    def unbalanced(self) -> PlainPiece:
+        """(x, q'', l, a) -> Q - M q'' + A^T l, b - A q'', Q - M a, A^T l.
+
+        As a piece: its derivative is transposed as a whole, so that rules of reverse mode only will do.
+        """
+        terms = jaxpr_as_fun(self.terms)
+
+        def unbalanced(*args):
+            *x, q, multipliers, a = args
+            M, Q, A, b = terms(*x)
+            return Q - M @ q + A.T @ multipliers, b - A @ q, Q - M @ a, A.T @ multipliers
+
+        n, m = self.size
+        return PlainPiece(traced(unbalanced, self.takes, (n, m, n)))
 
     def evaluate(self, form, *arrays):
         if not any(form.batched):

@@ -12,8 +12,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._expand import Candidate, Certain, Rows, exchanged, with_constants_as_arguments
-from .._linalg import at_tolerance, with_derivative
+from .._expand import Candidate, Certain, Rows, with_constants_as_arguments
+from .._linalg import at_tolerance, solve_jointly, with_derivative
 from ._factors import Factors
 from ._forward import TILE, Forward, Solution, diagonal, eliminated
 
@@ -55,20 +55,15 @@ def _found_jvp(primals, tangents):
     okay = stop_gradient(jnp.isfinite(jnp.sum(found.acceleration) + jnp.sum(found.free)))
     only = lambda y: jnp.where(okay, y, jnp.zeros_like(y))
     q, a, multipliers = map(only, (found.acceleration, found.free, found.multipliers))
-    terms, moving = jaxpr_as_fun(forward.terms), [i for i, y in enumerate(dx) if y is not None]
-
-    def unbalanced(*moved):
-        M, Q, A, b = terms(*exchanged(x, moving, moved))
-        return Q - M @ q + A.T @ multipliers, b - A @ q, Q - M @ a, A.T @ multipliers
-
-    _, changes = jax.jvp(unbalanced, [x[i] for i in moving], [dx[i] for i in moving])
-    r1, r2, r3, r4 = map(only, changes)
-    M, _, A, _ = terms(*x)
+    moving = tuple(i for i, y in enumerate(dx) if y is not None)
+    slope = forward.unbalanced.tangent(moving)
+    r1, r2, r3, r4 = map(only, slope(*x, q, multipliers, a, *(dx[i] for i in moving)))
+    M, _, A, _ = jaxpr_as_fun(forward.terms)(*x)
     n, M, A = q.shape[0], jnp.where(okay, M, jnp.eye(q.shape[0], dtype=q.dtype)), only(A)
     B = stop_gradient(jnp.concatenate([M, A]))
     F = at_tolerance(_factors, forward.certain.dependent, tile=TILE)(B, jnp.zeros_like(B[:, :1]))[0]
     linear = lambda y: (M @ y[0] + A.T @ y[1], A @ y[0])
-    change, less = jax.lax.custom_linear_solve(linear, (r1, r2), lambda _, y: _solved(F, *y), symmetric=True)
+    change, less = solve_jointly(linear, (r1, r2), lambda y: _solved(F, *y))
     alone = lambda _, y: _solved(F[:n, :n], y, y[:0])[0]
     free = jax.lax.custom_linear_solve(lambda y: M @ y, r3, alone, symmetric=True)
     still = jax.tree_util.tree_map(lambda _: None, found)
