@@ -63,6 +63,16 @@ def test_small_and_large_coefficients_make_no_two_things_equal(exponent):
             assert np.all(np.isnan(both)) or np.ptp(both) <= 1e-12 * terms + 2e-15, (k, x, y)
 
 
+@pytest.mark.parametrize("base", [2.0, 3.0, 10.0])
+def test_powers_are_no_two_the_same(base):
+    """Whatever the size of the field is: that of 2^61 - 1 elements takes 2^61 for one."""
+    powers = [base**k for k in range(-150, 151)]
+    _, found = program(lambda x: [c * x for c in powers], 1)
+    assert_close(jnp.stack(found(0.7)), 0.7 * jnp.array(powers), rtol=1e-15)
+    _, found = program(lambda x: [(2.0**k) * x - x for k in (60, 61, 122, -61)], 1)
+    assert_close(jnp.stack(found(0.7)), 0.7 * (2.0 ** jnp.array([60.0, 61.0, 122.0, -61.0]) - 1), rtol=1e-15)
+
+
 def test_a_force_that_turns_once_in_twelve_years():
     """q'' = 1e-15 cos(w t), alone and in a batch, where the cosine was taken for one."""
     rate, t = 1.68e-8, 1e8

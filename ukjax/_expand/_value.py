@@ -1,7 +1,7 @@
 """Numbers of a scalar program as elements of a finite field, which tell whether two are the same for every argument.
 
 A number is a rational function of the inputs and of other functions of them. Evaluated at a random point of the field
-of P = 2^61 - 1 elements two different ones are equal with a probability of about 1e-18, two equal ones always: sums,
+of P = 2^61 - 2373 elements two different ones are equal with a probability of about 1e-18, two equal ones always: sums,
 products and quotients are exact there, so that neither rounding nor the unit of a coefficient plays a part (Schwartz
 1980, Zippel 1979). Other functions are random elements that depend on the function and the argument only; sine and
 cosine of one angle are a point of the circle, and angles that are sums of others with whole coefficients the product of
@@ -22,7 +22,9 @@ import numpy as np
 from ._entry import Entry, Node
 
 
-P = 2**61 - 1
+# A safe prime, of which all powers of two that doubles have are different elements (modulo 2^61 - 1 they are only 61
+# elements), and of which -1 is no square.
+P = 2**61 - 2373
 # Constants that differ by fewer than this many eps are meant to be the same.
 CLOSE = 8.0
 # What a constant is read as: a fraction with a denominator up to this, or one of so many decimal digits.
@@ -143,7 +145,7 @@ def _quotient(x: int, y: int) -> int:
 
 
 def _power_of_two(exponent: int) -> int:
-    return pow(2, exponent % 61, P)  # 2^61 = 1
+    return pow(2, exponent, P)
 
 
 def _point(t: int) -> tuple[int, int]:
