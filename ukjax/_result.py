@@ -86,8 +86,9 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "tighter tolerances, or more iterations to ukjax.Projection."
     )
     step_off_constraints = (
-        "A step of constant length found no state on the constraints: it is too long, or they contradict each other. "
-        "Pass a smaller dt0."
+        "A step of constant length found no state on the constraints: it is too long, or they contradict each other, "
+        "or a force jumps where a speed changes its sign, so that no speeds agree with it. Pass a smaller dt0, or "
+        "another solver than ukjax.Rattle."
     )
     motion_off_constraints = (
         "The constraints do not allow this acceleration: A a = b is missed. Take q, v and the acceleration of a motion "

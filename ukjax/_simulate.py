@@ -19,7 +19,7 @@ from ._mechanism import Mechanism
 from ._program import apart, in_batch, is_plain, lightly_compiled
 from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, Feedback, as_acting, missed_rows
-from ._simulation import Notes, begin, check_leap, explain, integrator, judge, kept, method, warn_of_start
+from ._simulation import Notes, begin, check_leap, equal_steps, explain, integrator, judge, kept, method, warn_of_start
 from ._trajectory import Trajectory
 
 
@@ -126,6 +126,7 @@ def simulate(
     fields = kept(keep, acting)
     if isinstance(solver, Rattle):
         check_leap(mechanism, acting, projection, steps.controller, (q0, v0))
+        steps = equal_steps(steps, ts)
     chosen = for_use(formulation, often=not is_plain())
     arguments = (mechanism, acting, (q0, v0), ts, chosen, solver, steps, projection, integrate, fields)
     trajectory, notes = apart(_simulate, *arguments)

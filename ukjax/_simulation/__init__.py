@@ -1,6 +1,7 @@
 """What `simulate` is made of: the choices, the start, the run, and what there is to know about the states."""
 
 from ._leap import check_leap as check_leap
+from ._leap import equal_steps as equal_steps
 from ._options import Method as Method
 from ._options import adaptive as adaptive
 from ._options import integrator as integrator

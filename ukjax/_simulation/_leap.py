@@ -1,6 +1,6 @@
 """One step of RATTLE for a mechanism.
 
-y = (q, v); h: step; M: constant mass matrix; W: W^T W = M^-1; Q: force; A: Jacobian of the position errors.
+y = (q, v); h: step; M = L L^T: constant mass matrix; W = L^-1; Q: force; A: Jacobian of the position errors.
 """
 
 from collections.abc import Callable
@@ -9,20 +9,24 @@ from typing import Any
 import diffrax
 import jax
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._constraint import AccelerationConstraint, members_of
 from .._formulation import row_scales
 from .._integrate import Rattle
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
-from .._manifold import Linearisation, Projection
+from .._manifold import Linearisation, Projection, root
 from .._mechanism import Mechanism
 from .._program import uses
 from .._result import is_traced
 from .._system import applied_force
+from ._options import Method
 from ._phase import Phase
 
 
+SEARCH = 32  # iterations at most, for speeds that agree with forces that depend on them
+NEAREST = 3  # iterations from between two steps to the constraints
 NEWTON = 5  # steps, where those with the rows at the start of a step do not lead to the constraints
 EXACT, ENOUGH = 1.0, 0.5  # powers of rounding: to what constraints are to hold, and from what on they do not
 
@@ -63,6 +67,16 @@ def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: A
         )
 
 
+def equal_steps(method: Method, ts: Array) -> Method:
+    """The method with steps of one length, the longest up to dt0 of which the span is a multiple.
+
+    diffrax makes the last ones so, but not the first two.
+    """
+    span, h = stop_gradient((ts[-1] - ts[0], jnp.asarray(method.dt0)))
+    count = jnp.ceil(span / h * (1 - 4 * float(jnp.finfo(ts.dtype).eps)))
+    return method._replace(dt0=jnp.where(count >= 1, span / jnp.maximum(count, 1), h))
+
+
 def leap_of(
     mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool
 ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
@@ -72,13 +86,18 @@ def leap_of(
     def leap(t0: Array, t1: Array, y0: Array) -> tuple[Array, Array]:
         h, (q0, v0) = t1 - t0, phase.split(y0)
         mass = lambda q, t: mechanism.mass(q, t, v0.shape[0])
-        _, W, _ = whiten(mass(q0, t0))
-        kick = lambda q, v, t: W.T @ (W @ applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)"))
+        force = lambda q, v, t: applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)")
+        L, W, _ = whiten(mass(q0, t0))
+        kick = lambda q, v, t: h / 2 * (W.T @ (W @ force(q, v, t)))
+        of_speeds = uses(force, q0, v0, t0)[1]
         gap = lambda q, t: mechanism.position_error(q, t)
-        v = v0 + h / 2 * kick(q0, v0, t0)
+        v = v0 + kick(q0, v0, t0)
         if not mechanism.constraints:
             q = q0 + h * v
-            return jnp.concatenate([q, v + h / 2 * kick(q, v + h / 2 * kick(q, v, t1), t1)]), jnp.asarray(True)
+            end, met = v + kick(q, v, t1), jnp.asarray(True)
+            if of_speeds:
+                end, met = _agreeing(lambda v: kick(q, v, t1), v, end)
+            return jnp.concatenate([q, end]), met
         rows = jax.jacfwd(gap)
 
         def correct(q: Array, _: Any) -> tuple[Array, None]:
@@ -92,16 +111,58 @@ def leap_of(
         q = jax.lax.cond(to_rounding, lambda: q, lambda: _newton(free, rows, gap, q0, t0, t1, W))
         met = to_rounding | _met(gap(q, t1), rows(q, t1), q, ENOUGH)
         v = (q - q0) / h
-        v = v + h / 2 * kick(q, v + h / 2 * kick(q, v, t1), t1)
         back = lambda v, q, t: Linearisation(mass(q, t), mechanism.velocity_error(q, v, t), rows(q, t), v)
-        return jnp.concatenate([q, v + way.shortest(back, (v, q, t1), expand, 0.0)]), met
+        onto = lambda v: v + way.shortest(back, (v, q, t1), expand, 0.0)
+        end = onto(v + kick(q, v, t1))
+        if of_speeds:
+            B = _scaled(rows(q, t1), W)
+            within = jnp.eye(v.shape[0], dtype=v.dtype) - W.T @ (pseudoinverse(SVD(), B)[0] @ B) @ L.T
+            end, agree = _agreeing(lambda v: within @ kick(q, v, t1), v, end)
+            met &= agree
+        return jnp.concatenate([q, end]), met
 
     return leap
 
 
+def onto_constraints(mechanism: Mechanism, phase: Phase, expand: bool) -> Callable[[Array, Array], Array]:
+    """(t, y) -> y on the constraints, of a state between two steps; one at the end of a step stays as it is."""
+    nearest = Projection(iterations=NEAREST)
+
+    def onto(t: Array, y: Array) -> Array:
+        q, v = phase.split(y)
+        J = jax.jacfwd(lambda q: mechanism.position_error(q, t))(q)
+        there = _met(mechanism.position_error(q, t), J, q, EXACT)
+        there &= _met(mechanism.velocity_error(q, v, t), J, v, EXACT)
+        return jnp.where(there, y, nearest(mechanism, t, y, expand, phase.coordinates, checked=True))
+
+    return onto
+
+
+def _agreeing(kick: Callable[[Array], Array], v: Array, end: Array) -> tuple[Array, Array]:
+    """Speeds at the end of a step that agree with the forces there, and whether they do.
+
+    `end`: what v and a kick at v lead to. Taken at v alone, the force would miss what the constraints do to the speeds
+    within half a step: the order would be one. The first half takes the force at the speeds at the start of the step,
+    so that a step back undoes a step.
+    """
+    there = kick(v)
+    change = lambda u: end + (kick(u) - there)
+    size = stop_gradient(jnp.max(jnp.abs(jnp.stack([end, v, there]))))
+    unit = jnp.where(size > 0, size, 1.0)
+    at = lambda x: end + unit * x
+    found = at(root(lambda x, _: (at(x) - change(at(x))) / unit, jnp.zeros_like(end), SEARCH))
+    missed = stop_gradient(found - change(found))
+    return found, jnp.all(jnp.abs(missed) <= (1e3 * float(jnp.finfo(v.dtype).eps)) ** ENOUGH * size)
+
+
+def _scaled(J: Array, W: Array) -> Array:
+    """Rows in the coordinates in which the mass matrix is the identity, brought to about the same length."""
+    return row_scales(J)[:, None] * (J @ W.T)
+
+
 def _met(gap: Array, J: Array, q: Array, power: float) -> Array:
     """Whether constraints hold to this power of what rounding makes of a state."""
-    gap, J, q = jax.lax.stop_gradient((gap, J, q))
+    gap, J, q = stop_gradient((gap, J, q))
     least = (1e3 * float(jnp.finfo(q.dtype).eps)) ** power * jnp.max(jnp.abs(q), initial=1.0)
     return jnp.all(jnp.abs(gap) <= least * (1 + jnp.linalg.norm(J, axis=1)))
 
@@ -112,13 +173,12 @@ def _newton(q: Array, rows: Callable, gap: Callable, q0: Array, t0: Array, t1: A
     Next to singular configurations rows change within a step by as much as they are long, so that those at q0 alone do
     not lead there.
     """
-    scaled = lambda J: row_scales(J)[:, None] * (J @ W.T)
-    B0 = scaled(rows(q0, t0))
+    B0 = _scaled(rows(q0, t0), W)
     onto = pseudoinverse(SVD(), B0)[0] @ B0
 
     def step(q: Array, _: Any) -> tuple[Array, None]:
         J = rows(q, t1)
-        way, _ = pseudosolve(SVD(), scaled(J) @ onto, row_scales(J) * gap(q, t1))
+        way, _ = pseudosolve(SVD(), _scaled(J, W) @ onto, row_scales(J) * gap(q, t1))
         return q - W.T @ (onto @ way), None
 
     return jax.lax.scan(step, q, length=NEWTON)[0]

@@ -21,7 +21,7 @@ from .._program import hoist
 from .._result import RESULTS, worst
 from .._servo import Acting, Feedback
 from .._trajectory import OF_EACH, OPTIONAL, Trajectory
-from ._leap import leap_of
+from ._leap import leap_of, onto_constraints
 from ._options import Method
 from ._phase import Phase
 from ._start import off_constraints, starts_on_constraints
@@ -56,7 +56,7 @@ class Notes(NamedTuple):
 class Run(eqx.Module):
     """What is integrated, from where, and whether it may start there.
 
-    `motion` is what `motion_at` returns; `onto` leads to the constraints, or is None.
+    `motion` is what `motion_at` returns; `onto` leads a saved state to the constraints, or is None.
     """
 
     phase: Phase
@@ -104,6 +104,8 @@ def begin(
     if isinstance(solver, Rattle):
         expand = certain_of(formulation, 0, y0.dtype) is not None
         leap = hoist(leap_of(mechanism, phase, solver, expand), ts[0], ts[1], y0)
+        if mechanism.constraints:
+            onto = hoist(onto_constraints(mechanism, phase, expand), ts[0], y0)
         started = starts_on_constraints(phase, ts[0], y0, RESULTS.off_constraints)
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
