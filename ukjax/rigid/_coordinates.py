@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from .. import _check
 from .._coordinate import Coordinate
 from .._kinematics import AbstractKinematics
+from .._result import is_traced
 from . import _turns
 from ._joint import AbstractJoint
 from ._layout import Layout
 from ._linkage import BODY, motions
-from ._motion import AbstractMotion
+from ._motion import AbstractMotion, Ball, Float
 
 
 if TYPE_CHECKING:
@@ -92,5 +94,7 @@ def of_joints(
         if given.shape != shape:
             raise ValueError(f"{what}[{name!r}] must have shape {shape}, but has shape {given.shape}.")
         _check.finite(given, f"{what}[{name!r}]")
+        if isinstance(motion, Ball | Float) and "rates" not in what and not (is_traced(given) or np.any(given[-4:])):
+            raise ValueError(f"{what}[{name!r}] has a quaternion of length zero. Pass (1, 0, 0, 0) for no rotation.")
         found[name] = given
     return found

@@ -96,6 +96,8 @@ def from_urdf(
     Warns:
         UserWarning: If something of the file is not simulated, or an inertia is odd.
     """
+    if not isinstance(floating, bool):
+        raise TypeError(f"floating must be True or False, but is {floating!r}.")
     loops = named_parts(loops or {}, AbstractJoint, "loops", 'rigid.Revolute("left.tip", "right.tip")')
     return _with_warning(read_urdf(description(source), coordinates, options, loops, frames or {}, floating))
 

@@ -146,6 +146,8 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
             floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
             layout = laid_out(names, floating)
             self.layout = layout._replace(loops=tuple(self.joints))
+        if not isinstance(turns, Sequence):
+            raise TypeError(f'turns must be names of joints, such as ["D"], but is {turns!r}.')
         self.turns = (turns,) if isinstance(turns, str) else tuple(turns)
         self.layout = self.layout._replace(counted=_turns.counted(self, self.turns, coordinates == "absolute"))
         if coordinates == "joint":
@@ -296,7 +298,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
     def pose(self, q: Coordinates, end: str) -> Pose:
         """Rotation R (3, 3) and origin p (3,) [m] of "body" or "body.frame", seen from the ground."""
-        return _linkage.pose(self, _check.floating(q, "q"), self._known(end))
+        return _linkage.pose(self, self._coordinates(q), self._known(end))
 
     def position(self, q: Coordinates, end: str) -> Array:
         """Of the origin of "body" or "body.frame", seen from the ground (3,) [m]."""
@@ -304,7 +306,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
     def velocity(self, q: Coordinates, v: Vector, end: str) -> Array:
         """Of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
-        q, v = _check.floating(q, "q"), _check.floating(v, "v")
+        q, v = self._coordinates(q), self._speeds(v)
         return Placement.of(self, _linkage.posture(self, q), v).velocity(self._known(end))
 
     def energy(self, q: Coordinates, v: Vector, t: Any = 0.0) -> Array:
@@ -312,14 +314,14 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
         It stays what it is if nothing damps, and no load, servo or moving constraint acts.
         """
-        return energy(self, _check.floating(q, "q"), _check.floating(v, "v"), t)
+        return energy(self, self._coordinates(q), self._speeds(v), t)
 
     def coordinate(self, q: Coordinates, joint: str) -> Array:
         """Angle [rad] or way [m] of a joint that has one; an angle counts turns, also of a joint that is a constraint.
 
         ValueError for a hinge that closes a loop if its turns are not counted: name it in `turns` of the robot.
         """
-        return _turns.coordinate(self, _check.floating(q, "q"), joint)
+        return _turns.coordinate(self, self._coordinates(q), joint)
 
     def in_joints(self) -> "Robot":
         """The same in the coordinates of its joints."""
@@ -327,6 +329,23 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         motors = {name: self.motors[name] for name in self.motor_names}
         same = ("gravity", "frames", "gears", "forces", "planar", "stabilization", "home", "home_rates", "turns")
         return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
+
+    def _coordinates(self, q: Any) -> Array:
+        q, layout = _check.floating(q, "q"), self.layout
+        if q.shape != (layout.n_q,):
+            turns = f"with an entry for the turns of each hinge of {layout.counted} at its end, " * bool(layout.counted)
+            raise ValueError(
+                f"q must have shape ({layout.n_q},), {turns}but has shape {q.shape}. Take it from robot.assemble(...), "
+                "and use jax.vmap for several states."
+            )
+        return q
+
+    def _speeds(self, v: Any) -> Array:
+        v = _check.floating(v, "v")
+        if v.shape != (self.layout.n,):
+            shape = f"({self.layout.n},)"
+            raise ValueError(f"v must have shape {shape}, but has shape {v.shape}. Use jax.vmap for several states.")
+        return v
 
     def _known(self, end: str, what: str = "end") -> str:
         check_ends(what, _frames_of(self.bodies, self.frames), end)

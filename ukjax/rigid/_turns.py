@@ -86,7 +86,7 @@ def coordinate(robot: "Robot", q: Array, name: str) -> Array:
     if is_summed(robot, joint):
         return _summed(robot, q, joint)
     if name in robot.layout.counted:
-        return nearest(of_pose(robot, q, name), q[_place(robot, q, name)])
+        return nearest(of_pose(robot, q, name), q[_place(robot, name)])
     raise ValueError(
         f"The turns of the hinge {name!r}, which closes a loop, are not counted: a pose tells its angle up to whole "
         f"turns only. Build the robot with turns=[{name!r}], which gives it an entry in q."
@@ -127,7 +127,7 @@ def changes(robot: "Robot", q: Array, v: Array) -> Array:
 def met(robot: "Robot", q: Array) -> Array:
     """q with the entries of the hinges that are counted, to half a turn, brought to what the poses say."""
     counted = robot.layout.counted
-    exact = [nearest(of_pose(robot, q, name), q[_place(robot, q, name)]) for name in counted]
+    exact = [nearest(of_pose(robot, q, name), q[_place(robot, name)]) for name in counted]
     return jnp.concatenate([q[: robot.layout.n_q - len(counted)], jnp.stack(exact)])
 
 
@@ -168,14 +168,9 @@ def _hinges(robot: "Robot") -> list[Revolute]:
     return [robot.joints[name] for name in robot.layout.counted]  # pyright: ignore[reportReturnType]
 
 
-def _place(robot: "Robot", q: Array, name: str) -> int:
-    """Where a hinge that is counted has its entry in q; ValueError if q has none."""
+def _place(robot: "Robot", name: str) -> int:
+    """Where a hinge that is counted has its entry in q."""
     layout = robot.layout
-    if q.shape != (layout.n_q,):
-        raise ValueError(
-            f"q must have shape ({layout.n_q},), with an entry for the turns of each hinge of {layout.counted} at its "
-            f"end, but has shape {q.shape}. Take it from robot.assemble(...)."
-        )
     return layout.n_q - len(layout.counted) + layout.counted.index(name)
 
 
