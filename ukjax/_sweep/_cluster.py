@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._identity import versions
 from ._cases import Cases, Results
-from ._store import versions
 
 
 RETRIES = 5  # of a chunk whose worker dies
@@ -67,9 +67,12 @@ def check(client: Any) -> None:
 
 
 def computed(
-    client: Any, recipe: tuple, todo: Mapping[int, Mapping[str, np.ndarray]], size: int
+    client: Any, recipe: tuple, sums: Any, todo: Mapping[int, Mapping[str, np.ndarray]], size: int
 ) -> Iterator[tuple[int, Results]]:
-    """The chunks, as they are done. ConnectionError if the scheduler is gone, RuntimeError if a chunk keeps failing."""
+    """The chunks, as they are done; `sums`: those of the recipe here.
+
+    ConnectionError if the scheduler is gone, RuntimeError if a chunk keeps failing.
+    """
     from distributed import CancelledError, KilledWorker, as_completed
     from distributed.comm.core import CommClosedError
 
@@ -81,7 +84,7 @@ def computed(
     mark = hashlib.blake2b(packed, digest_size=8).hexdigest()
     try:
         futures = {
-            client.submit(_compute, packed, mark, dict(values), size, manner, pure=False, retries=RETRIES): number
+            client.submit(_compute, packed, mark, sums, dict(values), size, manner, pure=False, retries=RETRIES): number
             for number, values in todo.items()
         }
         finished: Any = as_completed(list(futures))
@@ -102,15 +105,19 @@ def computed(
 _cases: dict[str, Cases] = {}  # of a worker: its compiled programs
 
 
-def _compute(packed: bytes, mark: str, values: Mapping[str, np.ndarray], size: int, manner: Manner) -> Results:
-    """A chunk, on a worker."""
+def _compute(
+    packed: bytes, mark: str, sums: Any, values: Mapping[str, np.ndarray], size: int, manner: Manner
+) -> Results:
+    """A chunk, on a worker. RuntimeError if the recipe makes something else there."""
     manner.take()
     import cloudpickle
 
-    from ._sweep import _first_of
-
     if mark not in _cases:
-        _cases[mark] = Cases(*cloudpickle.loads(packed))
-    count = len(next(iter(values.values())))
-    values = {k: np.concatenate([x, np.repeat(x[-1:], size - count)]) for k, x in values.items()}
-    return _first_of(_cases[mark].run(values), count)
+        cases = Cases(*cloudpickle.loads(packed))
+        if cases.sums != sums:
+            raise RuntimeError(
+                "A worker has another version of what makes the scenario, or of a function that it uses, than the "
+                "process that studies. Give it the same files, and start it again."
+            )
+        _cases[mark] = cases
+    return _cases[mark].run(values, size)

@@ -10,7 +10,6 @@ they are on disk, so that whatever happens in between only means that the chunk 
 """
 
 import contextlib
-import importlib.metadata
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -27,13 +26,10 @@ if TYPE_CHECKING:
 
 
 MARK = "a study of ukjax.sweep"
-VERSION = 1
-PACKAGES = ("ukjax", "jax", "jaxlib", "diffrax", "numpy")  # on which results depend
-
-
-def versions() -> dict[str, str]:
-    """What is installed here."""
-    return {package: importlib.metadata.version(package) for package in PACKAGES}
+VERSION = 2
+WITHOUT_CHECKSUMS = 1  # of what is traced: such studies can be looked at, but not continued
+# Of a study, what only tells a reader about it.
+TOLD = ("study", "settings", "options")
 
 
 class Record(NamedTuple):
@@ -106,14 +102,38 @@ class Store:
         if not (self.folder / "sweep.json").exists():
             return False
         there, files = _read_about(self.folder)
+        if there["version"] == WITHOUT_CHECKSUMS:
+            raise ValueError(
+                f"{self.folder} was made by an earlier version of ukjax, which did not keep what a study computes, so "
+                "that nothing can tell whether it is this one. Its results can still be read: xarray.open_zarr, "
+                "ukjax.sweep_export, ukjax sweep --plot. Pass another folder to make them anew."
+            )
         for key in {**self.about, **there}:
-            if there.get(key) != self.about.get(key):
+            if key not in TOLD and there.get(key) != self.about.get(key):
                 raise ValueError(
-                    f"{self.folder} holds another study: its {key} is {there.get(key)!r}, not {self.about.get(key)!r}. "
-                    "Pass another folder, or remove this one."
+                    f"{self.folder} holds another study: {self._difference(key, there)}. Pass another folder, or "
+                    "remove this one."
                 )
         self._check_files(files)
         return True
+
+    def _difference(self, key: str, there: Mapping[str, Any]) -> str:
+        """What sets the study that is there apart from this one."""
+        if key == "scenario":
+            told = [k for k in TOLD[1:] if there.get(k) != self.about.get(k)]
+            if not told:
+                return (
+                    "what its factory makes was changed since: a number, a function or an array that it uses, in its "
+                    "own file or in another one"
+                )
+            key = told[0]
+        old, new = there.get(key), self.about.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            names = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+            if key == "figures":
+                return f"its figures differ in {', '.join(map(repr, names))}"
+            old, new = ({k: x[k] for k in names if k in x} for x in (old, new))
+        return f"its {key} is {old!r}, not {new!r}"
 
     def _check_files(self, files: Mapping[str, tuple[int, str]]) -> None:
         """ValueError unless what the chunks share is as it was when the study was begun."""
@@ -230,7 +250,11 @@ def _read_about(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     path = folder / "sweep.json"
     try:
         about = json.loads(path.read_text())
-        known = about["file"] == MARK and about["version"] == VERSION and 0 < about["chunk"] <= about["count"]
+        known = (
+            about["file"] == MARK
+            and about["version"] in (WITHOUT_CHECKSUMS, VERSION)
+            and 0 < about["chunk"] <= about["count"]
+        )
     except FileNotFoundError as error:
         raise ValueError(f"There is no study in {folder}.") from error
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -12,13 +12,13 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from .. import _check
+from .._identity import checksum_of, versions
 from .._result import FailedTrajectories
 from .._scenario import Scenario
 from . import _cluster
-from ._cases import Cases, Results
+from ._cases import Cases
 from ._design import Design, design_of
-from ._fingerprint import fingerprint, is_named
-from ._store import Record, Store, dataset, opened, versions
+from ._store import Record, Store, dataset, opened
 
 
 if TYPE_CHECKING:
@@ -79,9 +79,20 @@ def sweep(
     computed, on the same kind of machine with as many devices and the same XLA_FLAGS, which workers of a cluster take
     over; otherwise but for rounding.
 
+    What a study is, is what is traced: the trajectory, the invariants and the figures as functions of the varied
+    parameters, with the constants in them. A folder whose study computes something else is refused, whatever was
+    edited: a number of a module, a default, a function in another file, an attribute, an array, an option. Where files
+    lie, and what functions and variables in them are called, does not count. Of functions of Python's that a program
+    calls back the instructions count, and what these refer to.
+
     Args:
-        factory: `factory(**values)` -> `Scenario`, such as `models.scara.scenario`. Where it works with numbers that
-            are known only later (jax.numpy, no `if` on a value) it is traced once; otherwise it runs for every sample.
+        factory: `factory(**values)` -> `Scenario`, such as `models.scara.scenario`. Where it, and the functions in
+            what it returns, work with numbers that are known only later (jax.numpy, no `if` on a value), it is traced
+            once. Otherwise it runs for every sample: fast where scenarios differ in leaves of modules only, such as
+            parameters of a subclass of `AbstractSystem`; where they differ in more, each sample is traced and
+            simulated by itself, and compiled unless one before differed in arrays only, which takes seconds. An edit
+            of such a factory is found by tracing the first and the last sample, and by the instructions of the
+            functions that it uses.
         vary: Of each varied argument of the factory the range: (low, high, how many) or a list of values for a grid,
             (low, high) otherwise; with "log" at the end of the tuple in equal ratios.
         out: Folder of the study.
@@ -97,7 +108,7 @@ def sweep(
         chunk: Samples of a chunk; by size if None.
         client: A `dask.distributed.Client`: chunks are computed by its workers, wherever they are, and written here
             (the extra `cluster`). None computes them on every device of this process.
-        name: What is studied, for the store; that of the factory if None. The same study has the same name.
+        name: What is studied, for the store, in words; that of the factory if None.
         progress: Show a bar with the trajectories done, their rate and the time left.
         **options: Of `simulate_batch`: `rtol`, `solver`, `max_steps`, `projection`, ...
 
@@ -110,8 +121,8 @@ def sweep(
         FailedTrajectories: If some failed; they are stored as far as they got.
 
     Raises:
-        ValueError: If an argument is out of range, the factory does not take a name, `out` holds another study, or
-            scenarios differ in more than numbers.
+        ValueError: If an argument is out of range, the factory does not take a name, `out` holds another study (the
+            error names what differs, if it can), or results have another shape for every sample.
         TypeError: If `factory` is not callable or returns something else.
         BlockingIOError: If another process writes to `out`.
         OSError: If `out` cannot be written to, or the disk is full: the same call goes on when there is room.
@@ -135,7 +146,7 @@ def sweep(
     recipe = (factory, settings, tuple(points.values), ts, keep, dict(figures or {}), options, ends)
     cases = Cases(*recipe)
     size = _chunk(cases, points.count, chunk)
-    about = _about(name or _name(factory), points, settings, cases, figures or {}, options)
+    about = _about(name or _name(factory), points, settings, cases, options)
     store = Store(Path(out), about, points.count, size)
     with store.locked():
         new = not store.check()
@@ -144,7 +155,11 @@ def sweep(
         store.tidy()
         done = {} if new else store.finished()
         todo = [number for number in range(store.chunks) if number not in done]
-        run = _here(cases, points, store, todo) if client is None else _there(client, recipe, points, store, todo)
+        parts = {n: {k: x[store.span(n)] for k, x in points.values.items()} for n in todo}
+        if client is None:
+            run = ((number, cases.run(values, size)) for number, values in parts.items())
+        else:
+            run = _cluster.computed(client, recipe, cases.sums, parts, size)
         if new:
             run = _created(store, run, {"command": " ".join(sys.argv), "created": time.strftime("%F %T"), **versions()})
         _write_all(store, run, done, progress)
@@ -169,9 +184,8 @@ def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Statu
 
 
 def _name(factory: Callable) -> str:
-    """The name of a factory, with what it does if others may have that name too."""
-    name = factory.__qualname__ if is_named(factory) else fingerprint(factory)
-    return f"{getattr(factory, '__module__', '')}:{name}"
+    named = factory if hasattr(factory, "__qualname__") else type(factory)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
@@ -182,44 +196,30 @@ def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
 
 
 def _about(
-    title: str, points: Design, settings: Mapping[str, Any], cases: Cases, figures: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    """What makes a study this one and no other."""
-    marks = lambda given: {k: fingerprint(v) for k, v in sorted(given.items())}
+    title: str, points: Design, settings: Mapping[str, Any], cases: Cases, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is studied, in words, and what makes a study this one and no other."""
+    one, plain = cases.first, (str, bool, int, float, type(None))
+    marks = lambda given: {k: repr(v) if isinstance(v, plain) else _mark(v) for k, v in sorted(given.items())}
     return {
         "study": title,
+        "settings": marks(settings),
+        "options": marks(options),
         "vary": points.text,
         "design": points.kind,
         "seed": points.seed,
-        "settings": marks(settings),
-        "times": [float(cases.ts[0]), float(cases.ts[-1]), len(cases.ts), fingerprint(cases.ts)],
+        "times": [float(cases.ts[0]), float(cases.ts[-1]), len(cases.ts), checksum_of(cases.ts)],
         "keep": list(cases.keep),
-        "figures": marks(figures),
-        "options": marks(options),
-        "precision": str(cases.first.q0.dtype),
+        "labels": [*map(str, (*one.coordinates, *(one.speeds or ()), *one.controls))],
+        "precision": str(one.q0.dtype),
         "versions": versions(),
+        "figures": cases.of_figures,
+        "scenario": cases.scenario,
     }
 
 
-def _part(points: Design, store: Store, number: int) -> dict[str, np.ndarray]:
-    return {k: x[store.span(number)] for k, x in points.values.items()}
-
-
-def _here(cases: Cases, points: Design, store: Store, todo: Sequence[int]) -> Iterator[tuple[int, Results]]:
-    """The chunks, computed by this process."""
-    for number in todo:
-        values = _part(points, store, number)
-        count = len(next(iter(values.values())))
-        if count < store.chunk:  # the last chunk, in the program of the others
-            values = {k: np.concatenate([x, np.repeat(x[-1:], store.chunk - count)]) for k, x in values.items()}
-        results = cases.run(values)
-        yield number, _first_of(results, count)
-
-
-def _first_of(results: Results, count: int) -> Results:
-    data = results.data.isel(sample=slice(count))
-    return Results(data, int(np.sum(data.result.values != 0)), results.seconds)
+def _mark(value: Any) -> str:
+    return f"{getattr(value, '__qualname__', type(value).__qualname__)} {checksum_of(value)}"
 
 
 def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iterator:
@@ -228,10 +228,6 @@ def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iter
         if i == 0:
             store.create(results.data, attributes)
         yield number, results
-
-
-def _there(client: Any, recipe: tuple, points: Design, store: Store, todo: Sequence[int]) -> Iterator:
-    return _cluster.computed(client, recipe, {number: _part(points, store, number) for number in todo}, store.chunk)
 
 
 def _write_all(store: Store, run: Iterator, done: Mapping[int, Record], progress: bool) -> None:

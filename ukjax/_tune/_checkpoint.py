@@ -5,30 +5,32 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from .._identity import PACKAGES
 from ._record import Record
 
 
 MARK = "a checkpoint of ukjax.tune"
-VERSION = 2
+VERSION = 3
+WITHOUT_DEFINITION = (1, 2)  # which did not keep what was tuned
+# Of a definition, what is shown as it is.
+SHOWN = ("batch_size", "seed", "rtol", "atol", "patience", *PACKAGES)
 
 
-def save(path: Path, record: Record) -> None:
+def save(path: Path, record: Record, definition: dict[str, str]) -> None:
     """Writes the state aside and moves it into place: the file is whole, or as it was."""
-    state = _state(record)
     spent = record.spent.tolist()
     header = {"file": MARK, "version": VERSION, "done": record.done, "seen": record.seen, "spent": spent}
     aside = path.with_name(f".{path.name}.unfinished")
     with open(aside, "wb") as file:
-        file.write(json.dumps({**header, "leaves": _fingerprint(state)}).encode() + b"\n")
-        eqx.tree_serialise_leaves(file, (state, [x[: record.seen] for x in record.over_steps()]))
+        file.write(json.dumps({**header, "definition": definition}).encode() + b"\n")
+        eqx.tree_serialise_leaves(file, (_state(record), [x[: record.seen] for x in record.over_steps()]))
     aside.replace(path)
 
 
-def resume(path: Path, record: Record) -> None:
+def resume(path: Path, record: Record, definition: dict[str, str]) -> None:
     """Makes `record` what `path` holds; leaves it as it is if there is no such file yet.
 
     Raises:
@@ -41,9 +43,13 @@ def resume(path: Path, record: Record) -> None:
         return
     with open(path, "rb") as file:
         header = _header(path, file)
+        differs = [_difference(k, header["definition"].get(k), x) for k, x in definition.items()]
+        differs = [text for text in differs if text]
+        if differs:
+            raise ValueError(
+                f"checkpoint {path} belongs to another tuning: {differs[0]}. Pass another file, or remove this one."
+            )
         state = _state(record)
-        if header["leaves"] != _fingerprint(state):
-            raise ValueError(f"checkpoint {path} belongs to another tuning. Pass another file, or remove this one.")
         done, seen = int(header["done"]), int(header["seen"])
         if done >= len(record.losses):
             raise ValueError(f"steps must be at least {done}, which checkpoint {path} has taken already.")
@@ -64,6 +70,11 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
         known = header["file"] == MARK
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"checkpoint {path} is not a file that ukjax.tune wrote: {error}") from error
+    if known and header["version"] in WITHOUT_DEFINITION:
+        raise ValueError(
+            f"checkpoint {path} was written by an earlier version of ukjax, which did not keep what is tuned, so that "
+            "nothing can tell whether it belongs to this tuning. Pass another file, or remove it."
+        )
     if not known or header["version"] != VERSION:
         raise ValueError(
             f"checkpoint {path} is not a file that this version of ukjax.tune wrote. Pass another file, or remove it."
@@ -71,12 +82,13 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
     return header
 
 
+def _difference(name: str, there: str | None, here: str) -> str:
+    """What sets the tuning of the file apart from this one, or an empty string."""
+    if there == here:
+        return ""
+    return f"its {name} is {there}, not {here}" if name in SHOWN else f"its {name} differs"
+
+
 def _state(record: Record) -> PyTree:
     """What is kept: arrays only; functions and settings are those of the optimiser that is passed again."""
     return eqx.filter((record.tuned, record.state), eqx.is_array)
-
-
-def _fingerprint(state: PyTree) -> list[list[Any]]:
-    """Name, shape and dtype of every array. Not the tree's own text, which holds addresses of functions."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    return [[jax.tree_util.keystr(path), list(np.shape(x)), str(np.asarray(x).dtype)] for path, x in leaves]

@@ -18,6 +18,7 @@ from .. import _check
 from .._result import failures_as_nan
 from . import _checkpoint
 from ._box import Box
+from ._definition import definition_of
 from ._descent import Descent, LeastSquares, Optax
 from ._levenberg_marquardt import LevenbergMarquardt
 from ._loop import Loop, Stopping
@@ -82,7 +83,10 @@ def tune(
         atol: See `rtol`.
         patience: Stop after so many steps without an improvement of the loss (the one over all samples); None: never.
         checkpoint: A file in which the state is kept after every step; if it exists, the tuning goes on from there, as
-            if it had not been interrupted.
+            if it had not been interrupted. What a tuning is, is what is traced of the loss, with its constants and
+            derivative rules of its own, and of a step of the optimiser; beside the `params` to begin with, the other
+            arguments, and the versions of the packages that compute. `steps` may be more than before. Names of
+            functions, and where files lie, do not count.
         progress: Show a progress bar with the loss and the gradient norm.
         throw: Raise if the loss or its gradient is not finite at the start, or however short a step is. With False the
             tuning ends there; look at `stopped`.
@@ -94,7 +98,8 @@ def tune(
         TypeError: If `loss` is not callable or `optimizer` is no optimiser.
         ValueError: If a number is out of range, `params` holds nothing to tune or lies outside of `bounds`, `samples`
             have no common leading axis, `seed` or `batch_size` has nothing to act on, `loss` returns neither a scalar
-            nor residuals or not what `optimizer` needs, or `checkpoint` belongs to another tuning.
+            nor residuals or not what `optimizer` needs, or `checkpoint` belongs to another tuning (the error names what
+            differs).
         RuntimeError: If `throw` and the loss or its gradient is not finite, as above.
     """
     _check_arguments(loss, optimizer, steps, patience)
@@ -113,9 +118,11 @@ def tune(
         objective = Objective(loss, fixed, squares)
         descent = _descent(optimizer, objective, box, drawn.partial)
         record = Record(descent.init(tuned, drawn.batch(0).samples), steps)
+        save = lambda record: None
         if path is not None:
-            _checkpoint.resume(path, record)
-        save = lambda record: None if path is None else _checkpoint.save(path, record)
+            definition = definition_of(objective, tuned, optimizer, box, drawn, stopping)
+            _checkpoint.resume(path, record, definition)
+            save = lambda record: _checkpoint.save(path, record, definition)
         loop = Loop(descent, compiled(objective.scalar), box, drawn, stopping, save)
         with tqdm(total=steps, initial=record.done, desc="tune", disable=not progress, unit="step") as bar:
             ending = loop.run(record, steps, bar)

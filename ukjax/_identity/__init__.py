@@ -1,0 +1,5 @@
+"""What a program is, as a checksum that is the same in another process, on another machine, and in another folder."""
+
+from ._checksum import checksum_of as checksum_of
+from ._installed import PACKAGES as PACKAGES
+from ._installed import versions as versions
