@@ -94,6 +94,7 @@ def test_a_bead_on_a_turning_hoop_on_both_sides_of_the_bifurcation(W):
     assert_close(angles, jnp.full_like(angles, angles[0]), atol=1e-7)
 
 
+@pytest.mark.long
 def test_a_disc_rolls_round_a_circle():
     scenario = rolling_disc.scenario()
     model, heading, lean = scenario.mechanism.system, 1.2, 0.4

@@ -67,7 +67,7 @@ def one_by_one():
     return by_vmap()
 
 
-@pytest.mark.parametrize(("devices", "progress"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("devices", "progress"), [(1, False), long(2, False), (2, True)])
 def test_the_same_as_one_by_one(one_by_one, devices, progress):
     """More trajectories than lanes, so that lanes take up new ones; and another number of them on each device.
 
@@ -98,6 +98,7 @@ def test_what_is_kept_and_what_is_made_of_it(one_by_one):
         ukjax.simulate_batch(PENDULUM, STARTS, AT_REST, TS, reduce=lambda trajectory, sample: 0.0)
 
 
+@pytest.mark.long
 def test_samples_that_are_keys_for_random_numbers():
     """Of which NumPy has no arrays: starts that are drawn, and what is made of the trajectories."""
     keys = {"of": jax.random.split(jax.random.key(3), 3)}

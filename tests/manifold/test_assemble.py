@@ -30,6 +30,7 @@ COUPLED = ukjax.System(lambda q, t: jnp.asarray(COUPLED_MASS), lambda q, v, t: q
 HEAVY = ukjax.System(lambda q, t: METRIC, lambda q, v, t: jnp.zeros(2))
 
 
+@pytest.mark.long
 def test_a_long_chain_with_light_ends_is_closed_from_near_by():
     """The shortest way turns the last rods, which are light, by so much that the way there is far from straight."""
     linkage = _linkages.chain(10)

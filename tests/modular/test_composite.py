@@ -348,7 +348,7 @@ def skating(constraint):
     return ukjax.Composite(modules, ukjax.Coupling(("a", "b"), constraint))
 
 
-@pytest.mark.parametrize("constraint", [ukjax.Nonholonomic(lambda q, v, t: (v[0].x - q[1].y)[None]), Skate()])
+@pytest.mark.parametrize("constraint", [ukjax.Nonholonomic(lambda q, v, t: (v[0].x - q[1].y)[None]), long(Skate())])
 def test_constraints_on_modules_are_what_they_are_in_one_piece(constraint):
     q, v = jnp.array([0.1, 0.2, 0.3, 0.4]), jnp.array([0.4, 0.1, 0.2, 0.3])
     system = ukjax.System(lambda q, t: jnp.eye(4), lambda q, v, t: -9.81 * jnp.array([0.0, 1.0, 0.0, 1.0]))

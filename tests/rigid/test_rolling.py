@@ -9,7 +9,7 @@ import ukjax
 from models import chaplygin_sleigh
 from ukjax import rigid
 
-from ..helpers import assert_close, central_difference
+from ..helpers import assert_close, central_difference, long
 
 
 TIME = jnp.zeros(())
@@ -31,7 +31,7 @@ def placed(robot, speed, edge=0.0):
     return q, jnp.array([speed, 0.0, 0.0, 0.0, speed / (R + edge), 0.0]), down, out
 
 
-@pytest.mark.parametrize(("axis", "edge"), [(None, 0.0), ("y", 0.0), ("y", 0.05)])
+@pytest.mark.parametrize(("axis", "edge"), [long(None, 0.0), long("y", 0.0), ("y", 0.05)])
 def test_down_a_ramp_in_closed_form(axis, edge):
     mass, arm = 1.5, R + edge
     moment = 2 / 5 * mass * arm**2

@@ -226,6 +226,7 @@ def test_a_sampled_regulator_becomes_the_continuous_one():
     assert off(often) < off(seldom) / 8
 
 
+@pytest.mark.long
 def test_gradients_of_a_regulator():
     def cost(x):
         mechanism = ukjax.Mechanism(cart_pole.CartPole(m=x["m"]))

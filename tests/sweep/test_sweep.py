@@ -13,7 +13,7 @@ import ukjax
 from ukjax import plot
 from ukjax._sweep import _design, opened, parse
 
-from ..helpers import assert_close
+from ..helpers import assert_close, long
 from . import study
 
 
@@ -138,7 +138,7 @@ def untraceable(stiffness=4.0, amplitude=1.0):
     return case
 
 
-@pytest.mark.parametrize("factory", [study.scenario, untraceable])
+@pytest.mark.parametrize("factory", [study.scenario, long(untraceable)])
 def test_what_is_compiled_for_a_chunk_serves_them_all(tmp_path, factory):
     """How often a function is traced does not depend on the number of chunks."""
     counts = []
