@@ -112,8 +112,8 @@ def simulate(
 
     Gradients: forward and reverse mode, with respect to the initial state, `ts`, and every array leaf of the mechanism
     and the servo, where the ranks are constant along the trajectory; of `t`, `q`, `v`, `acceleration`, the forces and
-    `control`. The
-    residuals, `rank`, `result` and `stats` carry none.
+    `control`. The residuals, `rank`, `result` and `stats` carry none. By `ts` they are right up to the third order, and
+    one-sided, from before, where a saved time is one of a sample of the servo.
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     q0, v0, ts = _initial(mechanism, q0, v0, ts)

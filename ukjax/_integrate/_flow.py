@@ -8,6 +8,7 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
 
@@ -32,6 +33,15 @@ class Flow(eqx.Module):
     project: Callable | None = None
     leap: Callable | None = None
     positions: int = eqx.field(static=True, default=0)
+
+    def from_time(self, begin: Array) -> "Flow":
+        """The same flow with its time counted from `begin`."""
+        project = None if self.project is None else Partial(_later, self.project, begin)
+        return Flow(Partial(_later, self.field, begin), project, self.leap, self.positions)
+
+
+def _later(function: Callable, begin: Array, t: Array, y: Array) -> Array:
+    return function(begin + t, y)
 
 
 class Problem(eqx.Module):

@@ -41,12 +41,18 @@ class Integrator(eqx.Module):
         that follow each other may be equal.
         """
         increasing, ts = _increasing(ts, repeats)
-        solver = _with_tolerances(solver, method[0])
+        solver, begin = _with_tolerances(solver, method[0]), None
+        if isinstance(method[0], Sampled):
+            begin = ts[0]
+            flow, ts, method = flow.from_time(begin), ts - begin, (method[0].from_zero(), *method[1:])
         problem = Problem(flow, y0, ts, solver, method, self.max_steps, room_for(y0.size, self.alone))
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
             ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
+        if begin is not None:
+            (t, y), *others = rest
+            rest = ((t + stop_gradient(begin), y), *others)
         return _as_told(increasing, y0, ys, rest)
 
     def common(self, solver: Any, method: Any, ts: Array, whole_steps: bool) -> Common:
