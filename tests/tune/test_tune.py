@@ -292,7 +292,7 @@ def test_goes_on_after_an_interruption(tmp_path, batch_size, optimizer):
     np.testing.assert_array_equal(longer.losses, whole.losses)
     with pytest.raises(ValueError, match="steps must be at least 30"):
         ukjax.tune(loss, jnp.zeros(2), optimizer, 10, checkpoint=file, **options)
-    with pytest.raises(ValueError, match="belongs to another tuning: its loss differs"):
+    with pytest.raises(ValueError, match="belongs to another tuning, which differs in loss, params"):
         ukjax.tune(loss, jnp.zeros(3), optimizer, 30, checkpoint=file, progress=False, samples=jnp.ones((2, 3)))
 
 

@@ -26,6 +26,7 @@ from .._scenario import Scenario
 from .._simulate import simulate
 from .._simulation import kept
 from .._trajectory import OPTIONAL, Trajectory
+from ._parts import Differ, at_once, one_by_one, parts_of
 
 
 if TYPE_CHECKING:
@@ -51,10 +52,6 @@ OF_ALL: dict[str, Callable] = {
     "largest velocity error": lambda trajectory: jnp.max(trajectory.velocity_residual),
 }
 NEEDED = ("q", "v", "position_residual", "velocity_residual")  # by the figures that there are of every scenario
-
-
-class Differ(Exception):
-    """The scenarios of some samples differ in more than numbers."""
 
 
 class Cases:
@@ -109,6 +106,8 @@ class Cases:
         self.scenario = checksum_of(closed)
         if not self.traceable:
             last = self._with_numbers(ends[-1])
+            if ts is None and (last.t0, last.t1) != (one.t0, one.t1):
+                raise ValueError(f"The times of the scenarios differ when {', '.join(names)} vary. Pass ts, for all.")
             self.scenario = checksum_of(closed, self._traced(lambda: last)[0], factory, settings, self.names)
         of = lambda name, f: checksum_of(jax.make_jaxpr(lambda trajectory: self._scalar(name, f(trajectory)))(shapes))
         self.of_figures = {str(name): of(name, f) for name, f in self.figures.items()}
@@ -176,7 +175,7 @@ class Cases:
         """
         together = True
         try:
-            parts, axes = _at_once(lambda values: _parts(self.make(values)), samples)
+            parts, axes = at_once(lambda values: parts_of(self.make(values)), samples)
             # The functions in them are made anew every time, but what was compiled is of the first ones.
             leaves = jax.tree_util.tree_leaves(parts)
             self.pattern = self.pattern or jax.tree_util.tree_structure((parts, axes))
@@ -186,7 +185,7 @@ class Cases:
         ):  # of a person's factory that cannot work with traced numbers; plain ones tell what else is wrong
             together = False
             rows = [*self.ends, *self._rows(values)]
-            parts, axes = _one_by_one([_parts(self._with_numbers(row)) for row in rows], rows, len(self.ends))
+            parts, axes = one_by_one([parts_of(self._with_numbers(row)) for row in rows], rows, len(self.ends))
         *parts, _ = parts
         *axes, of_how = axes
         if jax.tree_util.tree_leaves(of_how) or not jax.tree_util.tree_leaves(axes):
@@ -326,42 +325,6 @@ class Cases:
             data[slug(name)] = (("sample",), np.asarray(x), text)
         varied = {name: (("sample",), np.asarray(values[name]), {"long_name": name}) for name in self.names}
         return data.assign_coords(varied).assign_attrs(title=one.name, varied=list(self.names))
-
-
-def _parts(one: Scenario) -> Any:
-    return one.mechanism, one.servo, one.q0, one.v0, (one.formulation, one.projection)
-
-
-def _at_once(make: Callable[[Any], Any], samples: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Parts of all samples at once, and which of their leaves have a leading axis: those that depend on a sample."""
-    seen: list[tuple[Any, list[Any]]] = []
-
-    def varying(values):
-        leaves, structure = jax.tree_util.tree_flatten(make(values))
-        seen.append((structure, [None if is_traced(x) else x for x in leaves]))
-        return [x for x in leaves if is_traced(x)]
-
-    stacked = iter(jax.vmap(varying)(samples))
-    structure, fixed = seen[-1]
-    parts = jax.tree_util.tree_unflatten(structure, [next(stacked) if x is None else x for x in fixed])
-    return parts, jax.tree_util.tree_unflatten(structure, [0 if x is None else None for x in fixed])
-
-
-def _one_by_one(parts: Sequence[Any], rows: Sequence[Mapping[str, float]], ends: int) -> tuple[Any, Any]:
-    """The same for a factory that wants numbers: the parts of `rows`, side by side where they differ.
-
-    Whether they do is asked of the ends of the study too, the first of the rows, for all chunks to have the same
-    program. Where all samples are the same nothing can tell, and all is taken to be of its own.
-    """
-    structures = {jax.tree_util.tree_structure(part) for part in parts}
-    shapes = {tuple(np.shape(x) for x in jax.tree_util.tree_leaves(part)) for part in parts}
-    if len(structures) > 1 or len(shapes) > 1:
-        raise Differ
-    stacked = jax.tree_util.tree_map(lambda *x: np.stack([np.asarray(y) for y in x]), *parts)
-    alike = all(row == rows[0] for row in rows)
-    differs = lambda x: alike or bool(np.any(x != x[:1]))
-    one = jax.tree_util.tree_map(lambda x: jnp.asarray(x[ends:] if differs(x) else x[0]), stacked)
-    return one, jax.tree_util.tree_map(lambda x: 0 if differs(x) else None, stacked)
 
 
 class Results(NamedTuple):

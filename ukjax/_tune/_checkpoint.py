@@ -44,10 +44,10 @@ def resume(path: Path, record: Record, definition: dict[str, str]) -> None:
     with open(path, "rb") as file:
         header = _header(path, file)
         differs = [_difference(k, header["definition"].get(k), x) for k, x in definition.items()]
-        differs = [text for text in differs if text]
-        if differs:
+        if any(differs):
             raise ValueError(
-                f"checkpoint {path} belongs to another tuning: {differs[0]}. Pass another file, or remove this one."
+                f"checkpoint {path} belongs to another tuning, which differs in {', '.join(filter(None, differs))}. "
+                "Pass another file, or remove this one."
             )
         state = _state(record)
         done, seen = int(header["done"]), int(header["seen"])
@@ -84,9 +84,8 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
 
 def _difference(name: str, there: str | None, here: str) -> str:
     """What sets the tuning of the file apart from this one, or an empty string."""
-    if there == here:
-        return ""
-    return f"its {name} is {there}, not {here}" if name in SHOWN else f"its {name} differs"
+    shown = f" ({there}, not {here})" if name in SHOWN else ""
+    return "" if there == here else f"{name}{shown}"
 
 
 def _state(record: Record) -> PyTree:
