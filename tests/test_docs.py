@@ -23,6 +23,7 @@ PAGES = (
     *("first_hour.md", "theory.md", "formulation.md", "rigid.md", "analysis.md"),
     *("feedback.md", "events.md", "planning.md", "long_runs.md", "recursive.md", "servo.md", "see.md"),
     "howto.md",
+    "sharp_bits.md",
 )
 DOCS = Path(__file__).parent.parent / "docs"
 

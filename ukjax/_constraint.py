@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import _check
+from ._binding import Binding, Origin, binding
 from ._kinematics import AbstractKinematics
 from ._result import is_traced
 from ._sharing import joined, separated
@@ -128,6 +129,46 @@ class AbstractConstraintGroup(AbstractConstraint):
     def each_rows(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Float[Array, "k m n_k"], Float[Array, "k m"]]:
         """A and b of each of them, in its own columns."""
 
+    @abc.abstractmethod
+    def bound(self, binding: Binding) -> "AbstractConstraintGroup":
+        """The same constraints, evaluated with what the arrays that they reach are now."""
+
+
+class BoundConstraint(AbstractConstraint):
+    """A constraint that is not made of functions, its methods bound; otherwise like that constraint."""
+
+    constraint: AbstractConstraint
+    binding: Binding
+
+    def rows(self, q, v, t, kinematics=None):
+        return self.binding(self.constraint.rows)(q, v, t, *_given(kinematics))
+
+    def position_error(self, q, t):
+        return self.binding(self.constraint.position_error)(q, t)
+
+    def velocity_error(self, q, v, t, kinematics=None):
+        return self.binding(self.constraint.velocity_error)(q, v, t, *_given(kinematics))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("constraint", "binding"):  # not there yet
+            raise AttributeError(name)
+        return getattr(self.constraint, name)
+
+
+def bound(constraint: AbstractConstraint, binding: Binding) -> AbstractConstraint:
+    """A constraint that is evaluated with what the arrays that it reaches are now."""
+    if not binding.is_needed:
+        return constraint
+    if isinstance(constraint, AbstractFunctionConstraint):
+        return constraint.through(binding)
+    group = isinstance(constraint, AbstractConstraintGroup)
+    return constraint.bound(binding) if group else BoundConstraint(constraint, binding)
+
+
+def _given(kinematics: AbstractKinematics | None) -> tuple[AbstractKinematics, ...]:
+    # A person's own constraint need not know of kinematics where there is none.
+    return () if kinematics is None else (kinematics,)
+
 
 def members_of(constraint: AbstractConstraint) -> tuple[AbstractConstraint, ...]:
     """The constraints of a group, or the constraint itself."""
@@ -240,18 +281,29 @@ class AccelerationConstraint(AbstractFunctionConstraint):
     residuals of a trajectory.
     """
 
-    matrix: Callable
+    _matrix: Callable
     _vector: Any
+    _origin: Origin = eqx.field(static=True)
 
     def __init__(self, matrix: Callable, vector: Callable):
         matrix = _check.function(matrix, "matrix", "matrix(q, v, t) -> (m, n)")
         vector = _check.function(vector, "vector", "vector(q, v, t) -> (m,)")
-        self.matrix, self._vector = separated("constraint", [matrix, vector])
+        (self._matrix, self._vector), self._origin = separated(matrix, vector)
+
+    @property
+    def matrix(self) -> Callable:
+        """A(q, v, t)."""
+        return self._functions()[0]
 
     @property
     def vector(self) -> Callable:
         """b(q, v, t)."""
-        return joined("constraint", [self.matrix, self._vector])[1]
+        return self._functions()[1]
+
+    def _functions(self) -> tuple[Callable, Callable]:
+        parts = self._matrix, self._vector
+        matrix, vector = map(binding(parts, self._origin), joined(parts, self._origin))
+        return matrix, vector
 
     def through(self, change):
         return AccelerationConstraint(change(self.matrix), change(self.vector))

@@ -31,7 +31,9 @@ def equation_of_motion(
     $\ddot q = a + L^{-\top}(A L^{-\top})^{+}(b - A a)$ with $M = L L^\top$, $a = M^{-1}(Q + Q_\mathrm{applied})$.
 
     Args:
-        mechanism: System and constraints; its array leaves are differentiable.
+        mechanism: System and constraints; its array leaves are differentiable. A number that its functions read from
+            elsewhere, such as a global variable or a list, is what it was when they were first compiled for these
+            shapes; make what changes a parameter of the system.
         q: Coordinates, shape (n,) [m or rad].
         v: Their rates, shape (n,) [m/s or rad/s]; the speeds, if the system has a kinematics. Then there may be more
             coordinates, and the acceleration is v'.

@@ -58,6 +58,10 @@ class Kinematics(AbstractKinematics):
         retract = retract and _check.function(retract, "retract", "retract(q, d, t) -> (n_q,)")
         self.retract_function = retract
 
+    def through(self, change: Callable[[Callable], Callable]) -> "Kinematics":
+        """The same of `change(function)` in place of each of its functions."""
+        return Kinematics(change(self.rates_function), self.retract_function and change(self.retract_function))
+
     def rates(self, q, v, t):
         return _like(self.rates_function(q, v, t), q, "rates(q, v, t)")
 

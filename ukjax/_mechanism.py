@@ -12,7 +12,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from . import _check
-from ._constraint import AbstractConstraint, AbstractConstraintGroup
+from ._binding import Origin, binding
+from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
 from ._kinematics import AbstractKinematics
 from ._rounding import rounding_errors
 from ._sharing import joined, separated
@@ -68,8 +69,16 @@ class Mechanism(eqx.Module):
 
     A parameter that the system and a constraint share, as in `Mechanism(model, Holonomic(model.rod))`, is one leaf: it
     lies in `system`, and a gradient, a batch or a replacement of it there acts wherever it occurs. So it is with an
-    object, or an array, that several constraints share: it lies in the first. A plain function may close over it.
-    `constraints` and `nonideal` are put together from the leaves whenever they are asked for.
+    object, or an array, that several constraints share: it lies in the first. `constraints` and `nonideal` are put
+    together from the leaves whenever they are asked for.
+
+    A function may reach a shared array in any way: by a closure, a default, a partial, an attribute, a global variable,
+    within `jax.jit` or a rule of derivatives. It must be that array, in JAX's arithmetic. What Python or NumPy computes
+    of it (`float(model.length)`) is a constant.
+
+    A program keeps the constants that it was compiled with. If a function reads a number from a global variable, a list
+    or an attribute, and that number changes, calls that were compiled before (`equation_of_motion`, `simulate`) go on
+    with the old one. Make what changes a parameter of the system.
 
     Source: Udwadia & Kalaba (1992); the non-ideal force: Liu et al. (2015), eq. 7 to 13.
     """
@@ -78,6 +87,7 @@ class Mechanism(eqx.Module):
     _further: tuple[Any, ...]
     _nonideal: Any
     _names: tuple[str, ...] = eqx.field(static=True)
+    _origin: Origin = eqx.field(static=True)
 
     def __init__(
         self,
@@ -99,7 +109,7 @@ class Mechanism(eqx.Module):
             _check_kinematics({**own, **further})
         signature = "nonideal(q, v, t, ideal_force) -> (n,)"
         nonideal = nonideal if nonideal is None else _check.function(nonideal, "nonideal", signature)
-        self.system, *rest, self._nonideal = separated("mechanism", [system, *further.values(), nonideal])
+        (self.system, *rest, self._nonideal), self._origin = separated(system, *further.values(), nonideal)
         self._further, self._names = tuple(rest), tuple(further)
 
     @property
@@ -110,13 +120,19 @@ class Mechanism(eqx.Module):
     @property
     def named_constraints(self) -> dict[str, AbstractConstraint]:
         """The same by name."""
-        further = joined("mechanism", [self.system, *self._further])[1:]
-        return {**_own(self.system), **dict(zip(self._names, further, strict=True))}
+        _, *further, _ = joined(self._parts, self._origin)
+        present = binding(self._parts, self._origin)
+        return {**_own(self.system), **{k: bound(c, present) for k, c in zip(self._names, further, strict=True)}}
 
     @property
     def nonideal(self) -> Callable | None:
         """The function that was given, or None."""
-        return joined("mechanism", [self.system, *self._further, self._nonideal])[-1]
+        nonideal = joined(self._parts, self._origin)[-1]
+        return nonideal if nonideal is None else binding(self._parts, self._origin)(nonideal)
+
+    @property
+    def _parts(self) -> list[Any]:
+        return [self.system, *self._further, self._nonideal]
 
     @property
     def kinematics(self) -> AbstractKinematics | None:

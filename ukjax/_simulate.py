@@ -48,7 +48,9 @@ def simulate(
     Of a system with a kinematics q' follows from that, and v are the speeds.
 
     Args:
-        mechanism: System and constraints; its array leaves are differentiable.
+        mechanism: System and constraints; its array leaves are differentiable. A number that its functions read from
+            elsewhere, such as a global variable or a list, is what it was when they were first compiled for these
+            shapes; make what changes a parameter of the system.
         q0: Coordinates at ts[0], shape (n,) [m or rad]. `assemble` makes a state consistent.
         v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].

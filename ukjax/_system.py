@@ -14,7 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _check
-from ._kinematics import AbstractKinematics, kinematics_of
+from ._binding import Origin, binding
+from ._kinematics import AbstractKinematics, Kinematics, kinematics_of
+from ._parameters import own_parameters
 from ._sharing import joined, separated
 from ._types import Coordinates, Matrix, Partition, Scalar, Vector
 
@@ -22,8 +24,13 @@ from ._types import Coordinates, Matrix, Partition, Scalar, Vector
 class AbstractSystem(eqx.Module):
     r"""A mechanical system before any constraint: $M(q, t)\,\ddot q = Q(q, \dot q, t)$.
 
-    Subclass it to keep parameters as array leaves, so that they can be differentiated and batched.
+    Subclass it to keep parameters as array leaves, so that they can be differentiated and batched. A float of Python's,
+    or an array of NumPy's, in a field becomes an array of JAX's when the system is made, which is one parameter. Reach
+    it through the system: a number that is kept elsewhere is a constant.
     """
+
+    def __check_init__(self):
+        own_parameters(self)
 
     @abc.abstractmethod
     def mass(self, q: Coordinates, t: Scalar) -> Matrix:
@@ -76,24 +83,35 @@ class System(AbstractKinematicSystem):
     do, is one leaf.
     """
 
-    mass_function: Callable
-    _force_function: Any
+    _mass: Callable
+    _force: Any
     _kinematics: Any
+    _origin: Origin = eqx.field(static=True)
 
     def __init__(self, mass: Callable, force: Callable, kinematics: Callable | AbstractKinematics | None = None):
         mass = _check.function(mass, "mass", "mass(q, t) -> (n, n)")
         force = _check.function(force, "force", "force(q, v, t) -> (n,)")
-        parts = [mass, force, kinematics_of(kinematics)]
-        self.mass_function, self._force_function, self._kinematics = separated("system", parts)
+        (self._mass, self._force, self._kinematics), self._origin = separated(mass, force, kinematics_of(kinematics))
+
+    @property
+    def mass_function(self) -> Callable:
+        """mass(q, t)."""
+        return self._functions()[0]
 
     @property
     def force_function(self) -> Callable:
         """force(q, v, t)."""
-        return joined("system", [self.mass_function, self._force_function])[1]
+        return self._functions()[1]
 
     @property
     def kinematics(self):
-        return joined("system", [self.mass_function, self._force_function, self._kinematics])[2]
+        return self._functions()[2]
+
+    def _functions(self) -> tuple[Callable, Callable, AbstractKinematics | None]:
+        parts = self._mass, self._force, self._kinematics
+        bind = binding(parts, self._origin)
+        mass, force, kinematics = joined(parts, self._origin)
+        return bind(mass), bind(force), kinematics.through(bind) if isinstance(kinematics, Kinematics) else kinematics
 
     def mass(self, q, t):
         return self.mass_function(q, t)
@@ -124,25 +142,37 @@ class LagrangianSystem(AbstractSystem):
     Source: any mechanics text; Xu & Liu (2017), eq. 21.
     """
 
-    kinetic_function: Callable
+    _kinetic: Callable
     _others: tuple[Any, Any]
+    _origin: Origin = eqx.field(static=True)
 
     def __init__(self, kinetic: Callable, potential: Callable, applied: Callable | None = None):
         kinetic = _check.function(kinetic, "kinetic", "kinetic(q, v, t) -> scalar")
         potential = _check.function(potential, "potential", "potential(q, t) -> scalar")
         applied = applied and _check.function(applied, "applied", "applied(q, v, t) -> (n,)")
-        self.kinetic_function, *others = separated("system", [kinetic, potential, applied])
+        (self._kinetic, *others), self._origin = separated(kinetic, potential, applied)
         self._others = (others[0], others[1])
+
+    @property
+    def kinetic_function(self) -> Callable:
+        """kinetic(q, v, t)."""
+        return self._functions()[0]
 
     @property
     def potential_function(self) -> Callable:
         """potential(q, t)."""
-        return joined("system", [self.kinetic_function, *self._others])[1]
+        return self._functions()[1]
 
     @property
     def applied_function(self) -> Callable | None:
         """applied(q, v, t), or None."""
-        return joined("system", [self.kinetic_function, *self._others])[2]
+        return self._functions()[2]
+
+    def _functions(self) -> tuple[Callable, Callable, Callable | None]:
+        parts = self._kinetic, *self._others
+        bind = binding(parts, self._origin)
+        kinetic, potential, applied = joined(parts, self._origin)
+        return bind(kinetic), bind(potential), applied and bind(applied)
 
     def kinetic(self, q: Coordinates, v: Vector, t: Scalar) -> Scalar:
         """Kinetic energy T [J]."""

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import tree_map
 from jaxtyping import Array
 
 from .. import _check
+from .._binding import Binding, Origin, stacks
 from .._constraint import AbstractConstraint
 from .._mechanism import AbstractConstrainedSystem, Mechanism
-from .._sharing import opened
 from .._system import AbstractModularSystem, AbstractSystem, applied_force
-from ._coupled import Alike, Coupled, Stacked, alike_groups, origins, rows_of, stacked
+from ._coupled import Alike, Coupled, Stacked, alike_groups, rows_of, stacked
 from ._module import Coupling, Module
 from ._names import Names, View, check_names, check_size, filled, of_coordinates, of_modules, on_views
 
@@ -32,11 +33,15 @@ class _Constraint(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """Systems with their coordinates, constraints, and the names of all coordinates."""
+    """Systems with their coordinates, constraints, and the names of all coordinates.
+
+    `moved`: arrays that functions may reach, each with the array that stands for it now.
+    """
 
     systems: list[tuple[AbstractSystem, tuple[int, ...]]]
     constraints: list[_Constraint]
     names: Names
+    moved: list[tuple[Array, Array]]
 
 
 class _Kind(NamedTuple):
@@ -78,6 +83,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
     _systems: tuple[Stacked, ...] = eqx.field(static=True)
     _kinds: tuple[_Kind, ...] = eqx.field(static=True)
     names: Names = eqx.field(static=True)
+    _origin: Origin = eqx.field(static=True)
 
     def __init__(
         self,
@@ -87,18 +93,19 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         if not isinstance(modules, Mapping) or not modules:
             raise TypeError(f"modules must be a mapping, name -> ukjax.Module, but is {modules!r}.")
         check_names(modules, "modules")
-        systems, constraints, names, start = [], [], {}, 0
+        systems, constraints, names, moved, start = [], [], {}, [], 0
         for name, module in modules.items():
             found = _contents(module, f"modules[{name!r}]")
             shift = lambda columns, start=start: tuple(i + start for i in columns)
             systems += [(system, shift(columns)) for system, columns in found.systems]
             constraints += [c._replace(name=f"{name}.{c.name}", columns=shift(c.columns)) for c in found.constraints]
             names[name] = found.names
+            moved += found.moved
             start += found.names.size
-        contents = _Contents(systems, constraints, of_modules(names))
+        contents = _Contents(systems, constraints, of_modules(names), moved)
         inner = max(m.depth if isinstance(m, Composite) else 1 for m in modules.values())
         contents = contents._replace(constraints=constraints + _couple(contents, couplings, inner + 1))
-        self._values, self._systems, self._kinds, self.names = _sorted_out(contents)
+        self._values, self._systems, self._kinds, self.names, self._origin = _sorted_out(contents)
 
     def add(self, couplings: Coupling | Iterable[Coupling] | Mapping[str, Coupling]) -> "Composite":
         """The same with further couplings, one level higher."""
@@ -114,14 +121,13 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
     @property
     def systems(self) -> tuple[Alike, ...]:
         """The systems of all modules, those of one kind together."""
-        return tuple(kind.alike(self._values) for kind in self._systems)
+        return tuple(kind.alike(self._values, self._binding) for kind in self._systems)
 
     @property
     def constraints(self) -> tuple[Coupled, ...]:
         """The constraints of the modules and the couplings, those of one kind and level together, by level."""
-        return tuple(
-            Coupled(kind.stacked.alike(self._values), kind.names, kind.rows_each, kind.level) for kind in self._kinds
-        )
+        alike = lambda kind: kind.stacked.alike(self._values, self._binding)
+        return tuple(Coupled(alike(kind), kind.names, kind.rows_each, kind.level) for kind in self._kinds)
 
     @property
     def own_constraints(self):
@@ -130,7 +136,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
 
     def _contents(self) -> _Contents:
         # What two things share is one array in both of them, by which it will be known to be one.
-        entry = ft.cache(lambda place: origins.row(self._values[place[0]], place[1]))
+        entry = ft.cache(lambda place: stacks.row(self._values[place[0]], place[1]))
         placed = lambda kind: zip(kind.members(entry), kind.columns, strict=True)
         systems = [pair for kind in self._systems for pair in placed(kind)]
         constraints = [
@@ -138,7 +144,12 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
             for kind in self._kinds
             for name, (constraint, columns) in zip(kind.names, placed(kind.stacked), strict=True)
         ]
-        return _Contents(systems, constraints, self.names)
+        places = [(x, entry((at.path[0], at.row))) for x, at in self._origin.arrays if at.row is not None]
+        return _Contents(systems, constraints, self.names, [(x, now) for x, now in places if x is not now])
+
+    @property
+    def _binding(self) -> Binding:
+        return Binding(self._origin, self._values)
 
     @property
     def size(self) -> int:
@@ -209,23 +220,24 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         """A coupling as a constraint on the coordinates of this composite, which does not get it."""
         (found,) = _couple(self._contents(), coupling, self.depth + 1)
         m = rows_of(found.constraint, found.columns, self.size)
-        values, (kind,) = stacked([([found.constraint], (found.columns,))])
+        values, (kind,), _ = stacked([([found.constraint], (found.columns,))])
         return Coupled(kind.alike(values), (found.name,), m, found.level)
 
 
 def _composite(contents: _Contents) -> Composite:
     # What it is made of is known already, so it is not made of modules again.
     made = object.__new__(Composite)
-    for name, value in zip(("_values", "_systems", "_kinds", "names"), _sorted_out(contents), strict=True):
+    for name, value in zip(("_values", "_systems", "_kinds", "names", "_origin"), _sorted_out(contents), strict=True):
         object.__setattr__(made, name, value)
     return made
 
 
-def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, ...], tuple[_Kind, ...], Names]:
-    """The fields of a composite: its parameters, the kinds of systems, the kinds of constraints, and the names."""
-    names = contents.names
+def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, ...], tuple[_Kind, ...], Names, Origin]:
+    """The fields of a composite: parameters, kinds of systems and of constraints, names, where the parameters were."""
+    names, now = contents.names, {id(x): present for x, present in contents.moved}
     columns = [of for _, of in contents.systems] + [c.columns for c in contents.constraints]
-    things = opened([system for system, _ in contents.systems] + [c.constraint for c in contents.constraints])
+    things = [system for system, _ in contents.systems] + [c.constraint for c in contents.constraints]
+    things = [tree_map(lambda x: now.get(id(x), x), thing) for thing in things] if now else things
     first = len(contents.systems)
     groups = alike_groups(things[:first], columns[:first])
     of_systems = len(groups)
@@ -234,13 +246,14 @@ def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, 
         inner = alike_groups([things[i] for i in of_level], [columns[i] for i in of_level])
         groups += tuple(tuple(of_level[i] for i in group) for group in inner)
     kinds = [([things[i] for i in group], tuple(columns[i] for i in group)) for group in groups]
-    values, found = stacked(kinds)
+    values, found, arrays = stacked(kinds)
+    origin = Origin([*arrays, *((x, at) for x, now in contents.moved for y, at in arrays if y is now)])
     of_constraints = []
     for group, kind in zip(groups[of_systems:], found[of_systems:], strict=True):
         members = [contents.constraints[i - first] for i in group]
         m = rows_of(members[0].constraint, members[0].columns, names.size)
         of_constraints.append(_Kind(kind, tuple(c.name for c in members), m, members[0].level))
-    return values, tuple(found[:of_systems]), tuple(of_constraints), names
+    return values, tuple(found[:of_systems]), tuple(of_constraints), names, origin
 
 
 def _contents(module: Any, name: str) -> _Contents:
@@ -248,7 +261,7 @@ def _contents(module: Any, name: str) -> _Contents:
     if isinstance(module, Module):
         columns = tuple(range(len(module.coordinates)))
         own = [_Constraint(k, 1, constraint, columns) for k, constraint in module.constraints.items()]
-        return _Contents([(module.system, columns)], own, of_coordinates(module.coordinates))
+        return _Contents([(module.system, columns)], own, of_coordinates(module.coordinates), [])
     if isinstance(module, Composite):
         return module._contents()
     raise TypeError(

@@ -4,7 +4,6 @@ k: how many there are of one kind; n_k: coordinates that each is about; m: rows 
 """
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,28 +13,29 @@ import numpy as np
 from jax.tree_util import tree_leaves, tree_map, tree_structure, tree_unflatten
 from jaxtyping import Array, PyTree
 
-from .._constraint import AbstractConstraint, AbstractConstraintGroup
-from .._result import is_traced
-from .._sharing import closed
+from .._binding import Binding, Place, stacks
+from .._constraint import AbstractConstraint, AbstractConstraintGroup, bound
 
 
 class Alike(eqx.Module):
     """Things that differ in numbers only, and the coordinates that each is about (k, n_k)."""
 
-    each: PyTree  # its arrays have a leading axis k; functions that hold some are opened
+    each: PyTree  # its arrays have a leading axis k
     columns: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    bindings: tuple[Binding, ...] = ()  # of the functions in them
 
     @property
     def members(self) -> tuple[PyTree, ...]:
         """One after the other."""
-        take = lambda i: closed(tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each))
+        take = lambda i: tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each)
         return tuple(take(i) for i in range(len(self.columns)))
 
     def map(self, function: Callable, *vectors: Array) -> Any:
         """`function(thing, *its parts of the vectors)` for all of them at once."""
         i = np.array(self.columns)
-        each = lambda thing, *parts: function(closed(thing), *parts)
-        return eqx.filter_vmap(each)(self.each, *(x[i] for x in vectors))
+        for binding in self.bindings:
+            function = binding(function)
+        return eqx.filter_vmap(lambda *x: function(*x))(self.each, *(x[i] for x in vectors))
 
 
 class Stacked(NamedTuple):
@@ -44,17 +44,17 @@ class Stacked(NamedTuple):
     skeleton: PyTree
     columns: tuple[tuple[int, ...], ...]
 
-    def alike(self, values: Sequence[Array]) -> Alike:
+    def alike(self, values: Sequence[Array], *bindings: Binding) -> Alike:
         """The things, their arrays taken from `values`."""
         put = lambda x: x.taken(values) if isinstance(x, Places) else x
         each = tree_map(put, self.skeleton, is_leaf=lambda x: isinstance(x, Places))
-        return Alike(each, self.columns)
+        return Alike(each, self.columns, bindings)
 
     def members(self, entry: Callable[[tuple[int, int]], Array]) -> tuple[PyTree, ...]:
         """The things one after the other; `entry` gives the array that is kept in a place, the same one every time."""
         put = lambda x, i: entry(x.places[i]) if isinstance(x, Places) else x
         each = lambda i: tree_map(lambda x: put(x, i), self.skeleton, is_leaf=lambda x: isinstance(x, Places))
-        return tuple(closed(each(i)) for i in range(len(self.columns)))
+        return tuple(each(i) for i in range(len(self.columns)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,34 +72,16 @@ class Places:
         return values_of if rows == tuple(range(values_of.shape[0])) else values_of[np.array(rows)]
 
 
-class _Origins:
-    """Of which arrays a stack was made: what is in a composite is known again in a composite of composites."""
-
-    def __init__(self):
-        self._known: dict[int, tuple[Any, tuple[Array, ...]]] = {}
-
-    def remember(self, stack: Array, rows: Sequence[Array]) -> None:
-        if not is_traced(stack, *rows):
-            key = id(stack)
-            self._known[key] = weakref.ref(stack, lambda _: self._known.pop(key, None)), tuple(rows)
-
-    def row(self, stack: Array, row: int) -> Array:
-        """The array that a row was made of, or, if that is not known, the row."""
-        alive, rows = self._known.get(id(stack), (lambda: None, ()))
-        return rows[row] if alive() is stack else stack[row]
-
-
-origins = _Origins()
-
-
 def stacked(
     kinds: Sequence[tuple[Sequence[PyTree], tuple[tuple[int, ...], ...]]],
-) -> tuple[tuple[Array, ...], list[Stacked]]:
+) -> tuple[tuple[Array, ...], list[Stacked], list[tuple[Array, Place]]]:
     """The arrays of things of each kind, one on the other, each array once: what two things share is kept in one place.
 
+    Also where each array is kept, if in one place only.
     An array that occurs twice in one thing stands for two parameters, each of which is kept.
     """
     values: list[Array] = []
+    rows: list[list[Array]] = []
     known: dict[int, list[tuple[int, int]]] = {}
     found = []
     for things, columns in kinds:
@@ -112,13 +94,17 @@ def stacked(
             new = {id(x): x for x in column if id(x) not in before}
             places = {**before, **{key: (len(values), row) for row, key in enumerate(new)}}
             if new:
-                values.append(jnp.stack(list(new.values())))
-                origins.remember(values[-1], list(new.values()))
+                rows.append(list(new.values()))
+                values.append(jnp.stack(rows[-1]))
+                stacks.remember(values[-1], rows[-1])
             for key in new:
                 known.setdefault(key, []).append(places[key])
             skeleton.append(Places(tuple(places[id(x)] for x in column)))
         found.append(Stacked(tree_unflatten(tree_structure(things[0]), skeleton), columns))
-    return tuple(values), found
+    places = [(x, Place((k,))) for k, x in enumerate(values)]
+    for k, of in enumerate(rows):
+        places += [(x, Place((k,), row)) for row, x in enumerate(of) if len(known[id(x)]) == 1]
+    return tuple(values), found, places
 
 
 class Coupled(AbstractConstraintGroup):
@@ -131,7 +117,14 @@ class Coupled(AbstractConstraintGroup):
 
     @property
     def members(self):
-        return dict(zip(self.names, self.alike.members, strict=True))
+        members = self.alike.members
+        for binding in self.alike.bindings:
+            members = tuple(bound(member, binding) for member in members)
+        return dict(zip(self.names, members, strict=True))
+
+    def bound(self, binding):
+        alike = dataclasses.replace(self.alike, bindings=(*self.alike.bindings, binding))
+        return dataclasses.replace(self, alike=alike)
 
     @property
     def columns(self):

@@ -13,6 +13,7 @@ from ._one_by_one import CALLS as CALLS
 from ._packed import Packed as Packed
 from ._packed import packed as packed
 from ._shapes import shapes_of as shapes_of
+from ._substitute import substituted as substituted
 from ._uses import uses as uses
 from ._wide import wide_options as wide_options
 from ._wide import widely_compiled as widely_compiled

@@ -1,0 +1,307 @@
+"""However a constraint reaches a parameter of its system, it is the parameter that the system has now."""
+
+import dataclasses
+import functools as ft
+import types
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array
+
+import ukjax
+
+from .helpers import assert_close
+
+
+class Pendulum(ukjax.AbstractSystem):
+    """A particle whose rod is a constraint."""
+
+    m: Array
+    l: Array
+
+    def mass(self, q, t):
+        return self.m * jnp.eye(2)
+
+    def force(self, q, v, t):
+        return jnp.stack([0.0 * t, -9.81 * self.m])
+
+    def rod(self, q, t):
+        return jnp.stack([q @ q - self.l**2])
+
+    def scaled(self, q, t, *, factor=1.0):
+        return factor * self.rod(q, t)
+
+
+Q, V = jnp.array([0.6, -0.8]), jnp.array([0.8, 0.6])
+GAINS = ukjax.Baumgarte(3.0, 10.0)
+
+
+class Rod:
+    """A callable object."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, q, t):
+        return self.model.rod(q, t)
+
+    def bound(self, q, t):
+        return self.model.rod(q, t)
+
+
+@dataclasses.dataclass
+class Data:
+    model: Any
+
+    def __call__(self, q, t):
+        return self.model.rod(q, t)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    length: Any
+
+    def __call__(self, q, t):
+        return jnp.stack([q @ q - self.length**2])
+
+
+class Slots:
+    __slots__ = ("kept",)
+
+
+class Held(eqx.Module):
+    model: Pendulum
+
+    def __call__(self, q, t):
+        return self.model.rod(q, t)
+
+
+class Own(ukjax.AbstractConstraint):
+    """A person's own constraint that reaches the model by a list."""
+
+    where: Any = eqx.field(static=True)
+
+    def _phi(self, q, t):
+        return self.where[0].rod(q, t)
+
+    def rows(self, q, v, t, kinematics=None):
+        return ukjax.Holonomic(self._phi, GAINS).rows(q, v, t)
+
+    def position_error(self, q, t):
+        return self._phi(q, t)
+
+    def velocity_error(self, q, v, t, kinematics=None):
+        return jax.jvp(lambda q: self._phi(q, t), (q,), (v,))[1]
+
+
+class Listed(list):
+    """A list that can be part of a program's key."""
+
+    __hash__ = object.__hash__
+
+
+GLOBAL: Any = None
+BOX = types.SimpleNamespace()
+
+
+def of_globals(q, t):
+    return GLOBAL.rod(q, t)
+
+
+def helper(q, t):
+    return of_globals(q, t)
+
+
+def with_jvp(model):
+    """The rule reaches it too."""
+
+    @jax.custom_jvp
+    def phi(q, t):
+        return model.rod(q, t)
+
+    @phi.defjvp
+    def _(primals, tangents):
+        return phi(*primals), jax.jvp(model.rod, primals, tangents)[1]
+
+    return phi
+
+
+def with_rule_only(model):
+    """The derivative by q is 2 q l / l: once the rule reaches l, once it is an argument."""
+
+    @jax.custom_jvp
+    def row(q, length):
+        return jnp.stack([q @ q - length**2])
+
+    @row.defjvp
+    def _(primals, tangents):
+        (q, length), (d, d_length) = primals, tangents
+        of_q = 2 * q @ d * model.l / length
+        return row(*primals), jnp.stack([of_q - 2 * length * d_length])
+
+    return lambda q, t: row(q, model.l)
+
+
+def static_argument(model):
+    @ft.partial(jax.jit, static_argnums=2)
+    def phi(q, t, n):
+        return model.rod(q, t) * n
+
+    return lambda q, t: phi(q, t, 1)
+
+
+def in_scan(model):
+    def phi(q, t):
+        total, _ = jax.lax.scan(lambda s, x: (s + x * x, None), jnp.zeros(()), q)
+        _, lengths = jax.lax.scan(lambda s, x: (s, jax.jit(lambda x: x * model.l)(x)), 0.0, jnp.ones(1))
+        return jnp.stack([total - lengths[0] ** 2])
+
+    return phi
+
+
+def in_loop(model):
+    inner = with_jvp(model)
+    return lambda q, t: jax.lax.fori_loop(0, 2, lambda i, x: x + inner(q, t) / 2, jnp.zeros(1))
+
+
+def in_cond(model):
+    row = jax.jit(lambda q, t: model.rod(q, t))
+    return lambda q, t: jax.lax.cond(t < 1, lambda q: jax.jit(lambda q: row(q, t))(q), lambda q: row(q, t), q)
+
+
+def generator(model):
+    phis = (phi for phi in [model.rod] * 1000)
+    return lambda q, t: next(phis)(q, t)
+
+
+def set_global(model):
+    global GLOBAL
+    GLOBAL = model
+    return lambda q, t: of_globals(q, t)
+
+
+def boxed(model):
+    BOX.model = model
+    return lambda q, t: BOX.model.rod(q, t)
+
+
+def slots(model):
+    x = Slots()
+    x.kept = {"deep": [model.l]}
+    return lambda q, t: jnp.stack([q @ q - x.kept["deep"][0] ** 2])
+
+
+def weak(model):
+    """A method of a subclass, with what it needs in the class."""
+    kind = type("Kind", (), {"model": model, "phi": staticmethod(lambda q, t: kind.model.rod(q, t))})
+    return kind.phi
+
+
+def nested(model):
+    def outer(q, t):
+        def inner(x):
+            return jnp.stack([x @ x - model.l**2])
+
+        return inner(q)
+
+    return outer
+
+
+def computed(model):
+    return lambda q, t: jnp.stack([q @ q - jnp.prod(jnp.stack([model.l, model.l]))])
+
+
+WAYS = {
+    "method": lambda m: m.rod,
+    "lambda": lambda m: lambda q, t: m.rod(q, t),
+    "array": lambda m: (lambda length: lambda q, t: jnp.stack([q @ q - length**2]))(m.l),
+    "default": lambda m: lambda q, t, s=m: s.rod(q, t),
+    "keyword default": lambda m: lambda q, t, *, s=m: s.rod(q, t),
+    "partial": lambda m: ft.partial(Pendulum.rod, m),
+    "partial of a closure": lambda m: ft.partial(lambda q, t, k: k * m.rod(q, t), k=1.0),
+    "partial of a method": lambda m: ft.partial(m.scaled, factor=1.0),
+    "jax's partial": lambda m: jax.tree_util.Partial(Pendulum.rod, m),
+    "object": Rod,
+    "method of an object": lambda m: Rod(m).bound,
+    "dataclass": Data,
+    "frozen dataclass": lambda m: Frozen(m.l),
+    "module": Held,
+    "dict": lambda m: (lambda d: lambda q, t: d["a"]["b"].rod(q, t))({"a": {"b": m}}),
+    "list": lambda m: (lambda x: lambda q, t: x[0].rod(q, t))([m]),
+    "slots": slots,
+    "class": weak,
+    "attribute": boxed,
+    "global": set_global,
+    "helper of a helper": lambda m: (set_global(m), lambda q, t: helper(q, t))[1],
+    "nested": nested,
+    "generator": generator,
+    "computed": computed,
+    "jit": lambda m: jax.jit(lambda q, t: m.rod(q, t)),
+    "jit in a jit": lambda m: jax.jit(lambda q, t: jax.jit(lambda q: m.rod(q, t))(q)),
+    "static argument": static_argument,
+    "filter_jit": lambda m: eqx.filter_jit(lambda q, t: m.rod(q, t)),
+    "checkpoint": lambda m: jax.checkpoint(lambda q, t: m.rod(q, t)),
+    "checkpoint of a jit": lambda m: jax.checkpoint(jax.jit(lambda q, t: m.rod(q, t))),
+    "vmap": lambda m: lambda q, t: jax.vmap(lambda q: m.rod(q, t))(q[None])[0],
+    "vmap of a jit": lambda m: lambda q, t: jax.vmap(jax.jit(lambda q: m.rod(q, t)))(q[None])[0],
+    "linearised": lambda m: lambda q, t: jax.jvp(lambda s: m.rod(s * q, t), (1.0,), (1.0,))[0],
+    "gradient": lambda m: lambda q, t: jax.grad(lambda s: s * m.rod(q, t)[0])(1.0)[None],
+    "gradient of a jit": lambda m: lambda q, t: jax.grad(jax.jit(lambda s: s * m.rod(q, t)[0]))(1.0)[None],
+    "custom_jvp": with_jvp,
+    "jit of a custom_jvp": lambda m: jax.jit(with_jvp(m)),
+    "rule": with_rule_only,
+    "scan": in_scan,
+    "loop": in_loop,
+    "cond": in_cond,
+}
+
+
+def mechanism_of(way, model):
+    return ukjax.Mechanism(model, ukjax.Holonomic(WAYS[way](model), GAINS))
+
+
+def replaced(mechanism, length):
+    return eqx.tree_at(lambda m: m.system.l, mechanism, length)
+
+
+def right_side(mechanism, length):
+    """b = -2 v.v - 3 (2 q.v) - 10 (q.q - l^2), of which 20 l is the slope."""
+    return replaced(mechanism, length).terms(Q, V, jnp.zeros(())).b[0]
+
+
+def test_every_way_reaches_the_leaf():
+    model = Pendulum(jnp.array(2.0), jnp.array(1.0))
+    mechanisms = {way: mechanism_of(way, model) for way in WAYS}
+    lengths = jnp.array([1.0, 1.3])
+    of = lambda length: {way: right_side(mechanism, length) for way, mechanism in mechanisms.items()}
+    along = lambda length: jax.jvp(of, (length,), (jnp.ones(()),))
+    values, forward = jax.jit(jax.vmap(along))(lengths)
+    reverse = jax.jit(jax.vmap(jax.jacrev(of)))(lengths)
+    for way, mechanism in mechanisms.items():
+        leaves = eqx.filter(mechanism, eqx.is_array)
+        assert len(jax.tree_util.tree_leaves(leaves)) == 4, way
+        found = {way: jnp.stack([values[way], forward[way], reverse[way]])}
+        want = {way: jnp.stack([-2.0 - 10.0 * (1.0 - lengths**2), 20.0 * lengths, 20.0 * lengths])}
+        assert eqx.tree_equal(found, want, rtol=1e-12, atol=1e-12), (found, want)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
+def test_the_acceleration_follows_the_leaf(way):
+    """Alone, in a program, in a batch, forward and reverse; a = g + lambda q, lambda = -(q.g + v.v + 5 (1 - l^2))."""
+    model = Pendulum(jnp.array(2.0), jnp.array(1.0))
+    mechanism, lengths = mechanism_of(way, model), jnp.array([1.0, 1.3])
+    of = lambda m: ukjax.equation_of_motion(m, Q, V, throw=False).acceleration[1]
+    at = lambda length: of(replaced(mechanism, length))
+    want = -9.81 - Q[1] * (-9.81 * Q[1] + 1.0 + 5 * (1.0 - lengths**2))
+    slopes = 10.0 * lengths * Q[1]
+    assert_close(right_side(mechanism, lengths[1]), -2.0 - 10.0 * (1.0 - lengths[1] ** 2), rtol=1e-12)
+    assert_close(at(lengths[1]), want[1], rtol=1e-12)
+    value, forward = jax.jit(jax.vmap(lambda x: jax.jvp(at, (x,), (jnp.ones(()),))))(lengths)
+    assert_close(value, want, rtol=1e-12)
+    assert_close(forward, slopes, rtol=1e-12)
+    assert_close(jax.jit(jax.vmap(jax.grad(at)))(lengths), slopes, rtol=1e-12)
+    assert_close(eqx.filter_grad(of)(mechanism).system.l, slopes[0], rtol=1e-12)

@@ -1,0 +1,255 @@
+"""Functions evaluated with other arrays in place of those that they reach, by whatever way they reach them.
+
+JAX hands every operation to the trace that is current, with its operands. The trace here looks whether an operand is an
+array that has a substitute, and hands the operation on to the trace around it. So it does not matter how Python came by
+the array: from a closure, a default, a partial, an attribute, a global variable, or a rule of derivatives.
+"""
+
+import functools as ft
+import itertools as it
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Trace
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, set_current_trace, take_current_trace
+from jax.extend.linear_util import StoreException
+from jax.interpreters import ad
+from jax.tree_util import tree_leaves, tree_map
+
+
+class Substitutes(Protocol):
+    """Which arrays have a substitute."""
+
+    def knows(self, x: Any) -> bool:
+        """Whether an operand is an array that has one."""
+        ...
+
+    def current(self, x: Any, values: Sequence[Any]) -> Any:
+        """The substitute of an array that has one, made of `values`."""
+        ...
+
+
+def substituted(function: Callable[..., Any], substitutes: Substitutes, values: Sequence[Any]) -> Callable[..., Any]:
+    """`function`, with the substitutes of all arrays that it reaches; `values`: the arrays that they are made of."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with take_current_trace() as around, set_current_trace(_Substitution(around, substitutes, values)):
+            return function(*arguments, **keywords)
+
+    return call
+
+
+class _Substitution(Trace):
+    def __init__(self, around: Trace, substitutes: Substitutes, values: Sequence[Any]):
+        super().__init__()
+        self.around, self.substitutes, self.values = around, substitutes, values
+
+    def stage_value(self, val):
+        return self.around.stage_value(self._current(val))
+
+    def process_primitive(self, primitive, operands, params, /):
+        operands = [*map(self._current, operands)]
+        opened = self._hides(params, _RULES) and _OPENED.get(primitive.name)
+        if not opened and self._hides(params):
+            raise ValueError(
+                f"A function reaches a parameter of its system within {primitive.name!r}, where it cannot be followed. "
+                "Hand the parameter over to it as an argument."
+            )
+        with set_current_trace(self.around):
+            if opened:
+                return opened(lambda program: self._within(_of(program), self.values), operands, **params)
+            return primitive.bind(*operands, **params)
+
+    def process_call(self, primitive, function, operands, params, /):
+        with set_current_trace(self):
+            return function.call_wrapped(*operands)
+
+    def process_custom_jvp_call(self, primitive, function, jvp, operands, /, **params):
+        return self._with_rule(primitive, (function, jvp), operands, params)
+
+    def process_custom_vjp_call(self, primitive, function, fwd, bwd, operands, /, **params):
+        return self._with_rule(primitive, (function, fwd, bwd), operands, params)
+
+    def _current(self, x: Any) -> Any:
+        if not self.substitutes.knows(x):
+            return x
+        with set_current_trace(self.around):
+            return self.substitutes.current(x, self.values)
+
+    def _within(self, function: Callable, values: Sequence[Any]) -> Callable:
+        return substituted(function, self.substitutes, values)
+
+    def _hides(self, params: dict[str, Any], rules: Collection[str] = ()) -> bool:
+        """Whether a program in an operation has a known constant, or one of the rules, which may reach one."""
+        for jaxpr, constants in _programs(params):
+            if any(map(self.substitutes.knows, constants)) or any(e.primitive.name in rules for e in jaxpr.eqns):
+                return True
+            if any(self._hides(e.params, rules) for e in jaxpr.eqns):
+                return True
+        return False
+
+    def _with_rule(self, primitive: Primitive, functions: tuple, operands: Sequence[Any], params: dict) -> list[Any]:
+        """The results of a function with a rule of derivatives, which is made an operation of a program first."""
+        program = jax.make_jaxpr(lambda *x: primitive.bind(*x, subfuns=functions, **params))(*operands)
+        with set_current_trace(self):
+            results = _of(program)(*operands)
+        if any(map(_is_filled, functions[1].stores)):  # JAX asks one of the two, not both, what the results look like
+            for store in filter(_is_filled, functions[0].stores):
+                store.reset()
+        return results
+
+    def rule_of(self, eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+        """The results of such an operation. Derivatives by what it reaches are those of the function itself."""
+        constants, x = _split([*map(self._current, operands)], eqn.params["num_consts"])
+        at = lambda reached: lambda function: self._within(function, reached[0])
+        with set_current_trace(self.around):
+            return _RULES[eqn.primitive.name](at, **eqn.params)(([*self.values], constants), x)
+
+
+def _is_filled(store: Any) -> bool:
+    try:
+        return store is not None and store.val is not None
+    except StoreException:
+        return False
+
+
+def _programs(params: dict[str, Any]) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
+    for x in params.values():
+        for y in x if isinstance(x, tuple | list) else (x,):
+            if isinstance(y, ClosedJaxpr):
+                yield y.jaxpr, y.consts
+            elif isinstance(y, Jaxpr):
+                yield y, ()
+
+
+def _of(program: ClosedJaxpr | Jaxpr) -> Callable[..., list[Any]]:
+    """A program as a function that is to be evaluated in a `_Substitution`."""
+    jaxpr, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
+
+    def function(*operands):
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *operands], strict=True))
+        read = lambda x: x.val if isinstance(x, Literal) else known[x]
+        for eqn in jaxpr.eqns:
+            given = [*map(read, eqn.invars)]
+            if eqn.primitive.name in _RULES:
+                with take_current_trace() as trace:
+                    results = trace.rule_of(eqn, given)
+            else:
+                results = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
+            known.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
+        return [*map(read, jaxpr.outvars)]
+
+    return function
+
+
+# The operations that have programs in them, with these evaluated by `within`.
+
+
+def _jit(within, operands, *, jaxpr, **_):
+    return within(jaxpr)(*operands)
+
+
+def _checkpoint(within, operands, *, jaxpr, prevent_cse, policy, **_):
+    return jax.checkpoint(within(jaxpr), prevent_cse=prevent_cse, policy=policy)(*operands)
+
+
+def _cond(within, operands, *, branches, **_):
+    return jax.lax.switch(operands[0], [within(branch) for branch in branches], *operands[1:])
+
+
+def _while(within, operands, *, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **_):
+    of_cond, of_body, x = _split(operands, cond_nconsts, body_nconsts)
+    holds = lambda x: within(cond_jaxpr)(*of_cond, *x)[0]
+    return jax.lax.while_loop(holds, lambda x: within(body_jaxpr)(*of_body, *x), x)
+
+
+def _scan(within, operands, *, jaxpr, num_consts, num_carry, length, reverse, unroll, **_):
+    constants, carry, xs = _split(operands, num_consts, num_carry)
+
+    def body(carry, x):
+        carry, y = _split(within(jaxpr)(*constants, *carry, *x), num_carry)
+        return carry, y
+
+    carry, ys = jax.lax.scan(body, carry, xs, length, reverse, unroll)
+    return [*carry, *ys]
+
+
+def _split(x: Sequence[Any], *sizes: int) -> tuple[list[Any], ...]:
+    rest = iter(x)
+    return *(list(it.islice(rest, size)) for size in sizes), list(rest)
+
+
+_OPENED = {
+    "jit": _jit,
+    "checkpoint": _checkpoint,
+    "remat2": _checkpoint,
+    "cond": _cond,
+    "while": _while,
+    "scan": _scan,
+}
+
+
+# Functions that have a rule of derivatives, as functions of what they reach and of x. What they reach is a pair: values
+# that the substitutes are made of, and constants of the program; `at(reached)` makes functions that reach these values.
+
+
+def _with_jvp(at, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable:
+    function = lambda reached, x: at(reached)(_of(call_jaxpr))(*reached[1], *x)
+    call = jax.custom_jvp(function)
+
+    @ft.partial(call.defjvp, symbolic_zeros=True)
+    def rule(primals, tangents):
+        (reached, x), (d_reached, d_x) = primals, tangents
+        along = d_x if symbolic_zeros else [*map(_dense, d_x)]
+        jaxpr, constants, zeros = jvp_jaxpr_fun.call_wrapped(*(isinstance(d, SymbolicZero) for d in along))
+        given = [*x, *(d for d in along if not isinstance(d, SymbolicZero))]
+        values, slopes = _split(at(reached)(_of(ClosedJaxpr(jaxpr, constants)))(*given), len(zeros))
+        slopes = iter(slopes)
+        zero = lambda y: SymbolicZero(jax.typeof(y).to_tangent_aval())
+        slopes = [zero(y) if is_zero else next(slopes) for y, is_zero in zip(values, zeros, strict=True)]
+        if all(isinstance(d, SymbolicZero) for d in tree_leaves(d_reached)):
+            return values, slopes
+        _, more = jax.jvp(lambda reached: function(reached, x), (reached,), (tree_map(_dense, d_reached),))
+        return values, [*map(_sum, slopes, more)]
+
+    return call
+
+
+def _with_vjp(at, *, call_jaxpr, fwd_jaxpr_thunk, bwd, out_trees, **_) -> Callable:
+    function = lambda reached, x: at(reached)(_of(call_jaxpr))(*reached[1], *x)
+    call = jax.custom_vjp(function)
+
+    def forward(reached, x):
+        jaxpr, constants = fwd_jaxpr_thunk.call_wrapped(*(True for _ in x))
+        passed_on = [i if i is None else i - len(reached[1]) for i in out_trees()[2]]
+        made, results = _split(at(reached)(_of(ClosedJaxpr(jaxpr, constants)))(*x), passed_on.count(None))
+        made = iter(made)
+        return results, (reached, x, [next(made) if i is None else x[i] for i in passed_on])
+
+    def backward(saved, slopes):
+        reached, x, residuals = saved
+        of_x = at(reached)(bwd.call_wrapped)(*residuals, *slopes)
+        (of_reached,) = jax.vjp(lambda reached: function(reached, x), reached)[1](slopes)
+        return of_reached, [None if isinstance(d, ad.Zero) else d for d in of_x]
+
+    call.defvjp(forward, backward)
+    return call
+
+
+def _dense(x: Any) -> Any:
+    if not isinstance(x, SymbolicZero):
+        return x
+    kind: Any = x.aval
+    zeros = np.zeros if kind.dtype == jax.dtypes.float0 else jnp.zeros
+    return zeros(kind.shape, kind.dtype)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    return b if isinstance(a, SymbolicZero) or b.dtype == jax.dtypes.float0 else a + b
+
+
+_RULES = {"custom_jvp_call": _with_jvp, "custom_vjp_call": _with_vjp}
