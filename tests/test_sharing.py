@@ -1,5 +1,7 @@
 """One parameter is one leaf, whoever uses it."""
 
+import pickle
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from jaxtyping import Array, Float
 
 import ukjax
 from models.scara import Scara
+from ukjax._identity import checksum_of
 from ukjax._sharing import joined, separated
 
 from .helpers import assert_close, central_difference, flat_gradient, name_of, sampled
@@ -228,6 +231,16 @@ def test_equal_mechanisms_compile_once():
     for length in (0.5, 0.6):
         error(by_method(Rod(1.0, length)))
     assert len(traces) == 1
+
+
+def test_what_a_mechanism_is_does_not_depend_on_where_its_arrays_lie():
+    kept = by_functions(Rod()), by_functions(Rod())
+    first, second = map(checksum_of, kept)
+    assert first == second
+    assert checksum_of(by_functions(Rod(length=0.8))) != first
+    copy = pickle.loads(pickle.dumps(kept[0]))
+    again = eqx.tree_at(lambda m: m.system._mass.__self__.length, copy, jnp.asarray(0.5))
+    assert_close(again.position_error(Q, jnp.zeros(())), Rod(length=0.5).on(Q, 0.0))
 
 
 def test_separated_and_joined_are_inverses_for_nested_containers():

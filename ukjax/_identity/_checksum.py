@@ -19,6 +19,7 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh, Sharding
 
+from .._binding import Origin
 from .._expand import AbstractBatchwise
 from ._code import cached, of_class, of_function
 from ._program import of_program, tag_of_shape
@@ -26,7 +27,7 @@ from ._program import of_program, tag_of_shape
 
 PLAIN = (str, bytes, bool, int, float, complex, type(None), type(Ellipsis), np.dtype)
 # What says where something is computed, or keeps others alive.
-NOWHERE = (Sharding, Mesh, jax.Device, weakref.ReferenceType)
+NOWHERE = (Sharding, Mesh, jax.Device, weakref.ReferenceType, Origin)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 
 
