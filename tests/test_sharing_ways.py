@@ -80,27 +80,16 @@ class Held(eqx.Module):
 
 
 class Own(ukjax.AbstractConstraint):
-    """A person's own constraint that reaches the model by a list."""
-
-    where: Any = eqx.field(static=True)
-
-    def _phi(self, q, t):
-        return self.where[0].rod(q, t)
+    """A person's own constraint that reaches the model by a global variable."""
 
     def rows(self, q, v, t, kinematics=None):
-        return ukjax.Holonomic(self._phi, GAINS).rows(q, v, t)
+        return ukjax.Holonomic(of_globals, GAINS).rows(q, v, t)
 
     def position_error(self, q, t):
-        return self._phi(q, t)
+        return of_globals(q, t)
 
     def velocity_error(self, q, v, t, kinematics=None):
-        return jax.jvp(lambda q: self._phi(q, t), (q,), (v,))[1]
-
-
-class Listed(list):
-    """A list that can be part of a program's key."""
-
-    __hash__ = object.__hash__
+        return jax.jvp(lambda q: of_globals(q, t), (q,), (v,))[1]
 
 
 GLOBAL: Any = None
