@@ -20,12 +20,13 @@ LARGEST = 4096
 class Node:
     """A number that is known when the program runs. Others are NumPy scalars: constants."""
 
-    __slots__ = ("args", "dtype", "function", "order", "primitive", "value")
+    __slots__ = ("args", "dtype", "function", "order", "place", "primitive", "value")
     __array_ufunc__ = None
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], dtype: Any, order: int):
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
         self.primitive: Any = None
+        self.place: Any = None  # of an entry of a block: number of the result, and index there
         self.value: Any = None  # what is known of it: `_value.Value`
 
 

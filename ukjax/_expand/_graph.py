@@ -64,7 +64,8 @@ class Graph:
 
     def take(self, block: Block, output: int, index: tuple[int, ...]) -> Node:
         node = self._once(("take", output, index), operator.itemgetter(output), (block,), block.dtype[output], index)
-        if node.value is None:
+        if node.place is None:
+            node.place = output, index
             self._set_value(node)
         return node
 

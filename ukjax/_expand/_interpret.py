@@ -10,8 +10,8 @@ import numpy as np
 from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from .._program import CALLS
 from ._entry import LARGEST, Node, NotScalar, entries
+from ._followed import CALLS, is_followed
 from ._graph import Graph
 from ._piece import piece_p
 from ._rules import FOLDED
@@ -52,18 +52,26 @@ def _equation(graph: Graph, equation: Any, args: list[np.ndarray]) -> list[np.nd
     avals = [x.aval for x in equation.outvars]
     if any(jnp.issubdtype(x.aval.dtype, extended) for x in (*equation.invars, *equation.outvars)):
         raise NotScalar("random keys")
-    if primitive is piece_p:
-        return _piece(graph, params, args, avals)
-    inner = CALLS.get(primitive.name)
-    if inner is not None:
-        called = params[inner]
-        closed = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
-        return interpret(graph, closed, args)
-    if primitive in ELEMENTWISE:
-        return [_elementwise(graph, primitive, params, args, avals[0])]
-    rule = CONTROL.get(primitive) or STRUCTURE.get(primitive) or BY_NAME.get(primitive.name)
-    found = None if rule is None else rule(graph, params, args, avals)
+    if primitive in OURS:
+        return OURS[primitive](graph, params, args, avals)
+    rule = rule_of(primitive)
+    follows = rule is not None and is_followed(primitive, params, primitive in ELEMENTWISE)
+    found = rule(graph, params, args, avals) if rule is not None and follows else None
     return _kept(graph, primitive, params, args, avals) if found is None else found
+
+
+def rule_of(primitive: Any) -> Callable[..., list[np.ndarray] | None] | None:
+    """(graph, parameters, arguments, kinds of results) -> results, or None: how an operation of JAX is followed."""
+    if primitive in ELEMENTWISE:
+        return lambda graph, params, args, avals: [_elementwise(graph, primitive, params, args, avals[0])]
+    if primitive.name in CALLS:
+        return _call
+    return CONTROL.get(primitive) or STRUCTURE.get(primitive) or BY_NAME.get(primitive.name)
+
+
+def _call(graph, params, args, avals):
+    called = params.get("jaxpr", params.get("call_jaxpr"))
+    return interpret(graph, called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ()), args)
 
 
 ELEMENTWISE = {
@@ -94,7 +102,7 @@ ELEMENTWISE = {
 
 
 def _elementwise(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], aval: Any) -> np.ndarray:
-    params = {k: v for k, v in params.items() if k != "sharding"} | ({"sharding": None} if "sharding" in params else {})
+    params = {k: None if k == "sharding" else v for k, v in params.items() if k != "out_dtype"}
     found = np.empty(aval.shape, object)
     spread = [np.broadcast_to(x, aval.shape) for x in args]  # a predicate of `select_n`, a bound of `clamp`
     for i in np.ndindex(aval.shape):
@@ -107,6 +115,8 @@ def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], ava
     if _calls_python(primitive, params):
         # Of an error that is raised where something happens, entry by entry, nothing would be left but the call.
         raise NotScalar("a call of Python")
+    if primitive.name in CALLS:
+        raise NotScalar(f"a parameter of {primitive} that is not known here")
     several = primitive.multiple_results
 
     def apply(*values):
@@ -202,6 +212,6 @@ CONTROL: dict[Any, Callable[..., list[np.ndarray] | None]] = {
     prims.while_p: _while,
     prims.cond_p: _cond,
     prims.add_jaxvals_p: _sum,
-    solve_p: solve_rule,
-    pivots_p: pivots_rule,
 }
+# Operations of this package.
+OURS: dict[Any, Callable[..., list[np.ndarray]]] = {solve_p: solve_rule, pivots_p: pivots_rule, piece_p: _piece}

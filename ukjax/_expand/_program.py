@@ -52,9 +52,7 @@ class Program:
         for node in self.steps:
             if isinstance(node, Block):
                 done[node.order] = _block(node, done, shape)
-            elif isinstance(node.args[0], Block):
-                done[node.order] = node.function(done[node.args[0].order])
-            else:
+            elif not isinstance(node.args[0], Block):
                 args = [_value(x, done) for x in node.args]
                 wide = any(x.shape for x in args)
                 args = [lax.broadcast(x, shape) if wide and not x.shape else x for x in args]
@@ -102,13 +100,23 @@ def turns(node: Node) -> bool:
 
 
 def _value(x: Entry, done: dict[int, Any]) -> Any:
-    return done[x.order] if isinstance(x, Node) else jnp.asarray(x)
+    if not isinstance(x, Node):
+        return jnp.asarray(x)
+    if x.order not in done:  # an entry of a block, of which not all are needed
+        done[x.order] = x.function(done[x.args[0].order])
+    return done[x.order]
 
 
 def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
     """What is kept as an array operation, on arrays put together from scalars."""
     arrays, axes = [], []
     for entries in node.args:
+        whole = _whole(entries, done)
+        if whole is not None:
+            is_batched = whole.ndim > entries.ndim
+            arrays.append(jnp.moveaxis(whole, -1, 0) if is_batched else whole)
+            axes.append(0 if is_batched else None)
+            continue
         values = [_value(x, done) for x in entries.ravel()]
         is_batched = any(x.shape for x in values)
         values = [lax.broadcast(x, shape) if is_batched and not x.shape else x for x in values]
@@ -118,6 +126,26 @@ def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
     if any(x == 0 for x in axes):
         return [jnp.moveaxis(x, 0, -1) for x in jax.vmap(node.function, in_axes=tuple(axes))(*arrays)]
     return node.function(*arrays)
+
+
+def _whole(entries: np.ndarray, done: dict[int, Any]) -> Array | None:
+    """An array that is constant, or all that a block gave for a result, as one; with a batch as its last axis, if any.
+
+    Put together from its entries a table of a thousand numbers took seconds to compile.
+    """
+    flat = [*entries.ravel()]
+    if not flat:
+        return None
+    if not any(isinstance(x, Node) for x in flat):
+        return jnp.asarray(np.array(flat).reshape(entries.shape))
+    block = flat[0].args[0] if isinstance(flat[0], Node) and flat[0].args else None
+    if not isinstance(block, Block) or block.order not in done:
+        return None
+    output = flat[0].place[0]
+    array = done[block.order][output]
+    same = lambda x, i: isinstance(x, Node) and x.args == (block,) and x.place == (output, i)
+    covers = array.shape[: entries.ndim] == entries.shape and all(map(same, flat, np.ndindex(entries.shape)))
+    return array if covers else None
 
 
 def constants_of(node: Node) -> Iterator[Any]:

@@ -1,5 +1,6 @@
 """How arithmetic is simplified while a scalar program is put together."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,8 @@ import jax
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.numpy import finfo
 
 from ._entry import Entry, Node, constant, is_constant, name_of
 
@@ -15,12 +18,22 @@ if TYPE_CHECKING:
     from ._graph import Graph
 
 
+def _divided(x: Any, y: Any) -> Any:
+    """x / y; of whole numbers what is left without the fraction, and -1 of y = 0, as XLA has it."""
+    if not np.issubdtype(x.dtype, np.integer):
+        return np.divide(x, y)
+    if y == 0:
+        return np.array(-1).astype(x.dtype)
+    whole = abs(int(x)) // abs(int(y))
+    return np.array(whole if (x < 0) == (y < 0) else -whole).astype(x.dtype)
+
+
 # How constants are folded; NumPy's names for the primitives of `jax.lax`.
 FOLDED: dict[Any, Callable[..., Any]] = {
     prims.add_p: np.add,
     prims.sub_p: np.subtract,
     prims.mul_p: np.multiply,
-    prims.div_p: np.divide,
+    prims.div_p: _divided,
     prims.neg_p: np.negative,
     prims.abs_p: np.abs,
     prims.sign_p: np.sign,
@@ -64,6 +77,14 @@ def _factored(x: Entry) -> tuple[Any, Entry] | None:
     return None
 
 
+def _is_moderate(c: Any) -> bool:
+    """Whether products in another order, with this factor at another place, neither overflow nor vanish for that.
+
+    But for those that come within an eighth of the range of exponents to its ends.
+    """
+    return bool(abs(math.frexp(float(c))[1]) <= finfo(c.dtype).maxexp / 8)
+
+
 def _add(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
     for x, y in (args, args[::-1]):
         if is_constant(x, 0):
@@ -105,11 +126,12 @@ def _mul(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
         if minus is not None:
             return graph.neg(graph.mul(minus, y))
         factored = _factored(y)
-        if factored is not None:
+        if factored is not None and _is_moderate(factored[0]):
             c, rest = factored
-            if not isinstance(x, Node):
+            if isinstance(x, Node):
+                return graph.mul(c, graph.mul(x, rest))  # constants outside, where they meet each other
+            if _is_moderate(x):
                 return graph.mul(constant(x * c, dtype), rest)
-            return graph.mul(c, graph.mul(x, rest))  # constants outside, where they meet each other
     return None
 
 
@@ -117,7 +139,7 @@ def _div(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
     x, y = args
     if is_constant(y, 1):
         return x
-    if is_constant(x, 0) and isinstance(y, Node):
+    if is_constant(x, 0) and isinstance(y, Node) and np.issubdtype(dtype, np.inexact):
         return constant(0, dtype)
     minus = negated(x) if np.issubdtype(dtype, np.floating) else None
     return None if minus is None else graph.neg(graph.div(minus, y))
@@ -131,8 +153,7 @@ def _neg(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
 def _integer_pow(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
     (x,), power = args, params["y"]
     if not isinstance(x, Node):
-        with np.errstate(all="ignore"):
-            return constant(np.float64(x) ** power, dtype)
+        return _by_jax(lambda x: lax.integer_pow(x, power), x, dtype)
     if power == 0:
         return constant(1, dtype)
     if power < 0:
@@ -201,12 +222,17 @@ def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> 
         return x
     if isinstance(x, Node):
         return None
-    if np.issubdtype(dtype, np.integer) and not np.isfinite(x):
-        # JAX has a rule of its own for infinities and NaN that become integers.
-        with jax.ensure_compile_time_eval():
-            return constant(jnp.asarray(x).astype(dtype), dtype)
+    if np.issubdtype(dtype, np.integer) and np.issubdtype(x.dtype, np.inexact):
+        # JAX has a rule of its own for infinities, NaN and what is too large.
+        return _by_jax(lambda x: lax.convert_element_type(x, dtype), x, dtype)
     with np.errstate(all="ignore"):
-        return constant(x, dtype)
+        return constant(x.real if np.iscomplexobj(x) and np.dtype(dtype).kind not in "bc" else x, dtype)
+
+
+def _by_jax(function: Callable[[Any], Any], x: Any, dtype: Any) -> Any:
+    """A function of a constant, where NumPy has other rules."""
+    with jax.ensure_compile_time_eval():
+        return constant(function(jnp.asarray(x, x.dtype)), dtype)
 
 
 RULES: dict[Any, Callable[[Any, Sequence[Entry], Any, Any], Entry | None]] = {

@@ -60,16 +60,15 @@ def _dynamic_update_slice(params, x, update, *starts):
     return found
 
 
-def _pad(params, x, value):
-    config = params["padding_config"]
-    shape = [low + n + max(n - 1, 0) * inner + high for n, (low, high, inner) in zip(x.shape, config)]
-    found = np.empty(shape, object)
+def _pad(graph, params, args, avals):
+    (x, value), (aval,), config = args, avals, params["padding_config"]
+    found = np.empty(aval.shape, object)
     found[...] = value.item()
     for i in np.ndindex(x.shape):
         place = tuple(low + k * (inner + 1) for k, (low, _, inner) in zip(i, config))
-        if all(0 <= p < n for p, n in zip(place, shape)):
+        if all(0 <= p < n for p, n in zip(place, aval.shape)):
             found[place] = x[i]
-    return found
+    return [found]
 
 
 def _split(graph, params, args, avals):
@@ -286,7 +285,7 @@ STRUCTURE: dict[Any, Callable[..., list[np.ndarray] | None]] = {
     prims.slice_p: _one(_slice),
     prims.dynamic_slice_p: _one(_dynamic_slice),
     prims.dynamic_update_slice_p: _one(_dynamic_update_slice),
-    prims.pad_p: _one(_pad),
+    prims.pad_p: _pad,
     prims.iota_p: _iota,
     prims.gather_p: _gather,
     prims.scatter_p: _scatter(None),
