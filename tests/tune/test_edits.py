@@ -24,6 +24,7 @@ def promotion():
 MODEL = '''
 """How far a weight falls that something holds back."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +35,11 @@ import ukjax
 
 GRAVITY = 9.81
 TARGET = np.array([0.5, 1.5])
+
+
+@eqx.filter_jit
+def checked(x):
+    return eqx.error_if(x, x > 1e6, "far away")
 
 
 class Plan:
@@ -80,8 +86,9 @@ def _(primals, tangents):
 def loss(p, sample, power=2):
     """The square of what is missed."""
     # of two times
+    place = checked(p["place"])
     fallen = GRAVITY / 2 * TARGET**2 - fall_parts.held_back(clipped(p["force"]), TARGET) * sample
-    missed = fallen - rounded(p["place"])
+    missed = fallen - rounded(place)
     return PLAN.weight * jnp.sum(missed**power) + watched(p["place"]) ** 2
 
 

@@ -20,6 +20,10 @@ HAS_DOCSTRING = 0x4000000  # of a code object, from Python 3.13 on
 CHECKED = "__beartype_wrapper"  # of a function with checks around it, which mention addresses
 
 
+# Its functions raise what `equinox.error_if` was told to, and hold the files and lines that it was told it in.
+RAISING = "equinox._errors"
+
+
 class Sums(Protocol):
     """What makes checksums: `Checksum`."""
 
@@ -38,7 +42,10 @@ def of_function(sums: Sums, function: Any) -> bytes:
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
     code = getattr(function, "__code__", None)
     installed = release(getattr(function, "__module__", None))
-    if code is None or sums.within_rule:  # a rule of ours may mention functions whose programs are there anyway
+    raises = getattr(function, "__module__", None) == RAISING
+    if (
+        code is None or raises or sums.within_rule
+    ):  # a rule of ours may mention functions whose programs are there anyway
         return sums.put("function", f"{installed} {name}".encode())
     does = sums.put("installed", f"{installed} {name}".encode()) if installed else _instructions(sums, function, code)
     held = [function.__defaults__, function.__kwdefaults__, *map(_content, function.__closure__ or ())]
