@@ -136,3 +136,31 @@ def test_a_row_that_asks_for_what_nothing_can_do_is_refused():
             assert jnp.isnan(q).all()
     with pytest.raises(RuntimeError, match="row 4 by 1e-06"):
         ukjax.assemble(ukjax.Mechanism(SYSTEM, rows(jnp.ones(5), 1e-6)), Q, V, 1.0)
+
+
+@jax.jit
+def beside_a_vanishing_row(parts, scale):
+    """Of a batch, with parts that are known to nobody while it is compiled: 0.1 y + 0.2 y - (0.1 + 0.2) y."""
+
+    def phi(q, t):
+        x, y = gap(q)
+        return jnp.stack([x, scale * (parts[0] * y + parts[1] * y - parts[2] * y)])
+
+    def one(v):
+        mechanism = ukjax.Mechanism(SYSTEM, ukjax.Holonomic(phi))
+        found = ukjax.equation_of_motion(mechanism, Q, v, throw=False)
+        return found.acceleration, found.rank, found.result == ukjax.RESULTS.successful
+
+    return jax.vmap(one)(jnp.stack([V, 2.0 * V, 0.0 * V]))
+
+
+def test_in_a_batch_a_row_that_vanishes_is_none_however_long_it_is_written():
+    alone = ukjax.Mechanism(SYSTEM, ukjax.Holonomic(lambda q, t: gap(q)[0][None]))
+    right = jnp.stack([ukjax.equation_of_motion(alone, Q, k * V).acceleration for k in (1.0, 2.0, 0.0)])
+    for scale in (1e-12, 1.0, 1e12, 1e16, 1e20):
+        acceleration, rank, okay = beside_a_vanishing_row(jnp.array([0.1, 0.2, 0.1 + 0.2]), jnp.asarray(scale))
+        assert okay.all()
+        assert (rank == 1).all()
+        assert_close(acceleration, right, rtol=1e-9, atol=1e-12)
+    # With other parts it is a row.
+    assert (beside_a_vanishing_row(jnp.array([0.1, 0.2, 0.4]), jnp.asarray(1e16))[1] == 2).all()

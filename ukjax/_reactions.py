@@ -10,8 +10,8 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from ._formulation import row_scales, unit_size
-from ._linalg import Jacobi, Seldom, pseudoinverse, whiten
+from ._formulation import metric, row_scales
+from ._linalg import Jacobi, Seldom, pseudoinverse
 from ._terms import Terms
 from ._types import Matrix, Partition, Rows, Vector
 
@@ -65,10 +65,7 @@ def sharing(M: Matrix, A: Rows, partition: Partition | None = None) -> Rows:
     changes neither.
     """
     identity = jnp.eye(A.shape[0], dtype=A.dtype)
-    scaled = row_scales(A)[:, None] * A
-    _, W, definite = whiten(M, partition)
-    _, other, _ = whiten(unit_size(M) * M + scaled.T @ scaled)
-    W = jnp.where(definite, W, other)
+    W = metric(M, A, partition).W
     B = A @ W.T
     D = row_scales(B)
     H = D[:, None] * B

@@ -31,6 +31,8 @@ from ._program import CALLS
 CHANGES = 3
 # Rounding errors are at most this many times eps of the terms, in functions of up to some hundred operations.
 MULTIPLE = 64.0
+# Which part of the largest number, and what in its own unit, is not told from zero.
+LEAST_PART, LEAST = 1e7, 1e-9  # of these the first times eps
 
 
 def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
@@ -52,6 +54,22 @@ def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
         _changed(len(inputs), literals), *inputs
     )
     return jax.tree_util.tree_unflatten(kept[-1], [_size(x) for x in found])
+
+
+def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
+    """What part of its terms each of the results of `function(x)`, which are to be zero, is, (m,); without gradients.
+
+    `size`: (n,), how large each number of x is along the way it comes from, where that is more than it is there. So it
+    is told what is as good as zero, without a unit.
+    """
+    x, size = stop_gradient((x, size))
+    size = jnp.maximum(size, jnp.abs(x))
+    size = size + LEAST_PART * float(jnp.finfo(x.dtype).eps) * jnp.max(size, initial=0.0) + LEAST
+    one = jnp.ones_like(x)
+    # x is as it was, but its terms are as large as `size`.
+    found = rounding_errors(lambda x, one: function(x + (size * one - size)), x, one)
+    terms, error = found / relative_rounding(x.dtype), jnp.abs(stop_gradient(function(x)))
+    return jnp.where(error == 0, 0.0, error / jnp.where(terms > 0, terms, jnp.finfo(x.dtype).tiny))
 
 
 def relative_rounding(dtype: Any) -> float:

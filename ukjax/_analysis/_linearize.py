@@ -20,6 +20,7 @@ from .._linalg import SVD, pseudoinverse
 from .._mechanism import Mechanism
 from .._program import in_batch, lightly_compiled
 from .._result import RESULTS, throw_if_failed, worst
+from .._rounding import missed_part
 from .._servo import AbstractServo, Feedback, actuation_of, as_memoryless
 from ._linearization import Linearization
 from ._plant import Plant, quantities
@@ -28,8 +29,8 @@ from ._states import Independent, states_of
 from ._tangents import tangents
 
 
-# How far a state may be off the constraints, in the unit of the coordinates, and by which part of their size rates may
-# depend on what the states do not tell.
+# By which part of its terms a row may be missed, and by which part of their size rates may depend on what the states do
+# not tell.
 OFF = 1e-6
 
 
@@ -187,19 +188,11 @@ def _closed(S: Array, R: Array, inverse: Array) -> Array:
 
 
 def on_constraints(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Any:
-    """Whether the state is consistent, by how far it is from each row, to first order."""
-    q, v = stop_gradient((q, v))
-    at = lambda d: mechanism.retract(q, d, t)
-    position = _distances(lambda d: mechanism.position_error(at(d), t), jnp.zeros_like(v))
-    velocity = _distances(lambda v: mechanism.velocity_error(q, v, t), v)
-    size = lambda x: OFF * jnp.max(jnp.abs(x), initial=1.0)
-    near = jnp.all(position <= size(q)) & jnp.all(velocity <= size(v))
+    """Whether the state is consistent, by what part of its terms each row is missed."""
+    position = missed_part(lambda q: mechanism.position_error(q, t), q, jnp.zeros_like(q))
+    velocity = missed_part(lambda v: mechanism.velocity_error(q, v, t), v, jnp.zeros_like(v))
+    near = jnp.all(position <= OFF) & jnp.all(velocity <= OFF)
     return RESULTS.where(near, RESULTS.successful, RESULTS.off_constraints)
-
-
-def _distances(error: Callable, x: Array) -> Array:
-    e, lengths = stop_gradient((error(x), jnp.linalg.norm(jax.jacfwd(error)(x), axis=1)))
-    return jnp.where(e == 0, 0.0, jnp.abs(e) / jnp.where(lengths > 0, lengths, 1.0))
 
 
 def _names(states: Callable, k: int) -> tuple[str, ...]:

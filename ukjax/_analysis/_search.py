@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array
 
-from .._formulation import row_scales
-from .._linalg import SVD, pseudosolve, whiten
-from .._manifold import exact, with_rows
+from .._formulation import metric, row_scales
+from .._linalg import SVD, pseudosolve
+from .._manifold import exact
 from ._plant import Plant
 
 
@@ -78,11 +78,10 @@ def _carried(plant: Plant, place: Callable, z: Array, t: Array) -> Array:
     terms = plant.mechanism.terms(q, v, t, plant.applied(q, v, t, u))
     if not terms.A.shape[0]:
         return jnp.zeros(0, z.dtype)
-    D = row_scales(terms.A)
-    rows = D[:, None] * terms.A
-    _, W, definite = whiten(terms.M)
-    W = jnp.where(definite, W, whiten(with_rows(terms.M, rows))[1])
-    l = -D * pseudosolve(SVD(), (rows @ W.T).T, W @ terms.Q)[0]
+    W = metric(terms.M, terms.A).W
+    B = terms.A @ W.T
+    D = row_scales(B)
+    l = -D * pseudosolve(SVD(), (D[:, None] * B).T, W @ terms.Q)[0]
     return jnp.where(jnp.all(jnp.isfinite(l)), l, 0.0)
 
 

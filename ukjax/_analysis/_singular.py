@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._formulation import row_scales
-from .._linalg import SVD, pseudoinverse, whiten
-from .._manifold import with_rows
+from .._formulation import metric, row_scales
+from .._linalg import SVD, pseudoinverse
 from .._mechanism import Mechanism
 from .._types import Coordinates, Matrix, Scalar, Vector
 
@@ -32,12 +31,12 @@ def is_singular(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> A
     A = rows(rest)
     if not A.shape[0]:
         return jnp.asarray(False)
-    D = row_scales(A)
-    _, W, definite = whiten(M)
-    W = jnp.where(definite, W, whiten(with_rows(M, D[:, None] * A))[1])
+    W = metric(M, A).W
+    D = row_scales(A @ W.T)
     left, free = _left(D[:, None] * A @ W.T)
     of_position = jax.jacfwd(lambda d: mechanism.position_error(at(d), t))(rest)
-    moves = free if not of_position.shape[0] else _left(row_scales(of_position)[:, None] * of_position @ W.T)[1]
+    B = of_position @ W.T
+    moves = free if not B.shape[0] else _left(row_scales(B)[:, None] * B)[1]
     turned = jax.vmap(lambda d: jax.jvp(rows, (rest,), (d,))[1], in_axes=1)(W.T @ moves)
     change = D[None, :, None] * turned @ W.T
     grown = jnp.max(jnp.abs(left @ change @ free), initial=0.0)

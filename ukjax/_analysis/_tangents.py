@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._formulation import row_scales
-from .._linalg import SVD, pseudoinverse, whiten
-from .._manifold import with_rows
+from .._formulation import metric, row_scales
+from .._linalg import SVD, pseudoinverse
 from .._mechanism import Mechanism
 from .._types import Coordinates, Matrix, Rows, Scalar, Vector
 
@@ -70,10 +69,9 @@ def _free(at: Callable, q: Coordinates, rest: Vector, slopes: Matrix, moves: Mat
 
 def _null(M: Matrix, J: Rows) -> tuple[Matrix, Matrix, Matrix]:
     """W^T (1 - B^+ B), which spans the null space of J; J^+ in the metric; and W^T."""
-    D = row_scales(J)
-    rows = D[:, None] * J
-    _, W, definite = whiten(M)
-    W = jnp.where(definite, W, whiten(with_rows(M, rows))[1])
-    B = rows @ W.T
+    W = metric(M, J).W
+    B = J @ W.T
+    D = row_scales(B)
+    B = D[:, None] * B
     inverse = pseudoinverse(SVD(), B)[0] if J.shape[0] else jnp.zeros((J.shape[1], 0), J.dtype)
     return W.T @ (jnp.eye(J.shape[1], dtype=J.dtype) - inverse @ B), (W.T @ inverse) * D[None], W.T

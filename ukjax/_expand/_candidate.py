@@ -40,7 +40,7 @@ class Rows(NamedTuple):
         """Whether every row that is a `real` one is met, and counts or not, without any doubt.
 
         push: How far the constraints push, in the metric of M; a row's own share of it is at most its length times
-            that.
+            that, and of a light body beside heavy ones far less.
         """
         eps, tiny = (getattr(jnp.finfo(self.b.dtype), name) for name in ("eps", "tiny"))
         real = jnp.ones(self.b.shape, bool) if real is None else real
@@ -49,6 +49,6 @@ class Rows(NamedTuple):
         # No row is as short as the rounding errors of the longest.
         least = (SHORTEST * eps) ** 2 * jnp.max(self.squares, where=real, initial=0.0)
         none_or_real = (self.squares <= 0) | (self.squares > least)
-        terms = jnp.abs(self.b) + jnp.abs(self.demand) + jnp.sqrt(jnp.abs(self.squares)) * push
-        met = jnp.abs(self.missed) <= certain.residual * terms + tiny
+        terms = certain.residual * (jnp.abs(self.b) + jnp.abs(self.demand))
+        met = jnp.abs(self.missed) <= terms + certain.push * jnp.sqrt(jnp.abs(self.squares)) * push + tiny
         return jnp.all((decided & none_or_real & met) | ~real)

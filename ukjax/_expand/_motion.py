@@ -41,19 +41,20 @@ class MotionPiece(AbstractCertainPiece):
         closed: x -> M, Q, A, b.
         certain: When it is.
         limit: Of how many operations the program may consist; raises TooLong if it had more, and NotScalar.
+        vanishing: Whether rows may be nothing but the rounding errors of their terms.
 
     Attributes:
         terms: x -> M, Q, A, b, a piece too.
     """
 
-    def __init__(self, closed: ClosedJaxpr, certain: Certain, limit: int):
+    def __init__(self, closed: ClosedJaxpr, certain: Certain, limit: int, vanishing: bool = False):
         mass, force, rows, _ = closed.out_avals
         n, dtype = force.shape[0], mass.dtype
         vector, number = jax.ShapeDtypeStruct((n,), dtype), jax.ShapeDtypeStruct((), dtype)
         flags = [jax.ShapeDtypeStruct(shape, bool) for shape in ((rows.shape[0],), (), ())]
         super().__init__(closed.in_avals, (vector, vector, vector, number, *flags))
         self.closed, self.limit, self.dtype, self.size = closed, limit, dtype, (rows.shape[0], n)
-        self.certain = certain
+        self.certain, self.vanishing = certain, vanishing
 
         found: list[np.ndarray] = []  # M, Q, A, b
 
@@ -78,7 +79,7 @@ class MotionPiece(AbstractCertainPiece):
 
     def from_terms(self, graph: Graph, terms: Sequence[np.ndarray]) -> Solved:
         M, Q, A, b = terms
-        return Solved(graph, M, Q, A, b, self.certain, self.dtype)
+        return Solved(graph, M, Q, A, b, self.certain, self.dtype, self.vanishing)
 
     def evaluate(self, form, *arrays):
         return self.program.evaluate(form, *arrays)

@@ -9,6 +9,7 @@ import numpy as np
 from ._eliminate import Factors, Vector, combined, product
 from ._entry import Entry, constant
 from ._graph import Graph
+from ._vanishing import Sizes
 
 
 # Rows that are shorter than this many eps of the longest may be rounding errors: the slow way knows.
@@ -24,21 +25,35 @@ class Certain(NamedTuple):
         dependent: A row depends on others if what they leave of it is no larger than this part of its length.
         pivot: The least part of a diagonal entry of M that its pivot may be.
         residual: The largest part of a row's terms that it may be missed by.
+        push: Likewise, of its length times how far the constraints push: what rounding makes of a motion.
     """
 
     rank: float
     dependent: float
     pivot: float
     residual: float
+    push: float
 
 
 class Solved:
-    """M, Q, A, b with everything that follows from them, as entries of a graph."""
+    """M, Q, A, b with everything that follows from them, as entries of a graph.
+
+    `vanishing`: whether rows may be nothing but the rounding errors of their terms.
+    """
 
     def __init__(
-        self, graph: Graph, M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray, certain: Certain, dtype: Any
+        self,
+        graph: Graph,
+        M: np.ndarray,
+        Q: np.ndarray,
+        A: np.ndarray,
+        b: np.ndarray,
+        certain: Certain,
+        dtype: Any,
+        vanishing: bool = False,
     ):
         self.graph, self.M, self.A, self.b, self.dtype, self.certain = graph, M, A, b, dtype, certain
+        self.vanishing = vanishing
         self.mass = Factors(graph, M, dtype)
         self.free = self.mass.solve(list(Q))
         if not len(A):
@@ -136,6 +151,10 @@ class Solved:
     def _rows_are_none_or_real(self) -> Entry:
         """Whether every row is either nothing or longer than the rounding errors of the longest, which are no row."""
         graph, zero, okay = self.graph, constant(0, self.dtype), constant(True, bool)
+        if self.vanishing:
+            sizes, eps = Sizes(graph), float(np.finfo(self.dtype).eps)
+            for row in self.A:
+                okay = graph.both(okay, sizes.row_is_real(list(row), eps))
         if len(self.squares) < 2:
             return okay
         longest = ft.reduce(graph.maximum, self.squares)
@@ -176,10 +195,12 @@ class Solved:
         okay = graph.both(okay, self._rows_are_none_or_real())
         lengths = [graph.sqrt(graph.abs(x)) for x in self.squares]
         okay = demand(number(1 / (certain.rank * m**0.5)), self.rows.inverse_bound(lengths))
-        # How far the constraints push, in the metric of M; a row's own share of it is at most its length times that.
+        # How far the constraints push, in the metric of M: a row's share of it is at most its length times that, and of
+        # a light body beside heavy ones far less.
         push = graph.sqrt(graph.abs(graph.sum(combined(graph, graph.mul, self.multipliers, self.demand), self.dtype)))
+        push = graph.mul(number(certain.push), push)
         for e, b, d, length in zip(self.error, self.b, self.demand, lengths, strict=True):
-            terms = graph.add(graph.add(graph.abs(b), graph.abs(d)), graph.mul(length, push))
+            terms = graph.mul(number(certain.residual), graph.add(graph.abs(b), graph.abs(d)))
             tiny = number(np.finfo(self.dtype).tiny)
-            okay = demand(graph.add(graph.mul(number(certain.residual), terms), tiny), graph.abs(e))
+            okay = demand(graph.add(graph.add(terms, graph.mul(length, push)), tiny), graph.abs(e))
         return okay

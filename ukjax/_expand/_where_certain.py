@@ -43,7 +43,7 @@ def motion_or(
     """
     closed, further = with_constants_as_arguments(terms)
     try:
-        piece = MotionPiece(closed, certain, limit)
+        piece = MotionPiece(closed, certain, limit, vanishing=more is not None)
     except (TooLong, NotScalar):
         return None
     tree, structure = _leaves_of(found, piece.gives[:-2])

@@ -15,9 +15,11 @@ from ._kernel_projection import OrthogonalProjector as OrthogonalProjector
 from ._kernel_projection import Orthonormalization as Orthonormalization
 from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
 from ._linear import Response as Response
+from ._metric import completed as completed
+from ._metric import coordinate_scales as coordinate_scales
 from ._metric import metric as metric
 from ._metric import row_scales as row_scales
-from ._metric import unit_size as unit_size
+from ._metric import shifted as shifted
 from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
 from ._problem import Problem as Problem
 from ._range_space import RangeSpace as RangeSpace

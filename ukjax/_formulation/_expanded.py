@@ -134,6 +134,8 @@ def by_blocks(
         dependent=tolerance / (CLEARLY * root),
         **_accurate(formulation.consistency_rtol, Q.dtype),
     )
+    # Of some hundred blocks rounding errors add up.
+    certain = certain._replace(push=certain.residual)
     found = _blocks.block_motion(places, certain, masses, Q, rows)
     return _where_clear(formulation, dense(), found, state)
 
@@ -176,7 +178,7 @@ def _accurate(consistency_rtol: float, dtype: Any) -> dict[str, float]:
     eps = float(jnp.finfo(dtype).eps)
     # In single precision rounding alone is more than a small part of the tolerance.
     residual = max(min(1e-3 * consistency_rtol, eps**0.5), 32 * eps)
-    return {"pivot": eps**0.6, "residual": residual}
+    return {"pivot": eps**0.6, "residual": residual, "push": min(residual, 1024 * eps)}
 
 
 def _certainly(

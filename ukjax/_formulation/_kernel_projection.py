@@ -1,6 +1,7 @@
 """Projection on the kernel of the constraints, by whichever operator is at hand (Orsino 2017, section 3).
 
-S: operator on to ker A, level by level, S_{r+1} = S_r C_{r+1} with C on to ker(A~ S_r); D: row scales; s: scale of M.
+S: operator on to ker A, level by level, S_{r+1} = S_r C_{r+1} with C on to ker(A~ S_r); D: row scales. All of it in
+coordinates in which M has a diagonal near one.
 """
 
 import abc
@@ -19,7 +20,6 @@ from .._result import is_traced
 from .._types import Matrix, Rows
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
-from ._metric import unit_size
 from ._problem import with_singular_mass
 from ._recursive import parts_of, sizes_of
 
@@ -148,8 +148,8 @@ class KernelProjection(AbstractPseudoinverseFormulation):
         return with_singular_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
-        M, D, scaled = problem.M, problem.D, problem.H
-        (m, n), s = scaled.shape, unit_size(M)
+        M, scaled = problem.mass, problem.H
+        m, n = scaled.shape
         tolerance = rank_tolerance_of(solver, M.dtype)
         S = jnp.eye(n, dtype=M.dtype)
         for part in parts_of((m,) if self.levels is None else self.levels, m):
@@ -157,5 +157,5 @@ class KernelProjection(AbstractPseudoinverseFormulation):
             B = jnp.where(new_rows(B, scaled[part], tolerance)[:, None], B, 0)
             S = S @ self.kernel.onto(B, solver) if part.size else S
         _, rank = pseudoinverse(solver, scaled)
-        K, total = pseudoinverse(finer(solver, M.dtype), jnp.concatenate([s * (S.T @ M), scaled]))
-        return SingularMass(M, s * (K[:, :n] @ S.T), K[:, n:] * D[None], rank, total == n)
+        K, total = pseudoinverse(finer(solver, M.dtype), jnp.concatenate([S.T @ M, scaled]))
+        return SingularMass(problem, K[:, :n] @ S.T, K[:, n:], rank, total == n)

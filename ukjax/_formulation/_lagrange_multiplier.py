@@ -1,6 +1,6 @@
 """The augmented system of accelerations and Lagrange multipliers.
 
-D: row scales; s: scale of M; K = [s M, A^T D; D A, 0]; lambda: multipliers.
+D: row scales; K = [M, A^T D; D A, 0], in coordinates in which M has a diagonal near one; lambda: multipliers.
 """
 
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from .._linalg import finer, pseudoinverse
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
-from ._metric import unit_size
 from ._problem import with_singular_mass
 
 
@@ -33,10 +32,10 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
         return with_singular_mass(terms, loss=16.0)  # multipliers of nearly dependent rows are large, and cancel
 
     def _map(self, problem, solver, repeatedly):
-        M, D, scaled = problem.M, problem.D, problem.H
-        (m, n), s = scaled.shape, unit_size(M)
+        M, scaled = problem.mass, problem.H
+        m, n = scaled.shape
         lower = jnp.concatenate([scaled, jnp.zeros((m, m), M.dtype)], axis=1)
-        augmented = jnp.concatenate([jnp.concatenate([s * M, scaled.T], axis=1), lower])
+        augmented = jnp.concatenate([jnp.concatenate([M, scaled.T], axis=1), lower])
         K, total = pseudoinverse(finer(solver, M.dtype), augmented)
         _, rank = pseudoinverse(solver, scaled)
-        return SingularMass(M, s * K[:n, :n], K[:n, n:] * D[None], rank, total == n + rank)
+        return SingularMass(problem, K[:n, :n], K[:n, n:], rank, total == n + rank)

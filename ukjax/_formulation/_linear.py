@@ -20,7 +20,6 @@ from .._linalg import (
     rank_tolerance_of,
 )
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Vector
-from ._metric import unit_size
 from ._problem import Problem
 
 
@@ -134,18 +133,25 @@ class DefiniteMass(AbstractLinearMap):
 
 
 class SingularMass(AbstractLinearMap):
-    """q'' = F force + G b for an M that may be singular; `unique` tells whether [M; A] has full rank."""
+    """L^T q'' = F W force + G D b for an M that may be singular; `unique` tells whether [M; A] has full rank."""
 
     M: Matrix
+    W: Matrix
+    D: RowValues
     F: Matrix
     G: Array
     rank: IntScalar
     unique: BoolScalar
 
+    def __init__(self, problem: Problem, F: Matrix, G: Array, rank: IntScalar, unique: BoolScalar):
+        self.M, self.W, self.D = problem.M, problem.W, problem.D
+        self.F, self.G, self.rank, self.unique = F, G, rank, unique
+
     def __call__(self, force, b):
-        acceleration = self.F @ force + self.G @ b
+        acceleration = self.W.T @ (self.F @ (self.W @ force) + self.G @ (self.D * b))
         return one_response(acceleration, self.M @ acceleration - force, self.rank, self.unique)
 
     def free(self, force):
         # Where the constraints leave no freedom F is nothing but rounding errors, which are those of a free motion.
-        return jnp.abs(self.F) @ jnp.abs(force) + unit_size(self.M) * jnp.max(jnp.abs(force), initial=0.0)
+        size = jnp.abs(self.W @ force)
+        return jnp.abs(self.F) @ size + jnp.max(size, initial=0.0)

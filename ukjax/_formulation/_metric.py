@@ -1,16 +1,17 @@
 """The metric in which a motion is found: that of M, or, where M is singular, of M and the rows of the constraints.
 
-D: row scales; s: scale of M; G: metric, L L^T = G, W = L^-1.
+D: row scales; C: scales of the coordinates, C M C has a diagonal near one; G: metric, L L^T = G, W = L^-1.
 """
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._linalg import power_of_two, whiten_first
-from .._types import BoolScalar, Matrix, Partition, Rows, RowValues, Scalar
+from .._types import BoolScalar, Matrix, Partition, Rows, RowValues, Vector
 
 
 class Metric(NamedTuple):
@@ -30,16 +31,64 @@ class Metric(NamedTuple):
 
 
 def metric(M: Matrix, A: Rows, partition: Partition | None = None, all_are_real: bool = False) -> Metric:
-    r"""M where it is positive definite, and otherwise $G = M + A^\top D^2 A / s$, if that is and M is semidefinite.
+    r"""M where it is positive definite, and otherwise `completed`, if that is and M is semidefinite.
+
+    A batch in which every M is positive definite is factorised once, as by `whiten`. `all_are_real`: as for
+    `row_scales`.
+    """
+    C = coordinate_scales(M, A)
+    return Metric(*whiten_first(M, _completed(M, A, C, all_are_real), shifted(M, C), partition))
+
+
+def completed(M: Matrix, A: Rows, all_are_real: bool = False) -> Matrix:
+    r"""$G = M + A^\top D^2 A$, which leads to the same constrained motion as M does.
 
     Rows that are met exactly change nothing of a motion: M a - Q = A^T lambda if and only if G a - Q = A^T lambda' for
-    another lambda'. Nothing is regularised. G is definite if [M; A] has full rank. A batch in which every M is positive
-    definite is factorised once, as by `whiten`. `all_are_real`: as for `row_scales`.
+    another lambda'. Nothing is regularised. G is definite if [M; A] has full rank. With D the rows are about as long as
+    one in the metric of M, so that neither the unit of a row nor that of a coordinate or a mass matters.
 
     Source: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129, where the added matrix is A^+ A. Here it is A^T A.
     """
-    rows = row_scales(A, all_are_real)[:, None] * A
-    return Metric(*whiten_first(M, M + rows.T @ rows / unit_size(M), partition))
+    return _completed(M, A, coordinate_scales(M, A), all_are_real)
+
+
+def _completed(M: Matrix, A: Rows, C: Vector, all_are_real: bool) -> Matrix:
+    rows = row_scales(A * C[None], all_are_real)[:, None] * A
+    return M + rows.T @ rows
+
+
+def shifted(M: Matrix, C: Vector) -> Matrix:
+    """M with a little more of its own size on the diagonal: positive definite unless M has a negative direction."""
+    return M + jnp.diag(jnp.finfo(M.dtype).eps ** 0.5 / C**2)
+
+
+def coordinate_scales(M: Matrix, A: Rows) -> Vector:
+    """C (n,), powers of two for which C M C has a diagonal near one, so that the units of coordinates do not matter.
+
+    A coordinate without a mass has the scale that the rows give it: the largest of its entries, in rows that tell how
+    it moves with coordinates whose scale is known, is as large as theirs. So it goes on from one to the next; what no
+    row connects with a mass has the scale that its rows have among themselves. No gradient.
+    """
+    M, A = stop_gradient((M, A))
+    sizes, diagonal = jnp.abs(A), jnp.abs(jnp.diagonal(M))
+    scale = lambda x: 1 / power_of_two(jnp.where(x > 0, x, 1.0))
+
+    def spread(known: Array, C: Vector) -> Vector:
+        """The largest entry of each column (n,) in rows whose largest known one is one."""
+        of_row = jnp.max(jnp.where(known[None], sizes * C[None], 0), axis=1, initial=0.0)
+        parts = sizes / jnp.where(of_row > 0, of_row, 1)[:, None]
+        return jnp.max(jnp.where((of_row > 0)[:, None], parts, 0), axis=0, initial=0.0)
+
+    def following(carry):
+        known, C, _ = carry
+        found = spread(known, C)
+        new = ~known & (found > 0)
+        return known | new, jnp.where(new, scale(found), C), jnp.any(new & ~jnp.all(known | new))
+
+    known = diagonal > 0
+    start = known, scale(jnp.sqrt(diagonal)), jnp.any(known) & ~jnp.all(known)
+    known, C, _ = jax.lax.while_loop(lambda carry: carry[2], following, start)
+    return jnp.where(known, C, scale(spread(~known, jnp.ones_like(C))))
 
 
 def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:
@@ -71,9 +120,3 @@ def row_lengths(B: Rows) -> RowValues:
 def is_rounding(lengths: RowValues) -> Array:
     """Which rows are as short, beside the longest, as the rounding errors of its entries; (m,)."""
     return lengths < 8 * jnp.finfo(lengths.dtype).eps * jnp.max(lengths, initial=0.0)
-
-
-def unit_size(M: Matrix) -> Scalar:
-    """A power of two that brings the largest entry of M near one."""
-    size = stop_gradient(jnp.max(jnp.abs(M), initial=0.0))
-    return 1 / power_of_two(jnp.where(size > 0, size, 1.0))

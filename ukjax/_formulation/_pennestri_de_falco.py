@@ -1,7 +1,7 @@
 """The formulation of de Falco, Pennestri and Vita, for mass matrices that may be singular.
 
-D: row scales; s: scale of M; P = (D A)^+; N = P D A; E = I - N, which projects on the admissible directions;
-R = (E M E)^+.
+In coordinates in which M has a diagonal near one, where it is no zero: D: row scales; P = (D A)^+; N = P D A;
+E = I - N, which projects on the admissible directions; R = (E M E)^+.
 """
 
 import jax.numpy as jnp
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from .._linalg import finer, pseudoinverse
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
-from ._metric import unit_size
 from ._problem import with_singular_mass
 
 
@@ -23,9 +22,8 @@ class PennestriDeFalco(AbstractPseudoinverseFormulation):
 
     M may be singular; rows may be redundant. The acceleration is unique if [M; A] has full rank, which shows in the
     ranks: those of A and of E M E then add up to n. Where it is not unique, `result` is `acceleration_not_unique` and
-    the acceleration the least-norm one, which the paper's equation gives without a word.
-
-    Unlike `UdwadiaKalaba`, the rank tests here depend on the units of the coordinates.
+    the acceleration the least-norm one, which the paper's equation gives without a word. For the rank tests, and for
+    that norm, each coordinate is measured in the unit in which its own mass is about one, so that units do not matter.
 
     Source: de Falco et al. (2008), eq. 37 to 41.
     """
@@ -34,15 +32,14 @@ class PennestriDeFalco(AbstractPseudoinverseFormulation):
         return with_singular_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
-        M, scaled = problem.M, problem.H
-        n, s = M.shape[0], unit_size(M)
+        M, scaled = problem.mass, problem.H
+        n = M.shape[0]
         P, rank = pseudoinverse(solver, scaled)
         N = P @ scaled
         E = jnp.eye(n, dtype=M.dtype) - N
         # (E M E)^+ = E (E M E + N)^+ E, for the ranges of E and N are perpendicular. With N the rank test has something
         # to compare with: where nothing is admissible E M E is nothing but rounding errors.
-        reduced = s * (E @ M @ E) + N
+        reduced = E @ M @ E + N
         inverse, directions = pseudoinverse(finer(solver, M.dtype), (reduced + reduced.T) / 2)
-        R = s * (E @ inverse @ E)
-        P = P * problem.D[None]
-        return SingularMass(M, R, P - R @ (M @ P), rank, directions == n)
+        R = E @ inverse @ E
+        return SingularMass(problem, R, P - R @ (M @ P), rank, directions == n)

@@ -2,8 +2,8 @@
 
 L L^T = M, W = L^-1, or those of the metric that takes the place of M where it is singular (`_metric`); x = L^T q'':
 acceleration in that metric, all of whose entries have one unit, sqrt(kg) m/s^2 or the like; B = A W^T: the rows there;
-D: row scales; w = W Q: the free motion. For formulations that take M as it is, L and W are the identity where it may be
-singular, and the metric is that of the coordinates.
+D: row scales; w = W Q: the free motion. For formulations that take M as it is, which may be singular, L and W are
+diagonal: they give each coordinate a unit in which its own mass is about one.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from .._linalg import whiten
 from .._result import RESULTS
 from .._terms import Terms
 from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
-from ._metric import metric, row_scales
+from ._metric import coordinate_scales, metric, row_scales, shifted
 
 
 class Problem(eqx.Module):
@@ -49,6 +49,11 @@ class Problem(eqx.Module):
     is_mass: BoolScalar | None = None
     loss: float = eqx.field(static=True, default=1.0)
     rounding: tuple[Rows, RowValues] | None = None
+
+    @property
+    def mass(self) -> Matrix:
+        """W M W^T, M in the metric."""
+        return self.W @ self.M @ self.W.T
 
     @property
     def H(self) -> Rows:
@@ -86,16 +91,12 @@ def with_completed_mass(terms: Terms) -> Problem:
 def with_singular_mass(terms: Terms, loss: float = 1.0) -> Problem:
     """The problem for an M that may be singular; it must have no negative direction."""
     M, Q, A = terms.M, terms.Q, terms.A
-    identity = jnp.eye(M.shape[0], dtype=M.dtype)
-    _, W, definite = whiten(M)
-    unconstrained = jnp.where(definite, W.T @ (W @ Q), jnp.nan)
-    D = row_scales(A, terms.rounding is not None)
-    result, more = _semidefinite(M), {"loss": loss, "rounding": terms.rounding}
-    return Problem(M, Q, A, terms.b, identity, identity, A, D, unconstrained, result, **more)
-
-
-def _semidefinite(M: Matrix) -> Any:
-    size = jnp.max(jnp.abs(M), initial=0.0)
-    shift = jnp.sqrt(jnp.finfo(M.dtype).eps) * size
-    _, _, semidefinite = whiten(stop_gradient(M + shift * jnp.eye(M.shape[0], dtype=M.dtype)))
-    return RESULTS.where(semidefinite | (size == 0), RESULTS.successful, RESULTS.mass_not_positive_definite)
+    _, V, definite = whiten(M)
+    unconstrained = jnp.where(definite, V.T @ (V @ Q), jnp.nan)
+    C = coordinate_scales(M, A)
+    B = A * C[None]
+    D = row_scales(B, terms.rounding is not None)
+    _, _, semidefinite = whiten(stop_gradient(shifted(M, C)))
+    result = RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_not_positive_definite)
+    more = {"loss": loss, "rounding": terms.rounding}
+    return Problem(M, Q, A, terms.b, jnp.diag(1 / C), jnp.diag(C), B, D, unconstrained, result, **more)

@@ -1,6 +1,6 @@
 """The formulation of Udwadia and Phohomsiri, for mass matrices that may be singular.
 
-D: row scales; s: scale of M; E = I - (D A)^+ D A; K = [s E M; D A].
+In coordinates in which M has a diagonal near one: D: row scales; E = I - (D A)^+ D A; K = [E M; D A].
 """
 
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from .._linalg import finer, pseudoinverse
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
-from ._metric import unit_size
 from ._problem import with_singular_mass
 
 
@@ -25,7 +24,8 @@ class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
     not, `result` is `acceleration_not_unique` and the acceleration the least-norm one.
 
     The paper writes Q for E Q, which gives the same; only with E is the system consistent, so that any generalised
-    inverse serves. M is brought to size one, beside A.
+    inverse serves. Coordinates are brought to units in which M has a
+    diagonal near one, beside A.
 
     Source: Udwadia & Phohomsiri (2006); de Falco et al. (2008), eq. 42 and 43.
     """
@@ -34,9 +34,9 @@ class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
         return with_singular_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
-        M, D, scaled = problem.M, problem.D, problem.H
-        n, s = M.shape[0], unit_size(M)
+        M, scaled = problem.mass, problem.H
+        n = M.shape[0]
         P, rank = pseudoinverse(solver, scaled)
         E = jnp.eye(n, dtype=M.dtype) - P @ scaled
-        K, total = pseudoinverse(finer(solver, M.dtype), jnp.concatenate([s * (E @ M), scaled]))
-        return SingularMass(M, s * (K[:, :n] @ E), K[:, n:] * D[None], rank, total == n)
+        K, total = pseudoinverse(finer(solver, M.dtype), jnp.concatenate([E @ M, scaled]))
+        return SingularMass(problem, K[:, :n] @ E, K[:, n:], rank, total == n)

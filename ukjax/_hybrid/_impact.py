@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from .. import _check
 from .._formulation import metric, row_scales
-from .._linalg import SVD, pseudosolve, whiten
+from .._linalg import SVD, pseudosolve
 from .._mechanism import Mechanism
 from .._types import BoolScalar
 from ._mode import Impact
@@ -60,8 +60,9 @@ def after_impact(
 
 def _held(rows: Callable[[Array], Array], speed: Callable[[Array], Array], v: Array, M: Array) -> Array:
     """Which speeds of an impact the rows of a mode hold, so that none can come back."""
-    _, W, _ = whiten(stop_gradient(M))
-    B, hit = (stop_gradient(jax.jacfwd(x)(v)) @ W.T for x in (rows, speed))
+    A, hit = (stop_gradient(jax.jacfwd(x)(v)) for x in (rows, speed))
+    W = metric(stop_gradient(M), jnp.concatenate([A, hit])).W
+    B, hit = A @ W.T, hit @ W.T
     if not B.shape[0]:
         return jnp.zeros(hit.shape[0], bool)
     B = row_scales(B)[:, None] * B

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._formulation import metric
 from .._integrate import Watch
-from .._linalg import whiten
 from .._program import uses
 from .._simulation import Phase, Run, motion_at
 from ._choices import AT_ONCE, Came, Choices
@@ -105,8 +105,8 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
 
     Of a value that is the rounding of its terms, of how far these move in the whole time, for states come from there,
     and of the time.
-    Of a rate it is the accuracy of its terms, and the rounding of all velocities, measured by the metric of M. The
-    terms of a function of multipliers are not known.
+    Of a rate it is the accuracy of its terms, and the rounding of all velocities, measured by the metric of M
+    (where it is singular, of M and the rows). The terms of a function of multipliers are not known.
     """
     phase, mechanism, whole = at.run.phase, at.run.phase.mechanism, at.choices.whole
     (q, v), each = phase.split(y), tuple(at.mode.events.values())
@@ -121,9 +121,8 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
     rows = of_q if mechanism.kinematics is None else of_q @ jax.jacfwd(lambda v: mechanism.rates(q, v, t))(v)
     terms = jnp.abs(of_q) @ jnp.abs(q) + jnp.abs(of_v) @ jnp.abs(v) + jnp.abs(of_t * t)
     speeds = jnp.abs(rows) @ jnp.abs(v) + jnp.abs(of_v) @ jnp.abs(a) + jnp.abs(of_t)
-    M = mechanism.mass(q, t, v.shape[0])
-    _, W, _ = whiten(M)
-    of_metric = lambda rows, x: jnp.linalg.norm(rows @ W.T, axis=1) * jnp.sqrt(jnp.abs(x @ (M @ x)))
+    G = metric(mechanism.mass(q, t, v.shape[0]), jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t))(v))
+    of_metric = lambda rows, x: jnp.linalg.norm(rows @ G.W.T, axis=1) * jnp.linalg.norm(G.L.T @ x)
     carried = np.array([event.multipliers for event in each])
     value = eps * (terms + whole * speeds + whole**2 * (jnp.abs(rows) @ jnp.abs(a)))
     value = value + eps * jnp.abs(t * rate)
@@ -156,7 +155,8 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
     if not of_q:
         return False
     speed = lambda q, v: jax.jvp(lambda q: value(q, v, t), (q,), (mechanism.rates(q, v, t),))[1]
-    _, W, _ = whiten(mechanism.mass(q, t, v.shape[0]))
+    rows = jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t))(v)
+    W = metric(mechanism.mass(q, t, v.shape[0]), rows).W
     row = jax.grad(speed, argnums=1)(q, v)
     way = W.T @ (W @ row)
     _, after = jax.jvp(lambda v: speed(*apply(q, v, t, None)[:2]), (v,), (way,))

@@ -201,7 +201,7 @@ def _simulate(modes, first, q0, v0, choices, count, kept):
         stats={"num_steps": end.tries, "num_events": jnp.sum(happened.event >= 0)},
         **optional,
     )
-    return trajectory, off_constraints(Phase.of(modes.each[first].mechanism, (q0, v0)), ts[0], y0)
+    return trajectory, off_constraints(Phase.of(modes.each[first].mechanism, (q0, v0)), ts[0], y0, end.rows)
 
 
 def _happened(event: Array, t: Array, which: Array, mode: Array, q: Array, v: Array) -> _Happened:

@@ -49,13 +49,13 @@ def _factorise(M: Matrix) -> tuple[Matrix, Matrix, Array]:
     small matrices need none.
     """
     n, eps = M.shape[0], jnp.finfo(M.dtype).eps
-    size = jnp.max(jnp.abs(M), initial=0.0)
-    symmetric = jnp.max(jnp.abs(M - M.T), initial=0.0) <= jnp.sqrt(eps) * size
+    own = jnp.abs(jnp.diag(M))
+    symmetric = jnp.all(eps * own[:, None] * own[None] >= (M - M.T) ** 2)
     if n <= LARGEST:
         L, W = jnp.split(_small(M, jnp.eye(n, dtype=M.dtype))[0], 2, axis=1)
     else:
         L, W = _large(M)
-    pivots = jnp.diag(L) ** 2 > n * eps * jnp.abs(jnp.diag(M))
+    pivots = jnp.diag(L) ** 2 > n * eps * own
     definite = symmetric & jnp.all(pivots) & jnp.all(jnp.isfinite(L)) & jnp.all(jnp.isfinite(W))
     identity = jnp.eye(n, dtype=M.dtype)
     return jnp.where(definite, L, identity), jnp.where(definite, W, identity), definite
@@ -77,15 +77,13 @@ def _derivative(L: Matrix, W: Matrix, dM: Matrix) -> tuple[Matrix, Matrix]:
 _whiten = with_derivative(_factorise, _factorise_jvp)
 
 
-def _first_definite(M: Matrix, G: Matrix, known: Any) -> tuple[Matrix, Matrix, Array, Array]:
+def _first_definite(M: Matrix, G: Matrix, shifted: Matrix, known: Any) -> tuple[Matrix, Matrix, Array, Array]:
     """L and W of M if it is positive definite, otherwise of G, whether they are of M, and whether of any.
 
     One kernel in a loop, which stops after M if that is definite, for all of a batch, and does not begin if that is
     `known`. G counts only if M has no negative direction, which a third round tells.
     """
     identity = jnp.eye(M.shape[0], dtype=M.dtype)
-    size = jnp.max(jnp.abs(M), initial=0.0)
-    shifted = M + jnp.sqrt(jnp.finfo(M.dtype).eps) * jnp.where(size > 0, size, 1.0) * identity
 
     def following(carry):
         k, L, W, of_mass, _found = carry
@@ -106,8 +104,8 @@ def _first_definite(M: Matrix, G: Matrix, known: Any) -> tuple[Matrix, Matrix, A
 
 
 def _first_definite_jvp(primals, tangents):
-    (M, G, known), (dM, dG, _) = primals, tangents
-    L, W, of_mass, found = _of_first_definite(M, G, known)
+    (M, G, shifted, known), (dM, dG, *_) = primals, tangents
+    L, W, of_mass, found = _of_first_definite(M, G, shifted, known)
     dL, dW = _derivative(L, W, jnp.where(of_mass, dM, dG))
     return (L, W, of_mass, found), (dL, dW, None, None)
 
@@ -115,15 +113,19 @@ def _first_definite_jvp(primals, tangents):
 _of_first_definite = with_derivative(_first_definite, _first_definite_jvp)
 
 
-def whiten_first(M: Matrix, G: Matrix, partition: Partition | None = None) -> tuple[Matrix, Matrix, Array, Array]:
+def whiten_first(
+    M: Matrix, G: Matrix, shifted: Matrix, partition: Partition | None = None
+) -> tuple[Matrix, Matrix, Array, Array]:
     """`whiten` of M where it is positive definite, and otherwise of G where that is and M has no negative direction.
+
+    `shifted`: M with a little more on its diagonal, which is positive definite if M has no such direction.
 
     Returns L, W, whether they are of M, and whether of either.
     """
     if partition is None:
-        return _of_first_definite(M, G, jnp.asarray(False))
+        return _of_first_definite(M, G, shifted, jnp.asarray(False))
     L, W, definite = whiten(M, partition)
-    Lg, Wg, _, found = _of_first_definite(M, G, definite)
+    Lg, Wg, _, found = _of_first_definite(M, G, shifted, definite)
     return jnp.where(definite, L, Lg), jnp.where(definite, W, Wg), definite, found
 
 

@@ -6,6 +6,5 @@ from ._assemble import kept_of as kept_of
 from ._assembly import Assembly as Assembly
 from ._nearest import exact as exact
 from ._nearest import root as root
-from ._nearest import with_rows as with_rows
 from ._projection import Linearisation as Linearisation
 from ._projection import Projection as Projection

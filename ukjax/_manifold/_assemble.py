@@ -66,8 +66,9 @@ def assemble(
             its rate. Indices, or a mask (n,) of booleans; a name that is left out keeps nothing. With a kinematics
             both are of speeds: nothing moves in their directions.
         atol: How far from a constraint counts as satisfied, in the unit of the coordinates (for velocities, of the
-            rates); 1e-9 in float64 and 1e-4 in lower precision if None. It is the error of a row over the length of its
-            gradient, so that neither the unit nor the scale in which a row is written matters.
+            rates): the error of a row over the length of its gradient, so that neither the unit nor the scale in which
+            a row is written matters. If None, a row is to be satisfied to 1e-9 of the size of its own terms in float64
+            and 1e-4 in lower precision, whatever the units of the coordinates.
         max_steps: Step budget of each search.
         throw: Raise if there is no consistent state. With False the state is NaN then.
 
@@ -102,8 +103,6 @@ def assemble(
     _check.finite(q, "q")
     _check.finite(v, "v")
     kept = kept_of(keep, v.shape[0])
-    if atol is None:
-        atol = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
     assembly, checks, result = _assemble(mechanism, q, v, t, atol, max_steps, kept)
     if throw:
         if not is_traced(result, checks) and bool(result == RESULTS.not_assembled):
@@ -118,18 +117,19 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     at, x0 = (lambda x: x), q0
     if mechanism.kinematics is not None:
         at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
-    x, q_result, of_q = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
-    q = at(x)
+    of_q = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
+    q = at(of_q.x)
     of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), _is_affine(mechanism)
-    v, v_result, of_v = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
+    of_v = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
+    v, at_q, at_v = of_v.x, of_q.rounding, of_v.rounding
 
     checks = []
     for constraint in mechanism.constraints:
-        position, of_q = _check_rows(lambda x, c=constraint: c.position_error(at(x), t), x, atol, of_q)
-        velocity, of_v = _check_rows(lambda x, c=constraint: mechanism.velocity_error_of(c, q, x, t), v, atol, of_v)
+        position, at_q = _check_rows(lambda x, c=constraint: c.position_error(at(x), t), of_q, atol, at_q)
+        velocity, at_v = _check_rows(lambda x, c=constraint: mechanism.velocity_error_of(c, q, x, t), of_v, atol, at_v)
         checks.append((position, velocity))
     met = jnp.array([jnp.all(rows.met) for pair in checks for rows in pair], bool)
-    result = worst(q_result, v_result, RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled))
+    result = worst(of_q.result, of_v.result, RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled))
     okay = result == RESULTS.successful
     q, v = jnp.where(okay, q, jnp.nan), jnp.where(okay, v, jnp.nan)
     return Assembly(q, v, stop_gradient(q - q0), stop_gradient(v - v0)), checks, result
@@ -150,22 +150,30 @@ def _nearest_with(
     found = nearest(lambda y: error(place(y)), x0[free], M[free][:, free], max_steps, affine)
     error_size, rows = found.rounding
     rows = jnp.zeros((rows.shape[0], x0.shape[0]), rows.dtype).at[:, free].set(rows)
-    return Nearest(place(found.x), found.result, Rounding(error_size, rows))
+    of_state = jnp.zeros_like(x0).at[free].set(found.of_state)
+    return Nearest(place(found.x), found.result, Rounding(error_size, rows), of_state)
 
 
-def _check_rows(error: Callable[[Array], Array], x: Array, atol: float, rounding: Rounding) -> tuple[Check, Rounding]:
-    """A row is satisfied if x is at most `atol` from it, to first order: its error over the length of its gradient.
+def _check_rows(
+    error: Callable[[Array], Array], found: Nearest, atol: float | None, rounding: Rounding
+) -> tuple[Check, Rounding]:
+    """A row is satisfied if its error is small beside its terms, where it was sought from and where it was found.
 
-    The gradient of a row that vanishes has the length of its terms instead. `rounding` is of these rows and of those
-    that follow, and what is left of it is returned.
+    Or, with `atol`, if x is at most that far from it, to first order: its error over the length of its gradient. The
+    gradient of a row that vanishes has the length of its terms instead. `rounding` is of these rows and of those that
+    follow, and what is left of it is returned.
     """
-    x = stop_gradient(x)
-    e, lengths = stop_gradient((error(x), jnp.linalg.norm(jax.jacfwd(error)(x), axis=1)))
+    x = stop_gradient(found.x)
+    e, J = stop_gradient((error(x), jax.jacfwd(error)(x)))
     m = e.shape[0]
     mine, rest = Rounding(*(x[:m] for x in rounding)), Rounding(*(x[m:] for x in rounding))
-    none = lengths <= jnp.linalg.norm(mine.rows, axis=1)
-    allowed = atol * jnp.where(none, mine.lengths, lengths) + mine.error
-    return Check(e, jnp.abs(e) <= allowed), rest
+    if atol is None:
+        part = 1e-9 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-4
+        allowed = part * (mine.terms + jnp.abs(J) @ jnp.abs(x))
+    else:
+        lengths, none = jnp.linalg.norm(J, axis=1), jnp.all(jnp.abs(J) <= mine.rows, axis=1)
+        allowed = atol * jnp.where(none, jnp.linalg.norm(mine.levers, axis=1), lengths)
+    return Check(e, jnp.abs(e) <= allowed + mine.error + jnp.abs(J) @ found.of_state), rest
 
 
 def kept_of(keep: Any, n: int) -> Kept:

@@ -1,7 +1,7 @@
 """The nearest state on the constraint manifold: what assembly and projection share.
 
-x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; D: row scales; G: metric,
-W^T W = G^-1; B = D J W^T: the rows in the coordinates in which G is the identity.
+x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; G: metric, W^T W = G^-1; D: row scales
+there; B = D J W^T: the rows in the coordinates in which G is the identity.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import optimistix as optx
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._formulation import row_scales, unit_size
+from .._formulation import completed, coordinate_scales, row_scales, shifted
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
 from .._result import RESULTS, worst
 from .._rounding import relative_rounding, rounding_errors
@@ -21,11 +21,10 @@ from .._types import Matrix, Rows, RowValues, Vector
 
 
 class Linearised(NamedTuple):
-    """Constraints near a state, rows brought to about the same length: D e (m,), D J (m, n) and D (m,)."""
+    """Constraints near a state in a metric, rows brought to about the same length: D e (m,) and B (m, n)."""
 
     error: RowValues
-    rows: Rows
-    scales: RowValues
+    B: Rows
 
 
 class Rounding(NamedTuple):
@@ -35,40 +34,36 @@ class Rounding(NamedTuple):
     rows: Rows
 
     @property
-    def lengths(self) -> RowValues:
-        """Lengths of the rows (m,), as they would be if none of their terms cancelled."""
-        return jnp.linalg.norm(self.rows, axis=1) / relative_rounding(self.rows.dtype)
+    def terms(self) -> RowValues:
+        """Sizes of the terms of the errors (m,)."""
+        return self.error / relative_rounding(self.error.dtype)
+
+    @property
+    def levers(self) -> Rows:
+        """The rows (m, n), as large as they would be if none of their terms cancelled."""
+        return self.rows / relative_rounding(self.rows.dtype)
+
+    def without(self, e: RowValues, J: Rows) -> tuple[RowValues, Rows]:
+        """e and J with zero for rows that are nothing but rounding errors, as these can't be met or missed."""
+        none = stop_gradient(jnp.all(jnp.abs(J) <= self.rows, axis=1))
+        return jnp.where(none, 0, e), jnp.where(none[:, None], 0, J)
 
 
 class Nearest(NamedTuple):
-    """The nearest state (n,), the `RESULTS` of the metric, and the rounding errors at the state it was sought from."""
+    """The nearest state (n,), the `RESULTS` of the metric, and rounding errors: of the rows, at the state it was sought
+    from, and of the state itself (n,)."""
 
     x: Vector
     result: Any
     rounding: Rounding
+    of_state: Vector
 
 
-def linearise(error: Callable[[Array], Array], x: Vector, rounding: Rounding | None = None) -> Linearised:
-    """The constraints near x; rows that are nothing but rounding errors are zero, as they can't be met or missed."""
-    return linearised(error(x), jax.jacfwd(error)(x), rounding)
-
-
-def linearised(e: RowValues, J: Rows, rounding: Rounding | None = None) -> Linearised:
+def linearised(e: RowValues, J: Rows, W: Matrix, all_are_real: bool = False) -> Linearised:
     """A row's own unit must not matter to the rank test of a pseudoinverse: hence D."""
-    if rounding is not None:
-        none = stop_gradient(jnp.all(jnp.abs(J) <= rounding.rows, axis=1))
-        e, J = jnp.where(none, 0, e), jnp.where(none[:, None], 0, J)
-    D = row_scales(J, all_are_real=rounding is not None)
-    return Linearised(D * e, D[:, None] * J, D)
-
-
-def with_rows(M: Matrix, rows: Rows) -> Matrix:
-    r"""G = s M + (D J)^T D J, with s near 1 / max M: definite where M is not, if [M; J] has full rank.
-
-    It leads to the same state as M if the constraints are linear: the way d is stationary in the metric M where
-    M d = J^T lambda for some lambda, and then G d = J^T lambda' for another one, and conversely.
-    """
-    return unit_size(M) * M + rows.T @ rows
+    B = J @ W.T
+    D = row_scales(B, all_are_real)
+    return Linearised(D * e, D[:, None] * B)
 
 
 def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int, affine: bool = False) -> Nearest:
@@ -84,46 +79,57 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     """
     m, n = jax.eval_shape(error, x0).shape[0], x0.shape[0]
     if m == 0 or n == 0:
-        return Nearest(x0, RESULTS.successful, Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype)))
+        none = Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype))
+        return Nearest(x0, RESULTS.successful, none, jnp.zeros_like(x0))
     identity = jnp.eye(x0.shape[0], dtype=x0.dtype)
-    shift = jnp.sqrt(jnp.finfo(x0.dtype).eps) * jnp.max(jnp.abs(M))
+    both = lambda x: (error(x), jax.jacfwd(error)(x))
     # All at a time: one kernel to compile.
-    rounding = Rounding(*rounding_errors(lambda x: (error(x), jax.jacfwd(error)(x)), x0))
-    here = linearise(error, x0, rounding)
-    candidates = [M, with_rows(M, here.rows), M + shift * identity]
+    rounding = Rounding(*rounding_errors(both, x0))
+    e, J = rounding.without(*both(x0))
+    candidates = [M, completed(M, J, all_are_real=True), shifted(M, coordinate_scales(M, J))]
     _, Ws, (definite, regular, semidefinite) = jax.vmap(whiten)(jnp.stack(candidates))
     W = jnp.where(definite, Ws[0], Ws[1])
-    K = jnp.where(definite, identity, unit_size(M) * W @ M @ W.T)
+    K = jnp.where(definite, identity, W @ M @ W.T)
+    unit, size = _sizes(e, J, W, rounding)
+    W = size * W  # so that z is about one
+    here = linearised(e, J, W, all_are_real=True)
 
     def stationarity(z, _):
-        at = linearise(error, x0 + W.T @ z, rounding)
-        B, w = at.rows @ W.T, K @ z
-        return w - pseudosolve(SVD(), B, B @ w - at.error)[0]
+        at = linearised(*rounding.without(*both(x0 + W.T @ z)), W, all_are_real=True)
+        w = K @ z
+        return w - pseudosolve(SVD(), at.B, at.B @ w - at.error)[0]
 
     if affine:
-        x = _in_one_step(x0, here, W, K)
+        z = _in_one_step(here, K)
     else:
-        lengths = jnp.linalg.norm(here.rows @ W.T, axis=1)
-        terms = jnp.where(rounding.lengths > 0, rounding.lengths, 1)  # of rows that vanish here
-        unit = jnp.where(lengths > 0, here.scales / jnp.where(lengths > 0, lengths, 1), 1 / terms)
-        start = _from_afar(lambda z: unit * error(x0 + W.T @ z), jnp.zeros_like(x0), max_steps)
-        x = x0 + W.T @ root(stationarity, start, max_steps)
+        start = _from_afar(lambda z: unit / size * error(x0 + W.T @ z), jnp.zeros_like(x0), max_steps)
+        z = root(stationarity, start, max_steps)
     result = worst(
-        RESULTS.where(semidefinite | (shift == 0), RESULTS.successful, RESULTS.mass_indefinite),
+        RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
     )
-    return Nearest(x, result, rounding)
+    of_state = relative_rounding(x0.dtype) * jnp.sum(jnp.abs(W), axis=0) * jnp.linalg.norm(stop_gradient(z))
+    return Nearest(x0 + W.T @ z, result, rounding, stop_gradient(of_state))
 
 
-def _in_one_step(x0: Vector, here: Linearised, W: Matrix, K: Matrix) -> Vector:
-    """Where K z - B^+ (B K z - D e) = 0 for D e = D e(x0) + B z; refined once, for what rounding leaves."""
-    B = here.rows @ W.T
+def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowValues, Array]:
+    """What brings the errors to the unit of z (m,), and how large z and the terms of the errors are."""
+    e, J, W = stop_gradient((e, J, W))
+    lengths, levers = jnp.linalg.norm(J @ W.T, axis=1), jnp.linalg.norm(rounding.levers @ jnp.abs(W).T, axis=1)
+    longer = jnp.where(lengths > 0, lengths, jnp.where(levers > 0, levers, 1))  # of rows that vanish here
+    size = jnp.linalg.norm(e / longer) + jnp.max(rounding.terms / longer)
+    return 1 / longer, jnp.where(size > 0, size, 1.0)
+
+
+def _in_one_step(here: Linearised, K: Matrix) -> Vector:
+    """The z with K z - B^+ (B K z - D e) = 0 for D e = D e(x0) + B z; refined once, for what rounding leaves."""
+    B = here.B
     back, _ = pseudoinverse(SVD(), B)
     onto = back @ B
     N = K - onto @ K + onto
-    step = lambda e: W.T @ pseudosolve(exact(x0.dtype), N, back @ e)[0]
-    way = step(here.error)
-    return x0 - way - stop_gradient(step(here.error - here.rows @ way))
+    step = lambda e: pseudosolve(exact(B.dtype), N, back @ e)[0]
+    z = -step(here.error)
+    return z - stop_gradient(step(here.error + B @ z))
 
 
 def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Array:

@@ -15,11 +15,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check, _expand
-from .._formulation import certainty
+from .._formulation import certainty, completed
 from .._linalg import SVD, AbstractDecomposition, pseudosolve, whiten
 from .._mechanism import Mechanism
 from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
-from ._nearest import linearised, with_rows
+from ._nearest import linearised
 
 
 # Rows that depend on others do so at the state that all of them hold at: off it they are missed by the square of the
@@ -53,7 +53,7 @@ class Projection(eqx.Module):
         pseudoinverse: The lineax solver for the pseudoinverse. Its rank test decides which directions are corrected:
             close to a singular configuration a small drift along a small singular value would be a long way to go.
 
-    M may be singular: rows are added to it, as J^T J, which changes nothing about which step is the shortest.
+    M may be singular: rows are added to it, as J^T D^2 J, which changes nothing about which step is the shortest.
 
     Raises:
         ValueError: If `iterations` is not a positive integer.
@@ -131,7 +131,7 @@ class Projection(eqx.Module):
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
             certain = certainty(solver, 1e-6, m, state[0].dtype)
-            certain = certain._replace(rank=FAR * certain.rank)
+            certain = certain._replace(rank=FAR * certain.rank, push=certain.residual)
 
             def as_scalars(*state: Array) -> tuple[Array, BoolScalar, BoolScalar]:
                 at = towards(*state)
@@ -180,9 +180,9 @@ def _with_left(way: Array, at: Linearisation) -> Array:
 
 def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:
     """d = -W^T B^+ D e"""
-    rows = linearised(at.e, at.J)
-    _, W, _ = whiten(with_rows(at.M, rows.rows))
-    return -W.T @ pseudosolve(solver, rows.rows @ W.T, rows.error)[0]
+    _, W, _ = whiten(completed(at.M, at.J))
+    rows = linearised(at.e, at.J, W)
+    return -W.T @ pseudosolve(solver, rows.B, rows.error)[0]
 
 
 def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:

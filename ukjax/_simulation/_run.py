@@ -90,7 +90,7 @@ def begin(
         y0 = onto(ts[0], whole)[: phase.size]
         # From far away the few iterations of a projection do not get there.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
-        started = starts_on_constraints(phase, ts[0], y0, RESULTS.not_assembled)
+        started = starts_on_constraints(phase, ts[0], y0, whole, RESULTS.not_assembled)
         started = worst(RESULTS.where(arrived, RESULTS.successful, RESULTS.not_assembled), started)
     y0 = with_store(phase, acting, ts[0], y0)
     if motion is None:
@@ -106,7 +106,7 @@ def begin(
         leap = hoist(leap_of(mechanism, phase, solver, expand), ts[0], ts[1], y0)
         if mechanism.constraints:
             onto = hoist(onto_constraints(mechanism, phase, expand), ts[0], y0)
-        started = starts_on_constraints(phase, ts[0], y0, RESULTS.off_constraints)
+        started = starts_on_constraints(phase, ts[0], y0, y0, RESULTS.off_constraints)
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
@@ -153,14 +153,14 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
         decided = ys
     whole = any(name in OF_MOTION for name in kept)
     states = judged(phase, ts, decided, end, whole)
-    errors = lambda t, y: (residuals(phase, run.acting, t, y), off_constraints(phase, t, y))
+    errors = lambda t, y: residuals(phase, run.acting, t, y)
     fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(ys), strict=True))
     if isinstance(run.acting, Feedback):
         fields["memory"] = run.acting.seen(phase.stored(ys))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
         # All of a state in one function, so that what its parts have in common is computed once.
-        rows, (others, off) = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
+        rows, others = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
         if any(name in OF_EACH for name in kept):
             each = lambda t, y, force: of_each(phase, t, y, force)
@@ -169,12 +169,11 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
         if rows.missed is not None:
             stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
     else:
-        others, off = jax.vmap(errors)(ts, ys)
-        fields |= others
+        fields |= jax.vmap(errors)(ts, ys)
         finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
         result, unreachable = worst(outcome, finite), None
     values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
-    at_start = jax.tree_util.tree_map(lambda x: x[0], off)
+    at_start = off_constraints(phase, ts[0], ys[0], ys)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
     return trajectory, Notes(at_start, unreachable, None if whole else Unexplained(started, outcome, phase, states))
 

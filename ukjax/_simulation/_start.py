@@ -4,6 +4,7 @@ y = (q, v) side by side.
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,10 +13,11 @@ from jaxtyping import Array
 
 from .._constraint import members_of
 from .._result import RESULTS, InconsistentStart
+from .._rounding import missed_part
 from ._phase import Phase
 
 
-# A start may be off the constraints by this part of the size of the state before anything is said.
+# A start may be off the constraints by this part of the terms of a row before anything is said.
 OFF = 1e-4
 
 
@@ -31,23 +33,34 @@ def warn_of_start(position: Array, velocity: Array, much: Array, callers: int = 
         )
 
 
-def off_constraints(phase: Phase, t: Array, y: Array) -> tuple[Array, Array, Array]:
-    """The largest position and velocity error of the constraints without a stabilisation, and whether that is much."""
+def off_constraints(phase: Phase, t: Array, y: Array, ys: Array) -> tuple[Array, Array, Array]:
+    """The largest position and velocity error of the constraints without a stabilisation, and whether that is much.
+
+    `ys`: states (T, n) of the run that begins at y, which tell how large its coordinates and rates are.
+    """
     (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
     returns = lambda one: getattr(one, "stabilization", None) is not None
     bare = lambda constraint: not all(map(returns, members_of(constraint)))
     which = [one for one in mechanism.constraints if bare(one)]
-    largest = lambda errors: stop_gradient(jnp.max(jnp.abs(jnp.concatenate([jnp.zeros(1, y.dtype), *errors]))))
-    position = largest([one.position_error(q, t) for one in which])
-    velocity = largest([mechanism.velocity_error_of(one, q, v, t) for one in which])
-    size = lambda x: jnp.max(jnp.abs(x), initial=1.0) * max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
-    return position, velocity, (position > size(q)) | (velocity > size(v))
+    positions = lambda q: jnp.concatenate([jnp.zeros(0, y.dtype), *(one.position_error(q, t) for one in which)])
+    velocities = lambda v: jnp.concatenate(
+        [jnp.zeros(0, y.dtype), *(mechanism.velocity_error_of(one, q, v, t) for one in which)]
+    )
+    ys = stop_gradient(ys)
+    along = phase.split(jnp.max(jnp.where(jnp.isfinite(ys), jnp.abs(ys), 0.0), axis=0, initial=0.0))
+    most = max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
+    much = (_missed(positions, q, along[0]) > most) | (_missed(velocities, v, along[1]) > most)
+    position, velocity = (jnp.max(jnp.abs(stop_gradient(x)), initial=0.0) for x in (positions(q), velocities(v)))
+    return position, velocity, much
 
 
-def starts_on_constraints(phase: Phase, t: Array, y: Array, otherwise: Any) -> Any:
-    """Success if the positions satisfy the constraints, as far as a start must."""
-    q, _ = phase.split(stop_gradient(y))
-    size = jnp.max(jnp.abs(q), initial=1.0)
-    error = jnp.max(jnp.abs(stop_gradient(phase.mechanism.position_error(q, t))), initial=0.0)
-    okay = (error <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps) * size) | ~jnp.isfinite(error)
+def starts_on_constraints(phase: Phase, t: Array, y: Array, before: Array, otherwise: Any) -> Any:
+    """Success if the positions satisfy the constraints, as far as a start must; `before`: where they were put from."""
+    (q, _), (q0, _) = phase.split(stop_gradient(y)), phase.split(stop_gradient(before))
+    missed = _missed(lambda q: phase.mechanism.position_error(q, t), q, jnp.abs(q0))
+    okay = (missed <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps)) | ~jnp.isfinite(missed)
     return RESULTS.where(okay, RESULTS.successful, otherwise)
+
+
+def _missed(errors: Callable[[Array], Array], x: Array, size: Array) -> Array:
+    return jnp.max(missed_part(errors, x, size), initial=0.0)

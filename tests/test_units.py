@@ -1,0 +1,166 @@
+"""No verdict and no motion changes with the unit of a row, a mass, a length or a time, nor with how heavy a body is."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ukjax
+from ukjax import RESULTS
+
+from .helpers import assert_close, long
+from .units import CASES, exact, units_of
+
+
+FORMULATIONS = {
+    "UdwadiaKalaba": ukjax.UdwadiaKalaba(),
+    "Jacobi": ukjax.UdwadiaKalaba(ukjax.Jacobi()),
+    "RowGramSchmidt": ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()),
+    "scalar code": ukjax.UdwadiaKalaba(expand=True),
+    "RangeSpace": ukjax.RangeSpace(),
+    "Recursive": None,
+    "PennestriDeFalco": ukjax.PennestriDeFalco(),
+    "UdwadiaPhohomsiri": ukjax.UdwadiaPhohomsiri(),
+    "LagrangeMultiplier": ukjax.LagrangeMultiplier(),
+    "KernelProjection": ukjax.KernelProjection(),
+}
+# What the short run takes as a sample: masses that are not there, and lengths beside angles.
+SHORT = {("massless link", "PennestriDeFalco", False), ("pulley", "UdwadiaKalaba", True)}
+
+
+def of(case, name):
+    m = case.count()
+    return ukjax.Recursive((m - 1, 1)) if name == "Recursive" else FORMULATIONS[name]
+
+
+def consistent(name):
+    case = CASES[name]()
+    state = ukjax.assemble(case.plain(), case.q, case.v)
+    return case, state.q, state.v
+
+
+def which(units, wrong):
+    return [name for name, bad in zip(units, wrong, strict=True) if bad]
+
+
+def stacked(trees):
+    return jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *trees)
+
+
+def off_by(case, q, v, acceleration, part):
+    """What in SI is this part of the terms of the row that is missed."""
+    terms = case.plain().terms(q, v, jnp.zeros(()))
+    A, b = np.asarray(terms.A), np.asarray(terms.b)
+    m = case.rows(q, v, 0.0)
+    which = slice(0, m[0]) if m[0] else slice(m[0], None)
+    R = np.asarray(case.redundant(0 if m[0] else 1, m[0] or m[1]))[1]
+    row, value = R @ A[which], R @ b[which]
+    return part * (abs(value) + np.abs(row) @ np.abs(acceleration))
+
+
+@pytest.mark.parametrize(
+    ("name", "formulation", "batched"),
+    [
+        (name, formulation, batched) if (name, formulation, batched) in SHORT else long(name, formulation, batched)
+        for name in CASES
+        for formulation in FORMULATIONS
+        for batched in (False, True)
+    ],
+)
+def test_the_acceleration_is_the_same_in_every_unit(name, formulation, batched):
+    case, q, v = consistent(name)
+    units, chosen = units_of(case), of(case, formulation)
+    want = {h: exact(case, q, v, h) for h in {float(u.heavy) for u in units.values()}}
+    missed = [off_by(case, q, v, want[float(u.heavy)], 1e-5) for u in units.values()]
+    missing = [u._replace(off=jnp.array([0.0, x])) for u, x in zip(units.values(), missed, strict=True)]
+
+    def motion(u):
+        found = ukjax.equation_of_motion(case.mechanism(u), *case.state(u, q, v), formulation=chosen, throw=False)
+        verdicts = [found.result == x for x in (RESULTS.successful, RESULTS.constraints_contradict)]
+        return found.acceleration * case.scale(u) / u.time**2, found.rank, jnp.stack(verdicts)
+
+    each = [*units.values(), *missing]
+    if batched:
+        acceleration, rank, verdicts = eqx.filter_jit(eqx.filter_vmap(motion))(stacked(each))
+    else:
+        acceleration, rank, verdicts = stacked(list(map(eqx.filter_jit(motion), each)))
+    count = len(units)
+    okay, refused = verdicts[:count, 0], verdicts[count:, 1]
+    assert okay.all(), which(units, ~okay)
+    assert refused.all(), which(units, ~refused)
+    assert (rank[:count] == rank[0]).all(), which(units, rank[:count] != rank[0])
+    for u, a in zip(units.values(), acceleration[:count], strict=True):
+        right = want[float(u.heavy)]
+        assert_close(a, jnp.asarray(right), atol=1e-7 * np.max(np.abs(right)))
+
+
+def off_in_position(case, q, v):
+    """By how much in SI a row is off, if it is by 1e-6 of the terms of its velocity in a unit of time."""
+    rows = np.asarray(jax.jacfwd(case.phi)(q, 0.0))
+    if not len(rows):
+        return 0.0
+    return 1e-6 * float(np.abs(np.asarray(case.redundant(0, len(rows)))[1] @ rows) @ np.abs(q))
+
+
+def beside(q, v):
+    """A state near by."""
+    rng = np.random.default_rng(0)
+    return q + 0.03 * rng.normal(size=q.shape), v + 0.1 * rng.normal(size=v.shape)
+
+
+# A state that far off can't be found where a heavy body has to move, and the light ones alone are held twice.
+HELD = {"parallelogram": 1e6}
+
+
+@pytest.mark.parametrize("name", [name if name == "slider-crank" else long(name) for name in CASES])
+def test_a_state_is_assembled_and_refused_alike_in_every_unit(name):
+    case, q, v = consistent(name)
+    most = HELD.get(name, np.inf)
+    units = {k: u for k, u in units_of(case).items() if 1 / most <= float(u.heavy) <= most}
+    near = beside(q, v)
+
+    @eqx.filter_jit
+    def assembled(mechanism, u):
+        found = ukjax.assemble(mechanism, *case.state(u, *near), throw=False)
+        return found.q * case.scale(u), found.v * case.scale(u) / u.time
+
+    plain = units["SI"]
+    want = {h: assembled(case.plain(h), plain) for h in {float(u.heavy) for u in units.values()}}
+    off = jnp.array([off_in_position(case, q, v), 0.0])
+    for k, u in units.items():
+        got, right = assembled(case.mechanism(u), u), want[float(u.heavy)]
+        assert_close(got[0], right[0], atol=1e-9)
+        assert_close(got[1], right[1], atol=1e-8)
+        if off[0]:
+            assert jnp.isnan(assembled(case.mechanism(u._replace(off=off)), u)[0]).all(), k
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_the_motion_is_the_same_in_every_unit(name):
+    """With and without a projection, in a batch of units, in steps of one length; off the constraints it is refused."""
+    case, q, v = consistent(name)
+    units = {k: u for k, u in units_of(case).items() if not k.startswith(("heavy", "light"))}
+    ts = jnp.linspace(0.0, 0.1, 3)
+    steps = {"stepsize_controller": diffrax.ConstantStepSize(), "solver": diffrax.Dopri5(), "throw": False}
+
+    def moved(u, projection):
+        q0, v0 = case.state(u, q, v)
+        options = {**steps, "dt0": 0.01 / u.time, "projection": projection, "keep": ("q", "v", "rank")}
+        found = ukjax.simulate(case.mechanism(u), q0, v0, ts / u.time, **options)
+        S = case.scale(u)[None]
+        return found.q * S, found.v * S / u.time, found.rank, found.result == RESULTS.successful
+
+    for projection in (None, ukjax.Projection()):
+        run = eqx.filter_jit(eqx.filter_vmap(lambda u, p=projection: moved(u, p)))
+        *states, rank, okay = run(stacked(units.values()))
+        assert okay.all(), which(units, ~okay)
+        assert (rank == rank[:1]).all()
+        for x in states:
+            assert_close(x, jnp.broadcast_to(x[:1], x.shape), rtol=1e-9, atol=1e-9)
+        if projection is not None and len(case.phi(q, 0.0)):
+            off = jnp.array([10 * off_in_position(case, q, v), 0.0])
+            *_, okay = run(stacked([u._replace(off=off) for u in units.values()]))
+            assert not okay.any(), which(units, okay)
