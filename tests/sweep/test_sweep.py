@@ -385,16 +385,38 @@ def test_factories_that_cannot_be_traced(factory, tmp_path):
     assert_close(np.asarray(data.q)[..., 0], want, atol=1e-7)
 
 
-def test_a_factory_whose_functions_are_made_anew(tmp_path):
-    def factory(stiffness):
-        if stiffness < 0:
-            raise ValueError("no")
-        return study.scenario(float(stiffness))
+def test_a_factory_whose_functions_branch_on_a_value(tmp_path):
+    """Each sample has a program of its own."""
 
-    data = ukjax.sweep(factory, {"stiffness": (1.0, 9.0, 2)}, tmp_path, ts=study.TS, chunk=1, progress=False)
-    want = np.cos(np.sqrt(np.asarray(data.stiffness))[:, None] * study.TS)
-    assert_close(np.asarray(data.q)[..., 0], want, atol=1e-7)
+    def factory(stiffness):
+        case = study.scenario(stiffness)
+
+        def force(q, v, t):
+            return jnp.zeros(2) if stiffness < 2.0 else -stiffness * q
+
+        system = ukjax.System(mass=case.mechanism.system.mass, force=force)
+        energy = lambda q, v, t: (v @ v + (0.0 if stiffness < 2.0 else stiffness * q @ q)) / 2
+        mechanism = ukjax.Mechanism(system, case.mechanism.constraints)
+        return ukjax.Scenario(mechanism, case.q0, case.v0, 2.0, invariants={"energy [J]": energy})
+
+    data = ukjax.sweep(factory, {"stiffness": [1.0, 4.0]}, tmp_path, ts=study.TS, chunk=1, progress=False)
+    assert_close(np.asarray(data.q)[..., 0], np.stack([np.ones(5), np.cos(2.0 * study.TS)]), atol=1e-7)
     assert np.all(np.asarray(data.drift_of_energy) < 1e-6)
+    assert np.all(np.asarray(data.result) == 0)
+
+
+def test_samples_that_have_no_room_in_one_table(tmp_path):
+    longer = lambda t1: ukjax.Scenario(study.scenario().mechanism, jnp.ones(2), jnp.zeros(2), t1)
+    with pytest.raises(ValueError, match="The times of the scenarios differ when t1 vary. Pass ts"):
+        ukjax.sweep(longer, {"t1": [1.0, 2.0]}, tmp_path / "study", progress=False)
+
+    def more(n):
+        system = ukjax.System(mass=lambda q, t: jnp.eye(int(n)), force=lambda q, v, t: -q)
+        return ukjax.Scenario(ukjax.Mechanism(system), jnp.ones(int(n)), jnp.zeros(int(n)), 1.0)
+
+    with pytest.raises(ValueError, match="The results have another shape for every sample when n vary"):
+        ukjax.sweep(more, {"n": [1.0, 2.0]}, tmp_path / "study", progress=False)
+    assert not (tmp_path / "study").exists()
 
 
 def test_pictures(whole, tmp_path):

@@ -108,6 +108,8 @@ class Cases:
             last = self._with_numbers(ends[-1])
             if ts is None and (last.t0, last.t1) != (one.t0, one.t1):
                 raise ValueError(f"The times of the scenarios differ when {', '.join(names)} vary. Pass ts, for all.")
+            if (last.q0.shape, last.v0.shape) != (one.q0.shape, one.v0.shape):
+                raise ValueError(DIFFERENT_SHAPES.format(", ".join(names)))
             self.scenario = checksum_of(closed, self._traced(lambda: last)[0], factory, settings, self.names)
         of = lambda name, f: checksum_of(jax.make_jaxpr(lambda trajectory: self._scalar(name, f(trajectory)))(shapes))
         self.of_figures = {str(name): of(name, f) for name, f in self.figures.items()}
