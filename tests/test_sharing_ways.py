@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array
 
@@ -294,3 +295,146 @@ def test_the_acceleration_follows_the_leaf(way):
     assert_close(forward, slopes, rtol=1e-12)
     assert_close(jax.jit(jax.vmap(jax.grad(at)))(lengths), slopes, rtol=1e-12)
     assert_close(eqx.filter_grad(of)(mechanism).system.l, slopes[0], rtol=1e-12)
+
+
+def of_own(model):
+    set_global(model)
+    return ukjax.Mechanism(model, Own())
+
+
+def of_rows(model):
+    """Rows given outright, of which the right side has a rule for reverse mode that reaches the model too."""
+
+    @jax.custom_vjp
+    def right(q, length):
+        return jnp.stack([-2.0 - 10.0 * (q @ q - model.l * length)])
+
+    forward = lambda q, length: (right(q, length), (q, length))
+    backward = lambda kept, slope: (-20.0 * kept[0] * slope[0], 10.0 * model.l * slope[0])
+    right.defvjp(forward, backward)
+    b = jax.jit(lambda q, v, t: jax.lax.cond(t < 1, right, lambda q, length: right(q, length), q, model.l))
+    return ukjax.Mechanism(model, ukjax.AccelerationConstraint(lambda q, v, t: 2 * q[None], b))
+
+
+def of_two(model):
+    """The length is in a module that two constraints hold, and that the system does not."""
+    held = Held(Pendulum(jnp.array(7.0), jnp.array(1.0)))
+    still = ukjax.Nonholonomic(jax.jit(lambda q, v, t: held.model.l * (v[0] - V[0])[None]))
+    return ukjax.Mechanism(Pendulum(model.m, jnp.array(5.0)), [still, ukjax.Holonomic(held, GAINS)])
+
+
+def of_functions(model):
+    force = lambda q, v, t, s=model: s.force(q, v, t)
+    return ukjax.Mechanism(ukjax.System(model.mass, jax.jit(force)), ukjax.Holonomic(WAYS["default"](model), GAINS))
+
+
+def of_floats(model):
+    model = Pendulum(2.0, np.array(1.0))
+    return ukjax.Mechanism(model, ukjax.Holonomic(WAYS["default"](model), GAINS))
+
+
+def with_branches(model):
+    """Which Python decides while nothing is compiled."""
+    phi = lambda q, t: model.rod(q, t) if model.l > 0.5 and q[0] > 0 else 0 * q[:1]
+    return ukjax.Mechanism(model, ukjax.Holonomic(phi, GAINS))
+
+
+def of_a_composite(model):
+    on = lambda q, t, s=model: s.rod(q[0][:], t)
+    inner = ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))}, ukjax.Coupling("a", ukjax.Holonomic(on, GAINS)))
+    return ukjax.Composite({"b": inner}).mechanism()
+
+
+def of_modules(model):
+    inside = ukjax.Mechanism(model, ukjax.Holonomic(WAYS["jit"](model), GAINS))
+    return ukjax.Composite({"a": ukjax.Module(inside, ("x", "y"))}).mechanism()
+
+
+def on_a_composite(model):
+    system = ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))})
+    return ukjax.Mechanism(system, ukjax.Holonomic(WAYS["jit"](model), GAINS))
+
+
+def bound_to_a_composite(model):
+    system = ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))})
+    on = ukjax.Coupling("a", ukjax.Holonomic(lambda q, t, s=model: s.rod(q[0][:], t), GAINS))
+    return ukjax.Mechanism(system, system.bind(on))
+
+
+def added_to_what_changed(model):
+    """A composite that is differentiated, and gets a coupling then."""
+    on = lambda q, t, s=model: s.rod(q[0][:], t)
+    return ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))}), ukjax.Coupling("a", ukjax.Holonomic(on, GAINS))
+
+
+def lengths_of(mechanism):
+    """The only leaves that are one."""
+    leaves, structure = jax.tree_util.tree_flatten(eqx.filter(mechanism, eqx.is_array))
+    assert sum(float(x.ravel()[0]) == 1.0 for x in leaves) == 1
+    return lambda length: structure.unflatten([x if float(x.ravel()[0]) != 1.0 else length * x for x in leaves])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        of_own, of_rows, of_two, of_functions, of_floats, with_branches, of_a_composite, of_modules, on_a_composite,
+        bound_to_a_composite,
+    ],
+)  # fmt: skip
+def test_a_mechanism_of_another_kind_reaches_its_leaf(make):
+    mechanism = make(Pendulum(jnp.array(2.0), jnp.array(1.0)))
+    put = lengths_of(mechanism)
+
+    def of(length):
+        changed = eqx.combine(put(length), mechanism)
+        return changed.terms(Q, V, jnp.zeros(())).b[-1]
+
+    if make is of_own:
+        assert isinstance(mechanism.constraints[0], Own)
+    assert_close(of(jnp.array(1.3)), jnp.array(-2.0 - 10.0 * (1.0 - 1.3**2)), rtol=1e-12)
+    assert_close(jax.grad(of)(jnp.array(1.3)), jnp.array(26.0), rtol=1e-12)
+
+
+def test_a_coupling_that_is_added_to_a_changed_composite():
+    composite, coupling = added_to_what_changed(Pendulum(jnp.array(2.0), jnp.array(1.0)))
+    put = lengths_of(composite)
+
+    def of(length):
+        changed = eqx.combine(put(length), composite).add(coupling)
+        return changed.mechanism().terms(Q, V, jnp.zeros(())).b[0]
+
+    assert_close(jax.grad(of)(jnp.array(1.3)), jnp.array(26.0), rtol=1e-12)
+
+
+def test_what_cannot_be_followed_is_said():
+    model = Pendulum(jnp.array(2.0), jnp.array(1.0))
+    times = jax.jit(lambda x: x / model.l)
+    solve = lambda q, t: jax.lax.custom_linear_solve(times, q[:1], lambda _, b: b * model.l, symmetric=True)
+    mechanism = ukjax.Mechanism(model, ukjax.Holonomic(solve))
+    with pytest.raises(ValueError, match="within 'custom_linear_solve', where it cannot be followed"):
+        replaced(mechanism, jnp.array(1.3)).position_error(Q, jnp.zeros(()))
+    mechanism = mechanism_of("default", model)
+    with pytest.raises(ValueError, match=r"l has shape \(2,\) now, but a function that reaches it was given \(\)"):
+        replaced(mechanism, jnp.ones(2)).position_error(Q, jnp.zeros(()))
+
+
+def test_equal_functions_that_reach_the_arrays_of_another_mechanism():
+    """What was compiled for a mechanism that the function does not reach does not serve one that it does."""
+    model = Pendulum(jnp.array(2.0), jnp.array(1.0))
+    phi = jax.tree_util.Partial(set_global(model))
+    slope = eqx.filter_jit(eqx.filter_grad(lambda m: m.position_error(Q, jnp.zeros(()))[0]))
+    other = Pendulum(jnp.array(2.0), jnp.array(1.0))
+    assert float(slope(ukjax.Mechanism(other, ukjax.Holonomic(phi))).system.l) == 0.0
+    assert float(slope(ukjax.Mechanism(model, ukjax.Holonomic(phi))).system.l) == -2.0
+
+
+def test_parameters_of_a_system_are_arrays_of_their_own():
+    one = jnp.array(1.0)
+    model = Pendulum(one, one)
+    assert model.m is not model.l
+    mechanism = ukjax.Mechanism(model, ukjax.Holonomic(lambda q, t: model.rod(q, t), GAINS))
+    gradient = eqx.filter_grad(lambda m: m.terms(Q, V, jnp.zeros(())).b[0])(mechanism)
+    assert (float(gradient.system.m), float(gradient.system.l)) == (0.0, 20.0)
+    model = Pendulum(2.0, np.float32(1.5))
+    assert isinstance(model.m, jax.Array)
+    assert model.l.dtype == jnp.float32

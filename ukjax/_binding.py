@@ -127,8 +127,9 @@ class Origin:
         return [(x, at) for x, at in found if x is not None]
 
     def is_at(self, values: Sequence[Any]) -> bool:
-        """Whether these, one for each of the paths, are the arrays that were there."""
-        return all(self._first.get((i, None), lambda: None)() is x for i, x in enumerate(values))
+        """Whether these, one for each of the paths, are the arrays that were there, which stand for no others."""
+        first = lambda i: self._first.get((i, None), lambda: None)()
+        return len(self._first) == len(self._places) and all(first(i) is x for i, x in enumerate(values))
 
     def knows(self, x: Any) -> bool:
         """Whether an operand of a function is one of the arrays."""

@@ -10,6 +10,7 @@ import itertools as it
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,44 +205,67 @@ def _with_jvp(at, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable
     @ft.partial(call.defjvp, symbolic_zeros=True)
     def rule(primals, tangents):
         (reached, x), (d_reached, d_x) = primals, tangents
-        along = d_x if symbolic_zeros else [*map(_dense, d_x)]
-        jaxpr, constants, zeros = jvp_jaxpr_fun.call_wrapped(*(isinstance(d, SymbolicZero) for d in along))
-        given = [*x, *(d for d in along if not isinstance(d, SymbolicZero))]
-        values, slopes = _split(at(reached)(_of(ClosedJaxpr(jaxpr, constants)))(*given), len(zeros))
-        slopes = iter(slopes)
-        zero = lambda y: SymbolicZero(jax.typeof(y).to_tangent_aval())
-        slopes = [zero(y) if is_zero else next(slopes) for y, is_zero in zip(values, zeros, strict=True)]
-        if all(isinstance(d, SymbolicZero) for d in tree_leaves(d_reached)):
-            return values, slopes
-        _, more = jax.jvp(lambda reached: function(reached, x), (reached,), (tree_map(_dense, d_reached),))
-        return values, [*map(_sum, slopes, more)]
+        values = slopes = None
+        if not all(map(_is_zero, d_x)):  # JAX asks a rule only if it has to
+            along = d_x if symbolic_zeros else [*map(_dense, d_x)]
+            jaxpr, constants, zeros = jvp_jaxpr_fun.call_wrapped(*map(_is_zero, along))
+            given = [*x, *(d for d in along if not _is_zero(d))]
+            values, found = _split(at(reached)(_of(ClosedJaxpr(jaxpr, constants)))(*given), len(zeros))
+            found = iter(found)
+            zero = lambda y: SymbolicZero(jax.typeof(y).to_tangent_aval())
+            slopes = [zero(y) if is_zero else next(found) for y, is_zero in zip(values, zeros, strict=True)]
+        if not all(map(_is_zero, tree_leaves(d_reached))):
+            d_reached = tree_map(_dense, d_reached)
+            values, more = jax.jvp(lambda reached: function(reached, x), (reached,), (d_reached,))
+            slopes = more if slopes is None else [*map(_sum, slopes, more)]
+        return values, slopes
 
     return call
 
 
-def _with_vjp(at, *, call_jaxpr, fwd_jaxpr_thunk, bwd, out_trees, **_) -> Callable:
+class _Perturbed(eqx.Module):
+    """Whether anything that a function reaches is differentiated by, and which of its arguments."""
+
+    reached: bool = eqx.field(static=True)
+    x: tuple[bool, ...] = eqx.field(static=True)
+
+
+def _with_vjp(at, *, call_jaxpr, fwd_jaxpr_thunk, bwd, out_trees, symbolic_zeros, **_) -> Callable:
     function = lambda reached, x: at(reached)(_of(call_jaxpr))(*reached[1], *x)
     call = jax.custom_vjp(function)
 
     def forward(reached, x):
-        jaxpr, constants = fwd_jaxpr_thunk.call_wrapped(*(True for _ in x))
+        perturbed = _Perturbed(any(y.perturbed for y in tree_leaves(reached)), tuple(y.perturbed for y in x))
+        reached, x = tree_map(lambda y: y.value, (reached, x))
+        if not any(perturbed.x):
+            return function(reached, x), (reached, x, [], perturbed)
+        jaxpr, constants = fwd_jaxpr_thunk.call_wrapped(*perturbed.x)
         passed_on = [i if i is None else i - len(reached[1]) for i in out_trees()[2]]
         made, results = _split(at(reached)(_of(ClosedJaxpr(jaxpr, constants)))(*x), passed_on.count(None))
         made = iter(made)
-        return results, (reached, x, [next(made) if i is None else x[i] for i in passed_on])
+        return results, (reached, x, [next(made) if i is None else x[i] for i in passed_on], perturbed)
 
     def backward(saved, slopes):
-        reached, x, residuals = saved
-        of_x = at(reached)(bwd.call_wrapped)(*residuals, *slopes)
-        (of_reached,) = jax.vjp(lambda reached: function(reached, x), reached)[1](slopes)
-        return of_reached, [None if isinstance(d, ad.Zero) else d for d in of_x]
+        reached, x, residuals, perturbed = saved
+        dense = [*map(_dense, slopes)]
+        of_reached, of_x = None, [None for _ in x]
+        if any(perturbed.x):
+            found = at(reached)(bwd.call_wrapped)(*residuals, *(slopes if symbolic_zeros else dense))
+            of_x = [None if isinstance(d, ad.Zero) else d for d in found]
+        if perturbed.reached:
+            (of_reached,) = jax.vjp(lambda reached: function(reached, x), reached)[1](dense)
+        return of_reached, of_x
 
-    call.defvjp(forward, backward)
+    call.defvjp(forward, backward, symbolic_zeros=True)
     return call
 
 
+def _is_zero(x: Any) -> bool:
+    return isinstance(x, SymbolicZero)
+
+
 def _dense(x: Any) -> Any:
-    if not isinstance(x, SymbolicZero):
+    if not _is_zero(x):
         return x
     kind: Any = x.aval
     zeros = np.zeros if kind.dtype == jax.dtypes.float0 else jnp.zeros
@@ -249,7 +273,7 @@ def _dense(x: Any) -> Any:
 
 
 def _sum(a: Any, b: Any) -> Any:
-    return b if isinstance(a, SymbolicZero) or b.dtype == jax.dtypes.float0 else a + b
+    return b if _is_zero(a) or b.dtype == jax.dtypes.float0 else a + b
 
 
 _RULES = {"custom_jvp_call": _with_jvp, "custom_vjp_call": _with_vjp}
