@@ -6,10 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import ukjax
+from ukjax._tune._definition import definition_of
+from ukjax._tune._loop import Stopping
+from ukjax._tune._objective import Objective
+from ukjax._tune._samples import Samples
 
 from ..edited import imported
 from ..helpers import standard_promotion
@@ -176,6 +183,24 @@ def test_an_unchanged_tuning_goes_on(kept, tmp_path, monkeypatch):
         again = run(imported(tmp_path / name, FILES, *edits), kept[1])
         np.testing.assert_array_equal(again.losses, kept[0].losses)
         np.testing.assert_array_equal(again.history["force"], kept[0].history["force"])
+
+
+def test_the_number_of_devices_does_not_count():
+    """Of a loss that goes through a batch; here are two devices."""
+    spring = ukjax.System(mass=lambda q, t: jnp.eye(1), force=lambda q, v, t: -q)
+    ts = np.linspace(0.0, 1.0, 2)
+
+    def loss_on(devices):
+        def loss(p):
+            starts = p * jnp.ones((4, 1))
+            batch = ukjax.simulate_batch(ukjax.Mechanism(spring), starts, jnp.zeros(1), ts, devices=devices)
+            return jnp.sum(batch.q**2)
+
+        samples, stopping = Samples(None, None, None), Stopping(None, 0.0, None)
+        return definition_of(Objective(loss, None, False), jnp.ones(()), optax.sgd(0.1), None, samples, stopping)
+
+    assert len(jax.devices()) > 1
+    assert loss_on(None) == loss_on(jax.devices()[:1]) != loss_on(jax.devices())
 
 
 @pytest.mark.long

@@ -55,6 +55,11 @@ def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
     return chosen
 
 
+def on_one_device() -> Any:
+    """A context in which a batch has one device, whatever there are: for what shall be traced the same everywhere."""
+    return _is_share(True)
+
+
 def lanes_of(devices: Sequence[Any], share: int) -> int:
     """Trajectories that each of them works on at a time, if it has a share of so many."""
     most = LANES.get(devices[0].platform)

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from .. import _check
-from .._batch import Reduction, simulate_batch
+from .._batch import Reduction, on_one_device, simulate_batch
 from .._coordinate import Coordinate
 from .._dataset import LABELS
 from .._identity import checksum_of
@@ -243,7 +243,8 @@ class Cases:
             drift = self._drift(one, trajectory.q, trajectory.v)
             return trajectory, eqx.filter(terms, eqx.is_array), drift
 
-        closed, (trajectory, *_) = jax.make_jaxpr(whole, return_shape=True)(*values)
+        with on_one_device():
+            closed, (trajectory, *_) = jax.make_jaxpr(whole, return_shape=True)(*values)
         return closed, trajectory
 
     def _together(self) -> tuple[ClosedJaxpr, Trajectory] | None:

@@ -7,6 +7,7 @@ import jax
 import optax
 from jaxtyping import PyTree
 
+from .._batch import on_one_device
 from .._identity import checksum_of, versions
 from ._box import Box
 from ._loop import Stopping
@@ -23,9 +24,11 @@ def definition_of(
     optimiser of its traced step. The number of steps is no part of it.
     """
     first = () if samples.all is None else (jax.tree_util.tree_map(lambda x: x[0], samples.all),)
+    with on_one_device():
+        loss = jax.make_jaxpr(objective.loss)(tuned, *first)
     return {
         **versions(),
-        "loss": checksum_of(jax.make_jaxpr(objective.loss)(tuned, *first), with_rules=True),
+        "loss": checksum_of(loss, with_rules=True),
         "params": _of_arrays(tuned),
         "optimizer": _of_optimizer(optimizer, tuned),
         "bounds": _of_arrays(box),
