@@ -14,11 +14,11 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
-from .._integrate import Common, Ends, Flow, Integrator, Place, Queue, Sampled, in_order, rows, starts_of
+from .._integrate import Common, Ends, Flow, Integrator, Kinked, Place, Queue, Sampled, in_order, rows, starts_of
 from .._manifold import Projection
 from .._program import Traced, traced
 from .._result import RESULTS
-from .._simulation import Method, Phase, begin, derivative, judge, motion_at, with_store
+from .._simulation import Method, Phase, begin, derivative, judge, margins_at, motion_at, with_store
 from ._devices import meet
 from ._outcome import Outcome, outcome_of
 from ._parts import Parts
@@ -69,6 +69,10 @@ class Recipe(eqx.Module):
             back: Any = run(sample).flow.project
             return back(t, y)
 
+        def kinks(t, y, sample):
+            mechanism, acting, start = self.parts(sample)
+            return margins_at(Phase.of(mechanism, start), acting, t, y)
+
         return Plan(
             traced(lambda sample: run(sample).y0, sample),
             moving,
@@ -81,6 +85,7 @@ class Recipe(eqx.Module):
             self.width,
             self.whole_steps,
             0 if self.projection is None else jax.eval_shape(lambda sample: self.parts(sample)[2][0], sample).shape[0],
+            traced(kinks, t, y, sample) if isinstance(self.method.controller, Kinked) else None,
         )
 
     def _first(self, sample: PyTree) -> Array:
@@ -119,6 +124,7 @@ class Plan(eqx.Module):
         motion: (t, y, sample) -> what `motion_at` returns.
         project: (t, y, sample) -> y, or None.
         positions: As in `Flow`.
+        kinks: (t, y, sample) -> as in `Flow`, or None.
         told: sample, what an `Integrator` returns -> `Outcome`.
     """
 
@@ -133,6 +139,7 @@ class Plan(eqx.Module):
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)
     positions: int = eqx.field(static=True, default=0)
+    kinks: Traced | None = None
 
     def one(self, sample: PyTree) -> Outcome:
         """A trajectory by itself, which can be differentiated."""
@@ -194,6 +201,6 @@ class Plan(eqx.Module):
         return self.integrator.common(self.solver, self.method, self.ts, self.whole_steps)
 
     def _begin(self, sample: PyTree) -> tuple[Flow, Array]:
-        project = None if self.project is None else _Of(self.project, sample)
-        motion = _Of(self.motion, sample)
-        return Flow(Partial(derivative, motion), project, positions=self.positions), self.first(sample)
+        of = lambda function: None if function is None else _Of(function, sample)
+        field = Partial(derivative, _Of(self.motion, sample))
+        return Flow(field, of(self.project), positions=self.positions, kinks=of(self.kinks)), self.first(sample)

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from .._integrate import Kinked
+
 
 # Of the whole time: what counts as no time at all between an event and the next.
 AT_ONCE = 1e-8
@@ -29,7 +31,9 @@ class Choices(NamedTuple):
     @property
     def accuracy(self) -> Array:
         """How exact states are, relative to what they are made of."""
-        rtol = getattr(self.method.controller, "rtol", 1e-8)
+        controller = self.method.controller
+        controller = controller.controller if isinstance(controller, Kinked) else controller
+        rtol = getattr(controller, "rtol", 1e-8)
         return stop_gradient(jnp.clip(10 * jnp.asarray(rtol, self.ts.dtype), 1e-10, 1e-3))
 
 

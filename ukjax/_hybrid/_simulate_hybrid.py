@@ -105,7 +105,7 @@ def simulate_hybrid(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractRungeKutta, "solver", "diffrax.Tsit5()")
     integrate = integrator(None, projection, max_steps, False)
-    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, None)
+    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, *given.acting)
     if isinstance(steps.controller, diffrax.StepTo):
         raise ValueError("stepsize_controller must not fix the steps, which end at events. Pass rtol and atol.")
     chosen = for_use(formulation, often=not is_plain())

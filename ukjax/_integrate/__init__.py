@@ -7,6 +7,7 @@ from ._flow import Flow as Flow
 from ._flow import Problem as Problem
 from ._flow import advance as advance
 from ._integrator import Integrator as Integrator
+from ._kinks import Kinked as Kinked
 from ._lane import Common as Common
 from ._lane import in_order as in_order
 from ._lane import rows as rows

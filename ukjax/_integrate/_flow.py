@@ -26,13 +26,15 @@ class Flow(eqx.Module):
     """y' = field(t, y); every step ends with y <- project(t, y), if there is one.
 
     `leap`: (t0, t1, y) -> y at t1, and whether it is one, of a method that has steps of its own. `positions`: how many
-    of the first numbers of y a projection may move by no more than a part of the step.
+    of the first numbers of y a projection may move by no more than a part of the step. `kinks`: (t, y) -> numbers that
+    change their signs where the field has a kink, if there are such.
     """
 
     field: Callable
     project: Callable | None = None
     leap: Callable | None = None
     positions: int = eqx.field(static=True, default=0)
+    kinks: Callable | None = None
 
     def from_time(self, begin: Array) -> "Flow":
         """The same flow with its time counted from `begin`."""

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from .._result import RESULTS
 from ._flow import Flow, Problem, room_for
+from ._kinks import Kinked
 from ._lane import Common
 from ._lanes import Ends
 from ._marching import Marching
@@ -86,6 +87,10 @@ class Integrator(eqx.Module):
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
         saveat = diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"])
+        if isinstance(adjoint, diffrax.BacksolveAdjoint) and isinstance(problem.method[0], Kinked):
+            # Its steps backwards are those of another state, with cotangents beside it.
+            controller, dt0 = problem.method
+            problem = eqx.tree_at(lambda p: p.method, problem, (controller.controller, dt0))
         loop = Saving(adjoint, problem.ts)
         solution = solved(problem, Starting(*problem.method), saveat, loop, adjoint, self.progress)
         several = len(outputs) > 1
@@ -127,7 +132,7 @@ def _with_tolerances(solver: Any, controller: Any) -> Any:
     """An implicit solver with the tolerances of the controller, as diffeqsolve does it: a replay lies outside."""
     if not isinstance(solver, diffrax.AbstractImplicitSolver):
         return solver
-    controller = controller.controller if isinstance(controller, Sampled) else controller
+    controller = controller.controller if isinstance(controller, Kinked | Sampled) else controller
     unset = diffrax.with_stepsize_controller_tols(diffrax.VeryChord)().rtol
     names = [n for n in ("rtol", "atol", "norm") if getattr(solver.root_finder, n, None) is unset]
     if names and not isinstance(controller, diffrax.AbstractAdaptiveStepSizeController):

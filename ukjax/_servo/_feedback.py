@@ -43,9 +43,9 @@ class Feedback(eqx.Module):
             they without it, or `update` without a `period`.
 
     Gradients: with respect to every array leaf of its functions, to `memory`, `actuation` and `limits`; not to
-    `period`, which is static. Where u meets a limit the motion has a kink, which steps of an integrator do not end at:
-    derivatives are then as exact as the steps there are small, about the root of `rtol` (2e-2 of them at 1e-6, 2e-3 at
-    1e-8, 1e-4 at 1e-10 of a cart that is pushed to its place). Pass a smaller `rtol` where they matter.
+    `period`, which is static. Where u meets a limit the motion has a kink. Steps of adaptive length come ever nearer to
+    it, so that first derivatives are as exact as elsewhere. Steps of constant length go over it, and derivatives are
+    off by a part that grows with the step. A second derivative lacks what the kink adds, because its time moves.
     """
 
     law: Any
@@ -104,6 +104,12 @@ class Feedback(eqx.Module):
             return self._decide(q, v, t, store)
         return store[self._s : -1]
 
+    def margins(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
+        """What the law asks beyond each lower limit, and short of each upper one (2 p,)."""
+        u = self._asked(q, v, t, store)
+        lower, upper = limits_at(self.limits, u.shape[0], q.dtype)
+        return jnp.concatenate([u - lower, upper - u])
+
     def change(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
         """How the store changes between samples."""
         if self.rates is None:
@@ -147,11 +153,17 @@ class Feedback(eqx.Module):
         return _check.output(self.update(q, v, t, x), (self._s,), q.dtype, "update(q, v, t, x)", hint)
 
     def _decide(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
+        u = self._asked(q, v, t, x)
+        return u if self.limits is None else jnp.clip(u, *limits_at(self.limits, u.shape[0], q.dtype))
+
+    def _asked(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
+        """What the law asks, without the limits (p,)."""
         p = jax.eval_shape(lambda q, t: self.matrix(q, t, v.shape[0]), q, t).shape[1]
         value = self.law(q, v, t) if self.memory is None else self.law(q, v, t, x)
         what = "law(q, v, t)" if self.memory is None else "law(q, v, t, x)"
-        u = _check.output(value, (p,), q.dtype, what, f"One entry per column of the actuation, of which there are {p}.")
-        return u if self.limits is None else jnp.clip(u, *limits_at(self.limits, p, q.dtype))
+        return _check.output(
+            value, (p,), q.dtype, what, f"One entry per column of the actuation, of which there are {p}."
+        )
 
 
 def _memory(value: Any) -> Array:

@@ -20,6 +20,7 @@ from ._start import off_constraints as off_constraints
 from ._start import warn_of_start as warn_of_start
 from ._states import OF_MOTION as OF_MOTION
 from ._states import derivative as derivative
+from ._states import margins_at as margins_at
 from ._states import motion_at as motion_at
 from ._states import of_each as of_each
 from ._states import residuals as residuals

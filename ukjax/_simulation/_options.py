@@ -10,7 +10,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._integrate import Integrator, Sampled
+from .._integrate import Integrator, Kinked, Sampled
 from .._manifold import Projection
 from .._result import is_traced
 from .._servo import Acting, Feedback
@@ -29,13 +29,19 @@ class Method(NamedTuple):
 
 
 def method(
-    controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool, acting: Acting | None
+    controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool, *acting: Acting | None
 ) -> Method:
-    """The step sizes, from what `simulate` was given; ValueError or TypeError if that does not fit together."""
-    period = acting.period if isinstance(acting, Feedback) else None
+    """The step sizes, from what `simulate` was given; ValueError or TypeError if that does not fit together.
+
+    `acting`: what acts on the mechanism, in each of the modes if there are several; one that takes samples is alone.
+    """
+    controllers = [one for one in acting if isinstance(one, Feedback)]
+    period = controllers[0].period if controllers else None
     chosen = _method(controller, rtol, atol, dt0, ts, projected)
     if period is None:
-        return chosen
+        adapts = isinstance(chosen.controller, diffrax.AbstractAdaptiveStepSizeController)
+        kinks = adapts and any(one.limits is not None for one in controllers)
+        return chosen._replace(controller=Kinked.around(chosen.controller, ts)) if kinks else chosen
     if isinstance(chosen.controller, diffrax.StepTo):
         raise ValueError(
             "stepsize_controller=diffrax.StepTo(...) does not go with a controller that takes samples, at which steps "

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from .._formulation import AbstractFormulation, certain_of
-from .._integrate import Flow, Rattle
+from .._integrate import Flow, Kinked, Rattle
 from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._program import hoist
@@ -25,7 +25,7 @@ from ._leap import leap_of, onto_constraints
 from ._options import Method
 from ._phase import Phase
 from ._start import off_constraints, starts_on_constraints
-from ._states import OF_MOTION, derivative, judged, motion_at, of_each, residuals, row, verdict
+from ._states import OF_MOTION, derivative, judged, margins_at, motion_at, of_each, residuals, row, verdict
 
 
 class Unexplained(NamedTuple):
@@ -100,6 +100,9 @@ def begin(
     if isinstance(acting, Feedback) and acting.period is not None:
         at_end = lambda t, y: _sampled(phase, acting, ts[0], t, y if onto is None else onto(t, y))
         project = hoist(at_end, ts[0], y0)
+    kinks = None
+    if isinstance(method.controller, Kinked):
+        kinks = hoist(lambda t, y: margins_at(phase, acting, t, y), ts[0], y0)
     leap = None
     if isinstance(solver, Rattle):
         expand = certain_of(formulation, 0, y0.dtype) is not None
@@ -110,7 +113,8 @@ def begin(
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
-    flow = Flow(Partial(derivative, motion), project, leap, 0 if projection is None else phase.coordinates)
+    positions = 0 if projection is None else phase.coordinates
+    flow = Flow(Partial(derivative, motion), project, leap, positions, kinks)
     return Run(phase, acting, motion, onto, flow, y0, started)
 
 

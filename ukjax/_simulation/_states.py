@@ -40,6 +40,13 @@ def motion_at(
     return motion_by(formulation, mechanism.terms_of(applied), q, v, t), u, rates, change
 
 
+def margins_at(phase: Phase, controller: Acting | None, t: Array, y: Array) -> Array:
+    """How far the controls of a `Feedback` are from their limits, with the sign of the side that they are on."""
+    if not isinstance(controller, Feedback) or controller.limits is None:
+        return jnp.zeros(0, y.dtype)
+    return controller.margins(*phase.split(y), t, phase.stored(y))
+
+
 def derivative(motion: Any, t: Array, y: Array) -> Array:
     """y' = (q', v', store'), NaN where there is no motion: an adaptive controller then tries a smaller step.
 

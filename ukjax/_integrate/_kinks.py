@@ -1,0 +1,62 @@
+"""Steps that become short where a control meets a limit.
+
+There the motion has a kink. The derivative of a step that goes over it is off by a part that grows with the length of
+the step, whatever the error of its state is; so steps come ever nearer to the kink, and a very short one goes over it.
+
+g: functions of the state that change their signs at kinks (k,), as `Flow.kinks(t, y)`.
+"""
+
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+
+NEARER = 0.9  # of the way to a kink, as far as it is known, that a step goes
+
+
+class Kinked(diffrax.AbstractStepSizeController):
+    """A step size controller none of whose steps is longer than `shortest` if it goes over a kink."""
+
+    controller: diffrax.AbstractStepSizeController
+    shortest: Array
+
+    @classmethod
+    def around(cls, controller: diffrax.AbstractStepSizeController, ts: Array) -> "Kinked":
+        """With steps over a kink so short that what is off of their derivatives is the root of rounding."""
+        eps = float(jnp.finfo(ts.dtype).eps)
+        return cls(controller, jnp.maximum(eps**0.5 * (ts[-1] - ts[0]), 1e3 * eps * jnp.max(jnp.abs(ts))))
+
+    def wrap(self, direction):
+        return Kinked(self.controller.wrap(direction), self.shortest)
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        t1, state = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
+        return t1, (state, stop_gradient(args.kinks(t0, y0)))
+
+    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
+        before, g0 = controller_state
+        keep, begin, end, jumped, after, result = self.controller.adapt_step_size(
+            t0, t1, y0, y1_candidate, args, y_error, error_order, before
+        )
+        g1 = stop_gradient(args.kinks(t1, y1_candidate))
+        h, change = t1 - t0, jnp.where(g1 == g0, 1.0, g1 - g0)
+        within = lambda part: self._towards(h * jnp.min(jnp.where(jnp.isfinite(part), part, jnp.inf), initial=jnp.inf))
+        over = jnp.where(g0 * g1 < 0, -g0 / change, jnp.inf)
+        ahead = jnp.where((g1 != g0) & (g1 / change < 0), -g1 / change, jnp.inf)
+        again = jnp.asarray(keep) & jnp.any(g0 * g1 < 0) & (h > 1.5 * self.shortest)
+        # As the functions went on along the step that is kept.
+        end = jnp.where(keep, jnp.minimum(end, begin + within(ahead)), end)
+        choose = lambda new, old: jnp.where(again, old, new)
+        state = (_chosen(again, before, after), jnp.where(keep & ~again, g1, g0))
+        return keep & ~again, choose(begin, t0), choose(end, t0 + within(over)), jumped, state, result
+
+    def _towards(self, way: Any) -> Array:
+        return jnp.maximum(NEARER * way, self.shortest)
+
+
+def _chosen(which: Array, a: Any, b: Any) -> Any:
+    return jax.tree_util.tree_map(lambda a, b: jnp.where(which, a, b), a, b)
