@@ -26,6 +26,11 @@ SAME = {
     "decimals": (lambda x, y: (0.1 * x + 0.2 * x - 0.3 * x) * y, 0.0),
     "thirds": (lambda x, y: x / 3 + (2.0 / 3.0) * x - x + 0 * y, 0.0),
     "a fixed angle": (lambda x, y: (np.cos(0.3) * x) ** 2 + (np.sin(0.3) * x) ** 2 - x * x + 0 * y, 0.0),
+    "a fixed angle, its sine first": (
+        lambda x, y: (np.sin(0.3) * x) ** 2 + (np.cos(0.3) * x) ** 2 - x * x + 0 * y,
+        0.0,
+    ),
+    "a fixed angle of a degree": (lambda x, y: (np.sin(0.02) * x) ** 2 + (np.cos(0.02) * x) ** 2 - x * x + 0 * y, 0.0),
     "exponentials": (lambda x, y: jnp.exp(x - y) * jnp.exp(y - x), 1.0),
 }
 

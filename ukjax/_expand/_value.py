@@ -75,7 +75,7 @@ class Constants:
                 found = _quotient(fraction.numerator, fraction.denominator) * _power_of_two(-exponent) % P
                 self._remember(mantissa, eps, found)
             else:
-                found = self._of_two(mantissa, eps) or self._on_circle(mantissa, eps)
+                found = self._of_two(mantissa, eps) or self._on_circle(abs(number), eps)
         found = found * _power_of_two(exponent) % P
         return found if number > 0 else -found % P
 
@@ -113,13 +113,19 @@ class Constants:
                 return product
         return None
 
-    def _on_circle(self, mantissa: float, eps: float) -> int:
-        cosine, sine = _point(drawn("constant", mantissa))
-        self._remember(mantissa, eps, cosine)
-        other, exponent = math.frexp(math.sqrt(1 - mantissa**2))
-        if self._near(other, eps) is None and _fraction(math.sqrt(1 - mantissa**2), eps) is None:
-            self._remember(other, eps, sine * _power_of_two(-exponent) % P)
-        return cosine
+    def _on_circle(self, number: float, eps: float) -> int:
+        """The element of the mantissa of a number, of which one below 1 is a cosine, whose sine is known with it."""
+        mantissa, exponent = math.frexp(number)
+        exponent = min(exponent, 0)
+        cosine = math.ldexp(mantissa, exponent)
+        sine = math.sqrt((1 - cosine) * (1 + cosine))
+        of_cosine, of_sine = _point(drawn("constant", cosine))
+        found = of_cosine * _power_of_two(-exponent) % P
+        self._remember(mantissa, eps, found)
+        other, exponent = math.frexp(sine)
+        if self._near(other, eps) is None and _fraction(sine, eps) is None:
+            self._remember(other, eps, of_sine * _power_of_two(-exponent) % P)
+        return found
 
 
 ARITHMETIC = {
