@@ -276,7 +276,9 @@ def attempt(seed: int, limit: int = 20_000) -> Trial:
                 made = piece.cotangent(moving, given)
         except (NotImplementedError, ValueError, TypeError):
             made = None  # no derivative is known to JAX
-        found = [compare(made, [*x, *drawn(more)]) for x in function.points] if made is not None else []
+        # Of a rule for reverse mode only there is no other.
+        known = made is not None and not (way == "forward" and "custom_lin" in str(made.closed))
+        found = [compare(made, [*x, *drawn(more)]) for x in function.points] if known else []
         counts.append(sum(x.compared for x in found))
         names = [step.name for step in function.steps]
         wrong += [f"seed {seed}, {way}: {text}; steps {names}" for x in found for text in x.wrong]

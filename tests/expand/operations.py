@@ -162,8 +162,10 @@ def scans() -> list[Example]:
 
 def whiles() -> list[Example]:
     known = lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * x), (0, x))
-    bounded = lambda x, y: lax.while_loop(lambda c: c[1] < jnp.sum(y) + 40, lambda c: (c[0] * x, c[1] + 1.5), (x, 0.0))
-    found = lambda x: lax.while_loop(lambda c: jnp.sum(c) < 20, lambda c: c * 1.5 + jnp.abs(x), x)
+    bounded = lambda x, y: lax.while_loop(
+        lambda c: c[1] < jnp.tanh(jnp.sum(y)) + 40, lambda c: (c[0] * x, c[1] + 1.5), (x, 0.0)
+    )
+    found = lambda x: lax.while_loop(lambda c: jnp.sum(c) < 20, lambda c: c * 1.5 + jnp.abs(x) + 0.1, x)
     more = lambda x, y: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] * x + y), (0, x))
     return [
         (more, (X, Y)),

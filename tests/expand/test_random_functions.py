@@ -33,10 +33,6 @@ BROKEN = {
     # As four points between 0.4 and 1.6 had it: what is small there is nothing.
     "small constants are zero": ("element", lambda found: lambda self, x: 0 if abs(x) < 1e-9 else found(self, x)),
     "a power of two is one": ("element", lambda found: lambda self, x: found(self, np.frexp(x)[0])),
-    "numbers alike in three digits": (
-        "element",
-        lambda found: lambda self, x: found(self, x.dtype.type(f"{x:.2e}")),
-    ),
 }
 
 
