@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ukjax._expand._entry import Node, NotScalar
-from ukjax._expand._piece import traced
+from ukjax._expand._piece import Form, traced
 from ukjax._expand._scalar import ScalarPiece
 
 from ..helpers import assert_close, long, sampled
@@ -205,6 +205,18 @@ def test_random_programs_with_numbers_of_every_size(seed):
     )
     size = 1e-12 * np.maximum.accumulate(np.abs(np.nan_to_num(want, posinf=0, neginf=0)), axis=1)
     assert np.all((np.abs(got - want) <= size) | ~np.isfinite(want))
+
+
+def test_a_table_that_is_looked_up_stays_one_array():
+    """Put together from its entries one of a thousand numbers took a minute to compile."""
+    places = jnp.linspace(-2.0, 2.0, 4096)
+    table = lambda x: jnp.interp(x, places, jnp.sin(3 * places))
+    piece = ScalarPiece(traced(lambda x: [table(x)], [jnp.zeros(())]), 20_000)
+    alone = jax.make_jaxpr(lambda x: piece.evaluate(Form((False,), on_cpu=True), x))(0.3)
+    assert len(alone.jaxpr.eqns) < 1000
+    assert "mul" in str(alone)
+    xs = jnp.array([-2.5, 0.3, 1.9])
+    assert_close(jax.jit(jax.vmap(piece))(xs)[0], jax.vmap(table)(xs), rtol=1e-14)
 
 
 def test_single_precision_stays_so():

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.extend.core.primitives as prims
 import numpy as np
+from jax import lax
 from jax.numpy import finfo
 
 from ._entry import Block, Entry, Node, constant, name_of
@@ -95,7 +96,9 @@ class Graph:
         if same is not None:
             self.known[key, names] = same
             return same
-        node = self._once(key, lambda *xs: primitive.bind(*xs, **params), tuple(args), dtype)
+        # A product has a parameter, which its function fills in.
+        bind = lax.mul if primitive is prims.mul_p else primitive.bind
+        node = self._once(key, lambda *xs: bind(*xs, **params), tuple(args), dtype)
         node.primitive = primitive
         self._set_value(node, value)
         return node
