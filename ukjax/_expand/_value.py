@@ -196,7 +196,7 @@ def value_of(primitive: Any, args: Sequence[Entry], dtype: Any, constants: Const
 def _value(x: Entry, constants: Constants) -> Value | None:
     if isinstance(x, Node):
         return x.value
-    return Value.of(constants.element(x)) if np.isfinite(x) else None
+    return Value.of(constants.element(x)) if np.issubdtype(x.dtype, np.floating) and np.isfinite(x) else None
 
 
 def _sum(x: Value, y: Value) -> Value:
