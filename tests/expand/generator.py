@@ -75,11 +75,11 @@ class RandomFunction(NamedTuple):
     points: list[list[Any]]
 
     def __call__(self, *pool: Any) -> list[Any]:
-        pool = [*pool]
+        made = [*pool]
         for step in self.steps:
-            pool += _results(step.function, [pool[i] for i in step.args])
-        inexact = [x for x in pool[len(FIRST) :] if jnp.issubdtype(x.dtype, jnp.floating)]
-        others = [x for x in pool[len(FIRST) :] if not jnp.issubdtype(x.dtype, jnp.floating)]
+            made += _results(step.function, [made[i] for i in step.args])
+        inexact = [x for x in made[len(FIRST) :] if jnp.issubdtype(x.dtype, jnp.floating)]
+        others = [x for x in made[len(FIRST) :] if not jnp.issubdtype(x.dtype, jnp.floating)]
         return [*inexact[-6:], *others[-3:]]
 
 
