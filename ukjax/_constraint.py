@@ -109,7 +109,7 @@ class AbstractFunctionConstraint(AbstractConstraint):
 
     @abc.abstractmethod
     def through(self, change: Callable[[Callable], Callable]) -> "AbstractFunctionConstraint":
-        """The same constraint of `change(function)` in place of each of its functions."""
+        """The same constraint, with each function replaced by `change(function)`."""
 
 
 class AbstractConstraintGroup(AbstractConstraint):

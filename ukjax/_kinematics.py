@@ -59,7 +59,7 @@ class Kinematics(AbstractKinematics):
         self.retract_function = retract
 
     def through(self, change: Callable[[Callable], Callable]) -> "Kinematics":
-        """The same of `change(function)` in place of each of its functions."""
+        """The same kinematics, with each function replaced by `change(function)`."""
         return Kinematics(change(self.rates_function), self.retract_function and change(self.retract_function))
 
     def rates(self, q, v, t):

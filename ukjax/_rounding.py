@@ -57,10 +57,10 @@ def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
-    """What part of its terms each of the results of `function(x)`, which are to be zero, is, (m,); without gradients.
+    """The results of `function(x)`, which should be zero, each divided by the size of its terms (m,); no gradients.
 
-    `size`: (n,), how large each number of x is along the way it comes from, where that is more than it is there. So it
-    is told what is as good as zero, without a unit.
+    The quotients have no unit. `size`, (n,), is the largest value of each number of x along a motion, where that is
+    larger than the number itself.
     """
     x, size = stop_gradient((x, size))
     size = jnp.maximum(size, jnp.abs(x))

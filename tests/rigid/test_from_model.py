@@ -100,25 +100,27 @@ def test_a_rotor_by_hand_with_derivatives(coordinates):
     assert_close(jax.jacfwd(first, 1)(robot, rates[0])[0], jnp.asarray(-(0.1 + ratio**2 * damper) / M), rtol=1e-12)
 
 
+ROTOR = 'damping="0.1"'
 FLAGS = {
     "equality": '<option><flag equality="disable"/></option>',
     "constraint": '<option><flag constraint="disable"/></option>',
-    "spring": '<option><flag spring="disable"/></option>',
-    "damper": '<option><flag damper="disable"/></option>',
     "gravity": '<option><flag gravity="disable"/></option>',
     "actuation": '<option><flag actuation="disable"/></option>',
     "none": "",
+    # Before 3.3.6 one flag was for springs and dampers.
+    **{
+        name: f'<option><flag {name}="disable"/></option>' for name in (["passive"] if IS_OLD else ["spring", "damper"])
+    },
 }
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-@pytest.mark.skipif(IS_OLD, reason="this MuJoCo has one flag for springs and dampers")
 def test_flags_of_a_file_are_followed(flag):
     source = text(
         options=FLAGS[flag],
         joint='stiffness="3" springref="0.2" damping="0.4" ref="0.3"',
         rest='<equality><joint name="tie" joint1="slide" joint2="turn" polycoef="0 0.5 0 0 0"/></equality>',
-        actuators='<motor name="m" joint="turn" gear="4" damping="0.1"/>',
+        actuators=f'<motor name="m" joint="turn" gear="4" {"" if IS_OLD else ROTOR}/>',
     )
     robot, warned = said(source)
     assert warned == ""

@@ -1,8 +1,9 @@
 """Checksums of functions and classes of Python's: of their instructions, and of what these refer to.
 
-That is what a function closes over, its defaults, and the global variables that it uses: numbers, and functions and
-classes of a person's own, in whatever module. What is installed counts by its name and version. Comments, docstrings,
-lines, files, and what variables inside are called leave no mark; the version of Python does.
+A function refers to what it closes over, to its defaults, and to the global variables that it uses. These count by
+their values. Functions and classes of the user's count by their own instructions, whichever module they are in; those
+of installed packages count by name and version. Comments, docstrings, line numbers, files and names of local variables
+do not count. The version of Python does.
 """
 
 import dis
@@ -11,9 +12,10 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ._installed import release
+from ._program import Sums
 
 
 HAS_DOCSTRING = 0x4000000  # of a code object, from Python 3.13 on
@@ -24,17 +26,6 @@ CHECKED = "__beartype_wrapper"  # of a function with checks around it, which men
 RAISING = "equinox._errors"
 
 
-class Sums(Protocol):
-    """What makes checksums: `Checksum`."""
-
-    within_rule: bool
-
-    def of(self, value: Any, /) -> bytes: ...
-    def put(self, tag: str, /, *parts: bytes) -> bytes: ...
-    def of_all(self, tag: str, values: Any, /) -> bytes: ...
-    def of_names(self, tag: str, values: Any, /) -> bytes: ...
-
-
 def of_function(sums: Sums, function: Any) -> bytes:
     """The checksum of a function."""
     if hasattr(function, CHECKED):
@@ -43,9 +34,8 @@ def of_function(sums: Sums, function: Any) -> bytes:
     code = getattr(function, "__code__", None)
     installed = release(getattr(function, "__module__", None))
     raises = getattr(function, "__module__", None) == RAISING
-    if (
-        code is None or raises or sums.within_rule
-    ):  # a rule of ours may mention functions whose programs are there anyway
+    # A rule of ours may mention functions whose programs are there anyway.
+    if code is None or raises or sums.within_rule:
         return sums.put("function", f"{installed} {name}".encode())
     does = sums.put("installed", f"{installed} {name}".encode()) if installed else _instructions(sums, function, code)
     held = [function.__defaults__, function.__kwdefaults__, *map(_content, function.__closure__ or ())]
@@ -85,12 +75,11 @@ def _is_slot(x: Any) -> bool:
 
 def _instructions(sums: Sums, function: types.FunctionType, code: types.CodeType) -> bytes:
     """The checksum of instructions, and of the global variables that they use."""
-    python = f"{sys.implementation.cache_tag}"
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     nested = [x for x in code.co_consts if isinstance(x, types.CodeType)]
     constants = [x for x in code.co_consts[_is_documented(code) :] if not isinstance(x, types.CodeType)]
     return sums.put(
-        f"instructions {python} {code.co_flags & ~HAS_DOCSTRING}",
+        f"instructions {sys.implementation.cache_tag} {code.co_flags & ~HAS_DOCSTRING}",
         code.co_code,
         code.co_exceptiontable,
         sums.of((code.co_names, arguments, tuple(constants))),
@@ -107,7 +96,7 @@ def _is_documented(code: types.CodeType) -> bool:
 
 
 def _global_variables(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """The global variables that instructions use; of a module of a person's own also what they use of it."""
+    """The global variables that instructions use. Of a module of the user's, also the attributes that they use."""
     for step in dis.get_instructions(code):
         name = step.argval
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__:

@@ -17,7 +17,7 @@ def versions() -> dict[str, str]:
 
 @ft.cache
 def release(module: str | None) -> str | None:
-    """The package that a module belongs to, with its version; None if it is no installed one, but a person's own."""
+    """Name and version of the installed package that a module belongs to; None for a module of the user's."""
     top = (module or "__main__").partition(".")[0]
     if top in sys.stdlib_module_names and top != "__main__":
         return top

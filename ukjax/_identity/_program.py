@@ -32,6 +32,7 @@ class Sums(Protocol):
 
     def of(self, value: Any, /) -> bytes: ...
     def put(self, tag: str, /, *parts: bytes) -> bytes: ...
+    def of_all(self, tag: str, values: Any, /) -> bytes: ...
     def of_names(self, tag: str, values: Any, /) -> bytes: ...
 
 
@@ -89,7 +90,7 @@ def _rule(sums: Sums, eqn: JaxprEqn) -> bytes:
     """The checksum of the derivative of an operation that has one of its own."""
     try:
         return sums.of(_derivative(eqn))
-    except Exception:  # of a person's rule, which may raise anything: so would the derivative
+    except Exception:  # the rule is the user's, and may raise anything; whoever takes the derivative will see it
         return sums.put("no derivative")
 
 

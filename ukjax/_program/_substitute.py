@@ -1,4 +1,4 @@
-"""Functions evaluated with other arrays in place of those that they reach, by whatever way they reach them.
+"""Evaluates a function with other arrays in place of some that it uses, however Python got hold of those.
 
 JAX hands every operation to the trace that is current, with its operands. The trace here looks whether an operand is an
 array that has a substitute, and hands the operation on to the trace around it. So it does not matter how Python came by

@@ -75,8 +75,8 @@ class Cases:
         scenario: Checksum of what is traced: trajectories, invariants, and the terms of the mechanism at the start.
         of_figures: Checksum of each figure, by its name.
 
-    Of a factory that is not traced as a whole the checksum is that of both ends, with their numbers, and of the code of
-    the factory with all of a person's own that it uses: what the samples in between do nothing else can tell.
+    A factory that is not traced as a whole has the checksum of both ends, with their numbers, and of its code, with all
+    code of the user's that it uses: nothing else can tell what the samples in between do.
 
     Raises:
         ValueError: If the factory does not take a name, or its scenarios cannot be made one of the other.
@@ -182,9 +182,8 @@ class Cases:
             leaves = jax.tree_util.tree_leaves(parts)
             self.pattern = self.pattern or jax.tree_util.tree_structure((parts, axes))
             parts, axes = jax.tree_util.tree_unflatten(self.pattern, [*leaves, *jax.tree_util.tree_leaves(axes)])
-        except (
-            Exception
-        ):  # of a person's factory that cannot work with traced numbers; plain ones tell what else is wrong
+        except Exception:
+            # The user's factory cannot work with traced numbers; plain ones tell what else is wrong.
             together = False
             rows = [*self.ends, *self._rows(values)]
             parts, axes = one_by_one([parts_of(self._with_numbers(row)) for row in rows], rows, len(self.ends))
@@ -260,7 +259,7 @@ class Cases:
 
         try:
             return self._traced(make, {name: np.zeros((), self.first.q0.dtype) for name in self.names})
-        except Exception:  # a person's functions may raise anything; with plain numbers it is met again, and told
+        except Exception:  # the user's functions may raise anything; with plain numbers it is met again, and told
             return None
 
     def _drift(self, one: Scenario, q: Any, v: Any) -> dict[str, Any]:
@@ -303,7 +302,7 @@ class Cases:
         """The scenario of a sample. ValueError if the factory does not take it."""
         try:
             return self.make(values)
-        except Exception as error:  # of a person's function
+        except Exception as error:  # of the user's function
             shown = ", ".join(f"{k} = {v:g}" for k, v in values.items())
             kind = "" if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: "
             raise ValueError(f"The scenario cannot be made with {shown}: {kind}{error}") from error
