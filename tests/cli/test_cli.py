@@ -262,8 +262,8 @@ def test_tunes_a_persons_own_problem(run, tmp_path):
 def test_a_tuning_goes_on_after_an_interruption(run, tmp_path, monkeypatch):
     real = ukjax._tune._checkpoint.save
 
-    def save(path, record):
-        real(path, record)
+    def save(path, record, definition):
+        real(path, record, definition)
         if record.done == 8:
             raise KeyboardInterrupt
 

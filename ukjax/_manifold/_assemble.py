@@ -169,7 +169,7 @@ def _check_rows(
     mine, rest = Rounding(*(x[:m] for x in rounding)), Rounding(*(x[m:] for x in rounding))
     if atol is None:
         part = 1e-9 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-4
-        allowed = part * (mine.terms + jnp.abs(J) @ jnp.abs(x))
+        allowed = part * (mine.terms + jnp.maximum(mine.levers, jnp.abs(J)) @ jnp.abs(x))
     else:
         lengths, none = jnp.linalg.norm(J, axis=1), jnp.all(jnp.abs(J) <= mine.rows, axis=1)
         allowed = atol * jnp.where(none, jnp.linalg.norm(mine.levers, axis=1), lengths)
