@@ -43,6 +43,7 @@ def test_the_straight_formula_is_the_same_acceleration():
     assert_close(_scara._pinv_acceleration(case.mechanism, case.q0, case.v0), ours, atol=1e-11)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("linkage", [_linkages.chain(5), long(_linkages.overconstrained())], ids=lambda x: x.name)
 def test_a_linkage_moves_in_angles_as_in_absolute_coordinates(linkage):
     q, v = _linkages.states(linkage, 4)

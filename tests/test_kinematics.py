@@ -110,6 +110,7 @@ def test_a_body_on_a_hinge_is_a_pendulum():
     assert bool(found.holonomic.all())
 
 
+@pytest.mark.long
 def test_assembly_and_projection_return_to_the_hinge_and_to_unit_length():
     mechanism, _ = hinged()
     angle = 0.7
@@ -127,6 +128,7 @@ def test_assembly_and_projection_return_to_the_hinge_and_to_unit_length():
         assert_close(mechanism.velocity_error(y[:4], y[4:], 0.0), jnp.zeros(3), atol=1e-15)
 
 
+@pytest.mark.long
 def test_speeds_of_a_nonholonomic_system_move_it_as_the_constraint_on_rates_does():
     # A knife edge: along itself, and about; or x, y, theta with a constraint.
     force = jnp.array([0.3, -0.2, 0.1])
@@ -148,6 +150,7 @@ def test_speeds_of_a_nonholonomic_system_move_it_as_the_constraint_on_rates_does
     assert ukjax.diagnose(line, q0, jnp.array([0.0, 0.4])).holonomic.all()
 
 
+@pytest.mark.long
 def test_a_servo_turns_a_body_about_its_hinge():
     mechanism, _about = hinged()
     q = jnp.array([np.cos(0.35), np.sin(0.35), 0.0, 0.0])

@@ -173,6 +173,7 @@ def test_against_the_linearizer_of_sympy_for_lagrange():
     assert_close(found.A, jnp.asarray(A), atol=1e-9)
 
 
+@pytest.mark.long
 def test_servos_and_gradients():
     # A servo holds the tip of a double mass; its natural dynamics is that of Baumgarte.
     wanted = ukjax.Holonomic(lambda q, t: q[:1] - 0.3, ukjax.Baumgarte(3.0, 25.0))
@@ -189,6 +190,7 @@ def test_servos_and_gradients():
     assert_gradients(stiffness, jnp.asarray(0.8))
 
 
+@pytest.mark.long
 def test_along_a_trajectory_in_a_batch():
     scenario = moving_pivot.scenario()
     mechanism = scenario.mechanism

@@ -43,6 +43,7 @@ def loss(rates, force, devices):
     return jnp.sum(ukjax.simulate_batch(mechanism, jnp.array([1.0, 0.0]), v0, TS, **options).q[:, -1, 1] ** 2)
 
 
+@pytest.mark.long
 def test_a_force_that_solves_equations_on_two_devices():
     rates = jnp.array([0.5, 1.0, 1.5])
     assert_close(loss(rates, by_lineax, 2), loss(rates, by_hand, 2), rtol=1e-12)

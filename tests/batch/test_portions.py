@@ -20,6 +20,7 @@ def beads(rates, **options):
     return ukjax.simulate_batch(ukjax.Mechanism(system, ring), q0, v0, np.linspace(0.0, 0.1, 3), **options)
 
 
+@pytest.mark.long
 def test_the_fast_ones_begin_first(monkeypatch):
     seen = []
     first = _portions.in_order

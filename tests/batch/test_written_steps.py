@@ -76,6 +76,7 @@ def test_what_is_not_certain_and_what_fails(programs):
     assert np.array_equal(got.rank[2:], want.rank[2:])
 
 
+@pytest.mark.long
 def test_constraints_that_begin_to_contradict_each_other(programs):
     """Of every other trajectory, half way."""
 

@@ -146,6 +146,7 @@ def test_rows_that_are_there_twice():
     assert_close(slope(ON), slope(OFF), atol=1e-9 * (1 + float(jnp.max(jnp.abs(slope(OFF))))))
 
 
+@pytest.mark.long
 def test_one_bad_state_changes_no_other():
     """Rods in line, where rows depend on each other; a rod out of its joints; and NaN."""
     _, modular, q, v = chain(closed=False)

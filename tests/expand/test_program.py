@@ -26,6 +26,7 @@ def tangle(operations):
     return function
 
 
+@pytest.mark.long
 def test_long_programs_end():
     """In one loop neither compiling nor running it did: XLA computes what is shared once for every use."""
     function = tangle(1500)

@@ -277,6 +277,7 @@ def test_gradients_by_the_last_time():
             assert float(derivative(height)(end)) == pytest.approx(rate, abs=1e-7)
 
 
+@pytest.mark.long
 def test_the_curvature_of_a_landing():
     """The time sqrt(2 h / g)."""
     falls = {"falls": ukjax.Mode(bouncing()["flight"].mechanism, {"lands": ukjax.Event(lambda q, v, t: q[0])})}

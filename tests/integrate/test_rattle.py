@@ -41,6 +41,7 @@ def test_it_is_reversible_and_stays_on_the_constraints():
     assert float(jnp.max(there.position_residual)) < 1e-13
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "h"),
     [

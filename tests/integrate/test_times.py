@@ -82,6 +82,7 @@ def test_second_derivatives_with_respect_to_the_times_against_a_closed_form(mode
     assert_close(mixed, want[:-count, -count:], atol=1e-6)
 
 
+@pytest.mark.long
 def test_how_far_a_free_fall_gets():
     """dh/dT is the velocity at T, to the last digit; and the time of the start shifts the whole motion."""
 

@@ -327,6 +327,7 @@ def test_where_scalar_code_is_not_certain_projection_is_by_matrices():
     assert np.isfinite(want).all(axis=1).tolist() == [True] * 4 + [False, True]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [long(coordinated_robots), long(parallelogram), simple_pendulum])
 def test_derivatives_of_both_ways_agree(model):
     """Forward and reverse, with respect to the state and to all parameters."""
@@ -367,6 +368,7 @@ def jumping(jumps):
     return ukjax.Mechanism(system, gear), jnp.zeros(2), jnp.array([3.0, -1.0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("constant", [long(False), True])
 def test_a_projection_that_does_not_get_to_the_constraints_is_a_failure(constant):
     steps = {"stepsize_controller": diffrax.ConstantStepSize(), "dt0": 0.01} if constant else {}

@@ -337,6 +337,7 @@ def test_the_scara_of_parts_is_the_one_by_hand():
         assert_close(robot.position(q, "tool"), model.tool(q), atol=1e-14)
 
 
+@pytest.mark.long
 def test_the_coordinated_robots_of_parts_are_those_by_hand():
     scenario = coordinated_robots.scenario()
     model = coordinated_robots.CoordinatedRobots()

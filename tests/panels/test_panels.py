@@ -156,6 +156,7 @@ def loss_at(mechanism, t, way):
     return loss
 
 
+@pytest.mark.long
 def test_derivatives_in_every_mode():
     mechanism, q, v, t = states("SCARA")
     z = jnp.concatenate([q[0], v[0]])
@@ -195,6 +196,7 @@ def test_gradients_of_parameters_that_a_batch_shares(name):
         assert_close(x, y, atol=1e-9 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
 
 
+@pytest.mark.long
 def test_single_precision_and_what_it_would_be_on_a_gpu():
     mechanism, q, v, t = states("SCARA")
     single = jax.tree_util.tree_map(

@@ -35,6 +35,7 @@ def test_curves_and_their_effort(kind):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("segments", "search"), [long(4, "newton"), long(4, "slsqp"), (1, "slsqp"), long(1, "newton")])
 def test_the_least_effort_of_a_mass(segments, search):
     """From rest to rest over d in T: u is linear in time, and the effort 12 m^2 d^2 / T^3."""

@@ -195,6 +195,7 @@ def check(name, count):
         assert np.isnan(x).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(LOOPS, ["four-bar, closed twice"]))
 def test_a_loop_moves_alike_in_every_direction(name):
     check(name, 7)
@@ -229,6 +230,7 @@ def test_a_tilted_four_bar_has_the_acceleration_of_a_level_one(coordinates):
     assert_close(turning(q), 1.0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_gradients_in_a_tilted_plane():
     R = directions(1, 5)[0][0]
     q, v = start_of(four_bar)

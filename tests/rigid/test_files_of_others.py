@@ -102,6 +102,7 @@ def test_robots_of_others_move_as_in_mujoco(file):
     assert_same(robot, theirs, spread=0.2 if theirs.model.neq else 1.0)
 
 
+@pytest.mark.long
 def test_a_floating_urdf_is_its_tree_on_a_free_joint():
     """The free joint's column of M is that of all bodies together: the mass, wherever they are."""
     path = installed(f"{FRAX}/unitree_a2/a2.urdf")

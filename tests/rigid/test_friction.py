@@ -142,6 +142,7 @@ def test_a_joint_that_jams_is_a_failure():
         assert of(mu).result == ukjax.RESULTS.not_finite
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("push", "turn"), [long(0.0, 1.5), long(2.0, 0.1), (2.0, -1.5)])
 def test_a_slide_is_pressed_by_a_moment_at_two_places(push, turn):
     load = {"load": rigid.Load("block", (0.0, push, 0.0), (0.0, 0.0, turn))}

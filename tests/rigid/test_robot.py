@@ -51,6 +51,7 @@ SIZES = {"planar, joints": (3, 2, 2), "spatial, joints": (3, 5, 2), "planar, abs
 SIZES["spatial, absolute"] = (18, 20, 17)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sampled(KINDS, ["planar, joints"]))
 def test_a_loop_is_the_same_in_all_coordinates_and_its_redundancy_is_told(kind):
     robot, reference = four_bar(**KINDS[kind]), four_bar(planar=True)

@@ -31,6 +31,7 @@ def placed(robot, speed, edge=0.0):
     return q, jnp.array([speed, 0.0, 0.0, 0.0, speed / (R + edge), 0.0]), down, out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("axis", "edge"), [long(None, 0.0), long("y", 0.0), ("y", 0.05)])
 def test_down_a_ramp_in_closed_form(axis, edge):
     mass, arm = 1.5, R + edge

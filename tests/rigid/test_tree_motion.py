@@ -60,6 +60,7 @@ def plain(robot, q, v, u):
     return jnp.linalg.solve(M, Q + u)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "count"),
     [("hinges", 3), long("mixed", 6), long("mixed", 11), long("hinges", 14), long("mixed", 16), long("balls", 9)],

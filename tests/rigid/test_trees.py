@@ -129,6 +129,7 @@ def _rests(robot):
         yield jnp.zeros(size).at[max(size - 4, 0)].set(1.0 if size >= 4 else 0.0) if size else jnp.zeros(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(JOINTS, ["revolute"]))
 def test_a_joint_as_coordinates_and_as_a_constraint_is_the_same(name):
     """Every body's acceleration, in the coordinates of joints and with all joints as constraints; reactions too."""
@@ -176,6 +177,7 @@ def test_loops_over_the_nodes_and_one_after_the_other_are_the_same(name):
     assert_close(jnp.prod(pivots), jnp.linalg.det(M), rtol=1e-11)
 
 
+@pytest.mark.long
 def test_every_length_mass_and_inertia_is_one_leaf_with_its_gradient():
     robot = pair(JOINTS["screw"](), coordinates="joint")
     q, v = moving(robot, 4)

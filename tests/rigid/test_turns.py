@@ -31,6 +31,7 @@ def geared(**options):
     return rigid.Robot(bodies, joints, frames=frames, gears=gears, gravity=(0.0, 0.0, 0.0), **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["plane", long("space")])
 @pytest.mark.parametrize("held", [long(None), ukjax.Projection()])
 def test_geared_wheels_wind_a_spring_up_over_several_turns(where, held):
@@ -47,6 +48,7 @@ def test_geared_wheels_wind_a_spring_up_over_several_turns(where, held):
     assert float(jnp.max(run.position_residual)) < (1e-12 if held else 1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["plane", long("space")])
 def test_springs_and_stops_many_turns_away_in_both_modes_and_in_batches(where):
     def made(stiffness):

@@ -141,6 +141,7 @@ def test_the_two_readings(raised):
     assert_close(other.u, jnp.asarray(u), atol=1e-9)
 
 
+@pytest.mark.long
 def test_weights(on_the_way):
     q, v, t = on_the_way
     mechanism = ROBOTS.mechanism()

@@ -357,6 +357,7 @@ def drawn(stiffness=4.0):
     return ukjax.Scenario(ukjax.Mechanism(Spring(jnp.asarray(stiffness)), []), [1.0], [0.0], 1.0)
 
 
+@pytest.mark.long
 def test_a_chunk_of_one_sample_of_a_factory_that_wants_numbers(tmp_path):
     """Which differs from no other in its chunk; and a study of one sample."""
     for name, values, chunk in (("last", [1.0, 4.0, 9.0], 2), ("alone", [4.0], None)):

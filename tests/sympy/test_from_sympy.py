@@ -203,6 +203,7 @@ def newton_and_euler(l, u, pull, twist):
     return np.concatenate([force / 2.0 - np.cross(w, velocity), turned])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["implicit", long("free", id="free"), long("textbook", id="textbook")])
 def test_a_quaternion_by_implicit_kinematics(form):
     method, values = sympy_models.quaternion_flyer(form)
