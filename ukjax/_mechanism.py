@@ -15,10 +15,9 @@ from . import _check
 from ._binding import Origin, binding
 from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
 from ._kinematics import AbstractKinematics
-from ._rounding import rounding_errors
 from ._sharing import joined, separated
 from ._system import AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
-from ._terms import Free, Modular, ModularTerms, Terms, TermsOf
+from ._terms import Free, Modular, ModularTerms, Terms, TermsOf, of_loose
 from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 
 
@@ -152,8 +151,13 @@ class Mechanism(eqx.Module):
         what = "coordinates" if self.kinematics is None else "speeds"
         return _check.output(self.system.mass(q, t), (n, n), q.dtype, "mass(q, t)", f"There are {n} {what}.")
 
-    def terms(self, q: Coordinates, v: Vector, t: Scalar, applied: Any = None) -> Terms:
-        """M, Q, A, b and the non-ideal force at one state; ValueError, while tracing, on a wrong shape."""
+    def terms(
+        self, q: Coordinates, v: Vector, t: Scalar, applied: Any = None, rows_by: Callable | None = None
+    ) -> Terms:
+        """M, Q, A, b and the non-ideal force at one state; ValueError, while tracing, on a wrong shape.
+
+        `rows_by`: see `TermsOf`.
+        """
         n = v.shape[0]
         M = self.mass(q, t, n)
         Q = applied_force(self.system.force(q, v, t), v, "force(q, v, t)")
@@ -161,43 +165,37 @@ class Mechanism(eqx.Module):
             Q = Q + applied_force(applied, v, "applied")
         named = self.named_constraints
         known = self.system.own_rows(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
-        rows = [known[k] if k in known else self.rows_of(constraint, q, v, t) for k, constraint in named.items()]
+        # Where the system gives rows, it has told rounding errors from them.
+        of = lambda *state: [self.rows_of(c, *state) for name, c in named.items() if name not in known]
+        others, errors = (of(q, v, t), None) if rows_by is None else rows_by(of, q, v, t)
+        following = iter(others)
+        rows = [known[name] if name in known else next(following) for name in named]
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
         nonideal = None if self._nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)
         partition = self.system.partition if isinstance(self.system, AbstractModularSystem) else None
-        sizes = [entry for (k, c), (_, b) in zip(named.items(), rows, strict=True) for entry in _sizes(k, c, len(b))]
-        return Terms(M, Q, A, b, nonideal, partition, tuple(sizes))
-
-    def rounding(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Rows, RowValues]:
-        """Sizes of the rounding errors of A (m, n) and of b (m,); zero where the system tells them from its rows."""
-        named = self.named_constraints
-        of = lambda q, v, t: [self.rows_of(c, q, v, t) for name, c in named.items() if name not in self._linked]
-        found = iter(rounding_errors(of, q, v, t))
-        shapes: Any = jax.eval_shape(self.system.own_rows, q, v, t) if self._linked else {}  # pyright: ignore
-        zeros = {name: tuple(jnp.zeros(x.shape, x.dtype) for x in rows) for name, rows in shapes.items()}
-        pairs = [zeros[name] if name in zeros else next(found) for name in named]
-        return jnp.concatenate([A for A, _ in pairs]), jnp.concatenate([b for _, b in pairs])
+        pairs = list(zip(named.items(), rows, strict=True))
+        sizes = [entry for (name, c), (_, b) in pairs for entry in _sizes(name, c, len(b))]
+        loose = tuple(name not in known for (name, _), (_, b) in pairs for _ in range(len(b)))
+        rounding = None if errors is None else of_loose(loose, errors)
+        return Terms(M, Q, A, b, nonideal, partition, tuple(sizes), rounding, loose)
 
     def terms_of(self, applied: Any = None) -> TermsOf:
         """The terms as functions of the state; `applied`: generalised forces (n,) beside the system's, or None."""
-        dense = lambda q, v, t: self.terms(q, v, t, applied)
-        rounding = self.rounding if set(self.named_constraints) - self._linked else None
+        dense = lambda q, v, t, rows_by=None: self.terms(q, v, t, applied, rows_by)
         system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
         whole = len(groups) == len(self.constraints) and self._nonideal is None
         if whole and not groups and isinstance(system, AbstractRecursiveSystem):
             return TermsOf(dense, free=system.free(applied))
         if not whole or not isinstance(system, AbstractModularSystem):
-            return TermsOf(dense, rounding=rounding)
+            return TermsOf(dense)
 
         def modular(q: Coordinates, v: Vector, t: Scalar) -> ModularTerms:
             Q = applied_force(system.force(q, v, t), v, "force(q, v, t)")
             Q = Q if applied is None else Q + applied_force(applied, v, "applied")
             return ModularTerms(system.blocks(q, t), Q, tuple(group.each_rows(q, v, t) for group in groups))
 
-        return TermsOf(
-            dense, Modular(system.partition, tuple(group.columns for group in groups), modular), None, rounding
-        )
+        return TermsOf(dense, Modular(system.partition, tuple(group.columns for group in groups), modular))
 
     def position_error(self, q: Coordinates, t: Scalar) -> Float[Array, " r"]:
         """Φ of every holonomic constraint, in order."""
@@ -214,10 +212,6 @@ class Mechanism(eqx.Module):
     def velocity_error_of(self, constraint: AbstractConstraint, q: Coordinates, v: Vector, t: Scalar) -> RowValues:
         """Φ̇ or ψ of any constraint on this mechanism."""
         return constraint.velocity_error(q, v, t, *self._kinematics)
-
-    @property
-    def _linked(self) -> frozenset[str]:
-        return self.system.linked if isinstance(self.system, AbstractLinkedSystem) else frozenset()
 
     @property
     def _kinematics(self) -> tuple[AbstractKinematics, ...]:

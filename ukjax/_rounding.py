@@ -15,13 +15,14 @@ of Numerical Algorithms, 1.6; random changes of data to see rounding errors: Cha
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
+from jax.interpreters import partial_eval
 from jax.lax import stop_gradient
 
 from ._program import CALLS
@@ -35,10 +36,10 @@ MULTIPLE = 64.0
 LEAST_PART, LEAST = 1e7, 1e-9  # of these the first times eps
 
 
-def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
-    """Sizes of the rounding errors of `function(*args)`, a tree of arrays like its results, without gradients.
+def with_rounding_errors(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    """The results of `function(*args)`, and the sizes of their rounding errors, a tree of arrays like them.
 
-    `args`: arrays. The function is evaluated once more, for a batch of four.
+    `args`: arrays. The function is traced and evaluated once, for a batch of four. The sizes have no gradient.
     """
     kept: list[Any] = []
 
@@ -48,12 +49,32 @@ def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
         return flat
 
     closed = jax.make_jaxpr(leaves)(*args)
+    pairs = map(_and_error, _in_changes(closed, args))
+    values, errors = zip(*pairs, strict=True) if closed.jaxpr.outvars else ((), ())
+    return jax.tree_util.tree_unflatten(kept[-1], values), jax.tree_util.tree_unflatten(kept[-1], errors)
+
+
+def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
+    """Sizes of the rounding errors of `function(*args)`, a tree of arrays like its results, without gradients."""
+    return with_rounding_errors(function, *args)[1]
+
+
+def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequence[Any]) -> list[Any]:
+    """Of some of the results of a program, evaluating what these need only."""
+    used = [k in outputs for k in range(len(closed.jaxpr.outvars))]
+    # As JAX does it before it compiles.
+    jaxpr, needed = partial_eval.dce_jaxpr(closed.jaxpr, used)  # pyright: ignore
+    args = [x for x, is_needed in zip(args, needed, strict=True) if is_needed]
+    return [stop_gradient(_and_error(x)[1]) for x in _in_changes(ClosedJaxpr(jaxpr, closed.consts), args)]
+
+
+def _in_changes(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    """The results of a program, each as it is and as it is for each of the changes, (1 + CHANGES, ...)."""
     literals = np.array(list(_literals(closed)), float)
-    inputs = [_changed(k, stop_gradient(x)) for k, x in enumerate([*closed.consts, *args])]
-    found = jax.vmap(lambda literals, *inputs: _evaluated(closed, iter(literals), [*inputs]))(
+    inputs = [_changed(k, x) for k, x in enumerate([*closed.consts, *args])]
+    return jax.vmap(lambda literals, *inputs: _evaluated(closed, iter(literals), [*inputs]))(
         _changed(len(inputs), literals), *inputs
     )
-    return jax.tree_util.tree_unflatten(kept[-1], [_size(x) for x in found])
 
 
 def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
@@ -67,8 +88,8 @@ def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
     size = size + LEAST_PART * float(jnp.finfo(x.dtype).eps) * jnp.max(size, initial=0.0) + LEAST
     one = jnp.ones_like(x)
     # x is as it was, but its terms are as large as `size`.
-    found = rounding_errors(lambda x, one: function(x + (size * one - size)), x, one)
-    terms, error = found / relative_rounding(x.dtype), jnp.abs(stop_gradient(function(x)))
+    values, errors = with_rounding_errors(lambda x, one: function(x + (size * one - size)), x, one)
+    terms, error = errors / relative_rounding(x.dtype), jnp.abs(values)
     return jnp.where(error == 0, 0.0, error / jnp.where(terms > 0, terms, jnp.finfo(x.dtype).tiny))
 
 
@@ -77,12 +98,13 @@ def relative_rounding(dtype: Any) -> float:
     return MULTIPLE * float(jnp.finfo(dtype).eps)
 
 
-def _size(values: Any) -> Any:
-    """Rounding errors of a result (1 + CHANGES, ...), of which the first is as it is."""
-    if not jnp.issubdtype(values.dtype, jnp.floating):
-        return jnp.zeros(values.shape[1:], float)
-    size = jnp.max(jnp.abs(values[1:] - values[:1]), axis=0) / _change(values.dtype)
-    return stop_gradient(relative_rounding(values.dtype) * size)
+def _and_error(values: Any) -> tuple[Any, Any]:
+    """A result as it is, and the size of its rounding errors, of `values` (1 + CHANGES, ...)."""
+    value = values[0]
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return value, jnp.zeros(value.shape, float)
+    size = jnp.max(jnp.abs(stop_gradient(values[1:] - values[:1])), axis=0) / _change(value.dtype)
+    return value, relative_rounding(value.dtype) * size
 
 
 def _change(dtype: Any) -> float:
@@ -95,9 +117,10 @@ def _changed(k: int, x: Any) -> Any:
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return jnp.broadcast_to(x, (1 + CHANGES, *x.shape))
-    parts = np.random.default_rng(k).normal(size=(1 + CHANGES, *x.shape))
-    parts[0] = 0.0
-    return x[None] * jnp.asarray(1 + _change(x.dtype) * parts, x.dtype)
+    parts = np.random.default_rng(k).normal(size=(CHANGES, *x.shape))
+    # A changed argument may be where a function has no derivative: zero times that would be NaN.
+    changed = stop_gradient(x)[None] * jnp.asarray(1 + _change(x.dtype) * parts, x.dtype)
+    return jnp.concatenate([x[None], changed])
 
 
 def _literals(closed: ClosedJaxpr) -> Iterator[float]:
@@ -117,7 +140,9 @@ def _is_changed(x: Any) -> bool:
 
 def _inner(equation: Any) -> ClosedJaxpr | None:
     """What is called, if an operation does nothing but call it."""
-    called = equation.params.get(CALLS.get(equation.primitive.name, ""))
+    # What has a rule of derivatives keeps it.
+    name = equation.primitive.name
+    called = equation.params.get(CALLS[name]) if name in CALLS and not name.startswith("custom_") else None
     return ClosedJaxpr(called, ()) if called is not None and not isinstance(called, ClosedJaxpr) else called
 
 
@@ -137,7 +162,7 @@ def _evaluated(closed: ClosedJaxpr, literals: Iterator[Any], values: list[Any]) 
         if inner is not None:
             found = _evaluated(inner, literals, [*inner.consts, *arguments])
         else:
-            found = equation.primitive.bind(*arguments, **equation.params)
+            found = equation.primitive.bind(*arguments, **equation.primitive.get_bind_params(equation.params))
             found = found if equation.primitive.multiple_results else [found]
         known.update(zip(equation.outvars, found, strict=True))
     return [read(x) for x in jaxpr.outvars]

@@ -1,13 +1,15 @@
 """What the equation of motion is made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from ._rounding import with_rounding_errors
 from ._types import Matrix, Partition, Rows, RowValues, Vector
 
 
@@ -16,7 +18,7 @@ class Terms(eqx.Module):
 
     `partition` tells the blocks of M where it is block-diagonal, `rows` the name and the number of rows of each
     constraint, in order. `rounding` holds the sizes of the rounding errors of A and of b, (m, n) and (m,), where they
-    are known.
+    are known. `loose` tells which rows may be nothing but rounding errors.
     """
 
     M: Matrix
@@ -27,6 +29,7 @@ class Terms(eqx.Module):
     partition: Partition | None = eqx.field(static=True, default=None)
     rows: tuple[tuple[str, int], ...] | None = eqx.field(static=True, default=None)
     rounding: tuple[Rows, RowValues] | None = None
+    loose: tuple[bool, ...] = eqx.field(static=True, default=())
 
     @property
     def without_rounding(self) -> "Terms":
@@ -93,18 +96,26 @@ class Free(NamedTuple):
 class TermsOf(NamedTuple):
     """The terms as functions of the state (q, v, t): in one piece, and, where it is made of modules, block by block.
 
-    `free`: where nothing constrains it and it takes no M. `rounding`: the sizes of the rounding errors of A and of b,
-    which `dense` leaves out; None where there are none to be found.
+    `dense` leaves out the sizes of rounding errors, but for `rows_by`: rows_by(of, q, v, t) -> what `of(q, v, t)`
+    gives, A and b of each constraint whose rows are loose, and the sizes of their rounding errors, or None.
+    `free`: where nothing constrains it and it takes no M.
     """
 
     dense: Callable[..., Terms]
     modular: Modular | None = None
     free: Free | None = None
-    rounding: Callable[..., tuple[Rows, RowValues]] | None = None
 
     def whole(self, *state: Array) -> Terms:
         """The dense terms with the sizes of their rounding errors."""
-        terms = self.dense(*state)
-        if self.rounding is None:
-            return terms
-        return eqx.tree_at(lambda x: x.rounding, terms, self.rounding(*state), is_leaf=lambda x: x is None)
+        return self.dense(*state, rows_by=with_rounding_errors)
+
+
+def of_loose(loose: Sequence[bool], errors: Sequence[tuple[Rows, RowValues]]) -> tuple[Rows, RowValues] | None:
+    """Sizes of rounding errors of all rows, of those of the constraints whose rows are loose; None if no row is."""
+    if not any(loose):
+        return None
+    A, b = (jnp.concatenate(x) for x in zip(*errors, strict=True))
+    if all(loose):
+        return A, b
+    at, m = np.flatnonzero(loose), len(loose)
+    return jnp.zeros((m, A.shape[1]), A.dtype).at[at].set(A), jnp.zeros(m, b.dtype).at[at].set(b)

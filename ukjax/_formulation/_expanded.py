@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import lineax as lx
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
 from .. import _blocks, _expand, _panels
 from .._linalg import rank_tolerance_of
 from .._result import RESULTS
-from .._terms import Terms, TermsOf
+from .._rounding import rounding_errors_of
+from .._terms import Terms, TermsOf, of_loose
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
@@ -43,12 +44,25 @@ class Dense(NamedTuple):
         kept: list[Terms] = []
 
         def arrays(*state):
-            terms = terms_of.dense(*state)
-            kept.append(terms)
-            return terms.M, terms.Q, terms.A, terms.b
+            loose: list[tuple[Array, Array]] = []
 
-        traced: Any = jax.make_jaxpr(arrays)(*state)
-        rounding: Any = None if terms_of.rounding is None else jax.make_jaxpr(terms_of.rounding)(*state)
+            def noted(of, *state):
+                loose.extend(of(*state))
+                return loose, None
+
+            terms = terms_of.dense(*state, rows_by=noted)
+            kept.append(terms)
+            return (terms.M, terms.Q, terms.A, terms.b), loose
+
+        both: Any = jax.make_jaxpr(arrays)(*state)
+        count = len(both.out_avals)
+        traced: Any = jax.make_jaxpr(lambda *state: jaxpr_as_fun(both)(*state)[:4])(*state)
+
+        def errors(*state):
+            found = iter(rounding_errors_of(both, range(4, count), state))
+            return of_loose(kept[0].loose, list(zip(found, found, strict=True)))
+
+        rounding: Any = jax.make_jaxpr(errors)(*state) if any(kept[0].loose) else None
         return cls(traced, rounding, kept[0])
 
     @property

@@ -29,7 +29,9 @@ def with_derivative(function: Callable, derivative: Callable) -> Callable:
     def shapes(*args):
         arrays, static = eqx.partition(args, lambda x: isinstance(x, (ShapedArray, jax.Array)))
         structs = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
-        out = eqx.filter_eval_shape(traced, *eqx.combine(structs, static))
+        # Without a mesh, as where it is compiled, so that JAX finds it traced there.
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            out = eqx.filter_eval_shape(traced, *eqx.combine(structs, static))
         return jax.tree_util.tree_map(lambda x: ShapedArray(x.shape, x.dtype), out)
 
     @eqxi.filter_primitive_jvp
