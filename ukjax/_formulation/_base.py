@@ -153,7 +153,11 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         return _chosen(state.is_fine, *(one(force, b) for one in state.maps))
 
     def solve(self, terms: Terms) -> Motion:
-        return self._factorise(terms, terms.nonideal is not None).motion
+        if terms.nonideal is not None:
+            return self._factorise(terms, True).motion
+        # The names of rows would tell apart mechanisms of the same shapes.
+        M, Q, A, b = terms.M, terms.Q, terms.A, terms.b
+        return _solved(self, Terms(M, Q, A, b, partition=terms.partition, rounding=terms.rounding))
 
     def is_consistent(self, problem: Problem) -> BoolScalar:
         """Whether some decision about the rank meets the rows of a problem, under its force."""
@@ -239,6 +243,12 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         """
         own = isinstance(self.pseudoinverse, AbstractPseudoinverse) and not isinstance(self.pseudoinverse, SVD)
         return Seldom(Jacobi(finest) if own else SVD(finest), finest)
+
+
+@eqx.filter_jit
+def _solved(formulation: AbstractPseudoinverseFormulation, terms: Terms) -> Motion:
+    """The motion without a non-ideal force. JAX traces it once for mechanisms of the same shapes."""
+    return formulation._factorise(terms, False).motion
 
 
 def _stacked(*responses: Response) -> Response:
