@@ -94,6 +94,7 @@ def hinged():
     return mechanism, about
 
 
+@pytest.mark.long
 def test_a_body_on_a_hinge_is_a_pendulum():
     mechanism, about = hinged()
     angle, rate = 0.7, 1.2

@@ -67,7 +67,7 @@ def one_by_one():
     return by_vmap()
 
 
-@pytest.mark.parametrize(("devices", "progress"), [(1, False), long(2, False), (2, True)])
+@pytest.mark.parametrize(("devices", "progress"), [long(1, False), long(2, False), (2, True)])
 def test_the_same_as_one_by_one(one_by_one, devices, progress):
     """More trajectories than lanes, so that lanes take up new ones; and another number of them on each device.
 

@@ -57,6 +57,7 @@ def test_the_same_steps(programs, options):
     assert max(programs) > 100
 
 
+@pytest.mark.long
 def test_what_is_not_certain_and_what_fails(programs):
     """Of two rows that are almost the same it is not certain whether they are one; one start is no number."""
 

@@ -102,6 +102,7 @@ def test_gradients_of_stick_and_slip():
     assert_gradients(place, x)
 
 
+@pytest.mark.long
 def test_the_end_a_batch_and_too_many():
     """Stopped at an event; starts of a batch bounce as by themselves; infinitely many bounces are told."""
     drop = bead(0.8)["flight"]

@@ -87,6 +87,7 @@ def test_panels_and_matrices_agree(name):
     assert_same(alone, jax.tree_util.tree_map(lambda x: x[0], want))
 
 
+@pytest.mark.long
 def test_batches_of_every_size_need_no_matrices(monkeypatch):
     """No state, fewer than a tile, tiles that overlap, batches of batches; parameters that the batch shares, or not."""
     name = "SCARA"

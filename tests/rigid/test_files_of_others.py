@@ -51,7 +51,7 @@ FILES = [
     f"{AIRO}/grippers/robotiq_2f_85/urdf/robotiq_2f_85.urdf",
     "mujoco/testdata/model.xml",
 ]
-SHORT = ("inverted_pendulum.xml", "swimmer.xml", "iiwa14.urdf", "2f85.xml", "robotiq_2f_85.urdf", "jvrc1.urdf")
+SHORT = ("inverted_pendulum.xml", "swimmer.xml", "iiwa14.urdf", "robotiq_2f_85.urdf")
 
 
 def name(file):

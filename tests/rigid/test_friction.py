@@ -110,7 +110,7 @@ def by_newton(floor, wall):
     return jnp.linalg.solve(A, jnp.array([-3.0 * G * floor, -G, -rates / 0.8]))[0]
 
 
-@pytest.mark.parametrize(("planar", "most"), [(True, 1), long(True, 3), long(False, 3)])
+@pytest.mark.parametrize(("planar", "most"), [long(True, 1), long(True, 3), long(False, 3)])
 def test_friction_that_changes_what_presses_on_its_own_joint_and_on_another(planar, most):
     robot, q, v = ladder(planar=planar)
 

@@ -80,7 +80,7 @@ def chain(**options):
     return rigid.Robot(bodies, joints, frames={"at": rigid.Frame((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))}, **options)
 
 
-@pytest.mark.parametrize("where", ["plane", long("space")])
+@pytest.mark.parametrize("where", [long("plane"), long("space")])
 def test_the_angle_is_the_one_it_was_set_to(where):
     robot, tree = chain(**ABSOLUTE[where]), chain()
     for angles in ({"A": 9.0, "B": -20.0}, {"A": -3.2, "B": 3.1}):
@@ -123,7 +123,7 @@ def twice(**options):
     return {"A": rigid.Revolute("ground", "wheel", axis), "again": rigid.Revolute("ground", "wheel", axis, **options)}
 
 
-@pytest.mark.parametrize("used", ["gear", long("effort"), long("turns")])
+@pytest.mark.parametrize("used", [long("gear"), long("effort"), long("turns")])
 def test_a_hinge_in_a_loop_in_space_counts_its_turns_where_they_matter(used):
     bodies = {name: rigid.Body(rigid.Inertia(1.0, 0.2)) for name in ("wheel", "slow")}
     options = {
