@@ -11,7 +11,7 @@ import ukjax
 from ukjax import RESULTS
 
 from .helpers import assert_close, long
-from .units import CASES, exact, units_of
+from .units import CASES, G, exact, table, units_of
 
 
 FORMULATIONS = {
@@ -175,3 +175,90 @@ def test_the_motion_is_the_same_in_every_unit(name):
             off = jnp.array([10 * off_in_position(case, q, v), 0.0])
             *_, okay = run(stacked([u._replace(off=off) for u in units.values()]))
             assert not okay.any(), which(units, okay)
+
+
+# Those that come to rest; the other ones slide, roll, fall, or turn.
+REST = ["pendulum", "slider-crank", "massless angle", "massless link", "rods", "parallelogram", "four-bar"]
+
+
+def not_heavy(case):
+    return {k: u for k, u in units_of(case).items() if float(u.heavy) == 1}
+
+
+def found_in(units, case, equilibrium):
+    """`equilibrium(units, mechanism, q)` from the case's state in each of the units, one after the other."""
+
+    def one(u):
+        q, _ = case.state(u, jnp.asarray(case.q, float), jnp.zeros(len(case.v)))
+        return equilibrium(u, case.mechanism(u), q)
+
+    return stacked(list(map(eqx.filter_jit(one), units.values())))
+
+
+def at_rest(u, mechanism, q):
+    return ukjax.equilibrium(mechanism, q, throw=False)
+
+
+@pytest.mark.parametrize(("name", "most"), [("pendulum", 1e12), *(long(name, 1e6) for name in REST)])
+def test_an_equilibrium_is_found_alike_in_every_unit(name, most):
+    case = CASES[name]()
+    units = {k: u for k, u in units_of(case).items() if 1 / most <= float(u.heavy) <= most}
+    found = found_in(units, case, at_rest)
+    okay = found.result == RESULTS.successful
+    assert okay.all(), which(units, ~okay)
+    assert (found.freedom == 0).all(), which(units, found.freedom != 0)
+    for u, q in zip(units.values(), found.q, strict=True):
+        q = q * case.scale(u)
+        if float(u.heavy) == 1:
+            assert_close(q, found.q[0], atol=1e-9)
+        still = exact(case, q, jnp.zeros(len(case.v)), float(u.heavy))
+        assert np.max(np.abs(still)) < 1e-7 * G
+
+
+@pytest.mark.long
+def test_what_a_small_force_moves_never_rests_in_any_unit():
+    case = table()
+    units = units_of(case)
+    found = found_in(units, case, at_rest)
+    none = found.result == RESULTS.no_equilibrium
+    assert none.all(), which(units, ~none)
+
+
+@pytest.mark.long
+def test_what_holds_a_pulley_is_the_same_in_every_unit():
+    """With a moment in a unit of its own; the weights may hang at any height."""
+    case = CASES["pulley"]()
+    units = not_heavy(case)
+
+    def held(u, mechanism, q):
+        moment = u.rows[0] * u.mass * u.time**2 * jnp.array([[0.0], [0.0], [1.0]])
+        found = ukjax.equilibrium(mechanism, q, actuation=moment, throw=False)
+        return found.u * u.rows[0], found.freedom, found.result == RESULTS.successful
+
+    moment, freedom, okay = found_in(units, case, held)
+    assert okay.all(), which(units, ~okay)
+    assert (freedom == 1).all(), which(units, freedom != 1)
+    assert_close(moment, jnp.full_like(moment, -0.1 * 0.2 * G), rtol=1e-9)
+
+
+@pytest.mark.long
+def test_a_steady_motion_is_the_same_in_every_unit():
+    """A bead at the bottom of a hoop that turns; its angle is to stay, in a unit of its own."""
+    case = CASES["hoop"]()
+    units = not_heavy(case)
+
+    def steady(u, mechanism, q):
+        S, T = case.scale(u), u.time
+
+        def angle(q, t):
+            along = q[0] * jnp.cos(3 * T * t) + q[1] * jnp.sin(3 * T * t)
+            return u.rows[1] * jnp.arctan2(along, -q[2])
+
+        constant = lambda q, v, t: jnp.stack(jax.jvp(angle, (q, t), (v, jnp.ones_like(t))))
+        found = ukjax.equilibrium(mechanism, q, constant=constant, throw=False)
+        return found.q * S, found.v * S / T, found.result == RESULTS.successful
+
+    q, v, okay = found_in(units, case, steady)
+    assert okay.all(), which(units, ~okay)
+    assert_close(q, jnp.broadcast_to(jnp.array([0.0, 0.0, -1.0]), q.shape), atol=1e-9)
+    assert_close(v, jnp.zeros_like(v), atol=1e-8)

@@ -151,6 +151,16 @@ def _crank() -> Case:
     )  # fmt: skip
 
 
+def table() -> Case:
+    """A body (x, y, z) [m] on a table, which a millionth of its weight pushes along; there it never rests."""
+    return Case(
+        lambda q, t, heavy: 2.0 * heavy * jnp.eye(3),
+        lambda q, v, t, heavy: 2.0 * heavy * G * jnp.array([1e-6, 0.0, -1.0]),
+        [0.3, -0.2, 0.1], [0.0, 0.0, 0.0], [True] * 3,
+        phi=lambda q, t: (q[2] - 0.1)[None],
+    )  # fmt: skip
+
+
 def _massless() -> Case:
     """A bob (x, y) [m], and the angle [rad] of its rod, which has no mass."""
     return Case(

@@ -16,7 +16,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use, row_scales
 from .._linalg import SVD, pseudosolve
 from .._manifold import indices_of, kept_of
 from .._mechanism import Mechanism
@@ -27,10 +27,13 @@ from .._types import IntScalar, Scalar
 from ._linearize import inputs_of, state_of
 from ._plant import Plant, quantities
 from ._search import fall, near_equilibrium, settled
+from ._sizes import sizes_of
 
 
 # The shortest row that counts, as a part of the longest.
 LEAST = 1e-4
+# How far from an equilibrium counts as one, as a part of the sizes of displacements, speeds and inputs.
+PART, PART_OF_LOW_PRECISION = 1e-9, 1e-4
 
 
 class Equilibrium(eqx.Module):
@@ -112,8 +115,9 @@ def equilibrium(
         keep: What stays as given: {"q": [0], "v": [0], "u": [0]}, as in `assemble`.
         servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
         formulation: How the acceleration is computed.
-        atol: How far from an equilibrium counts as one, in the unit of the coordinates, to first order; 1e-9 in float64
-            and 1e-4 in lower precision if None.
+        atol: How far from an equilibrium counts as one, in the unit of the coordinates, to first order. If None, 1e-9 in
+            float64, and 1e-4 in lower precision, of how large displacements, speeds and inputs naturally are in this
+            mechanism, measured by the mass matrix, by its coordinates, rows and forces: so no unit matters.
         max_steps: Step budget of each of the two searches.
         throw: Raise if there is none. With False the state is NaN then.
 
@@ -153,8 +157,7 @@ def equilibrium(
     inputs = _others(held, u.shape[0])
     if not (free.d or free.v or inputs):
         raise ValueError("keep keeps everything: nothing is left to be found.")
-    loose = 1e-9 if jnp.finfo(q.dtype).eps < 1e-12 else 1e-4
-    atol = loose if atol is None else _check.positive(atol, "atol")
+    atol = None if atol is None else _check.positive(atol, "atol")
     found = _equilibrium(plant, constant, free, inputs, q, v, t, u, atol, _check.count(max_steps, "max_steps"))
     return throw_if_failed(found, found.result) if throw else found
 
@@ -168,12 +171,12 @@ def _equilibrium(
     plant: Plant, constant: Callable | None, free: _Free, inputs: tuple[int, ...],
     q0: Array, v0: Array, t: Array, u0: Array, atol: Any, max_steps: int,
 ) -> Equilibrium:  # fmt: skip
-    mechanism = plant.mechanism
-    sizes = np.cumsum([len(free.d), len(free.v)])
+    mechanism, part = plant.mechanism, PART if jnp.finfo(q0.dtype).eps < 1e-12 else PART_OF_LOW_PRECISION
+    ends = np.cumsum([len(free.d), len(free.v)])
     d_at, v_at, u_at = (np.array(x, int) for x in (free.d, free.v, inputs))
 
     def place(z: Array) -> tuple[Array, Array, Array]:
-        d, w, u = jnp.split(z, sizes)
+        d, w, u = jnp.split(z, ends)
         d = jnp.zeros_like(v0).at[d_at].set(d)
         return mechanism.retract(q0, d, t), v0.at[v_at].add(w), u0.at[u_at].add(u)
 
@@ -189,21 +192,28 @@ def _equilibrium(
         r = jnp.concatenate([*rates, *errors(q, v)])
         return r, (r, result)
 
-    start = jnp.zeros(len(free.d) + len(free.v) + len(inputs), q0.dtype)
     stays = (lambda q, v, t: jnp.concatenate([q, v])) if constant is None else constant
-    away = jnp.zeros_like(start).at[: len(free.d)].set(fall(plant, q0, v0, t, u0)[d_at])
-    z = near_equilibrium(plant, lambda *s: quantities(stays, "constant", *s), place, start, away, t, max_steps)
+    stays = lambda q, v, t, stays=stays: quantities(stays, "constant", q, v, t)
+    sizes = sizes_of(plant, stays, q0, v0, t, u0)
+    of = jnp.concatenate([sizes.d[d_at], sizes.v[v_at], sizes.u[u_at]])
+    rows = jnp.concatenate([sizes.change, sizes.error])
+    away = jnp.zeros_like(of).at[: len(free.d)].set((fall(plant, q0, v0, t, u0, sizes) / sizes.d)[d_at])
+    z = near_equilibrium(plant, stays, place, away, of, sizes, t, max_steps)
     if mechanism.nonideal is not None:
-        z = settled(lambda z, _: residual(z)[0], z, max_steps)
-    z = stop_gradient(z)
+        z = settled(lambda z, _: residual(of * z)[0] / rows, z, max_steps)
+    z = of * stop_gradient(z)
     J, (r, _) = jax.jacfwd(residual, has_aux=True)(z)
-    changing = J.shape[0] - sum(e.shape[0] for e in jax.eval_shape(errors, q0, v0))
-    lengths = _lengths(J, changing)
+    changing = sizes.change.shape[0]
+    lengths = rows * _lengths(J * of[None] / rows[:, None], changing)
     # Where r vanishes, the derivatives of a root less this step are the root's, with J held.
-    step, rank = pseudosolve(SVD(), _held(J) / lengths[:, None], r / lengths)
-    q, v, u = place(z - step)
-    r, (_, result) = stop_gradient(residual(z - step))
-    met = jnp.all(jnp.abs(r) <= atol * lengths)
+    of = of * row_scales((J * of[None] / lengths[:, None]).T)
+    step, rank = pseudosolve(SVD(), _held(J) * of[None] / lengths[:, None], r / lengths)
+    z = z - of * step
+    q, v, u = place(z)
+    r, (_, result) = stop_gradient(residual(z))
+    # What a person allows is in the unit of the coordinates.
+    allowed = part * jnp.maximum(lengths, LEAST * rows) if atol is None else atol * _lengths(J, changing)
+    met = jnp.all(jnp.abs(r) <= allowed)
     # Where there is no motion at the start, that is what is wrong; that rows contradict each other there is not.
     *_, started = stop_gradient(plant.rates(q0, v0, t, u0))
     started = RESULTS.where(started == RESULTS.constraints_contradict, RESULTS.successful, started)
@@ -215,7 +225,7 @@ def _equilibrium(
         v=mask(v),
         u=mask(u),
         residual=jnp.max(jnp.abs(r[:changing]), initial=0.0),
-        freedom=start.shape[0] - rank,
+        freedom=of.shape[0] - rank,
         result=result,
     )
 

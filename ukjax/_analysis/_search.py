@@ -4,37 +4,55 @@ There redundant rows contradict each other, if ever so little, and what decides 
 multipliers l are unknowns of their own: M a = Q + G u + A^T l, A a = b, e(q, v, t) = 0, and c' = 0. All of it is as
 smooth as the mechanism, and as rows may depend on each other, each step is the shortest.
 
-z: all unknowns; D, C: scales of the equations and the unknowns; r: residual.
+z: all unknowns; r: residual. Both are divided by their natural sizes (`_sizes`), which makes all of it free of units,
+and then by D and C, scales of the equations and the unknowns.
 """
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array
 
 from .._formulation import metric, row_scales
-from .._linalg import SVD, pseudosolve
-from .._manifold import exact
+from .._linalg import SVD, AbstractPseudoinverse, pseudosolve, rank_tolerance
+from .._types import BoolScalar
 from ._plant import Plant
+from ._sizes import Sizes
 
 
 # Where the search goes on if it finds nothing from the start: so many times the way of a fall from there, which leaves
-# places, such as a chain of level rods, where no small change makes it any better.
-TRIES = (0.0, 1.0, -1.0, 3.0)
-FALL = 0.3  # of the size of the coordinates
+# places, such as a chain of level rods, where no small change makes it any better. And whether rows that are almost
+# redundant are left out: off the constraints redundant ones are, and contradict each other; but so are those of light
+# bodies beside heavy ones, which count.
+TRIES = tuple((far, is_loose) for far in (0.0, 1.0, -1.0, 3.0) for is_loose in (False, True))
+FALL = 0.3  # of the size of displacements
+
+
+class _RankTest(AbstractPseudoinverse):
+    """That of `SVD`, or one that drops nothing but rounding errors, as is decided while it runs."""
+
+    is_loose: BoolScalar
+    rtol: float | None = eqx.field(default=None, static=True)
+
+    def solve(self, B, Y):
+        tolerances = rank_tolerance(0.0, B.dtype), rank_tolerance(None, B.dtype)
+        X, rank = SVD().solve_at(B, Y, tolerances)
+        return jnp.where(self.is_loose, X[1], X[0]), jnp.where(self.is_loose, rank[1], rank[0])
 
 
 def near_equilibrium(
-    plant: Plant, constant: Callable, place: Callable, z: Array, away: Array, t: Array, max_steps: int
+    plant: Plant, constant: Callable, place: Callable, away: Array, of: Array, sizes: Sizes, t: Array, max_steps: int
 ) -> Array:
-    """z with q, v, u = place(z), where `constant(q, v, t)` is about to stay; `away`: the way of a fall."""
+    """z with q, v, u = place(of * z), where `constant(q, v, t)` is about to stay; from zero; `away`: a fall's way."""
     mechanism = plant.mechanism
-    n = place(z)[1].shape[0]
+    z = jnp.zeros_like(of)
+    n = sizes.a.shape[0]
 
     def unbalanced(z: Array, a: Array, l: Array) -> Array:
-        q, v, u = place(z)
+        (q, v, u), a, l = place(of * z), sizes.a * a, sizes.l * l
         terms, pull = mechanism.terms(q, v, t, plant.applied(q, v, t, u)), 0.0
         carried = terms.A.T @ l
         if terms.nonideal is not None:
@@ -42,21 +60,23 @@ def near_equilibrium(
             pull = terms.nonideal(carried)
         changes = jax.jvp(lambda *s: constant(*s), (q, v, t), (mechanism.rates(q, v, t), a, jnp.ones_like(t)))[1]
         errors = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
-        return jnp.concatenate([terms.M @ a - terms.Q - carried - pull, terms.A @ a - terms.b, *errors, changes])
+        r = terms.M @ a - terms.Q - carried - pull, terms.A @ a - terms.b, *errors, changes
+        return jnp.concatenate(r) / jnp.concatenate([sizes.force, sizes.row, sizes.error, sizes.change])
 
     split = lambda x: jnp.split(x, [z.shape[0], z.shape[0] + n])
     whole = lambda x, _=None: unbalanced(*split(x))
-    start = jnp.concatenate([z, jnp.zeros(n, z.dtype), _carried(plant, place, z, t)])
+    start = jnp.concatenate([z, jnp.zeros(n, z.dtype), _carried(plant, place(z), sizes, t)])
     J = jax.jacfwd(whole)(start)
     D = row_scales(J)
     C = row_scales((D[:, None] * J).T)
     eps = float(jnp.finfo(z.dtype).eps)
-    search = optx.Dogleg(eps**0.55, eps**0.75, linear_solver=exact(z.dtype))
     scaled = lambda x, _: D * whole(C * x)
 
     def attempt(carry):
         i, best, least = carry
-        x = (start.at[: z.shape[0]].add(jnp.take(jnp.array(TRIES, z.dtype), i) * away)) / C
+        far, is_loose = (jnp.take(jnp.array(values), i) for values in zip(*TRIES, strict=True))
+        x = (start.at[: z.shape[0]].add(far.astype(z.dtype) * away)) / C
+        search = optx.Dogleg(eps**0.55, eps**0.75, linear_solver=_RankTest(is_loose=is_loose))
         x = optx.least_squares(scaled, search, x, max_steps=max_steps, throw=False).value
         r = jnp.linalg.norm(scaled(x, None))
         better = r < least  # never if it is NaN
@@ -68,34 +88,34 @@ def near_equilibrium(
     return jnp.where(jnp.isfinite(least), split(C * found)[0], z)
 
 
-def _carried(plant: Plant, place: Callable, z: Array, t: Array) -> Array:
-    """Multipliers l (m,) that come nearest to holding the mechanism at rest: Q + A^T l is least in the metric of M^-1.
+def _carried(plant: Plant, state: tuple[Array, Array, Array], sizes: Sizes, t: Array) -> Array:
+    """Multipliers l (m,), in their sizes, that come nearest to holding the mechanism at rest: Q + A^T l is least in the
+    metric of M^-1.
 
     From zero the first steps would make up for the forces that constraints carry, and lead away from an equilibrium
     nearby.
     """
-    q, v, u = place(z)
+    q, v, u = state
     terms = plant.mechanism.terms(q, v, t, plant.applied(q, v, t, u))
     if not terms.A.shape[0]:
-        return jnp.zeros(0, z.dtype)
-    W = metric(terms.M, terms.A).W
-    B = terms.A @ W.T
-    D = row_scales(B)
-    l = -D * pseudosolve(SVD(), (D[:, None] * B).T, W @ terms.Q)[0]
+        return jnp.zeros(0, q.dtype)
+    W = metric(terms.M, terms.A, all_are_real=True).W
+    B = sizes.l[:, None] * (terms.A @ W.T)
+    l = -pseudosolve(SVD(), B.T, W @ terms.Q)[0]
     return jnp.where(jnp.all(jnp.isfinite(l)), l, 0.0)
 
 
 def settled(residual: Callable, z: Array, max_steps: int) -> Array:
     """The same a few steps of Gauss's and Newton's method further, by the equations as they are."""
     tolerance = 4096 * float(jnp.finfo(z.dtype).eps)
-    search = optx.GaussNewton(tolerance, tolerance, linear_solver=SVD())
+    search = optx.GaussNewton(tolerance, tolerance, linear_solver=SVD(1e-8))
     found = optx.least_squares(residual, search, z, max_steps=max_steps, throw=False).value
     return jnp.where(jnp.all(jnp.isfinite(found)), found, z)
 
 
-def fall(plant: Plant, q: Array, v: Array, t: Array, u: Array) -> Array:
+def fall(plant: Plant, q: Array, v: Array, t: Array, u: Array, sizes: Sizes) -> Array:
     """A displacement (n,) in the direction in which the mechanism sets off from rest, as far as there is to go."""
     _, a, _ = plant.rates(q, jnp.zeros_like(v), t, u)
-    a = jnp.where(jnp.all(jnp.isfinite(a)), a, 0.0)
-    size, largest = jnp.max(jnp.abs(q)), jnp.max(jnp.abs(a))
-    return FALL * jnp.where(size > 0, size, 1.0) * a / jnp.where(largest > 0, largest, 1.0)
+    a = jnp.where(jnp.all(jnp.isfinite(a)), a, 0.0) / sizes.scales
+    largest = jnp.max(jnp.abs(a))
+    return FALL * sizes.d * a / jnp.where(largest > 0, largest, 1.0)

@@ -1,0 +1,117 @@
+r"""How large unknowns and equations of an equilibrium naturally are, so that the unit of none of them matters.
+
+C: scales of the coordinates in the metric of the mass matrix, in which all displacements have one unit, all speeds and
+all accelerations; s_d, s_v, s_a: how large they are there; N = dq / dd; G: actuation; c: what is to stay constant.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
+
+from .._formulation import coordinate_scales
+from .._rounding import relative_rounding, rounding_errors
+from .._types import Coordinates, Rows, RowValues, Scalar, Vector
+from ._plant import Plant
+
+
+# Beside the largest: less than what masses of a ratio of 1e12 make.
+SMALL = 1e-8
+
+
+class Sizes(NamedTuple):
+    """Of unknowns, which are that large, and of equations, which change by that much with them.
+
+    Attributes:
+        d: Displacements (n,); v: speeds (n,); u: inputs (p,); a: accelerations (n,); l: multipliers (m,).
+        force: M a - Q - A^T l (n,); row: A a - b (m,); error: those of position and velocity (r,); change: c' (k,).
+        scales: C (n,).
+    """
+
+    d: Vector
+    v: Vector
+    u: Array
+    a: Vector
+    l: RowValues
+    force: Vector
+    row: RowValues
+    error: Array
+    change: Array
+    scales: Vector
+
+
+def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Scalar, u: Array) -> Sizes:
+    """By the terms of the constraints, the coordinates, the forces and how they change with the coordinates."""
+    q, v, t, u = stop_gradient((q, v, t, u))
+    mechanism, rest = plant.mechanism, jnp.zeros_like(v)
+    at = lambda d: mechanism.retract(q, d, t)
+    terms = mechanism.terms(q, v, t, plant.applied(q, v, t, u))
+    M, Q, A, b = stop_gradient((terms.M, terms.Q, terms.A, terms.b))
+    C = coordinate_scales(M, A)
+    N = stop_gradient(jax.jacfwd(at)(rest))
+    position = _rows(lambda q, d, t: mechanism.position_error(mechanism.retract(q, d, t), t), q, rest, t)
+    velocity = _rows(lambda q, v, t: mechanism.velocity_error(q, v, t), q, v, t)
+    along = [_lengths(*rows, C) for rows in (position, velocity)]
+
+    touched = jnp.max(jnp.where(N != 0, jnp.abs(q)[:, None], 0), axis=0) / jnp.max(jnp.abs(N), axis=0)
+    s_d = _first(_least(position[0] / along[0]), _largest(touched / C), 1.0)
+    applied = lambda d: plant.applied(at(d), v, t, u)
+    force = lambda d: mechanism.terms(at(d), v, t, applied(d)).Q
+    stiffness = C[:, None] * stop_gradient(jax.jacfwd(force)(rest)) * C[None]
+    rows = jnp.linalg.norm(A * C[None], axis=1)
+    rows = jnp.where(rows > 0, rows, 1.0)
+    s_v = _largest(v / C)
+    s_a = _first(_largest(C * Q, b / rows, s_d * stiffness), s_v**2 / s_d, s_d)
+    s_v = jnp.maximum(s_v, jnp.sqrt(s_a * s_d))
+
+    G = jnp.linalg.norm(C[:, None] * stop_gradient(plant.matrix(q, t, v.shape[0])), axis=0)
+    of_q, of_v = stop_gradient(jax.jacfwd(lambda q, v: constant(q, v, t), argnums=(0, 1))(q, v))
+    change = jnp.linalg.norm(of_q @ N * C[None], axis=1) * s_v + jnp.linalg.norm(of_v * C[None], axis=1) * s_a
+    return Sizes(
+        d=s_d * C,
+        v=s_v * C,
+        u=jnp.maximum(jnp.abs(u), s_a / jnp.where(G > 0, G, 1.0)),
+        a=s_a * C,
+        l=s_a / rows,
+        force=s_a / C,
+        row=s_a * rows,
+        error=jnp.concatenate([s_d * along[0] + position[0], s_v * along[1] + velocity[0]]),
+        change=jnp.where(change > 0, change, 1.0),
+        scales=C,
+    )
+
+
+def _rows(function: Callable, q: Coordinates, x: Vector, t: Scalar) -> tuple[RowValues, Rows, Rows]:
+    """Sizes of the terms of function(q, x, t) (m,), its Jacobian in x (m, n), and the sizes of the Jacobian's terms."""
+    both = lambda q, x, t: (function(q, x, t), jax.jacfwd(lambda x: function(q, x, t))(x))
+    terms, levers = rounding_errors(both, q, x, t)
+    return terms / relative_rounding(q.dtype), stop_gradient(both(q, x, t)[1]), levers / relative_rounding(q.dtype)
+
+
+def _lengths(_: RowValues, J: Rows, levers: Rows, C: Vector) -> RowValues:
+    """Of the rows, (m,); of one that is nothing but rounding errors that of its terms, and one if it has none."""
+    none = jnp.all(jnp.abs(J) <= relative_rounding(J.dtype) * levers, axis=1)
+    lengths = jnp.linalg.norm(jnp.where(none[:, None], levers, J) * C[None], axis=1)
+    return jnp.where(lengths > 0, lengths, 1.0)
+
+
+def _largest(*values: Array) -> Scalar:
+    return jnp.max(jnp.abs(jnp.concatenate([x.reshape(-1) for x in values])), initial=0.0)
+
+
+def _least(sizes: Array) -> Scalar:
+    """The least that is not small beside the largest: rows that nearly vanish have very large sizes; zero if none."""
+    counts = sizes > SMALL * jnp.max(sizes, initial=0.0)
+    least = jnp.min(sizes, where=counts, initial=jnp.inf)
+    return jnp.where(jnp.any(counts), least, 0.0)
+
+
+def _first(*sizes: Array | float) -> Scalar:
+    """The first that is a size."""
+    *others, found = sizes
+    for size in reversed(others):
+        found = jnp.where((size > 0) & jnp.isfinite(size), size, found)
+    return jnp.asarray(found)
