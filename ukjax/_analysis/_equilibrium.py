@@ -115,9 +115,9 @@ def equilibrium(
         keep: What stays as given: {"q": [0], "v": [0], "u": [0]}, as in `assemble`.
         servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
         formulation: How the acceleration is computed.
-        atol: How far from an equilibrium counts as one, in the unit of the coordinates, to first order. If None, 1e-9 in
-            float64, and 1e-4 in lower precision, of how large displacements, speeds and inputs naturally are in this
-            mechanism, measured by the mass matrix, by its coordinates, rows and forces: so no unit matters.
+        atol: How far from an equilibrium counts as one, in the unit of the coordinates, to first order. If None, 1e-9
+            (in lower precision 1e-4) of how large displacements, speeds and inputs naturally are in this mechanism, by
+            its mass matrix, rows, coordinates and forces: so no unit matters.
         max_steps: Step budget of each of the two searches.
         throw: Raise if there is none. With False the state is NaN then.
 

@@ -23,7 +23,7 @@ from .._system import applied_force
 from .._types import Scalar
 
 
-# What may be missed, of the size of the forces or of the accelerations.
+# What may be missed, of the size of the forces, or of a row's own terms.
 MISSED = 1e-6
 
 
@@ -103,11 +103,12 @@ def inverse_dynamics(
 
 @lightly_compiled
 def _inverse(mechanism, actuation, q, v, a, t, applied):
-    terms, G = mechanism.terms(q, v, t, applied), actuation_at(actuation, q, t, v.shape[0])
-    L, W, _, regular = metric(terms.M, terms.A, terms.partition, terms.rounding is not None)
+    terms = mechanism.terms_of(applied).whole(q, v, t).without_rounding
+    G, all_are_real = actuation_at(actuation, q, t, v.shape[0]), terms.rounding is not None
+    L, W, _, regular = metric(terms.M, terms.A, terms.partition, all_are_real)
     r = W @ (terms.M @ a - terms.Q)
     B = terms.A @ W.T
-    D = row_scales(B)
+    D = row_scales(B, all_are_real)
     inverse, _ = pseudoinverse(SVD(), D[:, None] * B)
     leave = lambda x: x - inverse @ (D[:, None] * (B @ x) if x.ndim == 2 else D * (B @ x))
     u, _ = pseudosolve(SVD(), leave(W @ G), leave(r))
@@ -116,8 +117,9 @@ def _inverse(mechanism, actuation, q, v, a, t, applied):
     force = L @ (rest - missed)
     size = jnp.linalg.norm(stop_gradient(r)) + jnp.linalg.norm(stop_gradient(W @ terms.Q))
     gap = stop_gradient(terms.A @ a - terms.b)
-    rows = jnp.linalg.norm(stop_gradient(terms.A), axis=1) * (jnp.linalg.norm(stop_gradient(a)) + 1.0)
-    allowed = jnp.all(jnp.abs(gap) <= MISSED * (rows + jnp.abs(stop_gradient(terms.b))))
+    sizes = stop_gradient(jnp.abs(terms.A) @ jnp.abs(a) + jnp.abs(terms.b))
+    of_A, of_b = (0.0 * terms.A, 0.0 * terms.b) if terms.rounding is None else terms.rounding
+    allowed = jnp.all(jnp.abs(gap) <= stop_gradient(MISSED * sizes + of_A @ jnp.abs(a) + of_b))
     result = worst(
         RESULTS.where(regular, RESULTS.successful, RESULTS.mass_not_positive_definite),
         RESULTS.where(allowed, RESULTS.successful, RESULTS.motion_off_constraints),

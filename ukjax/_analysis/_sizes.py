@@ -13,7 +13,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._formulation import coordinate_scales
-from .._rounding import relative_rounding, rounding_errors
+from .._rounding import relative_rounding, with_rounding_errors
 from .._types import Coordinates, Rows, RowValues, Scalar, Vector
 from ._plant import Plant
 
@@ -87,8 +87,8 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
 def _rows(function: Callable, q: Coordinates, x: Vector, t: Scalar) -> tuple[RowValues, Rows, Rows]:
     """Sizes of the terms of function(q, x, t) (m,), its Jacobian in x (m, n), and the sizes of the Jacobian's terms."""
     both = lambda q, x, t: (function(q, x, t), jax.jacfwd(lambda x: function(q, x, t))(x))
-    terms, levers = rounding_errors(both, q, x, t)
-    return terms / relative_rounding(q.dtype), stop_gradient(both(q, x, t)[1]), levers / relative_rounding(q.dtype)
+    (_, J), (terms, levers) = with_rounding_errors(both, q, x, t)
+    return terms / relative_rounding(q.dtype), stop_gradient(J), levers / relative_rounding(q.dtype)
 
 
 def _lengths(_: RowValues, J: Rows, levers: Rows, C: Vector) -> RowValues:
