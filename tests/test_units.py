@@ -9,6 +9,7 @@ import pytest
 
 import ukjax
 from ukjax import RESULTS
+from ukjax._hybrid._impact import after_impact
 
 from .helpers import assert_close, long
 from .units import CASES, G, exact, table, units_of
@@ -299,3 +300,25 @@ def test_what_makes_a_motion_is_the_same_in_every_unit(name):
         assert right.all(), (which_one, which(units, ~right))
         if which_one == "made":
             assert_close(got, jnp.full_like(got, force), rtol=1e-7)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["pendulum", "rods", "slider-crank", "four-bar", "sleigh"])
+def test_an_impact_is_the_same_in_every_unit(name):
+    """From speeds that the next mode does not allow, against a wall in a unit of its own; off the constraints never."""
+    case, q, v = consistent(name)
+    units, (near, fast) = not_heavy(case), beside(q, v)
+
+    def hit(u, q):
+        wall = ukjax.Holonomic(lambda q, t: u.rows[-1] * case.scale(u)[:1] * q[:1])
+        x, w = case.state(u, q, fast)
+        _, w, met = after_impact(ukjax.Impact(wall, 0.5), case.mechanism(u), x, w, jnp.zeros(()), False)
+        return w * case.scale(u) / u.time, met
+
+    compiled = eqx.filter_jit(hit)
+    after, met = stacked([compiled(u, q) for u in units.values()])
+    assert met.all(), which(units, ~met)
+    assert_close(after, jnp.broadcast_to(after[:1], after.shape), atol=1e-9 * float(jnp.max(jnp.abs(fast))))
+    if len(case.phi(q, 0.0)):
+        _, met = stacked([compiled(u, q + 1e-3 * (near - q)) for u in units.values()])
+        assert not met.any(), which(units, met)

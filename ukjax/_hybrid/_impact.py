@@ -5,7 +5,6 @@ W^T W = M^-1; B = D J W^T;
 v+ = v - W^T B^+ D (J v - r): the impulse M (v+ - v) lies in the space of the rows, as one of ideal constraints does.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,15 +13,18 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check
-from .._formulation import metric, row_scales
+from .._formulation import coordinate_scales, metric, row_scales
 from .._linalg import SVD, pseudosolve
+from .._manifold import Rounding
 from .._mechanism import Mechanism
+from .._rounding import missed_part, with_rounding_errors
 from .._types import BoolScalar
 from ._mode import Impact
 
 
 STEPS = 3  # rows may be nonlinear in v; of linear ones the first step is exact
-MISSED = 1e-6  # of the size of a state: what rows may be missed by
+LEAST_SIZE = 1e-3  # of a coordinate, in its own unit: all of them may be zero at an impact
+MISSED = 1e-6  # of the size of its terms, or of the coordinates: what a row may be missed by
 
 
 def after_impact(
@@ -32,40 +34,54 @@ def after_impact(
 
     If the motion `ends`, no constraints are to be satisfied but those of the impact.
     """
-    rows: list[Callable[[Array], Array]] = [] if ends else [lambda v: mechanism.velocity_error(q, v, t)]
+    none = lambda v: jnp.zeros(0, v.dtype)
+    hits, held = none, none if ends else lambda v: mechanism.velocity_error(q, v, t)
     if isinstance(impact, Impact):
-        speed = lambda v: mechanism.velocity_error_of(impact.constraint, q, v, t)
-        returned = impact.restitution * speed(v)
-        if not ends:
-            returned = jnp.where(_held(rows[0], speed, v, mechanism.mass(q, t, v.shape[0])), 0.0, returned)
-        rows.append(lambda v: speed(v) + returned)
+        hits = lambda v: mechanism.velocity_error_of(impact.constraint, q, v, t)
     elif impact is not None:
         q, v = _given(impact(q, v, t), q, v)
-    error = lambda v: jnp.concatenate([jnp.zeros(0, v.dtype), *(row(v) for row in rows)])
-    before, W = v, metric(mechanism.mass(q, t, v.shape[0]), jax.jacfwd(error)(v)).W
+    rows = lambda v: jnp.concatenate([held(v), hits(v)])
+    both = lambda v: (rows(v), jax.jacfwd(rows)(v))
+    of_start, errors = with_rounding_errors(both, v)
+    speeds, J = (rounding := Rounding(*errors)).without(*of_start)
+    M, m = mechanism.mass(q, t, v.shape[0]), jax.eval_shape(held, v).shape[0]
+    W = metric(M, J, all_are_real=True).W
+    returned = jnp.zeros_like(speeds)
+    if isinstance(impact, Impact):
+        back = jnp.where(_stay(J[:m] @ W.T, J[m:] @ W.T), 0.0, impact.restitution * speeds[m:])
+        returned = returned.at[m:].set(back)
+    error, before = lambda v: rows(v) + returned, v
 
     def nearer(v: Array, _: None) -> tuple[Array, None]:
-        J = jax.jacfwd(error)(v)
-        D = row_scales(J)
-        return v - W.T @ pseudosolve(SVD(), D[:, None] * J @ W.T, D * error(v))[0], None
+        e, J = rounding.without(error(v), jax.jacfwd(rows)(v))
+        B = J @ W.T
+        D = row_scales(B, all_are_real=True)
+        return v - W.T @ pseudosolve(SVD(), D[:, None] * B, D * e)[0], None
 
-    v, _ = jax.lax.scan(nearer, v, length=STEPS if error(v).shape[0] else 0)
-    gap = jnp.zeros(0, q.dtype) if ends else mechanism.position_error(q, t)
-    fast = jnp.max(jnp.abs(jnp.concatenate([before, v])), initial=1.0)
-    lengths = 1 + jnp.linalg.norm(jax.jacfwd(error)(v), axis=1)
-    met = jnp.all(jnp.abs(error(v)) <= MISSED * fast * lengths)
-    size = jnp.max(jnp.abs(q), initial=1.0)
-    return q, v, stop_gradient(met & jnp.all(jnp.abs(gap) <= MISSED * size))
+    v, _ = jax.lax.scan(nearer, v, length=STEPS if returned.shape[0] else 0)
+    C = coordinate_scales(M, J)
+    fast = stop_gradient(C * jnp.max(jnp.maximum(jnp.abs(before), jnp.abs(v)) / C))
+    met = jnp.all(missed_part(error, v, fast) <= MISSED)
+    if not ends:
+        gaps = missed_part(lambda q: mechanism.position_error(q, t), q, _extent(mechanism, q, t, C))
+        met &= jnp.all(gaps <= MISSED)
+    return q, v, met
 
 
-def _held(rows: Callable[[Array], Array], speed: Callable[[Array], Array], v: Array, M: Array) -> Array:
-    """Which speeds of an impact the rows of a mode hold, so that none can come back."""
-    A, hit = (stop_gradient(jax.jacfwd(x)(v)) for x in (rows, speed))
-    W = metric(stop_gradient(M), jnp.concatenate([A, hit])).W
-    B, hit = A @ W.T, hit @ W.T
+def _extent(mechanism: Mechanism, q: Array, t: Array, C: Array) -> Array:
+    """How large coordinates (n_q,) are if, in the metric whose scales are C (n,), they are as large as the largest."""
+    q = stop_gradient(q)
+    slopes = jnp.abs(stop_gradient(jax.jacfwd(lambda d: mechanism.retract(q, d, t))(jnp.zeros_like(C))))
+    moved = jnp.max(jnp.where(slopes > 0, jnp.abs(q)[:, None], 0.0), axis=0) / jnp.max(slopes, axis=0)
+    return jnp.maximum(LEAST_SIZE, jnp.max(slopes * C[None], axis=1) * jnp.max(moved / C))
+
+
+def _stay(B: Array, hit: Array) -> Array:
+    """Which speeds of an impact the rows of a mode hold, so that none can come back; both in the metric."""
+    B, hit = stop_gradient((B, hit))
     if not B.shape[0]:
         return jnp.zeros(hit.shape[0], bool)
-    B = row_scales(B)[:, None] * B
+    B = row_scales(B, all_are_real=True)[:, None] * B
     left = hit - jax.vmap(lambda row: pseudosolve(SVD(), B, B @ row)[0])(hit)
     return jnp.linalg.norm(left, axis=1) <= MISSED * jnp.linalg.norm(hit, axis=1)
 

@@ -4,6 +4,7 @@ from ._assemble import assemble as assemble
 from ._assemble import indices_of as indices_of
 from ._assemble import kept_of as kept_of
 from ._assembly import Assembly as Assembly
+from ._nearest import Rounding as Rounding
 from ._nearest import exact as exact
 from ._nearest import root as root
 from ._projection import Linearisation as Linearisation
