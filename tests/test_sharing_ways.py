@@ -438,3 +438,15 @@ def test_parameters_of_a_system_are_arrays_of_their_own():
     model = Pendulum(2.0, np.float32(1.5))
     assert isinstance(model.m, jax.Array)
     assert model.l.dtype == jnp.float32
+
+
+def test_an_array_that_stands_for_two_parameters_is_neither_of_them():
+    """Of one constraint; in another one, which cannot tell which of them is meant, it is a constant."""
+    one = jnp.array(1.0)
+    held = jax.tree_util.Partial(lambda a, b, q, t: jnp.stack([a * q[0] + b * q[1]]), one, one)
+    rod = ukjax.Holonomic(lambda q, t: jnp.stack([q @ q - one**2]))
+    mechanism = ukjax.Mechanism(Pendulum(2.0, 3.0), [ukjax.Holonomic(held), rod])
+    gradient = lambda i: eqx.filter_grad(lambda m: m.position_error(Q, jnp.zeros(()))[i])(mechanism)
+    slopes = lambda i: [float(x) for x in jax.tree_util.tree_leaves(gradient(i))]
+    assert slopes(1) == [0.0] * 4
+    assert slopes(0) == [0.0, 0.0, float(Q[0]), float(Q[1])]

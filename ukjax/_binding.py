@@ -145,6 +145,8 @@ class Origin:
         if values[index] is None:
             raise no_such(self.paths[index])
         found = values[index] if row is None else values[index][row]
+        if not _can_replace(found, x):
+            raise ValueError(f"{keystr(self.paths[index][1:])} must be a real number or array, but is {found!r}.")
         if jnp.shape(found) != x.shape:
             raise ValueError(
                 f"{keystr(self.paths[index][1:])} has shape {jnp.shape(found)} now, but a function that reaches it was "
@@ -155,6 +157,15 @@ class Origin:
     def _place(self, x: Any) -> tuple[int, int | None] | None:
         alive, place = self._places.get(id(x), (lambda: None, None))
         return place if alive() is x else None
+
+
+def _can_replace(found: Any, x: Array) -> bool:
+    """Whether something is a number or an array of the kind of an array."""
+    dtype = getattr(found, "dtype", None)
+    if dtype is None:
+        return isinstance(found, int | float) and not isinstance(found, bool)
+    is_complex = lambda dtype: jnp.issubdtype(dtype, jnp.complexfloating)
+    return is_complex(dtype) <= is_complex(x.dtype) and jnp.issubdtype(dtype, bool) == jnp.issubdtype(x.dtype, bool)
 
 
 def no_such(path: Path) -> ValueError:

@@ -1,7 +1,11 @@
 """Checks of what a person passes in. Every message names the argument and says what to pass instead."""
 
+import inspect
 import operator
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,7 +41,7 @@ def state(
             f"{v.shape}: {names[1]} holds one rate per coordinate."
         )
     dtype = jnp.promote_types(q.dtype, v.dtype)
-    t = jnp.asarray(t)
+    t = floating(t, "t")
     if t.ndim != 0:
         raise ValueError(f"t must be a scalar, but has shape {t.shape}. For several times use jax.vmap.")
     q, v, t = q.astype(dtype), v.astype(dtype), t.astype(dtype)
@@ -188,13 +192,44 @@ def _show(shape: tuple[int | str, ...]) -> str:
 
 
 def function(value: Any, name: str, signature: str) -> Callable:
-    """`value` as a callable pytree; TypeError unless it is callable.
+    """`value` as a callable pytree; TypeError unless it is callable, with the arguments that `signature` names.
+
+    Those in brackets may be there or not, and are not looked at.
 
     A plain function becomes a `jax.tree_util.Partial`, which jax.jit accepts as an argument; a callable that is a
     pytree already (an equinox module, say) keeps its array leaves.
     """
     if not callable(value):
         raise TypeError(f"{name} must be a function {signature}, but is {type(value).__name__}: {value!r}.")
+    takes = _signature(value)
+    named = re.match(r"\w+\(([\w, ]+)\)", signature)
+    if takes is not None and named is not None:
+        try:
+            takes.bind(*named[1].split(","))
+        except TypeError as error:
+            raise TypeError(f"{name} must be a function {signature}, but takes {takes}: {error}.") from error
     if jax.tree_util.all_leaves([value]):
         return jax.tree_util.Partial(value)
     return value
+
+
+def _signature(value: Callable) -> inspect.Signature | None:
+    """The arguments of a function as it is called, wrapped or not; None if they are not known."""
+    try:
+        return inspect.signature(value, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+
+
+def mapping(value: Any, name: str, example: str) -> dict[Any, Any]:
+    """`value` as a dict, an empty one for None; TypeError unless it is a mapping, such as `example`."""
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, such as {example}, but is {value!r}.")
+    return dict(value or {})
+
+
+def path(value: Any, name: str) -> Path:
+    """`value` as a path; TypeError unless it is text or a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} must be a path, as text or a pathlib.Path, but is {value!r}.")
+    return Path(value)

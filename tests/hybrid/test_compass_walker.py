@@ -107,3 +107,75 @@ def test_the_cycle_of_the_simplest_walker():
     for _ in range(12):
         off = run(off)
     assert_close(off, PUBLISHED, atol=1e-5)
+
+
+def compass(beta, law=False):
+    """The walker of two rods, where the foot that touches the ground stays: q = (hip, one foot, other foot).
+
+    The x-axis points down the slope. A foot touches the ground when it is ahead: where the legs pass each other the one
+    that swings is below the ground.
+    """
+    masses = jnp.stack([jnp.ones_like(beta), beta, beta])
+    weight = jnp.outer(masses, jnp.array([np.sin(SLOPE), -np.cos(SLOPE)])).reshape(-1)
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.repeat(masses, 2)), lambda q, v, t: weight)
+    foot = {"one": slice(2, 4), "other": slice(4, 6)}
+    rods = {
+        name: ukjax.Holonomic(lambda q, t, s=s: jnp.sum((q[:2] - q[s]) ** 2)[None] - 1.0) for name, s in foot.items()
+    }
+    stays = {name: ukjax.Nonholonomic(lambda q, v, t, s=s: v[s]) for name, s in foot.items()}
+
+    def mode(stands, swings):
+        ahead = lambda q: q[foot[swings]] - q[foot[stands]]
+        height = lambda q, v, t: jnp.maximum(q[foot[swings]][1], 0.1 - ahead(q)[0])
+        heel = ukjax.Event(height, swings, impact=ukjax.Impact(stays[swings]) if law else None)
+        return ukjax.Mode(ukjax.Mechanism(system, rods | {"ground": stays[stands]}), {"heel": heel})
+
+    return {"one": mode("one", "other"), "other": mode("other", "one")}
+
+
+def standing(x):
+    """q and v of two rods at the beginning of a step, one foot at the origin and the other behind it."""
+    th, w = x
+    r = (1 - jnp.cos(2 * th)) * w
+    places = lambda th, u: jnp.stack(
+        [-jnp.sin(th), jnp.cos(th), 0 * th, 0 * th, jnp.sin(u) - jnp.sin(th), jnp.cos(th) - jnp.cos(u)]
+    )
+    return jax.jvp(places, (th, -th), (w, w - r))
+
+
+def compass_step(x, beta):
+    run = ukjax.simulate_hybrid(compass(beta), *standing(x), TS, max_events=1, keep="q", throw=False, **TIGHT)
+    (x, y), (vx, vy) = run.event_q[0, :2] - run.event_q[0, 4:], run.event_v[0, :2]
+    return jnp.stack([jnp.arctan2(-x, y), x * vy - y * vx])
+
+
+@pytest.mark.long
+def test_the_cycle_of_two_rods_with_light_feet():
+    """Constraints do the impact; with ever lighter feet it is the simplest walker."""
+    both = jax.jit(lambda x, beta: (compass_step(x, beta), jax.jacfwd(compass_step)(x, beta)))
+    cycles = {}
+    for beta in (1e-2, 1e-3, 1e-4):
+        x, J = cycle(lambda x, beta=beta: both(x, jnp.asarray(beta)), jnp.asarray(PUBLISHED), 5)
+        assert_close(scipy.optimize.root(lambda x, beta=beta: exact_step(x, beta) - x, x, tol=1e-13).x, x, atol=1e-10)
+        assert_close(J, slopes_of(lambda x, beta=beta: exact_step(x, beta), x), atol=1e-7)
+        assert np.all(np.abs(np.linalg.eigvals(J)) < 0.6)
+        cycles[beta] = x
+    rate = (cycles[1e-4] - PUBLISHED) / 1e-4
+    assert_close(cycles[1e-3], PUBLISHED + 1e-3 * rate, atol=1e-6)
+    assert_close((cycles[1e-3] - PUBLISHED) / (cycles[1e-4] - PUBLISHED), np.full(2, 10.0), atol=0.02)
+
+
+@pytest.mark.long
+def test_two_rods_walk():
+    """Five steps on the cycle, where an impact names what the next mode holds anyway."""
+    beta = 1e-3
+    x = jnp.asarray(scipy.optimize.root(lambda x: exact_step(x, beta) - x, PUBLISHED, tol=1e-13).x)
+    run = ukjax.simulate_hybrid(compass(jnp.asarray(beta), True), *standing(x), jnp.linspace(0.0, 20.0, 41), **TIGHT)
+    assert [mode for _, mode, _ in run.happened()] == ["one", "other", "one", "other", "one"]
+    times, length = np.array([t for t, *_ in run.happened()]), 2 * np.sin(x[0])
+    assert np.ptp(np.diff(times, prepend=0.0)) < 2e-8
+    assert_close(run.event_q[:5, 0], np.arange(0.5, 5) * length, atol=2e-8)
+    assert_close(jnp.max(run.event_q[:5, 2::2], axis=1), np.arange(1.0, 6) * length, atol=2e-8)
+    assert float(jnp.max(jnp.abs(run.event_q[:5, 3::2]))) < 2e-8
+    assert_close(jnp.hypot(*run.event_v[:5, :2].T), np.full(5, -x[1]), atol=2e-8)
+    assert float(jnp.max(run.position_residual)) < 2e-8

@@ -347,7 +347,7 @@ def one(joint, **options):
         (lambda: one(rigid.Spherical("ground", "arm"), planar=True), "a Spherical, leads out of the plane"),
         (lambda: four_bar().actuation("E"), "names must be of motors or joints, but 'E' is none of"),
         (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), axes="E"), "axes names the body 'E'"),
-        (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), motors={"E": 1.0}), "names must be of motors"),
+        (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), motors={"E": 1.0}), "motors must be of motors"),
         (lambda: four_bar().reactions(jnp.zeros(3), jnp.zeros(3), applied=[1.0]), r"applied must .* shape \(3,\)"),
         (lambda: rigid.Robot({}, {}), "bodies must hold one at least"),
         (lambda: four_bar().actuation(["A"]), r"names must be of motors or joints.* one is \['A'\]"),

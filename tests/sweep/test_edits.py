@@ -117,6 +117,8 @@ SAME = {
     "functions": (
         ("spring_study", "def force(", "def forces("),
         ("spring_study", "jnp.eye(2), force)", "jnp.eye(2), forces)"),
+        ("spring_study", "def drag(", "def resistance("),  # which is compiled, with its name
+        ("spring_study", "+ drag(v)", "+ resistance(v)"),
     ),
 }
 

@@ -136,7 +136,13 @@ EDITS = {
     "samples": (("fall_loss", "[1.0, 1.25]", "[1.0, 1.5]"), "samples"),
     "bounds": (("fall_loss", "(-5.0, 5.0)", "(-4.0, 5.0)"), "bounds"),
     "a tolerance": (("fall_loss", "1e-9", "1e-6"), r"rtol \(1e-09, not 1e-06\)"),
+    "an absolute tolerance": (("fall_loss", '"rtol"', '"atol": 0.5, "rtol"'), r"atol \(1e-12, not 0\.5\)"),
+    "a patience": (("fall_loss", '"patience": 50', '"patience": 60'), r"patience \(50, not 60\)"),
     "a size of batches": (("fall_loss", '"rtol"', '"batch_size": 1, "rtol"'), r"batch_size \(None, not 1\)"),
+    "an order of batches": (
+        ("fall_loss", '"rtol"', '"batch_size": 1, "seed": 7, "rtol"'),
+        r"batch_size \(None, not 1\), seed \(\w+, not 7\)",
+    ),
 }
 SAME = {
     "place": (),
@@ -149,6 +155,8 @@ SAME = {
     "functions": (
         ("fall_loss", "def loss(", "def squares("),
         ("fall_loss", "START =", "loss = squares\nSTART ="),
+        ("fall_loss", "def checked(", "def examined("),  # which is compiled, with its name
+        ("fall_loss", "checked(p[", "examined(p["),
     ),
 }
 

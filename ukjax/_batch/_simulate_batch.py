@@ -143,7 +143,8 @@ def simulate_batch(
         raise ValueError("solver=ukjax.Rattle() goes with jax.vmap of ukjax.simulate, not with simulate_batch.")
     ts = _check.times(ts).astype(y.dtype)
     if reduce is not None:
-        reduce = _with_sample(_check.function(reduce, "reduce", "f(trajectory) -> arrays"), samples is not None)
+        given = _check.function(reduce, "reduce", "f(trajectory[, sample]) -> arrays")
+        reduce = _with_sample(given, samples is not None)
     integrate = integrator(adjoint, projection, max_steps, False)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
     fields, chosen = kept(keep, acting), for_use(formulation, often=True)

@@ -38,6 +38,7 @@ def after_impact(
     hits, held = none, none if ends else lambda v: mechanism.velocity_error(q, v, t)
     if isinstance(impact, Impact):
         hits = lambda v: mechanism.velocity_error_of(impact.constraint, q, v, t)
+        _check_rows(impact, hits(v).shape)
     elif impact is not None:
         q, v = _given(impact(q, v, t), q, v)
     rows = lambda v: jnp.concatenate([held(v), hits(v)])
@@ -86,10 +87,20 @@ def _stay(B: Array, hit: Array) -> Array:
     return jnp.linalg.norm(left, axis=1) <= MISSED * jnp.linalg.norm(hit, axis=1)
 
 
+def _check_rows(impact: Impact, shape: tuple[int, ...]) -> None:
+    """ValueError unless there are rows to be hit, and a restitution for all or for each."""
+    if shape == (0,):
+        raise ValueError("constraint of an Impact has no rows that could be hit. Return at least one: q[1:] of two.")
+    e = impact.restitution.shape
+    if e not in ((), shape):
+        raise ValueError(f"restitution must be a scalar or of shape {shape}, one per row of constraint, but has {e}.")
+
+
 def _given(value: Any, q: Array, v: Array) -> tuple[Array, Array]:
     if not isinstance(value, tuple) or len(value) != 2:
         shape = getattr(value, "shape", None)
         what = type(value).__name__ if shape is None else f"an array of shape {shape}"
+        what = f"a tuple of {len(value)}" if isinstance(value, tuple) else what
         raise ValueError(f"impact(q, v, t) must return a pair (q, v), but returned {what}.")
     new = _check.output(value[0], q.shape, q.dtype, "q of impact(q, v, t)")
     return new, _check.output(value[1], v.shape, v.dtype, "v of impact(q, v, t)")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
@@ -65,7 +66,7 @@ class Event(eqx.Module):
             own, "NAME to rest". Without it such a motion ends with an error.
 
     Raises:
-        TypeError: If a function is none.
+        TypeError: If a function is none, or takes other arguments; if `multipliers` is no boolean.
         ValueError: If `direction`, `then` or `rest` is something else.
 
     Where a mode begins with a function at zero, up to rounding, an event that *turns back* what crosses (its impact, or
@@ -93,6 +94,11 @@ class Event(eqx.Module):
         multipliers: bool = False,
         rest: str | None = None,
     ):
+        if not isinstance(multipliers, bool):
+            raise TypeError(
+                f"multipliers must be True, if function takes them, or False, but is {multipliers!r}. "
+                "Of which constraint they are is for the function: multipliers['rope']."
+            )
         arguments = "(q, v, t, multipliers)" if multipliers else "(q, v, t)"
         self.function = _check.function(function, "function", f"function{arguments} -> ()")
         self.targets, self.conditions = _targets(then, arguments)
@@ -102,7 +108,7 @@ class Event(eqx.Module):
             raise ValueError(f"direction must be one of {', '.join(get_args(Direction))}, but is {direction!r}.")
         if impact is not None and not isinstance(impact, Impact):
             impact = _check.function(impact, "impact", "impact(q, v, t) -> (q, v), or ukjax.Impact(constraint)")
-        self.impact, self.direction, self.multipliers, self.rest = impact, direction, bool(multipliers), rest
+        self.impact, self.direction, self.multipliers, self.rest = impact, direction, multipliers, rest
 
     @property
     def then(self) -> str | tuple[str | None, ...] | None:
@@ -112,14 +118,19 @@ class Event(eqx.Module):
     def chosen(self, q: Array, v: Array, t: Array, multipliers: dict[str, Array] | None) -> Array:
         """The number of the target that follows: of the first whose condition holds, or of the last."""
         more = (multipliers,) if self.multipliers else ()
-        holds = [jnp.asarray(condition(q, v, t, *more)) for condition in self.conditions]
+        holds = [condition(q, v, t, *more) for condition in self.conditions]
         for target, value in zip(self.targets, holds, strict=False):
-            if value.shape != () or value.dtype != bool:
+            if not _is_boolean(value) or getattr(value, "shape", ()):
+                what = f"shape {value.shape} of {value.dtype}" if hasattr(value, "shape") else repr(value)
                 raise ValueError(
-                    f"the condition of {target!r} in then must return one boolean, but returned shape {value.shape} "
-                    f"of {value.dtype}. Compare: jnp.abs(v[0]) > 0.1."
+                    f"the condition of {target!r} in then must return one boolean, but returned {what}. "
+                    "Compare: jnp.abs(v[0]) > 0.1."
                 )
         return jnp.argmax(jnp.stack([*holds, jnp.asarray(True)]))
+
+
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool) or jnp.issubdtype(getattr(value, "dtype", float), bool)
 
 
 def _targets(then: Any, arguments: str) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
@@ -165,8 +176,10 @@ class Mode(eqx.Module):
         servo: AbstractServo | Feedback | None = None,
     ):
         _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
-        given = dict(events or {})
+        given = _check.mapping(events, "events", '{"lands": ukjax.Event(gap)}')
         for name, event in given.items():
+            if not isinstance(name, str):
+                raise TypeError(f"events must have names that are text, but has {name!r}.")
             _check.instance(event, Event, f"events[{name!r}]", 'ukjax.Event(gap, then="contact")')
         self.mechanism, self._each, self._names = mechanism, tuple(given.values()), tuple(given)
         self.acting = as_memoryless(servo)
@@ -207,6 +220,11 @@ class Mode(eqx.Module):
                 f"function of event {name!r} asks for {error}, but the constraints are {known}."
             ) from error
         what = f"function of event {name!r}"
+        if _is_boolean(value):
+            raise ValueError(
+                f"{what} must return a number that crosses zero, but returned a boolean. Return q[1] - 0.5, "
+                "not q[1] < 0.5."
+            )
         return _check.output(value, (), q.dtype, what, "Return one number: a gap, a force, a time.")
 
     @property
@@ -228,6 +246,8 @@ class Modes(eqx.Module):
                 'modes must be a mapping, name -> ukjax.Mode, with at least one: {"flight": ukjax.Mode(...)}.'
             )
         for name, mode in given.items():
+            if not isinstance(name, str):
+                raise TypeError(f"modes must have names that are text, but has {name!r}.")
             _check.instance(mode, Mode, f"modes[{name!r}]", "ukjax.Mode(mechanism, events)")
             for called, event in mode.events.items():
                 for target in (*event.targets, event.rest):
@@ -242,6 +262,15 @@ class Modes(eqx.Module):
     def acting(self) -> tuple[Any, ...]:
         """What acts in each of them; None for nothing."""
         return tuple(mode.acting for mode in self.each)
+
+    def check(self, q: Array, v: Array) -> None:
+        """ValueError, with the name of the mode, unless every mode takes coordinates and speeds of these shapes."""
+        for name, mode in zip(self.names, self.each, strict=True):
+            mass = lambda q, t, of=mode.mechanism: of.mass(q, t, v.shape[0])
+            try:
+                jax.eval_shape(mass, q, jnp.zeros((), q.dtype))
+            except ValueError as error:
+                raise ValueError(f"modes[{name!r}] does not take q0 of shape {q.shape}: {error}") from error
 
     def number(self, name: str | None) -> int:
         """Of the mode of this name, or of the first; ValueError if there is none."""

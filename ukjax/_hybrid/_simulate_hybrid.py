@@ -101,6 +101,7 @@ def simulate_hybrid(
     q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=one.kinematics)
     _check.finite(q0, "q0")
     _check.finite(v0, "v0")
+    given.check(q0, v0)
     ts = _check.times(ts).astype(q0.dtype)
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractRungeKutta, "solver", "diffrax.Tsit5()")

@@ -6,6 +6,8 @@ import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 
+from .. import _check
+
 
 class Between(diffrax.AbstractLocalInterpolation):
     """Positions and speeds between the ends of a step, to third order of its length, but for the constraints.
@@ -69,14 +71,13 @@ class Rattle(diffrax.AbstractSolver):
     VII.1.
     """
 
-    iterations: int = eqx.field(default=6, static=True)
+    iterations: int = eqx.field(static=True)
+
+    def __init__(self, iterations: Any = 6):
+        self.iterations = _check.count(iterations, "iterations")
 
     term_structure = diffrax.AbstractTerm
     interpolation_cls = Between
-
-    def __check_init__(self):
-        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
-            raise ValueError(f"iterations must be a positive integer, but is {self.iterations!r}.")
 
     def order(self, terms):
         return 2

@@ -67,8 +67,6 @@ class Feedback(eqx.Module):
         update: Callable | None = None,
         period: float | None = None,
     ):
-        more = "" if memory is None else ", x"
-        self.law = _check.function(law, "law", f"law(q, v, t{more}) -> (p,)")
         self.actuation = actuation_of(actuation)
         self.limits = None if limits is None else limits_of(limits)
         self.memory = None if memory is None else _memory(memory)
@@ -84,6 +82,8 @@ class Feedback(eqx.Module):
             raise ValueError("memory never changes. Pass rates(q, v, t, x), or update(q, v, t, x) with a period.")
         if update is not None and period is None:
             raise ValueError("update acts at samples, of which there are none. Pass period=..., or rates in its place.")
+        more = "" if memory is None else ", x"
+        self.law = _check.function(law, "law", f"law(q, v, t{more}) -> (p,)")
 
     def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
         """G(q, t), (n, p)."""

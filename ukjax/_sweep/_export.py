@@ -62,7 +62,7 @@ def sweep_export(
     seed = _check.seed(seed)
     if dtype is not None and not _is_floating(dtype):
         raise ValueError(f"dtype must be a floating type such as 'float32', but is {dtype!r}.")
-    store, folder = opened(Path(study)), Path(out)
+    store, folder = opened(_check.path(study, "study")), _check.path(out, "out")
     done = store.finished()
     if len(done) < store.chunks:
         raise ValueError(f"{study} has {len(done)} of {store.chunks} chunks. Complete it by the call that began it.")

@@ -5,7 +5,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -133,21 +132,20 @@ def sweep(
     if client is not None:
         _cluster.check(client)
     points = design_of(vary, design, samples, seed)
-    settings = dict(settings or {})
+    settings = _check.mapping(settings, "settings", '{"mass": 2.0}')
+    figures, folder = _figures(figures), _check.path(out, "out")
     twice = sorted({*settings} & {*points.values})
     if twice:
         raise ValueError(f"{twice[0]!r} is in vary and in settings. Leave it out of one of them.")
-    for key, figure in (figures or {}).items():
-        _check.function(figure, f"figures[{key!r}]", "f(trajectory) -> scalar")
     for key in TAKEN:
         if key in options:
             raise ValueError(f"{key} is not for a study, which chooses it. Leave it out, or use ukjax.simulate_batch.")
     ends = tuple({k: x[i].item() for k, x in points.values.items()} for i in (0, -1))
-    recipe = (factory, settings, tuple(points.values), ts, keep, dict(figures or {}), options, ends)
+    recipe = (factory, settings, tuple(points.values), ts, keep, figures, options, ends)
     cases = Cases(*recipe)
     size = _chunk(cases, points.count, chunk)
     about = _about(name or _name(factory), points, settings, cases, options)
-    store = Store(Path(out), about, points.count, size)
+    store = Store(folder, about, points.count, size)
     with store.locked():
         new = not store.check()
         if new:
@@ -169,18 +167,26 @@ def sweep(
         warnings.warn(
             f"{failed} of {points.count} trajectories failed: see `result`.", FailedTrajectories, stacklevel=2
         )
-    return dataset(Path(out))
+    return dataset(folder)
 
 
 def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Status:
     """How far the study in a folder is, by the checksums of its chunks if `thoroughly`. ValueError if there is none."""
-    store = opened(Path(out))
+    store = opened(_check.path(out, "out"))
     done = store.finished(thoroughly)
     spans = [store.span(number) for number in done]
     count = sum(span.stop - span.start for span in spans)
     failed = sum(record.failed for record in done.values())
     seconds = sum(record.seconds for record in done.values())
     return Status(store.count, count, failed, store.chunks, len(done), seconds, store.about)
+
+
+def _figures(given: Any) -> dict[str, Callable]:
+    """What a person gave for `figures`; TypeError if it is no mapping to functions."""
+    figures = _check.mapping(given, "figures", '{"end [m]": lambda trajectory: trajectory.q[-1, 0]}')
+    for key, figure in figures.items():
+        _check.function(figure, f"figures[{key!r}]", "f(trajectory) -> scalar")
+    return figures
 
 
 def _name(factory: Callable) -> str:

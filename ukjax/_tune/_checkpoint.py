@@ -39,6 +39,8 @@ def resume(path: Path, record: Record, definition: dict[str, str]) -> None:
     """
     if not path.parent.is_dir():
         raise ValueError(f"checkpoint lies in a folder that does not exist: {path.parent}. Make it first.")
+    if path.is_dir():
+        raise ValueError(f"checkpoint must be a file, but {str(path)!r} is a folder.")
     if not path.exists():
         return
     with open(path, "rb") as file:
@@ -68,14 +70,17 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
     try:
         header = json.loads(file.readline())
         known = header["file"] == MARK
+        whole = header["version"] != VERSION or isinstance(header["definition"], dict)
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"checkpoint {path} is not a file that ukjax.tune wrote: {error}") from error
+        raise ValueError(
+            f"checkpoint {path} is not a file that ukjax.tune wrote: {error}. Pass another file, or remove it."
+        ) from error
     if known and header["version"] in WITHOUT_DEFINITION:
         raise ValueError(
             f"checkpoint {path} was written by an earlier version of ukjax, which did not keep what is tuned, so that "
             "nothing can tell whether it belongs to this tuning. Pass another file, or remove it."
         )
-    if not known or header["version"] != VERSION:
+    if not known or not whole or header["version"] != VERSION:
         raise ValueError(
             f"checkpoint {path} is not a file that this version of ukjax.tune wrote. Pass another file, or remove it."
         )

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -112,7 +111,7 @@ def tune(
         raise ValueError("params must hold at least one floating array to tune, but holds none.")
     box = None if bounds is None else _box(bounds, tuned)
     drawn = Samples(samples, batch_size, seed)
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else _check.path(checkpoint, "checkpoint")
     with failures_as_nan(True):
         squares = _is_sum_of_squares(loss, params, samples, optimizer)
         objective = Objective(loss, fixed, squares)

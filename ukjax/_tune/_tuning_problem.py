@@ -53,7 +53,7 @@ class TuningProblem:
     patience: int | None = None
 
     def __post_init__(self):
-        _check.function(self.loss, "loss", "loss(params) -> scalar")
+        _check.function(self.loss, "loss", "loss(params[, sample]) -> scalar")
         for name, quantity in (self.quantities or {}).items():
             _check.function(quantity, f"quantities[{name!r}]", "f(params) -> scalar")
 

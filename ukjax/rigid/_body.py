@@ -67,7 +67,7 @@ def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: 
     """ValueError unless each is "body" or "body.frame", and all are on different bodies."""
     for end in ends:
         body, frame = (body_of(end), frame_of(end)) if isinstance(end, str) else (end, "")
-        if body not in frames_of:
+        if not isinstance(end, str) or body not in frames_of:
             raise ValueError(f"{where} names the body {body!r}, which there is not; there are {_listed(frames_of)}.")
         if frame and frame not in frames_of[body]:
             raise ValueError(f"{where} names the frame {end!r}, but {body!r} has {_listed(frames_of[body]) or 'none'}.")

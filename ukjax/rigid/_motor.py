@@ -86,13 +86,13 @@ class Motors(eqx.Module):
         return jnp.stack(columns, axis=1)
 
 
-def motor_of(robot: "Robot", name: str) -> Motor:
+def motor_of(robot: "Robot", name: str, what: str = "names") -> Motor:
     """A motor, or a unit motor on a joint, by name; ValueError if it is neither, TypeError if no name."""
     if not isinstance(name, str):
-        raise TypeError(f'names must be of motors or joints, as in actuation("hip", "knee"), but one is {name!r}.')
+        raise TypeError(f'{what} must be of motors or joints, as in actuation("hip", "knee"), but one is {name!r}.')
     if name not in robot.motors and name not in robot.joints:
         has = f"motors, {robot.motor_names}, nor of the joints, {robot.joint_names}"
-        raise ValueError(f"names must be of motors or joints, but {name!r} is none of the {has}.")
+        raise ValueError(f"{what} must be of motors or joints, but {name!r} is none of the {has}.")
     motor = robot.motors.get(name, Motor(name))
     _linkage.driven(robot, motor.joint)
     return motor

@@ -36,6 +36,8 @@ def reactions_along(
     robot: "Robot", trajectory: Trajectory, motors: Sequence[str], axes: str | None
 ) -> dict[str, Wrench]:
     """By the name of the joint, (T, 3) each."""
+    if not hasattr(trajectory, "acceleration"):
+        raise TypeError(f'trajectory must be that of simulate(keep="all"), but is {type(trajectory).__name__}.')
     for name in ("q", "v", "acceleration", "multipliers"):
         if getattr(trajectory, name) is None and (name != "multipliers" or robot.own_constraints):
             raise ValueError(f'trajectory has no {name}: pass simulate(keep="all").')
@@ -55,7 +57,7 @@ def reactions_along(
     )
 
     def of(t: Array, q: Array, v: Array, acceleration: Array, multipliers: Any, u: Array) -> dict[str, Wrench]:
-        driving = {name: (motor_of(robot, name), u[k]) for k, name in enumerate(motors)}
+        driving = {name: (motor_of(robot, name, "motors"), u[k]) for k, name in enumerate(motors)}
         found = reactions_of(robot, t, q, v, acceleration, multipliers, list(driving.values()))
         return _seen(robot, q, found, axes)
 
@@ -74,7 +76,8 @@ def reactions_at(
 ) -> dict[str, Wrench]:
     """At one state, from the equation of motion, whose options these are."""
     q, v, t = _check.state(q, v, t, kinematics=robot.kinematics)
-    driving = [(motor_of(robot, name), number(u, f"motors[{name!r}]").astype(q.dtype)) for name, u in motors.items()]
+    driven = {name: motor_of(robot, name, "motors") for name in motors}
+    driving = [(driven[name], number(u, f"motors[{name!r}]").astype(q.dtype)) for name, u in motors.items()]
     external = None if applied is None else applied_force(applied, v, "applied")
     total = external
     for motor, u in driving:

@@ -140,8 +140,10 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
             check_planar(self.joints)
         names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
         self.tree = self.layout = laid_out(names, self.joints)
-        self.home = of_joints(self.joints, self.tree, home or {}, "home", self.gravity.dtype)
-        self.home_rates = of_joints(self.joints, self.tree, home_rates or {}, "home_rates", self.gravity.dtype)
+        self.home = of_joints(self.joints, self.tree, {} if home is None else home, "home", self.gravity.dtype)
+        self.home_rates = of_joints(
+            self.joints, self.tree, {} if home_rates is None else home_rates, "home_rates", self.gravity.dtype
+        )
         if coordinates == "absolute":
             floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
             layout = laid_out(names, floating)
@@ -246,8 +248,9 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         are of the multipliers of least Euclidean norm: forces in N, and moments in N m as if at an arm of one metre.
         Equal rigid supports share equally, whatever the inertia, and shares change continuously along a motion.
         """
-        where = axes and self._known(axes, "axes")
-        return reactions_at(self, q, v, t, where, applied, motors or {}, options)
+        where = axes if axes is None else self._known(axes, "axes")
+        q, v, driving = self._coordinates(q), self._speeds(v), _check.mapping(motors, "motors", '{"hip": 2.0}')
+        return reactions_at(self, q, v, t, where, applied, driving, options)
 
     def reactions_along(
         self, trajectory: Trajectory, motors: Sequence[str] = (), axes: str | None = None
@@ -256,7 +259,11 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
 
         `motors`: with a servo the names that `actuation` was given. Constraints beside the robot's own are an error.
         """
-        return reactions_along(self, trajectory, motors, axes and self._known(axes, "axes"))
+        if not isinstance(motors, Sequence):
+            raise TypeError(f'motors must be names of motors or joints, such as ["hip"], but is {motors!r}.')
+        names = (motors,) if isinstance(motors, str) else tuple(motors)
+        where = axes if axes is None else self._known(axes, "axes")
+        return reactions_along(self, trajectory, names, where)
 
     def actuation(self, *names: str) -> Any:
         """G (n, p) for a `Servo`: of these motors, or of motors on these joints; of all motors if none is named.
