@@ -322,3 +322,22 @@ def test_an_impact_is_the_same_in_every_unit(name):
     if len(case.phi(q, 0.0)):
         _, met = stacked([compiled(u, q + 1e-3 * (near - q)) for u in units.values()])
         assert not met.any(), which(units, met)
+
+
+@pytest.mark.long
+def test_rattle_holds_constraints_in_every_unit():
+    """In long steps, for which its first way is not enough."""
+    case, q, v = consistent("rods")
+    units = not_heavy(case)
+
+    def moved(u):
+        options = {"solver": ukjax.Rattle(), "stepsize_controller": diffrax.ConstantStepSize(), "throw": False}
+        ts = jnp.array([0.0, 0.25, 0.5]) / u.time
+        found = ukjax.simulate(case.mechanism(u), *case.state(u, q, v), ts, dt0=0.25 / u.time, **options)
+        x = found.q * case.scale(u)[None]
+        return x, jax.vmap(lambda q: case.phi(q, 0.0))(x), found.result == RESULTS.successful
+
+    x, gap, okay = stacked(list(map(eqx.filter_jit(moved), units.values())))
+    assert okay.all(), which(units, ~okay)
+    assert_close(gap, jnp.zeros_like(gap), atol=1e-11)
+    assert_close(x, jnp.broadcast_to(x[:1], x.shape), atol=1e-10)

@@ -20,6 +20,7 @@ from .._manifold import Linearisation, Projection, root
 from .._mechanism import Mechanism
 from .._program import uses
 from .._result import is_traced
+from .._rounding import missed_part
 from .._system import applied_force
 from ._options import Method
 from ._phase import Phase
@@ -107,9 +108,10 @@ def leap_of(
 
         free = q0 + h * v
         q, _ = jax.lax.scan(correct, free, length=solver.iterations)
-        to_rounding = _met(gap(q, t1), rows(q, t1), q, EXACT)
+        M = mass(q0, t0)
+        to_rounding = _missed(lambda q: gap(q, t1), q, M) <= _part(EXACT, q)
         q = jax.lax.cond(to_rounding, lambda: q, lambda: _newton(free, rows, gap, q0, t0, t1, W))
-        met = to_rounding | _met(gap(q, t1), rows(q, t1), q, ENOUGH)
+        met = to_rounding | (_missed(lambda q: gap(q, t1), q, M) <= _part(ENOUGH, q))
         v = (q - q0) / h
         back = lambda v, q, t: Linearisation(mass(q, t), mechanism.velocity_error(q, v, t), rows(q, t), v)
         onto = lambda v: v + way.shortest(back, (v, q, t1), expand, 0.0)
@@ -130,9 +132,10 @@ def onto_constraints(mechanism: Mechanism, phase: Phase, expand: bool) -> Callab
 
     def onto(t: Array, y: Array) -> Array:
         q, v = phase.split(y)
-        J = jax.jacfwd(lambda q: mechanism.position_error(q, t))(q)
-        there = _met(mechanism.position_error(q, t), J, q, EXACT)
-        there &= _met(mechanism.velocity_error(q, v, t), J, v, EXACT)
+        M = mechanism.mass(q, t, v.shape[0])
+        missed = _missed(lambda q: mechanism.position_error(q, t), q, M)
+        missed = jnp.maximum(missed, _missed(lambda v: mechanism.velocity_error(q, v, t), v, M))
+        there = missed <= _part(EXACT, q)
         return jnp.where(there, y, nearest(mechanism, t, y, expand, phase.coordinates, checked=True))
 
     return onto
@@ -160,11 +163,17 @@ def _scaled(J: Array, W: Array) -> Array:
     return row_scales(J)[:, None] * (J @ W.T)
 
 
-def _met(gap: Array, J: Array, q: Array, power: float) -> Array:
-    """Whether constraints hold to this power of what rounding makes of a state."""
-    gap, J, q = stop_gradient((gap, J, q))
-    least = (1e3 * float(jnp.finfo(q.dtype).eps)) ** power * jnp.max(jnp.abs(q), initial=1.0)
-    return jnp.all(jnp.abs(gap) <= least * (1 + jnp.linalg.norm(J, axis=1)))
+def _missed(error: Callable[[Array], Array], x: Array, M: Array) -> Array:
+    """The largest part of its terms by which a row is missed, each number of x as large as all are in the metric."""
+    x, M = stop_gradient((x, M))
+    unit = jnp.sqrt(jnp.diagonal(M))
+    size = jnp.minimum(jnp.max(jnp.abs(x) * unit) / unit, jnp.max(jnp.abs(x)))
+    return jnp.max(missed_part(error, x, size), initial=0.0)
+
+
+def _part(power: float, x: Array) -> float:
+    """What part of its terms counts: this power of what rounding makes of a state."""
+    return (1e3 * float(jnp.finfo(x.dtype).eps)) ** power
 
 
 def _newton(q: Array, rows: Callable, gap: Callable, q0: Array, t0: Array, t1: Array, W: Array) -> Array:
