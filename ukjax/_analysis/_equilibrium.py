@@ -180,8 +180,6 @@ def _equilibrium(
         d = jnp.zeros_like(v0).at[d_at].set(d)
         return mechanism.retract(q0, d, t), v0.at[v_at].add(w), u0.at[u_at].add(u)
 
-    errors = lambda q, v: (mechanism.position_error(q, t), mechanism.velocity_error(q, v, t))
-
     def residual(z: Array) -> tuple[Array, tuple[Array, Any]]:
         """(c', e), the same again, and the result of the motion."""
         q, v, u = place(z)
@@ -189,7 +187,7 @@ def _equilibrium(
             *rates, result = plant.rates(q, v, t, u)
         else:
             *rates, result = plant.rates_of(constant, "constant", q, v, t, u)
-        r = jnp.concatenate([*rates, *errors(q, v)])
+        r = jnp.concatenate([*rates, mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)])
         return r, (r, result)
 
     stays = (lambda q, v, t: jnp.concatenate([q, v])) if constant is None else constant
