@@ -10,6 +10,7 @@ import numpy as np
 from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from .._program import sizes_of_scan
 from ._entry import LARGEST, Node, NotScalar, entries
 from ._followed import CALLS, is_followed
 from ._graph import Graph
@@ -161,10 +162,7 @@ def _scan(graph, params, args, avals):
     length, closed = params["length"], params["jaxpr"]
     if length > LONGEST and graph.pieces is None:
         return None
-    if "ft_in" in params:  # from JAX 0.12 on
-        n, m = map(len, params["ft_in"].unpack()[:2])
-    else:
-        n, m = params["num_consts"], params["num_carry"]
+    n, m = sizes_of_scan(params)
     fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
     rows: list[Any] = [None] * length
     for i in reversed(range(length)) if params["reverse"] else range(length):

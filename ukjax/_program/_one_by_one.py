@@ -28,6 +28,14 @@ CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_cal
 SOLVES = frozenset({"linear_solve", "vprim"})
 
 
+def sizes_of_scan(params: dict[str, Any]) -> tuple[int, int]:
+    """How many operands of a `scan` are the same in every step, and how many are handed on, which come next."""
+    if "ft_in" in params:  # from JAX 0.12 on
+        constants, carry, _ = map(len, params["ft_in"].unpack())
+        return constants, carry
+    return params["num_consts"], params["num_carry"]
+
+
 def one_by_one(closed: ClosedJaxpr, axes: Sequence[tuple[str, int]] = ()) -> ClosedJaxpr:
     """The same program, in which a loop over the batch calls LAPACK for one matrix after the other.
 

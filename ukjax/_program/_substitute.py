@@ -21,6 +21,8 @@ from jax.extend.linear_util import StoreException
 from jax.interpreters import ad
 from jax.tree_util import tree_leaves, tree_map
 
+from ._one_by_one import sizes_of_scan
+
 
 class Substitutes(Protocol):
     """Which arrays have a substitute."""
@@ -168,11 +170,12 @@ def _while(within, operands, *, cond_jaxpr, body_jaxpr, cond_nconsts, body_ncons
     return jax.lax.while_loop(holds, lambda x: within(body_jaxpr)(*of_body, *x), x)
 
 
-def _scan(within, operands, *, jaxpr, num_consts, num_carry, length, reverse, unroll, **_):
-    constants, carry, xs = _split(operands, num_consts, num_carry)
+def _scan(within, operands, *, jaxpr, length, reverse, unroll, **params):
+    fixed, handed_on = sizes_of_scan(params)
+    constants, carry, xs = _split(operands, fixed, handed_on)
 
     def body(carry, x):
-        carry, y = _split(within(jaxpr)(*constants, *carry, *x), num_carry)
+        carry, y = _split(within(jaxpr)(*constants, *carry, *x), handed_on)
         return carry, y
 
     carry, ys = jax.lax.scan(body, carry, xs, length, reverse, unroll)
