@@ -31,7 +31,7 @@ FORMULATIONS = {
 SHORT = {("massless link", "PennestriDeFalco", False), ("pulley", "UdwadiaKalaba", True)}
 
 # Multipliers of rows that a heavy body alone keeps apart are as large as it is heavy, and cancel: at most so heavy.
-MOST = {("parallelogram", "LagrangeMultiplier"): 1e6}
+MOST = {("parallelogram", "LagrangeMultiplier"): 1e6, ("rods", "LagrangeMultiplier"): 1e9}
 
 
 def of(case, name):

@@ -4,8 +4,11 @@ D: row scales; K = [M, A^T D; D A, 0], in coordinates in which M has a diagonal 
 """
 
 import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array
 
-from .._linalg import finer, pseudoinverse
+from .._linalg import Seldom, finer, power_of_two, pseudoinverse
+from .._types import Matrix, Rows
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
 from ._problem import with_singular_mass
@@ -23,7 +26,8 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
     M may be singular; rows may be redundant, which makes the multipliers ambiguous but not the acceleration. That is
     unique if the rank of the augmented matrix is n plus the rank of A; where it is not, `result` is
     `acceleration_not_unique` and the acceleration the least-norm one. Here to be compared with: the usual way, by
-    solving rather than by a pseudoinverse, fails on a redundant row.
+    solving rather than by a pseudoinverse, fails on a redundant row. Where masses differ by 1e12 it can take rows for
+    consistent that miss by 1e-5 of their terms; `UdwadiaKalaba` does not.
 
     Source: de Falco et al. (2008), eq. 23; Xu & Liu (2017), eq. 10.
     """
@@ -32,10 +36,24 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
         return with_singular_mass(terms, loss=16.0)  # multipliers of nearly dependent rows are large, and cancel
 
     def _map(self, problem, solver, repeatedly):
-        M, scaled = problem.mass, problem.H
-        m, n = scaled.shape
-        lower = jnp.concatenate([scaled, jnp.zeros((m, m), M.dtype)], axis=1)
-        augmented = jnp.concatenate([jnp.concatenate([M, scaled.T], axis=1), lower])
+        M, H = problem.mass, problem.H
+        m, n = H.shape
+        # Rows may depend on each other but for a light mass; where they seem to contradict, it is not to matter.
+        E = _by_rows(M, H) if isinstance(solver, Seldom) else jnp.ones(n + m, M.dtype)
+        lower = jnp.concatenate([H, jnp.zeros((m, m), M.dtype)], axis=1)
+        augmented = E[:, None] * jnp.concatenate([jnp.concatenate([M, H.T], axis=1), lower]) * E[None]
         K, total = pseudoinverse(finer(solver, M.dtype), augmented)
-        _, rank = pseudoinverse(solver, scaled)
+        K = E[:, None] * K * E[None]
+        _, rank = pseudoinverse(solver, augmented[n:, :n])
         return SingularMass(problem, K[:n, :n], K[:n, n:], rank, total == n + rank)
+
+
+def _by_rows(M: Matrix, H: Rows) -> Array:
+    """Powers of two, E (n + m,), for which E K E has about one as the largest entry of M, and of each row and column of
+    H."""
+    M, H = stop_gradient((jnp.abs(M), jnp.abs(H)))
+    inverse = lambda x: 1 / power_of_two(jnp.where(x > 0, x, 1.0))
+    of_columns = inverse(jnp.max(H, axis=0, initial=0.0))
+    of_rows = inverse(jnp.max(H * of_columns[None], axis=1, initial=0.0))
+    s = inverse(jnp.sqrt(jnp.max(of_columns[:, None] * M * of_columns[None], initial=0.0)))
+    return jnp.concatenate([s * of_columns, of_rows / s])

@@ -113,12 +113,19 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
 
 
 def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowValues, Array]:
-    """What brings the errors to the unit of z (m,), and how large z and the terms of the errors are."""
+    """What brings the errors to the unit of z (m,), and how large z and the terms of the errors are.
+
+    A row that vanishes here tells neither: as long as its terms are large beside z it is, or as its levers, if longer.
+    """
     e, J, W = stop_gradient((e, J, W))
     lengths, levers = jnp.linalg.norm(J @ W.T, axis=1), jnp.linalg.norm(rounding.levers @ jnp.abs(W).T, axis=1)
-    longer = jnp.where(lengths > 0, lengths, jnp.where(levers > 0, levers, 1))  # of rows that vanish here
-    size = jnp.linalg.norm(e / longer) + jnp.max(rounding.terms / longer)
-    return 1 / longer, jnp.where(size > 0, size, 1.0)
+    real = lengths > 0
+    positive = lambda x: jnp.where(x > 0, x, 1.0)
+    longer = positive(jnp.where(real, lengths, levers))
+    # Where no row is real, all count.
+    sizes = jnp.where(real | ~jnp.any(real), rounding.terms / longer, 0)
+    size = positive(jnp.linalg.norm(e / longer) + jnp.max(sizes))
+    return 1 / positive(jnp.where(real, lengths, jnp.maximum(levers, rounding.terms / size))), size
 
 
 def _in_one_step(here: Linearised, K: Matrix) -> Vector:
