@@ -254,6 +254,8 @@ def _with_vjp(at, *, call_jaxpr, fwd_jaxpr_thunk, bwd, out_trees, symbolic_zeros
         of_reached, of_x = None, [None for _ in x]
         if any(perturbed.x):
             found = at(reached)(bwd.call_wrapped)(*residuals, *(slopes if symbolic_zeros else dense))
+            if len(found) == 2 and isinstance(found[0], list):  # from JAX 0.12 on, with what it logs
+                found, _ = found
             of_x = [None if isinstance(d, ad.Zero) else d for d in found]
         if perturbed.reached:
             (of_reached,) = jax.vjp(lambda reached: function(reached, x), reached)[1](dense)
