@@ -45,7 +45,9 @@ class Projection(eqx.Module):
     The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to. Where
     the positions end off the constraints by more than 1e-5 of the largest coordinate, or move by more than a tenth of
     the step itself, an adaptive step is made shorter, and a run that cannot go on so is
-    `RESULTS.projection_off_constraints`.
+    `RESULTS.projection_off_constraints`. This one verdict knows units: write rows, and lengths beside angles, in units
+    in which they are about one. With a row 1e12 times as long as another, or lengths in micrometres, what began far
+    away may end 1e-4 to 1e-2 off the constraints and count as there.
 
     Args:
         iterations: Newton steps for the positions. The drift of one integration step is small, so that two leave
