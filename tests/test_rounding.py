@@ -116,6 +116,7 @@ def assembled(scales, off, t):
     return *ukjax.assemble(mechanism, Q + 0.01, V, t, throw=False), found.result == ukjax.RESULTS.successful
 
 
+@pytest.mark.long
 def test_a_state_is_assembled_and_diagnosed_as_without_them():
     right = ukjax.assemble(PLAIN, Q + 0.01, V)
     for scales in SCALES[2:]:

@@ -59,7 +59,7 @@ def test_every_failure_has_its_own_result_and_message(mechanism, options, name, 
     assert int(got.stats["num_steps"]) < 500
 
 
-@pytest.mark.parametrize("options", [{}, long({"projection": ukjax.Projection()})])
+@pytest.mark.parametrize("options", [long({}), long({"projection": ukjax.Projection()})])
 def test_a_start_that_is_no_number_ends_at_once(options):
     """And not when all steps are spent, for which the others in a batch would wait."""
     q0 = jnp.array([jnp.nan, 0.0])

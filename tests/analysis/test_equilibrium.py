@@ -79,7 +79,7 @@ def test_a_spring_mechanism_and_how_it_changes_with_the_spring():
     assert_gradients(lambda k: ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9])).q[0], jnp.asarray(k))
 
 
-@pytest.mark.parametrize("W", [long(2.0), 5.0])
+@pytest.mark.parametrize("W", [long(2.0), long(5.0)])
 def test_a_bead_on_a_turning_hoop_on_both_sides_of_the_bifurcation(W):
     scenario = rotating_hoop.scenario(W=W, theta=0.9 if W > 3.2 else 0.3)
     model = scenario.mechanism.system

@@ -53,7 +53,7 @@ def assert_same(got, want, tolerance=1e-12):
 
 @pytest.mark.parametrize(
     "options",
-    [{"solver": diffrax.Heun()}, long({"solver": diffrax.Dopri5(), "projection": ukjax.Projection()})],
+    [long({"solver": diffrax.Heun()}), long({"solver": diffrax.Dopri5(), "projection": ukjax.Projection()})],
     ids=["no stage is handed on", "one is, but for the projection"],
 )
 def test_other_explicit_methods(options):
@@ -76,6 +76,7 @@ def test_the_same_as_one_by_one(one_by_one, devices, progress):
     assert_same(in_batch(devices=jax.devices()[:devices], lanes=2, progress=progress), one_by_one)
 
 
+@pytest.mark.long
 def test_portions_are_one_batch(one_by_one, monkeypatch):
     """Where memory is short: some trajectories at a time, the last portion with fewer."""
     monkeypatch.setattr(_portions, "BYTES", 4000)
@@ -317,6 +318,7 @@ def test_what_is_wrong_is_named(name):
         ukjax.simulate_batch(*first, **given)
 
 
+@pytest.mark.long
 def test_what_a_reduction_does_not_get_or_must_not_return():
     run = lambda reduce: ukjax.simulate_batch(PENDULUM, STARTS, AT_REST, TS, keep=("q", "acceleration"), reduce=reduce)
     with pytest.raises(TypeError, match="not subscriptable") as error:
@@ -344,6 +346,7 @@ def test_what_is_of_another_type(given, words):
         ukjax.simulate_batch(PENDULUM, STARTS, lambda sample: AT_REST, TS, **given)
 
 
+@pytest.mark.long
 def test_single_precision_warns_of_nothing():
     """Where that is all that there is; of so many that a step is one scalar program."""
     with jax.enable_x64(False), warnings.catch_warnings():

@@ -43,7 +43,7 @@ def both(begin=start, mechanism=swinging, v0=AT_REST, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        long({}),
         long({"solver": diffrax.Heun(), "rtol": 1e-5, "atol": 1e-5}),
         long({"solver": diffrax.Dopri5(), "projection": ukjax.Projection(), "rtol": 1e-5, "atol": 1e-5}),
     ],

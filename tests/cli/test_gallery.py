@@ -50,6 +50,7 @@ def fails() -> ukjax.Scenario:
 '''
 
 
+@pytest.mark.long
 def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
     (tmp_path / "own.py").write_text(OWN)
     status, shown, _ = command("gallery", "own.py", "--out", "shown")

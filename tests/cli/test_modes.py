@@ -12,6 +12,7 @@ from .test_cli import ROOT
 from .test_cli import run as command  # noqa: F401  (a fixture)
 
 
+@pytest.mark.long
 def test_a_table_and_an_animation(command, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.syspath_prepend(str(ROOT))
     status, shown, _ = command("modes", "models.simple_pendulum:scenario", "--mode", "1", "--out", "here")

@@ -224,6 +224,7 @@ def deciding(e, driven=False):
     }
 
 
+@pytest.mark.long
 def test_the_next_mode_depends_on_the_state():
     """It hits with 4.43, 2.21 and 1.11 m/s, and stays; then the motor pushes, and the floor carries it."""
     ts, first = np.linspace(0.0, 2.0, 21), np.sqrt(2 / G)
@@ -249,6 +250,7 @@ def bouncing(e=0.8):
     return {"flight": ukjax.Mode(ball, {"bounce": ukjax.Event(lambda q, v, t: q[0], "flight", impact=law)})}
 
 
+@pytest.mark.long
 def test_saved_at_its_own_events_from_a_late_start():
     """Begins with a bounce at t = 1000 s, and is saved at the times of the others: the states before."""
     modes = bouncing()
@@ -323,6 +325,7 @@ def test_other_orders_of_second_derivatives_are_refused():
             jax.jacrev(inner(landing))(jnp.array(0.9))
 
 
+@pytest.mark.long
 def test_a_rimless_wheel_walks_down_a_slope():
     """The simplest walker: a pendulum upside down on each spoke, and at the next one cos(2 alpha) of its speed is left.
 

@@ -300,7 +300,7 @@ def near(case, size, drift=1e-5):
     return y[None] + drift * jnp.asarray(np.random.default_rng(0).normal(size=(size, len(y))))
 
 
-@pytest.mark.parametrize("model", [long(coordinated_robots), parallelogram, long(unicycle)])
+@pytest.mark.parametrize("model", [long(coordinated_robots), long(parallelogram), unicycle])
 def test_scalar_code_and_matrices_project_alike(model, monkeypatch):
     """The parallelogram has a row that depends on the others."""
     case = model.scenario()

@@ -25,7 +25,7 @@ from models import (
 )
 from ukjax import rigid
 
-from ..helpers import assert_close
+from ..helpers import assert_close, long
 
 
 TIME = jnp.zeros(())
@@ -173,6 +173,7 @@ def test_the_piston_in_closed_form():
         assert_close(v[2], jnp.asarray(speed), atol=1e-9)
 
 
+@pytest.mark.long
 def test_hoekens_tip_in_closed_form_and_how_straight_it_goes():
     linkage, r = hoeken.robot(), 0.2
     heights = []
@@ -254,7 +255,7 @@ def robot_state(robot, values):
     return jnp.concatenate([values.get(joint, rest[joint[:4]]) for joint in robot.layout.tree])
 
 
-@pytest.mark.parametrize("N", [1, 3])
+@pytest.mark.parametrize("N", [1, long(3)])
 def test_the_chain_in_space_keeps_energy_and_momentum_about_the_vertical(N):
     chain = spatial_chain.robot(N)
     q, v = chain.assemble(spatial_chain.along([0.3] * N, np.linspace(0.0, 2.0, N)))

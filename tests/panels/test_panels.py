@@ -107,6 +107,7 @@ def test_batches_of_every_size_need_no_matrices(monkeypatch):
     assert_same(eqx.filter_jit(eqx.filter_vmap(of))(several, q, v, t), want)
 
 
+@pytest.mark.long
 def test_one_bad_state_changes_no_other():
     """A NaN, and a state so large that its squares overflow, beside good ones: values and gradients."""
     mechanism, q, v, t = states("SCARA")

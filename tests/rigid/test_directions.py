@@ -242,6 +242,7 @@ def test_gradients_in_a_tilted_plane():
     assert_gradients(acceleration, jnp.asarray(1.2))
 
 
+@pytest.mark.long
 def test_rows_that_contradict_by_a_small_part_of_their_terms_are_refused():
     """The bar may not leave the plane, but is asked to, by a part of the accelerations in the loop."""
     q, v = start_of(four_bar)

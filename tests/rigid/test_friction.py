@@ -127,6 +127,7 @@ def test_friction_that_changes_what_presses_on_its_own_joint_and_on_another(plan
         assert_close(got, want, atol=1e-7 * (1 + float(jnp.max(jnp.abs(want)))))
 
 
+@pytest.mark.long
 def test_a_joint_that_jams_is_a_failure():
     robot, q, v = ladder()
     of = lambda mu: ukjax.equation_of_motion(

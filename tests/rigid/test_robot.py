@@ -157,6 +157,7 @@ def test_springs_and_loads_in_closed_form():
     assert_close(motion.acceleration, jnp.array([want]), atol=1e-12)
 
 
+@pytest.mark.long
 def test_a_distance_and_a_point_on_a_curve_hold_as_the_joint_does_that_they_replace():
     ground, _, coupler, _ = LENGTHS
     full = four_bar(planar=True)

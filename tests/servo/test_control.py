@@ -252,6 +252,7 @@ def test_several_servos_are_solved_together(on_the_way):
         )
 
 
+@pytest.mark.long
 def test_a_force_of_the_constraint_that_depends_on_the_control():
     """Coulomb friction on a rod that the control presses on: found by Newton's method."""
     friction = lambda q, v, t, ideal: -0.3 * jnp.linalg.norm(ideal) * v / jnp.linalg.norm(v)

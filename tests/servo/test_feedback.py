@@ -120,6 +120,7 @@ def test_gradients(period):
     assert_gradients(lambda x: jnp.sum(gains(x, period).q ** 2) + jnp.sum(gains(x, period).control), x)
 
 
+@pytest.mark.long
 def test_in_batches():
     """By vmap and by the batch engine, each with its own gain."""
     gain = jnp.array([2.0, 5.0, 9.0])

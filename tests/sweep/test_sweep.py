@@ -53,6 +53,7 @@ def test_what_is_in_a_study(whole):
     assert status.about["versions"]["ukjax"] == ukjax.__version__
 
 
+@pytest.mark.long
 def test_chunks_that_are_not_whole_are_done_again(whole, tmp_path):
     """Missing, shorter, with other bytes, and of a record that was half written; the others are left alone."""
     folder = copied(whole, tmp_path / "study")
@@ -240,6 +241,7 @@ def test_what_is_wrong_is_named_and_nothing_is_left(name, tmp_path):
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.long
 def test_what_tells_one_study_from_another(tmp_path):
     """Times in between; figures, and functions without a name of their own, by what they do; arrays as a whole."""
     vary, table = {"stiffness": (1.0, 9.0, 2)}, np.full(5000, 1e-4)
