@@ -17,6 +17,7 @@ from .._constraint import AccelerationConstraint, Holonomic, members_of
 from .._mechanism import Mechanism
 from .._program import lightly_compiled
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
+from .._rounding import relative_rounding
 from ._assembly import Assembly
 from ._nearest import Nearest, Rounding, nearest
 
@@ -157,7 +158,7 @@ def _nearest_with(
 def _check_rows(
     error: Callable[[Array], Array], found: Nearest, atol: float | None, rounding: Rounding
 ) -> tuple[Check, Rounding]:
-    """A row is satisfied if its error is small beside its terms, where it was sought from and where it was found.
+    """A row is satisfied if its error is small beside its terms where it was sought from, or rounding where it is.
 
     Or, with `atol`, if x is at most that far from it, to first order: its error over the length of its gradient. The
     gradient of a row that vanishes has the length of its terms instead. `rounding` is of these rows and of those that
@@ -169,7 +170,9 @@ def _check_rows(
     mine, rest = Rounding(*(x[:m] for x in rounding)), Rounding(*(x[m:] for x in rounding))
     if atol is None:
         part = 1e-9 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-4
-        allowed = part * (mine.terms + jnp.maximum(mine.levers, jnp.abs(J)) @ jnp.abs(x))
+        # Far away an angle is a large number, but no large term: there rounding alone counts.
+        there = relative_rounding(x.dtype) * (jnp.maximum(mine.levers, jnp.abs(J)) @ jnp.abs(x))
+        allowed = part * mine.terms + there
     else:
         lengths, none = jnp.linalg.norm(J, axis=1), jnp.all(jnp.abs(J) <= mine.rows, axis=1)
         allowed = atol * jnp.where(none, jnp.linalg.norm(mine.levers, axis=1), lengths)
