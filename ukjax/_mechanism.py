@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
@@ -145,6 +146,13 @@ class Mechanism(eqx.Module):
     def retract(self, q: Coordinates, d: Vector, t: Scalar) -> Coordinates:
         """Where a displacement d (n,) leads from q."""
         return q + d if self.kinematics is None else self.kinematics.retract(q, d, t)
+
+    def displacements(self, q: Coordinates, t: Scalar, n: int) -> tuple[Array, Vector]:
+        """How q changes with displacements d, dq / dd (n_q, n), and how large they are beside q (n,); no gradient."""
+        q = stop_gradient(q)
+        slopes = stop_gradient(jax.jacfwd(lambda d: self.retract(q, d, t))(jnp.zeros(n, q.dtype)))
+        largest = jnp.max(jnp.where(slopes != 0, jnp.abs(q)[:, None], 0.0), axis=0)
+        return slopes, largest / jnp.max(jnp.abs(slopes), axis=0)
 
     def mass(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
         """M (n, n); ValueError, while tracing, if the system's has another shape."""

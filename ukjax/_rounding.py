@@ -25,7 +25,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jax.interpreters import partial_eval
 from jax.lax import stop_gradient
 
-from ._program import CALLS
+from ._program import PLAIN_CALLS
 
 
 # How many random changes are made: all of them would have to cancel, one in a thousand each, for a size to be missed.
@@ -140,9 +140,8 @@ def _is_changed(x: Any) -> bool:
 
 def _inner(equation: Any) -> ClosedJaxpr | None:
     """What is called, if an operation does nothing but call it."""
-    # What has a rule of derivatives keeps it.
-    name = equation.primitive.name
-    called = equation.params.get(CALLS[name]) if name in CALLS and not name.startswith("custom_") else None
+    # Not what has a rule of derivatives, which it is to keep.
+    called = equation.params.get(PLAIN_CALLS.get(equation.primitive.name, ""))
     return ClosedJaxpr(called, ()) if called is not None and not isinstance(called, ClosedJaxpr) else called
 
 

@@ -209,7 +209,7 @@ def _equilibrium(
     z = z - of * step
     q, v, u = place(z)
     r, (_, result) = stop_gradient(residual(z))
-    # What a person allows is in the unit of the coordinates.
+    # `atol` has the unit of the coordinates, which the rows of J have not been freed of.
     allowed = part * jnp.maximum(lengths, LEAST * rows) if atol is None else atol * _lengths(J, changing)
     met = jnp.all(jnp.abs(r) <= allowed)
     # Where there is no motion at the start, that is what is wrong; that rows contradict each other there is not.

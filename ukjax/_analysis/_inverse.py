@@ -118,8 +118,11 @@ def _inverse(mechanism, actuation, q, v, a, t, applied):
     size = jnp.linalg.norm(stop_gradient(r)) + jnp.linalg.norm(stop_gradient(W @ terms.Q))
     gap = stop_gradient(terms.A @ a - terms.b)
     sizes = stop_gradient(jnp.abs(terms.A) @ jnp.abs(a) + jnp.abs(terms.b))
-    of_A, of_b = (0.0 * terms.A, 0.0 * terms.b) if terms.rounding is None else terms.rounding
-    allowed = jnp.all(jnp.abs(gap) <= stop_gradient(MISSED * sizes + of_A @ jnp.abs(a) + of_b))
+    least = 0.0
+    if terms.rounding is not None:
+        of_A, of_b = terms.rounding
+        least = of_A @ jnp.abs(a) + of_b
+    allowed = jnp.all(jnp.abs(gap) <= stop_gradient(MISSED * sizes + least))
     result = worst(
         RESULTS.where(regular, RESULTS.successful, RESULTS.mass_not_positive_definite),
         RESULTS.where(allowed, RESULTS.successful, RESULTS.motion_off_constraints),

@@ -13,7 +13,8 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._formulation import coordinate_scales
-from .._rounding import relative_rounding, with_rounding_errors
+from .._manifold import Rounding
+from .._rounding import with_rounding_errors
 from .._types import Coordinates, Rows, RowValues, Scalar, Vector
 from ._plant import Plant
 
@@ -51,13 +52,12 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
     terms = mechanism.terms(q, v, t, plant.applied(q, v, t, u))
     M, Q, A, b = stop_gradient((terms.M, terms.Q, terms.A, terms.b))
     C = coordinate_scales(M, A)
-    N = stop_gradient(jax.jacfwd(at)(rest))
-    position = _rows(lambda q, d, t: mechanism.position_error(mechanism.retract(q, d, t), t), q, rest, t)
-    velocity = _rows(lambda q, v, t: mechanism.velocity_error(q, v, t), q, v, t)
-    along = [_lengths(*rows, C) for rows in (position, velocity)]
+    N, moved = mechanism.displacements(q, t, v.shape[0])
+    position, of_d = _rows(lambda q, d, t: mechanism.position_error(mechanism.retract(q, d, t), t), q, rest, t)
+    velocity, of_v = _rows(mechanism.velocity_error, q, v, t)
+    along = _lengths(of_d, position, C), _lengths(of_v, velocity, C)
 
-    touched = jnp.max(jnp.where(N != 0, jnp.abs(q)[:, None], 0), axis=0) / jnp.max(jnp.abs(N), axis=0)
-    s_d = _first(_least(position[0] / along[0]), _largest(touched / C), 1.0)
+    s_d = _first(_least(position.terms / along[0]), _largest(moved / C), 1.0)
     applied = lambda d: plant.applied(at(d), v, t, u)
     force = lambda d: mechanism.terms(at(d), v, t, applied(d)).Q
     stiffness = C[:, None] * stop_gradient(jax.jacfwd(force)(rest)) * C[None]
@@ -68,8 +68,8 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
     s_v = jnp.maximum(s_v, jnp.sqrt(s_a * s_d))
 
     G = jnp.linalg.norm(C[:, None] * stop_gradient(plant.matrix(q, t, v.shape[0])), axis=0)
-    of_q, of_v = stop_gradient(jax.jacfwd(lambda q, v: constant(q, v, t), argnums=(0, 1))(q, v))
-    change = jnp.linalg.norm(of_q @ N * C[None], axis=1) * s_v + jnp.linalg.norm(of_v * C[None], axis=1) * s_a
+    with_q, with_v = stop_gradient(jax.jacfwd(lambda q, v: constant(q, v, t), argnums=(0, 1))(q, v))
+    change = jnp.linalg.norm(with_q @ N * C[None], axis=1) * s_v + jnp.linalg.norm(with_v * C[None], axis=1) * s_a
     return Sizes(
         d=s_d * C,
         v=s_v * C,
@@ -78,23 +78,23 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
         l=s_a / rows,
         force=s_a / C,
         row=s_a * rows,
-        error=jnp.concatenate([s_d * along[0] + position[0], s_v * along[1] + velocity[0]]),
+        error=jnp.concatenate([s_d * along[0] + position.terms, s_v * along[1] + velocity.terms]),
         change=jnp.where(change > 0, change, 1.0),
         scales=C,
     )
 
 
-def _rows(function: Callable, q: Coordinates, x: Vector, t: Scalar) -> tuple[RowValues, Rows, Rows]:
-    """Sizes of the terms of function(q, x, t) (m,), its Jacobian in x (m, n), and the sizes of the Jacobian's terms."""
+def _rows(function: Callable, q: Coordinates, x: Vector, t: Scalar) -> tuple[Rounding, Rows]:
+    """Rounding errors of function(q, x, t) (m,) and of its Jacobian in x (m, n), and that."""
     both = lambda q, x, t: (function(q, x, t), jax.jacfwd(lambda x: function(q, x, t))(x))
-    (_, J), (terms, levers) = with_rounding_errors(both, q, x, t)
-    return terms / relative_rounding(q.dtype), stop_gradient(J), levers / relative_rounding(q.dtype)
+    (_, J), errors = with_rounding_errors(both, q, x, t)
+    return Rounding(*errors), stop_gradient(J)
 
 
-def _lengths(_: RowValues, J: Rows, levers: Rows, C: Vector) -> RowValues:
+def _lengths(J: Rows, rounding: Rounding, C: Vector) -> RowValues:
     """Of the rows, (m,); of one that is nothing but rounding errors that of its terms, and one if it has none."""
-    none = jnp.all(jnp.abs(J) <= relative_rounding(J.dtype) * levers, axis=1)
-    lengths = jnp.linalg.norm(jnp.where(none[:, None], levers, J) * C[None], axis=1)
+    none = jnp.all(jnp.abs(J) <= rounding.rows, axis=1)
+    lengths = jnp.linalg.norm(jnp.where(none[:, None], rounding.levers, J) * C[None], axis=1)
     return jnp.where(lengths > 0, lengths, 1.0)
 
 

@@ -44,7 +44,8 @@ def after_impact(
     rows = lambda v: jnp.concatenate([held(v), hits(v)])
     both = lambda v: (rows(v), jax.jacfwd(rows)(v))
     of_start, errors = with_rounding_errors(both, v)
-    speeds, J = (rounding := Rounding(*errors)).without(*of_start)
+    rounding = Rounding(*errors)
+    speeds, J = rounding.without(*of_start)
     M, m = mechanism.mass(q, t, v.shape[0]), jax.eval_shape(held, v).shape[0]
     W = metric(M, J, all_are_real=True).W
     returned = jnp.zeros_like(speeds)
@@ -71,9 +72,8 @@ def after_impact(
 
 def _extent(mechanism: Mechanism, q: Array, t: Array, C: Array) -> Array:
     """How large coordinates (n_q,) are if, in the metric whose scales are C (n,), they are as large as the largest."""
-    q = stop_gradient(q)
-    slopes = jnp.abs(stop_gradient(jax.jacfwd(lambda d: mechanism.retract(q, d, t))(jnp.zeros_like(C))))
-    moved = jnp.max(jnp.where(slopes > 0, jnp.abs(q)[:, None], 0.0), axis=0) / jnp.max(slopes, axis=0)
+    slopes, moved = mechanism.displacements(q, t, C.shape[0])
+    slopes = jnp.abs(slopes)
     return jnp.maximum(LEAST_SIZE, jnp.max(slopes * C[None], axis=1) * jnp.max(moved / C))
 
 

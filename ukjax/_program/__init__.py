@@ -10,6 +10,7 @@ from ._light import is_plain as is_plain
 from ._light import light_jit as light_jit
 from ._light import lightly_compiled as lightly_compiled
 from ._one_by_one import CALLS as CALLS
+from ._one_by_one import PLAIN_CALLS as PLAIN_CALLS
 from ._one_by_one import sizes_of_scan as sizes_of_scan
 from ._packed import Packed as Packed
 from ._packed import packed as packed

@@ -182,7 +182,7 @@ def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Statu
 
 
 def _figures(given: Any) -> dict[str, Callable]:
-    """What a person gave for `figures`; TypeError if it is no mapping to functions."""
+    """Checks the argument `figures`: TypeError unless it maps names to functions."""
     figures = _check.mapping(given, "figures", '{"end [m]": lambda trajectory: trajectory.q[-1, 0]}')
     for key, figure in figures.items():
         _check.function(figure, f"figures[{key!r}]", "f(trajectory) -> scalar")
