@@ -220,6 +220,29 @@ def test_derivatives_are_of_what_a_loss_looks_at():
 
 
 @pytest.mark.long
+@pytest.mark.long
+def test_a_gradient_needs_no_matrices_for_those_that_are_done(monkeypatch):
+    """Beads on a ring, of which some take many more steps than others, and are waited for."""
+    asked, solve = [], ukjax.UdwadiaKalaba.solve
+
+    def noted(self, terms):
+        jax.debug.callback(lambda: asked.append(True))
+        return solve(self, terms)
+
+    monkeypatch.setattr(ukjax.UdwadiaKalaba, "solve", noted)
+    bead = ukjax.Mechanism(falling(1.0), [rod(1.0)])
+
+    def height(speeds):
+        v0 = jnp.stack([jnp.zeros_like(speeds), speeds], axis=1)
+        run = ukjax.simulate_batch(bead, jnp.array([1.0, 0.0]), v0, TS, progress=False, keep=("q",))
+        return jnp.sum(run.q[:, -1, 1])
+
+    slopes = jax.block_until_ready(jax.jit(jax.grad(height))(jnp.array([1.0, 3.0, 20.0])))
+    jax.effects_barrier()
+    assert jnp.isfinite(slopes).all()
+    assert not asked
+
+
 def test_a_gradient_outside_of_jit():
     last = lambda v0: jnp.sum(ukjax.simulate_batch(PENDULUM, STARTS, v0, TS, progress=False).q[:, -1, 0])
     v0 = jnp.array([0.1, 0.2])

@@ -192,7 +192,7 @@ def _backward(constants, wanted, cotangents, moving, smooth):
 
         def one(inner):
             k, j, cy, cflow, cts = inner
-            k = k - 1
+            k = jnp.maximum(k - 1, 0)  # under jax.vmap, of those that are done it is zero
             span = t0, t1 = steps.times[k], steps.times[k + 1]
             dense, pullback = pulled_back(problem, t0, t1, steps.states[k], diff, fixed)
 

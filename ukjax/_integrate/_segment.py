@@ -112,7 +112,11 @@ def segment_of(
     recorded = (every | (ends == coarse.number)) & (ends <= record.count)
     slots = jnp.where(recorded, jnp.where(every, ends, slot), record.room)
     known = live[1] if smooth else record
-    times, states = _looked_up((record.checkpoints.t, known.checkpoints.y), slots)
+    # Where there is no step, a system of a batch that waits for others is looked at all the same: at its start, so that
+    # it asks for nothing that none of them needs.
+    there = slots < record.room
+    times = jnp.where(there, record.checkpoints.t[slots], start.t)
+    states = jnp.where(there[:, None], known.checkpoints.y[slots], start.y)
     count = jnp.where(wanted, segment.following - number, 0)
     if layout.complete:
         return Segment(slots, times, states, count), finer
@@ -140,10 +144,6 @@ def _segment(record: Record, finer: Checkpoint, before: Array, number: Array, le
     fine = _constant(finer[jnp.argmax(finer.number[:] == following)])
     found = (following < next_recorded) & (fine.number == following)
     return _Wanted(number, length, following, jnp.where(found, fine.t, end), found | (following == next_recorded))
-
-
-def _looked_up(of: tuple[Array, Array], slots: Array) -> list[Array]:
-    return [x.at[slots].get(mode="fill", fill_value=0.0) for x in of]
 
 
 def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segment: _Wanted, notes: _Notes) -> _Notes:
