@@ -386,8 +386,8 @@ def test_a_projection_that_does_not_get_to_the_constraints_is_a_failure(constant
 def test_a_projection_that_does_not_get_there_is_a_failure_of_its_trajectory_in_a_batch():
     mechanism, q, v = jumping(True)
     start = jnp.stack([v, 0.1 * v])
-    found = ukjax.simulate_batch(
-        mechanism, jnp.stack([q, q]), start, jnp.linspace(0.0, 0.8, 3), projection=ukjax.Projection(), throw=False
-    )
+    ts, options = jnp.linspace(0.0, 0.8, 3), {"projection": ukjax.Projection(), "throw": False}
+    with pytest.warns(ukjax.FailedTrajectories, match="number 0 at t = 0.69"):
+        found = ukjax.simulate_batch(mechanism, jnp.stack([q, q]), start, ts, **options)
     lost = found.result == ukjax.RESULTS.projection_off_constraints
     assert np.asarray(lost).tolist() == [True, False]
