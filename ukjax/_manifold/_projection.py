@@ -29,8 +29,9 @@ CURVED = 1e-3
 # Next to a singular configuration factors return less exactly than the pseudoinverse does, which leaves rounding errors
 # only; so they are trusted this many times as far from it as elsewhere.
 FAR = 24.0
-# A projection has not arrived if a row ends missed by more than this part of its terms.
-OFF = 1e-5
+# A projection has not arrived if a row ends missed by more than this part of its terms, and by more than what so many
+# rounding errors of the state make of it.
+OFF, ROUNDINGS = 1e-5, 1e3
 
 
 class Projection(eqx.Module):
@@ -103,15 +104,16 @@ class Projection(eqx.Module):
             at = towards(lambda d: mechanism.velocity_error(q, v + d, t) / units[1], q, t, v)
             if sizes is None:
                 return at
-            return at._replace(left=(sizes.missed(mechanism.position_error(q, t), size_of(q)),))
+            position = lambda d: mechanism.position_error(mechanism.retract(q, d, t), t)
+            return at._replace(left=(sizes.missed(position(rest), jax.jacfwd(position)(rest), size_of(q)),))
 
         step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
         q, _ = jax.lax.scan(step, q, length=self.iterations)
         back = self.shortest(along_v, (q, v, t), expand, 0.0)
         way, missed = jnp.split(back, [v.shape[0]])
-        arrived = stop_gradient(missed) <= max(OFF, 8 * float(jnp.finfo(y.dtype).eps) ** 0.5)
-        return jnp.concatenate([q, v + way]) + jnp.where(jnp.all(arrived), 0.0, jnp.nan).astype(y.dtype)
+        arrived = jnp.all(stop_gradient(missed) <= 1)
+        return jnp.concatenate([q, v + way]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
 
     def shortest(
         self, towards: Callable[..., "Linearisation"], state: Sequence[Array], expand: bool, curved: float
@@ -151,13 +153,13 @@ class RowSizes(NamedTuple):
             a row that is much shorter than others has no slope where it is.
         velocity: The same, of the velocity errors.
         terms: The sizes of the terms of the position errors (m,).
-        levers: And of the terms of their rows (m, n).
+        scales: Of the coordinates, in the metric of the mass matrix, (n,).
     """
 
     position: RowValues
     velocity: RowValues
     terms: RowValues
-    levers: Rows
+    scales: Vector
 
     @staticmethod
     def of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "RowSizes":
@@ -170,17 +172,18 @@ class RowSizes(NamedTuple):
             return position(rest), jax.jacfwd(position)(rest), of_velocity
 
         values, errors = with_rounding_errors(rows, q, v, t)
-        terms, of_position, of_velocity = (x / relative_rounding(q.dtype) for x in errors)
+        terms, *levers = (x / relative_rounding(q.dtype) for x in errors)
+        C, of_speeds = (coordinate_scales(M, stop_gradient(J)) for J in values[1:])
+        lengths = lambda levers, C: 1 / row_scales(levers * C[None], all_are_real=True)
+        return RowSizes(lengths(levers[0], C), lengths(levers[1], of_speeds), terms, C)
 
-        def lengths(levers: Rows, J: Rows) -> RowValues:
-            return 1 / row_scales(levers * coordinate_scales(M, stop_gradient(J))[None], all_are_real=True)
-
-        return RowSizes(lengths(of_position, values[1]), lengths(of_velocity, values[2]), terms, of_position)
-
-    def missed(self, error: RowValues, size: Vector) -> RowValues:
-        """The parts of their terms by which rows are missed (m,), where coordinates are as large as `size` (n,)."""
-        terms = jnp.maximum(self.terms, jnp.sum(self.levers * jnp.abs(size)[None], axis=1))
-        part = jnp.abs(error) / jnp.maximum(terms, jnp.finfo(error.dtype).tiny)
+    def missed(self, error: RowValues, J: Rows, size: Vector) -> RowValues:
+        """Position errors as parts of what they may be (m,), where coordinates are as large as `size` (n,)."""
+        eps = float(jnp.finfo(error.dtype).eps)
+        terms = jnp.maximum(self.terms, jnp.sum(jnp.abs(J) * jnp.abs(size)[None], axis=1))
+        rounding = ROUNDINGS * eps * self.position * jnp.max(jnp.abs(size) / self.scales)
+        allowed = max(OFF, 8 * eps**0.5) * terms + rounding
+        part = jnp.abs(error) / jnp.maximum(allowed, jnp.finfo(error.dtype).tiny)
         return stop_gradient(jnp.where(error == 0, 0.0, part))
 
 
