@@ -88,6 +88,7 @@ def test_one_row_in_three_coordinates_is_lemma_1(name, as_acceleration):
     assert (abs(away) < 1e-12) == holonomic
 
 
+@pytest.mark.long
 def test_rows_together():
     # Rolling: x' = R phi' alone can be integrated, the disc that may turn cannot.
     rolling = ukjax.Nonholonomic(lambda q, v, t: (v[0] - 0.5 * v[1])[None])

@@ -165,6 +165,7 @@ def test_a_servo_turns_a_body_about_its_hinge():
     assert_close(control, run.control, atol=1e-9)
 
 
+@pytest.mark.long
 def test_gradients_of_the_acceleration_against_differences():
     mechanism, _ = hinged()
     f = lambda x: ukjax.equation_of_motion(mechanism, x[:4], x[4:], throw=False).acceleration

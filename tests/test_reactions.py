@@ -139,6 +139,7 @@ def test_the_scale_of_a_row_is_that_of_its_multiplier():
     assert_close(total, jnp.array([0.0, G]), atol=1e-10)
 
 
+@pytest.mark.long
 def test_gradients_of_multipliers():
     mechanism, q, v = hanging((1.0, 2.0), again=ukjax.Holonomic(Between(0)))
     v = jnp.array([0.3, -0.2, 0.1, 0.5])
@@ -164,6 +165,7 @@ def scenario(arrows):
     return ukjax.Scenario(mechanism, q, v, 0.1, drawing=drawing)
 
 
+@pytest.mark.long
 def test_an_arrow_of_one_constraint():
     case = scenario({"pin 1 [N]": ("pin 1", lambda q, t, force, multipliers: (jnp.zeros(2), multipliers))})
     ts = jnp.array([0.0, 0.1])

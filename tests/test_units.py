@@ -29,7 +29,7 @@ FORMULATIONS = {
     "KernelProjection": ukjax.KernelProjection(),
 }
 # What the short run takes as a sample: masses that are not there, and lengths beside angles.
-SHORT = {("massless link", "PennestriDeFalco", False), ("pendulum", "UdwadiaKalaba", True)}
+SHORT = {("pendulum", "UdwadiaKalaba", True)}
 
 # Multipliers of rows that a heavy body alone keeps apart are as large as it is heavy, and cancel: at most so heavy.
 MOST = {("parallelogram", "LagrangeMultiplier"): 1e6, ("rods", "LagrangeMultiplier"): 1e9}
@@ -154,7 +154,7 @@ def test_a_state_is_assembled_and_refused_alike_in_every_unit(name, some):
             assert jnp.isnan(written(u._replace(off=off))[0]).all(), k
 
 
-@pytest.mark.parametrize("name", ["four-bar", *(long(name) for name in CASES if name != "four-bar")])
+@pytest.mark.parametrize("name", ["hoop", *(long(name) for name in CASES if name != "hoop")])
 def test_a_projection_arrives_alike_in_every_unit(name):
     """From near by, from far away, and from where two iterations do not lead to the constraints."""
     case, q, v = consistent(name)

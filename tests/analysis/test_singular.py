@@ -74,7 +74,7 @@ def test_an_overconstrained_parallelogram_is_singular_in_line_only(angle):
     assert results[1] == ukjax.RESULTS.successful
 
 
-@pytest.mark.parametrize("coordinates", ["joint", "absolute"])
+@pytest.mark.parametrize("coordinates", ["joint", long("absolute")])
 @pytest.mark.parametrize("turn", [long(1e-18), 1e-16, long(1e-12), long(1e-9)])
 def test_a_ball_joint_next_to_the_identity(coordinates, turn):
     """A body on a ball joint swings with w^2 = m g c / (I + m c^2) about x and y, and is free about z."""

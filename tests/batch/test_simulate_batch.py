@@ -243,6 +243,7 @@ def test_a_gradient_needs_no_matrices_for_those_that_are_done(monkeypatch):
     assert not asked
 
 
+@pytest.mark.long
 def test_a_gradient_outside_of_jit():
     last = lambda v0: jnp.sum(ukjax.simulate_batch(PENDULUM, STARTS, v0, TS, progress=False).q[:, -1, 0])
     v0 = jnp.array([0.1, 0.2])

@@ -36,6 +36,7 @@ def test_it_is_the_same_function_and_tells_how_much_it_takes():
     assert report.reason == ""
 
 
+@pytest.mark.long
 def test_in_a_batch_and_differentiated():
     fast, many = ukjax.expand(turned), jnp.stack([Q, 2 * Q, 3 * Q])
     loss = lambda f: lambda q: jnp.sum(jnp.sin(f(q)["place"])) + f(q)["trace"] ** 2

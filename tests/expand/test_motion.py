@@ -276,6 +276,7 @@ def test_units_change_nothing():
     assert_close(motion(rows, columns), motion(np.ones(2), np.ones(3)), rtol=1e-10)
 
 
+@pytest.mark.long
 def test_batches_of_simulations():
     systems = jax.vmap(lambda m: Falling(m, jnp.asarray(9.81), 2))(jnp.array([1.0, 2.0]))
     ts = jnp.linspace(0.0, 0.5, 4)

@@ -64,6 +64,7 @@ def test_a_row_that_depends_on_others_is_struck_out(way):
     assert_close(whole @ x, whole @ np.arange(4.0), atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["arrays", "scalars"])
 def test_derivatives_are_those_of_differences(way):
     x = jnp.asarray(np.random.default_rng(1).normal(size=N))

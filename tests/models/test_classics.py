@@ -21,7 +21,7 @@ from models import (
     spherical_pendulum,
 )
 
-from ..helpers import STATES, assert_close, assert_steady, run
+from ..helpers import STATES, assert_close, assert_steady, long, run
 
 
 G = 9.81
@@ -87,7 +87,7 @@ def test_the_shaken_pendulum_stays_up():
     assert np.all(arm[:, 1] > 0.45)
 
 
-@pytest.mark.parametrize("W", [2.0, 5.0])
+@pytest.mark.parametrize("W", [long(2.0), 5.0])
 def test_the_bead_on_the_hoop(W):
     case = rotating_hoop.scenario(W=W, t1=5.0)
     trajectory = accurate(case)
@@ -143,6 +143,7 @@ def test_one_rod_in_closed_form():
     assert_close(trajectory.v[:, 2], rate, atol=1e-9)
 
 
+@pytest.mark.long
 def test_rods_without_gravity_keep_their_angular_momentum():
     model = n_pendulum.Chain(g=0.0)
     q0, v0 = model.state(jnp.asarray([0.2, 1.0, -0.4]), jnp.asarray([1.0, -2.0, 3.0]))

@@ -48,6 +48,7 @@ def test_foucaults_pendulum_is_the_spherical_one_seen_from_the_ground(w):
     assert_steady(case, trajectory, atol=1e-8)
 
 
+@pytest.mark.long
 def test_an_elastic_pendulum_up_and_down_is_an_oscillator():
     """Its spring has no mass, and M is singular."""
     case = elastic_pendulum.scenario(aside=0.0, t1=5.0)
@@ -90,6 +91,7 @@ def test_geodesics_of_a_torus():
     assert_close(trajectory.q[:, 2], 1e-4 / rate * jnp.sin(rate * trajectory.t), atol=1e-10)
 
 
+@pytest.mark.long
 def test_a_trailer_comes_to_follow_a_smaller_circle():
     case = car_with_trailer.scenario()
     model, trajectory = case.mechanism.system, accurate(case)

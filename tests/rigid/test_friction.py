@@ -164,6 +164,7 @@ def test_a_slide_is_pressed_by_a_moment_at_two_places(push, turn):
         assert of().result == ukjax.RESULTS.not_finite
 
 
+@pytest.mark.long
 def test_a_slide_that_nothing_presses_on_goes_on():
     joints = {"rail": rigid.Prismatic("ground", "block", "x")}
     body = {"block": rigid.Body(rigid.Inertia(3.0, 0.1))}

@@ -281,6 +281,7 @@ def test_gradients_of_the_control_of_a_closed_chain(reading, raised):
     assert_gradients(loss, (ROBOTS, jnp.arange(6.0), q), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_batch_is_the_loop(on_the_way):
     q, v, t = on_the_way
     states = q[None] + jnp.linspace(0.0, 0.1, 3)[:, None], jnp.stack([v, -v, 2 * v]), t + jnp.arange(3.0)

@@ -93,7 +93,7 @@ def lost(monkeypatch):
     monkeypatch.setattr(_motion, "_by_matrices", nothing)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, ["limited", "redundant"]))
+@pytest.mark.parametrize("name", sampled(CASES, ["limited"]))
 def test_scalar_code_and_matrices_agree(name, monkeypatch):
     given = states(name)
     want = controls(*given, OFF)
@@ -110,7 +110,8 @@ def _several(servo):
     return servo if isinstance(servo, tuple) else (servo,)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, ["limited"]))
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_gradients_of_both_agree(name):
     """With respect to the state and all parameters; forward mode and reverse mode; with redundant rows, too."""
     mechanism, servo, q, v, t = states(name)

@@ -103,6 +103,7 @@ def worker(scheduler, **others):
     return processes[-1]
 
 
+@pytest.mark.long
 def test_a_worker_computes_as_the_process_that_studies(scheduler, tmp_path, monkeypatch):
     """It was told neither XLA's flags nor the number of devices, and its chunks are the same to the last bit."""
     told = environment(tmp_path)
