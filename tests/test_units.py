@@ -10,7 +10,6 @@ import pytest
 import ukjax
 from ukjax import RESULTS
 from ukjax._hybrid._impact import after_impact
-from ukjax._manifold import RowSizes
 
 from .helpers import assert_close, long
 from .units import CASES, G, exact, table, units_of
@@ -113,10 +112,6 @@ def off_in_position(case, q, v):
     return 1e-6 * float(np.abs(np.asarray(case.redundant(0, len(rows)))[1] @ rows) @ np.abs(q))
 
 
-# Two iterations lead to their constraints from anywhere.
-LINEAR = ("pulley",)
-
-
 def beside(q, v):
     """A state near by."""
     rng = np.random.default_rng(0)
@@ -152,34 +147,6 @@ def test_a_state_is_assembled_and_refused_alike_in_every_unit(name, some):
         assert_close(got[1], right[1], atol=1e-8)
         if off[0]:
             assert jnp.isnan(written(u._replace(off=off))[0]).all(), k
-
-
-@pytest.mark.parametrize("name", ["hoop", *(long(name) for name in CASES if name != "hoop")])
-def test_a_projection_arrives_alike_in_every_unit(name):
-    """From near by, from far away, and from where two iterations do not lead to the constraints."""
-    case, q, v = consistent(name)
-    if not len(case.phi(q, 0.0)):
-        return
-    units = {k: u for k, u in units_of(case).items() if not k.startswith(("heavy", "light"))}
-    way = np.random.default_rng(0).normal(size=q.shape)
-
-    def projected(u, far):
-        q0, v0 = case.state(u, q + far * way, v)
-        mechanism, t = case.mechanism(u), jnp.zeros(())
-        sizes = RowSizes.of(mechanism, q0, v0, t)
-        y = ukjax.Projection()(mechanism, t, jnp.concatenate([q0, v0]), expand=True, sizes=sizes)
-        return y[: len(q)] * case.scale(u)
-
-    found = eqx.filter_jit(eqx.filter_vmap(eqx.filter_vmap(projected, in_axes=(None, 0)), in_axes=(0, None)))
-    far = jnp.array([0.003, 0.03, 1.0])
-    states = found(stacked(units.values()), far)
-    arrived = jnp.isfinite(states).all(axis=2)
-    assert (arrived == arrived[:1]).all(), which(units, ~(arrived == arrived[:1]).all(axis=1))
-    assert arrived[0].tolist() == [True, True, name in LINEAR]
-    for k in np.flatnonzero(arrived[0]):
-        assert_close(states[:, k], jnp.broadcast_to(states[:1, k], states[:, k].shape), atol=1e-9)
-        missed = jax.vmap(lambda x: case.phi(x, 0.0))(states[:, k])
-        assert jnp.max(jnp.abs(missed)) < 1e-4
 
 
 @pytest.mark.long

@@ -15,10 +15,9 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check, _expand
-from .._formulation import certainty, completed, coordinate_scales, row_scales
+from .._formulation import certainty, completed
 from .._linalg import SVD, AbstractDecomposition, pseudosolve, whiten
 from .._mechanism import Mechanism
-from .._rounding import relative_rounding, with_rounding_errors
 from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
 from ._nearest import linearised
 
@@ -29,9 +28,9 @@ CURVED = 1e-3
 # Next to a singular configuration factors return less exactly than the pseudoinverse does, which leaves rounding errors
 # only; so they are trusted this many times as far from it as elsewhere.
 FAR = 24.0
-# A projection has not arrived if a row ends missed by more than this part of its terms, and by more than what so many
-# rounding errors of the state make of it.
-OFF, ROUNDINGS = 1e-5, 1e3
+# A projection has not arrived if it ends off the constraints by more than this part of the largest coordinate; no
+# coordinate counts as smaller than LEAST_SIZE, in its own unit.
+OFF, LEAST_SIZE = 1e-5, 1e-6
 
 
 class Projection(eqx.Module):
@@ -44,8 +43,11 @@ class Projection(eqx.Module):
       v \leftarrow v - M^{-1/2} (A M^{-1/2})^{+}\,[\dot\Phi; \psi](q, v, t)$$
 
     The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to. Where
-    a row of the positions ends missed by more than 1e-5 of its own terms, or they move by more than a tenth of the step
-    itself, an adaptive step is made shorter, and a run that cannot go on so is `RESULTS.projection_off_constraints`.
+    the positions end off the constraints by more than 1e-5 of the largest coordinate, or move by more than a tenth of
+    the step itself, an adaptive step is made shorter, and a run that cannot go on so is
+    `RESULTS.projection_off_constraints`. This one verdict knows units: write rows, and lengths beside angles, in units
+    in which they are about one. With a row 1e12 times as long as another, or lengths in micrometres, what began far
+    away may end 1e-4 to 1e-2 off the constraints and count as there.
 
     Args:
         iterations: Newton steps for the positions. The drift of one integration step is small, so that two leave
@@ -78,41 +80,37 @@ class Projection(eqx.Module):
         y: Array,
         expand: bool = False,
         coordinates: int | None = None,
-        sizes: "RowSizes | None" = None,
+        checked: bool = False,
     ) -> Array:
         """The state nearest to y = (q, v) that satisfies the constraints; its position first.
 
         `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`; `coordinates`: how many
-        of the numbers in y are q, one half if omitted; `sizes`: those of the rows, with which the state is NaN if its
-        position ends off the constraints, and rows may differ in length by more than rounding errors do.
+        of the numbers in y are q, one half if omitted; `checked`: whether the state is NaN if its position ends off the
+        constraints.
         """
         q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
         rest = jnp.zeros_like(v)
-        units = (1.0, 1.0) if sizes is None else (sizes.position, sizes.velocity)
-
-        def size_of(q: Array) -> Array:
-            return q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
 
         def towards(error: Callable[[Array], Array], q: Array, t: Array, size: Array) -> Linearisation:
             return Linearisation(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size)
 
         def along_q(q: Array, t: Array) -> Linearisation:
-            at = lambda d: mechanism.retract(q, d, t)
-            return towards(lambda d: mechanism.position_error(at(d), t) / units[0], q, t, size_of(q))
+            size = q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
+            return towards(lambda d: mechanism.position_error(mechanism.retract(q, d, t), t), q, t, size)
 
         def along_v(q: Array, v: Array, t: Array) -> Linearisation:
-            at = towards(lambda d: mechanism.velocity_error(q, v + d, t) / units[1], q, t, v)
-            if sizes is None:
-                return at
-            position = lambda d: mechanism.position_error(mechanism.retract(q, d, t), t)
-            return at._replace(left=(sizes.missed(position(rest), jax.jacfwd(position)(rest), size_of(q)),))
+            at = towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v)
+            return at._replace(left=_left(mechanism, q, v, t)) if checked else at
 
         step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
         q, _ = jax.lax.scan(step, q, length=self.iterations)
         back = self.shortest(along_v, (q, v, t), expand, 0.0)
-        way, missed = jnp.split(back, [v.shape[0]])
-        arrived = jnp.all(stop_gradient(missed) <= 1)
+        if back.shape == v.shape:
+            return jnp.concatenate([q, v + back])
+        way, left = back[:-1], stop_gradient(back[-1])
+        size = jnp.maximum(jnp.max(jnp.abs(stop_gradient(q)), initial=0.0), LEAST_SIZE)
+        arrived = left <= max(OFF, 8 * float(jnp.finfo(y.dtype).eps) ** 0.5) * size
         return jnp.concatenate([q, v + way]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
 
     def shortest(
@@ -120,7 +118,8 @@ class Projection(eqx.Module):
     ) -> Array:
         """One step of Newton's method, the shortest to the linearised constraints.
 
-        What depends on other rows may be missed by the part `curved` of the way, as a further step follows.
+        What depends on other rows may be missed by the part `curved` of the way, as a further step follows. If a
+        linearisation says what is left of positions, a last entry is how far from the constraints that is.
         """
         m, n = jax.eval_shape(towards, *state).J.shape
         if not m:
@@ -129,7 +128,7 @@ class Projection(eqx.Module):
 
         def by_matrices(*state: Array) -> Array:
             at = towards(*state)
-            return jnp.concatenate([_by_pseudoinverse(solver, at), *at.left])
+            return _with_left(_by_pseudoinverse(solver, at), at)
 
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
@@ -139,65 +138,46 @@ class Projection(eqx.Module):
             def as_scalars(*state: Array) -> tuple[Array, BoolScalar, BoolScalar]:
                 at = towards(*state)
                 way, clear, smooth = _by_factors(certain, curved, at)
-                return jnp.concatenate([way, *at.left]), clear, smooth
+                return _with_left(way, at), clear, smooth
 
             found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
         return by_matrices(*state) if found is None else found
 
 
-class RowSizes(NamedTuple):
-    """How large the rows of the constraints are where a motion begins, whatever their units; without gradients.
-
-    Attributes:
-        position: Powers of two, about the lengths of the rows if none of their terms cancelled, (m,). Divided by them,
-            a row that is much shorter than others has no slope where it is.
-        velocity: The same, of the velocity errors.
-        terms: The sizes of the terms of the position errors (m,).
-        scales: Of the coordinates, in the metric of the mass matrix, (n,).
-    """
-
-    position: RowValues
-    velocity: RowValues
-    terms: RowValues
-    scales: Vector
-
-    @staticmethod
-    def of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "RowSizes":
-        q, v, t = stop_gradient((q, v, t))
-        rest, M = jnp.zeros_like(v), stop_gradient(mechanism.mass(q, t, v.shape[0]))
-
-        def rows(q: Array, v: Array, t: Array) -> tuple[Array, Array, Array]:
-            position = lambda d: mechanism.position_error(mechanism.retract(q, d, t), t)
-            of_velocity = jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t))(v)
-            return position(rest), jax.jacfwd(position)(rest), of_velocity
-
-        values, errors = with_rounding_errors(rows, q, v, t)
-        terms, *levers = (x / relative_rounding(q.dtype) for x in errors)
-        C, of_speeds = (coordinate_scales(M, stop_gradient(J)) for J in values[1:])
-        lengths = lambda levers, C: 1 / row_scales(levers * C[None], all_are_real=True)
-        return RowSizes(lengths(levers[0], C), lengths(levers[1], of_speeds), terms, C)
-
-    def missed(self, error: RowValues, J: Rows, size: Vector) -> RowValues:
-        """Position errors as parts of what they may be (m,), where coordinates are as large as `size` (n,)."""
-        eps = float(jnp.finfo(error.dtype).eps)
-        terms = jnp.maximum(self.terms, jnp.sum(jnp.abs(J) * jnp.abs(size)[None], axis=1))
-        rounding = ROUNDINGS * eps * self.position * jnp.max(jnp.abs(size) / self.scales)
-        allowed = max(OFF, 8 * eps**0.5) * terms + rounding
-        part = jnp.abs(error) / jnp.maximum(allowed, jnp.finfo(error.dtype).tiny)
-        return stop_gradient(jnp.where(error == 0, 0.0, part))
-
-
 class Linearisation(NamedTuple):
     """Constraints near a state, the metric M, and the size of the state (n,), for what rounding makes of it.
 
-    `left`: what is to be returned behind the way, so that one program finds both.
+    `left`: of velocity constraints, the errors of the positions that they are the rates of, zero where they are of
+    none; None if that is not asked.
     """
 
     M: Matrix
     e: RowValues
     J: Rows
     size: Vector
-    left: tuple[RowValues, ...] = ()
+    left: RowValues | None = None
+
+
+def _left(mechanism: Mechanism, q: Array, v: Array, t: Array) -> RowValues:
+    """The position errors of the constraints that have as many as velocity errors (m,); zero for the others."""
+    errors = []
+    for constraint in mechanism.constraints:
+        m = jax.eval_shape(lambda c=constraint: mechanism.velocity_error_of(c, q, v, t)).shape[0]
+        error = constraint.position_error(q, t)
+        errors.append(error if error.shape[0] == m else jnp.zeros(m, q.dtype))
+    return jnp.concatenate([jnp.zeros(0, q.dtype), *errors])
+
+
+def _with_left(way: Array, at: Linearisation) -> Array:
+    """The way, and how far it is to the row that is missed most, to first order: its error over its length."""
+    if at.left is None:
+        return way
+    left, J = stop_gradient((at.left, at.J))
+    lengths = jnp.sqrt(jnp.sum(J * J, axis=1))
+    # Next to where a row has no slope it is missed by squares.
+    lengths = lengths + 1e-3 * jnp.max(lengths)
+    far = jnp.max(jnp.abs(left) / jnp.where(lengths > 0, lengths, 1.0))
+    return jnp.concatenate([way, far[None]])
 
 
 def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:

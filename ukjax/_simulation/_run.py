@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from .._formulation import AbstractFormulation, certain_of
 from .._integrate import Flow, Kinked, Rattle
-from .._manifold import Projection, RowSizes
+from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, worst
@@ -84,8 +84,7 @@ def begin(
     onto = None
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        sizes = RowSizes.of(mechanism, *start, ts[0])
-        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates, sizes)
+        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates, checked=True)
         whole = with_store(phase, acting, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
         y0 = onto(ts[0], whole)[: phase.size]
