@@ -391,3 +391,25 @@ def test_a_projection_that_does_not_get_there_is_a_failure_of_its_trajectory_in_
         found = ukjax.simulate_batch(mechanism, jnp.stack([q, q]), start, ts, **options)
     lost = found.result == ukjax.RESULTS.projection_off_constraints
     assert np.asarray(lost).tolist() == [True, False]
+
+
+def test_velocities_that_do_not_get_to_a_constraint_that_is_not_linear_in_them_are_a_failure():
+    """A particle whose speed is one, which falls: v_x = 1 / cosh(g t), v_y = -tanh(g t)."""
+    falling = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, -9.81]))
+    speed = ukjax.Mechanism(falling, ukjax.Nonholonomic(lambda q, v, t: (v @ v - 1.0)[None]))
+    ts = jnp.linspace(0.0, 0.5, 3)
+    run = lambda v0, **options: ukjax.simulate(speed, [0.0, 0.0], [v0, 0.0], ts, projection=PROJECTION, **options)
+    with pytest.raises(RuntimeError, match="No state that satisfies"):
+        run(4.0)
+    got = run(1.001)
+    assert_close(jnp.linalg.norm(got.v, axis=1), jnp.ones(3), atol=1e-12)
+    assert_close(got.v, jnp.stack([1 / jnp.cosh(9.81 * ts), -jnp.tanh(9.81 * ts)], axis=1), atol=1e-5)
+
+
+def test_a_body_that_rests_at_the_origin_while_its_constraint_moves():
+    """The other end of its rod goes round it: projections move it by rounding errors, and nothing else does."""
+    system = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.zeros(2))
+    rod = ukjax.Holonomic(lambda q, t: jnp.sum((q - jnp.stack([jnp.cos(t), jnp.sin(t)])) ** 2, keepdims=True) - 1.0)
+    rest = jnp.zeros(2)
+    found = ukjax.simulate(ukjax.Mechanism(system, rod), rest, rest, jnp.linspace(0.0, 10.0, 3), projection=PROJECTION)
+    assert_close(found.q, jnp.zeros((3, 2)), atol=1e-11)

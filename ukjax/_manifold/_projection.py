@@ -15,9 +15,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check, _expand
+from .._constraint import AccelerationConstraint, Holonomic, members_of
 from .._formulation import certainty, completed
 from .._linalg import SVD, AbstractDecomposition, pseudosolve, whiten
 from .._mechanism import Mechanism
+from .._program import uses
 from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
 from ._nearest import linearised
 
@@ -36,21 +38,22 @@ OFF, LEAST_SIZE = 1e-5, 1e-6
 class Projection(eqx.Module):
     r"""Returns the state to the constraint manifold after every accepted step, along the shortest way.
 
-    Positions by Newton's method, then velocities by one linear solve (exact if the constraints are linear in v), both
-    in the metric of the mass matrix:
+    Positions by Newton's method, then velocities by one linear solve, or by Newton's method if constraints are not
+    linear in v, both in the metric of the mass matrix:
 
     $$q \leftarrow q - M^{-1/2} (J M^{-1/2})^{+}\,\Phi(q, t), \qquad
       v \leftarrow v - M^{-1/2} (A M^{-1/2})^{+}\,[\dot\Phi; \psi](q, v, t)$$
 
     The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to. Where
     the positions end off the constraints by more than 1e-5 of the largest coordinate, or move by more than a tenth of
-    the step itself, an adaptive step is made shorter, and a run that cannot go on so is
-    `RESULTS.projection_off_constraints`. This one verdict knows units: write rows, and lengths beside angles, in units
-    in which they are about one. With a row 1e12 times as long as another, or lengths in micrometres, what began far
-    away may end 1e-4 to 1e-2 off the constraints and count as there.
+    the step itself, or velocities miss constraints that are not linear in them, an adaptive step is made shorter, and a
+    run that cannot go on so is `RESULTS.projection_off_constraints`. This one verdict knows units and where coordinates
+    are counted from: write rows, and lengths beside angles, in units in which they are about one, and begin neither at
+    a million lengths from the origin nor, at constant steps, at rest in it. With a row 1e12 times as long as another,
+    or lengths in micrometres, what began far away may end 1e-4 to 1e-2 off the constraints and count as there.
 
     Args:
-        iterations: Newton steps for the positions. The drift of one integration step is small, so that two leave
+        iterations: Newton steps. The drift of one integration step is small, so that two leave
             rounding errors only.
         pseudoinverse: The lineax solver for the pseudoinverse. Its rank test decides which directions are corrected:
             close to a singular configuration a small drift along a small singular value would be a long way to go.
@@ -105,12 +108,19 @@ class Projection(eqx.Module):
         step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
         q, _ = jax.lax.scan(step, q, length=self.iterations)
+        n, curved = v.shape[0], _is_curved(mechanism, q, v, t)
+        if curved and self.iterations > 1:
+            nearer = lambda v, _: (v + self.shortest(along_v, (q, v, t), expand, CURVED)[:n], None)
+            v, _ = jax.lax.scan(nearer, v, length=self.iterations - 1)
         back = self.shortest(along_v, (q, v, t), expand, 0.0)
         if back.shape == v.shape:
             return jnp.concatenate([q, v + back])
         way, left = back[:-1], stop_gradient(back[-1])
         size = jnp.maximum(jnp.max(jnp.abs(stop_gradient(q)), initial=0.0), LEAST_SIZE)
-        arrived = left <= max(OFF, 8 * float(jnp.finfo(y.dtype).eps) ** 0.5) * size
+        off = max(OFF, 8 * float(jnp.finfo(y.dtype).eps) ** 0.5)
+        arrived = left <= off * size
+        if curved:
+            arrived &= jnp.all(_missed_in_velocity(mechanism, q, v + way, t) <= off)
         return jnp.concatenate([q, v + way]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
 
     def shortest(
@@ -142,6 +152,22 @@ class Projection(eqx.Module):
 
             found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
         return by_matrices(*state) if found is None else found
+
+
+def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
+    """Whether velocity constraints are not affine in v, as those that are rates of positions are."""
+    if all(isinstance(one, Holonomic | AccelerationConstraint) for c in mechanism.constraints for one in members_of(c)):
+        return False
+    return uses(jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t)), v)[0]
+
+
+def _missed_in_velocity(mechanism: Mechanism, q: Array, v: Array, t: Array) -> RowValues:
+    """The velocity errors as parts of what their rows make of v (m,)."""
+    q, v, t = stop_gradient((q, v, t))
+    error = lambda v: mechanism.velocity_error(q, v, t)
+    rows = jnp.abs(stop_gradient(jax.jacfwd(error)(v))) * (jnp.abs(v) + LEAST_SIZE)[None]
+    size = jnp.maximum(jnp.sum(rows, axis=1), jnp.finfo(v.dtype).tiny)
+    return stop_gradient(jnp.abs(error(v))) / size
 
 
 class Linearisation(NamedTuple):
