@@ -24,6 +24,7 @@ def catenary(N, end, L, weight):
     return angles(*found.x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("N", [5, long(20)])
 def test_a_hanging_closed_chain(N):
     scenario = n_pendulum.closed(N)

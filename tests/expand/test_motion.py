@@ -98,6 +98,7 @@ def three_rods(q, t):
     return jnp.stack([q[1] + q[0] ** 2, q[1] - q[2] * q[0] ** 2, 2 * q[1] + q[0] * q[2]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "twice"), [(three_rods, False), long(TwoRods(), True), long(three_rods, True)])
 def test_derivatives_where_scalar_code_is_certain_of_none_or_of_the_value_only(rows, twice):
     """Beside states where it is; second derivatives `twice`."""

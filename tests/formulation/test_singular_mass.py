@@ -68,6 +68,7 @@ def massless_angle(redundant):
     return ukjax.Mechanism(system, constraints), q0, [0.0, 0.0, 0.0], np.sqrt(9.81 / l)
 
 
+@pytest.mark.long
 @every_general_run
 @pytest.mark.parametrize("redundant", [long(0), 1])
 def test_pendulum_with_a_massless_angle(formulation, redundant):

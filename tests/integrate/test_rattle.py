@@ -20,6 +20,7 @@ def steps(mechanism, q0, v0, h, count, saved=2, keep=("q", "v"), **options):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_second_order_against_the_closed_form():
     """A pendulum with a redundant row: halving the step divides the error by four."""
     psi0, errors = 1.2, []

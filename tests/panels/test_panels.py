@@ -77,6 +77,7 @@ def test_a_row_that_depends_on_others_is_left_out():
     assert_close(S @ found, S @ x, rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(MECHANISMS, ["random, redundant"]))
 def test_panels_and_matrices_agree(name):
     mechanism, *state = states(name)

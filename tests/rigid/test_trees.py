@@ -159,6 +159,7 @@ def test_a_joint_as_coordinates_and_as_a_constraint_is_the_same(name):
         assert_close(here[joint].torque, there[joint].torque, atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(JOINTS, ["fixed"]))
 def test_loops_over_the_nodes_and_one_after_the_other_are_the_same(name):
     forces = {"spring": rigid.Spring("ground", "b", 30.0, 0.2, 1.0), "push": rigid.Load("a.out", (1.0, 2.0, 3.0))}

@@ -105,6 +105,7 @@ def parallelogram(**options):
     return rigid.Robot(bodies, joints, frames={"pivot": rigid.Frame((1.0, 0.0, 0.0))}, gravity=(0.0,) * 3, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"planar": True}, long({}), long(ABSOLUTE["plane"])])
 def test_a_hinge_that_closes_a_loop_goes_on_turning(options):
     robot = parallelogram(**options)

@@ -78,6 +78,7 @@ def test_chunks_that_are_not_whole_are_done_again(whole, tmp_path):
     assert first.stat().st_mtime_ns == before
 
 
+@pytest.mark.long
 def test_a_study_that_was_never_begun_is_begun_anew(whole, tmp_path):
     """The store is there, but not yet what it is of."""
     folder = copied(whole, tmp_path / "study")
@@ -139,6 +140,7 @@ def untraceable(stiffness=4.0, amplitude=1.0):
     return case
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factory", [study.scenario, long(untraceable)])
 def test_what_is_compiled_for_a_chunk_serves_them_all(tmp_path, factory):
     """How often a function is traced does not depend on the number of chunks."""
