@@ -220,7 +220,6 @@ def test_derivatives_are_of_what_a_loss_looks_at():
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_a_gradient_needs_no_matrices_for_those_that_are_done(monkeypatch):
     """Beads on a ring, of which some take many more steps than others, and are waited for."""
     asked, solve = [], ukjax.UdwadiaKalaba.solve

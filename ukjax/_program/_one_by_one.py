@@ -23,8 +23,7 @@ LAPACK = frozenset(
 # Operations that do nothing but call a function, and the parameter that holds it.
 PLAIN_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
                "remat": "jaxpr", "checkpoint": "jaxpr"}  # fmt: skip
-# A derivative rule of a person's own has been used before, when the derivative was taken: what is left of it is the
-# function.
+# Likewise, once derivatives are taken: a custom rule has been used by then, and only the function is left to be called.
 CALLS = {**PLAIN_CALLS, "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 # Lineax's operation, by itself and in a batch: equinox makes both, and keeps what they do in a function.
 SOLVES = frozenset({"linear_solve", "vprim"})
