@@ -5,7 +5,7 @@ b: its right-hand side (m,).
 """
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -173,6 +173,12 @@ def _given(kinematics: AbstractKinematics | None) -> tuple[AbstractKinematics, .
 def members_of(constraint: AbstractConstraint) -> tuple[AbstractConstraint, ...]:
     """The constraints of a group, or the constraint itself."""
     return tuple(constraint.members.values()) if isinstance(constraint, AbstractConstraintGroup) else (constraint,)
+
+
+def are_rates(constraints: Iterable["AbstractConstraint"]) -> bool:
+    """Whether the velocity errors are the rates of the position errors, and nothing else: affine in the speeds."""
+    members = (member for constraint in constraints for member in members_of(constraint))
+    return all(isinstance(member, Holonomic | AccelerationConstraint) for member in members)
 
 
 class Holonomic(AbstractFunctionConstraint):

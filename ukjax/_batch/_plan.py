@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
 from .._integrate import Common, Ends, Flow, Integrator, Kinked, Place, Queue, Sampled, in_order, rows, starts_of
-from .._manifold import Projection
+from .._manifold import Projection, Sizes
 from .._program import Traced, traced
 from .._result import RESULTS
 from .._simulation import Method, Phase, begin, derivative, judge, margins_at, motion_at, with_store
@@ -55,36 +55,43 @@ class Recipe(eqx.Module):
 
         moving = traced(motion, t, y, sample)
 
-        def run(sample):
-            mechanism, acting, start = self.parts(sample)
-            of = _Of(moving, sample)
-            return begin(mechanism, acting, start, self.ts, self.formulation, self.method, self.projection, of)
+        def measure(sample):
+            mechanism, _, (q0, v0) = self.parts(sample)
+            return Sizes.of(mechanism, q0, v0, self.ts[0])
 
-        def told(sample, integrated):
+        def run(sample, sizes):
+            mechanism, acting, start = self.parts(sample)
+            of, how = _Of(moving, sample), (self.formulation, self.method, self.projection)
+            return begin(mechanism, acting, start, self.ts, *how, motion=of, sizes=sizes)
+
+        def told(measured, integrated):
+            sample, _ = measured
             make: Any = self.reduce
             reduce = None if make is None else lambda trajectory: make(trajectory, self.parts.whole(sample)["samples"])
-            return outcome_of(*judge(run(sample), self.ts, integrated, self.kept), reduce)
+            return outcome_of(*judge(run(*measured), self.ts, integrated, self.kept), reduce)
 
-        def project(t, y, sample):
-            back: Any = run(sample).flow.project
+        def project(t, y, measured):
+            back: Any = run(*measured).flow.project
             return back(t, y)
 
         def kinks(t, y, sample):
             mechanism, acting, start = self.parts(sample)
             return margins_at(Phase.of(mechanism, start), acting, t, y)
 
+        sizes = None if self.projection is None else traced(measure, sample)
+        measured = sample, None if sizes is None else jax.eval_shape(sizes, sample)
         return Plan(
-            traced(lambda sample: run(sample).y0, sample),
+            traced(lambda measured: run(*measured).y0, measured),
             moving,
-            traced(project, t, y, sample) if self._returns else None,
-            traced(told, sample, jax.eval_shape(_integrated, self.ts, y)),
+            sizes,
+            traced(project, t, y, measured) if self._returns else None,
+            traced(told, measured, jax.eval_shape(_integrated, self.ts, y)),
             self.ts,
             self.solver,
             self.method,
             self.integrator,
             self.width,
             self.whole_steps,
-            0 if self.projection is None else jax.eval_shape(lambda sample: self.parts(sample)[2][0], sample).shape[0],
             traced(kinks, t, y, sample) if isinstance(self.method.controller, Kinked) else None,
         )
 
@@ -120,16 +127,17 @@ class Plan(eqx.Module):
     """What it takes to make trajectories from samples, none of it a person's function any more.
 
     Attributes:
-        first: sample -> the first state.
+        first: (sample, its sizes) -> the first state.
         motion: (t, y, sample) -> what `motion_at` returns.
-        project: (t, y, sample) -> y, or None.
-        positions: As in `Flow`.
+        sizes: sample -> `Sizes`, or None.
+        project: (t, y, (sample, its sizes)) -> y, or None.
         kinks: (t, y, sample) -> as in `Flow`, or None.
-        told: sample, what an `Integrator` returns -> `Outcome`.
+        told: (sample, its sizes), what an `Integrator` returns -> `Outcome`.
     """
 
     first: Traced
     motion: Traced
+    sizes: Traced | None
     project: Traced | None
     told: Traced
     ts: Float[Array, " T"]
@@ -138,21 +146,24 @@ class Plan(eqx.Module):
     integrator: Integrator
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)
-    positions: int = eqx.field(static=True, default=0)
     kinks: Traced | None = None
 
     def one(self, sample: PyTree) -> Outcome:
         """A trajectory by itself, which can be differentiated."""
-        flow, y0 = self._begin(sample)
-        return self.told(sample, self.integrator(flow, y0, self.ts, self.solver, self.method))
+        sizes = None if self.sizes is None else self.sizes(sample)
+        flow, y0 = self._begin((sample, sizes))
+        return self.told((sample, sizes), self.integrator(flow, y0, self.ts, self.solver, self.method))
 
-    def starts(self, samples: PyTree) -> tuple[Place, Float[Array, " B"]]:
-        """Where they begin, and how fast."""
-        return starts_of(self._begin, self._common, samples, self.width)
+    def starts(self, samples: PyTree) -> tuple[tuple[Sizes | None, Place], Float[Array, " B"]]:
+        """The sizes of their rows and where they begin, and how fast."""
+        sizes = None if self.sizes is None else jax.lax.map(self.sizes, samples, batch_size=self.width)
+        places, pace = starts_of(self._begin, self._common, (samples, sizes), self.width)
+        return (sizes, places), pace
 
-    def queue(self, samples: PyTree, starts: Place, total: Int[Array, ""]) -> Queue:
+    def queue(self, samples: PyTree, starts: tuple[Sizes | None, Place], total: Int[Array, ""]) -> Queue:
         """All trajectories, of which the first `total` are to be made."""
-        return Queue(self._begin, self._common, samples, starts, total)
+        sizes, places = starts
+        return Queue(self._begin, self._common, (samples, sizes), places, total)
 
     def run(self, samples: PyTree, total: Array) -> Outcome:
         """What becomes of all of them."""
@@ -168,13 +179,16 @@ class Plan(eqx.Module):
 
         start = queue.start(self.width), jnp.zeros((), int)
         ends = jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends
-        return self.finish(samples, rows(ends, jnp.argsort(order)))
+        return self.finish(samples, starts, rows(ends, jnp.argsort(order)))
 
-    def finish(self, samples: PyTree, ends: Ends) -> Outcome:
+    def finish(self, samples: PyTree, starts: tuple[Sizes | None, Place], ends: Ends) -> Outcome:
         """What became of all of them."""
-        outcome = lambda sample, end: self.told(sample, self.integrator.told(self.ts, self.first(sample), end))
+
+        def outcome(measured, end):
+            return self.told(measured, self.integrator.told(self.ts, self.first(measured), end))
+
         meeting = max(1, STATES // (self.width * self.ts.size))
-        return self.joined(self.in_tiles(jax.vmap(outcome), samples, ends, meeting=meeting))
+        return self.joined(self.in_tiles(jax.vmap(outcome), (samples, starts[0]), ends, meeting=meeting))
 
     def in_tiles(self, function: Callable[..., PyTree], *batch: PyTree, meeting: int = 1) -> Any:
         """`function` of as many trajectories at a time as there are lanes, and its results one after the other.
@@ -200,7 +214,10 @@ class Plan(eqx.Module):
     def _common(self) -> Common:
         return self.integrator.common(self.solver, self.method, self.ts, self.whole_steps)
 
-    def _begin(self, sample: PyTree) -> tuple[Flow, Array]:
+    def _begin(self, measured: tuple[PyTree, Sizes | None]) -> tuple[Flow, Array]:
+        sample, sizes = measured
         of = lambda function: None if function is None else _Of(function, sample)
         field = Partial(derivative, _Of(self.motion, sample))
-        return Flow(field, of(self.project), positions=self.positions, kinks=of(self.kinks)), self.first(sample)
+        project = None if self.project is None else _Of(self.project, measured)
+        scales = None if sizes is None else sizes.scales
+        return Flow(field, project, scales=scales, kinks=of(self.kinks)), self.first(measured)

@@ -139,7 +139,7 @@ def _portion(
         bar.update(now - done)
         seconds, did, done = time.perf_counter() - begin, now - done, now
         if until >= most.max():
-            return _finish(*given[:3], progress.ends), order
+            return _finish(*given, progress.ends), order
         ahead = did / len(devices) * TICK / max(seconds, 1e-3)
         until += int(np.clip(ahead, size.lanes, 16 * size.lanes + until))
 
@@ -165,7 +165,7 @@ def _at_once(devices: Any, recipe: Packed, samples: Packed, most: Array) -> tupl
         samples, starts = (rows(x, own).tree for x in (samples, starts))
         queue = plan.queue(samples, starts, most[0])
         ends = queue.run(queue.start(plan.width), most[0]).ends
-        return packed(plan.finish(samples, ends), axes=1, most=1), own
+        return packed(plan.finish(samples, starts, ends), axes=1, most=1), own
 
     return on_each(share, devices, recipe.tree.plan(samples.tree), samples, most, alone=True)
 
@@ -196,9 +196,9 @@ def _advance(given: Any, progress: Progress, upto: Array) -> Progress:
 
 
 @_of_devices
-def _finish(devices: Any, recipe: Packed, samples: Packed, ends: Any) -> Packed:
-    share = lambda plan, samples, ends: packed(plan.finish(samples.tree, ends), axes=1, most=1)
-    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, ends, alone=True)
+def _finish(devices: Any, recipe: Packed, samples: Packed, starts: Packed, ends: Any) -> Packed:
+    share = lambda plan, samples, starts, ends: packed(plan.finish(samples.tree, starts.tree, ends), axes=1, most=1)
+    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, starts, ends, alone=True)
 
 
 def _own(progress: Progress) -> Progress:

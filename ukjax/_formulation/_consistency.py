@@ -112,7 +112,7 @@ def rounding(problem: Problem, lengths: RowValues, x: Vector) -> RowValues:
     ill-conditioned, products with W lose some.
     """
     spread = jnp.abs(problem.A) @ (jnp.abs(problem.W).T @ x)
-    return 64 * problem.loss * jnp.finfo(x.dtype).eps * (jnp.abs(problem.b) + spread + lengths * jnp.linalg.norm(x))
+    return 64 * jnp.finfo(x.dtype).eps * (jnp.abs(problem.b) + spread + lengths * jnp.linalg.norm(x))
 
 
 def terms_of(A: Rows, b: RowValues, *accelerations: Vector) -> RowValues:

@@ -26,14 +26,13 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
     M may be singular; rows may be redundant, which makes the multipliers ambiguous but not the acceleration. That is
     unique if the rank of the augmented matrix is n plus the rank of A; where it is not, `result` is
     `acceleration_not_unique` and the acceleration the least-norm one. Here to be compared with: the usual way, by
-    solving rather than by a pseudoinverse, fails on a redundant row. Where masses differ by 1e12 it can take rows for
-    consistent that miss by 1e-5 of their terms; `UdwadiaKalaba` does not.
+    solving rather than by a pseudoinverse, fails on a redundant row.
 
     Source: de Falco et al. (2008), eq. 23; Xu & Liu (2017), eq. 10.
     """
 
     def _problem(self, terms):
-        return with_singular_mass(terms, loss=16.0)  # multipliers of nearly dependent rows are large, and cancel
+        return with_singular_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
         M, H = problem.mass, problem.H

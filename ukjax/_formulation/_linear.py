@@ -133,9 +133,13 @@ class DefiniteMass(AbstractLinearMap):
 
 
 class SingularMass(AbstractLinearMap):
-    """L^T q'' = F W force + G D b for an M that may be singular; `unique` tells whether [M; A] has full rank."""
+    """L^T q'' = F W force + G D b for an M that may be singular; `unique` tells whether [M; A] has full rank.
+
+    By what rounding makes of that the rows are missed, which G takes back once.
+    """
 
     M: Matrix
+    A: Rows
     W: Matrix
     D: RowValues
     F: Matrix
@@ -144,11 +148,12 @@ class SingularMass(AbstractLinearMap):
     unique: BoolScalar
 
     def __init__(self, problem: Problem, F: Matrix, G: Array, rank: IntScalar, unique: BoolScalar):
-        self.M, self.W, self.D = problem.M, problem.W, problem.D
+        self.M, self.A, self.W, self.D = problem.M, problem.A, problem.W, problem.D
         self.F, self.G, self.rank, self.unique = F, G, rank, unique
 
     def __call__(self, force, b):
-        acceleration = self.W.T @ (self.F @ (self.W @ force) + self.G @ (self.D * b))
+        first = self.W.T @ (self.F @ (self.W @ force) + self.G @ (self.D * b))
+        acceleration = first + self.W.T @ (self.G @ (self.D * (b - self.A @ first)))
         return one_response(acceleration, self.M @ acceleration - force, self.rank, self.unique)
 
     def free(self, force):

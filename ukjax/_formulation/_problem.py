@@ -31,7 +31,6 @@ class Problem(eqx.Module):
         result: `RESULTS` of the mass matrix.
         strict: Which rows are to be met, (m,); None for all.
         is_mass: Whether the metric is that of M; None for always.
-        loss: How many times the usual rounding errors a formulation makes.
         rounding: Sizes of the rounding errors of A (m, n) and of b (m,), if they are known.
     """
 
@@ -47,7 +46,6 @@ class Problem(eqx.Module):
     result: Any
     strict: Array | None = None
     is_mass: BoolScalar | None = None
-    loss: float = eqx.field(static=True, default=1.0)
     rounding: tuple[Rows, RowValues] | None = None
 
     @property
@@ -88,7 +86,7 @@ def with_completed_mass(terms: Terms) -> Problem:
     return Problem(M, Q, A, terms.b, L, W, B, D, unconstrained, result, is_mass=definite, rounding=terms.rounding)
 
 
-def with_singular_mass(terms: Terms, loss: float = 1.0) -> Problem:
+def with_singular_mass(terms: Terms) -> Problem:
     """The problem for an M that may be singular; it must have no negative direction."""
     M, Q, A = terms.M, terms.Q, terms.A
     _, V, definite = whiten(M)
@@ -98,5 +96,5 @@ def with_singular_mass(terms: Terms, loss: float = 1.0) -> Problem:
     D = row_scales(B, terms.rounding is not None)
     _, _, semidefinite = whiten(stop_gradient(shifted(M, C)))
     result = RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_not_positive_definite)
-    more = {"loss": loss, "rounding": terms.rounding}
-    return Problem(M, Q, A, terms.b, jnp.diag(1 / C), jnp.diag(C), B, D, unconstrained, result, **more)
+    L, W = jnp.diag(1 / C), jnp.diag(C)
+    return Problem(M, Q, A, terms.b, L, W, B, D, unconstrained, result, rounding=terms.rounding)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._formulation import certain_of
-from .._result import RESULTS, first_failure
+from .._manifold import Sizes
+from .._result import RESULTS, first_failure, worst
 from .._simulation import OF_MOTION, Phase, motion_at, of_each, residuals, row
 from .._trajectory import OF_EACH
 from ._choices import Choices
@@ -49,14 +50,16 @@ def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ..
 
     def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
         phase, acting = Phase.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
+        result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
         if choices.projection is not None:
             expand = certain_of(choices.formulation, 0, y.dtype) is not None
-            y = choices.projection(mode.mechanism, t, y, expand, coordinates)
+            sizes = Sizes.of(mode.mechanism, *phase.split(y), t)
+            y = choices.projection(mode.mechanism, t, y, expand, coordinates, sizes)
+            result = RESULTS.where(jnp.all(jnp.isfinite(y)), result, RESULTS.projection_off_constraints)
         fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(y), strict=True))
-        result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
         if any(name in OF_MOTION for name in kept):
             found = row(lambda t, y: motion_at(phase, acting, choices.formulation, t, y), t, y)
-            fields, result = fields | found.fields, found.result
+            fields, result = fields | found.fields, worst(result, found.result)
         fields |= residuals(phase, acting, t, y)
         if any(name in OF_EACH for name in kept):
             fields |= of_each(phase, t, y, fields["constraint_force"])

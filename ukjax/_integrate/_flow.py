@@ -25,21 +25,22 @@ def room_for(size: int, alone: bool) -> int:
 class Flow(eqx.Module):
     """y' = field(t, y); every step ends with y <- project(t, y), if there is one.
 
-    `leap`: (t0, t1, y) -> y at t1, and whether it is one, of a method that has steps of its own. `positions`: how many
-    of the first numbers of y a projection may move by no more than a part of the step. `kinks`: (t, y) -> numbers that
-    change their signs where the field has a kink, if there are such.
+    `leap`: (t0, t1, y) -> y at t1, and whether it is one, of a method that has steps of its own. `scales`: of
+    positions, the first numbers of y, (N,), and the least that counts, in these scales, if a projection may move them
+    by no more than a part of the step. `kinks`: (t, y) -> numbers that change their signs where the field has a kink,
+    if there are such.
     """
 
     field: Callable
     project: Callable | None = None
     leap: Callable | None = None
-    positions: int = eqx.field(static=True, default=0)
+    scales: tuple[Array, Array] | None = None
     kinks: Callable | None = None
 
     def from_time(self, begin: Array) -> "Flow":
         """The same flow with its time counted from `begin`."""
         project = None if self.project is None else Partial(_later, self.project, begin)
-        return Flow(Partial(_later, self.field, begin), project, self.leap, self.positions)
+        return Flow(Partial(_later, self.field, begin), project, self.leap, self.scales)
 
 
 def _later(function: Callable, begin: Array, t: Array, y: Array) -> Array:

@@ -16,8 +16,8 @@ from ._steps import Explicit
 # How a run ends whose projection does not get to the constraints, for which diffrax has no word.
 LOST: Any = diffrax.RESULTS.internal_error
 # A projection corrects a step. It has gone somewhere else if it moves positions by more than this part of what the step
-# did, and this part of the largest; what is less than LEAST, in its own unit, may be rounding errors of a constraint.
-PART, LEAP, LEAST = 0.1, 1e-3, 1e-9
+# did, and this part of the largest.
+PART, LEAP = 0.1, 1e-3
 
 
 class AbstractVariant(diffrax.AbstractAdaptiveSolver):
@@ -71,10 +71,9 @@ class Projecting(AbstractVariant):
         y1, error, dense, state, result = self.solver.step(terms, t0, t1, y0, args, solver_state, made_jump=True)
         end = args.project(t1, y1)
         lost = jnp.all(jnp.isfinite(y1)) & ~jnp.all(jnp.isfinite(end))
-        n = args.positions
-        if n:
-            largest = lambda x: jnp.max(jnp.abs(x[:n]))
-            least = max(LEAST, 1e3 * float(jnp.finfo(y0.dtype).eps))
+        if args.scales is not None:
+            scales, least = args.scales
+            largest = lambda x: jnp.max(jnp.abs(x[: scales.shape[0]]) / scales)
             leapt = largest(end - y1) > PART * largest(y1 - y0) + LEAP * largest(y0) + least
             lost, end = lost | leapt, jnp.where(leapt, jnp.nan, end)
         return end, error, dense, state, diffrax.RESULTS.where(lost, LOST, result)

@@ -9,3 +9,4 @@ from ._nearest import exact as exact
 from ._nearest import root as root
 from ._projection import Linearisation as Linearisation
 from ._projection import Projection as Projection
+from ._projection import Sizes as Sizes

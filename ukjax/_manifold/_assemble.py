@@ -13,7 +13,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._constraint import AccelerationConstraint, Holonomic, members_of
+from .._constraint import are_rates
 from .._mechanism import Mechanism
 from .._program import lightly_compiled
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
@@ -120,7 +120,7 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
         at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
     of_q = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
     q = at(of_q.x)
-    of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), _is_affine(mechanism)
+    of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), are_rates(mechanism.constraints)
     of_v = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
     v, at_q, at_v = of_v.x, of_q.rounding, of_v.rounding
 
@@ -134,12 +134,6 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     okay = result == RESULTS.successful
     q, v = jnp.where(okay, q, jnp.nan), jnp.where(okay, v, jnp.nan)
     return Assembly(q, v, stop_gradient(q - q0), stop_gradient(v - v0)), checks, result
-
-
-def _is_affine(mechanism: Mechanism) -> bool:
-    """Whether the velocity errors are affine in v; a nonholonomic one may be or not."""
-    members = (member for constraint in mechanism.constraints for member in members_of(constraint))
-    return all(isinstance(member, Holonomic | AccelerationConstraint) for member in members)
 
 
 def _nearest_with(

@@ -15,11 +15,12 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .. import _check, _expand
-from .._constraint import AccelerationConstraint, Holonomic, members_of
-from .._formulation import certainty, completed
-from .._linalg import SVD, AbstractDecomposition, pseudosolve, whiten
+from .._constraint import are_rates
+from .._formulation import certainty, completed, coordinate_scales
+from .._linalg import SVD, AbstractDecomposition, power_of_two, pseudosolve, whiten
 from .._mechanism import Mechanism
 from .._program import uses
+from .._rounding import relative_rounding, rounding_errors
 from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
 from ._nearest import linearised
 
@@ -30,9 +31,11 @@ CURVED = 1e-3
 # Next to a singular configuration factors return less exactly than the pseudoinverse does, which leaves rounding errors
 # only; so they are trusted this many times as far from it as elsewhere.
 FAR = 24.0
-# A projection has not arrived if it ends off the constraints by more than this part of the largest coordinate; no
-# coordinate counts as smaller than LEAST_SIZE, in its own unit.
-OFF, LEAST_SIZE = 1e-5, 1e-6
+# A projection has not arrived if a row ends missed by more than this part of its terms, and by more than what so many
+# rounding errors of the state make of it.
+OFF, ROUNDINGS = 1e-5, 1e3
+# What part of the largest terms may be rounding errors of a constraint, where a projection is not to leap.
+LEAST = 1e-9
 
 
 class Projection(eqx.Module):
@@ -45,12 +48,10 @@ class Projection(eqx.Module):
       v \leftarrow v - M^{-1/2} (A M^{-1/2})^{+}\,[\dot\Phi; \psi](q, v, t)$$
 
     The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to. Where
-    the positions end off the constraints by more than 1e-5 of the largest coordinate, or move by more than a tenth of
-    the step itself, or velocities miss constraints that are not linear in them, an adaptive step is made shorter, and a
-    run that cannot go on so is `RESULTS.projection_off_constraints`. This one verdict knows units and where coordinates
-    are counted from: write rows, and lengths beside angles, in units in which they are about one, and begin neither at
-    a million lengths from the origin nor, at constant steps, at rest in it. With a row 1e12 times as long as another,
-    or lengths in micrometres, what began far away may end 1e-4 to 1e-2 off the constraints and count as there.
+    a row of the positions ends missed by more than 1e-5 of its own terms, or they move by more than a tenth of the step
+    itself, or velocities miss constraints that are not linear in them, an adaptive step is made shorter, and a run that
+    cannot go on so is `RESULTS.projection_off_constraints`. No unit matters to that, but where coordinates are counted
+    from does: begin neither at a million lengths from the origin nor, at constant steps, at rest in it.
 
     Args:
         iterations: Newton steps. The drift of one integration step is small, so that two leave
@@ -83,27 +84,37 @@ class Projection(eqx.Module):
         y: Array,
         expand: bool = False,
         coordinates: int | None = None,
-        checked: bool = False,
+        sizes: "Sizes | None" = None,
     ) -> Array:
         """The state nearest to y = (q, v) that satisfies the constraints; its position first.
 
         `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`; `coordinates`: how many
-        of the numbers in y are q, one half if omitted; `checked`: whether the state is NaN if its position ends off the
-        constraints.
+        of the numbers in y are q, one half if omitted; `sizes`: those of the rows, with which the state is NaN if its
+        position ends off the constraints, and rows may differ in length by more than rounding errors do.
         """
         q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
         rest = jnp.zeros_like(v)
+        of_position, of_velocity = (None, None) if sizes is None else (sizes.position, sizes.velocity)
 
-        def towards(error: Callable[[Array], Array], q: Array, t: Array, size: Array) -> Linearisation:
-            return Linearisation(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size)
+        def size_of(q: Array) -> Array:
+            return q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
+
+        def towards(
+            error: Callable[[Array], Array], q: Array, t: Array, size: Array, rows: RowSizes | None
+        ) -> Linearisation:
+            lengths = 1.0 if rows is None else rows.lengths
+            return Linearisation(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size, lengths)
 
         def along_q(q: Array, t: Array) -> Linearisation:
-            size = q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
-            return towards(lambda d: mechanism.position_error(mechanism.retract(q, d, t), t), q, t, size)
+            return towards(lambda d: _moved(mechanism, q, t, d), q, t, size_of(q), of_position)
 
         def along_v(q: Array, v: Array, t: Array) -> Linearisation:
-            at = towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v)
-            return at._replace(left=_left(mechanism, q, v, t)) if checked else at
+            at = towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v, of_velocity)
+            if of_position is None:
+                return at
+            position = lambda d: _moved(mechanism, q, t, d)
+            J = at.J if are_rates(mechanism.constraints) else jax.jacfwd(position)(rest)
+            return at._replace(left=(of_position.missed(position(rest), J, size_of(q)),))
 
         step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
         # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
@@ -113,14 +124,10 @@ class Projection(eqx.Module):
             nearer = lambda v, _: (v + self.shortest(along_v, (q, v, t), expand, CURVED)[:n], None)
             v, _ = jax.lax.scan(nearer, v, length=self.iterations - 1)
         back = self.shortest(along_v, (q, v, t), expand, 0.0)
-        if back.shape == v.shape:
-            return jnp.concatenate([q, v + back])
-        way, left = back[:-1], stop_gradient(back[-1])
-        size = jnp.maximum(jnp.max(jnp.abs(stop_gradient(q)), initial=0.0), LEAST_SIZE)
-        off = max(OFF, 8 * float(jnp.finfo(y.dtype).eps) ** 0.5)
-        arrived = left <= off * size
-        if curved:
-            arrived &= jnp.all(_missed_in_velocity(mechanism, q, v + way, t) <= off)
+        way, missed = jnp.split(back, [n])
+        if curved and sizes is not None:
+            missed = jnp.concatenate([missed, _missed_in_velocity(mechanism, sizes, q, v + way, t)])
+        arrived = jnp.all(stop_gradient(missed) <= 1)
         return jnp.concatenate([q, v + way]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
 
     def shortest(
@@ -128,8 +135,8 @@ class Projection(eqx.Module):
     ) -> Array:
         """One step of Newton's method, the shortest to the linearised constraints.
 
-        What depends on other rows may be missed by the part `curved` of the way, as a further step follows. If a
-        linearisation says what is left of positions, a last entry is how far from the constraints that is.
+        What depends on other rows may be missed by the part `curved` of the way, as a further step follows. Behind it
+        comes what a linearisation says is left.
         """
         m, n = jax.eval_shape(towards, *state).J.shape
         if not m:
@@ -138,7 +145,7 @@ class Projection(eqx.Module):
 
         def by_matrices(*state: Array) -> Array:
             at = towards(*state)
-            return _with_left(_by_pseudoinverse(solver, at), at)
+            return jnp.concatenate([_by_pseudoinverse(solver, at), *at.left])
 
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
@@ -148,7 +155,7 @@ class Projection(eqx.Module):
             def as_scalars(*state: Array) -> tuple[Array, BoolScalar, BoolScalar]:
                 at = towards(*state)
                 way, clear, smooth = _by_factors(certain, curved, at)
-                return _with_left(way, at), clear, smooth
+                return jnp.concatenate([way, *at.left]), clear, smooth
 
             found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
         return by_matrices(*state) if found is None else found
@@ -156,60 +163,109 @@ class Projection(eqx.Module):
 
 def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
     """Whether velocity constraints are not affine in v, as those that are rates of positions are."""
-    if all(isinstance(one, Holonomic | AccelerationConstraint) for c in mechanism.constraints for one in members_of(c)):
-        return False
-    return uses(jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t)), v)[0]
+    linear = are_rates(mechanism.constraints)
+    return not linear and uses(jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t)), v)[0]
 
 
-def _missed_in_velocity(mechanism: Mechanism, q: Array, v: Array, t: Array) -> RowValues:
-    """The velocity errors as parts of what their rows make of v (m,)."""
-    q, v, t = stop_gradient((q, v, t))
+def _missed_in_velocity(mechanism: Mechanism, sizes: "Sizes", q: Array, v: Array, t: Array) -> RowValues:
+    """The velocity errors as parts of what they may be (m,)."""
     error = lambda v: mechanism.velocity_error(q, v, t)
-    rows = jnp.abs(stop_gradient(jax.jacfwd(error)(v))) * (jnp.abs(v) + LEAST_SIZE)[None]
-    size = jnp.maximum(jnp.sum(rows, axis=1), jnp.finfo(v.dtype).tiny)
-    return stop_gradient(jnp.abs(error(v))) / size
+    return sizes.velocity.missed(error(v), jax.jacfwd(error)(v), v)
+
+
+def _moved(mechanism: Mechanism, q: Array, t: Array, d: Vector) -> RowValues:
+    """The position errors at the coordinates that a displacement d leads to."""
+    return mechanism.position_error(mechanism.retract(q, d, t), t)
+
+
+class RowSizes(NamedTuple):
+    """How large the rows of position or velocity errors are somewhere, whatever their units; without gradients.
+
+    Attributes:
+        lengths: Powers of two, about the lengths of the rows if none of their terms cancelled, (m,).
+        terms: The sizes of the terms of the errors (m,).
+        scales: Of the coordinates, in the metric of the mass matrix, (n,).
+    """
+
+    lengths: RowValues
+    terms: RowValues
+    scales: Vector
+
+    def missed(self, error: RowValues, J: Rows, size: Vector) -> RowValues:
+        """Errors as parts of what they may be (m,), where coordinates are as large as `size` (n,)."""
+        error, J, size = stop_gradient((error, J, jnp.abs(size)))
+        eps = float(jnp.finfo(error.dtype).eps)
+        terms = jnp.maximum(self.terms, jnp.sum(jnp.abs(J) * size[None], axis=1))
+        rounding = ROUNDINGS * eps * self.lengths * jnp.max(size / self.scales, initial=0.0)
+        allowed = max(OFF, 8 * eps**0.5) * terms + rounding
+        part = jnp.abs(error) / jnp.maximum(allowed, jnp.finfo(error.dtype).tiny)
+        return jnp.where(error == 0, 0.0, part)
+
+
+class Sizes(NamedTuple):
+    """Sizes of the rows where a motion begins, of its position errors and of its velocity errors.
+
+    They are found once, and not at every step, so that verdicts do not change on the way. A row that is shorter
+    elsewhere by rounding has no slope there, however long other rows are. `coordinates`: scales of q in the metric of
+    the mass matrix (N,).
+    """
+
+    position: RowSizes
+    velocity: RowSizes
+    coordinates: Vector
+
+    @property
+    def scales(self) -> tuple[Vector, Array]:
+        """Of the coordinates, and how far in these a leap goes at least."""
+        least = max(LEAST, ROUNDINGS * float(jnp.finfo(self.coordinates.dtype).eps))
+        return self.coordinates, least * jnp.max(self.position.terms / self.position.lengths, initial=0.0)
+
+    @staticmethod
+    def of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "Sizes":
+        q, v, t = stop_gradient((q, v, t))
+        n = v.shape[0]
+        M, (moves, of_q) = stop_gradient(mechanism.mass(q, t, n)), mechanism.displacements(q, t, n)
+
+        def sizes(error: Callable[..., Array], x: Array, size: Array) -> RowSizes:
+            """Of error(x, q, t) near x, where x is as large as `size` (n,)."""
+            J = stop_gradient(jax.jacfwd(error)(x, q, t))
+            terms = rounding_errors(error, x, q, t) / relative_rounding(q.dtype)
+            C = coordinate_scales(M, J)
+            # A row whose terms cancel is as long as they are large beside x.
+            most = jnp.max(size / C, initial=0.0)
+            of_terms = terms / jnp.where(most > 0, most, 1.0)
+            lengths = jnp.maximum(jnp.max(jnp.abs(J) * C[None], axis=1, initial=0.0), of_terms)
+            return RowSizes(power_of_two(jnp.where(lengths > 0, lengths, 1.0)), terms, C)
+
+        position = sizes(lambda d, q, t: _moved(mechanism, q, t, d), jnp.zeros_like(v), of_q)
+        if are_rates(mechanism.constraints):
+            velocity = position
+        else:
+            velocity = sizes(lambda v, q, t: mechanism.velocity_error(q, v, t), v, jnp.abs(v))
+        largest = jnp.max(jnp.abs(moves) * position.scales[None], axis=1)
+        return Sizes(position, velocity, jnp.where(largest > 0, largest, 1.0))
 
 
 class Linearisation(NamedTuple):
     """Constraints near a state, the metric M, and the size of the state (n,), for what rounding makes of it.
 
-    `left`: of velocity constraints, the errors of the positions that they are the rates of, zero where they are of
-    none; None if that is not asked.
+    `lengths`: of the rows elsewhere, so that their units do not matter to which of them have a slope, (m,) or one.
+    `left`: what is to be returned behind the way, so that one program finds both.
     """
 
     M: Matrix
     e: RowValues
     J: Rows
     size: Vector
-    left: RowValues | None = None
-
-
-def _left(mechanism: Mechanism, q: Array, v: Array, t: Array) -> RowValues:
-    """The position errors of the constraints that have as many as velocity errors (m,); zero for the others."""
-    errors = []
-    for constraint in mechanism.constraints:
-        m = jax.eval_shape(lambda c=constraint: mechanism.velocity_error_of(c, q, v, t)).shape[0]
-        error = constraint.position_error(q, t)
-        errors.append(error if error.shape[0] == m else jnp.zeros(m, q.dtype))
-    return jnp.concatenate([jnp.zeros(0, q.dtype), *errors])
-
-
-def _with_left(way: Array, at: Linearisation) -> Array:
-    """The way, and how far it is to the row that is missed most, to first order: its error over its length."""
-    if at.left is None:
-        return way
-    left, J = stop_gradient((at.left, at.J))
-    lengths = jnp.sqrt(jnp.sum(J * J, axis=1))
-    # Next to where a row has no slope it is missed by squares.
-    lengths = lengths + 1e-3 * jnp.max(lengths)
-    far = jnp.max(jnp.abs(left) / jnp.where(lengths > 0, lengths, 1.0))
-    return jnp.concatenate([way, far[None]])
+    lengths: RowValues | float = 1.0
+    left: tuple[RowValues, ...] = ()
 
 
 def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:
     """d = -W^T B^+ D e"""
-    _, W, _ = whiten(completed(at.M, at.J))
-    rows = linearised(at.e, at.J, W)
+    e, J = at.e / at.lengths, at.J / jnp.reshape(at.lengths, (-1, 1))
+    _, W, _ = whiten(completed(at.M, J))
+    rows = linearised(e, J, W)
     return -W.T @ pseudosolve(solver, rows.B, rows.error)[0]
 
 
@@ -217,7 +273,7 @@ def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> t
     """d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
     least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
-    (M, e, J, size, _), d, multipliers = stop_gradient((at, way, multipliers))
+    (M, e, J, size, *_), d, multipliers = stop_gradient((at, way, multipliers))
     S = _expand.RowsThroughMass.of(M, J, least).S
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from .._formulation import AbstractFormulation, certain_of
 from .._integrate import Flow, Kinked, Rattle
-from .._manifold import Projection
+from .._manifold import Projection, Sizes
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, worst
@@ -78,13 +78,18 @@ def begin(
     projection: Projection | None,
     motion: Callable | None = None,
     solver: Any = None,
+    sizes: Sizes | None = None,
 ) -> Run:
-    """The run of a mechanism; `motion` if that is traced already, `solver` if it may be one that leaps."""
+    """The run of a mechanism; `motion` if that is traced already, `solver` if it may be one that leaps.
+
+    `sizes` if those of the rows at the start are known.
+    """
     phase, y0, started = Phase.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
     onto = None
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates, checked=True)
+        sizes = Sizes.of(mechanism, *start, ts[0]) if sizes is None else sizes
+        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates, sizes)
         whole = with_store(phase, acting, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
         y0 = onto(ts[0], whole)[: phase.size]
@@ -113,8 +118,7 @@ def begin(
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
-    positions = 0 if projection is None else phase.coordinates
-    flow = Flow(Partial(derivative, motion), project, leap, positions, kinks)
+    flow = Flow(Partial(derivative, motion), project, leap, None if sizes is None else sizes.scales, kinks)
     return Run(phase, acting, motion, onto, flow, y0, started)
 
 
