@@ -175,7 +175,7 @@ def members_of(constraint: AbstractConstraint) -> tuple[AbstractConstraint, ...]
     return tuple(constraint.members.values()) if isinstance(constraint, AbstractConstraintGroup) else (constraint,)
 
 
-def are_rates(constraints: Iterable["AbstractConstraint"]) -> bool:
+def are_rates(constraints: Iterable[AbstractConstraint]) -> bool:
     """Whether the velocity errors are the rates of the position errors, and nothing else: affine in the speeds."""
     members = (member for constraint in constraints for member in members_of(constraint))
     return all(isinstance(member, Holonomic | AccelerationConstraint) for member in members)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
 from .._integrate import Common, Ends, Flow, Integrator, Kinked, Place, Queue, Sampled, in_order, rows, starts_of
-from .._manifold import Projection, Sizes
+from .._manifold import ConstraintSizes, Projection
 from .._program import Traced, traced
 from .._result import RESULTS
 from .._simulation import Method, Phase, begin, derivative, judge, margins_at, motion_at, with_store
@@ -57,7 +57,7 @@ class Recipe(eqx.Module):
 
         def measure(sample):
             mechanism, _, (q0, v0) = self.parts(sample)
-            return Sizes.of(mechanism, q0, v0, self.ts[0])
+            return ConstraintSizes.of(mechanism, q0, v0, self.ts[0])
 
         def run(sample, sizes):
             mechanism, acting, start = self.parts(sample)
@@ -129,7 +129,7 @@ class Plan(eqx.Module):
     Attributes:
         first: (sample, its sizes) -> the first state.
         motion: (t, y, sample) -> what `motion_at` returns.
-        sizes: sample -> `Sizes`, or None.
+        sizes: sample -> `ConstraintSizes`, or None.
         project: (t, y, (sample, its sizes)) -> y, or None.
         kinks: (t, y, sample) -> as in `Flow`, or None.
         told: (sample, its sizes), what an `Integrator` returns -> `Outcome`.
@@ -154,13 +154,13 @@ class Plan(eqx.Module):
         flow, y0 = self._begin((sample, sizes))
         return self.told((sample, sizes), self.integrator(flow, y0, self.ts, self.solver, self.method))
 
-    def starts(self, samples: PyTree) -> tuple[tuple[Sizes | None, Place], Float[Array, " B"]]:
+    def starts(self, samples: PyTree) -> tuple[tuple[ConstraintSizes | None, Place], Float[Array, " B"]]:
         """The sizes of their rows and where they begin, and how fast."""
         sizes = None if self.sizes is None else jax.lax.map(self.sizes, samples, batch_size=self.width)
         places, pace = starts_of(self._begin, self._common, (samples, sizes), self.width)
         return (sizes, places), pace
 
-    def queue(self, samples: PyTree, starts: tuple[Sizes | None, Place], total: Int[Array, ""]) -> Queue:
+    def queue(self, samples: PyTree, starts: tuple[ConstraintSizes | None, Place], total: Int[Array, ""]) -> Queue:
         """All trajectories, of which the first `total` are to be made."""
         sizes, places = starts
         return Queue(self._begin, self._common, (samples, sizes), places, total)
@@ -181,7 +181,7 @@ class Plan(eqx.Module):
         ends = jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends
         return self.finish(samples, starts, rows(ends, jnp.argsort(order)))
 
-    def finish(self, samples: PyTree, starts: tuple[Sizes | None, Place], ends: Ends) -> Outcome:
+    def finish(self, samples: PyTree, starts: tuple[ConstraintSizes | None, Place], ends: Ends) -> Outcome:
         """What became of all of them."""
 
         def outcome(measured, end):
@@ -214,7 +214,7 @@ class Plan(eqx.Module):
     def _common(self) -> Common:
         return self.integrator.common(self.solver, self.method, self.ts, self.whole_steps)
 
-    def _begin(self, measured: tuple[PyTree, Sizes | None]) -> tuple[Flow, Array]:
+    def _begin(self, measured: tuple[PyTree, ConstraintSizes | None]) -> tuple[Flow, Array]:
         sample, sizes = measured
         of = lambda function: None if function is None else _Of(function, sample)
         field = Partial(derivative, _Of(self.motion, sample))

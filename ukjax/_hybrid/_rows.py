@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._formulation import certain_of
-from .._manifold import Sizes
+from .._manifold import ConstraintSizes
 from .._result import RESULTS, first_failure, worst
 from .._simulation import OF_MOTION, Phase, motion_at, of_each, residuals, row
 from .._trajectory import OF_EACH
@@ -53,7 +53,7 @@ def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ..
         result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
         if choices.projection is not None:
             expand = certain_of(choices.formulation, 0, y.dtype) is not None
-            sizes = Sizes.of(mode.mechanism, *phase.split(y), t)
+            sizes = ConstraintSizes.of(mode.mechanism, *phase.split(y), t)
             y = choices.projection(mode.mechanism, t, y, expand, coordinates, sizes)
             result = RESULTS.where(jnp.all(jnp.isfinite(y)), result, RESULTS.projection_off_constraints)
         fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(y), strict=True))

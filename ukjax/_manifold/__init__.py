@@ -7,6 +7,6 @@ from ._assembly import Assembly as Assembly
 from ._nearest import Rounding as Rounding
 from ._nearest import exact as exact
 from ._nearest import root as root
+from ._projection import ConstraintSizes as ConstraintSizes
 from ._projection import Linearisation as Linearisation
 from ._projection import Projection as Projection
-from ._projection import Sizes as Sizes

@@ -84,7 +84,7 @@ class Projection(eqx.Module):
         y: Array,
         expand: bool = False,
         coordinates: int | None = None,
-        sizes: "Sizes | None" = None,
+        sizes: "ConstraintSizes | None" = None,
     ) -> Array:
         """The state nearest to y = (q, v) that satisfies the constraints; its position first.
 
@@ -167,7 +167,7 @@ def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
     return not linear and uses(jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t)), v)[0]
 
 
-def _missed_in_velocity(mechanism: Mechanism, sizes: "Sizes", q: Array, v: Array, t: Array) -> RowValues:
+def _missed_in_velocity(mechanism: Mechanism, sizes: "ConstraintSizes", q: Array, v: Array, t: Array) -> RowValues:
     """The velocity errors as parts of what they may be (m,)."""
     error = lambda v: mechanism.velocity_error(q, v, t)
     return sizes.velocity.missed(error(v), jax.jacfwd(error)(v), v)
@@ -198,12 +198,11 @@ class RowSizes(NamedTuple):
         terms = jnp.maximum(self.terms, jnp.sum(jnp.abs(J) * size[None], axis=1))
         rounding = ROUNDINGS * eps * self.lengths * jnp.max(size / self.scales, initial=0.0)
         allowed = max(OFF, 8 * eps**0.5) * terms + rounding
-        part = jnp.abs(error) / jnp.maximum(allowed, jnp.finfo(error.dtype).tiny)
-        return jnp.where(error == 0, 0.0, part)
+        return jnp.abs(error) / jnp.maximum(allowed, jnp.finfo(error.dtype).tiny)
 
 
-class Sizes(NamedTuple):
-    """Sizes of the rows where a motion begins, of its position errors and of its velocity errors.
+class ConstraintSizes(NamedTuple):
+    """ConstraintSizes of the rows where a motion begins, of its position errors and of its velocity errors.
 
     They are found once, and not at every step, so that verdicts do not change on the way. A row that is shorter
     elsewhere by rounding has no slope there, however long other rows are. `coordinates`: scales of q in the metric of
@@ -221,7 +220,7 @@ class Sizes(NamedTuple):
         return self.coordinates, least * jnp.max(self.position.terms / self.position.lengths, initial=0.0)
 
     @staticmethod
-    def of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "Sizes":
+    def of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "ConstraintSizes":
         q, v, t = stop_gradient((q, v, t))
         n = v.shape[0]
         M, (moves, of_q) = stop_gradient(mechanism.mass(q, t, n)), mechanism.displacements(q, t, n)
@@ -243,7 +242,7 @@ class Sizes(NamedTuple):
         else:
             velocity = sizes(lambda v, q, t: mechanism.velocity_error(q, v, t), v, jnp.abs(v))
         largest = jnp.max(jnp.abs(moves) * position.scales[None], axis=1)
-        return Sizes(position, velocity, jnp.where(largest > 0, largest, 1.0))
+        return ConstraintSizes(position, velocity, jnp.where(largest > 0, largest, 1.0))
 
 
 class Linearisation(NamedTuple):

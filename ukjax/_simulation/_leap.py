@@ -16,7 +16,7 @@ from .._constraint import AccelerationConstraint, members_of
 from .._formulation import row_scales
 from .._integrate import Rattle
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
-from .._manifold import Linearisation, Projection, Sizes, root
+from .._manifold import ConstraintSizes, Linearisation, Projection, root
 from .._mechanism import Mechanism
 from .._program import uses
 from .._result import is_traced
@@ -136,7 +136,7 @@ def onto_constraints(mechanism: Mechanism, phase: Phase, expand: bool) -> Callab
         missed = _missed(lambda q: mechanism.position_error(q, t), q, M)
         missed = jnp.maximum(missed, _missed(lambda v: mechanism.velocity_error(q, v, t), v, M))
         there = missed <= _part(EXACT, q)
-        sizes = Sizes.of(mechanism, q, v, t)
+        sizes = ConstraintSizes.of(mechanism, q, v, t)
         return jnp.where(there, y, nearest(mechanism, t, y, expand, phase.coordinates, sizes))
 
     return onto

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from .._formulation import AbstractFormulation, certain_of
 from .._integrate import Flow, Kinked, Rattle
-from .._manifold import Projection, Sizes
+from .._manifold import ConstraintSizes, Projection
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, worst
@@ -78,7 +78,7 @@ def begin(
     projection: Projection | None,
     motion: Callable | None = None,
     solver: Any = None,
-    sizes: Sizes | None = None,
+    sizes: ConstraintSizes | None = None,
 ) -> Run:
     """The run of a mechanism; `motion` if that is traced already, `solver` if it may be one that leaps.
 
@@ -88,7 +88,7 @@ def begin(
     onto = None
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        sizes = Sizes.of(mechanism, *start, ts[0]) if sizes is None else sizes
+        sizes = ConstraintSizes.of(mechanism, *start, ts[0]) if sizes is None else sizes
         back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates, sizes)
         whole = with_store(phase, acting, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
