@@ -114,18 +114,12 @@ def beside(q, v):
     return q + 0.03 * rng.normal(size=q.shape), v + 0.1 * rng.normal(size=v.shape)
 
 
-# A state that far off can't be found where a heavy body has to move, and the light ones alone are held twice.
-HELD = {"parallelogram": 1e6}
-
-
 @pytest.mark.parametrize(
     ("name", "some"), [long("massless angle", ("SI", "all", "heavy, km, rows")), *(long(name, None) for name in CASES)]
 )
 def test_a_state_is_assembled_and_refused_alike_in_every_unit(name, some):
     case, q, v = consistent(name)
-    most = HELD.get(name, np.inf)
-    units = {k: u for k, u in units_of(case).items() if 1 / most <= float(u.heavy) <= most}
-    units = {k: u for k, u in units.items() if some is None or k in some}
+    units = {k: u for k, u in units_of(case).items() if some is None or k in some}
     near = beside(q, v)
 
     def assembled(mechanism_of):
@@ -233,8 +227,8 @@ def at_rest(u, mechanism, q):
     return ukjax.equilibrium(mechanism, q, throw=False)
 
 
-# A piston a million times as heavy as its rod is not found, and that is an error.
-MOST_AT_REST = {"pendulum": 1e12, "slider-crank": 1.0}
+# Of bodies more than a million times as heavy as others not every equilibrium is found, and that is an error.
+MOST_AT_REST = {"pendulum": 1e12}
 
 
 @pytest.mark.parametrize("name", ["pendulum", *map(long, REST[1:])])

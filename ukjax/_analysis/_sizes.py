@@ -1,7 +1,9 @@
 r"""How large unknowns and equations of an equilibrium naturally are, so that the unit of none of them matters.
 
-C: scales of the coordinates in the metric of the mass matrix, in which all displacements have one unit, all speeds and
-all accelerations; s_d, s_v, s_a: how large they are there; N = dq / dd; G: actuation; c: what is to stay constant.
+C: scales of the coordinates in the metric of the mass matrix, in which all accelerations have one unit; E: scales by
+which the constraints compare coordinates, in which all displacements have one unit, and all speeds: of a heavy body
+they are as large as of a light one, while its accelerations are less; s_d, s_v, s_a: how large they are there;
+N = dq / dd; G: actuation; c: what is to stay constant.
 """
 
 from collections.abc import Callable
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._formulation import coordinate_scales
+from .._formulation import balancing_scales, coordinate_scales
 from .._manifold import Rounding
 from .._rounding import with_rounding_errors
 from .._types import Coordinates, Rows, RowValues, Scalar, Vector
@@ -55,24 +57,26 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
     N, moved = mechanism.displacements(q, t, v.shape[0])
     position, of_d = _rows(lambda q, d, t: mechanism.position_error(mechanism.retract(q, d, t), t), q, rest, t)
     velocity, of_v = _rows(mechanism.velocity_error, q, v, t)
-    along = _lengths(of_d, position, C), _lengths(of_v, velocity, C)
+    levers = jnp.maximum(position.levers, jnp.abs(of_d)), jnp.maximum(velocity.levers, jnp.abs(of_v)), jnp.abs(A)
+    _, E = balancing_scales(jnp.concatenate(levers), C)
+    along = _lengths(of_d, position, E), _lengths(of_v, velocity, E)
 
-    s_d = _first(_least(position.terms / along[0]), _largest(moved / C), 1.0)
+    s_d = _first(_least(position.terms / along[0]), _largest(moved / E), 1.0)
     applied = lambda d: plant.applied(at(d), v, t, u)
     force = lambda d: mechanism.terms(at(d), v, t, applied(d)).Q
-    stiffness = C[:, None] * stop_gradient(jax.jacfwd(force)(rest)) * C[None]
+    stiffness = C[:, None] * stop_gradient(jax.jacfwd(force)(rest)) * E[None]
     rows = jnp.linalg.norm(A * C[None], axis=1)
     rows = jnp.where(rows > 0, rows, 1.0)
-    s_v = _largest(v / C)
+    s_v = _largest(v / E)
     s_a = _first(_largest(C * Q, b / rows, s_d * stiffness), s_v**2 / s_d, s_d)
     s_v = jnp.maximum(s_v, jnp.sqrt(s_a * s_d))
 
     G = jnp.linalg.norm(C[:, None] * stop_gradient(plant.matrix(q, t, v.shape[0])), axis=0)
     with_q, with_v = stop_gradient(jax.jacfwd(lambda q, v: constant(q, v, t), argnums=(0, 1))(q, v))
-    change = jnp.linalg.norm(with_q @ N * C[None], axis=1) * s_v + jnp.linalg.norm(with_v * C[None], axis=1) * s_a
+    change = jnp.linalg.norm(with_q @ N * E[None], axis=1) * s_v + jnp.linalg.norm(with_v * C[None], axis=1) * s_a
     return Sizes(
-        d=s_d * C,
-        v=s_v * C,
+        d=s_d * E,
+        v=s_v * E,
         u=jnp.maximum(jnp.abs(u), s_a / jnp.where(G > 0, G, 1.0)),
         a=s_a * C,
         l=s_a / rows,

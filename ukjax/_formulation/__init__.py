@@ -15,6 +15,7 @@ from ._kernel_projection import OrthogonalProjector as OrthogonalProjector
 from ._kernel_projection import Orthonormalization as Orthonormalization
 from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
 from ._linear import Response as Response
+from ._metric import balancing_scales as balancing_scales
 from ._metric import completed as completed
 from ._metric import coordinate_scales as coordinate_scales
 from ._metric import metric as metric

@@ -14,6 +14,12 @@ from .._linalg import power_of_two, whiten_first
 from .._types import BoolScalar, Matrix, Partition, Rows, RowValues, Vector
 
 
+# Sweeps of `balancing_scales` over rows and columns.
+SWEEPS = 64
+# An entry counts as rounding below this part of the largest of its row; a mass ratio of 1e12 leaves larger ones.
+ROUNDED = 1e-9
+
+
 class Metric(NamedTuple):
     """A metric that leads to the same constrained motion as M does.
 
@@ -89,6 +95,33 @@ def coordinate_scales(M: Matrix, A: Rows) -> Vector:
     start = known, scale(jnp.sqrt(diagonal)), jnp.any(known) & ~jnp.all(known)
     known, C, _ = jax.lax.while_loop(lambda carry: carry[2], following, start)
     return jnp.where(known, C, scale(spread(~known, jnp.ones_like(C))))
+
+
+def balancing_scales(sizes: Rows, C: Vector) -> tuple[RowValues, Vector]:
+    """Scales of the rows, D (m,), and of the coordinates, E (n,), for which the entries of D A E are about one.
+
+    A rank test of D A E knows neither units nor masses. In the metric of M, rows that a heavy body alone keeps apart
+    differ by the root of a mass ratio, which may be less than redundant rows differ by beside the constraints.
+
+    Args:
+        sizes: Sizes of the terms of the entries of A (m, n), which are divided by the geometric means of rows and
+            columns, by turns.
+        C: Scales of the coordinates in the metric of M (n,), which compare coordinates that no row connects.
+
+    Returns:
+        D and E, powers of two.
+    """
+    entries = sizes * C[None]
+    counts = (entries > ROUNDED * jnp.max(entries, axis=1, keepdims=True, initial=0.0)).astype(sizes.dtype)
+    logs = jnp.log2(jnp.where(counts > 0, sizes, 1.0))
+    mean = lambda x, axis: jnp.sum(counts * x, axis) / jnp.maximum(jnp.sum(counts, axis), 1)
+
+    def closer(_, E: Vector) -> Vector:
+        D = -mean(logs + E[None], 1)
+        return jnp.where(jnp.any(counts > 0, axis=0), -mean(logs + D[:, None], 0), E)
+
+    E = jnp.round(jax.lax.fori_loop(0, SWEEPS, closer, jnp.log2(C)))
+    return jnp.exp2(jnp.round(-mean(logs + E[None], 1))), jnp.exp2(E)
 
 
 def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:

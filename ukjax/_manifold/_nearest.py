@@ -1,7 +1,7 @@
 """The nearest state on the constraint manifold: what assembly and projection share.
 
-x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; G: metric, W^T W = G^-1; D: row scales
-there; B = D J W^T: the rows in the coordinates in which G is the identity.
+x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; D and E: scales of rows and coordinates
+for which the entries of B = D J E are about one, whatever the units and the masses; K = E M E.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import optimistix as optx
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._formulation import completed, coordinate_scales, row_scales, shifted
-from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
+from .._formulation import balancing_scales, coordinate_scales, row_scales, shifted
+from .._linalg import SVD, pseudoinverse, whiten
 from .._result import RESULTS, worst
 from .._rounding import relative_rounding, rounding_errors
 from .._types import Matrix, Rows, RowValues, Vector
@@ -59,21 +59,21 @@ class Nearest(NamedTuple):
     of_state: Vector
 
 
-def linearised(e: RowValues, J: Rows, W: Matrix, all_are_real: bool = False) -> Linearised:
+def linearised(e: RowValues, J: Rows, W: Matrix) -> Linearised:
     """A row's own unit must not matter to the rank test of a pseudoinverse: hence D."""
     B = J @ W.T
-    D = row_scales(B, all_are_real)
+    D = row_scales(B)
     return Linearised(D * e, D[:, None] * B)
 
 
 def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int, affine: bool = False) -> Nearest:
     r"""The x with error(x) = 0 for which d^T M d is stationary: as a rule the nearest one, from anywhere.
 
-    With d = W^T z and K = W M W^T the gradient of d^T M d is 2 K z in these coordinates. It must lie in the row space
-    of B, and e must vanish: K z - B^+ (B K z - D e) = 0. Unlike the multiplier's equations these stay regular when rows
-    are redundant: where M is positive definite it is the metric, K is the identity, and so is the Jacobian, but for the
-    curvature of the constraints. Where M is singular the rows at x0 are added to the metric, but M remains in K, so
-    that also on curved constraints the state is the one that M asks for.
+    d = E y. Let B = D J E and r = B^+ D e; let N = 1 - B^+ B be the projection onto the null space of B, and K = E M E.
+    The state is where r + H N K (y - r) = 0, for any positive definite H that commutes with N: there e = 0, and M d is
+    in the row space of J. Unlike the multiplier's equations this equation stays regular where rows are redundant. With
+    H = (N K N + h B^+ B)^-1 its Jacobian is the identity but for the curvature of the constraints, however much the
+    masses differ, and where M is singular.
 
     `affine`: whether `error` is, so that one step leads there.
     """
@@ -81,35 +81,45 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     if m == 0 or n == 0:
         none = Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype))
         return Nearest(x0, RESULTS.successful, none, jnp.zeros_like(x0))
-    identity = jnp.eye(x0.shape[0], dtype=x0.dtype)
     both = lambda x: (error(x), jax.jacfwd(error)(x))
     # All at a time: one kernel to compile.
     rounding = Rounding(*rounding_errors(both, x0))
     e, J = rounding.without(*both(x0))
-    candidates = [M, completed(M, J, all_are_real=True), shifted(M, coordinate_scales(M, J))]
+    C = coordinate_scales(M, J)
+    D, E = balancing_scales(jnp.maximum(rounding.levers, jnp.abs(stop_gradient(J))), C)
+    K, B = E[:, None] * M * E[None], D[:, None] * J * E[None]
+    h = jnp.max(jnp.abs(jnp.diagonal(K)))  # the heaviest coordinate
+    h = jnp.where(h > 0, h, 1.0)
+    candidates = [K, K + h * B.T @ B, E[:, None] * shifted(M, C) * E[None]]
     _, Ws, (definite, regular, semidefinite) = jax.vmap(whiten)(jnp.stack(candidates))
-    W = jnp.where(definite, Ws[0], Ws[1])
-    K = jnp.where(definite, identity, W @ M @ W.T)
-    unit, size = _sizes(e, J, W, rounding)
-    W = size * W  # so that z is about one
-    here = linearised(e, J, W, all_are_real=True)
+    _, size = _sizes(e, J, jnp.diag(E), rounding)
+    unit = size * E  # in which y is about one
 
-    def stationarity(z, _):
-        at = linearised(*rounding.without(*both(x0 + W.T @ z)), W, all_are_real=True)
-        w = K @ z
-        return w - pseudosolve(SVD(), at.B, at.B @ w - at.error)[0]
+    def stationarity(y: Vector, constant: Callable[[Matrix], Matrix] = lambda H: H) -> Vector:
+        e, J = rounding.without(*both(x0 + unit * y))
+        B = D[:, None] * J * E[None]
+        back, _ = pseudoinverse(SVD(), B)
+        across = back @ B
+        N = jnp.eye(n, dtype=y.dtype) - across
+        _, W, _ = whiten(constant(N @ K @ N + h * across))
+        r = back @ (D * e) / size
+        return r + W.T @ (W @ (N @ (K @ (y - r))))
 
     if affine:
-        z = _in_one_step(here, K)
+        # One step leads there, and another takes back what rounding leaves.
+        y, _ = jax.lax.scan(lambda y, _: (y - stationarity(y), None), jnp.zeros_like(x0), length=2)
     else:
-        start = _from_afar(lambda z: unit / size * error(x0 + W.T @ z), jnp.zeros_like(x0), max_steps)
-        z = root(stationarity, start, max_steps)
+        W = jnp.where(regular, Ws[1], Ws[0]) * E[None]
+        lengths, far = _sizes(e, J, W, rounding)
+        z = _from_afar(lambda z: lengths / far * error(x0 + far * W.T @ z), jnp.zeros_like(x0), max_steps)
+        # Where N K (y - r) vanishes, the derivative of H does not count.
+        y = root(lambda y, _: stationarity(y, stop_gradient), far * W.T @ z / unit, max_steps)
     result = worst(
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
     )
-    of_state = relative_rounding(x0.dtype) * jnp.sum(jnp.abs(W), axis=0) * jnp.linalg.norm(stop_gradient(z))
-    return Nearest(x0 + W.T @ z, result, rounding, stop_gradient(of_state))
+    of_state = relative_rounding(x0.dtype) * unit * jnp.linalg.norm(stop_gradient(y))
+    return Nearest(x0 + unit * y, result, rounding, stop_gradient(of_state))
 
 
 def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowValues, Array]:
@@ -126,17 +136,6 @@ def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowVal
     sizes = jnp.where(real | ~jnp.any(real), rounding.terms / longer, 0)
     size = positive(jnp.linalg.norm(e / longer) + jnp.max(sizes))
     return 1 / positive(jnp.where(real, lengths, jnp.maximum(levers, rounding.terms / size))), size
-
-
-def _in_one_step(here: Linearised, K: Matrix) -> Vector:
-    """The z with K z - B^+ (B K z - D e) = 0 for D e = D e(x0) + B z; refined once, for what rounding leaves."""
-    B = here.B
-    back, _ = pseudoinverse(SVD(), B)
-    onto = back @ B
-    N = K - onto @ K + onto
-    step = lambda e: pseudosolve(exact(B.dtype), N, back @ e)[0]
-    z = -step(here.error)
-    return z - stop_gradient(step(here.error + B @ z))
 
 
 def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Array:
