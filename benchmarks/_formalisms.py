@@ -51,7 +51,7 @@ def _row(case: Any, say: Callable[[str], None]) -> tuple[str, ...]:
     speeds = jax.vmap(lambda q, v: to_speeds.speeds(q, v, jnp.asarray(case.t)))(q, v)
     uk, by_rows, multipliers, reduced = _measure.race(
         (jax.vmap(motion(ukjax.UdwadiaKalaba())), q, v),
-        (jax.vmap(motion(ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()))), q, v),
+        (jax.vmap(motion(ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()))), q, v),
         (jax.vmap(lambda q, v: _augmented(mechanism, q, v, case.t)), q, v),
         (jax.vmap(kane_equations(kane, case.t)), q, speeds),
     )

@@ -14,12 +14,12 @@ SIZES = ((2, 5), (4, 4), (12, 12), (30, 40))
 BATCHES = (1, 1_000, 100_000)
 STRATEGIES = (
     ukjax.SVD(),
-    ukjax.Varga(),
-    ukjax.Greville(),
-    ukjax.HouseholderLS(),
-    ukjax.GramSchmidtLS(),
-    ukjax.RowGramSchmidt(),
-    ukjax.Jacobi(),
+    ukjax.pseudoinverse.Varga(),
+    ukjax.pseudoinverse.Greville(),
+    ukjax.pseudoinverse.HouseholderLS(),
+    ukjax.pseudoinverse.GramSchmidtLS(),
+    ukjax.pseudoinverse.RowGramSchmidt(),
+    ukjax.pseudoinverse.Jacobi(),
 )
 # 100 000 matrices of 30 x 40 would take many minutes by the slowest; the table says how large the batch was.
 ENTRIES = 16 * 100_000

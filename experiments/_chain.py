@@ -43,16 +43,18 @@ class Cost:
 
 def measure(bars: int, repeats: int = 9) -> Cost:
     pin = Pin(jnp.asarray(0.35))
-    joint = lambda i: ukjax.Coupling((f"bar{i}", f"bar{i + 1}"), ukjax.Holonomic(pin.closed))
-    modules = {f"bar{i}": ukjax.Module(FreeBar(), ("x", "y", "phi")) for i in range(bars)}
-    chain = ukjax.Composite(modules, [joint(i) for i in range(bars - 2)])
+    joint = lambda i: ukjax.modular.Coupling((f"bar{i}", f"bar{i + 1}"), ukjax.Holonomic(pin.closed))
+    modules = {f"bar{i}": ukjax.modular.Module(FreeBar(), ("x", "y", "phi")) for i in range(bars)}
+    chain = ukjax.modular.Composite(modules, [joint(i) for i in range(bars - 2)])
     rng = np.random.default_rng(bars)
     q, v = jnp.asarray(rng.normal(size=chain.size)), jnp.asarray(rng.normal(size=chain.size))
     last = chain.bind(joint(bars - 2))
 
-    modular = ukjax.ModularLevel.start(chain, q, v).enforce(chain.constraints[0])
+    modular = ukjax.modular.ModularLevel.start(chain, q, v).enforce(chain.constraints[0])
     terms = eqx.filter_jit(ukjax.Mechanism(chain).terms)(q, v, jnp.zeros(()))
-    dense = eqx.filter_jit(lambda terms: ukjax.Level.start(terms.M, terms.Q).enforce(terms.A, terms.b))(terms)
+    dense = eqx.filter_jit(lambda terms: ukjax.formulation.Level.start(terms.M, terms.Q).enforce(terms.A, terms.b))(
+        terms
+    )
     A, b = eqx.filter_jit(last.rows)(q, v, jnp.zeros(()))
     whole = ukjax.Mechanism(chain, last)
 
@@ -74,7 +76,7 @@ def measure(bars: int, repeats: int = 9) -> Cost:
 
 
 def _new(level: Any) -> tuple[Any, Any]:
-    return level.acceleration, level.P if isinstance(level, ukjax.Level) else level.enforced[-1]
+    return level.acceleration, level.P if isinstance(level, ukjax.formulation.Level) else level.enforced[-1]
 
 
 def figure(costs: list[Cost]) -> Figure:

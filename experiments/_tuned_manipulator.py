@@ -85,7 +85,7 @@ def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Contro
     return trajectory, controller
 
 
-def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProblem:
+def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.tuning.TuningProblem:
     """From gains chosen by hand, over `count` manipulators."""
 
     def residuals(logs, sample):
@@ -102,7 +102,7 @@ def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProbl
     }
     logs = {k: jnp.log(jnp.array(x)) for k, x in HAND.items()}
     start = {k: jnp.diag(x) if x.ndim else x for k, x in logs.items()}
-    return ukjax.TuningProblem(
-        residuals, start, ukjax.LevenbergMarquardt(), steps,
+    return ukjax.tuning.TuningProblem(
+        residuals, start, ukjax.tuning.LevenbergMarquardt(), steps,
         name="Gains of the flexible-joint manipulator", quantities=shown, samples=samples(count, seed),
     )  # fmt: skip

@@ -79,7 +79,7 @@ def run(gains: dict[str, Any], sample: Sample) -> tuple[ukjax.Trajectory, Contro
     ts = jnp.linspace(0.0, T1, STEPS // 2 + 1)
     trajectory = ukjax.simulate(
         mechanism, sample.q0, jnp.zeros(5), ts,
-        formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()),
+        formulation=ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()),
         stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1)), throw=False,
     )  # fmt: skip
     return trajectory, controller
@@ -97,7 +97,7 @@ def errors(trajectory: ukjax.Trajectory) -> Any:
     return jax.vmap(CoordinatedRobots().off_path)(trajectory.q, trajectory.t)
 
 
-def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProblem:
+def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.tuning.TuningProblem:
     """From the paper's gains, over `count` chains. Logarithms keep the gains positive."""
     nominal = jax.jit(on_path)()
 
@@ -112,7 +112,7 @@ def problem(steps: int = 14, count: int = 8, seed: int = 0) -> ukjax.TuningProbl
         for name, unit in (("damping", "1/s"), ("stiffness", "1/s²"))
         for i, row in enumerate(ROWS)
     }
-    return ukjax.TuningProblem(
-        residuals, {k: jnp.log(jnp.array(x)) for k, x in PAPER.items()}, ukjax.LevenbergMarquardt(), steps,
+    return ukjax.tuning.TuningProblem(
+        residuals, {k: jnp.log(jnp.array(x)) for k, x in PAPER.items()}, ukjax.tuning.LevenbergMarquardt(), steps,
         name="Gains of the two coordinated robots", quantities=shown, samples=samples(count, seed),
     )  # fmt: skip

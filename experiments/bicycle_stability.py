@@ -1,9 +1,9 @@
 """Whipple's bicycle over its speed: eigenvalues of its linearisation, and the speeds at which it becomes stable.
 
-The bicycle is made of bodies and joints, its wheels roll without slip; `ukjax.linearize` takes lean, steer and their
-rates as states, which tell how they change by themselves, wherever the bicycle is. Compared with Meijaard et al.
-(2007): eigenvalues of their equation M q'' + u C1 q' + (g K0 + u^2 K2) q = 0 with the printed matrices, and the speeds
-of their figure 3.
+The bicycle is made of bodies and joints, its wheels roll without slip; `ukjax.analysis.linearize` takes lean, steer
+and their rates as states, which tell how they change by themselves, wherever the bicycle is. Compared with Meijaard et
+al. (2007): eigenvalues of their equation M q'' + u C1 q' + (g K0 + u^2 K2) q = 0 with the printed matrices, and the
+speeds of their figure 3.
 
     python -m experiments.bicycle_stability [--out DIR]
 """
@@ -45,7 +45,7 @@ def linear_system():
 
     def A(speed):
         q, v = whipple_bicycle.straight(bicycle, speed)
-        return ukjax.linearize(mechanism, q, v, states=of, throw=False).A
+        return ukjax.analysis.linearize(mechanism, q, v, states=of, throw=False).A
 
     return jax.jit(jax.vmap(A))
 

@@ -32,13 +32,19 @@ from ._defalco2008 import FLOPS, OPERATIONS, RUNS, SIZES, TABLE_6
 T_END = 20.0
 TOLERANCES = (1e-6, 1e-8, 1e-10)
 CORRECT = 0.01  # [rad]
-PAPER = (ukjax.SVD(), ukjax.Varga(), ukjax.Greville(), ukjax.HouseholderLS(), ukjax.GramSchmidtLS())
-STRATEGIES = (*PAPER, ukjax.RowGramSchmidt(), ukjax.Jacobi())
+PAPER = (
+    ukjax.SVD(),
+    ukjax.pseudoinverse.Varga(),
+    ukjax.pseudoinverse.Greville(),
+    ukjax.pseudoinverse.HouseholderLS(),
+    ukjax.pseudoinverse.GramSchmidtLS(),
+)
+STRATEGIES = (*PAPER, ukjax.pseudoinverse.RowGramSchmidt(), ukjax.pseudoinverse.Jacobi())
 FORMULATIONS = {
     "UdwadiaKalaba (31)": ukjax.UdwadiaKalaba,
-    "UdwadiaPhohomsiri (43)": ukjax.UdwadiaPhohomsiri,
-    "RangeSpace (35)": ukjax.RangeSpace,
-    "PennestriDeFalco (41)": ukjax.PennestriDeFalco,
+    "UdwadiaPhohomsiri (43)": ukjax.formulation.UdwadiaPhohomsiri,
+    "RangeSpace (35)": ukjax.formulation.RangeSpace,
+    "PennestriDeFalco (41)": ukjax.formulation.PennestriDeFalco,
 }
 # 2 alpha and beta^2 with the paper's alpha = 1000 and beta = 100: poles at -5 and -1995 1/s.
 GAINS = (2000.0, 1e4)
@@ -117,7 +123,7 @@ def flop_rows() -> list[tuple[str, ...]]:
         cells = [name]
         for (m, n), printed in zip(SIZES, TABLE_6[name]):
             assert count(m, n) == printed
-            ours = [_counted(FORMULATIONS[name](s), m, n) for s in (ukjax.SVD(), ukjax.RowGramSchmidt())]
+            ours = [_counted(FORMULATIONS[name](s), m, n) for s in (ukjax.SVD(), ukjax.pseudoinverse.RowGramSchmidt())]
             cells.append(f"{printed:,} | " + " | ".join(f"{x:,.0f}" for x in ours))
         rows.append(tuple(cells))
     return rows

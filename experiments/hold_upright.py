@@ -67,7 +67,7 @@ def arch(N: int = 4) -> Case:
     angles = -n_pendulum.arc(N, 0.5, (1.0, 0.0))  # upside down
     mechanism = model.mechanism()
     q, _ = model.state(jnp.asarray(angles), jnp.zeros(N))
-    rest = ukjax.equilibrium(mechanism, q)
+    rest = ukjax.analysis.equilibrium(mechanism, q)
     actuation = np.zeros((3 * N, 2))
     actuation[2, 0] = actuation[3 * N - 1, 1] = 1.0
 
@@ -93,7 +93,7 @@ class Region(NamedTuple):
     """What came of the starts of a case under one controller: whether they came home (COUNT, COUNT), and how it is."""
 
     period: float | None
-    regulator: ukjax.Regulator
+    regulator: ukjax.analysis.Regulator
     home: np.ndarray
 
 
@@ -103,8 +103,8 @@ def starts(case: Case, count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.linspace(-a, a, count), np.linspace(-b, b, count)
 
 
-def open_loop(case: Case) -> ukjax.Linearization:
-    return ukjax.linearize(case.mechanism, case.q, actuation=case.actuation)
+def open_loop(case: Case) -> ukjax.analysis.Linearization:
+    return ukjax.analysis.linearize(case.mechanism, case.q, actuation=case.actuation)
 
 
 def regions(case: Case, count: int = COUNT) -> list[Region]:
@@ -115,7 +115,7 @@ def regions(case: Case, count: int = COUNT) -> list[Region]:
     q0, v0 = jax.jit(jax.vmap(case.start))(grid)
     found = []
     for period in case.periods:
-        regulator = ukjax.lqr(linear, *case.costs, period=period)
+        regulator = ukjax.analysis.lqr(linear, *case.costs, period=period)
         controller = ukjax.Feedback(regulator, case.actuation, limits=(-case.limit, case.limit), period=period)
         # Starts that cannot be assembled are none.
         fits = np.asarray(jnp.all(jnp.isfinite(q0), axis=1))

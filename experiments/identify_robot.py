@@ -111,7 +111,7 @@ def measurements(seed: int = 0, count: int = COUNT) -> Sample:
     return Sample(told.amplitude, told.frequency, exact + jnp.asarray(noise))
 
 
-def problem(steps: int = 20, seed: int = 0, count: int = COUNT) -> ukjax.TuningProblem:
+def problem(steps: int = 20, seed: int = 0, count: int = COUNT) -> ukjax.tuning.TuningProblem:
     """Fits the nine numbers, from those of the text."""
     motion, nominal = fitted_motion(FITTED), rigid.from_mjcf(_arm.TEXT)
 
@@ -120,8 +120,8 @@ def problem(steps: int = 20, seed: int = 0, count: int = COUNT) -> ukjax.TuningP
 
     shown = {number.name: lambda logs, i=i, number=number: jnp.exp(logs[i]) * value(number, nominal)
              for i, number in enumerate(FITTED)}  # fmt: skip
-    return ukjax.TuningProblem(
-        residuals, jnp.zeros(len(FITTED)), ukjax.LevenbergMarquardt(), steps, name="An arm from MJCF",
+    return ukjax.tuning.TuningProblem(
+        residuals, jnp.zeros(len(FITTED)), ukjax.tuning.LevenbergMarquardt(), steps, name="An arm from MJCF",
         quantities=shown, samples=measurements(seed, count), rtol=1e-7,
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ class Found(NamedTuple):
         return (self.logs - np.asarray(true_logs())) / self.spread
 
 
-def judged(task: ukjax.TuningProblem, tuning: ukjax.Tuning) -> Found:
+def judged(task: ukjax.tuning.TuningProblem, tuning: ukjax.tuning.Tuning) -> Found:
     precision = _identification.information(fitted_motion(FITTED), tuning.params, task.samples, SIGMA)
     count = np.size(task.samples.measured)
     squares = float(tuning.loss) * task.samples.measured.shape[0]
@@ -202,7 +202,7 @@ def residual_figure(runs: dict[str, np.ndarray], measured: np.ndarray) -> Figure
     return figure
 
 
-def figures(task: ukjax.TuningProblem, found: Found) -> dict[str, Figure]:
+def figures(task: ukjax.tuning.TuningProblem, found: Found) -> dict[str, Figure]:
     sample = jax.tree_util.tree_map(lambda x: x[0], task.samples)
     motion = jax.jit(fitted_motion(FITTED))
     runs = {name: np.asarray(motion(jnp.asarray(logs), sample))

@@ -103,7 +103,7 @@ def measurements(seed: int = 0) -> Sample:
     return Sample(amplitude, frequency, q0, exact + jnp.asarray(rng.normal(0.0, SIGMA, exact.shape)))
 
 
-def problem(steps: int = 20, seed: int = 0, off: float = 1.3) -> ukjax.TuningProblem:
+def problem(steps: int = 20, seed: int = 0, off: float = 1.3) -> ukjax.tuning.TuningProblem:
     """Fits the five numbers, from a start `off` times too large.
 
     The data tell them so unequally well that their logarithms are tuned along the directions in which the data tell
@@ -119,7 +119,7 @@ def problem(steps: int = 20, seed: int = 0, off: float = 1.3) -> ukjax.TuningPro
         return jnp.mean((missed / SIGMA) ** 2)
 
     shown = {f"{name} [{unit}]": lambda z, i=i: jnp.exp(logs(z)[i]) for i, (name, unit) in enumerate(zip(BASE, UNITS))}
-    return ukjax.TuningProblem(
+    return ukjax.tuning.TuningProblem(
         loss, jnp.zeros(5), optax.lbfgs(), steps, name="Inertial parameters of the SCARA", quantities=shown,
         samples=measured,
     )  # fmt: skip

@@ -34,26 +34,28 @@ WRIST = slice(9, 11)  # the rows that join leg A to the platform, first of level
 T1 = 0.25
 
 
-def hierarchy() -> tuple[ukjax.Composite, Any, Any]:
+def hierarchy() -> tuple[ukjax.modular.Composite, Any, Any]:
     """The 3RRR mechanism with its loop once more as level 4, and a start."""
     mechanism = three_rrr.three_rrr().add(three_rrr.loop_again())
     return mechanism, *three_rrr.state(*three_rrr.STARTS["vertical"])
 
 
-def parts(mechanism: ukjax.Composite) -> list[np.ndarray]:
+def parts(mechanism: ukjax.modular.Composite) -> list[np.ndarray]:
     """The rows of each level."""
     return np.split(np.arange(sum(mechanism.levels)), np.cumsum(mechanism.levels)[:-1])
 
 
-def climb(terms: ukjax.Terms, rows: list[np.ndarray], noise: Any = None) -> list[ukjax.Level]:
+def climb(terms: ukjax.Terms, rows: list[np.ndarray], noise: Any = None) -> list[ukjax.formulation.Level]:
     """Every level's motion; `noise` is that of all rows of every level."""
-    levels = [ukjax.Level.start(terms.M, terms.Q)]
+    levels = [ukjax.formulation.Level.start(terms.M, terms.Q)]
     for part in rows:
         levels.append(levels[-1].enforce(terms.A[part], terms.b[part], noise))
     return levels
 
 
-def level_rows(mechanism: ukjax.Composite, levels: list[ukjax.Level], M: Any) -> list[tuple[str, ...]]:
+def level_rows(
+    mechanism: ukjax.modular.Composite, levels: list[ukjax.formulation.Level], M: Any
+) -> list[tuple[str, ...]]:
     table, free = [], levels[0].acceleration
     names = ("modules on their own", "legs", "mechanism", "a loop once more")
     counts = (0, *mechanism.levels)
@@ -91,7 +93,7 @@ def kalman(terms: ukjax.Terms, rows: list[np.ndarray], noise: float | None) -> t
 def loose_wrist(terms: ukjax.Terms, R: Any) -> tuple[Any, Any, Any]:
     """Acceleration of the mechanism with covariance R at the wrist of leg A; its rows' error, and its bearing force."""
     others = np.delete(np.arange(15), np.arange(15)[WRIST])
-    level = ukjax.Level.start(terms.M, terms.Q).enforce(terms.A[others], terms.b[others])
+    level = ukjax.formulation.Level.start(terms.M, terms.Q).enforce(terms.A[others], terms.b[others])
     loose = level.enforce(terms.A[WRIST], terms.b[WRIST], R)
     error = terms.A[WRIST] @ loose.acceleration - terms.b[WRIST]
     # What the wrist's rows add to the force on the platform (X, Y) is the force in the bearing.
@@ -105,13 +107,13 @@ def gap(R: float | None) -> tuple[np.ndarray, np.ndarray]:
     levels, noise = (9, 2, 4), (None, R, None)
     t = jnp.linspace(0.0, T1, 51)
     path = ukjax.simulate(
-        mechanism.mechanism(), q, v, t, formulation=ukjax.Recursive(levels, noise), rtol=1e-10, atol=1e-12
+        mechanism.mechanism(), q, v, t, formulation=ukjax.formulation.Recursive(levels, noise), rtol=1e-10, atol=1e-12
     )
     off = jax.vmap(lambda q: mechanism.mechanism().position_error(q, jnp.zeros(()))[WRIST])(path.q)
     return np.asarray(t), np.linalg.norm(np.asarray(off), axis=1)
 
 
-def motions(mechanism: ukjax.Composite, q: Any, v: Any) -> list[ukjax.Trajectory]:
+def motions(mechanism: ukjax.modular.Composite, q: Any, v: Any) -> list[ukjax.Trajectory]:
     """From one start, with the constraints of the first, the first two, and all levels."""
     t = jnp.linspace(0.0, T1, 26)
     return [ukjax.simulate(mechanism.upto(level).mechanism(), q, v, t, rtol=1e-10, atol=1e-10) for level in (1, 2, 3)]
@@ -140,7 +142,7 @@ def motion_figure(paths: list[ukjax.Trajectory]) -> Figure:
     return figure
 
 
-def force_figure(mechanism: ukjax.Composite, path: ukjax.Trajectory) -> Figure:
+def force_figure(mechanism: ukjax.modular.Composite, path: ukjax.Trajectory) -> Figure:
     """What each level adds to the force, along the motion of the mechanism."""
     whole, rows = mechanism.mechanism(), parts(mechanism)
 

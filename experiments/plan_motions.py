@@ -99,7 +99,7 @@ def step_over_run(case: Case, plan: ukjax.Plan) -> float:
     projection = ukjax.Projection() if case.mechanism.constraints else None
 
     def end(points):
-        curve = ukjax.Curve(points, plan.curve.start, plan.curve.duration, plan.curve.kind)
+        curve = ukjax.planning.Curve(points, plan.curve.start, plan.curve.duration, plan.curve.kind)
         controller = ukjax.Feedback(lambda q, v, t: curve(t), case.actuation)
         run = ukjax.simulate(
             case.mechanism, case.q0, rest, parts, servo=controller, projection=projection, keep=("q", "v"), throw=False

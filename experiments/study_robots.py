@@ -67,7 +67,7 @@ def outcome(gains: dict[str, Any], chains: Sample) -> Outcome:
     alike = jax.tree_util.tree_map(lambda x: jnp.broadcast_to(jnp.asarray(x), (count, len(x))), gains, is_leaf=_is_row)
     got = ukjax.simulate_batch(
         mechanism, start, jnp.zeros(5), TS, samples={"gains": alike, "chain": chains}, reduce=distance, keep=("q",),
-        formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()),
+        formulation=ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()),
         stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, STEPS + 1)),
     )  # fmt: skip
     return Outcome(np.asarray(got.value), np.asarray(got.result == ukjax.RESULTS.successful))
@@ -77,7 +77,7 @@ def _is_row(x: Any) -> bool:
     return not isinstance(x, dict)
 
 
-def tuned(count: int, seed: int, steps: int = 10) -> tuple[dict[str, Any], ukjax.Tuning]:
+def tuned(count: int, seed: int, steps: int = 10) -> tuple[dict[str, Any], ukjax.tuning.Tuning]:
     """Gains for `count` chains, by gradient from the paper's."""
     _report.console.print(f"Tuning on {count} chains; the first step compiles.")
     found = problem(steps, count, seed).tune()

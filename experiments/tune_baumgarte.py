@@ -87,7 +87,7 @@ def row(name, gains, run, mechanism):
     return (name, f"{alpha:.3f}", f"{beta:.2f}", ratio, f"{value:.5f}", settled, str(trajectory.stats["num_steps"]))
 
 
-def figures(tuning: ukjax.Tuning, runs: dict[str, ukjax.Trajectory], mechanism) -> dict[str, Figure]:
+def figures(tuning: ukjax.tuning.Tuning, runs: dict[str, ukjax.Trajectory], mechanism) -> dict[str, Figure]:
     convergence = Figure(figsize=(7.0, 6.5), layout="constrained")
     axes = convergence.subplots(3, 1, sharex=True)
     axes[0].semilogy(tuning.losses)

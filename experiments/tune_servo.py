@@ -46,8 +46,8 @@ KNOBS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 class Comparison:
     """What the searches found for one problem; costs in simulations of all samples."""
 
-    problem: ukjax.TuningProblem
-    tuning: ukjax.Tuning
+    problem: ukjax.tuning.TuningProblem
+    tuning: ukjax.tuning.Tuning
     searched: Any
     searched_losses: np.ndarray
     knob: Any
@@ -71,14 +71,14 @@ class Comparison:
         return gradient, searched
 
 
-def knob(problem: ukjax.TuningProblem, factor: float) -> Any:
+def knob(problem: ukjax.tuning.TuningProblem, factor: float) -> Any:
     """The start with every rate, damping and stiffness as of a system `factor` times as fast."""
     power = {"stiffness": 2.0, "P": -1.0}
     one = lambda x: jnp.eye(x.shape[0]) if x.ndim == 2 else jnp.ones_like(x)
     return {k: x + power.get(k, 1.0) * np.log(factor) * one(x) for k, x in problem.params.items()}
 
 
-def compare(problem: ukjax.TuningProblem, unseen: Any, evaluations: int = EVALUATIONS) -> Comparison:
+def compare(problem: ukjax.tuning.TuningProblem, unseen: Any, evaluations: int = EVALUATIONS) -> Comparison:
     mean = lambda logs, samples: jnp.mean(jnp.sum(jax.vmap(problem.loss, (None, 0))(logs, samples) ** 2, axis=1))
     flat, unravel = ravel_pytree(problem.params)
     value, slopes = jax.jit(mean), jax.jit(jacobian(problem.loss, unravel))

@@ -71,7 +71,7 @@ def scenario(theta1: float = 1.0, theta2: float = 0.5, t1: float = 10.0) -> ukja
         name="Acrobot",
         coordinates=("theta1 [rad]", "theta2 [rad]"),
         invariants={"energy [J]": model.energy},
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "upper rod": lambda q, t: model.joints(q)[:2],
                 "lower rod": lambda q, t: model.joints(q)[1:],

@@ -63,7 +63,7 @@ def scenario(m1: float = 1.2, m2: float = 1.0, t1: float = 1.5) -> ukjax.Scenari
         name="Atwood's machine",
         coordinates=("y1 [m]", "y2 [m]", "theta [rad]"),
         invariants={"energy [J]": model.energy},
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "first mass": lambda q, t: hangs(-model.R, q[0]),
                 "second mass": lambda q, t: hangs(model.R, q[1]),

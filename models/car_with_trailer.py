@@ -79,7 +79,7 @@ def scenario(speed: float = 4.0, delta: float = 0.3, t1: float = 15.0) -> ukjax.
         coordinates=("x [m]", "y [m]", "theta [rad]", "psi [rad]"),
         invariants={"energy [J]": model.kinetic},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "car": lambda q, t: jnp.stack([q[:2], model.front(q)]),
                 "trailer": lambda q, t: jnp.stack([q[:2], model.axle(q)]),

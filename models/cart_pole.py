@@ -93,7 +93,7 @@ def scenario(rate: float = 4.0, limit: float = 10.0, t1: float = 10.0) -> ukjax.
         servo=swing_up(model, rate, limit),
         controls=("force on the cart [N]",),
         observables={"energy error psi": lambda q, v, t: model.off_orbit(q, v)},
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "cart": lambda q, t: jnp.stack([q[0] + CART[:, 0], CART[:, 1]], axis=1),
                 "pole": lambda q, t: jnp.stack([jnp.append(q[0], 0.0), model.tip(q)]),

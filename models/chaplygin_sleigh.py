@@ -83,7 +83,7 @@ def scenario(u: float = START[1], w: float = START[2], t1: float = 6.0) -> ukjax
         coordinates=("x [m]", "y [m]", "theta [rad]"),
         invariants={"energy [J]": model.energy},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "edge": lambda q, t: jnp.stack([model.ahead(q, -1.3 * model.a), model.ahead(q, -0.7 * model.a)]),
                 "body": lambda q, t: jnp.stack([edge(q), q[:2]]),

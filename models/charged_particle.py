@@ -64,6 +64,6 @@ def scenario(latitude: float = 0.3, speed: float = 1.0, t1: float = 12.0) -> ukj
         coordinates=("x [m]", "y [m]", "z [m]"),
         invariants={"energy [J]": model.energy, "momentum about the field [kg m^2/s]": model.momentum},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing({"particle": lambda q, t: q[None]}, trails=("particle",), scenery=outline(1.0)),
+        drawing=ukjax.study.Drawing({"particle": lambda q, t: q[None]}, trails=("particle",), scenery=outline(1.0)),
         source="Goldstein (1980), chapters 1.5 and 8",
     )

@@ -145,8 +145,8 @@ def invariants(model: Particle, example: str) -> dict:
     return constants | {"energy [J]": model.energy}
 
 
-def _drawing(example: str) -> ukjax.Drawing:
-    return ukjax.Drawing(
+def _drawing(example: str) -> ukjax.study.Drawing:
+    return ukjax.study.Drawing(
         {"particle": lambda q, t: q[None]},
         trails=("particle",),
         forces={"constraint": lambda q, t, force: (q, force)},

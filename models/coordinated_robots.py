@@ -125,7 +125,7 @@ def scenario(
         controls=tuple(f"u{i} [N m]" for i in range(1, 7)),
         observables={"object x3, y3 [m]": lambda q, v, t: robots.object(q)[:2]},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 **{f"link {i + 1}": link(i) for i in range(5)},
                 "centre of the object": lambda q, t: robots.object(q)[None, :2],

@@ -91,7 +91,7 @@ def scenario(radius: float = 0.12, height: float = -0.55, turns: float = 1.0, t1
     )
 
 
-def _drawing(delta: rigid.Robot) -> ukjax.Drawing:
+def _drawing(delta: rigid.Robot) -> ukjax.study.Drawing:
     """Arms, rods and platform; the base as a triangle."""
     ends = [(f"arm{name}.{k}", f"platform.{k}{name}") for name in ARMS for k in ("left", "right")]
     line = lambda ends: lambda q, t: jnp.stack([delta.position(q, end) for end in ends])
@@ -100,4 +100,4 @@ def _drawing(delta: rigid.Robot) -> ukjax.Drawing:
     links["platform"] = line([f"platform.{k}{name}" for name in (*ARMS, "1") for k in ("left", "right")][:7])
     links["center"] = line(("platform",))
     base = np.array([np.asarray(delta.frames[f"hinge{name}"].position) for name in (*ARMS, "1")])
-    return ukjax.Drawing(links, trails=("center",), scenery={"base": base})
+    return ukjax.study.Drawing(links, trails=("center",), scenery={"base": base})

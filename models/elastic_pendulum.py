@@ -58,8 +58,8 @@ def scenario(stretch: float = 0.2, aside: float = 0.02, t1: float = 20.0) -> ukj
         name="Elastic pendulum",
         coordinates=("x [m]", "y [m]", "s [m]"),
         invariants={"energy [J]": model.energy},
-        formulation=ukjax.PennestriDeFalco(),
+        formulation=ukjax.formulation.PennestriDeFalco(),
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing({"spring": lambda q, t: jnp.stack([jnp.zeros(2), q[:2]])}, trails=("spring",)),
+        drawing=ukjax.study.Drawing({"spring": lambda q, t: jnp.stack([jnp.zeros(2), q[:2]])}, trails=("spring",)),
         source="Vitt & Gorelik (1933)",
     )

@@ -75,7 +75,7 @@ def scenario(heading: float = 0.6, speed: float = 1.0, g: float = 0.0, t1: float
         coordinates=("x [m]", "y [m]", "z [m]"),
         invariants={"energy [J]": model.energy, **geodesic},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {"particle": lambda q, t: q[None]},
             trails=("particle",),
             forces={"force of the surface [N]": lambda q, t, force: (q, force)},

@@ -159,7 +159,7 @@ def scenario(P: float = 0.25, t1: float = 5.0) -> ukjax.Scenario:
         servo=following(model, P),
         controls=("on link 1 [N m]", "on link 2 [N m]"),
         observables={"constraint error beta [rad/s]": lambda q, v, t: model.turning(q, v, t)[0]},
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "link 1": lambda q, t: model.ends(q)[:2],
                 "link 2": lambda q, t: model.ends(q)[1:],

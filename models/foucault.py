@@ -62,6 +62,6 @@ def scenario(angle: float = 0.4, w: float = 0.1, t1: float = 16.0) -> ukjax.Scen
         coordinates=("x [m]", "y [m]", "z [m]"),
         invariants={"Jacobi's integral [J]": model.jacobi, "angular momentum [kg m^2/s]": model.spin},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing({"rod": lambda q, t: jnp.stack([jnp.zeros(3), q])}, trails=("rod",)),
+        drawing=ukjax.study.Drawing({"rod": lambda q, t: jnp.stack([jnp.zeros(3), q])}, trails=("rod",)),
         source="Foucault (1851)",
     )

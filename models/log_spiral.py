@@ -119,7 +119,7 @@ def _bead(system: Polar | PrintedPolar, t1: float, name: str) -> ukjax.Scenario:
 def _scenario(mechanism: ukjax.Mechanism, q0, v0, t1: float, name: str, kept=None, watched=None) -> ukjax.Scenario:
     system = mechanism.system
     assert isinstance(system, (Polar, PrintedPolar))
-    drawing = ukjax.Drawing(
+    drawing = ukjax.study.Drawing(
         {"particle": lambda q, t: system.place(q)[None]},
         trails=("particle",),
         forces={"spiral": lambda q, t, force: (system.place(q), system.cartesian(q, force))},

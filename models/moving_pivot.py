@@ -82,7 +82,7 @@ def scenario(start: str = "upright", angle: float | None = None, t1: float | Non
         observables={"height above the pivot [m]": lambda q, v, t: (q - model.pivot(t))[1]},
         invariants={"energy in the wagon [J]": model.energy_in_wagon} if start == "wagon" else {},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {"rod": lambda q, t: jnp.stack([model.pivot(t), q])},
             trails=("rod",),
             forces={"tension [N]": lambda q, t, force: (q, force)},

@@ -85,12 +85,12 @@ def exact(t, windows: int):
     return np.stack([np.sin(psi), -np.cos(psi)], axis=1), rate[:, None] * np.stack([np.cos(psi), np.sin(psi)], axis=1)
 
 
-def _drawing(model: NFourBar) -> ukjax.Drawing:
+def _drawing(model: NFourBar) -> ukjax.study.Drawing:
     rods = range(2 * model.windows + 1)
     link = lambda i: lambda q, t: jnp.stack([x[i] for x in model.ends(q)])
     # What the joints do to a rod, as one force at its middle.
     force = lambda i: lambda q, t, force: (q[3 * i : 3 * i + 2], force[3 * i : 3 * i + 2])
-    return ukjax.Drawing(
+    return ukjax.study.Drawing(
         {f"rod {i + 1}": link(i) for i in rods},
         trails=("rod 1",),
         forces={f"on rod {i + 1} [N]": force(i) for i in rods},

@@ -117,19 +117,19 @@ class Pivot(eqx.Module):
         return self.rod.end(q[0][:], self.side) - self.place
 
 
-def modular(chain: Chain) -> ukjax.Composite:
+def modular(chain: Chain) -> ukjax.modular.Composite:
     """The same chain, rod by rod: for many rods, whose equation of motion is solved at a cost proportional to N."""
     N = chain.m.shape[0]
     rods = [Rod(chain.m[i], chain.L[i], chain.g) for i in range(N)]
     name = lambda i: f"rod{i}"
-    joints = {"pivot": ukjax.Coupling(name(0), ukjax.Holonomic(Pivot(rods[0], jnp.zeros(2), -1)))}
+    joints = {"pivot": ukjax.modular.Coupling(name(0), ukjax.Holonomic(Pivot(rods[0], jnp.zeros(2), -1)))}
     for i in range(1, N):
         pin = ukjax.Holonomic(Pin(rods[i - 1], rods[i]))
-        joints[f"joint{i}"] = ukjax.Coupling((name(i - 1), name(i)), pin)
+        joints[f"joint{i}"] = ukjax.modular.Coupling((name(i - 1), name(i)), pin)
     if chain.end is not None:
-        joints["end"] = ukjax.Coupling(name(N - 1), ukjax.Holonomic(Pivot(rods[-1], chain.end, 1)))
-    modules = {name(i): ukjax.Module(rod, ("x", "y", "phi")) for i, rod in enumerate(rods)}
-    return ukjax.Composite(modules, joints)
+        joints["end"] = ukjax.modular.Coupling(name(N - 1), ukjax.Holonomic(Pivot(rods[-1], chain.end, 1)))
+    modules = {name(i): ukjax.modular.Module(rod, ("x", "y", "phi")) for i, rod in enumerate(rods)}
+    return ukjax.modular.Composite(modules, joints)
 
 
 def arc(N: int, L: float, end) -> np.ndarray:
@@ -160,7 +160,7 @@ def _scenario(model: Chain, phi, rate, t1: float, name: str) -> ukjax.Scenario:
         coordinates=tuple(f"{c}{i + 1} [{u}]" for i in range(N) for c, u in (("x", "m"), ("y", "m"), ("phi", "rad"))),
         invariants={"energy [J]": model.energy},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             links,
             trails=(f"rod {N}",) if model.end is None else (f"rod {(N + 1) // 2}",),
             # What the joints do to each rod, as one force at its middle.

@@ -92,11 +92,11 @@ def exact(t, start: str):
     return psi - np.pi / 2, rate
 
 
-def _drawing(model: Parallelogram) -> ukjax.Drawing:
+def _drawing(model: Parallelogram) -> ukjax.study.Drawing:
     bar = lambda i: lambda q, t: jnp.stack([x[i] for x in model.bars(q)])
     # What the joints do to a body, as one force at its centre of mass.
     force = lambda i: lambda q, t, force: (q[3 * i : 3 * i + 2], force[3 * i : 3 * i + 2])
-    return ukjax.Drawing(
+    return ukjax.study.Drawing(
         {**{f"bar {i + 1}": bar(i) for i in range(3)}, "coupler": lambda q, t: model.coupler(q)},
         trails=("coupler",),
         forces={f"on {body} [N]": force(i) for i, body in enumerate(("bar 1", "bar 2", "bar 3", "the coupler"))},

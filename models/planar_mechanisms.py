@@ -50,7 +50,7 @@ def slider_crank(t1: float = 2.0) -> ukjax.Scenario:
     """One leg, its tip on a rail."""
     geometry = Leg(np.pi / 2, Rb=0.0, rp=0.0)
     rail = Rail(geometry, jnp.asarray(-0.1))
-    mechanism = leg(geometry).add(ukjax.Coupling("distal", ukjax.Holonomic(rail.on)))
+    mechanism = leg(geometry).add(ukjax.modular.Coupling("distal", ukjax.Holonomic(rail.on)))
     q0, v0 = state([geometry], (0.5, -0.1, 0.0), (0.3, 0.0, 0.0), more=False)
     line = np.array([[-0.8, -0.1], [0.8, -0.1]])
     return _scenario(mechanism, [geometry], q0, v0, t1, "Slider-crank", {"rail": line})
@@ -72,11 +72,11 @@ def _meeting(legs, at, rate, t1, name) -> ukjax.Scenario:
     letters = "ABC"[: len(legs)]
     modules = {letter: leg(geometry) for letter, geometry in zip(letters, legs, strict=True)}
     joints = [
-        ukjax.Coupling(("A.distal", f"{letter}.distal"), ukjax.Holonomic(Meeting(legs[0], other).closed))
+        ukjax.modular.Coupling(("A.distal", f"{letter}.distal"), ukjax.Holonomic(Meeting(legs[0], other).closed))
         for letter, other in zip(letters[1:], legs[1:], strict=True)
     ]
     q0, v0 = state(legs, (*at, 0.0), (*rate, 0.0), more=False)
-    return _scenario(ukjax.Composite(modules, joints), legs, q0, v0, t1, name, {})
+    return _scenario(ukjax.modular.Composite(modules, joints), legs, q0, v0, t1, name, {})
 
 
 def _scenario(mechanism, legs, q0, v0, t1, name, scenery) -> ukjax.Scenario:
@@ -84,7 +84,7 @@ def _scenario(mechanism, legs, q0, v0, t1, name, scenery) -> ukjax.Scenario:
     links = {f"leg {letter}": legs[i].drawn(5 * i) for i, letter in enumerate(letters)}
     return ukjax.Scenario(
         mechanism.mechanism(), q0, v0, t1, name=name, coordinates=names(*letters),
-        formulation=ukjax.Recursive(mechanism.levels), projection=ukjax.Projection(),
+        formulation=ukjax.formulation.Recursive(mechanism.levels), projection=ukjax.Projection(),
         invariants={"energy [J]": lambda q, v, t: energy(mechanism, q, v)},
-        drawing=ukjax.Drawing(links, trails=("leg A",), scenery=scenery), source="Orsino (2017), fig. 1",
+        drawing=ukjax.study.Drawing(links, trails=("leg A",), scenery=scenery), source="Orsino (2017), fig. 1",
     )  # fmt: skip

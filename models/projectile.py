@@ -206,9 +206,9 @@ def _scenario(coordinates: str, wire: Wire | None, place, velocity, t1: float, n
     )
 
 
-def _drawing(system, wire: Wire | None) -> ukjax.Drawing:
+def _drawing(system, wire: Wire | None) -> ukjax.study.Drawing:
     ends = {} if wire is None else {"wire": jnp.stack([wire.state(jnp.asarray(s), 0.0)[0] for s in (-2.0, 5.0)])}
-    return ukjax.Drawing(
+    return ukjax.study.Drawing(
         {"particle": lambda q, t: system.place(q)[None]},
         trails=("particle",),
         forces={} if wire is None else {"wire": lambda q, t, force: (system.place(q), system.cartesian(q, force))},

@@ -140,9 +140,9 @@ def parts_state(model: RollingDisc, q, v):
     return jnp.concatenate([q[:3], jnp.asarray(pose.quaternion)]), jnp.concatenate([axes.T @ v[:3], axes.T @ turning])
 
 
-def _drawing(model: RollingDisc) -> ukjax.Drawing:
+def _drawing(model: RollingDisc) -> ukjax.study.Drawing:
     square = 1.5 * np.array([[-1.0, -1.0, 0.0], [1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [-1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]])
-    return ukjax.Drawing(
+    return ukjax.study.Drawing(
         {
             "rim": lambda q, t: model.rim(q),
             "spoke": lambda q, t: jnp.stack([q[:3], model.rim(q)[0]]),

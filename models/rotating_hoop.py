@@ -78,7 +78,7 @@ def scenario(W: float = 5.0, theta: float = 0.3, t1: float = 10.0) -> ukjax.Scen
         observables={"theta [rad]": lambda q, v, t: model.theta(q, t)},
         invariants={"Jacobi's integral [J]": model.jacobi},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {"hoop": lambda q, t: model.outline(t), "bead": lambda q, t: q[None]},
             trails=("bead",),
             forces={"force of the hoop [N]": lambda q, t, force: (q, force)},

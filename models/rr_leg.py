@@ -163,19 +163,19 @@ class Leg(eqx.Module):
         return lambda q, t: jnp.stack([base, q[first + 2 : first + 4], self.tip(q[first + 2 : first + 5])])
 
 
-def leg(geometry: Leg, torque: float = 0.0, g: float = G) -> ukjax.Composite:
+def leg(geometry: Leg, torque: float = 0.0, g: float = G) -> ukjax.modular.Composite:
     """Rotor, pivoted bar and distal bar, joined: level 2."""
     modules = {
-        "rotor": ukjax.Module(Rotor(torque=torque), ("psi",)),
-        "pivoted": ukjax.Module(PivotedBar(g=g), ("theta",)),
-        "distal": ukjax.Module(FreeBar(g=g), ("x", "y", "phi")),
+        "rotor": ukjax.modular.Module(Rotor(torque=torque), ("psi",)),
+        "pivoted": ukjax.modular.Module(PivotedBar(g=g), ("theta",)),
+        "distal": ukjax.modular.Module(FreeBar(g=g), ("x", "y", "phi")),
     }
-    gears = ukjax.Coupling(("rotor", "pivoted"), ukjax.Holonomic(geometry.gears))
-    elbow = ukjax.Coupling(("pivoted", "distal"), ukjax.Holonomic(geometry.elbow_closed))
-    return ukjax.Composite(modules, [gears, elbow])
+    gears = ukjax.modular.Coupling(("rotor", "pivoted"), ukjax.Holonomic(geometry.gears))
+    elbow = ukjax.modular.Coupling(("pivoted", "distal"), ukjax.Holonomic(geometry.elbow_closed))
+    return ukjax.modular.Composite(modules, [gears, elbow])
 
 
-def energy(mechanism: ukjax.Composite, q, v):
+def energy(mechanism: ukjax.modular.Composite, q, v):
     """[J]; of the modules, whether joined or not."""
     potential = sum(jnp.sum(each) for each in mechanism.on_each(lambda module, q: module.potential(q), q))
     return v @ mechanism.mass(q, jnp.zeros_like(q[0])) @ v / 2 + potential
@@ -205,8 +205,8 @@ def scenario(t1: float = 2.0) -> ukjax.Scenario:
     q0, v0 = state([geometry], (0.5, 0.2, 0.0), (0.0, 0.0, 0.0), more=False)
     return ukjax.Scenario(
         mechanism.mechanism(), q0, v0, t1, name="Active RR chain", coordinates=names("A"),
-        formulation=ukjax.Recursive(mechanism.levels), projection=ukjax.Projection(),
+        formulation=ukjax.formulation.Recursive(mechanism.levels), projection=ukjax.Projection(),
         invariants={"energy [J]": lambda q, v, t: energy(mechanism, q, v)},
-        drawing=ukjax.Drawing({"leg A": geometry.drawn(0)}, trails=("leg A",)),
+        drawing=ukjax.study.Drawing({"leg A": geometry.drawn(0)}, trails=("leg A",)),
         source="Orsino (2017), fig. 1 and 3",
     )  # fmt: skip

@@ -167,10 +167,10 @@ STARTS = {
 }
 
 
-def _drawing(scara: Scara, t1: float) -> ukjax.Drawing:
+def _drawing(scara: Scara, t1: float) -> ukjax.study.Drawing:
     with jax.ensure_compile_time_eval():  # the path is drawn, also where the arm's parameters are known only later
         path = np.asarray(jax.vmap(helix)(jnp.linspace(0.0, t1, max(2, round(12 * t1)))))
-    return ukjax.Drawing(
+    return ukjax.study.Drawing(
         {
             "column": lambda q, t: scara.links(q)[:2],
             "link 1": lambda q, t: scara.links(q)[1:3],

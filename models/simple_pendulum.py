@@ -57,7 +57,7 @@ def scenario(t1: float = 10.0) -> ukjax.Scenario:
         coordinates=("x [m]", "y [m]"),
         invariants={"energy [J]": lambda q, v, t: model.energy(q, v)},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {"rod": lambda q, t: jnp.stack([jnp.zeros(2), q])},
             trails=("rod",),
             forces={"tension [N]": lambda q, t, force: (q, force)},

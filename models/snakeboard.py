@@ -116,7 +116,7 @@ def scenario(lead: float = 0.0, a: float = 0.7, b: float = 0.5, w: float = 4.0, 
         controls=("rotor [N m]", "wheels [N m]"),
         observables={"speed ahead [m/s]": lambda q, v, t: v[0] * jnp.cos(q[2]) + v[1] * jnp.sin(q[2])},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "board": lambda q, t: jnp.stack([model.along(q, model.l), model.along(q, -model.l)]),
                 "front wheels": lambda q, t: model.axle(q, 1.0),

@@ -82,7 +82,7 @@ def scenario(angle: float = 1.0, speed: float = 1.5, t1: float = 10.0) -> ukjax.
         coordinates=("x [m]", "y [m]", "z [m]"),
         invariants={"energy [J]": model.energy, "angular momentum about z [kg m^2/s]": model.spin},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {"rod": lambda q, t: jnp.stack([jnp.zeros(3), q])},
             trails=("rod",),
             forces={"tension [N]": lambda q, t, force: (q, force)},

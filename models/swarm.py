@@ -131,11 +131,11 @@ def _invariants(gathering: Gathering):
     }
 
 
-def _drawing(N: int) -> ukjax.Drawing:
+def _drawing(N: int) -> ukjax.study.Drawing:
     robot = lambda i: lambda q, t: q[2 * i : 2 * i + 2][None]
     arrow = lambda i: lambda q, t, force: (q[2 * i : 2 * i + 2], force[2 * i : 2 * i + 2])
     names = [f"robot {i + 1}" for i in range(N)]
-    return ukjax.Drawing(
+    return ukjax.study.Drawing(
         {name: robot(i) for i, name in enumerate(names)},
         trails=names,
         forces={name: arrow(i) for i, name in enumerate(names)},

@@ -34,23 +34,23 @@ ANGLES = tuple(np.deg2rad((90.0, 210.0, 330.0)))
 LEGS = ("A", "B", "C")
 
 
-def three_rrr(torques=(0.0, 0.0, 0.0), g: float = G) -> ukjax.Composite:
+def three_rrr(torques=(0.0, 0.0, 0.0), g: float = G) -> ukjax.modular.Composite:
     """The mechanism, levels 2 and 3."""
     geometries = [Leg(angle) for angle in ANGLES]
-    modules: dict[str, ukjax.Module | ukjax.Composite] = {
+    modules: dict[str, ukjax.modular.Module | ukjax.modular.Composite] = {
         name: leg(geometries[i], torques[i], g) for i, name in enumerate(LEGS)
     }
-    modules["platform"] = ukjax.Module(FreeBar(m=1.5, c=0.0, I=0.02, g=g), ("x", "y", "phi"))
+    modules["platform"] = ukjax.modular.Module(FreeBar(m=1.5, c=0.0, I=0.02, g=g), ("x", "y", "phi"))
     wrists = [
-        ukjax.Coupling((f"{name}.distal", "platform"), ukjax.Holonomic(geometries[i].wrist_closed))
+        ukjax.modular.Coupling((f"{name}.distal", "platform"), ukjax.Holonomic(geometries[i].wrist_closed))
         for i, name in enumerate(LEGS)
     ]
-    return ukjax.Composite(modules, wrists)
+    return ukjax.modular.Composite(modules, wrists)
 
 
-def loop_again() -> ukjax.Coupling:
+def loop_again() -> ukjax.modular.Coupling:
     """Level 4: two rows that hold already."""
-    return ukjax.Coupling(("A.pivoted", "A.distal", "platform"), ukjax.Holonomic(Leg(ANGLES[0]).loop))
+    return ukjax.modular.Coupling(("A.pivoted", "A.distal", "platform"), ukjax.Holonomic(Leg(ANGLES[0]).loop))
 
 
 def state(platform, rate=(0.0, 0.0, 0.0)):
@@ -119,19 +119,19 @@ def driven(radius: float = 0.05, turn: float = 0.2, t1: float = 6.0) -> ukjax.Sc
     )  # fmt: skip
 
 
-def _scenario(mechanism: ukjax.Composite, q0, v0, t1, **more) -> ukjax.Scenario:
+def _scenario(mechanism: ukjax.modular.Composite, q0, v0, t1, **more) -> ukjax.Scenario:
     return ukjax.Scenario(
         mechanism.mechanism(), q0, v0, t1, coordinates=COORDINATES, projection=ukjax.Projection(),
-        formulation=ukjax.Recursive(mechanism.levels), drawing=drawing(),
+        formulation=ukjax.formulation.Recursive(mechanism.levels), drawing=drawing(),
         source="Orsino (2017), fig. 2 to 4", **more,
     )  # fmt: skip
 
 
-def drawing() -> ukjax.Drawing:
+def drawing() -> ukjax.study.Drawing:
     """Bars, platform and base."""
     legs = [Leg(angle) for angle in ANGLES]
     platform = lambda q, t: jnp.stack([leg.joint(*q[-3:]) for leg in (*legs, legs[0])])
     angle = np.linspace(0, 2 * np.pi, 61)
     base = 0.5 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     links = {f"leg {name}": legs[i].drawn(5 * i) for i, name in enumerate(LEGS)} | {"platform": platform}
-    return ukjax.Drawing(links, trails=("platform",), scenery={"base": base})
+    return ukjax.study.Drawing(links, trails=("platform",), scenery={"base": base})

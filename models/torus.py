@@ -68,6 +68,8 @@ def scenario(heading: float = 0.6, speed: float = 1.0, t1: float = 20.0) -> ukja
         coordinates=("x [m]", "y [m]", "z [m]"),
         invariants={"energy [J]": model.energy, "Clairaut's integral [m^2/s]": model.clairaut},
         projection=ukjax.Projection(),
-        drawing=ukjax.Drawing({"particle": lambda q, t: q[None]}, trails=("particle",), scenery=outline(1.0, 0.4)),
+        drawing=ukjax.study.Drawing(
+            {"particle": lambda q, t: q[None]}, trails=("particle",), scenery=outline(1.0, 0.4)
+        ),
         source="Clairaut (1733)",
     )

@@ -75,7 +75,7 @@ def scenario(start: str = "consistent", alpha: float = 5.0, beta: float = 5.0, t
         servo=servo(model, alpha, beta),
         controls=("F [N]",),
         observables={"length of the spring [m]": lambda q, v, t: q[1] - q[0]},
-        drawing=ukjax.Drawing(
+        drawing=ukjax.study.Drawing(
             {
                 "m1": lambda q, t: jnp.stack([q[0] + BLOCK[0], BLOCK[1]], axis=1),
                 "m2": lambda q, t: jnp.stack([q[1] + BLOCK[0], BLOCK[1]], axis=1),

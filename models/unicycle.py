@@ -87,9 +87,9 @@ def tracking(model: Unicycle, path: Eight, alpha: float = 3.0, beta: float = 3.0
     return ukjax.Servo(ukjax.Holonomic(OffPath(model, path), ukjax.Baumgarte.classic(alpha, beta)), model.actuation)
 
 
-def _drawing(model: Unicycle, path: Eight) -> ukjax.Drawing:
+def _drawing(model: Unicycle, path: Eight) -> ukjax.study.Drawing:
     eight = jax.vmap(path)(jnp.linspace(0.0, path.period, 121))
-    return ukjax.Drawing(
+    return ukjax.study.Drawing(
         {
             "axle": lambda q, t: jnp.stack([model.place(q, 0.0, model.w), model.place(q, 0.0, -model.w)]),
             **{f"{name} wheel": _wheel(model, side) for name, side in (("left", 1.0), ("right", -1.0))},

@@ -14,10 +14,10 @@ from benchmarks._pseudoinverse import STRATEGIES as STRATEGIES
 
 FORMULATIONS = (
     ukjax.UdwadiaKalaba,
-    ukjax.RangeSpace,
-    ukjax.PennestriDeFalco,
-    ukjax.UdwadiaPhohomsiri,
-    ukjax.LagrangeMultiplier,
+    ukjax.formulation.RangeSpace,
+    ukjax.formulation.PennestriDeFalco,
+    ukjax.formulation.UdwadiaPhohomsiri,
+    ukjax.formulation.LagrangeMultiplier,
 )
 
 

@@ -76,7 +76,7 @@ def test_all_formalisms_have_one_acceleration(name):
     assert_close(motion.constraint_force, force, atol=1e-10)
     lagrange = case.lagrange()
     assert_close(got, sympy_models.lagrange_acceleration(lagrange, {}, case.q, case.v, case.t), atol=1e-10)
-    multiplied = motion_of(case.mechanism, *state, ukjax.LagrangeMultiplier())
+    multiplied = motion_of(case.mechanism, *state, ukjax.formulation.LagrangeMultiplier())
     assert_close(multiplied.acceleration, got, atol=1e-10)
     assert_close(multiplied.constraint_force, motion.constraint_force, atol=1e-10)
     # And what SymPy wrote, by the Udwadia-Kalaba equation.

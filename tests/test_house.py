@@ -131,9 +131,31 @@ def test_importing_has_no_side_effect():
 
 
 def test_every_public_name_has_a_docstring():
-    for name in vars(ukjax):
-        if not name.startswith("_") and not inspect.ismodule(getattr(ukjax, name)):
-            assert getattr(ukjax, name).__doc__, f"ukjax.{name} has no docstring"
+    todo, seen = [ukjax], 0
+    while todo:
+        module = todo.pop()
+        assert module.__doc__, f"{module.__name__} has no docstring"
+        for name, public in vars(module).items():
+            if name.startswith("_"):
+                continue
+            if inspect.ismodule(public):
+                todo += [public] if module is ukjax else []
+                continue
+            assert public.__doc__, f"{module.__name__}.{name} has no docstring"
+            seen += 1
+    assert seen > 100
+
+
+def test_few_names_are_shown_and_old_ones_tell_where_they_are():
+    shown = [name for name in dir(ukjax) if not name.startswith("_")]
+    assert len(shown) <= 50
+    assert {"Mechanism", "simulate", "analysis", "rigid"} <= set(shown)
+    assert "Trajectory" not in shown
+    assert inspect.isclass(ukjax.Trajectory)
+    with pytest.raises(AttributeError, match=r"There is ukjax\.pseudoinverse\.Jacobi\."):
+        ukjax.Jacobi  # pyright: ignore # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'.$"):
+        ukjax.nothing  # pyright: ignore # noqa: B018
 
 
 def test_readme_commands_are_what_ci_runs():

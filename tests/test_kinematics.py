@@ -101,7 +101,11 @@ def test_a_body_on_a_hinge_is_a_pendulum():
     q, v = jnp.array([np.cos(angle / 2), np.sin(angle / 2), 0.0, 0.0]), jnp.array([rate, 0.0, 0.0])
     arm = np.array([ARM[1] * np.cos(angle) - ARM[2] * np.sin(angle), ARM[1] * np.sin(angle) + ARM[2] * np.cos(angle)])
     want = -MASS * GRAVITY * arm[0] / about[0, 0]
-    for formulation in (ukjax.UdwadiaKalaba(), ukjax.UdwadiaKalaba(expand=True), ukjax.LagrangeMultiplier()):
+    for formulation in (
+        ukjax.UdwadiaKalaba(),
+        ukjax.UdwadiaKalaba(expand=True),
+        ukjax.formulation.LagrangeMultiplier(),
+    ):
         motion = ukjax.equation_of_motion(mechanism, q, v, formulation=formulation)
         assert_close(motion.acceleration, jnp.array([want, 0.0, 0.0]), atol=1e-12)
         assert int(motion.rank) == 2
@@ -271,6 +275,6 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match=r"mass\(q, t\) must return an array of shape \(3, 3\).*3 speeds"):
         ukjax.equation_of_motion(ukjax.Mechanism(wrong), Q0, V0)
     with pytest.raises(ValueError, match="system has a kinematics"):
-        ukjax.Module(system, ("a", "b", "c", "d"))
+        ukjax.modular.Module(system, ("a", "b", "c", "d"))
     with pytest.raises(ValueError, match="q and v must have the same shape"):
         ukjax.equation_of_motion(ukjax.Mechanism(ukjax.System(wrong.mass, wrong.force)), Q0, V0)

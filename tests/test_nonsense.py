@@ -66,7 +66,7 @@ def study(out="nowhere", **options):
 def tuned(checkpoint):
     with standard_promotion():
         return ukjax.tune(
-            lambda x: jnp.stack([x]), jnp.array(1.0), ukjax.LevenbergMarquardt(), 2, checkpoint=checkpoint
+            lambda x: jnp.stack([x]), jnp.array(1.0), ukjax.tuning.LevenbergMarquardt(), 2, checkpoint=checkpoint
         )
 
 
@@ -131,8 +131,8 @@ NONSENSE = {
     "settings": (lambda: study(settings=["mass"]), TypeError, "settings must be a mapping"),
     "figures": (lambda: study(figures=["end"]), TypeError, r"figures must be a mapping, such as \{\"end \[m\]\""),
     "out": (lambda: study(None), TypeError, "out must be a path, as text or a pathlib.Path, but is None"),
-    "status": (lambda: ukjax.sweep_status(3), TypeError, "out must be a path"),
-    "study": (lambda: ukjax.sweep_export(3, "there"), TypeError, "study must be a path"),
+    "status": (lambda: ukjax.study.sweep_status(3), TypeError, "out must be a path"),
+    "study": (lambda: ukjax.study.sweep_export(3, "there"), TypeError, "study must be a path"),
     "checkpoint": (lambda: tuned(3), TypeError, "checkpoint must be a path"),
     "a folder": (lambda: tuned(Path.cwd()), ValueError, "checkpoint must be a file, but .* is a folder"),
 }  # fmt: skip

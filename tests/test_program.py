@@ -156,7 +156,8 @@ from tests.helpers import SIDE, falling, rod
 
 MESH = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 P = jax.sharding.PartitionSpec
-GRAM_SCHMIDT = ukjax.RowGramSchmidt()  # two devices that call LAPACK at a time may wait for each other forever
+# Two devices that call LAPACK at a time may wait for each other forever.
+GRAM_SCHMIDT = ukjax.pseudoinverse.RowGramSchmidt()
 FORMULATION = ukjax.UdwadiaKalaba(GRAM_SCHMIDT)
 PROJECTION = ukjax.Projection(pseudoinverse=GRAM_SCHMIDT) if "projection" in sys.argv else None
 TS = jnp.linspace(0.0, 1.0, 5)

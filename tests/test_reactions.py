@@ -161,7 +161,7 @@ def test_names_are_checked():
 
 def scenario(arrows):
     mechanism, q, v = hanging((1.0, 2.0))
-    drawing = ukjax.Drawing({"chain": lambda q, t: q.reshape(2, 2)}, forces=arrows)
+    drawing = ukjax.study.Drawing({"chain": lambda q, t: q.reshape(2, 2)}, forces=arrows)
     return ukjax.Scenario(mechanism, q, v, 0.1, drawing=drawing)
 
 
@@ -189,11 +189,11 @@ def test_arrows_of_nothing_are_named(arrow, match):
 
 
 def test_members_of_a_composite_have_names():
-    pair = {name: ukjax.Module(Masses(jnp.ones(1)), ("x", "y")) for name in ("a", "b")}
+    pair = {name: ukjax.modular.Module(Masses(jnp.ones(1)), ("x", "y")) for name in ("a", "b")}
     together = lambda q, t: q[0][:] - q[1][:]
     level = lambda q, t: (q[0].y - q[1].y)[None]
-    couplings = [ukjax.Coupling(("a", "b"), ukjax.Holonomic(f)) for f in (together, level)]
-    mechanism = ukjax.Mechanism(ukjax.Composite(pair, {"pin": couplings[0]}).add(couplings[1]))
+    couplings = [ukjax.modular.Coupling(("a", "b"), ukjax.Holonomic(f)) for f in (together, level)]
+    mechanism = ukjax.Mechanism(ukjax.modular.Composite(pair, {"pin": couplings[0]}).add(couplings[1]))
     motion = jax.jit(lambda q, v: ukjax.equation_of_motion(mechanism, q, v, reactions=True, throw=False))(
         jnp.zeros(4), jnp.zeros(4)
     )

@@ -27,19 +27,19 @@ from .helpers import SIDE, assert_close, pendulum
     ],
 )
 def test_a_text_is_a_name_and_a_unit(text, name, unit):
-    got = ukjax.Coordinate(text)
+    got = ukjax.study.Coordinate(text)
     assert (got.name, got.unit) == (name, unit)
     assert got == text.strip()
-    again = ukjax.Coordinate(name, unit)
+    again = ukjax.study.Coordinate(name, unit)
     assert again == got
     assert {got: 1}[text.strip()] == 1
     assert (copy.deepcopy(again).name, copy.deepcopy(again).unit) == (name, unit)
-    assert ukjax.Coordinate(again) is again
+    assert ukjax.study.Coordinate(again) is again
 
 
 def test_names_of_components():
-    assert ukjax.Coordinate("tool x, y, z [m]").parts == ["x", "y", "z"]
-    assert ukjax.Coordinate("height [m]").parts == ["height"]
+    assert ukjax.study.Coordinate("tool x, y, z [m]").parts == ["x", "y", "z"]
+    assert ukjax.study.Coordinate("height [m]").parts == ["height"]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_names_of_components():
 )
 def test_what_is_no_name(arguments, error, match):
     with pytest.raises(error, match=match):
-        ukjax.Coordinate(*arguments)
+        ukjax.study.Coordinate(*arguments)
 
 
 def scenario(**options):
@@ -61,8 +61,8 @@ def scenario(**options):
 
 
 def test_names_and_texts_serve_alike():
-    names = [ukjax.Coordinate("x", "m"), "y [m]"]
-    height = {ukjax.Coordinate("height", "m"): lambda q, v, t: q[1], "drift [J]": lambda q, v, t: q[0]}
+    names = [ukjax.study.Coordinate("x", "m"), "y [m]"]
+    height = {ukjax.study.Coordinate("height", "m"): lambda q, v, t: q[1], "drift [J]": lambda q, v, t: q[0]}
     got = scenario(coordinates=names, observables=height)
     assert got.coordinates == ("x [m]", "y [m]")
     assert [name.unit for name in (*got.coordinates, *got.observables)] == ["m", "m", "m", "J"]
@@ -70,8 +70,8 @@ def test_names_and_texts_serve_alike():
 
 
 def test_units_are_attributes_of_the_data_and_of_its_file(tmp_path):
-    got = scenario(coordinates=["x [m]", ukjax.Coordinate("phi", "rad")]).simulate(jnp.linspace(0.0, 0.1, 3))
-    data = got.to_dataset(["x [m]", ukjax.Coordinate("phi", "rad")])
+    got = scenario(coordinates=["x [m]", ukjax.study.Coordinate("phi", "rad")]).simulate(jnp.linspace(0.0, 0.1, 3))
+    data = got.to_dataset(["x [m]", ukjax.study.Coordinate("phi", "rad")])
     data.to_netcdf(tmp_path / "data.nc", engine="scipy")
     with xr.open_dataset(tmp_path / "data.nc", engine="scipy") as file:
         assert list(file.name.values) == ["x", "phi"]
@@ -104,7 +104,7 @@ def test_a_scenario_simulates_itself():
     options = {"servo": case.servo, "formulation": case.formulation, "projection": case.projection}
     assert_close(got.q, ukjax.simulate(case.mechanism, case.q0, case.v0, ts, **options).q, atol=1e-14)
     assert case.projection is not None
-    few = case.simulate(ts[::100], projection=None, formulation=ukjax.RangeSpace(), rtol=1e-5, atol=1e-5)
+    few = case.simulate(ts[::100], projection=None, formulation=ukjax.formulation.RangeSpace(), rtol=1e-5, atol=1e-5)
     assert few.q.shape == (11, 2)
     assert np.max(few.position_residual) > 1e-9  # it drifts
 

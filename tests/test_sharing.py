@@ -79,30 +79,34 @@ def with_friction(rod):
 
 
 def of_modules(rod):
-    couplings = ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod)))
-    return ukjax.Mechanism(ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, couplings))
+    couplings = ukjax.modular.Coupling("rod", ukjax.Holonomic(OnRod(rod)))
+    return ukjax.Mechanism(ukjax.modular.Composite({"rod": ukjax.modular.Module(rod, ("x", "y"))}, couplings))
 
 
 def of_modules_by_closure(rod):
-    couplings = ukjax.Coupling("rod", ukjax.Holonomic(lambda q, t: rod.on(q[0][:], t)))
-    return ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, couplings).mechanism()
+    couplings = ukjax.modular.Coupling("rod", ukjax.Holonomic(lambda q, t: rod.on(q[0][:], t)))
+    return ukjax.modular.Composite({"rod": ukjax.modular.Module(rod, ("x", "y"))}, couplings).mechanism()
 
 
 def rows_of_modules(rod):
     row, right = RowOfRod(rod), lambda q, v, t: rod.right(q[0][:], v[0][:], t)
-    couplings = ukjax.Coupling("rod", ukjax.AccelerationConstraint(row, right))
-    return ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, couplings).mechanism()
+    couplings = ukjax.modular.Coupling("rod", ukjax.AccelerationConstraint(row, right))
+    return ukjax.modular.Composite({"rod": ukjax.modular.Module(rod, ("x", "y"))}, couplings).mechanism()
 
 
 def of_modules_of_modules(rod):
-    inner = ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod))))
-    outer = ukjax.Composite({"arm": inner}, ukjax.Coupling("arm.rod", ukjax.Holonomic(OnRod(rod))))
+    inner = ukjax.modular.Composite(
+        {"rod": ukjax.modular.Module(rod, ("x", "y"))}, ukjax.modular.Coupling("rod", ukjax.Holonomic(OnRod(rod)))
+    )
+    outer = ukjax.modular.Composite({"arm": inner}, ukjax.modular.Coupling("arm.rod", ukjax.Holonomic(OnRod(rod))))
     return outer.mechanism()
 
 
 def with_more_added(rod):
-    once = ukjax.Composite({"rod": ukjax.Module(rod, ("x", "y"))}, ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod))))
-    return once.add(ukjax.Coupling("rod", ukjax.Holonomic(OnRod(rod)))).mechanism()
+    once = ukjax.modular.Composite(
+        {"rod": ukjax.modular.Module(rod, ("x", "y"))}, ukjax.modular.Coupling("rod", ukjax.Holonomic(OnRod(rod)))
+    )
+    return once.add(ukjax.modular.Coupling("rod", ukjax.Holonomic(OnRod(rod)))).mechanism()
 
 
 def with_a_mechanism_inside(rod):
@@ -135,7 +139,7 @@ WAYS = (
 
 
 def force(mechanism):
-    motion = ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()).solve(mechanism.terms(Q, V, jnp.zeros(())))
+    motion = ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()).solve(mechanism.terms(Q, V, jnp.zeros(())))
     return jnp.sum(motion.constraint_force * jnp.array([1.0, 2.0])) + motion.acceleration[0]
 
 

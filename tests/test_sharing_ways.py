@@ -341,30 +341,34 @@ def with_branches(model):
 
 def of_a_composite(model):
     on = lambda q, t, s=model: s.rod(q[0][:], t)
-    inner = ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))}, ukjax.Coupling("a", ukjax.Holonomic(on, GAINS)))
-    return ukjax.Composite({"b": inner}).mechanism()
+    inner = ukjax.modular.Composite(
+        {"a": ukjax.modular.Module(model, ("x", "y"))}, ukjax.modular.Coupling("a", ukjax.Holonomic(on, GAINS))
+    )
+    return ukjax.modular.Composite({"b": inner}).mechanism()
 
 
 def of_modules(model):
     inside = ukjax.Mechanism(model, ukjax.Holonomic(WAYS["jit"](model), GAINS))
-    return ukjax.Composite({"a": ukjax.Module(inside, ("x", "y"))}).mechanism()
+    return ukjax.modular.Composite({"a": ukjax.modular.Module(inside, ("x", "y"))}).mechanism()
 
 
 def on_a_composite(model):
-    system = ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))})
+    system = ukjax.modular.Composite({"a": ukjax.modular.Module(model, ("x", "y"))})
     return ukjax.Mechanism(system, ukjax.Holonomic(WAYS["jit"](model), GAINS))
 
 
 def bound_to_a_composite(model):
-    system = ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))})
-    on = ukjax.Coupling("a", ukjax.Holonomic(lambda q, t, s=model: s.rod(q[0][:], t), GAINS))
+    system = ukjax.modular.Composite({"a": ukjax.modular.Module(model, ("x", "y"))})
+    on = ukjax.modular.Coupling("a", ukjax.Holonomic(lambda q, t, s=model: s.rod(q[0][:], t), GAINS))
     return ukjax.Mechanism(system, system.bind(on))
 
 
 def added_to_what_changed(model):
     """A composite that is differentiated, and gets a coupling then."""
     on = lambda q, t, s=model: s.rod(q[0][:], t)
-    return ukjax.Composite({"a": ukjax.Module(model, ("x", "y"))}), ukjax.Coupling("a", ukjax.Holonomic(on, GAINS))
+    return ukjax.modular.Composite({"a": ukjax.modular.Module(model, ("x", "y"))}), ukjax.modular.Coupling(
+        "a", ukjax.Holonomic(on, GAINS)
+    )
 
 
 def lengths_of(mechanism):

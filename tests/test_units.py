@@ -17,15 +17,15 @@ from .units import CASES, G, exact, table, units_of
 
 FORMULATIONS = {
     "UdwadiaKalaba": ukjax.UdwadiaKalaba(),
-    "Jacobi": ukjax.UdwadiaKalaba(ukjax.Jacobi()),
-    "RowGramSchmidt": ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()),
+    "Jacobi": ukjax.UdwadiaKalaba(ukjax.pseudoinverse.Jacobi()),
+    "RowGramSchmidt": ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()),
     "scalar code": ukjax.UdwadiaKalaba(expand=True),
-    "RangeSpace": ukjax.RangeSpace(),
+    "RangeSpace": ukjax.formulation.RangeSpace(),
     "Recursive": None,
-    "PennestriDeFalco": ukjax.PennestriDeFalco(),
-    "UdwadiaPhohomsiri": ukjax.UdwadiaPhohomsiri(),
-    "LagrangeMultiplier": ukjax.LagrangeMultiplier(),
-    "KernelProjection": ukjax.KernelProjection(),
+    "PennestriDeFalco": ukjax.formulation.PennestriDeFalco(),
+    "UdwadiaPhohomsiri": ukjax.formulation.UdwadiaPhohomsiri(),
+    "LagrangeMultiplier": ukjax.formulation.LagrangeMultiplier(),
+    "KernelProjection": ukjax.formulation.KernelProjection(),
 }
 # What the short run takes as a sample: masses that are not there, and lengths beside angles.
 SHORT = {("pendulum", "UdwadiaKalaba", True)}
@@ -33,7 +33,7 @@ SHORT = {("pendulum", "UdwadiaKalaba", True)}
 
 def of(case, name):
     m = case.count()
-    return ukjax.Recursive((m - 1, 1)) if name == "Recursive" else FORMULATIONS[name]
+    return ukjax.formulation.Recursive((m - 1, 1)) if name == "Recursive" else FORMULATIONS[name]
 
 
 def consistent(name):
@@ -224,7 +224,7 @@ def found_in(units, case, equilibrium):
 
 
 def at_rest(u, mechanism, q):
-    return ukjax.equilibrium(mechanism, q, throw=False)
+    return ukjax.analysis.equilibrium(mechanism, q, throw=False)
 
 
 # Of bodies more than a million times as heavy as others not every equilibrium is found, and that is an error.
@@ -264,7 +264,7 @@ def test_what_holds_a_pulley_is_the_same_in_every_unit():
 
     def held(u, mechanism, q):
         moment = u.rows[0] * u.mass * u.time**2 * jnp.array([[0.0], [0.0], [1.0]])
-        found = ukjax.equilibrium(mechanism, q, actuation=moment, throw=False)
+        found = ukjax.analysis.equilibrium(mechanism, q, actuation=moment, throw=False)
         return found.u * u.rows[0], found.freedom, found.result == RESULTS.successful
 
     moment, freedom, okay = found_in(units, case, held)
@@ -287,7 +287,7 @@ def test_a_steady_motion_is_the_same_in_every_unit():
             return u.rows[1] * jnp.arctan2(along, -q[2])
 
         constant = lambda q, v, t: jnp.stack(jax.jvp(angle, (q, t), (v, jnp.ones_like(t))))
-        found = ukjax.equilibrium(mechanism, q, constant=constant, throw=False)
+        found = ukjax.analysis.equilibrium(mechanism, q, constant=constant, throw=False)
         return found.q * S, found.v * S / T, found.result == RESULTS.successful
 
     q, v, okay = found_in(units, case, steady)
@@ -313,7 +313,7 @@ def test_what_makes_a_motion_is_the_same_in_every_unit(name):
     def inverse(u, acceleration):
         S, T = case.scale(u), u.time
         actuation = (u.mass * T**2 * S * G1)[:, None]
-        found = ukjax.inverse_dynamics(
+        found = ukjax.analysis.inverse_dynamics(
             case.mechanism(u), actuation, *case.state(u, q, v), acceleration * T**2 / S, throw=False
         )
         kinds = RESULTS.successful, RESULTS.motion_unreachable, RESULTS.motion_off_constraints

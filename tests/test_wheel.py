@@ -18,7 +18,7 @@ assert ukjax.__file__.startswith(sys.argv[1]), ukjax.__file__
 system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
 rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
 q0 = jnp.array([-1.0, 0.0])
-drawing = ukjax.Drawing({"bob": lambda q, t: q[None]})
+drawing = ukjax.study.Drawing({"bob": lambda q, t: q[None]})
 scenario = ukjax.Scenario(ukjax.Mechanism(system, rod), q0, 0 * q0, 0.5, drawing=drawing)
 from ukjax import plot
 print(ukjax.__version__, len(plot.page(scenario, scenario.simulate(jnp.linspace(0.0, 0.5, 11)))))

@@ -94,7 +94,7 @@ class Scenario(eqx.Module):
         if projection is not None:
             _check.instance(projection, Projection, "projection", "ukjax.Projection()")
         if drawing is not None:
-            _check.instance(drawing, Drawing, "drawing", "ukjax.Drawing(links)")
+            _check.instance(drawing, Drawing, "drawing", "ukjax.study.Drawing(links)")
         q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
         self.q0, self.v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
         _check.finite(self.q0, "q0")

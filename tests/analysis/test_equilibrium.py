@@ -29,7 +29,7 @@ def catenary(N, end, L, weight):
 def test_a_hanging_closed_chain(N):
     scenario = n_pendulum.closed(N)
     model = scenario.mechanism.system
-    found = ukjax.equilibrium(scenario.mechanism, scenario.q0)
+    found = ukjax.analysis.equilibrium(scenario.mechanism, scenario.q0)
     want = catenary(N, np.asarray(model.end), float(model.L[0]), float(model.m[0] * model.g))
     q, v = model.state(jnp.asarray(want), jnp.zeros(N))
     assert_close(found.q, q, atol=1e-9)
@@ -66,7 +66,7 @@ def test_a_spring_mechanism_and_how_it_changes_with_the_spring():
     best = scipy.optimize.minimize_scalar(
         lambda a: energy(a, k), bounds=(0.0, 1.5), method="bounded", options={"xatol": 1e-13}
     )
-    found = ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9]))
+    found = ukjax.analysis.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9]))
     root = scipy.optimize.brentq(
         lambda a: (energy(a + 1e-4, k) - energy(a - 1e-4, k)) / 2e-4, best.x - 0.1, best.x + 0.1, xtol=1e-13
     )
@@ -77,7 +77,9 @@ def test_a_spring_mechanism_and_how_it_changes_with_the_spring():
     pull = -k * (np.linalg.norm(away) - 0.6) * away / np.linalg.norm(away) + [0.0, -2 * 9.81]
     assert abs(q[0] * pull[1] - q[1] * pull[0]) < 1e-9
     assert int(found.freedom) == 0
-    assert_gradients(lambda k: ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9])).q[0], jnp.asarray(k))
+    assert_gradients(
+        lambda k: ukjax.analysis.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9])).q[0], jnp.asarray(k)
+    )
 
 
 @pytest.mark.parametrize("W", [long(2.0), long(5.0)])
@@ -85,7 +87,7 @@ def test_a_bead_on_a_turning_hoop_on_both_sides_of_the_bifurcation(W):
     scenario = rotating_hoop.scenario(W=W, theta=0.9 if W > 3.2 else 0.3)
     model = scenario.mechanism.system
     angle = lambda q, v, t: jnp.stack(jax.jvp(model.theta, (q, t), (v, jnp.ones(()))))
-    found = ukjax.equilibrium(scenario.mechanism, scenario.q0, scenario.v0, constant=angle)
+    found = ukjax.analysis.equilibrium(scenario.mechanism, scenario.q0, scenario.v0, constant=angle)
     assert float(model.theta(found.q, 0.0)) == pytest.approx(rotating_hoop.equilibrium(W=W), abs=1e-9)
     # It stays there as the hoop turns.
     run = ukjax.simulate(
@@ -101,7 +103,7 @@ def test_a_disc_rolls_round_a_circle():
     model, heading, lean = scenario.mechanism.system, 1.2, 0.4
     q, v = model.state(jnp.asarray(lean), jnp.array([heading, 0.0, 3.0]))
     steady = lambda q, v, t: jnp.concatenate([q[4:5], v[3:]])
-    found = ukjax.equilibrium(scenario.mechanism, q, v, constant=steady, keep={"q": [0, 1, 3, 4, 5], "v": [3]})
+    found = ukjax.analysis.equilibrium(scenario.mechanism, q, v, constant=steady, keep={"q": [0, 1, 3, 4, 5], "v": [3]})
     assert float(found.v[5]) == pytest.approx(float(model.circling(jnp.asarray(lean), heading)), abs=1e-9)
 
 
@@ -109,18 +111,18 @@ def test_inputs_that_hold_a_state():
     model = cart_pole.CartPole()
     mechanism = ukjax.Mechanism(model)
     spring = lambda q, t: jnp.array([[1.0, 0.0], [0.0, 1.0]])
-    found = ukjax.equilibrium(mechanism, jnp.array([0.0, 0.7]), actuation=spring, keep={"q": [0, 1]})
+    found = ukjax.analysis.equilibrium(mechanism, jnp.array([0.0, 0.7]), actuation=spring, keep={"q": [0, 1]})
     q, v, u = found
     assert_close(u, jnp.array([0.0, 0.2 * 0.5 * 9.81 * np.sin(0.7)]), atol=1e-9)
     assert_close(q, jnp.array([0.0, 0.7]))
     assert_close(v, jnp.zeros(2))
     # Without being kept the cart may be anywhere: one of many.
-    assert int(ukjax.equilibrium(mechanism, jnp.array([0.2, 0.1])).freedom) == 1
-    assert "One of many" in str(ukjax.equilibrium(mechanism, jnp.array([0.2, 0.1])))
+    assert int(ukjax.analysis.equilibrium(mechanism, jnp.array([0.2, 0.1])).freedom) == 1
+    assert "One of many" in str(ukjax.analysis.equilibrium(mechanism, jnp.array([0.2, 0.1])))
 
 
 def test_it_can_be_differentiated_once_and_says_so():
-    found = lambda k: jnp.sum(ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.95])).q)
+    found = lambda k: jnp.sum(ukjax.analysis.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.95])).q)
     with pytest.raises(Exception, match="equilibrium can be differentiated once only"):
         jax.hessian(found)(jnp.asarray(40.0))
 
@@ -128,20 +130,22 @@ def test_it_can_be_differentiated_once_and_says_so():
 @pytest.mark.long
 def test_in_a_batch_and_compiled():
     stiffness = jnp.array([10.0, 30.0, 90.0])
-    each = jax.jit(jax.vmap(lambda k: ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9]), throw=False).q))
+    each = jax.jit(
+        jax.vmap(lambda k: ukjax.analysis.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9]), throw=False).q)
+    )
     batch = each(stiffness)
     for k, q in zip(stiffness, batch, strict=True):
-        assert_close(q, ukjax.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9])).q, atol=1e-9)
+        assert_close(q, ukjax.analysis.equilibrium(spring_mechanism(k), jnp.array([0.3, -0.9])).q, atol=1e-9)
 
 
 def test_where_there_is_none():
     free = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, -9.81])))
     with pytest.raises(RuntimeError, match="No equilibrium was found"):
-        ukjax.equilibrium(free, jnp.zeros(2))
+        ukjax.analysis.equilibrium(free, jnp.zeros(2))
     broken = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, jnp.nan])))
     with pytest.raises(RuntimeError, match="NaN or infinity"):
-        ukjax.equilibrium(broken, jnp.zeros(2))
-    failed = ukjax.equilibrium(free, jnp.zeros(2), throw=False)
+        ukjax.analysis.equilibrium(broken, jnp.zeros(2))
+    failed = ukjax.analysis.equilibrium(free, jnp.zeros(2), throw=False)
     assert np.all(np.isnan(failed.q))
     assert str(failed) == "No equilibrium was found."
 
@@ -162,8 +166,8 @@ def test_where_there_is_none():
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
-        ukjax.equilibrium(pendulum(), **arguments)
+        ukjax.analysis.equilibrium(pendulum(), **arguments)
     with pytest.raises(TypeError, match="mechanism must be an instance of Mechanism"):
-        ukjax.equilibrium("pendulum", [0.0, -1.0])
+        ukjax.analysis.equilibrium("pendulum", [0.0, -1.0])
     with pytest.raises(TypeError, match="constant must be a function"):
-        ukjax.equilibrium(pendulum(), [0.0, -1.0], constant=3)
+        ukjax.analysis.equilibrium(pendulum(), [0.0, -1.0], constant=3)

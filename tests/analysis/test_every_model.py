@@ -29,9 +29,11 @@ def test_against_differences_of_trajectories(name):
     case = FACTORIES[name]()
     mechanism, t0 = case.mechanism, jnp.asarray(case.t0, float)
     q0, v0 = ukjax.assemble(mechanism, case.q0, case.v0, t0)
-    states = ukjax.independent(mechanism, q0, v0, t0)
+    states = ukjax.analysis.independent(mechanism, q0, v0, t0)
     options = {"servo": case.servo, "formulation": case.formulation, "throw": False}
-    start = ukjax.linearize(mechanism, q0, v0, t0, states=states, servo=case.servo, formulation=case.formulation)
+    start = ukjax.analysis.linearize(
+        mechanism, q0, v0, t0, states=states, servo=case.servo, formulation=case.formulation
+    )
     if case.name in DRIVEN:  # every coordinate is prescribed: nothing is left to change
         assert start.A.shape == (0, 0)
         return
@@ -47,7 +49,7 @@ def test_against_differences_of_trajectories(name):
     ways = STEP * start.directions.T
     along = jax.jit(jax.vmap(run))(jnp.concatenate([0 * ways[:1], ways, -ways]))
     assert bool(jnp.all(along.result == ukjax.RESULTS.successful))
-    at = lambda q, v, t: ukjax.linearize(mechanism, q, v, t, states=states, **options)
+    at = lambda q, v, t: ukjax.analysis.linearize(mechanism, q, v, t, states=states, **options)
     linear = jax.jit(jax.vmap(at))(along.q[0, 1:3], along.v[0, 1:3], ts[1:3])
     want = jax.vmap(jax.vmap(states, (0, 0, None)), (0, 0, None))(along.q, along.v, t0)
     k = len(ways)

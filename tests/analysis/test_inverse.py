@@ -17,7 +17,7 @@ def test_it_undoes_forward_dynamics():
     q, v, t = random_state(5)
     G, u = np.random.default_rng(2).normal(size=(5, 2)), jnp.array([1.3, -0.4])
     motion = ukjax.equation_of_motion(mechanism, q, v, t, applied=jnp.asarray(G) @ u)
-    got = ukjax.inverse_dynamics(mechanism, G, q, v, motion.acceleration, t)
+    got = ukjax.analysis.inverse_dynamics(mechanism, G, q, v, motion.acceleration, t)
     assert_close(got.u, u, atol=1e-9)
     assert_close(got.constraint_force, motion.constraint_force, atol=1e-8)
     assert float(jnp.linalg.norm(got.missed)) < 1e-9
@@ -31,7 +31,7 @@ def test_it_undoes_forward_dynamics_where_the_mass_is_singular():
     q, v, u = jnp.array([0.3, 0.5, 0.55]), jnp.array([0.2, -1.0, -0.8]), jnp.array([0.7, -0.4])
     G = jnp.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
     motion = ukjax.equation_of_motion(mechanism, q, v, applied=G @ u)
-    got = ukjax.inverse_dynamics(mechanism, G, q, v, motion.acceleration)
+    got = ukjax.analysis.inverse_dynamics(mechanism, G, q, v, motion.acceleration)
     assert_close(got.u, u, atol=1e-12)
     assert_close(got.constraint_force, motion.constraint_force, atol=1e-12)
 
@@ -44,14 +44,14 @@ def test_of_redundant_actuators_the_smallest():
     control = ukjax.servo_control(mechanism, servo, q, v, 0.0)
     G = np.array(coordinated_robots.ACTUATION)
     a = ukjax.equation_of_motion(mechanism, q, v, applied=jnp.asarray(G) @ control.u).acceleration
-    assert_close(ukjax.inverse_dynamics(mechanism, G, q, v, a).u, control.u, atol=1e-9)
+    assert_close(ukjax.analysis.inverse_dynamics(mechanism, G, q, v, a).u, control.u, atol=1e-9)
 
 
 def test_gradients_and_batches():
     def held(length):  # the torque-free force that holds a pendulum out
         q = length * jnp.array([0.6, -0.8])
         mechanism = ukjax.Mechanism(falling(2.0), [ukjax.Holonomic(lambda q, t: (q @ q - length**2)[None])] * 2)
-        return ukjax.inverse_dynamics(
+        return ukjax.analysis.inverse_dynamics(
             mechanism, np.array([[1.0], [0.0]]), q, jnp.zeros(2), jnp.zeros(2), throw=False
         ).u[0]
 
@@ -65,12 +65,14 @@ def test_gradients_and_batches():
 def test_what_cannot_be_made():
     q, rest = jnp.array([0.0, -1.0]), jnp.zeros(2)
     with pytest.raises(RuntimeError, match="The constraints do not allow this acceleration"):
-        ukjax.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.array([0.0, 1.0]))
+        ukjax.analysis.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.array([0.0, 1.0]))
     with pytest.raises(RuntimeError, match="No control of these actuators"):
-        ukjax.inverse_dynamics(ukjax.Mechanism(falling()), np.array([[1.0], [0.0]]), q, rest, rest)
+        ukjax.analysis.inverse_dynamics(ukjax.Mechanism(falling()), np.array([[1.0], [0.0]]), q, rest, rest)
     with pytest.raises(ValueError, match="acceleration must return an array of shape"):
-        ukjax.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.zeros(3))
+        ukjax.analysis.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.zeros(3))
     with pytest.raises(ValueError, match=r"acceleration must be finite, but acceleration\[0\] is nan"):
-        ukjax.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.array([jnp.nan, 0.0]))
+        ukjax.analysis.inverse_dynamics(pendulum(), np.eye(2), q, rest, jnp.array([jnp.nan, 0.0]))
     with pytest.raises(ValueError, match="non-ideal force"):
-        ukjax.inverse_dynamics(ukjax.Mechanism(falling(), nonideal=lambda q, v, t, force: -v), np.eye(2), q, rest, rest)
+        ukjax.analysis.inverse_dynamics(
+            ukjax.Mechanism(falling(), nonideal=lambda q, v, t, force: -v), np.eye(2), q, rest, rest
+        )

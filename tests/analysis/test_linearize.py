@@ -28,7 +28,7 @@ def test_a_cart_pole_hanging_and_upright():
     mc, m, l, g = 1.0, 0.2, 0.5, 9.81
     outputs = lambda q, v, t: q[1:]
     for angle, sign in ((0.0, 1), (np.pi, -1)):
-        found = ukjax.linearize(
+        found = ukjax.analysis.linearize(
             ukjax.Mechanism(model), jnp.array([0.0, angle]), actuation=np.array(cart_pole.ON_CART), outputs=outputs
         )
         A = np.zeros((4, 4))
@@ -44,7 +44,7 @@ def test_a_cart_pole_hanging_and_upright():
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_pendulum_in_cartesian_coordinates_with_redundant_rows_or_without(copies):
-    found = ukjax.linearize(pendulum(copies), jnp.array([0.0, -1.0]))
+    found = ukjax.analysis.linearize(pendulum(copies), jnp.array([0.0, -1.0]))
     assert found.names == ("q[0]", "v[0]")
     assert_close(found.A, jnp.array([[0.0, 1.0], [-9.81, 0.0]]), atol=1e-9)
     modes = found.modes()
@@ -64,7 +64,7 @@ def test_a_spherical_pendulum_that_goes_round_a_cone():
     q = L * jnp.array([np.sin(c), 0.0, -np.cos(c)])
     v = L * jnp.array([0.0, np.sin(c) * W, 0.0])
     height = lambda q, v, t: jnp.stack([q[2], v[2], q[0] * v[1] - q[1] * v[0]])
-    found = ukjax.linearize(scenario.mechanism, q, v, states=height)
+    found = ukjax.analysis.linearize(scenario.mechanism, q, v, states=height)
     w = W * np.sqrt(1 + 3 * np.cos(c) ** 2)
     assert_eigenvalues(found.eigenvalues, [0, 1j * w, -1j * w])
     assert_close(found.rates, jnp.zeros(3), atol=1e-9)
@@ -74,7 +74,7 @@ def test_a_double_pendulum_in_absolute_coordinates():
     # Two uniform rods, hanging: M = m L^2 [[4/3, 1/2], [1/2, 1/3]], K = m g L diag(3/2, 1/2).
     chain = n_pendulum.Chain((1.0, 1.0), (0.5, 0.5))
     q, v = chain.state(jnp.full(2, -np.pi / 2), jnp.zeros(2))
-    found = ukjax.linearize(chain.mechanism(), q, v)
+    found = ukjax.analysis.linearize(chain.mechanism(), q, v)
     M, K = 0.25 * np.array([[4 / 3, 0.5], [0.5, 1 / 3]]), 9.81 * 0.5 * np.diag([1.5, 0.5])
     w = np.sqrt(np.linalg.eigvals(np.linalg.solve(M, K)))
     assert_eigenvalues(found.eigenvalues, [*(1j * w), *(-1j * w)])
@@ -95,7 +95,7 @@ def test_a_rolling_disc_is_stable_above_its_critical_speed(ratio):
     q, v = model.state(jnp.zeros(()), jnp.array([0.0, 0.0, ratio * critical]))
     mechanism = rolling_disc.scenario().mechanism
     lean = lambda q, v, t: jnp.stack([q[4], v[4], v[3], v[5]])
-    found = ukjax.linearize(mechanism, q, v, states=lean)
+    found = ukjax.analysis.linearize(mechanism, q, v, states=lean)
     s2 = (A + m * R**2) * A * (ratio * critical) ** 2 / (D * (D + m * R**2)) - m * g * R / (D + m * R**2)
     root = 1j * np.sqrt(complex(s2))
     assert_eigenvalues(found.eigenvalues, [0, 0, root, -root], atol=1e-6)
@@ -113,7 +113,7 @@ def test_the_bicycle_by_four_states():
         both = lambda q: jnp.stack([lean(q), steer(q)])
         return jnp.concatenate(jax.jvp(both, (q,), (bicycle.mechanism().rates(q, v, t),)))
 
-    found = ukjax.linearize(bicycle.mechanism(), q, v, states=states)
+    found = ukjax.analysis.linearize(bicycle.mechanism(), q, v, states=states)
     weave, castering, capsize = -0.77534188219585 + 4.46486771378823j, -14.07838969279822, -0.32286642900409
     assert_eigenvalues(found.eigenvalues, [weave, np.conj(weave), castering, capsize], atol=1e-6)
     assert bool(found.stable)
@@ -161,14 +161,14 @@ def from_lagrange():
 def test_against_the_linearizer_of_sympy_for_kane():
     kane, values, A = from_kane()
     mechanism = ukjax.from_sympy(kane, values)
-    found = ukjax.linearize(mechanism, jnp.zeros(1), jnp.zeros(1))
+    found = ukjax.analysis.linearize(mechanism, jnp.zeros(1), jnp.zeros(1))
     assert_close(found.A, jnp.asarray(A), atol=1e-9)
 
 
 def test_against_the_linearizer_of_sympy_for_lagrange():
     lagrange, values, A = from_lagrange()
     mechanism = ukjax.from_sympy(lagrange, values)
-    found = ukjax.linearize(mechanism, jnp.array([0.7, 0.0]), jnp.zeros(2))
+    found = ukjax.analysis.linearize(mechanism, jnp.array([0.7, 0.0]), jnp.zeros(2))
     assert found.names == ("q[1]", "v[1]")
     assert_close(found.A, jnp.asarray(A), atol=1e-9)
 
@@ -178,13 +178,13 @@ def test_servos_and_gradients():
     # A servo holds the tip of a double mass; its natural dynamics is that of Baumgarte.
     wanted = ukjax.Holonomic(lambda q, t: q[:1] - 0.3, ukjax.Baumgarte(3.0, 25.0))
     servo = ukjax.Servo(wanted, np.array([[1.0], [0.0]]))
-    found = ukjax.linearize(ukjax.Mechanism(cart_pole.CartPole()), jnp.array([0.3, 0.0]), servo=servo)
+    found = ukjax.analysis.linearize(ukjax.Mechanism(cart_pole.CartPole()), jnp.array([0.3, 0.0]), servo=servo)
     assert_eigenvalues(found.eigenvalues, [*np.roots([1, 3, 25]), 1j * np.sqrt(9.81 / 0.5), -1j * np.sqrt(9.81 / 0.5)])
 
     def stiffness(length):
         q = jnp.array([0.0, -1.0]) * length
         mechanism = ukjax.Mechanism(falling(), [rod(length)] * 2)
-        return ukjax.linearize(mechanism, q, states=ukjax.Independent((0,), (0,))).A[1, 0]
+        return ukjax.analysis.linearize(mechanism, q, states=ukjax.analysis.Independent((0,), (0,))).A[1, 0]
 
     assert float(jax.jit(stiffness)(0.8)) == pytest.approx(-9.81 / 0.8, abs=1e-9)
     assert_gradients(stiffness, jnp.asarray(0.8))
@@ -195,8 +195,8 @@ def test_along_a_trajectory_in_a_batch():
     scenario = moving_pivot.scenario()
     mechanism = scenario.mechanism
     run = scenario.simulate(jnp.linspace(0.0, 0.5, 4), keep=("q", "v"))
-    states = ukjax.independent(mechanism, run.q[0], run.v[0], run.t[0])
-    at = lambda q, v, t: ukjax.linearize(mechanism, q, v, t, states=states, throw=False)
+    states = ukjax.analysis.independent(mechanism, run.q[0], run.v[0], run.t[0])
+    at = lambda q, v, t: ukjax.analysis.linearize(mechanism, q, v, t, states=states, throw=False)
     along = jax.jit(jax.vmap(at))(run.q, run.v, run.t)
     assert along.A.shape == (4, len(along.names), len(along.names))
     for i in (0, 3):
@@ -207,25 +207,25 @@ def test_along_a_trajectory_in_a_batch():
 
 def test_the_result_says_what_is_wrong():
     with pytest.raises(RuntimeError, match="off the constraints"):
-        ukjax.linearize(pendulum(), jnp.array([0.1, -1.0]))
+        ukjax.analysis.linearize(pendulum(), jnp.array([0.1, -1.0]))
     with pytest.raises(RuntimeError, match="states depend on each other"):
-        ukjax.linearize(pendulum(), jnp.array([0.0, -1.0]), states=lambda q, v, t: jnp.stack([q[1], v[0]]))
+        ukjax.analysis.linearize(pendulum(), jnp.array([0.0, -1.0]), states=lambda q, v, t: jnp.stack([q[1], v[0]]))
     with pytest.raises(RuntimeError, match="do not tell how they"):
-        ukjax.linearize(pendulum(), jnp.array([0.0, -1.0]), states=lambda q, v, t: v[:1])
+        ukjax.analysis.linearize(pendulum(), jnp.array([0.0, -1.0]), states=lambda q, v, t: v[:1])
     with pytest.raises(ValueError, match="states must be given where"):
-        jax.jit(lambda q: ukjax.linearize(pendulum(), q).A)(jnp.array([0.0, -1.0]))
+        jax.jit(lambda q: ukjax.analysis.linearize(pendulum(), q).A)(jnp.array([0.0, -1.0]))
     with pytest.raises(ValueError, match="holds 7"):
-        ukjax.linearize(pendulum(), jnp.array([0.0, -1.0]), states=ukjax.Independent((7,), (0,)))
+        ukjax.analysis.linearize(pendulum(), jnp.array([0.0, -1.0]), states=ukjax.analysis.Independent((7,), (0,)))
     with pytest.raises(TypeError, match="states must be a function"):
-        ukjax.linearize(pendulum(), jnp.array([0.0, -1.0]), states=[0, 1])
+        ukjax.analysis.linearize(pendulum(), jnp.array([0.0, -1.0]), states=[0, 1])
     with pytest.raises(ValueError, match="u has no effect"):
-        ukjax.linearize(pendulum(), jnp.array([0.0, -1.0]), u=[1.0])
+        ukjax.analysis.linearize(pendulum(), jnp.array([0.0, -1.0]), u=[1.0])
     with pytest.raises(ValueError, match="needs inputs: pass actuation=G"):
-        ukjax.linearize(pendulum(), jnp.array([0.0, -1.0])).to_scipy()
+        ukjax.analysis.linearize(pendulum(), jnp.array([0.0, -1.0])).to_scipy()
 
 
 def test_hands_over_to_scipy_and_to_python_control():
-    found = ukjax.linearize(
+    found = ukjax.analysis.linearize(
         pendulum(), jnp.array([0.0, -1.0]), actuation=np.array([[1.0], [0.0]]), outputs=lambda q, v, t: q[:1]
     )
     assert found.to_scipy().A.shape == (2, 2)

@@ -75,5 +75,5 @@ def test_an_unstable_equilibrium_is_found_from_every_start_near_by(make):
     q = jnp.asarray(q, float)
     ways = np.random.default_rng(1).normal(size=(64, len(q)))
     ways *= 0.003 * np.random.default_rng(2).uniform(size=(64, 1)) / np.linalg.norm(ways, axis=1)[:, None]
-    find = jax.jit(jax.vmap(lambda start: ukjax.equilibrium(mechanism, start, throw=False).q))
+    find = jax.jit(jax.vmap(lambda start: ukjax.analysis.equilibrium(mechanism, start, throw=False).q))
     assert_close(find(q[None] + ways), jnp.broadcast_to(q, ways.shape), atol=1e-8)

@@ -45,20 +45,20 @@ CLOSED = {
 
 def test_a_singular_configuration_is_refused():
     with pytest.raises(RuntimeError, match="The configuration is singular"):
-        ukjax.linearize(linkage(), HANGING)
+        ukjax.analysis.linearize(linkage(), HANGING)
 
 
 @pytest.mark.parametrize("branch", CLOSED)
 def test_a_branch_has_its_own_frequency(branch):
     close, frequency = CLOSED[branch]
-    found = ukjax.linearize(linkage(ukjax.Holonomic(close)), HANGING)
+    found = ukjax.analysis.linearize(linkage(ukjax.Holonomic(close)), HANGING)
     assert found.modes().frequencies == pytest.approx([frequency], abs=1e-9)
 
 
 def test_a_little_way_along_a_branch_it_is_regular():
     a = 0.01
     q = jnp.array([L * np.sin(a), -L * np.cos(a), L * np.sin(a), -A - L * np.cos(a)])
-    found = ukjax.linearize(linkage(), q)
+    found = ukjax.analysis.linearize(linkage(), q)
     assert found.modes().frequencies == pytest.approx([np.sqrt(G / L)], rel=1e-4)
 
 
@@ -67,7 +67,7 @@ def test_an_overconstrained_parallelogram_is_singular_in_line_only(angle):
     model = parallelogram.Parallelogram()
     mechanism = ukjax.Mechanism(model, ukjax.Holonomic(model.joints))
     results = [
-        ukjax.linearize(mechanism, *model.state(jnp.asarray(a), jnp.zeros(())), throw=False).result
+        ukjax.analysis.linearize(mechanism, *model.state(jnp.asarray(a), jnp.zeros(())), throw=False).result
         for a in (angle, angle + 0.3)
     ]
     assert results[0] == ukjax.RESULTS.singular_configuration
@@ -83,7 +83,7 @@ def test_a_ball_joint_next_to_the_identity(coordinates, turn):
     robot = rigid.Robot({"body": body}, joints, gravity=(0.0, 0.0, -9.81), coordinates=coordinates)
     n_q, n = (4, 3) if coordinates == "joint" else (7, 6)
     q = jnp.zeros(n_q).at[-4:].set(jnp.array([1.0, -turn, 0.3 * turn, turn]))
-    found = ukjax.linearize(robot.mechanism(), q, jnp.zeros(n))
+    found = ukjax.analysis.linearize(robot.mechanism(), q, jnp.zeros(n))
     assert f"q[{n_q - 4}]" not in found.names
     want = np.sqrt(9.81 * 0.3 / np.array([0.03 + 0.09, 0.02 + 0.09]))
     assert found.modes().frequencies[-2:] == pytest.approx(want, abs=1e-6)
@@ -100,5 +100,5 @@ def test_an_equilibrium_that_is_unstable_is_found_from_nearby():
     want[:, :, 1] = np.cumsum(signs, axis=1)
     want = want.reshape(4, 6)
     starts = want + 0.003 * np.random.default_rng(2).normal(size=want.shape)
-    found = jax.jit(jax.vmap(lambda q: ukjax.equilibrium(chain, q, throw=False).q))(jnp.asarray(starts))
+    found = jax.jit(jax.vmap(lambda q: ukjax.analysis.equilibrium(chain, q, throw=False).q))(jnp.asarray(starts))
     assert_close(found, want, atol=1e-9)

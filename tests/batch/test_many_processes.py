@@ -106,7 +106,9 @@ print("done")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", ["ukjax.SVD", "ukjax.RowGramSchmidt", "ukjax.Jacobi", "lx.SVD"])
+@pytest.mark.parametrize(
+    "strategy", ["ukjax.SVD", "ukjax.pseudoinverse.RowGramSchmidt", "ukjax.pseudoinverse.Jacobi", "lx.SVD"]
+)
 def test_fifty_runs_return(strategy):
     """The closed chain of five rods in absolute coordinates, 512 trajectories, value and gradient, in tiles of 64 on
     two devices, under a limit of time. As users run them: unoptimised, as the other tests, they take three times as

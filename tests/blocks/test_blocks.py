@@ -99,7 +99,7 @@ def chain(N=9, closed=True, twice=False):
     if twice:
         rod = n_pendulum.Rod(whole.m[-1], whole.L[-1], whole.g)
         modular = modular.add(
-            {"again": ukjax.Coupling(f"rod{N - 1}", ukjax.Holonomic(n_pendulum.Pivot(rod, whole.end, 1)))}
+            {"again": ukjax.modular.Coupling(f"rod{N - 1}", ukjax.Holonomic(n_pendulum.Pivot(rod, whole.end, 1)))}
         )
     phi = n_pendulum.arc(N, 1.0, end) if closed else np.linspace(-1.2, 0.4, N)
     rng = np.random.default_rng(0)

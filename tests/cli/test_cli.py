@@ -42,7 +42,7 @@ def tuning(bad=False, slow=0):
     def loss(x, sample):
         return jnp.sqrt(x["length [m]"] - 5.0) if bad else jnp.sum((x["length [m]"] - sample) ** 2)
 
-    return ukjax.TuningProblem(loss, {"length [m]": 0.5}, optax.sgd(0.1), 20, name="A length", samples=lengths)
+    return ukjax.tuning.TuningProblem(loss, {"length [m]": 0.5}, optax.sgd(0.1), 20, name="A length", samples=lengths)
 
 def nowhere():
     return ukjax.Scenario(scenario().mechanism, [jnp.nan, 0.0], [0.0, 0.0], 0.5)
@@ -285,7 +285,7 @@ def test_a_tuning_goes_on_after_an_interruption(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "status", "match"),
     [
-        (["own.py:scenario"], 2, "must return a ukjax.TuningProblem, but returned Scenario"),
+        (["own.py:scenario"], 2, "must return a ukjax.tuning.TuningProblem, but returned Scenario"),
         (["own.py:tuning", "--steps", "0"], 2, "steps must be an integer of at least 1"),
         (["own.py:tuning", "--set", "bad=True"], 1, "The loss is not finite at step 0"),
         (["own.py:nothing"], 2, "own.py has no factory 'nothing'"),

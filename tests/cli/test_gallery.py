@@ -33,7 +33,7 @@ import ukjax
 def scenario() -> ukjax.Scenario:
     free = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, -9.81]))
     energy = lambda q, v, t: v @ v / 2 + 9.81 * q[1]
-    point = ukjax.Drawing({"stone": lambda q, t: q[None]})
+    point = ukjax.study.Drawing({"stone": lambda q, t: q[None]})
     return ukjax.Scenario(ukjax.Mechanism(free), [0.0, 0.0], [1.0, 2.0], 0.5, name="Stone | thrown", drawing=point,
                           source="Me", invariants={"energy [J]": energy})
 

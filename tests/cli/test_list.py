@@ -147,4 +147,8 @@ def test_the_rank_is_that_of_the_equation_of_motion():
     M, Q, A, b = np.eye(2), np.zeros(2), np.array([[1.0, 0.0], [1e-10, 1e-12]]), np.array([0.0, 1e-12])
     terms = ukjax.Terms(*(jnp.asarray(x) for x in (M, Q, A, b)))
     assert _list._rank(M, Q, A, b) == int(jax.jit(ukjax.UdwadiaKalaba().solve)(terms).rank) == 2
-    assert _list._rank(np.diag([1.0, 0.0]), Q, A, b) == int(jax.jit(ukjax.PennestriDeFalco().solve)(terms).rank) == 2
+    assert (
+        _list._rank(np.diag([1.0, 0.0]), Q, A, b)
+        == int(jax.jit(ukjax.formulation.PennestriDeFalco().solve)(terms).rank)
+        == 2
+    )

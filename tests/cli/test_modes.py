@@ -42,8 +42,8 @@ def test_errors_of_use(command, monkeypatch, arguments, match):  # noqa: F811
 
 def test_a_mode_stays_on_the_constraints():
     scenario = simple_pendulum.scenario()
-    q = ukjax.equilibrium(scenario.mechanism, scenario.q0, scenario.v0 * 0).q
-    shown, motion = plot.mode(scenario, q, ukjax.linearize(scenario.mechanism, q).modes(), frames=8)
+    q = ukjax.analysis.equilibrium(scenario.mechanism, scenario.q0, scenario.v0 * 0).q
+    shown, motion = plot.mode(scenario, q, ukjax.analysis.linearize(scenario.mechanism, q).modes(), frames=8)
     lengths = np.linalg.norm(np.asarray(motion.q), axis=1)
     np.testing.assert_allclose(lengths, lengths[0], atol=1e-9)
     assert float(motion.t[1] * 8) == pytest.approx(2 * np.pi / np.sqrt(9.81), abs=1e-9)

@@ -194,7 +194,7 @@ def test_where_it_is_used(seen):
     assert used(mechanism(), False) == []
     assert used(mechanism(), False, program=lambda plain: plain, formulation=ON) == [False]
     assert used(mechanism(), True, formulation=OFF) == []
-    assert used(mechanism(), True, formulation=ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt())) == []
+    assert used(mechanism(), True, formulation=ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt())) == []
     assert used(mechanism(nonideal=lambda q, v, t, force: -v), True) == []
 
 

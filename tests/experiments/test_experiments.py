@@ -107,7 +107,10 @@ def test_what_xla_counts_and_what_the_paper_prints():
 @pytest.mark.long
 def test_runs_of_the_parallelogram_and_their_pictures(tmp_path):
     run = defalco.Runner()
-    free, held = run(ukjax.RowGramSchmidt(), 1e-8, t1=2.0), run(ukjax.RowGramSchmidt(), 1e-8, projected=True, t1=2.0)
+    free, held = (
+        run(ukjax.pseudoinverse.RowGramSchmidt(), 1e-8, t1=2.0),
+        run(ukjax.pseudoinverse.RowGramSchmidt(), 1e-8, projected=True, t1=2.0),
+    )
     assert defalco.outcome(free) == defalco.outcome(held) == "correct"
     assert np.max(defalco.violation(held)) < 1e-28 < np.max(defalco.violation(free))
     assert held.evaluations == 14 * int(held.trajectory.stats["num_steps"])

@@ -15,16 +15,16 @@ from ..helpers import assert_close, assert_gradients, falling, long
 
 DEFINITE = [
     pytest.param(ukjax.UdwadiaKalaba(), id="UdwadiaKalaba"),
-    pytest.param(ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()), id="RowGramSchmidt"),
-    long(ukjax.UdwadiaKalaba(ukjax.Jacobi()), id="Jacobi"),
-    long(ukjax.RangeSpace(), id="RangeSpace"),
-    long(ukjax.Recursive((2, 3)), id="Recursive"),
+    pytest.param(ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()), id="RowGramSchmidt"),
+    long(ukjax.UdwadiaKalaba(ukjax.pseudoinverse.Jacobi()), id="Jacobi"),
+    long(ukjax.formulation.RangeSpace(), id="RangeSpace"),
+    long(ukjax.formulation.Recursive((2, 3)), id="Recursive"),
 ]
 SINGULAR = [
-    long(ukjax.PennestriDeFalco(), id="PennestriDeFalco"),
-    long(ukjax.UdwadiaPhohomsiri(), id="UdwadiaPhohomsiri"),
-    long(ukjax.LagrangeMultiplier(), id="LagrangeMultiplier"),
-    long(ukjax.KernelProjection(), id="KernelProjection"),
+    long(ukjax.formulation.PennestriDeFalco(), id="PennestriDeFalco"),
+    long(ukjax.formulation.UdwadiaPhohomsiri(), id="UdwadiaPhohomsiri"),
+    long(ukjax.formulation.LagrangeMultiplier(), id="LagrangeMultiplier"),
+    long(ukjax.formulation.KernelProjection(), id="KernelProjection"),
 ]
 every_formulation = pytest.mark.parametrize("formulation", [*DEFINITE, *SINGULAR])
 every_definite = pytest.mark.parametrize("formulation", DEFINITE)
@@ -221,8 +221,8 @@ def test_the_batch_decides_for_each_member():
     """A member that needs the finer decision changes nothing about its neighbours, to the last bit."""
     plain = ((1, 1), (0, 1), [[1, 1e-7], [1, 0]], [1, 1])
     light = ((1, 1e-9), (0, 0), [[1, 1], [1, -1]], [2, 0])
-    alone = solve(ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()), [plain, plain])[0]
-    beside = solve(ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt()), [plain, light])[0]
+    alone = solve(ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()), [plain, plain])[0]
+    beside = solve(ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt()), [plain, light])[0]
     assert alone[0].tolist() == beside[0].tolist()
     assert_close(beside[1, :2], np.ones(2), atol=1e-9)
 

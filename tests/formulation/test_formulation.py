@@ -38,7 +38,7 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: t
 
 def pair(formulation, strategy):
     """A parameter; what has neither the usual formulation nor a usual pseudoinverse is long."""
-    for_use = isinstance(strategy, (ukjax.Jacobi, ukjax.RowGramSchmidt))
+    for_use = isinstance(strategy, (ukjax.pseudoinverse.Jacobi, ukjax.pseudoinverse.RowGramSchmidt))
     usual = isinstance(strategy, ukjax.SVD) or (formulation is ukjax.UdwadiaKalaba and for_use)
     name = f"{type(strategy).__name__}-{formulation.__name__}"
     return pytest.param(formulation, strategy, id=name, marks=[] if usual else [pytest.mark.long])
@@ -157,7 +157,7 @@ def test_the_parallelogram(strategy):
 
 @one_of_each
 def test_the_parallelogram_by_every_formulation(formulation):
-    check_parallelogram(formulation, ukjax.RowGramSchmidt())
+    check_parallelogram(formulation, ukjax.pseudoinverse.RowGramSchmidt())
 
 
 def check_parallelogram(formulation, strategy):
@@ -225,7 +225,7 @@ def test_the_gradient_against_differences(name):
 @every_formulation
 def test_the_gradient_of_every_formulation_against_differences(formulation):
     for name in CASES:
-        check_gradients(formulation, ukjax.RowGramSchmidt(), name)
+        check_gradients(formulation, ukjax.pseudoinverse.RowGramSchmidt(), name)
 
 
 @every_pair
@@ -331,7 +331,7 @@ def _made_up():
 def test_batches_are_the_loop(formulation):
     mechanism, q, v = _made_up()
     one = lambda q, v: ukjax.equation_of_motion(
-        mechanism, q, v, formulation=formulation(ukjax.RowGramSchmidt()), throw=False
+        mechanism, q, v, formulation=formulation(ukjax.pseudoinverse.RowGramSchmidt()), throw=False
     )
     batch = jax.jit(jax.vmap(one))(jnp.stack([q, q]), jnp.stack([v, 0 * v])).acceleration
     for got, rate in zip(batch, (v, 0 * v), strict=True):

@@ -12,10 +12,10 @@ from .test_recursive import system_of, terms
 
 
 KERNELS = (
-    ukjax.OrthogonalProjector(),
-    ukjax.ObliqueProjector(),
-    ukjax.OrthogonalComplement(),
-    ukjax.Orthonormalization(),
+    ukjax.formulation.OrthogonalProjector(),
+    ukjax.formulation.ObliqueProjector(),
+    ukjax.formulation.OrthogonalComplement(),
+    ukjax.formulation.Orthonormalization(),
 )
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
 one_kernel = pytest.mark.parametrize("kernel", sampled(KERNELS, ["OrthogonalComplement"], name_of))
@@ -48,7 +48,9 @@ def test_the_motion_is_that_of_the_equation(kernel, levels):
     for nonideal in (None, push):
         mechanism = ukjax.Mechanism(mechanism.system, mechanism.constraints, nonideal)
         want = ukjax.equation_of_motion(mechanism, *state)
-        got = ukjax.equation_of_motion(mechanism, *state, formulation=ukjax.KernelProjection(levels, kernel))
+        got = ukjax.equation_of_motion(
+            mechanism, *state, formulation=ukjax.formulation.KernelProjection(levels, kernel)
+        )
         assert_close(got.acceleration, want.acceleration, atol=1e-10)
         assert_close(got.constraint_force, want.constraint_force, atol=1e-10)
         assert_close(got.nonideal_force, want.nonideal_force, atol=1e-10)
@@ -61,7 +63,7 @@ def test_singular_mass(kernel):
     massless = np.diag([2.0, 1.0, 0.0])
     rows, right = np.array([[1.0, 0.0, -1.0], [2.0, 0.0, -2.0]]), np.array([0.5, 1.0])
     mechanism = system_of(massless, np.array([3.0, -1.0, 1.0]), rows, right)
-    formulation = ukjax.KernelProjection((1, 1), kernel)
+    formulation = ukjax.formulation.KernelProjection((1, 1), kernel)
     got = ukjax.equation_of_motion(mechanism, jnp.zeros(3), jnp.zeros(3), formulation=formulation)
     # x1 moves the mass 2 under the force 3 + 1; x3 = x1 - 0.5.
     assert_close(got.acceleration, jnp.array([2.0, -1.0, 1.5]), atol=1e-12)
@@ -73,7 +75,7 @@ def test_singular_mass(kernel):
 @pytest.mark.long
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_gradients(kernel):
-    formulation = ukjax.KernelProjection((2, 3), kernel)
+    formulation = ukjax.formulation.KernelProjection((2, 3), kernel)
     mix = jnp.array(np.random.default_rng(2).normal(size=(5, 3)))
 
     def f(x):
@@ -91,24 +93,24 @@ def test_gradients(kernel):
 @pytest.mark.long
 def test_without_constraints_and_along_a_trajectory():
     free = ukjax.equation_of_motion(
-        ukjax.Mechanism(falling()), jnp.ones(2), jnp.ones(2), formulation=ukjax.KernelProjection()
+        ukjax.Mechanism(falling()), jnp.ones(2), jnp.ones(2), formulation=ukjax.formulation.KernelProjection()
     )
     assert_close(free.acceleration, jnp.array([0.0, -9.81]), atol=1e-12)
     swing = ukjax.Mechanism(falling(), rod(1.0))
     start = jnp.array([1.0, 0.0]), jnp.zeros(2), jnp.linspace(0.0, 1.0, 5)
-    formulation = ukjax.KernelProjection(1, ukjax.OrthogonalComplement())
+    formulation = ukjax.formulation.KernelProjection(1, ukjax.formulation.OrthogonalComplement())
     got = ukjax.simulate(swing, *start, formulation=formulation, rtol=1e-10, atol=1e-10)
     want = ukjax.simulate(swing, *start, rtol=1e-10, atol=1e-10)
     assert_close(got.q, want.q, atol=1e-8)
 
 
 def test_bad_arguments():
-    with pytest.raises(TypeError, match="kernel must be such as ukjax.OrthogonalProjector"):
-        ukjax.KernelProjection(kernel="orthogonal")
+    with pytest.raises(TypeError, match="kernel must be such as ukjax.formulation.OrthogonalProjector"):
+        ukjax.formulation.KernelProjection(kernel="orthogonal")
     with pytest.raises(ValueError, match="levels must be numbers of rows"):
-        ukjax.KernelProjection((1, 0))
-    formulation = ukjax.KernelProjection((1, 2))
+        ukjax.formulation.KernelProjection((1, 0))
+    formulation = ukjax.formulation.KernelProjection((1, 2))
     with pytest.raises(ValueError, match=r"levels must add up to the 5 rows .* add up to 3"):
         ukjax.equation_of_motion(system_of(M, Q, A, b), jnp.zeros(6), jnp.zeros(6), formulation=formulation)
     with pytest.raises(ValueError, match="weight must be positive"):
-        ukjax.ObliqueProjector(weight=[1.0, -1.0])
+        ukjax.formulation.ObliqueProjector(weight=[1.0, -1.0])

@@ -12,6 +12,7 @@ from filterpy.kalman import KalmanFilter
 
 import ukjax
 from models import n_four_bar
+from ukjax.formulation import Level, Recursive
 
 from ..helpers import assert_close, assert_gradients, falling, long, rod
 
@@ -40,7 +41,7 @@ def compositions(m):
 
 
 def by_levels(M, Q, A, b, sizes, noise=None):
-    level = ukjax.Level.start(M, Q)
+    level = Level.start(M, Q)
     levels, at = [level], 0
     for i, m in enumerate(sizes):
         level = level.enforce(A[at : at + m], b[at : at + m], None if noise is None else noise[i])
@@ -86,7 +87,7 @@ def test_as_a_formulation(order):
     at = jnp.zeros(6), jnp.zeros(6)
     want = ukjax.equation_of_motion(mechanism, *at)
     for sizes in ((5,), (1, 1, 1, 1, 1), (2, 3)):
-        got = ukjax.equation_of_motion(mechanism, *at, formulation=ukjax.Recursive(sizes))
+        got = ukjax.equation_of_motion(mechanism, *at, formulation=Recursive(sizes))
         assert_close(got.acceleration, want.acceleration, atol=1e-12)
         assert_close(got.constraint_force, want.constraint_force, atol=1e-11)
         assert int(got.rank) == 3
@@ -100,7 +101,7 @@ def test_gradients_are_those_of_one_shot():
         return jnp.sum(jnp.sin(ukjax.equation_of_motion(mechanism, q, v, formulation=formulation).acceleration))
 
     inputs = jnp.asarray(9.81), jnp.asarray(1.0), jnp.array([0.6, -0.8]), jnp.array([1.6, 1.2])
-    by_level = lambda inputs: loss(inputs, ukjax.Recursive((1, 1)))
+    by_level = lambda inputs: loss(inputs, Recursive((1, 1)))
     want = jax.grad(lambda inputs: loss(inputs, ukjax.UdwadiaKalaba()))(inputs)
     for got, wanted in zip(jax.grad(by_level)(inputs), want, strict=True):
         assert_close(got, wanted, atol=1e-11)
@@ -149,7 +150,7 @@ def test_gradient_with_respect_to_the_noise():
     mechanism = system_of(M, Q, A, b)
 
     def loss(R):
-        formulation = ukjax.Recursive((2, 3), (None, R))
+        formulation = Recursive((2, 3), (None, R))
         return jnp.sum(ukjax.equation_of_motion(mechanism, jnp.zeros(6), jnp.zeros(6), formulation=formulation)
                        .acceleration ** 2)  # fmt: skip
 
@@ -163,14 +164,14 @@ def test_noisy_rows_contradict_nothing():
     mechanism = system_of(M, Q, A, b)
     at = jnp.zeros(6), jnp.zeros(6)
     with pytest.raises(RuntimeError, match="contradict"):
-        ukjax.equation_of_motion(mechanism, *at, formulation=ukjax.Recursive((3, 2)))
-    got = ukjax.equation_of_motion(mechanism, *at, formulation=ukjax.Recursive((3, 2), (None, 0.1)))
+        ukjax.equation_of_motion(mechanism, *at, formulation=Recursive((3, 2)))
+    got = ukjax.equation_of_motion(mechanism, *at, formulation=Recursive((3, 2), (None, 0.1)))
     assert float(jnp.max(jnp.abs(A[:3] @ got.acceleration - b[:3]))) < 1e-10
 
 
 def test_rows_after_noisy_ones_are_met_exactly():
     M, Q, A, b = terms(6, dependent=False)
-    formulation = ukjax.Recursive((1, 2), (0.1, None))
+    formulation = Recursive((1, 2), (0.1, None))
     got = ukjax.equation_of_motion(system_of(M, Q, A, b), jnp.zeros(6), jnp.zeros(6), formulation=formulation)
     assert float(jnp.max(jnp.abs(A[1:] @ got.acceleration - b[1:]))) < 1e-12
     assert float(jnp.abs(A[0] @ got.acceleration - b[0])) > 1e-3
@@ -184,7 +185,7 @@ def test_a_trajectory_with_redundant_rows():
     run = lambda formulation: ukjax.simulate(
         scenario.mechanism, scenario.q0, scenario.v0, ts, formulation=formulation, projection=ukjax.Projection()
     )
-    one, levels = run(ukjax.UdwadiaKalaba()), run(ukjax.Recursive((m // 2, m - m // 2)))
+    one, levels = run(ukjax.UdwadiaKalaba()), run(Recursive((m // 2, m - m // 2)))
     assert_close(levels.q, one.q, atol=1e-7)
     assert set(np.asarray(levels.rank).tolist()) == set(np.asarray(one.rank).tolist())
 
@@ -202,7 +203,7 @@ def test_the_rank_test_of_a_lineax_solver_is_the_default():
     mechanism = system_of(np.diag([1.0, 2.0, 3.0]), np.array([1.0, 2.0, -9.81]), A, b)
     state = (jnp.zeros(3), jnp.zeros(3))
     for solver in (ukjax.SVD(), lx.SVD()):
-        formulation = ukjax.Recursive((1, 1), pseudoinverse=solver)
+        formulation = Recursive((1, 1), pseudoinverse=solver)
         motion = ukjax.equation_of_motion(mechanism, *state, formulation=formulation, throw=False)
         assert motion.rank == 1
         assert_close(motion.acceleration, [-1 / 3, 1 / 3, -3.27], atol=1e-12)
@@ -211,19 +212,19 @@ def test_the_rank_test_of_a_lineax_solver_is_the_default():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: ukjax.Recursive(()), "levels must be numbers of rows"),
-        (lambda: ukjax.Recursive((1, 0)), "levels must be numbers of rows"),
-        (lambda: ukjax.Recursive((1, 2.0)), "levels must be numbers of rows"),
-        (lambda: ukjax.Recursive((1, 2), (1.0,)), "noise must hold one entry for each of the 2 levels"),
-        (lambda: ukjax.Recursive((1, 2), (None, -1.0)), r"noise\[1\] must be symmetric and not negative"),
-        (lambda: ukjax.Recursive((2,), (jnp.ones(3),)), r"noise\[0\] must be a scalar or have shape \(2,\)"),
-        (lambda: ukjax.Recursive((2,), (jnp.inf,)), r"noise\[0\] must be finite"),
-        (lambda: ukjax.Level.start(jnp.eye(2), jnp.zeros(3)), r"M must have shape \(n, n\)"),
-        (lambda: ukjax.Level.start(jnp.eye(2), jnp.zeros(2)).enforce(jnp.ones((1, 3)), jnp.ones(1)), r"A must have"),
-        (lambda: ukjax.Level.start(jnp.eye(2), jnp.zeros(2)).enforce(jnp.ones((1, 2)), jnp.ones(2)), r"b must have"),
+        (lambda: Recursive(()), "levels must be numbers of rows"),
+        (lambda: Recursive((1, 0)), "levels must be numbers of rows"),
+        (lambda: Recursive((1, 2.0)), "levels must be numbers of rows"),
+        (lambda: Recursive((1, 2), (1.0,)), "noise must hold one entry for each of the 2 levels"),
+        (lambda: Recursive((1, 2), (None, -1.0)), r"noise\[1\] must be symmetric and not negative"),
+        (lambda: Recursive((2,), (jnp.ones(3),)), r"noise\[0\] must be a scalar or have shape \(2,\)"),
+        (lambda: Recursive((2,), (jnp.inf,)), r"noise\[0\] must be finite"),
+        (lambda: Level.start(jnp.eye(2), jnp.zeros(3)), r"M must have shape \(n, n\)"),
+        (lambda: Level.start(jnp.eye(2), jnp.zeros(2)).enforce(jnp.ones((1, 3)), jnp.ones(1)), r"A must have"),
+        (lambda: Level.start(jnp.eye(2), jnp.zeros(2)).enforce(jnp.ones((1, 2)), jnp.ones(2)), r"b must have"),
         (
             lambda: ukjax.equation_of_motion(
-                ukjax.Mechanism(falling(), rod()), [1.0, 0.0], [0.0, 0.0], formulation=ukjax.Recursive((2,))
+                ukjax.Mechanism(falling(), rod()), [1.0, 0.0], [0.0, 0.0], formulation=Recursive((2,))
             ),
             r"levels must add up to the 1 rows",
         ),
@@ -238,4 +239,4 @@ def test_a_level_is_a_pytree_that_batches():
     M, Q, A, b = terms(7)
     batch = jax.jit(jax.vmap(lambda Q: by_levels(M, Q, A, b, (2, 3))[-1].acceleration))(jnp.stack([Q, 2 * Q]))
     assert_close(batch[0], enforced(M, Q, A, b, (2, 3))[-1].acceleration, atol=1e-12)
-    assert eqx.is_array(jax.tree_util.tree_leaves(ukjax.Level.start(M, Q))[0])
+    assert eqx.is_array(jax.tree_util.tree_leaves(Level.start(M, Q))[0])

@@ -14,7 +14,11 @@ from models import closed_form
 from ..helpers import STRATEGIES, assert_close, long
 
 
-GENERAL = (ukjax.PennestriDeFalco, ukjax.UdwadiaPhohomsiri, ukjax.LagrangeMultiplier)
+GENERAL = (
+    ukjax.formulation.PennestriDeFalco,
+    ukjax.formulation.UdwadiaPhohomsiri,
+    ukjax.formulation.LagrangeMultiplier,
+)
 every_general = pytest.mark.parametrize("formulation", GENERAL, ids=lambda f: f.__name__)
 # A trajectory takes long to compile: the first of them always, all of them in the long tests.
 every_general_run = pytest.mark.parametrize(
@@ -178,7 +182,11 @@ def test_what_is_not_unique_is_reported(formulation):
     assert np.all(np.isnan(motion.unconstrained_acceleration))
 
 
-DEFINITE = [ukjax.UdwadiaKalaba(), long(ukjax.RangeSpace()), long(ukjax.Recursive(levels=(2, 1)))]
+DEFINITE = [
+    ukjax.UdwadiaKalaba(),
+    long(ukjax.formulation.RangeSpace()),
+    long(ukjax.formulation.Recursive(levels=(2, 1))),
+]
 
 
 @pytest.mark.parametrize("formulation", DEFINITE, ids=lambda f: type(f).__name__)
@@ -197,7 +205,9 @@ def test_rows_make_up_for_a_singular_mass(formulation):
     angle, force, result, free = jax.jit(found)(one, *states)
     assert bool(result == ukjax.RESULTS.successful)
     assert_close(angle, jnp.asarray(-(w**2) * np.sin(2.0)), atol=1e-10)
-    want = ukjax.equation_of_motion(mechanism, *states, formulation=ukjax.PennestriDeFalco()).constraint_force
+    want = ukjax.equation_of_motion(
+        mechanism, *states, formulation=ukjax.formulation.PennestriDeFalco()
+    ).constraint_force
     assert_close(force, want, atol=1e-10)
     assert np.all(np.isnan(free))
     # Gravity stays what it is as the mass grows: the acceleration goes with its inverse, but for the speed.
@@ -238,7 +248,7 @@ def coulomb(mu, normal):
 
 @pytest.mark.parametrize(
     "formulation",
-    [ukjax.UdwadiaKalaba, *(long(f) for f in (ukjax.RangeSpace, *GENERAL))],
+    [ukjax.UdwadiaKalaba, *(long(f) for f in (ukjax.formulation.RangeSpace, *GENERAL))],
     ids=lambda f: f.__name__,
 )
 @pytest.mark.parametrize("normal", [long(0.0), 7.0])

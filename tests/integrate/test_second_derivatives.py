@@ -101,7 +101,9 @@ def assert_second_derivatives(f, *, atol):
         assert_close(got, want, rtol=1e-5, atol=atol)
 
 
-@pytest.mark.parametrize("formulation", [ukjax.UdwadiaKalaba, ukjax.RangeSpace, ukjax.PennestriDeFalco])
+@pytest.mark.parametrize(
+    "formulation", [ukjax.UdwadiaKalaba, ukjax.formulation.RangeSpace, ukjax.formulation.PennestriDeFalco]
+)
 def test_of_a_trajectory(formulation):
     assert_second_derivatives(lambda x: of_trajectory(x, formulation(), servo=False), atol=1e-5)
 

@@ -61,7 +61,7 @@ def diagnosed(q, v):
 
 
 def complements(q, v):
-    formulation = ukjax.KernelProjection(kernel=ukjax.OrthogonalComplement())
+    formulation = ukjax.formulation.KernelProjection(kernel=ukjax.formulation.OrthogonalComplement())
     return ukjax.equation_of_motion(CHAIN.mechanism, q, v, formulation=formulation, throw=False).acceleration
 
 

@@ -54,7 +54,7 @@ def test_pseudoinverse_derivative_is_that_of_its_application():
     assert_close(of_matrix[1], of_solve[1], atol=1e-12)
 
 
-@pytest.mark.parametrize("strategy", [ukjax.SVD, ukjax.Jacobi])
+@pytest.mark.parametrize("strategy", [ukjax.SVD, ukjax.pseudoinverse.Jacobi])
 @pytest.mark.parametrize("shape", [(3, 5), long((5, 3))])
 def test_one_decomposition_decides_at_several_tolerances(strategy, shape):
     """What it gives at each, and the derivative of that, is what a strategy of that tolerance gives; in a batch too."""

@@ -83,7 +83,7 @@ def test_repeated_singular_values_are_told_apart_from_others(shape):
     """Rows that Jacobi's rotations made equally long are mixed at every further one, however small its reason was."""
     values = [np.random.default_rng(seed).choice([1.0, 2.0, 0.02, 1.5], 12) for seed in range(300)]
     B = np.stack([matrix(seed, *shape, some) for seed, some in enumerate(values)])
-    P, _ = jax.jit(jax.vmap(lambda B: pseudoinverse(ukjax.Jacobi(), B)))(jnp.asarray(B))
+    P, _ = jax.jit(jax.vmap(lambda B: pseudoinverse(ukjax.pseudoinverse.Jacobi(), B)))(jnp.asarray(B))
     assert_close(P, np.linalg.pinv(B, rcond=1e-6), atol=1e-9)
 
 
@@ -154,7 +154,7 @@ def test_rank_tolerance_decides_what_counts_as_zero(strategy):
 @pytest.mark.parametrize("bad", [0.0, 1.0, -1e-3, "much", [1e-3], np.nan])
 def test_a_senseless_tolerance_is_named(bad):
     with pytest.raises(ValueError, match="rtol must"):
-        ukjax.Varga(rtol=bad)
+        ukjax.pseudoinverse.Varga(rtol=bad)
 
 
 @every_strategy
@@ -171,7 +171,7 @@ DERIVATIVES = [((2, 4), (1.0, 1.0)), ((4, 2), (2.0, 1.0)), ((3, 3), (1.0,)), ((3
     "strategy",
     [
         pytest.param(ukjax.SVD(), id="SVD"),
-        long(ukjax.RowGramSchmidt(), id="RowGramSchmidt"),
+        long(ukjax.pseudoinverse.RowGramSchmidt(), id="RowGramSchmidt"),
     ],
 )
 def test_derivatives_against_differences_along_constant_rank(strategy, shape, values):
@@ -179,7 +179,9 @@ def test_derivatives_against_differences_along_constant_rank(strategy, shape, va
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if not isinstance(s, (ukjax.SVD, ukjax.RowGramSchmidt))])
+@pytest.mark.parametrize(
+    "strategy", [s for s in STRATEGIES if not isinstance(s, (ukjax.SVD, ukjax.pseudoinverse.RowGramSchmidt))]
+)
 def test_derivatives_of_the_other_strategies(strategy):
     # One rule serves all of them: a deficient matrix with a repeated singular value tells.
     check_derivatives(strategy, (3, 4), (2.0, 2.0))
@@ -203,7 +205,7 @@ def check_derivatives(strategy, shape, values):
 
 @pytest.mark.parametrize(
     "strategy",
-    [ukjax.SVD(), long(ukjax.RowGramSchmidt())],
+    [ukjax.SVD(), long(ukjax.pseudoinverse.RowGramSchmidt())],
 )
 def test_a_lineax_solver_like_any_other(strategy):
     B, y = jnp.array(matrix(7, 4, 6, (2.0, 1.0))), jnp.arange(4.0)
@@ -229,20 +231,22 @@ def test_lineax_structures_and_complex_numbers():
     )
     assert operator.in_structure() == shape
     y = {"a": jnp.array([1.0, 1.0]), "b": jnp.asarray(0.5)}
-    got = lx.linear_solve(operator, y, ukjax.RowGramSchmidt()).value
+    got = lx.linear_solve(operator, y, ukjax.pseudoinverse.RowGramSchmidt()).value
     want = lx.linear_solve(operator, y, lx.SVD()).value
     jax.tree_util.tree_map(lambda a, b: assert_close(a, b, atol=1e-12), got, want)
     with pytest.raises(ValueError, match="real"):
-        lx.linear_solve(lx.MatrixLinearOperator(jnp.eye(2, dtype=complex)), jnp.ones(2, complex), ukjax.Jacobi())
+        lx.linear_solve(
+            lx.MatrixLinearOperator(jnp.eye(2, dtype=complex)), jnp.ones(2, complex), ukjax.pseudoinverse.Jacobi()
+        )
 
 
 @pytest.mark.parametrize(
     "strategy",
     [
         ukjax.SVD(),
-        long(ukjax.Varga()),
-        long(ukjax.RowGramSchmidt()),
-        long(ukjax.Jacobi()),
+        long(ukjax.pseudoinverse.Varga()),
+        long(ukjax.pseudoinverse.RowGramSchmidt()),
+        long(ukjax.pseudoinverse.Jacobi()),
     ],
 )
 def test_a_batch_is_the_loop_however_it_is_nested(strategy):
@@ -270,7 +274,11 @@ def test_tiles_of_whatever_number(size):
     B[::10, 2] = B[::10, 0] - B[::10, 1]
     B[3] = 0
     y = rng.normal(size=(size, 3))
-    for strategy in (ukjax.RowGramSchmidt(), ukjax.Jacobi(), ukjax.Greville()):
+    for strategy in (
+        ukjax.pseudoinverse.RowGramSchmidt(),
+        ukjax.pseudoinverse.Jacobi(),
+        ukjax.pseudoinverse.Greville(),
+    ):
         x, rank = jax.jit(jax.vmap(ft.partial(pseudosolve, strategy)))(jnp.array(B), jnp.array(y))
         want = np.einsum("bij,bj->bi", np.linalg.pinv(B, rcond=1e-8), y)
         assert_close(x, jnp.array(want), rtol=1e-7, atol=1e-9)
@@ -292,7 +300,7 @@ from ukjax._linalg import pseudosolve
 jax.config.update("jax_enable_x64", True)
 rng = np.random.default_rng(0)
 B, y = jnp.array(rng.normal(size=(50_000, 4, 4))), jnp.array(rng.normal(size=(50_000, 4)))
-strategies = [getattr(ukjax, name)() for name in {names}]
+strategies = [getattr(ukjax if name == "SVD" else ukjax.pseudoinverse, name)() for name in {names}]
 together = lambda B, y: [pseudosolve(s, B, y)[0] for s in strategies]
 xs = jax.jit(jax.vmap(together))(B, y)
 for x in xs:

@@ -29,7 +29,9 @@ def rows(x, y):
     "step",
     [
         pytest.param(lambda x, y: pseudosolve(ukjax.SVD(), rows(x, y), y + x[2])[0], id="solve by SVD"),
-        long(lambda x, y: pseudosolve(ukjax.RowGramSchmidt(), rows(x, y), y + x[2])[0], id="solve by rows"),
+        long(
+            lambda x, y: pseudosolve(ukjax.pseudoinverse.RowGramSchmidt(), rows(x, y), y + x[2])[0], id="solve by rows"
+        ),
         long(lambda x, y: pseudoinverse(ukjax.SVD(), rows(x, y))[0] @ (y + x[2]), id="inverse by SVD"),
         pytest.param(lambda x, y: whiten(x[1] * jnp.eye(2) + jnp.outer(y, y))[1] @ (y + x[2]), id="Cholesky"),
     ],

@@ -244,7 +244,7 @@ def test_four_bar_windows_through_their_singular_configurations():
 @pytest.mark.long
 def test_forty_windows():
     case = n_four_bar.scenario(40)
-    strategy = ukjax.RowGramSchmidt()
+    strategy = ukjax.pseudoinverse.RowGramSchmidt()
     t = eighth_order(case, [0.0, 10.0], 1e-8, strategy)
     assert_on_manifold(t, 1e-11)
     corner = case.mechanism.system.corner(t.q[-1])

@@ -75,9 +75,9 @@ def test_every_parameter_is_one_leaf_with_the_whole_gradient(name):
     found, scenario = parameters(factory)
     q, v, t = a_state(scenario)
     weights = jnp.cos(jnp.arange(1.0, v.size + 1))
-    formulation = ukjax.UdwadiaKalaba(ukjax.RowGramSchmidt())
-    if type(scenario.formulation) in (ukjax.PennestriDeFalco,):
-        formulation = ukjax.PennestriDeFalco(ukjax.RowGramSchmidt())
+    formulation = ukjax.UdwadiaKalaba(ukjax.pseudoinverse.RowGramSchmidt())
+    if type(scenario.formulation) in (ukjax.formulation.PennestriDeFalco,):
+        formulation = ukjax.formulation.PennestriDeFalco(ukjax.pseudoinverse.RowGramSchmidt())
 
     def force(mechanism):
         motion = formulation.solve(mechanism.terms(q, v, t))

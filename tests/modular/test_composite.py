@@ -9,6 +9,7 @@ from scipy.linalg import block_diag
 
 import ukjax
 from models.rr_leg import FreeBar, PivotedBar, along
+from ukjax.modular import Composite, Coupling, Module
 
 from ..helpers import assert_close, assert_gradients, falling, long, rod
 
@@ -27,8 +28,8 @@ class Pin(eqx.Module):
 
 
 XYPHI = ("x", "y", "phi")
-bar = lambda i: ukjax.Module(FreeBar(m=1.0 + 0.1 * i, c=0.1 + 0.02 * i), XYPHI)
-pin = lambda a, b, length=0.5: ukjax.Coupling((a, b), ukjax.Holonomic(Pin(jnp.asarray(length)).closed))
+bar = lambda i: Module(FreeBar(m=1.0 + 0.1 * i, c=0.1 + 0.02 * i), XYPHI)
+pin = lambda a, b, length=0.5: Coupling((a, b), ukjax.Holonomic(Pin(jnp.asarray(length)).closed))
 
 
 def joint(i):
@@ -37,7 +38,7 @@ def joint(i):
 
 def chain(count):
     """Free bars, pinned to each other."""
-    return ukjax.Composite({f"bar{i}": bar(i) for i in range(count)}, [joint(i) for i in range(count - 1)])
+    return Composite({f"bar{i}": bar(i) for i in range(count)}, [joint(i) for i in range(count - 1)])
 
 
 def state(composite, seed=0):
@@ -46,10 +47,10 @@ def state(composite, seed=0):
 
 
 def test_mass_and_force_are_those_of_the_modules():
-    pendulum = ukjax.Module(ukjax.Mechanism(falling(), rod(1.0)), ("x", "y"))
+    pendulum = Module(ukjax.Mechanism(falling(), rod(1.0)), ("x", "y"))
     swing = ukjax.LagrangianSystem(lambda q, v, t: 0.3 * v @ v, lambda q, t: -2.0 * jnp.cos(q[0]))
-    arms = {"arm": ukjax.Module(PivotedBar(), "theta"), "swing": ukjax.Module(swing, "angle")}
-    composite = ukjax.Composite({"a": bar(0), "point": pendulum, "b": bar(1), **arms})
+    arms = {"arm": Module(PivotedBar(), "theta"), "swing": Module(swing, "angle")}
+    composite = Composite({"a": bar(0), "point": pendulum, "b": bar(1), **arms})
     q, v = state(composite)
     t = jnp.zeros(())
     parts = [
@@ -89,7 +90,7 @@ def test_equal_modules_are_traced_once():
         def force(self, q, v, t):
             return jnp.zeros(2)
 
-    composite = ukjax.Composite({f"m{i}": ukjax.Module(Counted(jnp.asarray(1.0 + i)), ("x", "y")) for i in range(7)})
+    composite = Composite({f"m{i}": Module(Counted(jnp.asarray(1.0 + i)), ("x", "y")) for i in range(7)})
     eqx.filter_jit(composite.mass)(jnp.zeros(14), jnp.zeros(()))
     assert len(count) == 1
 
@@ -108,7 +109,9 @@ def by_hand(count):
     return ukjax.Mechanism(ukjax.System(M, Q), ukjax.Holonomic(phi))
 
 
-@pytest.mark.parametrize("make", [ukjax.UdwadiaKalaba, long(ukjax.LagrangeMultiplier), lambda: ukjax.Recursive((6,))])
+@pytest.mark.parametrize(
+    "make", [ukjax.UdwadiaKalaba, long(ukjax.formulation.LagrangeMultiplier), lambda: ukjax.formulation.Recursive((6,))]
+)
 def test_couplings_on_names_are_the_rows_on_columns(make):
     composite = chain(4)
     q, v = state(composite)
@@ -123,13 +126,12 @@ def test_couplings_on_names_are_the_rows_on_columns(make):
 @pytest.mark.long
 def test_nested_composites_have_their_levels():
     pairs = {
-        f"pair{i}": ukjax.Composite({"a": bar(2 * i), "b": bar(2 * i + 1)}, pin("a", "b", 0.4 + 0.2 * i))
-        for i in range(2)
+        f"pair{i}": Composite({"a": bar(2 * i), "b": bar(2 * i + 1)}, pin("a", "b", 0.4 + 0.2 * i)) for i in range(2)
     }
-    whole = ukjax.Composite(pairs, pin("pair0.b", "pair1.a", 0.5))
+    whole = Composite(pairs, pin("pair0.b", "pair1.a", 0.5))
     q, v = state(whole)
     want = ukjax.equation_of_motion(by_hand(4), q, v)
-    got = ukjax.equation_of_motion(whole.mechanism(), q, v, formulation=ukjax.Recursive(whole.levels))
+    got = ukjax.equation_of_motion(whole.mechanism(), q, v, formulation=ukjax.formulation.Recursive(whole.levels))
     assert_close(got.acceleration, want.acceleration, atol=1e-11)
     assert (whole.levels, whole.depth) == ((4, 2), 3)
     assert len(whole.systems) == 1  # all four bars, of both pairs
@@ -137,7 +139,7 @@ def test_nested_composites_have_their_levels():
     assert_close(whole.view(q)["pair1.a"][:], q[6:9])
     again = whole.add(pin("pair0.b", "pair1.a", 0.5))
     assert again.levels == (4, 2, 2)
-    repeated = ukjax.equation_of_motion(again.mechanism(), q, v, formulation=ukjax.Recursive(again.levels))
+    repeated = ukjax.equation_of_motion(again.mechanism(), q, v, formulation=ukjax.formulation.Recursive(again.levels))
     assert_close(repeated.acceleration, want.acceleration, atol=1e-11)
     assert repeated.rank == 6
     parts = {"pair0": {"a": q[:3], "b": q[3:6]}, "pair1": {"a": q[6:9], "b": {"x": q[9], "y": q[10], "phi": q[11]}}}
@@ -148,8 +150,9 @@ def test_velocity_and_acceleration_couplings():
     modules = {"a": bar(0), "b": bar(1)}
     rolling = lambda q, v, t: (v[0].x * jnp.sin(q[0].phi) - v[1].y)[None]
     rows = ukjax.AccelerationConstraint(lambda q, v, t: jnp.eye(6)[:1], lambda q, v, t: v[1].phi[None])
-    composite = ukjax.Composite(
-        modules, [ukjax.Coupling(("b", "a"), ukjax.Nonholonomic(rolling)), ukjax.Coupling(("b", "a"), rows)]
+    composite = Composite(
+        modules,
+        [Coupling(("b", "a"), ukjax.Nonholonomic(rolling)), Coupling(("b", "a"), rows)],
     )
     q, v = state(composite)
     A, b = (np.concatenate(x) for x in zip(*(c.rows(q, v, jnp.zeros(())) for c in composite.constraints), strict=True))
@@ -172,7 +175,7 @@ def test_gradients_with_respect_to_modules_and_couplings():
 
 
 def test_an_indefinite_block_is_reported():
-    composite = ukjax.Composite({"a": bar(0), "b": ukjax.Module(FreeBar(m=-1.0), XYPHI)})
+    composite = Composite({"a": bar(0), "b": Module(FreeBar(m=-1.0), XYPHI)})
     with pytest.raises(RuntimeError, match="mass matrix"):
         ukjax.equation_of_motion(composite.mechanism(), *state(composite))
 
@@ -182,9 +185,9 @@ def climbed():
     """A chain of five bars, level by level in two orders, with and without noise; and the same by dense matrices."""
     composite = chain(5)
     q, v = state(composite)
-    modular = {noise: [ukjax.ModularLevel.start(composite, q, v)] for noise in (None, 0.1)}
+    modular = {noise: [ukjax.modular.ModularLevel.start(composite, q, v)] for noise in (None, 0.1)}
     M, Q = eqx.filter_jit(lambda c: (c.mass(q, 0.0), c.force(q, v, 0.0)))(composite)
-    dense = {noise: [ukjax.Level.start(M, Q)] for noise in (None, 0.1)}
+    dense = {noise: [ukjax.formulation.Level.start(M, Q)] for noise in (None, 0.1)}
     for i in (0, 3, 1, 2, 0):  # two halves that grow together, and a joint again
         coupling = joint(i)
         A, b = eqx.filter_jit(composite.bind(coupling).rows)(q, v, jnp.zeros(()))
@@ -214,7 +217,7 @@ def test_modular_levels_reach_what_is_joined_and_no_more(climbed):
     assert reach[3] == tuple(range(15))
     # All pins at once, as the composite holds them, and with a force applied.
     push = jnp.zeros(15).at[4].set(3.0)
-    level = ukjax.ModularLevel.start(composite, q, v, applied=push).enforce(composite.constraints[0])
+    level = ukjax.modular.ModularLevel.start(composite, q, v, applied=push).enforce(composite.constraints[0])
     want = ukjax.equation_of_motion(composite.mechanism(), q, v, applied=push)
     assert_close(level.acceleration, want.acceleration, atol=1e-11)
     assert_close(level.force, want.constraint_force, atol=1e-11)
@@ -228,7 +231,7 @@ def test_gradients_through_modular_levels():
     weights = jnp.asarray(np.random.default_rng(1).normal(size=9))
 
     def f(x):
-        level = ukjax.ModularLevel.start(x[0], q, v)
+        level = ukjax.modular.ModularLevel.start(x[0], q, v)
         return weights @ level.enforce(x[0].constraints[0], jnp.exp(x[1])).acceleration
 
     assert_gradients(f, (composite, jnp.asarray(-1.0)), atol=1e-7)
@@ -236,32 +239,32 @@ def test_gradients_through_modular_levels():
 
 PAIR = {"a": bar(0), "b": bar(1)}
 BARS = {"bar0": jnp.zeros(2), "bar1": jnp.zeros(3)}
-begin = lambda composite, n: ukjax.ModularLevel.start(composite, jnp.zeros(n), jnp.zeros(n))
+begin = lambda composite, n: ukjax.modular.ModularLevel.start(composite, jnp.zeros(n), jnp.zeros(n))
 
 
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
-        (lambda: ukjax.Composite(PAIR, pin("a", "c")), ValueError, "There is no module 'c': .* there is a, b"),
-        (lambda: ukjax.Composite(PAIR, pin("a", "b.x")), ValueError, "'b.x' is a coordinate, not"),
-        (lambda: ukjax.Composite(PAIR, pin("a", "b.x.y")), ValueError, "'x' is a coordinate, which"),
-        (lambda: ukjax.Composite({"a": bar(0)}, [3]), TypeError, r"couplings\[0\] must be an instance of Coupling"),
-        (lambda: ukjax.Composite({"a": falling()}), TypeError, r"modules\['a'\] must be a ukjax.Module"),
-        (lambda: ukjax.Composite({}), TypeError, "modules must be a mapping"),
-        (lambda: ukjax.Composite({"a b": bar(0)}), ValueError, "modules must be Python identifiers.* 'a b'"),
-        (lambda: ukjax.Module(falling(), ("x", "x")), ValueError, "coordinates must be one or several different names"),
-        (lambda: ukjax.Module(3, ("x",)), TypeError, "system must be"),
-        (lambda: ukjax.Coupling(("a", "a"), ukjax.Holonomic(rod)), ValueError, "modules must name one"),
-        (lambda: ukjax.Coupling("a", 3), TypeError, "constraint must be an instance of AbstractConstraint"),
+        (lambda: Composite(PAIR, pin("a", "c")), ValueError, "There is no module 'c': .* there is a, b"),
+        (lambda: Composite(PAIR, pin("a", "b.x")), ValueError, "'b.x' is a coordinate, not"),
+        (lambda: Composite(PAIR, pin("a", "b.x.y")), ValueError, "'x' is a coordinate, which"),
+        (lambda: Composite({"a": bar(0)}, [3]), TypeError, r"couplings\[0\] must be an instance of Coupling"),
+        (lambda: Composite({"a": falling()}), TypeError, r"modules\['a'\] must be a ukjax.modular.Module"),
+        (lambda: Composite({}), TypeError, "modules must be a mapping"),
+        (lambda: Composite({"a b": bar(0)}), ValueError, "modules must be Python identifiers.* 'a b'"),
+        (lambda: Module(falling(), ("x", "x")), ValueError, "coordinates must be one or several different names"),
+        (lambda: Module(3, ("x",)), TypeError, "system must be"),
+        (lambda: Coupling(("a", "a"), ukjax.Holonomic(rod)), ValueError, "modules must name one"),
+        (lambda: Coupling("a", 3), TypeError, "constraint must be an instance of AbstractConstraint"),
         (
-            lambda: ukjax.Composite({"a": bar(0)}, ukjax.Coupling("a", ukjax.Holonomic(lambda q, t: q[0].z[None]))),
+            lambda: Composite({"a": bar(0)}, Coupling("a", ukjax.Holonomic(lambda q, t: q[0].z[None]))),
             AttributeError,
             "there is no 'z'; there is x, y, phi",
         ),
         (
-            lambda: ukjax.Composite(
+            lambda: Composite(
                 {"a": bar(0), "b": bar(1)},
-                ukjax.Coupling(
+                Coupling(
                     ("a", "b"),
                     ukjax.AccelerationConstraint(lambda q, v, t: jnp.ones((1, 4)), lambda q, v, t: jnp.ones(1)),
                 ),
@@ -270,7 +273,7 @@ begin = lambda composite, n: ukjax.ModularLevel.start(composite, jnp.zeros(n), j
             r"matrix\(q, v, t\) must return an array of shape \(m, 6\), but returned shape \(1, 4\)",
         ),
         (
-            lambda: ukjax.Module(ukjax.Mechanism(falling(), (), lambda q, v, t, f: -v), ("x", "y")),
+            lambda: Module(ukjax.Mechanism(falling(), (), lambda q, v, t, f: -v), ("x", "y")),
             ValueError,
             "non-ideal forces; give those to Composite.mechanism",
         ),
@@ -293,7 +296,8 @@ def test_senseless_modules_are_named(make, error, match):
     [
         pytest.param(lambda whole, q: ukjax.equation_of_motion(whole, q, q), id="blocks"),
         pytest.param(
-            lambda whole, q: ukjax.equation_of_motion(whole, q, q, formulation=ukjax.RangeSpace()), id="matrices"
+            lambda whole, q: ukjax.equation_of_motion(whole, q, q, formulation=ukjax.formulation.RangeSpace()),
+            id="matrices",
         ),
         pytest.param(lambda whole, q: ukjax.simulate(whole, q, q, np.linspace(0.0, 1.0, 3)), id="simulate"),
         pytest.param(lambda whole, q: whole.system.mass(q, 0.0), id="mass"),
@@ -312,13 +316,13 @@ def test_one_more_joint_costs_in_proportion_to_the_chain():
     modular, dense = [], []
     for count in (8, 16, 32):
         modules = {f"bar{i}": bar(i) for i in range(count)}
-        composite = ukjax.Composite(modules, [joint(i) for i in range(count - 2)])
+        composite = Composite(modules, [joint(i) for i in range(count - 2)])
         q, v = state(composite)
         last = composite.bind(joint(count - 2))
-        assembled = ukjax.ModularLevel.start(composite, q, v).enforce(composite.constraints[0])
+        assembled = ukjax.modular.ModularLevel.start(composite, q, v).enforce(composite.constraints[0])
         modular.append(operations(lambda level, last=last: level.enforce(last).acceleration, assembled))
         A, b = last.rows(q, v, jnp.zeros(()))
-        level = ukjax.Level.start(composite.mass(q, 0.0), composite.force(q, v, 0.0))
+        level = ukjax.formulation.Level.start(composite.mass(q, 0.0), composite.force(q, v, 0.0))
         dense.append(operations(lambda level, A=A, b=b: level.enforce(A, b).acceleration, level))
     assert modular[1] <= 2.1 * modular[0]
     assert modular[2] <= 2.1 * modular[1]
@@ -344,8 +348,8 @@ class Skate(ukjax.AbstractConstraint):
 
 
 def skating(constraint):
-    modules = {name: ukjax.Module(falling(), ("x", "y")) for name in ("a", "b")}
-    return ukjax.Composite(modules, ukjax.Coupling(("a", "b"), constraint))
+    modules = {name: Module(falling(), ("x", "y")) for name in ("a", "b")}
+    return Composite(modules, Coupling(("a", "b"), constraint))
 
 
 @pytest.mark.parametrize("constraint", [ukjax.Nonholonomic(lambda q, v, t: (v[0].x - q[1].y)[None]), long(Skate())])
@@ -376,8 +380,8 @@ def test_a_mechanism_of_a_composite_has_its_couplings_once():
 
 
 def test_names_of_couplings_are_checked():
-    joint = ukjax.Coupling(("a", "b"), ukjax.Holonomic(lambda q, t: q[0].x - q[1].x[None]))
-    pair = ukjax.Composite(PAIR, {"joint": joint})
+    joint = Coupling(("a", "b"), ukjax.Holonomic(lambda q, t: q[0].x - q[1].x[None]))
+    pair = Composite(PAIR, {"joint": joint})
     assert pair.constraints[0].names == ("joint",)
     with pytest.raises(ValueError, match="couplings has 'joint', but a constraint of the modules is called so"):
         pair.add({"joint": joint})

@@ -42,7 +42,7 @@ def redrawn(scenario, drawing, **changes):
 
 
 def pendulum(t1=0.5):
-    drawing = ukjax.Drawing(
+    drawing = ukjax.study.Drawing(
         {"rod": lambda q, t: jnp.stack([jnp.zeros(2), q])},
         trails=["rod"],
         forces={"force of the rod": lambda q, t, force: (q, force)},
@@ -52,7 +52,7 @@ def pendulum(t1=0.5):
 
 
 def spherical(t1=0.5):
-    drawing = ukjax.Drawing(
+    drawing = ukjax.study.Drawing(
         {"rod": lambda q, t: jnp.stack([jnp.zeros(3), q])},
         trails=["rod"],
         forces={"force": lambda q, t, force: (q, force)},
@@ -75,7 +75,11 @@ def chain():
     model = Chain()
     mechanism = ukjax.Mechanism(model, ukjax.Holonomic(model.lengths))
     return ukjax.Scenario(
-        mechanism, [0.5, -0.5, 1.0, 0.0, 1.5, -0.5], jnp.zeros(6), 0.5, drawing=ukjax.Drawing({"string": model.points})
+        mechanism,
+        [0.5, -0.5, 1.0, 0.0, 1.5, -0.5],
+        jnp.zeros(6),
+        0.5,
+        drawing=ukjax.study.Drawing({"string": model.points}),
     )
 
 
@@ -87,7 +91,7 @@ def links_of_parallelogram():
         half = 1.0 if i == 3 else 0.5
         return lambda q, t: jnp.stack([q[3 * i : 3 * i + 2] + s * half * along(q) for s in (-1, 1)])
 
-    return redrawn(case, ukjax.Drawing({f"bar {i}": bar(i) for i in range(4)}, trails=["bar 3"]))
+    return redrawn(case, ukjax.study.Drawing({f"bar {i}": bar(i) for i in range(4)}, trails=["bar 3"]))
 
 
 def robot():
@@ -99,7 +103,7 @@ def robot():
 
     helix = np.stack([scara.helix(t) for t in np.linspace(0.0, 1.0, 9)])
     forces = {"lift": lambda q, t, force: (model.tool(q), jnp.zeros(3).at[2].set(force[3]))}
-    drawing = ukjax.Drawing({"arm": arm}, trails=["arm"], scenery={"helix": helix}, forces=forces)
+    drawing = ukjax.study.Drawing({"arm": arm}, trails=["arm"], scenery={"helix": helix}, forces=forces)
     return redrawn(scara.scenario(t1=0.5), drawing)
 
 

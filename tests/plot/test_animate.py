@@ -31,7 +31,7 @@ def scenario(t1=0.3, link=None, name="drawn", force=True) -> ukjax.Scenario:
         forces = {"force": lambda q, t, f: f}
     if force == "deep":
         forces = {"force": lambda q, t, f: (jnp.zeros(3), jnp.zeros(3))}
-    drawing = ukjax.Drawing({"rod": kinds[link]}, trails=["rod"], forces=forces)
+    drawing = ukjax.study.Drawing({"rod": kinds[link]}, trails=["rod"], forces=forces)
     return ukjax.Scenario(plain.mechanism, plain.q0, plain.v0, t1, name=name, projection=plain.projection,
                           observables={"path [m]": lambda q, v, t: q}, drawing=drawing)
 """
@@ -100,7 +100,7 @@ def test_writes_an_mp4(monkeypatch, animate, tmp_path):
     ("arguments", "match"),
     [
         (["models.two_mass_spring:bare"], "has no factory 'bare'"),
-        (["own.py:scenario"], "own.py:scenario: The scenario 'mine' has no drawing. Pass drawing=ukjax.Drawing(links)"),
+        (["own.py:scenario"], "The scenario 'mine' has no drawing. Pass drawing=ukjax.study.Drawing(links)"),
         (["drawn.py:scenario", "--t1", "0"], "--t1 must be later than the start, 0.0 s, but is 0.0 s"),
         (["drawn.py:scenario", "--speed", "0"], "--speed must be positive, but is 0"),
         (["drawn.py:scenario", "--speed", "100"], "make 1 frames of 40 ms, but 2 to 1000 are possible. Pass a lower"),

@@ -105,7 +105,7 @@ def test_kinetic_energy_and_power_in_closed_form():
 def test_what_has_no_picture():
     drawn, trajectory = simulated(pendulum)
     for make in (plot.path, plot.animation, plot.page):
-        with pytest.raises(ValueError, match=r"has no drawing. Pass drawing=ukjax.Drawing\(links\)"):
+        with pytest.raises(ValueError, match=r"has no drawing. Pass drawing=ukjax.study.Drawing\(links\)"):
             make(redrawn(drawn, None), trajectory)
         with pytest.raises(TypeError, match="trajectory must be an instance of Trajectory"):
             make(drawn, trajectory.q)
@@ -113,7 +113,7 @@ def test_what_has_no_picture():
             make(drawn.mechanism, trajectory)
         with pytest.raises(ValueError, match=r"one trajectory, not a batch, but q has shape \(1, 11, 2\)"):
             make(drawn, jax.tree_util.tree_map(lambda x: jnp.asarray(x)[None], trajectory))
-    endless = redrawn(drawn, ukjax.Drawing({"rod": lambda q, t: (q / (t - t))[None]}))
+    endless = redrawn(drawn, ukjax.study.Drawing({"rod": lambda q, t: (q / (t - t))[None]}))
     with pytest.raises(ValueError, match=r"links\['rod'\] of the drawing is not finite at t = 0 s"):
         plot.path(endless, trajectory)
     for positions in (0, 2.5):
@@ -132,9 +132,9 @@ def test_what_is_no_drawing():
     rod = {"rod": lambda q, t: q[None]}
     for name, options in (("links", {}), ("forces", {"forces": [1]}), ("scenery", {"scenery": [[0.0, 0.0]]})):
         with pytest.raises(TypeError, match=f"{name} must be an instance of Mapping, such as"):
-            ukjax.Drawing(rod if options else [1], **options)
+            ukjax.study.Drawing(rod if options else [1], **options)
     with pytest.raises(ValueError, match=r"scenery\['wall'\] must be finite, but scenery\['wall'\]\[1, 0\] is nan"):
-        ukjax.Drawing(rod, scenery={"wall": [[0.0, 0.0], [np.nan, 1.0]]})
+        ukjax.study.Drawing(rod, scenery={"wall": [[0.0, 0.0], [np.nan, 1.0]]})
 
 
 def test_a_start_that_is_no_number():
@@ -151,7 +151,7 @@ def plate(q, t):
 
 def test_a_closed_link_has_no_dot_where_it_begins_and_ends():
     links = {"plate": plate, "rod": lambda q, t: jnp.stack([jnp.zeros(2), q])}
-    scenario = redrawn(pendulum(), ukjax.Drawing(links))
+    scenario = redrawn(pendulum(), ukjax.study.Drawing(links))
     trajectory = moved(scenario)
     figure = plot.path(scenario, trajectory, positions=1)
     dots = {len(line.get_xdata()): line.get_markevery() for line in figure.axes[0].get_lines()}
@@ -180,6 +180,6 @@ def test_a_scene_in_space_fills_its_figure(make):
 def test_components_are_called_what_the_name_lists():
     shown = lambda name: [text.get_text() for text in plot.components(t, values, name).axes[0].get_legend().get_texts()]
     t, values = np.linspace(0.0, 1.0, 3), np.ones((3, 3))
-    assert shown("tool x, y, z [m]") == shown(ukjax.Coordinate("tool x, y, z", "m")) == ["x", "y", "z"]
+    assert shown("tool x, y, z [m]") == shown(ukjax.study.Coordinate("tool x, y, z", "m")) == ["x", "y", "z"]
     assert shown("tool [m]") == [f"component {i}" for i in (1, 2, 3)]
     assert plot.components(t, values, "tool x, y, z [m]").axes[0].get_ylabel() == "tool x, y, z [m]"

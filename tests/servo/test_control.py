@@ -33,7 +33,7 @@ def test_two_mass_spring_is_the_closed_form():
     assert abs(float(ideal.constraint_force[1])) > 1.0
 
 
-@pytest.mark.parametrize("formulation", [ukjax.UdwadiaKalaba(), ukjax.RangeSpace()])
+@pytest.mark.parametrize("formulation", [ukjax.UdwadiaKalaba(), ukjax.formulation.RangeSpace()])
 def test_the_motion_under_control_is_that_under_its_force(formulation):
     """All fields of it, as if the control had been a force from the start."""
     model = two_mass_spring.TwoMassSpring()

@@ -10,6 +10,7 @@ import scipy.linalg
 
 import ukjax
 from models import cart_pole
+from ukjax.analysis import linearize
 
 from ..helpers import STATES, assert_close, assert_gradients, falling, pendulum
 
@@ -156,8 +157,8 @@ def test_a_law_that_is_no_number_is_told():
 
 def upright(period=None):
     mechanism = ukjax.Mechanism(cart_pole.CartPole())
-    linear = ukjax.linearize(mechanism, jnp.array([0.0, np.pi]), actuation=PUSH)
-    return mechanism, linear, ukjax.lqr(linear, jnp.array([1.0, 5.0, 0.1, 0.1]), 0.1, period=period)
+    linear = linearize(mechanism, jnp.array([0.0, np.pi]), actuation=PUSH)
+    return mechanism, linear, ukjax.analysis.lqr(linear, jnp.array([1.0, 5.0, 0.1, 0.1]), 0.1, period=period)
 
 
 def test_a_regulator_is_that_of_python_control():
@@ -231,9 +232,9 @@ def test_a_sampled_regulator_becomes_the_continuous_one():
 def test_gradients_of_a_regulator():
     def cost(x):
         mechanism = ukjax.Mechanism(cart_pole.CartPole(m=x["m"]))
-        states = ukjax.Independent((0, 1), (0, 1))
-        linear = ukjax.linearize(mechanism, jnp.array([0.0, np.pi]), actuation=PUSH, states=states)
-        both = ukjax.lqr(linear, x["Q"], 0.3), ukjax.lqr(linear, x["Q"], 0.3, period=0.05)
+        states = ukjax.analysis.Independent((0, 1), (0, 1))
+        linear = linearize(mechanism, jnp.array([0.0, np.pi]), actuation=PUSH, states=states)
+        both = ukjax.analysis.lqr(linear, x["Q"], 0.3), ukjax.analysis.lqr(linear, x["Q"], 0.3, period=0.05)
         return sum(jnp.sum(jnp.sin(r.S)) + jnp.sum(r.K) for r in both)
 
     assert_gradients(cost, {"m": jnp.asarray(0.2), "Q": jnp.array([1.0, 2.0, 0.3, 0.1])}, rtol=1e-5)
@@ -264,28 +265,28 @@ def test_gradients_of_a_regulator():
             "does not go with a controller that takes samples",
         ),
         (
-            lambda: ukjax.linearize(FREE, jnp.zeros(1), servo=ukjax.Feedback(lambda q, v, t: -q, ONE, period=0.1)),
+            lambda: linearize(FREE, jnp.zeros(1), servo=ukjax.Feedback(lambda q, v, t: -q, ONE, period=0.1)),
             ValueError,
             "without memory or samples",
         ),
-        (lambda: ukjax.lqr(upright()[1], jnp.ones(3), 1.0), ValueError, "Q must return an array of shape"),
-        (lambda: ukjax.lqr(upright()[1], jnp.ones(4), -1.0), ValueError, "R must be positive definite"),
-        (lambda: ukjax.lqr(upright()[1], -jnp.ones(4), 1.0), ValueError, "Q must be positive semidefinite"),
+        (lambda: ukjax.analysis.lqr(upright()[1], jnp.ones(3), 1.0), ValueError, "Q must return an array of shape"),
+        (lambda: ukjax.analysis.lqr(upright()[1], jnp.ones(4), -1.0), ValueError, "R must be positive definite"),
+        (lambda: ukjax.analysis.lqr(upright()[1], -jnp.ones(4), 1.0), ValueError, "Q must be positive semidefinite"),
         (
-            lambda: ukjax.lqr(ukjax.linearize(FREE, jnp.zeros(1)), jnp.ones(2), 1.0),
+            lambda: ukjax.analysis.lqr(linearize(FREE, jnp.zeros(1)), jnp.ones(2), 1.0),
             ValueError,
             "linearization has no inputs",
         ),
         (
-            lambda: ukjax.lqr(
-                ukjax.linearize(ukjax.Mechanism(falling()), jnp.zeros(2), actuation=PUSH), jnp.ones(4), 1.0
+            lambda: ukjax.analysis.lqr(
+                linearize(ukjax.Mechanism(falling()), jnp.zeros(2), actuation=PUSH), jnp.ones(4), 1.0
             ),
             ValueError,
             "does not stay",
         ),
         (
-            lambda: ukjax.lqr(
-                ukjax.linearize(ukjax.Mechanism(falling(g=0.0)), jnp.zeros(2), actuation=PUSH), jnp.ones(4), 1.0
+            lambda: ukjax.analysis.lqr(
+                linearize(ukjax.Mechanism(falling(g=0.0)), jnp.zeros(2), actuation=PUSH), jnp.ones(4), 1.0
             ),
             ValueError,
             "cannot be stabilised",

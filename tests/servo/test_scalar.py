@@ -172,7 +172,7 @@ def test_what_scalar_code_does_not_know_goes_by_matrices(what):
     elif what == "following":
         servo = ukjax.ConstraintFollowing(ukjax.Nonholonomic(lambda q, v, t: v[:1] - t), jnp.eye(3), 0.5)
     elif what == "another pseudoinverse":
-        servo = ukjax.Servo(constraint, G, pseudoinverse=ukjax.RowGramSchmidt())
+        servo = ukjax.Servo(constraint, G, pseudoinverse=ukjax.pseudoinverse.RowGramSchmidt())
     else:
         mechanism = ukjax.Mechanism(mechanism.system, mechanism.constraints, lambda q, v, t, ideal: -0.1 * ideal)
     assert_same(controls(mechanism, servo, *state, ON), controls(mechanism, servo, *state, OFF))

@@ -223,8 +223,8 @@ def test_a_study_of_before_can_be_read_but_not_continued(kept, tmp_path):
     for name in ("scenario", "labels"):
         del about[name]
     (old / "sweep.json").write_text(json.dumps(about | {"version": 1, "figures": {}}))
-    assert ukjax.sweep_status(old, thoroughly=True).done == 4
-    assert ukjax.sweep_export(old, tmp_path / "arrays")["counts"]["train"] == 4
+    assert ukjax.study.sweep_status(old, thoroughly=True).done == 4
+    assert ukjax.study.sweep_export(old, tmp_path / "arrays")["counts"]["train"] == 4
     with pytest.raises(ValueError, match=r"earlier version of ukjax.* Its results can still be read"):
         run(imported(tmp_path / "here", FILES), old)
 

@@ -73,7 +73,7 @@ def test_twenty_kills(tmp_path):
     assert kills == 20
     last = started(tmp_path, folder, samples, chunk)
     assert last.communicate(timeout=500)[0] == ""
-    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 200
+    assert ukjax.study.sweep_status(folder, thoroughly=True).chunks_done == 200
     assert study.results(folder) == study.results(tmp_path / "quiet")
 
 
@@ -142,7 +142,7 @@ def test_workers_of_dask_that_die(scheduler, tmp_path):
         workers.append(worker(scheduler))
     shown = process.communicate(timeout=300)[0]
     assert process.returncode == 0, shown
-    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 100
+    assert ukjax.study.sweep_status(folder, thoroughly=True).chunks_done == 100
     assert study.results(folder) == study.results(tmp_path / "quiet")
 
 
@@ -160,4 +160,4 @@ def test_a_scheduler_that_is_gone(scheduler, tmp_path):
     assert "The scheduler is gone. The same call goes on" in shown
     alone = started(tmp_path, folder, samples, chunk)
     assert alone.communicate(timeout=300)[0] == ""
-    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 100
+    assert ukjax.study.sweep_status(folder, thoroughly=True).chunks_done == 100

@@ -48,7 +48,7 @@ def test_what_is_in_a_study(whole):
     assert data.attrs["ukjax"] == ukjax.__version__
     points = qmc.LatinHypercube(2, seed=1).random(12)
     assert_close(np.asarray(data.stiffness), 1.0 + 8.0 * points[:, 0])
-    status = ukjax.sweep_status(whole, thoroughly=True)
+    status = ukjax.study.sweep_status(whole, thoroughly=True)
     assert (status.samples, status.done, status.failed, status.chunks, status.chunks_done) == (12, 12, 0, 3, 3)
     assert status.about["versions"]["ukjax"] == ukjax.__version__
 
@@ -65,7 +65,7 @@ def test_chunks_that_are_not_whole_are_done_again(whole, tmp_path):
     broken[len(broken) // 2] ^= 1
     (data / "v" / "1.0.0").write_bytes(broken)
     (done / "000002.json").write_text('{"files": {"q')
-    assert ukjax.sweep_status(folder, thoroughly=True).chunks_done == 0
+    assert ukjax.study.sweep_status(folder, thoroughly=True).chunks_done == 0
     assert opened(folder).damaged() == [0, 1, 2]
     study.run(folder)
     assert opened(folder).damaged() == []
@@ -92,14 +92,14 @@ def test_what_fails_is_stored(tmp_path):
         data = study.run(tmp_path / "short", max_steps=3, chunk=12)
     assert np.all(np.asarray(data.result) == 1)
     assert data.result.attrs["flag_meanings"].split()[1] == "max_steps_reached"
-    assert ukjax.sweep_status(tmp_path / "short").failed == 12
+    assert ukjax.study.sweep_status(tmp_path / "short").failed == 12
     with pytest.raises(ValueError, match="no trajectory that succeeded"):
         plot.quantiles(data)
 
 
 def test_archives_to_learn_from(whole, tmp_path):
     """All that succeeded, once each, with names and units; some apart; or nothing and a reason."""
-    index = ukjax.sweep_export(whole, tmp_path / "arrays", holdout=0.3, seed=3, dtype="float32")
+    index = ukjax.study.sweep_export(whole, tmp_path / "arrays", holdout=0.3, seed=3, dtype="float32")
     assert json.loads((tmp_path / "arrays" / "index.json").read_text()) == index
     assert index["arrays"]["q"] == {
         "dims": ["sample", "time", "coordinate"], "shape": [5, 2], "long_name": "coordinate", "units": "m"
@@ -124,11 +124,11 @@ def test_archives_to_learn_from(whole, tmp_path):
         ({"dtype": int}, "dtype must be a floating type"),
     ):
         with pytest.raises(ValueError, match=words):
-            ukjax.sweep_export(**{"study": whole, "out": tmp_path / "new", **given})
+            ukjax.study.sweep_export(**{"study": whole, "out": tmp_path / "new", **given})
     folder = copied(whole, tmp_path / "study")
     (folder / "done" / "000001.json").unlink()
     with pytest.raises(ValueError, match="has 2 of 3 chunks"):
-        ukjax.sweep_export(folder, tmp_path / "new")
+        ukjax.study.sweep_export(folder, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob(".unfinished*"))
 
@@ -180,7 +180,7 @@ def test_another_study_is_not_mixed_in(whole, tmp_path):
     with pytest.raises(ValueError, match="holds something else"):
         study.run(mine)
     with pytest.raises(ValueError, match="There is no study in"):
-        ukjax.sweep_status(mine)
+        ukjax.study.sweep_status(mine)
 
 
 def test_a_second_writer_is_refused(whole):
@@ -282,7 +282,7 @@ def test_what_the_chunks_share_is_damaged(name, whole, tmp_path):
     folder = copied(whole, tmp_path / "study")
     path = folder / "data.zarr" / name
     path.write_bytes(path.read_bytes()[:-1])
-    for use in (study.run, ukjax.sweep_status, lambda folder: ukjax.sweep_export(folder, tmp_path / "out")):
+    for use in (study.run, ukjax.study.sweep_status, lambda folder: ukjax.study.sweep_export(folder, tmp_path / "out")):
         with pytest.raises(ValueError, match=f"{name} is missing, or not as it was written. Remove .*study and begin"):
             use(folder)
 
@@ -299,7 +299,7 @@ def test_a_parameter_that_is_called_like_a_result(tmp_path):
 
 def test_a_folder_that_cannot_be_made(whole, tmp_path):
     (tmp_path / "file").write_text("")
-    for write in (study.run, lambda out: ukjax.sweep_export(whole, out)):
+    for write in (study.run, lambda out: ukjax.study.sweep_export(whole, out)):
         with pytest.raises(
             OSError, match=r"out=.*file/below cannot be written to: (Not a directory|File exists)\. Pass"
         ):

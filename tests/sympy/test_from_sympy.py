@@ -186,7 +186,7 @@ def test_generalised_speeds_that_are_no_rates(angles):
     v = eqx.filter_jit(system.rates)(q, u, time)
     assert_close(eqx.filter_jit(system.speeds)(q, v, time), u, atol=1e-13)
     # The mass matrix of a quaternion is singular.
-    motion = motion_of(mechanism, q, v, time, ukjax.PennestriDeFalco())
+    motion = motion_of(mechanism, q, v, time, ukjax.formulation.PennestriDeFalco())
     du = derivative_of_speeds(system, q, v, motion.acceleration, time)
     I = np.array([0.3, 0.5, 0.7])
     assert_close(du, -np.cross(u, I * u) / I, atol=1e-11)  # Euler's equations
@@ -219,7 +219,9 @@ def test_a_quaternion_by_implicit_kinematics(form):
     def each(mechanism, q, u):
         system = mechanism.system
         v = system.rates(q, u, now)
-        motion = ukjax.equation_of_motion(mechanism, q, v, formulation=ukjax.PennestriDeFalco(), throw=False)
+        motion = ukjax.equation_of_motion(
+            mechanism, q, v, formulation=ukjax.formulation.PennestriDeFalco(), throw=False
+        )
         off = system.speeds(q, v, now) - u
         return motion, v, derivative_of_speeds(system, q, v, motion.acceleration, now), off
 
@@ -245,15 +247,15 @@ def test_what_is_specified_as_an_input():
     mechanism = ukjax.from_sympy(method, values, {PUSH: 2.5})
     G = mechanism.system.actuation(PUSH)
     assert_close(G(jnp.array(q), jnp.zeros(())), jnp.array([[1.0], [0.0], [0.0]]), atol=1e-14)
-    states = ukjax.Independent((0, 1, 2), (0, 1, 2))
-    found = ukjax.linearize(mechanism, q, u, actuation=G, states=states)
+    states = ukjax.analysis.Independent((0, 1, 2), (0, 1, 2))
+    found = ukjax.analysis.linearize(mechanism, q, u, actuation=G, states=states)
     f = lambda force: motion_of(ukjax.from_sympy(method, values, {PUSH: force}), jnp.array(q), jnp.array(u), 0.0)
     assert_close(found.B[3:, 0], f(3.5).acceleration - f(2.5).acceleration, atol=1e-12)
 
     # The column has the slope by the parameters, too.
     def column(p):
         changed = mechanism.system.mechanism(p)
-        return ukjax.linearize(changed, q, u, actuation=changed.system.actuation("F"), states=states).B[4, 0]
+        return ukjax.analysis.linearize(changed, q, u, actuation=changed.system.actuation("F"), states=states).B[4, 0]
 
     assert_gradients(column, {"l0": jnp.asarray(0.5), "m1": jnp.asarray(0.4)}, rtol=1e-6, atol=1e-8)
     with pytest.raises(ValueError, match="names has 'G', which is not specified; specified are F"):

@@ -41,7 +41,7 @@ BOXES = {
 OPTIMISERS = {
     "lbfgs": (optax.lbfgs(), 60),
     "BFGS": (optx.BFGS(1e-9, 1e-9), 150),
-    "LevenbergMarquardt": (ukjax.LevenbergMarquardt(), 40),
+    "LevenbergMarquardt": (ukjax.tuning.LevenbergMarquardt(), 40),
     "adam": (optax.adam(optax.exponential_decay(0.3, 1, 0.99)), 1500),
     "sgd": (optax.sgd(0.3), 300),
     "backtracking": (optax.chain(optax.sgd(1.0), optax.scale_by_backtracking_linesearch(20)), 200),
@@ -59,7 +59,7 @@ EACH = [pytest.param(*x, marks=[] if x in SHORT else pytest.mark.long) for x in 
 
 def of_kind(optimizer, residuals):
     """The residuals for least squares, or the sum of their squares."""
-    squares = isinstance(optimizer, ukjax.LevenbergMarquardt | optx.AbstractLeastSquaresSolver)
+    squares = isinstance(optimizer, ukjax.tuning.LevenbergMarquardt | optx.AbstractLeastSquaresSolver)
     return residuals if squares else lambda *args: jnp.sum(residuals(*args) ** 2)
 
 
@@ -141,7 +141,7 @@ def test_bounds_with_samples():
     """The mean over samples is least where it is for their mean, (3, 4)."""
     targets = jnp.array([[2.0, 3.0], [4.0, 5.0], [3.0, 4.0]])
     residuals = lambda p, target: jnp.asarray(ROOT) @ (p - target)
-    optimizer, high = ukjax.LevenbergMarquardt(), jnp.array([9.0, 3.0])
+    optimizer, high = ukjax.tuning.LevenbergMarquardt(), jnp.array([9.0, 3.0])
     got = ukjax.tune(residuals, jnp.zeros(2), optimizer, 40, bounds=(-9.0, high), samples=targets, progress=False)
     assert_close(got.params, jnp.array([3.5, 3.0]), atol=1e-6)
 

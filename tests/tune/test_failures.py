@@ -60,7 +60,7 @@ VISITS: list[bool] = []  # whether the simulation succeeded, one for each
 OPTIMISERS = {
     "adam": lambda x: optax.adam(optax.exponential_decay(1.5 * x, 1, 0.8)),
     "lbfgs": lambda x: optax.lbfgs(),
-    "LevenbergMarquardt": lambda x: ukjax.LevenbergMarquardt(1e-9),
+    "LevenbergMarquardt": lambda x: ukjax.tuning.LevenbergMarquardt(1e-9),
     "BFGS": lambda x: optimistix.BFGS(1e-10, 1e-10),
     "optimistix's": lambda x: optimistix.LevenbergMarquardt(1e-10, 1e-10),
     "GaussNewton": lambda x: optimistix.GaussNewton(1e-10, 1e-10),

@@ -91,7 +91,7 @@ def swung(log_mass, length):
 OPTIMISERS = {
     "adam": optax.adam(0.1),
     "lbfgs": optax.lbfgs(),
-    "levenberg-marquardt": ukjax.LevenbergMarquardt(),
+    "levenberg-marquardt": ukjax.tuning.LevenbergMarquardt(),
     "bfgs": optx.BFGS(1e-8, 1e-8),
     "gauss-newton": optx.LevenbergMarquardt(1e-8, 1e-8),
 }

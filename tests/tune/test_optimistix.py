@@ -97,7 +97,7 @@ def test_levenberg_and_marquardts_step_survives_a_condition_number_that_the_norm
     rng = np.random.default_rng(1)
     (U, _), (V, _) = (np.linalg.qr(rng.normal(size=s)) for s in ((6, 3), (3, 3)))
     J, there = jnp.asarray(U @ np.diag([1.0, 1e-4, 1e-9]) @ V), jnp.asarray(rng.normal(size=3))
-    optimizer = ukjax.LevenbergMarquardt(damping=1e-26)
+    optimizer = ukjax.tuning.LevenbergMarquardt(damping=1e-26)
     got = ukjax.tune(lambda x: J @ x - J @ there, jnp.zeros(3), optimizer, 1, progress=False)
     assert got.trials[-1] == 1
     assert_close(got.params, there, atol=1e-5)  # 1e9 roundings

@@ -100,7 +100,7 @@ def test_a_loss_that_stops_being_finite_is_reported():
             ValueError,
             r"loss\(params\) must return a scalar or residuals",
         ),
-        ((bowl, START, ukjax.LevenbergMarquardt(), 1), ValueError, r"must return residuals of shape \(m,\)"),
+        ((bowl, START, ukjax.tuning.LevenbergMarquardt(), 1), ValueError, r"must return residuals of shape \(m,\)"),
     ],
 )
 def test_bad_arguments(arguments, error, match):
@@ -189,7 +189,7 @@ def valley(x):
 
 
 def test_least_squares_takes_a_handful_of_steps():
-    got = ukjax.tune(valley, jnp.array([-1.2, 1.0]), ukjax.LevenbergMarquardt(), 20, progress=False)
+    got = ukjax.tune(valley, jnp.array([-1.2, 1.0]), ukjax.tuning.LevenbergMarquardt(), 20, progress=False)
     assert_close(got.params, jnp.ones(2), atol=1e-8)
     assert_close(got.losses, np.asarray(jax.vmap(rosenbrock)(got.history)), atol=1e-12)
     slopes = np.asarray(jax.vmap(jax.grad(rosenbrock))(got.history))
@@ -199,7 +199,9 @@ def test_least_squares_takes_a_handful_of_steps():
     assert len(got.losses) < 21
     assert got.trials[0] == 0
     assert np.all(np.diff(got.trials) >= 1)
-    box = ukjax.tune(valley, jnp.array([-1.2, 0.4]), ukjax.LevenbergMarquardt(), 15, bounds=(-1.3, 0.5), progress=False)
+    box = ukjax.tune(
+        valley, jnp.array([-1.2, 0.4]), ukjax.tuning.LevenbergMarquardt(), 15, bounds=(-1.3, 0.5), progress=False
+    )
     assert np.max(box.history) <= 0.5
     assert_close(box.losses, np.asarray(jax.vmap(rosenbrock)(box.history)), atol=1e-12)
 
@@ -209,7 +211,7 @@ def test_least_squares_over_samples_is_linear_regression():
     rows, wanted = rng.normal(size=(6, 5, 3)), rng.normal(size=(6, 5))
     residuals = lambda x, sample: sample[0] @ x - sample[1]
     samples = (jnp.asarray(rows), jnp.asarray(wanted))
-    optimizer = ukjax.LevenbergMarquardt(damping=1e-9)
+    optimizer = ukjax.tuning.LevenbergMarquardt(damping=1e-9)
     got = ukjax.tune(residuals, jnp.zeros(3), optimizer, 2, samples=samples, progress=False)
     x, (left,), _, _ = np.linalg.lstsq(rows.reshape(30, 3), wanted.ravel(), rcond=None)
     assert_close(got.params, jnp.asarray(x), atol=1e-8)
@@ -223,7 +225,7 @@ def test_least_squares_over_samples_is_linear_regression():
 def test_least_squares_steps_around_what_is_not_finite():
     # The full step from 3 would leave where the logarithm is defined; and one parameter changes nothing.
     residuals = lambda x: jnp.stack([jnp.log(x[0])])
-    got = ukjax.tune(residuals, jnp.array([5.0, 7.0]), ukjax.LevenbergMarquardt(1e-3), 10, progress=False)
+    got = ukjax.tune(residuals, jnp.array([5.0, 7.0]), ukjax.tuning.LevenbergMarquardt(1e-3), 10, progress=False)
     assert_close(got.params, jnp.array([1.0, 7.0]), atol=1e-6)
     assert got.trials[1] > 1
 
@@ -231,19 +233,21 @@ def test_least_squares_steps_around_what_is_not_finite():
 @pytest.mark.parametrize("option", [{"damping": 0.0}, {"grow": 1.0}, {"shrink": 1.0}, {"damping": "much"}])
 def test_senseless_least_squares_options_are_named(option):
     with pytest.raises(ValueError, match=f"{next(iter(option))} must"):
-        ukjax.LevenbergMarquardt(**option)
+        ukjax.tuning.LevenbergMarquardt(**option)
 
 
 def test_a_problem_is_tuned_and_says_what_it_is_about():
-    problem = ukjax.TuningProblem(bowl, START, optax.adam(0.3), 5)
+    problem = ukjax.tuning.TuningProblem(bowl, START, optax.adam(0.3), 5)
     got = problem.tune(progress=False)
     assert set(problem.shown(got.history)) == {"x[0]", "x[1]", "y"}
-    named = ukjax.TuningProblem(bowl, START, optax.adam(0.3), 5, quantities={"both [m]": lambda p: jnp.sum(p["x"])})
+    named = ukjax.tuning.TuningProblem(
+        bowl, START, optax.adam(0.3), 5, quantities={"both [m]": lambda p: jnp.sum(p["x"])}
+    )
     assert named.shown(got.history)["both [m]"].shape == (6,)
     with pytest.raises(TypeError, match="loss must be a function"):
-        ukjax.TuningProblem(3, START, optax.adam(0.3), 5)
+        ukjax.tuning.TuningProblem(3, START, optax.adam(0.3), 5)
     with pytest.raises(TypeError, match=r"quantities\['a'\] must be a function"):
-        ukjax.TuningProblem(bowl, START, optax.adam(0.3), 5, quantities={"a": 1})
+        ukjax.tuning.TuningProblem(bowl, START, optax.adam(0.3), 5, quantities={"a": 1})
 
 
 def test_stops_early():
@@ -259,11 +263,11 @@ def test_stops_early():
         (None, optax.adam(0.3)),
         (2, optax.adam(0.3)),
         long(None, optax.lbfgs(0.01)),
-        (2, ukjax.LevenbergMarquardt(3.0)),
+        (2, ukjax.tuning.LevenbergMarquardt(3.0)),
     ],
 )
 def test_goes_on_after_an_interruption(tmp_path, batch_size, optimizer):
-    loss = shifted_residuals if isinstance(optimizer, ukjax.LevenbergMarquardt) else shifted
+    loss = shifted_residuals if isinstance(optimizer, ukjax.tuning.LevenbergMarquardt) else shifted
     options = {"samples": TARGETS, "batch_size": batch_size, "progress": False}
     want = ukjax.tune(loss, jnp.zeros(2), optimizer, 20, **options)
 

@@ -106,7 +106,7 @@ class Linearization(eqx.Module):
             ("outputs", self.C.shape[0], "outputs=lambda q, v, t: q"),
         ):
             if size == 0:
-                raise ValueError(f"{what} needs {name}: pass {hint} to ukjax.linearize.")
+                raise ValueError(f"{what} needs {name}: pass {hint} to ukjax.analysis.linearize.")
         return [np.asarray(x) for x in (self.A, self.B, self.C, self.D)]
 
     def _must_be_one(self, what: str) -> None:

@@ -64,10 +64,10 @@ def linearize(
             omitted.
         u: The inputs there, shape (p,) [N or N m, by the actuation]; zero if omitted.
         outputs: `outputs(q, v, t)`, shape (r,), the outputs; none if omitted.
-        states: What the states are: `ukjax.independent(...)`, or `states(q, v, t)` -> (k,), or None to have independent
-            coordinates and speeds chosen, which takes numbers and no tracers. Fewer states than there is freedom are
-            all right if their rates depend on nothing else: lean and steer of a bicycle, and their rates, wherever it
-            is; an angle that is seen from a frame that turns.
+        states: What the states are: `ukjax.analysis.independent(...)`, or `states(q, v, t)` -> (k,), or None to have
+            independent coordinates and speeds chosen, which takes numbers and no tracers. Fewer states than there is
+            freedom are all right if their rates depend on nothing else: lean and steer of a bicycle, and their rates,
+            wherever it is; an angle that is seen from a frame that turns.
         servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
         formulation: How the acceleration is computed.
         throw: Raise if the result is not successful. With False look at `result`.
@@ -88,7 +88,7 @@ def linearize(
         system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
         rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
         pendulum = ukjax.Mechanism(system, rod)
-        hanging = ukjax.linearize(pendulum, [0.0, -1.0])
+        hanging = ukjax.analysis.linearize(pendulum, [0.0, -1.0])
         print(hanging.A)  # of a displacement along the circle and its rate: [[0, 1], [-9.81, 0]]
         ```
 

@@ -58,7 +58,7 @@ def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = 
     linear system and the integral are taken over a period exactly.
 
     Args:
-        linearization: Of `ukjax.linearize(..., actuation=G)`, about a state that stays.
+        linearization: Of `ukjax.analysis.linearize(..., actuation=G)`, about a state that stays.
         Q: Cost of the states, (k, k) symmetric positive semidefinite, or (k,) its diagonal.
         R: Cost of the inputs, (p, p) symmetric positive definite, or (p,) its diagonal, or a scalar.
         period: Time between two samples [s].
@@ -76,13 +76,13 @@ def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = 
 
     Source: Anderson & Moore (1990), Optimal Control; the integral over a period: Van Loan (1978).
     """
-    _check.instance(linearization, Linearization, "linearization", "ukjax.linearize(...)")
+    _check.instance(linearization, Linearization, "linearization", "ukjax.analysis.linearize(...)")
     A, B = linearization.A, linearization.B
     if A.ndim != 2:
         raise ValueError(f"linearization must be one, not a batch, but A has shape {A.shape}. Use jax.vmap.")
     k, p = B.shape
     if p == 0:
-        raise ValueError("linearization has no inputs. Pass actuation=G to ukjax.linearize.")
+        raise ValueError("linearization has no inputs. Pass actuation=G to ukjax.analysis.linearize.")
     Q = _cost(Q, k, "Q", "state", A.dtype)
     R = _cost(R, p, "R", "input", A.dtype)
     period = None if period is None else _check.positive(period, "period")
@@ -97,7 +97,7 @@ def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = 
         raise ValueError(
             "linearization cannot be stabilised by its inputs: some mode that grows, or stays, is out of their reach, "
             "or costs nothing. Give it another actuation, or Q a weight there; or leave that state out: "
-            "ukjax.linearize(..., states=...)."
+            "ukjax.analysis.linearize(..., states=...)."
         )
     states, x0, u0 = linearization.states, linearization.x, linearization.u
     return Regulator(K, S, x0, u0, A - B @ K, states, period)
@@ -128,7 +128,7 @@ def _check_values(linearization: Linearization, Q: np.ndarray, R: np.ndarray) ->
     if moving > 1e-6 * max(1.0, float(np.max(np.abs(np.asarray(linearization.x)), initial=0.0))):
         raise ValueError(
             f"linearization is about a state that does not stay: its states change at up to {moving:.3g} a second. "
-            "Take q, v, u of ukjax.equilibrium, or states that stay in a steady motion."
+            "Take q, v, u of ukjax.analysis.equilibrium, or states that stay in a steady motion."
         )
 
 

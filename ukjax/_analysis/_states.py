@@ -70,7 +70,7 @@ def independent(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Ind
     if is_traced(found):
         raise ValueError(
             "states must be given where the mechanism or its state is traced, since their number decides about shapes: "
-            "pass states=ukjax.independent(mechanism, q, v, t) of a state outside of jit, vmap and grad."
+            "pass states=ukjax.analysis.independent(mechanism, q, v, t) of a state outside of jit, vmap and grad."
         )
     _check.finite(q, "q")
     _check.finite(v, "v")
@@ -115,7 +115,7 @@ def states_of(value: Any, mechanism: Mechanism, q: Array, v: Array, t: Array) ->
         return value
     if isinstance(value, tuple | list):
         raise TypeError(
-            "states must be a function states(q, v, t) -> (k,), or ukjax.Independent(q, v) with indices of coordinates "
-            f"and speeds, but is a {type(value).__name__}."
+            "states must be a function states(q, v, t) -> (k,), or ukjax.analysis.Independent(q, v) with indices of "
+            f"coordinates and speeds, but is a {type(value).__name__}."
         )
     return _check.function(value, "states", "states(q, v, t) -> (k,)")

@@ -140,7 +140,7 @@ class KernelProjection(AbstractPseudoinverseFormulation):
         consistency_rtol: float = 1e-6,
     ):
         if not isinstance(kernel, AbstractKernel):
-            raise TypeError(f"kernel must be such as ukjax.OrthogonalProjector(), but is {kernel!r}.")
+            raise TypeError(f"kernel must be such as ukjax.formulation.OrthogonalProjector(), but is {kernel!r}.")
         self.levels = None if levels is None else sizes_of(levels)
         self.kernel, self.pseudoinverse, self.consistency_rtol = kernel, pseudoinverse, consistency_rtol
 

@@ -91,7 +91,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         couplings: Coupling | Iterable[Coupling] | Mapping[str, Coupling] = (),
     ):
         if not isinstance(modules, Mapping) or not modules:
-            raise TypeError(f"modules must be a mapping, name -> ukjax.Module, but is {modules!r}.")
+            raise TypeError(f"modules must be a mapping, name -> ukjax.modular.Module, but is {modules!r}.")
         check_names(modules, "modules")
         systems, constraints, names, moved, start = [], [], {}, [], 0
         for name, module in modules.items():
@@ -265,7 +265,8 @@ def _contents(module: Any, name: str) -> _Contents:
     if isinstance(module, Composite):
         return module._contents()
     raise TypeError(
-        f"{name} must be a ukjax.Module(system, coordinates) or a ukjax.Composite, but is {type(module).__name__}."
+        f"{name} must be a ukjax.modular.Module(system, coordinates) or a ukjax.modular.Composite, but is "
+        f"{type(module).__name__}."
     )
 
 
@@ -277,7 +278,7 @@ def _couple(contents: _Contents, couplings: Any, level: int) -> list[_Constraint
     taken, found = {c.name for c in contents.constraints}, []
     for i, (name, coupling) in enumerate(given):
         which = f"couplings[{i if name is None else repr(name)}]"
-        _check.instance(coupling, Coupling, which, "ukjax.Coupling(modules, ukjax.Holonomic(phi))")
+        _check.instance(coupling, Coupling, which, "ukjax.modular.Coupling(modules, ukjax.Holonomic(phi))")
         of_modules = tuple(_find(contents.names, module)[1] for module in coupling.modules)
         name = _unused("-".join(coupling.modules), taken) if name is None else name
         if name in taken:

@@ -68,7 +68,7 @@ class ModularLevel(eqx.Module):
             TypeError: If `composite` is something else.
             ValueError: If q, v, t or `applied` do not fit.
         """
-        _check.instance(composite, Composite, "composite", "ukjax.Composite(modules)")
+        _check.instance(composite, Composite, "composite", "ukjax.modular.Composite(modules)")
         q, v, t = _check.state(q, v, t)
         check_size(q, composite.size)
         factors = [jax.vmap(whiten)(block) for block in composite.blocks(q, t)]
@@ -98,7 +98,7 @@ class ModularLevel(eqx.Module):
                 negative.
         """
         if not isinstance(coupling, Coupled):
-            _check.instance(coupling, Coupling, "coupling", "ukjax.Coupling(modules, ukjax.Holonomic(phi))")
+            _check.instance(coupling, Coupling, "coupling", "ukjax.modular.Coupling(modules, ukjax.Holonomic(phi))")
             coupling = self.composite.bind(coupling)
         R = None if noise is None else covariance(noise, coupling.rows_each, "noise")
         acceleration, force, rank, more = _enforce(self, coupling, R, pseudoinverse)

@@ -44,7 +44,7 @@ class AbstractServo(eqx.Module):
 
     def __check_init__(self):
         _check.instance(self.constraint, AbstractConstraint, "constraint", "ukjax.Holonomic(phi)")
-        _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.Jacobi()")
+        _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.pseudoinverse.Jacobi()")
 
     @abc.abstractmethod
     def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:

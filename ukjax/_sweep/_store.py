@@ -106,7 +106,7 @@ class Store:
             raise ValueError(
                 f"{self.folder} was made by an earlier version of ukjax, which did not keep what a study computes, so "
                 "that nothing can tell whether it is this one. Its results can still be read: xarray.open_zarr, "
-                "ukjax.sweep_export, ukjax sweep --plot. Pass another folder to make them anew."
+                "ukjax.study.sweep_export, ukjax sweep --plot. Pass another folder to make them anew."
             )
         for key in {**self.about, **there}:
             if key not in TOLD and there.get(key) != self.about.get(key):

@@ -60,9 +60,9 @@ def tune(
         params: A pytree; its floating arrays are tuned (Python floats become arrays), everything else is kept.
         optimizer: Any optax optimiser, for example `optax.adam(1e-2)`; or `optax.lbfgs()`, which searches along a line
             in every step and needs far fewer of them where the loss is smooth and not drawn from minibatches; or, for a
-            loss that returns residuals, `ukjax.LevenbergMarquardt()`, which needs the fewest. Or any of optimistix's
-            minimisers, such as `optimistix.BFGS(rtol, atol)`, and least-squares solvers: each of its trials is a step,
-            and it ends by its own tolerances.
+            loss that returns residuals, `ukjax.tuning.LevenbergMarquardt()`, which needs the fewest. Or any of
+            optimistix's minimisers, such as `optimistix.BFGS(rtol, atol)`, and least-squares solvers: each of its
+            trials is a step, and it ends by its own tolerances.
         steps: How many steps to take at the most, at least 1.
         bounds: (lower, upper), each a pytree like `params` or a prefix of it, a single number for instance. Parameters
             that a step takes outside are put back on the bound. Line searches, L-BFGS, `LevenbergMarquardt` and
@@ -163,8 +163,8 @@ def _check_arguments(loss: Any, optimizer: Any, steps: Any, patience: Any) -> No
         raise TypeError(f"loss must be a function loss(params) -> scalar, but is {type(loss).__name__}.")
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
-            "optimizer must be an optax optimiser, for example optax.adam(1e-2), ukjax.LevenbergMarquardt(), or an "
-            f"optimistix solver, for example optimistix.BFGS(1e-8, 1e-8), but is {type(optimizer).__name__}."
+            "optimizer must be an optax optimiser, for example optax.adam(1e-2), ukjax.tuning.LevenbergMarquardt(), or "
+            f"an optimistix solver, for example optimistix.BFGS(1e-8, 1e-8), but is {type(optimizer).__name__}."
         )
     for name, value in (("steps", steps), ("patience", 1 if patience is None else patience)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

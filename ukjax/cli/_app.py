@@ -178,7 +178,8 @@ def tune(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="What to tune: module:factory or file.py:factory, returning a ukjax.TuningProblem."
+            metavar="TARGET",
+            help="What to tune: module:factory or file.py:factory, returning a ukjax.tuning.TuningProblem.",
         ),
     ],
     settings: Settings = None,

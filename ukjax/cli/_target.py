@@ -19,6 +19,10 @@ class UsageError(Exception):
     """What a person typed cannot be used; the message says what to type instead."""
 
 
+# Where users find what a factory may return.
+PLACES = {Scenario: "ukjax.Scenario", TuningProblem: "ukjax.tuning.TuningProblem"}
+
+
 def scenario(target: str, settings: Sequence[str]) -> Scenario:
     """The scenario that TARGET's factory makes with `--set` settings. Raises UsageError."""
     if _robot.is_robot(target):
@@ -58,7 +62,7 @@ def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
         given = f" with ({shown})" if shown else ""
         raise UsageError(f"{target} could not make a {noun}{given}: {error}") from error
     if not isinstance(made, kind):
-        raise UsageError(f"{target} must return a ukjax.{kind.__name__}, but returned {type(made).__name__}.")
+        raise UsageError(f"{target} must return a {PLACES[kind]}, but returned {type(made).__name__}.")
     return made
 
 
@@ -77,7 +81,7 @@ def factory(target: str, kind: Any = Scenario) -> Callable[..., Any]:
         known = ", ".join(k for k in mine if not k.startswith("_"))
         raise UsageError(f"{place} has no factory {name!r}. Functions there: {known or 'none'}.")
     if not callable(found):
-        wanted = f"a function that returns a ukjax.{kind.__name__}"
+        wanted = f"a function that returns a {PLACES[kind]}"
         raise UsageError(f"{target} must be {wanted}, but is {type(found).__name__}.")
     return found
 

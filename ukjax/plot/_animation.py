@@ -26,7 +26,7 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
     dots per inch that it is drawn with.
 
     Args:
-        scenario: With a `ukjax.Drawing`.
+        scenario: With a `ukjax.study.Drawing`.
         trajectory: Its motion, one trajectory, at evenly spaced times.
         interval: How long to show a frame [ms].
         step: 1 for a frame at every saved time, 2 at every other, and so on; trails have all of them.

@@ -33,9 +33,9 @@ def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int =
     swings, of which there is one period.
 
     Args:
-        scenario: With a `ukjax.Drawing`; `t0` is the time of the linearisation.
+        scenario: With a `ukjax.study.Drawing`; `t0` is the time of the linearisation.
         q: Coordinates about which it was linearised (n,).
-        modes: `ukjax.linearize(...).modes()`.
+        modes: `ukjax.analysis.linearize(...).modes()`.
         index: Which of them.
         frames: How many positions.
 
@@ -47,7 +47,7 @@ def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int =
         ValueError: If there is no drawing, there is no such mode, or it does not move the coordinates.
     """
     _check.instance(scenario, Scenario, "scenario", "ukjax.Scenario(mechanism, q0, v0, t1)")
-    _check.instance(modes, Modes, "modes", "ukjax.linearize(...).modes()")
+    _check.instance(modes, Modes, "modes", "ukjax.analysis.linearize(...).modes()")
     drawing, frames = check(scenario), _check.count(frames, "frames")
     if not 0 <= index < len(modes.eigenvalues):
         raise ValueError(f"index must be one of {len(modes.eigenvalues)} modes, from 0, but is {index}.")

@@ -17,7 +17,7 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
     """The text of an HTML page that needs no network: it plays, pauses and scrubs, and in space it can be rotated.
 
     Args:
-        scenario: With a `ukjax.Drawing`.
+        scenario: With a `ukjax.study.Drawing`.
         trajectory: Its motion, one trajectory, at evenly spaced times, all of which are shown.
         speed: How many seconds of motion pass in one second.
 

@@ -14,7 +14,7 @@ def path(scenario: Scenario, trajectory: Trajectory, positions: int = 6) -> Figu
     """The mechanism in a few positions, later ones darker, with trails, constraint forces and scenery; axes are equal.
 
     Args:
-        scenario: With a `ukjax.Drawing`.
+        scenario: With a `ukjax.study.Drawing`.
         trajectory: Its motion, one trajectory, not a batch.
         positions: In how many positions to draw it, evenly spaced in time, from start to end.
 

@@ -153,8 +153,8 @@ def check(scenario: Scenario) -> Drawing:
     drawing = scenario.drawing
     if drawing is None:
         raise ValueError(
-            f"The scenario {scenario.name!r} has no drawing. Pass drawing=ukjax.Drawing(links) to ukjax.Scenario, with "
-            "links = {name: f(q, t) -> points (k, 2) or (k, 3) [m]}."
+            f"The scenario {scenario.name!r} has no drawing. Pass drawing=ukjax.study.Drawing(links) to "
+            "ukjax.Scenario, with links = {name: f(q, t) -> points (k, 2) or (k, 3) [m]}."
         )
     q, t = (jax.ShapeDtypeStruct(shape, scenario.q0.dtype) for shape in (scenario.q0.shape, ()))
     dimensions = {}

@@ -1,0 +1,3 @@
+"""Motions that `ukjax.plan` finds."""
+
+from ._plan import Curve as Curve
