@@ -74,7 +74,7 @@ class AbstractStateFormulation(AbstractFormulation):
 
     @abc.abstractmethod
     def certain(self, m: int, dtype: Any) -> Certain | None:
-        """Returns the limits within which factors of M and A M^-1 A^T (m rows) give the answer; None without fast path."""
+        """Returns the limits within which factors of M and A M^-1 A^T (m rows) give the answer, or None."""
 
     @abc.abstractmethod
     def for_use(self, often: bool) -> AbstractFormulation:

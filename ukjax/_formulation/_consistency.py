@@ -5,9 +5,9 @@ that no unit and no scaling of rows or coordinates matters. There are three ques
 
 1. Are the rows met? |e_i| is at most `rtol` of the row's own terms, or the rounding error of the computation.
 2. If not: the rank test may have dropped a direction that the rows need. With a finer tolerance, its cube, are they met
-by a moderate acceleration? Moderate: the terms of no row become much larger than before in it and in the rows that
-share a coordinate with it. If no, the rows contradict each other. 3. If yes: how much was missed? A row that was missed
-by a small part of its own terms, s |v^T q''| where a singular
+   by a moderate acceleration? It is moderate if the terms of no row become much larger than those before of the row
+   and of the rows that share a coordinate with it. If no, the rows contradict each other.
+3. If yes: how much was missed? A row that was missed by a small part of its own terms, s |v^T q''| where a singular
    value s passes zero next to a singular configuration, is rightly missed: what would mend it is drift divided by
    drift. The acceleration stays. A row that was missed by a large part of its terms was dropped for another reason, a
    light mass beside a heavy one; then the finer decision is the answer.

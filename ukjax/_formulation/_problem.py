@@ -2,8 +2,8 @@
 
 L L^T = M, W = L^-1, or those of the metric that takes the place of M where it is singular (`_metric`); x = L^T q'':
 acceleration in that metric, all of whose entries have one unit, sqrt(kg) m/s^2 or the like; B = A W^T: the rows there;
-D: row scales; w = W Q: the free motion. For formulations that take a singular M unchanged, L and W are diagonal: they
-    give each coordinate a unit in which its own mass is about one.
+D: row scales; w = W Q: the free motion. For formulations that take M unchanged, which may be singular, L and W are
+diagonal: they give each coordinate a unit in which its own mass is about one.
 """
 
 from typing import Any

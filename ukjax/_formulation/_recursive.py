@@ -246,7 +246,7 @@ def gain(
         K, rank = pseudoinverse(solver, jnp.where(new[:, None], B, 0))
     else:
         S = D[:, None] * (S if R is None else S + R.astype(B.dtype)) * D[None]
-        # S has the squares of the singular values for which the rank test is made; noise does not change that decision.
+        # Without noise S has the squares of the singular values that the rank test is made for, hence the finer one.
         inverse, rank = pseudoinverse(finer(solver, S.dtype) if R is None else solver, (S + S.T) / 2)
         K = B.T @ inverse
     return K * D[None], rank
