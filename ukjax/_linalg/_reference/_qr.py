@@ -25,10 +25,7 @@ class QR(NamedTuple):
 
 
 def householder(B: Array, Y: Array, rtol: float) -> QR:
-    """Factorises B by reflections.
-
-    A column counts if its remainder exceeds `rtol` times the length of the longest column.
-    """
+    """Factorises B by reflections; a column counts if its remainder exceeds `rtol` times the longest length."""
     rows = jnp.arange(B.shape[0])[:, None]
 
     def step(k, carry):
