@@ -1,7 +1,7 @@
 """Controllers written by the user: functions of the state, with or without memory, sampled or not.
 
 u: control (p,); x: memory (s,); h: period; k: samples taken. A sampled controller holds its control of the last sample:
-    the numbers that a run carries beside q and v, its store, are (x, u, k); without a period only x.
+the numbers that a run carries beside q and v, its store, are (x, u, k); without a period only x.
 """
 
 from collections.abc import Callable

@@ -82,9 +82,9 @@ class Servo(AbstractServo):
         limits: (lower, upper), each a scalar or (p,): the control saturates there. The servo rows are then missed by
             `residual`.
         reading: Treatment of passive constraints, if there are any. "least_norm" (default): their forces react to the
-            control, and u is the smallest that satisfies the rows. "self_consistent": literally eq. 35 of the paper, $u
-            = (A M^{-1} G)^{+}(b - A M^{-1}(Q + Q^c))$ with the passive force $Q^c$ that belongs to u; it satisfies the
-            same rows, by a larger control if actuators are redundant. Needs M > 0.
+            control, and u is the smallest that satisfies the rows. "self_consistent": literally eq. 35 of the paper,
+            $u = (A M^{-1} G)^{+}(b - A M^{-1}(Q + Q^c))$ with the passive force $Q^c$ that belongs to u; it satisfies
+            the same rows, by a larger control if actuators are redundant. Needs M > 0.
         exact: Whether an unreachable constraint is a failure. With False the control comes as near as it can, in the
             sense of least squares of the rows as the user wrote them, and `residual` is the distance.
         pseudoinverse: The lineax solver that applies $C^{+}$.
