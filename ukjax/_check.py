@@ -194,7 +194,7 @@ def _show(shape: tuple[int | str, ...]) -> str:
 def function(value: Any, name: str, signature: str) -> Callable:
     """Returns `value` as a callable pytree; raises TypeError unless it takes the arguments that `signature` names.
 
-    Optional arguments, in brackets in `signature`, are not checked.
+    A `signature` with optional arguments, in brackets, is not checked.
 
     A plain function becomes a `jax.tree_util.Partial`, which jax.jit accepts as an argument; a callable that is a
     pytree already (an equinox module, say) keeps its array leaves.

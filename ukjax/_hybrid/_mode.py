@@ -134,7 +134,7 @@ def _is_boolean(value: Any) -> bool:
 
 
 def _targets(then: Any, arguments: str) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
-    """Returns the modes that may follow, and the conditions of all but the last; raises an error if `then` is invalid."""
+    """Returns the modes that may follow, and the conditions of all but the last; raises an error if `then` is wrong."""
     if then is None or isinstance(then, str):
         return (then,), ()
     if not isinstance(then, Mapping) or not then or not all(x is None or isinstance(x, str) for x in then):
