@@ -1,7 +1,8 @@
 """Functions bound to the present values of the arrays that they reach.
 
-A function may reach an array without holding it in a pytree, in whatever way Python has. But its operations meet that
-very array: known by identity, it is exchanged for what is in its place now.
+A function may reach an array without holding it in a pytree: by a closure, an attribute or a global variable. Its
+traced operations still meet that very array, which is recognised by identity and replaced by the present value in its
+place.
 """
 
 import weakref
@@ -23,14 +24,14 @@ Path = tuple[Any, ...]
 
 
 class Place(NamedTuple):
-    """Where an array is: a leaf of a pytree, or a row of one."""
+    """The place of an array: a leaf of a pytree, or a row of such a leaf."""
 
     path: Path
     row: int | None = None
 
 
 class Stacks:
-    """Of which arrays others were made that hold them as rows."""
+    """Records, for each stacked array, the arrays that became its rows."""
 
     def __init__(self):
         self._rows: dict[int, tuple[weakref.ref, tuple[Array, ...]]] = {}
@@ -41,12 +42,12 @@ class Stacks:
             self._rows[key] = weakref.ref(stack, lambda _: self._rows.pop(key, None)), tuple(rows)
 
     def rows(self, stack: Array) -> tuple[Array, ...]:
-        """The arrays that it was made of; none if that is not known."""
+        """Returns the arrays that `stack` was made of; an empty tuple if they are not known."""
         alive, rows = self._rows.get(id(stack), (lambda: None, ()))
         return rows if alive() is stack else ()
 
     def row(self, stack: Array, row: int) -> Array:
-        """The array that a row was made of, or, if that is not known, the row."""
+        """Returns the array that a row of `stack` was made of; the row itself if that array is not known."""
         rows = self.rows(stack)
         return rows[row] if rows else stack[row]
 
@@ -55,14 +56,14 @@ stacks = Stacks()
 
 
 class Binding(eqx.Module):
-    """What functions reach: arrays that were somewhere, and `values`, which are there now."""
+    """The arrays that functions reached when a pytree was made (`origin`), and their present `values`."""
 
     origin: "Origin" = eqx.field(static=True)
     values: tuple[Any, ...]  # one for each path of the origin
 
     @property
     def is_needed(self) -> bool:
-        """Whether the arrays are others now."""
+        """Whether any array differs from the one at the time of the origin."""
         return not self.origin.is_at(self.values)
 
     def __call__(self, function: Callable) -> Callable:
@@ -70,7 +71,7 @@ class Binding(eqx.Module):
 
 
 class Bound(eqx.Module):
-    """A function that is evaluated with what the arrays that it reaches are now; otherwise like that function."""
+    """A function evaluated with the present values of the arrays that it reaches, with the attributes of `function`."""
 
     function: Callable
     binding: Binding
@@ -85,16 +86,16 @@ class Bound(eqx.Module):
 
 
 def binding(parts: Sequence[PyTree], origin: "Origin") -> Binding:
-    """Binds functions to parts that `separated` returned, or to what is in their places now."""
+    """Binds functions to the present values in parts that have the structure of those from `separated`."""
     present = dict(tree_flatten_with_path(list(parts))[0])
     return Binding(origin, tuple(present.get(path) for path in origin.paths))
 
 
 class Origin:
-    """Which arrays were where when a pytree was made; `level` is that of its references.
+    """The arrays of a pytree when it was made, each with its place; `level` is that of the pytree's references.
 
-    It is part of the key by which a compiled program is found again. Two are equal if every array that their functions
-    reached while they were traced was at the same place in both, or in neither.
+    An origin is part of the key by which a compiled program is found again. Two origins are equal if every array that
+    their functions reached while they were traced was at the same place in both, or in neither.
     """
 
     def __init__(self, arrays: Iterable[tuple[Array, Place]], level: int = 0):
@@ -122,12 +123,12 @@ class Origin:
 
     @property
     def arrays(self) -> list[tuple[Array, Place]]:
-        """Those that somebody still has, and where they were."""
+        """The arrays that are still alive, with the places where they were."""
         found = [(alive(), Place(self.paths[i], row)) for alive, (i, row) in self._places.values()]
         return [(x, at) for x, at in found if x is not None]
 
     def is_at(self, values: Sequence[Any]) -> bool:
-        """Whether these, one for each of the paths, are the arrays that were there, which stand for no others."""
+        """Whether `values`, one for each path, are the original arrays, none of which is a stack of others."""
         first = lambda i: self._first.get((i, None), lambda: None)()
         return len(self._first) == len(self._places) and all(first(i) is x for i, x in enumerate(values))
 
@@ -138,7 +139,7 @@ class Origin:
         return self._place(x) is not None
 
     def current(self, x: Any, values: Sequence[Any]) -> Any:
-        """What is now where such an array was; `values`: one for each of the paths."""
+        """Returns the present value at the place of array `x`; `values`: one for each of the paths."""
         place = self._place(x)
         assert place is not None, "asked of what it knows"
         index, row = place
@@ -160,7 +161,7 @@ class Origin:
 
 
 def _can_replace(found: Any, x: Array) -> bool:
-    """Whether something is a number or an array of the kind of an array."""
+    """Whether `found` is a number or an array whose kind of dtype may replace that of `x`."""
     dtype = getattr(found, "dtype", None)
     if dtype is None:
         return isinstance(found, int | float) and not isinstance(found, bool)
@@ -169,7 +170,7 @@ def _can_replace(found: Any, x: Array) -> bool:
 
 
 def no_such(path: Path) -> ValueError:
-    """What to say where a shared array has no place any more."""
+    """Returns the error for a shared array whose place no longer exists."""
     return ValueError(
         f"A constraint shares {keystr(path[1:])} with its system, but the system has no such parameter: it was "
         "replaced by one of another kind. Make a new ukjax.Mechanism with constraints of the new system."

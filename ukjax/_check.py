@@ -1,4 +1,4 @@
-"""Checks of what a person passes in. Every message names the argument and says what to pass instead."""
+"""Checks of what the user passes in; every message names the argument and says what to pass instead."""
 
 import inspect
 import operator
@@ -19,9 +19,9 @@ from ._result import is_traced
 def state(
     q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v"), kinematics: Any = None
 ) -> tuple[Array, Array, Array]:
-    """`q`, `v`, `t` as arrays of one floating dtype; ValueError if they are not one state.
+    """Returns `q`, `v`, `t` as arrays of one floating dtype; raises ValueError if they are not one state.
 
-    With a `kinematics` there may be more coordinates than speeds: it must make rates of q of them.
+    With a `kinematics`, q may be longer than v; `kinematics.rates` must then return the shape of q.
     """
     q, v = floating(q, names[0]), floating(v, names[1])
     for name, x in zip(names, (q, v), strict=True):
@@ -51,7 +51,7 @@ def state(
 
 
 def _fits(kinematics: Any, q: Array, v: Array, t: Array, names: tuple[str, str]) -> None:
-    """ValueError unless the kinematics makes rates of q of the speeds v."""
+    """Raises ValueError unless the kinematics makes rates of q of the speeds v."""
     shapes = f"{names[0]} has shape {q.shape} and {names[1]} shape {v.shape}"
     try:
         rates = jax.eval_shape(kinematics.rates, q, v, t)
@@ -62,7 +62,7 @@ def _fits(kinematics: Any, q: Array, v: Array, t: Array, names: tuple[str, str])
 
 
 def floating(x: Any, name: str) -> Array:
-    """`x` as an array of floating dtype; integers become floats; anything else is a ValueError."""
+    """Returns `x` as an array of floating dtype, integers as floats; raises ValueError for anything else."""
     if any(isinstance(leaf, str) for leaf in jax.tree_util.tree_leaves(x)):
         raise ValueError(f"{name} must be an array of real numbers, but holds text: {x!r}.")
     try:
@@ -77,9 +77,9 @@ def floating(x: Any, name: str) -> Array:
 
 
 def scalar(x: Any, name: str) -> Any:
-    """A tracer as it is, anything else as a float; ValueError if that is not one finite number.
+    """Returns a tracer unchanged, anything else as a float; raises ValueError unless that is one finite number.
 
-    By NumPy, because inside of a trace JAX would make a tracer of a constant, whose value cannot be looked at.
+    NumPy does the conversion: inside of a trace JAX would turn a constant into a tracer, whose value is not known.
     """
     if is_traced(x):
         return x
@@ -95,7 +95,7 @@ def scalar(x: Any, name: str) -> Any:
 
 
 def count(x: Any, name: str) -> int:
-    """`x` as an int; ValueError unless it is an integer, of Python's or NumPy's, of at least 1."""
+    """Returns `x` as an int; raises ValueError unless it is an integer, of Python's or NumPy's, of at least 1."""
     number = _integer(x)
     if number is None or number < 1:
         raise ValueError(f"{name} must be a positive integer, but is {x!r}.")
@@ -103,7 +103,7 @@ def count(x: Any, name: str) -> int:
 
 
 def seed(x: Any) -> int:
-    """`x` as an int; ValueError unless it is an integer, of Python's or NumPy's, of at least 0."""
+    """Returns `x` as an int; raises ValueError unless it is an integer, of Python's or NumPy's, of at least 0."""
     number = _integer(x)
     if number is None or number < 0:
         raise ValueError(f"seed must be an integer of at least 0, but is {x!r}.")
@@ -118,7 +118,7 @@ def _integer(x: Any) -> int | None:
 
 
 def positive(x: Any, name: str) -> float:
-    """A number as a float; ValueError unless it is positive and finite."""
+    """Returns a number as a float; raises ValueError unless it is positive and finite."""
     number = scalar(x, name)
     if number <= 0:
         raise ValueError(f"{name} must be positive, but is {number}.")
@@ -126,7 +126,7 @@ def positive(x: Any, name: str) -> float:
 
 
 def tolerance(x: Any, name: str) -> Any:
-    """A tracer as it is, anything else as a float; ValueError if that is negative or not one finite number."""
+    """Returns a tracer unchanged, else a float; raises ValueError unless that is a finite number of at least 0."""
     number = scalar(x, name)
     if not is_traced(number) and number < 0:
         raise ValueError(f"{name} must not be negative, but is {number}.")
@@ -134,7 +134,7 @@ def tolerance(x: Any, name: str) -> Any:
 
 
 def finite(x: Array | np.ndarray, name: str) -> None:
-    """ValueError if the concrete array `x` holds NaN or infinity; a tracer passes."""
+    """Raises ValueError if the concrete array `x` holds NaN or infinity; a tracer passes."""
     if is_traced(x):
         return
     values = np.asarray(x)
@@ -145,7 +145,7 @@ def finite(x: Array | np.ndarray, name: str) -> None:
 
 
 def times(ts: Any) -> Array:
-    """`ts` as an array of at least two increasing times; ValueError if it is not, as far as its values are known."""
+    """Returns `ts` as an array of at least two times; raises ValueError unless its known values increase."""
     ts = floating(ts, "ts")
     if ts.ndim != 1 or ts.shape[0] < 2:
         raise ValueError(
@@ -163,7 +163,7 @@ def times(ts: Any) -> Array:
 
 
 def output(value: Any, shape: tuple[int | str, ...], dtype: Any, what: str, hint: str = "") -> Array:
-    """The value returned by a person's function, cast to `dtype`; ValueError if its shape is not `shape`.
+    """Returns the result of a user's function, cast to `dtype`; raises ValueError if its shape is not `shape`.
 
     A letter in `shape` stands for any length.
     """
@@ -181,7 +181,7 @@ def output(value: Any, shape: tuple[int | str, ...], dtype: Any, what: str, hint
 
 
 def instance(value: Any, kind: type, name: str, example: str) -> None:
-    """TypeError unless `value` is an instance of `kind`; `example` says how to make one."""
+    """Raises TypeError unless `value` is an instance of `kind`; `example` says how to make one."""
     if not isinstance(value, kind):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise TypeError(f"{name} must be an instance of {kind.__name__}, such as {example}, but is {what}.")
@@ -192,9 +192,9 @@ def _show(shape: tuple[int | str, ...]) -> str:
 
 
 def function(value: Any, name: str, signature: str) -> Callable:
-    """`value` as a callable pytree; TypeError unless it is callable, with the arguments that `signature` names.
+    """Returns `value` as a callable pytree; raises TypeError unless it takes the arguments that `signature` names.
 
-    Those in brackets may be there or not, and are not looked at.
+    A `signature` with optional arguments, in brackets, is not checked.
 
     A plain function becomes a `jax.tree_util.Partial`, which jax.jit accepts as an argument; a callable that is a
     pytree already (an equinox module, say) keeps its array leaves.
@@ -214,7 +214,7 @@ def function(value: Any, name: str, signature: str) -> Callable:
 
 
 def _signature(value: Callable) -> inspect.Signature | None:
-    """The arguments of a function as it is called, wrapped or not; None if they are not known."""
+    """Returns the arguments of a function without following `__wrapped__`; None if they are not known."""
     try:
         return inspect.signature(value, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -222,14 +222,14 @@ def _signature(value: Callable) -> inspect.Signature | None:
 
 
 def mapping(value: Any, name: str, example: str) -> dict[Any, Any]:
-    """`value` as a dict, an empty one for None; TypeError unless it is a mapping, such as `example`."""
+    """Returns `value` as a dict, empty for None; raises TypeError unless it is a mapping, such as `example`."""
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a mapping, such as {example}, but is {value!r}.")
     return dict(value or {})
 
 
 def path(value: Any, name: str) -> Path:
-    """`value` as a path; TypeError unless it is text or a path."""
+    """Returns `value` as a path; raises TypeError unless it is text or a path."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a path, as text or a pathlib.Path, but is {value!r}.")
     return Path(value)

@@ -1,4 +1,4 @@
-"""Constraints: each gives rows of A q'' = b, and how far a state is from satisfying it.
+"""Constraints: each gives rows of A q'' = b, and the errors of a state in position and velocity.
 
 q: coordinates; v: their rates, or the speeds of a kinematics; t: time [s]; m: rows; A: constraint matrix (m, n);
 b: its right-hand side (m,).
@@ -25,8 +25,8 @@ from ._types import Coordinates, Rows, RowValues, Scalar, Vector
 class Baumgarte(eqx.Module):
     r"""Stabilisation: instead of $\ddot\Phi = 0$ enforce $\ddot\Phi + d\,\dot\Phi + k\,\Phi = 0$.
 
-    For a nonholonomic constraint $\dot\psi + d\,\psi = 0$; there is no position to return to, so `stiffness` must
-    stay zero.
+    For a nonholonomic constraint $\dot\psi + d\,\psi = 0$ is enforced; there is no position to return to, so
+    `stiffness` must stay zero.
 
     Args:
         damping: d [1/s], scalar, one per row (m,), or a matrix (m, m) that couples the rows.
@@ -49,12 +49,12 @@ class Baumgarte(eqx.Module):
 
     @classmethod
     def classic(cls, alpha: Any, beta: Any) -> "Baumgarte":
-        r"""$\ddot\Phi + 2\alpha\,\dot\Phi + \beta^2\,\Phi = 0$; critically damped if alpha = beta [1/s]."""
+        r"""Returns gains for $\ddot\Phi + 2\alpha\,\dot\Phi + \beta^2\,\Phi = 0$; critical for alpha = beta [1/s]."""
         alpha, beta = _gain(alpha, "alpha"), _gain(beta, "beta")
         return cls(2.0 * alpha, beta @ beta if beta.ndim == 2 else beta**2)
 
     def correction(self, position: RowValues | None, velocity: RowValues) -> RowValues:
-        """d Φ̇ + k Φ, to be taken from b; shape (m,). Without a position, d ψ."""
+        """Returns d Φ̇ + k Φ, to be subtracted from b, (m,); without a position, d ψ."""
         change = _times(self.damping, velocity, "damping")
         return change if position is None else change + _times(self.stiffness, position, "stiffness")
 
@@ -88,28 +88,28 @@ class AbstractConstraint(eqx.Module):
     def rows(
         self, q: Coordinates, v: Vector, t: Scalar, kinematics: AbstractKinematics | None = None
     ) -> tuple[Rows, RowValues]:
-        """A (m, n) and b (m,), stabilised if the constraint is; q' by a kinematics, or v without one.
+        """Returns A (m, n) and b (m,), with the stabilisation; q' follows from the kinematics, or is v without one.
 
-        A constraint of your own for systems without a kinematics need not take it.
+        A user's constraint for systems without a kinematics may omit that argument.
         """
 
     @abc.abstractmethod
     def position_error(self, q: Coordinates, t: Scalar) -> RowValues:
-        """Φ(q, t), or an empty vector if the constraint does not restrict positions."""
+        """Returns Φ(q, t), or an empty vector if the constraint does not restrict positions."""
 
     @abc.abstractmethod
     def velocity_error(
         self, q: Coordinates, v: Vector, t: Scalar, kinematics: AbstractKinematics | None = None
     ) -> RowValues:
-        """Φ̇ or ψ(q, v, t), or an empty vector if the constraint does not restrict velocities."""
+        """Returns Φ̇ or ψ(q, v, t), or an empty vector if the constraint does not restrict velocities."""
 
 
 class AbstractFunctionConstraint(AbstractConstraint):
-    """A constraint that is made of functions of the state, and can be had of other functions of it."""
+    """A constraint defined by functions of the state, which can be replaced by other functions."""
 
     @abc.abstractmethod
     def through(self, change: Callable[[Callable], Callable]) -> "AbstractFunctionConstraint":
-        """The same constraint, with each function replaced by `change(function)`."""
+        """Returns this constraint with each function replaced by `change(function)`."""
 
 
 class AbstractConstraintGroup(AbstractConstraint):
@@ -118,24 +118,24 @@ class AbstractConstraintGroup(AbstractConstraint):
     @property
     @abc.abstractmethod
     def members(self) -> Mapping[str, AbstractConstraint]:
-        """Name -> constraint, on coordinates of its own, in the order of the rows."""
+        """The constraints by name, in the order of the rows, each on its own coordinates only."""
 
     @property
     @abc.abstractmethod
     def columns(self) -> tuple[tuple[int, ...], ...]:
-        """The coordinates that each of them is about, equally many, (k, n_k)."""
+        """The coordinates that each member depends on, equally many, (k, n_k)."""
 
     @abc.abstractmethod
     def each_rows(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Float[Array, "k m n_k"], Float[Array, "k m"]]:
-        """A and b of each of them, in its own columns."""
+        """Returns A and b of each member, in the member's own columns."""
 
     @abc.abstractmethod
     def bound(self, binding: Binding) -> "AbstractConstraintGroup":
-        """The same constraints, evaluated with what the arrays that they reach are now."""
+        """Returns this group, evaluated with the present values of the arrays that its members reach."""
 
 
 class BoundConstraint(AbstractConstraint):
-    """A constraint that is not made of functions, its methods bound; otherwise like that constraint."""
+    """A constraint of the user's own class with its methods bound; other attributes are those of `constraint`."""
 
     constraint: AbstractConstraint
     binding: Binding
@@ -156,7 +156,7 @@ class BoundConstraint(AbstractConstraint):
 
 
 def bound(constraint: AbstractConstraint, binding: Binding) -> AbstractConstraint:
-    """A constraint that is evaluated with what the arrays that it reaches are now."""
+    """Returns the constraint, evaluated with the present values of the arrays that it reaches."""
     if not binding.is_needed:
         return constraint
     if isinstance(constraint, AbstractFunctionConstraint):
@@ -166,17 +166,17 @@ def bound(constraint: AbstractConstraint, binding: Binding) -> AbstractConstrain
 
 
 def _given(kinematics: AbstractKinematics | None) -> tuple[AbstractKinematics, ...]:
-    # A person's own constraint need not know of kinematics where there is none.
+    # A user's own constraint need not accept a kinematics where the system has none.
     return () if kinematics is None else (kinematics,)
 
 
 def members_of(constraint: AbstractConstraint) -> tuple[AbstractConstraint, ...]:
-    """The constraints of a group, or the constraint itself."""
+    """Returns the constraints of a group, or the constraint itself."""
     return tuple(constraint.members.values()) if isinstance(constraint, AbstractConstraintGroup) else (constraint,)
 
 
 def are_rates(constraints: Iterable[AbstractConstraint]) -> bool:
-    """Whether the velocity errors are the rates of the position errors, and nothing else: affine in the speeds."""
+    """Whether every velocity error is the rate of a position error, hence affine in the speeds."""
     members = (member for constraint in constraints for member in members_of(constraint))
     return all(isinstance(member, Holonomic | AccelerationConstraint) for member in members)
 
@@ -298,12 +298,12 @@ class AccelerationConstraint(AbstractFunctionConstraint):
 
     @property
     def matrix(self) -> Callable:
-        """A(q, v, t)."""
+        """The function A(q, v, t)."""
         return self._functions()[0]
 
     @property
     def vector(self) -> Callable:
-        """b(q, v, t)."""
+        """The function b(q, v, t)."""
         return self._functions()[1]
 
     def _functions(self) -> tuple[Callable, Callable]:
@@ -340,7 +340,7 @@ def _stabilization(value: Any) -> Baumgarte | None:
 
 
 def stabilized(stabilization: Baumgarte | None, b: Array, position: Array | None, velocity: Array) -> Array:
-    """b with what brings it back; without a position, of velocities only."""
+    """Returns b less the stabilisation's correction; `position` is None for constraints of velocities."""
     return b if stabilization is None else b - stabilization.correction(position, velocity)
 
 

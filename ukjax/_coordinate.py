@@ -1,4 +1,4 @@
-"""What a number is called, and in which unit it is."""
+"""Names with units for coordinates, controls and other quantities."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ _WITH_UNIT = re.compile(r"(?P<name>.*\S)\s+\[(?P<unit>[^\[\]]*)\]\s*", re.DOTALL
 class Coordinate(str):
     """A name with a unit: of a coordinate, a control, or anything else that is plotted.
 
-    It is the text "name [unit]", so that it serves wherever such a text does, as a key or a label.
+    A `Coordinate` is the text "name [unit]", and serves as a key or a label.
 
     Args:
-        name: Such as "theta 1"; or the whole text, "theta 1 [rad]", if `unit` is omitted. Brackets that do not stand
-            apart, as in "x[0]", are no unit.
+        name: Such as "theta 1"; or the whole text, "theta 1 [rad]", if `unit` is omitted. Brackets without a space
+            before them, as in "x[0]", are no unit.
         unit: Such as "rad", "m/s" or "N m"; empty for a pure number.
 
     Attributes:
@@ -23,7 +23,7 @@ class Coordinate(str):
         unit: The unit alone.
 
     Raises:
-        TypeError: If one of them is no text.
+        TypeError: If `name` or `unit` is not text.
         ValueError: If `unit` has brackets of its own.
     """
 
@@ -45,29 +45,29 @@ class Coordinate(str):
 
     @property
     def parts(self) -> list[str]:
-        """What the components of a vector are called: of "tool x, y, z" they are x, y and z."""
+        """The names of a vector's components: x, y and z of "tool x, y, z"."""
         return [part.split()[-1] if part.strip() else part for part in self.name.split(",")]
 
 
-# Of forces that belong to coordinates in these units, or to speeds.
+# Units of generalised forces, by the unit of their coordinate or speed.
 _FORCE_UNITS = {"m": "N", "rad": "N m", "m/s": "N", "rad/s": "N m"}
 
 
 def rate_unit(unit: str, order: int = 1) -> str:
-    """The unit of a derivative by time of something in `unit`; empty if that is not known."""
+    """Returns the unit of a time derivative of a quantity in `unit`; empty if that is not known."""
     return unit and f"{unit}/s" + (f"^{order}" if order > 1 else "")
 
 
 def force_unit(unit: str) -> str:
-    """The unit of the generalised force of a coordinate, or of a speed, in `unit`; empty if that is not known."""
+    """Returns the unit of the generalised force of a coordinate or speed in `unit`; empty if that is not known."""
     return _FORCE_UNITS.get(unit, "")
 
 
 def named(names: Sequence[Any] | None, count: int, letter: str, what: str) -> tuple[Coordinate, ...]:
-    """A name for each of `count` numbers; "q1", "q2", ... with this letter if there are no names.
+    """Returns a name for each of `count` numbers; "q1", "q2", ... (by `letter`) if `names` is None.
 
     Raises:
-        ValueError: If there are more or fewer names; `what` says of what.
+        ValueError: If the number of names is not `count`; `what` is the argument and its item, for the message.
     """
     given = tuple(f"{letter}{i + 1}" for i in range(count)) if names is None else tuple(names)
     if len(given) != count:
@@ -79,10 +79,10 @@ def named(names: Sequence[Any] | None, count: int, letter: str, what: str) -> tu
 def speeds_named(
     names: Sequence[Any] | None, coordinates: Sequence[Coordinate], count: int
 ) -> tuple[Coordinate, ...] | None:
-    """A name for each of `count` speeds; None if there are no names and as many coordinates, of which they are rates.
+    """Returns a name for each of `count` speeds; None without `names` if the speeds are rates of the coordinates.
 
     Raises:
-        ValueError: If there are more or fewer names.
+        ValueError: If the number of names is not `count`.
     """
     if names is None and count == len(coordinates):
         return None
@@ -90,7 +90,7 @@ def speeds_named(
 
 
 def by_unit(names: Sequence[Coordinate]) -> dict[str, list[int]]:
-    """Unit -> indices of the names that have it."""
+    """Returns the indices of the names by unit."""
     groups: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         groups.setdefault(name.unit, []).append(i)

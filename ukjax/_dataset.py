@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import xarray
 
 
-# Name, what it is, and its unit, from that of the coordinate. All but q belong to speeds where those are no rates.
+# Name, description, and unit as a function of the coordinate's. All but q belong to speeds where those are no rates.
 VECTORS = (
     ("q", "coordinate", str),
     ("v", "rate of the coordinate", rate_unit),
@@ -34,7 +34,7 @@ SERVO_SCALARS = {
 }
 
 
-# What of `Trajectory.stats` a batch is told by: name, what it is, unit.
+# Entries of `Trajectory.stats` that a data set of a batch holds: name, description, unit.
 STATS = (
     ("num_steps", "number of steps", ""),
     ("num_accepted_steps", "number of accepted steps", ""),
@@ -42,7 +42,7 @@ STATS = (
     ("t_reached", "time reached", "s"),
     ("servo_missed_from", "first saved time at which the servo missed its rows", "s"),
 )
-# What a data set has beside fields: axes and their labels, and what became of each trajectory.
+# Names in a data set other than fields: axes, their labels, and the outcome of each trajectory.
 AXES = ("coordinate", "speed", "actuator")
 LABELS = frozenset({
     "time", "constraint", "row", "memory_entry", "name", "unit", "result", *AXES, *(name for name, *_ in STATS),
@@ -51,7 +51,7 @@ LABELS = frozenset({
 
 
 def _of_speed(name: str, unit: str) -> str:
-    """The unit of a vector, from that of the speed."""
+    """Returns the unit of a vector field, from that of the speed."""
     if name.endswith("force"):
         return force_unit(unit)
     return unit and (f"{unit}^2" if name == "acceleration" else unit)
@@ -63,7 +63,7 @@ def dataset(
     controls: Sequence[Any] | None,
     speeds: Sequence[Any] | None = None,
 ) -> "xarray.Dataset":
-    """What `Trajectory.to_dataset` returns."""
+    """Returns the data set of `Trajectory.to_dataset`."""
     import xarray as xr
 
     time, lead = _times(trajectory.t)
@@ -109,7 +109,7 @@ def dataset(
 
 
 def _times(t: Any) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The times (T,), and the axis of a batch, if it is one. ValueError if it is none, or a batch of batches."""
+    """Returns the times (T,), and the batch axis if any; raises ValueError for batches of batches and other shapes."""
     t = np.asarray(t)
     if t.ndim == 1:
         return t, ()
@@ -121,7 +121,7 @@ def _times(t: Any) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _of_batch(trajectory: Any) -> dict[str, Any]:
-    """What became of each trajectory."""
+    """Returns the outcome of each trajectory: its result and its `stats`."""
     known = codes()
     flags = {"long_name": "how it ended", "flag_values": np.array(list(known.values()), np.int32)}
     flags["flag_meanings"] = " ".join(known)
@@ -136,7 +136,7 @@ def _of_batch(trajectory: Any) -> dict[str, Any]:
 def _control(
     control: Any, controls: Sequence[Any] | None, lead: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The control, with labels of its actuators if they have names."""
+    """Returns the control, with labels of its actuators if they have names."""
     if control is None:
         return {}, {}
     actuators: list[Coordinate] = (
@@ -156,7 +156,7 @@ def _control(
 def _of_each(
     trajectory: Any, along: str, units: Sequence[str], lead: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What each constraint does, by its name."""
+    """Returns the force and the multipliers of each constraint, labelled by its name."""
     data, labels = {}, {}
     if trajectory.constraint_forces:
         forces = np.stack([np.asarray(x) for x in trajectory.constraint_forces.values()], axis=-2)
@@ -172,7 +172,7 @@ def _of_each(
 
 
 def _described(what: str, units: Sequence[str]) -> dict[str, str]:
-    """Attributes of a variable: what it is, and its units as far as they are known."""
+    """Returns the attributes of a variable: its description, and its units as far as they are known."""
     if not any(units):
         return {"long_name": what}
     return {"long_name": what, "units": units[0] if len(set(units)) == 1 else ", ".join(units)}

@@ -1,4 +1,4 @@
-"""What a mechanism is like at a state: rank, redundant rows, freedom, consistency, conditioning, holonomy.
+"""Diagnosis of a mechanism at a state: rank, redundant rows, freedom, consistency, conditioning, holonomy.
 
 B = A L^-T with rows of about unit length; x = (q, t); F: the constraints as one-forms F dx = 0, (m, n + 1).
 """
@@ -23,26 +23,26 @@ from ._terms import Terms
 from ._types import BoolScalar, IntScalar, Scalar
 
 
-# Where the forms are looked at: the state itself, and places some way off along the admissible directions, because a
-# curl can vanish at a point by accident.
+# Places at which the forms are differentiated: the state itself, and points some way off along the admissible
+# directions, because a curl can vanish at a point by accident.
 PLACES = 4
 FAR = 0.1
 SMALL = 1e-7
 
-# On a CPU LAPACK gets no batch: see `SVD`.
+# LAPACK on a CPU is not given a batch: see `SVD`.
 _spectrum = one_at_a_time(lambda B: jnp.linalg.svd(B, compute_uv=False))
 _eigenvalues = one_at_a_time(jnp.linalg.eigvalsh)
 
 
 class Diagnosis(eqx.Module):
-    """What a mechanism is like at a state; `print` it.
+    """Properties of a mechanism at a state; `print` shows them.
 
     Attributes:
         rows: Number of constraint rows m.
         coordinates: Number of coordinates n, or of speeds, if the system has a kinematics.
         rank: Rank of A.
-        redundant: Which rows depend on those before them, (m,).
-        degrees_of_freedom: n - rank: how many accelerations are free.
+        redundant: Whether each row depends on the rows before it, (m,).
+        degrees_of_freedom: n - rank, the number of free accelerations.
         consistent: Whether some acceleration satisfies all rows of A q'' = b.
         residual: Euclidean norm of A q'' - b.
         position_error: Euclidean norm of Φ.
@@ -50,11 +50,11 @@ class Diagnosis(eqx.Module):
         mass_definite: Whether M is symmetric positive definite.
         unique: Whether the acceleration is unique: [M; A] has full rank.
         mass_condition: Condition number of M; infinite if it is singular.
-        constraint_condition: Largest over smallest singular value of B that counts for the rank.
-        singular_values: Those of B, (min(m, n),), largest first.
-        holonomic: Which rows, taken together with all others, can be integrated to Φ(q, t) = constant, (m,).
-        curl: By how much each row fails to, relative to its own derivative, (m,).
-        labels: Which constraint each row belongs to.
+        constraint_condition: Largest singular value of B over the smallest that counts for the rank.
+        singular_values: Singular values of B, (min(m, n),), largest first.
+        holonomic: Whether each row, together with all others, can be integrated to Φ(q, t) = constant, (m,).
+        curl: Largest curl of each row on the admissible directions, relative to the row's derivative, (m,).
+        labels: Constraint and row number of each row.
     """
 
     rows: int = eqx.field(static=True)
@@ -76,7 +76,7 @@ class Diagnosis(eqx.Module):
     labels: tuple[str, ...] = eqx.field(static=True)
 
     def entries(self) -> list[tuple[str, str]]:
-        """What there is to say, as pairs of a name and a text; of one state, outside of `jit`."""
+        """Returns the diagnosis as pairs of a name and a text; for one state, outside of `jit`."""
         which = [self.labels[i] for i in np.flatnonzero(np.asarray(self.redundant))]
         bent = [self.labels[i] for i in np.flatnonzero(~np.asarray(self.holonomic))]
         kind = "all rows" if not bent else f"all but {_listed(bent)}"
@@ -106,17 +106,17 @@ def _listed(names: list[str]) -> str:
 
 
 def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagnosis:
-    r"""What a mechanism is like at a state.
+    r"""Diagnoses a mechanism at a state: rank, redundancy, freedom, consistency, conditioning and holonomy.
 
     Rank and consistency are those of `UdwadiaKalaba()` (`PennestriDeFalco()` where M is not positive definite), as
     in `equation_of_motion`; singular values and condition numbers are those of $B = A L^{-\top}$, its rows
     brought to about unit length, so that units do not matter (of A where M is not positive definite).
 
-    Holonomic or not is Frobenius's test. Written as one-forms in x = (q, t), rows $\omega_i = F_i\,dx$ can be
-    integrated together if and only if every $d\omega_i$ vanishes on the directions that all of them admit. For one row
-    in three coordinates that is $\omega \wedge d\omega = 0$. It is done at the state and, because the curl of a form
-    can vanish at a point by accident, at four places nearby. A row that is not linear in v counts as nonholonomic. Of
-    an `AccelerationConstraint` A is known only; its rows are tested as $A\,dq$ at constant t.
+    Frobenius's test decides whether rows are holonomic. Written as one-forms in x = (q, t), rows $\omega_i = F_i\,dx$
+    can be integrated together if and only if every $d\omega_i$ vanishes on the directions that all of them admit. For
+    one row in three coordinates that is $\omega \wedge d\omega = 0$. The test is done at the state and, because the
+    curl of a form can vanish at a point by accident, at four places nearby. A row that is not linear in v counts as
+    nonholonomic. For an `AccelerationConstraint` only A is known; its rows are tested as $A\,dq$ at constant t.
 
     Args:
         mechanism: System and constraints.
@@ -125,7 +125,7 @@ def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagno
         t: Time, scalar [s].
 
     Returns:
-        `Diagnosis`. It works under `jax.jit` and `jax.vmap`, but is not made for speed.
+        `Diagnosis`. The function works under `jax.jit` and `jax.vmap`, but is not made for speed.
 
     Raises:
         TypeError: If `mechanism` is something else.
@@ -177,16 +177,17 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
 
 
 def _singular_values(H: Array, rank: Array) -> tuple[Array, Array]:
-    """The singular values of H (m, n), largest first, and which rows add none that counts to those before them, (m,).
+    """Returns the singular values of H (m, n), largest first, and which rows leave the rank unchanged, (m,).
 
-    Those count that are larger than the first beyond `rank`. A row more makes no singular value smaller, and each at
-    most as large as the one before it was: so each row adds one that counts or none, and m - rank of them none.
+    A singular value counts if it exceeds the mean of the values number `rank` and `rank` + 1. Adding a row makes no
+    singular value smaller, and each at most as large as the one before it was. So each row adds one that counts or
+    none, and m - rank rows add none.
     """
     m = H.shape[0]
     if 0 in H.shape:
         return jnp.zeros(min(H.shape), H.dtype), jnp.ones(m, bool)
     of_first = lambda count: _spectrum(jnp.where(jnp.arange(m)[:, None] < count, H, 0))
-    # One after the other: two batched LAPACK calls at a time can wait for each other forever.
+    # `map`, not `vmap`: two batched LAPACK calls at a time can wait for each other forever.
     leading = jax.lax.map(of_first, jnp.arange(m + 1))
     values = jnp.concatenate([jnp.full(1, jnp.inf, H.dtype), leading[-1], jnp.zeros(1, H.dtype)])
     counts = jnp.sum(leading > (values[rank] + values[rank + 1]) / 2, axis=1)
@@ -199,14 +200,14 @@ def _consistent(definite: Array, regular: Any, general: Any) -> Array:
 
 
 def _labels(mechanism: Mechanism, terms: Terms) -> tuple[str, ...]:
-    """Such as "constraints[0] (Holonomic) row 2", or with the name that the constraint was given."""
+    """Returns a label for each row, such as "constraints[0] (Holonomic) row 2", or with the constraint's own name."""
     kinds = [type(c).__name__ for constraint in mechanism.constraints for c in members_of(constraint)]
     rows = zip(terms.rows or (), kinds, strict=True)
     return tuple(f"{name} ({kind}) row {row}" for (name, m), kind in rows for row in range(m))
 
 
 def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
-    """The largest curl of each row on the admissible directions, over all places; infinite if not linear in v."""
+    """Returns the largest curl of each row on the admissible directions at all places; infinite if not linear in v."""
     x = jnp.append(q, t)
     forms = lambda x: jnp.concatenate([_form(mechanism, c, x[:-1], v, x[-1]) for c in mechanism.constraints])
     if not mechanism.constraints:
@@ -223,7 +224,7 @@ def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
 
 
 def _admissible(F: Array) -> tuple[Array, Array]:
-    """F with rows of about unit length, and the projector on what it admits."""
+    """Returns F with rows of about unit length, and the projector on the directions that F admits."""
     F = row_scales(F)[:, None] * F
     P, _ = pseudoinverse(SVD(), F)
     return F, jnp.eye(F.shape[1], dtype=F.dtype) - P @ F
@@ -234,7 +235,7 @@ def _curl_at(mechanism: Mechanism, forms: Any, possible: Any, v: Array, x: Array
     scales = row_scales(forms(x))
     slope = scales[:, None, None] * jax.jacfwd(forms)(x)  # (m, n + 1, n + 1)
     curl = slope - jnp.swapaxes(slope, 1, 2)
-    # Of rows without a velocity error the part along t is unknown.
+    # The part along t is unknown for rows without a velocity error.
     known = np.concatenate([np.full(*_has_velocities(mechanism, c, x[:-1], v, x[-1])) for c in mechanism.constraints])
     at_t = np.arange(x.shape[0]) == x.shape[0] - 1
     keep = known[:, None, None] | ~(at_t[:, None] | at_t[None, :])[None]
@@ -243,10 +244,10 @@ def _curl_at(mechanism: Mechanism, forms: Any, possible: Any, v: Array, x: Array
 
 
 def _form(mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
-    """The rows as one-forms in (q, t), (m, n + 1).
+    """Returns the rows of a constraint as one-forms in (q, t), (m, n + 1).
 
-    Whoever tells what its velocities are to satisfy, F (q', 1) = 0, tells the forms: the error of no velocity is the
-    part along t. Of other rows A is known only.
+    A constraint with a velocity error F (q', 1) gives the forms completely: its error at zero velocity is the part
+    along t. For other rows only A is known.
     """
     if _has_velocities(mechanism, constraint, q, v, t)[1]:
         error, rest = lambda v: mechanism.velocity_error_of(constraint, q, v, t), jnp.zeros_like(v)
@@ -262,13 +263,13 @@ def _form(mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Arr
 
 
 def _kinematics(mechanism: Mechanism, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
-    """N and n of q' = N v + n."""
+    """Returns N and n of q' = N v + n."""
     rates, rest = lambda v: mechanism.rates(q, v, t), jnp.zeros_like(v)
     return jax.jacfwd(rates)(rest), rates(rest)
 
 
 def _of_coordinates(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
-    """What coordinates cannot do whatever the speeds, as one-forms in (q, t): (1 - N N^+) (dq - n dt) = 0."""
+    """Returns the limits of the coordinates at any speeds, as one-forms in (q, t): (1 - N N^+) (dq - n dt) = 0."""
     if mechanism.kinematics is None:
         return jnp.zeros((0, q.shape[0] + 1), q.dtype)
     N, drift = _kinematics(mechanism, q, v, t)
@@ -279,13 +280,13 @@ def _of_coordinates(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array
 def _has_velocities(
     mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Array, t: Array
 ) -> tuple[int, bool]:
-    """The number of rows, and whether there is a velocity error for each."""
+    """Returns the number of rows, and whether there is a velocity error for each."""
     m = jax.eval_shape(lambda *state: mechanism.rows_of(constraint, *state), q, v, t)[1].shape[0]
     return m, jax.eval_shape(lambda *state: mechanism.velocity_error_of(constraint, *state), q, v, t).shape[0] == m
 
 
 def _is_linear(mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
-    """Whether each row is linear in v, (m,): its matrix is the same at rest, at v, and at another velocity."""
+    """Whether each row is linear in v, (m,): its matrix is equal at rest, at v, and at another velocity."""
     matrix = lambda v: mechanism.rows_of(constraint, q, v, t)[0]
     other = jnp.asarray(np.random.default_rng(1).uniform(-1, 1, v.shape), v.dtype) * jnp.maximum(1, jnp.abs(v))
     reference = matrix(other)

@@ -1,4 +1,4 @@
-"""Drawing: how a mechanism looks, as a few functions of its state."""
+"""Drawing: functions of the state that describe the look of a mechanism."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +11,16 @@ from . import _check
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawing:
-    """What a picture or an animation of a mechanism is made of, in the plane or in space.
+    """The parts of a picture or an animation of a mechanism, in the plane or in space.
 
     Args:
         links: Name -> `f(q, t)`, points (k, 2) or (k, 3) [m], joined by a line with a dot at either end, or without if
             the last point is the first; a single point (1, 2) is a particle.
         trails: Names of links whose last point leaves a trail.
         forces: Name -> `f(q, t, constraint_force)`, a point and a force there, each (2,) or (3,) [m, N], drawn as an
-            arrow. Where the coordinates are not those of the point, the force is what the generalised one amounts to.
-            `constraint_force` is that of all constraints together; for one of them give a pair, its name and
-            `f(q, t, force, multipliers)`: what a pin carries are the multipliers of its rows.
+            arrow. Where the coordinates are not those of the point, convert the generalised force to a force at the
+            point. `constraint_force` is that of all constraints together; for one constraint give a pair, its name and
+            `f(q, t, force, multipliers)`: the load of a pin is given by the multipliers of its rows.
         scenery: Name -> points (k, 2) or (k, 3) [m] that do not move: a rail, a surface's outline.
 
     Raises:
@@ -36,7 +36,7 @@ class Drawing:
 
     @property
     def needs_reactions(self) -> bool:
-        """Whether an arrow is what one constraint does, which `ukjax.simulate(keep="all")` computes."""
+        """Whether an arrow shows the force of a single constraint, which `ukjax.simulate(keep="all")` computes."""
         return any(isinstance(force, tuple) for force in self.forces.values())
 
     def __post_init__(self):

@@ -39,12 +39,12 @@ def equation_of_motion(
             coordinates, and the acceleration is v'.
         t: Time, scalar [s].
         applied: Further generalised force, shape (n,) [N or N m].
-        formulation: How the acceleration is computed.
-        reactions: Also compute what each constraint carries: `constraint_forces` and `multipliers`, by name. It doubles
+        formulation: Method by which the acceleration is computed.
+        reactions: Also compute the load of each constraint: `constraint_forces` and `multipliers`, by name. It doubles
             the program.
-        throw: Raise if the result is not successful. With False look at `result`; do so in large batches and inside
-            your own `jax.jit`, where raising takes a call back to the host, and a program with one is not taken by
-            JAX's persistent compilation cache.
+        throw: Raise if the result is not successful. With False look at `result`. Pass False in large batches and
+            inside your own `jax.jit`: raising there needs a call back to the host, and JAX's persistent compilation
+            cache takes no program with such a call.
 
     Returns:
         `Motion`: `acceleration` (n,) [m/s^2 or rad/s^2], `unconstrained_acceleration` (n,), `constraint_force` and
@@ -76,7 +76,7 @@ def _equation(mechanism, formulation, q, v, t, applied, carried):
     motion = motion_by(formulation, mechanism.terms_of(applied), q, v, t)
     if not carried:
         return motion
-    # The same terms once more: traced twice, but compiled once, as XLA finds what is equal.
+    # The terms are traced a second time but compiled once, since XLA merges equal expressions.
     each = reactions_of(mechanism.terms(q, v, t, applied), motion.constraint_force)
     return eqx.tree_at(_of_each, motion, (each.constraint_forces, each.multipliers), is_leaf=lambda x: x is None)
 

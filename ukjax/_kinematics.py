@@ -1,6 +1,6 @@
-"""How coordinates follow from speeds: q' = N(q, t) v + n(q, t) where they are not each other's rates.
+"""Kinematics: q' = N(q, t) v + n(q, t) where the speeds v are not the rates of the coordinates q.
 
-q: coordinates (n_q,); v: speeds (n,); d: a small displacement (n,), what a speed makes of a unit of time.
+q: coordinates (n_q,); v: speeds (n,); d: a small displacement (n,), a speed times a time.
 """
 
 import abc
@@ -17,19 +17,20 @@ from ._types import Coordinates, Scalar, Vector
 class AbstractKinematics(eqx.Module):
     r"""The kinematic differential equations $\dot q = N(q, t)\,v + n(q, t)$, affine in the speeds v.
 
-    There may be more coordinates than speeds, as in a unit quaternion, which has four and turns at three; N then leads
-    along what the coordinates can be.
+    There may be more coordinates than speeds: a unit quaternion has four, and three angular speeds. The columns of N
+    are then tangent to the set of admissible coordinates.
     """
 
     @abc.abstractmethod
     def rates(self, q: Coordinates, v: Vector, t: Scalar) -> Coordinates:
-        """q', shape (n_q,)."""
+        """Returns q', shape (n_q,)."""
 
     @abc.abstractmethod
     def retract(self, q: Coordinates, d: Vector, t: Scalar) -> Coordinates:
-        """Where a displacement d (n,) leads from q, shape (n_q,): q + N(q, t) d, but for what is of second order in d.
+        """Returns the coordinates after a displacement d (n,) from q, (n_q,): q + N(q, t) d up to second order in d.
 
-        Also a return to what the coordinates can be: of a quaternion that is not quite of unit length to one that is.
+        A retraction also returns to the set of admissible coordinates, for example from a quaternion of not quite unit
+        length to one of unit length.
         """
 
 
@@ -38,14 +39,14 @@ class Kinematics(AbstractKinematics):
 
     Args:
         rates: `rates(q, v, t)`, shape (n_q,), affine in v.
-        retract: `retract(q, d, t)`, shape (n_q,), where a displacement d (n,) leads; q + N(q, t) d if omitted. Pass
-            one if the coordinates depend on each other, so that it ends where they may be.
+        retract: `retract(q, d, t)`, shape (n_q,), the coordinates after a displacement d (n,); q + N(q, t) d if
+            omitted. Pass a function if the coordinates depend on each other, so that its result is admissible.
 
     Raises:
-        TypeError: If one of them is not callable.
+        TypeError: If `rates` or `retract` is not callable.
         ValueError: While tracing, if a shape is not that of q.
 
-    Gradients: through what the functions hold or close over.
+    Gradients: through the arrays that the functions hold or close over.
 
     Source: Kane & Levinson (1985), Dynamics: Theory and Applications, 2.12.
     """
@@ -59,7 +60,7 @@ class Kinematics(AbstractKinematics):
         self.retract_function = retract
 
     def through(self, change: Callable[[Callable], Callable]) -> "Kinematics":
-        """The same kinematics, with each function replaced by `change(function)`."""
+        """Returns these kinematics with each function replaced by `change(function)`."""
         return Kinematics(change(self.rates_function), self.retract_function and change(self.retract_function))
 
     def rates(self, q, v, t):
@@ -76,7 +77,7 @@ def _like(value: Any, q: Coordinates, what: str) -> Coordinates:
 
 
 def kinematics_of(value: Any) -> AbstractKinematics | None:
-    """What a person gave for `kinematics`: None, a function of (q, v, t), or an `AbstractKinematics`."""
+    """Returns the argument `kinematics` of a system, None, a function or an object, as an object or None."""
     if value is None or isinstance(value, AbstractKinematics):
         return value
     if not callable(value):

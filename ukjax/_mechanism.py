@@ -1,4 +1,4 @@
-"""Mechanism: a system and what constrains it."""
+"""Mechanism: a system and its constraints."""
 
 import abc
 import inspect
@@ -23,37 +23,37 @@ from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 
 
 class AbstractConstrainedSystem(AbstractSystem):
-    """A system that brings constraints along, which every `Mechanism` of it enforces."""
+    """A system with constraints of its own, which every `Mechanism` of it enforces."""
 
     @property
     @abc.abstractmethod
     def own_constraints(self) -> Mapping[str, AbstractConstraint]:
-        """Name -> constraint, in the order of their rows."""
+        """The constraints by name, in the order of their rows."""
 
 
 class AbstractLinkedSystem(AbstractConstrainedSystem):
-    """One that knows a shorter way to the rows of some of its constraints, all at a time."""
+    """A system that can compute the rows of several constraints together."""
 
     @property
     @abc.abstractmethod
     def linked(self) -> frozenset[str]:
-        """Names of these constraints."""
+        """Names of the constraints whose rows `own_rows` computes."""
 
     @abc.abstractmethod
     def own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, tuple[Rows, RowValues]]:
-        """Name -> A and b of these constraints, as each gives by itself; zero where they are rounding errors."""
+        """Returns A and b of the `linked` constraints by name, as each gives by itself; zero where rounding errors."""
 
 
 class AbstractRecursiveSystem(AbstractSystem):
-    """One that may know a way to its acceleration without constraints that makes no mass matrix."""
+    """A system that can compute its unconstrained acceleration without forming M."""
 
     @abc.abstractmethod
     def free(self, applied: Any) -> Free | None:
-        """The way; `applied`: generalised forces (n,) beside its own, or None."""
+        """Returns the unconstrained dynamics, or None; `applied`: forces (n,) beside the system's, or None."""
 
 
 class Mechanism(eqx.Module):
-    r"""A system, its constraints, and the non-ideal part of what they do.
+    r"""A system, its constraints, and the non-ideal part of their forces.
 
     Args:
         system: `System`, `LagrangianSystem`, or your own subclass of `AbstractSystem`. Constraints that it brings along
@@ -68,13 +68,13 @@ class Mechanism(eqx.Module):
         ValueError: If a name is no text, or occurs twice.
 
     A parameter that the system and a constraint share, as in `Mechanism(model, Holonomic(model.rod))`, is one leaf: it
-    lies in `system`, and a gradient, a batch or a replacement of it there acts wherever it occurs. So it is with an
-    object, or an array, that several constraints share: it lies in the first. `constraints` and `nonideal` are put
-    together from the leaves whenever they are asked for.
+    lies in `system`, and a gradient, a batch or a replacement of it there acts wherever it occurs. An object or an
+    array that several constraints share lies in the first of them. `constraints` and `nonideal` are assembled from the
+    leaves at every access.
 
     A function may reach a shared array in any way: by a closure, a default, a partial, an attribute, a global variable,
-    within `jax.jit` or a rule of derivatives. It must be that array, in JAX's arithmetic. What Python or NumPy computes
-    of it (`float(model.length)`) is a constant.
+    within `jax.jit` or a rule of derivatives. It must be that array, in JAX's arithmetic. A number that Python or NumPy
+    computes from the array (`float(model.length)`) is a constant.
 
     A program keeps the constants that it was compiled with. If a function reads a number from a global variable, a list
     or an attribute, and that number changes, calls that were compiled before (`equation_of_motion`, `simulate`) go on
@@ -119,14 +119,14 @@ class Mechanism(eqx.Module):
 
     @property
     def named_constraints(self) -> dict[str, AbstractConstraint]:
-        """The same by name."""
+        """All constraints by name, in the order of their rows."""
         _, *further, _ = joined(self._parts, self._origin)
         present = binding(self._parts, self._origin)
         return {**_own(self.system), **{k: bound(c, present) for k, c in zip(self._names, further, strict=True)}}
 
     @property
     def nonideal(self) -> Callable | None:
-        """The function that was given, or None."""
+        """The function `nonideal` of the mechanism, or None."""
         nonideal = joined(self._parts, self._origin)[-1]
         return nonideal if nonideal is None else binding(self._parts, self._origin)(nonideal)
 
@@ -136,33 +136,33 @@ class Mechanism(eqx.Module):
 
     @property
     def kinematics(self) -> AbstractKinematics | None:
-        """How q changes with v, if v are not its rates."""
+        """The kinematics by which q changes with v, or None if v are the rates of q."""
         return self.system.kinematics if isinstance(self.system, AbstractKinematicSystem) else None
 
     def rates(self, q: Coordinates, v: Vector, t: Scalar) -> Coordinates:
-        """q', shape (n_q,)."""
+        """Returns q', shape (n_q,)."""
         return v if self.kinematics is None else self.kinematics.rates(q, v, t)
 
     def retract(self, q: Coordinates, d: Vector, t: Scalar) -> Coordinates:
-        """Where a displacement d (n,) leads from q."""
+        """Returns the coordinates after a displacement d (n,) from q."""
         return q + d if self.kinematics is None else self.kinematics.retract(q, d, t)
 
     def displacements(self, q: Coordinates, t: Scalar, n: int) -> tuple[Array, Vector]:
-        """How q changes with displacements d, dq / dd (n_q, n), and how large they are beside q (n,); no gradient."""
+        """Returns dq / dd (n_q, n) for displacements d, and the size of q in units of each d (n,); no gradient."""
         q = stop_gradient(q)
         slopes = stop_gradient(jax.jacfwd(lambda d: self.retract(q, d, t))(jnp.zeros(n, q.dtype)))
         largest = jnp.max(jnp.where(slopes != 0, jnp.abs(q)[:, None], 0.0), axis=0)
         return slopes, largest / jnp.max(jnp.abs(slopes), axis=0)
 
     def mass(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
-        """M (n, n); ValueError, while tracing, if the system's has another shape."""
+        """Returns M (n, n); raises ValueError, while tracing, if the system's has another shape."""
         what = "coordinates" if self.kinematics is None else "speeds"
         return _check.output(self.system.mass(q, t), (n, n), q.dtype, "mass(q, t)", f"There are {n} {what}.")
 
     def terms(
         self, q: Coordinates, v: Vector, t: Scalar, applied: Any = None, rows_by: Callable | None = None
     ) -> Terms:
-        """M, Q, A, b and the non-ideal force at one state; ValueError, while tracing, on a wrong shape.
+        """Returns M, Q, A, b and the non-ideal force at one state; raises ValueError, while tracing, on a wrong shape.
 
         `rows_by`: see `TermsOf`.
         """
@@ -173,7 +173,7 @@ class Mechanism(eqx.Module):
             Q = Q + applied_force(applied, v, "applied")
         named = self.named_constraints
         known = self.system.own_rows(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
-        # Where the system gives rows, it has told rounding errors from them.
+        # A system that gives rows itself has already zeroed their rounding errors.
         of = lambda *state: [self.rows_of(c, *state) for name, c in named.items() if name not in known]
         others, errors = (of(q, v, t), None) if rows_by is None else rows_by(of, q, v, t)
         following = iter(others)
@@ -189,7 +189,7 @@ class Mechanism(eqx.Module):
         return Terms(M, Q, A, b, nonideal, partition, tuple(sizes), rounding, loose)
 
     def terms_of(self, applied: Any = None) -> TermsOf:
-        """The terms as functions of the state; `applied`: generalised forces (n,) beside the system's, or None."""
+        """Returns the terms as functions of the state; `applied`: forces (n,) beside the system's, or None."""
         dense = lambda q, v, t, rows_by=None: self.terms(q, v, t, applied, rows_by)
         system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
         whole = len(groups) == len(self.constraints) and self._nonideal is None
@@ -206,24 +206,24 @@ class Mechanism(eqx.Module):
         return TermsOf(dense, Modular(system.partition, tuple(group.columns for group in groups), modular))
 
     def position_error(self, q: Coordinates, t: Scalar) -> Float[Array, " r"]:
-        """Φ of every holonomic constraint, in order."""
+        """Returns Φ of every holonomic constraint, in order."""
         return _concatenate([c.position_error(q, t) for c in self.constraints], q)
 
     def velocity_error(self, q: Coordinates, v: Vector, t: Scalar) -> Float[Array, " r"]:
-        """Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""
+        """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""
         return _concatenate([self.velocity_error_of(c, q, v, t) for c in self.constraints], q)
 
     def rows_of(self, constraint: AbstractConstraint, q: Coordinates, v: Vector, t: Scalar) -> tuple[Rows, RowValues]:
-        """A and b of any constraint on this mechanism, one of a servo for example."""
+        """Returns A and b of any constraint on this mechanism, for example of a servo's."""
         return constraint.rows(q, v, t, *self._kinematics)
 
     def velocity_error_of(self, constraint: AbstractConstraint, q: Coordinates, v: Vector, t: Scalar) -> RowValues:
-        """Φ̇ or ψ of any constraint on this mechanism."""
+        """Returns Φ̇ or ψ of any constraint on this mechanism."""
         return constraint.velocity_error(q, v, t, *self._kinematics)
 
     @property
     def _kinematics(self) -> tuple[AbstractKinematics, ...]:
-        # A person's own constraint need not know of kinematics where there is none.
+        # A user's own constraint need not accept a kinematics where the system has none.
         return () if self.kinematics is None else (self.kinematics,)
 
 
@@ -232,7 +232,7 @@ def _own(system: AbstractSystem) -> dict[str, AbstractConstraint]:
 
 
 def _named(constraints: Any, before: int) -> dict[str, AbstractConstraint]:
-    """What a person gave for `constraints`, by name; TypeError or ValueError if it is no such thing."""
+    """Returns the argument `constraints` as a dict by name; raises TypeError or ValueError if it is invalid."""
     if isinstance(constraints, AbstractConstraint):
         constraints = (constraints,)
     elif callable(constraints) or not isinstance(constraints, Iterable):
@@ -253,7 +253,7 @@ def _named(constraints: Any, before: int) -> dict[str, AbstractConstraint]:
 
 
 def _check_kinematics(constraints: Mapping[str, AbstractConstraint]) -> None:
-    """TypeError if a constraint can't be told how q follows from v."""
+    """Raises TypeError if a constraint of a system with a kinematics does not accept that kinematics."""
     for name, constraint in constraints.items():
         for method in (constraint.rows, constraint.velocity_error):
             parameters = inspect.signature(method).parameters.values()
@@ -266,7 +266,7 @@ def _check_kinematics(constraints: Mapping[str, AbstractConstraint]) -> None:
 
 
 def _is_among(constraint: AbstractConstraint, own: Mapping[str, AbstractConstraint]) -> bool:
-    """Whether it is one of a system's own: of the same structure with the same arrays, or the same group."""
+    """Whether a constraint is one of a system's own: of the same structure with the same arrays, or the same group."""
     leaves, structure = jax.tree_util.tree_flatten(constraint)
     for other in own.values():
         if isinstance(constraint, AbstractConstraintGroup) and isinstance(other, AbstractConstraintGroup):
@@ -280,7 +280,7 @@ def _is_among(constraint: AbstractConstraint, own: Mapping[str, AbstractConstrai
 
 
 def _sizes(name: str, constraint: AbstractConstraint, m: int) -> list[tuple[str, int]]:
-    """Names and numbers of rows; of a group those of its members, which have as many each."""
+    """Returns names and numbers of rows; for a group those of its members, which have equally many rows each."""
     if not isinstance(constraint, AbstractConstraintGroup):
         return [(name, m)]
     members = constraint.members

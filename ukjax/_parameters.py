@@ -1,4 +1,4 @@
-"""The numbers in a system's fields, each an array of its own."""
+"""Conversion of the numbers in a system's fields to arrays, each a distinct object."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,9 +13,10 @@ from ._sharing import children, with_children
 
 
 def own_parameters(module: eqx.Module) -> None:
-    """Makes every number in the fields of a module, and of modules within, an array that is nothing else in it.
+    """Makes every number in the fields of a module, and of modules within, an array used nowhere else in the module.
 
-    That is how it is known later. The module is changed: call it while it is being made.
+    The array's identity later identifies the parameter. The module is changed in place: call this while it is being
+    made.
     """
     count: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""What each constraint does: the multipliers of its rows, and the generalised force that they make.
+"""Reactions: the multipliers of each constraint's rows, and the generalised force that they make.
 
 Q^c = A^T lambda: constraint force (n,); B = A W^T with W^T W = M^-1; D: row scales; H = D B.
 """
@@ -16,23 +16,23 @@ from ._terms import Terms
 from ._types import Matrix, Partition, Rows, Vector
 
 
-# Ways in which dependent rows act against each other have singular values of one times the scales of rows; what
-# rounding leaves of others lies below.
+# Singular values below which dependent rows have no internal reaction: genuine ones are about one times the scales of
+# rows; what rounding leaves of others lies below.
 DEPENDENT = 1e-8
 
 
 class Reactions(NamedTuple):
-    """By the name of the constraint: its force (n,), in coordinates, and the multipliers of its rows (m,)."""
+    """Force (n,), in coordinates, and multipliers of the rows (m,) of each constraint, by its name."""
 
     constraint_forces: dict[str, Vector]
     multipliers: dict[str, Array]
 
 
 def reactions(terms: Terms, constraint_force: Vector) -> Reactions:
-    r"""What each constraint contributes to the ideal constraint force.
+    r"""Returns the share of each constraint in the ideal constraint force.
 
-    $Q^c = A^\top\lambda = \sum_i A_i^\top \lambda_i$. Where rows are dependent the sum alone is determined; of all
-    $\lambda$ this is the one of least Euclidean norm, of the rows as they are written: see `sharing`.
+    $Q^c = A^\top\lambda = \sum_i A_i^\top \lambda_i$. Where rows are dependent only the sum is determined. The
+    $\lambda$ returned has the least Euclidean norm, for the rows as the user wrote them: see `sharing`.
 
     Gradients: forward and reverse mode, where the rank of A is locally constant.
     """
@@ -52,17 +52,18 @@ def reactions(terms: Terms, constraint_force: Vector) -> Reactions:
 
 
 def sharing(M: Matrix, A: Rows, partition: Partition | None = None) -> Rows:
-    r"""T (m, n) with $\lambda = T f$: the multipliers of a constraint force f, and of any other force what the
-    constraints do against it, $-\lambda$.
+    r"""Returns T (m, n) with $\lambda = T f$, the multipliers of a constraint force f.
 
-    With $H = D A W^\top$ and $P = (H^\top)^+$ one solution of $A^\top\lambda = f$ is $D P W f$; that of least
-    norm differs from it by what dependent rows can do against each other, $N = D (1 - P H^\top)$:
+    For any other force f the constraints react with $-\lambda$.
+
+    With $H = D A W^\top$ and $P = (H^\top)^+$ one solution of $A^\top\lambda = f$ is $D P W f$. That of least norm
+    differs from it by internal reactions of dependent rows, $N = D (1 - P H^\top)$:
 
     $$T = (1 - N N^+)\, D P W$$
 
-    The rank of H is decided in the metric of M, where neither units nor scales of rows matter; the shares are those of
-    rows as written, so that inertia does not matter to them. Where M is not definite, rows are added to it, which
-    changes neither.
+    The rank of H is decided in the metric of M, where neither units nor scales of rows matter. The shares are those of
+    the rows as written, so that inertia does not matter to them. Where M is not definite, the metric adds rows to it,
+    which changes neither.
     """
     identity = jnp.eye(A.shape[0], dtype=A.dtype)
     W = metric(M, A, partition).W
@@ -70,7 +71,7 @@ def sharing(M: Matrix, A: Rows, partition: Partition | None = None) -> Rows:
     D = row_scales(B)
     H = D[:, None] * B
     P, rank = pseudoinverse(Jacobi(), H.T)
-    # Without dependent rows there is nothing but rounding errors.
+    # Without dependent rows this is nothing but rounding errors.
     N = jnp.where(rank < A.shape[0], D[:, None] * (identity - P @ H.T), jnp.zeros_like(identity))
     back, _ = pseudoinverse(Seldom(Jacobi(DEPENDENT), DEPENDENT), N)
     share = D[:, None] * (P @ W)

@@ -1,4 +1,4 @@
-"""What can become of a computation, and what the person who asked for it should do then."""
+"""Results of a computation, each with a message that says what to do about a failure."""
 
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
-    """diffrax's results and those of constrained mechanics. A success has an empty message."""
+    """diffrax's results and those of constrained mechanics; a success has an empty message."""
 
     successful = ""
     mass_not_positive_definite = (
@@ -123,21 +123,21 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
 
 
 class InconsistentStart(UserWarning):
-    """A simulation starts off its constraints, and nothing returns it to them."""
+    """Warns that a simulation starts off its constraints, and that nothing returns it to them."""
 
 
 class FailedTrajectories(UserWarning):
-    """Some trajectories of a batch failed."""
+    """Warns that some trajectories of a batch failed."""
 
 
 def is_traced(*trees: Any) -> bool:
-    """Whether any array in `trees` is a tracer, so that its value cannot be looked at now."""
+    """Whether any array in `trees` is a tracer, so that its value is not known now."""
     leaves = jax.tree_util.tree_leaves(trees)
     return any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
-# Within `with failures_as_nan(True):` nothing is thrown. A context of JAX's own, because what was traced in it must not
-# be reused outside, nor the other way round.
+# Within `with failures_as_nan(True):` nothing is thrown. A user context of JAX's is part of the key of compiled
+# functions, so that no program traced inside is reused outside, nor the other way round.
 failures_as_nan = jax.make_user_context(False)
 
 
@@ -147,7 +147,7 @@ def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
     Outside of a trace the error is raised at once, from Python, and says `where` it happened. Inside, it is raised when
     the compiled function runs, by a call back to Python. JAX's persistent compilation cache takes no such program,
     which is one reason why every `throw` can be False. Within `failures_as_nan(True)` no error is raised, but all
-    floating arrays of `tree` become NaN: for a search, to which a failure says where not to go.
+    floating arrays of `tree` become NaN: a search then avoids the point that failed.
     """
     if failures_as_nan.value:
         okay = result == RESULTS.successful
@@ -160,17 +160,17 @@ def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
 
 
 def message(result: Any) -> str:
-    """The message of a concrete `result`."""
+    """Returns the message of a concrete `result`."""
     return cast(str, RESULTS[result])
 
 
 def code_of(result: Any) -> np.ndarray:
-    """The number of a concrete result, or the numbers of several; see `codes`."""
+    """Returns the number of a concrete result, or the numbers of several; see `codes`."""
     return np.asarray(result._value)
 
 
 def codes() -> dict[str, int]:
-    """The number of every result, by its name; 0 is success."""
+    """Returns the number of every result by name; 0 is success."""
     return {name: int(code_of(item)) for name, item in RESULTS._name_to_item.items()}
 
 
@@ -178,7 +178,7 @@ SUCCESS = int(code_of(RESULTS.successful))
 
 
 def worst(*results: Any) -> Any:
-    """The first of `results` that is not a success."""
+    """Returns the first of `results` that is not a success, or success."""
     out = results[-1]
     for result in reversed(results[:-1]):
         out = RESULTS.where(result == RESULTS.successful, out, result)
@@ -186,7 +186,7 @@ def worst(*results: Any) -> Any:
 
 
 def first_failure(results: Any) -> Any:
-    """The first failure along the leading axis of a batched result, or success."""
+    """Returns the first failure along the leading axis of a batched result, or success."""
     failed = results != RESULTS.successful
     index = failed.argmax()
     arrays, static = eqx.partition(results, eqx.is_array)

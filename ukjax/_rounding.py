@@ -1,14 +1,14 @@
 r"""Sizes of the rounding errors of a function's results.
 
-A result that cancels exactly on paper is left with the rounding errors of its terms, and nothing in its value tells
-that from a small number. The terms do. Every number that goes into the function, its inputs, the arrays that it closes
-over and the literals in it, is changed by a random part of about $\delta = \epsilon^{3/4}$; to first order the result
-changes by
+A result that cancels exactly on paper is left with the rounding errors of its terms. Its value does not differ from a
+small number, but the size of its terms shows that it cancelled. To find that size, every number that goes into the
+function (its inputs, the arrays that it closes over and the literals in it) is changed by a random part of about
+$\delta = \epsilon^{3/4}$; to first order the result changes by
 
 .. math:: \delta \sum_k \xi_k\, x_k\, \partial f / \partial x_k,
 
-which is the size of its terms times $\delta$, however they cancel. The rounding errors are those times
-$\epsilon / \delta$. No unit matters, for all changes are relative, and what is zero stays zero.
+which is the size of its terms times $\delta$, however they cancel. The rounding errors are that change times $\epsilon
+/ \delta$. Units do not matter, because all changes are relative; a zero stays zero.
 
 Source: the condition of a function with respect to relative changes of its data: Higham (2002), Accuracy and Stability
 of Numerical Algorithms, 1.6; random changes of data to see rounding errors: Chatelin & Frayssé (1996).
@@ -28,16 +28,16 @@ from jax.lax import stop_gradient
 from ._program import PLAIN_CALLS
 
 
-# How many random changes are made: all of them would have to cancel, one in a thousand each, for a size to be missed.
+# Number of random changes: a size is missed only if all of them cancel, one in a thousand each.
 CHANGES = 3
 # Rounding errors are at most this many times eps of the terms, in functions of up to some hundred operations.
 MULTIPLE = 64.0
-# Which part of the largest number, and what in its own unit, is not told from zero.
+# Part of the largest number (times eps), and absolute value, below which a number counts as zero.
 LEAST_PART, LEAST = 1e7, 1e-9  # of these the first times eps
 
 
 def with_rounding_errors(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
-    """The results of `function(*args)`, and the sizes of their rounding errors, a tree of arrays like them.
+    """Returns `function(*args)` and the sizes of its rounding errors, a tree of arrays like the results.
 
     `args`: arrays. The function is traced and evaluated once, for a batch of four. The sizes have no gradient.
     """
@@ -55,21 +55,21 @@ def with_rounding_errors(function: Callable[..., Any], *args: Any) -> tuple[Any,
 
 
 def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
-    """Sizes of the rounding errors of `function(*args)`, a tree of arrays like its results, without gradients."""
+    """Returns sizes of the rounding errors of `function(*args)`, a tree of arrays like its results; no gradients."""
     return with_rounding_errors(function, *args)[1]
 
 
 def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequence[Any]) -> list[Any]:
-    """Of some of the results of a program, evaluating what these need only."""
+    """Returns sizes of the rounding errors of the results number `outputs` of a program; nothing else is evaluated."""
     used = [k in outputs for k in range(len(closed.jaxpr.outvars))]
-    # As JAX does it before it compiles.
+    # The dead-code elimination that JAX does before it compiles.
     jaxpr, needed = partial_eval.dce_jaxpr(closed.jaxpr, used)  # pyright: ignore
     args = [x for x, is_needed in zip(args, needed, strict=True) if is_needed]
     return [stop_gradient(_and_error(x)[1]) for x in _in_changes(ClosedJaxpr(jaxpr, closed.consts), args)]
 
 
 def _in_changes(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-    """The results of a program, each as it is and as it is for each of the changes, (1 + CHANGES, ...)."""
+    """Returns the results of a program, unchanged and for each of the random changes, (1 + CHANGES, ...)."""
     literals = np.array(list(_literals(closed)), float)
     inputs = [_changed(k, x) for k, x in enumerate([*closed.consts, *args])]
     return jax.vmap(lambda literals, *inputs: _evaluated(closed, iter(literals), [*inputs]))(
@@ -78,7 +78,7 @@ def _in_changes(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
 
 
 def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
-    """The results of `function(x)`, which should be zero, each divided by the size of its terms (m,); no gradients.
+    """Returns the results of `function(x)`, ideally zero, each divided by the size of its terms (m,); no gradients.
 
     The quotients have no unit. `size`, (n,), is the largest value of each number of x along a motion, where that is
     larger than the number itself.
@@ -87,19 +87,19 @@ def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
     size = jnp.maximum(size, jnp.abs(x))
     size = size + LEAST_PART * float(jnp.finfo(x.dtype).eps) * jnp.max(size, initial=0.0) + LEAST
     one = jnp.ones_like(x)
-    # x is as it was, but its terms are as large as `size`.
+    # The value of x is unchanged, but its terms are as large as `size`.
     values, errors = with_rounding_errors(lambda x, one: function(x + (size * one - size)), x, one)
     terms, error = errors / relative_rounding(x.dtype), jnp.abs(values)
     return jnp.where(error == 0, 0.0, error / jnp.where(terms > 0, terms, jnp.finfo(x.dtype).tiny))
 
 
 def relative_rounding(dtype: Any) -> float:
-    """What part of its terms the rounding error of a result may be."""
+    """Returns the largest rounding error of a result, as a part of its terms."""
     return MULTIPLE * float(jnp.finfo(dtype).eps)
 
 
 def _and_error(values: Any) -> tuple[Any, Any]:
-    """A result as it is, and the size of its rounding errors, of `values` (1 + CHANGES, ...)."""
+    """Returns the unchanged result, and the size of its rounding errors, from `values` (1 + CHANGES, ...)."""
     value = values[0]
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value, jnp.zeros(value.shape, float)
@@ -108,23 +108,23 @@ def _and_error(values: Any) -> tuple[Any, Any]:
 
 
 def _change(dtype: Any) -> float:
-    """Relative, between rounding errors and what is no longer linear."""
+    """Returns the relative size of the random changes, above rounding errors and below nonlinear effects."""
     return float(jnp.finfo(dtype).eps) ** 0.75
 
 
 def _changed(k: int, x: Any) -> Any:
-    """The array, and the array as it is changed each time; `k` tells apart arrays, which change independently."""
+    """Returns the array followed by its random changes, (1 + CHANGES, ...), which are independent for each `k`."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return jnp.broadcast_to(x, (1 + CHANGES, *x.shape))
     parts = np.random.default_rng(k).normal(size=(CHANGES, *x.shape))
-    # A changed argument may be where a function has no derivative: zero times that would be NaN.
+    # A changed argument may lie where a function has no derivative: zero times that would be NaN.
     changed = stop_gradient(x)[None] * jnp.asarray(1 + _change(x.dtype) * parts, x.dtype)
     return jnp.concatenate([x[None], changed])
 
 
 def _literals(closed: ClosedJaxpr) -> Iterator[float]:
-    """Floating-point literals in the order in which `_evaluated` comes to them."""
+    """Yields floating-point literals in the order in which `_evaluated` reads them."""
     jaxpr: Any = closed.jaxpr
     for equation in jaxpr.eqns:
         yield from (float(x.val) for x in equation.invars if _is_changed(x))
@@ -139,14 +139,14 @@ def _is_changed(x: Any) -> bool:
 
 
 def _inner(equation: Any) -> ClosedJaxpr | None:
-    """What is called, if an operation does nothing but call it."""
-    # Not what has a rule of derivatives, which it is to keep.
+    """Returns the program that an operation calls, if the operation does nothing but call it."""
+    # An operation with a rule of derivatives is not opened, so that it keeps the rule.
     called = equation.params.get(PLAIN_CALLS.get(equation.primitive.name, ""))
     return ClosedJaxpr(called, ()) if called is not None and not isinstance(called, ClosedJaxpr) else called
 
 
 def _evaluated(closed: ClosedJaxpr, literals: Iterator[Any], values: list[Any]) -> list[Any]:
-    """The results for these constants and arguments, with `literals` in the place of those of the program."""
+    """Returns the results for these constants and arguments, with `literals` in place of the program's own."""
     jaxpr: Any = closed.jaxpr
     known = dict(zip(itertools.chain(jaxpr.constvars, jaxpr.invars), values, strict=True))
 

@@ -1,4 +1,4 @@
-"""Scenario: everything a command needs to run a mechanism."""
+"""Scenario: all that a command needs to run a mechanism."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from ._trajectory import Trajectory
 
 
 class Scenario(eqx.Module):
-    """A mechanism, where it starts, how long it runs, and what its numbers are called.
+    """A mechanism with its initial state, its times, and names for its numbers.
 
     Args:
         mechanism: System and constraints.
@@ -31,18 +31,18 @@ class Scenario(eqx.Module):
         name: A short title.
         coordinates: A name with unit for each coordinate, `Coordinate("q1", "rad")` or "q1 [rad]"; "q1", "q2", ... if
             omitted.
-        speeds: Of a mechanism with a kinematics a name with unit for each speed, such as "omega x [rad/s]"; "v1", "v2",
-            ... if there are not as many as coordinates, and the rates of the coordinates if omitted otherwise.
+        speeds: A name with unit for each speed of a mechanism with a kinematics, such as "omega x [rad/s]". If omitted,
+            the speeds are the rates of the coordinates, or "v1", "v2", ... if their numbers differ.
         observables: Further quantities to plot: "name [unit]" or `Coordinate` -> `f(q, v, t)`, a scalar or a vector,
             whose components a name such as "tool x, y, z [m]" lists.
         servo: `Servo` or `ConstraintFollowing`, or several of one kind, or a `Feedback`, acting on the mechanism.
         controls: A name with unit for each actuator, likewise, such as "u1 [N m]"; "u1", "u2", ... if omitted.
         invariants: Quantities that theory keeps constant, whose drift is reported: "energy [J]" -> `f(q, v, t)`,
             a scalar.
-        formulation: How the acceleration is computed.
+        formulation: Method by which the acceleration is computed.
         projection: `Projection()` to stay on the constraint manifold, or None to drift.
-        drawing: How the mechanism looks, for pictures and animations; None if it cannot be drawn.
-        source: Where the system is from, in a few words.
+        drawing: `Drawing` of the mechanism, for pictures and animations; None if it cannot be drawn.
+        source: Source of the system, in a few words.
 
     Raises:
         TypeError: If `mechanism` is not a `Mechanism`, `servo`, `formulation`, `projection` or `drawing` is something
@@ -113,11 +113,11 @@ class Scenario(eqx.Module):
         self.invariants = _functions(invariants, "invariants", state, (0,))
 
     def simulate(self, ts: Any = None, **options: Any) -> Trajectory:
-        """`ukjax.simulate` from `q0`, `v0` with the servo, the formulation and the projection of the scenario.
+        """Runs `ukjax.simulate` from `q0`, `v0` with the servo, the formulation and the projection of the scenario.
 
         Args:
             ts: Times to save at (T,) [s]; 1001 from `t0` to `t1` if omitted.
-            **options: Of `ukjax.simulate`; those that the scenario has too take its place, such as `projection=None`.
+            **options: Options of `ukjax.simulate`; they override those of the scenario, for example `projection=None`.
         """
         ts = jnp.linspace(self.t0, self.t1, 1001) if ts is None else ts
         own = {"servo": self.servo, "formulation": self.formulation, "projection": self.projection}
@@ -137,14 +137,14 @@ def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array,
 def _functions(
     functions: Mapping[str, Callable] | None, name: str, state: tuple[Array, Array, Array], axes: tuple[int, ...]
 ) -> dict[str, Callable]:
-    """By their names, each with as many axes as may be, which it tells at a state."""
+    """Returns functions by name; each is traced at the start to check that its rank is among `axes`."""
     found = {}
     for key, given in (functions or {}).items():
         what = f"{name}[{key!r}]"
         function = found[Coordinate(key)] = _check.function(given, what, "f(q, v, t)")
         try:
             value = jax.eval_shape(function, *state)
-        except Exception as error:  # a person's function may raise anything
+        except Exception as error:  # a user's function may raise anything
             reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             raise ValueError(
                 f"{what} must be a function of (q, v, t) in jax.numpy, but fails at q0: {reason}"

@@ -1,11 +1,11 @@
-"""One parameter, one leaf: what several pytrees have in common is kept once.
+"""One leaf for each parameter: what several pytrees have in common is kept once.
 
 A constraint that is a method of a system holds that system. If both were kept, every parameter would be two leaves, and
-a gradient with respect to either of them a part of the truth. So of everything that occurs again only a `Reference` is
-kept, which has no leaves; `joined` puts back what it stands for.
+a gradient with respect to either would be incomplete. Everything that occurs again is therefore replaced by a
+`Reference`, which has no leaves; `joined` restores the original.
 
-What counts as the same: a module that is the same object, also within one pytree; an array that is the same object in
-two different pytrees. What a function reaches without holding it in a pytree is found by its `Origin` (_binding).
+Two things are the same if they are one module object, also within one pytree, or one array object in two different
+pytrees. An array that a function reaches without holding it in a pytree is found by its `Origin` (_binding).
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from ._binding import Origin, Path, Place, no_such, stacks
 
 
 class Reference(eqx.Module):
-    """Stands for what is in some place of pytrees put side by side.
+    """Stands for the object at a place in a sequence of pytrees.
 
-    `level`: how often things with references in them were put side by side.
+    `level`: the depth of nesting, since pytrees with references may be separated again.
     """
 
     level: int = eqx.field(static=True)
@@ -30,7 +30,7 @@ class Reference(eqx.Module):
 
 
 def separated(*parts: PyTree) -> tuple[list[PyTree], Origin]:
-    """The pytrees, the first one whole, with references in the others to what occurred before; and where it lay."""
+    """Returns the pytrees with references to what occurred before (the first is whole), and their origin."""
     inner = [x.level for x in tree_leaves(parts, is_leaf=_is_reference) if _is_reference(x)]
     known = _Known(1 + max(inner, default=-1))
     apart = [_separate(part, (jax.tree_util.SequenceKey(i),), known, whole=i == 0) for i, part in enumerate(parts)]
@@ -38,7 +38,7 @@ def separated(*parts: PyTree) -> tuple[list[PyTree], Origin]:
 
 
 def joined(parts: Sequence[PyTree], origin: Origin) -> list[PyTree]:
-    """The pytrees that `separated` was given."""
+    """Returns the pytrees that `separated` was given."""
     made: dict[Reference, PyTree] = {}
     is_ours = lambda x: isinstance(x, Reference) and x.level == origin.level
 
@@ -65,7 +65,7 @@ def joined(parts: Sequence[PyTree], origin: Origin) -> list[PyTree]:
 
 
 class _Known:
-    """Where each module and each array was met first, by identity; the objects are kept alive meanwhile."""
+    """Records the first place of each module and each array, by identity; keeps the objects alive meanwhile."""
 
     def __init__(self, level: int):
         self.level = level
@@ -99,7 +99,7 @@ def _separate(x: Any, path: Path, known: _Known, whole: bool) -> Any:
 
 
 def children(x: Any) -> list[tuple[Any, Any]]:
-    """Keys and values one level down; none of a leaf, nor of what JAX cannot take apart (a dict of mixed keys)."""
+    """Returns keys and values one level down; none for a leaf, or for a node that JAX cannot flatten (mixed keys)."""
     try:
         entries, structure = tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
     except (TypeError, ValueError):
@@ -108,7 +108,7 @@ def children(x: Any) -> list[tuple[Any, Any]]:
 
 
 def with_children(x: Any, new: Sequence[Any]) -> Any:
-    """`x` with other children, or itself if they are the same."""
+    """Returns `x` with the children `new`; `x` itself if they are the same."""
     if all(child is old for child, (_, old) in zip(new, children(x), strict=True)):
         return x
     return tree_unflatten(tree_structure(x, is_leaf=lambda y: y is not x), new)

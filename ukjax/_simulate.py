@@ -1,4 +1,4 @@
-"""Trajectories: the equation of motion through diffrax.
+"""Trajectories: the equation of motion integrated by diffrax.
 
 y = (q, v) side by side; n: coordinates; m: servo rows; T: saved times.
 """
@@ -45,7 +45,7 @@ def simulate(
 ) -> Trajectory:
     r"""Integrates $\dot q = v$, $\dot v = \ddot q(q, v, t)$ with the constrained acceleration, from ts[0] to ts[-1].
 
-    Of a system with a kinematics q' follows from that, and v are the speeds.
+    With a kinematics, $\dot q$ follows from the kinematics, and v are the speeds.
 
     Args:
         mechanism: System and constraints; its array leaves are differentiable. A number that its functions read from
@@ -56,7 +56,7 @@ def simulate(
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
         servo: `Servo` or `ConstraintFollowing`, or several of one kind, or a `Feedback`: the control acts on the
             mechanism, and `control` records it.
-        formulation: How the acceleration is computed.
+        formulation: Method by which the acceleration is computed.
         solver: Any diffrax solver. `Tsit5` and `Dopri8` for ordinary problems;
             `Kvaerno5(root_finder=optimistix.Newton(rtol, atol))` for stiff ones (with diffrax's own root finder it
             rejects half of its steps); `ukjax.Rattle()` for millions of steps.
@@ -69,26 +69,27 @@ def simulate(
             recorded steps (a Runge-Kutta solver; `diffrax.DirectAdjoint()` for others).
         projection: `Projection()` returns the state to the constraint manifold after every accepted step; None lets it
             drift.
-        max_steps: Step budget. Beyond 33, a derivative of a run that stands alone takes memory for up to 1,024 states;
-            of one in a `jax.vmap`, for some sixty, and for three more if the budget is four times as large. Of more
-            steps it integrates the motion once more, from one checkpoint to the next, in reverse mode twice from about
-            30,000 steps on (in a batch 600), and once more for every factor of four.
+        max_steps: Step budget. A derivative replays the motion from checkpoints. With a budget beyond 33 steps it takes
+            memory for up to 1,024 states for a single run, and for some sixty in a `jax.vmap`, with three more for
+            every factor of four in the budget. With more steps than checkpoints it integrates the motion once more.
+            Reverse mode does so twice from about 30,000 steps on (600 in a batch), and once more for every factor of
+            four.
         progress: True for a progress bar, or a diffrax progress meter.
-        keep: Names of the fields of the trajectory to compute, for example ("q", "v"); "all"; or None for all but what
-            each constraint does (`constraint_forces` and `multipliers`). The others are None and cost nothing, neither
-            to compute nor, which is most of it, to compile. If none of acceleration, forces, control, `servo_residual`
-            and `rank` is kept, saved states are not judged, only whether the run got to its end; and inside of `jit`
-            and its like `result` then does not say why it did not.
-        throw: Raise if the simulation fails. With False look at `result`. Inside your own `jax.jit` raising takes a
-            call back to Python, and a program with one is not taken by JAX's persistent compilation cache: pass
+        keep: Names of the fields of the trajectory to compute, for example ("q", "v"); "all"; or None for all but
+            `constraint_forces` and `multipliers`. Fields left out are None and cost neither compilation, which is most
+            of the cost, nor computation. If none of acceleration, forces, control, `servo_residual` and `rank` is kept,
+            saved states are not checked, only whether the run got to its end. Inside of `jit` and other transformations
+            `result` then does not say why a run failed.
+        throw: Raise if the simulation fails. With False look at `result`. Inside your own `jax.jit` raising needs a
+            call back to Python, and JAX's persistent compilation cache takes no program with such a call: pass
             throw=False there, and look at `result` outside.
 
     Returns:
         `Trajectory`. Under `jax.vmap` every field gets a leading batch axis.
 
     Warns:
-        InconsistentStart: Outside of `jit` and its like, if a run that did not fail starts off the constraints, with
-            neither a stabilisation nor a projection to return to them.
+        InconsistentStart: Outside of `jit` and other transformations, if a run that did not fail starts off the
+            constraints, with neither a stabilisation nor a projection to return to them.
 
     Raises:
         ValueError: If an argument has a wrong shape or no effect beside the others, `q0` or `v0` is not finite, `ts`
@@ -114,8 +115,8 @@ def simulate(
 
     Gradients: forward and reverse mode, with respect to the initial state, `ts`, and every array leaf of the mechanism
     and the servo, where the ranks are constant along the trajectory; of `t`, `q`, `v`, `acceleration`, the forces and
-    `control`. The residuals, `rank`, `result` and `stats` carry none. By `ts` they are right up to the third order, and
-    one-sided, from before, where a saved time is one of a sample of the servo.
+    `control`. The residuals, `rank`, `result` and `stats` carry none. Derivatives with respect to `ts` are right up to
+    the third order. They are one-sided, from before, where a saved time is a sampling time of the servo.
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     q0, v0, ts = _initial(mechanism, q0, v0, ts)
@@ -155,7 +156,7 @@ def _initial(mechanism: Mechanism, q0: Any, v0: Any, ts: Any) -> tuple[Array, Ar
 
 
 def _where(trajectory: Trajectory, notes: Notes) -> str:
-    """Where a run failed, for its message."""
+    """Returns the place where a run failed, as text for its message."""
     time = f"at t = {trajectory.stats['t_reached']:.6g} s"
     if bool(trajectory.result == RESULTS.not_assembled):
         return (

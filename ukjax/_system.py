@@ -1,4 +1,4 @@
-"""The unconstrained system: a mass matrix and a force, from which M a = Q.
+"""The unconstrained system: a mass matrix M and a force Q, with M a = Q.
 
 q: coordinates; v: their rates, or speeds; t: time [s]; M: mass matrix; Q: generalised force; T, V: kinetic, potential
 energy.
@@ -24,9 +24,9 @@ from ._types import Coordinates, Matrix, Partition, Scalar, Vector
 class AbstractSystem(eqx.Module):
     r"""A mechanical system before any constraint: $M(q, t)\,\ddot q = Q(q, \dot q, t)$.
 
-    Subclass it to keep parameters as array leaves, so that they can be differentiated and batched. A float of Python's,
-    or an array of NumPy's, in a field becomes an array of JAX's when the system is made, which is one parameter. Reach
-    it through the system: a number that is kept elsewhere is a constant.
+    Subclass it to keep parameters as array leaves, so that they can be differentiated and batched. A Python float or a
+    NumPy array in a field becomes a JAX array when the system is made, and is one parameter. Read the parameter from
+    the system: a number kept elsewhere is a constant.
     """
 
     def __check_init__(self):
@@ -34,15 +34,15 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def mass(self, q: Coordinates, t: Scalar) -> Matrix:
-        """The mass matrix M, symmetric positive definite, shape (n, n) [kg or kg m^2]."""
+        """Returns the mass matrix M, symmetric positive definite, shape (n, n) [kg or kg m^2]."""
 
     @abc.abstractmethod
     def force(self, q: Coordinates, v: Vector, t: Scalar) -> Vector:
-        """The generalised force Q, applied, gyroscopic and Coriolis terms together, shape (n,) [N or N m]."""
+        """Returns the generalised force Q, applied, gyroscopic and Coriolis terms together, shape (n,) [N or N m]."""
 
 
 class AbstractKinematicSystem(AbstractSystem):
-    r"""A system whose v are not, or not always, the rates of its q: $M(q, t)\,\dot v = Q(q, v, t)$, q' by kinematics.
+    r"""A system whose v need not be the rates of q: $M(q, t)\,\dot v = Q(q, v, t)$, q' by a kinematics.
 
     There may be more coordinates than speeds; M, Q, and every force and acceleration are those of the speeds.
     """
@@ -50,7 +50,7 @@ class AbstractKinematicSystem(AbstractSystem):
     @property
     @abc.abstractmethod
     def kinematics(self) -> AbstractKinematics | None:
-        """How q changes with v; None for q' = v."""
+        """The kinematics by which q changes with v; None for q' = v."""
 
 
 class AbstractModularSystem(AbstractSystem):
@@ -63,7 +63,7 @@ class AbstractModularSystem(AbstractSystem):
 
     @abc.abstractmethod
     def blocks(self, q: Coordinates, t: Scalar) -> tuple[Float[Array, "k n_k n_k"], ...]:
-        """The blocks of M, (k, n_k, n_k) for each group of the partition."""
+        """Returns the blocks of M, (k, n_k, n_k) for each group of the partition."""
 
 
 class System(AbstractKinematicSystem):
@@ -72,9 +72,9 @@ class System(AbstractKinematicSystem):
     Args:
         mass: `mass(q, t)`, shape (n, n) [kg or kg m^2].
         force: `force(q, v, t)`, shape (n,) [N or N m].
-        kinematics: How q changes with v where v are not its rates: `kinematics(q, v, t)`, q' of shape (n_q,), affine in
-            v, or a `Kinematics`. The equation then is $M\,\dot v = Q$, with v (n,) the speeds, such as the angular
-            velocity of a body whose orientation is a quaternion in q. None for q' = v.
+        kinematics: The rates of q where they are not v: `kinematics(q, v, t)`, q' of shape (n_q,), affine in v, or a
+            `Kinematics`. The equation then is $M\,\dot v = Q$, with v (n,) the speeds, such as the angular velocity of
+            a body whose orientation is a quaternion in q. None for q' = v.
 
     Raises:
         TypeError: If one of them is not callable.
@@ -95,12 +95,12 @@ class System(AbstractKinematicSystem):
 
     @property
     def mass_function(self) -> Callable:
-        """mass(q, t)."""
+        """The function mass(q, t)."""
         return self._functions()[0]
 
     @property
     def force_function(self) -> Callable:
-        """force(q, v, t)."""
+        """The function force(q, v, t)."""
         return self._functions()[1]
 
     @property
@@ -155,17 +155,17 @@ class LagrangianSystem(AbstractSystem):
 
     @property
     def kinetic_function(self) -> Callable:
-        """kinetic(q, v, t)."""
+        """The function kinetic(q, v, t)."""
         return self._functions()[0]
 
     @property
     def potential_function(self) -> Callable:
-        """potential(q, t)."""
+        """The function potential(q, t)."""
         return self._functions()[1]
 
     @property
     def applied_function(self) -> Callable | None:
-        """applied(q, v, t), or None."""
+        """The function applied(q, v, t), or None."""
         return self._functions()[2]
 
     def _functions(self) -> tuple[Callable, Callable, Callable | None]:
@@ -175,15 +175,15 @@ class LagrangianSystem(AbstractSystem):
         return bind(kinetic), bind(potential), applied and bind(applied)
 
     def kinetic(self, q: Coordinates, v: Vector, t: Scalar) -> Scalar:
-        """Kinetic energy T [J]."""
+        """Returns the kinetic energy T [J]."""
         return _check.output(self.kinetic_function(q, v, t), (), q.dtype, "kinetic(q, v, t)", _SCALAR)
 
     def potential(self, q: Coordinates, t: Scalar) -> Scalar:
-        """Potential energy V [J]."""
+        """Returns the potential energy V [J]."""
         return _check.output(self.potential_function(q, t), (), q.dtype, "potential(q, t)", _SCALAR)
 
     def energy(self, q: Coordinates, v: Vector, t: Scalar) -> Scalar:
-        """T + V [J]: conserved if nothing is applied and neither energies nor constraints depend on time."""
+        """Returns T + V [J], conserved if nothing is applied and neither energies nor constraints depend on time."""
         return self.kinetic(q, v, t) + self.potential(q, t)
 
     def mass(self, q, t):
@@ -203,5 +203,5 @@ _SCALAR = "An energy is a scalar: sum the parts, or index the single entry."
 
 
 def applied_force(value: Array, v: Vector, what: str = "applied(q, v, t)") -> Float[Array, " n"]:
-    """`value` if it is a generalised force for the rates `v`."""
+    """Returns `value` if it is a generalised force for the rates `v`; raises ValueError otherwise."""
     return _check.output(value, v.shape, v.dtype, what, "It is one generalised force per coordinate.")

@@ -1,4 +1,4 @@
-"""What the equation of motion is made of."""
+"""Terms of the equation of motion."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from ._types import Matrix, Partition, Rows, RowValues, Vector
 
 
 class Terms(eqx.Module):
-    """What the equation of motion is made of at one state; `nonideal` maps the ideal constraint force to c.
+    """Terms of the equation of motion at one state; `nonideal` maps the ideal constraint force to c.
 
-    `partition` tells the blocks of M where it is block-diagonal, `rows` the name and the number of rows of each
+    `partition` holds the blocks of M where it is block-diagonal, `rows` the name and the number of rows of each
     constraint, in order. `rounding` holds the sizes of the rounding errors of A and of b, (m, n) and (m,), where they
-    are known. `loose` tells which rows may be nothing but rounding errors.
+    are known. `loose` marks the rows that may be nothing but rounding errors.
     """
 
     M: Matrix
@@ -35,7 +35,7 @@ class Terms(eqx.Module):
     def without_rounding(self) -> "Terms":
         """Returns these terms with every row set to zero that consists of rounding errors only.
 
-        b of such a row stays if it is more than that: then no acceleration meets the row.
+        b of such a row stays if it exceeds rounding errors: then no acceleration satisfies the row.
         """
         if self.rounding is None:
             return self
@@ -47,8 +47,11 @@ class Terms(eqx.Module):
 
 
 class ModularTerms(NamedTuple):
-    """The same block by block: of each kind of module the blocks of M (k, n_k, n_k), and of each kind of constraint its
-    rows A (k, m, n_k) and b (k, m)."""
+    """Terms of the equation of motion block by block.
+
+    `masses` holds the blocks of M (k, n_k, n_k) of each kind of module; `rows` the rows A (k, m, n_k) and b (k, m) of
+    each kind of constraint.
+    """
 
     masses: tuple[Array, ...]
     Q: Vector
@@ -56,11 +59,11 @@ class ModularTerms(NamedTuple):
 
 
 class Modular(NamedTuple):
-    """How a mechanism is made of modules.
+    """The structure of a mechanism made of modules.
 
     Attributes:
         partition: The coordinates of the modules, by kind.
-        groups: The coordinates that constraints are about, by kind.
+        groups: The coordinates that constraints depend on, by kind.
         terms: A function of the state (q, v, t).
     """
 
@@ -70,21 +73,21 @@ class Modular(NamedTuple):
 
 
 class Pivots(NamedTuple):
-    """Of a factorisation of M the pivots (n,), and the diagonal of M, with which they are compared."""
+    """Pivots (n,) of a factorisation of M, and the diagonal of M, with which they are compared."""
 
     pivots: Vector
     diagonal: Vector
 
 
 class Free(NamedTuple):
-    """The acceleration of a system that nothing constrains, without its M.
+    """The acceleration of a system without constraints, computed without M.
 
     Attributes:
         acceleration: (q, v, t) -> M^-1 Q (n,), and how M was factorised.
-        slopes: (q, v, t, acceleration) -> how it changes with q and v (n, 2 n), where q' = v; None if no shorter way is
-            known than to differentiate.
+        slopes: (q, v, t, acceleration) -> derivatives of the acceleration by q and v (n, 2 n), where q' = v; None if
+            nothing cheaper than automatic differentiation is known.
         short: Whether `acceleration`, and whether `slopes` is short enough for scalar code.
-        written: Whether, where they are not, they are to be written out for many states all the same.
+        written: Whether each, if not short, is to be written out as scalar code for many states all the same.
     """
 
     acceleration: Callable[..., tuple[Vector, Pivots]]
@@ -94,11 +97,12 @@ class Free(NamedTuple):
 
 
 class TermsOf(NamedTuple):
-    """The terms as functions of the state (q, v, t): in one piece, and, where it is made of modules, block by block.
+    """The terms as functions of the state (q, v, t): in one piece, and for a system of modules also block by block.
 
-    `dense` leaves out the sizes of rounding errors, but for `rows_by`: rows_by(of, q, v, t) -> what `of(q, v, t)`
-    gives, A and b of each constraint whose rows are loose, and the sizes of their rounding errors, or None.
-    `free`: where nothing constrains it and it takes no M.
+    `dense` leaves out the sizes of rounding errors unless it is given `rows_by`. `rows_by(of, q, v, t)` returns
+    `of(q, v, t)`: A and b of each constraint whose rows are loose, and the sizes of their rounding errors, or None.
+
+    `free`: the dynamics without M, where the system has no constraint and can do so.
     """
 
     dense: Callable[..., Terms]
@@ -106,12 +110,12 @@ class TermsOf(NamedTuple):
     free: Free | None = None
 
     def whole(self, *state: Array) -> Terms:
-        """The dense terms with the sizes of their rounding errors."""
+        """Returns the dense terms with the sizes of their rounding errors."""
         return self.dense(*state, rows_by=with_rounding_errors)
 
 
 def of_loose(loose: Sequence[bool], errors: Sequence[tuple[Rows, RowValues]]) -> tuple[Rows, RowValues] | None:
-    """Sizes of rounding errors of all rows, of those of the constraints whose rows are loose; None if no row is."""
+    """Returns sizes of rounding errors of all rows, from those of the loose constraints; None if no row is loose."""
     if not any(loose):
         return None
     A, b = (jnp.concatenate(x) for x in zip(*errors, strict=True))

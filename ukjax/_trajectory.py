@@ -1,4 +1,4 @@
-"""What a simulation gives back."""
+"""The result of a simulation."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import xarray
 
 
-# What `simulate(keep=...)` may name, what of that there is with a servo only, and what only if it is asked for.
+# Names that `simulate(keep=...)` may hold; those that exist with a servo only, and those computed on request only.
 OF_SERVOS = ("control", *SERVO_SCALARS)
 OF_EACH = ("constraint_forces", "multipliers")
 OF_CONTROLLERS = ("memory",)
 OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH, *OF_CONTROLLERS)
 
-# A field that was not kept is None. To those who check types it is an array all the same, since nearly everyone keeps
-# everything, and then need not ask each field whether it is there.
+# A field that was not kept is None. Type checkers see an array all the same: nearly every user keeps everything, and
+# need not check each field for None.
 if TYPE_CHECKING:
     Positions = Float[Array, "T n_q"]
     Vectors = Float[Array, "T n"]
@@ -54,11 +54,11 @@ class Trajectory(eqx.Module):
         servo_position_residual: Euclidean norm of Φ over the servo constraints (T,).
         servo_velocity_residual: Euclidean norm of Φ̇ and ψ over the servo constraints (T,).
         rank: Rank of A (T,); -1 in rows that were not reached.
-        constraint_forces: What of `constraint_force` each constraint makes, by its name, (T, n) [N or N m]; None unless
-            `simulate(keep="all")`, or `keep` names it. Where rows depend on each other only the sum is determined, and
-            these belong to the multipliers of least norm.
-        multipliers: Lagrange multipliers of the rows of each constraint, by its name, (T, m); as before.
-        memory: That of a `Feedback` which has one (T, s).
+        constraint_forces: Share of each constraint in `constraint_force`, by its name, (T, n) [N or N m]; None unless
+            `simulate(keep="all")`, or `keep` names it. Where rows depend on each other only the sum is determined; the
+            shares are those of the multipliers of least norm.
+        multipliers: Lagrange multipliers of each constraint's rows, by its name, (T, m); None unless kept likewise.
+        memory: Memory of a `Feedback` which has one (T, s).
         result: `RESULTS`; empty message if all went well.
         stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`), the time reached (`t_reached`
             [s]), and with a servo the first saved time at which it missed its rows, because an actuator was at a limit
@@ -91,14 +91,14 @@ class Trajectory(eqx.Module):
         controls: Sequence[str] | None = None,
         speeds: Sequence[str] | None = None,
     ) -> "xarray.Dataset":
-        """The trajectory, or the batch of them, as a labelled xarray data set, ready for `to_netcdf` or `to_zarr`.
+        """Returns the trajectory, or a batch of them, as a labelled xarray data set for `to_netcdf` or `to_zarr`.
 
-        A batch lies along `trajectory`, all saved at the same times, with the numbers of `result` (`flag_meanings` says
-        of what) and `stats`.
+        A batch lies along `trajectory`, all saved at the same times, with `stats` and the numbers of `result`, which
+        `flag_meanings` names.
 
         Along `coordinate` lie the labels, and the coordinates `name` and `unit` of which they are made; the attribute
-        `units` of `coordinate` and of every variable is the unit of all, or one for each, with commas between. The same
-        along `actuator`, with `actuator_name` and `actuator_unit`, if there are `controls`.
+        `units` of `coordinate` and of every variable is the unit of all, or one for each, with commas between. With
+        `controls`, `actuator` is labelled likewise, by `actuator_name` and `actuator_unit`.
 
         Args:
             coordinates: A name for each coordinate, `Coordinate("x", "m")` or "x [m]"; `q1`, `q2`, ... if omitted.

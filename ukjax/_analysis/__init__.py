@@ -1,4 +1,4 @@
-"""A mechanism near a state: where it stays, and how it moves about there."""
+"""A mechanism near a state: equilibria, linearisation, modes, inverse dynamics and regulators."""
 
 from ._equilibrium import Equilibrium as Equilibrium
 from ._equilibrium import equilibrium as equilibrium

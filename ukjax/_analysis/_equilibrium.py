@@ -1,7 +1,7 @@
-r"""Equilibria and steady motions: where what is to stay constant does.
+r"""Equilibria and steady motions: states at which given quantities stay constant.
 
-z = (d, w, u): displacement from the given q, speeds, inputs, as far as they are free; c(q, v, t): what is to stay
-constant; e: constraint errors; r(z) = (c', e), and J its Jacobian.
+z = (d, w, u): displacement from the given q, speeds, inputs, as far as they are free; c(q, v, t): quantities that must
+stay constant; e: constraint errors; r(z) = (c', e), and J its Jacobian.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,20 +32,20 @@ from ._sizes import sizes_of
 
 # The shortest row that counts, as a part of the longest.
 LEAST = 1e-4
-# How far from an equilibrium counts as one, as a part of the sizes of displacements, speeds and inputs.
+# Distance from an equilibrium that counts as zero, as a part of the sizes of displacements, speeds and inputs.
 PART, PART_OF_LOW_PRECISION = 1e-9, 1e-4
 
 
 class Equilibrium(eqx.Module):
-    """A state that stays, or a steady motion; it unpacks as `q, v, u`. `print` it.
+    """A state at rest, or a steady motion; it unpacks as `q, v, u`, and `print` shows it.
 
     Attributes:
         q: Coordinates (n,) [m or rad].
         v: Their rates (n,) [m/s or rad/s].
         u: Inputs (p,) [N or N m, by the actuation].
-        residual: Largest rate of what is to stay constant.
-        freedom: How many ways lead from here to other equilibria nearby, without leaving what was kept: zero if this
-            one is isolated, more if it is one of many, of which it is the one next to the given state.
+        residual: Largest rate of the quantities that must stay constant.
+        freedom: Number of directions that lead from here to other equilibria nearby, with kept values unchanged. Zero
+            if this equilibrium is isolated; more if it is one of many, of which it is the nearest to the given state.
         result: `RESULTS`; empty message if all went well.
     """
 
@@ -73,7 +73,7 @@ class Equilibrium(eqx.Module):
 
 
 class _Free(NamedTuple):
-    """Which displacements and speeds are looked for."""
+    """Indices of the displacements and speeds to be found."""
 
     d: tuple[int, ...]
     v: tuple[int, ...]
@@ -95,43 +95,43 @@ def equilibrium(
     max_steps: int = 256,
     throw: bool = True,
 ) -> Equilibrium:
-    r"""A state at rest, or a steady motion, near a given state, stable or not.
+    r"""Returns a state at rest, or a steady motion, near a given state, stable or not.
 
     $$\Phi(q, t) = 0,\quad \dot\Phi = \psi = 0,\quad \frac{d}{dt}\,c(q, v, t) = 0$$
 
-    along the motion, where c is everything, q and v, at rest. Unknown are q, also v unless it rests, and also the
-    inputs if there are actuators, but for what is kept.
+    along the motion, where c is (q, v) at rest. The unknowns are q, v unless at rest, and the inputs of actuators,
+    except those that are kept.
 
     Args:
         mechanism: System and constraints; rows may be redundant. Its array leaves are differentiable.
         q: Coordinates to start from, shape (n,) [m or rad]; they need not be on the constraints.
         v: Rates to start from, shape (n,) [m/s or rad/s], for a steady motion; zero if omitted.
         t: Time, scalar [s].
-        constant: `constant(q, v, t)`, shape (k,): what is to stay constant in a steady motion. A disc that rolls round
-            a circle keeps its lean and all angular rates; a bead on a hoop that turns keeps the angle theta on the hoop
-            and its rate, `lambda q, v, t: jnp.stack(jax.jvp(theta, (q, t), (v, 1.0)))`. None for q and v.
-        actuation: G (n, p), a matrix or `actuation(q, t)`, of inputs that are to be found.
+        constant: `constant(q, v, t)`, shape (k,): quantities that must stay constant in a steady motion. A disc that
+            rolls round a circle keeps its lean and all angular rates; a bead on a hoop that turns keeps the angle theta
+            on the hoop and its rate, `lambda q, v, t: jnp.stack(jax.jvp(theta, (q, t), (v, 1.0)))`. None for q and v.
+        actuation: G (n, p), a matrix or `actuation(q, t)`, of inputs to be found.
         u: Inputs to start from, shape (p,); zero if omitted.
-        keep: What stays as given: {"q": [0], "v": [0], "u": [0]}, as in `assemble`.
+        keep: Entries that stay as given: {"q": [0], "v": [0], "u": [0]}, as in `assemble`.
         servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
-        formulation: How the acceleration is computed.
-        atol: How far from an equilibrium counts as one, in the unit of the coordinates, to first order. If None, 1e-9
-            (in lower precision 1e-4) of how large displacements, speeds and inputs naturally are in this mechanism, by
-            its mass matrix, rows, coordinates and forces: so no unit matters.
+        formulation: Method by which the acceleration is computed.
+        atol: Distance from an equilibrium that counts as zero, in the unit of the coordinates, to first order. If None,
+            1e-9 (in lower precision 1e-4) of the natural sizes of displacements, speeds and inputs in this mechanism.
+            These follow from its mass matrix, rows, coordinates and forces, so that units do not matter.
         max_steps: Step budget of each of the two searches.
-        throw: Raise if there is none. With False the state is NaN then.
+        throw: Raise if no equilibrium is found. With False the state then is NaN.
 
     Returns:
         `Equilibrium`, which unpacks as q, v and u. It need not be stable: `linearize(mechanism, q, v).stable`.
 
     Raises:
         TypeError: If an argument is something else than listed.
-        ValueError: If a shape does not fit, a number is not finite, `v` is not zero although everything is to rest, or
+        ValueError: If a shape does not fit, a number is not finite, `v` is not zero although everything must rest, or
             nothing is left to be found.
         RuntimeError: If `throw` and no equilibrium was found.
 
-    Gradients: forward and reverse mode, once, by the implicit function theorem, where the equilibrium is isolated; of
-    one of many those of the shortest way to the changed ones.
+    Gradients: forward and reverse mode, once, by the implicit function theorem, where the equilibrium is isolated.
+    Where it is one of many, they are those of the shortest way to the changed equilibria.
 
     Source: relative equilibria, Marsden & Ratiu (1999), Introduction to Mechanics and Symmetry; root finding by
     optimistix.
@@ -181,7 +181,7 @@ def _equilibrium(
         return mechanism.retract(q0, d, t), v0.at[v_at].add(w), u0.at[u_at].add(u)
 
     def residual(z: Array) -> tuple[Array, tuple[Array, Any]]:
-        """(c', e), the same again, and the result of the motion."""
+        """Returns (c', e), again as auxiliary output, and the result of the motion."""
         q, v, u = place(z)
         if constant is None:
             *rates, result = plant.rates(q, v, t, u)
@@ -203,16 +203,16 @@ def _equilibrium(
     J, (r, _) = jax.jacfwd(residual, has_aux=True)(z)
     changing = sizes.change.shape[0]
     lengths = rows * _lengths(J * of[None] / rows[:, None], changing)
-    # Where r vanishes, the derivatives of a root less this step are the root's, with J held.
+    # Where r vanishes, the derivatives of the root are those of z less this step, with J held.
     of = of * row_scales((J * of[None] / lengths[:, None]).T)
     step, rank = pseudosolve(SVD(), _held(J) * of[None] / lengths[:, None], r / lengths)
     z = z - of * step
     q, v, u = place(z)
     r, (_, result) = stop_gradient(residual(z))
-    # `atol` has the unit of the coordinates, which the rows of J have not been freed of.
+    # `atol` has the unit of the coordinates; the rows of J still have it.
     allowed = part * jnp.maximum(lengths, LEAST * rows) if atol is None else atol * _lengths(J, changing)
     met = jnp.all(jnp.abs(r) <= allowed)
-    # Where there is no motion at the start, that is what is wrong; that rows contradict each other there is not.
+    # If there is no motion at the start, that failure is reported; contradictory rows at the start are not.
     *_, started = stop_gradient(plant.rates(q0, v0, t, u0))
     started = RESULTS.where(started == RESULTS.constraints_contradict, RESULTS.successful, started)
     missing = RESULTS.where(met, RESULTS.successful, worst(started, RESULTS.no_equilibrium))
@@ -229,8 +229,10 @@ def _equilibrium(
 
 
 def _lengths(J: Array, changing: int) -> Array:
-    """Of the rows, but of none much less than the longest of the rates, which are the first, or of the errors: what
-    does not change there with the unknowns is no more than rounding."""
+    """Returns the lengths of the rows of J, (m,), none much shorter than the longest rate or the longest error.
+
+    Rates are the first `changing` rows. A quantity that does not change with the unknowns is no more than rounding.
+    """
     lengths = jnp.linalg.norm(stop_gradient(J), axis=1)
     rows = []
     for part in (lengths[:changing], lengths[changing:]):
@@ -241,7 +243,7 @@ def _lengths(J: Array, changing: int) -> Array:
 
 @jax.custom_jvp
 def _held(J: Array) -> Array:
-    """J without a derivative, which is right once. Twice it would not be, and is an error."""
+    """Returns J without a derivative; the first derivative is right, and a second raises an error."""
     return J
 
 

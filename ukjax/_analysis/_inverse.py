@@ -1,7 +1,8 @@
 r"""Inverse dynamics: the controls and reactions that belong to a given motion.
 
-a: acceleration (n,); G: actuation (n, p); W^T W = M^-1, L = W^-1; B = A W^T; N = 1 - B^+ B, what constraints leave;
-r = W (M a - Q): N (r - W G u) = 0 makes u, and Q^c = M a - Q - G u is what the constraints carry.
+a: acceleration (n,); G: actuation (n, p); W^T W = M^-1, L = W^-1; B = A W^T; N = 1 - B^+ B, projector on the directions
+that the constraints leave free; r = W (M a - Q): N (r - W G u) = 0 gives u, and Q^c = M a - Q - G u is the constraint
+force.
 """
 
 from typing import Any
@@ -23,17 +24,17 @@ from .._system import applied_force
 from .._types import Scalar
 
 
-# What may be missed, of the size of the forces, or of a row's own terms.
+# Error that is allowed, as a part of the size of the forces, or of a row's own terms.
 MISSED = 1e-6
 
 
 class InverseDynamics(eqx.Module):
-    """What makes a motion.
+    """The controls and forces that make a motion.
 
     Attributes:
-        u: Controls (p,), the smallest that do it [N or N m, by the actuation].
-        constraint_force: What the ideal constraints carry (n,) [N or N m].
-        multipliers: By the name of each constraint, those of its rows (m,).
+        u: Controls (p,), the smallest that make the motion [N or N m, by the actuation].
+        constraint_force: Force of the ideal constraints (n,) [N or N m].
+        multipliers: Multipliers of the rows of each constraint, by its name, (m,).
         missed: The part of the force that no control and no constraint makes, (n,) [N or N m]; zero if all is well.
         row_residual: Euclidean norm of A a - b: zero for a motion that the constraints allow.
         result: `RESULTS`; empty message if all went well.
@@ -58,10 +59,10 @@ def inverse_dynamics(
     applied: Any = None,
     throw: bool = True,
 ) -> InverseDynamics:
-    r"""Controls and reactions for a motion at one instant: $M a = Q + G u + A^\top \lambda$ for u and $\lambda$.
+    r"""Returns controls u and multipliers $\lambda$ of a motion at one instant:  a = Q + G u + A^\top \lambda$.
 
-    Of all controls that do it, where actuators are redundant or loops are closed, the smallest. For a motion over time
-    use `jax.vmap`; a motion that is given by its path is better followed by a `Servo`.
+    Where actuators are redundant or loops are closed, the controls are the smallest possible. For a motion over time
+    use `jax.vmap`; to follow a motion that is given by its path use a `Servo`.
 
     Args:
         mechanism: System and constraints; rows may be redundant.
@@ -76,7 +77,8 @@ def inverse_dynamics(
 
     Raises:
         TypeError: If `mechanism` is something else.
-        ValueError: If a shape does not fit, or the mechanism has a non-ideal force, which depends on what is asked for.
+        ValueError: If a shape does not fit, or the mechanism has a non-ideal force, which depends on the reactions to
+            be found.
         RuntimeError: If `throw` and the constraints do not allow the motion, no control makes it, or the mass matrix is
             not positive definite.
 

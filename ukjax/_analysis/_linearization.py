@@ -1,6 +1,6 @@
 """A linear system that approximates a mechanism near a state.
 
-x: change of the states (k,); u: of the inputs (p,); y: of the outputs (r,).
+x: change of the states (k,); u: change of the inputs (p,); y: change of the outputs (r,).
 """
 
 from collections.abc import Callable
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class Linearization(eqx.Module):
-    r"""$\dot x = A x + B u$, $y = C x + D u$ for small changes of a mechanism's states, inputs and outputs.
+    r"""The system $\dot x = A x + B u$, $y = C x + D u$ for small changes of states, inputs and outputs of a mechanism.
 
     The states are independent of each other on the constraints, so that no eigenvalue belongs to a constraint.
-    `print` it, or look at `modes()`.
+    `print` shows it, and `modes()` analyses it.
 
     Attributes:
         A: (k, k) [1/s, times the units of the states].
         B: Inputs (k, p).
         C: Outputs (r, k).
         D: (r, p), zero: outputs are functions of the state.
-        x: The states themselves (k,), where it was linearised.
-        rates: Their rates there (k,): zero at rest and in a steady motion.
+        x: The states (k,) at the point of linearisation.
+        rates: Rates of the states there (k,): zero at rest and in a steady motion.
         u: The inputs there (p,).
-        directions: How q and v, one after the other, change with each state, (n_q + n, k).
-        names: What the states are, such as "q[0]".
-        states: The function (q, v, t) -> (k,) that they are.
-        coordinates: How many of the rows of `directions` are of q.
+        directions: Derivatives of q and v, one after the other, with respect to each state, (n_q + n, k).
+        names: Names of the states, such as "q[0]".
+        states: The states as a function (q, v, t) -> (k,).
+        coordinates: Number of rows of `directions` that belong to q.
         result: `RESULTS`; empty message if all went well.
     """
 
@@ -55,35 +55,35 @@ class Linearization(eqx.Module):
 
     @property
     def eigenvalues(self) -> Complex[Array, " k"]:
-        """Of A [1/s], in no order; on the CPU, differentiable where they are simple."""
+        """Eigenvalues of A [1/s], in no order; on the CPU, differentiable where they are simple."""
         return jnp.linalg.eigvals(self.A)
 
     @property
     def stable(self) -> Array:
-        """Whether every eigenvalue has a negative real part: what is small goes away."""
+        """Whether every eigenvalue has a negative real part, so that small changes decay."""
         return jnp.all(jnp.real(self.eigenvalues) < 0)
 
     def modes(self) -> Modes:
-        """Natural frequencies, damping and shapes, the slowest first.
+        """Returns natural frequencies, damping and shapes, the slowest first.
 
         Raises:
-            ValueError: If it is traced, or a batch.
+            ValueError: If the linearisation is traced, or a batch.
         """
         self._must_be_one("modes()")
         return Modes.of(np.asarray(self.A), np.asarray(self.directions), self.coordinates, self.names)
 
     def to_scipy(self) -> "scipy.signal.StateSpace":
-        """The same as a `scipy.signal.StateSpace`; ValueError if it is traced, a batch, or has no inputs or outputs."""
+        """Returns a `scipy.signal.StateSpace`; raises ValueError if traced, a batch, or without inputs or outputs."""
         import scipy.signal
 
         return scipy.signal.StateSpace(*self._matrices("to_scipy()"))
 
     def to_control(self) -> Any:
-        """The same as a `control.StateSpace` of python-control (extra `control`), with the names of the states.
+        """Returns a `control.StateSpace` of python-control (extra `control`), with the names of the states.
 
         Raises:
             ImportError: If python-control is not installed.
-            ValueError: If it is traced, a batch, or has no inputs or outputs.
+            ValueError: If the linearisation is traced, a batch, or has no inputs or outputs.
         """
         try:
             import control

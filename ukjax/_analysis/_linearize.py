@@ -2,8 +2,8 @@ r"""Linearisation of a mechanism about a state, in independent states.
 
 s: states (k,), functions of (q, v, t); s': their rates, functions of the same; T: tangents of the consistent states
 (n_q + n, K), so that small changes of q and v are T c; S = (ds) T, R = (ds') T (k, K). Along the motion
-x' = R c where x = S c, and therefore A = R S^+: exactly so if the states tell the state apart, S of rank K's, and also
-if they do not, as long as their rates do not depend on the rest: R (1 - S^+ S) = 0.
+x' = R c where x = S c, and therefore A = R S^+. This is exact if the states determine the state (S has the rank of T).
+It is also exact otherwise, if the rates of the states depend on nothing else: R (1 - S^+ S) = 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ from ._states import Independent, states_of
 from ._tangents import tangents
 
 
-# By which part of its terms a row may be missed, and by which part of their size rates may depend on what the states do
-# not tell.
+# Part of its terms by which a row may be missed, and part of their size by which rates may depend on quantities other
+# than the states.
 OFF = 1e-6
 
 
@@ -48,12 +48,12 @@ def linearize(
     formulation: AbstractFormulation = UdwadiaKalaba(),
     throw: bool = True,
 ) -> Linearization:
-    r"""A linear system $\dot x = A x + B u$, $y = C x$ for small changes about a state of a mechanism.
+    r"""Returns a linear system $\dot x = A x + B u$, $y = C x$ for small changes about a state of a mechanism.
 
-    Changes are those that the constraints, holonomic or not, redundant or not, let happen; x are as many as there are
-    of them, q and v that are independent there, or whatever `states` says. About a state that does not stay it is the
-    linear system of that moment: along a trajectory, by `jax.vmap`, A(t) and B(t) of $\dot x = A(t) x + B(t) u$, with
-    the same `states` all along.
+    Changes are those that the constraints, holonomic or not, redundant or not, allow. x holds one state for each
+    independent change: entries of q and v that are independent there, or the functions in `states`. About a state that
+    does not stay, the result is the linear system of that moment. Along a trajectory `jax.vmap` gives A(t) and B(t) of
+    $\dot x = A(t) x + B(t) u$, with the same `states` throughout.
 
     Args:
         mechanism: System and constraints; its array leaves are differentiable.
@@ -64,12 +64,12 @@ def linearize(
             omitted.
         u: The inputs there, shape (p,) [N or N m, by the actuation]; zero if omitted.
         outputs: `outputs(q, v, t)`, shape (r,), the outputs; none if omitted.
-        states: What the states are: `ukjax.analysis.independent(...)`, or `states(q, v, t)` -> (k,), or None to have
-            independent coordinates and speeds chosen, which takes numbers and no tracers. Fewer states than there is
-            freedom are all right if their rates depend on nothing else: lean and steer of a bicycle, and their rates,
-            wherever it is; an angle that is seen from a frame that turns.
+        states: The states: `ukjax.analysis.independent(...)`, or `states(q, v, t)` -> (k,), or None to choose
+            independent coordinates and speeds, which needs numbers, not tracers. There may be fewer states than degrees
+            of freedom if their rates depend on nothing else: lean and steer of a bicycle, and their rates, at any place; an angle
+            that is seen from a frame that turns.
         servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
-        formulation: How the acceleration is computed.
+        formulation: Method by which the acceleration is computed.
         throw: Raise if the result is not successful. With False look at `result`.
 
     Returns:
@@ -79,7 +79,7 @@ def linearize(
         TypeError: If an argument is something else than listed.
         ValueError: If a shape does not fit, a number is not finite, or `u` is given without `actuation`.
         RuntimeError: If `throw` and the state is off the constraints or has no motion, or is singular, with branches of
-            the motion that meet there, or the states depend on each other or do not tell how they change.
+            the motion that meet there, or the states depend on each other, or their rates depend on something else.
 
     Example:
         ```python
@@ -110,7 +110,7 @@ def linearize(
 
 
 def state_of(mechanism: Mechanism, q: Any, v: Any, t: Any) -> tuple[Array, Array, Array]:
-    """A finite state, at rest without v; ValueError if it is none."""
+    """Returns a finite state, at rest if v is None; raises ValueError if it is invalid."""
     if v is None:
         q = _check.floating(q, "q")
         if mechanism.kinematics is not None:
@@ -123,7 +123,7 @@ def state_of(mechanism: Mechanism, q: Any, v: Any, t: Any) -> tuple[Array, Array
 
 
 def inputs_of(plant: Plant, u: Any, q: Array, v: Array, t: Array) -> Array:
-    """What a person gave for `u`, (p,); zero for None. ValueError if it does not fit."""
+    """Returns the argument `u`, (p,), or zero for None; raises ValueError if it does not fit."""
     p = plant.inputs(q, t, v.shape[0])
     if u is None:
         return jnp.zeros(p, q.dtype)
@@ -141,7 +141,7 @@ def _linearize(
     mechanism, along = plant.mechanism, tangents(plant.mechanism, q, v, t)
 
     def told(q: Array, v: Array) -> tuple[Array, Array, Array]:
-        """States, rates of the states, outputs."""
+        """Returns the states, their rates, and the outputs."""
         s = quantities(states, "states", q, v, t)
         y = jnp.zeros(0, q.dtype) if outputs is None else quantities(outputs, "outputs", q, v, t)
         return s, plant.rates_of(states, "states", q, v, t, u)[0], y
@@ -188,7 +188,7 @@ def _closed(S: Array, R: Array, inverse: Array) -> Array:
 
 
 def on_constraints(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Any:
-    """Whether the state is consistent, by what part of its terms each row is missed."""
+    """Returns success if the state is consistent, by the part of its terms by which each row is missed."""
     position = missed_part(lambda q: mechanism.position_error(q, t), q, jnp.zeros_like(q))
     velocity = missed_part(lambda v: mechanism.velocity_error(q, v, t), v, jnp.zeros_like(v))
     near = jnp.all(position <= OFF) & jnp.all(velocity <= OFF)

@@ -1,4 +1,4 @@
-"""Modes: the solutions exp(lambda t) of a linear system, with what they look like.
+"""Modes: the solutions exp(lambda t) of a linear system, with their shapes.
 
 lambda: eigenvalue [1/s]; w0: natural frequency |lambda| [rad/s]; zeta: damping ratio, -Re(lambda) / |lambda|.
 """
@@ -8,22 +8,22 @@ from typing import NamedTuple
 import numpy as np
 
 
-# A real part of this part of the largest eigenvalue is rounding.
+# A real part counts as rounding below this part of the largest eigenvalue.
 ROUNDING = 1e-13
 
 
 class Modes(NamedTuple):
-    """The modes of a linearisation, the slowest first; of a complex pair the one that turns forward.
+    """The modes of a linearisation, the slowest first; for a complex pair the one with positive imaginary part.
 
     Attributes:
         eigenvalues: lambda [1/s], (k,), complex.
         frequencies: w0 = |lambda| [rad/s], (k,).
-        damping: zeta = -Re(lambda) / |lambda|, (k,): 1 of what decays without swinging, negative of what grows; NaN
-            where lambda is zero, of a freedom in which nothing returns.
-        shapes: How q and v, one after the other, take part, (n_q + n, k), complex; the largest of q is one.
-        states: The same of the states, (number of states, k).
-        names: What the states are.
-        coordinates: How many of the rows of `shapes` are of q.
+        damping: zeta = -Re(lambda) / |lambda|, (k,): 1 for decay without oscillation, negative for growth; NaN where
+            lambda is zero, for a freedom without a restoring force.
+        shapes: Amplitudes of q and v, one after the other, (n_q + n, k), complex; the largest of q is one.
+        states: Amplitudes of the states, (number of states, k).
+        names: Names of the states.
+        coordinates: Number of rows of `shapes` that belong to q.
     """
 
     eigenvalues: np.ndarray
@@ -36,9 +36,9 @@ class Modes(NamedTuple):
 
     @classmethod
     def of(cls, A: np.ndarray, directions: np.ndarray, coordinates: int, names: tuple[str, ...]) -> "Modes":
-        """Those of A (k, k) whose states move q and v along `directions`."""
+        """Returns the modes of A (k, k) whose states move q and v along `directions`."""
         values, vectors = np.linalg.eig(A.astype(complex))
-        # Below this an imaginary part, or a whole eigenvalue, is what rounding makes of a double one.
+        # Below this, an imaginary part or a whole eigenvalue is the rounding error of a double eigenvalue.
         rounding = np.sqrt(np.finfo(A.dtype).eps) * np.max(np.abs(values), initial=0.0)
         values = np.where(np.abs(np.imag(values)) > rounding, values, np.real(values))
         real = np.where(np.abs(np.real(values)) > ROUNDING * np.max(np.abs(values), initial=0.0), np.real(values), 0.0)
@@ -56,7 +56,7 @@ class Modes(NamedTuple):
         return cls(values, size, damping, shapes / unit, vectors / unit, names, coordinates)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Of each mode: eigenvalue [1/s], frequency [Hz], damping, and the states that take part most, as text."""
+        """Returns eigenvalue [1/s], frequency [Hz], damping, and the dominant states of each mode, as text."""
         rows = []
         for value, size, zeta, state in zip(
             self.eigenvalues, self.frequencies, self.damping, self.states.T, strict=True

@@ -1,4 +1,4 @@
-"""What is looked at: a mechanism that actuators and servos act on.
+"""The object of an analysis: a mechanism on which actuators and servos act.
 
 q: coordinates (n_q,); v: speeds (n,); u: inputs (p,) of actuators; s: quantities of the state.
 """
@@ -19,7 +19,7 @@ from .._types import Coordinates, Matrix, Scalar, Vector
 
 
 class Plant(eqx.Module):
-    """A mechanism with the servos that act, and the actuators that inputs drive: q', v' and results follow."""
+    """A mechanism with the servos that act, and the actuators that inputs drive."""
 
     mechanism: Mechanism
     servos: Acting | None
@@ -27,15 +27,15 @@ class Plant(eqx.Module):
     formulation: AbstractFormulation
 
     def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
-        """G(q, t), (n, p); without actuators of no columns."""
+        """Returns G(q, t), (n, p); (n, 0) without actuators."""
         return jnp.zeros((n, 0), q.dtype) if self.actuation is None else actuation_at(self.actuation, q, t, n)
 
     def inputs(self, q: Coordinates, t: Scalar, n: int) -> int:
-        """p"""
+        """Returns the number of inputs p."""
         return jax.eval_shape(lambda q, t: self.matrix(q, t, n), q, t).shape[1]
 
     def applied(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> Vector | None:
-        """The generalised force of the actuators and of the servos (n,), or None if there are neither."""
+        """Returns the generalised force of the actuators and of the servos (n,), or None if there are neither."""
         force = self.driven(q, t, v.shape[0], u)
         if self.servos is None:
             return force
@@ -50,11 +50,11 @@ class Plant(eqx.Module):
         return controller.matrix(q, t, v.shape[0]) @ controller.control(q, v, t, jnp.zeros(0, q.dtype))
 
     def driven(self, q: Coordinates, t: Scalar, n: int, u: Vector) -> Vector | None:
-        """G u, or None without actuators."""
+        """Returns G u, or None without actuators."""
         return None if self.actuation is None else self.matrix(q, t, n) @ u
 
     def rates(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> tuple[Coordinates, Vector, Any]:
-        """q', v', and the result of the motion."""
+        """Returns q', v', and the result of the motion."""
         applied = self.driven(q, t, v.shape[0], u)
         mechanism = self.mechanism
         if isinstance(self.servos, Feedback):
@@ -68,12 +68,12 @@ class Plant(eqx.Module):
     def rates_of(
         self, function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar, u: Vector
     ) -> tuple[Array, Any]:
-        """d/dt of `function(q, v, t)`, shape (k,), along the motion, and the result of that."""
+        """Returns d/dt of `function(q, v, t)`, shape (k,), along the motion, and the result of the motion."""
         *along, result = self.rates(q, v, t, u)
         whole = lambda q, v, t: quantities(function, name, q, v, t)
         return jax.jvp(whole, (q, v, t), (*along, jnp.ones_like(t)))[1], result
 
 
 def quantities(function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar) -> Array:
-    """What a person's function of the state returns, (k,)."""
+    """Returns the value of a user's function of the state, (k,)."""
     return _check.output(function(q, v, t), ("k",), q.dtype, f"{name}(q, v, t)", "Put a single quantity in a list.")

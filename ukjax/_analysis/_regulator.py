@@ -1,6 +1,7 @@
-r"""Linear-quadratic regulators: the feedback that costs least, by SciPy's Riccati solvers, with derivatives.
+r"""Linear-quadratic regulators: the feedback of least cost, by SciPy's Riccati solvers, with derivatives.
 
-x, u: changes of the states (k,) and inputs (p,) from those of the linearisation; Q, R, N: their costs; K: gain (p, k);
+x, u: changes of the states (k,) and inputs (p,) from those of the linearisation; Q, R, N: costs of these; K: gain
+(p, k);
 S: cost to go, x^T S x. The Riccati equation F(S, theta) = 0 is differentiated implicitly: F is linear in dS, and its
 linear part is Lyapunov's equation of the closed loop.
 """
@@ -20,16 +21,16 @@ from ._linearization import Linearization
 
 
 class Regulator(eqx.Module):
-    """u = u0 - K (s(q, v, t) - x0), with the states s of a linearisation: a law for `ukjax.Feedback`.
+    """The law u = u0 - K (s(q, v, t) - x0), with the states s of a linearisation, for `ukjax.Feedback`.
 
     Attributes:
         K: Gain (p, k).
-        S: Cost to go (k, k): x^T S x is what it costs to come home from x, as far as that is linear.
-        x0: Where the states are to stay (k,).
+        S: Cost to go (k, k): x^T S x is the cost of the return from x to zero in the linear system.
+        x0: Values at which the states are to stay (k,).
         u0: The inputs there (p,).
         A: The closed loop (k, k): x' = A x, or with a period x <- A x from one sample to the next.
         states: s(q, v, t) -> (k,).
-        period: Time between samples [s]; None if it acts all the time.
+        period: Time between samples [s]; None for a law that acts all the time.
     """
 
     K: Float[Array, "p k"]
@@ -41,24 +42,24 @@ class Regulator(eqx.Module):
     period: float | None = eqx.field(static=True)
 
     def __call__(self, q: Coordinates, v: Vector, t: Scalar) -> Array:
-        """u (p,)"""
+        """Returns u (p,)."""
         return self.u0 - self.K @ (self.states(q, v, t) - self.x0)
 
     @property
     def eigenvalues(self) -> Complex[Array, " k"]:
-        """Of the closed loop: of s' = A s [1/s], also if it is sampled; on the CPU."""
+        """Eigenvalues of the closed loop: of s' = A s [1/s], also if it is sampled; on the CPU."""
         values = jnp.linalg.eigvals(self.A)
         return values if self.period is None else jnp.log(values) / self.period
 
 
 def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = None) -> Regulator:
-    r"""The linear feedback that makes $\int x^\top Q x + u^\top R u \, dt$ smallest.
+    r"""Returns the linear feedback that makes $\int x^\top Q x + u^\top R u \, dt$ smallest.
 
-    With a `period` the control is held between samples, and the same integral is smallest among such controls: the
-    linear system and the integral are taken over a period exactly.
+    With a `period` the control is held between samples, and the integral is smallest among such controls: the linear
+    system and the integral are taken over a period exactly.
 
     Args:
-        linearization: Of `ukjax.analysis.linearize(..., actuation=G)`, about a state that stays.
+        linearization: Result of `ukjax.analysis.linearize(..., actuation=G)`, about a state that stays.
         Q: Cost of the states, (k, k) symmetric positive semidefinite, or (k,) its diagonal.
         R: Cost of the inputs, (p, p) symmetric positive definite, or (p,) its diagonal, or a scalar.
         period: Time between two samples [s].
@@ -68,11 +69,12 @@ def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = 
 
     Raises:
         TypeError: If `linearization` is something else.
-        ValueError: If it is a batch or has no inputs, a shape does not fit, a cost is not symmetric, `R` not positive
-            definite or `Q` not positive semidefinite, the state does not stay, or no feedback stabilises it.
+        ValueError: If the linearisation is a batch or has no inputs, a shape does not fit, a cost is not symmetric, `R`
+            not positive definite or `Q` not positive semidefinite, the state does not stay, or no feedback stabilises
+            it.
 
     Gradients: forward and reverse mode, with respect to the linearisation, `Q` and `R`, by the implicit function
-    theorem. Under `jit` and `vmap` SciPy is called back, and what does not stabilise is NaN.
+    theorem. Under `jit` and `vmap` SciPy is called back on the host, and the result is NaN if no feedback stabilises.
 
     Source: Anderson & Moore (1990), Optimal Control; the integral over a period: Van Loan (1978).
     """
@@ -104,7 +106,7 @@ def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = 
 
 
 def _cost(value: Any, size: int, name: str, what: str, dtype: Any) -> Array:
-    """A matrix of what a person gave: that, a diagonal, or for all the same."""
+    """Returns the argument `Q` or `R` as a matrix: from a matrix, a diagonal, or one number for all."""
     cost = _check.floating(value, name)
     if cost.ndim == 0:
         cost = jnp.full(size, cost)
@@ -133,7 +135,7 @@ def _check_values(linearization: Linearization, Q: np.ndarray, R: np.ndarray) ->
 
 
 def _held(A: Array, B: Array, Q: Array, R: Array, period: float) -> tuple[Array, Array, Array, Array, Array]:
-    """The linear system from sample to sample under a control that is held, and the cost of a period."""
+    """Returns the linear system from sample to sample under a control that is held, and the cost of a period."""
     k, p = B.shape
     whole = jnp.concatenate([jnp.concatenate([A, B], axis=1), jnp.zeros((p, k + p), A.dtype)])
     cost = jax.scipy.linalg.block_diag(Q, R)
@@ -153,7 +155,7 @@ def _gain(S: Array, A: Array, B: Array, R: Array, N: Array, sampled: bool) -> Ar
 
 
 def _unmet(S: Array, A: Array, B: Array, Q: Array, R: Array, N: Array, sampled: bool) -> Array:
-    """What the Riccati equation is missed by."""
+    """Returns the residual of the Riccati equation."""
     K = _gain(S, A, B, R, N, sampled)
     if sampled:
         return A.T @ S @ A - S - (A.T @ S @ B + N) @ K + Q
@@ -183,7 +185,7 @@ def _riccati_jvp(primals, tangents):
 
 
 def _by_scipy(A: Any, B: Any, Q: Any, R: Any, N: Any, sampled: bool) -> np.ndarray:
-    """S; NaN if there is none that stabilises."""
+    """Returns S, or NaN if no solution stabilises."""
     import scipy.linalg
 
     solve = scipy.linalg.solve_discrete_are if sampled else scipy.linalg.solve_continuous_are

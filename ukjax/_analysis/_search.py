@@ -1,11 +1,11 @@
-r"""Near an equilibrium, from afar.
+r"""Coarse search for an equilibrium from a distant start.
 
-There redundant rows contradict each other, if ever so little, and what decides about ranks jumps. So acceleration a and
-multipliers l are unknowns of their own: M a = Q + G u + A^T l, A a = b, e(q, v, t) = 0, and c' = 0. All of it is as
-smooth as the mechanism, and as rows may depend on each other, each step is the shortest.
+Away from an equilibrium redundant rows contradict each other slightly, and rank decisions jump. Acceleration a and
+multipliers l are therefore separate unknowns: M a = Q + G u + A^T l, A a = b, e(q, v, t) = 0, and c' = 0. These
+equations are as smooth as the mechanism. As rows may depend on each other, each step is the shortest.
 
-z: all unknowns; r: residual. Both are divided by their natural sizes (`_sizes`), which makes all of it free of units,
-and then by D and C, scales of the equations and the unknowns.
+z: all unknowns; r: residual. Both are divided by their natural sizes (`_sizes`), which removes the units, and then by D
+and C, scales of the equations and the unknowns.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ from ._plant import Plant
 from ._sizes import Sizes
 
 
-# Where the search goes on if it finds nothing from the start: so many times the way of a fall from there, which leaves
-# places, such as a chain of level rods, where no small change makes it any better. And whether rows that are almost
-# redundant are left out: off the constraints redundant ones are, and contradict each other; but so are those of light
-# bodies beside heavy ones, which count.
+# Restarts if the search fails from the start: the distance of a fall from there, in units of one fall. A fall leaves
+# places, such as a chain of level rods, where no small change improves anything. The second entry says whether rows
+# that are almost redundant are left out. Off the constraints redundant rows are of this kind, and contradict each
+# other; but so are those of light bodies beside heavy ones, which count.
 TRIES = tuple((far, is_loose) for far in (0.0, 1.0, -1.0, 3.0) for is_loose in (False, True))
 FALL = 0.3  # of the size of displacements
 
 
 class _RankTest(AbstractPseudoinverse):
-    """That of `SVD`, or one that drops nothing but rounding errors, as is decided while it runs."""
+    """The rank test of `SVD`, or one that drops rounding errors only, as decided at run time."""
 
     is_loose: BoolScalar
     rtol: float | None = eqx.field(default=None, static=True)
@@ -46,7 +46,7 @@ class _RankTest(AbstractPseudoinverse):
 def near_equilibrium(
     plant: Plant, constant: Callable, place: Callable, away: Array, of: Array, sizes: Sizes, t: Array, max_steps: int
 ) -> Array:
-    """z with q, v, u = place(of * z), where `constant(q, v, t)` is about to stay; from zero; `away`: a fall's way."""
+    """Returns z with q, v, u = place(of * z) near a state where `constant` stays, from zero; `away`: step of a fall."""
     mechanism = plant.mechanism
     z = jnp.zeros_like(of)
     n = sizes.a.shape[0]
@@ -56,7 +56,8 @@ def near_equilibrium(
         terms, pull = mechanism.terms(q, v, t, plant.applied(q, v, t, u)), 0.0
         carried = terms.A.T @ l
         if terms.nonideal is not None:
-            # Of the ideal force alone it would be a function; that differs by what of c lies along the rows.
+            # A non-ideal force would be a function of the ideal force alone; `carried` differs by the part of c along
+            # the rows.
             pull = terms.nonideal(carried)
         changes = jax.jvp(lambda *s: constant(*s), (q, v, t), (mechanism.rates(q, v, t), a, jnp.ones_like(t)))[1]
         errors = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
@@ -89,11 +90,10 @@ def near_equilibrium(
 
 
 def _carried(plant: Plant, state: tuple[Array, Array, Array], sizes: Sizes, t: Array) -> Array:
-    """Multipliers l (m,), in their sizes, that come nearest to holding the mechanism at rest: Q + A^T l is least in the
-    metric of M^-1.
+    """Returns multipliers l (m,), in their sizes, that come nearest to holding the mechanism at rest.
 
-    From zero the first steps would make up for the forces that constraints carry, and lead away from an equilibrium
-    nearby.
+    Q + A^T l is least in the metric of M^-1. From zero multipliers the first steps would compensate the forces that
+    constraints carry, and lead away from an equilibrium nearby.
     """
     q, v, u = state
     terms = plant.mechanism.terms(q, v, t, plant.applied(q, v, t, u))
@@ -106,7 +106,7 @@ def _carried(plant: Plant, state: tuple[Array, Array, Array], sizes: Sizes, t: A
 
 
 def settled(residual: Callable, z: Array, max_steps: int) -> Array:
-    """The same a few steps of Gauss's and Newton's method further, by the equations as they are."""
+    """Returns z after a few Gauss-Newton steps on the original equations."""
     tolerance = 4096 * float(jnp.finfo(z.dtype).eps)
     search = optx.GaussNewton(tolerance, tolerance, linear_solver=SVD(1e-8))
     found = optx.least_squares(residual, search, z, max_steps=max_steps, throw=False).value
@@ -114,7 +114,7 @@ def settled(residual: Callable, z: Array, max_steps: int) -> Array:
 
 
 def fall(plant: Plant, q: Array, v: Array, t: Array, u: Array, sizes: Sizes) -> Array:
-    """A displacement (n,) in the direction in which the mechanism sets off from rest, as far as there is to go."""
+    """Returns a displacement (n,) in the direction of the initial acceleration from rest, of natural size."""
     _, a, _ = plant.rates(q, jnp.zeros_like(v), t, u)
     a = jnp.where(jnp.all(jnp.isfinite(a)), a, 0.0) / sizes.scales
     largest = jnp.max(jnp.abs(a))

@@ -1,10 +1,10 @@
-r"""Whether a configuration is singular: branches of the motion meet there.
+r"""Test for a singular configuration, at which branches of the motion meet.
 
-A: Jacobian of the velocity errors in v; W^T W = M^-1; D: row scales; B = D A W^T, of rank r; N = 1 - B B^+ and
-T = 1 - B^+ B: what the rank leaves of rows and of speeds. Where the rank is r nearby too, rows that depend on each
-other go on doing so along every motion q' = t with A t = 0, and so N dB[t] T = 0. Where branches meet it is not: along
-most directions t the rank grows, and no tangent space tells how the mechanism moves. All speeds W^T z have one unit, so
-all entries of dB[t] have, and can be compared.
+A: Jacobian of the velocity errors in v; W^T W = M^-1; D: row scales; B = D A W^T, of rank r; N = 1 - B B^+ and T = 1 -
+B^+ B: projectors on dependent combinations of rows, and on free speeds. Where the rank is r nearby too, dependent rows
+remain dependent along every motion q' = t with A t = 0, and N dB[t] T = 0. Where branches meet, this is not so: along
+most directions t the rank grows, and no tangent space describes the motion. All speeds W^T z have one unit. Therefore
+all entries of dB[t] have one unit, and can be compared.
 """
 
 import jax
@@ -18,7 +18,7 @@ from .._mechanism import Mechanism
 from .._types import Coordinates, Matrix, Scalar, Vector
 
 
-# By which part of their whole change rows may cease to depend on each other: the rank test's own tolerance.
+# Part of their whole change by which rows may become independent: the rank test's own tolerance.
 GROWING = 1e-4
 
 
@@ -44,7 +44,7 @@ def is_singular(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> A
 
 
 def _left(B: Matrix) -> tuple[Matrix, Matrix]:
-    """N and T, what rows and what columns the rank leaves."""
+    """Returns N and T, projectors on the dependent combinations of rows and on the null space of B."""
     inverse = pseudoinverse(SVD(), B)[0]
     m, n = B.shape
     return jnp.eye(m, dtype=B.dtype) - B @ inverse, jnp.eye(n, dtype=B.dtype) - inverse @ B

@@ -1,9 +1,9 @@
-r"""How large unknowns and equations of an equilibrium naturally are, so that the unit of none of them matters.
+r"""Natural sizes of the unknowns and equations of an equilibrium, so that units do not matter.
 
 C: scales of the coordinates in the metric of the mass matrix, in which all accelerations have one unit; E: scales by
-which the constraints compare coordinates, in which all displacements have one unit, and all speeds: of a heavy body
-they are as large as of a light one, while its accelerations are less; s_d, s_v, s_a: how large they are there;
-N = dq / dd; G: actuation; c: what is to stay constant.
+which the constraints compare coordinates, in which all displacements have one unit, and all speeds. Displacements of a
+heavy body are as large as of a light one, while its accelerations are less; s_d, s_v, s_a: sizes of displacements,
+speeds and accelerations in these units; N = dq / dd; G: actuation; c: quantities that must stay constant.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from .._types import Coordinates, Rows, RowValues, Scalar, Vector
 from ._plant import Plant
 
 
-# Beside the largest: less than what masses of a ratio of 1e12 make.
+# Part of the largest size below which a size is small; masses of a ratio of 1e12 give larger ones.
 SMALL = 1e-8
 
 
 class Sizes(NamedTuple):
-    """Of unknowns, which are that large, and of equations, which change by that much with them.
+    """Sizes of the unknowns, and of the changes of the equations with them.
 
     Attributes:
         d: Displacements (n,); v: speeds (n,); u: inputs (p,); a: accelerations (n,); l: multipliers (m,).
-        force: M a - Q - A^T l (n,); row: A a - b (m,); error: those of position and velocity (r,); change: c' (k,).
+        force: M a - Q - A^T l (n,); row: A a - b (m,); error: errors of position and velocity (r,); change: c' (k,).
         scales: C (n,).
     """
 
@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Scalar, u: Array) -> Sizes:
-    """By the terms of the constraints, the coordinates, the forces and how they change with the coordinates."""
+    """Returns sizes from the terms of the constraints, the coordinates, and the forces and their derivatives."""
     q, v, t, u = stop_gradient((q, v, t, u))
     mechanism, rest = plant.mechanism, jnp.zeros_like(v)
     at = lambda d: mechanism.retract(q, d, t)
@@ -89,14 +89,14 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
 
 
 def _rows(function: Callable, q: Coordinates, x: Vector, t: Scalar) -> tuple[Rounding, Rows]:
-    """Rounding errors of function(q, x, t) (m,) and of its Jacobian in x (m, n), and that."""
+    """Returns rounding errors of function(q, x, t) (m,) and of its Jacobian in x (m, n), and that Jacobian."""
     both = lambda q, x, t: (function(q, x, t), jax.jacfwd(lambda x: function(q, x, t))(x))
     (_, J), errors = with_rounding_errors(both, q, x, t)
     return Rounding(*errors), stop_gradient(J)
 
 
 def _lengths(J: Rows, rounding: Rounding, C: Vector) -> RowValues:
-    """Of the rows, (m,); of one that is nothing but rounding errors that of its terms, and one if it has none."""
+    """Returns the lengths of rows, (m,); of their terms for rows of rounding errors, and one without terms."""
     none = jnp.all(jnp.abs(J) <= rounding.rows, axis=1)
     lengths = jnp.linalg.norm(jnp.where(none[:, None], rounding.levers, J) * C[None], axis=1)
     return jnp.where(lengths > 0, lengths, 1.0)
@@ -107,14 +107,17 @@ def _largest(*values: Array) -> Scalar:
 
 
 def _least(sizes: Array) -> Scalar:
-    """The least that is not small beside the largest: rows that nearly vanish have very large sizes; zero if none."""
+    """Returns the least size that is not small beside the largest; zero if there is none.
+
+    Rows that nearly vanish have very large sizes.
+    """
     counts = sizes > SMALL * jnp.max(sizes, initial=0.0)
     least = jnp.min(sizes, where=counts, initial=jnp.inf)
     return jnp.where(jnp.any(counts), least, 0.0)
 
 
 def _first(*sizes: Array | float) -> Scalar:
-    """The first that is a size."""
+    """Returns the first that is positive and finite, or the last."""
     *others, found = sizes
     for size in reversed(others):
         found = jnp.where((size > 0) & jnp.isfinite(size), size, found)

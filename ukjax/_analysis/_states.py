@@ -1,5 +1,7 @@
-"""Quantities that tell a consistent state from its neighbours: some coordinates and speeds, or what a person
-chooses."""
+"""Quantities that determine a consistent state among its neighbours.
+
+They are some coordinates and speeds, or functions chosen by the user.
+"""
 
 import operator
 from collections.abc import Callable
@@ -24,13 +26,13 @@ PREFERENCE = 0.5
 
 
 class Independent(eqx.Module):
-    """Indices of coordinates and of speeds that say together where on its constraints a mechanism is."""
+    """Indices of coordinates and of speeds that together determine a state on its constraints."""
 
     q: tuple[int, ...] = eqx.field(static=True, converter=lambda x: _indices(x, "q"))
     v: tuple[int, ...] = eqx.field(static=True, converter=lambda x: _indices(x, "v"))
 
     def __call__(self, q: Coordinates, v: Vector, t: Scalar) -> Array:
-        """They, (k,)."""
+        """Returns the independent coordinates and speeds, (k,)."""
         return jnp.concatenate([q[np.array(self.q, int)], v[np.array(self.v, int)]])
 
 
@@ -42,11 +44,11 @@ def _indices(value: Any, name: str) -> tuple[int, ...]:
 
 
 def independent(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Independent:
-    """Coordinates and speeds that are independent of each other on the constraints, chosen well at a state.
+    """Chooses coordinates and speeds that are independent of each other on the constraints, at a state.
 
-    One after the other that coordinate is taken to which those before and the constraints leave the largest part of the
-    freedom it would have without them, in the metric of the mass matrix; of about equal ones the first. So the units
-    of coordinates do not matter.
+    Coordinates are chosen one after the other. Each is the one to which the constraints and those before leave the
+    largest part of its unconstrained freedom, in the metric of the mass matrix; among about equal ones, the first. The
+    units of coordinates do not matter.
 
     Args:
         mechanism: System and constraints.
@@ -87,7 +89,7 @@ def _tangents(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Tangents:
 
 
 def _chosen(rows: np.ndarray, free: np.ndarray) -> tuple[int, ...]:
-    """Indices of independent rows, in order: Gram-Schmidt with pivoting."""
+    """Returns indices of independent rows, in order, by Gram-Schmidt with pivoting."""
     rest = rows / np.where(free > 0, free, 1.0)[:, None]
     tolerance, chosen = rank_tolerance(None, rows.dtype), []
     for _ in range(len(rest)):
@@ -104,7 +106,7 @@ def _chosen(rows: np.ndarray, free: np.ndarray) -> tuple[int, ...]:
 
 
 def states_of(value: Any, mechanism: Mechanism, q: Array, v: Array, t: Array) -> Callable:
-    """What a person gave for `states` as a function of (q, v, t); TypeError or ValueError if it is nothing of that."""
+    """Returns the argument `states` as a function of (q, v, t); raises TypeError or ValueError if it is invalid."""
     if value is None:
         return independent(mechanism, q, v, t)
     if isinstance(value, Independent):

@@ -1,6 +1,7 @@
 """The directions in which a state can change on its constraints.
 
-d: displacement (n,) from q; J: Jacobian of the position errors in d; A, E: of the velocity errors in v and in d;
+d: displacement (n,) from q; J: Jacobian of the position errors in d; A, E: Jacobians of the velocity errors in v and in
+d;
 D: row scales; G: metric, W^T W = G^-1; B = D J W^T.
 """
 
@@ -23,9 +24,9 @@ class Tangents(NamedTuple):
     Attributes:
         q: Change of the coordinates, (n_q, 2 n).
         v: Change of the speeds, (n, 2 n).
-        free_q: What the coordinates could do without constraints, (n_q,): the lengths that rows of `q` would have;
-            infinite for a coordinate that turns back there, and so tells nothing.
-        free_v: The same of the speeds (n,).
+        free_q: Lengths that the rows of `q` would have without constraints, (n_q,); infinite for a coordinate at a
+            turning point, which determines nothing.
+        free_v: Lengths that the rows of `v` would have without constraints, (n,).
     """
 
     q: Float[Array, "n_q k"]
@@ -35,7 +36,7 @@ class Tangents(NamedTuple):
 
 
 def tangents(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Tangents:
-    r"""Every consistent change: $J\,\delta d = 0$, $A\,\delta v + E\,\delta d = 0$.
+    r"""Returns the tangents of consistent changes: $J\,\delta d = 0$, $A\,\delta v + E\,\delta d = 0$.
 
     With orthonormal columns in the metric of the mass matrix the units of coordinates do not matter.
     """
@@ -55,7 +56,7 @@ def tangents(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Tang
 
 
 def _free(at: Callable, q: Coordinates, rest: Vector, slopes: Matrix, moves: Matrix) -> Coordinates:
-    """Lengths of the slopes, infinite where they are small beside what curvature makes of the size of a coordinate.
+    """Returns the lengths of the slopes, infinite where curvature makes them too small to be seen.
 
     The scalar part of a unit quaternion is 1 - a^2 / 8 after a turn by a: at a = 1e-16 its slope is not zero, but no
     change of it can be seen. A slope s counts if s^2 is not small beside the second derivative times the coordinate.
@@ -68,7 +69,7 @@ def _free(at: Callable, q: Coordinates, rest: Vector, slopes: Matrix, moves: Mat
 
 
 def _null(M: Matrix, J: Rows) -> tuple[Matrix, Matrix, Matrix]:
-    """W^T (1 - B^+ B), which spans the null space of J; J^+ in the metric; and W^T."""
+    """Returns W^T (1 - B^+ B), which spans the null space of J; J^+ in the metric; and W^T."""
     W = metric(M, J).W
     B = J @ W.T
     D = row_scales(B)

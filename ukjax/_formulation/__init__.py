@@ -1,4 +1,4 @@
-"""Formulations: how the constrained acceleration follows from (M, Q, A, b, c). One per file."""
+"""Formulations, which compute the constrained acceleration from (M, Q, A, b, c); one per file."""
 
 from ._base import AbstractFormulation as AbstractFormulation
 from ._base import AbstractLinearFormulation as AbstractLinearFormulation

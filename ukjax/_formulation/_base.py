@@ -1,4 +1,4 @@
-"""What every formulation takes and gives, and what those share in which a pseudoinverse does the work.
+"""The interface of formulations, and the code common to those that use a pseudoinverse.
 
 n: coordinates; m: constraint rows; c: non-ideal force.
 """
@@ -29,20 +29,20 @@ class Motion(eqx.Module):
 
     Attributes:
         acceleration: q'' (n,) [m/s^2 or rad/s^2]. If the constraints contradict each other it is a least-squares one;
-            if it is not unique, one of many; if the terms are unusable it is NaN. `result` tells.
+            if it is not unique, one of many; if the terms are unusable it is NaN. `result` says which.
         unconstrained_acceleration: a = M^-1 Q (n,); NaN where M is singular.
         constraint_force: The ideal constraint force, which does no virtual work (n,) [N or N m].
-        nonideal_force: What acts of the non-ideal force c (n,) [N or N m].
+        nonideal_force: Acting part of the non-ideal force c (n,) [N or N m].
         rank: Rank of A found by the rank test of the pseudoinverse.
         residual: Euclidean norm of A q'' - b.
         result: `RESULTS`; empty message if all went well.
-        drifted: If the rows contradict each other, whether by a hundredth of their own terms at most, as redundant rows
-            do at a state off the constraints. False if they do not.
-        constraint_forces: What of `constraint_force` each constraint makes, by its name, (n,) [N or N m]; None unless
-            `equation_of_motion(reactions=True)` was asked, as the multipliers.
+        drifted: Whether the rows contradict each other, but by a hundredth of their own terms at most, as redundant
+            rows do at a state off the constraints.
+        constraint_forces: Share of each constraint in `constraint_force`, by its name, (n,) [N or N m]; None, like
+            `multipliers`, unless computed by `equation_of_motion(reactions=True)`.
         multipliers: Lagrange multipliers of each constraint's rows, by its name, (m,): A^T lambda is its force. Where
-            rows depend on each other the sum over all constraints alone is determined; these are the multipliers of
-            least Euclidean norm, of the rows as they are written, so that equal rigid supports share equally.
+            rows depend on each other only the sum over all constraints is determined. These are the multipliers of
+            least Euclidean norm for the rows as the user wrote them, so that equal rigid supports share equally.
     """
 
     acceleration: Vector
@@ -58,7 +58,7 @@ class Motion(eqx.Module):
 
 
 class AbstractFormulation(eqx.Module):
-    """How the constrained acceleration follows from (M, Q, A, b, c)."""
+    """A method to compute the constrained acceleration from (M, Q, A, b, c)."""
 
     @abc.abstractmethod
     def solve(self, terms: Terms) -> Motion:
@@ -66,58 +66,58 @@ class AbstractFormulation(eqx.Module):
 
 
 class AbstractStateFormulation(AbstractFormulation):
-    """A formulation that looks at what the terms are functions of."""
+    """A formulation that may use the terms as functions of the state, not only their values."""
 
     @abc.abstractmethod
     def motion(self, terms_of: TermsOf, *state: Array) -> Motion:
-        """`solve(terms_of.dense(*state))`, computed in whatever way."""
+        """Returns the motion of `solve(terms_of.dense(*state))`, by a fast path where one applies."""
 
     @abc.abstractmethod
     def certain(self, m: int, dtype: Any) -> Certain | None:
-        """When factors of M and of A M^-1 A^T, with m rows, give its answer; None if they are not to be asked."""
+        """Returns the limits within which factors of M and A M^-1 A^T (m rows) give the answer, or None."""
 
     @abc.abstractmethod
     def for_use(self, often: bool) -> AbstractFormulation:
-        """The same with all choices made that depend on how it is used: for many states, or `often`, or for one."""
+        """Returns this formulation with all choices made that depend on whether it is used `often`, for many states."""
 
 
 def motion_by(formulation: AbstractFormulation, terms_of: TermsOf, *state: Array) -> Motion:
-    """The motion at a state of which the terms are a function."""
+    """Returns the motion at a state by a formulation, from terms that are functions of the state."""
     if isinstance(formulation, AbstractStateFormulation):
         return formulation.motion(terms_of, *state)
     return formulation.solve(terms_of.whole(*state))
 
 
 def certain_of(formulation: AbstractFormulation, m: int, dtype: Any) -> Certain | None:
-    """When factors of M and of A M^-1 A^T, with m rows, give a formulation's answer; None if they are not asked."""
+    """Returns `certain` of a formulation, or None if it has no fast path."""
     return formulation.certain(m, dtype) if isinstance(formulation, AbstractStateFormulation) else None
 
 
 def for_use(formulation: AbstractFormulation, often: bool) -> AbstractFormulation:
-    """The formulation with all choices made that depend on how it is used."""
+    """Returns the formulation with all choices made that depend on its use."""
     return formulation.for_use(often) if isinstance(formulation, AbstractStateFormulation) else formulation
 
 
 class AbstractLinearFormulation(AbstractFormulation):
-    """A formulation that factorises once what the motion under any force then follows from."""
+    """A formulation that factorises once, and then gives the motion under any force."""
 
     @abc.abstractmethod
     def init(self, terms: Terms) -> Any:
-        """The factorisation at one state, a pytree; the rank is decided for the force and the b of `terms`.
+        """Returns the factorisation at one state, a pytree; the rank is decided for the force and the b of `terms`.
 
-        Its attribute `motion` is the `Motion` under these.
+        Its attribute `motion` is the `Motion` under that force and b.
         """
 
     @abc.abstractmethod
     def compute(self, state: Any, force: Vector, b: RowValues) -> Response:
-        """The motion under `force` (n,) with `b` (m,), linear in both. A non-ideal force is not part of it."""
+        """Returns the motion under `force` (n,) with `b` (m,), linear in both and without a non-ideal force."""
 
 
 class Factorisation(eqx.Module):
     """The motion as linear maps, which hold two decisions about the rank, and whether the finer one counts.
 
     Attributes:
-        motion: Under the force and the b, and the non-ideal force, for which the rank was decided.
+        motion: Motion under the force, the b and the non-ideal force for which the rank was decided.
     """
 
     maps: tuple[AbstractLinearMap, ...]
@@ -126,8 +126,7 @@ class Factorisation(eqx.Module):
 
 
 class _Decision(NamedTuple):
-    """The motion under one force, by which maps and which decision about the rank, and whether the rows are met, or
-    nearly."""
+    """The motion under one force, the maps that gave it, and the verdict on the rank and the rows."""
 
     response: Response
     maps: tuple[AbstractLinearMap, ...]
@@ -137,7 +136,7 @@ class _Decision(NamedTuple):
 
 
 class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
-    """A formulation in which a pseudoinverse does the work: what its subclasses share."""
+    """A formulation that uses a pseudoinverse, with a test of the consistency of the rows."""
 
     pseudoinverse: lx.AbstractLinearSolver = SVD()
     consistency_rtol: float = 1e-6
@@ -155,19 +154,19 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
     def solve(self, terms: Terms) -> Motion:
         if terms.nonideal is not None:
             return self._factorise(terms, True).motion
-        # The names of rows would tell apart mechanisms of the same shapes.
+        # The names of rows are left out: they would make JAX trace again for mechanisms of the same shapes.
         M, Q, A, b = terms.M, terms.Q, terms.A, terms.b
         return _solved(self, Terms(M, Q, A, b, partition=terms.partition, rounding=terms.rounding))
 
     def is_consistent(self, problem: Problem) -> BoolScalar:
-        """Whether some decision about the rank meets the rows of a problem, under its force."""
+        """Whether some decision about the rank satisfies the rows of a problem, under its force."""
         return self._decide(problem, self._map(problem, self.pseudoinverse, False), problem.Q, False).consistent
 
     def _factorise(self, terms: Terms, repeatedly: bool) -> Factorisation:
-        """Guards what goes in, adds the non-ideal force, and judges what comes out.
+        """Guards the terms, adds the non-ideal force, and tests the motion.
 
-        The ideal force is what the constraints add to Q; the non-ideal one, c, then acts as far as they let it, which
-        is what the same map makes of it with b = 0.  Liu et al. (2015), eq. 12 and 13.
+        The ideal force is what the constraints add to Q. The non-ideal force c acts only as far as the constraints let
+        it, which is what the same map makes of c with b = 0. Liu et al. (2015), eq. 12 and 13.
         """
         terms, finite = _usable(terms)
         problem = self._problem(terms)
@@ -204,26 +203,26 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
 
     @abc.abstractmethod
     def _problem(self, terms: Terms) -> Problem:
-        """The terms in the metric in which the rank is decided."""
+        """Returns the terms in the metric in which the rank is decided."""
 
     @abc.abstractmethod
     def _map(self, problem: Problem, solver: lx.AbstractLinearSolver, repeatedly: bool) -> AbstractLinearMap:
-        """The constrained motion as a linear map, which will be applied once or `repeatedly`.
+        """Returns the constrained motion as a linear map, which will be applied once or `repeatedly`.
 
-        Where the same factorisation gives the decision at the finest tolerance too, it may hold both.
+        Where one factorisation also gives the decision at the finest tolerance, the map may hold both.
         """
 
     def _finest(self, problem: Problem) -> float:
-        """The tolerance of the finer decision about the rank.
+        """Returns the tolerance of the finer decision about the rank.
 
-        It is not the square of the first, the next natural cut, but its cube: of what lies below the last one nothing
-        can be told, and drift and masses that differ by ten decades lie between the two.
+        It is the cube of the first tolerance, not its square, the next natural cut. Below the last cut nothing can be
+        decided, and drift and masses that differ by ten decades lie between the two.
         """
         dtype = problem.A.dtype
         return rank_tolerance(rank_tolerance_of(self.pseudoinverse, dtype) ** 3, dtype)
 
     def _decide(self, problem: Problem, first: AbstractLinearMap, force: Vector, repeatedly: bool) -> _Decision:
-        """The motion under a force, with the rank that the rows themselves bear out: see `_consistency`."""
+        """Returns the motion under a force, with the rank that the rows themselves confirm: see `_consistency`."""
         tolerance, finest = rank_tolerance_of(self.pseudoinverse, problem.A.dtype), self._finest(problem)
         judge = Judge(self.consistency_rtol, tolerance, finest)
         maps, responses, free = (first,), first(force, problem.b), first.free(force)
@@ -237,7 +236,7 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         return _Decision(chosen, maps, verdict.is_fine, ~missed | verdict.consistent, missed & verdict.drifted)
 
     def _seldom(self, finest: float) -> Seldom:
-        """What decides the rank more finely, where it is needed: `Jacobi`, or `SVD` for itself and foreign solvers.
+        """Returns the solver that decides the rank more finely: `Jacobi`, or `SVD` for itself and foreign solvers.
 
         Jacobi finds small singular values exactly, calls no LAPACK, and compiles sooner than most strategies twice.
         """
@@ -247,7 +246,7 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
 
 @eqx.filter_jit
 def _solved(formulation: AbstractPseudoinverseFormulation, terms: Terms) -> Motion:
-    """The motion without a non-ideal force. JAX traces it once for mechanisms of the same shapes."""
+    """Returns the motion without a non-ideal force; JAX traces this once for mechanisms of the same shapes."""
     return formulation._factorise(terms, False).motion
 
 
@@ -256,15 +255,15 @@ def _stacked(*responses: Response) -> Response:
 
 
 def _chosen(is_fine: BoolScalar, *responses: Response) -> Response:
-    """The last of all responses where the finer decision counts, otherwise the first."""
+    """Returns the last of all responses where the finer decision counts, otherwise the first."""
     return jax.tree_util.tree_map(lambda x: jnp.where(is_fine, x[-1], x[0]), _stacked(*responses))
 
 
 def _usable(terms: Terms) -> tuple[Terms, BoolScalar]:
-    """The terms, or zeros where one of them is not finite, and whether they are. A row of rounding errors is zero, too.
+    """Returns the terms, zero if any is not finite and in rows of rounding errors, and whether all are finite.
 
     Unusable terms are replaced before they are used, and the answer is made NaN at the end: a NaN inside a
-    factorisation would also reach the gradients of states that are all right.
+    factorisation would also reach the gradients of other states.
     """
     arrays = terms.M, terms.Q, terms.A, terms.b
     finite = _all_finite(*arrays)

@@ -1,4 +1,4 @@
-"""The motion in a fast way: of a small mechanism by scalar code, of a large one block by block, or by panels."""
+"""Fast paths to the motion: by scalar code for small mechanisms, by blocks for large ones, or by panels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,23 +17,22 @@ from .._terms import Terms, TermsOf, of_loose
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
-# With fewer constraints matrices are as fast at one state, and compile three times as soon. For many states they never
-# are as fast, but scalar code may be.
+# With fewer constraints, matrices are as fast as blocks at one state and compile sooner. For many states matrices are
+# slower, but scalar code may not be.
 FEWEST_CONSTRAINTS = 8
 FEWEST_AT_ONE_STATE = 32
-# Operations of scalar code of a mechanism of modules: beyond, blocks compile much sooner, a gradient of nine rods in
-# one second in place of twelve.
+# Operations of scalar code of a mechanism of modules: beyond, blocks compile much sooner.
 MOST_OF_MODULES = 2200
-# Panels take the longer to compile the more there are.
+# The compile time of panels grows with their number.
 MOST_COORDINATES = 64
-# How many times the rank tolerance the smallest singular value must be, for the SVD to agree that the rows are
-# independent, and how many times smaller, that they are not: it compares rows whose lengths differ by up to two with
-# the largest singular value.
+# Margin of the rank test. The smallest singular value must exceed the rank tolerance by this factor for the SVD to
+# agree that the rows are independent, and fall below it by this factor for it to agree that they are not. The SVD
+# compares rows whose lengths differ by up to two with the largest singular value.
 CLEARLY = 4.0
 
 
 class Dense(NamedTuple):
-    """M, Q, A, b as a traced function of the state, rounding errors of A and b likewise, and what else terms hold."""
+    """M, Q, A, b as a traced function of the state, traced rounding errors of A and b, and the rest of the terms."""
 
     traced: ClosedJaxpr
     rounding: ClosedJaxpr | None
@@ -70,7 +69,7 @@ class Dense(NamedTuple):
         return self.traced.out_avals[0].shape[0]
 
     def certain(self, formulation: AbstractPseudoinverseFormulation) -> _expand.Certain:
-        """When a factorisation of M and A M^-1 A^T is trusted."""
+        """Returns the limits within which a factorisation of M and A M^-1 A^T is trusted."""
         mass, _, rows, _ = self.traced.out_avals
         return certainty(formulation.pseudoinverse, formulation.consistency_rtol, rows.shape[0], mass.dtype)
 
@@ -83,9 +82,9 @@ class Dense(NamedTuple):
 def expanded(
     formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, dense: Dense, state: Sequence[Array]
 ) -> Motion | None:
-    """The motion at a state by scalar code, or None if it can't be had in this way.
+    """Returns the motion at a state by scalar code, or None if scalar code does not apply.
 
-    Where the scalar program is not certain of it, `formulation` is asked.
+    Where the scalar program is not certain of the motion, `formulation` computes it.
     """
     if dense.terms.nonideal is not None or dense.coordinates == 0:
         return None
@@ -100,9 +99,9 @@ def by_recursion(
     dense: Callable[[], Dense],
     state: Sequence[Array],
 ) -> Motion | None:
-    """The motion at a state of what nothing constrains and knows a way without M, or None if there is none.
+    """Returns the motion of an unconstrained system that needs no M (`terms_of.free`), or None if there is none.
 
-    Where that is not certain of it, `formulation` is asked.
+    Where that is not certain of the motion, `formulation` computes it.
     """
     free = terms_of.free
     if free is None:
@@ -132,9 +131,9 @@ def by_blocks(
     state: Sequence[Array],
     often: bool,
 ) -> Motion | None:
-    """The motion at a state block by block, or None if the mechanism is not made of modules, or of few.
+    """Returns the motion at a state block by block, or None without modules or with few constraints.
 
-    Where that is not certain of it, `formulation` is asked.
+    Where that is not certain of the motion, `formulation` computes it.
     """
     modular, fewest = terms_of.modular, FEWEST_CONSTRAINTS if often else FEWEST_AT_ONE_STATE
     if modular is None or sum(map(len, modular.groups)) < fewest:
@@ -148,16 +147,16 @@ def by_blocks(
         dependent=tolerance / (CLEARLY * root),
         **_accurate(formulation.consistency_rtol, Q.dtype),
     )
-    # Of some hundred blocks rounding errors add up.
+    # Rounding errors of some hundred blocks add up.
     certain = certain._replace(push=certain.residual)
     found = _blocks.block_motion(places, certain, masses, Q, rows)
     return _where_clear(formulation, dense(), found, state)
 
 
 def by_panels(formulation: AbstractPseudoinverseFormulation, dense: Dense, state: Sequence[Array]) -> Motion | None:
-    """The motion at a state by M as a whole, for many states at a time, or None if it has too many coordinates.
+    """Returns the motion by M as a whole, for many states at a time, or None if there are too many coordinates.
 
-    Where that is not certain of it, `formulation` is asked.
+    Where that is not certain of the motion, `formulation` computes it.
     """
     if dense.terms.nonideal is not None or not 0 < dense.coordinates <= MOST_COORDINATES:
         return None
@@ -181,14 +180,14 @@ def _where_clear(
 
 
 def certainty(pseudoinverse: lx.AbstractLinearSolver, consistency_rtol: float, m: int, dtype: Any) -> _expand.Certain:
-    """When a factorisation of m rows is trusted to decide as a pseudoinverse does."""
+    """Returns the limits within which a factorisation of m rows decides as a pseudoinverse does."""
     tolerance, root = rank_tolerance_of(pseudoinverse, dtype), max(1, m) ** 0.5
     accurate = _accurate(consistency_rtol, dtype)
     return _expand.Certain(rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **accurate)
 
 
 def _accurate(consistency_rtol: float, dtype: Any) -> dict[str, float]:
-    """When masses and residuals are trusted."""
+    """Returns the limits within which masses and residuals are trusted."""
     eps = float(jnp.finfo(dtype).eps)
     # In single precision rounding alone is more than a small part of the tolerance.
     residual = max(min(1e-3 * consistency_rtol, eps**0.5), 32 * eps)

@@ -1,7 +1,7 @@
-"""Projection on the kernel of the constraints, by whichever operator is at hand (Orsino 2017, section 3).
+"""Projection on the kernel of the constraints, by a choice of operators (Orsino 2017, section 3).
 
-S: operator on to ker A, level by level, S_{r+1} = S_r C_{r+1} with C on to ker(A~ S_r); D: row scales. All of it in
-coordinates in which M has a diagonal near one.
+S: operator on to ker A, level by level, S_{r+1} = S_r C_{r+1} with C on to ker(A~ S_r); D: row scales. All quantities
+are in coordinates in which M has a diagonal near one.
 """
 
 import abc
@@ -24,16 +24,16 @@ from ._problem import with_singular_mass
 from ._recursive import parts_of, sizes_of
 
 
-# On a CPU LAPACK gets no batch: see `SVD`.
+# LAPACK on a CPU is not given a batch: see `SVD`.
 _full_svd = one_at_a_time(lambda B: jnp.linalg.svd(B, full_matrices=True)[1:])
 
 
 class AbstractKernel(eqx.Module):
-    """How an operator on to the kernel of a matrix is computed."""
+    """A method to compute an operator on to the kernel of a matrix."""
 
     @abc.abstractmethod
     def onto(self, B: Rows, solver: lx.AbstractLinearSolver) -> Matrix:
-        """C (n, n), whose columns span ker B for B (m, n)."""
+        """Returns C (n, n), whose columns span ker B for B (m, n)."""
 
 
 class OrthogonalProjector(AbstractKernel):
@@ -46,7 +46,7 @@ class OrthogonalProjector(AbstractKernel):
 class ObliqueProjector(AbstractKernel):
     r"""$I - B^{g} B$ with $B^{g} = W (B W)^{+}$, a {1}-inverse for every diagonal weight $W$ of the coordinates.
 
-    Idempotent, but not symmetric: what it removes lies along other directions. Proposition 3.1 (ii).
+    The projector is idempotent, but not symmetric: what it removes lies along other directions. Proposition 3.1 (ii).
 
     Args:
         weight: (n,), positive, one for each coordinate; 1, 2, 3, ... if omitted.
@@ -69,7 +69,7 @@ class ObliqueProjector(AbstractKernel):
 
 
 class OrthogonalComplement(AbstractKernel):
-    """A basis of the kernel in the first columns, as many as there are degrees of freedom, and zeros in the others.
+    """A basis of the kernel in the first columns, one for each degree of freedom, and zeros in the others.
 
     Proposition 3.1 (i): the natural orthogonal complement of multibody dynamics is one.
     """
@@ -77,7 +77,7 @@ class OrthogonalComplement(AbstractKernel):
     def onto(self, B, solver):
         n = B.shape[1]
         C = OrthogonalProjector().onto(B, solver)
-        # The basis of the SVD may turn freely; what matters of its derivative is that of the kernel, which C has.
+        # The basis of the SVD may turn freely. Only the derivative of the kernel matters, and C has it.
         fixed = stop_gradient(B)
         values, Vt = _full_svd(fixed)
         values = jnp.zeros(n, B.dtype).at[: values.shape[0]].set(values)
@@ -107,15 +107,15 @@ class KernelProjection(AbstractPseudoinverseFormulation):
     r"""$\begin{bmatrix} S^\top M \\ A \end{bmatrix} \ddot q = \begin{bmatrix} S^\top (Q + \varphi) \\ b \end{bmatrix}$
     with S an operator on to ker A, found level by level.
 
-    $S_{r+1} = S_r C_{r+1}$, $C_{r+1}$ an operator on to the kernel of $\tilde A_{r+1} S_r$ (theorem 3.2). Which one
-    does not matter for the motion; `kernel` chooses. With `OrthogonalProjector` it is the formulation of Udwadia and
-    Phohomsiri. The non-ideal force $\varphi$ is the mechanism's `nonideal`.
+    $S_{r+1} = S_r C_{r+1}$, $C_{r+1}$ an operator on to the kernel of $\tilde A_{r+1} S_r$ (theorem 3.2). The choice of
+    operator does not matter for the motion; `kernel` makes it. With `OrthogonalProjector` it is the formulation of
+    Udwadia and Phohomsiri. The non-ideal force $\varphi$ is the mechanism's `nonideal`.
 
     Args:
-        levels: How many rows each level has, in the order of the mechanism's constraints; None for all at once.
+        levels: Number of rows of each level, in the order of the mechanism's constraints; None for all at once.
         kernel: `OrthogonalProjector()`, `ObliqueProjector()`, `OrthogonalComplement()` or `Orthonormalization()`.
-        pseudoinverse: The lineax solver for the projectors, and for the stacked system with the square of its rank
-            tolerance if it is one of ours.
+        pseudoinverse: The lineax solver for the projectors, and for the stacked system; the latter with the square of
+            the rank tolerance if it is a strategy of this library.
         consistency_rtol: As for `UdwadiaKalaba`.
 
     M may be singular, if [M; A] has rank n; rows may be redundant, within a level or between levels.

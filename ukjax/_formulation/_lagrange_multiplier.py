@@ -19,14 +19,14 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
     \begin{bmatrix} Q \\ b \end{bmatrix}$, by a pseudoinverse.
 
     Args:
-        pseudoinverse: The lineax solver for the augmented system, with the square of its rank tolerance if it is one of
-            ours, and for the rank of A.
+        pseudoinverse: The lineax solver for the augmented system, with the square of its rank tolerance if it is a
+            strategy of this library, and for the rank of A.
         consistency_rtol: As for `UdwadiaKalaba`.
 
-    M may be singular; rows may be redundant, which makes the multipliers ambiguous but not the acceleration. That is
-    unique if the rank of the augmented matrix is n plus the rank of A; where it is not, `result` is
-    `acceleration_not_unique` and the acceleration the least-norm one. Here to be compared with: the usual way, by
-    solving rather than by a pseudoinverse, fails on a redundant row.
+    M may be singular; rows may be redundant, which makes the multipliers ambiguous but not the acceleration. The
+    acceleration is unique if the rank of the augmented matrix is n plus the rank of A; where it is not, `result` is
+    `acceleration_not_unique` and the acceleration the least-norm one. This formulation is for comparison: the usual
+    method, which solves the system without a pseudoinverse, fails on a redundant row.
 
     Source: de Falco et al. (2008), eq. 23; Xu & Liu (2017), eq. 10.
     """
@@ -37,7 +37,7 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
     def _map(self, problem, solver, repeatedly):
         M, H = problem.mass, problem.H
         m, n = H.shape
-        # Rows may depend on each other but for a light mass; where they seem to contradict, it is not to matter.
+        # Rows may be independent only by a light mass; where they seem to contradict, that mass is not to matter.
         E = _by_rows(M, H) if isinstance(solver, Seldom) else jnp.ones(n + m, M.dtype)
         lower = jnp.concatenate([H, jnp.zeros((m, m), M.dtype)], axis=1)
         augmented = E[:, None] * jnp.concatenate([jnp.concatenate([M, H.T], axis=1), lower]) * E[None]
@@ -48,8 +48,10 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
 
 
 def _by_rows(M: Matrix, H: Rows) -> Array:
-    """Powers of two, E (n + m,), for which E K E has about one as the largest entry of M, and of each row and column of
-    H."""
+    """Returns scales E (n + m,) that bring M and the rows and columns of H in E K E to about one.
+
+    E holds powers of two. The largest entry of M, and of each row and column of H, then is about one.
+    """
     M, H = stop_gradient((jnp.abs(M), jnp.abs(H)))
     inverse = lambda x: 1 / power_of_two(jnp.where(x > 0, x, 1.0))
     of_columns = inverse(jnp.max(H, axis=0, initial=0.0))

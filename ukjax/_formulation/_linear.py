@@ -1,4 +1,4 @@
-"""The constrained motion at one state as a linear map of force and b: what a formulation factorises once.
+"""The constrained motion at one state as a linear map of force and b, which a formulation factorises once.
 
 L L^T = M, W = L^-1, w = W force, B = A W^T, D: row scales, H = D B; x: what the constraints add to w.
 """
@@ -24,13 +24,13 @@ from ._problem import Problem
 
 
 class Response(NamedTuple):
-    """What force and b lead to; from a linear map, by each of r decisions about the rank, with r as the first axis.
+    """The motion under a force and b; from a linear map, by each of r decisions about the rank along the first axis.
 
     Attributes:
         acceleration: q'' (n,) [m/s^2 or rad/s^2].
         constraint_force: What the constraints add to the force (n,) [N or N m].
         rank: Rank of A found by the rank test.
-        unique: Whether the acceleration is: [M; A] has full rank.
+        unique: Whether the acceleration is unique: [M; A] has full rank.
     """
 
     acceleration: Array
@@ -40,11 +40,11 @@ class Response(NamedTuple):
 
 
 class AbstractLinearMap(eqx.Module):
-    """(force (n,), b (m,)) -> r `Response`s, linear in both."""
+    """A linear map (force (n,), b (m,)) -> r `Response`s."""
 
     @abc.abstractmethod
     def __call__(self, force: Vector, b: RowValues) -> Response:
-        """The motion under this force and this b; if one factorisation gives two decisions, the coarser one first."""
+        """Returns the motion under this force and b; of two decisions by one factorisation the coarser is first."""
 
     @abc.abstractmethod
     def free(self, force: Vector) -> Vector:
@@ -52,15 +52,15 @@ class AbstractLinearMap(eqx.Module):
 
 
 def one_response(acceleration: Vector, force: Vector, rank: IntScalar, unique: BoolScalar) -> Response:
-    """By a single decision about the rank."""
+    """Returns the response by a single decision about the rank."""
     return Response(acceleration[None], force[None], rank[None], unique[None])
 
 
 class DefiniteMass(AbstractLinearMap):
-    """By the pseudoinverse of H or, `squared`, by that of H H^T; P (r, n, m) is what it is, if it is used repeatedly.
+    """The map by the pseudoinverse of H or, `squared`, by that of H H^T; P (r, n, m) holds it for repeated use.
 
     A pseudoinverse that knows the singular values decides at two tolerances, of which `finest` is the second. Where the
-    metric is not that of M, `is_mass`, what the constraints add is M q'' - force.
+    metric is not that of M (`is_mass` is false), the constraints add M q'' - force.
     """
 
     M: Matrix
@@ -104,7 +104,7 @@ class DefiniteMass(AbstractLinearMap):
         return jnp.abs(self.W @ force)
 
     def _corrections(self, y: RowValues) -> tuple[Array, Array]:
-        """x (r, n) and the rank (r,)."""
+        """Returns x (r, n) and the rank (r,)."""
         if self.B.shape[0] == 0:
             return jnp.zeros((1, self.B.shape[1]), self.B.dtype), jnp.zeros(1, int)
         if self.P is not None and self.rank is not None:
@@ -133,9 +133,9 @@ class DefiniteMass(AbstractLinearMap):
 
 
 class SingularMass(AbstractLinearMap):
-    """L^T q'' = F W force + G D b for an M that may be singular; `unique` tells whether [M; A] has full rank.
+    """The map L^T q'' = F W force + G D b for an M that may be singular; `unique`: whether [M; A] has full rank.
 
-    By what rounding makes of that the rows are missed, which G takes back once.
+    Rounding errors of the map leave an error of the rows, which G corrects once.
     """
 
     M: Matrix

@@ -1,4 +1,4 @@
-"""The metric in which a motion is found: that of M, or, where M is singular, of M and the rows of the constraints.
+"""The metric of a motion: that of M, or, where M is singular, of M and the rows of the constraints.
 
 D: row scales; C: scales of the coordinates, C M C has a diagonal near one; G: metric, L L^T = G, W = L^-1.
 """
@@ -24,10 +24,10 @@ class Metric(NamedTuple):
     """A metric that leads to the same constrained motion as M does.
 
     Attributes:
-        L: The Cholesky factor (n, n); the identity where there is no metric.
-        W: Its inverse (n, n).
+        L: The Cholesky factor of the metric (n, n); the identity where there is no metric.
+        W: The inverse of L (n, n).
         is_mass: Whether the metric is M, which is positive definite.
-        regular: Whether there is one.
+        regular: Whether there is a metric.
     """
 
     L: Matrix
@@ -37,7 +37,7 @@ class Metric(NamedTuple):
 
 
 def metric(M: Matrix, A: Rows, partition: Partition | None = None, all_are_real: bool = False) -> Metric:
-    r"""M where it is positive definite, and otherwise `completed`, if that is and M is semidefinite.
+    r"""Returns the metric of M where M is positive definite, else of `completed` where that is and M is semidefinite.
 
     A batch in which every M is positive definite is factorised once, as by `whiten`. `all_are_real`: as for
     `row_scales`.
@@ -47,11 +47,12 @@ def metric(M: Matrix, A: Rows, partition: Partition | None = None, all_are_real:
 
 
 def completed(M: Matrix, A: Rows, all_are_real: bool = False) -> Matrix:
-    r"""$G = M + A^\top D^2 A$, which leads to the same constrained motion as M does.
+    r"""Returns $G = M + A^\top D^2 A$, which leads to the same constrained motion as M does.
 
-    Rows that are met exactly change nothing of a motion: M a - Q = A^T lambda if and only if G a - Q = A^T lambda' for
-    another lambda'. Nothing is regularised. G is definite if [M; A] has full rank. With D the rows are about as long as
-    one in the metric of M, so that neither the unit of a row nor that of a coordinate or a mass matters.
+    Adding rows that are met exactly does not change the motion: M a - Q = A^T lambda if and only if G a - Q = A^T
+    lambda' for another lambda'. Nothing is regularised. G is definite if [M; A] has full rank. With D the rows are
+    about as long as one in the metric of M, so that neither the unit of a row nor that of a coordinate or a mass
+    matters.
 
     Source: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129, where the added matrix is A^+ A. Here it is A^T A.
     """
@@ -64,23 +65,23 @@ def _completed(M: Matrix, A: Rows, C: Vector, all_are_real: bool) -> Matrix:
 
 
 def shifted(M: Matrix, C: Vector) -> Matrix:
-    """M with a little more of its own size on the diagonal: positive definite unless M has a negative direction."""
+    """Returns M with a small addition to its diagonal: positive definite unless M has a negative direction."""
     return M + jnp.diag(jnp.finfo(M.dtype).eps ** 0.5 / C**2)
 
 
 def coordinate_scales(M: Matrix, A: Rows) -> Vector:
-    """C (n,), powers of two for which C M C has a diagonal near one, so that the units of coordinates do not matter.
+    """Returns C (n,), powers of two for which C M C has a diagonal near one, so that units do not matter.
 
-    A coordinate without a mass has the scale that the rows give it: the largest of its entries, in rows that tell how
-    it moves with coordinates whose scale is known, is as large as theirs. So it goes on from one to the next; what no
-    row connects with a mass has the scale that its rows have among themselves. No gradient.
+    A coordinate without a mass gets its scale from the rows. In rows that connect it with coordinates of known scale,
+    its largest scaled entry becomes as large as theirs. The scales spread in this way from one coordinate to the next.
+    Coordinates that no row connects with a mass get the scale that their rows have among themselves. No gradient.
     """
     M, A = stop_gradient((M, A))
     sizes, diagonal = jnp.abs(A), jnp.abs(jnp.diagonal(M))
     scale = lambda x: 1 / power_of_two(jnp.where(x > 0, x, 1.0))
 
     def spread(known: Array, C: Vector) -> Vector:
-        """The largest entry of each column (n,) in rows whose largest known one is one."""
+        """Returns the largest entry of each column (n,) in rows whose largest known entry is one."""
         of_row = jnp.max(jnp.where(known[None], sizes * C[None], 0), axis=1, initial=0.0)
         parts = sizes / jnp.where(of_row > 0, of_row, 1)[:, None]
         return jnp.max(jnp.where((of_row > 0)[:, None], parts, 0), axis=0, initial=0.0)
@@ -98,18 +99,11 @@ def coordinate_scales(M: Matrix, A: Rows) -> Vector:
 
 
 def balancing_scales(sizes: Rows, C: Vector) -> tuple[RowValues, Vector]:
-    """Scales of the rows, D (m,), and of the coordinates, E (n,), for which the entries of D A E are about one.
+    """Returns scales of the rows, D (m,), and of the coordinates, E (n,), for which the entries of D A E are about one.
 
-    A rank test of D A E knows neither units nor masses. In the metric of M, rows that a heavy body alone keeps apart
-    differ by the root of a mass ratio, which may be less than redundant rows differ by beside the constraints.
-
-    Args:
-        sizes: Sizes of the terms of the entries of A (m, n), which are divided by the geometric means of rows and
-            columns, by turns.
-        C: Scales of the coordinates in the metric of M (n,), which compare coordinates that no row connects.
-
-    Returns:
-        D and E, powers of two.
+    A rank test of D A E depends neither on units nor on masses. In the metric of M, rows that only a heavy body
+    distinguishes differ by the root of a mass ratio. That may be less than the difference of redundant rows off the
+    constraints.
     """
     entries = sizes * C[None]
     counts = (entries > ROUNDED * jnp.max(entries, axis=1, keepdims=True, initial=0.0)).astype(sizes.dtype)
@@ -125,10 +119,10 @@ def balancing_scales(sizes: Rows, C: Vector) -> tuple[RowValues, Vector]:
 
 
 def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:
-    """Powers of two that bring the rows of B (m, n) to about the same length; (m,).
+    """Returns powers of two that bring the rows of B (m, n) to about the same length; (m,).
 
-    The rank test then measures angles between rows, whatever their units; and not a digit is lost. Unless
-    `all_are_real`, a row that is as short as the rounding errors of the longest stays as short as it is.
+    The rank test then measures angles between rows, whatever their units, and no digit is lost. Unless `all_are_real`,
+    a row as short as the rounding errors of the longest keeps its length relative to that.
 
     Where the rows are consistent the solution does not depend on the scales, and otherwise they are constant almost
     everywhere: no gradient.
@@ -140,7 +134,7 @@ def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:
 
 
 def row_lengths(B: Rows) -> RowValues:
-    """Lengths of the rows of B (m, n), (m,); of a row of zeros that of the longest, and one if there is none."""
+    """Returns the lengths of the rows of B (m, n), (m,); the longest length, or one, for a row of zeros."""
     B = stop_gradient(B)
     # Squares of very small or very large numbers must neither vanish nor overflow.
     sizes = jnp.max(jnp.abs(B), axis=1, initial=0.0)
@@ -151,5 +145,5 @@ def row_lengths(B: Rows) -> RowValues:
 
 
 def is_rounding(lengths: RowValues) -> Array:
-    """Which rows are as short, beside the longest, as the rounding errors of its entries; (m,)."""
+    """Whether each row is as short, beside the longest, as the rounding errors of its entries; (m,)."""
     return lengths < 8 * jnp.finfo(lengths.dtype).eps * jnp.max(lengths, initial=0.0)

@@ -1,6 +1,6 @@
 """The formulation of de Falco, Pennestri and Vita, for mass matrices that may be singular.
 
-In coordinates in which M has a diagonal near one, where it is no zero: D: row scales; P = (D A)^+; N = P D A;
+All in coordinates in which M has a diagonal near one, where it is not zero: D: row scales; P = (D A)^+; N = P D A;
 E = I - N, which projects on the admissible directions; R = (E M E)^+.
 """
 
@@ -16,14 +16,14 @@ class PennestriDeFalco(AbstractPseudoinverseFormulation):
     r"""$\ddot q = R\,Q + (A^+ - R M A^+)\,b$ with $E = I - A^+ A$ and $R = (E M E)^+$.
 
     Args:
-        pseudoinverse: The lineax solver for $A^+$ and $(E M E)^+$; for the latter, which drift does not touch, with the
-            square of its rank tolerance, if it is one of ours.
+        pseudoinverse: The lineax solver for $A^+$ and $(E M E)^+$. The latter, which drift does not affect, is found
+            with the square of the rank tolerance if the solver is a strategy of this library.
         consistency_rtol: As for `UdwadiaKalaba`.
 
-    M may be singular; rows may be redundant. The acceleration is unique if [M; A] has full rank, which shows in the
-    ranks: those of A and of E M E then add up to n. Where it is not unique, `result` is `acceleration_not_unique` and
-    the acceleration the least-norm one, which the paper's equation gives without a word. For the rank tests, and for
-    that norm, each coordinate is measured in the unit in which its own mass is about one, so that units do not matter.
+    M may be singular; rows may be redundant. The acceleration is unique if [M; A] has full rank: the ranks of A and of
+    E M E then add up to n. Where it is not unique, `result` is `acceleration_not_unique` and the acceleration the
+    least-norm one, which the paper's equation gives without notice. For the rank tests, and for that norm, each
+    coordinate is measured in the unit in which its own mass is about one, so that units do not matter.
 
     Source: de Falco et al. (2008), eq. 37 to 41.
     """

@@ -1,8 +1,8 @@
-"""What a formulation works on at one state: the terms, brought to units in which rows and masses can be compared.
+"""The input of a formulation at one state: the terms in units in which rows and masses can be compared.
 
 L L^T = M, W = L^-1, or those of the metric that takes the place of M where it is singular (`_metric`); x = L^T q'':
 acceleration in that metric, all of whose entries have one unit, sqrt(kg) m/s^2 or the like; B = A W^T: the rows there;
-D: row scales; w = W Q: the free motion. For formulations that take M as it is, which may be singular, L and W are
+D: row scales; w = W Q: the free motion. For formulations that take M unchanged, which may be singular, L and W are
 diagonal: they give each coordinate a unit in which its own mass is about one.
 """
 
@@ -21,7 +21,7 @@ from ._metric import coordinate_scales, metric, row_scales, shifted
 
 
 class Problem(eqx.Module):
-    """M q'' = Q with A q'' = b at one state.
+    """The equations M q'' = Q and A q'' = b at one state.
 
     Attributes:
         M: (n, n); Q: (n,); A: (m, n); b: (m,): as the mechanism gives them.
@@ -29,8 +29,8 @@ class Problem(eqx.Module):
         D: Scales of the rows of B, (m,).
         unconstrained: a = M^-1 Q (n,), or NaN.
         result: `RESULTS` of the mass matrix.
-        strict: Which rows are to be met, (m,); None for all.
-        is_mass: Whether the metric is that of M; None for always.
+        strict: Whether each row must be met, (m,); None for all.
+        is_mass: Whether the metric is that of M; None if it always is.
         rounding: Sizes of the rounding errors of A (m, n) and of b (m,), if they are known.
     """
 
@@ -50,7 +50,7 @@ class Problem(eqx.Module):
 
     @property
     def mass(self) -> Matrix:
-        """W M W^T, M in the metric."""
+        """W M W^T, the mass matrix in the metric."""
         return self.W @ self.M @ self.W.T
 
     @property
@@ -59,13 +59,13 @@ class Problem(eqx.Module):
         return self.D[:, None] * self.B
 
     def where(self, needed: BoolScalar) -> "Problem":
-        """The same problem, or one of nothing but zeros, for which `Seldom` has nothing to do."""
+        """Returns this problem where `needed`, zeros elsewhere, which `Seldom` skips."""
         masked = lambda x: jnp.where(needed, x, jnp.zeros_like(x))
         return eqx.tree_at(lambda p: (p.M, p.A, p.B), self, (masked(self.M), masked(self.A), masked(self.B)))
 
 
 def with_definite_mass(terms: Terms) -> Problem:
-    """The problem for M > 0, in the coordinates in which M is the identity."""
+    """Returns the problem for M > 0, in the coordinates in which M is the identity."""
     M, Q, A = terms.M, terms.Q, terms.A
     L, W, definite = whiten(M, terms.partition)
     B = A @ W.T
@@ -75,7 +75,7 @@ def with_definite_mass(terms: Terms) -> Problem:
 
 
 def with_completed_mass(terms: Terms) -> Problem:
-    """The same, and where M is singular in coordinates in which M and the rows, all to be met, are the identity."""
+    """Returns the problem in the metric of M, completed by the rows where M is singular; all rows must be met."""
     M, Q, A = terms.M, terms.Q, terms.A
     all_are_real = terms.rounding is not None
     L, W, definite, regular = metric(M, A, terms.partition, all_are_real)
@@ -87,7 +87,7 @@ def with_completed_mass(terms: Terms) -> Problem:
 
 
 def with_singular_mass(terms: Terms) -> Problem:
-    """The problem for an M that may be singular; it must have no negative direction."""
+    """Returns the problem for an M that may be singular; M must have no negative direction."""
     M, Q, A = terms.M, terms.Q, terms.A
     _, V, definite = whiten(M)
     unconstrained = jnp.where(definite, V.T @ (V @ Q), jnp.nan)

@@ -14,8 +14,8 @@ class RangeSpace(AbstractPseudoinverseFormulation):
 
     Args:
         pseudoinverse: The lineax solver that applies $(A M^{-1} A^\top)^+$. The singular values of that matrix are the
-            squares of those that `UdwadiaKalaba` sees, so one of ours does its rank test with the square of its
-            tolerance (not below rounding).
+            squares of those that `UdwadiaKalaba` uses. A strategy of this library therefore does its rank test with the
+            square of its tolerance (not below rounding).
         consistency_rtol: As for `UdwadiaKalaba`.
 
     M as for `UdwadiaKalaba`; rows may be redundant. The matrix is small if there are few constraints; squaring costs

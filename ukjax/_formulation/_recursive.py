@@ -1,4 +1,4 @@
-"""Enforcing constraints level by level, each level costing its own rows only (Orsino 2017).
+"""Recursive enforcement of constraints, level by level; each level costs its own rows only (Orsino 2017).
 
 M = L L^T, W = L^-1; x = L^T q'': acceleration in the coordinates in which M is the identity; H = A W^T: rows there;
 P (n, n): projector on the accelerations that the levels so far leave free (with noise, a covariance); K: gain;
@@ -6,7 +6,7 @@ R: covariance of the noise of a level's rows.
 
     K = P H^T (H P H^T + R)^+,  x <- x + K (b - H x),  P <- (I - K H) P (I - K H)^T + K R K^T
 
-which, line by line, is the measurement update of a Kalman filter.
+Line by line this is the measurement update of a Kalman filter.
 """
 
 from typing import Any
@@ -28,14 +28,14 @@ from ._problem import with_completed_mass, with_definite_mass
 
 
 class Level(eqx.Module):
-    """What the constraints enforced so far make of a motion; `enforce` adds further ones.
+    """The motion under the constraints enforced so far; `enforce` adds further ones.
 
     Attributes:
         acceleration: q'' (n,) [m/s^2 or rad/s^2].
-        force: What this level's constraints added to the force (n,) [N or N m].
-        projector: W^T P L^T (n, n), which takes an acceleration to its part that is still free. Without noise it is
+        force: Force that this level's constraints added (n,) [N or N m].
+        projector: W^T P L^T (n, n), which maps an acceleration to its part that is still free. Without noise it is
             idempotent, and its trace is the number of degrees of freedom left.
-        rank: How many of this level's rows were independent of those before.
+        rank: Number of this level's rows that are independent of those before.
     """
 
     acceleration: Vector
@@ -48,7 +48,7 @@ class Level(eqx.Module):
 
     @classmethod
     def start(cls, M: Any, Q: Any) -> "Level":
-        """No constraint yet: the motion of M q'' = Q, with M (n, n) positive definite [kg or kg m^2]."""
+        """Returns the unconstrained motion of M q'' = Q, with M (n, n) positive definite [kg or kg m^2]."""
         M, Q = _check.floating(M, "M"), _check.floating(Q, "Q")
         if Q.ndim != 1 or M.shape != (*Q.shape, *Q.shape):
             raise ValueError(f"M must have shape (n, n) and Q (n,), but they have {M.shape} and {Q.shape}.")
@@ -62,13 +62,13 @@ class Level(eqx.Module):
         return self.W.T @ self.P @ self.L.T
 
     def enforce(self, A: Any, b: Any, noise: Any = None, *, pseudoinverse: lx.AbstractLinearSolver = SVD()) -> "Level":
-        """The next level: A q'' = b as well, at the cost of these rows only.
+        """Returns the next level, in which A q'' = b holds as well, at the cost of these rows only.
 
         Args:
             A: (m, n).
             b: (m,).
             noise: Covariance R of the rows, a scalar, (m,) or (m, m), in the units of b squared over those of the
-                inverse mass; None to hold them exactly.
+                inverse mass; None to enforce them exactly.
             pseudoinverse: The lineax solver for the gain.
 
         Raises:
@@ -95,9 +95,10 @@ class Recursive(AbstractPseudoinverseFormulation):
     result does not depend on order or grouping, dependent rows included; see `Level` for what lies between.
 
     Args:
-        levels: How many rows each level has, in the order of the mechanism's constraints; they must add up to all rows.
+        levels: Number of rows of each level, in the order of the mechanism's constraints; the numbers must add up to
+            all rows.
         noise: For each level None, or the covariance of its rows (scalar, (m,) or (m, m)): rows that are held loosely,
-            as by a joint with clearance. 0 holds them exactly, infinitely much not at all.
+            as by a joint with clearance. Rows with noise 0 hold exactly; the larger the noise, the less they act.
         pseudoinverse: The lineax solver for the gains.
         consistency_rtol: As for `UdwadiaKalaba`; noisy rows cannot contradict anything.
 
@@ -149,7 +150,7 @@ class Recursive(AbstractPseudoinverseFormulation):
         P, gains, rank = jnp.eye(B.shape[1], dtype=B.dtype), [], jnp.zeros((), int)
         noise, noisy = self.noise or (None,) * len(self.levels), False
         for part, R in zip(parts_of(self.levels, B.shape[0]), noise, strict=True):
-            # Without rows the noise does not matter, and a pseudoinverse of nothing but zeros costs nothing.
+            # Without rows the noise does not matter, and a pseudoinverse of zeros costs nothing.
             R = None if R is None else jnp.where(needed, R, jnp.zeros_like(R))
             K, P, more = _gain(solver, P, B[part], R, not noisy)
             noisy = noisy or R is not None
@@ -185,7 +186,7 @@ class _Levels(AbstractLinearMap):
 
 
 def sizes_of(levels: Any) -> tuple[int, ...]:
-    """How many rows each level has; ValueError if that is no number."""
+    """Returns the number of rows of each level; raises ValueError for anything but positive integers."""
     sizes = tuple(levels) if isinstance(levels, (tuple, list)) else (levels,)
     if not sizes or any(isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1 for m in sizes):
         raise ValueError(f"levels must be numbers of rows, integers of at least 1, but are {levels!r}.")
@@ -193,7 +194,7 @@ def sizes_of(levels: Any) -> tuple[int, ...]:
 
 
 def parts_of(levels: tuple[int, ...], m: int) -> list[np.ndarray]:
-    """The rows of each level, of m; ValueError if the levels do not add up to them."""
+    """Returns the rows of each level, of m in total; raises ValueError if the levels do not add up to m."""
     if sum(levels) != m:
         raise ValueError(
             f"levels must add up to the {m} rows of the constraints, but {levels} add up to {sum(levels)}."
@@ -202,7 +203,7 @@ def parts_of(levels: tuple[int, ...], m: int) -> list[np.ndarray]:
 
 
 def covariance(value: Any, m: int, name: str) -> Float[Array, "m m"]:
-    """R (m, m) from a scalar, (m,) or (m, m); ValueError if it is no covariance."""
+    """Returns R (m, m) from a scalar, (m,) or (m, m); raises ValueError if R is no covariance."""
     R = _check.floating(value, name)
     if R.ndim == 0:
         R = R * jnp.eye(m, dtype=R.dtype)
@@ -222,7 +223,7 @@ def covariance(value: Any, m: int, name: str) -> Float[Array, "m m"]:
 def _gain(
     solver: lx.AbstractLinearSolver, P: Matrix, H: Rows, R: Array | None, is_projector: bool
 ) -> tuple[Float[Array, "n m"], Matrix, IntScalar]:
-    """K (n, m), the next P, and the rank of H P: how many rows are new. P is a projector until a level is noisy."""
+    """Returns K (n, m), the next P, and the rank of H P, the number of new rows; P is a projector until noise."""
     K, rank = gain(solver, H @ P, H, None if R is None and is_projector else H @ P @ H.T, R)
     rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
     following = rest @ P @ rest.T
@@ -234,9 +235,9 @@ def _gain(
 def gain(
     solver: lx.AbstractLinearSolver, B: Rows, H: Rows, S: Array | None, R: Array | None
 ) -> tuple[Float[Array, "n m"], IntScalar]:
-    """K (n, m) and the rank of B = H P (m, n), which is how many rows are new.
+    """Returns K (n, m) and the rank of B = H P (m, n), the number of new rows.
 
-    S = H P H^T where there is noise R, or was before: P is no projector then, and B^+ not the gain of exact rows.
+    S = H P H^T where there is noise R, or was before: P then is no projector, and B^+ not the gain of exact rows.
     """
     D = row_scales(H)
     H, B = D[:, None] * H, D[:, None] * B
@@ -245,7 +246,7 @@ def gain(
         K, rank = pseudoinverse(solver, jnp.where(new[:, None], B, 0))
     else:
         S = D[:, None] * (S if R is None else S + R.astype(B.dtype)) * D[None]
-        # S has the squares of what the rank test is made for; noise, of whatever size, is none of it.
+        # Without noise S has the squares of the singular values that the rank test is made for, hence the finer one.
         inverse, rank = pseudoinverse(finer(solver, S.dtype) if R is None else solver, (S + S.T) / 2)
         K = B.T @ inverse
     return K * D[None], rank

@@ -1,4 +1,4 @@
-"""The verdict on rows alone, whatever forces act: for servo constraints."""
+"""The verdict on rows alone, whatever forces act, for servo constraints."""
 
 import jax.numpy as jnp
 from jax.lax import stop_gradient
@@ -14,7 +14,7 @@ from ._udwadia_kalaba import UdwadiaKalaba
 
 
 def in_metric(terms: Terms) -> Problem:
-    """The rows in the metric of M where it can be one, and otherwise in that of the coordinates; without any force."""
+    """Returns the rows without any force, in the metric of M where M is definite, else in that of the coordinates."""
     L, W, _ = whiten(terms.M, terms.partition)  # the identity where M is not definite
     B = terms.A @ W.T
     rest = jnp.zeros_like(terms.Q)
@@ -27,6 +27,6 @@ def is_contradictory(rows: Problem, rtol: float) -> BoolScalar:
 
 
 def allowance(rows: Problem, rtol: float, acceleration: Vector, start: Vector) -> RowValues:
-    """By how much A q'' = b may be missed for rounding and `rtol`, if q'' was reached from `start`; (m,)."""
+    """Returns the allowed error of A q'' = b for rounding and `rtol`, if q'' was reached from `start`; (m,)."""
     free = jnp.abs(rows.L.T @ stop_gradient(start))
     return stop_gradient(miss(rows, acceleration, free, rtol, 0.0).allowed)

@@ -26,14 +26,13 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         consistency_rtol: A row of A q'' = b counts as met if it is missed by no more than this part of the size of its
             terms. Where rows are not met, and a finer rank test with a moderate acceleration does not meet them either,
             the constraints contradict each other.
-        expand: Whether small mechanisms are computed as scalar code, each entry of each array on its own, factorised
-            over the entries that are not zero. That is many times as fast in a batch or along a trajectory, and takes
-            longer to compile. The motion, the rank and the verdict are the same: where M or the rows are not well
-            enough conditioned for that to be certain, the matrices are used. None (default) does so in `simulate`
-            inside of `jax.jit` and its like, with servos and projection, and under a `jax.vmap` around
-            `equation_of_motion` or `servo_control`. Pass True where you call these in a loop of your own.
-            Larger mechanisms are solved block by block if they are made of modules, a `Composite` of many: with True
-            and None; False goes by matrices always.
+        expand: Whether small mechanisms are computed as scalar code, each array entry by itself, factorised over the
+            nonzero entries. Scalar code is many times as fast in a batch or along a trajectory, and takes longer to
+            compile. The motion, the rank and the verdict are the same: matrices are used where M or the rows are not
+            conditioned well enough for certainty. None (default) uses scalar code in `simulate` inside of `jax.jit` and
+            other transformations, with servos and projection, and under a `jax.vmap` around `equation_of_motion` or
+            `servo_control`. Pass True where you call these in a loop of your own. With True and None, larger mechanisms
+            made of modules (a `Composite` of many) are solved block by block; with False always by matrices.
 
     Rows may be redundant. M may be singular if it has no negative direction and [M; A] has full rank: then L is the
     factor of M and multiples of the rows, which changes nothing of the motion, and `unconstrained_acceleration` is NaN.
@@ -56,7 +55,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
 
     @property
     def _is_svd(self) -> bool:
-        """Whether the rank is found from the singular values, so that a bound of them decides it."""
+        """Whether the rank is found from the singular values, so that a bound on them decides it."""
         return isinstance(self.pseudoinverse, AbstractDecomposition)
 
     def motion(self, terms_of, *state):

@@ -1,6 +1,6 @@
 """The formulation of Udwadia and Phohomsiri, for mass matrices that may be singular.
 
-In coordinates in which M has a diagonal near one: D: row scales; E = I - (D A)^+ D A; K = [E M; D A].
+All in coordinates in which M has a diagonal near one: D: row scales; E = I - (D A)^+ D A; K = [E M; D A].
 """
 
 import jax.numpy as jnp
@@ -17,15 +17,14 @@ class UdwadiaPhohomsiri(AbstractPseudoinverseFormulation):
 
     Args:
         pseudoinverse: The lineax solver for both pseudoinverses; for that of the stacked matrix with the square of its
-            rank tolerance, if it is one of ours.
+            rank tolerance, if it is a strategy of this library.
         consistency_rtol: As for `UdwadiaKalaba`.
 
     M may be singular; rows may be redundant. The acceleration is unique if the stacked matrix has rank n; where it is
     not, `result` is `acceleration_not_unique` and the acceleration the least-norm one.
 
-    The paper writes Q for E Q, which gives the same; only with E is the system consistent, so that any generalised
-    inverse serves. Coordinates are brought to units in which M has a
-    diagonal near one, beside A.
+    The paper writes Q for E Q, which gives the same motion. With E the system is consistent, so that any generalised
+    inverse serves. Coordinates are scaled so that M, beside A, has a diagonal near one.
 
     Source: Udwadia & Phohomsiri (2006); de Falco et al. (2008), eq. 42 and 43.
     """

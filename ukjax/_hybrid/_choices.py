@@ -1,4 +1,4 @@
-"""What all modes of a simulation have in common."""
+"""Settings common to all modes of a hybrid simulation."""
 
 from typing import Any, NamedTuple
 
@@ -9,12 +9,12 @@ from jaxtyping import Array
 from .._integrate import Kinked
 
 
-# Of the whole time: what counts as no time at all between an event and the next.
+# Part of the whole time that counts as no time between an event and the next.
 AT_ONCE = 1e-8
 
 
 class Choices(NamedTuple):
-    """What all modes have in common."""
+    """Settings common to all modes."""
 
     ts: Array
     formulation: Any
@@ -30,7 +30,7 @@ class Choices(NamedTuple):
 
     @property
     def accuracy(self) -> Array:
-        """How exact states are, relative to what they are made of."""
+        """The accuracy of states, relative to the terms that they are made of."""
         controller = self.method.controller
         controller = controller.controller if isinstance(controller, Kinked) else controller
         rtol = getattr(controller, "rtol", 1e-8)
@@ -38,12 +38,12 @@ class Choices(NamedTuple):
 
 
 class Came(NamedTuple):
-    """How a mode came to begin.
+    """The event by which a mode began.
 
     Attributes:
         mode: The mode before; -1 at the start.
         event: The event that ended it.
-        pending: Which of its events were met at the same time, and have not happened yet (K,).
+        pending: Whether each event of that mode was met at the same time, and has not happened yet (K,).
     """
 
     mode: Array

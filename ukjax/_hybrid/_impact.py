@@ -1,6 +1,6 @@
-r"""Velocities after an impact: those next to the ones before, in the metric of M, that satisfy given rows.
+r"""The impact law: the velocities closest to those before, in the metric of M, that satisfy given rows.
 
-J v+ = r: rows of the mode that follows, and of what is hit, whose speeds come back unless the mode holds them;
+J v+ = r: rows of the mode that follows, and of the impact, whose speeds are returned unless the mode holds them;
 W^T W = M^-1; B = D J W^T;
 v+ = v - W^T B^+ D (J v - r): the impulse M (v+ - v) lies in the space of the rows, as one of ideal constraints does.
 """
@@ -30,9 +30,9 @@ MISSED = 1e-6  # of the size of its terms, or of the coordinates: what a row may
 def after_impact(
     impact: Any, mechanism: Mechanism, q: Array, v: Array, t: Array, ends: bool
 ) -> tuple[Array, Array, BoolScalar]:
-    """q and v after an event, at the beginning of a mode with this mechanism, and whether it can begin there.
+    """Returns q and v after an event, where a mode with this mechanism begins, and whether the mode can begin there.
 
-    If the motion `ends`, no constraints are to be satisfied but those of the impact.
+    If the motion `ends`, only the rows of the impact need be satisfied.
     """
     none = lambda v: jnp.zeros(0, v.dtype)
     hits, held = none, none if ends else lambda v: mechanism.velocity_error(q, v, t)
@@ -71,14 +71,14 @@ def after_impact(
 
 
 def _extent(mechanism: Mechanism, q: Array, t: Array, C: Array) -> Array:
-    """How large coordinates (n_q,) are if, in the metric whose scales are C (n,), they are as large as the largest."""
+    """Returns the sizes of coordinates (n_q,) that, with scales C (n,) of a metric, are all as large as the largest."""
     slopes, moved = mechanism.displacements(q, t, C.shape[0])
     slopes = jnp.abs(slopes)
     return jnp.maximum(LEAST_SIZE, jnp.max(slopes * C[None], axis=1) * jnp.max(moved / C))
 
 
 def _stay(B: Array, hit: Array) -> Array:
-    """Which speeds of an impact the rows of a mode hold, so that none can come back; both in the metric."""
+    """Whether the rows of a mode hold each speed of an impact, so that it cannot return; both in the metric."""
     B, hit = stop_gradient((B, hit))
     if not B.shape[0]:
         return jnp.zeros(hit.shape[0], bool)
@@ -88,7 +88,7 @@ def _stay(B: Array, hit: Array) -> Array:
 
 
 def _check_rows(impact: Impact, shape: tuple[int, ...]) -> None:
-    """ValueError unless there are rows to be hit, and a restitution for all or for each."""
+    """Raises ValueError unless there are rows to be hit, and a restitution for all or for each."""
     if shape == (0,):
         raise ValueError("constraint of an Impact has no rows that could be hit. Return at least one: q[1:] of two.")
     e = impact.restitution.shape

@@ -1,4 +1,4 @@
-"""What a person writes down: modes of a motion, and the events that lead from one to another."""
+"""Modes of a motion, and the events that lead from one to another, as the user defines them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
@@ -20,13 +20,13 @@ Direction = Literal["falling", "rising", "both"]
 
 
 class Impact(eqx.Module):
-    r"""Newton's law of impact for the rows of a constraint: after it their velocities are -e times those before.
+    r"""Newton's law of impact for the rows of a constraint: their velocities after it are -e times those before.
 
-    Rows that the mode which follows holds, because the contact is a constraint there, do not come back.
+    Rows that the next mode holds, because the contact is a constraint there, have no velocity afterwards.
 
     Args:
         constraint: `Holonomic` or `Nonholonomic`, whose rows are hit: a gap that closes, a rope that gets taut.
-        restitution: e, from 0, nothing comes back, to 1, all does; a scalar or one entry per row.
+        restitution: e, from 0 (no rebound) to 1 (full rebound); a scalar or one entry per row.
 
     Raises:
         TypeError: If `constraint` is something else.
@@ -50,30 +50,30 @@ class Event(eqx.Module):
 
     Args:
         function: `function(q, v, t)`, a continuous scalar; with `multipliers`, `function(q, v, t, multipliers)`, which
-            also sees what each constraint of the mode carries, by name: {"rope": (1,)}. The multiplier of a `Holonomic`
-            phi is the force that pulls in the direction in which phi grows.
+            also gets the multipliers of each constraint of the mode, by name: {"rope": (1,)}. The multiplier of a
+            `Holonomic` phi is the force that pulls in the direction in which phi grows.
         then: The mode that follows; None for the end of the motion. If that depends on the state at the event, before
             the impact, a mapping: name of a mode, or None, -> condition, in the order in which they are tried. A
-            condition takes what `function` takes and returns a boolean; that of the last is None, "otherwise":
+            condition takes the arguments of `function` and returns a boolean; that of the last is None, "otherwise":
             {"slides": lambda q, v, t: jnp.abs(v[0]) > 0.1, "sticks": None}.
-        direction: "falling": it was positive before; "rising"; or "both".
-        impact: What happens to the velocities: an `Impact`; a function `impact(q, v, t)` -> (q, v); or None. In any
-            case the velocities are then brought to the constraints of the mode that follows, by the smallest impulse:
-            least in the metric of the mass matrix, as an ideal constraint does it.
-        multipliers: Whether the function, and the conditions of `then`, take them.
+        direction: "falling": the function was positive before; "rising"; or "both".
+        impact: Change of the velocities: an `Impact`; a function `impact(q, v, t)` -> (q, v); or None. In any case the
+            velocities are then brought to the constraints of the mode that follows. The impulse for this is the
+            smallest in the metric of the mass matrix, like that of an ideal constraint.
+        multipliers: Whether the function, and the conditions of `then`, take multipliers.
         rest: The mode that follows where the impact no longer leads away from the event: bounces that follow each other
-            within 1e-8 of the whole time, or something that begins at rest and is pressed on. It is an event of its
-            own, "NAME to rest". Without it such a motion ends with an error.
+            within 1e-8 of the whole time, or a contact that begins at rest and is pressed on. This is a separate event,
+            "NAME to rest". Without `rest` such a motion ends with an error.
 
     Raises:
-        TypeError: If a function is none, or takes other arguments; if `multipliers` is no boolean.
+        TypeError: If a function is not callable, or takes other arguments; if `multipliers` is no boolean.
         ValueError: If `direction`, `then` or `rest` is something else.
 
-    Where a mode begins with a function at zero, up to rounding, an event that *turns back* what crosses (its impact, or
-    the constraints of the mode that follows, stop or reverse the function) happens at once if the function goes on to
-    the other side. Touching bodies so hand on an impulse. Any other event is a passage: the function must first leave
-    zero, and then crosses it again. A section, a clock or a strike so does not repeat at the same instant. What stays
-    zero does not happen.
+    A mode may begin with a function at zero, up to rounding. An event that *turns back* (its impact, or the constraints
+    of the mode that follows, stop or reverse the function) happens at once if the function would cross zero. In this
+    way touching bodies pass on an impulse. Any other event is a passage: the function must first leave zero, and then
+    cross it again. A section, a clock or a strike therefore does not repeat at the same instant. A function that stays
+    zero causes no event.
     """
 
     function: Any
@@ -116,7 +116,7 @@ class Event(eqx.Module):
         return self.targets[0] if len(self.targets) == 1 else self.targets
 
     def chosen(self, q: Array, v: Array, t: Array, multipliers: dict[str, Array] | None) -> Array:
-        """The number of the target that follows: of the first whose condition holds, or of the last."""
+        """Returns the number of the target that follows: the first whose condition holds, or the last."""
         more = (multipliers,) if self.multipliers else ()
         holds = [condition(q, v, t, *more) for condition in self.conditions]
         for target, value in zip(self.targets, holds, strict=False):
@@ -134,7 +134,7 @@ def _is_boolean(value: Any) -> bool:
 
 
 def _targets(then: Any, arguments: str) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
-    """The modes that may follow, and the conditions of all but the last; ValueError or TypeError if it is no such."""
+    """Returns the modes that may follow, and the conditions of all but the last; raises an error if `then` is wrong."""
     if then is None or isinstance(then, str):
         return (then,), ()
     if not isinstance(then, Mapping) or not then or not all(x is None or isinstance(x, str) for x in then):
@@ -155,8 +155,8 @@ class Mode(eqx.Module):
 
     Args:
         mechanism: System and constraints.
-        events: Name -> `Event`. Where several are met at the same time, they happen one after the other, in this order,
-            as far as the mode that follows has them.
+        events: Name -> `Event`. Events that are met at the same time happen one after the other, in this order, as far
+            as the mode that follows has them.
         servo: `Servo`, or a `Feedback` without memory, that acts in this mode; None for none.
 
     Raises:
@@ -186,31 +186,31 @@ class Mode(eqx.Module):
 
     @property
     def events(self) -> dict[str, Event]:
-        """By name, in order."""
+        """The events by name, in order."""
         return dict(zip(self._names, self._each, strict=True))
 
     @property
     def resting(self) -> tuple[int, ...]:
-        """The numbers of the events that name a mode for what comes to rest."""
+        """The numbers of the events that have a `rest` mode."""
         return tuple(i for i, event in enumerate(self._each) if event.rest is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What may happen: the events, and what comes to rest at them."""
+        """Names of the outcomes of a mode: its events, then those of coming to rest."""
         return *self._names, *(f"{self._names[i]} to rest" for i in self.resting)
 
     def directions(self) -> np.ndarray:
-        """Of each event: -1, 1, or 0 for both."""
+        """Returns the direction of each event: -1, 1, or 0 for both."""
         sign = {"falling": -1, "rising": 1, "both": 0}
         return np.array([sign[event.direction] for event in self._each], int)
 
     def values(self, q: Array, v: Array, t: Array, multipliers: dict[str, Array] | None) -> Array:
-        """The functions of all events, (k,)."""
+        """Returns the functions of all events, (k,)."""
         found = [self.value(i, q, v, t, multipliers) for i in range(len(self._each))]
         return jnp.stack(found) if found else jnp.zeros(0, q.dtype)
 
     def value(self, i: int, q: Array, v: Array, t: Array, multipliers: dict[str, Array] | None = None) -> Array:
-        """The function of an event, ()."""
+        """Returns the function of an event, ()."""
         name, event = self._names[i], self._each[i]
         try:
             value = event.function(q, v, t, *((multipliers,) if event.multipliers else ()))
@@ -240,7 +240,7 @@ class Modes(eqx.Module):
 
     @classmethod
     def of(cls, given: Any) -> "Modes":
-        """What a person gave for `modes`; TypeError or ValueError if it is none."""
+        """Returns the argument `modes` as an object; raises TypeError or ValueError if it is invalid."""
         if not isinstance(given, Mapping) or not given:
             raise TypeError(
                 'modes must be a mapping, name -> ukjax.Mode, with at least one: {"flight": ukjax.Mode(...)}.'
@@ -260,11 +260,11 @@ class Modes(eqx.Module):
 
     @property
     def acting(self) -> tuple[Any, ...]:
-        """What acts in each of them; None for nothing."""
+        """Servos or controller of each mode; None for none."""
         return tuple(mode.acting for mode in self.each)
 
     def check(self, q: Array, v: Array) -> None:
-        """ValueError, with the name of the mode, unless every mode takes coordinates and speeds of these shapes."""
+        """Raises ValueError, with the mode's name, unless every mode takes coordinates and speeds of these shapes."""
         for name, mode in zip(self.names, self.each, strict=True):
             mass = lambda q, t, of=mode.mechanism: of.mass(q, t, v.shape[0])
             try:
@@ -273,7 +273,7 @@ class Modes(eqx.Module):
                 raise ValueError(f"modes[{name!r}] does not take q0 of shape {q.shape}: {error}") from error
 
     def number(self, name: str | None) -> int:
-        """Of the mode of this name, or of the first; ValueError if there is none."""
+        """Returns the number of the mode of this name, or 0 for None; raises ValueError if there is no such mode."""
         if name is None:
             return 0
         if name not in self.names:

@@ -1,4 +1,4 @@
-"""Which events happen at the very beginning of a mode, and from which side the others are to come.
+"""Events at the very beginning of a mode, and the side from which each other event must cross.
 
 g: event functions (k,); g': their rates along the motion of the mode; y = (q, v); a: time of the beginning;
 r: row of a function, g' = r v + ...; s: the side from which a function is to cross, the sign it has there.
@@ -22,9 +22,9 @@ from ._mode import Impact, Mode, Modes
 from ._transition import of_event
 
 
-# How many times a number may be off by the rounding of what it is made of.
+# Multiple of the rounding of its terms by which a number may be wrong.
 ROUNDINGS = 64
-# Of its rate before: what the rate of a function may have after an event that stops it.
+# Part of its rate before that the rate of a function may have after an event that stops it.
 STOPPED = 1e-6
 
 
@@ -33,11 +33,11 @@ class Onset(NamedTuple):
 
     Attributes:
         which: The first event that happens at once; -1 if there is none.
-        due: All that happen at once (k,).
-        turns: Which of them turn back what crosses (k,).
-        presses: Which of those begin at zero, and do not lead over it with a speed (k,).
-        height: What an arc must be higher than to be more than the error of the value at its beginning (k,).
-        watch: What the search for the others is to know.
+        due: Whether each event happens at once (k,).
+        turns: Whether each event turns its function back (k,).
+        presses: Whether an event that turns back begins at zero, without a speed across it (k,).
+        height: Height above which an arc exceeds the error of the value at its beginning (k,).
+        watch: Data for the search for the other events.
     """
 
     which: Array
@@ -49,7 +49,7 @@ class Onset(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """A mode, its number, and its run, which begins."""
+    """A mode at its beginning: the mode, its number, all modes and settings, and its run."""
 
     mode: Mode
     number: int
@@ -59,7 +59,7 @@ class Beginning(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """What errors make of the value and of the rate of each function, the size of its terms, their rounding; (k,)."""
+    """Errors of the value and of the rate of each function, the size of its terms, and their rounding; (k,)."""
 
     value: Array
     rate: Array
@@ -68,7 +68,7 @@ class _Sizes(NamedTuple):
 
 
 def onset(at: Beginning, events: Callable, a: Array, y: Array, came: Came) -> Onset:
-    """Events at the beginning of a mode, whose functions are `events(t, y)`."""
+    """Returns the events at the beginning of a mode, whose functions are `events(t, y)`."""
     mode, k = at.mode, len(at.mode.events)
     value, rate = jax.jvp(events, (a, y), (jnp.ones_like(a), at.run.flow.field(a, y)))
     sizes = _sizes(at, a, y, rate)
@@ -78,12 +78,12 @@ def onset(at: Beginning, events: Callable, a: Array, y: Array, came: Came) -> On
     own, pending = again & (jnp.arange(k) == came.event), again & came.pending[:k]
     beyond = side * value < 0
     near = jnp.abs(value) <= sizes.value + MISSED * sizes.terms
-    # The function of the event before is at zero, unless its impact has set the motion elsewhere.
+    # The function of the event before is at zero, unless its impact has displaced the motion.
     stayed = jnp.abs(value) <= sizes.value * MISSED / (ROUNDINGS * float(jnp.finfo(value.dtype).eps))
     at_zero = (jnp.abs(value) <= sizes.value) | (near & (pending | (turns & beyond))) | (stayed & own)
     moves = jnp.abs(rate) > sizes.rate
     crosses = at_zero & moves & (side * rate < 0)
-    # A force that a mode cannot carry ends it; a place from which a function did not cross does not.
+    # A force that a mode cannot carry ends the mode; a position from which a function did not cross does not.
     carried = np.array([event.multipliers for event in mode.events.values()])
     due = (crosses & (turns | pending)) | (carried & turns & beyond & ~at_zero)
     heading = jnp.where(moves, jnp.sign(rate), jnp.where(turns, side, 0.0))
@@ -101,12 +101,12 @@ def onset(at: Beginning, events: Callable, a: Array, y: Array, came: Came) -> On
 
 
 def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
-    """How exact values and rates are.
+    """Returns the errors of values and rates, from rounding and from the accuracy of the states.
 
-    Of a value that is the rounding of its terms, of how far these move in the whole time, for states come from there,
-    and of the time.
-    Of a rate it is the accuracy of its terms, and the rounding of all velocities, measured by the metric of M
-    (where it is singular, of M and the rows). The terms of a function of multipliers are not known.
+    The error of a value is the rounding of its terms, of their change in the whole time, over which states are
+    integrated, and of the time. The error of a rate is the accuracy of its terms, and the rounding of all velocities,
+    measured by the metric of M (where it is singular, of M and the rows). The terms of a function of multipliers are
+    not known.
     """
     phase, mechanism, whole = at.run.phase, at.run.phase.mechanism, at.choices.whole
     (q, v), each = phase.split(y), tuple(at.mode.events.values())
@@ -134,8 +134,8 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
 def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool | Array:
     """Whether an event stops or reverses its function: an impact does, and constraints of the next mode may.
 
-    If the function depends on q only, a crossing speed is put through the event, and its sign afterwards decides.
-    If the function depends on v, its rate after the event decides.
+    If the function depends on q only, a crossing speed is passed through the event, and its sign afterwards decides. If
+    the function depends on v, its rate after the event decides.
     """
     event, value = tuple(at.mode.events.values())[i], lambda q, v, t: at.mode.value(i, q, v, t)
     others = [target for target in event.targets if target not in (at.modes.names[at.number], None)]
@@ -164,7 +164,7 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
 
 
 def _rate_in(other: Mode, value: Callable, choices: Choices, q: Array, v: Array, t: Array) -> Array:
-    """The rate of a function along the motion of another mode."""
+    """Returns the rate of a function along the motion of another mode."""
     phase = Phase.of(other.mechanism, (q, v))
     motion, _, rates, _ = motion_at(phase, other.acting, choices.formulation, t, jnp.concatenate([q, v]))
     return jax.jvp(value, (q, v, t), (rates, motion.acceleration, jnp.ones_like(t)))[1]

@@ -1,4 +1,4 @@
-"""What there is to know about the saved states of a motion through several modes.
+"""Fields of the saved states of a motion through several modes.
 
 y = (q, v); T: saved times; p: actuators.
 """
@@ -22,9 +22,9 @@ from ._mode import Mode, Modes
 def fields_of(
     modes: Modes, choices: Choices, ys: Array, which: Array, coordinates: int, kept: tuple[str, ...]
 ) -> tuple[dict[str, Any], Any]:
-    """Name -> field of the trajectory, of states (T, n) each in one of the modes (T,), and what failed at one of them.
+    """Returns the fields of states (T, n), each in one of the modes (T,), by name, and the first failure among them.
 
-    What a mode has no such number of, an actuator or a multiplier, is NaN.
+    Entries that a mode does not have, such as an actuator or a multiplier, are NaN.
     """
     known = [_of_mode(mode, choices, coordinates, kept) for mode in modes.each]
     shapes = [jax.eval_shape(one, choices.ts[0], ys[0])[0] for one in known]
@@ -35,7 +35,7 @@ def fields_of(
 
     def state(t: Array, y: Array, which: Array) -> tuple[dict[str, Any], Any]:
         reached = jnp.all(jnp.isfinite(y))
-        # A state that is not reached is one of the first mode's start, so that no derivative is taken at NaN.
+        # A row that was not reached uses the state at the start, so that no derivative is taken at NaN.
         fields, result = jax.lax.switch(jnp.maximum(which, 0), branches, t, jnp.where(reached, y, ys[0]))
         blank = lambda x: jnp.where(reached, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
         okay = RESULTS.successful
@@ -46,7 +46,7 @@ def fields_of(
 
 
 def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ...]) -> Callable:
-    """(t, y) -> fields of a state in a mode, and whether there is a motion there."""
+    """Returns a function (t, y) -> fields of a state in a mode, and whether there is a motion."""
 
     def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
         phase, acting = Phase.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
@@ -69,7 +69,7 @@ def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ..
 
 
 def _widen(whole: dict[str, Any], more: dict[str, Any]) -> None:
-    """Adds shapes by name to others: the names of both, and the larger size of what both have."""
+    """Adds shapes by name to others: the names of both, and the larger size where both have one."""
     for name, shape in more.items():
         if isinstance(shape, dict):
             _widen(whole.setdefault(name, {}), shape)
@@ -78,7 +78,7 @@ def _widen(whole: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _padded(found: tuple[dict[str, Any], Any], whole: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Fields of one mode in the shapes of all modes, with NaN where it has none."""
+    """Returns fields of one mode in the shapes of all modes, with NaN where it has none."""
 
     def pad(fields: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
         full = {}

@@ -1,8 +1,8 @@
-"""One mode from where it begins to the event that ends it.
+"""One mode, from its beginning to the event that ends it.
 
-Twice integrated: first to find where it ends, which is not differentiated, and then to there. The time of the event is
-corrected by steps t - g / g' along the motion, with a constant g'. Each is as good as the last times the distance to
-the zero, and so has one derivative more of the true time.
+The mode is integrated twice: first to find its end, without derivatives, and then up to that end. The time of the event
+is corrected by steps t - g / g' along the motion, with a constant g'. Each step reduces the error by a factor of the
+distance to the zero, and so gives one more derivative of the true time.
 
 y = (q, v); a, b: begin and end; g: event functions; T: saved times; k: events of the mode.
 """
@@ -27,22 +27,22 @@ from ._transition import transitions
 
 
 CORRECTIONS = 4  # of the time of an event: two for its second derivatives, the others for large tolerances
-# Of the whole time: events that are no farther apart happen at the same time.
+# Part of the whole time within which events count as simultaneous.
 SAME_TIME = 1e-12
 
 
 class Segment(NamedTuple):
-    """What came of a mode.
+    """The outcome of a mode.
 
     Attributes:
-        ys: States at the saved times inside of it, (T, n); and which those are (T,).
-        inside: (T,)
-        t: When it ended.
-        q: Where the next one begins.
-        v: With which velocities.
+        ys: States at the saved times inside the mode, (T, n).
+        inside: Whether each saved time lies inside the mode, (T,).
+        t: Time of the end.
+        q: Coordinates at which the next mode begins.
+        v: Velocities at which the next mode begins.
         then: The mode that follows; -1 for none.
-        which: The event, numbered within the mode; -1 if the end came before.
-        came: The same for the mode that follows.
+        which: The event, numbered within the mode; -1 if the end of the time came before.
+        came: `Came` of the mode that follows.
         tries: Attempted steps.
         result: `RESULTS`.
     """
@@ -60,10 +60,10 @@ class Segment(NamedTuple):
 
 
 class _End(NamedTuple):
-    """When a mode ends, and by which event; all of the search for it, without derivatives.
+    """The end of a mode: its time and event, and data of the search, without derivatives.
 
     Attributes:
-        b: When, as the search found it.
+        b: Time of the end, as the search found it.
         which: The event; -1 if the end of the whole time came before.
         begun: Events at the beginning.
         rests: Whether nothing leads away from the event.
@@ -80,7 +80,7 @@ class _End(NamedTuple):
 
 
 def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: Array, came: Came) -> Segment:
-    """The mode of this number from the time a on."""
+    """Runs the mode of this number from the time a on."""
     ts, mode = choices.ts, modes.each[number]
     span = jnp.stack([a, ts[-1]])
     run = begin(mode.mechanism, mode.acting, (q, v), span, choices.formulation, choices.method, choices.projection)
@@ -105,7 +105,7 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
     branches = [lambda q, v, t, way=way: way(q, v, t, carried) for way in transitions(mode, modes)]
     q, v, then, met = jax.lax.switch(happens + 1, branches, q, v, t)
     result = worst(run.started, named(end.result), named(outcome))
-    # Where an impact leads back to what it came from, the same would happen again, without end.
+    # Where an impact leads back to the state before it, the same event would happen again, without end.
     result = worst(
         result,
         RESULTS.where(end.rests & (resting < 0) & (then == number), RESULTS.comes_to_rest, RESULTS.successful),
@@ -133,7 +133,7 @@ def _fixed(tree: Any) -> Any:
 
 
 def _search(at: Beginning, events: Any, a: Array, came: Came) -> _End:
-    """Where the mode ends."""
+    """Searches for the end of the mode."""
     choices, directions = at.choices, at.mode.directions()
     begins = hoist(lambda a, y, *came: onset(at, events, a, y, Came(*came)), a, at.run.y0, *came)
     flow, y0, a, events, begins = _fixed((at.run.flow, at.run.y0, a, events, begins))
@@ -157,7 +157,7 @@ def _search(at: Beginning, events: Any, a: Array, came: Came) -> _End:
 
 
 def _number_at_rest(mode: Mode) -> Array:
-    """For each event the number of what happens where something comes to rest at it; -1 if it does not say."""
+    """Returns, for each event, the number of its "to rest" event; -1 if it has none."""
     numbers = [-1] * len(mode.events)
     for place, i in enumerate(mode.resting):
         numbers[i] = len(mode.events) + place
@@ -165,13 +165,16 @@ def _number_at_rest(mode: Mode) -> Array:
 
 
 def _local(ts: Array, a: Array, b: Array) -> Array:
-    """a, the saved times, and b (T + 2,): those before a at a, those after b at b, where they change as they do."""
+    """Returns a, the saved times, and b (T + 2,); times before a become a, those after b become b.
+
+    Times after b keep their derivatives.
+    """
     late = stop_gradient(b) + (ts - stop_gradient(ts))
     return jnp.concatenate([a[None], jnp.where(ts <= a, stop_gradient(a), jnp.where(ts <= b, ts, late)), b[None]])
 
 
 def _integrated(at: Beginning, end: _End, a: Array) -> tuple[Array, Array, Array, Any]:
-    """States at the saved times and where the search ended, (T + 1,); that at the end; attempted steps; `RESULTS`."""
+    """Returns states at the saved times and at the end found, (T + 1,); the last state; attempted steps; `RESULTS`."""
     choices, run = at.choices, at.run
     b = jnp.where(end.which >= 0, end.b, choices.ts[-1])
     ys, _, counts, outcome = choices.integrator(
@@ -183,10 +186,10 @@ def _integrated(at: Beginning, end: _End, a: Array) -> tuple[Array, Array, Array
 
 
 def _corrected(at: Beginning, events: Any, end: _End, a: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """Time and state at the event, from those that the search found; values and rates of all functions there."""
+    """Returns time and state at the event, corrected from those of the search, and values and rates of functions."""
     run, i = at.run, jnp.maximum(end.which, 0)
     moved = end.b > a
-    # What happens at once has the time of the beginning, and changes with it.
+    # An event at once has the time of the beginning, and its derivative.
     b = jnp.where(end.which < 0, at.choices.ts[-1], jnp.where(moved, stop_gradient(end.b), a))
     flow, fixed, at_b, y_b = _fixed((run.flow, events, b, y))
     values, rates = jax.jvp(fixed, (at_b, y_b), (jnp.ones_like(at_b), flow.field(at_b, y_b)))
@@ -205,10 +208,10 @@ def _corrected(at: Beginning, events: Any, end: _End, a: Array, y: Array) -> tup
 
 
 def _rows(at: Beginning, ys: Array, end: _End, a: Array, t: Array) -> tuple[Array, Array]:
-    """States at the saved times until the event, and which those are. At the time of an event it is the state before.
+    """Returns the states at the saved times until the event, and which times those are.
 
-    The search may end a little before the event. From there to it states change with their rate; how they change with
-    the saved time is known already.
+    At the time of an event it is the state before. The search may end a little before the event. From there to the
+    event states change with their rate; their derivatives by the saved time are known already.
     """
     ts, b = at.choices.ts, end.b
     flow, y = _fixed((at.run.flow, jnp.where(b > a, ys[-1], at.run.y0)))
@@ -218,13 +221,13 @@ def _rows(at: Beginning, ys: Array, end: _End, a: Array, t: Array) -> tuple[Arra
 
 
 def during(ts: Array, a: Array, t: Array) -> Array:
-    """Which times are after a and not after t; equal to one but for rounding counts as equal."""
+    """Whether each time is after a and not after t; times that are equal up to rounding count as equal."""
     rounding = 4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
     return (ts > a + rounding) & (ts <= t + rounding)
 
 
 def _came(at: Beginning, came: Came, end: _End, a: Array, values: Array, rates: Array) -> Came:
-    """How the next mode comes to begin."""
+    """Returns `Came` of the next mode."""
     k, choices, watch = len(at.mode.events), at.choices, end.begun.watch
     same_time = SAME_TIME * choices.whole + ROUNDINGS * jnp.finfo(a.dtype).eps * jnp.abs(a)
     met = jnp.abs(values) <= watch.rounding + jnp.abs(rates) * same_time

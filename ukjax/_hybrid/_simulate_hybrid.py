@@ -1,4 +1,4 @@
-"""Motions whose constraints change when something happens.
+"""Simulation of motions whose constraints change at events.
 
 y = (q, v); K: events at the most; T: saved times.
 """
@@ -45,15 +45,15 @@ def simulate_hybrid(
     keep: str | Sequence[str] | None = None,
     throw: bool = True,
 ) -> HybridTrajectory:
-    r"""A motion through several modes: constraints come and go, joints hit their stops, ropes get slack, wheels slip.
+    r"""Simulates a motion through several modes, in which constraints come and go: stops, slack ropes, slipping wheels.
 
-    Each mode is integrated until one of its events: a function of the state, or of what its constraints carry, crosses
-    zero. There velocities change by an impact, in any case by the smallest impulse,
+    Each mode is integrated until one of its events: a function of the state, or of the multipliers of its constraints,
+    crosses zero. There velocities change by an impact, in any case by the smallest impulse,
 
     $$v^+ = v^- - M^{-1} J^\top (J M^{-1} J^\top)^{+} (J v^- - r),$$
 
-    that brings them to the constraints of the next mode (r: what those, and the law of restitution, ask for), and the
-    next mode begins.
+    that brings them to the constraints of the next mode. r holds the velocities that those, and the law of restitution,
+    require. Then the next mode begins.
 
     Args:
         modes: Name -> `Mode`. All have the same coordinates.
@@ -61,36 +61,38 @@ def simulate_hybrid(
         v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
         start: The mode to begin with; the first if None.
-        max_events: How many events there may be. Some motions have infinitely many in a finite time: a ball that comes
-            to rest. Name the mode that follows then by `rest=` of its `Event`.
+        max_events: Largest number of events. Some motions have infinitely many in a finite time: a ball that comes to
+            rest. Name the mode that follows by `rest=` of its `Event`.
         formulation: As in `simulate`, like the following.
         solver: A Runge-Kutta method of diffrax.
         rtol: Relative tolerance; 1e-8 if None.
         atol: Absolute tolerance; 1e-8 if None.
-        stepsize_controller: In place of the adaptive one.
+        stepsize_controller: Any diffrax controller, in place of the adaptive one.
         dt0: First step of every mode [s].
         projection: `Projection()` or None.
         max_steps: Step budget of each mode.
-        keep: As in `simulate`: names of the fields to compute; "all"; or None for all but what each constraint does.
-        throw: Raise if it fails. With False look at `result`.
+        keep: As in `simulate`: names of the fields to compute; "all"; or None for all but `constraint_forces` and
+            `multipliers`.
+        throw: Raise if the simulation fails. With False look at `result`.
 
     Returns:
         `HybridTrajectory`. After an event with `then=None` rows are NaN, which is no failure.
 
     Raises:
         TypeError: If a mode or an option is something else.
-        ValueError: If there is no such mode as `start` or as an event's `then`, or an argument has a wrong shape.
+        ValueError: If `start` or an event's `then` names no mode, or an argument has a wrong shape.
         RuntimeError: If `throw` and a mode fails as in `simulate`; there are more events than `max_events`; something
-            comes to rest at an event that names no mode for it; an event function jumps over zero; or the mode that
-            follows an event cannot begin there.
+            comes to rest at an event without a `rest` mode; an event function jumps over zero; or the mode that follows
+            an event cannot begin there.
 
-    Gradients: forward and reverse mode, of all states, times and velocities at events, by everything, the saved times
-    included, where events are transversal (the function crosses with a speed) and their order does not change; twice,
+    Gradients: forward and reverse mode, of all states, times and velocities at events, with respect to everything, the
+    saved times included, where events are transversal (the function crosses with a speed) and their order does not
+    change; twice,
     if the outer derivative is taken forwards: `jax.hessian`. Times that a function only touches have none.
 
-    Each step is looked at six times. What crosses zero twice between two looks is found if the rate of its function
-    changes sign once between them. A mode takes about twice as long as `simulate`: it is integrated once to find where
-    it ends. With a `projection` saved states, and those at events, are projected too.
+    Event functions are evaluated six times in each step. A function that crosses zero twice between two evaluations is
+    found if its rate changes sign once between them. A mode takes about twice as long as `simulate`, because it is
+    integrated once more to find its end. With a `projection` saved states, and those at events, are projected too.
 
     Source: events: Shampine & Thompson (2000); impacts: Moreau (1988), by Gauss's principle for impulses.
     """
@@ -125,7 +127,7 @@ def simulate_hybrid(
 
 
 class _Way(NamedTuple):
-    """How far a motion is: where the mode begins, which it is, how it came to that, whether it goes on; rows so far."""
+    """The progress of a motion: the current mode and its beginning, whether it goes on, and the rows so far."""
 
     t: Array
     q: Array
@@ -140,7 +142,7 @@ class _Way(NamedTuple):
 
 
 class _Happened(NamedTuple):
-    """When an event happened, which of which mode, and q and v after it."""
+    """The time of an event, its number and mode, and q and v after it."""
 
     t: Array
     event: Array
@@ -158,7 +160,7 @@ def _simulate(modes, first, q0, v0, choices, count, kept):
     ]
 
     def go(at: _Way) -> tuple[_Way, _Happened]:
-        # In a batch what has ended is asked again, and has nothing left to do.
+        # In a batch a motion that has ended is run again, from the end of the time, with nothing left to do.
         begin = jnp.where(at.going, at.t, ts[-1])
         got = jax.lax.switch(at.mode, branches, begin, at.q, at.v, at.came)
         rows = jnp.where(got.inside[:, None], got.ys, at.rows)
@@ -206,6 +208,6 @@ def _simulate(modes, first, q0, v0, choices, count, kept):
 
 
 def _happened(event: Array, t: Array, which: Array, mode: Array, q: Array, v: Array) -> _Happened:
-    """What is recorded, if an event happened."""
+    """Returns the record of an event, blank if there was none."""
     known, number = lambda x: jnp.where(event, x, jnp.nan), lambda x: jnp.where(event, x, -1)
     return _Happened(known(t), number(which), number(mode), known(q), known(v))

@@ -1,4 +1,4 @@
-"""What follows an event: the mode, and where and how fast it begins."""
+"""Transitions at events: the mode that follows, and its initial state."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Transition = Callable[[Array, Array, Array, dict[str, Array] | None], tuple[Arra
 
 
 def transitions(mode: Mode, modes: Modes) -> list[Transition]:
-    """What happens without an event, at each event, and where something comes to rest at one: see `Mode.names`."""
+    """Returns the transitions without an event, at each event, and at each coming to rest, as in `Mode.names`."""
     stays = lambda q, v, t, carried: (q, v, jnp.asarray(-1), jnp.asarray(True))
     events = tuple(mode.events.values())
     rests = [_towards(None, mode, modes, events[i].rest) for i in mode.resting]
@@ -23,7 +23,7 @@ def transitions(mode: Mode, modes: Modes) -> list[Transition]:
 
 
 def of_event(event: Event, mode: Mode, modes: Modes) -> Transition:
-    """What happens at an event of a mode."""
+    """Returns the transition at an event of a mode."""
     ways = [_towards(event.impact, mode, modes, target) for target in event.targets]
     if len(ways) == 1:
         return ways[0]

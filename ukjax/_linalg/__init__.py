@@ -1,4 +1,4 @@
-"""Pseudoinverse strategies: lineax solvers that report the rank they found. One per file."""
+"""Pseudoinverse strategies: lineax solvers that report the rank they found; one per file."""
 
 from ._base import AbstractDecomposition as AbstractDecomposition
 from ._base import AbstractPseudoinverse as AbstractPseudoinverse

@@ -1,4 +1,4 @@
-"""What all pseudoinverse strategies share: they are lineax solvers with a rank test.
+"""The interface of pseudoinverse strategies, which are lineax solvers with a rank test.
 
 B: matrix (m, n); Y: right-hand sides (m, k); X = B^+ Y (n, k).
 """
@@ -18,7 +18,7 @@ from .._result import is_traced
 
 
 def tolerance(value: Any) -> float | None:
-    """A rank tolerance as a Python float, which keeps a strategy hashable; ValueError if it is not within (0, 1)."""
+    """Returns a rank tolerance as a float, which can be hashed; raises ValueError if it is not within (0, 1)."""
     if value is None:
         return None
     if is_traced(value):
@@ -30,9 +30,9 @@ def tolerance(value: Any) -> float | None:
 
 
 def rank_tolerance(rtol: float | None, dtype: Any) -> float:
-    """The relative cut-off of a rank test: `rtol`, or the default of the precision, but never below rounding.
+    """Returns the relative cut-off of a rank test: `rtol`, or the default of the precision, but never below rounding.
 
-    The default is measured: see `SVD`.
+    The default was found by measurement: see `SVD`.
     """
     eps = float(jnp.finfo(dtype).eps)
     default = 1e-4 if eps < 1e-12 else 1e-3
@@ -40,12 +40,12 @@ def rank_tolerance(rtol: float | None, dtype: Any) -> float:
 
 
 def rank_tolerance_of(solver: lx.AbstractLinearSolver, dtype: Any) -> float:
-    """The relative cut-off of the rank test of `solver`; the default of the precision if it is none of ours."""
+    """Returns the relative cut-off of the rank test of `solver`; the default for solvers of other libraries."""
     return rank_tolerance(solver.rtol if isinstance(solver, AbstractPseudoinverse) else None, dtype)
 
 
 class State(eqx.Module):
-    """The matrix of a linear operator, or of its transpose, and the structure of what it takes and gives."""
+    """The matrix of a linear operator, or of its transpose, and the structures of its output and input."""
 
     matrix: Array
     structures: Any = eqx.field(static=True)
@@ -53,17 +53,17 @@ class State(eqx.Module):
 
 
 class AbstractPseudoinverse(lx.AbstractLinearSolver):
-    """A way to apply B^+ that finds the rank of B.
+    """A strategy to apply B^+ that also finds the rank of B.
 
-    In `lineax.linear_solve` it reports `stats["rank"]` and `stats["residual"]`, the norm of y - B x. Whatever the
-    algorithm, the derivative is that of the constant-rank rule.
+    In `lineax.linear_solve` a strategy reports `stats["rank"]` and `stats["residual"]`, the norm of y - B x. Whatever
+    the algorithm, the derivative is that of the constant-rank rule.
     """
 
     rtol: eqx.AbstractVar[float | None]
 
     @abc.abstractmethod
     def solve(self, B: Array, Y: Array) -> tuple[Array, Array]:
-        """B^+ Y (n, k) and the rank of B, for B (m, n) and Y (m, k), real."""
+        """Returns B^+ Y (n, k) and the rank of B, for B (m, n) and Y (m, k), real."""
 
     def init(self, operator: lx.AbstractLinearOperator, options: dict[str, Any]) -> State:
         matrix = operator.as_matrix()
@@ -77,8 +77,8 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
     def compute(self, state: State, vector: PyTree[Array], options: dict[str, Any]) -> Any:
         y = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(vector)])
         if state.transposed:
-            # By the pseudoinverse of the matrix itself, not by another factorisation: a derivative needs both, and two
-            # batched LAPACK calls at a time can wait for each other forever.
+            # The pseudoinverse of the matrix itself serves the transpose, without a second factorisation: a derivative
+            # needs both, and two batched LAPACK calls at a time can wait for each other forever.
             P, rank = self.solve(state.matrix, jnp.eye(state.matrix.shape[0], dtype=y.dtype))
             x = (P.T @ y)[:, None]
             residual = jnp.linalg.norm(y - state.matrix.T @ x[:, 0])
@@ -103,11 +103,11 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
 
 
 class AbstractDecomposition(AbstractPseudoinverse):
-    """One that finds the singular values: from one decomposition it gives the pseudoinverse at several tolerances."""
+    """A strategy that finds the singular values, and so pseudoinverses at several tolerances by one decomposition."""
 
     @abc.abstractmethod
     def solve_at(self, B: Array, Y: Array, rtols: tuple[float, ...]) -> tuple[Array, Array]:
-        """B^+ Y (r, n, k) and the rank of B (r,), at each of r rank tolerances."""
+        """Returns B^+ Y (r, n, k) and the rank of B (r,), at each of r rank tolerances."""
 
     def solve(self, B, Y):
         X, rank = self.solve_at(B, Y, (rank_tolerance(self.rtol, B.dtype),))
@@ -115,25 +115,26 @@ class AbstractDecomposition(AbstractPseudoinverse):
 
 
 def new_rows(rest: Array, rows: Array, rtol: float) -> Array:
-    """Which rows (m, n) are independent of those whose part was taken from them, which left `rest` (m, n); (m,).
+    """Whether each of the `rows` (m, n) is independent of those projected out of it, with `rest` (m, n) left; (m,).
 
-    Of a row that depends on them rounding errors are left, small beside the row itself but not beside each other: they
-    must not be taken for rows.
+    A dependent row leaves rounding errors, which are small beside the row itself but not beside each other. They must
+    not count as rows.
     """
     rest, rows = jax.lax.stop_gradient((rest, rows))
     return jnp.linalg.norm(rest, axis=-1) > rtol * jnp.linalg.norm(rows, axis=-1)
 
 
 def _flat(structure: PyTree) -> tuple[tuple[jax.ShapeDtypeStruct, ...], Any]:
-    """A tree of shapes in a form that can be hashed."""
+    """Returns a tree of shapes in a form that can be hashed."""
     leaves, treedef = jax.tree_util.tree_flatten(structure)
     return tuple(leaves), treedef
 
 
 def row_sizes(B: Array, rtol: float) -> Array:
-    """Squared lengths of the rows of B (m, n, batch), what a row's remainder is compared with; (m, batch).
+    """Returns squared lengths of the rows of B (m, n, batch), to compare their remainders with; (m, batch).
 
-    A row that is shorter than the longest by sqrt(eps) is compared with that: it may be nothing but rounding errors.
+    A row that is shorter than the longest by sqrt(eps) is compared with the longest: it may be nothing but rounding
+    errors.
     """
     eps = float(jnp.finfo(B.dtype).eps)
     shortest = max(eps**0.5, 64 * eps / rtol)
@@ -142,9 +143,9 @@ def row_sizes(B: Array, rtol: float) -> Array:
 
 
 def unit_scale(B: Array) -> Array:
-    """A power of two that brings the largest entry of B (m, n, batch) near one, (batch,); one for B = 0.
+    """Returns a power of two that brings the largest entry of B (m, n, batch) near one, (batch,); one for B = 0.
 
-    So the squares in the kernels neither overflow nor vanish, and not a digit is lost.
+    With it, squares in the kernels neither overflow nor vanish, and no digit is lost.
     """
     size = jnp.max(jnp.abs(B), axis=(0, 1), initial=0.0)
     usable = (size > 0) & jnp.isfinite(size)
@@ -152,5 +153,5 @@ def unit_scale(B: Array) -> Array:
 
 
 def power_of_two(x: Array) -> Array:
-    """The power of two nearest to x > 0: x without its mantissa."""
+    """Returns the power of two nearest to x > 0: x without its mantissa."""
     return jax.lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, 0)

@@ -1,4 +1,4 @@
-"""Batches of small matrices, worked on with the batch as the last axis.
+"""Batches of small matrices, processed with the batch as the last axis.
 
 `jax.vmap` puts the batch first, so that the innermost loop runs over a row of three or four numbers. A kernel that has
 the batch last runs over many matrices at a time, which is what the vector units of a CPU and the threads of a GPU want.
@@ -19,24 +19,24 @@ from jaxtyping import Array
 Kernel = Callable[[Array, Array], tuple[Array, Array]]
 
 
-# The same for one matrix: B (m, n), Y (m, k), X (n, k) or (r, n, k), rank () or (r,).
+# A function of one matrix: B (m, n), Y (m, k), X (n, k) or (r, n, k), rank () or (r,).
 Alone = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def batched(
     kernel: Kernel, alone: Alone | None = None, tile: int | None = None
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """`kernel` for B (m, n) and Y (m, k); under `jax.vmap`, however nested, the whole batch reaches it at once.
+    """Returns `kernel` for B (m, n) and Y (m, k); `jax.vmap`, however nested, passes it the whole batch at once.
 
-    On the CPU it comes in tiles, of this many, that stay in the cache; a GPU, where tiles would run one after the
-    other, has no use for them. What is not in a batch goes to `alone`, if there is one, and on a GPU everything does.
+    On the CPU the batch comes in tiles of `tile` matrices that stay in the cache. A GPU, where tiles would run one
+    after the other, has no use for tiles. Without a batch, and on a GPU always, `alone` is called instead, if given.
     """
 
     @custom_vmap
     def apply(B: Array, Y: Array) -> tuple[Array, Array]:
         batch, (m, n), k = B.shape[:-2], B.shape[-2:], Y.shape[-1]
         if 0 in batch and 0 not in (m, n):
-            # The kernel itself tells the shapes; matrices without entries, below, it need not be able to take.
+            # The kernel itself gives the shapes. It need not accept matrices without entries, which are handled below.
             ones = [jnp.zeros((1, *x.shape[-2:]), x.dtype) for x in (B, Y)]
             shapes = jax.eval_shape(ft.partial(_whole, kernel), *ones)
             return jax.tree_util.tree_map(lambda x: jnp.zeros((*batch, *x.shape[1:]), x.dtype), shapes)
@@ -71,11 +71,11 @@ def batched(
 
 
 def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
-    """`alone`, a function of matrices; under `jax.vmap` on a CPU it is called for one after the other.
+    """Returns `alone`, a function of matrices, which `jax.vmap` on a CPU calls for one matrix after the other.
 
-    For what calls LAPACK. jaxlib shares out a batch of matrices among the threads of the CPU and waits for them, on one
-    of these threads: when as many calls as there are threads do so at a time, none is left to do the work. One matrix
-    is not shared out.
+    This is for functions that call LAPACK. jaxlib distributes a batch of matrices among the threads of the CPU and
+    waits for them on one of these threads. When as many calls as there are threads do so at a time, none is left to do
+    the work. A single matrix is not distributed.
     """
 
     @custom_vmap
@@ -101,17 +101,17 @@ def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
 def at_tolerance(
     kernel: Callable[[Any, Array, Array], tuple[Array, Array]], rtol: Any, tile: int | None = None
 ) -> Callable:
-    """The same for a kernel that takes its tolerances first; the same function every time, which compiles once."""
+    """Returns `batched` of a kernel with its tolerances bound; cached, so that it compiles once."""
     return batched(ft.partial(kernel, rtol), tile=tile)
 
 
 def tile_size(m: int, n: int) -> int:
-    """How many m x n matrices a tile holds: few enough for the cache, enough for the vector units."""
+    """Returns the number of m x n matrices in a tile: few enough for the cache, enough for the vector units."""
     return max(8, min(256, 4096 // max(1, m * n)))
 
 
 def _whole(kernel: Kernel, B: Array, Y: Array) -> tuple[Array, Array]:
-    # With the batch last, a scalar of each matrix broadcasts against the matrices: that is the point of it.
+    # With the batch last, a scalar of each matrix broadcasts against the matrices.
     with jax.numpy_rank_promotion("allow"):
         X, rank = kernel(jnp.moveaxis(B, 0, -1), jnp.moveaxis(Y, 0, -1))
     return jnp.moveaxis(X, -1, 0), jnp.moveaxis(rank, -1, 0)
@@ -131,10 +131,10 @@ def in_tiles(
     arrays: Sequence[Array],
     wanted: Any = True,
 ) -> Any:
-    """`function` of one tile of a batch after the other, the last of which overlaps the one before.
+    """Applies `function` to one tile of a batch after the other; the last tile overlaps the one before.
 
-    `start`: a tree of arrays, as `function` makes it of the whole batch, which is no smaller than a tile, with the
-    batch as their first axis, and the result where that is not `wanted`; `axes`: where the batch is in the arrays.
+    `start`: a tree of arrays like the result for the whole batch, with the batch as their first axis, and the result
+    where not `wanted`. The batch is no smaller than a tile. `axes`: the batch axis of each array.
     """
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
 

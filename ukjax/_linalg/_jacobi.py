@@ -28,8 +28,8 @@ class Jacobi(AbstractDecomposition):
         rtol: Rank test, that of `SVD`: singular values at or below `rtol` times the largest count as zero. None
             (default) is 1e-4 in float64 and 1e-3 in lower precision.
 
-    For small matrices in large batches; small singular values come out more exactly than by `SVD`. See the measured
-    tables in the documentation.
+    This strategy is for small matrices in large batches; it finds small singular values more exactly than `SVD`. See
+    the measured tables in the documentation.
 
     Raises:
         ValueError: If `rtol` is not a number between 0 and 1.
@@ -46,7 +46,7 @@ class Jacobi(AbstractDecomposition):
 
 
 def one_sided_jacobi(rtols: tuple[float, ...], B: Array, Y: Array) -> tuple[Array, Array]:
-    """B^+ Y (r, n, k, batch) and the ranks (r, batch) at r tolerances, for B (m, n, batch) and Y (m, k, batch)."""
+    """Returns B^+ Y (r, n, k, batch) and the ranks (r, batch) at r tolerances, for B (m, n, batch), Y (m, k, batch)."""
     m, n, size = B.shape
     if min(m, n) == 0:
         return jnp.zeros((len(rtols), n, *Y.shape[1:]), B.dtype), jnp.zeros((len(rtols), size), int)
@@ -71,16 +71,16 @@ def _inverse_squares(rtols: tuple[float, ...], W: Array) -> tuple[Array, Array]:
 
 
 def _orthogonalise(B: Array, Y: Array) -> tuple[Array, Array]:
-    """J^T B with orthogonal rows, and J^T Y."""
+    """Returns J^T B with orthogonal rows, and J^T Y."""
     m, n = B.shape[:2]
     if m == 1:
         return B, Y
     eps = float(jnp.finfo(B.dtype).eps)
-    # Rows (W, Z) side by side, so that one rotation turns both; a row of zeros makes their number even.
+    # Rows (W, Z) lie side by side, so that one rotation turns both; a row of zeros makes their number even.
     rows = jnp.concatenate([B, Y], axis=1)
     rows = jnp.pad(rows, ((0, m % 2), (0, 0), (0, 0)))
     half, order = rows.shape[0] // 2, _round_robin(rows.shape[0])
-    # Rows this short are rounding errors of the longest; their directions mean nothing, and never settle.
+    # Rows this short are rounding errors of the longest; their directions are random and never converge.
     noise = (m * n * eps) ** 2 * jnp.sum(B**2, axis=(0, 1))
 
     def turn(rows, off):
@@ -102,7 +102,7 @@ def _orthogonalise(B: Array, Y: Array) -> tuple[Array, Array]:
 
     def sweep(carry):
         count, rows, _ = carry
-        # Every pair once; then all rows are back in their places.
+        # After every pair has met once all rows are back in their places.
         turns = lambda _, inner: turn(*inner)
         rows, off = jax.lax.fori_loop(0, 2 * half - 1, turns, (rows, jnp.zeros(2, B.dtype)))
         return count + 1, rows, off
@@ -115,8 +115,8 @@ def _orthogonalise(B: Array, Y: Array) -> tuple[Array, Array]:
 
 
 def _round_robin(count: int) -> np.ndarray:
-    """The rearrangement between two rounds of a tournament, in which row i meets row i + count / 2."""
+    """Returns the rearrangement between two rounds of a tournament, in which row i meets row i + count / 2."""
     half = count // 2
     upper, lower = np.arange(half), np.arange(half, count)
-    # The first stays, the others go round.
+    # The first row stays, the others move round.
     return np.concatenate([upper[:1], lower[:1], upper[1:-1], lower[1:], upper[-1:]]) if half > 1 else np.arange(count)

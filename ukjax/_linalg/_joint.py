@@ -1,4 +1,4 @@
-"""Symmetric linear systems of several unknowns, in reverse mode too."""
+"""Symmetric linear systems of several unknowns, differentiable in reverse mode too."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,11 @@ def solve_jointly(
     sides: tuple[Array, ...],
     solve: Callable[[tuple[Array, ...]], tuple[Array, ...]],
 ) -> tuple[Array, ...]:
-    """The x with linear(x) = sides, found by `solve(sides)`; `linear` is symmetric, x and sides are of the same shapes.
+    """Returns x with linear(x) = sides, found by `solve(sides)`; `linear` is symmetric, x has the shapes of sides.
 
     Gradients: those of the equation, in either mode, any number of times. `jax.lax.custom_linear_solve` alone has no
-    reverse mode where only some of the sides depend on what is differentiated; here all of them are one vector.
+        reverse mode where only some of the sides depend on the variables of the derivative; here all sides are one
+        vector.
     """
     flat, split = ravel_pytree(sides)
     one = lambda function: lambda x: ravel_pytree(function(split(x)))[0]

@@ -15,24 +15,25 @@ from ._base import AbstractPseudoinverse, rank_tolerance, row_sizes, tolerance, 
 from ._batch import at_tolerance
 
 
-# Up to here the loop over the rows is written out, which the compiler fuses; beyond it would only compile for longer.
+# Longest loop over the rows that is unrolled, so that the compiler can fuse it; beyond, compile time only grows.
 UNROLLED = 6
 
 
 class RowGramSchmidt(AbstractPseudoinverse):
     r"""The pseudoinverse by Gram-Schmidt on the rows, re-orthogonalised; dependent rows are skipped.
 
-    $B = L Q$ with orthonormal rows in Q. Where rows may be dependent the next one is always the one of which most is
-    left, and a second Gram-Schmidt, on the columns, gives $L = U R$; $B^+ = Q^\top R^{-1} U^\top$. So this is the
+    $B = L Q$ with orthonormal rows in Q. Where rows may be dependent, the row with the largest remainder is taken next.
+    A second Gram-Schmidt, on the columns, then gives $L = U R$ and $B^+ = Q^\top R^{-1} U^\top$. This is the
     Moore-Penrose inverse for dependent and for contradictory rows too. Where all rows are independent L is triangular,
-    and there is no need for either.
+    and neither is needed.
 
     Args:
-        rtol: Rank test: rows count as dependent if what is left of each, beside those taken before, is at most `rtol`
-            times its own length, that is, by the sine of an angle; the scaling of rows does not matter. None (default)
-            is 1e-4 in float64 and 1e-3 in lower precision.
+        rtol: Rank test: rows count as dependent if the remainder of each, beside those taken before, is at most `rtol`
+            times its own length. The test is one of the sine of an angle; the scaling of rows does not matter. None
+            (default) is 1e-4 in float64 and 1e-3 in lower precision.
 
-    For small matrices in large batches, with mostly independent rows; see the measured tables in the documentation.
+    This strategy is for small matrices in large batches, with mostly independent rows; see the measured tables in the
+    documentation.
 
     Raises:
         ValueError: If `rtol` is not a number between 0 and 1.
@@ -55,7 +56,7 @@ def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
     sizes = jnp.where(sizes > 0, sizes, 1)
     if B.shape[0] > B.shape[1]:
         return _general(rtol, B, Y, sizes)
-    # A tile in which all rows are independent, and clearly so, is the common case; then any order of them will do.
+    # Rows that are clearly independent in the whole tile are the common case; any order of them then serves.
     X, sines2 = _in_order(B, Y, sizes)
     clear = jnp.all(sines2 > (2 * rtol) ** 2)
     whole = lambda *_: (X, jnp.full(B.shape[2], B.shape[0], int))
@@ -63,12 +64,12 @@ def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
 
 
 def _in_order(B: Array, Y: Array, sizes: Array) -> tuple[Array, Array]:
-    """B^+ Y for independent rows, and the squared sine of each with those before it (m, batch)."""
+    """Returns B^+ Y for independent rows, and the squared sine of each row with those before it (m, batch)."""
     m = B.shape[0]
 
     def step(i, carry):
         Q, W, sines2 = carry
-        known = i if isinstance(i, int) else m  # what is not known yet is zero
+        known = i if isinstance(i, int) else m  # unknown entries are zero
         row, w, before = B[i], Y[i], Q[:known]
         for _ in range(2):  # once leaves a part along the others that grows with the condition number
             along = jnp.sum(before * row[None], axis=1)
@@ -84,19 +85,19 @@ def _in_order(B: Array, Y: Array, sizes: Array) -> tuple[Array, Array]:
 
 
 def _combine(Q: Array, W: Array) -> Array:
-    """Q^T W"""
+    """Returns Q^T W."""
     zeros = jnp.zeros((Q.shape[1], *W.shape[1:]), Q.dtype)
     return _loop(Q.shape[0], lambda i, X: X + Q[i][:, None] * W[i][None], zeros)
 
 
 def _general(rtol: float, B: Array, Y: Array, sizes: Array) -> tuple[Array, Array]:
-    """B^+ Y and the rank, for rows that may be dependent."""
+    """Returns B^+ Y and the rank, for rows that may be dependent."""
     (m, n, size), steps = B.shape, min(B.shape[:2])
     zeros = lambda *shape: jnp.zeros((*shape, size), B.dtype)
 
     def step(k, carry):
-        # The row of which the largest part is left, measured by its length: a direction that is known badly, because
-        # rows nearly depend on each other, comes last, and spoils no decision about the others.
+        # The row with the largest remainder relative to its length is next. A direction that is known badly, because
+        # rows nearly depend on each other, then comes last, and spoils no decision about the others.
         rest, free, Q, L, independent = carry
         left = free * jnp.sum(rest**2, axis=1) / sizes
         picked = (jnp.arange(m)[:, None] == jnp.argmax(left, axis=0)).astype(B.dtype)
@@ -115,7 +116,7 @@ def _general(rtol: float, B: Array, Y: Array, sizes: Array) -> tuple[Array, Arra
 
 
 def _least_squares(L: Array, independent: Array, Y: Array) -> Array:
-    """L^+ Y, for L (m, steps, batch) whose first columns are independent and the others zero."""
+    """Returns L^+ Y, for L (m, steps, batch) whose first columns are independent and the others zero."""
     m, steps, size = L.shape
 
     def column(step, carry):
@@ -142,7 +143,7 @@ def _least_squares(L: Array, independent: Array, Y: Array) -> Array:
 
 
 def _loop(count: int, body: Any, start: Any) -> Any:
-    """A loop, written out if it is short."""
+    """Runs a loop, unrolled if it is short."""
     if count > UNROLLED:
         return jax.lax.fori_loop(0, count, body, start)
     for i in range(count):

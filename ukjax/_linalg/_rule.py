@@ -1,9 +1,9 @@
-"""A function with a derivative rule of its own, as a primitive.
+"""A function with its own derivative rule, as a JAX primitive.
 
-`jax.custom_jvp` would be enough, were it not that JAX forgets such a rule when a loop that holds it is differentiated
-in reverse mode: a second derivative then goes through the algorithm, past the rule (JAX 0.10, `jax.lax.scan`, which
-looks for what it can move out of the loop). For a pseudoinverse that is NaN at repeated singular values. A primitive is
-opaque to everything but its rules.
+`jax.custom_jvp` is not enough: JAX forgets such a rule when a loop that holds it is differentiated in reverse mode. A
+second derivative then goes through the algorithm, past the rule (JAX 0.10, `jax.lax.scan`, which moves operations out
+of the loop). For a pseudoinverse that is NaN at repeated singular values. A primitive is opaque to everything but its
+rules.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from jax.core import ShapedArray
 
 
 def with_derivative(function: Callable, derivative: Callable) -> Callable:
-    """`function` of arrays, and of what is no array, to arrays, with `derivative(primals, tangents)` for its tangents.
+    """Returns `function` as a primitive whose tangents are those of `derivative(primals, tangents)`.
 
-    `derivative` gives the outputs and their tangents; None stands for no tangent in what it gives, but all arrays of
-    floating dtype in what it takes have one.
+    Arguments may be arrays or other objects; results are arrays. `derivative` returns the outputs and their tangents,
+    None for an output without tangent. It receives a tangent for every array of floating dtype.
     """
 
     # Traced once for arguments of one kind, however often a program uses it.
@@ -29,7 +29,7 @@ def with_derivative(function: Callable, derivative: Callable) -> Callable:
     def shapes(*args):
         arrays, static = eqx.partition(args, lambda x: isinstance(x, (ShapedArray, jax.Array)))
         structs = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
-        # Without a mesh, as where it is compiled, so that JAX finds it traced there.
+        # No mesh, as at compile time, so that JAX finds the function traced there.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             out = eqx.filter_eval_shape(traced, *eqx.combine(structs, static))
         return jax.tree_util.tree_map(lambda x: ShapedArray(x.shape, x.dtype), out)

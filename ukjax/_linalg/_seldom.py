@@ -1,4 +1,4 @@
-"""A pseudoinverse that is needed for few matrices of a batch only, and costs nothing where it is needed for none."""
+"""A pseudoinverse for batches in which few matrices need it, at no cost where none does."""
 
 import dataclasses
 import functools as ft
@@ -17,14 +17,14 @@ from ._base import AbstractPseudoinverse, rank_tolerance
 
 
 class Seldom(AbstractPseudoinverse):
-    """Another strategy for matrices that are mostly zero: a batch of nothing but zeros is not factorised.
+    """A strategy that factorises a batch only if some matrix in it is nonzero.
 
-    Under `jax.vmap` a `jax.lax.cond` on every matrix would compute both branches for all of them. Here the question is
-    put to the batch as a whole.
+    Under `jax.vmap` a `jax.lax.cond` on every matrix would compute both branches for all of them. Here one condition
+    decides for the batch as a whole.
 
     Args:
-        strategy: What does the work.
-        rtol: Its rank tolerance.
+        strategy: The strategy that factorises.
+        rtol: Rank tolerance of the strategy.
     """
 
     strategy: AbstractPseudoinverse = eqx.field(static=True)
@@ -38,7 +38,7 @@ class Seldom(AbstractPseudoinverse):
 
 
 def finer(solver: Any, dtype: Any) -> Any:
-    """The strategy with the square of its rank tolerance, not below rounding; one that is none of ours as it is."""
+    """Returns the strategy with the square of its rank tolerance, not below rounding; other solvers unchanged."""
     if isinstance(solver, Seldom):
         inner = finer(solver.strategy, dtype)
         return Seldom(inner, inner.rtol)
@@ -49,7 +49,7 @@ def finer(solver: Any, dtype: Any) -> Any:
 
 @ft.cache
 def _where_needed(strategy: AbstractPseudoinverse) -> Any:
-    """`strategy.solve`, or zeros if the whole batch is; the same function every time, which compiles once."""
+    """Returns `strategy.solve`, or zeros if the whole batch is zero; cached, so that it compiles once."""
 
     @custom_vmap
     def apply(B: Array, Y: Array) -> tuple[Array, Array]:
@@ -72,7 +72,7 @@ def _where_needed(strategy: AbstractPseudoinverse) -> Any:
 
 
 def only_where(needed: Array, function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, a tree of truth values, where it is `needed`, and False elsewhere; no derivative.
+    """Returns `function(*args)`, a tree of truth values, where `needed`, and False elsewhere; no derivative.
 
     Under `jax.vmap` nothing is computed if no member of the batch needs it.
     """

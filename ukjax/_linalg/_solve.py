@@ -1,4 +1,4 @@
-"""Applying a pseudoinverse, with the one derivative rule that serves every strategy.
+"""Application of a pseudoinverse, with one derivative rule for every strategy.
 
 B: matrix (m, n); P = B^+ (n, m); y: right-hand side (m,); x = P y. A prime marks a derivative.
 
@@ -6,9 +6,10 @@ For constant rank (Golub & Pereyra 1973)
 
     P' = -P B' P + P P^T B'^T (I - B P) + (I - P B) B'^T P^T P,
 
-which needs P only and is finite at repeated and at zero singular values, where differentiating through the algorithm
-is not. lineax has the same rule for any of its solvers, but raises, unconditionally, if a derivative meets a number
-that is not finite (a trial step that is rejected anyway); here that stays data. Hence lineax's solvers, and our rule.
+The rule needs P only. It is finite at repeated and at zero singular values, where the derivative of the algorithm is
+not. lineax has the same rule for any of its solvers, but raises, unconditionally, if a derivative meets a number that
+is not finite (as in a trial step that is rejected anyway). This module therefore uses lineax's solvers with its own
+rule, under which such a number stays data.
 """
 
 from typing import Any
@@ -24,24 +25,24 @@ from ._rule import with_derivative
 
 
 def pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple[Vector, IntScalar]:
-    """x = B^+ y and the rank that the solver found. Any derivative of x exists where the rank is locally constant."""
+    """Returns x = B^+ y and the rank that the solver found; x is differentiable where the rank is locally constant."""
     return _pseudosolve_p(solver, B, y)
 
 
 def pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, IntScalar]:
-    """B^+ (n, m) and the rank that the solver found."""
+    """Returns B^+ (n, m) and the rank that the solver found."""
     return _pseudoinverse_p(solver, B)
 
 
 def pseudosolve_at(
     solver: AbstractDecomposition, B: Rows, y: RowValues, rtols: tuple[float, ...]
 ) -> tuple[Array, Array]:
-    """B^+ y (r, n) and the ranks (r,), at r rank tolerances by one decomposition."""
+    """Returns B^+ y (r, n) and the ranks (r,), at r rank tolerances by one decomposition."""
     return _pseudosolve_at_p(solver, B, y, rtols)
 
 
 def pseudoinverse_at(solver: AbstractDecomposition, B: Rows, rtols: tuple[float, ...]) -> tuple[Array, Array]:
-    """B^+ (r, n, m) and the ranks (r,), at r rank tolerances by one decomposition."""
+    """Returns B^+ (r, n, m) and the ranks (r,), at r rank tolerances by one decomposition."""
     return _pseudoinverse_at_p(solver, B, rtols)
 
 
@@ -78,7 +79,7 @@ def _rank(solver: lx.AbstractLinearSolver, B: Array, stats: dict[str, Any], P: A
         return jnp.asarray(stats["rank"], int)
     if solver.assume_full_rank():
         return jnp.asarray(min(B.shape))
-    # A solver that knows but does not tell: P B projects on the row space, so its trace is the rank.
+    # The solver knows the rank but does not report it: P B projects on the row space, so its trace is the rank.
     P = pseudoinverse(solver, B)[0] if P is None else P
     return jnp.round(jnp.sum(P.T * B)).astype(int)
 
@@ -86,9 +87,9 @@ def _rank(solver: lx.AbstractLinearSolver, B: Array, stats: dict[str, Any], P: A
 def _pseudosolve_jvp(primals, tangents):
     (solver, B, y), (_, dB, dy) = primals, tangents
     P, rank = pseudoinverse(solver, B)
-    # Not P @ y: with y in a batch and B not, its batch axis would come last, where that of the solver's x comes first;
-    # JAX 0.10.2 takes the one for the other if a compiled function that holds the batch is differentiated. In which
-    # place it is with lineax's solvers, only they know.
+    # Not P @ y: with y in a batch and B not, its batch axis would come last, where that of the solver's x comes first.
+    # JAX 0.10.2 confuses the two if a compiled function that holds the batch is differentiated. Only lineax's own
+    # solvers know where their batch axis is.
     x = y @ P.T if isinstance(solver, AbstractPseudoinverse) else pseudosolve(solver, B, y)[0]
     return (x, rank), (_change_of_solution(B, y, dB, dy, P, x), None)
 

@@ -24,14 +24,13 @@ class SVD(AbstractDecomposition):
             float64 and 1e-3 in lower precision.
 
     A redundant row is redundant only on the constraint manifold. Drift, also inside of a Runge-Kutta step, makes it
-    numerically independent, and what is solved for then is drift divided by drift: the cut-off must lie above the
-    drift, not at rounding. Measured on mechanisms that pass singular configurations, with `Projection` and tolerances
-    from 1e-6 to 1e-12: at a cut-off of 1e-5 and less runs stall near the singular configuration, or lose digits; at
-    1e-2, and at the tightest tolerance at 1e-3, errors grow that the dropped direction makes.
+    numerically independent, and the solution then is drift divided by drift. The cut-off must therefore lie above the
+    drift, not at rounding: too small a cut-off makes runs stall or lose digits near a singular configuration. Too large
+    a cut-off makes errors grow along the dropped direction.
 
-    One matrix goes to LAPACK. Under `jax.vmap` on a CPU none does as a batch, because LAPACK calls that share out a
-    batch among the threads can wait for each other forever: matrices of up to 256 entries are decomposed by the kernel
-    of `Jacobi`, which gives the same inverse by the same rank test, and larger ones by LAPACK one at a time.
+    A single matrix goes to LAPACK. Under `jax.vmap` on a CPU no batch does, because LAPACK calls that distribute a
+    batch among the threads can wait for each other forever. There, matrices of up to 256 entries are decomposed by the
+    kernel of `Jacobi`, which gives the same inverse by the same rank test, and larger ones by LAPACK one at a time.
 
     Raises:
         ValueError: If `rtol` is not a number between 0 and 1.
@@ -51,7 +50,7 @@ class SVD(AbstractDecomposition):
 
 @ft.cache
 def _small(rtols: tuple[float, ...]) -> Callable:
-    """The same function every time for some tolerances, which compiles once."""
+    """Returns the kernel for some tolerances; cached, so that it compiles once."""
     return batched(ft.partial(one_sided_jacobi, rtols), alone=ft.partial(_by_lapack, rtols))
 
 

@@ -1,4 +1,4 @@
-"""The Cholesky factor of a mass matrix, which may turn out not to be positive definite, and its inverse."""
+"""The Cholesky factor of a mass matrix, which need not be positive definite, and its inverse."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ from ._batch import batched, one_at_a_time
 from ._rule import with_derivative
 
 
-# Larger mass matrices go to LAPACK. Here, where batches are large, it stays out: see `whiten`.
+# Larger mass matrices go to LAPACK; smaller ones, whose batches are large, do not: see `_factorise`.
 LARGEST = 16
 
 
 def whiten(M: Matrix, partition: Partition | None = None) -> tuple[Matrix, Matrix, Array]:
-    """L with L L^T = M, W = L^-1, and whether M is symmetric positive definite; both are the identity where it is not.
+    """Returns L with L L^T = M, W = L^-1, and whether M is symmetric positive definite (if not, L = W = identity).
 
-    Where M is block-diagonal, `partition` tells the coordinates of the blocks: only those are factorised, equal ones
+    Where M is block-diagonal, `partition` holds the coordinates of the blocks: only those are factorised, equal blocks
     together.
     """
     if partition is None:
@@ -38,15 +38,14 @@ def whiten(M: Matrix, partition: Partition | None = None) -> tuple[Matrix, Matri
 
 
 def _factorise(M: Matrix) -> tuple[Matrix, Matrix, Array]:
-    """`whiten` for one block.
+    """Factorises one block of M, as `whiten`.
 
-    A pivot counts as positive if rounding has not made it: beyond n eps of the diagonal entry it came from.
+    A pivot counts as positive if it exceeds rounding: n eps of the diagonal entry it came from.
 
-    Has a derivative of its own, for two reasons. A mass matrix met in a trial step that was rejected anyway must leave
-    no NaN in the gradient. And the derivative needs products only: where it solved triangular systems, two batched
-    LAPACK calls could run at a time, and on the CPU, over some thousand matrices each, wait for each other forever.
-    So it was seen with the gradient of 5 000 accelerations in one call; now every call waits for the one before, and
-    small matrices need none.
+    The function has its own derivative, for two reasons. A mass matrix met in a trial step that was rejected anyway
+    must leave no NaN in the gradient. And the derivative needs products only: if it solved triangular systems, two
+    batched LAPACK calls could run at a time on the CPU, and wait for each other forever. Every call therefore waits for
+    the one before, and small matrices need no LAPACK.
     """
     n, eps = M.shape[0], jnp.finfo(M.dtype).eps
     own = jnp.abs(jnp.diag(M))
@@ -78,10 +77,10 @@ _whiten = with_derivative(_factorise, _factorise_jvp)
 
 
 def _first_definite(M: Matrix, G: Matrix, shifted: Matrix, known: Any) -> tuple[Matrix, Matrix, Array, Array]:
-    """L and W of M if it is positive definite, otherwise of G, whether they are of M, and whether of any.
+    """Returns L and W of M if M is positive definite, else of G, whether they are of M, and whether of either.
 
-    One kernel in a loop, which stops after M if that is definite, for all of a batch, and does not begin if that is
-    `known`. G counts only if M has no negative direction, which a third round tells.
+    One kernel runs in a loop. The loop stops after M if that is definite, for all of a batch, and does not begin if
+    that is `known`. G counts only if M has no negative direction, which a third round decides.
     """
     identity = jnp.eye(M.shape[0], dtype=M.dtype)
 
@@ -116,11 +115,9 @@ _of_first_definite = with_derivative(_first_definite, _first_definite_jvp)
 def whiten_first(
     M: Matrix, G: Matrix, shifted: Matrix, partition: Partition | None = None
 ) -> tuple[Matrix, Matrix, Array, Array]:
-    """`whiten` of M where it is positive definite, and otherwise of G where that is and M has no negative direction.
+    """Returns `whiten` of M where M is positive definite, else of G where G is and M has no negative direction.
 
-    `shifted`: M with a little more on its diagonal, which is positive definite if M has no such direction.
-
-    Returns L, W, whether they are of M, and whether of either.
+    `shifted`: M with a small addition to its diagonal, which is positive definite if M has no such direction.
     """
     if partition is None:
         return _of_first_definite(M, G, shifted, jnp.asarray(False))
@@ -130,7 +127,7 @@ def whiten_first(
 
 
 def _cholesky(M: Array, identity: Array) -> tuple[Array, Array]:
-    """[L, L^-1] of M (n, n, batch) side by side, and the number of positive pivots."""
+    """Returns [L, L^-1] of M (n, n, batch) side by side, and the number of positive pivots."""
     n, _, size = M.shape
     below = jnp.arange(n)[:, None]
     L, W, positive = jnp.zeros_like(M), jnp.zeros_like(M), jnp.zeros(size, int)
@@ -142,7 +139,7 @@ def _cholesky(M: Array, identity: Array) -> tuple[Array, Array]:
         column = jnp.where(below >= j, M[:, j] / length, 0)
         row = (identity[j] - jnp.sum(L[j][:, None] * W, axis=0)) / length
         M = M - column[:, None] * column[None]
-        # A pivot that is not positive leaves a zero on the diagonal, which tells.
+        # A pivot that is not positive leaves a zero on the diagonal, which marks the failure.
         L = L.at[:, j].set(jnp.where(pivot > 0, column, 0))
         return M, L, W.at[j].set(row), positive + (pivot > 0).astype(positive.dtype)
 

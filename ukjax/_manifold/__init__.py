@@ -1,4 +1,4 @@
-"""The constraint manifold: the nearest consistent state, to start from and to return to."""
+"""The constraint manifold: the nearest consistent state, at the start and after a step."""
 
 from ._assemble import assemble as assemble
 from ._assemble import indices_of as indices_of

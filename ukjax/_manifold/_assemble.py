@@ -1,4 +1,4 @@
-"""Consistent states: the nearest one to a given one.
+"""Consistent states: the state nearest to a given one that satisfies the constraints.
 
 q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint errors; J: their Jacobian.
 """
@@ -23,7 +23,7 @@ from ._nearest import Nearest, Rounding, nearest
 
 
 class Kept(NamedTuple):
-    """Indices of the coordinates and of the rates that stay."""
+    """Indices of the coordinates and of the rates that stay unchanged."""
 
     q: tuple[int, ...] = ()
     v: tuple[int, ...] = ()
@@ -47,15 +47,15 @@ def assemble(
     max_steps: int = 256,
     throw: bool = True,
 ) -> Assembly:
-    r"""The state nearest to (q, v) that satisfies the position and the velocity constraints.
+    r"""Returns the state nearest to (q, v) that satisfies the position and the velocity constraints.
 
     $$q^* = \mathrm{argmin}_x\, (x - q)^\top M (x - q) \;\text{ s.t. }\; \Phi(x, t) = 0, \qquad
       v^* = \mathrm{argmin}_w\, (w - v)^\top M (w - v)
       \;\text{ s.t. }\; \dot\Phi = 0,\ \psi = 0 \text{ at } (q^*, w, t)$$
 
     with M at the given (q, t); with a kinematics x - q is the displacement d that leads from q to x. An
-    `AccelerationConstraint` restricts neither and is passed over. The search is local: it finds the stationary point
-    that it reaches from (q, v). M may be singular, as with massless coordinates, if every direction has a mass or a
+    `AccelerationConstraint` restricts neither and is ignored. The search is local: it finds the stationary point that
+    it reaches from (q, v). M may be singular, as with massless coordinates, if every direction has a mass or a
     constraint on its position (for v, on its velocity).
 
     Args:
@@ -63,24 +63,24 @@ def assemble(
         q: Coordinates to start from, shape (n,) [m or rad].
         v: Rates to start from, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
-        keep: What must stay, bit for bit, while the rest moves: {"q": [0], "v": [0]} keeps the first coordinate and
-            its rate. Indices, or a mask (n,) of booleans; a name that is left out keeps nothing. With a kinematics
-            both are of speeds: nothing moves in their directions.
-        atol: How far from a constraint counts as satisfied, in the unit of the coordinates (for velocities, of the
-            rates): the error of a row over the length of its gradient, so that neither the unit nor the scale in which
-            a row is written matters. If None, a row is to be satisfied to 1e-9 of the size of its own terms in float64
-            and 1e-4 in lower precision, whatever the units of the coordinates.
+        keep: Coordinates and rates that stay, bit for bit, while the rest moves: {"q": [0], "v": [0]} keeps the first
+            coordinate and its rate. Values are indices, or a mask (n,) of booleans; a name that is left out keeps
+            nothing. With a kinematics both are numbers of speeds: nothing moves in their directions.
+        atol: Distance from a constraint that counts as satisfied, in the unit of the coordinates (for velocities, of
+            the rates). It is the error of a row over the length of its gradient, so that neither the unit nor the scale
+            of a row matters. If None, a row must be satisfied to 1e-9 of the size of its own terms in float64 and 1e-4
+            in lower precision, whatever the units of the coordinates.
         max_steps: Step budget of each search.
-        throw: Raise if there is no consistent state. With False the state is NaN then.
+        throw: Raise if there is no consistent state. With False the state then is NaN.
 
     Returns:
-        `Assembly`, which unpacks as q and v, each (n,), and tells how far they were moved: `print` it.
+        `Assembly`, which unpacks as q and v, each (n,), and reports how far they were moved: `print` it.
 
     Raises:
         TypeError: If `mechanism` is something else, or `keep` is no mapping.
-        ValueError: If q, v or t has a wrong shape or is not finite, or `keep` names what there is not.
-        RuntimeError: If `throw` and the constraints cannot be satisfied; the message says which could not, by how
-            much they are missed, and what was kept. Also if the mass matrix has a negative direction, or some direction
+        ValueError: If q, v or t has a wrong shape or is not finite, or `keep` names something that does not exist.
+        RuntimeError: If `throw` and the constraints cannot be satisfied; the message says which could not, by how much
+            they are missed, and what was kept. Also if the mass matrix has a negative direction, or some direction has
             neither mass nor constraint.
 
     Example:
@@ -139,7 +139,7 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
 def _nearest_with(
     kept: tuple[int, ...], error: Callable[[Array], Array], x0: Array, M: Array, max_steps: int, affine: bool = False
 ) -> Nearest:
-    """`nearest` among the states that leave the coordinates in `kept` where they are."""
+    """Finds the state `nearest` among those that leave the coordinates in `kept` unchanged."""
     free = np.setdiff1d(np.arange(x0.shape[0]), kept)
     place = lambda y: x0.at[free].set(y)
     found = nearest(lambda y: error(place(y)), x0[free], M[free][:, free], max_steps, affine)
@@ -152,11 +152,11 @@ def _nearest_with(
 def _check_rows(
     error: Callable[[Array], Array], found: Nearest, atol: float | None, rounding: Rounding
 ) -> tuple[Check, Rounding]:
-    """A row is satisfied if its error is small beside its terms where it was sought from, or rounding where it is.
+    """Checks rows: satisfied are those with errors small beside their terms at the start, or rounding where x is.
 
-    Or, with `atol`, if x is at most that far from it, to first order: its error over the length of its gradient. The
-    gradient of a row that vanishes has the length of its terms instead. `rounding` is of these rows and of those that
-    follow, and what is left of it is returned.
+    With `atol`, a row is satisfied if x is at most that far from it, to first order: its error over the length of its
+    gradient. The gradient of a row that vanishes has the length of its terms instead. `rounding` is that of these rows
+    and of those that follow; the remainder for the latter is returned.
     """
     x = stop_gradient(found.x)
     e, J = stop_gradient((error(x), jax.jacfwd(error)(x)))
@@ -164,7 +164,7 @@ def _check_rows(
     mine, rest = Rounding(*(x[:m] for x in rounding)), Rounding(*(x[m:] for x in rounding))
     if atol is None:
         part = 1e-9 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-4
-        # Far away an angle is a large number, but no large term: there rounding alone counts.
+        # Far away an angle is a large number, but no large term; only rounding counts there.
         there = relative_rounding(x.dtype) * (jnp.maximum(mine.levers, jnp.abs(J)) @ jnp.abs(x))
         allowed = part * mine.terms + there
     else:
@@ -174,7 +174,7 @@ def _check_rows(
 
 
 def kept_of(keep: Any, n: int) -> Kept:
-    """What `keep` names, as indices; TypeError or ValueError if that is nothing to be kept."""
+    """Returns the argument `keep` as indices; raises TypeError or ValueError if it is invalid."""
     if keep is None:
         return Kept()
     if not isinstance(keep, Mapping):
@@ -186,7 +186,7 @@ def kept_of(keep: Any, n: int) -> Kept:
 
 
 def indices_of(value: Any, n: int, name: str, of: str = "coordinates") -> tuple[int, ...]:
-    """Indices of what is kept, of n; ValueError if they are none."""
+    """Returns the indices, below n, that `value` selects; raises ValueError if it is invalid."""
     if is_traced(value):
         raise ValueError(f"{name} must be known when the function is traced: Python or NumPy numbers.")
     numbers = np.atleast_1d(np.asarray(value))
@@ -205,7 +205,7 @@ def indices_of(value: Any, n: int, name: str, of: str = "coordinates") -> tuple[
 
 
 def _missed(mechanism: Mechanism, checks: Any, kept: Kept) -> str:
-    """Which constraints an assembly could not satisfy, by how much, and what was kept."""
+    """Describes the constraints that an assembly could not satisfy, by how much, and what was kept."""
     missed = []
     for (name, constraint), pair in zip(mechanism.named_constraints.items(), checks, strict=True):
         called = name if name.startswith("constraints[") else repr(name)

@@ -1,4 +1,4 @@
-"""What an assembly returns: the state, and how far it is from the given one."""
+"""The result of an assembly: the state, and its distance from the given one."""
 
 from collections.abc import Iterator
 
@@ -10,15 +10,15 @@ from .._result import is_traced
 
 
 class Assembly(eqx.Module):
-    """A consistent state, which unpacks as `q, v = assemble(...)`, and how far it lies from the given one.
+    """A consistent state, which unpacks as `q, v = assemble(...)`, and its distance from the given one.
 
-    `print` says which coordinates and rates were moved by how much, the largest first.
+    `print` shows the coordinates and rates that were moved, and how far, the largest first.
 
     Attributes:
         q: Coordinates (n,) [m or rad].
         v: Their rates (n,) [m/s or rad/s].
-        moved_q: q less the given one (n,). Without gradient, as is moved_v.
-        moved_v: v less the given one (n,).
+        moved_q: q less the given one (n,), without gradient.
+        moved_v: v less the given one (n,), without gradient.
     """
 
     q: Array
@@ -45,7 +45,7 @@ class Assembly(eqx.Module):
 
 
 def _report(name: str, values: Array, moved: Array) -> str:
-    """Which entries of `values` were moved by more than rounding, the largest first; of a batch the largest moves."""
+    """Lists the entries of `values` that moved by more than rounding, largest first; for a batch the largest moves."""
     changes = np.asarray(moved).reshape(-1, moved.shape[-1])
     after = np.asarray(values).reshape(changes.shape)
     if not np.isfinite(changes).any():

@@ -1,4 +1,4 @@
-"""The nearest state on the constraint manifold: what assembly and projection share.
+"""The nearest state on the constraint manifold, for assembly and projection.
 
 x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; D and E: scales of rows and coordinates
 for which the entries of B = D J E are about one, whatever the units and the masses; K = E M E.
@@ -21,7 +21,7 @@ from .._types import Matrix, Rows, RowValues, Vector
 
 
 class Linearised(NamedTuple):
-    """Constraints near a state in a metric, rows brought to about the same length: D e (m,) and B (m, n)."""
+    """Constraints linearised in a metric, with rows of about the same length: D e (m,) and B (m, n)."""
 
     error: RowValues
     B: Rows
@@ -40,18 +40,21 @@ class Rounding(NamedTuple):
 
     @property
     def levers(self) -> Rows:
-        """The rows (m, n), as large as they would be if none of their terms cancelled."""
+        """Sizes that the rows (m, n) would have if none of their terms cancelled."""
         return self.rows / relative_rounding(self.rows.dtype)
 
     def without(self, e: RowValues, J: Rows) -> tuple[RowValues, Rows]:
-        """e and J with zero for rows that are nothing but rounding errors, as these can't be met or missed."""
+        """Returns e and J with zero for rows that are nothing but rounding errors, as these can't be met or missed."""
         none = stop_gradient(jnp.all(jnp.abs(J) <= self.rows, axis=1))
         return jnp.where(none, 0, e), jnp.where(none[:, None], 0, J)
 
 
 class Nearest(NamedTuple):
-    """The nearest state (n,), the `RESULTS` of the metric, and rounding errors: of the rows, at the state it was sought
-    from, and of the state itself (n,)."""
+    """The nearest state, and what is known about its accuracy.
+
+    x: the state (n,); `result`: the `RESULTS` of the metric; `rounding`: errors of the rows at the start of the search;
+    `of_state`: rounding errors of x (n,).
+    """
 
     x: Vector
     result: Any
@@ -60,14 +63,14 @@ class Nearest(NamedTuple):
 
 
 def linearised(e: RowValues, J: Rows, W: Matrix) -> Linearised:
-    """A row's own unit must not matter to the rank test of a pseudoinverse: hence D."""
+    """Returns the constraints in a metric; D makes the rank test independent of the units of rows."""
     B = J @ W.T
     D = row_scales(B)
     return Linearised(D * e, D[:, None] * B)
 
 
 def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int, affine: bool = False) -> Nearest:
-    r"""The x with error(x) = 0 for which d^T M d is stationary: as a rule the nearest one, from anywhere.
+    r"""Returns the x with error(x) = 0 for which d^T M d is stationary: as a rule the nearest, from any start.
 
     d = E y. Let B = D J E and r = B^+ D e; let N = 1 - B^+ B be the projection onto the null space of B, and K = E M E.
     The state is where r + H N K (y - r) = 0, for any positive definite H that commutes with N: there e = 0, and M d is
@@ -75,14 +78,14 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     H = (N K N + h B^+ B)^-1 its Jacobian is the identity but for the curvature of the constraints, however much the
     masses differ, and where M is singular.
 
-    `affine`: whether `error` is, so that one step leads there.
+    `affine`: whether `error` is affine, so that one step leads to the solution.
     """
     m, n = jax.eval_shape(error, x0).shape[0], x0.shape[0]
     if m == 0 or n == 0:
         none = Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype))
         return Nearest(x0, RESULTS.successful, none, jnp.zeros_like(x0))
     both = lambda x: (error(x), jax.jacfwd(error)(x))
-    # All at a time: one kernel to compile.
+    # All sizes in one call: one kernel to compile.
     rounding = Rounding(*rounding_errors(both, x0))
     e, J = rounding.without(*both(x0))
     C = coordinate_scales(M, J)
@@ -106,7 +109,7 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         return r + W.T @ (W @ (N @ (K @ (y - r))))
 
     if affine:
-        # One step leads there, and another takes back what rounding leaves.
+        # One step leads to the solution, and another removes rounding errors.
         y, _ = jax.lax.scan(lambda y, _: (y - stationarity(y), None), jnp.zeros_like(x0), length=2)
     else:
         W = jnp.where(regular, Ws[1], Ws[0]) * E[None]
@@ -123,27 +126,28 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
 
 
 def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowValues, Array]:
-    """What brings the errors to the unit of z (m,), and how large z and the terms of the errors are.
+    """Returns factors that bring the errors to the unit of z (m,), and the size of z and of the terms of the errors.
 
-    A row that vanishes here tells neither: as long as its terms are large beside z it is, or as its levers, if longer.
+    A row that vanishes here gives neither. It gets the length of its terms at the size of z, or of its levers if
+    longer.
     """
     e, J, W = stop_gradient((e, J, W))
     lengths, levers = jnp.linalg.norm(J @ W.T, axis=1), jnp.linalg.norm(rounding.levers @ jnp.abs(W).T, axis=1)
     real = lengths > 0
     positive = lambda x: jnp.where(x > 0, x, 1.0)
     longer = positive(jnp.where(real, lengths, levers))
-    # Where no row is real, all count.
+    # If no row has a length here, all rows count.
     sizes = jnp.where(real | ~jnp.any(real), rounding.terms / longer, 0)
     size = positive(jnp.linalg.norm(e / longer) + jnp.max(sizes))
     return 1 / positive(jnp.where(real, lengths, jnp.maximum(levers, rounding.terms / size))), size
 
 
 def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Array:
-    """Where 0.05^2 |z|^2 + |error|^2 is least: a little before the shortest z with no error, if rows have unit length.
+    """Minimises 0.05^2 |z|^2 + |error|^2, which leads close to the shortest z without error, for rows of unit length.
 
-    The size of the stationarity itself has minima that are no zeros: of a closed chain of 20 rods with light ends
-    Levenberg-Marquardt stopped in one from every third start. With a smaller weight it gets to places where Newton's
-    method turns away, with a larger one it stays away from the constraints.
+    The size of the stationarity itself has minima that are not zeros, in which Levenberg-Marquardt may stop. With a
+    smaller weight the search reaches places where Newton's method diverges; with a larger one it stays away from the
+    constraints.
     """
     far = lambda z, _: jnp.concatenate([0.05 * z, error(z)])
     search = optx.LevenbergMarquardt(1e-6, 1e-9, linear_solver=exact(z.dtype))
@@ -152,7 +156,7 @@ def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Arr
 
 
 def root(residual: Callable, z: Array, max_steps: int) -> Array:
-    """Where `residual(z, None)` vanishes, by Newton's method from near there, with its derivatives."""
+    """Solves `residual(z, None)` = 0 by Newton's method from nearby, with derivatives."""
     eps = float(jnp.finfo(z.dtype).eps)
     rtol = atol = 64 * eps
     solver = exact(z.dtype)
@@ -162,5 +166,5 @@ def root(residual: Callable, z: Array, max_steps: int) -> Array:
 
 
 def exact(dtype: Any) -> SVD:
-    """It drops nothing but rounding errors; in a batch lineax's own solvers would hand it to LAPACK."""
+    """Returns an `SVD` that drops rounding errors only; in a batch lineax's own solvers would call LAPACK."""
     return SVD(rtol=16 * float(jnp.finfo(dtype).eps))

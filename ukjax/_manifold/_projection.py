@@ -1,6 +1,6 @@
-"""Back to the constraint manifold.
+"""Projection back to the constraint manifold.
 
-y = (q, v) side by side; e: constraint errors; J: their Jacobian; d: the way back, J d = -e; D: row scales;
+y = (q, v) side by side; e: constraint errors; J: their Jacobian; d: the step back, J d = -e; D: row scales;
 G: metric, W^T W = G^-1; B = D J W^T.
 """
 
@@ -25,33 +25,34 @@ from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
 from ._nearest import linearised
 
 
-# Rows that depend on others do so at the state that all of them hold at: off it they are missed by the square of the
+# Dependent rows are dependent only at a state where all of them hold; elsewhere they are missed by the square of the
 # drift. They contradict each other if they are missed by more than this part of what they move.
 CURVED = 1e-3
-# Next to a singular configuration factors return less exactly than the pseudoinverse does, which leaves rounding errors
-# only; so they are trusted this many times as far from it as elsewhere.
+# Next to a singular configuration factors return less exactly than the pseudoinverse, which leaves rounding errors
+# only. Factors are therefore trusted only this many times farther from it than elsewhere.
 FAR = 24.0
-# A projection has not arrived if a row ends missed by more than this part of its terms, and by more than what so many
-# rounding errors of the state make of it.
+# A projection fails if a row remains missed by more than this part of its terms, and by more than the effect of this
+# many rounding errors of the state.
 OFF, ROUNDINGS = 1e-5, 1e3
-# What part of the largest terms may be rounding errors of a constraint, where a projection is not to leap.
+# Part of the largest terms that may be rounding errors of a constraint, within which a projection does not jump.
 LEAST = 1e-9
 
 
 class Projection(eqx.Module):
     r"""Returns the state to the constraint manifold after every accepted step, along the shortest way.
 
-    Positions by Newton's method, then velocities by one linear solve, or by Newton's method if constraints are not
-    linear in v, both in the metric of the mass matrix:
+    Positions are found by Newton's method, then velocities by one linear solve, or by Newton's method if constraints
+    are not linear in v. Both use the metric of the mass matrix:
 
     $$q \leftarrow q - M^{-1/2} (J M^{-1/2})^{+}\,\Phi(q, t), \qquad
       v \leftarrow v - M^{-1/2} (A M^{-1/2})^{+}\,[\dot\Phi; \psi](q, v, t)$$
 
-    The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to. Where
-    a row of the positions ends missed by more than 1e-5 of its own terms, or they move by more than a tenth of the step
-    itself, or velocities miss constraints that are not linear in them, an adaptive step is made shorter, and a run that
-    cannot go on so is `RESULTS.projection_off_constraints`. No unit matters to that, but where coordinates are counted
-    from does: begin neither at a million lengths from the origin nor, at constant steps, at rest in it.
+    The initial state and the saved ones are projected too. An `AccelerationConstraint` has nothing to return to. An
+    adaptive step is made shorter in three cases: a row of the positions remains missed by more than 1e-5 of its own
+    terms; positions move by more than a tenth of the step itself; or velocities miss constraints that are not linear in
+    them. A run that cannot go on so ends with `RESULTS.projection_off_constraints`. Units do not matter to that, but
+    the origin of the coordinates does: begin neither at a million lengths from the origin nor, at constant steps, at
+    rest in it.
 
     Args:
         iterations: Newton steps. The drift of one integration step is small, so that two leave
@@ -59,7 +60,7 @@ class Projection(eqx.Module):
         pseudoinverse: The lineax solver for the pseudoinverse. Its rank test decides which directions are corrected:
             close to a singular configuration a small drift along a small singular value would be a long way to go.
 
-    M may be singular: rows are added to it, as J^T D^2 J, which changes nothing about which step is the shortest.
+    M may be singular: rows are added to it, as J^T D^2 J, which does not change the shortest step.
 
     Raises:
         ValueError: If `iterations` is not a positive integer.
@@ -86,11 +87,11 @@ class Projection(eqx.Module):
         coordinates: int | None = None,
         sizes: "ConstraintSizes | None" = None,
     ) -> Array:
-        """The state nearest to y = (q, v) that satisfies the constraints; its position first.
+        """Returns the state nearest to y = (q, v) that satisfies the constraints; its position is found first.
 
-        `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`; `coordinates`: how many
-        of the numbers in y are q, one half if omitted; `sizes`: those of the rows, with which the state is NaN if its
-        position ends off the constraints, and rows may differ in length by more than rounding errors do.
+        `expand`: whether small mechanisms are computed as scalar code, as in `UdwadiaKalaba`. `coordinates`: the number
+        of entries of y that are q, one half if omitted. `sizes`: sizes of the rows. With these the state is NaN if its
+        position remains off the constraints, and rows may differ in length by more than rounding errors do.
         """
         q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
         rest = jnp.zeros_like(v)
@@ -117,7 +118,7 @@ class Projection(eqx.Module):
             return at._replace(left=(of_position.missed(position(rest), J, size_of(q)),))
 
         step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
-        # A loop, however few the steps: one to compile, in each of the three places where a simulation projects.
+        # A loop, even for few steps: one step to compile, in each of the three places where a simulation projects.
         q, _ = jax.lax.scan(step, q, length=self.iterations)
         n, curved = v.shape[0], _is_curved(mechanism, q, v, t)
         if curved and self.iterations > 1:
@@ -133,10 +134,10 @@ class Projection(eqx.Module):
     def shortest(
         self, towards: Callable[..., "Linearisation"], state: Sequence[Array], expand: bool, curved: float
     ) -> Array:
-        """One step of Newton's method, the shortest to the linearised constraints.
+        """Returns one step of Newton's method, the shortest to the linearised constraints.
 
-        What depends on other rows may be missed by the part `curved` of the way, as a further step follows. Behind it
-        comes what a linearisation says is left.
+        Rows that depend on others may be missed by the part `curved` of the step, as a further step follows. The field
+        `left` of the linearisation is appended to the step.
         """
         m, n = jax.eval_shape(towards, *state).J.shape
         if not m:
@@ -168,23 +169,23 @@ def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
 
 
 def _missed_in_velocity(mechanism: Mechanism, sizes: "ConstraintSizes", q: Array, v: Array, t: Array) -> RowValues:
-    """The velocity errors as parts of what they may be (m,)."""
+    """Returns the velocity errors as parts of the allowed errors (m,)."""
     error = lambda v: mechanism.velocity_error(q, v, t)
     return sizes.velocity.missed(error(v), jax.jacfwd(error)(v), v)
 
 
 def _moved(mechanism: Mechanism, q: Array, t: Array, d: Vector) -> RowValues:
-    """The position errors at the coordinates that a displacement d leads to."""
+    """Returns the position errors at the coordinates after a displacement d."""
     return mechanism.position_error(mechanism.retract(q, d, t), t)
 
 
 class RowSizes(NamedTuple):
-    """How large the rows of position or velocity errors are somewhere, whatever their units; without gradients.
+    """Sizes of the rows of position or velocity errors at a state, whatever their units; without gradients.
 
     Attributes:
         lengths: Powers of two, about the lengths of the rows if none of their terms cancelled, (m,).
         terms: The sizes of the terms of the errors (m,).
-        scales: Of the coordinates, in the metric of the mass matrix, (n,).
+        scales: Scales of the coordinates, in the metric of the mass matrix, (n,).
     """
 
     lengths: RowValues
@@ -192,7 +193,7 @@ class RowSizes(NamedTuple):
     scales: Vector
 
     def missed(self, error: RowValues, J: Rows, size: Vector) -> RowValues:
-        """Errors as parts of what they may be (m,), where coordinates are as large as `size` (n,)."""
+        """Returns errors as parts of the allowed errors (m,), where coordinates are as large as `size` (n,)."""
         error, J, size = stop_gradient((error, J, jnp.abs(size)))
         eps = float(jnp.finfo(error.dtype).eps)
         terms = jnp.maximum(self.terms, jnp.sum(jnp.abs(J) * size[None], axis=1))
@@ -202,7 +203,7 @@ class RowSizes(NamedTuple):
 
 
 class ConstraintSizes(NamedTuple):
-    """ConstraintSizes of the rows where a motion begins, of its position errors and of its velocity errors.
+    """Sizes of the rows of position errors and of velocity errors, at the start of a motion.
 
     They are found once, and not at every step, so that verdicts do not change on the way. A row that is shorter
     elsewhere by rounding has no slope there, however long other rows are. `coordinates`: scales of q in the metric of
@@ -215,7 +216,7 @@ class ConstraintSizes(NamedTuple):
 
     @property
     def scales(self) -> tuple[Vector, Array]:
-        """Of the coordinates, and how far in these a leap goes at least."""
+        """Scales of the coordinates, and the least distance in these that a jump covers."""
         least = max(LEAST, ROUNDINGS * float(jnp.finfo(self.coordinates.dtype).eps))
         return self.coordinates, least * jnp.max(self.position.terms / self.position.lengths, initial=0.0)
 
@@ -226,11 +227,11 @@ class ConstraintSizes(NamedTuple):
         M, (moves, of_q) = stop_gradient(mechanism.mass(q, t, n)), mechanism.displacements(q, t, n)
 
         def sizes(error: Callable[..., Array], x: Array, size: Array) -> RowSizes:
-            """Of error(x, q, t) near x, where x is as large as `size` (n,)."""
+            """Returns the sizes of error(x, q, t) near x, where x is as large as `size` (n,)."""
             J = stop_gradient(jax.jacfwd(error)(x, q, t))
             terms = rounding_errors(error, x, q, t) / relative_rounding(q.dtype)
             C = coordinate_scales(M, J)
-            # A row whose terms cancel is as long as they are large beside x.
+            # A row whose terms cancel gets the length that they have relative to x.
             most = jnp.max(size / C, initial=0.0)
             of_terms = terms / jnp.where(most > 0, most, 1.0)
             lengths = jnp.maximum(jnp.max(jnp.abs(J) * C[None], axis=1, initial=0.0), of_terms)
@@ -246,10 +247,10 @@ class ConstraintSizes(NamedTuple):
 
 
 class Linearisation(NamedTuple):
-    """Constraints near a state, the metric M, and the size of the state (n,), for what rounding makes of it.
+    """Constraints linearised near a state, the metric M, and the size of the state (n,), for its rounding errors.
 
-    `lengths`: of the rows elsewhere, so that their units do not matter to which of them have a slope, (m,) or one.
-    `left`: what is to be returned behind the way, so that one program finds both.
+    `lengths`: lengths of the rows elsewhere, which decide, whatever the units, which rows have a slope here; (m,) or
+    one. `left`: arrays to be returned after the step, so that one program computes both.
     """
 
     M: Matrix
@@ -261,7 +262,7 @@ class Linearisation(NamedTuple):
 
 
 def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:
-    """d = -W^T B^+ D e"""
+    """Returns d = -W^T B^+ D e."""
     e, J = at.e / at.lengths, at.J / jnp.reshape(at.lengths, (-1, 1))
     _, W, _ = whiten(completed(at.M, J))
     rows = linearised(e, J, W)
@@ -269,7 +270,7 @@ def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Arr
 
 
 def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:
-    """d with M d = J^T l, J d = -e, whether that is certain, and whether its derivatives are."""
+    """Returns d with M d = J^T l and J d = -e, whether d is certain, and whether its derivatives are."""
     least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
     (M, e, J, size, *_), d, multipliers = stop_gradient((at, way, multipliers))
@@ -277,7 +278,7 @@ def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> t
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))
     missed = e + J @ d
-    # Of the way, and of what rounding makes of the state.
+    # Allowed errors: a part of the step, and the rounding errors of the state.
     part = curved * push + 4 * jnp.finfo(e.dtype).eps * jnp.sqrt(jnp.abs(size @ (M @ size)))
     near = jnp.abs(missed) <= part * jnp.sqrt(jnp.abs(jnp.diag(S)))
     missed = jnp.where(~rows.kept & near, 0.0, missed)

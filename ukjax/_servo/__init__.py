@@ -1,4 +1,4 @@
-"""Servo constraints: what a mechanism is to follow, by which actuators, and the control that does it."""
+"""Servo constraints: the motion that a mechanism is to follow, its actuators, and their control."""
 
 from ._actuation import actuation_at as actuation_at
 from ._actuation import actuation_of as actuation_of

@@ -1,4 +1,4 @@
-"""Actuators: the generalised forces of a unit of each control, and how far it goes.
+"""Actuators: the generalised forces of a unit of each control, and the limits of the control.
 
 G: actuation (n, p).
 """
@@ -15,7 +15,7 @@ from .._types import Coordinates, Scalar
 
 
 def actuation_of(value: Any) -> Any:
-    """What a person gave for `actuation`: a matrix or a function; ValueError if it is none."""
+    """Returns the argument `actuation` as a matrix or a function; raises ValueError if it is neither."""
     if callable(value):
         return _check.function(value, "actuation", "actuation(q, t) -> (n, p)")
     G = _check.floating(value, "actuation")
@@ -29,7 +29,7 @@ def actuation_of(value: Any) -> Any:
 
 
 def actuation_at(actuation: Any, q: Coordinates, t: Scalar, n: int) -> Float[Array, "n p"]:
-    """G(q, t) of what `actuation_of` returned."""
+    """Returns G(q, t) from the result of `actuation_of`."""
     value = actuation(q, t) if callable(actuation) else actuation
     hint = f"One row per coordinate, of which there are {n}, and one column per actuator."
     what = "actuation(q, t)" if callable(actuation) else "actuation"
@@ -40,7 +40,7 @@ def actuation_at(actuation: Any, q: Coordinates, t: Scalar, n: int) -> Float[Arr
 
 
 def limits_of(value: Any) -> tuple[Array, Array]:
-    """What a person gave for `limits`: lower and upper ones; ValueError if they are none."""
+    """Returns the argument `limits` as a lower and an upper limit; raises ValueError if it is invalid."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(
             f"limits must be a pair (lower, upper), each a scalar or one entry per actuator, not {value!r}."
@@ -55,7 +55,7 @@ def limits_of(value: Any) -> tuple[Array, Array]:
 
 
 def limits_at(limits: tuple[Array, Array] | None, p: int, dtype: Any) -> tuple[Array, Array]:
-    """Lower and upper limits (p,), infinite if there are none."""
+    """Returns lower and upper limits (p,), infinite if there are none."""
     if limits is None:
         return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
     hint = f"A scalar, or one entry per actuator, of which there are {p}."

@@ -1,4 +1,4 @@
-"""The control that servos ask for."""
+"""The control that servos need at a state."""
 
 import functools as ft
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ._motion import Control, controlled_motion
 from ._servo import AbstractServo
 
 
-# What may act on a mechanism: servos together, or a controller.
+# Objects that may act on a mechanism: servos together, or a controller.
 Acting = tuple[AbstractServo, ...] | Feedback
 
 
@@ -31,16 +31,16 @@ def servo_control(
     formulation: AbstractFormulation = UdwadiaKalaba(),
     throw: bool = True,
 ) -> Control:
-    r"""The control that makes a mechanism follow its servo constraints, at one state.
+    r"""Returns the control that makes a mechanism follow its servo constraints, at one state.
 
     Args:
         mechanism: System and passive constraints; its array leaves are differentiable.
-        servo: `Servo` or `ConstraintFollowing`, or several of one kind, which are solved together: each constraint by
-            all actuators.
+        servo: `Servo` or `ConstraintFollowing`, or several of one kind, which are solved together: all actuators serve
+            each constraint.
         q: Coordinates, shape (n,) [m or rad].
         v: Their rates, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
-        formulation: How the acceleration is computed.
+        formulation: Method by which the acceleration is computed.
         throw: Raise if the result is not successful. With False look at `result`; do so inside your own `jax.jit`, as
             for `equation_of_motion`.
 
@@ -77,17 +77,17 @@ def _servo_control(mechanism, servos, formulation, q, v, t):
 
 
 def missed_rows(unreachable: Array) -> str:
-    """What no control meets of the servo rows, in words."""
+    """Describes in words by how much each servo row is missed."""
     return f"missed of each row: {', '.join(f'{x:.3g}' for x in np.asarray(unreachable))}"
 
 
 def as_acting(servo: Any) -> Acting:
-    """What acts on a mechanism: servos, as a tuple, or one controller; TypeError or ValueError if it is none."""
+    """Returns servos as a tuple, or one controller; raises TypeError or ValueError if `servo` is neither."""
     return servo if isinstance(servo, Feedback) else as_servos(servo)
 
 
 def as_memoryless(servo: Any) -> Acting | None:
-    """The same, or None; ValueError if it is a controller that is more than a function of the state."""
+    """Returns `as_acting(servo)`, or None for None; raises ValueError for a controller with memory or samples."""
     acting = None if servo is None else as_acting(servo)
     if isinstance(acting, Feedback) and (acting.memory is not None or acting.period is not None):
         raise ValueError(
@@ -98,7 +98,7 @@ def as_memoryless(servo: Any) -> Acting | None:
 
 
 def as_servos(servo: Any) -> tuple[AbstractServo, ...]:
-    """One servo or several as a tuple; TypeError or ValueError if they are no such thing or do not go together."""
+    """Returns one servo or several as a tuple; raises TypeError or ValueError if they are invalid or incompatible."""
     several = isinstance(servo, (tuple, list))
     servos = tuple(servo) if several else (servo,)
     for i, one in enumerate(servos):

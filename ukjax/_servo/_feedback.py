@@ -1,7 +1,7 @@
-"""Controllers that a person writes: functions of the state, with memory, sampled or not.
+"""Controllers written by the user: functions of the state, with or without memory, sampled or not.
 
-u: control (p,); x: memory (s,); h: period; k: samples taken. A sampled controller holds what it decided at the last
-sample: the numbers that a run carries beside q and v, its store, are (x, u, k); without a period only x.
+u: control (p,); x: memory (s,); h: period; k: samples taken. A sampled controller holds its control of the last sample:
+the numbers that a run carries beside q and v, its store, are (x, u, k); without a period only x.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from ._actuation import actuation_at, actuation_of, limits_at, limits_of
 
 
 class Feedback(eqx.Module):
-    r"""A controller as a function of the state, u = law(q, v, t): what `simulate(..., servo=)` takes besides servos.
+    r"""A controller as a function of the state, u = law(q, v, t), for `simulate(..., servo=)`.
 
-    With a `memory` x it may have states of its own, which obey x' = rates(q, v, t, x) (an observer, an integrator) or
-    change at every sample, x <- update(q, v, t, x) (a delay, a digital filter). With a `period` it looks at the state
-    at ts[0], ts[0] + period, ... only, and holds its control in between.
+    With a `memory` x the controller has states of its own, which obey x' = rates(q, v, t, x) (an observer, an
+    integrator) or change at every sample, x <- update(q, v, t, x) (a delay, a digital filter). With a `period` it
+    samples the state at ts[0], ts[0] + period, ... only, and holds its control in between.
 
     Args:
         law: `law(q, v, t)` -> u (p,) [N or N m, by the actuation], or with a memory `law(q, v, t, x)`.
@@ -33,19 +33,19 @@ class Feedback(eqx.Module):
         limits: (lower, upper), each a scalar or (p,), at which u saturates; None for none.
         memory: x at the start (s,), or None.
         rates: `rates(q, v, t, x)` -> x' (s,).
-        update: `update(q, v, t, x)` -> x (s,), from one sample to the next: it is applied after `law`, which so sees
-            what was made of the sample before. Needs a `period`.
+        update: `update(q, v, t, x)` -> x (s,), from one sample to the next. It is applied after `law`, which therefore
+            gets the memory of the sample before. Needs a `period`.
         period: Time between two samples [s]; None for a controller that acts all the time.
 
     Raises:
-        TypeError: If a function is none.
+        TypeError: If a function is not callable.
         ValueError: If a shape does not fit, `period` is not positive, `memory` comes without `rates` or `update` or
             they without it, or `update` without a `period`.
 
     Gradients: with respect to every array leaf of its functions, to `memory`, `actuation` and `limits`; not to
-    `period`, which is static. Where u meets a limit the motion has a kink. Steps of adaptive length come ever nearer to
-    it, so that first derivatives are as exact as elsewhere. Steps of constant length go over it, and derivatives are
-    off by a part that grows with the step. A second derivative lacks what the kink adds, because its time moves.
+    `period`, which is static. Where u meets a limit the motion has a kink. Adaptive steps come ever nearer to the kink,
+    so that first derivatives are as exact as elsewhere. Steps of constant length cross the kink, and derivatives have
+    an error that grows with the step. A second derivative lacks the contribution of the kink, whose time moves.
     """
 
     law: Any
@@ -86,32 +86,32 @@ class Feedback(eqx.Module):
         self.law = _check.function(law, "law", f"law(q, v, t{more}) -> (p,)")
 
     def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
-        """G(q, t), (n, p)."""
+        """Returns G(q, t), (n, p)."""
         return actuation_at(self.actuation, q, t, n)
 
     def start(self, q: Coordinates, v: Vector, t: Scalar) -> Array:
-        """The store at the start, with the first sample taken."""
+        """Returns the store at the start, with the first sample taken."""
         x = self._x0(q.dtype)
         if self.period is None:
             return x
-        # Stored are the control of the sample and what the memory is until the next one.
+        # The store holds the control of this sample and the memory for the next one.
         u = self._decide(q, v, t, x)
         return jnp.concatenate([self._updated(q, v, t, x), u, jnp.ones(1, q.dtype)])
 
     def control(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
-        """u (p,)"""
+        """Returns u (p,)."""
         if self.period is None:
             return self._decide(q, v, t, store)
         return store[self._s : -1]
 
     def margins(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
-        """What the law asks beyond each lower limit, and short of each upper one (2 p,)."""
+        """Returns the control before limits less each lower limit, and each upper limit less that control, (2 p,)."""
         u = self._asked(q, v, t, store)
         lower, upper = limits_at(self.limits, u.shape[0], q.dtype)
         return jnp.concatenate([u - lower, upper - u])
 
     def change(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
-        """How the store changes between samples."""
+        """Returns the rate of the store between samples."""
         if self.rates is None:
             return jnp.zeros_like(store)
         x = store[: self._s]
@@ -120,7 +120,7 @@ class Feedback(eqx.Module):
         return jnp.concatenate([d, jnp.zeros(store.shape[0] - self._s, q.dtype)])
 
     def sampled(self, q: Coordinates, v: Vector, t: Scalar, start: Scalar, store: Array) -> Array:
-        """The store at the end of a step, with a sample taken if one is due; the first one was at `start`."""
+        """Returns the store at the end of a step, with a sample taken if due; the first sample was at `start`."""
         if self.period is None:
             return store
         x, k = store[: self._s], store[-1]
@@ -130,13 +130,13 @@ class Feedback(eqx.Module):
         return jnp.where(due, new, store)
 
     def size(self, q: Any, t: Any, n: int) -> int:
-        """How many numbers the store has."""
+        """Returns the number of entries of the store."""
         if self.period is None:
             return self._s
         return self._s + jax.eval_shape(lambda q, t: self.matrix(q, t, n), q, t).shape[1] + 1
 
     def seen(self, store: Array) -> Array:
-        """The memory (s,) in a store."""
+        """Returns the memory (s,) in a store."""
         return store[..., : self._s]
 
     @property
@@ -157,7 +157,7 @@ class Feedback(eqx.Module):
         return u if self.limits is None else jnp.clip(u, *limits_at(self.limits, u.shape[0], q.dtype))
 
     def _asked(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
-        """What the law asks, without the limits (p,)."""
+        """Returns the control of the law before the limits (p,)."""
         p = jax.eval_shape(lambda q, t: self.matrix(q, t, v.shape[0]), q, t).shape[1]
         value = self.law(q, v, t) if self.memory is None else self.law(q, v, t, x)
         what = "law(q, v, t)" if self.memory is None else "law(q, v, t, x)"

@@ -1,7 +1,8 @@
-"""How the control follows from what it is to do: the laws of servos, of all that act at once together.
+"""Laws of servos, which give the control of all servos that act together.
 
-A q'' = b: servo constraints, m rows; G (n, p): actuation; C = A N G (m, p): how the rows answer to the control, with N
-what the passive constraints leave of a force; d: the demand, what the rows miss without control.
+A q'' = b: servo constraints, m rows; G (n, p): actuation; C = A N G (m, p): response of the rows to the control, where
+N F is the acceleration that the passive constraints leave of a force F; d: the demand, the error of the rows without
+control.
 """
 
 import abc
@@ -23,7 +24,7 @@ class AbstractLaw(eqx.Module):
     """The law of several servos at one state.
 
     Attributes:
-        decay: What the rows are to fall short of b, so that an error decays, (m,), or zero.
+        decay: Amount by which the rows fall short of b on purpose, so that an error decays, (m,), or zero.
         exact: Whether rows that no control meets are a failure.
     """
 
@@ -34,18 +35,18 @@ class AbstractLaw(eqx.Module):
     def control(
         self, plant: Plant, A: Rows, G: Float[Array, "n p"], miss: RowValues, u: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], IntScalar, RowValues]:
-        """The control, the rank of C, and what the control leaves of the demand.
+        """Returns the control, the rank of C, and the part of the demand that the control leaves.
 
-        `miss` is what the rows miss under u, b - decay - A q''; of a plant that is linear any u serves.
+        `miss` is the error of the rows under u, b - decay - A q''; for a linear plant any u serves.
         """
 
     @abc.abstractmethod
     def wanted(self, A: Rows, b: RowValues, G: Float[Array, "n p"]) -> Wanted | None:
-        """What of least effort is asked for, if that is all there is to the law; None for others."""
+        """Returns the least-effort problem of the law, or None if the law is not only that."""
 
 
 class LeastEffort(AbstractLaw):
-    """Liu et al. (2015), eq. 35: u = C^+ d + (I - C^+ C) s, of least effort u^T W u, with S S^T = W^-1."""
+    """The law of least effort u^T W u: u = C^+ d + (I - C^+ C) s, with S S^T = W^-1. Liu et al. (2015), eq. 35."""
 
     decay: Scalar
     exact: bool = eqx.field(static=True)
@@ -76,7 +77,7 @@ class LeastEffort(AbstractLaw):
 
 
 class Following(AbstractLaw):
-    """Zhao et al. (2018), eq. 72: the ideal force for the rows, and a force that is not ideal for the decay."""
+    """The law of constraint following, by an ideal force and a decay of the error. Zhao et al. (2018), eq. 72."""
 
     decay: RowValues
     exact: bool = eqx.field(static=True)
@@ -100,10 +101,10 @@ class Following(AbstractLaw):
 
 
 def _inverse(solver: Any, C: Array, S: Array, scaled: bool = True) -> tuple[Array, Array]:
-    """S (C S)^+, the inverse that gives the control of least effort, and the rank of C.
+    """Returns S (C S)^+, the inverse that gives the control of least effort, and the rank of C.
 
-    Unless `scaled` is False, the rows of C are brought to about the same length first, for the sake of the rank test;
-    where they cannot all be satisfied that changes which control comes nearest.
+    Unless `scaled` is False, the rows of C are brought to about the same length first, for the sake of the rank test.
+    Where they cannot all be satisfied that changes which control comes nearest.
     """
     B = C @ S
     D = row_scales(B) if scaled else jnp.ones(B.shape[0], B.dtype)

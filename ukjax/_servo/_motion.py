@@ -1,7 +1,7 @@
 """The motion under the control of servos.
 
 M q'' = Q + Q^c + G u: actuation G (n, p), control u (p,), passive constraint force Q^c; A q'' = b: servo constraints, m
-rows; q0'': acceleration without control; N: what the passive constraints leave of a force, q'' = q0'' + N G u;
+rows; q0'': acceleration without control; N: response to a force under the passive constraints, q'' = q0'' + N G u;
 C = A N G (m, p); d = b - A q0'': the demand; D: row scales.
 """
 
@@ -25,24 +25,24 @@ from ._scalar import Judges, judged
 from ._servo import AbstractServo
 
 
-# A non-ideal force may depend on the constraint force, and so on the control, which then is found by Newton's method.
-# Without one the motion is linear in the control, and the first step exact.
+# A non-ideal force may depend on the constraint force and therefore on the control, which then is found by Newton's
+# method. Without such a force the motion is linear in the control, and the first step exact.
 NEWTON = 6
 
 
 class Control(eqx.Module):
-    """The control at one state, and whether it does what it is for.
+    """The control at one state, and whether it satisfies the servo constraints.
 
     Attributes:
         u: Control of all actuators, in the order of the servos (p,) [N or N m, by the actuation].
-        rank: Rank of C = A N G: how many servo rows the actuators reach independently.
-        residual: Euclidean norm of A q'' - b over the servo rows, with the control as it acts.
+        rank: Rank of C = A N G: the number of servo rows that the actuators reach independently.
+        residual: Euclidean norm of A q'' - b over the servo rows, with the control within its limits.
         contradictory: Whether no acceleration at all satisfies the servo rows, A A^+ b != b (Liu et al., Lemma 1).
-        consistent: Whether a control exists that satisfies them (Assumption 3).
-        controllable: Whether it is consistent and the actuators act on the rows at all (Theorem 1).
-        unreachable: What no control meets of the demand b - A q0'', (m,): zero, or a direction in the space of the
+        consistent: Whether a control exists that satisfies the servo rows (Assumption 3).
+        controllable: Whether `consistent` holds and the actuators act on the rows at all (Theorem 1).
+        unreachable: Part of the demand b - A q0'' that no control meets, (m,): zero, or a direction in the space of the
             servo rows that is out of reach.
-        saturated: Which actuators are at a limit (p,).
+        saturated: Whether each actuator is at a limit (p,).
         result: `RESULTS`; empty message if all went well.
     """
 
@@ -66,7 +66,7 @@ def controlled_motion(
     t: Scalar,
     applied: Any = None,
 ) -> tuple[Motion, Control]:
-    """The motion under the control of all servos, and the control. The result of both is the same.
+    """Returns the motion under the control of all servos, and the control; both have the same result.
 
     `applied`: generalised forces (n,) that act beside the system's, or None.
     """
@@ -81,7 +81,7 @@ def controlled_motion(
 
 
 class _Asked(NamedTuple):
-    """What servos ask of a mechanism at a state: A q'' = b by the control u of G, within limits (p,), by a law."""
+    """The problem of servos at a state: A q'' = b by the control u of G, within limits (p,), by a law."""
 
     terms: Terms
     A: Array
@@ -136,7 +136,7 @@ def _by_matrices(
 def _as_scalars(
     formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _Asked
 ) -> tuple[tuple[Motion, Control], Array, Array]:
-    """The same as a function that is to become scalar code, and whether it and its derivatives are certain."""
+    """Returns motion and control for conversion to scalar code, and whether they and their derivatives are certain."""
     terms, A, b, G, law, low, high = asked
     wanted = None if terms.nonideal is not None else law.wanted(A, b, G)
     passive, servo = certain_of(formulation, len(terms.b), G.dtype), servos[0].certain(len(b), G.dtype)
@@ -171,7 +171,7 @@ def _as_scalars(
 
 
 class _Found(NamedTuple):
-    """The control wanted and within its limits (p,), the rank of C, and what no control meets of the demand (m,)."""
+    """The control before and after its limits (p,), the rank of C, and the part of the demand out of reach (m,)."""
 
     u: Array
     low: Array
@@ -182,7 +182,7 @@ class _Found(NamedTuple):
 
 
 def _judged(rtol: float, exact: bool, rows: Problem, found: _Found, motion: Motion, before: Motion) -> Control:
-    """The control, and whether it does what it is for; `motion` under it, `before` without its last part."""
+    """Returns the control with its verdict; `motion` is that under the control, `before` that without its last part."""
     unreachable, rank = found.unreachable, found.rank
     allowed = allowance(rows, rtol, motion.acceleration, before.acceleration)
     consistent = jnp.all(jnp.abs(unreachable) <= allowed)

@@ -1,7 +1,7 @@
-"""A mechanism as its actuators see it.
+"""A mechanism and its response to forces of actuators.
 
-M q'' = Q + Q^c + F: passive constraint force Q^c, further force F; N: what the passive constraints leave of a force,
-q'' = q0'' + N F.
+M q'' = Q + Q^c + F: passive constraint force Q^c, further force F; N: response to a force under the passive
+constraints, q'' = q0'' + N F.
 """
 
 import functools as ft
@@ -19,13 +19,13 @@ from .._types import Matrix, Vector
 
 
 class Plant(eqx.Module):
-    """A mechanism at one state and under some force, as its actuators see it.
+    """A mechanism at one state and under some force, with its response to further forces.
 
     Attributes:
         terms: M, Q, A, b of the mechanism.
         W: The inverse of the Cholesky factor of M, (n, n).
-        motion: Under the force.
-        change: A further force (n,) -> what it adds to the fields of the motion, the acceleration first.
+        motion: Motion under the force.
+        change: A further force (n,) -> changes of the fields of the motion, the acceleration first.
     """
 
     terms: Terms
@@ -34,22 +34,22 @@ class Plant(eqx.Module):
     change: Callable[[Array], tuple[Array, ...]]
 
     def admit(self, forces: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """N times each column."""
+        """Returns N times each column of `forces`."""
         return jax.vmap(lambda force: self.change(force)[0], in_axes=1, out_axes=1)(forces)
 
     def under(self, force: Vector) -> Motion:
-        """The motion under a further force."""
+        """Returns the motion under a further force."""
         values = (x + dx for x, dx in zip(fields_of_force(self.motion), self.change(force), strict=True))
         return eqx.tree_at(fields_of_force, self.motion, tuple(values))
 
 
 def fields_of_force(motion: Motion) -> tuple[Array, ...]:
-    """What of a motion depends on the force."""
+    """Returns the fields of a motion that depend on the force."""
     return motion.acceleration, motion.unconstrained_acceleration, motion.constraint_force, motion.nonideal_force
 
 
 def respond(terms: Terms, formulation: AbstractFormulation, W: Matrix, force: Vector) -> Plant:
-    """The mechanism of these terms under a force (n,); W (n, n) is the inverse of the Cholesky factor of M."""
+    """Returns the mechanism of these terms under a force (n,); W (n, n) is the inverse of the Cholesky factor of M."""
     under = lambda force: Terms(terms.M, terms.Q + force, terms.A, terms.b, terms.nonideal, terms.partition)
     if terms.nonideal is None and isinstance(formulation, AbstractLinearFormulation):
         state = formulation.init(under(force))
@@ -66,6 +66,6 @@ def respond(terms: Terms, formulation: AbstractFormulation, W: Matrix, force: Ve
 def _change(
     terms: Terms, formulation: AbstractLinearFormulation, W: Matrix, state: Any, force: Vector
 ) -> tuple[Array, ...]:
-    """What a further force adds to the fields of a motion."""
+    """Returns the changes of the fields of a motion by a further force."""
     response = formulation.compute(state, force, jnp.zeros_like(terms.b))
     return response.acceleration, W.T @ (W @ force), response.constraint_force, jnp.zeros_like(force)

@@ -1,6 +1,6 @@
-"""When the motion under the control of servos is certain that scalar code finds.
+"""The verdict on a motion under servos that scalar code has found.
 
-As in `_motion`, and in `_expand._constrained`, which finds it.
+Symbols are those of `_motion`, and of `_expand._constrained`, which finds the motion.
 """
 
 from typing import NamedTuple
@@ -13,19 +13,19 @@ from .. import _expand
 from .._types import BoolScalar
 
 
-# What passive constraints leave of how a row answers to the control must be more than this part of it, squared.
+# Part of a row's response to the control, squared, that the passive constraints must leave.
 LOST = 1e-12
 
 
 class Judges(NamedTuple):
-    """When factors of the mechanism's rows, and of those of the servos, are trusted."""
+    """Limits within which factors of the mechanism's rows, and of those of the servos, are trusted."""
 
     passive: _expand.Certain
     servo: _expand.Certain
 
     @property
     def least(self) -> tuple[float, float]:
-        """The part of a row that must be left of it, squared, for it to count."""
+        """Parts of a row, squared, that must be independent of other rows for the row to count."""
         return self.passive.dependent**2, self.servo.dependent**2
 
 
@@ -39,7 +39,7 @@ class Judged(NamedTuple):
 
 
 def judged(judges: Judges, terms: _expand.Plain, wanted: _expand.Wanted, found: _expand.Controlled) -> Judged:
-    """Whether what scalar code has found counts."""
+    """Returns the verdict on a motion that scalar code has found."""
     terms, wanted, found = stop_gradient((terms, wanted, found))
     (M, _, A, b), (H, h, _, V, _), S = terms, wanted, found.S
     passive, answers = (_expand.pivots(*x) for x in zip((S, found.K), judges.least, strict=True))
@@ -49,7 +49,7 @@ def judged(judges: Judges, terms: _expand.Plain, wanted: _expand.Wanted, found: 
     clear = _expand.are_clear(judges.passive, S, passive, b, demand, b - A @ found.x, push)
     push = jnp.sqrt(jnp.abs(found.g @ found.lacking))
     clear &= _expand.are_clear(judges.servo, found.K, answers, h, found.lacking, h - H @ found.wanted_x, push)
-    # Rounding errors are no answer.
+    # Responses of the size of rounding errors do not count.
     clear &= jnp.all(jnp.diag(found.K) >= LOST * jnp.diag(found.without @ V @ found.without.T))
     clear &= _expand.is_definite(judges.passive, M) & jnp.isfinite(jnp.sum(found.x))
     smooth = clear & jnp.all(passive.kept) & jnp.all(answers.kept)

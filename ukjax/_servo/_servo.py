@@ -1,7 +1,7 @@
-"""Servo constraints: what a mechanism is to follow, and by which actuators.
+"""Servo constraints: the motion that a mechanism is to follow, and its actuators.
 
 M q'' = Q + Q^c + G u: actuation G (n, p), control u (p,), passive constraint force Q^c; A q'' = b: servo constraint, m
-rows; q0'': acceleration without control; N: what the passive constraints leave of a force, q'' = q0'' + N G u;
+rows; q0'': acceleration without control; N: response to a force under the passive constraints, q'' = q0'' + N G u;
 C = A N G (m, p); d = b - A q0'': the demand.
 """
 
@@ -31,7 +31,7 @@ Reading = Literal["least_norm", "self_consistent"]
 
 
 class AbstractServo(eqx.Module):
-    """A servo constraint, the actuators that are to enforce it, and the law by which they do."""
+    """A servo constraint, the actuators that enforce it, and the law of their control."""
 
     constraint: AbstractConstraint
     actuation: Any
@@ -48,44 +48,45 @@ class AbstractServo(eqx.Module):
 
     @abc.abstractmethod
     def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:
-        """Lower and upper limit of every actuator, (p,) each; infinite where there is none."""
+        """Returns the lower and upper limit of every actuator, (p,) each; infinite where there is none."""
 
     @abc.abstractmethod
     def law(self, mechanism: Any, servos: Sequence[Any], sizes: Sequence[int], q: Any, v: Any, t: Any) -> AbstractLaw:
-        """The law of all `servos`, which are of this kind and have `sizes` actuators each, at one state."""
+        """Returns the law of all `servos`, which are of this kind and have `sizes` actuators each, at one state."""
 
     def certain(self, m: int, dtype: Any) -> Certain | None:
-        """When factors of C decide as the pseudoinverse of its m rows does; None if that knows no singular values."""
+        """Returns the limits within which factors of C (m rows) decide the rank; None without singular values."""
         if not isinstance(self.pseudoinverse, AbstractDecomposition):
             return None
         return certainty(self.pseudoinverse, self.consistency_rtol, m, dtype)
 
     def matrix(self, q: Coordinates, t: Scalar, n: int) -> Float[Array, "n p"]:
-        """G(q, t), (n, p)."""
+        """Returns G(q, t), (n, p)."""
         return actuation_at(self.actuation, q, t, n)
 
 
 class Servo(AbstractServo):
     r"""Makes a mechanism follow a constraint exactly: $u = C^{+} d + (I - C^{+} C)\,s$.
 
-    $C = A N G$ is how the servo rows answer to the control, $d = b - A\ddot q_0$ what they miss without it. Among the
-    controls that satisfy the rows the first term is the smallest, and s moves along those that change nothing.
+    $C = A N G$ is the response of the servo rows to the control, $d = b - A\ddot q_0$ their error without it. Among the
+    controls that satisfy the rows the first term is the smallest; the second moves it by s along those that leave the
+    rows unchanged.
 
     Args:
-        constraint: What to follow: `Holonomic`, `Nonholonomic` or `AccelerationConstraint`. With a `Baumgarte`
+        constraint: Constraint to follow: `Holonomic`, `Nonholonomic` or `AccelerationConstraint`. With a `Baumgarte`
             stabilisation it is approached from any start, without one an initial error stays.
         actuation: G (n, p), a matrix or `actuation(q, t)`: the generalised force of a unit of each control.
         free: s, a vector (p,) or `free(q, v, t)`; None for zero.
         weight: The control effort $u^\top W u$ that is smallest: W as a vector (p,) of positive weights, a symmetric
             positive definite matrix (p, p), or None for $u^\top u$.
-        limits: (lower, upper), each a scalar or (p,): the control saturates there. The servo rows are then missed,
-            which `residual` tells.
-        reading: How passive constraints enter, if there are any. "least_norm" (default): their forces react to the
-            control, and u is the smallest one that does it. "self_consistent": literally eq. 35 of the paper,
+        limits: (lower, upper), each a scalar or (p,): the control saturates there. The servo rows are then missed by
+            `residual`.
+        reading: Treatment of passive constraints, if there are any. "least_norm" (default): their forces react to the
+            control, and u is the smallest that satisfies the rows. "self_consistent": literally eq. 35 of the paper,
             $u = (A M^{-1} G)^{+}(b - A M^{-1}(Q + Q^c))$ with the passive force $Q^c$ that belongs to u; it satisfies
             the same rows, by a larger control if actuators are redundant. Needs M > 0.
         exact: Whether an unreachable constraint is a failure. With False the control comes as near as it can, in the
-            sense of least squares of the rows as they are written, and `residual` tells how near.
+            sense of least squares of the rows as the user wrote them, and `residual` is the distance.
         pseudoinverse: The lineax solver that applies $C^{+}$.
         consistency_rtol: A row that is missed by more than this part of the size of its terms is unreachable.
 
@@ -150,7 +151,7 @@ class Servo(AbstractServo):
         )
 
     def free_at(self, q: Coordinates, v: Vector, t: Scalar, p: int) -> Float[Array, " p"]:
-        """s at one state, (p,)."""
+        """Returns s at one state, (p,)."""
         if self.free is None:
             return jnp.zeros(p, q.dtype)
         value = self.free(q, v, t) if callable(self.free) else self.free
@@ -158,7 +159,7 @@ class Servo(AbstractServo):
         return _check.output(value, (p,), q.dtype, what, f"One entry per actuator, of which there are {p}.")
 
     def inverse_root(self, p: int, dtype: Any) -> Float[Array, "p p"]:
-        """S with S S^T = W^-1, so that the effort of u = S w is w^T w."""
+        """Returns S with S S^T = W^-1, so that the effort of u = S w is w^T w."""
         if self.weight is None:
             return jnp.eye(p, dtype=dtype)
         hint = f"One weight per actuator, of which there are {p}."
@@ -177,12 +178,12 @@ class ConstraintFollowing(AbstractServo):
 
     $$F = A^\top (A N A^\top)^{+} (b - A \ddot q_0) - M \tilde A^{+} P^{-1} \beta, \qquad \tilde A = A N M,$$
 
-    with the error $\beta$ of the constraint's velocities ($\dot\Phi$ or $\psi$) and $G u = F$. The first term is what
-    an ideal constraint would do; the second, which is not an ideal force, takes the error to zero. Without passive
+    with the error $\beta$ of the constraint's velocities ($\dot\Phi$ or $\psi$) and $G u = F$. The first term is the
+    force of an ideal constraint; the second, which is not an ideal force, takes the error to zero. Without passive
     constraints N is $M^{-1}$, $\tilde A$ is A, and this is eq. 72 of the paper.
 
     Args:
-        constraint: What to follow, without a stabilisation of its own: `Holonomic` or `Nonholonomic`.
+        constraint: Constraint to follow, without a stabilisation of its own: `Holonomic` or `Nonholonomic`.
         actuation: G (n, p), a matrix or `actuation(q, t)`. The force F must lie in its range; where it does not, the
             control comes as near as it can, and the servo rows count as unreachable.
         P: Time constants [s]: a positive scalar, a vector (m,), or a symmetric positive definite matrix (m, m).
@@ -225,7 +226,7 @@ class ConstraintFollowing(AbstractServo):
         return Following(decay=decay, exact=True, pseudoinverse=self.pseudoinverse)
 
     def decay(self, beta: RowValues) -> RowValues:
-        """P^-1 beta, (m,)."""
+        """Returns P^-1 beta, (m,)."""
         if beta.shape[0] == 0:
             raise ValueError(
                 "constraint has no velocities whose error could decay. Pass a ukjax.Holonomic or ukjax.Nonholonomic."
@@ -251,7 +252,7 @@ def _free(value: Any) -> Any:
 
 
 def _positive(value: Any, name: str, dimensions: tuple[int, ...]) -> Array:
-    """`value`, positive (definite) and of one of these numbers of dimensions."""
+    """Returns `value` as an array, positive (definite) and with one of these `dimensions`."""
     array = _check.floating(value, name)
     if array.ndim not in dimensions or (array.ndim == 2 and array.shape[0] != array.shape[1]):
         shapes = " or ".join(("a scalar", "a vector", "a square matrix")[d] for d in dimensions)

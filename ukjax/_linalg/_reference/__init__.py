@@ -1,4 +1,4 @@
-"""The pseudoinverses of the papers, to be compared with. One per file."""
+"""The pseudoinverses of the papers, for comparison; one per file."""
 
 from ._gram_schmidt_ls import GramSchmidtLS as GramSchmidtLS
 from ._greville import Greville as Greville

@@ -16,8 +16,8 @@ _kernel = ft.partial(least_squares, modified_gram_schmidt)
 class GramSchmidtLS(AbstractPseudoinverse):
     r"""The Moore-Penrose inverse as a least-squares solution by modified Gram-Schmidt QR.
 
-    The same system as for `HouseholderLS`, factorised by modified Gram-Schmidt with column pivoting. The right-hand
-    side is orthogonalised along, as if it were a further column, without which the method would lose digits.
+    The system of `HouseholderLS` is factorised by modified Gram-Schmidt with column pivoting. The right-hand side is
+    orthogonalised like a further column; otherwise the method would lose digits.
 
     Args:
         rtol: Rank test, that of `HouseholderLS`. None (default) is 1e-4 in float64 and 1e-3 in lower precision.

@@ -26,9 +26,9 @@ class Greville(AbstractPseudoinverse):
             None (default) is 1e-4 in float64 and 1e-3 in lower precision.
 
     The recursion is the paper's, with two additions. The rows come in the order in which Gram-Schmidt with pivoting
-    would take them: close to a singular configuration the order in which they happen to stand leads to decisions that
-    rest on directions which are not known well. And c is taken perpendicular to the rows before it twice, for the
-    first time leaves a part that grows with the condition number.
+    would take them: close to a singular configuration the given order leads to decisions that rest on directions which
+    are not known well. And c is made perpendicular to the rows before it twice, because the first time leaves a part
+    that grows with the condition number.
 
     Raises:
         ValueError: If `rtol` is not a number between 0 and 1.
@@ -73,7 +73,7 @@ def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
 
 
 def _pivoted_order(B: Array, rtol: float) -> Array:
-    """The rows in the order in which Gram-Schmidt with pivoting takes them, dependent ones last; (m, batch)."""
+    """Returns the rows in the order in which Gram-Schmidt with pivoting takes them, dependent ones last; (m, batch)."""
     m, _, size = B.shape
     none = jnp.zeros((B.shape[1], 0, size), B.dtype)
     picked = modified_gram_schmidt(jnp.swapaxes(B, 0, 1), none, rtol).picked

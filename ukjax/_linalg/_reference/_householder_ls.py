@@ -16,15 +16,15 @@ _kernel = ft.partial(least_squares, householder)
 class HouseholderLS(AbstractPseudoinverse):
     r"""The Moore-Penrose inverse as a least-squares solution by Householder QR.
 
-    The system $[\alpha I, B^\top; B, 0]\,[x; \lambda] = [0; y]$ by QR with column pivoting; its x is $B^+ y$ for any
-    rank, and for contradictory rows.
+    The system $[\alpha I, B^\top; B, 0]\,[x; \lambda] = [0; y]$ is solved by QR with column pivoting; its x is $B^+ y$
+    for any rank, and for contradictory rows.
 
     Args:
         rtol: Rank test: a singular value of B at or below about `rtol` times its largest entry counts as zero; the
-            factorisation stops when what is left of every column is at most `32 rtol**2` times the longest.
-            None (default) is 1e-4 in float64 and 1e-3 in lower precision.
+            factorisation stops when the remainder of every column is at most `32 rtol**2` times the longest. None
+            (default) is 1e-4 in float64 and 1e-3 in lower precision.
 
-    The system is as large as rows and columns together: this is here to be compared with.
+    The system is as large as rows and columns together; this strategy is for comparison.
 
     Raises:
         ValueError: If `rtol` is not a number between 0 and 1.

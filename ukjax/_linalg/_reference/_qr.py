@@ -11,8 +11,10 @@ from jaxtyping import Array
 
 
 class QR(NamedTuple):
-    """R (p, n, batch), its columns in the order of B; Z = Q^T Y (p, k, batch); `picked` (p, n, batch) is one where
-    the column of a step is; `rank` (batch,); `reflectors` (p, m, batch), with Q = H_0 H_1 ..., if there are any.
+    """A QR factorisation with column pivoting.
+
+    R (p, n, batch), its columns in the order of B; Z = Q^T Y (p, k, batch); `picked` (p, n, batch) is one where the
+    column of a step is; `rank` (batch,); `reflectors` (p, m, batch), with Q = H_0 H_1 ..., if there are any.
     """
 
     R: Array
@@ -23,7 +25,7 @@ class QR(NamedTuple):
 
 
 def householder(B: Array, Y: Array, rtol: float) -> QR:
-    """By reflections. A column counts if more than `rtol` of the length of the longest one is left of it."""
+    """Factorises B by reflections; a column counts if its remainder exceeds `rtol` times the longest length."""
     rows = jnp.arange(B.shape[0])[:, None]
 
     def step(k, carry):
@@ -43,7 +45,7 @@ def householder(B: Array, Y: Array, rtol: float) -> QR:
 
 
 def householder_in_order(B: Array, rank: Array) -> QR:
-    """By reflections, without pivoting, for B whose first `rank` columns are independent and the others zero."""
+    """Factorises B by reflections without pivoting; its first `rank` columns are independent and the others zero."""
     Y = jnp.zeros((B.shape[0], 0, B.shape[2]), B.dtype)
     rows, columns = (jnp.arange(size)[:, None] for size in B.shape[:2])
 
@@ -60,7 +62,7 @@ def householder_in_order(B: Array, rank: Array) -> QR:
 
 
 def modified_gram_schmidt(B: Array, Y: Array, rtol: float) -> QR:
-    """By modified Gram-Schmidt, with the right-hand sides as further columns, which is what makes it stable."""
+    """Factorises B by modified Gram-Schmidt, with the right-hand sides as further columns for stability."""
 
     def step(k, carry):
         B, Y, longest, out = carry
@@ -80,10 +82,10 @@ def modified_gram_schmidt(B: Array, Y: Array, rtol: float) -> QR:
 
 
 def minimum_norm_solution(qr: QR) -> Array:
-    """The X of least norm with R X = Z; (n, k, batch).
+    """Returns the X of least norm with R X = Z; (n, k, batch).
 
-    By a second factorisation, R^T = V^T [T; 0]. A basic solution, which is zero where no column was picked, would
-    depend on the order of picking, and that on rounding errors where two columns are equally long.
+    It is found by a second factorisation, R^T = V^T [T; 0]. A basic solution, which is zero where no column was picked,
+    would depend on the order of picking. That order depends on rounding errors where two columns are equally long.
     """
     steps, n = qr.R.shape[:2]
     second = householder_in_order(jnp.swapaxes(qr.R, 0, 1), qr.rank)
@@ -92,7 +94,7 @@ def minimum_norm_solution(qr: QR) -> Array:
         # T is upper triangular, its rows are those of second.R; R = T^T V.
         pivot = second.R[k, k]
         counts = k < qr.rank
-        known = jnp.sum(second.R[:, k][:, None] * W, axis=0)  # what is not known yet is zero in W
+        known = jnp.sum(second.R[:, k][:, None] * W, axis=0)  # unknown entries of W are zero
         return W.at[k].set((qr.Z[k] - known) * jnp.where(counts, 1 / jnp.where(counts, pivot, 1), 0))
 
     W = jax.lax.fori_loop(0, steps, substitute, jnp.zeros_like(qr.Z))
@@ -101,12 +103,12 @@ def minimum_norm_solution(qr: QR) -> Array:
 
 
 def reflect(v: Array, B: Array) -> Array:
-    """(I - v v^T) B, with |v|^2 = 2, or v = 0 for none."""
+    """Returns (I - v v^T) B, with |v|^2 = 2, or B for v = 0."""
     return B - v[:, None] * jnp.sum(v[:, None] * B, axis=0)[None]
 
 
 def _reflector(x: Array, k: Array, counts: Array) -> Array:
-    """v such that reflecting x, which is zero above entry k, leaves entry k only; zero where nothing `counts`."""
+    """Returns v such that reflecting x, zero above entry k, leaves entry k only; v is zero where nothing `counts`."""
     at_k = jnp.arange(x.shape[0])[:, None] == k
     length = jnp.sqrt(jnp.sum(x**2, axis=0))
     head = jnp.sum(jnp.where(at_k, x, 0), axis=0)
@@ -116,7 +118,7 @@ def _reflector(x: Array, k: Array, counts: Array) -> Array:
 
 
 def _lengths(B: Array, out: QR) -> Array:
-    """Lengths of the columns of B (n, batch), zero where one was picked already."""
+    """Returns the lengths of the columns of B (n, batch), zero for columns picked already."""
     return jnp.sqrt(jnp.sum(B**2, axis=0)) * (1 - jnp.sum(out.picked, axis=0))
 
 
