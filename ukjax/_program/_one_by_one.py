@@ -30,7 +30,7 @@ SOLVES = frozenset({"linear_solve", "vprim"})
 
 
 def sizes_of_scan(params: dict[str, Any]) -> tuple[int, int]:
-    """The number of operands of a `scan` that are the same in every step, and of those in the carry, which come next."""
+    """The number of operands of a `scan` that are the same in every step, and of those in the carry, which follow."""
     if "ft_in" in params:  # from JAX 0.12 on
         constants, carry, _ = map(len, params["ft_in"].unpack())
         return constants, carry

@@ -87,7 +87,7 @@ class _Substitution(Trace):
         return substituted(function, self.substitutes, values)
 
     def _hides(self, params: dict[str, Any], rules: Collection[str] = ()) -> bool:
-        """Whether a program in an operation has a constant with a substitute, or one of the `rules`, which may reach one."""
+        """Whether a program in an operation holds an array with a substitute, or one of `rules`, which may reach one."""
         for jaxpr, constants in _programs(params):
             if any(map(self.substitutes.knows, constants)) or any(e.primitive.name in rules for e in jaxpr.eqns):
                 return True
@@ -106,7 +106,7 @@ class _Substitution(Trace):
         return results
 
     def rule_of(self, eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-        """The results of an operation with a rule; derivatives by the arrays it reaches are those of the function itself."""
+        """The results of an operation with a rule; derivatives by the arrays it reaches are those of the function."""
         constants, x = _split([*map(self._current, operands)], eqn.params["num_consts"])
         at = lambda reached: lambda function: self._within(function, reached[0])
         with set_current_trace(self.around):
