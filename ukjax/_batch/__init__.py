@@ -1,4 +1,4 @@
-"""Many trajectories: on every device, in bounded memory, none waiting for another."""
+"""Many trajectories on every device, in bounded memory, with none waiting for another."""
 
 from ._devices import devices_of as devices_of
 from ._devices import gathered as gathered

@@ -1,8 +1,8 @@
 """A batch as one differentiable operation.
 
-The value is computed in lanes. Its derivative, a linear map, runs the trajectories again, a tile of as many at a time
-as there are lanes: so that its memory is that of a tile, and, those in a tile being about equally long, no trajectory
-waits for a much longer one.
+The value is computed in lanes. Its derivative, a linear map, runs the trajectories again, in tiles of as many as there
+are lanes. Its memory is that of a tile. Trajectories in a tile are about equally long, so that none waits for a much
+longer one.
 
 D: devices; B: trajectories; d: tangent; c: cotangent.
 """
@@ -41,7 +41,7 @@ def _compiled(plan, samples, total, devices):
 
 
 def _value(plan: Plan, samples: PyTree, total: Int[Array, " 1"]) -> Outcome:
-    """The share of a device."""
+    """The outcomes of the share of one device."""
     return plan.run(samples, total[0])
 
 
@@ -51,7 +51,7 @@ def _outcome_jvp(primals, tangents, *, devices):
     outcome = _outcome(plan, samples, total, devices=devices)
     okay = outcome.got.result == RESULTS.successful
     at = plan, samples, outcome.got.stats["num_steps"], okay
-    # Linear in one of its arguments if in any: what all members of a jax.vmap share becomes a sum when transposed.
+    # Each direction is made linear in all: then the cotangent of what a jax.vmap shares is a sum over the batch.
     directions = linear_in_all((tangents[0], tangents[1]))
     return outcome, eqxi.filter_primitive_bind(_slope_p, at, directions, devices)
 
@@ -74,7 +74,7 @@ def _slope_shapes(at, directions, devices):
 def _slope_jvp(primals, tangents):
     at, directions, devices = primals
     d_at, d_directions, _ = tangents
-    # Second order in forward mode: what is inside differentiates like any other function.
+    # Second order in forward mode: the function inside differentiates like any other.
     slope = lambda at, directions: _on_each(_along, devices, (at[0], directions[0]), at[1], directions[1], *at[2:])
     return eqx.filter_jvp(slope, (at, directions), (d_at, d_directions))
 
@@ -102,13 +102,13 @@ def _on_each(function: Any, devices: Sequence[Any], shared: PyTree, *split: PyTr
 
 
 def _along(shared: Any, samples: PyTree, d_samples: PyTree, steps: Array, okay: Array) -> Outcome:
-    """The share of a device of the derivative along directions."""
+    """The derivative along directions, for the share of one device."""
     plan, d_plan = shared
 
     def along(sample, d_sample, okay):
         smooth = lambda plan, sample: smooth_of(plan.one(sample))
         outcome, slopes = eqx.filter_jvp(smooth, (plan, sample), (d_plan, d_sample))
-        # What carries no derivative has None, and what failed has none.
+        # A leaf without a derivative has slope None, which becomes 0; a failed trajectory has slope NaN.
         slope = lambda x, d: jnp.zeros_like(x) if d is None else jnp.where(okay, d, jnp.nan)
         return jax.tree_util.tree_map(slope, outcome, slopes)
 
@@ -118,10 +118,10 @@ def _along(shared: Any, samples: PyTree, d_samples: PyTree, steps: Array, okay: 
 
 
 def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: Array) -> Any:
-    """The share of a device of the transpose of that: (1, ...) of the plan, and of its samples.
+    """The cotangents of the plan (1, ...) and of the samples, for the share of one device: the transpose of `_along`.
 
-    `cotangent` is None for what nobody asked after: of a loss that looks at q, fields that take another acceleration of
-    each state have no derivative to be found.
+    `cotangent` is None for fields that the loss does not use: a loss of q alone then needs no derivative of fields that
+    take another acceleration of each state.
     """
     plan, (plan_wanted, sample_wanted) = shared
     smooth_plan, fixed = eqx.partition(plan, _flags(plan_wanted, plan))
@@ -134,7 +134,7 @@ def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: 
             return jax.tree_util.tree_map(lambda x, c: None if c is None else x, outcome, cotangent)
 
         _, pullback = jax.vjp(function, smooth_plan, smooth_sample)
-        # A trajectory that failed has no derivative, and is to leave those of the others alone.
+        # A failed trajectory has no derivative, and must not change those of the others.
         return jax.tree_util.tree_map(lambda x: jnp.where(okay, x, 0), pullback(cotangent))
 
     def tile(samples, cotangent, okay):
@@ -148,5 +148,5 @@ def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: 
 
 
 def _flags(wanted: Any, tree: Any) -> Any:
-    """Where `wanted`, which is None elsewhere, in a tree."""
+    """A tree of booleans like `tree`: True where `wanted` is, which is None elsewhere."""
     return jax.tree_util.tree_map(lambda _, w: w is True, tree, wanted, is_leaf=lambda x: x is None)

@@ -1,4 +1,4 @@
-"""What becomes of one trajectory of a batch."""
+"""The outcome of one trajectory of a batch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from .._trajectory import OPTIONAL, Trajectory
 
 
 class Reduction(eqx.Module):
-    """What was made of each trajectory of a batch.
+    """The values that `reduce` made of the trajectories of a batch.
 
     Attributes:
-        value: What `reduce(trajectory)` returned, with a leading axis (B,).
+        value: The results of `reduce(trajectory)`, with a leading axis (B,).
         result: `RESULTS` of each trajectory (B,); empty message where all went well.
         stats: As of `Trajectory` (B,).
     """
@@ -27,12 +27,12 @@ class Reduction(eqx.Module):
 
 
 class Outcome(NamedTuple):
-    """What is made of a trajectory: what the person gets, whether it starts off its constraints, and why it failed.
+    """The result of a trajectory for the user, the errors of its start, and the data to explain a failure.
 
     Attributes:
         got: `Trajectory`, without its times, or `Reduction`.
         start: See `Notes`.
-        why: Start, outcome and states that tell why a run failed, if that was not looked for.
+        why: Start, outcome and states of `Unexplained`, if no reason of a failure was looked for.
     """
 
     got: Any
@@ -57,7 +57,7 @@ def outcome_of(trajectory: Trajectory, notes: Notes, reduce: Any) -> Outcome:
 
 
 def _reduced(reduce: Callable, trajectory: Trajectory) -> PyTree:
-    """What a person's function makes of a trajectory. TypeError if that is no arrays."""
+    """Applies the user's `reduce` to a trajectory; raises TypeError if it does not return arrays."""
     try:
         value = reduce(trajectory)
     except (TypeError, AttributeError) as error:
@@ -71,7 +71,7 @@ def _reduced(reduce: Callable, trajectory: Trajectory) -> PyTree:
 
 
 def smooth_of(outcome: Outcome) -> Outcome:
-    """What of an outcome has a derivative; None elsewhere."""
+    """The leaves of an outcome that have a derivative; None elsewhere."""
     got, nothing = outcome.got, jax.tree_util.tree_map(lambda _: None, outcome)
     if isinstance(got, Reduction):
         values = eqx.tree_at(lambda g: g.value, nothing.got, eqx.filter(got.value, _is_smooth), is_leaf=_none)
@@ -82,7 +82,7 @@ def smooth_of(outcome: Outcome) -> Outcome:
 
 
 def _is_smooth(x: Any) -> bool:
-    """Of arrays, and of their shapes."""
+    """Whether an array, or its shape and dtype, is one of inexact numbers."""
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
@@ -91,6 +91,6 @@ def _none(x: Any) -> bool:
 
 
 def unexplained(why: Any, phase: Any) -> Unexplained:
-    """What tells why a trajectory failed."""
+    """The data to explain the failure of a trajectory: see `explain`."""
     started, ended, states = why
     return Unexplained(started, ended, phase, states)

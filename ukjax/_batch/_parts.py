@@ -1,6 +1,6 @@
-"""What the trajectories of a batch have in common, and what each has of its own.
+"""The parts that the trajectories of a batch share, and those that each has of its own.
 
-B: trajectories; a sample is what belongs to one of them, a pytree of arrays without the leading axis.
+B: trajectories; a sample belongs to one trajectory: a pytree of arrays without the leading axis.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ NAMES = ("mechanism", "servo", "q0", "v0")
 
 
 class Parts(eqx.Module):
-    """Mechanism, servos and first state of a trajectory, from its sample.
+    """Makes mechanism, servos and first state of a trajectory from its sample.
 
     Attributes:
-        shared: What all have in common of each part, or a function of a person's sample that makes it.
-        made: Which parts are made by such a function.
-        keys: How random numbers follow from them, of the leaves of a sample that are keys for that; else None.
+        shared: The leaves of each part that all trajectories share, or the user's function of a sample that makes it.
+        made: The names of the parts that such a function makes.
+        keys: The random number generators of the leaves of a sample that are keys; else None.
     """
 
     shared: dict[str, Any]
@@ -34,7 +34,7 @@ class Parts(eqx.Module):
     keys: tuple[Any, ...] = eqx.field(static=True)
 
     def whole(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """A sample as `batch_of` arranges them, which are arrays of numbers, with the keys that it has."""
+        """Restores the random keys of a sample, which `batch_of` stores as arrays of numbers."""
         if not any(self.keys):
             return sample
         leaves, structure = jax.tree_util.tree_flatten(sample)
@@ -42,7 +42,7 @@ class Parts(eqx.Module):
         return jax.tree_util.tree_unflatten(structure, map(key, leaves, self.keys))
 
     def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, Acting | None, tuple]:
-        """Of one sample, as `batch_of` arranges them."""
+        """Returns mechanism, servos and (q0, v0) for one sample, as `batch_of` arranges it."""
         sample = self.whole(sample)
         own = lambda name: jax.tree_util.tree_leaves(sample[name])
         given = lambda name: eqx.combine(sample[name], self.shared[name]) if own(name) else self.shared[name]
@@ -63,9 +63,9 @@ class Parts(eqx.Module):
 def batch_of(
     mechanism: Any, servo: Any, q0: Any, v0: Any, samples: PyTree, axes: Mapping[str, Any] | None, others: bool = False
 ) -> tuple[Parts, dict[str, Any], int]:
-    """How parts follow from a sample, the samples (a leading axis), and how many there are. ValueError or TypeError.
+    """Returns the `Parts`, the samples (with a leading axis) and their number; raises ValueError or TypeError.
 
-    There may be `others` who make use of the samples.
+    `others`: further functions may use the samples.
     """
     given = {"mechanism": mechanism, "servo": servo, "q0": q0, "v0": v0}
     made = frozenset(name for name in NAMES if _is_function(given[name], name))
@@ -104,7 +104,7 @@ def _is_key(x: Any) -> bool:
 
 
 def _array(path: Any, x: Any) -> Any:
-    """A leaf of the samples. TypeError if it is no array."""
+    """Converts a leaf of the samples to an array; raises TypeError if it is not one of numbers or keys."""
     found = x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
     if not (_is_key(found) or jnp.issubdtype(found.dtype, np.number) or found.dtype == bool):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -121,7 +121,7 @@ def _is_function(part: Any, name: str) -> bool:
 
 
 def _axes(given: dict[str, Any], made: frozenset[str], axes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Which leaves of mechanism and servo have a leading axis: a prefix of each, 0 or None."""
+    """The axes of the parts by name: a prefix of each, 0 for leaves with a leading axis, else None."""
     if axes is not None:
         _check.instance(axes, Mapping, "axes", "{'mechanism': 0}")
     axes = {} if axes is None else dict(axes)
@@ -138,7 +138,7 @@ def _axes(given: dict[str, Any], made: frozenset[str], axes: Mapping[str, Any] |
 
 
 def _split(part: Any, axes: Any, name: str) -> tuple[Any, Any]:
-    """The leaves with a leading axis, or None if there are none, and the others."""
+    """Splits a part into the leaves with a leading axis (None if there are none) and the others."""
     if axes is None:
         return None, part
     try:
@@ -161,7 +161,7 @@ def _split(part: Any, axes: Any, name: str) -> tuple[Any, Any]:
 
 
 def _count(own: dict[str, Any]) -> int:
-    """How many trajectories: the one leading axis of everything. ValueError if there are several, or none."""
+    """The number of trajectories, the common leading axis; raises ValueError if axes differ or are missing or empty."""
     sizes: dict[int, str] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(own):
         name = jax.tree_util.keystr(path, simple=True, separator=".")

@@ -1,4 +1,4 @@
-"""How the trajectories of a batch are made: one by one, or many in lanes.
+"""The traced functions that make the trajectories of a batch, one by one or many in lanes.
 
 B: trajectories, a multiple of the number of lanes; T: saved times; n: numbers of a state.
 """
@@ -24,13 +24,13 @@ from ._outcome import Outcome, outcome_of
 from ._parts import Parts
 
 
-# How much a device does, about, between two times at which it waits for the others: trajectories of a lane, and states
-# that are looked at in the end. (Of the SCARA a tile of those takes 1.4 ms, and waiting after it took 0.4 of them.)
+# The work of a device between two barriers, about: trajectories of a lane, and states that are judged at the end. After
+# a single tile of such states waiting would take a large part of the time.
 MEETING, STATES = 16, 2**16
 
 
 class Recipe(eqx.Module):
-    """All that the trajectories of a batch have in common, as a person wrote it down."""
+    """The settings that all trajectories of a batch share, with the functions of the user."""
 
     parts: Parts
     ts: Float[Array, " T"]
@@ -45,7 +45,7 @@ class Recipe(eqx.Module):
     whole_steps: bool = eqx.field(static=True)
 
     def plan(self, samples: PyTree) -> "Plan":
-        """The functions that it takes, traced, each with what it closes over; for samples like these (B, ...)."""
+        """Traces the functions of a batch, each with the arrays it closes over, for samples like these (B, ...)."""
         sample = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), samples)
         t, y = jax.eval_shape(lambda sample: (self.ts[0], self._first(sample)), sample)
 
@@ -96,25 +96,25 @@ class Recipe(eqx.Module):
         )
 
     def _first(self, sample: PyTree) -> Array:
-        """A state, but for a projection."""
+        """The first state of a trajectory, before any projection."""
         mechanism, acting, start = self.parts(sample)
         return with_store(Phase.of(mechanism, start), acting, self.ts[0], jnp.concatenate(start))
 
     @property
     def _returns(self) -> bool:
-        """Whether something happens at the end of a step."""
+        """Whether a projection or a sample changes the state at the end of a step."""
         return self.projection is not None or isinstance(self.method.controller, Sampled)
 
 
 def _integrated(ts: Array, y: Array) -> Any:
-    """Of the form of what an `Integrator` returns."""
+    """Zeros in the structure of the results of an `Integrator`."""
     counts = dict.fromkeys(("num_steps", "num_accepted_steps", "num_rejected_steps"), jnp.zeros((), int))
     result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
     return jnp.zeros((*ts.shape, *y.shape), y.dtype), (ts[0], y), counts, result
 
 
 class _Of(eqx.Module):
-    """A function of (t, y) and a sample, for one sample."""
+    """The function of (t, y) that a function of (t, y, sample) is for one sample."""
 
     function: Traced
     sample: PyTree
@@ -124,7 +124,7 @@ class _Of(eqx.Module):
 
 
 class Plan(eqx.Module):
-    """What it takes to make trajectories from samples, none of it a person's function any more.
+    """The traced functions that make trajectories from samples; none calls a function of the user any more.
 
     Attributes:
         first: (sample, its sizes) -> the first state.
@@ -132,7 +132,7 @@ class Plan(eqx.Module):
         sizes: sample -> `ConstraintSizes`, or None.
         project: (t, y, (sample, its sizes)) -> y, or None.
         kinks: (t, y, sample) -> as in `Flow`, or None.
-        told: (sample, its sizes), what an `Integrator` returns -> `Outcome`.
+        told: (sample, its sizes), results of an `Integrator` -> `Outcome`.
     """
 
     first: Traced
@@ -149,24 +149,24 @@ class Plan(eqx.Module):
     kinks: Traced | None = None
 
     def one(self, sample: PyTree) -> Outcome:
-        """A trajectory by itself, which can be differentiated."""
+        """The outcome of one trajectory, which can be differentiated."""
         sizes = None if self.sizes is None else self.sizes(sample)
         flow, y0 = self._begin((sample, sizes))
         return self.told((sample, sizes), self.integrator(flow, y0, self.ts, self.solver, self.method))
 
     def starts(self, samples: PyTree) -> tuple[tuple[ConstraintSizes | None, Place], Float[Array, " B"]]:
-        """The sizes of their rows and where they begin, and how fast."""
+        """The sizes of the rows and the first place of each trajectory, and the pace of each: see `starts_of`."""
         sizes = None if self.sizes is None else jax.lax.map(self.sizes, samples, batch_size=self.width)
         places, pace = starts_of(self._begin, self._common, (samples, sizes), self.width)
         return (sizes, places), pace
 
     def queue(self, samples: PyTree, starts: tuple[ConstraintSizes | None, Place], total: Int[Array, ""]) -> Queue:
-        """All trajectories, of which the first `total` are to be made."""
+        """The queue of all trajectories, of which the first `total` are to be made."""
         sizes, places = starts
         return Queue(self._begin, self._common, (samples, sizes), places, total)
 
     def run(self, samples: PyTree, total: Array) -> Outcome:
-        """What becomes of all of them."""
+        """Runs the first `total` trajectories and returns the outcomes of all."""
         count = jax.tree_util.tree_leaves(samples)[0].shape[0]
         starts, pace = self.starts(samples)
         order = in_order(pace, total)
@@ -182,7 +182,7 @@ class Plan(eqx.Module):
         return self.finish(samples, starts, rows(ends, jnp.argsort(order)))
 
     def finish(self, samples: PyTree, starts: tuple[ConstraintSizes | None, Place], ends: Ends) -> Outcome:
-        """What became of all of them."""
+        """The outcomes of all trajectories, from the ends of their integrations."""
 
         def outcome(measured, end):
             return self.told(measured, self.integrator.told(self.ts, self.first(measured), end))
@@ -191,9 +191,9 @@ class Plan(eqx.Module):
         return self.joined(self.in_tiles(jax.vmap(outcome), (samples, starts[0]), ends, meeting=meeting))
 
     def in_tiles(self, function: Callable[..., PyTree], *batch: PyTree, meeting: int = 1) -> Any:
-        """`function` of as many trajectories at a time as there are lanes, and its results one after the other.
+        """Calls `function` on tiles of as many trajectories as there are lanes; results have a leading axis of tiles.
 
-        The cache need not hold more than that. Devices wait for each other after `meeting` tiles.
+        The cache then need not hold more than a tile. Devices wait for each other after `meeting` tiles.
         """
         tiles = jax.tree_util.tree_map(lambda x: x.reshape(-1, self.width, *x.shape[1:]), batch)
 
@@ -207,7 +207,7 @@ class Plan(eqx.Module):
         return jax.lax.scan(one, jnp.zeros((), int), jnp.arange(count))[1]
 
     def joined(self, results: PyTree) -> Any:
-        """Results of tiles, with an axis of their own for the trajectories in a tile, as those of a batch."""
+        """Merges the axes of tiles, and of trajectories in a tile, into one axis of trajectories."""
         return jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[2:]), results)
 
     @property

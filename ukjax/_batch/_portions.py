@@ -1,4 +1,4 @@
-"""A batch of any size, portion by portion: memory is that of a portion and of what is kept.
+"""Runs a batch of any size, portion by portion: memory is that of a portion and of what is kept.
 
 D: devices; B: trajectories of a portion, a multiple of D times the number of lanes.
 """
@@ -24,16 +24,16 @@ from ._outcome import Outcome
 from ._plan import Recipe
 
 
-# Of what a portion holds at once.
+# The most bytes of results that a portion holds at once.
 BYTES = 2**29
-# Where JAX need not copy what is in memory, and results of how many bytes share one piece of it.
+# JAX need not copy memory at multiples of this address; results of up to so many bytes share one piece of memory.
 ALIGNED, TOGETHER = 64, 2**25
-# How often a progress bar moves, about [s].
+# The time between two moves of a progress bar, about [s].
 TICK = 0.5
 
 
 class Size:
-    """Of a portion: how many trajectories it has on all devices, and how many lanes each device has."""
+    """The size of a portion: its trajectories on all devices and on each, and the lanes of each device."""
 
     def __init__(self, count: int, devices: int, lanes: int, bytes_each: int):
         most = max(1, BYTES // (devices * max(bytes_each, 1)))
@@ -49,7 +49,7 @@ class Size:
 
 
 def in_portions(recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm) -> Outcome:
-    """The outcomes of all trajectories, in memory of the host."""
+    """Runs all trajectories and returns their outcomes in memory of the host."""
     room: Any = None
     shared = everywhere(recipe, devices)
     for begin in range(0, count, size.whole):
@@ -63,11 +63,10 @@ def in_portions(recipe: Recipe, samples: PyTree, count: int, size: Size, devices
 
 
 def _room(portion: PyTree, count: int) -> Any:
-    """Empty arrays like those of a portion for so many, where JAX need not copy them: at multiples of 64 bytes.
+    """Empty arrays like those of a portion, for `count` trajectories, at multiples of 64 bytes: JAX need not copy them.
 
-    All in one piece of memory if that is not much: small ones of their own go back to the system when they are let go,
-    and the system has to find every page of the next ones anew. Of 512 trajectories of the SCARA that was a tenth of
-    the time.
+    Small ones share one piece of memory: pieces of their own would go back to the system when freed, which then has to
+    find every page of the next ones anew.
     """
     leaves, structure = jax.tree_util.tree_flatten(portion)
     shapes = [(count, *x.shape[1:]) for x in leaves]
@@ -80,7 +79,7 @@ def _room(portion: PyTree, count: int) -> Any:
 
 
 def _aligned(lengths: Sequence[int]) -> list[np.ndarray]:
-    """Bytes, so many each, one after the other in a piece of memory."""
+    """Arrays of bytes of these lengths, aligned, one after the other in a piece of memory."""
     begins = np.cumsum([0, *(-(-length // ALIGNED) * ALIGNED for length in lengths)])
     memory = np.empty(begins[-1] + ALIGNED, np.uint8)
     begins += -memory.ctypes.data % ALIGNED
@@ -88,9 +87,9 @@ def _aligned(lengths: Sequence[int]) -> list[np.ndarray]:
 
 
 def _take_down(outcome: Any, order: np.ndarray, to: Any) -> None:
-    """Writes what the devices have made of trajectories in this order to where they belong.
+    """Copies the results of the devices, for trajectories in this order, to their places in `to`.
 
-    If it is much, what each device has made by a thread of its own: half of the time the system finds memory.
+    Large results are copied by a thread for each device, for the system spends much of the time on finding memory.
     """
     leaves = [
         (sorted(x.addressable_shards, key=lambda share: share.index[0].start or 0), to)
@@ -112,7 +111,7 @@ def _take_down(outcome: Any, order: np.ndarray, to: Any) -> None:
 
 
 def filled(x: Any, count: int) -> Any:
-    """With the last one again, as often as there is room."""
+    """Pads x to `count` entries by repeating the last one."""
     index = np.minimum(np.arange(count), len(x) - 1)
     return x if len(x) == count else x[index]
 
@@ -120,7 +119,7 @@ def filled(x: Any, count: int) -> Any:
 def _portion(
     recipe: Packed, samples: Packed, count: int, size: Size, devices: Sequence[Any], bar: tqdm
 ) -> tuple[Packed, np.ndarray]:
-    """The outcome of each trajectory, and the order in which they are dealt out to the devices."""
+    """Runs a portion and returns its outcomes, and the order in which its trajectories were dealt to the devices."""
     most = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
     copies = len(devices) * sum(x.nbytes for x in jax.tree_util.tree_leaves(samples))
     if bar.disable and size.share <= ROUNDS * size.lanes and copies <= BYTES:
@@ -144,18 +143,18 @@ def _portion(
         until += int(np.clip(ahead, size.lanes, 16 * size.lanes + until))
 
 
-# A device that is the only one may well use other cores where operations are large, which those of a step are not.
+# A device that is the only one may use other cores for large operations; those of a step are small.
 _of_devices = ft.partial(widely_compiled, by_itself=lambda devices, *_: len(devices) > 1)
 
-# The functions of a person are traced outside of what each device does, for what they close over to be seen there.
+# The user's functions are traced outside of the program of each device, so that the arrays they close over become
+# arguments of it.
 
 
 @_of_devices
 def _at_once(devices: Any, recipe: Packed, samples: Packed, most: Array) -> tuple[Packed, Array]:
-    """All of a batch that is not much, where nobody watches; and which trajectories each device has made.
+    """Runs a small batch in one program, without a progress bar; also returns the trajectories of each device.
 
-    For each call a device is woken, and waits until the others are done: a twentieth of the time of 512 trajectories of
-    the SCARA.
+    One program saves time: for each call a device is woken, and waits until the others are done.
     """
 
     def share(plan, samples, most):
@@ -172,7 +171,7 @@ def _at_once(devices: Any, recipe: Packed, samples: Packed, most: Array) -> tupl
 
 @_of_devices
 def _begin(devices: Any, recipe: Packed, samples: Packed) -> tuple[tuple[Packed, Array], Progress]:
-    """Where trajectories begin, and how fast, in any order, and none of them begun."""
+    """The first places of all trajectories with their paces, and the progress of a queue that has begun none."""
 
     def share(plan, samples):
         starts, pace = plan.starts(samples.tree)
@@ -184,7 +183,7 @@ def _begin(devices: Any, recipe: Packed, samples: Packed) -> tuple[tuple[Packed,
 
 @ft.partial(widely_compiled, by_itself=lambda *_: True, donate="all-except-first")
 def _advance(given: Any, progress: Progress, upto: Array) -> Progress:
-    """Goes on until so many were begun: `upto` (D, 2), how many there are for each device, and how many of those."""
+    """Continues until enough trajectories have begun: `upto` (D, 2) holds the total of each device, and that number."""
     devices, recipe, samples, starts = given
 
     def share(plan, samples, starts, progress, upto):
@@ -202,5 +201,5 @@ def _finish(devices: Any, recipe: Packed, samples: Packed, starts: Packed, ends:
 
 
 def _own(progress: Progress) -> Progress:
-    """With a leading axis for the device."""
+    """Adds a leading axis for the device to the count of trajectories taken up."""
     return eqx.tree_at(lambda p: p.taken, progress, progress.taken[None])

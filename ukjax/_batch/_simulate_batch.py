@@ -32,7 +32,7 @@ from ._plan import Recipe
 from ._portions import Size, filled, in_portions
 
 
-EXPLAINED = 64  # failures at a time whose reason is looked for
+EXPLAINED = 64  # failures that are explained at a time
 
 
 def simulate_batch(
@@ -60,15 +60,15 @@ def simulate_batch(
     progress: bool = True,
     throw: bool = False,
 ) -> Any:
-    r"""Many trajectories, as `jax.vmap` of `simulate` makes them, the fast way: any number, on every device there is.
+    r"""Integrates many trajectories, as `jax.vmap` of `simulate` does, but faster: any number, on every device.
 
-    Each device works on a few trajectories at a time, as many as its cache holds, and whichever is done makes room for
-    the next, so that none waits for the slowest. Of a CPU every core is a device if JAX is told so before it starts:
+    Each device works on a few trajectories at a time, as many as its cache holds. A finished trajectory makes room for
+    the next, so that none waits for the slowest. Every core of a CPU is a device if JAX is configured before it starts:
     `jax.config.update("jax_num_cpu_devices", 8)`, or the environment variable `JAX_NUM_CPU_DEVICES=8`.
 
-    What a trajectory has of its own may be its start (`q0`, `v0` with a leading axis), leaves of the mechanism or the
-    servo (`axes`), or whatever follows from a sample: each of `mechanism`, `q0`, `v0` and `servo` may be a function of
-    one entry of `samples`. Define such a function once and not anew for every call, for it to be compiled once.
+    Trajectories may differ in their start (`q0`, `v0` with a leading axis), in leaves of the mechanism or the servo
+    (`axes`), or in whatever follows from a sample: each of `mechanism`, `q0`, `v0` and `servo` may be a function of one
+    entry of `samples`. Define such a function once and not anew for every call, so that it is compiled once.
 
     Args:
         mechanism: A `Mechanism`, or a function of a sample that returns one.
@@ -76,43 +76,43 @@ def simulate_batch(
         v0: Their rates, likewise [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), the same for all [s].
         samples: A pytree of arrays, or keys for random numbers, with a leading axis (B,).
-        axes: {"mechanism": ..., "servo": ...}: which of their leaves have a leading axis (B,), 0 or None, as a prefix
-            of the pytree, like `in_axes` of `jax.vmap`.
+        axes: {"mechanism": ..., "servo": ...}: 0 for leaves with a leading axis (B,), None for others, as a prefix of
+            the pytree, like `in_axes` of `jax.vmap`.
         servo: As in `simulate`, or a function of a sample.
-        formulation: As in `simulate`, like the following.
+        formulation: As in `simulate`.
         solver: Any diffrax solver.
         rtol: Relative tolerance; 1e-8 if None.
         atol: Absolute tolerance; 1e-8 if None.
-        stepsize_controller: In place of the adaptive one.
+        stepsize_controller: Any diffrax controller, in place of the adaptive one.
         dt0: First step [s].
         adjoint: For derivatives; the trajectories themselves do not depend on it.
         projection: `Projection()` or None.
         max_steps: Step budget of a trajectory.
-        keep: What of each trajectory is kept in memory: names of its fields, "all", or None as in `simulate`.
+        keep: The fields of each trajectory that are kept in memory: their names, "all", or None as in `simulate`.
         reduce: `reduce(trajectory)`, or with `samples` also `reduce(trajectory, sample)`, -> a pytree of arrays, which
-            is kept in place of the trajectory. It sees what `keep` names.
-        devices: Which devices to use; all of this process if None.
+            is kept in place of the trajectory. The trajectory has the fields that `keep` names.
+        devices: The devices to use; all of this process if None.
         lanes: Trajectories that a device works on at a time; chosen for the device if None.
-        progress: Show a bar with the number of trajectories done, their rate and the time left, if it takes longer than
+        progress: Show a bar with the number of trajectories done, their rate and the time left, in batches of more than
             two seconds. Without it a batch of few rounds is made in one call. Not inside of `jit` and its like.
         throw: Raise if a trajectory fails. With False look at `result`. Not inside of `jit` and its like.
 
     Returns:
         `Trajectory` with a leading axis (B,) of every field; with `reduce` a `Reduction` with `value`, `result` and
-        `stats`. A trajectory that fails has its reason in `result`, NaN where it did not get, and changes no other.
+        `stats`. A failed trajectory has its reason in `result`, NaN at times it did not reach, and changes no other.
 
     Warns:
-        FailedTrajectories: If some fail: how many, why, and which is the first. Like the next one not inside of `jit`.
-        InconsistentStart: If one starts off the constraints, with nothing that returns it to them.
+        FailedTrajectories: If some fail: how many, why, and which is the first. Not inside of `jit`.
+        InconsistentStart: If one starts off the constraints, with nothing that returns it to them. Not inside of `jit`.
 
     Raises:
         ValueError: As `simulate`; and if there is no batch, it is empty, its leading axes differ, `samples` or `axes`
-            has nothing to act on, or `devices` or `lanes` is none.
-        TypeError: As `simulate`; and if a function of a sample returns something else than it should, or `devices` are
-            none.
+            has nothing to act on, or `devices` or `lanes` is invalid.
+        TypeError: As `simulate`; and if a function of a sample returns something else than it should, or `devices` is
+            no list of devices.
         RuntimeError: If `throw` and a trajectory fails.
 
-    Memory: that of what is kept, and half a gigabyte. Inside of `jit`, and of a derivative, that of all states.
+    Memory: the kept fields, and half a gigabyte. Inside of `jit`, and of a derivative, all states.
 
     Example:
         ```python
@@ -128,8 +128,8 @@ def simulate_batch(
         print(batch.q.shape)  # (32, 11, 2)
         ```
 
-    Gradients: as those of `simulate`. The trajectories run again for them, in the memory of a few at a time. One that
-    fails adds nothing to the gradient of what all share, not even NaN: leave it out of the loss by
+    Gradients: as those of `simulate`. The trajectories run again for them, in the memory of a few at a time. A failed
+    trajectory adds nothing to the gradient of what all share, not even NaN: leave it out of the loss by
     `jnp.where(batch.result == ukjax.RESULTS.successful, losses, 0.0)`. Compile a loss and its gradient as a whole by
     `jax.jit`: outside of it every call of a derivative compiles anew.
     """
@@ -165,7 +165,7 @@ def simulate_batch(
 
 
 def _with_sample(reduce: Callable, known: bool) -> Callable:
-    """`reduce` as a function of a trajectory and its sample. ValueError if it wants a sample that there is not."""
+    """Makes `reduce` a function of a trajectory and its sample; raises ValueError if it needs a sample without any."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     given = [p for p in inspect.signature(reduce).parameters.values() if p.kind in kinds and p.default is p.empty]
     if len(given) < 2:
@@ -181,14 +181,14 @@ def _without(reduce: Callable, trajectory: Trajectory, sample: PyTree) -> PyTree
 
 @eqx.filter_jit
 def _first(parts: Any, sample: PyTree) -> Any:
-    """The state that a trajectory starts from, and what acts; traced as often as `_shape` is."""
+    """The first state of a trajectory, and its controller or servos; traced as often as `_shape` is."""
     _, acting, start = parts(sample)
     return jnp.concatenate(start), acting
 
 
 @eqx.filter_jit
 def _shape(recipe: Recipe, samples: PyTree) -> Outcome:
-    """The outcome of a trajectory, traced once for all calls that are like each other in everything but numbers."""
+    """The outcome of a trajectory, traced once for all calls that differ in numbers only."""
     return recipe.plan(samples).one(jax.tree_util.tree_map(lambda x: x[0], samples))
 
 
@@ -202,7 +202,7 @@ def _traced(recipe: Recipe, own: PyTree, count: int, lanes: int, devices: Sequen
 
 
 def _given(outcome: Outcome, ts: Any, count: int) -> Any:
-    """What the person gets of an outcome."""
+    """The result for the user: the `Trajectory` or `Reduction` of an outcome, on the host unless traced."""
     got, traced = jax.tree_util.tree_map(lambda x: x[:count], outcome.got), is_traced(outcome.got, ts)
     if not isinstance(got, Reduction):
         every = (jnp if traced else np).broadcast_to(ts, (count, *ts.shape))
@@ -211,7 +211,7 @@ def _given(outcome: Outcome, ts: Any, count: int) -> Any:
 
 
 def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, throw: bool) -> Any:
-    """What the person gets; an error or a warning of what failed, and of a start off the constraints."""
+    """Returns the result for the user; raises or warns of failures, and warns of starts off the constraints."""
     okay = code_of(outcome.got.result) == SUCCESS
     failed = np.flatnonzero(~okay)
     if len(failed) and outcome.why is not None:
@@ -229,7 +229,7 @@ def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, th
 
 
 def _explained(recipe: Recipe, own: PyTree, outcome: Outcome, failed: np.ndarray) -> Outcome:
-    """With the reasons of what failed, which are only looked for if there is no other way to know."""
+    """Fills in the reasons of failed trajectories, which are looked for only where they are not known."""
     result = outcome.got.result
     for begin in range(0, len(failed), EXPLAINED):
         index = failed[begin : begin + EXPLAINED]
@@ -258,7 +258,7 @@ def _why(recipe: Recipe, samples: PyTree, why: Any) -> Any:
 
 
 def _words(outcome: Outcome, failed: np.ndarray, count: int) -> str:
-    """How many trajectories failed, why, and which is the first."""
+    """The message about failures: how many trajectories failed, why, and which is the first."""
     results = outcome.got.result
     one = lambda i: message(jax.tree_util.tree_map(lambda x: np.asarray(x[i]), results))
     reasons = collections.Counter(one(int(i)) for i in failed)

@@ -1,4 +1,4 @@
-"""What a program is, as a checksum that is the same in another process, on another machine, and in another folder."""
+"""Checksums of programs, which are the same in another process, on another machine, and in another folder."""
 
 from ._checksum import checksum_of as checksum_of
 from ._installed import PACKAGES as PACKAGES

@@ -1,6 +1,7 @@
-"""Checksums of values: of what they hold, and never of where they lie or what they are called on the way.
+"""Checksums of values: of their contents, and never of their places or names.
 
-Of a traced function it is of its program (`_program`), of one that cannot be traced of its instructions (`_code`).
+A traced function has the checksum of its program (`_program`), a function that cannot be traced that of its
+instructions (`_code`).
 """
 
 import dataclasses
@@ -26,21 +27,21 @@ from ._program import of_program, tag_of_shape
 
 
 PLAIN = (str, bytes, bool, int, float, complex, type(None), type(Ellipsis), np.dtype)
-# What says where something is computed, or keeps others alive.
+# Types that say where something is computed, or keep others alive.
 NOWHERE = (Sharding, Mesh, jax.Device, weakref.ReferenceType, Origin)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 
 
 def checksum_of(*values: Any, with_rules: bool = False) -> str:
-    """The checksum of values: numbers, arrays, pytrees, traced functions, objects and functions of Python's.
+    """The checksum of values: numbers, arrays, pytrees, traced functions, objects and Python functions.
 
-    `with_rules`: also of the derivative rules that a traced function has of its own, for what is to be differentiated.
+    `with_rules`: includes the derivative rules that a traced function has of its own, for programs to differentiate.
     """
     return Checksum(with_rules).of(values).hex()
 
 
 class Checksum:
-    """Checksums of values that may have parts in common, each of which is looked at once."""
+    """Checksums of values that may have parts in common, each of which is visited once."""
 
     def __init__(self, with_rules: bool):
         self.with_rules = with_rules
@@ -74,7 +75,7 @@ class Checksum:
         return self.put(tag, *map(self.of, values))
 
     def of_names(self, tag: str, values: Mapping[Any, Any]) -> bytes:
-        """The checksum of names and values, in whatever order they are."""
+        """The checksum of names and values, which does not depend on their order."""
         return self.put(tag, *sorted(self.of(name) + self.of(value) for name, value in values.items()))
 
     def _of_kind(self, value: Any) -> bytes:
@@ -124,13 +125,13 @@ class Checksum:
         return self._piece(value) if isinstance(value, AbstractBatchwise) else self._object(value)
 
     def _object(self, value: Any) -> bytes:
-        """What an object is made of, but for what it remembers of what it has computed."""
+        """The checksum of an object: of its class and its attributes, without results that it caches."""
         kind = type(value)
         slots = [name for k in kind.__mro__ for name in _as_tuple(vars(k).get("__slots__", ()))]
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
         held = {name: x for name, x in held.items() if name not in cached(kind) and not name.startswith("__")}
         if callable(inner := getattr(value, "__wrapped__", None)):
-            # What is compiled, remembers its results, or has a derivative of its own, is the functions that it is of.
+            # An object that compiles a function, caches its results, or adds a derivative, counts by its functions.
             held = {name: x for name, x in held.items() if isinstance(x, FUNCTIONS)} | {"__wrapped__": inner}
         if not held and not dataclasses.is_dataclass(value):
             shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
@@ -138,7 +139,7 @@ class Checksum:
         return self.put("object", self.of(kind), self.of_names("held", held))
 
     def _piece(self, piece: AbstractBatchwise) -> bytes:
-        """Of an operation of ours the functions that it is of. What was made of them, and when, follows."""
+        """The checksum of an operation of this package: of its functions, from which all else in it follows."""
         parts = (ClosedJaxpr, AbstractBatchwise, bool, int, str, tuple)
         held = {name: x for name, x in vars(piece).items() if isinstance(x, parts) and name not in cached(type(piece))}
         held = {name: x for name, x in held.items() if not name.startswith("_") and name != "tangent_of"}

@@ -1,7 +1,7 @@
-"""Checksums of functions and classes of Python's: of their instructions, and of what these refer to.
+"""Checksums of Python functions and classes: of their instructions, and of what these refer to.
 
 A function refers to what it closes over, to its defaults, and to the global variables that it uses. These count by
-their values. Functions and classes of the user's count by their own instructions, whichever module they are in; those
+their values. Functions and classes of the user count by their own instructions, whichever module they are in; those
 of installed packages count by name and version. Comments, docstrings, line numbers, files and names of local variables
 do not count. The version of Python does.
 """
@@ -22,7 +22,7 @@ HAS_DOCSTRING = 0x4000000  # of a code object, from Python 3.13 on
 CHECKED = "__beartype_wrapper"  # of a function with checks around it, which mention addresses
 
 
-# Its functions raise what `equinox.error_if` was told to, and hold the files and lines that it was told it in.
+# The module whose functions raise the errors of `equinox.error_if`, and hold the files and lines of its calls.
 RAISING = "equinox._errors"
 
 
@@ -43,7 +43,7 @@ def of_function(sums: Sums, function: Any) -> bytes:
 
 
 def of_class(sums: Sums, kind: type) -> bytes:
-    """The checksum of a class: its functions, and those of what it inherits from."""
+    """The checksum of a class: of its functions, and of those of its bases."""
     installed = release(kind.__module__)
     if installed or sums.within_rule:
         return sums.put("class", f"{installed} {kind.__module__}.{kind.__qualname__}".encode())
@@ -57,7 +57,7 @@ def of_class(sums: Sums, kind: type) -> bytes:
 
 @ft.cache
 def cached(kind: type) -> frozenset[str]:
-    """Where an object of a class remembers what it has computed."""
+    """The names of the attributes in which an object of a class caches results."""
     return frozenset(name for k in kind.__mro__ for name, x in vars(k).items() if isinstance(x, ft.cached_property))
 
 
@@ -96,7 +96,7 @@ def _is_documented(code: types.CodeType) -> bool:
 
 
 def _global_variables(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """The global variables that instructions use. Of a module of the user's, also the attributes that they use."""
+    """The global variables that instructions use, and the attributes that they use of the user's modules."""
     for step in dis.get_instructions(code):
         name = step.argval
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__:

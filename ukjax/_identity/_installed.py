@@ -1,4 +1,4 @@
-"""What is installed, and so is known by its version."""
+"""Installed packages, which are known by their versions."""
 
 import functools as ft
 import importlib.metadata
@@ -11,13 +11,13 @@ PACKAGES = ("ukjax", "jax", "jaxlib", "diffrax", "numpy")  # on which results de
 
 
 def versions() -> dict[str, str]:
-    """What is installed here."""
+    """The versions of the installed packages on which results depend."""
     return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
 @ft.cache
 def release(module: str | None) -> str | None:
-    """Name and version of the installed package that a module belongs to; None for a module of the user's."""
+    """The name and version of the installed package that a module belongs to; None for a module of the user."""
     top = (module or "__main__").partition(".")[0]
     if top in sys.stdlib_module_names and top != "__main__":
         return top

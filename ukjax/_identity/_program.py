@@ -1,7 +1,7 @@
-"""Checksums of traced functions: of what is computed, from what, in which order.
+"""Checksums of traced functions: of their operations, the operands of these, and their order.
 
-Variables are numbered within each program; what a function, an argument or a file is called leaves no mark. Constants
-count by their bytes. A function of Python's that a program calls back counts by its instructions.
+Variables are numbered within each program; names of functions, arguments and files do not count. Constants count by
+their bytes. A Python function that a program calls back counts by its instructions.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,19 +13,19 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 
-# Of an operation, what does not change its results.
+# The parameters of operations that do not change their results.
 LABELS = frozenset({
     "name", "debug_info", "donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "ctx_mesh",
     "keep_unused", "inline", "compiler_options_kvs", "policy", "prevent_cse", "flatten",
 })  # fmt: skip
-# Of a function with a derivative of its own, the rule: a function of Python's, which is traced where it is of use.
+# The parameters that hold the derivative rule of a function with its own: Python functions, traced where needed.
 RULES = frozenset({"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees", "num_consts", "symbolic_zeros"})
-SHOWN = frozenset({"debug_callback", "debug_print"})  # only looks on
+SHOWN = frozenset({"debug_callback", "debug_print"})  # operations that only display
 CALLS = "callback"
 
 
 class Sums(Protocol):
-    """What makes checksums: `Checksum`."""
+    """The methods of `Checksum`, which makes checksums."""
 
     with_rules: bool
     within_rule: bool
@@ -61,14 +61,14 @@ def of_program(sums: Sums, jaxpr: Jaxpr) -> bytes:
 
 
 def tag_of_shape(aval: Any) -> str:
-    """Shape and dtype; the kind of what has none."""
+    """The dtype and shape of an abstract value, or its type if it has none."""
     aval = getattr(aval, "inner_aval", aval)
     return f"{aval.dtype} {tuple(aval.shape)}" if hasattr(aval, "dtype") else type(aval).__name__
 
 
 def _operation(eqn: JaxprEqn) -> str:
     name = eqn.primitive.name
-    # Which random numbers belong to a key is a setting of JAX's.
+    # The random numbers of a key depend on a setting of JAX.
     return f"{name} {eqn.ctx.threefry_partitionable}" if name.startswith(("random", "threefry")) else name
 
 
@@ -87,7 +87,7 @@ def _parameters(sums: Sums, eqn: JaxprEqn) -> bytes:
 
 
 def _rule(sums: Sums, eqn: JaxprEqn) -> bytes:
-    """The checksum of the derivative of an operation that has one of its own."""
+    """The checksum of the derivative of an operation that has its own derivative rule."""
     try:
         return sums.of(_derivative(eqn))
     except Exception:  # the rule is the user's, and may raise anything; whoever takes the derivative will see it

@@ -1,4 +1,4 @@
-"""From an acceleration to a trajectory: diffrax, and derivatives by replaying its steps."""
+"""The integration from an acceleration to a trajectory: diffrax, and derivatives by replaying its steps."""
 
 from ._first import Found as Found
 from ._first import Watch as Watch

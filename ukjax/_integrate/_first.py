@@ -1,6 +1,7 @@
-"""The first time at which one of several functions of the state crosses zero on the way.
+"""The search for the first time at which one of several functions of the state crosses zero.
 
-g: event functions (k,), as `events(t, y)`; g': their rates along the motion; L: times at which a step is looked at.
+g: event functions (k,), as `events(t, y)`; g': their rates along the motion; L: looks, times within a step at which
+they are evaluated.
 """
 
 from collections.abc import Callable
@@ -18,21 +19,21 @@ from ._lane import start_of, stepper_of
 from ._march import Attempt, Place, before_end, march
 
 
-LOOKS = 6  # times at which a step is looked at
+LOOKS = 6  # times within a step at which event functions are evaluated
 BISECTIONS = 60
-# Of the largest value of a function in a step: what a function that is continuous cannot change by at once.
+# The part of the largest value of a function in a step by which a continuous function cannot change at once.
 JUMP = 1e-6
 
 
 class Watch(NamedTuple):
-    """What is known of event functions where the search begins; each (k,).
+    """The data of event functions at the start of a search; each (k,).
 
     Attributes:
-        before: A number with the sign that a function has, or had; zero where that is not known.
+        before: A number with the sign that a function has, or had; zero where the sign is not known.
         rates: g' at the beginning.
         at_zero: Whether a function begins at zero.
         floor: The size that the value of a function which begins at zero must exceed before its sign counts.
-        rounding: What rounding makes of a value.
+        rounding: The rounding error of a value.
     """
 
     before: Array
@@ -43,15 +44,15 @@ class Watch(NamedTuple):
 
 
 class Found(eqx.Module):
-    """Where a solve first met an event, or how it ended.
+    """The first event of a solve, or its end without one.
 
     Attributes:
         t: Time of the event, or of the end.
         which: The number of the event; -1 for none.
-        undefined: Whether an event function was no number.
+        undefined: Whether an event function was NaN.
         jumped: Whether the event function jumped over zero.
         tries: Attempted steps.
-        result: That of diffrax.
+        result: The result of diffrax.
     """
 
     t: Float[Array, ""]
@@ -63,7 +64,7 @@ class Found(eqx.Module):
 
 
 class _Bracket(eqx.Module):
-    """A step in which functions cross zero, and between which times each of them does; (k,) all but `span`, `dense`."""
+    """A step in which functions cross zero, and the times that enclose each crossing; (k,) all but `span`, `dense`."""
 
     span: tuple[Array, Array]
     dense: Any
@@ -75,7 +76,7 @@ class _Bracket(eqx.Module):
 
 
 class _Notes(eqx.Module):
-    """Signs and rates at the end of the last step; when each function was last seen on the side that it is on."""
+    """Signs and rates at the end of the last step, and the last time each function was seen on its side of zero."""
 
     before: Array
     rates: Array
@@ -92,16 +93,16 @@ def first_crossing(
     watch: Watch,
     wanted: Array,
 ) -> Found:
-    """The first crossing on the way of a problem, from its first time to its last.
+    """Finds the first crossing along a solve, from its first time to its last.
 
     Two crossings between two looks are found if the rate of the function changes its sign once between them.
 
     Args:
-        problem: Its times count by the first and the last.
+        problem: The solve; of its times only the first and the last count.
         events: (t, y) -> g (k,).
         directions: -1 for functions that are to fall through zero, 1 for those that are to rise, 0 for both.
-        watch: What is known of the functions at the start.
-        wanted: Whether to search at all; otherwise it ends where it begins. A span without length needs that.
+        watch: The data of the functions at the start.
+        wanted: Whether to search at all; otherwise the solve ends where it begins. A span without length needs that.
     """
     stepper, start, end = stepper_of(problem), start_of(problem), problem.ts[-1]
     crossing = _Crossing(directions, watch)
@@ -127,36 +128,36 @@ def first_crossing(
         stepper, start, end, problem.max_steps, clip, note, notes, lambda notes: [], enough
     )
     t, which, jumped = crossing.root(notes.bracket, _along(problem, events, notes.bracket.span, notes.bracket.dense))
-    # A solve that was stopped by an event did not run out of steps.
+    # A solve that an event stopped did not run out of steps.
     result = diffrax.RESULTS.where(enough(notes), diffrax.RESULTS.successful, result)
     which = jnp.where(notes.met, which, -1)
     return Found(jnp.where(notes.met, t, at.t), which, notes.undefined, notes.met & jumped, tries, result)
 
 
 def _along(problem: Problem, events: Callable, span: tuple[Array, Array], dense: Any) -> Callable:
-    """t -> g and g' (k,) along the interpolant of a step."""
+    """Returns t -> g and g' (k,) along the interpolant of a step."""
     state = problem.solver.interpolation_cls(t0=span[0], t1=span[1], **dense).evaluate
     return lambda t: jax.jvp(lambda t: events(t, state(t)), (t,), (jnp.ones_like(t),))
 
 
 class _Crossing(NamedTuple):
-    """Which crossings count; see `first_crossing`."""
+    """The rule which crossings count; see `first_crossing`."""
 
     directions: np.ndarray
     watch: Watch
 
     def over(self, before: Array, value: Array) -> Array:
-        """Which functions of a value (..., k) are on the other side, or at zero, if that is where they are to get."""
+        """Whether values (..., k) have crossed or reached zero from the side of `before`, in a wanted direction."""
         directions = np.broadcast_to(self.directions, value.shape)
         return ((before > 0) & (value <= 0) & (directions <= 0)) | ((before < 0) & (value >= 0) & (directions >= 0))
 
     def clearly(self, before: Array, value: Array) -> Array:
-        """The same, but of functions that began at zero beyond their floor only."""
+        """Whether values have crossed zero as in `over`, and beyond the floor if their function began at zero."""
         at_zero, floor = (jnp.broadcast_to(x, value.shape) for x in (self.watch.at_zero, self.watch.floor))
         return self.over(before, value) & (~at_zero | (jnp.abs(value) > floor))
 
     def looked_at(self, notes: _Notes, tried: Attempt, along: Callable) -> tuple[Array, Array, Array, Array, _Bracket]:
-        """Signs, rates and times seen at the end of a step; the values at all looks; the first of the crossings."""
+        """Evaluates a step: signs, rates and times seen at its end, the values at all looks, the first crossings."""
         begin, stop = tried.span
         times = begin + (stop - begin) * (jnp.arange(1, LOOKS + 1, dtype=begin.dtype) / LOOKS)
         values, rates = jax.vmap(along)(times)
@@ -183,9 +184,9 @@ class _Crossing(NamedTuple):
     def dips(
         self, along: Callable, starts: Array, stops: Array, earlier: Array, values: Array, before: Array, after: Array
     ) -> Array:
-        """Times (L, k) between two looks at which a function is over zero that is not so at either; infinite for none.
+        """Times (L, k) between two looks at which a function has crossed zero, but at neither look; infinite for none.
 
-        The rate of such a function leads to zero at the earlier look and away from it at the later one. Where it
+        The rate of such a function leads to zero at the earlier look and away from it at the later one. Where the rate
         changes its sign, the function comes nearest.
         """
         side = jnp.sign(earlier)
@@ -211,7 +212,7 @@ class _Crossing(NamedTuple):
         return jax.lax.while_loop(going, halve, carry)[-1]
 
     def root(self, at: _Bracket, along: Callable) -> tuple[Array, Array, Array]:
-        """The earliest of the crossings in a step, by bisection, which function it is of, and whether that jumps."""
+        """The time of the earliest crossing in a step, by bisection, its function, and whether that function jumps."""
         begin, stop = at.span
         index = jnp.arange(at.before.shape[0])
         value_at = jax.vmap(lambda t, j: along(t)[0][j])
@@ -222,13 +223,13 @@ class _Crossing(NamedTuple):
             passed = self.over(at.before, value_at(middle, index))
             return jnp.where(passed, low, middle), jnp.where(passed, middle, high)
 
-        # Of a function that has been within its floor for longer than this step, what is known is when it was not.
+        # A function within its floor for longer than this step crosses at the last time at which it was beyond.
         known = at.low < begin - 1e-9 * (stop - begin)
         low, high = jax.lax.fori_loop(0, BISECTIONS, halve, (jnp.maximum(at.low, begin), at.high))
         change = jnp.abs(value_at(high, index) - value_at(low, index))
         jumps = ~known & (change > JUMP * at.scale + self.watch.rounding)
         times = jnp.where(at.crossed, jnp.where(known, at.low, high), jnp.inf)
-        # Of events at one time, but for rounding, the first counts.
+        # Of events at one time, up to rounding, the first in order counts.
         tie = 1e-9 * (stop - begin) + 16 * jnp.finfo(begin.dtype).eps * jnp.abs(stop)
         which = jnp.argmax(times <= jnp.min(times) + tie)
         return times[which], which, jumps[which]

@@ -1,4 +1,4 @@
-"""What is integrated: y' = field(t, y), with or without a projection at the end of every step.
+"""The dynamics of a solve: y' = field(t, y), with or without a projection at the end of every step.
 
 y: state; ys: states at the saved times ts.
 """
@@ -12,23 +12,23 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
 
-# Checkpoints of a solve that is one of many; most of one that stands alone, and most numbers in all of their states.
-# Even, for every other one to be given up.
+# The checkpoints of a solve that is one of many; the most of a solve that stands alone, and the most numbers in all of
+# their states. Even, so that every other checkpoint can be given up.
 FEW, MANY, NUMBERS = 18, 1024, 2**16
 
 
 def room_for(size: int, alone: bool) -> int:
-    """For how many checkpoints of states of a size a solve has room."""
+    """The number of checkpoints, of states of this size, for which a solve has room."""
     return max(FEW, min(MANY, NUMBERS // size // 2 * 2)) if alone and size else FEW
 
 
 class Flow(eqx.Module):
-    """y' = field(t, y); every step ends with y <- project(t, y), if there is one.
+    """The dynamics y' = field(t, y); every step ends with y <- project(t, y), if there is one.
 
-    `leap`: (t0, t1, y) -> y at t1, and whether it is one, of a method that has steps of its own. `scales`: of
-    positions, the first numbers of y, (N,), and the least that counts, in these scales, if a projection may move them
-    by no more than a part of the step. `kinks`: (t, y) -> numbers that change their signs where the field has a kink,
-    if there are such.
+    `leap`: (t0, t1, y) -> y at t1, and whether it is valid, of a method with steps of its own. `scales`: the scales of
+    positions, the first numbers of y, (N,), and the least move that counts, in these scales; given if a projection may
+    move positions by no more than a part of the step. `kinks`: (t, y) -> numbers that change their signs where the
+    field has a kink, if it has kinks.
     """
 
     field: Callable
@@ -38,7 +38,7 @@ class Flow(eqx.Module):
     kinks: Callable | None = None
 
     def from_time(self, begin: Array) -> "Flow":
-        """The same flow with its time counted from `begin`."""
+        """The flow with its time counted from `begin`."""
         project = None if self.project is None else Partial(_later, self.project, begin)
         return Flow(Partial(_later, self.field, begin), project, self.leap, self.scales)
 
@@ -48,10 +48,10 @@ def _later(function: Callable, begin: Array, t: Array, y: Array) -> Array:
 
 
 class Problem(eqx.Module):
-    """What the steps depend on. `flow`, `y0` and `ts` carry derivatives, the rest does not.
+    """The inputs of the steps; `flow`, `y0` and `ts` carry derivatives, the rest does not.
 
-    `method` is the step size controller and the first step, or None for that. `room` is for how many checkpoints there
-    is room where the steps are recorded.
+    `method` is the step size controller and the first step, which may be None. `room` is the number of checkpoints for
+    which there is room where the steps are recorded.
     """
 
     flow: Flow
@@ -64,7 +64,7 @@ class Problem(eqx.Module):
 
 
 class Directions(eqx.Module):
-    """A tangent of a problem, or which of its parts are wanted, or a cotangent; None where there is none."""
+    """A tangent or a cotangent of a problem, or flags of its wanted parts; None where there is none."""
 
     flow: Any
     y0: Any
@@ -73,15 +73,15 @@ class Directions(eqx.Module):
 
 @eqx.filter_jit
 def call(t, y, flow):
-    """field(t, y), as one call in the traced program instead of a copy at every place that uses it."""
+    """Evaluates field(t, y) as one call in the traced program instead of a copy at every place that uses it."""
     return flow.field(t, y)
 
 
 def advance(flow: Flow, y: Array, start: Array, end: Array) -> Array:
-    """y after a step of Heun's rule of third order from `start` to `end`, which are equal: the step has length zero.
+    """The state after a step of Heun's rule of third order from `start` to `end`, which are equal: its length is zero.
 
-    Its value is y, and its derivatives of first to third order with respect to both times, to y and to the flow are
-    those of the solution through (start, y), for it differs from that by the fourth power of the length.
+    The value is y. The derivatives of first to third order with respect to both times, to y and to the flow are those
+    of the solution through (start, y), from which the step differs by the fourth power of its length.
     """
     h = end - start
     first = call(start, y, flow)

@@ -1,4 +1,4 @@
-"""One call of diffrax, under whichever adjoint."""
+"""The integrator: one call of diffrax, under any adjoint."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from ._unchecked import Saving, Starting
 
 
 class Integrator(eqx.Module):
-    """Integrates y' = field(t, y), projecting if asked to, from ts[0] to ts[-1]. Nothing in it is an array.
+    """Integrates y' = field(t, y), with the projection of the flow if any, from ts[0] to ts[-1]; holds no arrays.
 
     A solve that stands `alone` may take more memory for its derivatives than one of many.
     """
@@ -36,10 +36,10 @@ class Integrator(eqx.Module):
     def __call__(
         self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any, repeats: bool = False
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
-        """The states at ts, where the run ended (t, y), its statistics, and its `RESULTS`.
+        """Returns the states at ts, the end (t, y) of the run, its statistics, and its `RESULTS`.
 
-        Times that do not increase, which only a trace lets pass, are a run that ends at once. If it `repeats` some, two
-        that follow each other may be equal.
+        Times that do not increase, which only a trace lets pass, give a run that ends at once. If it `repeats` some,
+        successive times may be equal.
         """
         increasing, ts = _increasing(ts, repeats)
         solver, begin = _with_tolerances(solver, method[0]), None
@@ -57,13 +57,13 @@ class Integrator(eqx.Module):
         return _as_told(increasing, y0, ys, rest)
 
     def common(self, solver: Any, method: Any, ts: Array, whole_steps: bool) -> Common:
-        """The same for many solves, to be done in lanes and not differentiated: see `Queue`."""
+        """The settings for many solves that are done in lanes and not differentiated: see `Queue`."""
         _, ts = _increasing(ts)
         return Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps, whole_steps)
 
     @staticmethod
     def told(ts: Array, y0: Array, end: Ends) -> Any:
-        """What calling the integrator returns, from how one of a queue ended."""
+        """Converts the end of a solve of a queue into the results of calling the integrator."""
         increasing, ts = _increasing(ts)
         ys = _saved(y0, end.ys)
         counts = {"num_steps": end.tries, "num_accepted_steps": end.accepted}
@@ -83,12 +83,12 @@ class Integrator(eqx.Module):
 
     def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
-        outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `Saving` makes ts of it
+        outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `Saving` replaces the end by ts
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
         saveat = diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"])
         if isinstance(adjoint, diffrax.BacksolveAdjoint) and isinstance(problem.method[0], Kinked):
-            # Its steps backwards are those of another state, with cotangents beside it.
+            # Steps backwards have another state, with cotangents beside y.
             controller, dt0 = problem.method
             problem = eqx.tree_at(lambda p: p.method, problem, (controller.controller, dt0))
         loop = Saving(adjoint, problem.ts)
@@ -100,14 +100,14 @@ class Integrator(eqx.Module):
 
 
 def _increasing(ts: Array, repeats: bool = False) -> tuple[Array, Array]:
-    """Whether times, which may be traced, increase; and times that a solve can take, which ends at once otherwise."""
+    """Whether times, which may be traced, increase; and the times for the solve, all equal if they do not."""
     follow = ts[1:] >= ts[:-1] if repeats else ts[1:] > ts[:-1]
     increasing = jnp.all(jnp.isfinite(ts)) & jnp.all(follow)
     return increasing, jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
 
 
 def _as_told(increasing: Array, y0: Array, ys: Array, rest: Any) -> Any:
-    """What an integration returns."""
+    """The results of an integration, with those of a failure where the times do not increase."""
     end, counts, result = rest
     ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))
     return ys, end, counts, RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
@@ -119,7 +119,7 @@ def _saved(y0: Array, states: Array) -> Array:
 
 
 def _rest(ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Any, result: Any) -> Any:
-    """Where the run ended, its statistics, and its `RESULTS`."""
+    """The end of the run (t, y), its statistics, and its `RESULTS`."""
     end = _last_finite(ts, ys)
     if reached is not None:
         finite = jnp.all(jnp.isfinite(reached[1]))
@@ -129,7 +129,7 @@ def _rest(ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Any,
 
 
 def _with_tolerances(solver: Any, controller: Any) -> Any:
-    """An implicit solver with the tolerances of the controller, as diffeqsolve does it: a replay lies outside."""
+    """Gives an implicit solver the tolerances of the controller, as diffeqsolve does; a replay runs outside of it."""
     if not isinstance(solver, diffrax.AbstractImplicitSolver):
         return solver
     controller = controller.controller if isinstance(controller, Kinked | Sampled) else controller

@@ -1,7 +1,7 @@
-"""Steps that become short where a control meets a limit.
+"""Step sizes that become short where a control meets a limit.
 
-There the motion has a kink. The derivative of a step that goes over it is off by a part that grows with the length of
-the step, whatever the error of its state is; so steps come ever nearer to the kink, and a very short one goes over it.
+The motion has a kink there. The derivative of a step across it has an error that grows with the length of the step,
+however small the error of the state is. So steps approach the kink, and a very short one goes across.
 
 g: functions of the state that change their signs at kinks (k,), as `Flow.kinks(t, y)`.
 """
@@ -15,18 +15,18 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 
-NEARER = 0.9  # of the way to a kink, as far as it is known, that a step goes
+NEARER = 0.9  # the part of the estimated way to a kink that a step goes
 
 
 class Kinked(diffrax.AbstractStepSizeController):
-    """A step size controller none of whose steps is longer than `shortest` if it goes over a kink."""
+    """A step size controller whose steps across a kink are no longer than `shortest`."""
 
     controller: diffrax.AbstractStepSizeController
     shortest: Array
 
     @classmethod
     def around(cls, controller: diffrax.AbstractStepSizeController, ts: Array) -> "Kinked":
-        """With steps over a kink so short that what is off of their derivatives is the root of rounding."""
+        """Makes steps across a kink so short that the error of their derivatives is the root of rounding."""
         eps = float(jnp.finfo(ts.dtype).eps)
         return cls(controller, jnp.maximum(eps**0.5 * (ts[-1] - ts[0]), 1e3 * eps * jnp.max(jnp.abs(ts))))
 
@@ -48,7 +48,7 @@ class Kinked(diffrax.AbstractStepSizeController):
         over = jnp.where(g0 * g1 < 0, -g0 / change, jnp.inf)
         ahead = jnp.where((g1 != g0) & (g1 / change < 0), -g1 / change, jnp.inf)
         again = jnp.asarray(keep) & jnp.any(g0 * g1 < 0) & (h > 1.5 * self.shortest)
-        # As the functions went on along the step that is kept.
+        # Extrapolated from the step that is kept.
         end = jnp.where(keep, jnp.minimum(end, begin + within(ahead)), end)
         choose = lambda new, old: jnp.where(again, old, new)
         state = (_chosen(again, before, after), jnp.where(keep & ~again, g1, g0))

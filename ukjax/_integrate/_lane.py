@@ -1,4 +1,4 @@
-"""One of many solves: where it begins, and a step of it.
+"""One of many solves: its start and its steps.
 
 B: solves; T: saved times.
 """
@@ -23,7 +23,7 @@ from ._variants import solver_of
 
 
 class Common(eqx.Module):
-    """What all solves have in common: see `Problem`; whether a step of many lanes is to be compiled as a whole."""
+    """The settings that all solves share: see `Problem`; and whether a step of many lanes is compiled as a whole."""
 
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
@@ -38,7 +38,7 @@ def within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array)
 
 
 class _Beginning(diffrax.AbstractAdjoint):
-    """Makes no steps: the place that diffrax prepares for them takes that of the controller's state in its solution."""
+    """An adjoint that makes no steps: its solution holds the first `Place` as the state of the controller."""
 
     def loop(self, *, init_state: Any, **others: Any) -> Any:
         at = init_state
@@ -54,17 +54,17 @@ def problem_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, sa
 def starts_of(
     begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, samples: PyTree, width: int
 ) -> tuple[Place, Float[Array, " B"]]:
-    """Where solves begin (B, ...), so many at a time, and how fast: of two the faster one is likely to take more steps.
+    """The places where solves begin (B, ...), `width` at a time, and their paces: fast solves tend to take more steps.
 
-    With the first stage if a method hands on its last one. The step to begin with does not tell them apart: diffrax
-    begins with the same one always, if it is not told another.
+    A place has the first stage if a method hands on its last one. The first step size is no measure of pace: without
+    dt0 diffrax begins with the same one always.
     """
 
     def start(sample):
         problem = problem_of(begin, common, sample)
         place = start_of(problem)
         first = call(place.t, place.y, problem.flow)
-        # As a method with equal tolerances measures it. Of the SCARA the rank correlation with the steps is 0.86.
+        # The norm of a method with equal tolerances, which correlates with the number of steps.
         pace = jnp.sqrt(jnp.mean((first / (1 + jnp.abs(place.y))) ** 2))
         if isinstance(problem.solver, diffrax.AbstractERK) and place.solver is not None:
             place = eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
@@ -74,9 +74,9 @@ def starts_of(
 
 
 def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: Any) -> Any:
-    """Solves in the order in which they are best begun: the fast ones first; those from `total` on are not to be done.
+    """The order in which solves are best begun: fast ones first; those from `total` on are last and not to be done.
 
-    Then none of many steps begins when the others are done.
+    Then no solve of many steps begins when the others are done.
     """
     xp = jnp if is_traced(pace, total) else np
     index = xp.arange(pace.shape[0])
@@ -85,7 +85,7 @@ def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: Any) -> 
 
 
 def start_of(problem: Problem) -> Place:
-    """Where a solve begins."""
+    """The place where a solve begins."""
     saveat = diffrax.SaveAt(t1=True, controller_state=True)
     solution: Any = solved(problem, Starting(*problem.method), saveat, _Beginning())
     return solution.controller_state
@@ -97,7 +97,7 @@ def stepper_of(problem: Problem) -> Stepper:
 
 
 def attempt(problem: Problem, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
-    """A step, where the next one is to end, and the state at t if that lies within."""
+    """Makes a step: returns the place after it, the attempt, and the state at t if that lies within the step."""
     at, tried = stepper_of(problem).attempt(at)
     t1 = problem.ts[-1]
     t_next = before_end(at, tried, t1)

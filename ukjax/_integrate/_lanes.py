@@ -3,8 +3,8 @@
 A loop over a batch waits for the slowest of it. Here a batch of any size goes through a few lanes, as many as the cache
 holds the states of, and a lane that is done does not wait for its neighbours.
 
-A step of many lanes is one scalar program. A lane of which that is in doubt waits for a step in the other way, until
-some do, or no other goes on.
+A step of many lanes is one scalar program. A lane for which that program is in doubt waits for an ordinary step, which
+is made when some lanes wait, or no other goes on.
 
 B: solves; L: lanes; T: saved times; n: numbers of a state.
 """
@@ -25,14 +25,14 @@ from ._march import Attempt, Place
 from ._variants import staged
 
 
-# Lanes that are done, or wait, before the others are interrupted for them, as a part of all lanes.
+# The part of the lanes that is done, or waits, when the others are interrupted for them.
 IDLE = 1 / 8
-# A step is compiled as a whole if it has no more operations than these.
+# The most operations of a step that is compiled as a whole.
 MOST_OPERATIONS = 8000
 
 
 class Ends(eqx.Module):
-    """What became of B solves: the states at the saved times, and where, when and how they ended."""
+    """The ends of B solves: the states at the saved times, and where, when and how each solve ended."""
 
     ys: Float[Array, "B T n"]
     t: Float[Array, " B"]
@@ -43,7 +43,7 @@ class Ends(eqx.Module):
 
     @classmethod
     def room(cls, count: int, states: Array, ts: Array) -> "Ends":
-        """Room for as many solves with such states (L, n)."""
+        """Room for the ends of `count` solves with states like these (L, n)."""
         n, dtype = states.shape[1], states.dtype
         zeros = jnp.zeros(count, int)
         nan = lambda *shape: jnp.full(shape, jnp.nan, dtype)
@@ -52,7 +52,7 @@ class Ends(eqx.Module):
 
 
 class _Lanes(eqx.Module):
-    """L solves under way: which ones (B or more: none), where they stand, and which of the saved times is next."""
+    """L solves under way: their numbers (B or more: none), their places, and the indices of their next saved times."""
 
     solve: Int[Array, " L"]
     place: Place
@@ -63,7 +63,7 @@ class _Lanes(eqx.Module):
 
 
 class _Turning(NamedTuple):
-    """One lane between turns: see `_Lanes`; whether it goes on, and whether it waits for a step in the other way."""
+    """The state of one lane between steps: see `_Lanes`; whether it goes on, and whether it waits for another step."""
 
     place: Place
     following: Array
@@ -75,7 +75,7 @@ class _Turning(NamedTuple):
 
 
 class Progress(eqx.Module):
-    """How far a queue is: how many solves were taken up, those under way, and those that are done."""
+    """The progress of a queue: the number of solves taken up, those under way, and those that are done."""
 
     taken: Int[Array, ""]
     lanes: _Lanes
@@ -87,10 +87,10 @@ class Queue(eqx.Module):
 
     Attributes:
         begin: The flow and the first state of a solve, from its sample.
-        common: What is the same for all.
+        common: The settings of all solves.
         samples: Arrays with a leading axis (B,).
-        starts: Where the solves begin, likewise: see `starts_of`.
-        total: How many of them to do, the first; the others are left as NaN.
+        starts: The places where the solves begin, likewise: see `starts_of`.
+        total: The number of solves to do, from the first on; the others are left as NaN.
     """
 
     begin: Callable[[PyTree], tuple[Flow, Array]]
@@ -100,12 +100,12 @@ class Queue(eqx.Module):
     total: Int[Array, ""]
 
     def start(self, width: int) -> Progress:
-        """Nothing done yet, and so many lanes, or fewer if there are fewer solves."""
+        """The progress before anything is done, with `width` lanes, or fewer if there are fewer solves."""
         lanes = self._empty(min(width, self.count))
         return Progress(jnp.zeros((), int), lanes, Ends.room(self.count, lanes.place.y, self.common.ts))
 
     def run(self, progress: Progress, until: Array) -> Progress:
-        """Goes on until so many solves were taken up; if those are all there are, until they are done."""
+        """Continues until this many solves were taken up; if these are all, until they are done."""
         everything = until >= self.total
 
         def going(at):
@@ -132,7 +132,7 @@ class Queue(eqx.Module):
         return problem_of(self.begin, self.common, sample)
 
     def _of(self, lanes: _Lanes) -> PyTree:
-        """The samples in the lanes; of a lane with nothing to do the last one there is."""
+        """The samples of the lanes; a lane with nothing to do has the last sample."""
         return rows(self.samples, jnp.minimum(lanes.solve, self.count - 1))
 
     def _empty(self, width: int) -> _Lanes:
@@ -141,7 +141,7 @@ class Queue(eqx.Module):
         return _Lanes(jnp.full(width, self.count, int), place, zeros, zeros, zeros, okay((width,)))
 
     def _refilled(self, taken: Array, lanes: _Lanes) -> tuple[Array, _Lanes]:
-        """The lanes with as many new solves as there are lanes without one, and as the queue has."""
+        """Puts new solves into the lanes without one, as many as the queue has; also returns the number taken up."""
         free = lanes.solve >= self.count
         number = taken + jnp.cumsum(free) - 1
         new = free & (number < self.total)
@@ -153,7 +153,7 @@ class Queue(eqx.Module):
         return taken + jnp.sum(new), _Lanes(lanes.solve, place, *others, result)
 
     def _active(self, lanes: _Lanes) -> Array:
-        """Which lanes have a solve that is not done."""
+        """Whether each lane has a solve that is not done."""
         return self._going(lanes) & (lanes.solve < self.count)
 
     def _going(self, at: Any) -> Array:
@@ -161,7 +161,7 @@ class Queue(eqx.Module):
         return going & (at.tries < self.common.max_steps)
 
     def _advanced(self, lanes: _Lanes, ys: Array, more: Array) -> tuple[_Lanes, Array]:
-        """Steps in all lanes, until enough of them are done for new solves, if there are `more`."""
+        """Steps all lanes until enough of them are done for new solves, if there are `more`, or all are done."""
         samples, start = self._of(lanes), jnp.sum(self._active(lanes))
         enough = _enough(lanes)
 
@@ -173,7 +173,7 @@ class Queue(eqx.Module):
         return jax.lax.while_loop(going, body, (lanes, ys))
 
     def _stepped(self, samples: PyTree, lanes: _Lanes, active: Array, ys: Array) -> tuple[_Lanes, Array]:
-        """A step in the lanes that are active."""
+        """Makes a step in the lanes that are active."""
         step = lambda sample, at, t: attempt(staged(self._problem(sample)), at, t)
         place, tried, value = eqx.filter_vmap(step)(samples, lanes.place, rows(self.common.ts, lanes.following))
         kept = active & tried.keep
@@ -184,7 +184,7 @@ class Queue(eqx.Module):
         return _Lanes(lanes.solve, place, following, tries, accepted, result), ys
 
     def _turn(self, lanes: _Lanes) -> _expand.WrittenTurn | None:
-        """A step as a scalar program, where it is wanted and can be had."""
+        """The step of a lane as a scalar program, or None where that is not wanted or not possible."""
         common = self.common
         wanted = common.whole_steps and lanes.solve.shape[0] >= _expand.MANY
         if not wanted or not isinstance(common.solver, diffrax.AbstractERK):
@@ -218,7 +218,7 @@ class Queue(eqx.Module):
         return _Turning(lanes.place, *counts, lanes.result, goes, jnp.zeros_like(goes))
 
     def _turned(self, turn: _expand.WrittenTurn, lanes: _Lanes, ys: Array) -> tuple[_Lanes, Array]:
-        """Steps in all lanes, until enough of them are done or wait; then one in the other way of those that wait."""
+        """Steps all lanes by a scalar program until enough are done or wait; then steps the waiting ones ordinarily."""
         ts, samples = self.common.ts, self._of(lanes)
         start, enough = jnp.sum(self._active(lanes)), _enough(lanes)
         row = lambda which: jnp.where(which, lanes.solve, ys.shape[0])  # beyond the last: nowhere
@@ -239,7 +239,7 @@ class Queue(eqx.Module):
 
             def save(carry):
                 j, t, ys = carry
-                # Put together here, for most often there is no other saved time within the step.
+                # Joined here, in the loop, for most steps contain no other saved time.
                 j, each = jax.lax.optimization_barrier((j, step))
                 span, dense = _expand.joined(each)
                 which = more(j, t)
@@ -259,9 +259,9 @@ class Queue(eqx.Module):
         return jax.lax.cond(jnp.any(found.waits), step, lambda *same: same, lanes, ys)
 
     def _saved(self, lanes: _Lanes, kept: Array, tried: Attempt, value: Array, ys: Array) -> tuple[Array, Array]:
-        """The next saved time of each lane, and the states at those that lie in the steps just made.
+        """Saves the states at times within the steps just made; also returns the index of the next time of each lane.
 
-        `value`: at the first of them, which most often is the only one.
+        `value`: the state at the first of these times, which most often is the only one.
         """
         ts, (begin, end) = self.common.ts, tried.span
         due = lambda j: kept & (j < ts.shape[0]) & (rows(ts, j) <= end)
@@ -281,7 +281,7 @@ class Queue(eqx.Module):
 
 
 def _handed_over(active: Array, lanes: _Lanes, ends: Ends) -> tuple[_Lanes, Ends]:
-    """The lanes that are done without their solves, whose ends are written down."""
+    """Takes finished solves out of their lanes, and writes down their ends."""
     nowhere = ends.t.shape[0]
     row = jnp.where(active, nowhere, lanes.solve)
     values = (lanes.place.t, lanes.place.y, lanes.tries, lanes.accepted, lanes.result)

@@ -1,4 +1,4 @@
-"""A method whose steps are made by the mechanism itself, because they take more than its accelerations."""
+"""RATTLE, a method whose steps are made by the mechanism itself, because they need more than its accelerations."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from .. import _check
 
 
 class Between(diffrax.AbstractLocalInterpolation):
-    """Positions and speeds between the ends of a step, to third order of its length, but for the constraints.
+    """Positions and speeds between the ends of a step, to third order of its length, without regard to constraints.
 
-    q is the cubic with the positions and speeds at both ends. Its rate is no speed of the method: that leaps, so that
-    (q1 - q0) / h is (v0 + v1) / 2 - h (a1 - a0) / 4, where a motion would have a third of the last part. v is the
-    parabola through v0 and v1 whose second derivative is (a1 - a0) / h. From either end it is the same.
+    q is the cubic with the positions and speeds at both ends. Its rate is no speed of the method, which leaps, so that
+    (q1 - q0) / h is (v0 + v1) / 2 - h (a1 - a0) / 4, where a motion would have a third of the last term. v is the
+    parabola through v0 and v1 whose second derivative is (a1 - a0) / h. It is the same seen from either end.
     """
 
     t0: Any
@@ -38,28 +38,28 @@ class Between(diffrax.AbstractLocalInterpolation):
 
 
 class Rattle(diffrax.AbstractSolver):
-    r"""RATTLE: the structure-preserving step for holonomic constraints, for runs of millions of steps.
+    r"""The structure-preserving step RATTLE for holonomic constraints, for runs of millions of steps.
 
     $$\begin{aligned}
     v_{1/2} &= v_0 + \tfrac h2 M^{-1}(Q(q_0, v_0) + A_0^\top\lambda), & q_1 &= q_0 + h\,v_{1/2}, & \Phi(q_1) &= 0 \\
     v_1 &= v_{1/2} + \tfrac h2 M^{-1}(Q(q_1, v_1) + A_1^\top\mu), & & & A_1 v_1 &= 0
     \end{aligned}$$
 
-    It is symplectic and reversible: the energy of a conservative mechanism swings about its value by a part that grows
-    with the square of the step, and does not drift. Its order is two. Constraints hold to rounding, whether rows are
-    redundant or not, without a projection. For `simulate(..., solver=Rattle(), stepsize_controller=
+    RATTLE is symplectic and reversible: the energy of a conservative mechanism swings about its value by a part that
+    grows with the square of the step, and does not drift. Its order is two. Constraints hold to rounding, whether rows
+    are redundant or not, without a projection. Pass it as `simulate(..., solver=Rattle(), stepsize_controller=
     diffrax.ConstantStepSize(), dt0=...)`.
 
-    It takes a constant mass matrix, as mechanisms in absolute coordinates have it, and holonomic constraints. A force
+    It needs a constant mass matrix, as mechanisms in absolute coordinates have it, and holonomic constraints. A force
     that depends on velocities (drag, a magnetic or a gyroscopic one) is taken at the speeds at both ends of the step,
     for which the second half solves an equation in v_1. The order stays two, and a step back still undoes a step.
 
-    Steps have one length: dt0, or the longest below it of which the span is a multiple. A saved time between two steps
-    changes none of them: the state there is interpolated to third order and led to the constraints, to rounding.
+    Steps have equal length: dt0, or the longest below it of which the span is a multiple. A saved time between two
+    steps changes none of them: the state there is interpolated to third order and led to the constraints, to rounding.
 
     Args:
-        iterations: Of the multipliers lambda, by Newton's method with the rows at q_0: each gains as many digits as the
-            step has.
+        iterations: Iterations for the multipliers lambda, by Newton's method with the rows at q_0: each gains as many
+            digits as the step has.
 
     Raises:
         ValueError: If `iterations` is not a positive integer; by `simulate`, if the mechanism or an option does not

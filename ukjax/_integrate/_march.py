@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 
 class Place(eqx.Module):
-    """Where a solve stands: before a step from t to t_next."""
+    """The state of a solve before a step from t to t_next."""
 
     t: Float[Array, ""]
     t_next: Float[Array, ""]
@@ -23,7 +23,7 @@ class Place(eqx.Module):
 
 
 class Attempt(eqx.Module):
-    """What became of a step that was tried over `span`; `dense` is what its interpolant is made of."""
+    """The outcome of a step that was tried over `span`; `dense` is the data of its interpolant."""
 
     keep: Bool[Array, ""]
     span: tuple[Array, Array]
@@ -32,9 +32,9 @@ class Attempt(eqx.Module):
 
 
 def before_end(at: Place, tried: Attempt, end: Array) -> Array:
-    """Where the next step ends: as the controller says, or at the end.
+    """The time at which the next step ends: that of the controller, or the end of the solve.
 
-    As in diffrax: no step is to end so near before the end that the next one has hardly any length.
+    As in diffrax, no step ends so near before the end that the next one would have hardly any length.
     """
     near = end - 100 * jnp.finfo(end.dtype).eps * jnp.abs(end)
     return jnp.where(at.t_next > near, jnp.where(tried.keep, end, at.t + (end - at.t) / 2), at.t_next)
@@ -51,7 +51,7 @@ class Stepper(eqx.Module):
     def attempt(self, at: Place) -> tuple[Place, Attempt]:
         solver, span = self.solver, (at.t, at.t_next)
         y, error, dense, memory, result = solver.step(self.terms, *span, at.y, self.args, at.solver, at.jumped)
-        # A step into a place where there is no motion is one with an error too large.
+        # A step to a state that has no motion counts as a step with too large an error.
         lost = ~jnp.all(jnp.isfinite(y))
         error = jax.tree_util.tree_map(lambda x: jnp.where(jnp.isnan(x) | lost, jnp.inf, x), error)
         order = solver.error_order(self.terms)
@@ -62,7 +62,7 @@ class Stepper(eqx.Module):
         new, old = (y, memory, jnp.asarray(jumped)), (at.y, at.solver, at.jumped)
         y, memory, jumped = jax.tree_util.tree_map(lambda x, y: jnp.where(keep, x, y), new, old)
         okay = diffrax.RESULTS.successful
-        # From a state that is not finite no step is kept, and none is any shorter than the last: that would go on until
+        # From a state that is not finite no step is kept, and none is shorter than the last: the loop would go on until
         # all steps are spent.
         stuck = ~(t_next > t) & (failure == okay) & ~keep
         failure = diffrax.RESULTS.where(stuck, diffrax.RESULTS.dt_min_reached, failure)
@@ -84,16 +84,16 @@ def march(
     written: Callable[[PyTree], PyTree],
     enough: Callable[[PyTree], Array] | None = None,
 ) -> tuple[Place, PyTree, Any, Int[Array, ""]]:
-    """Steps from a place to the end: the place reached, what was noted on the way, how it ended, the attempts.
+    """Steps from a place to the end; returns the place reached, the notes, the result, and the number of attempts.
 
     Args:
         stepper: Makes the steps.
-        at: Where to start.
-        end: The time to get to.
-        max_steps: After how many attempts to give up.
-        clip: Where the next step ends, given the place and the attempt that led there.
-        note: `notes` after an attempt, and the place that it led to.
-        notes: Before the first one.
+        at: The place to start from.
+        end: The time to reach.
+        max_steps: The number of attempts after which to give up.
+        clip: (place, attempt that led there) -> the time at which the next step ends.
+        note: (notes, place, attempt that led there) -> notes after the attempt.
+        notes: The notes before the first attempt.
         written: The arrays in `notes` that are written to in one place at a time, which spares a batch copies of them.
         enough: Whether the notes are complete before the end is reached.
     """

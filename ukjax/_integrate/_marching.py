@@ -1,8 +1,8 @@
-"""The solve itself: its loop over the steps, in place of diffrax's.
+"""The loop of a solve over its steps, in place of diffrax's.
 
-`diffrax.diffeqsolve` prepares a solve and hands it to the loop of its adjoint, which may be one's own. Its own loops
-can do more than is needed here (events, dense output, looking twice what is static), and count a hundred floating point
-numbers back from the end, one after the other: together a fifth of what a simulation took to compile.
+`diffrax.diffeqsolve` prepares a solve and hands it to the loop of its adjoint, which may be a class of our own.
+diffrax's loops do more than is needed here (events, dense output, a second trace to find what is static), and count a
+hundred floating point numbers back from the end, one after the other. That takes long to compile.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from ._unchecked import Starting
 
 
 class _Notes(eqx.Module):
-    """States saved so far, the number of the next one, steps accepted, their record, what the progress meter knows."""
+    """The states saved so far, the index of the next, the accepted steps, their record, the progress meter's state."""
 
     ys: Any  # (T, n); within a loop equinox wraps it
     following: Int[Array, ""]
@@ -32,8 +32,8 @@ class _Notes(eqx.Module):
 class Marching(diffrax.AbstractAdjoint):
     """The loop of a solve that is not differentiated; it saves the states at `ts`, and then the last one.
 
-    Goes with `Starting`, and with `diffrax.SaveAt(t1=True)`, of which it makes the rest. If it is to record its
-    steps, in a `layout`, the `Record` takes the place of the controller's state, for `SaveAt(controller_state=True)`.
+    It goes with `Starting`, and with `diffrax.SaveAt(t1=True)`, to which it adds the rest. With a `layout` it records
+    its steps: the `Record` takes the place of the controller's state, for `SaveAt(controller_state=True)`.
     """
 
     ts: Float[Array, " T"]

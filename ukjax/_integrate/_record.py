@@ -18,19 +18,19 @@ from ._flow import Problem
 from ._march import Place
 
 
-# Up to this budget of steps every one has its checkpoint, and none is run twice.
+# Up to this budget every step has its checkpoint, and none is run twice.
 EVERY = 33
-# Steps that are found at once.
+# The most steps of a segment, which are found at once.
 STEPS = 32
-# Each layer of finer checkpoints divides what lies between two of the coarser ones by this.
+# Each layer of finer checkpoints divides the steps between two of the coarser ones by this.
 PARTS = 4
 
 
 class Layout(NamedTuple):
     """Room for checkpoints, for layers of finer ones between them, and for the steps of a segment.
 
-    All that lies between two checkpoints fits, at the longest stride that `max_steps` lets happen. If that is 1, they
-    are `complete`: no step need be run again.
+    All steps between two checkpoints fit, at the longest stride that `max_steps` allows. If that stride is 1, the
+    checkpoints are `complete`: no step need be run again.
     """
 
     checkpoints: int
@@ -50,11 +50,11 @@ class Layout(NamedTuple):
 
     @property
     def finer(self) -> int:
-        """Places of the finer checkpoints: where one of a coarser layer lies, a finer one needs none."""
+        """The number of places of finer checkpoints; a finer layer needs none where a coarser one has a checkpoint."""
         return (PARTS - 1) * self.layers
 
     def place(self, part: Array) -> Array:
-        """Where a checkpoint after this many of the finest parts has its place; beyond the last if it has none."""
+        """The place of the checkpoint after this many of the finest parts; beyond the last place if it has none."""
         coarser = jnp.array([PARTS**i for i in range(1, self.layers)], part.dtype)
         layer = jnp.sum(part % coarser == 0, dtype=part.dtype)
         within = part // PARTS**layer % PARTS
@@ -66,7 +66,7 @@ def layout_of(problem: Problem) -> Layout:
 
 
 class Checkpoint(eqx.Module):
-    """A place to go on from, or K of them: time, state, where the next step was to end, and the controller's memory."""
+    """A checkpoint, or K of them: time, state, the planned end of the next step, and the memory of the controller."""
 
     number: Int[Array, "*K"]
     t: Float[Array, "*K"]
@@ -79,12 +79,12 @@ class Checkpoint(eqx.Module):
         return cls(number, *jax.tree_util.tree_map(jnp.asarray, (place.t, place.t_next, place.y, place.controller)))
 
     def room(self, count: int) -> "Checkpoint":
-        """Room for this many like this one, and nothing in it."""
+        """Room for `count` checkpoints like this one, all empty."""
         empty = jax.tree_util.tree_map(lambda x: jnp.zeros((count, *x.shape), x.dtype), self)
         return eqx.tree_at(lambda c: c.number, empty, jnp.full(count, -1, self.number.dtype))
 
     def put(self, slot: Array, one: "Checkpoint") -> "Checkpoint":
-        """With one of them in a slot; beyond the last there is nothing to put it in."""
+        """A copy with the checkpoint `one` in a slot; a write beyond the last slot is dropped."""
         put = lambda all, x: all.at[slot].set(x.astype(all.dtype), mode="drop")
         return jax.tree_util.tree_map(put, self, one, is_leaf=_is_written_to)
 
@@ -112,10 +112,10 @@ class Record(eqx.Module):
         return self.checkpoints.number.shape[0]
 
     def after(self, keep: Array, place: Place) -> "Record":
-        """The record after a step that led to a place, if it is one to keep."""
+        """The record after a step that led to a place, if the step is kept."""
         count = self.count + keep.astype(self.count.dtype)
         due = keep & (count % self.stride == 0)
-        # Which is due at the stride twice as long too, for the room is even.
+        # This checkpoint is due at twice the stride too, for the room is even.
         full = due & (count == self.room * self.stride)
         stride = jnp.where(full, 2 * self.stride, self.stride)
         slot = jnp.where(due, self.slot(count), self.room)  # beyond the last: nowhere
@@ -123,7 +123,7 @@ class Record(eqx.Module):
         return Record(checkpoints, stride, count, jnp.where(keep, place.t, self.end))
 
     def slot(self, number: Array) -> Array:
-        """Where the checkpoint lies that has this many steps before it.
+        """The slot of the checkpoint that has this many steps before it.
 
         The first K lie in order. At a stride of 2 h, number h K + 2 h i takes the place of h + 2 h i, which is given up
         then, and may itself have taken that of another.

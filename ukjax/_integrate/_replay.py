@@ -37,7 +37,7 @@ Integrate = Callable[[Problem, bool], tuple[Array, Record | None, PyTree]]
 
 
 def both_modes(integrate: Integrate, problem: Problem) -> tuple[Array, PyTree]:
-    """ys and rest of `integrate`; ys is differentiable with respect to the arrays of `flow`, to `y0` and `ts`."""
+    """The ys and rest of `integrate`; ys is differentiable with respect to the arrays of `flow`, to `y0` and `ts`."""
     return cast(Any, _solve(problem, integrate=integrate))
 
 
@@ -71,13 +71,13 @@ def _solve_recording_jvp(primals, tangents, *, integrate):
 
 
 def _replay(problem, record, tangent):
-    """Derivative of the saved and of the recorded states along `tangent`."""
+    """The derivatives of the saved and of the recorded states along `tangent`."""
     constants, directions = (problem, record), Directions(tangent.flow, tangent.y0, tangent.ts)
     return eqxi.filter_primitive_bind(_replay_p, constants, linear_in_all(directions, constants))
 
 
 def linear_in_all(directions: PyTree, *others: PyTree) -> PyTree:
-    """The directions, each linear in all of them, and batched if any of them, or of the others, is.
+    """Makes each direction linear in all of them, and batched if any direction or any of the `others` is.
 
     The cotangent of a direction that all systems of a batch share is a sum over the batch. equinox's primitive does not
     sum; adding 0 that is batched to the direction makes it one per system, and JAX's own addition sums when it is
@@ -87,7 +87,7 @@ def linear_in_all(directions: PyTree, *others: PyTree) -> PyTree:
 
     @ft.cache
     def zero(dtype):
-        # Once, not for each of them: of some hundred parameters that was most of the program. Not 0 x: x may be NaN.
+        # Once for each dtype: once for each parameter would be most of the program. Not 0 x: x may be NaN.
         nought = jnp.zeros((), dtype)
         return sum((jnp.where(False, jnp.ravel(x)[0].astype(dtype), nought) for x in leaves), nought)
 
@@ -95,7 +95,7 @@ def linear_in_all(directions: PyTree, *others: PyTree) -> PyTree:
 
 
 def _forward(constants, directions, moving):
-    """Tangents of the saved states and of the checkpoints; `moving` tells whether ts has any kind of derivative."""
+    """Tangents of the saved states and of the checkpoints; `moving`: whether ts has a derivative of any kind."""
     problem, record = constants
     ts, flow, dts, dflow = problem.ts, problem.flow, directions.ts, directions.flow
 
@@ -139,7 +139,7 @@ def _forward(constants, directions, moving):
 
 
 def _over_segments(going, segment, carry):
-    # A batch need not copy the finer checkpoints, the second of what is carried.
+    # A batch need not copy the finer checkpoints, the second item of the carry.
     return eqxi.while_loop(going, segment, carry, kind="lax", buffers=lambda carry: carry[1])
 
 
@@ -173,15 +173,15 @@ def _transpose(arguments, cotangents):
 
 
 def _backward(constants, wanted, cotangents, moving, smooth):
-    """Cotangents of what is `wanted` from those of the saved states and of the checkpoints.
+    """Cotangents of the `wanted` inputs, from those of the saved states and of the checkpoints.
 
-    Only if it is to be differentiated itself must it be `smooth`, which takes another run through each segment.
+    `smooth`: so that the cotangents can be differentiated, which takes another run through each segment.
     """
     problem, record = constants
     ts, cys, cpoints = problem.ts, *cotangents
     diff, fixed = eqx.partition(problem.flow, wanted.flow)
     whole = lambda diff: eqx.combine(diff, fixed)
-    # The cotangents of the flow side by side: to add up each of some dozens of numbers is an operation of its own.
+    # The cotangents of the flow lie in one vector, so that adding them is one operation and not dozens.
     cflow, apart = ravel_pytree(jax.tree_util.tree_map(jnp.zeros_like, diff))
     n = problem.y0.shape[0]
     cys = jnp.zeros((ts.shape[0], n), problem.y0.dtype) if cys is None else cys
@@ -192,7 +192,7 @@ def _backward(constants, wanted, cotangents, moving, smooth):
 
         def one(inner):
             k, j, cy, cflow, cts = inner
-            k = jnp.maximum(k - 1, 0)  # under jax.vmap, of those that are done it is zero
+            k = jnp.maximum(k - 1, 0)  # under jax.vmap k is zero for those that are done
             span = t0, t1 = steps.times[k], steps.times[k + 1]
             dense, pullback = pulled_back(problem, t0, t1, steps.states[k], diff, fixed)
 
@@ -249,7 +249,7 @@ def _backward_jvp(primals, tangents):
 
 
 def _not_backwards(found: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
-    """A derivative and its tangents, which reverse mode refuses: JAX would say something about the loop in them."""
+    """Makes reverse mode refuse the tangents of a derivative: JAX's own error would be about the loop in them."""
     arrays, others = eqx.partition(tangents, eqx.is_inexact_array)
     leaves, structure = jax.tree_util.tree_flatten(arrays)
     leaves = [_forwards_p.bind(x) for x in leaves]

@@ -20,7 +20,7 @@ def is_due(t: Array, number: Array, start: Array, period: float) -> Array:
 
 
 def _early(t: Array, start: Array, period: float) -> Array:
-    """By what part of a period rounding may have a sample come too early."""
+    """The part of a period by which rounding may make a sample come too early."""
     return 1e-9 + 8 * float(jnp.finfo(t.dtype).eps) * (jnp.abs(t) + jnp.abs(start)) / period
 
 
@@ -32,10 +32,10 @@ class Sampled(diffrax.AbstractStepSizeController):
     period: float = eqx.field(static=True)
 
     def from_zero(self) -> "Sampled":
-        """The same controller where time counts from the first sample.
+        """The controller with time counted from the first sample.
 
-        Later samples follow the first one, so that a run whose first sample is later is the same run with everything
-        else earlier: so it has a derivative by that time.
+        Later samples follow the first one. A run whose first sample is later is then the same run with everything else
+        earlier, so that it has a derivative with respect to that time.
         """
         return eqx.tree_at(lambda c: c.start, self, jnp.zeros_like(self.start))
 

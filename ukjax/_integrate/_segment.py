@@ -1,10 +1,10 @@
 """The steps between two checkpoints, found again by running them.
 
-Segments are what is found at once: of `Layout.steps` steps, or from one checkpoint to the next if that is less. Where
-every step has a checkpoint, they are only looked up. Where there are more steps between two checkpoints of the record,
-the run that finds a segment leaves finer checkpoints at the ends of those that it passes through: each takes the place
-of an older one in its layer, of which the last few are kept. From the first segment to the last every step is run again
-once; in the other order, once more for each layer.
+A segment is the steps found at once: `Layout.steps` steps, or those from one checkpoint to the next if these are fewer.
+Where every step has a checkpoint, segments are only looked up. Where there are more steps between two checkpoints of
+the record, the run that finds a segment leaves finer checkpoints at the ends of the segments that it passes through:
+each takes the place of an older one in its layer, of which the last few are kept. From the first segment to the last
+every step is run again once; in the other order, once more for each layer.
 
 F, L: room for finer checkpoints and for the steps of a segment.
 """
@@ -29,7 +29,7 @@ from ._variants import solver_of
 class Segment(eqx.Module):
     """The steps from a checkpoint on: between `times` (L + 1,) and `states` (L + 1, n), of which `count` + 1 count.
 
-    `slots`: where the record itself has a checkpoint of them (L + 1,); beyond its last one if it has none.
+    `slots`: the slots of the record with their checkpoints (L + 1,); beyond its last slot where it has none.
     """
 
     slots: Int[Array, " _"]
@@ -39,7 +39,7 @@ class Segment(eqx.Module):
 
 
 class _Notes(NamedTuple):
-    """Of a run: ends of steps, finer checkpoints, steps since the start of the solve, and the state."""
+    """The notes of a run: ends of steps, finer checkpoints, steps since the start of the solve, and the state."""
 
     times: Array
     states: Array
@@ -49,9 +49,9 @@ class _Notes(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The number of steps before a segment, its length, how many steps there are before its end, and when that is.
+    """The number of steps before a segment, its length, the number of steps before its end, and the time of its end.
 
-    If it is not `known` when it ends, `end` is where the next checkpoint of the record is.
+    If the time of its end is not `known`, `end` is the time of the next checkpoint of the record.
     """
 
     number: Array
@@ -62,39 +62,39 @@ class _Wanted(NamedTuple):
 
 
 def length_of(problem: Problem, record: Record) -> Array:
-    """How many steps a segment has, but for the last one."""
+    """The number of steps of a segment, except the last one."""
     steps = layout_of(problem).steps
     return jnp.where(record.stride == 1, steps, jnp.minimum(record.stride, steps)).astype(record.count.dtype)
 
 
 def segments_of(problem: Problem, record: Record) -> Array:
-    """How many segments there are.
+    """The number of segments, of which the last ones may be empty.
 
-    The last ones may be empty: so that, from the last to the first, all systems of a batch come to their checkpoints,
-    where there is more to run, at the same time.
+    Then, from the last to the first, all systems of a batch come to their checkpoints, where there is more to run, at
+    the same time.
     """
     length = length_of(problem, record)
-    longest = jnp.maximum(record.stride, length)  # what is between two checkpoints, or looked up at once
+    longest = jnp.maximum(record.stride, length)  # the steps between two checkpoints, or those looked up at once
     return -(-record.count // longest) * (longest // length)
 
 
 def finer_of(problem: Problem, record: Record) -> Checkpoint:
-    """Room for finer checkpoints; for one at least, so that there is something to look at."""
+    """Room for finer checkpoints, for one at least, so that no array is empty."""
     return record.checkpoints[jnp.zeros((), int)].room(max(1, layout_of(problem).finer))
 
 
 def segment_of(
     problem: Problem, record: Record, finer: Checkpoint, index: Array, smooth: bool = False
 ) -> tuple[Segment, Checkpoint]:
-    """The steps of a segment, and the finer checkpoints left behind. Step sizes are constants.
+    """Finds the steps of a segment; returns it, and the finer checkpoints left behind. Step sizes are constants.
 
-    The states have a derivative only if asked to be `smooth`, which takes another run through the steps; those are
-    functions of the checkpoints of the record, and of the problem.
+    The states have a derivative only if `smooth`, which takes another run through the steps: they are then functions of
+    the checkpoints of the record, and of the problem.
     """
     layout, live = layout_of(problem), (problem, record)
     problem, record = _constant(live)
     length = length_of(problem, record)
-    # Under jax.vmap a solve with few segments is asked for more while others are not done: nothing is run for it.
+    # Under jax.vmap a solve with few segments gets an index beyond them while others are not done: nothing is run then.
     wanted = (index >= 0) & (index * length < record.count)
     index = jnp.clip(index, 0, jnp.maximum(record.count - 1, 0) // length)
     number = index * length
@@ -112,8 +112,8 @@ def segment_of(
     recorded = (every | (ends == coarse.number)) & (ends <= record.count)
     slots = jnp.where(recorded, jnp.where(every, ends, slot), record.room)
     known = live[1] if smooth else record
-    # Where there is no step, a system of a batch that waits for others is looked at all the same: at its start, so that
-    # it asks for nothing that none of them needs.
+    # A system of a batch that waits for others is evaluated even where it has no step: at its start, so that it causes
+    # no work that no other system needs.
     there = slots < record.room
     times = jnp.where(there, record.checkpoints.t[slots], start.t)
     states = jnp.where(there[:, None], known.checkpoints.y[slots], start.y)
@@ -121,7 +121,7 @@ def segment_of(
     if layout.complete:
         return Segment(slots, times, states, count), finer
     times, states = times.at[0].set(start.t), states.at[0].set(y)
-    # Once or not at all: unlike that of a conditional, the body of a loop is left out under jax.vmap too.
+    # A loop of at most one pass: under jax.vmap a conditional runs both branches, but a loop can skip its body.
     todo = wanted & ~every
     notes = _Notes(times, states, finer, start.number, y)
 
@@ -137,7 +137,7 @@ def segment_of(
 
 
 def _segment(record: Record, finer: Checkpoint, before: Array, number: Array, length: Array) -> _Wanted:
-    """What is known of a segment, given the number of the checkpoint of the record before it, and its own."""
+    """The data of a segment, given the number of the record's checkpoint `before` it, and its own number."""
     next_recorded = jnp.minimum(before + record.stride, record.count)
     end = jnp.where(next_recorded < record.count, record.checkpoints.t[record.slot(next_recorded)], record.end)
     following = jnp.minimum(number + length, record.count)
@@ -147,7 +147,7 @@ def _segment(record: Record, finer: Checkpoint, before: Array, number: Array, le
 
 
 def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segment: _Wanted, notes: _Notes) -> _Notes:
-    """Where and when the steps from a checkpoint on end, until the end of the segment.
+    """Runs the steps from a checkpoint to the end of the segment, and notes their times and states.
 
     The stage that a method hands on to its next step is evaluated anew, which may change a digit of rounding in the
     step sizes; so a step that ends near enough to the end of the segment is taken to end there.
@@ -181,7 +181,7 @@ def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segm
 
 
 def _smooth(problem: Problem, tried: Attempt, y: Array) -> Array:
-    """The state after a step, if it is kept, as a function of that before it."""
+    """The state after a step, if it is kept, as a differentiable function of the state before it."""
     taken = lambda y: step(problem, *tried.span, y, problem.flow)[0]
     return jax.lax.cond(tried.keep, taken, lambda y: y, y)
 

@@ -18,8 +18,8 @@ def solved(
 ) -> Any:
     """diffrax's solution of a problem, with the `loop` over the steps of an adjoint.
 
-    The loop over the stages of a step is the one that diffrax takes under `adjoint`: by default the one for a solve
-    that it need not differentiate.
+    The loop over the stages of a step is the one that diffrax takes under `adjoint`: by default that for a solve
+    without derivatives.
     """
     return diffrax.diffeqsolve(
         diffrax.ODETerm(call),

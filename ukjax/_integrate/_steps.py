@@ -22,7 +22,7 @@ def replayable(solver: diffrax.AbstractSolver) -> bool:
 
 
 def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
-    """The state at t1 and what the interpolant between t0 and t1 is made of."""
+    """The state at t1, and the data of the interpolant between t0 and t1."""
     if isinstance(problem.solver, Rattle):
         leap: Any = flow.leap
         y1, _ = leap(t0, t1, y)
@@ -54,7 +54,7 @@ class Explicit(NamedTuple):
         return cls(jnp.array(a, h.dtype), jnp.asarray(tableau.b_sol, h.dtype), times, h)
 
     def step(self, y: Array, flow: Flow) -> tuple[Array, PyTree]:
-        """As `step`, as a scan over the stages, which is much cheaper to differentiate than diffrax's."""
+        """Makes the step as a scan over the stages, which is much cheaper to differentiate than diffrax's loop."""
         put = lambda k, i: (k.at[i].set(self.h * call(self.times[i], self.before(i, y, k), flow)), None)
         stages = self.b.shape[0]
         k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
@@ -70,12 +70,12 @@ class Explicit(NamedTuple):
         return y + _weighted(self.b, k)
 
     def error(self, tableau: Any, k: Array) -> Array:
-        """How far that is from the state by the embedded method."""
+        """The difference between the states at the end of the step by this method and by the embedded one."""
         return _weighted(jnp.asarray(tableau.b_error, k.dtype), k)
 
 
 def _weighted(weights: Array, k: Array) -> Array:
-    """weights @ k, of a few weights, as part of what surrounds it: where a product, or a sum, is a call of its own."""
+    """Computes weights @ k, of few weights, as additions, which XLA fuses; a product or a reduction is a call."""
     return ft.reduce(jnp.add, [weights[i] * k[i] for i in range(k.shape[0])])
 
 
@@ -85,11 +85,11 @@ def side_by_side(flow: Any) -> Array:
 
 
 def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fixed: Flow) -> tuple[PyTree, Any]:
-    """What the interpolant of a step is made of, and (cotangent of y1, of that) -> cotangents of y and of `diff`.
+    """The data of the interpolant of a step, and the pullback: cotangents of y1 and the data -> those of y and `diff`.
 
-    That of `diff` is `side_by_side`. `diff` and `fixed` are the parts of the flow that have a derivative, and that have
-    none. Of an explicit method the stages are gone through backwards, one after the other, and nothing is kept of them
-    but k.
+    The cotangent of `diff` is one vector: see `side_by_side`. `diff` and `fixed` are the parts of the flow with and
+    without a derivative. The pullback of an explicit method goes through its stages backwards, one after the other, and
+    keeps nothing of them but k.
     """
     whole: Any = lambda diff: eqx.combine(diff, fixed)
     if not isinstance(problem.solver, diffrax.AbstractERK):
@@ -127,7 +127,7 @@ def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fi
 
 
 def first(y0: Array, t0: Array, flow: Flow, moving: bool) -> Array:
-    """The state from which the steps start, at a time that is constant; y0 is that at t0, which may be `moving`."""
+    """The state from which the steps start, at a constant time; y0 is the state at t0, which may be `moving`."""
     return advance(flow, y0, t0, stop_gradient(t0)) if moving else y0
 
 

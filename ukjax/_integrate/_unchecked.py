@@ -1,11 +1,11 @@
 """diffrax without its checks at run time.
 
-`diffrax.diffeqsolve` looks at the times to save at, at the first step and at the times of a `StepTo` while the compiled
-program runs. Such a check is a call from the program back to Python, and a program that calls back is not taken by
-JAX's persistent compilation cache. The same is checked here without: of values that are known, before the work starts;
-of others as data (`RESULTS.times_do_not_fit`).
+`diffrax.diffeqsolve` checks the times to save at, the first step and the times of a `StepTo` while the compiled program
+runs. Such a check is a call from the program back to Python, and JAX's persistent compilation cache does not take a
+program that calls back. Here known values are checked before the work starts, and others as data
+(`RESULTS.times_do_not_fit`).
 
-Both classes stand in while diffrax looks, and hand over the real thing to its loop.
+Both classes stand in while diffrax checks, and hand over the real times and steps to its loop.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class Starting(diffrax.AbstractStepSizeController):
     dt0: Array | None
 
     def wrap(self, direction):
-        forward = isinstance(self.controller, diffrax.StepTo)  # times increase, so that nothing is to be turned around
+        forward = isinstance(self.controller, diffrax.StepTo)  # times increase, so that nothing need be reversed
         return Starting(self.controller if forward else self.controller.wrap(direction), self.dt0)
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
@@ -36,9 +36,9 @@ class Starting(diffrax.AbstractStepSizeController):
 
 
 class Saving(diffrax.AbstractAdjoint):
-    """An adjoint whose solve saves at `ts`, where diffrax was told to save the end.
+    """An adjoint whose solve saves at `ts` where its `saveat` asks diffrax to save the end.
 
-    Goes with `Starting`, and with `saveat(ts)`: what is saved at some times, given as `diffrax.SubSaveAt`.
+    It goes with `Starting`. The `diffrax.SubSaveAt(t1=True)` to replace is the only one, or that of the name "ts".
     """
 
     adjoint: diffrax.AbstractAdjoint

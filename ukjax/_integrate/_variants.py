@@ -13,18 +13,18 @@ from ._flow import Problem, call
 from ._steps import Explicit
 
 
-# How a run ends whose projection does not get to the constraints, for which diffrax has no word.
+# The result of a run whose projection misses the constraints, for which diffrax has no name.
 LOST: Any = diffrax.RESULTS.internal_error
-# A projection corrects a step. It has gone somewhere else if it moves positions by more than this part of what the step
-# did, and this part of the largest.
+# A projection corrects a step. It is lost if it moves positions by more than PART of what the step moves them, plus
+# LEAP of the largest position.
 PART, LEAP = 0.1, 1e-3
 
 
 class AbstractVariant(diffrax.AbstractAdaptiveSolver):
-    """A Runge-Kutta method that differs from another in how a step is made, or ends.
+    """A Runge-Kutta method that wraps another and differs in how a step is made, or ends.
 
-    Not an `AbstractWrappedSolver`: the adjoints would take it for the Runge-Kutta method that it wraps, and set fields
-    which it has not.
+    It is no `AbstractWrappedSolver`: the adjoints would take that for the Runge-Kutta method that it wraps, and set
+    fields which it has not.
     """
 
     solver: eqx.AbstractVar[diffrax.AbstractSolver]
@@ -58,11 +58,11 @@ class AbstractVariant(diffrax.AbstractAdaptiveSolver):
 
 
 class Projecting(AbstractVariant):
-    """A method whose every step ends with `args.project`.
+    """A Runge-Kutta method whose every step ends with `args.project`.
 
     The stage that a method would hand on to its next step belongs to the state before the projection; it is evaluated
-    anew, as after a jump. Otherwise the method would lose its order. A projection that does not
-    arrive returns NaN; one that leaps is as much lost.
+    anew, as after a jump. Otherwise the method would lose its order. A projection that does not arrive returns NaN; a
+    projection that leaps is lost too.
     """
 
     solver: diffrax.AbstractSolver
@@ -82,14 +82,14 @@ class Projecting(AbstractVariant):
 class AbstractStaged(AbstractVariant):
     """An explicit method, for many steps at a time under `jax.vmap`, and without derivatives.
 
-    diffrax weighs the stages by products of matrices, for which they are put into another order each time, and which
-    XLA hands out to threads that other devices want. Here they are added up where they lie.
+    diffrax weighs the stages by products of matrices, for which the stages are transposed each time, and which XLA
+    hands out to threads that other devices need. Here the stages are added up in place.
     """
 
     solver: eqx.AbstractVar[diffrax.AbstractERK]
 
     def made(self, method: Explicit, y0: Array, k: Array, f: Array, solver_state: Any) -> tuple[Any, ...]:
-        """What a step gives, of its stages, and the field at the last of them."""
+        """The results of a step, from its stages and the field at the last of them."""
         y1 = method.after(y0, k)
         state = None if solver_state is None else (jnp.zeros_like(solver_state[0]), f)
         error = method.error(self.solver.tableau, k)
@@ -97,13 +97,13 @@ class AbstractStaged(AbstractVariant):
 
 
 class Staged(AbstractStaged):
-    """One whose stages are a loop."""
+    """An explicit method whose stages are a loop."""
 
     solver: diffrax.AbstractERK
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
-        # Of a method whose last stage is the first of the next step that one is known, but for the first step.
+        # If the last stage of a step is the first of the next, that is known, except in the first step.
         first, f = (True, jnp.zeros_like(y0)) if solver_state is None else solver_state
         again = eqxi.unvmap_any(first | jnp.asarray(made_jump))
 
@@ -119,9 +119,9 @@ class Staged(AbstractStaged):
 
 
 class Written(AbstractStaged):
-    """One whose stages are written one after the other, for scalar code.
+    """An explicit method whose stages are unrolled, for scalar code.
 
-    Of a method whose last stage is the first of the next step that one is taken to be known.
+    If the last stage of a step is the first of the next, that is taken to be known.
     """
 
     solver: diffrax.AbstractERK
@@ -148,7 +148,7 @@ def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.Abs
 
 
 def staged(problem: Problem, written: bool = False) -> Problem:
-    """With a solver that is fast for many at a time, where there is one. Not to be differentiated."""
+    """The problem with a solver that is fast for many steps at a time, if there is one; not to be differentiated."""
     if not isinstance(problem.solver, diffrax.AbstractERK):
         return problem
     solver = (Written if written else Staged)(problem.solver)

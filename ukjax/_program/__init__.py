@@ -1,4 +1,4 @@
-"""Functions as programs: with what they close over, compiled lightly, and apart from a mesh of devices."""
+"""Functions as programs: traced with what they close over, compiled fast, and kept outside of a mesh of devices."""
 
 from ._apart import apart as apart
 from ._apart import as_one as as_one

@@ -1,8 +1,8 @@
-"""Programs that are traced apart from a `jax.shard_map` around them.
+"""Programs that are traced outside of a `jax.shard_map` around them.
 
-Inside of a shard_map JAX keeps book of what may vary over its mesh, and wants every loop to begin with values that vary
-as they do at its end. The loops of a library begin with constants, which do not vary. Here the whole function is traced
-as if there were no mesh; inside of the shard_map it is one operation, whose results vary as far as any argument does.
+Inside of a shard_map JAX keeps track of what may vary over its mesh, and requires every loop to begin with values that
+vary as they do at its end. The loops of a library begin with constants, which do not vary. Here the whole function is
+traced as if there were no mesh; inside of the shard_map it is one operation, whose results vary as far as any argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from ._one_by_one import one_by_one
 
 
 def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
-    """`function(*arguments)`, a pytree of arrays; as one operation if an array in `arguments` varies over a mesh."""
+    """Calls `function(*arguments)`, a pytree of arrays, as one operation if an argument varies over a mesh."""
     arrays, others = eqx.partition(arguments, eqx.is_array)
     flat, structure = jax.tree_util.tree_flatten(arrays)
     if not _axes(flat):
@@ -38,7 +38,7 @@ def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
 
 
 def as_one(function: Traced, *arguments: PyTree) -> Any:
-    """`function(*arguments)` as one operation of a `jax.shard_map`, within which nothing of it is traced again."""
+    """Calls `function(*arguments)` as one operation of a `jax.shard_map`, within which it is not traced again."""
     jaxpr, constants = function.hoisted.jaxpr, function.hoisted.constants
     names = jaxpr.debug_info._replace(arg_names=("",) * (len(jaxpr.constvars) + len(jaxpr.invars)))
     jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=names)
@@ -47,7 +47,7 @@ def as_one(function: Traced, *arguments: PyTree) -> Any:
 
 
 class _Origin(NamedTuple):
-    """What a derivative is one of: a function, and with respect to which of its arguments."""
+    """The function that an operation is the derivative of, and the arguments by which it is taken."""
 
     jaxpr: Jaxpr
     active: tuple[int, ...]
@@ -72,7 +72,7 @@ def _function(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
 
 
 def _bind(function: Callable, arguments: Sequence[Any], origin: _Origin | None = None) -> list[Any]:
-    """The operation that computes `function(*arguments)`, a list of arrays."""
+    """Binds the operation that computes `function(*arguments)`, a list of arrays."""
     closed = jax.make_jaxpr(function)(*_like(arguments))
     # What the function closed over becomes its first arguments.
     hoisted = closed.consts
@@ -119,7 +119,7 @@ mlir.register_lowering(_apart_p, _lower)
 
 
 def _smooth(jaxpr: Jaxpr) -> list[int]:
-    """Which results have a derivative."""
+    """The indices of the results that have a derivative."""
     return [i for i, x in enumerate(jaxpr.outvars) if jnp.issubdtype(jnp.result_type(x.aval), jnp.inexact)]
 
 

@@ -1,4 +1,4 @@
-"""Whether what is traced will run as a batch."""
+"""Detects whether traced code will run as a batch."""
 
 import functools as ft
 from typing import Any
@@ -13,7 +13,7 @@ def in_batch(*trees: Any) -> bool:
 
 
 def _innermost(x: Any) -> Any:
-    """What is differentiated, without what the derivative adds."""
+    """The array under all levels of differentiation, without what the derivatives add."""
     while hasattr(x, "primal"):
         x = x.primal
     return x
@@ -21,7 +21,7 @@ def _innermost(x: Any) -> Any:
 
 @ft.cache
 def _kind() -> type:
-    """JAX's class for it, which it does not name in public."""
+    """JAX's class of the arrays within a `jax.vmap`, which has no public name."""
     seen: list[type] = []
     with jax.ensure_compile_time_eval():
         jax.vmap(lambda x: (seen.append(type(x)), x)[1])(jnp.zeros(1))

@@ -22,19 +22,19 @@ class Hoisted(eqx.Module):
 
     def __call__(self, *arguments: Array) -> Any:
         found = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, self.constants))(*arguments)
-        # What is the same for all arguments comes as a number of Python's.
+        # A result that does not depend on the arguments comes as a Python number.
         array = lambda x, of: x if eqx.is_array(x) else jnp.asarray(x, of.aval.dtype)
         leaves = [array(x, of) for x, of in zip(found, self.jaxpr.outvars, strict=True)]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
 
 def hoist(function: Callable[..., Any], *examples: Array, axes: Sequence[tuple[str, int]] = ()) -> Hoisted:
-    """`function`, called with arrays like `examples`, as a pytree of all that it closes over, tracers included.
+    """Traces `function` for arrays like `examples` into a pytree of all that it closes over, tracers included.
 
-    However often it is then called, the person's functions are traced once. `axes`: names and sizes of axes over which
-    it adds up and the like.
+    However often the result is called, the user's functions are traced once. `axes`: names and sizes of the axes of its
+    collective operations, such as sums over devices.
 
-    Not `equinox.filter_closure_convert`, which refuses arguments that lie on other devices than the examples.
+    `equinox.filter_closure_convert` will not do: it refuses arguments on other devices than the examples.
     """
     closed, shapes = jax.make_jaxpr(function, axis_env=list(axes), return_shape=True)(*examples)
     return Hoisted(closed.jaxpr, closed.consts, jax.tree_util.tree_structure(shapes))
@@ -51,18 +51,18 @@ class Traced(eqx.Module):
         return self.hoisted(*self.leaves(arguments))
 
     def leaves(self, arguments: Any) -> list[Array]:
-        """The arrays in its arguments, as it takes them."""
+        """The arrays in `arguments`, in the dtypes of the examples."""
         leaves = jax.tree_util.tree_leaves(arguments)
         return [x.astype(dtype) for x, dtype in zip(leaves, self.dtypes, strict=True)]
 
     @property
     def shapes(self) -> Any:
-        """What it returns, as shapes."""
+        """The shapes and dtypes of the results."""
         return jax.tree_util.tree_unflatten(self.hoisted.structure, self.results)
 
 
 def traced(function: Callable[..., Any], *examples: Any, axes: Sequence[tuple[str, int]] = ()) -> Traced:
-    """`function`, called with trees of arrays, or of their shapes, like `examples`, as `hoist` does it."""
+    """Traces `function` as `hoist` does, for trees of arrays, or of their shapes, like `examples`."""
     leaves, structure = jax.tree_util.tree_flatten(examples)
     hoisted = hoist(lambda *leaves: function(*jax.tree_util.tree_unflatten(structure, leaves)), *leaves, axes=axes)
     kinds: Any = [x.aval for x in hoisted.jaxpr.outvars]

@@ -1,4 +1,4 @@
-"""Programs for one plain call, which wait longer to be compiled than they run."""
+"""Programs for one plain call, which take longer to compile than to run."""
 
 import functools as ft
 import os
@@ -14,11 +14,11 @@ from .._result import is_traced
 
 
 def lightly_compiled(function: Callable[..., Any], inlined: bool = False) -> Callable[..., Any]:
-    """`function` of pytrees, compiled; on the CPU without LLVM's optimisations, unless it is part of a larger program.
+    """Compiles `function` of pytrees, on the CPU without LLVM's optimisations unless it is part of a larger program.
 
-    They take half of the time and gain little: the kernels of one small mechanism run for less time than it takes to
-    start them. What somebody compiles, to call it often or for a batch, is compiled as they say. If it is `inlined`
-    there, a mechanism that they do not hand over as an argument is constant, which scalar code makes use of.
+    The optimisations take long and gain little: the kernels of one small mechanism run for less time than it takes to
+    start them. A program that the user compiles, to call it often or for a batch, keeps the user's options. If
+    `function` is `inlined` there, a mechanism that is no argument of the program is constant, which scalar code uses.
     """
     by_itself, alone = eqx.filter_jit(function), ft.cache(lambda: light_jit(function))
 
@@ -32,7 +32,7 @@ def lightly_compiled(function: Callable[..., Any], inlined: bool = False) -> Cal
 
 
 def light_jit(function: Callable[..., Any]) -> Any:
-    """`eqx.filter_jit(function)` for a compiler that shall be done soon. It cannot be part of a larger program."""
+    """Compiles by `eqx.filter_jit(function)` in little time. The result cannot be part of a larger program."""
     jit: Any = eqx.filter_jit
     return jit(function, compiler_options=light_options())
 
@@ -43,19 +43,19 @@ def is_plain() -> bool:
 
 
 def _is_within_a_program() -> bool:
-    """Whether everything that is computed becomes part of a program, even what is constant."""
+    """Whether all computations become part of a program, even those of constants."""
     return is_traced(jax.lax.add(0, 0))
 
 
 @ft.cache
 def light_options() -> dict[str, bool | int]:
-    """For a compiler that shall be done soon; nothing where somebody has said in XLA_FLAGS what it shall do."""
+    """The compiler options for a short time of compilation, without those that the user has set in XLA_FLAGS."""
     if jax.default_backend() != "cpu":
         return {}
     flags, options = os.environ.get("XLA_FLAGS", ""), {}
     if "backend_optimization_level" not in flags:
         options["xla_backend_optimization_level"] = 0
-    # The code generator of JAX 0.10 takes twice as long to compile, for no faster code. JAX 0.12 knows no such option.
+    # The code generator of JAX 0.10 takes longer to compile, for no faster code. JAX 0.12 knows no such option.
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         options["xla_cpu_use_fusion_emitters"] = False
     return options

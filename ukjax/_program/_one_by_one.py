@@ -30,7 +30,7 @@ SOLVES = frozenset({"linear_solve", "vprim"})
 
 
 def sizes_of_scan(params: dict[str, Any]) -> tuple[int, int]:
-    """How many operands of a `scan` are the same in every step, and how many are handed on, which come next."""
+    """The number of operands of a `scan` that are the same in every step, and of those in the carry, which follow."""
     if "ft_in" in params:  # from JAX 0.12 on
         constants, carry, _ = map(len, params["ft_in"].unpack())
         return constants, carry
@@ -38,17 +38,17 @@ def sizes_of_scan(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def one_by_one(closed: ClosedJaxpr, axes: Sequence[tuple[str, int]] = ()) -> ClosedJaxpr:
-    """The same program, in which a loop over the batch calls LAPACK for one matrix after the other.
+    """Rewrites a program so that a loop over the batch calls LAPACK for one matrix after the other.
 
-    For what is about to be compiled: derivatives that lineax has of its own are lost. `axes`: names and sizes of axes
-    over which the program adds up and the like.
+    It is for programs that are about to be compiled: lineax's own rules of derivatives are lost. `axes`: names and
+    sizes of the axes of the program's collective operations, such as sums over devices.
     """
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # as where the program was traced
         return _Change(tuple(axes)).of(closed)
 
 
 def _batch(equation: JaxprEqn) -> tuple[int, ...]:
-    """The batch of a call of LAPACK; () of everything else."""
+    """The shape of the batch of a call of LAPACK; () for any other operation."""
     kind: Any = equation.invars[0].aval if equation.primitive.name in LAPACK else None
     return () if kind is None else kind.shape[:-2]
 
@@ -58,16 +58,16 @@ def _like(kind: Any) -> jax.ShapeDtypeStruct:
 
 
 class _Change:
-    """Of programs, and what they hold; `axes` as in `one_by_one`."""
+    """The rewriting of programs, and of the programs in them; `axes` as in `one_by_one`."""
 
     def __init__(self, axes: tuple[tuple[str, int], ...]):
         self.axes = axes
-        # By what they are of, which is kept here too, so that no other takes its place.
+        # By the id of an object, which is kept here too, so that no other object gets its id.
         self.found: dict[int, tuple[Any, bool]] = {}
         self.solves: dict[int, tuple[Any, ClosedJaxpr | None]] = {}
 
     def of(self, x: Any) -> Any:
-        """A parameter of an operation, with the programs in it changed."""
+        """Rewrites the programs in a parameter of an operation."""
         if not self._calls(x):
             return x
         if isinstance(x, tuple | list):
@@ -79,7 +79,7 @@ class _Change:
         return jax.make_jaxpr(evaluated, axis_env=self.axes)(*map(_like, x.in_avals))
 
     def _calls(self, x: Any) -> bool:
-        """Whether LAPACK is called for a batch somewhere in what a parameter holds."""
+        """Whether a program in a parameter of an operation calls LAPACK for a batch."""
         if isinstance(x, tuple | list):
             return any(map(self._calls, x))
         if not isinstance(x, Jaxpr | ClosedJaxpr):
@@ -95,7 +95,7 @@ class _Change:
         return self.found[id(x)][1]
 
     def _solve(self, equation: JaxprEqn) -> ClosedJaxpr | None:
-        """What an operation of lineax does, as a program, if it calls LAPACK for a batch."""
+        """The program of an operation of lineax if that calls LAPACK for a batch, else None."""
         does: Any = getattr(equation.primitive, "impl", None)
         if equation.primitive.name not in SOLVES or not getattr(does, "__module__", "").startswith("equinox."):
             return None
@@ -106,7 +106,7 @@ class _Change:
         return self.solves[id(equation)][1]
 
     def _evaluated(self, jaxpr: Jaxpr, constants: Sequence[Any], *arguments: Any) -> list[Any]:
-        """The results of a program, with its operations changed."""
+        """The results of a program, with its operations rewritten."""
         known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
         value = lambda x: x.val if isinstance(x, Literal) else known[x]
         for equation in jaxpr.eqns:
@@ -114,19 +114,19 @@ class _Change:
         return list(map(value, jaxpr.outvars))
 
     def _done(self, equation: JaxprEqn, values: list[Any]) -> Sequence[Any]:
-        """The results of an operation, changed."""
+        """The results of an operation, which is rewritten."""
         primitive, solve = equation.primitive, self._solve(equation)
         called: Any = equation.params.get(CALLS.get(primitive.name, ""), solve)
         if called is not None:
             return self._evaluated(getattr(called, "jaxpr", called), getattr(called, "consts", ()), *values)
-        # For a program apart this is done by itself.
+        # The operation `apart` does this when it is lowered.
         params = {name: x if primitive.name == "apart" else self.of(x) for name, x in equation.params.items()}
         results = _in_turn(ft.partial(primitive.bind, **params), _batch(equation), values)
         return results if primitive.multiple_results else [results]
 
 
 def _in_turn(bind: Callable[..., Any], batch: Sequence[int], values: Sequence[Array]) -> Any:
-    """What `bind` makes of arrays that have this batch, of one after the other."""
+    """The results of `bind` for arrays with this batch, called for one entry after the other."""
     if math.prod(batch) <= 1:
         return bind(*values)
     flat = [x.reshape(-1, *x.shape[len(batch) :]) for x in values]

@@ -1,7 +1,6 @@
-"""Many small arrays as a few.
+"""Packs many small arrays into a few.
 
-Whatever a program is handed, or hands back, costs as much for one number as for a thousand: of 512 trajectories of the
-SCARA that was a twentieth of the time.
+An argument or a result of a program costs as much for one number as for a thousand.
 """
 
 import math
@@ -36,10 +35,10 @@ class Packed(eqx.Module):
 
 
 def packed(tree: PyTree, axes: int = 0, most: int = 1024) -> Packed:
-    """A pytree as one of few arrays, which share so many leading axes; and back by its `tree`.
+    """Packs a pytree into few arrays with `axes` leading axes in common; its property `tree` is the pytree again.
 
-    Arrays of more numbers than `most`, but for these axes, stay as they are, and so does what is not in memory of the
-    host. If nothing is traced it is done by NumPy.
+    Arrays of more than `most` numbers, apart from these axes, stay separate, and so do those outside of the memory of
+    the host. If nothing is traced NumPy does it.
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
     kinds = [_kind(x, axes, most) for x in leaves]
@@ -61,8 +60,8 @@ def packed(tree: PyTree, axes: int = 0, most: int = 1024) -> Packed:
 
 
 def _kind(x: Any, axes: int, most: int) -> str | None:
-    """The name of the dtype of what is to be packed, else None."""
-    # An array of NumPy's among what all share is part of a program, which knows its values.
+    """The name of the dtype of a leaf that is to be packed, else None."""
+    # A NumPy array without leading axes is a constant of a program, which knows its values.
     if not isinstance(x, jax.Array | np.ndarray if axes else jax.Array):
         return None
     if math.prod(x.shape[axes:]) > most or getattr(x, "weak_type", False) or not _is_plain(x.dtype):
@@ -71,7 +70,7 @@ def _kind(x: Any, axes: int, most: int) -> str | None:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Unlike that of a key for random numbers."""
+    """Whether a dtype is one of numbers, unlike that of random keys."""
     return not jnp.issubdtype(dtype, jax.dtypes.extended)
 
 

@@ -1,4 +1,4 @@
-"""What functions return, as shapes, remembered."""
+"""The shapes of the results of functions, remembered."""
 
 import functools as ft
 from collections.abc import Callable
@@ -14,13 +14,13 @@ MOST = 64
 
 
 def shapes_of(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`eqx.filter_eval_shape(function, *arguments)`; in plain calls traced once for all that differ in numbers only."""
+    """Calls `eqx.filter_eval_shape(function, *arguments)`, once for all plain calls that differ in numbers only."""
     leaves, structure = jax.tree_util.tree_flatten(arguments)
     given = tuple(_shape(x) if eqx.is_array(x) else x for x in leaves)
     key = structure, given, tuple(map(type, given)), jax.config.read("jax_enable_x64")
     try:
         hash(key)
-    except TypeError:  # what is static in somebody's module need not be hashable
+    except TypeError:  # static fields of the user's modules need not be hashable
         return eqx.filter_eval_shape(function, *arguments)
     return _remembered(function, *key) if is_plain() else eqx.filter_eval_shape(function, *arguments)
 

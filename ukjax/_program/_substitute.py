@@ -1,8 +1,8 @@
 """Evaluates a function with other arrays in place of some that it uses, however Python got hold of those.
 
-JAX hands every operation to the trace that is current, with its operands. The trace here looks whether an operand is an
-array that has a substitute, and hands the operation on to the trace around it. So it does not matter how Python came by
-the array: from a closure, a default, a partial, an attribute, a global variable, or a rule of derivatives.
+JAX hands every operation to the current trace, with its operands. The trace here checks whether an operand is an array
+that has a substitute, and hands the operation on to the trace around it. So it does not matter how Python came by the
+array: from a closure, a default, a partial, an attribute, a global variable, or a rule of derivatives.
 """
 
 import functools as ft
@@ -25,10 +25,10 @@ from ._one_by_one import sizes_of_scan
 
 
 class Substitutes(Protocol):
-    """Which arrays have a substitute."""
+    """The arrays that have a substitute."""
 
     def knows(self, x: Any) -> bool:
-        """Whether an operand is an array that has one."""
+        """Whether an operand is an array that has a substitute."""
         ...
 
     def current(self, x: Any, values: Sequence[Any]) -> Any:
@@ -37,7 +37,7 @@ class Substitutes(Protocol):
 
 
 def substituted(function: Callable[..., Any], substitutes: Substitutes, values: Sequence[Any]) -> Callable[..., Any]:
-    """`function`, with the substitutes of all arrays that it reaches; `values`: the arrays that they are made of."""
+    """Makes `function` use the substitutes of all arrays that it reaches; `values`: the arrays they are made of."""
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         with take_current_trace() as around, set_current_trace(_Substitution(around, substitutes, values)):
@@ -87,7 +87,7 @@ class _Substitution(Trace):
         return substituted(function, self.substitutes, values)
 
     def _hides(self, params: dict[str, Any], rules: Collection[str] = ()) -> bool:
-        """Whether a program in an operation has a known constant, or one of the rules, which may reach one."""
+        """Whether a program in an operation holds an array with a substitute, or one of `rules`, which may reach one."""
         for jaxpr, constants in _programs(params):
             if any(map(self.substitutes.knows, constants)) or any(e.primitive.name in rules for e in jaxpr.eqns):
                 return True
@@ -96,7 +96,7 @@ class _Substitution(Trace):
         return False
 
     def _with_rule(self, primitive: Primitive, functions: tuple, operands: Sequence[Any], params: dict) -> list[Any]:
-        """The results of a function with a rule of derivatives, which is made an operation of a program first."""
+        """The results of a function with a rule of derivatives, which first becomes an operation of a program."""
         program = jax.make_jaxpr(lambda *x: primitive.bind(*x, subfuns=functions, **params))(*operands)
         with set_current_trace(self):
             results = _of(program)(*operands)
@@ -106,7 +106,7 @@ class _Substitution(Trace):
         return results
 
     def rule_of(self, eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-        """The results of such an operation. Derivatives by what it reaches are those of the function itself."""
+        """The results of an operation with a rule; derivatives by the arrays it reaches are those of the function."""
         constants, x = _split([*map(self._current, operands)], eqn.params["num_consts"])
         at = lambda reached: lambda function: self._within(function, reached[0])
         with set_current_trace(self.around):
@@ -130,7 +130,7 @@ def _programs(params: dict[str, Any]) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
 
 
 def _of(program: ClosedJaxpr | Jaxpr) -> Callable[..., list[Any]]:
-    """A program as a function that is to be evaluated in a `_Substitution`."""
+    """Makes a program a function that is to be evaluated in a `_Substitution`."""
     jaxpr, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
 
     def function(*operands):
@@ -227,7 +227,7 @@ def _with_jvp(at, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable
 
 
 class _Perturbed(eqx.Module):
-    """Whether anything that a function reaches is differentiated by, and which of its arguments."""
+    """Whether a derivative is taken by anything that a function reaches, and by each of its arguments."""
 
     reached: bool = eqx.field(static=True)
     x: tuple[bool, ...] = eqx.field(static=True)

@@ -1,8 +1,7 @@
-"""Programs that run for long on a CPU: with vectors as wide as it has them, and no more threads than are of use.
+"""Programs that run for long on a CPU, with the widest vectors that it has, and no more threads than are of use.
 
 A large operation is shared out to threads, of which there are as many as cores, and the same for all devices. Where
-every core is a device, or operations are short, that costs more than it gains: with one thread for each device 512
-trajectories of the SCARA are done 1.5 % sooner, and 10,000 double pendulums 5 %.
+every core is a device, or operations are short, that costs more than it gains.
 """
 
 import functools as ft
@@ -18,7 +17,7 @@ WIDTH = 512  # bits
 
 
 def widely_compiled(function: Callable[..., Any], by_itself: Callable[..., bool], **how: Any) -> Callable[..., Any]:
-    """`eqx.filter_jit(function, **how)`, with `wide_options`; each device is one thread if `by_itself(*arguments)`."""
+    """Compiles `eqx.filter_jit(function, **how)` with `wide_options`; devices have one thread if `by_itself(*args)`."""
     jit: Any = eqx.filter_jit
     made = ft.cache(lambda by_itself: jit(function, compiler_options=wide_options(by_itself), **how))
 
@@ -31,9 +30,9 @@ def widely_compiled(function: Callable[..., Any], by_itself: Callable[..., bool]
 
 @ft.cache
 def wide_options(by_itself: bool) -> dict[str, int | bool]:
-    """For loops over a batch; nothing where somebody has said in XLA_FLAGS what shall be done.
+    """The compiler options for loops over a batch, without those that the user has set in XLA_FLAGS.
 
-    LLVM makes vectors of 256 bits where a CPU has 512 too, for the clock of some older ones slows down with those.
+    LLVM makes vectors of 256 bits even where a CPU has 512, for these slow down the clock of some older CPUs.
     """
     options: dict[str, int | bool] = {"xla_cpu_prefer_vector_width": WIDTH}
     if by_itself:

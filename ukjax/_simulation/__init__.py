@@ -1,4 +1,4 @@
-"""What `simulate` is made of: the choices, the start, the run, and what there is to know about the states."""
+"""The parts of `simulate`: options, start, run, and the evaluation of states."""
 
 from ._leap import check_leap as check_leap
 from ._leap import equal_steps as equal_steps

@@ -26,14 +26,14 @@ from ._options import Method
 from ._phase import Phase
 
 
-SEARCH = 32  # iterations at most, for speeds that agree with forces that depend on them
-NEAREST = 3  # iterations from between two steps to the constraints
-NEWTON = 5  # steps, where those with the rows at the start of a step do not lead to the constraints
-EXACT, ENOUGH = 1.0, 0.5  # powers of rounding: to what constraints are to hold, and from what on they do not
+SEARCH = 32  # most iterations for speeds that agree with the velocity-dependent forces at them
+NEAREST = 3  # iterations that lead a state between two steps to the constraints
+NEWTON = 5  # Newton steps, where the rows at the start of a step do not lead to the constraints
+EXACT, ENOUGH = 1.0, 0.5  # powers of rounding: the wanted violation of constraints, and the largest accepted one
 
 
 def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: Any, start: tuple) -> None:
-    """ValueError, with the name of what does not fit, unless RATTLE can make steps of a mechanism."""
+    """Raises ValueError, with the name of the argument at fault, unless RATTLE can integrate the mechanism."""
     advice = "Use ukjax.Rattle for unconstrained or holonomic mechanisms in absolute coordinates, or another solver."
     if not isinstance(controller, diffrax.ConstantStepSize):
         raise ValueError(
@@ -69,9 +69,9 @@ def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: A
 
 
 def equal_steps(method: Method, ts: Array) -> Method:
-    """The method with steps of one length, the longest up to dt0 of which the span is a multiple.
+    """Returns the method with steps of equal length, the longest up to dt0 of which the span is a multiple.
 
-    diffrax makes the last ones so, but not the first two.
+    diffrax itself fits steps to the end of the span, but not the first two.
     """
     span, h = stop_gradient((ts[-1] - ts[0], jnp.asarray(method.dt0)))
     count = jnp.ceil(span / h * (1 - 4 * float(jnp.finfo(ts.dtype).eps)))
@@ -81,7 +81,7 @@ def equal_steps(method: Method, ts: Array) -> Method:
 def leap_of(
     mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool
 ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
-    """(t0, t1, y0) -> y1, and whether it is on the constraints."""
+    """Returns the step of RATTLE: (t0, t1, y0) -> y1, and whether y1 satisfies the constraints."""
     way = Projection()
 
     def leap(t0: Array, t1: Array, y0: Array) -> tuple[Array, Array]:
@@ -102,7 +102,7 @@ def leap_of(
         rows = jax.jacfwd(gap)
 
         def correct(q: Array, _: Any) -> tuple[Array, None]:
-            # Along the rows at q0, wherever q is: that is what makes the step symplectic.
+            # The correction is along the rows at q0, wherever q is: that makes the step symplectic.
             along = lambda q, q0, t0, t1: Linearisation(mass(q0, t0), gap(q, t1), rows(q0, t0), q)
             return q + way.shortest(along, (q, q0, t0, t1), expand, 1.0), None
 
@@ -127,7 +127,7 @@ def leap_of(
 
 
 def onto_constraints(mechanism: Mechanism, phase: Phase, expand: bool) -> Callable[[Array, Array], Array]:
-    """(t, y) -> y on the constraints, of a state between two steps; one at the end of a step stays as it is."""
+    """Returns (t, y) -> y projected on the constraints, for states between two steps; ends of steps stay."""
     nearest = Projection(iterations=NEAREST)
 
     def onto(t: Array, y: Array) -> Array:
@@ -143,11 +143,11 @@ def onto_constraints(mechanism: Mechanism, phase: Phase, expand: bool) -> Callab
 
 
 def _agreeing(kick: Callable[[Array], Array], v: Array, end: Array) -> tuple[Array, Array]:
-    """Speeds at the end of a step that agree with the forces there, and whether they do.
+    """Returns the speeds at the end of a step that agree with the forces at them, and whether these were found.
 
-    `end`: what v and a kick at v lead to. Taken at v alone, the force would miss what the constraints do to the speeds
-    within half a step: the order would be one. The first half takes the force at the speeds at the start of the step,
-    so that a step back undoes a step.
+    `end`: the speeds after a kick with the force at v. With the force at v alone the order would be one, for it misses
+    the change of the speeds by the constraints in half a step. The first half takes the force at the speeds at the
+    start of the step, so that a step back undoes a step.
     """
     there = kick(v)
     change = lambda u: end + (kick(u) - there)
@@ -160,12 +160,12 @@ def _agreeing(kick: Callable[[Array], Array], v: Array, end: Array) -> tuple[Arr
 
 
 def _scaled(J: Array, W: Array) -> Array:
-    """Rows in the coordinates in which the mass matrix is the identity, brought to about the same length."""
+    """The rows J in coordinates in which the mass matrix is the identity, scaled to about equal length."""
     return row_scales(J)[:, None] * (J @ W.T)
 
 
 def _missed(error: Callable[[Array], Array], x: Array, M: Array) -> Array:
-    """The largest part of its terms by which a row is missed, each number of x as large as all are in the metric."""
+    """The largest violation of a row relative to its terms; each number of x counts as much as the largest, in M."""
     x, M = stop_gradient((x, M))
     unit = jnp.sqrt(jnp.diagonal(M))
     size = jnp.minimum(jnp.max(jnp.abs(x) * unit) / unit, jnp.max(jnp.abs(x)))
@@ -173,15 +173,15 @@ def _missed(error: Callable[[Array], Array], x: Array, M: Array) -> Array:
 
 
 def _part(power: float, x: Array) -> float:
-    """What part of its terms counts: this power of what rounding makes of a state."""
+    """The violation of a row, relative to its terms, that counts: a power of the rounding error of a state."""
     return (1e3 * float(jnp.finfo(x.dtype).eps)) ** power
 
 
 def _newton(q: Array, rows: Callable, gap: Callable, q0: Array, t0: Array, t1: Array, W: Array) -> Array:
-    """The same by Newton's method, with the rows where q is, among ways along those at q0.
+    """Leads q to the constraints by Newton's method with the rows at q, by steps along the rows at q0.
 
-    Next to singular configurations rows change within a step by as much as they are long, so that those at q0 alone do
-    not lead there.
+    Next to singular configurations rows change within a step by as much as their own length, so that the rows at q0
+    alone do not lead to the constraints.
     """
     B0 = _scaled(rows(q0, t0), W)
     onto = pseudoinverse(SVD(), B0)[0] @ B0

@@ -1,4 +1,4 @@
-"""What a person may choose of an integration: controller, steps, adjoint, projection, what to keep."""
+"""The options of an integration: controller, steps, adjoint, projection, fields to keep."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ TOLERANCE = 1e-8
 
 
 class Method(NamedTuple):
-    """How steps are taken: the controller of their sizes, and the first one (None: it chooses)."""
+    """The controller of step sizes, and the first step (None: the controller chooses it)."""
 
     controller: diffrax.AbstractStepSizeController
     dt0: Array | None
@@ -31,9 +31,9 @@ class Method(NamedTuple):
 def method(
     controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool, *acting: Acting | None
 ) -> Method:
-    """The step sizes, from what `simulate` was given; ValueError or TypeError if that does not fit together.
+    """Returns the `Method` for the arguments of `simulate`; raises ValueError or TypeError if these conflict.
 
-    `acting`: what acts on the mechanism, in each of the modes if there are several; one that takes samples is alone.
+    `acting`: the controller or servos, one for each mode; a controller that takes samples has the only mode.
     """
     controllers = [one for one in acting if isinstance(one, Feedback)]
     period = controllers[0].period if controllers else None
@@ -88,7 +88,7 @@ def _check_steps(steps: Array, ts: Array) -> None:
 
 
 def adaptive(rtol: Any, atol: Any, ts: Array, projected: bool) -> diffrax.PIDController:
-    """Steps as long as tolerances allow; ValueError if those are out of reach."""
+    """Returns the adaptive controller; raises ValueError if tolerances are negative or out of reach of the dtype."""
     dtype = ts.dtype
     eps = float(jnp.finfo(dtype).eps)
     rtol, atol = (_check.scalar(TOLERANCE if x is None else x, name) for x, name in ((rtol, "rtol"), (atol, "atol")))
@@ -106,9 +106,8 @@ def adaptive(rtol: Any, atol: Any, ts: Array, projected: bool) -> diffrax.PIDCon
     rtol, atol = jnp.asarray(rtol, dtype), jnp.asarray(atol, dtype)  # arrays: a new value compiles nothing
     if not projected:
         return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=dtmin, force_dtmin=False)
-    # Steps that are as long as a loose tolerance allows pass a singular configuration in one or two, where the estimate
-    # of the error says little: there the next step is chosen with more care. At a tight tolerance that costs, and gains
-    # nothing. Measured on the parallelogram: a tenth of the error at 1e-6, for about as many evaluations.
+    # Steps as long as a loose tolerance allows pass a singular configuration in one or two, where the error estimate
+    # says little: the next step is chosen with more care. At a tight tolerance that costs, and gains nothing.
     loose = jnp.maximum(rtol, atol) > LOOSE
     choose = lambda careful, ordinary: jnp.where(loose, careful, ordinary).astype(dtype)
     return diffrax.PIDController(
@@ -123,7 +122,7 @@ def adaptive(rtol: Any, atol: Any, ts: Array, projected: bool) -> diffrax.PIDCon
 
 
 def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any, alone: bool = False) -> Integrator:
-    """The integrator; ValueError or TypeError if a choice is none or does not go with the others."""
+    """Returns the `Integrator`; raises ValueError or TypeError if an option is invalid or conflicts with another."""
     if adjoint is not None:
         _check.instance(adjoint, diffrax.AbstractAdjoint, "adjoint", "diffrax.DirectAdjoint()")
     if projection is not None:
@@ -140,9 +139,9 @@ def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any, alo
 
 
 def kept(keep: str | Sequence[str] | None, *acting: Acting | None) -> tuple[str, ...]:
-    """The names of the fields to compute, in the order of `Trajectory`; ValueError, or TypeError, if one is none.
+    """The names of the fields to compute, in the order of `Trajectory`; raises ValueError or TypeError for others.
 
-    `acting`: what acts on the mechanism, in each of the modes if there are several.
+    `acting`: the controller or servos that act on the mechanism, one for each mode.
     """
     without = set.intersection(*map(_lacking, acting))
     possible = [name for name in OPTIONAL if name not in without]
@@ -160,7 +159,7 @@ def kept(keep: str | Sequence[str] | None, *acting: Acting | None) -> tuple[str,
 
 
 def _lacking(acting: Acting | None) -> set[str]:
-    """The names of the fields that there are not with what acts on a mechanism."""
+    """The names of the fields that a run with this controller or servo lacks."""
     if isinstance(acting, Feedback):
         return {*OF_SERVOS} - {"control"} | ({*OF_CONTROLLERS} if acting.memory is None else set())
     return {*OF_CONTROLLERS} if acting is not None else {*OF_SERVOS, *OF_CONTROLLERS}

@@ -1,4 +1,4 @@
-"""What is integrated: coordinates and speeds side by side, and what a controller stores.
+"""The layout of the integrated state: coordinates, speeds, and the store of a controller.
 
 y = (q, v, store): q (n_q,), v (n,).
 """
@@ -11,7 +11,7 @@ from .._mechanism import Mechanism
 
 
 class Phase(eqx.Module):
-    """A mechanism, and how many of the numbers of its state are coordinates, and how many are speeds."""
+    """A mechanism, and the numbers of coordinates and of speeds in its state."""
 
     mechanism: Mechanism
     coordinates: int = eqx.field(static=True)
@@ -19,7 +19,7 @@ class Phase(eqx.Module):
 
     @classmethod
     def of(cls, mechanism: Mechanism, start: tuple[Array, Array]) -> "Phase":
-        """That of a run from q and v."""
+        """The phase of a run that starts from q and v."""
         q0, v0 = start
         return cls(mechanism, q0.shape[0], v0.shape[0])
 
@@ -29,14 +29,14 @@ class Phase(eqx.Module):
         return q, v
 
     def stored(self, y: Array) -> Array:
-        """What the controller stores."""
+        """The store of the controller, of one state or of many."""
         return y[..., self.size :]
 
     @property
     def size(self) -> int:
-        """How many numbers are those of the mechanism."""
+        """The number of coordinates and speeds together."""
         return self.coordinates + self.speeds
 
     def rates(self, t: Array, y: Array) -> Array:
-        """q' (n_q,)."""
+        """The rates q' of the coordinates (n_q,)."""
         return self.mechanism.rates(*self.split(y), t)

@@ -1,4 +1,4 @@
-"""A run from its start to its trajectory, but for the integration between.
+"""The start of a run and the making of its trajectory; the integration between them is an `Integrator`.
 
 y = (q, v) side by side; T: saved times; m: servo rows.
 """
@@ -29,7 +29,7 @@ from ._states import OF_MOTION, derivative, judged, margins_at, motion_at, of_ea
 
 
 class Unexplained(NamedTuple):
-    """What tells why a run failed, whose states were not judged: to do so in the same program would double it."""
+    """The data to explain a failure later; explaining it in the main program would double the size of that program."""
 
     started: Any
     outcome: Any
@@ -38,14 +38,14 @@ class Unexplained(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What a trajectory has no room for, but a message.
+    """The findings of a run that go into messages and not into its trajectory.
 
     Attributes:
-        start: Largest position and velocity error, at the start, of the constraints that nothing returns to, and
-            whether that is much.
-        unreachable: What no control meets of each servo row, at the state that made the run fail (m,); None without a
-            servo.
-        unexplained: What the reason of a failure can be found from, if none was looked for.
+        start: Largest position and velocity errors at the start, of constraints without stabilisation, and whether
+            these are too large.
+        unreachable: The part of each servo row that no control meets, at the state that made the run fail (m,); None
+            without a servo.
+        unexplained: The data for `explain`, if no reason of a failure was looked for.
     """
 
     start: tuple[Array, Array, Array]
@@ -54,9 +54,9 @@ class Notes(NamedTuple):
 
 
 class Run(eqx.Module):
-    """What is integrated, from where, and whether it may start there.
+    """The dynamics of a run, its first state, and whether it may start there.
 
-    `motion` is what `motion_at` returns; `onto` leads a saved state to the constraints, or is None.
+    `motion` is (t, y) -> `motion_at`; `onto` leads a saved state to the constraints, or is None.
     """
 
     phase: Phase
@@ -80,9 +80,9 @@ def begin(
     solver: Any = None,
     sizes: ConstraintSizes | None = None,
 ) -> Run:
-    """The run of a mechanism; `motion` if that is traced already, `solver` if it may be one that leaps.
+    """Sets up the run of a mechanism.
 
-    `sizes` if those of the rows at the start are known.
+    `motion`: if traced already. `solver`: if it may be a `Rattle`. `sizes`: of the rows at the start, if known.
     """
     phase, y0, started = Phase.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
     onto = None
@@ -93,13 +93,13 @@ def begin(
         whole = with_store(phase, acting, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
         y0 = onto(ts[0], whole)[: phase.size]
-        # From far away the few iterations of a projection do not get there.
+        # From far away the few iterations of a projection do not reach the constraints.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
         started = starts_on_constraints(phase, ts[0], y0, whole, RESULTS.not_assembled)
         started = worst(RESULTS.where(arrived, RESULTS.successful, RESULTS.not_assembled), started)
     y0 = with_store(phase, acting, ts[0], y0)
     if motion is None:
-        # The conversion finds every array that the person's functions close over, so that it can be differentiated.
+        # The conversion finds every array that the user's functions close over, so that it can be differentiated.
         motion = hoist(lambda t, y: motion_at(phase, acting, formulation, t, y), ts[0], y0)
     project = onto
     if isinstance(acting, Feedback) and acting.period is not None:
@@ -123,38 +123,38 @@ def begin(
 
 
 def with_store(phase: Phase, acting: Acting | None, t: Array, y: Array) -> Array:
-    """(q, v), with what a controller stores at the start."""
+    """The state y = (q, v) extended by the initial store of a controller."""
     if not isinstance(acting, Feedback) or not acting.size(*phase.split(y)[:1], t, phase.speeds):
         return y
     return jnp.concatenate([y, acting.start(*phase.split(y), t)])
 
 
 def _of_mechanism(phase: Phase, function: Callable, t: Array, y: Array) -> Array:
-    """A function of (q, v), of a state with a store."""
+    """Applies a function of (t, (q, v)) to a state with a store, which stays unchanged."""
     moved = function(t, y[: phase.size])
     return moved if y.shape[0] == phase.size else jnp.concatenate([moved, phase.stored(y)])
 
 
 def _sampled(phase: Phase, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
-    """A state at the end of a step, where a sample may be due."""
+    """The state at the end of a step, with its store updated if a sample is due."""
     store = controller.sampled(*phase.split(y), t, start, phase.stored(y))
     return jnp.concatenate([y[: phase.size], store])
 
 
 def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[Trajectory, Notes]:
-    """The trajectory of what an `Integrator` returned, with the fields to keep."""
+    """Makes the trajectory, with the fields to keep, and its `Notes` from the results of an `Integrator`."""
     (ys, end, stats, outcome), phase, motion, started = integrated, run.phase, run.motion, run.started
     if run.flow.leap is not None:
         outcome = RESULTS.where(outcome == RESULTS.nonlinear_divergence, RESULTS.step_off_constraints, outcome)
     if run.onto is not None:
-        # Between two steps lies an interpolant, which does not know the constraints.
+        # Between two steps lies an interpolant, which misses the constraints.
         between, ys = ys, jax.vmap(run.onto)(ts, ys)
         finite = lambda ys: jnp.all(jnp.isfinite(ys), axis=1)
         lost = jnp.any(finite(between) & ~finite(ys))
         okay = RESULTS.where(lost, RESULTS.projection_off_constraints, RESULTS.successful)
         outcome = worst(named(outcome), okay)
     if isinstance(run.acting, Feedback) and run.acting.period is not None:
-        # At the time of a sample the control is that decided there, with which the run goes on.
+        # At the time of a sample the control is the one decided there, with which the run continues.
         controller = run.acting
         decided = jax.vmap(lambda t, y: _sampled(phase, controller, ts[0], t, y))(ts, ys)
     else:
@@ -167,7 +167,7 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
         fields["memory"] = run.acting.seen(phase.stored(ys))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
-        # All of a state in one function, so that what its parts have in common is computed once.
+        # One function for a whole state, so that common parts are computed once.
         rows, others = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
         if any(name in OF_EACH for name in kept):
@@ -187,19 +187,19 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
 
 
 def named(outcome: Any) -> Any:
-    """How an integration ended, with our word for what diffrax has none for."""
+    """Replaces the code of a lost projection, diffrax's `internal_error`, by `projection_off_constraints`."""
     return RESULTS.where(outcome == RESULTS.internal_error, RESULTS.projection_off_constraints, outcome)
 
 
 def explain(acting: Acting | None, formulation: AbstractFormulation, run: Unexplained) -> Any:
-    """Why a run failed: its `RESULTS`, and what the servos could not reach."""
+    """Finds the `RESULTS` of a run that failed, and the servo errors that no control could meet."""
     motion = lambda t, y: motion_at(run.phase, acting, formulation, t, y)
     result, unreachable = verdict(jax.vmap(lambda t, y: row(motion, t, y))(*run.states), run.outcome)
     return worst(run.started, result), unreachable
 
 
 def _fits(ts: Array, controller: diffrax.AbstractStepSizeController, dt0: Array | None) -> Array:
-    """Whether the times are such as an integration can take, where that could not be checked before."""
+    """Whether `ts`, dt0 and the times of a `StepTo` are valid; traced ones could not be checked before."""
     fits = jnp.all(ts[1:] > ts[:-1])
     if dt0 is not None:
         fits &= dt0 > 0

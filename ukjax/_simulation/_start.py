@@ -1,4 +1,4 @@
-"""Whether a run starts on its constraints.
+"""Checks whether a run starts on its constraints.
 
 y = (q, v) side by side.
 """
@@ -17,12 +17,12 @@ from .._rounding import missed_part
 from ._phase import Phase
 
 
-# A start may be off the constraints by this part of the terms of a row before anything is said.
+# A start may be off the constraints by this part of the terms of a row without a warning.
 OFF = 1e-4
 
 
 def warn_of_start(position: Array, velocity: Array, much: Array, callers: int = 2) -> None:
-    """An `InconsistentStart` if it is much, on behalf of the caller of the caller, or of one so many callers away."""
+    """Warns of an `InconsistentStart` if `much`; the warning is attributed to the frame `callers` levels up."""
     if much:
         warnings.warn(
             f"q0, v0 are off the constraints, by up to {position:.3g} in position and {velocity:.3g} in velocity, and "
@@ -34,9 +34,9 @@ def warn_of_start(position: Array, velocity: Array, much: Array, callers: int = 
 
 
 def off_constraints(phase: Phase, t: Array, y: Array, ys: Array) -> tuple[Array, Array, Array]:
-    """The largest position and velocity error of the constraints without a stabilisation, and whether that is much.
+    """The largest position and velocity errors of constraints without stabilisation, and whether these are too large.
 
-    `ys`: states (T, n) of the run that begins at y, which tell how large its coordinates and rates are.
+    `ys`: states (T, n) of the run that begins at y, for the scales of its coordinates and rates.
     """
     (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
     returns = lambda one: getattr(one, "stabilization", None) is not None
@@ -55,7 +55,7 @@ def off_constraints(phase: Phase, t: Array, y: Array, ys: Array) -> tuple[Array,
 
 
 def starts_on_constraints(phase: Phase, t: Array, y: Array, before: Array, otherwise: Any) -> Any:
-    """Success if the positions satisfy the constraints, as far as a start must; `before`: where they were put from."""
+    """Returns success if the positions of y satisfy the constraints, else `otherwise`; `before`: y unprojected."""
     (q, _), (q0, _) = phase.split(stop_gradient(y)), phase.split(stop_gradient(before))
     missed = _missed(lambda q: phase.mechanism.position_error(q, t), q, jnp.abs(q0))
     okay = (missed <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps)) | ~jnp.isfinite(missed)

@@ -1,4 +1,4 @@
-"""What there is to know about the states of a run.
+"""Motion, residuals and verdict at the states of a run.
 
 y = (q, v, store) side by side; m: servo rows; T: saved times; p: actuators.
 """
@@ -19,14 +19,14 @@ from .._trajectory import OF_EACH
 from ._phase import Phase
 
 
-# The fields of a trajectory that take an equation of motion.
+# The fields of a trajectory that need an equation of motion.
 OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "servo_residual", "rank", *OF_EACH)
 
 
 def motion_at(
     phase: Phase, acting: Acting | None, formulation: AbstractFormulation, t: Array, y: Array
 ) -> tuple[Motion, Control | Array | None, Array, Array | None]:
-    """The motion, the control of what acts (of a controller u alone), q', and how its store changes."""
+    """The motion, the control (u alone for a `Feedback`), q', and the rate of the store of a controller."""
     (q, v), mechanism = phase.split(y), phase.mechanism
     rates = mechanism.rates(q, v, t)
     if acting is None:
@@ -41,27 +41,28 @@ def motion_at(
 
 
 def margins_at(phase: Phase, controller: Acting | None, t: Array, y: Array) -> Array:
-    """How far the controls of a `Feedback` are from their limits, with the sign of the side that they are on."""
+    """The signed distances of the controls of a `Feedback` from their limits (2 p,); empty without limits."""
     if not isinstance(controller, Feedback) or controller.limits is None:
         return jnp.zeros(0, y.dtype)
     return controller.margins(*phase.split(y), t, phase.stored(y))
 
 
 def derivative(motion: Any, t: Array, y: Array) -> Array:
-    """y' = (q', v', store'), NaN where there is no motion: an adaptive controller then tries a smaller step.
+    """Returns y' = (q', v', store'), NaN where there is no motion: an adaptive controller then tries a smaller step.
 
-    Within a step a method looks at states off the constraints, where redundant rows contradict each other a little.
+    The stages of a step lie off the constraints, where redundant rows contradict each other a little; that is no
+    failure.
     """
     at, _, rates, change = motion(t, y)
     is_drift = (at.result == RESULTS.constraints_contradict) & at.drifted
-    # Added and not selected: a derivative then need not know whether there is a motion, which is as much as to find it.
+    # Added and not selected: a derivative then need not evaluate `there`, which costs as much as the motion.
     there = (at.result == RESULTS.successful) | is_drift
     acceleration = at.acceleration + stop_gradient(jnp.where(there, 0.0, jnp.nan).astype(y.dtype))
     return jnp.concatenate([rates, acceleration] if change is None else [rates, acceleration, change])
 
 
 def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Control | Array | None]:
-    """The motion at a state, blank where the run did not get: a model need not notice that q is NaN."""
+    """The motion at a state, NaN if the run did not reach it; a model itself may return finite numbers at NaN."""
     (at, control, *_), reached = motion(t, y), jnp.all(jnp.isfinite(y))
     blank = lambda x: jnp.where(reached, x, jnp.nan)
     if control is not None and not isinstance(control, Control):
@@ -82,7 +83,7 @@ def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Cont
 
 
 class Row(NamedTuple):
-    """The motion at one state, and what a servo has to say."""
+    """The fields of a trajectory at one state, the result of the motion, and the verdict on a servo."""
 
     fields: dict[str, Array]
     result: Any
@@ -106,14 +107,15 @@ def row(motion: Any, t: Array, y: Array) -> Row:
 
 
 def of_each(phase: Phase, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
-    """What each constraint does at one state."""
+    """The fields `constraint_forces` and `multipliers` at one state, by the names of the constraints."""
     return reactions(phase.mechanism.terms(*phase.split(y), t), constraint_force)._asdict()
 
 
 def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
-    """What became of a run, given what `judged` picked and how the integration ended; what no control could meet.
+    """Returns the result of a run and the servo errors that no control could meet, from the states of `judged`.
 
-    A run that broke down has its reason in the last two states; one that got through may have failed in between.
+    `outcome`: how the integration ended. A run that broke down has its reason in the last two states; a run that
+    reached the end may have failed in between.
     """
     ends = jax.tree_util.tree_map(lambda x: x[-2:], rows.result)
     failure = worst(first_failure(ends), outcome)
@@ -126,7 +128,7 @@ def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
 
 
 def residuals(phase: Phase, acting: Acting | None, t: Array, y: Array) -> dict[str, Array]:
-    """How far a state is from the constraints, and from those of the servos."""
+    """The norms of the errors of constraints and servo constraints at one state, by the names of the fields."""
     (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
     position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
     errors = {"position_residual": position, "velocity_residual": velocity}
@@ -138,10 +140,10 @@ def residuals(phase: Phase, acting: Acting | None, t: Array, y: Array) -> dict[s
 
 
 def judged(phase: Phase, ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
-    """The states that tell how a run went: the saved ones (if `whole`, else the first not reached), its end, and ahead.
+    """The states that decide the result: the saved ones (or the first not reached, unless `whole`), the end, one ahead.
 
-    A run that broke down ends just before the state it could not evaluate, so that we look where it was heading. How v
-    was changing there is taken from the saved states, which is near enough, and takes no further equation of motion.
+    A run that broke down ends just before the state it could not evaluate, hence the state ahead. The rate of v there
+    is a difference of saved states, which is near enough, and needs no further equation of motion.
     """
     t, y = stop_gradient(end)
     past = stop_gradient(ys)

@@ -1,4 +1,4 @@
-"""From the points of a study to the results of a chunk of it.
+"""The computation of a chunk of a study, from its points to its results.
 
 N: samples.
 """
@@ -37,7 +37,7 @@ DIFFERENT_SHAPES = (
     "The results have another shape for every sample when {} vary, and have no room in one table. Vary what leaves "
     "coordinates, constraints and actuators as many as they are."
 )
-# What a function raises that wants to know a number, or keeps what is known within a trace only.
+# The errors of a function that needs a known number, or keeps a number that is known within a trace only.
 WANTS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -46,29 +46,29 @@ WANTS_NUMBERS = (
     jax.errors.UnexpectedTracerError,
 )
 OF_ONE = frozenset(inspect.signature(simulate).parameters)  # options of `simulate_batch` that one trajectory has too
-MOST_PROGRAMS = 16  # that are kept, of samples that have a program of their own
+MOST_PROGRAMS = 16  # programs that are kept, of samples with a program of their own
 OF_ALL: dict[str, Callable] = {
     "largest position error": lambda trajectory: jnp.max(trajectory.position_residual),
     "largest velocity error": lambda trajectory: jnp.max(trajectory.velocity_residual),
 }
-NEEDED = ("q", "v", "position_residual", "velocity_residual")  # by the figures that there are of every scenario
+NEEDED = ("q", "v", "position_residual", "velocity_residual")  # for the figures that every scenario has
 
 
 class Cases:
     """The trajectories of a study.
 
-    Where the factory, and all functions of its scenarios, work with numbers that are known later, they are traced once.
-    Otherwise the scenarios of a chunk are made one by one. Where they differ in the leaves of their pytrees only, they
-    run as a batch; else each is traced and runs by itself.
+    Where the factory, and all functions of its scenarios, work with traced numbers, they are traced once. Otherwise the
+    scenarios of a chunk are made one by one. Where these differ in the leaves of their pytrees only, they run as a
+    batch; else each is traced and runs by itself.
 
     Args:
         factory: `factory(**values)` -> `Scenario`.
         settings: Arguments of the factory that are the same for all.
-        names: Of those that are varied.
+        names: Names of the varied arguments.
         ts: Times to save at (T,); None for 101 over the scenario's.
         keep: Fields to store.
         figures: "name [unit]" -> f(trajectory), a scalar, to store.
-        options: Of `simulate_batch`.
+        options: Options of `simulate_batch`.
         ends: The first sample and the last one.
 
     Attributes:
@@ -79,7 +79,7 @@ class Cases:
     code of the user's that it uses: nothing else can tell what the samples in between do.
 
     Raises:
-        ValueError: If the factory does not take a name, or its scenarios cannot be made one of the other.
+        ValueError: If the factory does not take a name, or its scenarios differ in shapes or times.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Cases:
             "v0": lambda values: self.make(values).v0,
             "servo": None if one.servo is None else lambda values: self.make(values).servo,
         }
-        # Functions that stay the same from chunk to chunk, for what is compiled of them to be found again.
+        # Functions that stay the same from chunk to chunk, so that their compiled programs are found again.
         self.reduce = lambda trajectory: (
             self._stored(trajectory), self._shown(trajectory), trajectory.q, trajectory.v
         )  # fmt: skip
@@ -130,11 +130,11 @@ class Cases:
 
     @property
     def sums(self) -> tuple[str, dict[str, str]]:
-        """All checksums, by which the same study is known elsewhere."""
+        """All checksums, by which a worker recognises the study."""
         return self.scenario, self.of_figures
 
     def run(self, values: Mapping[str, np.ndarray], size: int) -> "Results":
-        """The results of samples, in the program of `size` of them."""
+        """Computes the results of samples, in the program for `size` of them."""
         begin = time.perf_counter()
         count = len(values[self.names[0]])
         filled = {name: np.concatenate([x, np.repeat(x[-1:], size - count)]) for name, x in values.items()}
@@ -171,14 +171,14 @@ class Cases:
         return dataclasses.replace(got, value=(stored, shown | drifts))
 
     def _side_by_side(self, values: Mapping[str, np.ndarray], samples: Mapping[str, Any]) -> tuple[Any, Any, bool]:
-        """Parts of all samples, which of their leaves have a leading axis, and whether the factory made them at once.
+        """The parts of all samples, the axes of their leaves, and whether the factory made them at once.
 
-        Differ if more than leaves depends on a sample.
+        Raises Differ if more than leaves depends on a sample.
         """
         together = True
         try:
             parts, axes = at_once(lambda values: parts_of(self.make(values)), samples)
-            # The functions in them are made anew every time, but what was compiled is of the first ones.
+            # The functions in them are made anew every time, but the compiled programs belong to the first ones.
             leaves = jax.tree_util.tree_leaves(parts)
             self.pattern = self.pattern or jax.tree_util.tree_structure((parts, axes))
             parts, axes = jax.tree_util.tree_unflatten(self.pattern, [*leaves, *jax.tree_util.tree_leaves(axes)])
@@ -194,7 +194,7 @@ class Cases:
         return parts, axes, together
 
     def _each(self, values: Mapping[str, np.ndarray]) -> Any:
-        """The same, each sample by itself. Samples whose programs differ in arrays only are compiled once."""
+        """Computes each sample by itself. Samples whose programs differ in arrays only are compiled once."""
         found: list[Any] = []
         rows = self._rows(values)
         for i, row in enumerate(rows):
@@ -221,23 +221,23 @@ class Cases:
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), self.programs[key](closed.consts))
 
     def _rows(self, values: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
-        """Samples one by one, as numbers of Python's."""
+        """The samples one by one, as Python numbers."""
         return [{name: values[name][i].item() for name in self.names} for i in range(len(values[self.names[0]]))]
 
     def _simulated(self, one: Scenario) -> Trajectory:
-        """The trajectory of a scenario by itself."""
+        """Simulates a single scenario."""
         own: dict[str, Any] = {"formulation": one.formulation, "projection": one.projection, **self.given}
         options = {name: x for name, x in own.items() if name in OF_ONE and name != "throw"}
         fields = (*NEEDED, *self.keep)
         return simulate(one.mechanism, one.q0, one.v0, self.ts, servo=one.servo, keep=fields, throw=False, **options)
 
     def _traced(self, make: Callable[..., Scenario], *values: Mapping[str, Any]) -> tuple[ClosedJaxpr, Trajectory]:
-        """All that follows from a scenario, as a traced function of `values`, and the trajectory as shapes."""
+        """Traces all that follows from a scenario as a function of `values`; also returns the trajectory as shapes."""
 
         def whole(*values):
             one = make(*values)
             trajectory = self._simulated(one)
-            # Traced anew, where what was compiled before may still have a number that was changed since.
+            # Traced anew, for a program compiled before may still have a number that was changed since.
             terms = one.mechanism.terms(one.q0, one.v0, jnp.asarray(one.t0, one.q0.dtype))
             drift = self._drift(one, trajectory.q, trajectory.v)
             return trajectory, eqx.filter(terms, eqx.is_array), drift
@@ -247,11 +247,11 @@ class Cases:
         return closed, trajectory
 
     def _together(self) -> tuple[ClosedJaxpr, Trajectory] | None:
-        """The scenarios of all samples as one traced function; None if something wants to know a number."""
+        """The scenarios of all samples as one traced function; None if a function cannot be traced."""
 
         def make(values):
             one = self.make(values)
-            # Of its times, its name, and how it is simulated nothing may depend on what is varied.
+            # Its times, name, formulation and projection must not depend on what is varied.
             hash((one.t0, one.t1, one.name))
             if is_traced((one.formulation, one.projection)):
                 raise Differ
@@ -259,11 +259,11 @@ class Cases:
 
         try:
             return self._traced(make, {name: np.zeros((), self.first.q0.dtype) for name in self.names})
-        except Exception:  # the user's functions may raise anything; with plain numbers it is met again, and told
+        except Exception:  # the user's functions may raise anything; plain numbers raise it again, and it is reported
             return None
 
     def _drift(self, one: Scenario, q: Any, v: Any) -> dict[str, Any]:
-        """How far each invariant of a scenario strays from where it began."""
+        """The largest deviation of each invariant of a scenario from its value at the start."""
         found = {}
         for name, drift in self.drifts.items():
             kept = jax.vmap(one.invariants[name])(q, v, jnp.asarray(self.ts, q.dtype))
@@ -271,13 +271,13 @@ class Cases:
         return found
 
     def _drifts(self, values: Mapping[str, np.ndarray], q: Any, v: Any) -> dict[str, Any]:
-        """The same for samples whose scenarios are made one by one."""
+        """The largest deviations of the invariants, for samples whose scenarios are made one by one."""
         rows = self._rows(values) if self.drifts else []
         each = [self._drift(self.make(row), q[i], v[i]) for i, row in enumerate(rows)]
         return {name: np.array([x[name] for x in each]) for name in self.drifts.values()}
 
     def _check_names(self, figures: Mapping[str, Callable]) -> None:
-        """ValueError if a variable of the results would have the name of another."""
+        """Raises ValueError if a variable of the results would have the name of another."""
         of_figures = {slug(name) for name in (*map(Coordinate, OF_ALL), *self.drifts.values())}
         taken = {"sample", *LABELS, *self.keep, *of_figures}
         for name in self.names:
@@ -299,7 +299,7 @@ class Cases:
         return scenario
 
     def _with_numbers(self, values: Mapping[str, float]) -> Scenario:
-        """The scenario of a sample. ValueError if the factory does not take it."""
+        """The scenario of a sample; raises ValueError if the factory does not take the sample."""
         try:
             return self.make(values)
         except Exception as error:  # of the user's function
@@ -330,7 +330,7 @@ class Cases:
 
 
 class Results(NamedTuple):
-    """Of a chunk: its data, how many trajectories failed, and how long it took [s]."""
+    """The results of a chunk: its data, the number of failed trajectories, and the time it took [s]."""
 
     data: "xr.Dataset"
     failed: int
@@ -338,5 +338,5 @@ class Results(NamedTuple):
 
 
 def slug(name: Coordinate) -> str:
-    """A figure's name as that of a variable."""
+    """The name of a variable for the name of a figure."""
     return "_".join("".join(c if c.isalnum() else " " for c in name.name).split())

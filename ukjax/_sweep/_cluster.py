@@ -1,8 +1,8 @@
 """Chunks of a study computed by Dask's workers.
 
 A worker computes a chunk as this process would, on all of its devices, and sends it back; this process alone writes.
-Of a CPU it has as many devices as this process, and the options of the compiler that this process has, so that a chunk
-is the same to the last bit: if JAX has not started there, and unless the worker was told another number of devices.
+On a CPU it takes over the number of devices and the compiler options of this process, so that a chunk is the same to
+the last bit. It does so if JAX has not started there, and unless another number of devices is set there.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from .._identity import versions
 from ._cases import Cases, Results
 
 
-RETRIES = 5  # of a chunk whose worker dies
-DEVICES_FLAG = "host_platform_device_count"  # the older way to say how many devices a CPU has
+RETRIES = 5  # retries of a chunk whose worker dies
+DEVICES_FLAG = "host_platform_device_count"  # the older option for the number of devices of a CPU
 
 
 def _flags() -> list[str]:
@@ -27,7 +27,7 @@ def _flags() -> list[str]:
 
 
 class Manner(NamedTuple):
-    """How this process computes, for a worker to do it in the same way."""
+    """The settings by which this process computes, for a worker to take over."""
 
     x64: bool
     flags: list[str]
@@ -42,7 +42,7 @@ class Manner(NamedTuple):
         return cls(bool(jax.config.read("jax_enable_x64")), flags, number, versions())
 
     def take(self) -> None:
-        """In a worker, before JAX starts there. RuntimeError if something is installed there in another version."""
+        """Applies the settings in a worker, before JAX starts there; raises RuntimeError if versions differ."""
         here = versions()
         other = [f"{k} {here[k]} (there {v})" for k, v in self.versions.items() if here[k] != v]
         if other:
@@ -59,7 +59,7 @@ class Manner(NamedTuple):
 
 
 def check(client: Any) -> None:
-    """TypeError if it is no client."""
+    """Raises TypeError if `client` is no client of Dask."""
     from distributed import Client
 
     if not isinstance(client, Client):
@@ -69,9 +69,9 @@ def check(client: Any) -> None:
 def computed(
     client: Any, recipe: tuple, sums: Any, todo: Mapping[int, Mapping[str, np.ndarray]], size: int
 ) -> Iterator[tuple[int, Results]]:
-    """The chunks, as they are done; `sums`: those of the recipe here.
+    """Yields the chunks as they are done; `sums`: the checksums of the recipe in this process.
 
-    ConnectionError if the scheduler is gone, RuntimeError if a chunk keeps failing.
+    Raises ConnectionError if the scheduler is gone, RuntimeError if a chunk keeps failing.
     """
     from distributed import CancelledError, KilledWorker, as_completed
     from distributed.comm.core import CommClosedError
@@ -108,7 +108,7 @@ _cases: dict[str, Cases] = {}  # of a worker: its compiled programs
 def _compute(
     packed: bytes, mark: str, sums: Any, values: Mapping[str, np.ndarray], size: int, manner: Manner
 ) -> Results:
-    """A chunk, on a worker. RuntimeError if the recipe makes something else there."""
+    """Computes a chunk on a worker; raises RuntimeError if the recipe has other checksums there."""
     manner.take()
     import cloudpickle
 

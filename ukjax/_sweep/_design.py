@@ -1,4 +1,4 @@
-"""Which parameters are varied, and at which points.
+"""The design of a study: the parameters that are varied, and the points.
 
 N: samples; d: varied parameters.
 """
@@ -20,10 +20,10 @@ class Design(NamedTuple):
     """The points of a study.
 
     Attributes:
-        values: Of each varied parameter (N,).
+        values: The values of each varied parameter (N,).
         kind: "grid", "random", "lhs" or "sobol".
-        shape: Of a grid how many values each parameter takes, the last one varying fastest; empty otherwise.
-        seed: Of what is random.
+        shape: The number of values of each parameter of a grid, the last one varying fastest; empty otherwise.
+        seed: The seed of random points.
         text: The ranges as they were given, to tell one study from another.
     """
 
@@ -52,7 +52,7 @@ class _Range(NamedTuple):
 
 
 def design_of(vary: Mapping[str, Any], kind: str, samples: int | None, seed: int) -> Design:
-    """The points of a study, from what a person says; see `sweep`. ValueError if that is none."""
+    """Makes the points of a study from the arguments of `sweep`; raises ValueError if these are invalid."""
     if kind not in DESIGNS:
         raise ValueError(f"design must be one of {', '.join(DESIGNS)}, but is {kind!r}.")
     if not isinstance(vary, Mapping) or not vary:
@@ -112,7 +112,7 @@ def _axis(name: str, given: "_Range | np.ndarray") -> np.ndarray:
 
 
 def _range(name: str, given: Any) -> "_Range | np.ndarray":
-    """Of (low, high), (low, high, count), either followed by "log"; or values, of a list or an array."""
+    """Reads a range (low, high) or (low, high, count), either followed by "log"; or the values of a list or array."""
     if not isinstance(given, tuple):
         return _values(name, given)
     parts, logarithmic = list(given), False
@@ -151,7 +151,7 @@ def _text(given: Any) -> str:
 
 
 def parse(settings: Sequence[str]) -> dict[str, Any]:
-    """`name=lo:hi:n`, `name=lo:hi`, either with `:log`, or `name=a,b,c`, as `vary`. ValueError."""
+    """Parses `name=lo:hi:n`, `name=lo:hi`, either with `:log`, or `name=a,b,c` into `vary`; raises ValueError."""
     vary: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")

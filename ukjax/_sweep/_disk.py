@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and one that a process has for itself."""
+"""Files that are written as a whole or not at all, and a lock for one process."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """To what `out` names. An OSError says so."""
+    """Makes an OSError within this context name `out` as the folder that cannot be written to."""
     try:
         yield
     except OSError as error:
@@ -20,7 +20,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def lock(file: Any) -> None:
-    """For this process, as long as the file is open. BlockingIOError if another process has it."""
+    """Locks a file for this process, as long as it is open; raises BlockingIOError if another process has it."""
     words = "Another process is writing to this study. Wait for it, or stop it."
     try:
         import fcntl
@@ -38,12 +38,12 @@ def lock(file: Any) -> None:
         ours = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
     except (BlockingIOError, FileNotFoundError) as error:
         raise BlockingIOError(words) from error
-    if not ours:  # who had it has removed it, and somebody has made another
+    if not ours:  # the process that had it has removed it, and another one has made a new file
         raise BlockingIOError(words)
 
 
 def write(path: Path, text: str) -> None:
-    """A file that is there as a whole, on disk, or not at all."""
+    """Writes a file that is there as a whole, on disk, or not at all."""
     aside = path.with_name(f".{path.name}.unfinished")
     try:
         aside.write_text(text)
@@ -56,7 +56,7 @@ def write(path: Path, text: str) -> None:
 
 
 def to_disk(path: Path) -> None:
-    """Waits until a file, or what a folder lists, would outlive a power cut."""
+    """Waits until a file, or the list of files of a folder, would outlive a power cut."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -65,6 +65,6 @@ def to_disk(path: Path) -> None:
 
 
 def checksum(path: Path) -> tuple[int, str]:
-    """Its length and a hash of its content."""
+    """The length of a file and a hash of its content."""
     content = path.read_bytes()
     return len(content), hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""A study as NumPy archives, for learning from it."""
+"""The export of a study as NumPy archives, for machine learning."""
 
 import json
 import os
@@ -35,22 +35,22 @@ def sweep_export(
 ) -> dict[str, Any]:
     """Writes the trajectories of a study that succeeded as NumPy archives, for a training loop to read.
 
-    One archive for each chunk of the study, `train-000000.npz` and so on, all with arrays of the same names, whose
+    Each chunk of the study has one archive, `train-000000.npz` and so on, all with arrays of the same names, whose
     first axis is the trajectory: the fields that were kept ("q" (N, T, n)), the varied parameters and the figures (N,).
-    And `index.json` with "arrays": {name: {"dims", "shape" of one, "long_name", "units"}}, "labels": {"time": [s],
+    `index.json` has "arrays": {name: {"dims", "shape" of one, "long_name", "units"}}, "labels": {"time": [s],
     "coordinate": names}, "shards": {"train": file names, "holdout": ...}, "counts" of trajectories likewise, how many
     "failed" and were left out, and the "study".
 
     Args:
         study: Folder of the study, which has to be complete.
         out: Folder to write to, new or empty.
-        holdout: Share of the trajectories, drawn at random, that is written apart, as "holdout".
-        seed: Of that draw.
-        dtype: Of the numbers; that of the study if None.
+        holdout: Share of the trajectories, drawn at random, that is written to archives of its own, as "holdout".
+        seed: Seed of that draw.
+        dtype: Dtype of the numbers; that of the study if None.
         progress: Show a bar if it takes longer than two seconds.
 
     Returns:
-        What is in `index.json`.
+        The content of `index.json`.
 
     Raises:
         ValueError: If there is no complete study, `out` is not empty, or `holdout` or `dtype` is out of range.
@@ -89,7 +89,7 @@ def sweep_export(
 def _write(
     store: Store, data: "xr.Dataset", apart: np.ndarray, dtype: DTypeLike | None, folder: Path, progress: bool
 ) -> tuple[dict[str, list[str]], dict[str, int]]:
-    """The archives; their names, and how many trajectories are in them."""
+    """Writes the archives; returns their names, and the numbers of trajectories in them."""
     shards: dict[str, list[str]] = {TRAIN: [], HOLDOUT: []}
     counts = {TRAIN: 0, HOLDOUT: 0}
     for number in tqdm(range(store.chunks), desc="export", unit="chunk", disable=not progress, delay=2):

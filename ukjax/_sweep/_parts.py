@@ -1,7 +1,7 @@
-"""What simulations of a study are made of, for many samples side by side.
+"""The parts of the simulations of a study, for many samples side by side.
 
-Of a factory that does not work with traced numbers the scenarios are made at once by `jax.vmap`, if it can do that, or
-one by one; leaves that depend on a sample get a leading axis.
+For a factory that cannot be traced as a whole the scenarios are made at once by `jax.vmap`, if that works, or one by
+one; leaves that depend on a sample get a leading axis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,12 @@ class Differ(Exception):
 
 
 def parts_of(one: Scenario) -> Any:
-    """Mechanism, servo and start, and how it is simulated, which no sample may change."""
+    """Mechanism, servo and start of a scenario, and its formulation and projection, which no sample may change."""
     return one.mechanism, one.servo, one.q0, one.v0, (one.formulation, one.projection)
 
 
 def at_once(make: Callable[[Any], Any], samples: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Parts of all samples at once, and which of their leaves have a leading axis: those that depend on a sample."""
+    """Makes the parts of all samples at once, and the axes of their leaves: 0 for those that depend on a sample."""
     seen: list[tuple[Any, list[Any]]] = []
 
     def varying(values):
@@ -40,10 +40,10 @@ def at_once(make: Callable[[Any], Any], samples: Mapping[str, Any]) -> tuple[Any
 
 
 def one_by_one(parts: Sequence[Any], rows: Sequence[Mapping[str, float]], ends: int) -> tuple[Any, Any]:
-    """The same for a factory that wants numbers: the parts of `rows`, side by side where they differ.
+    """Puts the parts of `rows` side by side where they differ, for a factory that needs plain numbers.
 
-    Whether they do is asked of the ends of the study too, the first of the rows, for all chunks to have the same
-    program. Where all samples are the same nothing can tell, and all is taken to be of its own.
+    The first rows are the ends of the study, which count in the comparison only, so that all chunks have the same
+    program. Where all samples are the same no comparison can tell, and every leaf is taken to differ.
     """
     structures = {jax.tree_util.tree_structure(part) for part in parts}
     shapes = {tuple(np.shape(x) for x in jax.tree_util.tree_leaves(part)) for part in parts}

@@ -1,6 +1,6 @@
 """A study on disk: a Zarr store that xarray opens, written chunk by chunk, each whole or not at all.
 
-    DIR/sweep.json       what is studied, and with what it was made; the files of data.zarr that are no chunks, likewise
+    DIR/sweep.json       the description of the study; the files of data.zarr that are no chunks, with checksums
     DIR/data.zarr/       the results; N samples along "sample", in chunks
     DIR/done/000007.json a chunk is done: its files, how long they are, and their checksums
     DIR/.lock            held by the process that writes
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 MARK = "a study of ukjax.sweep"
 VERSION = 2
 WITHOUT_CHECKSUMS = 1  # of what is traced: such studies can be looked at, but not continued
-# Of a study, what only tells a reader about it.
+# The parts of a description that only inform a reader.
 TOLD = ("study", "settings", "options")
 
 
 class Record(NamedTuple):
-    """Of a chunk that is done: its files with their sizes and checksums, failures in it, and the seconds it took."""
+    """The record of a finished chunk: its files with sizes and checksums, its failures, and the seconds it took."""
 
     files: dict[str, tuple[int, str]]
     failed: int
@@ -44,9 +44,9 @@ class Store:
     """A study on disk.
 
     Args:
-        folder: Where it is, or is to be.
-        about: What is studied and with what; of a store that is there it must be the same.
-        count: Samples.
+        folder: The folder of the study, which need not exist yet.
+        about: The description of the study; a store on disk must have the same.
+        count: Number of samples.
         chunk: Samples of a chunk.
 
     Raises:
@@ -69,9 +69,9 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For this process alone, as long as it lives. BlockingIOError if another one has it, ValueError if foreign.
+        """Locks the study for this process; raises BlockingIOError if another one has it, ValueError if it is foreign.
 
-        What is not begun in the end leaves nothing behind.
+        A study that is not begun in the end leaves nothing behind.
         """
         with writing(self.folder):
             made = not self.folder.exists()
@@ -90,7 +90,7 @@ class Store:
                     self._remove(made)
 
     def _remove(self, folder: bool) -> None:
-        """All of it, and the folder too if that is to go."""
+        """Removes the study, and its folder too if `folder`."""
         self.clear()
         with contextlib.suppress(OSError):  # Windows keeps a file that is open
             (self.folder / ".lock").unlink()
@@ -98,7 +98,7 @@ class Store:
                 self.folder.rmdir()
 
     def check(self) -> bool:
-        """Whether the study is there. ValueError if something else is."""
+        """Whether the study is on disk; raises ValueError if another study, or a damaged one, is."""
         if not (self.folder / "sweep.json").exists():
             return False
         there, files = _read_about(self.folder)
@@ -118,7 +118,7 @@ class Store:
         return True
 
     def _difference(self, key: str, there: Mapping[str, Any]) -> str:
-        """What sets the study that is there apart from this one."""
+        """Describes the difference between the study on disk and this one, where `key` of them differs."""
         if key == "scenario":
             told = [k for k in TOLD[1:] if there.get(k) != self.about.get(k)]
             if not told:
@@ -136,7 +136,7 @@ class Store:
         return f"its {key} is {old!r}, not {new!r}"
 
     def _check_files(self, files: Mapping[str, tuple[int, str]]) -> None:
-        """ValueError unless what the chunks share is as it was when the study was begun."""
+        """Raises ValueError unless the files that the chunks share are as they were when the study was begun."""
         damaged = [path for path, want in files.items() if not self._is_whole(path, want, True)]
         if damaged:
             raise ValueError(
@@ -144,12 +144,12 @@ class Store:
             )
 
     def clear(self) -> None:
-        """Removes what does not count, because sweep.json was not there yet."""
+        """Removes results that do not count, because sweep.json was not there yet."""
         for path in (self.data, self.done):
             shutil.rmtree(path, ignore_errors=True)
 
     def create(self, template: "xr.Dataset", more: Mapping[str, Any]) -> None:
-        """Makes room for the results: variables like those of a chunk. Nothing counts before sweep.json is there."""
+        """Creates the store of results: variables like those of a chunk. Nothing counts before sweep.json is there."""
         # Format 2 has text and consolidated metadata in its specification.
         import zarr
 
@@ -177,7 +177,7 @@ class Store:
         if name not in coordinates and name not in dims:
             attributes["coordinates"] = " ".join(coordinates)
         attributes["_ARRAY_DIMENSIONS"] = list(dims)
-        # What is not there yet is NaN to xarray, integers included.
+        # Missing numbers are NaN to xarray, integers included.
         fill = {"fill_value": {"f": np.nan, "i": -1}[values.dtype.kind]} if values.dtype.kind in "fi" else {}
         array = group.create_array(
             name, shape=tuple(shape), chunks=tuple(max(1, c) for c in chunks), dtype=values.dtype,
@@ -187,7 +187,7 @@ class Store:
             array[...] = values
 
     def write(self, number: int, data: "xr.Dataset", failed: int, seconds: float) -> None:
-        """A chunk, and then the record that it is done. OSError if there is no room."""
+        """Writes a chunk, and then the record that it is done; raises OSError if there is no room."""
         import zarr
 
         group: Any = zarr.open_group(self.data, mode="r+", use_consolidated=False)
@@ -209,7 +209,7 @@ class Store:
             raise
 
     def finished(self, thoroughly: bool = True) -> dict[int, Record]:
-        """The chunks that are done, and whose files are as they were written; the sizes only, unless `thoroughly`."""
+        """The records of chunks whose files are as they were written; only sizes are checked, unless `thoroughly`."""
         found = {}
         for number in range(self.chunks):
             record = _read_record(self._record(number))
@@ -218,12 +218,12 @@ class Store:
         return found
 
     def damaged(self) -> list[int]:
-        """The chunks that were done, and are not as they were written."""
+        """The numbers of finished chunks that are no longer as they were written."""
         whole = self.finished()
         return [i for i in range(self.chunks) if i not in whole and self._record(i).exists()]
 
     def tidy(self) -> None:
-        """Removes what a process that was killed has left half written."""
+        """Removes the half-written files that a killed process has left."""
         self.done.mkdir(exist_ok=True)
         for path in self.data.rglob("*.partial"):
             path.unlink(missing_ok=True)
@@ -246,7 +246,7 @@ class Store:
 
 
 def _read_about(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the study in a folder is, and the files that its chunks share. ValueError if there is none."""
+    """The description of the study in a folder, and the files that its chunks share; raises ValueError if none."""
     path = folder / "sweep.json"
     try:
         about = json.loads(path.read_text())
@@ -265,7 +265,7 @@ def _read_about(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def opened(folder: Path) -> Store:
-    """The study in a folder, to look at. ValueError if there is none, or it is damaged."""
+    """Opens the study in a folder for reading; raises ValueError if there is none, or it is damaged."""
     about, files = _read_about(folder)
     known = {k: v for k, v in about.items() if k not in ("file", "version", "count", "chunk")}
     store = Store(folder, known, about["count"], about["chunk"])
@@ -274,7 +274,7 @@ def opened(folder: Path) -> Store:
 
 
 def dataset(folder: Path) -> "xr.Dataset":
-    """The results, loaded as they are looked at; NaN where they are not there yet."""
+    """The results of a study, loaded lazily; NaN where chunks are missing."""
     import xarray as xr
 
     return xr.open_zarr(folder / "data.zarr", consolidated=True, chunks=None)
@@ -289,6 +289,6 @@ def _read_record(path: Path) -> Record | None:
 
 
 def _plain(attributes: Any) -> dict[str, Any]:
-    """Attributes as JSON has them."""
+    """Attributes as plain values, for JSON."""
     as_list = lambda x: x.tolist() if isinstance(x, np.ndarray | np.generic) else x
     return {str(k): as_list(v) for k, v in attributes.items()}

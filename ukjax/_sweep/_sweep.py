@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-# Of what a chunk holds, and how many trajectories it has at least and at most, if nobody says.
+# The default size of a chunk: its bytes, and its least and most trajectories.
 BYTES, LEAST, MOST = 2**25, 256, 8192
-# What a study passes to `simulate_batch` itself.
+# The arguments of `simulate_batch` that a study sets itself.
 TAKEN = ("mechanism", "q0", "v0", "servo", "axes", "reduce")
 
 
 class Status(NamedTuple):
-    """How far a study is.
+    """The progress of a study.
 
     Attributes:
-        samples: How many there are.
-        done: How many of them are on disk.
-        failed: How many of those have failed trajectories.
-        chunks: How many chunks there are.
-        chunks_done: How many of them are on disk.
-        seconds: What those took [s].
-        about: What is studied, and with what it was made.
+        samples: The number of samples.
+        done: The number of samples on disk.
+        failed: The number of samples on disk with failed trajectories.
+        chunks: The number of chunks.
+        chunks_done: The number of chunks on disk.
+        seconds: The time that these chunks took [s].
+        about: The description of the study, and the versions it was made with.
     """
 
     samples: int
@@ -70,19 +70,19 @@ def sweep(
     progress: bool = True,
     **options: Any,
 ) -> "xr.Dataset":
-    """Simulates a scenario over many values of its parameters, on disk, and goes on where it was interrupted.
+    """Simulates a scenario over many values of its parameters, on disk, and continues where it was interrupted.
 
-    The results lie in a Zarr store, `out/data.zarr`, in chunks; each is written whole or not at all. After whatever
-    ended a study (a signal, a power cut, a full disk) the same call computes what is missing and no more: chunks that
+    The results lie in a Zarr store, `out/data.zarr`, in chunks; each is written whole or not at all. After any
+    interruption (a signal, a power cut, a full disk) the same call computes what is missing and no more: chunks that
     are there, with the checksums they were written with, stay. A chunk is the same to the last bit whenever it is
     computed, on the same kind of machine with as many devices and the same XLA_FLAGS, which workers of a cluster take
-    over; otherwise but for rounding.
+    over; otherwise it is the same up to rounding.
 
-    What a study is, is what is traced: the trajectory, the invariants and the figures as functions of the varied
+    A study is identified by what is traced: the trajectory, the invariants and the figures as functions of the varied
     parameters, with the constants in them. A folder whose study computes something else is refused, whatever was
-    edited: a number of a module, a default, a function in another file, an attribute, an array, an option. Where files
-    lie, and what functions and variables in them are called, does not count. Of functions of Python's that a program
-    calls back the instructions count, and what these refer to.
+    edited: a number of a module, a default, a function in another file, an attribute, an array, an option. The places
+    of files, and the names of functions and variables in them, do not count. Python functions that a program calls back
+    count by their instructions, and by what these refer to.
 
     Args:
         factory: `factory(**values)` -> `Scenario`, such as `models.scara.scenario`. Where it, and the functions in
@@ -92,24 +92,24 @@ def sweep(
             simulated by itself, and compiled unless one before differed in arrays only, which takes seconds. An edit
             of such a factory is found by tracing the first and the last sample, and by the instructions of the
             functions that it uses.
-        vary: Of each varied argument of the factory the range: (low, high, how many) or a list of values for a grid,
+        vary: The range of each varied argument of the factory: (low, high, how many) or a list of values for a grid,
             (low, high) otherwise; with "log" at the end of the tuple in equal ratios.
         out: Folder of the study.
         design: "grid": every combination; "random": uniform; "lhs": Latin hypercube; "sobol": Sobol' points.
-        samples: How many points, of any design but a grid.
-        seed: Of what is random in the design.
+        samples: Number of points, for any design but a grid.
+        seed: Seed of the random numbers of the design.
         settings: Other arguments of the factory, the same for all.
         ts: Times to save at (T,) [s]; 101 over the scenario's if None.
         keep: Fields of the trajectories to store, as in `simulate`.
         figures: Further numbers to store of each trajectory: "name [unit]" -> f(trajectory), a scalar. The trajectory
-            has `q`, `v`, the residuals and what `keep` names. There are the largest errors and the drift of each
-            invariant of the scenario anyway.
-        chunk: Samples of a chunk; by size if None.
+            has `q`, `v`, the residuals and what `keep` names. The largest errors and the drift of each invariant of the
+            scenario are stored anyway.
+        chunk: Samples of a chunk; chosen by size if None.
         client: A `dask.distributed.Client`: chunks are computed by its workers, wherever they are, and written here
             (the extra `cluster`). None computes them on every device of this process.
-        name: What is studied, for the store, in words; that of the factory if None.
+        name: Title of the study in the store; the name of the factory if None.
         progress: Show a bar with the trajectories done, their rate and the time left.
-        **options: Of `simulate_batch`: `rtol`, `solver`, `max_steps`, `projection`, ...
+        **options: Options of `simulate_batch`: `rtol`, `solver`, `max_steps`, `projection`, ...
 
     Returns:
         The results, a lazily loaded `xarray.Dataset`: fields along (sample, time, coordinate), the varied parameters
@@ -171,7 +171,7 @@ def sweep(
 
 
 def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Status:
-    """How far the study in a folder is, by the checksums of its chunks if `thoroughly`. ValueError if there is none."""
+    """Returns the progress of the study in a folder, by checksums if `thoroughly`; raises ValueError if none."""
     store = opened(_check.path(out, "out"))
     done = store.finished(thoroughly)
     spans = [store.span(number) for number in done]
@@ -182,7 +182,7 @@ def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Statu
 
 
 def _figures(given: Any) -> dict[str, Callable]:
-    """Checks the argument `figures`: TypeError unless it maps names to functions."""
+    """Checks the argument `figures`; raises TypeError unless it maps names to functions."""
     figures = _check.mapping(given, "figures", '{"end [m]": lambda trajectory: trajectory.q[-1, 0]}')
     for key, figure in figures.items():
         _check.function(figure, f"figures[{key!r}]", "f(trajectory) -> scalar")
@@ -204,7 +204,7 @@ def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
 def _about(
     title: str, points: Design, settings: Mapping[str, Any], cases: Cases, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is studied, in words, and what makes a study this one and no other."""
+    """The description of a study, in words, and the checksums that tell it from others."""
     one, plain = cases.first, (str, bool, int, float, type(None))
     marks = lambda given: {k: repr(v) if isinstance(v, plain) else _mark(v) for k, v in sorted(given.items())}
     return {
@@ -229,7 +229,7 @@ def _mark(value: Any) -> str:
 
 
 def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iterator:
-    """The same chunks; the first of them is the pattern for the store."""
+    """Creates the store from the first chunk, and passes all chunks on."""
     for i, (number, results) in enumerate(run):
         if i == 0:
             store.create(results.data, attributes)
@@ -237,7 +237,7 @@ def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iter
 
 
 def _write_all(store: Store, run: Iterator, done: Mapping[int, Record], progress: bool) -> None:
-    """Writes chunks as they come."""
+    """Writes chunks as they are computed."""
     length = lambda number: store.span(number).stop - store.span(number).start
     before = sum(map(length, done))
     bar = tqdm(total=store.count, initial=before, desc="sweep", disable=not progress, unit="run", smoothing=0.1)
