@@ -66,8 +66,8 @@ def linearize(
         outputs: `outputs(q, v, t)`, shape (r,), the outputs; none if omitted.
         states: The states: `ukjax.analysis.independent(...)`, or `states(q, v, t)` -> (k,), or None to choose
             independent coordinates and speeds, which needs numbers, not tracers. There may be fewer states than degrees
-            of freedom if their rates depend on nothing else: lean and steer of a bicycle, and their rates, at any place; an angle
-            that is seen from a frame that turns.
+            of freedom if their rates depend on nothing else: lean and steer of a bicycle, and their rates, anywhere;
+            an angle that is seen from a frame that turns.
         servo: Servos, or a `Feedback` without memory, that act: their control then is part of the mechanism.
         formulation: Method by which the acceleration is computed.
         throw: Raise if the result is not successful. With False look at `result`.
