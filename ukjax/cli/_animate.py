@@ -1,4 +1,4 @@
-"""`ukjax animate`."""
+"""The command `ukjax animate`."""
 
 import enum
 import subprocess
@@ -22,7 +22,7 @@ from ._target import UsageError
 if TYPE_CHECKING:
     from matplotlib.animation import FuncAnimation
 
-LONGEST = 1000  # frames; Pillow holds about 1 MB for each
+LONGEST = 1000  # most frames; Pillow holds all of them in memory
 
 
 class Format(enum.StrEnum):
@@ -43,7 +43,7 @@ def run(
 ) -> None:
     """Simulates and writes animations to `out`. Raises UsageError, or RuntimeError if it fails."""
     wanted = list(dict.fromkeys(formats or (Format.gif, Format.html)))
-    from matplotlib.animation import FFMpegWriter  # takes a tenth of a second, which other commands need not wait
+    from matplotlib.animation import FFMpegWriter  # slow to import, and other commands do not need it
 
     if Format.mp4 in wanted and not FFMpegWriter.isAvailable():
         raise UsageError("--format mp4 needs ffmpeg, which is not on the PATH. Install it, or pass --format gif.")
@@ -52,13 +52,13 @@ def run(
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
-    # Hundredths of a second are all that a GIF knows, and all formats are to show the same.
+    # A GIF counts in hundredths of a second, and all formats show the same frames.
     frame_ms = 10 * round(100 / fps)
     speed = speed_of(end - scenario.t0, speed)
     count = _frames(end - scenario.t0, frame_ms, speed)
     folder = _output.claim(out, scenario.name)
 
-    # The page, which draws quickly, has another frame between every two.
+    # The page draws quickly, so it has a further frame between every two.
     ts = scenario.t0 + speed * frame_ms / 2000 * jnp.arange(2.0 * count - 1)
     trajectory, _, _ = timed_run(console, target, scenario, ts)
     try:
@@ -75,14 +75,14 @@ def run(
 
 
 def speed_of(duration: float, speed: float | None) -> float:
-    """As given, or 1 unless that is too short to see or too long to wait for: then a round number."""
+    """The given speed; else 1, or a round number if the motion is too short to see or too long to wait for."""
     if speed is not None:
         if not (speed > 0 and np.isfinite(speed)):
             raise UsageError(f"--speed must be positive, but is {speed:g}.")
         return speed
     if 2.0 <= duration <= 30.0:
         return 1.0
-    # The next of 1, 2, 5 times a power of ten below what would make it 5 s long, so 5 to 12.5 s.
+    # The largest of 1, 2, 5 times a power of ten below the speed that takes 5 s, so 5 to 12.5 s.
     power = 10.0 ** np.floor(np.log10(duration / 5.0))
     return float(f"{max(m * power for m in (1, 2, 5) if m * power <= duration / 5.0 * (1 + 1e-9)):.3g}")
 
@@ -113,7 +113,7 @@ def _files(
 
 
 def save(console: Console, film: "FuncAnimation", path: Path, frame_ms: int) -> None:
-    """Writes a film, and tells how far it is. Raises RuntimeError."""
+    """Writes a film, with a progress bar. Raises RuntimeError if ffmpeg fails."""
     from matplotlib.animation import FFMpegWriter, PillowWriter
 
     if path.suffix == ".gif":
@@ -121,7 +121,7 @@ def save(console: Console, film: "FuncAnimation", path: Path, frame_ms: int) -> 
         kind, fps, options = PillowWriter, 1000 / (frame_ms + 0.5), {}
     else:
         kind, fps, options = FFMpegWriter, 1000 / frame_ms, {"codec": "h264"}
-    # Its annotation asks for an integer, its code does not.
+    # The annotation of `fps` asks for an integer, the code does not.
     writer: Any = kind(fps=fps, **options)  # pyright: ignore
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:

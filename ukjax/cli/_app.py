@@ -1,4 +1,4 @@
-"""The command line: `ukjax list`, `ukjax simulate TARGET`, `ukjax animate TARGET`, and what else there is to do."""
+"""The command line: `ukjax list`, `ukjax simulate TARGET`, `ukjax animate TARGET`, and the other commands."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ app = typer.Typer(
     help="Constrained mechanical systems by the Udwadia-Kalaba equation.\n\n"
     "Start with: ukjax simulate models.scara:scenario",
     no_args_is_help=True,
-    rich_markup_mode=None,  # in which "[s]" would be a tag
+    rich_markup_mode=None,  # with markup, "[s]" would be a tag
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -38,22 +38,22 @@ errors = Console(stderr=True)
 
 @app.callback()
 def common(context: typer.Context) -> None:
-    # Mechanics needs double precision; the library leaves this to its user, the command is one.
+    # Mechanics needs double precision. The library leaves this setting to its user, here the command.
     jax.config.update("jax_enable_x64", True)
-    # The code generator of JAX 0.10 for the CPU takes twice as long to compile, for no faster code. JAX 0.12 knows no
-    # such flag and would abort. XLA reads the variable when it is first used, which is after this.
+    # The code generator of JAX 0.10 for the CPU compiles slowly, for no faster code. JAX 0.12 has no such flag and
+    # would abort. XLA reads the variable when it is first used, which is after this.
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
     _programs.keep_programs()
-    # Tracing makes millions of small objects, which the collector would look through again and again.
+    # Tracing makes millions of small objects, which the garbage collector would scan again and again.
     gc.freeze()
     gc.set_threshold(200_000, 50, 1000)
-    # A batch uses every device, and a core is one if JAX is told so before it starts.
+    # A batch uses every device, and each core is a device if JAX is configured so before it starts.
     asked = "JAX_NUM_CPU_DEVICES" in os.environ or "host_platform_device_count" in flags
     if context.invoked_subcommand == "sweep" and not asked:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        with contextlib.suppress(RuntimeError):  # JAX has started: whoever did that has said how
+        with contextlib.suppress(RuntimeError):  # JAX has started: its devices are set already
             jax.config.update("jax_num_cpu_devices", cores)
 
 
@@ -143,7 +143,7 @@ def inspect(
 ) -> None:
     """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning.
 
-    Of a robot's file (.xml, .urdf) also what of it was followed, what was not, and where the robot starts.
+    For a robot's file (.xml, .urdf), also list the features that are followed, those that are not, and the start.
     """
     _inspect.run(console, target, settings or [])
 
@@ -191,7 +191,7 @@ def tune(
 ) -> None:
     """Minimise a loss by gradient: print start and best, write the history (NetCDF) and a picture.
 
-    After an interruption the same command goes on where it was.
+    After an interruption the same command continues where it stopped.
     """
     _tune.run(console, target, settings or [], steps, out, fresh)
 
@@ -233,7 +233,7 @@ def sweep(
 ) -> None:
     """Simulate a scenario over many values of its parameters: a Zarr store that xarray opens, and pictures.
 
-    After an interruption of any kind the same command goes on where it was.
+    After an interruption of any kind the same command continues where it stopped.
     """
     if (target is None) == (status is None and plot is None):
         raise UsageError("Pass a TARGET, or --status DIR or --plot DIR of a study, but not both.")

@@ -1,4 +1,4 @@
-"""`ukjax gallery`."""
+"""The command `ukjax gallery`."""
 
 import dataclasses
 import functools as ft
@@ -27,14 +27,14 @@ from ._target import UsageError
 
 
 FRAMES_A_SECOND, MOST_FRAMES = 25, 500
-COLUMNS = 3  # of the index
+COLUMNS = 3  # columns of the index
 DPI = 110
-MEASURED = 10_000  # times at which is measured: a drive may turn fifty times from one frame to the next
+MEASURED = 10_000  # least number of times of measurement: a drive may turn fifty times between frames
 
 
 @dataclasses.dataclass(frozen=True)
 class Exhibit:
-    """What a page shows of a scenario: what `ukjax list` says, its module's words, what was measured, and pictures."""
+    """The contents of a scenario's page: its entry in `ukjax list`, its module's text, measured errors and pictures."""
 
     target: str
     entry: Entry
@@ -45,17 +45,17 @@ class Exhibit:
 
     @property
     def stem(self) -> str:
-        """The name of its files, such as "models-scara-scenario"."""
+        """The stem of the names of the exhibit's files, such as "models-scara-scenario"."""
         return re.sub(r"\W+", "-", self.target).strip("-")
 
     @property
     def film(self) -> str:
-        """Not the name of the page, which a site makes another file of."""
+        """The name of the film's file, distinct from the HTML file that a site makes of the page."""
         return f"{self.stem}-film.html"
 
 
 def run(console: Console, package: str, out: Path | None) -> None:
-    """Simulates the scenarios in `package` and writes a page for each, an index and a contact sheet. UsageError."""
+    """Simulates the scenarios in `package`; writes pages, an index and a contact sheet. Raises UsageError."""
     folder = _output.claim(out, "gallery")
     with console.status(f"Importing {package}"):
         factories, failures = _list.factories(package)
@@ -67,10 +67,10 @@ def run(console: Console, package: str, out: Path | None) -> None:
             progress.update(task, description=f"Simulating {escape(target)}")
             try:
                 exhibits.append(_exhibit(target, factory))
-            except Exception as error:  # a person's functions may raise anything
+            except Exception as error:  # a user's functions may raise anything
                 failures.append(f"{target} fails: {first_line(error)}")
             progress.advance(task)
-            # Of some dozens of scenarios all programs take more mappings of memory than a process may have.
+            # The programs of some dozens of scenarios take more memory mappings than a process may have.
             jax.clear_caches()
     for failure in failures:
         console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
@@ -87,7 +87,7 @@ def _exhibit(target: str, factory: Callable[..., Any]) -> Exhibit:
     _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
     speed = _animate.speed_of(scenario.t1 - scenario.t0, None)
     count = min(MOST_FRAMES, int((scenario.t1 - scenario.t0) / speed * FRAMES_A_SECOND) + 1)
-    frames = max(2 * count - 2, 1)  # a page has another frame between every two
+    frames = max(2 * count - 2, 1)  # a page has a further frame between every two
     finer = -(-MEASURED // frames)
     ts = jnp.linspace(scenario.t0, scenario.t1, finer * frames + 1)
     options: dict[str, Any] = {"throw": False}
@@ -98,7 +98,7 @@ def _exhibit(target: str, factory: Callable[..., Any]) -> Exhibit:
     drawn = scenario.drawing is not None
     figure = plot.path(scenario, trajectory) if drawn else plot.overview(trajectory, scenario.coordinates)
     animation = plot.page(scenario, trajectory, speed) if drawn else None
-    # Of a file with a robot nobody has written words. A module that is a file is not among those that Python knows.
+    # A robot's file has no docstring. A module from a file is not in `sys.modules`, so its globals are read.
     words = None if _robot.is_robot(target) else getattr(factory, "__globals__", {}).get("__doc__")
     about = (words or "").strip()
     return Exhibit(target, _list.entry(scenario), about, _measured(scenario, whole), _png(figure), animation)
@@ -111,7 +111,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _measured(scenario: Scenario, trajectory: Trajectory) -> dict[str, str]:
-    """How far what should stay as it is does not."""
+    """The largest errors of constraints and servo, and drifts of invariants and of energy, as texts by name."""
     largest = lambda x: f"{np.max(np.abs(x)):.1e}"
     found = {
         "largest position error of the constraints": largest(trajectory.position_residual),
@@ -131,10 +131,10 @@ def _measured(scenario: Scenario, trajectory: Trajectory) -> dict[str, str]:
 
 
 def _work(scenario: Scenario, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
-    """The kinetic energy T = v M v / 2 (T,) [J], and what the forces have worked since the start.
+    """The kinetic energy T = v M v / 2 (T,) [J], and the work of all forces since the start (T,) [J].
 
-    Theory keeps their difference, whatever drives the mechanism: T' follows from the accelerations, M v' being the sum
-    of all forces. Between the saved times T' is taken for a polynomial.
+    In theory their difference is constant, whatever drives the mechanism: T' follows from the accelerations, since
+    M v' is the sum of all forces. Between the saved times T' is interpolated by a spline.
     """
     from scipy.interpolate import make_interp_spline
 
@@ -167,7 +167,7 @@ def _files(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[P
 
 
 def _said(entry: Entry) -> list[str]:
-    """Name, numbers, kinds and source, a line each."""
+    """The name, numbers, kinds and source of an entry, a line each."""
     numbers = f"n = {entry.coordinates}, m = {entry.rows}, rank {entry.rank}"
     return [x for x in (entry.name, numbers, ", ".join(entry.kinds.splitlines()), entry.source) if x]
 
@@ -229,5 +229,5 @@ def _page(one: Exhibit) -> str:
 
 
 def _plain(text: str) -> str:
-    """As Markdown shows it, in a cell of a table too."""
+    """The text with Markdown's special characters escaped, for cells of tables too."""
     return re.sub(r"([\\`*_{}\[\]<>|])", r"\\\1", text)

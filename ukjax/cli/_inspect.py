@@ -1,4 +1,4 @@
-"""`ukjax inspect`."""
+"""The command `ukjax inspect`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ from ._target import UsageError
 
 
 def run(console: Console, target: str, settings: Sequence[str]) -> None:
-    """Diagnoses the start of a scenario and prints what it found; of a file also how it was read. Raises UsageError."""
+    """Diagnoses the start of a scenario and prints the result; for a file also how it was read. Raises UsageError."""
     if _robot.is_robot(target):
         reading, scenario = _target.reading(target, settings)
         for table in _read(reading, scenario):
@@ -37,7 +37,7 @@ def run(console: Console, target: str, settings: Sequence[str]) -> None:
 
 
 def _read(reading: Reading, scenario: Scenario) -> Iterator[Table]:
-    """What of a robot's file was followed, what was not, and where the robot starts."""
+    """The tables of a robot's file: features that are followed, features that are not, and the start of the robot."""
     more = [
         ("Switched off by the file", reading.switched_off),
         ("Not simulated", reading.left_out or [("nothing", ["all that moves the robot is followed"])]),

@@ -1,4 +1,4 @@
-"""`ukjax list`."""
+"""The command `ukjax list`."""
 
 import dataclasses
 import inspect
@@ -34,7 +34,7 @@ KINDS = {Holonomic: "holonomic", Nonholonomic: "nonholonomic", AccelerationConst
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What the table says of one scenario."""
+    """The row of a scenario in the table."""
 
     name: str
     coordinates: int
@@ -45,7 +45,7 @@ class Entry:
 
 
 def run(console: Console, package: str) -> None:
-    """Prints a table of the scenarios in `package`, and what could not be made. Raises UsageError."""
+    """Prints a table of the scenarios in `package`, and a line for each failure. Raises UsageError."""
     with console.status(f"Importing {package}"):
         found, failures = factories(package)
     title = f"Scenarios of {escape(package)}; rank at the start"
@@ -61,7 +61,7 @@ def run(console: Console, package: str) -> None:
             scenario = factory()
             _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
             one = entry(scenario)
-        except Exception as error:  # a person's functions may raise anything
+        except Exception as error:  # a user's functions may raise anything
             failures.append(f"{target} fails: {first_line(error)}")
             continue
         about = "\n".join(escape(x) for x in (one.name, one.source) if x)
@@ -80,9 +80,9 @@ def run(console: Console, package: str) -> None:
 
 
 def factories(package: str) -> tuple[dict[str, Callable[..., Any]], list[str]]:
-    """What makes the scenarios of a package or a file, by the TARGET that the command calls it.
+    """The functions that make the scenarios of a package or a file, by their TARGET in the command.
 
-    Also returns a line for each module that does not import. Raises UsageError where the package itself doesn't.
+    Also returns a line for each module that does not import. Raises UsageError if the package itself does not import.
     """
     if _robot.is_robot(package):
         return {package: lambda: _target.robot(package, [])}, []
@@ -91,7 +91,7 @@ def factories(package: str) -> tuple[dict[str, Callable[..., Any]], list[str]]:
 
 
 def _modules(package: str) -> tuple[list[tuple[str, ModuleType]], list[str]]:
-    """Modules of a package with what a TARGET calls them, and a line for each that does not import."""
+    """The modules of a package with their names in a TARGET, and a line for each module that does not import."""
     if package.endswith(".py"):
         return [(package, _target.module(package))], []
     top = _target.module(package)
@@ -105,7 +105,7 @@ def _modules(package: str) -> tuple[list[tuple[str, ModuleType]], list[str]]:
 
 
 def _walk(paths: Sequence[str], prefix: str) -> Iterator[str]:
-    """Names of all public modules below; looked up as files, so that none that does not import ends the search."""
+    """The names of all public modules below, looked up as files, so that a failing import does not end the search."""
     for info in pkgutil.iter_modules(list(paths), prefix):
         if info.name.rsplit(".", 1)[1].startswith("_"):
             continue
@@ -116,7 +116,7 @@ def _walk(paths: Sequence[str], prefix: str) -> Iterator[str]:
 
 
 def _own(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
-    """The module's own public functions that return a Scenario and can be called as they are."""
+    """The module's own public functions that return a Scenario and can be called without arguments."""
     found = []
     for name, value in vars(module).items():
         if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != module.__name__:
@@ -124,7 +124,7 @@ def _own(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
         signature = inspect.signature(value)
         needed = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in _MANY]
         returned = signature.return_annotation
-        # With `from __future__ import annotations` it is text.
+        # With `from __future__ import annotations` the annotation is text.
         is_scenario = returned.split(".")[-1] == "Scenario" if isinstance(returned, str) else returned is Scenario
         if is_scenario and not needed:
             found.append((name, value))
@@ -150,10 +150,10 @@ def entry(scenario: Scenario) -> Entry:
 
 
 def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[Any], int]) -> list[str]:
-    """Such as "holonomic (2)" and "nonholonomic (1)"."""
+    """The kinds of constraints with their numbers of rows, such as "holonomic (2)" and "nonholonomic (1)"."""
     rows: dict[str, int] = {}
     for constraint in constraints:
-        one = members_of(constraint)[0]  # those of a group are of one kind
+        one = members_of(constraint)[0]  # the members of a group are of one kind
         kind = KINDS.get(type(one), type(one).__name__)
         rows[kind] = rows.get(kind, 0) + count(constraint)
     return [f"{kind} ({m})" for kind, m in rows.items()]
@@ -164,9 +164,9 @@ PADDING = 16
 
 
 def _rank(M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray) -> int:
-    """That of `diagnose`: the rank that the equation of motion has at the start.
+    """The rank of the equation of motion at the start, as in `diagnose`.
 
-    Further coordinates of unit mass, which no force and no row moves, and rows of zeros change nothing about it.
+    The padding has no effect on the rank: coordinates with mass, which no force and no row moves, and rows of zeros.
     """
     (m, n), dtype = A.shape, A.dtype
     if m == 0:

@@ -1,4 +1,4 @@
-"""`ukjax modes`."""
+"""The command `ukjax modes`."""
 
 import enum
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def run(
 
 
 def _linearized(console: Console, scenario: Scenario, where: Where) -> tuple[Linearization, Any]:
-    """About the equilibrium next to the start, or the start itself, with the servo at work."""
+    """The linearization about the equilibrium next to the start, or the start itself, with the servo; and its q."""
     mechanism, t0, acts = (
         scenario.mechanism,
         scenario.t0,
@@ -86,7 +86,7 @@ def _linearized(console: Console, scenario: Scenario, where: Where) -> tuple[Lin
 
 
 def _named(linear: Linearization, scenario: Scenario) -> Modes:
-    """The modes, with what the coordinates of the scenario are called."""
+    """The modes of a linearization, with the scenario's names of coordinates and speeds."""
     coordinates = [c.name for c in scenario.coordinates]
     speeds = [f"{c} rate" for c in coordinates] if scenario.speeds is None else [c.name for c in scenario.speeds]
     called = {f"q[{i}]": name for i, name in enumerate(coordinates)}
@@ -113,6 +113,6 @@ def _table(scenario: Scenario, where: Where, q: Any, modes: Modes, linear: Linea
 
 
 def _clean(x: Any) -> np.ndarray:
-    """Without what is rounding beside the largest."""
+    """The array with zeros in place of entries that are rounding errors beside the largest."""
     x = np.asarray(x, float)
     return np.where(np.abs(x) > 1e-10 * np.max(np.abs(x), initial=1.0), x, 0.0)

@@ -1,4 +1,4 @@
-"""What a command leaves on disk: all of it, or nothing."""
+"""Files that a command writes: all of them, or none."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from ._target import UsageError
 
 
 def claim(out: Path | None, name: str) -> Path:
-    """The folder `out`, or one named after `name`, made and found writable before any work. Raises UsageError."""
+    """The folder `out`, or a folder named after `name`, made and found writable before any work. Raises UsageError."""
     folder = out or Path("out") / re.sub(r"\W+", "-", name).strip("-").lower()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def claim(out: Path | None, name: str) -> Path:
 
 
 def write(folder: Path, files: Sequence[tuple[str, Callable[[Path], Any]]]) -> list[Path]:
-    """Writes every file aside and moves them into `folder` only when all are complete. Raises UsageError."""
+    """Writes all files to a temporary folder, and moves them to `folder` when all are complete. Raises UsageError."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".unfinished-") as aside:
             for name, save in files:

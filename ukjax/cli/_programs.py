@@ -11,11 +11,11 @@ from platformdirs import user_cache_path
 
 VARIABLE = "UKJAX_CACHE"
 OFF = ("0", "off", "no", "false")
-LARGEST = 500_000_000  # bytes; what was not used for longest goes first
+LARGEST = 500_000_000  # [bytes]; the least recently used programs are removed first
 
 
 def keep_programs() -> None:
-    """Has JAX keep what it compiles, unless the variable says not to, somebody chose a folder, or there is no room."""
+    """Makes JAX keep compiled programs, unless `VARIABLE` is off, a folder is already set, or none can be written."""
     if os.environ.get(VARIABLE, "").lower() in OFF or are_kept():
         return
     folder = _folder()
@@ -23,20 +23,20 @@ def keep_programs() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".writable").touch()
     except OSError:
-        return  # it is an offer, and the command does the same without
+        return  # the command works without kept programs
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", LARGEST)
-    # There are many small ones, and all of them have to be compiled again.
+    # Many programs are small, and all of them take time to compile again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def are_kept() -> bool:
-    """Whether compiled programs are kept; not those that call back to Python, to tell how far they are."""
+    """Whether compiled programs are kept; programs with callbacks to Python, as for progress bars, never are."""
     config: Any = jax.config
     return config.jax_compilation_cache_dir is not None
 
 
 def _folder() -> Path:
-    # Of each machine its own: a home may be shared, and what is compiled is for one processor.
+    # Each machine has its own folder: a home may be shared, and a program is compiled for one processor.
     return user_cache_path("ukjax") / "programs" / (platform.node() or "here")

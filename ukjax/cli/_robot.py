@@ -1,4 +1,4 @@
-"""TARGET as a robot's file, MJCF or URDF."""
+"""Scenarios of a TARGET that is a robot's file, MJCF or URDF."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,22 +13,22 @@ from ..rigid._parts import Reading
 
 
 SUFFIXES = (".xml", ".mjcf", ".urdf")
-# How long a robot falls if nobody says [s].
+# The default duration of a robot's motion [s].
 SECONDS = 5.0
 
 
 def is_robot(target: str) -> bool:
-    """Whether it is the path of a robot's file."""
+    """Whether TARGET is the path of a robot's file."""
     return target.lower().endswith(SUFFIXES)
 
 
 def scenario(target: str, settings: dict[str, object]) -> Scenario:
-    """The robot without control, from where its file draws it, with these joints where they are said to be."""
+    """The scenario of a robot without control, from the drawn state, with the joints that `settings` name set."""
     return of_robot(target, *_read(target, settings, from_file))
 
 
 def reading(target: str, settings: dict[str, object]) -> tuple[Reading, Scenario]:
-    """The same, and what of the file was left out, without a warning."""
+    """The `Reading` of a robot's file with the features left out, and its scenario, without a warning."""
     found: list[Reading] = []
 
     def read(target: str, **options: str) -> Robot:
@@ -40,14 +40,14 @@ def reading(target: str, settings: dict[str, object]) -> tuple[Reading, Scenario
 
 
 def _read(target: str, settings: dict[str, object], read: Callable[..., Robot]) -> tuple[Robot, dict[str, object]]:
-    """The robot, and settings of its joints; "keyframe" is the state to start from."""
+    """The robot, and settings of its joints; the setting "keyframe" selects the state to start from."""
     settings = dict(settings)
     keyframe = settings.pop("keyframe", None)
     return (read(target) if keyframe is None else read(target, keyframe=str(keyframe))), settings
 
 
 def of_robot(target: str, robot: Robot, coordinates: dict[str, object]) -> Scenario:
-    """Of a robot that was read, with joints where they are said to be."""
+    """The scenario of a robot that was read, with joints at the given coordinates."""
     q, v = robot.assemble(coordinates, keep=list(coordinates))
     held = bool(robot.own_constraints) or robot.kinematics is not None
     return robot.scenario(
@@ -62,6 +62,6 @@ def of_robot(target: str, robot: Robot, coordinates: dict[str, object]) -> Scena
 
 
 def keeps_energy(robot: Robot) -> bool:
-    """Whether nothing in it damps."""
+    """Whether no joint of the robot has damping."""
     parts = [getattr(robot.joints[name], kind, None) for name in robot.joint_names for kind in ("effort", "drag")]
     return not any(bool(jnp.any(part.damping != 0)) for part in parts if part is not None)

@@ -1,4 +1,4 @@
-"""`ukjax simulate`."""
+"""The command `ukjax simulate`."""
 
 import contextlib
 import re
@@ -63,7 +63,7 @@ def run(
 
 
 def _along(scenario: Scenario, trajectory: Trajectory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Observables and invariants at the saved times, by one program: of each operation alone there are dozens."""
+    """Observables and invariants at the saved times, by one program instead of dozens of single operations."""
     both = scenario.observables, scenario.invariants
     of = lambda q, v, t: tuple({name: f(q, v, t) for name, f in functions.items()} for functions in both)
     found = light_jit(jax.vmap(of))(trajectory.q, trajectory.v, trajectory.t)
@@ -81,7 +81,7 @@ def drawable(target: str, scenario: Scenario) -> None:
 def timed_run(
     console: Console, target: str, scenario: Scenario, ts: Any, rtol: float = 1e-8, atol: float = 1e-8
 ) -> tuple[Trajectory, float, float]:
-    """The trajectory, and how long it took to compile and to run [s]. Raises UsageError or RuntimeError."""
+    """The trajectory, and the times of compilation and of the run [s]. Raises UsageError or RuntimeError."""
     try:
         trajectory, compile_s, run_s = _run(console, scenario, ts, rtol, atol)
     except ValueError as error:
@@ -93,14 +93,14 @@ def timed_run(
 
 
 def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
-    # A program that calls back to tell how far it is is not kept from one call of the command to the next.
+    # JAX keeps no program with callbacks, so the progress bar is only for programs that are not kept.
     kept = _programs.are_kept()
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": not kept, "throw": False}
     function = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()
         lowered = function.lower(scenario, ts)
-        # While XLA compiles, or reads what it once compiled, Python has nothing to do.
+        # While XLA compiles, or reads a kept program, Python is idle.
         ahead = threading.Thread(target=_load_ahead)
         ahead.start()
         compiled = lowered.compile()
@@ -112,14 +112,14 @@ def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float
         start = time.perf_counter()
         trajectory = jax.block_until_ready(compiled(scenario, ts))
         run_s = time.perf_counter() - start
-    # From here on it is looked at, number by number: what JAX would compile a program for each time.
+    # From here on the arrays are NumPy's: JAX would compile a program for each small operation on them.
     plain = jax.tree.map(np.asarray, trajectory)
     return eqx.tree_at(lambda x: x.result, plain, trajectory.result), compile_s, run_s
 
 
 def _load_ahead() -> None:
-    """Loads what writing and drawing need: half a second that would be waited for after the simulation."""
-    with contextlib.suppress(Exception):  # which is met again, and told, where it is needed
+    """Imports the packages for writing and drawing, which would otherwise delay the results after the simulation."""
+    with contextlib.suppress(Exception):  # an error is raised again where the package is needed
         import scipy.io  # noqa: F401
         import xarray  # noqa: F401
         from matplotlib.figure import Figure
@@ -189,7 +189,7 @@ def _files(
         figures["path"] = plot.path(scenario, trajectory)
     for name, values in {**observed, **invariants}.items():
         stem = re.sub(r"\W+", "-", Coordinate(name).name).strip("-")
-        while stem in figures:  # a person's "path [m]" is not to replace the picture of that name
+        while stem in figures:  # a user's "path [m]" must not replace the picture of that name
             stem += "-over-time"
         figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
     # The scipy engine writes NetCDF 3, which every reader opens, and needs no further package.

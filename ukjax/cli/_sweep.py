@@ -1,4 +1,4 @@
-"""`ukjax sweep`."""
+"""The command `ukjax sweep`."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from ._target import UsageError
 
 
 class Study(NamedTuple):
-    """What to vary, and how: see `ukjax.sweep`."""
+    """The options of a study: see `ukjax.sweep`."""
 
     vary: Sequence[str]
     samples: int | None
@@ -34,7 +34,7 @@ class Study(NamedTuple):
 
 
 def run(console: Console, target: str, settings: Sequence[str], study: Study, out: Path | None) -> None:
-    """Runs a study, or goes on with it, and draws it. Raises UsageError, or RuntimeError if it cannot go on."""
+    """Runs a study, or continues it, and draws it. Raises UsageError, or RuntimeError if the study cannot continue."""
     if _robot.is_robot(target):
         raise UsageError("TARGET of a study must be module:factory or file.py:factory, whose arguments are varied.")
     if not study.vary:
@@ -43,7 +43,7 @@ def run(console: Console, target: str, settings: Sequence[str], study: Study, ou
     fixed = _target.parse(settings, factory, target)
     try:
         vary = parse(study.vary)
-        design_of(vary, study.design, study.samples, study.seed)  # refused before a folder is made
+        design_of(vary, study.design, study.samples, study.seed)  # raises before a folder is made
     except ValueError as error:
         raise UsageError(str(error)) from error
     _target.parse([f"{name}=0" for name in vary], factory, target)
@@ -57,7 +57,7 @@ def run(console: Console, target: str, settings: Sequence[str], study: Study, ou
     given: dict[str, Any] = {"rtol": study.rtol, "atol": study.atol}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FailedTrajectories)  # they are in the table
+            warnings.simplefilter("ignore", FailedTrajectories)  # the table counts them
             data = sweep(
                 factory, vary, folder, design=study.design, samples=study.samples, seed=study.seed, settings=fixed,
                 ts=np.linspace(first.t0, end, study.points), keep=tuple(study.keep.split(",")), chunk=study.chunk,
@@ -79,7 +79,7 @@ def run(console: Console, target: str, settings: Sequence[str], study: Study, ou
 
 
 def status(console: Console, folder: Path) -> None:
-    """Says how far a study is. Raises UsageError."""
+    """Prints the progress of a study. Raises UsageError."""
     try:
         with console.status("Looking at the chunks"):
             found = sweep_status(folder, thoroughly=True)
@@ -89,7 +89,7 @@ def status(console: Console, folder: Path) -> None:
 
 
 def draw(console: Console, folder: Path) -> None:
-    """Draws a study as far as it is. Raises UsageError."""
+    """Draws the results of a study so far. Raises UsageError."""
     try:
         store = opened(folder)
         damaged, data = store.damaged(), dataset(folder)

@@ -16,7 +16,7 @@ from . import _robot
 
 
 class UsageError(Exception):
-    """What a person typed cannot be used; the message says what to type instead."""
+    """An error in what the user typed; the message says what to type instead."""
 
 
 # Where users find what a factory may return.
@@ -31,17 +31,17 @@ def scenario(target: str, settings: Sequence[str]) -> Scenario:
 
 
 def tuning_problem(target: str, settings: Sequence[str]) -> TuningProblem:
-    """The same for something to tune."""
+    """The tuning problem that TARGET's factory makes with `--set` settings. Raises UsageError."""
     return _made(target, settings, TuningProblem, "tuning problem")
 
 
 def robot(target: str, settings: Sequence[str]) -> Scenario:
-    """The scenario of a robot's file, with joints where the settings say. Raises UsageError."""
+    """The scenario of a robot's file, with joints at the coordinates of the settings. Raises UsageError."""
     return _of_robot(_robot.scenario, target, settings)
 
 
 def reading(target: str, settings: Sequence[str]) -> tuple[Reading, Scenario]:
-    """The same, and what of the file was left out, which then is no warning. Raises UsageError."""
+    """The `Reading` of a robot's file, and its scenario, without a warning. Raises UsageError."""
     return _of_robot(_robot.reading, target, settings)
 
 
@@ -87,7 +87,7 @@ def factory(target: str, kind: Any = Scenario) -> Callable[..., Any]:
 
 
 def module(place: str) -> Any:
-    """The module of this name, or in this file. Raises UsageError."""
+    """The module with a name, or in a file. Raises UsageError."""
     return _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
 
 
@@ -103,7 +103,7 @@ def _from_file(path: Path) -> Any:
 
 
 def _from_name(name: str) -> Any:
-    # A console script, unlike `python -m`, does not look in the folder that it is called from.
+    # A console script, unlike `python -m`, does not look in the current folder.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     return _imported(name, lambda: importlib.import_module(name))
@@ -116,12 +116,12 @@ def _imported(place: str, run: Callable[[], Any]) -> Any:
         if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
             raise UsageError(f"There is no module {place!r} here or among the installed packages.") from error
         raise UsageError(f"{place} does not import: {error}") from error
-    except Exception as error:  # a person's file may raise anything
+    except Exception as error:  # a user's file may raise anything
         raise UsageError(f"{place} does not import: {type(error).__name__}: {error}") from error
 
 
 def parse(settings: Sequence[str], factory: Callable[..., Any], target: str) -> dict[str, Any]:
-    """`name=value` settings as keyword arguments of `factory`. Raises UsageError."""
+    """Settings `name=value` as keyword arguments of `factory`. Raises UsageError."""
     parameters = inspect.signature(factory).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     arguments = _named(settings)
@@ -133,7 +133,7 @@ def parse(settings: Sequence[str], factory: Callable[..., Any], target: str) -> 
 
 
 def _named(settings: Sequence[str]) -> dict[str, Any]:
-    """`name=value` settings by name. Raises UsageError."""
+    """Settings `name=value` as a dict by name. Raises UsageError."""
     arguments: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")

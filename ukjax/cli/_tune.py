@@ -1,4 +1,4 @@
-"""`ukjax tune`."""
+"""The command `ukjax tune`."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ def run(
     if steps is not None:
         problem = dataclasses.replace(problem, steps=steps)
     folder = _output.claim(out, problem.name)
-    # Of this target with these settings, so that another problem does not go on from it.
+    # The mark is of this target with these settings, so that another problem does not continue from its checkpoint.
     mark = hashlib.sha256(repr((target, sorted(settings))).encode()).hexdigest()[:10]
     checkpoint = folder / f".{mark}.unfinished.npz"
     if fresh:
@@ -44,7 +44,7 @@ def run(
         raise SystemExit(130) from None
     failed = not np.isfinite([tuning.losses[-1], tuning.gradient_norms[-1]]).all()
     if failed:
-        checkpoint.unlink(missing_ok=True)  # going on from there would only fail again
+        checkpoint.unlink(missing_ok=True)  # continuing from there would only fail again
     if not np.isfinite(tuning.loss):
         raise RuntimeError(f"{tuning.stopped} Nothing was written.")
     quantities = problem.shown(tuning.history)

@@ -1,4 +1,4 @@
-"""Pictures. Every function returns a figure, an animation or a page's text; saving it is up to the caller."""
+"""Pictures. Every function returns a figure, an animation or the text of a page; the caller saves the result."""
 
 from ._animation import animation as animation
 from ._figures import components as components

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0, step: int = 1) -> "FuncAnimation":
-    """One frame per saved time, or every few: links, trails so far, constraint-force arrows, scenery, and the time.
+    """An animation of a motion with links, trails so far, constraint-force arrows, scenery, and the time.
 
-    `.save("pendulum.gif", writer="pillow", fps=25)` writes it, `.to_jshtml()` shows it in a notebook; both at the 100
-    dots per inch that it is drawn with.
+    `.save("pendulum.gif", writer="pillow", fps=25)` writes the animation, `.to_jshtml()` shows it in a notebook; both
+    use the 100 dots per inch at which it is drawn.
 
     Args:
-        scenario: With a `ukjax.study.Drawing`.
+        scenario: A scenario with a `ukjax.study.Drawing`.
         trajectory: Its motion, one trajectory, at evenly spaced times.
-        interval: How long to show a frame [ms].
-        step: 1 for a frame at every saved time, 2 at every other, and so on; trails have all of them.
+        interval: Time for which a frame is shown [ms].
+        step: 1 for a frame at every saved time, 2 for one at every other time, and so on; trails have all times.
 
     Raises:
-        TypeError: If `scenario` or `trajectory` is something else.
+        TypeError: If `scenario` or `trajectory` has another type.
         ValueError: If there is no drawing, the trajectory is a batch, `interval` or `step` is not positive, or a
             function of the drawing returns a wrong shape.
     """
@@ -60,22 +60,22 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
         clock.set_text(f"t = {seen.t[i]:.{digits}f} s")
         return [film.expose()]
 
-    from matplotlib.animation import FuncAnimation  # takes a tenth of a second, which pictures need not wait
+    from matplotlib.animation import FuncAnimation  # slow to import, and pictures do not need it
 
     frames = range(0, len(seen.t), step)
     return FuncAnimation(film.screen, draw, frames=frames, interval=interval, cache_frame_data=False)  # pyright: ignore
 
 
 class _Film:
-    """A figure whose only content is a picture of another: what rests is drawn once, what moves in every frame.
+    """A figure that shows a picture of another figure, whose resting artists are drawn once, the moving ones per frame.
 
-    Drawing all of it in every frame, thrice as matplotlib does, took 0.1 to 0.3 s a frame.
+    Drawing all artists in every frame, three times as matplotlib does, is slow.
     """
 
     def __init__(self, figure: Figure, axis: Any, moving: Sequence[Artist]):
         self.axis, self.moving = axis, moving
         self.canvas = FigureCanvasAgg(figure)
-        # Before they are set apart, because the layout makes room for none that is.
+        # Before `set_animated`, because the layout makes no room for animated artists.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for artist in moving:
@@ -88,7 +88,7 @@ class _Film:
         self.screen.add_artist(self.picture)
 
     def expose(self) -> Artist:
-        """Takes what moves as it is now."""
+        """Draws the moving artists in their present state into the picture."""
         self.canvas.restore_region(self.rest)
         for artist in self.moving:
             self.axis.draw_artist(artist)
@@ -100,7 +100,7 @@ class _Film:
 
 
 class _Picture(Artist):
-    """Pixels as they are; matplotlib's own images are resampled, which takes ten times as long as drawing them."""
+    """Pixels drawn as they are; matplotlib's own images are resampled, which is slower than drawing them."""
 
     def __init__(self, pixels: np.ndarray):
         super().__init__()
@@ -111,5 +111,5 @@ class _Picture(Artist):
 
 
 def _digits(step: float) -> int:
-    """After the point, so that two frames do not show the same time."""
+    """The number of digits after the point for which no two frames show the same time."""
     return next((k for k in range(2, 12) if step >= 10.0**-k), 12)

@@ -19,13 +19,13 @@ def overview(
     title: str = "",
     speeds: Sequence[str] | None = None,
 ) -> Figure:
-    """Coordinates, their rates, constraint forces and constraint errors over time.
+    """A figure of coordinates, their rates, constraint forces and constraint errors over time.
 
     Args:
         trajectory: One trajectory, not a batch.
         coordinates: Names with units, `Coordinate("q1", "rad")` or "q1 [rad]"; coordinates of one unit share an axis.
-        title: Above the figure.
-        speeds: Likewise for each speed, if they are not the rates of the coordinates.
+        title: Title above the figure.
+        speeds: Likewise for each speed, if speeds are not the rates of the coordinates.
     """
     names = named(coordinates, trajectory.q.shape[1], "q", "coordinates, coordinate")
     rates = speeds_named(speeds, names, trajectory.v.shape[1])
@@ -53,14 +53,14 @@ def overview(
 
 
 def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
-    """A quantity over time, one curve per component.
+    """A figure of a quantity over time, one curve per component.
 
     Args:
         t: Times (T,) [s].
         values: (T,) or (T, k).
-        name: `Coordinate` or text: what it is, its components if there are more than one, and its unit, as in
-            "tool x, y, z [m]". Components that it does not list are numbered.
-        title: Above the figure.
+        name: `Coordinate` or text: name of the quantity, its components if there are more than one, and its unit, as in
+            "tool x, y, z [m]". Components that are not listed are numbered.
+        title: Title above the figure.
     """
     values = np.asarray(values).reshape(len(t), -1)
     quantity = Coordinate(name)
@@ -81,12 +81,12 @@ def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
 
 
 def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> Figure:
-    """The control of every actuator over time, and what the servo constraints are missed by.
+    """A figure of the control of every actuator over time, and of the errors of the servo constraints.
 
     Args:
         trajectory: One trajectory, with a servo or a controller.
         names: A name with unit for each actuator, as text or `Coordinate`; actuators of one unit share an axis.
-        title: Above the figure.
+        title: Title above the figure.
     """
     control = np.asarray(trajectory.control)
     actuators = named(names, control.shape[1], "u", "names, actuator")
@@ -115,12 +115,12 @@ def controls(trajectory: Trajectory, names: Sequence[str], title: str = "") -> F
 
 
 def energy(scenario: Scenario, trajectory: Trajectory) -> Figure:
-    """Kinetic energy v M v / 2 and the power of the ideal constraint forces over time.
+    """A figure of kinetic energy v M v / 2 and of the power of the ideal constraint forces over time.
 
-    The power is zero where no constraint moves with time: what is driven shows here.
+    The power is zero where no constraint moves with time, so it shows the work of drives.
 
     Args:
-        scenario: Whose mass matrix is taken.
+        scenario: The scenario with the mass matrix.
         trajectory: One trajectory, not a batch.
     """
     q, v, t = trajectory.q, trajectory.v, trajectory.t
@@ -145,18 +145,18 @@ def energy(scenario: Scenario, trajectory: Trajectory) -> Figure:
 
 
 def axis_label(what: str, unit: str) -> str:
-    """What is along an axis, in which unit; SI where units are mixed or unknown."""
+    """The label of an axis: a quantity and its unit; SI where units are mixed or unknown."""
     return f"{what} [{unit}]" if unit else f"{what} [SI]"
 
 
 def legend(axis: Axes, curves: int) -> None:
-    """A grid, and a legend unless there are too many curves."""
+    """Adds a grid, and a legend unless there are too many curves."""
     axis.grid(alpha=0.3)
     if curves <= 8:
-        # Above the axis, where no curve is; as many side by side as there is room for.
+        # The legend is above the axis, where no curve is, in as many columns as there is room for.
         longest = max((len(str(line.get_label())) for line in axis.get_lines()), default=0)
         ncols = max(1, min(4, 56 // (longest + 4)))
-        # On the right, because on the left an axis writes its power of ten.
+        # It is on the right, because on the left an axis writes its power of ten.
         axis.legend(loc="lower right", bbox_to_anchor=(1, 1), fontsize="small", ncols=ncols, frameon=False, borderpad=0)
 
 

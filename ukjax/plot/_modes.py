@@ -1,4 +1,4 @@
-"""Pictures of what is linear: a mode as a motion to look at, and eigenvalues over a parameter.
+"""Pictures of linearized dynamics: a mode as a motion, and eigenvalues over a parameter.
 
 lambda: eigenvalue [1/s]; d: change of the coordinates (n_q,), complex; q: coordinates (n_q,).
 """
@@ -21,30 +21,30 @@ from ._figures import legend
 from ._scene import check
 
 
-# Of the size of a drawing, what a mode moves in it at the most; of the time constant of a mode that does not swing,
-# how long it is shown.
+# Largest displacement of a mode, as a part of the size of the drawing; time for which a mode that does not swing is
+# shown, as a multiple of its time constant.
 MOVED, SHOWN = 0.12, 3.0
 
 
 def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int = 60) -> tuple[Scenario, Trajectory]:
-    """One mode as a motion: what `animation` and `page` take.
+    """One mode as a scenario and a motion, the arguments of `animation` and `page`.
 
-    It is drawn large enough to be seen, brought back to the constraints for every frame; damping is not shown where it
-    swings, of which there is one period.
+    The motion is large enough to be seen, and every frame is projected to the constraints. A mode that swings is shown
+    for one period and without damping.
 
     Args:
-        scenario: With a `ukjax.study.Drawing`; `t0` is the time of the linearisation.
-        q: Coordinates about which it was linearised (n,).
+        scenario: A scenario with a `ukjax.study.Drawing`; `t0` is the time of the linearisation.
+        q: Coordinates about which it was linearised (n_q,).
         modes: `ukjax.analysis.linearize(...).modes()`.
-        index: Which of them.
-        frames: How many positions.
+        index: Index of the mode.
+        frames: Number of positions.
 
     Returns:
         The scenario with links and scenery only, and the motion.
 
     Raises:
-        TypeError: If `scenario` or `modes` is something else.
-        ValueError: If there is no drawing, there is no such mode, or it does not move the coordinates.
+        TypeError: If `scenario` or `modes` has another type.
+        ValueError: If there is no drawing, or no such mode, or the mode does not move the coordinates.
     """
     _check.instance(scenario, Scenario, "scenario", "ukjax.Scenario(mechanism, q0, v0, t1)")
     _check.instance(modes, Modes, "modes", "ukjax.analysis.linearize(...).modes()")
@@ -68,15 +68,15 @@ def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int =
 
 
 def eigenvalues(parameters: Any, values: Any, name: str, title: str = "") -> Figure:
-    """Eigenvalues of a steady motion over a parameter: real parts, which tell whether it is stable, and imaginary ones.
+    """A figure of the real and imaginary parts of a steady motion's eigenvalues over a parameter.
 
-    Where all real parts are negative the ground is green.
+    The ground is green where all real parts are negative, so that the motion is stable.
 
     Args:
         parameters: (N,), increasing.
         values: Eigenvalues (N, k) [1/s], in any order.
-        name: What the parameter is, with its unit: "speed [m/s]".
-        title: Above the figure.
+        name: Name of the parameter, with its unit: "speed [m/s]".
+        title: Title above the figure.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -113,7 +113,7 @@ def eigenvalues(parameters: Any, values: Any, name: str, title: str = "") -> Fig
 
 
 def _course(value: complex, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and by what the shape is multiplied at each: a period, or so long that what decays or grows has."""
+    """Times, and the factor of the shape at each: over a period, or `SHOWN` time constants of a mode without swing."""
     if value.imag:
         times = np.arange(frames) * (2 * np.pi / abs(value.imag) / frames)
         return times, np.exp(1j * value.imag * times)
@@ -126,7 +126,7 @@ def _course(value: complex, frames: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reach(drawing: Any, q: Any, t: Any, d: np.ndarray) -> float:
-    """How far a mode may go so that what is drawn moves by its own size."""
+    """The factor of a mode's shape at which the drawing moves by its own size."""
     draw = lambda q: [jnp.asarray(link(q, t), q.dtype) for link in drawing.links.values()]
     moves = lambda d: jax.jvp(draw, (q,), (jnp.asarray(d, q.dtype),))
     (points, real), (_, imaginary) = moves(np.real(d)), moves(np.imag(d))

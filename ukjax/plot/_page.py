@@ -17,12 +17,12 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
     """The text of an HTML page that needs no network: it plays, pauses and scrubs, and in space it can be rotated.
 
     Args:
-        scenario: With a `ukjax.study.Drawing`.
+        scenario: A scenario with a `ukjax.study.Drawing`.
         trajectory: Its motion, one trajectory, at evenly spaced times, all of which are shown.
-        speed: How many seconds of motion pass in one second.
+        speed: Seconds of motion that pass in one second.
 
     Raises:
-        TypeError: If `scenario` or `trajectory` is something else.
+        TypeError: If `scenario` or `trajectory` has another type.
         ValueError: If there is no drawing, the trajectory is a batch, `speed` is not positive, or a function of the
             drawing returns a wrong shape.
     """
@@ -37,7 +37,7 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
 def _data(seen: Scene, source: str, speed: float) -> dict[str, Any]:
     lower, upper = seen.bounds
     length, force = seen.scale
-    # Six digits of the extent: finer than a screen, and half the size of all sixteen.
+    # Six digits of the extent are finer than a screen, and take half the space of all sixteen.
     decimals = 5 - int(np.floor(np.log10(np.max(upper - lower))))
     numbers = lambda x: np.round(x, decimals).ravel().tolist()
     links = [

@@ -1,4 +1,4 @@
-"""Where a mechanism goes, in one picture."""
+"""The path of a mechanism in one picture."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,12 +14,12 @@ def path(scenario: Scenario, trajectory: Trajectory, positions: int = 6) -> Figu
     """The mechanism in a few positions, later ones darker, with trails, constraint forces and scenery; axes are equal.
 
     Args:
-        scenario: With a `ukjax.study.Drawing`.
+        scenario: A scenario with a `ukjax.study.Drawing`.
         trajectory: Its motion, one trajectory, not a batch.
-        positions: In how many positions to draw it, evenly spaced in time, from start to end.
+        positions: Number of positions, evenly spaced in time, from start to end.
 
     Raises:
-        TypeError: If `scenario` or `trajectory` is something else.
+        TypeError: If `scenario` or `trajectory` has another type.
         ValueError: If there is no drawing, the trajectory is a batch, `positions` is no positive integer, or a function
             of the drawing returns a wrong shape.
     """
@@ -30,7 +30,7 @@ def path(scenario: Scenario, trajectory: Trajectory, positions: int = 6) -> Figu
     for name, points in seen.trails.items():
         _stage.trail(axis, seen, name, points)
     vectors = seen.vectors
-    # From 0.2 for the first to 1 for the last, which is drawn first so that none hides another.
+    # Opacity is 0.2 for the first position and 1 for the last, which is drawn first so that it hides no other.
     for i, alpha in zip(shown, np.linspace(1.0, 0.2, len(shown))):
         for name, points in seen.links.items():
             _stage.link(axis, seen, name, points[i], alpha)

@@ -1,4 +1,4 @@
-"""A drawing at the times of a trajectory, as plain arrays: what pictures, animations and the page are made of.
+"""A drawing at the times of a trajectory, as plain arrays, from which pictures, animations and the page are made.
 
 T: number of times; k: points of a link; d: 2 in the plane, 3 in space.
 """
@@ -23,10 +23,10 @@ COLORS = ("#2f7fd8", "#e8710a", "#1a9f6c", "#d6336c", "#8558d9", "#b58900", "#0c
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """Everything that is to be seen.
+    """The arrays of everything in a picture.
 
     Attributes:
-        title: What it is.
+        title: Title of the picture.
         t: Times (T,) [s].
         links: Name -> points (T, k, d) [m].
         trails: Name of a link -> its last point (T, d) [m].
@@ -46,7 +46,7 @@ class Scene:
         return next(iter(self.links.values())).shape[2]
 
     def color(self, name: str) -> str:
-        """Of a link or of an arrow."""
+        """The color of a link or of an arrow."""
         return COLORS[[*self.links, *self.arrows].index(name) % len(COLORS)]
 
     def closed(self, name: str) -> bool:
@@ -57,16 +57,16 @@ class Scene:
 
     @functools.cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper corner (d,) [m] of all that is ever drawn, with a margin."""
+        """The lower and upper corner (d,) [m] of all that is drawn at any time, with a margin."""
         lower, upper = _corners([*self.links.values(), *self.scenery.values(), *self._tips()])
         extent = np.max(upper - lower) or 1.0
-        # So that neither a line along an axis nor a dot at the edge is cut.
+        # The margin keeps a line along an axis, or a dot at the edge, from being cut.
         middle, half = (lower + upper) / 2, np.maximum((upper - lower) / 2, 0.1 * extent) + 0.05 * extent
         return middle - half, middle + half
 
     @functools.cached_property
     def scale(self) -> tuple[float, float]:
-        """A round length [m] and the round force [N] that an arrow of this length stands for; force 0 for no force."""
+        """A round length [m], and the round force [N] that an arrow of this length stands for; zero without forces."""
         sizes = [np.linalg.norm(force, axis=1) for _, force in self.arrows.values()]
         largest = max((np.max(size, where=np.isfinite(size), initial=0.0) for size in sizes), default=0.0)
         if largest == 0:
@@ -76,7 +76,7 @@ class Scene:
 
     @functools.cached_property
     def vectors(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Name -> where arrows start and what they span, each (T, d) [m]; nothing where a force is not finite."""
+        """The starts and spans of the arrows by name, (T, d) [m] each; a span is zero where a force is not finite."""
         length, force = self.scale
         per_newton = length / force if force else 0.0
         finite = lambda force: np.nan_to_num(force, posinf=0.0, neginf=0.0)
@@ -90,7 +90,7 @@ def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
     """The drawing of a scenario along a trajectory.
 
     Raises:
-        TypeError: If `scenario` or `trajectory` is something else.
+        TypeError: If `scenario` or `trajectory` has another type.
         ValueError: If the scenario has no drawing, the trajectory is a batch, or a function of the drawing fails,
             returns a wrong shape, or something that is not finite; the message names it.
     """
@@ -116,7 +116,7 @@ def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
 
 
 def _forces_of(arrow: Callable | tuple[str, Callable], trajectory: Trajectory) -> tuple[Any, ...]:
-    """What an arrow is made of besides q and t."""
+    """The forces that the function of an arrow takes after q and t."""
     if not isinstance(arrow, tuple):
         return (trajectory.constraint_force,)
     if trajectory.constraint_forces is None or trajectory.multipliers is None:
@@ -137,7 +137,7 @@ def _evaluated(drawing: Drawing, q: Any, t: Any, forces: dict[str, tuple[Any, ..
 
 
 def _array(function: Callable) -> Callable:
-    """A link that may return a list of lists."""
+    """A link's function, which may return a list of lists, as a function that returns an array."""
     return lambda *arguments: jnp.asarray(function(*arguments))
 
 
@@ -146,9 +146,9 @@ def _pair(function: Callable) -> Callable:
 
 
 def check(scenario: Scenario) -> Drawing:
-    """The drawing; raises ValueError if there is none, on a wrong shape, and where plane and space are mixed.
+    """The drawing of a scenario; raises ValueError if there is none, a shape is wrong, or plane and space are mixed.
 
-    It computes nothing, so it can be asked before a simulation.
+    The check only traces, so it is cheap before a simulation.
     """
     drawing = scenario.drawing
     if drawing is None:
@@ -187,7 +187,7 @@ def check(scenario: Scenario) -> Drawing:
 
 
 def _multipliers(what: str, arrow: Any, scenario: Scenario) -> list[jax.ShapeDtypeStruct]:
-    """The multipliers of the constraint that an arrow is about, as a shape; ValueError if there is none."""
+    """The shape of the multipliers of an arrow's constraint, in a list; raises ValueError for an unknown constraint."""
     if not isinstance(arrow, tuple):
         return []
     terms = jax.eval_shape(scenario.mechanism.terms, scenario.q0, scenario.v0, jnp.asarray(scenario.t0))
@@ -211,7 +211,7 @@ def _corners(points: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _round(value: float, up: bool) -> float:
-    """1, 2 or 5 times a power of ten: the largest below the positive `value`, or the smallest above."""
+    """1, 2 or 5 times a power of ten: the smallest above the positive `value` if `up`, else the largest below."""
     power = 10.0 ** np.floor(np.log10(value))
     steps = [m * power for m in (1, 2, 5, 10)]
     near = 1e-9 * value

@@ -1,4 +1,4 @@
-"""Many pictures on one."""
+"""Contact sheets: many pictures in one figure."""
 
 import textwrap
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from .. import _check
 
 PNG = b"\x89PNG"
 COLUMNS = 6
-CELL = (2.6, 2.8)  # of a picture and its caption [in]
-LETTERS = 46  # of a caption, side by side in a cell
+CELL = (2.6, 2.8)  # size of a picture with its caption [in]
+LETTERS = 46  # most letters in a line of a caption
 
 
 def contact_sheet(pictures: Sequence[bytes], captions: Sequence[str], columns: int = COLUMNS) -> Figure:
@@ -22,12 +22,12 @@ def contact_sheet(pictures: Sequence[bytes], captions: Sequence[str], columns: i
 
     Args:
         pictures: PNG files, as bytes.
-        captions: As many texts.
+        captions: A text for each picture.
         columns: Pictures in a row.
 
     Raises:
-        ValueError: If there are no pictures, one is no PNG file, there are not as many captions, or `columns` is no
-            positive integer.
+        ValueError: If there are no pictures, a picture is no PNG file, captions and pictures differ in number, or
+            `columns` is no positive integer.
     """
     _check.count(columns, "columns")
     if not pictures or not all(isinstance(one, bytes) and one.startswith(PNG) for one in pictures):

@@ -1,4 +1,4 @@
-"""What pictures of a mechanism and its animation share: equal axes, scenery, links, trails and arrows of a scene."""
+"""Parts of a mechanism's pictures and animation: equal axes, scenery, links, trails and arrows of a scene."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
-from mpl_toolkits.mplot3d import proj3d  # and makes matplotlib know projection="3d"
+from mpl_toolkits.mplot3d import proj3d  # the import registers projection="3d" with matplotlib
 
 from .._coordinate import Coordinate
 from ._scene import Scene
 
 
-ELEVATION, AZIMUTH = 22.0, -55.0  # of the eye [degrees]
+ELEVATION, AZIMUTH = 22.0, -55.0  # direction of view [degrees]
 SCENERY = "#8a8f98"
-HIGHEST = 6.0  # that a scene in space may be [inch]
+HIGHEST = 6.0  # largest height of a scene in space [inch]
 
 
 def stage(scene: Scene) -> tuple[Figure, Any]:
@@ -42,17 +42,17 @@ def stage(scene: Scene) -> tuple[Figure, Any]:
     axis.set_aspect("equal", adjustable="box")
     axis.grid(alpha=0.3)
     _, lines = _legend(figure, scene, "outside lower center")
-    # Every further line of it needs room, which the axes would otherwise lose.
+    # Every further line of the legend needs room, which the axes would otherwise lose.
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.2 * (lines - 1))
     return figure, axis
 
 
 def caption(axis: Any, text: str, fontsize: str) -> Text:
-    """A line above the scene, below the title of the figure."""
+    """A text above the scene, below the title of the figure."""
     if not hasattr(axis, "set_zlabel"):
         return axis.set_title(text, fontsize=fontsize)
-    # In space the axes are larger than what is to be seen: `_fill` has put the line where it belongs.
+    # In space the axes are larger than the visible scene: `_fill` has placed the title.
     axis.title.set(text=text, fontsize=fontsize)
     return axis.title
 
@@ -71,27 +71,27 @@ def _set_up_space(axis: Any, extent: np.ndarray) -> None:
 def _fill(figure: Figure, axis: Any, legend: Legend) -> None:
     """Makes a scene in space as large as the figure, and the figure no larger than that.
 
-    matplotlib draws it in the middle of a square, at half its width, and leaves the rest white.
+    matplotlib draws the scene in the middle of a square, at half its width, and leaves the rest white.
     """
     titles, margin = 0.65, 0.15  # [inch]
     width, side = figure.get_figwidth(), 6.0
-    for _ in range(4):  # what is written does not grow with the scene
+    for _ in range(4):  # texts do not grow with the scene, so that the size is found by iteration
         seen = _placed(figure, axis, 0.0, 0.0, side)
         side *= min((width - 2 * margin) / seen.width, HIGHEST / seen.height)
     seen = _placed(figure, axis, 0.0, 0.0, side)
     texts = [text.get_window_extent() for text in (legend, *figure.texts)]
-    # In tenths of an inch, because a film needs an even number of dots.
+    # The size is in tenths of an inch, because a film needs an even number of dots.
     width = np.ceil(10 * (max(seen.width, *(text.width / figure.dpi for text in texts)) + 2 * margin)) / 10
     below = legend.get_window_extent().height / figure.dpi + 2 * margin
     left, bottom = (width - seen.x0 - seen.x1) / 2, below - seen.y0
     figure.set_size_inches(width, np.ceil(10 * (below + seen.height + titles)) / 10)
     _placed(figure, axis, left, bottom, side)
-    axis.set_title("", y=1.0)  # a place of its own, which matplotlib no longer changes
+    axis.set_title("", y=1.0)  # an explicit y, so that matplotlib does not move the title
     axis.title.set_position(((width / 2 - left) / side, (below + seen.height - bottom) / side))
 
 
 def _placed(figure: Figure, axis: Any, left: float, bottom: float, side: float) -> Bbox:
-    """Puts the axes in a square of this side, and returns what is seen of them [inch]."""
+    """Puts the axes in a square with a side, and returns the box of their visible part [inch]."""
     width, height = figure.get_size_inches()
     axis.set_position((left / width, bottom / height, side / width, side / height))
     figure.draw_without_rendering()
@@ -104,7 +104,7 @@ def _placed(figure: Figure, axis: Any, left: float, bottom: float, side: float) 
 
 
 def link(axis: Any, scene: Scene, name: str, points: np.ndarray, alpha: float = 1.0) -> Line2D:
-    """A line with a dot at either end, or a closed one without."""
+    """A line with a dot at either end, or a closed line without dots."""
     ends = [] if scene.closed(name) else [0, len(points) - 1]
     style = {"color": scene.color(name), "alpha": alpha, "solid_capstyle": "round", "zorder": 3}
     (line,) = axis.plot(*points.T, lw=2.5, marker="o", ms=6, markevery=ends, **style)
@@ -122,7 +122,7 @@ def arrow(axis: Any, scene: Scene, name: str, points: np.ndarray, alpha: float =
 
 
 def outline(scene: Scene, at: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """The points of an arrow from `at` (d,), spanning `along` (d,) [m], drawn in one stroke: (5, d)."""
+    """The points (5, d) of an arrow from `at` (d,), spanning `along` (d,) [m], as one line."""
     length = np.linalg.norm(along)
     if length == 0:
         return np.tile(at, (5, 1))
@@ -134,7 +134,7 @@ def outline(scene: Scene, at: np.ndarray, along: np.ndarray) -> np.ndarray:
 
 
 def move(line: Any, points: np.ndarray) -> None:
-    """Puts a line somewhere else, in the plane or in space."""
+    """Moves a line to new points, in the plane or in space."""
     if points.shape[1] == 3:
         line.set_data_3d(*points.T)
     else:
@@ -154,19 +154,19 @@ def _sideways(along: np.ndarray) -> np.ndarray:
 
 
 def _dot(points: np.ndarray) -> dict[str, Any]:
-    """A single point of scenery is a dot."""
+    """The style of scenery: a dot for a single point."""
     return {"marker": "o", "ms": 5, "ls": ""} if len(points) == 1 else {}
 
 
 def _size(extent: np.ndarray) -> tuple[float, float]:
-    """Width and height of the figure [inch] that suit what is drawn in the plane."""
+    """The width and height of the figure [inch] for a scene in the plane."""
     width = float(np.clip(5.6 * extent[0] / extent[1], 3.0, 6.4))
     height = float(np.clip(width * extent[1] / extent[0], 1.6, 5.6))
     return round(width + 1.0, 1), round(height + 1.5, 1)
 
 
 def _legend(figure: Figure, scene: Scene, place: Any) -> tuple[Legend, int]:
-    """Below the axes: links, scenery, and arrows with their scale; of many links only the kinds. And its lines."""
+    """The legend of links (if at most 8), scenery, and arrows with their scale, and its number of lines."""
     handles: list[Line2D] = []
     if len(scene.links) <= 8:
         marker = lambda name: "" if scene.closed(name) else "o"
@@ -184,7 +184,7 @@ def _legend(figure: Figure, scene: Scene, place: Any) -> tuple[Legend, int]:
 
 
 def _columns(lengths: Sequence[int], width: float) -> int:
-    """As many columns as fit side by side, for labels of so many letters in a figure so wide [inch]."""
+    """The most columns that fit side by side, for the lengths of labels [letters] and the width of a figure [inch]."""
     for ncols in range(min(4, len(lengths)), 1, -1):
         rows = -(-len(lengths) // ncols)
         if sum(max(lengths[i : i + rows]) + 8 for i in range(0, len(lengths), rows)) <= 13 * width:

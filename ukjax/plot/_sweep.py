@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from ._figures import axis_label, legend
 
 
-MOST = 4000  # trajectories of which quantiles are taken
-BANDS = ((5, 95, 0.2), (25, 75, 0.4))  # percent, and how dark
+MOST = 4000  # most trajectories of which quantiles are taken
+BANDS = ((5, 95, 0.2), (25, 75, 0.4))  # lower and upper percentile, and opacity
 
 
 def quantiles(data: Any, field: str = "q", title: str = "") -> Figure:
-    """How a field is distributed over the samples of a study, over time: median and bands, a panel for each component.
+    """A figure of a field's median and percentile bands over the samples of a study, a panel for each component.
 
     Args:
-        data: What `ukjax.sweep` returned. Samples that failed are left out; of many an even selection is looked at.
+        data: The result of `ukjax.sweep`. Failed samples are left out; of many samples an even selection is shown.
         field: A field along (sample, time), with or without components.
-        title: Above the figure.
+        title: Title above the figure.
 
     Raises:
         ValueError: If the study has no such field, or nothing succeeded.
@@ -53,17 +53,17 @@ def quantiles(data: Any, field: str = "q", title: str = "") -> Figure:
 
 
 def over_parameters(data: Any, figure_name: str, title: str = "") -> Figure:
-    """A figure of the trajectories over the varied parameters; samples that failed are marked.
+    """A figure of a number of each trajectory over the varied parameters; samples that failed are marked.
 
     Two parameters of a grid make a map; otherwise there is a panel for each parameter.
 
     Args:
-        data: What `ukjax.sweep` returned.
+        data: The result of `ukjax.sweep`.
         figure_name: A variable along `sample`, such as "largest_position_error".
-        title: Above the figure.
+        title: Title above the figure.
 
     Raises:
-        ValueError: If the study has no such figure.
+        ValueError: If the study has no such variable.
     """
     known = [str(k) for k, x in data.data_vars.items() if x.dims == ("sample",)]
     if figure_name not in known:
@@ -113,7 +113,7 @@ def _panels(names: list[str], points: list[np.ndarray], values: np.ndarray, labe
 
 
 def _marked(axis: Axes, x: np.ndarray, y: np.ndarray, result: np.ndarray) -> None:
-    """Where samples failed, and where they are not there yet."""
+    """Marks samples that failed, and samples that are not computed yet."""
     for which, text, marker in ((result > 0, "failed", "rx"), (np.isnan(result), "not done", "k.")):
         if np.any(which):
             axis.plot(x[which], y[which], marker, ms=4, label=f"{text}: {np.sum(which)}")
@@ -121,20 +121,20 @@ def _marked(axis: Axes, x: np.ndarray, y: np.ndarray, result: np.ndarray) -> Non
 
 
 def _is_spread(values: np.ndarray) -> bool:
-    """Whether positive values lie within more than two powers of ten."""
+    """Whether all finite values are positive and span more than two powers of ten."""
     known = values[np.isfinite(values)]
     return len(known) > 0 and float(np.min(known)) > 0 and float(np.max(known)) > 100 * float(np.min(known))
 
 
 def _scales(axis: Axes, xs: np.ndarray, ys: np.ndarray) -> None:
-    """Logarithmic axes for values in about equal ratios."""
+    """Makes axes logarithmic where their values have about equal ratios."""
     for values, setter in ((xs, axis.set_xscale), (ys, axis.set_yscale)):
         if len(values) > 2 and values[0] > 0 and np.ptp(np.diff(np.log(values))) < 1e-6:
             setter("log")
 
 
 def _components(data: Any, field: str, count: int) -> tuple[list[str], list[str]]:
-    """Name and unit of each component."""
+    """The names and units of a field's components."""
     dims = data[field].dims[2:]
     if not dims:
         return [data[field].attrs.get("long_name", field)], [data[field].attrs.get("units", "")]

@@ -12,12 +12,12 @@ from ._figures import legend
 
 
 def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str = "") -> Figure:
-    """Loss, norm of the gradient, and what is tuned, over the steps; the best step is marked.
+    """A figure of loss, norm of the gradient, and tuned quantities over the steps; the best step is marked.
 
     Args:
-        tuning: What `ukjax.tune` returned.
-        quantities: "name [unit]" or `Coordinate` -> value at every step; those of one unit share an axis.
-        title: Above the figure.
+        tuning: The result of `ukjax.tune`.
+        quantities: "name [unit]" or `Coordinate` -> value at every step; quantities of one unit share an axis.
+        title: Title above the figure.
     """
     names = [Coordinate(name) for name in quantities]
     groups = by_unit(names)
@@ -49,7 +49,7 @@ def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str
 
 
 def _scale(axis: Axes, values: np.ndarray) -> None:
-    """Logarithmic if that is possible and worth it."""
+    """Makes an axis logarithmic if all values are positive and span more than a power of ten."""
     finite = values[np.isfinite(values)]
     if finite.size and finite.min() > 0 and finite.max() > 10 * finite.min():
         axis.set_yscale("log")

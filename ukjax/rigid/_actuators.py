@@ -1,7 +1,7 @@
-"""Actuators of a model, whichever version of MuJoCo read it.
+"""Actuators of a model, from any version of MuJoCo.
 
 MuJoCo 4.0 has arrays by actuator (`actuator_trnid`), by control (`actuator_ctrlrange`) and by output
-(`actuator_gear`), which differ in length where an actuator has no control, or several. Before there was one of each.
+(`actuator_gear`), which differ in length where an actuator has no control, or several. Earlier versions have one each.
 
 model: MuJoCo's; k: number of an actuator; j: of a joint.
 """
@@ -21,18 +21,18 @@ class Actuator(NamedTuple):
     """An actuator.
 
     Attributes:
-        name: As the file has it, or "motor0".
-        joint: Number of the joint that it acts on; -1 if it is no joint.
-        kind: Of that joint.
-        gear: Of its first output.
+        name: Name in the file, or "motor0".
+        joint: Number of the joint on which it acts; -1 if it does not act on a joint.
+        kind: Kind of that joint; -1 if there is no joint.
+        gear: Gear of its first output.
         gain: Force for a unit of control, before the gear, if it is a motor; else 1.
-        controls: How many it has.
+        controls: Number of its controls.
         is_motor: Whether its force is the gain times its control.
         is_on: Whether the file leaves it on.
         is_limited: Whether control, force or the rate of the control have bounds.
-        is_delayed: Whether the control comes late.
-        damping: At the joint, linear [N m s/rad or N s/m]; of any coordinate of a ball.
-        armature: At the joint [kg m^2 or kg].
+        is_delayed: Whether the control is delayed.
+        damping: Linear damping at the joint [N m s/rad or N s/m]; for a ball, that of any speed.
+        armature: Armature at the joint [kg m^2 or kg].
         is_curved: Whether it has damping that is not linear.
     """
 
@@ -52,7 +52,7 @@ class Actuator(NamedTuple):
 
     @property
     def drives(self) -> bool:
-        """Whether it acts on a single joint of one coordinate."""
+        """Whether the actuator acts on a single joint of one coordinate."""
         return self.joint >= 0 and self.kind in (SLIDE, HINGE)
 
 
@@ -88,6 +88,6 @@ def _actuator(model: Any, switches: Switches, k: int) -> Actuator:
 
 
 def at_joint(actuators: list[Actuator], j: int) -> tuple[float, float]:
-    """Damping and armature that the actuators of a joint add to its own."""
+    """The damping and armature that the actuators of a joint add to those of the joint."""
     own = [a for a in actuators if a.joint == j]
     return sum(a.damping for a in own), sum(a.armature for a in own)

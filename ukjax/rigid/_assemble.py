@@ -1,4 +1,4 @@
-"""A consistent state of a robot from what is roughly known of its joints.
+"""A consistent state of a robot from rough coordinates and rates of its joints.
 
 q: coordinates; v: speeds.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def assembled(
     robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, Any], t: Any, keep: Sequence[str]
 ) -> Assembly:
-    """The nearest state to the one where the joints of the tree are where they are said to be."""
+    """The consistent state nearest to the given coordinates and rates of the joints of the tree."""
     q, v = roughly(robot, coordinates, rates)
     kept, held = [], {}
     for name in [keep] if isinstance(keep, str) else keep:
@@ -44,12 +44,12 @@ def assembled(
 
 
 def _kept(values: Mapping[str, Any], home: Mapping[str, Array], name: str, what: str) -> Array:
-    """What a joint of one coordinate is to be kept at; what the home says where nothing is given."""
+    """The value at which a joint of one coordinate is kept: that of `values`, else that of `home`, else zero."""
     return _check.floating(values[name], f"{what}[{name!r}]") if name in values else home.get(name, jnp.zeros(1))[0]
 
 
 class Held(eqx.Module):
-    """A coordinate of a joint that is a constraint, at a value and a rate at a time; a function of (q, t)."""
+    """The offset of a joint's coordinate from `value` + `rate` (t - `self.t`), a function of (q, t)."""
 
     robot: Any
     joint: str = eqx.field(static=True)
@@ -61,13 +61,13 @@ class Held(eqx.Module):
         robot, wanted = self.robot, self.value + self.rate * (t - self.t)
         loose = self.joint not in robot.tree.tree and self.joint not in robot.layout.counted
         if loose and isinstance(robot.joints[self.joint], Revolute):
-            # A hinge that closes a loop is at the turn that the tree says, and kept up to whole turns.
+            # The tree determines the whole turns of a hinge that closes a loop, so its angle is kept up to whole turns.
             return (_turns.nearest(_turns.of_pose(robot, q, self.joint), wanted) - wanted)[None]
         return (robot.coordinate(q, self.joint) - wanted)[None]
 
 
 def roughly(robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Coordinates and speeds of the bodies where the joints of the tree say; the others are passed over."""
+    """q and v of the robot from values of the joints of the tree; other joints only set turns of counted hinges."""
     twin = robot if robot.layout == robot.tree else robot.in_joints()
     known = [name for name in robot.joint_names if name not in twin.layout.tree]
     of_tree = lambda values: {k: values[k] for k in values if k not in known} if isinstance(values, Mapping) else values

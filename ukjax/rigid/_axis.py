@@ -1,4 +1,4 @@
-"""Directions."""
+"""Directions of axes."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ._rotation import Rotation, Vector3, unit
 
 
 class Axis(eqx.Module):
-    """A direction: "x", "y" or "z", which is known before anything runs, or any vector (3,) but zero.
+    """A direction: "x", "y" or "z", which is static, or any nonzero vector (3,).
 
     Gradients: through a vector; its length does not matter.
     """
@@ -33,18 +33,18 @@ class Axis(eqx.Module):
 
     @property
     def is_zero(self) -> bool:
-        """Whether it has no direction, as far as that is known."""
+        """Whether the axis is a vector of zeros; False if its numbers are traced."""
         known = self.direction is not None and not is_traced(self.direction)
         return known and not np.any(np.asarray(self.direction))
 
     def of(self, dtype: Any) -> Vector3:
-        """The unit vector."""
+        """The unit vector of the axis (3,)."""
         if self.direction is None:
             return jnp.asarray(NAMED[self.named or "z"], dtype)
         return unit(self.direction.astype(dtype))
 
     def across(self, dtype: Any) -> tuple[Vector3, Vector3]:
-        """Two unit vectors at right angles to it and to each other."""
+        """Two unit vectors at right angles to the axis and to each other."""
         if self.named is not None:
             first, second = {"x": "yz", "y": "zx", "z": "xy"}[self.named]
             return jnp.asarray(NAMED[first], dtype), jnp.asarray(NAMED[second], dtype)
@@ -57,7 +57,7 @@ class Axis(eqx.Module):
 
 
 def about_z(axis: Axis, dtype: Any) -> Rotation:
-    """Axes of which the last is this one, as columns."""
+    """The rotation matrix (3, 3) whose last column is the axis."""
     return jnp.stack([*axis.across(dtype), axis.of(dtype)], axis=1)
 
 

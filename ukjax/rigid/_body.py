@@ -1,4 +1,4 @@
-"""Bodies, and whether the parts of a robot fit together."""
+"""Bodies, and checks that the parts of a robot fit together."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -24,11 +24,11 @@ class Body(eqx.Module):
     Args:
         inertia: `Inertia`; None for a body without mass, which something must hold.
         frames: Name -> `Frame`, where joints and forces act.
-        shapes: `Shape`s, how it looks in pictures, beside the lines between its joints.
+        shapes: `Shape`s that pictures show, beside the lines between the body's joints.
 
     Raises:
-        TypeError: If one of them is something else.
-        ValueError: If a name is no text, or has a dot.
+        TypeError: If an argument has another type.
+        ValueError: If a name is empty, no text, "ground", or has a dot.
     """
 
     inertia: Inertia | None
@@ -51,7 +51,7 @@ class Body(eqx.Module):
 
 
 def named_parts(parts: Any, kind: type, name: str, example: str) -> dict[str, Any]:
-    """What a person gave for parts by name; TypeError or ValueError if it is no such thing."""
+    """The given parts as a dict by name; raises TypeError or ValueError if a name or a part is invalid."""
     if not isinstance(parts, Mapping):
         raise TypeError(f"{name} must be a mapping, name -> {kind.__name__}, but is a {type(parts).__name__}.")
     for key, part in parts.items():
@@ -64,7 +64,7 @@ def named_parts(parts: Any, kind: type, name: str, example: str) -> dict[str, An
 
 
 def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: Any) -> None:
-    """ValueError unless each is "body" or "body.frame", and all are on different bodies."""
+    """Raises ValueError unless each end is "body" or "body.frame", and all are on different bodies."""
     for end in ends:
         body, frame = (body_of(end), frame_of(end)) if isinstance(end, str) else (end, "")
         if not isinstance(end, str) or body not in frames_of:
@@ -76,7 +76,7 @@ def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: 
 
 
 def check_names(joints: Mapping[str, AbstractJoint], gears: Mapping[str, Any]) -> None:
-    """ValueError if two constraints would be called the same."""
+    """Raises ValueError if two constraints would have the same name."""
     for name, joint in joints.items():
         if name in gears:
             raise ValueError(f"gears has {name!r}, but a joint is called so. Rename one of them.")
@@ -87,9 +87,9 @@ def check_names(joints: Mapping[str, AbstractJoint], gears: Mapping[str, Any]) -
 def check_held(
     layout: Layout, bodies: Mapping[str, Body], joints: Mapping[str, AbstractJoint], geared: Collection[str]
 ) -> None:
-    """ValueError if a massless body may move as it likes: nothing with a mass hangs on it, and nothing holds it.
+    """Raises ValueError if a massless body can move freely: no mass hangs on the body, and nothing holds it.
 
-    It is held by a loop that goes by it, or by its joint, if that is `geared` to another one or has an armature.
+    A loop that passes the body holds it. So does its joint, if the joint is `geared` or has an armature.
     """
     in_loop = {body_of(end) for name in layout.loops for end in (joints[name].parent, joints[name].child)}
     held = [
@@ -107,7 +107,7 @@ def check_held(
 
 
 def check_planar(joints: Mapping[str, AbstractJoint]) -> None:
-    """ValueError if a joint would lead bodies out of the plane x, y."""
+    """Raises ValueError if a joint would lead bodies out of the plane x, y."""
     for name, joint in joints.items():
         inside = isinstance(joint, Fixed | AbstractLink)
         if isinstance(joint, Revolute):
@@ -129,17 +129,17 @@ def check_planar(joints: Mapping[str, AbstractJoint]) -> None:
 
 
 def _is_along(axis: Axis) -> bool:
-    """Along z."""
+    """Whether an axis is along z."""
     return axis.named == "z" or _has_only(axis, (2,))
 
 
 def _is_across(axis: Axis) -> bool:
-    """Across z."""
+    """Whether an axis is across z."""
     return axis.named in ("x", "y") or _has_only(axis, (0, 1))
 
 
 def _has_only(axis: Axis, parts: tuple[int, ...]) -> bool:
-    """Whether a vector has no other parts, as far as that is known."""
+    """Whether an axis is a vector with no components but `parts`; True if its numbers are traced."""
     if axis.direction is None:
         return False
     others = [k for k in range(3) if k not in parts]

@@ -1,9 +1,9 @@
-r"""Linear equations with the mass matrix of a tree, which couples those joints only of which one is before the other.
+r"""Linear equations with the mass matrix of a tree, which couples two joints only if one is before the other.
 
 .. math:: M = L^\top D L
 
-Eliminated from the ends to the ground, L has entries only where M has: row i those of the joints before i. So a solve
-costs as much as the branches are long, and not n for each of n rows.
+With elimination from the ends to the ground, L has entries only where M has: row i at the joints before i. So the cost
+of a solve depends on the lengths of the branches, and is not n for each of n rows.
 
 Source: Featherstone (2005), Efficient factorization of the joint-space inertia matrix for branched kinematic trees.
 """
@@ -18,13 +18,12 @@ from .._expand import expand
 from ._layout import Layout
 
 
-# Steps of the elimination, each of one entry. Up to a chain of 24 joints it is as fast as a dense one or faster, but
-# with more than 15 it compiles longer. A tree of 30 joints with branches of up to six takes 150 (6 times as fast).
+# Most steps of the elimination, each of one entry. With more it compiles longer than a dense factorisation.
 MOST = 700
 
 
 class Branches:
-    """Which joints are before which: `before` lists those of each joint, the nearest first."""
+    """The order of a tree's joints: `before` lists for each joint the joints before it, the nearest first."""
 
     def __init__(self, before: list[list[int]]):
         n = len(before)
@@ -35,18 +34,18 @@ class Branches:
 
     @classmethod
     def of(cls, layout: Layout) -> "Branches":
-        """Of joints that have one speed, or none and count for nothing."""
+        """The branches of a layout whose joints have one speed, or none; joints without a speed are left out."""
         moving = [i for i, node in enumerate(layout.nodes) if node.v[0] < node.v[1]]
         ways = [set(layout.path(i)) for i in moving]
         return cls([[j for j in reversed(range(k)) if moving[j] in way] for k, way in enumerate(ways)])
 
     @property
     def are_short(self) -> bool:
-        """Whether that is less than a dense factorisation."""
+        """Whether the elimination takes at most `MOST` steps, so that it is better than a dense factorisation."""
         return sum(len(x) * (len(x) + 1) // 2 for x in self.before) <= MOST
 
     def solve(self, M: Array, y: Array) -> Array:
-        """M^-1 y (n, k), of a definite M (n, n)."""
+        """M^-1 y (n, k), for a definite M (n, n)."""
         return jax.lax.custom_linear_solve(lambda x: M @ x, y, lambda _, y: self._solved(M, y), symmetric=True)
 
     def _solved(self, M: Array, y: Array) -> Array:
@@ -63,7 +62,7 @@ class Branches:
         return jax.lax.fori_loop(0, count, outwards, y)
 
     def _factors(self, entries: Array) -> Array:
-        """The entries of L beside its diagonal, and the inverses of D, of those of M."""
+        """The entries of L beside its diagonal, and the inverses of D, from the entries of M."""
         left = {at: entries[k] for k, at in enumerate(self.entries)}
         for k in reversed(range(len(self.before))):
             inverse = 1 / left[k, k]

@@ -1,4 +1,4 @@
-"""Geoms of a model that may touch, by MuJoCo's rules for which pairs it looks at.
+"""Geoms of a model that may touch, by MuJoCo's rules for selecting pairs.
 
 model: MuJoCo's. Source: MuJoCo's documentation, Computation, Collision detection, Selection.
 """
@@ -11,7 +11,7 @@ from ._switches import Switches
 
 
 def touching(model: Any, switches: Switches) -> list[int]:
-    """Numbers of the geoms of which some pair may touch, one of the two on a body that moves."""
+    """Numbers of the geoms that may touch another geom, with at least one of the two on a moving body."""
     if not switches.contact:
         return []
     moves = _moving(model)
@@ -25,7 +25,7 @@ def touching(model: Any, switches: Switches) -> list[int]:
 
 
 def _by_type(model: Any, switches: Switches, moves: np.ndarray) -> np.ndarray:
-    """Whether each geom touches one of another body by the bits of its type and affinity."""
+    """Whether each geom may touch a geom of another body, by the bits of type and affinity (ngeom,)."""
     types, affinities = np.asarray(model.geom_contype), np.asarray(model.geom_conaffinity)
     body = np.asarray(model.geom_bodyid)
     bodies = np.unique(body[(types != 0) | (affinities != 0)])
@@ -41,7 +41,7 @@ def _by_type(model: Any, switches: Switches, moves: np.ndarray) -> np.ndarray:
 
 
 def _allowed(model: Any, switches: Switches, bodies: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """Whether geoms of two bodies are looked at: not within a body, nor, by default, with the one that it hangs on."""
+    """Whether MuJoCo checks geoms of two bodies: not within a body, nor, by default, between a body and its parent."""
     weld = np.asarray(model.body_weldid)[bodies]
     parent = np.asarray(model.body_weldid)[np.asarray(model.body_parentid)[weld]]
     allowed = weld[:, None] != weld[None]
@@ -58,12 +58,12 @@ def _allowed(model: Any, switches: Switches, bodies: np.ndarray, moves: np.ndarr
 
 
 def _together(bits: np.ndarray, body: np.ndarray, bodies: np.ndarray) -> np.ndarray:
-    """Of the geoms of each body."""
+    """The bitwise or of the bits of all geoms of each body."""
     return np.array([np.bitwise_or.reduce(bits[body == b], initial=0) for b in bodies], bits.dtype)
 
 
 def _moving(model: Any) -> np.ndarray:
-    """Whether each body moves: has a joint, or hangs on one that does."""
+    """Whether each body moves: it has a joint, or hangs on a body that moves."""
     moves = np.asarray(model.body_dofnum) > 0
     for i in range(1, model.nbody):  # parents come first
         moves[i] |= moves[model.body_parentid[i]]

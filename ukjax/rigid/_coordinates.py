@@ -1,4 +1,4 @@
-"""Coordinates and speeds of a robot: how the ones follow from the others, what they are called, and where they lie.
+"""Coordinates and speeds of a robot: their kinematics, their names, and their places in q and v.
 
 q: coordinates (n_q,); v: speeds (n,); d: small displacement (n,).
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class TreeKinematics(AbstractKinematics):
-    """That of every motion of a tree, and of the turns of hinges that are counted."""
+    """The kinematics of every motion of a tree, and of the counted turns of hinges."""
 
     motions: tuple[AbstractMotion, ...]
     layout: Layout = eqx.field(static=True)
@@ -50,7 +50,7 @@ class TreeKinematics(AbstractKinematics):
 
 
 def names_of(robot: "Robot") -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of coordinates and speeds, such as "A [rad]", "base ωx [rad/s]"."""
+    """Names of coordinates and speeds, such as "A [rad]", "base ωx [rad/s]"."""
     coordinates: list[str] = []
     speeds: list[str] = []
     for node, motion in zip(robot.layout.nodes, motions(robot), strict=True):
@@ -62,9 +62,9 @@ def names_of(robot: "Robot") -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def in_tree(robot: "Robot", values: Mapping[str, Any], what: str) -> Array:
-    """Coordinates, or (`what` is "rates") speeds, from those of joints of the tree by name; the home's for the others.
+    """q, or v if `what` is "rates", from values by joint of the tree; a joint that is left out has those of the home.
 
-    `robot`: in the coordinates of its joints.
+    `robot` must be in the coordinates of its joints.
     """
     rates = what == "rates"
     dtype, layout = robot.gravity.dtype, robot.layout

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ._robot import Robot
 
 
-# With more speeds than this, recursions are loops over the nodes: written out, from node to node, they make too long a
-# program for scalar code, and too long a one to compile.
+# With more speeds than this, recursions are loops over the nodes: unrolled, they are too long for scalar code, and take
+# too long to compile.
 LARGE = 9
-# With fewer speeds derivatives in closed form are no faster than those of scalar code; with more than SHORT, they are
-# loops over the nodes too.
+# With fewer speeds derivatives in closed form are no faster than those of scalar code; with more than SHORT, they too
+# are loops over the nodes.
 FEW = 3
 SHORT = 6
-# With no more speeds the acceleration of many states is written out from node to node all the same, although that
-# compiles longer: 30 joints take 1.8 µs in place of 8, and 17 s in place of 7. Derivatives are up to `LARGE`.
+# Up to this many speeds the acceleration of many states is unrolled from node to node all the same: it compiles longer,
+# and runs faster. Derivatives are unrolled up to `LARGE`.
 WRITTEN = 50
-# Motions of one speed, which is the rate of the coordinate, and does always the same, seen from the frame that moves.
+# Motions of at most one speed, the rate of the coordinate, whose twist is constant seen from the moving frame.
 CONSTANT = (Turn, Slide, Helix, Weld)
 
 
@@ -43,7 +43,7 @@ def is_large(robot: "Robot") -> bool:
 
 
 def mass(robot: "Robot", q: Array, t: Array) -> Array:
-    """M (n, n)."""
+    """The mass matrix M (n, n), with armature."""
     if is_large(robot):
         M = _sweep.mass_matrix(stacked(robot, q), robot.layout)
     else:
@@ -59,7 +59,7 @@ def mass(robot: "Robot", q: Array, t: Array) -> Array:
 
 
 def force(robot: "Robot", q: Array, v: Array, t: Array) -> Array:
-    """Q (n,)."""
+    """The force Q (n,) in M v' = Q, with the terms of velocity."""
     Q = _linkage.own_forces(robot, q, v) - bias(robot, q, v, is_large(robot))
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
         J, b = _turns.rows(robot, name, q, v, t)
@@ -71,7 +71,7 @@ def force(robot: "Robot", q: Array, v: Array, t: Array) -> Array:
 
 
 def free(robot: "Robot", applied: Any) -> Free | None:
-    """How it moves if nothing constrains it; None if no way is known that is shorter than by M."""
+    """The robot's unconstrained dynamics; None if no fast path is known, so that M is needed."""
     if _linkage.efforts(robot, of_loops=True) or _spin.drags(robot):
         return None
     simple = not robot.forces and all(isinstance(motion, CONSTANT) for motion in _linkage.motions(robot))
@@ -86,13 +86,13 @@ def free(robot: "Robot", applied: Any) -> Free | None:
 
 
 def _by_matrices(robot: "Robot", q: Array, v: Array, t: Array, applied: Any) -> tuple[Array, Pivots]:
-    """M^-1 (Q + applied), as scalar code takes it."""
+    """M^-1 (Q + applied), by M in scalar code, and its pivots."""
     M, Q = mass(robot, q, t), force(robot, q, v, t)
     return _expand.solve(M, Q if applied is None else Q + applied), Pivots(_expand.pivots(M).pivots, jnp.diag(M))
 
 
 def _acceleration(robot: "Robot", q: Array, v: Array, applied: Any) -> tuple[Array, Pivots]:
-    """M^-1 (Q + applied), by articulated bodies; its derivatives by those of inverse dynamics."""
+    """M^-1 (Q + applied), by articulated bodies, and its pivots; derivatives follow from those of inverse dynamics."""
     stack, armature, base = stacked(robot, q, v), _linkage.armature(robot, q.dtype), falling(robot, q)
     own, external = _linkage.own_forces(robot, q, v), acting(robot, q, v)
     own = own if applied is None else own + applied
@@ -115,11 +115,11 @@ def _acceleration(robot: "Robot", q: Array, v: Array, applied: Any) -> tuple[Arr
 
 
 def _slopes_of(robot: "Robot", q: Array, v: Array, a: Array, short: bool) -> Array:
-    """How the acceleration changes with q and v (n, 2 n): M da = dQ - d tau."""
+    """The derivatives of the acceleration by q and v (n, 2 n): M da = dQ - d tau."""
     tree = Branches.of(robot.layout)
     found = slopes(stacked(robot, q), tree, v, a, falling(robot, q), short)
     own, one = lambda q, v: _linkage.own_forces(robot, q, v), jnp.ones_like(v)
-    # What a joint does by itself depends on its own coordinate and speed.
+    # The own force of a joint depends on its own coordinate and speed.
     by_q = jnp.diag(jax.jvp(lambda q: own(q, v), (q,), (one,))[1]) - found.by_q
     by_v = jnp.diag(jax.jvp(lambda v: own(q, v), (v,), (one,))[1]) - found.by_v
     M = found.mass + jnp.diag(_linkage.armature(robot, q.dtype))

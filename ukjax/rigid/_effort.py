@@ -1,4 +1,4 @@
-"""What joints do by themselves."""
+"""Springs, dampers, rotor inertias and stops of joints."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from .._result import is_traced
 
 
 class Limit(eqx.Module):
-    r"""Stops at the ends of a joint's way: stiff springs beyond them, $k\,x\,(1 + d\,\dot x)$ inwards, never outwards.
+    r"""Stops at the ends of a joint's range: stiff springs beyond, $k\,x\,(1 + d\,\dot x)$ inwards, never outwards.
 
-    x: how far the joint is beyond the end. The force is continuous; how far the joint goes beyond depends on k.
+    x: distance of the joint beyond the end. The force is continuous; how far the joint goes beyond depends on k.
 
     Args:
         lower: Least coordinate [rad or m].
-        upper: Greatest one.
+        upper: Greatest coordinate [rad or m].
         stiffness: k [N m/rad or N/m], positive.
         damping: d, not negative [s/rad or s/m].
 
     Raises:
-        ValueError: If a number is none, not finite or of the wrong sign, or `upper` is below `lower`.
+        ValueError: If a number is no scalar, not finite or of the wrong sign, or `upper` is below `lower`.
 
     Gradients: from either side at the ends.
 
@@ -45,29 +45,29 @@ class Limit(eqx.Module):
             raise ValueError(f"damping must not be negative, but is {self.damping}.")
 
     def of(self, q: Array, v: Array) -> Array:
-        """The generalised force."""
+        """The generalised force of the stops at a coordinate and a speed."""
         push = lambda x, rate: self.stiffness * x * jnp.maximum(1 + self.damping * rate, 0.0)
         return push(jnp.maximum(self.lower - q, 0.0), -v) - push(jnp.maximum(q - self.upper, 0.0), v)
 
     def energy(self, q: Array) -> Array:
-        """What is in the spring [J]."""
+        """The energy in the springs of the stops [J]."""
         beyond = jnp.maximum(self.lower - q, 0.0) + jnp.maximum(q - self.upper, 0.0)
         return self.stiffness * beyond**2 / 2
 
 
 class Effort(eqx.Module):
-    """What a joint of one coordinate does by itself: a spring, a damper, the inertia of a rotor, stops.
+    """The spring, damper, rotor inertia and stops of a joint of one coordinate.
 
     Args:
         stiffness: [N m/rad or N/m].
         rest: Coordinate at which the spring is relaxed [rad or m].
         damping: [N m s/rad or N s/m].
         armature: Inertia that moves with the coordinate only, of a rotor behind a gear [kg m^2 or kg].
-        limit: `Limit`, the ends of its way, or None for none.
+        limit: `Limit`, the ends of the joint's range, or None for no stops.
 
     Raises:
-        TypeError: If `limit` is something else.
-        ValueError: If a number is none, not finite, or armature is negative.
+        TypeError: If `limit` is not a `Limit`.
+        ValueError: If a number is no scalar, not finite, or armature is negative.
     """
 
     stiffness: Array
@@ -92,25 +92,25 @@ class Effort(eqx.Module):
         self.armature = _inertia(armature)
 
     def of(self, q: Array, v: Array) -> Array:
-        """The generalised force."""
+        """The generalised force of the spring, the damper and the stops."""
         force = -self.stiffness * (q - self.rest) - self.damping * v
         return force if self.limit is None else force + self.limit.of(q, v)
 
     def energy(self, q: Array) -> Array:
-        """What is in its springs [J]."""
+        """The energy in the spring and the stops [J]."""
         energy = self.stiffness * (q - self.rest) ** 2 / 2
         return energy if self.limit is None else energy + self.limit.energy(q)
 
 
 class Drag(eqx.Module):
-    """What a ball does by itself: damping and inertia of its angular velocity.
+    """The damping and rotor inertia of a ball joint's angular velocity.
 
     Args:
         damping: [N m s/rad].
         armature: Inertia that turns with the ball only [kg m^2].
 
     Raises:
-        ValueError: If one of them is no finite number, or armature is negative.
+        ValueError: If a number is no scalar, not finite, or armature is negative.
     """
 
     damping: Array
@@ -122,7 +122,7 @@ class Drag(eqx.Module):
 
 
 def _inertia(armature: Any) -> Array:
-    """As a finite scalar that is not negative."""
+    """`armature` as a finite scalar; raises ValueError if it is negative."""
     x = number(armature, "armature")
     if not is_traced(x) and x < 0:
         raise ValueError(f"armature must not be negative, but is {x}.")
@@ -130,7 +130,7 @@ def _inertia(armature: Any) -> Array:
 
 
 def number(value: Any, name: str) -> Array:
-    """`value` as a finite scalar; ValueError if it is none."""
+    """`value` as a finite scalar; raises ValueError if `value` is not one."""
     x = _check.floating(value, name)
     if x.ndim:
         raise ValueError(f"{name} must be a scalar, but has shape {x.shape}.")
@@ -139,7 +139,7 @@ def number(value: Any, name: str) -> Array:
 
 
 def pitch_of(value: Any) -> Array:
-    """The pitch of a screw [m/rad]; ValueError if it is no number, or zero."""
+    """The pitch of a screw as a nonzero scalar [m/rad]; raises ValueError if `value` is not one."""
     pitch = _check.floating(value, "pitch")
     _check.finite(pitch, "pitch")
     if pitch.ndim or (not is_traced(pitch) and pitch == 0):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def energy(robot: "Robot", q: Array, v: Array, t: Any) -> Array:
-    """v M v / 2, less the work of gravity from the ground's origin, and what is in the springs."""
+    """Kinetic energy, plus the potential energy of gravity (zero at the ground's origin), springs and forces [J]."""
     at = Placement.of(robot, _linkage.posture(robot, q), v)
     total = v @ robot.mass(q, jnp.asarray(t, q.dtype)) @ v / 2
     for name in robot.layout.bodies:

@@ -1,9 +1,9 @@
-"""Every field of MuJoCo's model: where it is followed, by what it is named, or why it does not matter.
+"""Tables of all fields of MuJoCo's model: where a field is followed, named in a warning, or why it does not matter.
 
-`Robot` is an exact, continuous mechanical system. What MuJoCo keeps beside that (how soft constraints are, how steps
-are taken, what is drawn, measured, or found again faster) changes nothing of it. A field that is in none of the tables
-fails a test: so does a new one of a new version of MuJoCo, and a file that uses it is read with a warning. "opt." is of
-its `mjOption`; "*" is whatever follows.
+`Robot` is an exact, continuous mechanical system. MuJoCo's further data (softness of constraints, steps, drawings,
+sensors, caches) has no effect on the robot. A test fails for a field that is in none of the tables, such as a new field
+of a new version of MuJoCo; a file that uses such a field is read with a warning. "opt." marks fields of MuJoCo's
+`mjOption`; "*" stands for any further characters.
 """
 
 import functools
@@ -71,7 +71,7 @@ FOLLOWED = {
     "names": "names",
 }
 
-# What `left_out` says where the field has an effect. What goes with a field that is named is named with it.
+# The words of `left_out` where a field has an effect. Fields that only qualify such a field share its words.
 CONTACTS, LIMITS, FRICTION = "contacts between geoms", "limits of joints", "dry friction of joints"
 LAWS, TENDONS = "laws of actuators, of which only the gear is taken", "tendons"
 NAMED = {
@@ -187,12 +187,12 @@ def fields_of(model: type, option: type) -> tuple[str, ...]:
 
 
 def entries_of(field: str) -> list[str]:
-    """Entries of the tables that a field is one of; one, unless it is not known here."""
+    """The entries of the tables that match a field: one for a known field, none for an unknown field."""
     return [entry for table in (FOLLOWED, NAMED, NO_MATTER) for entry in table if fnmatchcase(field, entry)]
 
 
 def unknown(model: Any) -> list[str]:
-    """Fields that are in none of the tables, those of a newer version of MuJoCo, and hold numbers but zero."""
+    """Fields in none of the tables, from a newer version of MuJoCo, that hold nonzero floating-point numbers."""
     return [field for field in _unknown(type(model), type(model.opt)) if _numbers(model, field)]
 
 
@@ -202,7 +202,7 @@ def _unknown(model: type, option: type) -> tuple[str, ...]:
 
 
 def _numbers(model: Any, field: str) -> bool:
-    """Whether a field holds floating numbers other than zero; integers are addresses, for the most part."""
+    """Whether a field holds nonzero floating-point numbers; integers are ignored, since most are addresses."""
     owner = model.opt if field.startswith("opt.") else model
     value = np.asarray(getattr(owner, field.removeprefix("opt.")))
     return value.dtype.kind == "f" and bool(np.any(value != 0))

@@ -1,7 +1,7 @@
-"""Robots' files from strangers: MJCF is read by MuJoCo, URDF here, once they are known to stay within bounds.
+"""Robots' files from untrusted sources: MuJoCo reads MJCF, this module URDF, after checks of their sizes and paths.
 
-An MJCF file may name others (parts, meshes). Those must lie in its folder, or below; nothing is fetched. Those that a
-URDF file names only show how links look, and are not read.
+An MJCF file may name other files (parts, meshes), which must lie in its folder, or below; nothing is fetched. Files
+that a URDF file names only show how links look, and are not read.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from xml.parsers import expat
 from ._urdf import Description, described
 
 
-# Of a text and of all files together [bytes]; of bodies, and of elements of any kind; of elements within each other.
+# Largest sizes of a text and of all files together [bytes]; most bodies, elements, and levels of nested elements.
 LARGEST_TEXT, LARGEST_ALL, MOST_BODIES, MOST_ELEMENTS, DEEPEST = 8 * 2**20, 512 * 2**20, 2000, 50_000, 400
-# Of files included, which MuJoCo reads within each other; of numbers that a few words ask for (a texture's pixels).
+# Most included files, which MuJoCo reads recursively; most numbers that a few words create (a texture's pixels).
 MOST_INCLUDED, MOST_NUMBERS = 200, 2**28
-# Attributes that say how many of something every body, joint, ... has.
+# Attributes with the number of something for every body, joint, ...
 COUNTS = ("dim", "nkey", "nsample", "nuserdata", "nuser_")
-# What makes many parts of few lines, or no rigid bodies; what reads further models; what simulates for long.
+# Refused elements: they make many parts or flexible bodies of few lines, read further models, or simulate for long.
 REFUSED = {
     **dict.fromkeys(("replicate", "composite", "flexcomp"), "write its bodies out"),
     **dict.fromkeys(("attach", "model"), "put the other model's bodies here, by <include>"),
@@ -32,7 +32,7 @@ FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
 def compiled(source: Any) -> tuple[Any, list[str]]:
-    """A `mujoco.MjModel` from MJCF, a path or the text, and MuJoCo's warnings; ValueError if the source is none."""
+    """The `mujoco.MjModel` of MJCF, a path or the text, and MuJoCo's warnings; raises ValueError for another source."""
     mujoco = _mujoco()
     root, text, path = _document(source, "MJCF", "mujoco")
     _check_files(root, None if path is None else path.parent)
@@ -47,7 +47,7 @@ def compiled(source: Any) -> tuple[Any, list[str]]:
 
 
 def description(source: Any) -> Description:
-    """What a URDF file, a path or the text, describes; ValueError, with what is wrong, if the source is none."""
+    """The `Description` in URDF, a path or the text; raises ValueError, with the reason, for another source."""
     root, _, path = _document(source, "URDF", "robot")
     links = len(root.findall("link"))
     if links > MOST_BODIES:
@@ -59,7 +59,7 @@ def description(source: Any) -> Description:
 
 
 def _document(source: Any, what: str, tag: str) -> tuple[ET.Element, str, Path | None]:
-    """The elements of a file, or of a text, its text and its path; ValueError unless its root has this tag."""
+    """The root element of a file or a text, its text and its path; raises ValueError unless the root has `tag`."""
     text, path = _read(source, what)
     root = _parsed(text, what, path)
     if root.tag != tag:
@@ -79,7 +79,7 @@ def _listening(mujoco: Any, said: list[str]) -> Iterator[None]:
 
 
 def _advice(error: str) -> str:
-    """What to do about what MuJoCo refuses, where its own words do not say it, or name a way that changes the model."""
+    """Advice on an error of MuJoCo whose own message gives none, or suggests a change of the model; else empty."""
     if "A + B >= C" in error:
         return (
             " None of a body's principal moments of inertia may exceed the sum of the two others: correct its "
@@ -94,7 +94,7 @@ def _advice(error: str) -> str:
 
 
 def is_urdf(source: Any) -> bool:
-    """Whether the root of the document is that of URDF; ValueError if it is no document."""
+    """Whether the root of a document is that of URDF; raises ValueError if `source` is no document."""
     text, path = _read(source, "MJCF or URDF")
     return _parsed(text, "MJCF or URDF", path).tag == "robot"
 
@@ -127,7 +127,7 @@ def _read(source: Any, what: str) -> tuple[str, Path | None]:
 
 
 def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
-    """The elements; prefixes of names are left as they are, for many URDFs do not say what theirs stand for."""
+    """The root element of a text; prefixes of names are kept, since many URDFs do not declare theirs."""
     tree, open_ones, count = ET.TreeBuilder(), [], itertools.count(1)
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -144,7 +144,7 @@ def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
         open_ones.pop()
         tree.end(tag)
 
-    # Entities multiply, and lead to other files; robots need none.
+    # Entities can multiply the text, and lead to other files; robots need none.
     def doctype(*_: Any) -> None:
         raise ValueError(f"source must not define entities or a document type ({_called(path)}).")
 
@@ -159,7 +159,7 @@ def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
 
 
 def _check_files(root: ET.Element, folder: Path | None) -> None:
-    """ValueError if a file that is named lies elsewhere, or all of them together are too large."""
+    """Raises ValueError if a named file lies outside the folder, or all files together are too large."""
     waiting, seen, included, total, numbers = [root], set(), [root], 0, 0
     while waiting:
         parts = list(waiting.pop().iter())
@@ -195,13 +195,13 @@ def _check_files(root: ET.Element, folder: Path | None) -> None:
 
 
 def _counted(documents: list[ET.Element]) -> tuple[int, int]:
-    """How many bodies they have, and elements."""
+    """The numbers of bodies and of elements in documents."""
     parts = [part.tag for document in documents for part in document.iter()]
     return sum(tag in ("body", "link") for tag in parts), len(parts)
 
 
 def _asked_for(part: ET.Element) -> int:
-    """How many numbers an element makes of a few words."""
+    """The number of values that an element creates from a few words."""
     whole = lambda name: max((int(w) for w in part.attrib.get(name, "").split() if w.isdecimal()), default=0)
     made = whole("params") ** 2 if "builtin" in part.attrib else 0
     made += MOST_ELEMENTS * sum(whole(name) for name in part.attrib if name.startswith(COUNTS))
@@ -209,21 +209,21 @@ def _asked_for(part: ET.Element) -> int:
 
 
 def _pixels(place: Path) -> int:
-    """How many a picture unpacks to, whose file may be small."""
+    """The number of pixels of a PNG picture, whose file may be small; zero for other files."""
     with place.open("rb") as file:
         head = file.read(24)
     return int.from_bytes(head[16:20]) * int.from_bytes(head[20:24]) if head.startswith(b"\x89PNG") else 0
 
 
 def _check_numbers(part: ET.Element) -> None:
-    """ValueError on NaN or infinity, of which MuJoCo writes to a log file in the folder that it is called from."""
+    """Raises ValueError on NaN or infinity, which MuJoCo reports to a log file in the current folder."""
     for name, value in part.attrib.items():
         if name != "name" and {"nan", "inf", "infinity"} & {word.lstrip("+-").lower() for word in value.split()}:
             raise ValueError(f"source must hold finite numbers, but {name} of <{part.tag}> is {value!r}.")
 
 
 def _inside(folder: Path | None, name: str) -> Path | None:
-    """The file, or None if there is no folder to look in; ValueError if it lies outside."""
+    """The path of a named file, or None if there is no folder; raises ValueError if the file lies outside."""
     if folder is None:
         if name and name != ".":
             raise ValueError(f"source is a text, and so names no other files, but has {name!r}. Pass a path.")
@@ -238,7 +238,7 @@ def _inside(folder: Path | None, name: str) -> Path | None:
 
 
 def _found(folder: Path | None, base: str, name: str) -> Path | None:
-    """The file that is named, if there is one; ValueError if it is something else, which may keep a reader waiting."""
+    """The path of a named file, if it exists; raises ValueError for a pipe and the like, which may block a reader."""
     place = _inside(folder, str(Path(base) / name))
     if place is None or _is_file(place):
         return place

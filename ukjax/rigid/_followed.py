@@ -1,4 +1,4 @@
-"""What a robot has, in words: what was followed of its file."""
+"""A robot's features in words, for the list of what was read from its file."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ KINDS = {Revolute: "hinges", Prismatic: "slides", Spherical: "balls", Free: "fre
 
 
 def followed(robot: Robot) -> list[Part]:
-    """With the names of all that they are about; nothing of which there is none."""
+    """The features of a robot, each with the names of the parts that have it; features without parts are left out."""
     names, tree = robot.layout.bodies, robot.tree
     kinds = {name: type(robot.joints[name]) for name in robot.joint_names}
     called = lambda kind: KINDS.get(kind, f"joints of kind {kind.__name__}")
@@ -38,7 +38,7 @@ def followed(robot: Robot) -> list[Part]:
 
 
 def _with(robot: Robot, has: Callable[[Any], Any]) -> list[str]:
-    """Joints whose effort, or drag, has something."""
+    """Names of the joints whose effort or drag satisfies `has`."""
     parts = {
         name: getattr(robot.joints[name], "effort", None) or getattr(robot.joints[name], "drag", None)
         for name in robot.joint_names

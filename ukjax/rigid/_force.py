@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Placement(eqx.Module):
-    """Where the bodies of a robot are, and how they move."""
+    """The poses of a robot's bodies, seen from the ground, and their twists, seen from the bodies."""
 
     robot: "Robot"
     poses: list[Pose]
@@ -35,7 +35,7 @@ class Placement(eqx.Module):
         return cls(robot, poses_in_world(tree), twists(tree, v))
 
     def pose(self, end: str) -> Pose:
-        """Of "body" or "body.frame", seen from the ground."""
+        """The pose of "body" or "body.frame", seen from the ground."""
         node, frame = self.robot.layout.node_of(body_of(end)), frame_of_end(self.robot, end)
         if node < 0:
             dtype = self.robot.gravity.dtype
@@ -43,7 +43,7 @@ class Placement(eqx.Module):
         return self.poses[node] if frame is None else self.poses[node] @ frame
 
     def velocity(self, end: str) -> Vector3:
-        """Of its origin, seen from the ground (3,) [m/s]."""
+        """The velocity of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
         node, frame = self.robot.layout.node_of(body_of(end)), frame_of_end(self.robot, end)
         if node < 0:
             return jnp.zeros(3, self.robot.gravity.dtype)
@@ -53,34 +53,34 @@ class Placement(eqx.Module):
 
 
 class AbstractForce(eqx.Module):
-    """What acts on frames of bodies."""
+    """A force that acts on frames of bodies."""
 
     @property
     @abc.abstractmethod
     def ends(self) -> tuple[str, ...]:
-        """The frames that it acts on, "body" or "body.frame"."""
+        """The frames that the force acts on, "body" or "body.frame"."""
 
     @abc.abstractmethod
     def wrenches(self, at: Placement) -> list[tuple[str, Wrench]]:
-        """What it does to each of them, seen from there."""
+        """Returns (end, wrench) for each frame of `ends`; the wrench is seen from that frame."""
 
     @abc.abstractmethod
     def potential(self, at: Placement) -> Scalar:
-        """Its potential energy [J]; zero if it has none."""
+        """The potential energy of the force [J]; zero if the force has none."""
 
 
 class Spring(AbstractForce):
     """A spring and a damper between two points: pulls with `stiffness` (l - `length`) + `damping` l'.
 
     Args:
-        first: "body" or "body.frame", the origin of which it is fastened to.
+        first: "body" or "body.frame", at whose origin the spring is attached.
         second: Likewise.
         stiffness: [N/m].
-        length: At which it is relaxed [m]; with zero the ends may meet.
+        length: Length of the relaxed spring [m]; with zero the ends may meet.
         damping: [N s/m].
 
     Raises:
-        ValueError: If a number is none, or not finite.
+        ValueError: If a number is no scalar, or not finite.
 
     Gradients: not where the ends meet, unless length and damping are zero.
     """
@@ -104,7 +104,7 @@ class Spring(AbstractForce):
         way, length, apart = self._stretched(at)
         u = jnp.where(apart, way / length, 0.0)
         rate = u @ (at.velocity(self.second) - at.velocity(self.first))
-        # With k l u = k way a spring of no length is smooth also where its ends meet.
+        # Since k l u = k way, a spring of length zero is smooth even where its ends meet.
         pull = self.stiffness * way + (self.damping * rate - self.stiffness * self.length) * u
         zero = jnp.zeros_like(pull)
         return [(self.first, Wrench(one.R.T @ pull, zero)), (self.second, Wrench(-(other.R.T @ pull), zero))]
@@ -115,7 +115,7 @@ class Spring(AbstractForce):
         return self.stiffness * (way @ way / 2 - rest + self.length**2 / 2)
 
     def _stretched(self, at: Placement) -> tuple[Vector3, Array, Array]:
-        """The way from the first end to the second, its length, and whether it has one (else the length is 1)."""
+        """The vector from the first end to the second, its length (1 in place of zero), and whether that is nonzero."""
         way = at.pose(self.second).p - at.pose(self.first).p
         squared = way @ way
         apart = squared > 0
@@ -129,7 +129,7 @@ class Load(AbstractForce):
         end: "body" or "body.frame".
         force: (3,) [N], at the origin of the frame.
         torque: (3,) [N m].
-        follows: Whether they turn with the frame.
+        follows: Whether force and torque turn with the frame.
     """
 
     end: str = eqx.field(static=True)

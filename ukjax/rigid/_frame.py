@@ -1,7 +1,7 @@
-"""Where things are: frames on bodies, and poses.
+"""Frames on bodies, and their poses, twists and wrenches.
 
-R: rotation matrix from the frame's axes to those it is seen in; p: its origin [m]; twist: (linear, angular) velocity of
-the frame, seen from itself; wrench: (force, torque) about the frame's origin, seen from itself.
+R: rotation matrix from the frame's axes to those of the frame it is seen from; p: its origin [m]; twist: (linear,
+angular) velocity of the frame, seen from itself; wrench: (force, torque) about the frame's origin, seen from itself.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class Twist(NamedTuple):
         return Twist(self.linear + other.linear, self.angular + other.angular)
 
     def cross(self, other: "Twist") -> "Twist":
-        """How `other`, which is constant in the frame, changes as the frame moves by this."""
+        """The rate of `other`, a twist that is constant in the frame, as the frame moves with this twist."""
         linear = cross(self.angular, other.linear) + cross(self.linear, other.angular)
         return Twist(linear, cross(self.angular, other.angular))
 
@@ -44,23 +44,23 @@ class Wrench(NamedTuple):
         return Wrench(-self.force, -self.torque)
 
     def along(self, twist: Twist) -> Array:
-        """Its power."""
+        """The power of the wrench at a twist."""
         return self.force @ twist.linear + self.torque @ twist.angular
 
     def carried(self, twist: Twist) -> "Wrench":
-        """How a momentum that is constant in the frame changes as the frame moves."""
+        """The rate of a momentum that is constant in the frame, as the frame moves."""
         torque = cross(twist.angular, self.torque) + cross(twist.linear, self.force)
         return Wrench(cross(twist.angular, self.force), torque)
 
 
 class Pose(NamedTuple):
-    """Where a frame is, seen from another one."""
+    """The pose of a frame, seen from another frame."""
 
     R: Rotation
     p: Vector3
 
     def __matmul__(self, inner: "Pose") -> "Pose":
-        """Of a frame seen from this one, as this one is seen."""
+        """The pose, seen from the outer frame, of a frame whose pose seen from this frame is `inner`."""
         return Pose(self.R @ inner.R, self.p + self.R @ inner.p)
 
     @property
@@ -68,20 +68,20 @@ class Pose(NamedTuple):
         return Pose(self.R.T, -(self.R.T @ self.p))
 
     def point(self, u: Vector3) -> Vector3:
-        """Where a point of the frame is."""
+        """A point u of this frame, seen from the outer frame."""
         return self.p + self.R @ u
 
     def inwards(self, twist: Twist) -> Twist:
-        """The twist of the outer frame, seen from this one, which moves with it."""
+        """The twist of the outer frame, seen from this frame, which moves with the outer one."""
         return Twist(self.R.T @ (twist.linear + cross(twist.angular, self.p)), self.R.T @ twist.angular)
 
     def outwards(self, wrench: Wrench) -> Wrench:
-        """A wrench on this frame about the origin of the outer one, and seen from there."""
+        """A wrench on this frame, about the origin of the outer frame and seen from there."""
         force = self.R @ wrench.force
         return Wrench(force, self.R @ wrench.torque + cross(self.p, force))
 
     def twist_outwards(self, twist: Twist) -> Twist:
-        """The twist of this frame, seen from the outer one, and of what of it is at the outer origin."""
+        """The twist of this frame, about the origin of the outer frame and seen from there."""
         angular = self.R @ twist.angular
         return Twist(self.R @ twist.linear + cross(self.p, angular), angular)
 
@@ -90,14 +90,14 @@ class Frame(eqx.Module):
     """A frame that is fixed on a body.
 
     Args:
-        position: Of its origin, seen from the body (3,) [m].
-        rotation: Of its axes: a rotation vector (3,) [rad], a quaternion (4,) with the scalar part first, of any
-            length, or a rotation matrix (3, 3); the axes of the body if omitted.
+        position: Position of its origin, seen from the body (3,) [m].
+        rotation: Rotation of its axes: a rotation vector (3,) [rad], a quaternion (4,) with the scalar part first, of
+            any length, or a rotation matrix (3, 3); the axes of the body if omitted.
 
     Raises:
-        ValueError: If a shape is another one, a number not finite, a quaternion zero, or a matrix no rotation.
+        ValueError: If a shape is wrong, a number not finite, a quaternion zero, or a matrix no rotation.
 
-    Gradients: position and quaternion are leaves; what the length of the quaternion is does not matter.
+    Gradients: position and quaternion are leaves; the length of the quaternion does not matter.
     """
 
     position: Vector3
@@ -109,14 +109,14 @@ class Frame(eqx.Module):
 
     @property
     def pose(self) -> Pose:
-        """Seen from the body."""
+        """The pose of the frame, seen from the body."""
         if self.quaternion is None:
             return Pose(jnp.eye(3, dtype=self.position.dtype), self.position)
         return Pose(matrix(self.quaternion), self.position)
 
 
 def vector(value: Any, name: str, shape: tuple[int, ...] = (3,)) -> Array:
-    """`value` as an array of this shape of finite numbers; ValueError if it is none."""
+    """`value` as an array of finite numbers with `shape`; raises ValueError if it is not one."""
     array = _check.floating(value, name)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, but has shape {array.shape}.")

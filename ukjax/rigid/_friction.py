@@ -1,7 +1,7 @@
 """Dry friction in joints, a non-ideal constraint force.
 
-lambda: multipliers of a joint's rows; F: force across a joint's axis [N]; M: moment across it [N m]; N: what presses on
-the joint [N], (k,) of all joints with friction; c: non-ideal force (n,).
+lambda: multipliers of a joint's rows; F: force across a joint's axis [N]; M: moment across the axis [N m]; N: pressing
+force in the joint [N], (k,) of all joints with friction; c: non-ideal force (n,).
 """
 
 from collections.abc import Mapping
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
     from ._robot import Robot
 
 
-# In so many steps friction grows from none to what it is, with so many of Newton's iterations each.
+# Number of steps in which friction grows from zero to its full value, and of Newton's iterations in each step.
 STEPS, NEWTON = 16, 3
-# A slide is pressed by a moment only if the force across it would need an arm of so many metres for it.
+# A slide counts as pressed by a moment only, if the force across it would need an arm longer than this [m].
 ARM = 1e6
 
 
 class Coulomb(eqx.Module):
-    r"""Dry friction in a hinge or a slide, by Coulomb's law with what presses there.
+    r"""Dry friction in a hinge or a slide, by Coulomb's law with the pressing force of the joint.
 
     Torque of a `Revolute` $-\mu\,r\,N\,s(\omega)$, force of a `Prismatic` $-\mu\,N\,s(\omega)$, with $\omega$ the
-    rate of the joint and $s(\omega) = \omega / \sqrt{\omega^2 + \epsilon^2}$ in place of its sign. What presses are the
-    reactions under friction: N and the friction of all joints are found together, so that friction which changes the
-    reactions, its own or those of other joints, is right.
+    rate of the joint and $s(\omega) = \omega / \sqrt{\omega^2 + \epsilon^2}$ in place of its sign. The pressing forces
+    are the reactions under friction: N and the friction of all joints are found together. So friction that changes the
+    reactions, of its own joint or of others, is right.
 
     N is $|F|$, with F the force across the axis at the child's frame. With a `length` l the joint carries at two
-    places that far apart, and a moment M across the axis presses too:
+    places at this distance, and a moment M across the axis presses too:
     $N = |F / 2 + a \times M / l| + |F / 2 - a \times M / l|$ with a along the axis.
 
     Args:
         coefficient: mu, not negative.
         radius: r of the pin of a `Revolute` [m].
-        speed: epsilon, positive: well below it friction is that of a damper, and nothing sticks [rad/s or m/s].
-        length: l [m], positive; `jnp.inf` if moments do not press; None if they are not known to matter. Then forces
-            alone press, and a slide that is pressed by a moment only is a failure.
+        speed: epsilon, positive [rad/s or m/s]. Well below this speed friction acts as a damper, so nothing sticks.
+        length: l [m], positive; `jnp.inf` if moments do not press; None if it is unknown whether they do. With None
+            forces alone press, and a slide that is pressed by a moment only is a failure.
 
     Raises:
-        ValueError: If a number is none, not finite, or of the wrong sign.
+        ValueError: If a number is no scalar, not finite, or of the wrong sign.
 
     A mechanism with friction fails with `RESULTS.not_finite` where Coulomb's law has no solution that grows from the
-    one without friction: the joint jams (Painleve's paradox), and rigid bodies do not tell what happens. So it does
-    where a slide without `length` is pressed by a moment only. `Motion.constraint_force` stays the ideal force, as it
-    is without friction; `nonideal_force` is what friction adds.
+    solution without friction: the joint jams (Painleve's paradox), and rigid bodies do not determine the motion. It
+    also fails where a slide without `length` is pressed by a moment only. `Motion.constraint_force` stays the ideal
+    force, as without friction; `nonideal_force` is the force of friction.
 
-    Gradients: forward and reverse mode, where something presses or nothing does.
+    Gradients: forward and reverse mode; where nothing presses, the gradient of N is taken as zero.
 
-    Source: Coulomb's law; Painleve (1895); Liu et al. (2015), eq. 7 to 13, for what a non-ideal force is.
+    Source: Coulomb's law; Painleve (1895); Liu et al. (2015), eq. 7 to 13, for the non-ideal force.
     """
 
     coefficient: Array
@@ -94,16 +94,16 @@ class Coulomb(eqx.Module):
 
 
 class Friction(eqx.Module):
-    """c of joints with dry friction; a `nonideal` of a `Mechanism`.
+    """The force c of joints with dry friction, for `nonideal` of a `Mechanism`.
 
-    `mechanism`: the robot's with all its constraints, between which the force is divided.
+    `mechanism`: the robot's, with all constraints among which the constraint force is divided.
     """
 
     mechanism: Mechanism
     of: dict[str, Coulomb]
 
     def __call__(self, q: Array, v: Array, t: Array, ideal_force: Vector) -> Vector:
-        r"""With T of `sharing` the multipliers under friction are $T (Q^c - c)$, and $c = -\sum_j g_j N_j$."""
+        r"""Returns $c = -\sum_j g_j N_j$; the multipliers under friction are $T (Q^c - c)$ with T of `sharing`."""
         terms = self.mechanism.terms(q, v, t)
         share = sharing(terms.M, terms.A, terms.partition)
         rows = dict(terms.rows or ())
@@ -111,7 +111,7 @@ class Friction(eqx.Module):
         g = jnp.stack([self._per_press(name, q, v, t) for name in self.of])
 
         def carried(force: Vector) -> Array:
-            """The ends of all joints (k, 2, 3) under a constraint force."""
+            """The forces at the two ends of all joints (k, 2, 3) under a constraint force."""
             multipliers = share @ force
             found = {name: multipliers[starts[name] : starts[name] + rows[name]] for name in self.of}
             return jnp.stack([self._ends(name, q, found[name]) for name in self.of])
@@ -128,7 +128,7 @@ class Friction(eqx.Module):
         return self.mechanism.system.joints[name]  # pyright: ignore[reportAttributeAccessIssue]
 
     def _wrench(self, name: str, q: Array, multipliers: Array) -> tuple[Array, Array]:
-        """F and M at the child's frame."""
+        """F and M of a joint's multipliers, at the child's frame (3,) each."""
         robot: Any = self.mechanism.system
         joint = self._joint(name)
         wrench = along_gap(robot, joint, _linkage.between(robot, q, joint), multipliers)
@@ -138,7 +138,7 @@ class Friction(eqx.Module):
         return self.of[name].ends(*self._wrench(name, q, multipliers), self._joint(name).axis.of(q.dtype))
 
     def _per_press(self, name: str, q: Array, v: Array, t: Array) -> Vector:
-        """g: what friction takes of each speed for a unit of N (n,)."""
+        """g (n,): the generalised force of friction for a unit of N, times -1."""
         robot: Any = self.mechanism.system
         joint: AbstractDrivenJoint = self._joint(name)
         J, _ = _turns.rows(robot, name, q, v, t)
@@ -147,7 +147,7 @@ class Friction(eqx.Module):
         return J * (coulomb.coefficient * arm * rate / jnp.sqrt(rate**2 + coulomb.speed**2))
 
     def _by_moment_only(self, name: str, q: Array, share: Array, Q: Vector, ideal_force: Vector) -> BoolScalar:
-        """Whether a moment presses across the axis, and no force but rounding errors."""
+        """Whether a moment across the axis presses alone, with a force across it that is zero up to rounding."""
         share, Q, force = stop_gradient((share, Q, ideal_force))
         axis = self._joint(name).axis.of(q.dtype)
 
@@ -156,18 +156,18 @@ class Friction(eqx.Module):
             return jnp.stack([F - (F @ axis) * axis, M - (M @ axis) * axis])
 
         F, M = sizes(share @ force)
-        # What the terms of the moment make of rounding errors.
+        # A bound of the rounding errors in the terms of the moment.
         parts = jnp.abs(jax.vmap(sizes, 1, 2)(share))
         rounding = 1e3 * jnp.finfo(q.dtype).eps * jnp.max(parts[1] @ (jnp.abs(force) + jnp.abs(Q)))
         return jnp.linalg.norm(M) > jnp.maximum(rounding, ARM * jnp.linalg.norm(F))
 
 
 def pressed(E0: Array, E: Array) -> tuple[Vector, BoolScalar]:
-    r"""N (k,) with $N_j = |E_j^+| + |E_j^-|$, $E = E_0 + \sum_l E_l N_l$, and whether there is one.
+    r"""N (k,) that solves $N_j = |E_j^+| + |E_j^-|$, $E = E_0 + \sum_l E_l N_l$, and whether N was found.
 
-    E0: (k, 2, 3), of no friction; E: (k, k, 2, 3), by a unit of N of each joint.
+    E0: end forces without friction (k, 2, 3); E: end forces for a unit of N of each joint (k, k, 2, 3).
 
-    Friction grows from none to what it is, and N is followed by Newton's method. It is unique there while all pivots of
+    Friction grows from zero to its full value, and Newton's method follows N. N is unique as long as all pivots of
     1 - dE/dN are positive.
     """
 
@@ -194,26 +194,26 @@ def pressed(E0: Array, E: Array) -> tuple[Vector, BoolScalar]:
 
 
 def _presses(E0: Array, E: Array, N: Vector) -> Vector:
-    """What presses if N does."""
+    """The pressing forces $|E_j^+| + |E_j^-|$ (k,) under the friction of N."""
     return jnp.sum(_length(E0 + jnp.tensordot(N, E, 1)), axis=1)
 
 
 def _better(E0: Array, E: Array, N: Vector) -> tuple[Vector, BoolScalar]:
-    """N by an iteration of Newton's method, and whether all pivots are positive."""
+    """N after an iteration of Newton's method, and whether all pivots are positive."""
     missed = lambda N: N - _presses(E0, E, N)
     way, least = _eliminated(jax.jacfwd(missed)(N), missed(N))
     return N - way, least > 0
 
 
 def _length(x: Array) -> Array:
-    """|x| along the last axis; where nothing presses there is no direction in which it grows."""
+    """|x| along the last axis, with gradient zero where x is zero."""
     squared = jnp.sum(x * x, axis=-1)
     some = stop_gradient(squared) > 0
     return jnp.where(some, jnp.sqrt(jnp.where(some, squared, 1.0)), 0.0)
 
 
 def _eliminated(A: Array, y: Vector) -> tuple[Vector, Array]:
-    """A^-1 y, and the least pivot; pivots are taken in order, as they are to be positive. No LAPACK, for batches."""
+    """A^-1 y, and the least pivot; in order, since all must be positive, and without LAPACK, for batches."""
     k, pivots = y.shape[0], []
     for i in range(k):
         pivot = A[i, i]
@@ -227,7 +227,7 @@ def _eliminated(A: Array, y: Vector) -> tuple[Vector, Array]:
 
 
 def friction_of(robot: "Robot", friction: Any, constraints: Any) -> Friction:
-    """ValueError if a joint is none that friction is known of."""
+    """The `Friction` of a robot; raises ValueError for a joint whose friction is not modelled."""
     friction = named_parts(friction, Coulomb, "friction", "rigid.Coulomb(0.1, radius=0.01)")
     _check_joints(robot, friction)
     return Friction(Mechanism(robot, constraints), friction)

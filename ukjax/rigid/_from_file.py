@@ -17,37 +17,37 @@ from ._robot import Robot
 
 
 def from_file(source: str | Path, **options: Any) -> Robot:
-    """`from_mjcf` or `from_urdf`, by what the file, or the text, is. `options` are those of that function."""
+    """A robot from an MJCF or a URDF file, or its text. `options` are those of `from_mjcf` or `from_urdf`."""
     return from_urdf(source, **options) if is_urdf(source) else from_mjcf(source, **options)
 
 
 def from_mjcf(source: str | Path, *, coordinates: str = "joint", keyframe: str | None = None, **options: Any) -> Robot:
     """A robot from an MJCF file, or its text, as MuJoCo reads it.
 
-    Followed are bodies with their inertias; hinge, slide, ball and free joints with stiffness, damping and armature,
-    those of their actuators included; `connect`, `weld` and `joint` equalities, which are met exactly instead of
-    softly; motors; gravity; and the flags of `<option>`, groups of actuators that it disables, and the state in which
-    the file draws the robot. What is not simulated (contacts, limits, dry friction, tendons, laws and limits of
-    actuators, ...) is named in one warning, unless the file switches it off itself. `ukjax inspect robot.xml` lists
-    both.
+    The robot follows bodies with their inertias; hinge, slide, ball and free joints with stiffness, damping and
+    armature, those of their actuators included; `connect`, `weld` and `joint` equalities, which are met exactly instead
+    of softly; motors; gravity; and the flags of `<option>`, groups of actuators that it disables, and the state in
+    which the file draws the robot. One warning names the features that are not simulated (contacts, limits, dry
+    friction, tendons, laws and limits of actuators, ...), unless the file itself switches them off.
+    `ukjax inspect robot.xml` lists both.
 
     Args:
         source: A path, or the text. Files that it names must lie in its folder, or below.
         coordinates: "joint" or "absolute", as for `Robot`.
-        keyframe: Name of one of the file's keyframes, or the number of one that has no name, "0", whose positions and
-            velocities are `home` and `home_rates` of the robot. If omitted, home is as the file draws it, at rest,
-            which is MuJoCo's `qpos0`.
-        **options: Further ones of `Robot`, in place of what the file says.
+        keyframe: Name of a keyframe of the file, or its number, such as "0", if it has no name. Its positions and
+            velocities are `home` and `home_rates` of the robot. If omitted, home is the state in which the file draws
+            the robot, MuJoCo's `qpos0`, at rest.
+        **options: Further arguments of `Robot`, in place of those of the file.
 
     Returns:
         `Robot`, whose bodies, joints and motors have the names of the file ("." in them is "_"), or "body3", "joint2",
-        "motor0". Its coordinates are MuJoCo's, in the order of its bodies; so are its speeds, but for the velocity
-        of a free joint, which is seen from the body here. `robot.assemble()` is the state in which it is drawn.
+        "motor0". Its coordinates are MuJoCo's, in the order of its bodies; so are its speeds, except the velocity of a
+        free joint, which is seen from the body here. `robot.assemble()` is the state in which the file draws it.
 
     Raises:
-        ImportError: Without MuJoCo: `pip install "ukjax[robots]"`.
-        TypeError: If `source` is no path and no text.
-        ValueError: If it is no MJCF, names files elsewhere, or is too large; or has no such keyframe.
+        ImportError: If MuJoCo is not installed: `pip install "ukjax[robots]"`.
+        TypeError: If `source` is neither a path nor a text.
+        ValueError: If `source` is no MJCF, names files elsewhere, is too large, or has no such keyframe.
 
     Warns:
         UserWarning: If something of the file is not simulated, or MuJoCo warns of it.
@@ -64,34 +64,34 @@ def from_urdf(
     coordinates: str = "joint",
     **options: Any,
 ) -> Robot:
-    """A robot from a URDF file, or its text, with loops that URDF cannot express. It takes no MuJoCo.
+    """A robot from a URDF file, or its text, with loops that URDF cannot express. MuJoCo is not needed.
 
-    Followed are links with their inertias, of which there may be none, or a mass without moments, a point; all kinds of
+    The robot follows links with their inertias, which may be missing, or a mass without moments, a point; all kinds of
     joints, "spherical" ones too; their damping; and <mimic>, met exactly. A link called "world" is the ground, whether
-    the file declares it or only names it as a parent. What is not simulated (contacts, limits, dry friction, ...) is
-    named in one warning.
+    the file declares it or only names it as a parent. One warning names the features that are not simulated (contacts,
+    limits, dry friction, ...).
 
     Moments of inertia that no mass has are an error. Where the largest is at most twice the sum of the two others, as
-    after rounding, or where the two others are zero, the link is moved as it is, and the warning names it with its
-    moments. A joint that moves no mass is an error, unless a <mimic> or one of `loops` holds it.
+    after rounding, or where the two others are zero, the link keeps its moments, and the warning names both. A joint
+    that moves no mass is an error, unless a <mimic> or one of `loops` holds it.
 
     Args:
         source: A path, or the text. Meshes are not read.
         loops: Name -> joint that closes a loop, such as `Revolute("left.tip", "right.tip")`.
         frames: Body -> name -> `Frame`, for the loops.
-        floating: Whether the root link floats, or a link that is fixed to the world; else it is fixed to the ground.
+        floating: Whether the root link, or a link that is fixed to the world, floats; else it is fixed to the ground.
         coordinates: "joint" or "absolute", as for `Robot`.
-        **options: Further ones of `Robot`, in place of what the file says.
+        **options: Further arguments of `Robot`, in place of those of the file.
 
     Returns:
-        `Robot`, with the names of the file ("." in them is "_"); what holds its root is called as that, with a "~". A
-        floating joint has as coordinates where its link is, seen from its parent, and starts where the file draws it. A
-        planar joint "j" is two slides "j_TX", "j_TY" across its axis and a hinge "j_RZ" about it.
+        `Robot`, with the names of the file ("." in them is "_"); the joint of its root has the name of the root, with
+        a "~". The coordinates of a floating joint are the pose of its link, seen from its parent; it starts where the
+        file draws it. A planar joint "j" is two slides "j_TX", "j_TY" across its axis and a hinge "j_RZ" about it.
 
     Raises:
-        TypeError: If `source` is no path and no text, or a loop no joint.
-        ValueError: If it is no URDF, or is too large; if a <mimic> names what there is not; if an inertia is
-            impossible, or a joint moves no mass, and no loop holds it; or a loop names what there is not.
+        TypeError: If `source` is neither a path nor a text, or a loop is no joint.
+        ValueError: If `source` is no URDF, or is too large; if an inertia is impossible, or a joint moves no mass, and
+            no loop holds it; or if a <mimic> or a loop names a part that does not exist.
 
     Warns:
         UserWarning: If something of the file is not simulated, or an inertia is odd.
@@ -103,7 +103,7 @@ def from_urdf(
 
 
 def reading_of(source: str | Path, **options: Any) -> Reading:
-    """A robot of a file, and what of the file was left out, without a warning; `options` as for `from_file`."""
+    """The `Reading` of a file, with the features left out, without a warning; `options` as for `from_file`."""
     coordinates, keyframe = options.pop("coordinates", "joint"), options.pop("keyframe", None)
     if is_urdf(source):
         if keyframe is not None:

@@ -1,4 +1,4 @@
-"""Robots from MuJoCo's models: what is followed.
+"""Robots from MuJoCo's models.
 
 model: MuJoCo's; i: number of a body; j: of a joint; k: of something else.
 """
@@ -28,14 +28,14 @@ SITE = 6
 
 
 class _Names(NamedTuple):
-    """Of MuJoCo's bodies and joints, by number; no two are the same."""
+    """Names of MuJoCo's bodies and joints, by number; no two are the same."""
 
     bodies: list[str]
     joints: list[str]
 
 
 class _Model(NamedTuple):
-    """What is known of a model before the parts are made of it."""
+    """The switches, actuators and names of a model, found before parts are made of it."""
 
     switches: Switches
     actuators: list[Actuator]
@@ -49,7 +49,7 @@ def read(
     options: Mapping[str, Any] | None = None,
     keyframe: str | None = None,
 ) -> Reading:
-    """A robot, and what else there was, MuJoCo's warnings included; arguments as for `from_mjcf`."""
+    """The `Reading` of a model, MuJoCo's warnings included; arguments as for `from_mjcf`."""
     switches = switches_of(model)
     actuators = actuators_of(model, switches)
     known, parts = _Model(switches, actuators, _names(model)), Parts.none()
@@ -73,12 +73,12 @@ def read(
 
 
 def keyframes_of(model: Any) -> list[str]:
-    """Their names; of those that have none their numbers."""
+    """The names of the keyframes, and the numbers of keyframes without a name."""
     return [model.key(k).name or str(k) for k in range(model.nkey)]
 
 
 def _home(model: Any, names: _Names, keyframe: str | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Coordinates and speeds of the joints as the file draws them, or in a keyframe, where they are not at rest."""
+    """Coordinates and speeds of joints in the drawn state or a keyframe; joints at zero are left out."""
     q, v = np.array(model.qpos0), np.zeros(model.nv)
     if keyframe is not None:
         known = keyframes_of(model)
@@ -97,7 +97,7 @@ def _home(model: Any, names: _Names, keyframe: str | None) -> tuple[dict[str, np
             rest[-4] = 1.0
             length = np.linalg.norm(own[-4:])
             own[-4:] = own[-4:] / length if length else rest[-4:]
-        if kind == FREE:  # whose velocity is seen from the ground there
+        if kind == FREE:  # MuJoCo sees the velocity of a free joint from the ground
             rate[:3] = np.asarray(matrix(jnp.array(own[3:]))).T @ rate[:3]
         if not np.array_equal(own, rest):
             home[name] = own
@@ -118,7 +118,7 @@ def _switched_off(model: Any, switches: Switches, actuators: Sequence[Actuator])
 
 
 def _add_body(model: Any, known: _Model, parts: Parts, i: int) -> None:
-    """A body, and the joints that it hangs on, one after the other by massless bodies."""
+    """Adds a body, and the joints that it hangs on, in series with massless bodies between."""
     names = known.names
     body, parent = names.bodies[i], names.bodies[model.body_parentid[i]]
     place = _pose(model.body_pos[i], model.body_quat[i])
@@ -142,7 +142,7 @@ def _at(parts: Parts, body: str, name: str, pose: Pose) -> str:
 
 
 def _anchors(model: Any, j: int, place: Pose) -> tuple[Pose, Pose]:
-    """A joint's frame seen from the parent, which is where its coordinate is zero, and from the body."""
+    """The frame of a joint at coordinate zero, seen from the parent and from the body."""
     kind, anchor = model.jnt_type[j], _pose(model.jnt_pos[j])
     if kind == FREE:
         return _pose(), _pose()
@@ -171,9 +171,9 @@ def _joint(model: Any, known: _Model, j: int, parent: str, child: str) -> Abstra
 
 
 def _add_equality(model: Any, known: _Model, parts: Parts, k: int) -> None:
-    """An equality as an exact constraint.
+    """Adds an equality as an exact constraint.
 
-    A weld whose torquescale is zero, a factor of its rows of rotation, holds points together only.
+    The torquescale of a weld is a factor of its rows of rotation: with zero the weld only holds points together.
     """
     kind, data, name = model.eq_type[k], model.eq_data[k], usable(model.equality(k).name, f"equality{k}")
     first, second = model.eq_obj1id[k], model.eq_obj2id[k]
@@ -183,7 +183,7 @@ def _add_equality(model: Any, known: _Model, parts: Parts, k: int) -> None:
             return
         a = np.array(data[:5])
         zero = lambda j: model.qpos0[model.jnt_qposadr[j]]
-        # MuJoCo's are of what the coordinates are off their reference.
+        # MuJoCo's coefficients are for the offsets of the coordinates from their reference.
         shifted = np.polynomial.Polynomial(a)(np.polynomial.Polynomial([-zero(second) if second >= 0 else 0.0, 1.0]))
         a = np.append(shifted.coef, np.zeros(5 - len(shifted.coef))) if second >= 0 else a[:1]
         a[0] += zero(first)

@@ -1,4 +1,4 @@
-"""Robots from URDF: what is made of the links and joints that a file describes."""
+"""Robots from the links and joints that a URDF file describes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,13 +20,13 @@ from ._rotation import from_matrix
 from ._urdf import WORLD, Description, Inertial, Joint, Link, Placed
 
 
-# Inertias that a double rounds; that a file rounds, as a part of the largest moment; by how many times the largest
-# moment may exceed the sum of the others: with more it is a mistake, and not one of rounding or of estimation.
+# Tolerances of moments as parts of the largest, for rounding by a double and in a file. Then the largest moment as a
+# multiple of the sum of the others: above, it is a mistake that is not due to rounding or estimation.
 ROUNDING, WRITTEN, EXCESS = 1e-6, 1e-2, 2.0
 
 
 class _Names(NamedTuple):
-    """What links and joints of the file are called here."""
+    """The names of the file's links and joints in the robot."""
 
     links: dict[str, str]
     joints: dict[str, str]
@@ -40,7 +40,7 @@ def read_urdf(
     frames: Mapping[str, Mapping[str, Frame]],
     floating: bool,
 ) -> Reading:
-    """A robot, and what else there was; arguments as for `from_urdf`."""
+    """The `Reading` of a URDF file; arguments as for `from_urdf`."""
     odd = [said for link in found.links.values() if (said := _judged(link))]
     kind = _kinds(found, floating)
     drawn, always = without_mass(found, kind)
@@ -62,7 +62,7 @@ def read_urdf(
 
 
 def _kinds(found: Description, floating: bool) -> Callable[[str, Joint | None], str]:
-    """Which joint a link hangs on: its own, or what holds a root, and a link that is fixed to the world."""
+    """A function for the kind of joint that a link hangs on; `floating` decides for roots, held by the ground."""
 
     def is_held(joint: Joint | None) -> bool:
         return joint is None or (joint.kind == "fixed" and joint.parent == WORLD and WORLD not in found.links)
@@ -79,7 +79,7 @@ def _kinds(found: Description, floating: bool) -> Callable[[str, Joint | None], 
 
 
 def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str) -> None:
-    """A link, and the joint that it hangs on; a planar one is two slides and a hinge, with massless bodies between."""
+    """Adds a link and the joint above; a planar joint is two slides and a hinge, with massless bodies between."""
     body = names.links[link.name]
     parent = GROUND if joint is None else names.links.get(joint.parent, GROUND)
     place = Placed(np.eye(3), np.zeros(3)) if joint is None else joint.origin
@@ -88,7 +88,7 @@ def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str
         ends = parts.at(parent, f"to_{body}", *place), body
         parts.joints[name] = (Fixed if kind == "fixed" else Free)(*ends)
     elif kind == "floating":
-        # Its coordinates are where the link is, seen from its parent, in which the file draws it at the origin.
+        # Its coordinates are the pose of the link seen from its parent; the file draws the link at <origin>.
         name = names.joints[joint.name]
         parts.joints[name] = Free(parent, body)
         home = np.append(place.p, np.asarray(from_matrix(jnp.asarray(place.R))))
@@ -123,7 +123,7 @@ def _effort(joint: Joint) -> Effort | None:
 
 
 def _add_gears(found: Description, names: _Names, parts: Parts) -> None:
-    """What follows what; what follows a joint that is fixed stays where that puts it."""
+    """Adds a gear for each <mimic>; a joint that follows a fixed joint is held at the offset."""
     for joint in found.joints.values():
         if joint.mimic is None or joint.kind == "fixed":
             continue
@@ -137,7 +137,7 @@ def _add_gears(found: Description, names: _Names, parts: Parts) -> None:
 
 
 def _inertia(inertial: Inertial | None) -> Inertia | None:
-    """Returns the inertia that the file gives. Whether the link can be moved was checked before."""
+    """Returns the inertia that the file gives; whether the link can be moved was checked before."""
     if inertial is None or (not inertial.mass and not np.any(inertial.J)):
         return None
     point = Inertia(inertial.mass, 0.0, inertial.center)
@@ -145,7 +145,7 @@ def _inertia(inertial: Inertial | None) -> Inertia | None:
 
 
 def _judged(link: Link) -> str | None:
-    """What is odd about the inertia of a link; ValueError if it is impossible, beyond what rounding makes of it."""
+    """A warning if a link's inertia is odd, else None; raises ValueError if it is impossible beyond rounding."""
     if link.inertial is None:
         return None
     mass, J = link.inertial.mass, link.inertial.J
@@ -174,7 +174,7 @@ def _judged(link: Link) -> str | None:
 
 
 def _moves_nothing(found: Description, joint: str) -> str:
-    """Why a joint is refused."""
+    """The error message for a joint, or a floating link, that moves no mass."""
     if joint not in found.joints:
         return (
             f"link {joint!r} floats, but no mass moves with it in some direction. Give it an <inertial> with mass and "
@@ -190,7 +190,7 @@ def _moves_nothing(found: Description, joint: str) -> str:
 
 
 def _left_out(found: Description) -> list[Part]:
-    """What of the file is not simulated, with the names of what it is about."""
+    """The features of the file that are not simulated, each with the names of the parts that have it."""
     moving = [joint for joint in found.joints.values() if joint.kind != "fixed"]
     names = lambda which: [joint.name for joint in moving if which(joint)]
     has = lambda *keys: lambda joint: any(joint.limits.get(key) for key in keys)

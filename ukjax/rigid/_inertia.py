@@ -1,4 +1,4 @@
-"""Mass and how it is spread out.
+"""Mass, centre of mass and moments of inertia of bodies.
 
 m: mass [kg]; c: centre of mass [m]; J: moments of inertia [kg m^2]; h = m c.
 """
@@ -23,13 +23,13 @@ class Inertia(eqx.Module):
         mass: m [kg], not negative.
         moments: About the centre of mass, in the axes of the body: a symmetric matrix (3, 3), its diagonal (3,), or one
             number for all three [kg m^2]; zero if omitted, a point.
-        center: Of mass, seen from the body (3,) [m].
+        center: Centre of mass, seen from the body (3,) [m].
 
     Raises:
-        ValueError: If a shape is another one, a number is not finite, the mass or a principal moment is negative, or
-            one moment exceeds the sum of the two others, which no mass has.
+        ValueError: If a shape is wrong, a number is not finite, the mass or a principal moment is negative, or one
+            moment exceeds the sum of the two others, which no mass has.
 
-    Gradients: all three are leaves.
+    Gradients: mass, moments and center are leaves.
     """
 
     mass: Float[Array, ""]
@@ -61,7 +61,7 @@ class Inertia(eqx.Module):
 
     @classmethod
     def rod(cls, mass: Any, start: Any, end: Any) -> "Inertia":
-        """A slender, uniform rod between two points (3,) [m]."""
+        """The inertia of a slender, uniform rod between two points (3,) [m]."""
         start, end = vector(start, "start"), vector(end, "end")
         way = end - start
         mass = _check.floating(mass, "mass")
@@ -70,20 +70,20 @@ class Inertia(eqx.Module):
 
     @classmethod
     def box(cls, mass: Any, size: Any, center: Any = (0.0, 0.0, 0.0)) -> "Inertia":
-        """A uniform block with edges `size` (3,) along the axes of the body [m]."""
+        """The inertia of a uniform block with edges `size` (3,) along the axes of the body [m]."""
         mass, size = _check.floating(mass, "mass"), vector(size, "size")
         squared = size**2
         return cls(mass, mass / 12 * (jnp.sum(squared) - squared), center)
 
     @classmethod
     def sphere(cls, mass: Any, radius: Any, center: Any = (0.0, 0.0, 0.0)) -> "Inertia":
-        """A uniform ball [m]."""
+        """The inertia of a uniform ball with `radius` [m]."""
         mass, radius = _check.floating(mass, "mass"), _check.floating(radius, "radius")
         return cls(mass, 2 / 5 * mass * radius**2, center)
 
     @classmethod
     def cylinder(cls, mass: Any, radius: Any, length: Any, axis: str = "z", center: Any = (0.0, 0.0, 0.0)) -> "Inertia":
-        """A uniform cylinder, or disc, about an axis "x", "y" or "z" of the body [m]."""
+        """The inertia of a uniform cylinder, or disc, about an axis "x", "y" or "z" of the body [m]."""
         if axis not in ("x", "y", "z"):
             raise ValueError(f'axis must be "x", "y" or "z", but is {axis!r}.')
         mass, radius, length = (
@@ -94,7 +94,7 @@ class Inertia(eqx.Module):
 
     @property
     def spatial(self) -> "SpatialInertia":
-        """About the origin of the body."""
+        """The spatial inertia about the origin of the body."""
         m, c = self.mass, self.center
         J = self.moments + m * (c @ c * jnp.eye(3, dtype=c.dtype) - c[:, None] * c[None])
         return SpatialInertia(m, m * c, J)
@@ -111,12 +111,12 @@ class SpatialInertia(NamedTuple):
         return SpatialInertia(self.m + other.m, self.h + other.h, self.J + other.J)
 
     def times(self, twist: Twist) -> Wrench:
-        """Its momentum; or what an acceleration takes."""
+        """The momentum of a twist, or the wrench that an acceleration takes."""
         force = self.m * twist.linear + cross(twist.angular, self.h)
         return Wrench(force, self.J @ twist.angular + cross(self.h, twist.linear))
 
     def outwards(self, pose: Pose) -> "SpatialInertia":
-        """The same seen from a frame from which this one has the pose."""
+        """The spatial inertia seen from an outer frame, from which this frame has `pose`."""
         (R, p), h = pose, pose.R @ self.h
         mixed = p[:, None] * h[None]
         spread = (2 * p @ h + self.m * (p @ p)) * jnp.eye(3, dtype=p.dtype)

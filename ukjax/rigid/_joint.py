@@ -1,4 +1,4 @@
-"""Joints between frames of bodies: what moves in a tree, and what closes a loop.
+"""Joints between frames of bodies, which move bodies in a tree or close loops.
 
 P: pose of the child's frame, seen from the parent's; R, p: its rotation and origin; a: axis; e1, e2: across it.
 """
@@ -23,7 +23,7 @@ class AbstractJoint(eqx.Module):
 
     Attributes:
         parent: "body" or "body.frame"; "ground" is what does not move.
-        child: Likewise; what it moves, where it does not close a loop.
+        child: Likewise; the body that the joint moves, where it does not close a loop.
     """
 
     parent: eqx.AbstractVar[str]
@@ -40,28 +40,28 @@ class AbstractJoint(eqx.Module):
     @property
     @abc.abstractmethod
     def motion(self) -> AbstractMotion | None:
-        """Of the child's frame against the parent's; None if it leaves what has no coordinates."""
+        """The motion of the child's frame against the parent's; None for a link, which has no coordinates."""
 
     @abc.abstractmethod
     def gap(self, P: Pose, planar: bool) -> RowValues:
-        """What must be zero for the frames to be joined, (m,): lengths [m], and sines of angles.
+        """The residual of the joint's rows (m,), zero where the frames are joined: lengths [m], and sines of angles.
 
-        `planar`: for bodies that stay in the plane x, y, where fewer rows do.
+        `planar`: whether bodies stay in the plane x, y, where fewer rows suffice.
         """
 
 
 class AbstractDrivenJoint(AbstractJoint):
-    """A joint of one coordinate, which may have an effort, and an actuator."""
+    """A joint of one coordinate, which may have an effort and a motor."""
 
     effort: eqx.AbstractVar[Effort | None]
 
     @abc.abstractmethod
     def coordinate(self, P: Pose) -> Array:
-        """The coordinate that a pose tells; an angle between -pi and pi. `_turns` counts the turns."""
+        """The coordinate at a pose; an angle is between -pi and pi. `_turns` counts the turns."""
 
 
 class Revolute(AbstractDrivenJoint):
-    """A hinge: turns about an axis; five rows in a loop, two of planar bodies.
+    """A hinge, which turns about an axis; five rows in a loop, two for planar bodies.
 
     Args:
         parent: "body" or "body.frame".
@@ -90,7 +90,7 @@ class Revolute(AbstractDrivenJoint):
 
 
 class Prismatic(AbstractDrivenJoint):
-    """A slide along an axis; five rows in a loop, two of planar bodies. Arguments as for `Revolute`."""
+    """A slide along an axis; five rows in a loop, two for planar bodies. Arguments as for `Revolute`."""
 
     parent: str = eqx.field(static=True)
     child: str = eqx.field(static=True)
@@ -115,7 +115,7 @@ class Prismatic(AbstractDrivenJoint):
 
 
 class Screw(AbstractDrivenJoint):
-    """Turns about an axis and slides along it, by `pitch` for each radian [m/rad]; five rows in a loop."""
+    """A screw, which turns about an axis and slides along it, `pitch` for each radian [m/rad]; five rows in a loop."""
 
     parent: str = eqx.field(static=True)
     child: str = eqx.field(static=True)
@@ -142,7 +142,7 @@ class Screw(AbstractDrivenJoint):
 
 
 class Cylindrical(AbstractJoint):
-    """Slides along an axis, and turns about it; four rows in a loop."""
+    """A cylindrical joint, which slides along an axis and turns about it; four rows in a loop."""
 
     parent: str = eqx.field(static=True)
     child: str = eqx.field(static=True)
@@ -160,15 +160,15 @@ class Cylindrical(AbstractJoint):
 
 
 class Universal(AbstractJoint):
-    """Turns about an axis of the parent's frame, then about one of the child's; four rows in a loop.
+    """A universal joint, which turns about an axis of the parent's frame, then about an axis of the child's frame.
 
-    The two are at right angles to each other.
+    The two axes are at right angles to each other. Four rows in a loop.
 
     Args:
         parent: "body" or "body.frame".
         child: Likewise.
-        first: Of the parent's frame, "x", "y", "z" or a vector (3,).
-        second: Of the child's frame, likewise.
+        first: Axis of the parent's frame, "x", "y", "z" or a vector (3,).
+        second: Axis of the child's frame, likewise.
     """
 
     parent: str = eqx.field(static=True)
@@ -190,7 +190,7 @@ class Universal(AbstractJoint):
 
 
 class Planar(AbstractJoint):
-    """Slides in a plane, and turns about its normal; three rows in a loop.
+    """A planar joint, which slides in a plane and turns about its normal; three rows in a loop.
 
     Args:
         parent: "body" or "body.frame".
@@ -239,7 +239,7 @@ class Spherical(AbstractJoint):
 
 
 class Free(AbstractJoint):
-    """None: the child moves as it likes. Its coordinates are a position and a unit quaternion."""
+    """A free joint, of six degrees of freedom, without rows. Its coordinates are a position and a unit quaternion."""
 
     parent: str = eqx.field(static=True)
     child: str = eqx.field(static=True)
@@ -253,7 +253,7 @@ class Free(AbstractJoint):
 
 
 class Fixed(AbstractJoint):
-    """Holds the frames together; six rows in a loop, three of planar bodies."""
+    """A rigid connection of two frames; six rows in a loop, three for planar bodies."""
 
     parent: str = eqx.field(static=True)
     child: str = eqx.field(static=True)
@@ -267,23 +267,23 @@ class Fixed(AbstractJoint):
 
 
 def _angle(axis: Axis, R: Rotation) -> Array:
-    """By how much R turns about the axis."""
+    """The angle by which R turns about the axis, between -pi and pi."""
     first, second = axis.across(R.dtype)
     turned = R @ first
     return jnp.arctan2(second @ turned, first @ turned)
 
 
 def _off(axis: Axis, p: Vector3) -> Array:
-    """How far a point is off the axis, in the two directions across it."""
+    """The offset of a point from the axis, in the two directions across the axis (2,)."""
     return jnp.stack([e @ p for e in axis.across(p.dtype)])
 
 
 def _tilt(axis: Axis, R: Rotation) -> Array:
-    """By how much the axis of the child is turned off that of the parent: sines, in the two directions across it."""
+    """The tilt of the child's axis against the parent's: sines, in the two directions across the axis (2,)."""
     turned = R @ axis.of(R.dtype)
     return jnp.stack([e @ turned for e in axis.across(R.dtype)])
 
 
 def _turned(R: Rotation) -> Vector3:
-    """sin(angle) times the axis of R: zero where it turns nothing (or, far off, by half a turn)."""
+    """sin(angle) times the axis of R (3,): zero where R is the identity, or a half turn."""
     return jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]]) / 2

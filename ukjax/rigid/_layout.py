@@ -1,4 +1,4 @@
-"""Which joints move what, and which close loops: found once, when a robot is put together; no numbers in it."""
+"""The tree of a robot's joints, and the joints that close loops: static, found once when a robot is built."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,11 +14,11 @@ class Node(NamedTuple):
     """A joint of the tree, and the body that hangs on it.
 
     Attributes:
-        parent: Number of the node that it moves against; -1 for the ground.
+        parent: Number of the parent node; -1 for the ground.
         joint: Name of the joint.
         body: Name of the body.
-        q: Its coordinates, (from, to).
-        v: Its speeds, likewise.
+        q: Range of its coordinates in q, (from, to).
+        v: Range of its speeds in v, likewise.
     """
 
     parent: int
@@ -32,10 +32,10 @@ class Layout(NamedTuple):
     """The tree, parents before children, and the joints that close loops.
 
     Attributes:
-        nodes: Of the tree.
+        nodes: Nodes of the tree.
         tree: Names of the joints of the tree, in order.
-        loops: Names of the others.
-        bodies: Names of the bodies, as they were given.
+        loops: Names of the other joints.
+        bodies: Names of the bodies, in the given order.
         counted: Names of the hinges of `loops` whose turns have an entry at the end of q, in order.
     """
 
@@ -54,15 +54,15 @@ class Layout(NamedTuple):
         return self.nodes[-1].v[1] if self.nodes else 0
 
     def node_of(self, body: str) -> int:
-        """Number of the node that a body hangs on; -1 for the ground."""
+        """The number of the node that a body hangs on; -1 for the ground."""
         return -1 if body == GROUND else next(i for i, node in enumerate(self.nodes) if node.body == body)
 
     def node(self, joint: str) -> Node:
-        """That of a joint of the tree."""
+        """The node of a joint of the tree."""
         return next(node for node in self.nodes if node.joint == joint)
 
     def path(self, node: int) -> list[int]:
-        """A node and those before it, up to the ground."""
+        """The numbers of a node and its ancestors, up to the ground."""
         found = []
         while node >= 0:
             found.append(node)
@@ -71,17 +71,17 @@ class Layout(NamedTuple):
 
 
 def body_of(end: str) -> str:
-    """Of "body" or "body.frame"."""
+    """The body of an end "body" or "body.frame"."""
     return end.partition(".")[0]
 
 
 def frame_of(end: str) -> str:
-    """Of "body.frame"; empty for "body"."""
+    """The frame of an end "body.frame"; empty for "body"."""
     return end.partition(".")[2]
 
 
 def laid_out(bodies: tuple[str, ...], joints: Mapping[str, AbstractJoint]) -> Layout:
-    """The tree that the joints span, each moving its child if nothing before it does; ValueError if bodies are left."""
+    """The tree of joints, each of which moves its child unless an earlier joint does; ValueError if bodies are left."""
     at: dict[str, int] = {GROUND: -1}
     nodes: list[Node] = []
     tree: list[str] = []
@@ -109,7 +109,7 @@ def _places(nodes: list[Node], motion: AbstractMotion | None) -> tuple[tuple[int
 
 
 def _loose(left: list[str], joints: Mapping[str, AbstractJoint]) -> str:
-    """Why bodies hang on nothing."""
+    """The error message for bodies that hang on nothing."""
     first = left[0]
     turned = [
         name for name, joint in joints.items() if body_of(joint.parent) in left and body_of(joint.child) not in left

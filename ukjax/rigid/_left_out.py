@@ -1,7 +1,7 @@
-"""What of a file MuJoCo would simulate, and `Robot` does not.
+"""The features of a file that MuJoCo would simulate, and `Robot` does not.
 
-What the file itself switches off, by the flags of its <option>, is not left out. `_fields` says of every field of
-MuJoCo's model where it is followed, or named here, or why it does not matter.
+A feature that the file itself switches off, by the flags of its <option>, is not left out. `_fields` says of every
+field of MuJoCo's model where the field is followed, or named here, or why it does not matter.
 
 model: MuJoCo's; j: number of a joint; k: of something else.
 """
@@ -19,7 +19,7 @@ from ._switches import Switches
 
 
 def left_out(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
-    """With the names of all that they are about; nothing of which there is none."""
+    """The features that are not simulated, each with the names of the parts that have it; empty ones are dropped."""
     found = [
         ("contacts between geoms", [model.geom(g).name or f"geom{g}" for g in touching(model, switches)]),
         *_of_joints(model, switches),
@@ -78,7 +78,7 @@ def _of_actuators(actuators: Sequence[Actuator]) -> list[Part]:
 
 
 def _of_tendons(model: Any, switches: Switches) -> list[Part]:
-    """Tendons that do something by themselves; one that is only measured, or drawn, does nothing."""
+    """The tendons that have an effect of their own, unlike a tendon that is only measured or drawn."""
     n = model.ntendon
     springs = _any(model, "tendon_stiffness", n) | _any(model, "tendon_stiffnesspoly", n)
     dampers = _any(model, "tendon_damping", n) | _any(model, "tendon_dampingpoly", n)
@@ -114,18 +114,18 @@ def joint_name(model: Any, j: Any) -> str:
 
 
 def _any(model: Any, field: str, count: int) -> np.ndarray:
-    """Whether each has something there; older versions of MuJoCo do not know every field."""
+    """Whether each entry of a field is nonzero; all False for a field that an older version of MuJoCo does not have."""
     values = np.asarray(getattr(model, field, np.zeros(count)))
     return np.any(values != 0, axis=tuple(range(1, values.ndim)))
 
 
 def in_words(parts: Iterable[Part]) -> str:
-    """The first few names of each."""
+    """A text of the features, with the first few names of each."""
     return "; ".join(f"{what} ({listed(names)})" for what, names in parts)
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """The first few of them, and how many there are besides."""
+    """A text of the first few names and the number of the rest."""
     names = list(dict.fromkeys(name or "unnamed" for name in names))
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

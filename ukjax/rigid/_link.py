@@ -1,4 +1,4 @@
-"""What keeps frames of two bodies together without coordinates of its own: it always closes a loop.
+"""Links, which hold frames of two bodies together without coordinates: a link always closes a loop.
 
 P: pose of the child's frame, seen from the parent's.
 """
@@ -17,16 +17,16 @@ from ._joint import AbstractJoint
 
 
 class AbstractLink(AbstractJoint):
-    """What has no coordinates of its own."""
+    """A joint without coordinates, which always closes a loop."""
 
 
 class Distance(AbstractLink):
-    """A massless rod with a ball at either end: keeps the origins at a distance; one row. It always closes a loop.
+    """A massless rod with a ball at either end, which keeps the origins at a distance: one row, always of a loop.
 
     Args:
         parent: "body" or "body.frame".
         child: Likewise.
-        length: Of the rod, positive [m].
+        length: Length of the rod, positive [m].
     """
 
     parent: str = eqx.field(static=True)
@@ -45,7 +45,7 @@ class Distance(AbstractLink):
 
 
 class PointOn(AbstractLink):
-    """Keeps the origin of the child's frame on a surface or a curve; it always closes a loop.
+    """A link that keeps the origin of the child's frame on a surface or a curve; it always closes a loop.
 
     Args:
         parent: "body" or "body.frame", from which the surface is seen.

@@ -1,7 +1,7 @@
-"""A robot's parts as its recursions take them.
+"""A robot's joints, frames and efforts in the form that its recursions take.
 
 q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen from its parent frame; X: pose of a node
-seen from the one before.
+seen from its parent node.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,47 +23,47 @@ if TYPE_CHECKING:
     from ._robot import Robot
 
 
-# What the joints are called that let bodies float in absolute coordinates.
+# Prefix of the names of the joints by which bodies float in absolute coordinates.
 BODY = "body "
 
 
 def floating(body: str, planar: bool) -> AbstractJoint:
-    """What lets a body move as it likes."""
+    """The joint by which a body moves freely against the ground."""
     return Planar(GROUND, body) if planar else Free(GROUND, body)
 
 
 def moving(robot: "Robot", joint: str) -> AbstractJoint:
-    """A joint of the layout, by name."""
+    """The joint of the layout with a name, which may be that of a floating body."""
     return floating(joint.removeprefix(BODY), robot.planar) if joint.startswith(BODY) else robot.joints[joint]
 
 
 def motions(robot: "Robot") -> tuple[AbstractMotion, ...]:
-    """Of all nodes."""
+    """The motions of all nodes."""
     found = (moving(robot, node.joint).motion for node in robot.layout.nodes)
     return tuple(motion for motion in found if motion is not None)
 
 
 def fixed(robot: "Robot", end: str) -> Frame | None:
-    """ "body.frame"; None if it is the body's own."""
+    """The `Frame` of "body.frame"; None for "body", the body's own frame."""
     name, body = frame_of(end), body_of(end)
     frames = robot.frames if body == GROUND else robot.bodies[body].frames
     return frames[name] if name else None
 
 
 def frame(robot: "Robot", end: str) -> Pose | None:
-    """Of "body.frame", seen from the body; None if it is the body's own."""
+    """The pose of "body.frame", seen from the body; None for "body", the body's own frame."""
     one = fixed(robot, end)
     return None if one is None else one.pose
 
 
 def move(robot: "Robot", q: Array, node: Node, v: Array | None = None) -> Move:
-    """Of a node; with speeds also how their effect changes."""
+    """The `Move` of a node; its `change` is given only with speeds v."""
     joint = moving(robot, node.joint)
     motion, own = joint.motion or Weld(), q[slice(*node.q)]
     before, after = frame(robot, joint.parent), frame(robot, joint.child)
     axis = getattr(motion, "axis", None)
     if axis is not None and axis.named is None:
-        # Turned so that it moves about z, or along it, where most of what follows is zero.
+        # Turns the frames so that the axis is z, where most of the following entries are zero.
         turned = Pose(about_z(axis, q.dtype), jnp.zeros(3, q.dtype))
         before, after = (turned if end is None else end @ turned for end in (before, after))
         motion = eqx.tree_at(lambda m: m.axis, motion, Axis("z"))
@@ -72,7 +72,7 @@ def move(robot: "Robot", q: Array, node: Node, v: Array | None = None) -> Move:
 
 
 def posture(robot: "Robot", q: Array, v: Array | None = None) -> Posture:
-    """The tree as it stands; with speeds also how their effect changes."""
+    """The tree at q as a `Posture`; the `change` of its moves is given only with speeds v."""
     nodes = robot.layout.nodes
     inertias = [robot.bodies[node.body].inertia for node in nodes]
     spatial = [None if one is None else one.spatial for one in inertias]
@@ -80,7 +80,7 @@ def posture(robot: "Robot", q: Array, v: Array | None = None) -> Posture:
 
 
 def pose(robot: "Robot", q: Array, end: str) -> Pose:
-    """Of "body" or "body.frame", seen from the ground."""
+    """The pose of "body" or "body.frame", seen from the ground."""
     found = frame(robot, end)
     for i in robot.layout.path(robot.layout.node_of(body_of(end))):
         X = move(robot, q, robot.layout.nodes[i]).X
@@ -89,12 +89,12 @@ def pose(robot: "Robot", q: Array, end: str) -> Pose:
 
 
 def between(robot: "Robot", q: Array, joint: AbstractJoint) -> Pose:
-    """P of a joint."""
+    """The pose P of a joint's child frame, seen from its parent frame."""
     return pose(robot, q, joint.parent).inverse @ pose(robot, q, joint.child)
 
 
 def driven(robot: "Robot", joint: str, what: str = "joint") -> AbstractDrivenJoint:
-    """A joint with a single coordinate; ValueError if it is none."""
+    """The joint with a name; raises ValueError unless it has a single coordinate."""
     one = robot.joints.get(joint)
     if not isinstance(one, AbstractDrivenJoint):
         has = [name for name in robot.joint_names if isinstance(robot.joints[name], AbstractDrivenJoint)]
@@ -103,14 +103,14 @@ def driven(robot: "Robot", joint: str, what: str = "joint") -> AbstractDrivenJoi
 
 
 def efforts(robot: "Robot", of_loops: bool) -> dict[str, Effort]:
-    """Of the joints that have one: of those that close loops, or of those of the tree."""
+    """The efforts by joint: of the joints that are constraints if `of_loops`, else of those of the tree."""
     names = [name for name in robot.joint_names if (name in robot.layout.tree) != of_loops]
     found = ((name, getattr(robot.joints[name], "effort", None)) for name in names)
     return {name: effort for name, effort in found if effort is not None}
 
 
 def armature(robot: "Robot", dtype: Any) -> Array:
-    """What moves with each speed of the tree only (n,), in the place of M's diagonal."""
+    """The armature of each speed of the tree (n,), an addition to the diagonal of M."""
     found = [jnp.zeros((), dtype)] * robot.layout.n
     for name, effort in efforts(robot, of_loops=False).items():
         found[robot.layout.node(name).v[0]] = effort.armature.astype(dtype)
@@ -121,7 +121,7 @@ def armature(robot: "Robot", dtype: Any) -> Array:
 
 
 def own_forces(robot: "Robot", q: Array, v: Array) -> Array:
-    """What the joints of the tree do by themselves (n,)."""
+    """The generalised forces (n,) of efforts and drags of the joints of the tree."""
     found = [jnp.zeros((), q.dtype)] * robot.layout.n
     for name, effort in efforts(robot, of_loops=False).items():
         node = robot.layout.node(name)
@@ -133,6 +133,6 @@ def own_forces(robot: "Robot", q: Array, v: Array) -> Array:
 
 
 def drags(robot: "Robot") -> list[tuple[Node, Drag]]:
-    """Of the balls in the tree that have one."""
+    """The ball joints of the tree that have a drag, as nodes, each with its drag."""
     found = [(node, getattr(moving(robot, node.joint), "drag", None)) for node in robot.layout.nodes]
     return [(node, drag) for node, drag in found if drag is not None]

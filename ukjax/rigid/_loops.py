@@ -1,4 +1,4 @@
-"""The constraints of a robot: its loops, what rolls, and its gears.
+"""The constraints of a robot: its loops, its rolling links, and its gears.
 
 q: coordinates; v: speeds; P: pose of a joint's child frame seen from its parent frame.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def constraints_of(robot: "Robot") -> dict[str, AbstractConstraint]:
-    """By the names of the joints and gears; what keeps a wheel from slipping is called as it is, with " slip"."""
+    """The robot's own constraints by the names of joints and gears; that against slipping is named "<joint> slip"."""
     found: dict[str, AbstractConstraint] = {}
     for name in robot.layout.loops:
         joint = robot.joints[name]
@@ -35,12 +35,12 @@ def constraints_of(robot: "Robot") -> dict[str, AbstractConstraint]:
 
 
 def _damped(stabilization: Baumgarte | None) -> Baumgarte | None:
-    """Without a stiffness: there is no position to return to."""
+    """The stabilization without stiffness, since a velocity constraint has no position to return to."""
     return None if stabilization is None else Baumgarte(stabilization.damping)
 
 
 class Gap(eqx.Module):
-    """What must be zero for a joint of a robot to be closed, a function of (q, t)."""
+    """The gap of a joint of a robot, zero where the joint is closed; a function of (q, t)."""
 
     robot: Any
     joint: str = eqx.field(static=True)
@@ -51,7 +51,7 @@ class Gap(eqx.Module):
 
 
 class Slip(eqx.Module):
-    """What must be zero for a joint of a robot not to slip, a function of (q, v, t)."""
+    """The slip of a joint of a robot, zero where the joint does not slip; a function of (q, v, t)."""
 
     robot: Any
     joint: str = eqx.field(static=True)

@@ -1,7 +1,7 @@
-"""Whether all that the joints of a URDF file move has a mass: M without constraints, before a robot is made.
+"""A check that every joint of a URDF file moves a mass: M without constraints, before a robot is made.
 
-M = sum of S^T G S over the links; S: what each speed does to a link, (linear, angular) at the ground's origin (6, n);
-G: the link's inertia there (6, 6). Written for this question only, link by link, in NumPy: nothing is compiled.
+M = sum of S^T G S over the links; S: twist of a link per unit of each speed, (linear, angular) at the ground's origin
+(6, n); G: the link's inertia there (6, 6). M is computed link by link in NumPy, so nothing is compiled.
 """
 
 from collections.abc import Callable
@@ -11,22 +11,22 @@ import numpy as np
 from ._urdf import Description, Inertial, Joint, Placed
 
 
-# A direction counts as one without mass if its part of M is less than this, where the diagonal of M is one.
+# A direction has no mass if its eigenvalue of M, scaled to a unit diagonal, is at most this times n.
 SMALLEST = 1e-13
 
 
-# What kind of joint a link hangs on; None for the joint of a root.
+# The kind of the joint that a link hangs on, from the link's name and that joint (None for a root).
 Kind = Callable[[str, Joint | None], str]
 
 
 def without_mass(found: Description, kind: Kind) -> tuple[str | None, str | None]:
-    """A joint that can move without any mass, where the robot is drawn and, secondly, wherever it is; None if none can.
+    """Names of a joint that can move without any mass, as drawn and in a generic state; None where no joint can.
 
     Args:
         found: The file; its links' inertias are credible.
-        kind: Of the joint that a link hangs on.
+        kind: Gives the kind of the joint that a link hangs on.
 
-    Followers count as held by what they follow.
+    A joint with a <mimic> counts as held by the joint that it follows.
     """
     rng = np.random.default_rng(0)
     drawn = _loose(found, kind, lambda: np.zeros(6))
@@ -34,12 +34,12 @@ def without_mass(found: Description, kind: Kind) -> tuple[str | None, str | None
 
 
 def _loose(found: Description, kind: Kind, way: Callable[[], np.ndarray]) -> str | None:
-    """The joint that moves most where M, with the rows of the followers, is least; None if M is definite."""
+    """The joint with the largest part in the direction of least M, <mimic> rows included; None if M is definite."""
     M, owners = _mass(found, kind, way)
     n = len(owners)
     if not n:
         return None
-    # Each speed in the unit in which its part of M is one, so that small masses are told from none.
+    # The units of the speeds make the diagonal of M one, which separates small masses from zero.
     size = np.sqrt(np.where(np.diag(M) > 0, np.diag(M), 1.0))
     M = M / np.outer(size, size)
     for joint in found.joints.values():
@@ -55,7 +55,7 @@ def _loose(found: Description, kind: Kind, way: Callable[[], np.ndarray]) -> str
 
 
 def _mass(found: Description, kind: Kind, way: Callable[[], np.ndarray]) -> tuple[np.ndarray, list[str]]:
-    """M (n, n), and for each speed the joint, or the root that floats, that has it."""
+    """M (n, n), and the owner of each speed: a joint, or a root link that floats."""
     ground, columns, owners = Placed(np.eye(3), np.zeros(3)), [], []
     places: dict[str, Placed] = {}
     moved: dict[str, list[int]] = {}
@@ -78,7 +78,7 @@ def _mass(found: Description, kind: Kind, way: Callable[[], np.ndarray]) -> tupl
 
 
 def _twists(kind: str, axis: np.ndarray) -> np.ndarray:
-    """(linear, angular) of each speed."""
+    """The twists (linear, angular) per unit of a joint's speeds, as columns (6, k)."""
     if kind == "floating":
         return np.eye(6)
     if kind == "spherical":
@@ -101,7 +101,7 @@ def _cross(u: np.ndarray) -> np.ndarray:
 
 
 def _rotation(w: np.ndarray) -> np.ndarray:
-    """By Rodrigues's formula."""
+    """The rotation matrix of a rotation vector, by Rodrigues's formula."""
     angle = np.linalg.norm(w)
     if not angle:
         return np.eye(3)
@@ -114,7 +114,7 @@ def _inverse(place: Placed) -> Placed:
 
 
 def _at_ground(place: Placed) -> np.ndarray:
-    """Takes a twist seen from a frame to the same seen from where the frame is seen from, about its origin (6, 6)."""
+    """The matrix (6, 6) that maps a twist seen from a frame to the twist seen from, and about, the outer frame."""
     found = np.zeros((6, 6))
     found[:3, :3] = found[3:, 3:] = place.R
     found[:3, 3:] = _cross(place.p) @ place.R
@@ -122,6 +122,6 @@ def _at_ground(place: Placed) -> np.ndarray:
 
 
 def _spatial(inertial: Inertial) -> np.ndarray:
-    """(force, torque) by (linear, angular), about the link's origin (6, 6)."""
+    """The inertia (6, 6) that maps (linear, angular) to (force, torque), about the link's origin."""
     C, m = _cross(inertial.center), inertial.mass
     return np.block([[m * np.eye(3), -m * C], [m * C, inertial.J - m * C @ C]])

@@ -1,4 +1,4 @@
-"""Motions of joints: how a frame moves against another one that it coincides with at rest.
+"""Motions of joints: those of a frame against another frame, with which it coincides at rest.
 
 q: coordinates (n_q,); v: speeds (n,); d: small displacement (n,); a: unit vector of an axis (3,).
 """
@@ -16,11 +16,11 @@ from ._rotation import Vector3, about, cross, matrix, product, quaternion, unit
 
 
 class AbstractMotion(eqx.Module):
-    """Of a frame against the one that it leaves.
+    """The motion of a frame against the frame that it leaves.
 
     Attributes:
-        coordinates: What its coordinates are called and their units.
-        speeds: What its speeds are called and their units.
+        coordinates: Names of the coordinates and their units.
+        speeds: Names of the speeds and their units.
     """
 
     coordinates: ClassVar[tuple[tuple[str, str], ...]]
@@ -28,31 +28,31 @@ class AbstractMotion(eqx.Module):
 
     @abc.abstractmethod
     def pose(self, q: Array) -> Pose:
-        """Of the frame that moves, seen from the one that it leaves."""
+        """The pose of the moving frame, seen from the frame that it leaves."""
 
     @abc.abstractmethod
     def twists(self, q: Array) -> tuple[Twist, ...]:
-        """What each speed does, seen from the frame that moves."""
+        """The twists S per unit of each speed, seen from the moving frame."""
 
     @abc.abstractmethod
     def drift(self, q: Array, v: Array) -> Twist | None:
-        """How what the speeds do changes, seen from there; None if it does not."""
+        """The rate S' v of the twists, seen from the moving frame; None if S is constant."""
 
     @abc.abstractmethod
     def rates(self, q: Array, v: Array) -> Array:
-        """q' (n_q,)."""
+        """The rates q' of the coordinates (n_q,)."""
 
     @abc.abstractmethod
     def retract(self, q: Array, d: Array) -> Array:
-        """Where a displacement leads (n_q,), exactly, as a motion of this speed for a unit of time does."""
+        """The coordinates (n_q,) to which a displacement d leads, with finite rotations exact."""
 
     @abc.abstractmethod
     def rest(self, dtype: Any) -> Array:
-        """Coordinates at which the frames coincide (n_q,)."""
+        """The coordinates at which the frames coincide (n_q,)."""
 
 
 class AbstractPlainMotion(AbstractMotion):
-    """One whose speeds are the rates of its coordinates, which are zero at rest."""
+    """A motion whose speeds are the rates of its coordinates, which are zero at rest."""
 
     def rates(self, q, v):
         return v
@@ -65,7 +65,7 @@ class AbstractPlainMotion(AbstractMotion):
 
 
 class Turn(AbstractPlainMotion):
-    """About an axis; the coordinate is the angle."""
+    """A turn about an axis; the coordinate is the angle."""
 
     axis: Axis
     coordinates = (("", "rad"),)
@@ -82,7 +82,7 @@ class Turn(AbstractPlainMotion):
 
 
 class Slide(AbstractPlainMotion):
-    """Along an axis; the coordinate is the way."""
+    """A translation along an axis; the coordinate is the distance."""
 
     axis: Axis
     coordinates = (("", "m"),)
@@ -99,7 +99,7 @@ class Slide(AbstractPlainMotion):
 
 
 class Helix(AbstractPlainMotion):
-    """About an axis, and along it by `pitch` for each radian [m]; the coordinate is the angle."""
+    """A turn about an axis, with a translation along it of `pitch` for each radian [m]; the coordinate is the angle."""
 
     axis: Axis
     pitch: Array
@@ -119,7 +119,7 @@ class Helix(AbstractPlainMotion):
 
 
 class Cylinder(AbstractPlainMotion):
-    """Along an axis and about it."""
+    """A translation along an axis, and a turn about the axis."""
 
     axis: Axis
     coordinates = (("way", "m"), ("angle", "rad"))
@@ -138,7 +138,7 @@ class Cylinder(AbstractPlainMotion):
 
 
 class Cross(AbstractPlainMotion):
-    """About an axis of the frame that is left, then about one of the frame that moves."""
+    """A turn about an axis of the frame that is left, then about an axis of the moving frame."""
 
     first: Axis
     second: Axis
@@ -159,7 +159,7 @@ class Cross(AbstractPlainMotion):
 
 
 class Plane(AbstractPlainMotion):
-    """In the plane across an axis, along two directions of the frame that is left, and about the axis."""
+    """A translation across an axis, along two directions of the frame that is left, and a turn about the axis."""
 
     normal: str = eqx.field(static=True)
     coordinates = (("1", "m"), ("2", "m"), ("angle", "rad"))
@@ -184,7 +184,7 @@ class Plane(AbstractPlainMotion):
 
 
 class Ball(AbstractMotion):
-    """About a point; a unit quaternion, and the angular velocity seen from the frame that moves."""
+    """A turn about a point: a unit quaternion, and the angular velocity seen from the moving frame."""
 
     coordinates = tuple((k, "") for k in ("w", "x", "y", "z"))
     speeds = tuple((f"ω{k}", "rad/s") for k in "xyz")
@@ -209,7 +209,7 @@ class Ball(AbstractMotion):
 
 
 class Float(AbstractMotion):
-    """Free: a position and a unit quaternion; velocity and angular velocity seen from the frame that moves."""
+    """A free motion: a position and a unit quaternion; velocity and angular velocity seen from the moving frame."""
 
     coordinates = (*((k, "m") for k in "xyz"), *((f"q{k}", "") for k in "wxyz"))
     speeds = (*((f"v{k}", "m/s") for k in "xyz"), *((f"ω{k}", "rad/s") for k in "xyz"))
@@ -235,7 +235,7 @@ class Float(AbstractMotion):
 
 
 class Weld(AbstractMotion):
-    """None."""
+    """The absence of relative motion."""
 
     coordinates = ()
     speeds = ()

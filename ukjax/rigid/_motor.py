@@ -1,6 +1,6 @@
 """Motors on joints, and joints geared to each other.
 
-q: coordinates; c: coordinate of a joint with a single one.
+q: coordinates; c: coordinate of a joint that has a single coordinate.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ class Motor(eqx.Module):
     """An actuator on a joint of one coordinate.
 
     Args:
-        joint: Its name.
+        joint: Name of the joint.
         gear: Torque [N m], or force [N], of the joint for a unit of control.
     """
 
@@ -35,15 +35,15 @@ class Motor(eqx.Module):
 
 
 class Gear(eqx.Module):
-    """Couples two joints of one coordinate: c_first = a_0 + a_1 c_second + a_2 c_second^2 + ...; one row.
+    """A coupling of two joints of one coordinate: c_first = a_0 + a_1 c_second + a_2 c_second^2 + ...; one row.
 
     Args:
         first: Name of a joint.
-        second: Name of another one; None to hold the first at a_0.
+        second: Name of another joint; None to hold the first at a_0.
         coefficients: a (k,); the ratio a_1 alone if it is a number.
 
     Raises:
-        ValueError: If the coefficients are no finite numbers.
+        ValueError: If the coefficients are not finite, or have another shape.
     """
 
     first: str = eqx.field(static=True)
@@ -60,7 +60,7 @@ class Gear(eqx.Module):
 
 
 class Geared(eqx.Module):
-    """What must be zero for a gear of a robot, a function of (q, t)."""
+    """The residual of a gear of a robot, a function of (q, t)."""
 
     robot: Any
     gear: str = eqx.field(static=True)
@@ -75,7 +75,7 @@ class Geared(eqx.Module):
 
 
 class Motors(eqx.Module):
-    """G (n, p) of motors on joints of a robot, a function of (q, t)."""
+    """The actuation matrix G (n, p) of motors on joints of a robot, a function of (q, t)."""
 
     robot: Any
     motors: tuple[Motor, ...]
@@ -87,7 +87,7 @@ class Motors(eqx.Module):
 
 
 def motor_of(robot: "Robot", name: str, what: str = "names") -> Motor:
-    """A motor, or a unit motor on a joint, by name; ValueError if it is neither, TypeError if no name."""
+    """A motor by name, or a unit motor by the name of its joint; raises ValueError or TypeError for other names."""
     if not isinstance(name, str):
         raise TypeError(f'{what} must be of motors or joints, as in actuation("hip", "knee"), but one is {name!r}.')
     if name not in robot.motors and name not in robot.joints:
@@ -99,7 +99,7 @@ def motor_of(robot: "Robot", name: str, what: str = "names") -> Motor:
 
 
 def actuation(robot: "Robot", names: tuple[str, ...]) -> Any:
-    """G (n, p) of motors, or of unit motors on joints, by name: a matrix where all joints are in the tree."""
+    """The actuation matrix G (n, p) of `motor_of` each name; a function of (q, t) if a joint is a constraint."""
     if not names:
         raise ValueError(f"names must hold motors or joints: the robot has no motors, and joints {robot.joint_names}.")
     motors = tuple(motor_of(robot, name) for name in names)

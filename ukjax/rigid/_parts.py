@@ -1,4 +1,4 @@
-"""What a robot is put together from, as its file is read; and how its parts are called."""
+"""The parts of a robot, collected while its file is read, and their names."""
 
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,19 +14,19 @@ from ._motor import Gear, Motor
 from ._robot import Robot
 
 
-# What something is, and the names of what has it.
+# A feature, and the names of the parts that have it.
 Part = tuple[str, list[str]]
 
 
 class Reading(NamedTuple):
-    """A robot as it was read.
+    """A robot that was read from a file, with a report.
 
     Attributes:
-        robot: What was made of the file.
-        left_out: What the file has, and the robot does not.
-        switched_off: What the file itself switches off.
-        keyframes: Names of the states that the file has beside the one that it draws.
-        odd: What is followed, but looks like a mistake of the file, in whole sentences.
+        robot: The robot.
+        left_out: Features that the file has, and the robot does not.
+        switched_off: Features that the file itself switches off.
+        keyframes: Names of the states in the file, beside the drawn state.
+        odd: Sentences on features that are followed, but look like mistakes of the file.
     """
 
     robot: Robot
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Parts of a robot, by name; frames by body, and the ground's; home and its rates by joint."""
+    """Parts of a robot, by name; frames by body or "ground"; home and its rates by joint."""
 
     bodies: dict[str, Inertia | None]
     joints: dict[str, AbstractJoint]
@@ -49,11 +49,11 @@ class Parts(NamedTuple):
 
     @classmethod
     def none(cls) -> "Parts":
-        """Nothing yet."""
+        """A collection without parts."""
         return cls({}, {}, {}, {}, {}, {}, {})
 
     def at(self, body: str, name: str, R: np.ndarray, p: np.ndarray) -> str:
-        """A frame on a body, with its rotation and its origin, as "body.frame"; the body itself if it is its own."""
+        """Adds a frame with rotation R and origin p to a body; returns "body.frame", or "body" for the identity."""
         straight = np.allclose(R, np.eye(3), atol=1e-14)
         if straight and np.allclose(p, 0, atol=1e-14):
             return body
@@ -62,7 +62,7 @@ class Parts(NamedTuple):
         return f"{body}.{name}"
 
     def robot(self, options: Mapping[str, Any], **more: Any) -> Robot:
-        """The robot; `options` of the user take the place of the parts and of `more` that the file says."""
+        """The `Robot` of the parts and of `more` from the file; `options` of the user replace both."""
         frames = dict(self.frames)
         own = {
             "frames": frames.pop(GROUND, {}),
@@ -80,7 +80,7 @@ class Parts(NamedTuple):
 
 
 def distinct(names: Sequence[str], what: str, first: int) -> list[str]:
-    """What parts are called here; names that the file gives come before the made up ones of its unnamed parts."""
+    """Distinct names of parts; names that the file gives take precedence over names made up for unnamed parts."""
     found, taken = [*names], set()
     for k in sorted(range(len(names)), key=lambda k: not names[k]):
         found[k] = unused(taken, usable(names[k], f"{what}{first + k}"))
@@ -89,18 +89,18 @@ def distinct(names: Sequence[str], what: str, first: int) -> list[str]:
 
 
 def usable(name: str, otherwise: str) -> str:
-    """A name of a file, as a part may be called here."""
+    """A name from a file as a valid name of a part; `otherwise` if it is empty."""
     name = name.replace(".", "_")
     return f"{name}_" if name == GROUND else name or otherwise
 
 
 def unused(taken: Container[str], name: str) -> str:
-    """The name, or with lines below it until nothing else is called so."""
+    """The name, with underscores appended until it is not in `taken`."""
     while name in taken:
         name += "_"
     return name
 
 
 def named_axis(axis: np.ndarray) -> Any:
-    """ "x", "y" or "z" where it is one of them, which is computed with fewer operations."""
+    """The name "x", "y" or "z" of an axis that is one of them, for fewer operations; else the axis itself."""
     return next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)

@@ -1,4 +1,4 @@
-"""How a robot looks: every body a line through the frames in which others are joined to it, and its shapes."""
+"""The drawing of a robot: each body is a line through the frames of its joints, with its shapes."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def picture(robot: "Robot", trails: Sequence[str] = ()) -> Drawing:
-    """Of planar bodies in their plane; of a body that nothing else is joined to, up to its centre of mass."""
+    """The `Drawing` of a robot; a body with a single joint frame is a line from there to its centre of mass."""
     show = (lambda p: p[:2]) if robot.planar else (lambda p: p)
     ends: dict[str, list[str]] = {name: [] for name in (GROUND, *robot.layout.bodies)}
     for name in robot.joint_names:

@@ -1,4 +1,4 @@
-"""What joints carry.
+"""Reactions of joints: the wrenches that joints carry.
 
 P: pose of a joint's child frame seen from its parent frame; lambda: multipliers of its rows (m,).
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def reactions_along(
     robot: "Robot", trajectory: Trajectory, motors: Sequence[str], axes: str | None
 ) -> dict[str, Wrench]:
-    """By the name of the joint, (T, 3) each."""
+    """The reactions along a trajectory by the name of the joint, (T, 3) each."""
     if not hasattr(trajectory, "acceleration"):
         raise TypeError(f'trajectory must be that of simulate(keep="all"), but is {type(trajectory).__name__}.')
     for name in ("q", "v", "acceleration", "multipliers"):
@@ -74,7 +74,7 @@ def reactions_at(
     motors: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Wrench]:
-    """At one state, from the equation of motion, whose options these are."""
+    """The reactions at one state by the name of the joint, from the equation of motion with `options`."""
     q, v, t = _check.state(q, v, t, kinematics=robot.kinematics)
     driven = {name: motor_of(robot, name, "motors") for name in motors}
     driving = [(driven[name], number(u, f"motors[{name!r}]").astype(q.dtype)) for name, u in motors.items()]
@@ -89,7 +89,7 @@ def reactions_at(
 
 
 def _seen(robot: "Robot", q: Array, found: dict[str, Wrench], axes: str | None) -> dict[str, Wrench]:
-    """The same about the same points, along the axes of a frame; of each child's own if None."""
+    """The wrenches along the axes of a frame, about the same points; unchanged if `axes` is None."""
     if axes is None:
         return found
     back, turned = _linkage.pose(robot, q, axes).R.T, {}
@@ -100,7 +100,7 @@ def _seen(robot: "Robot", q: Array, found: dict[str, Wrench], axes: str | None) 
 
 
 def bias(robot: "Robot", q: Array, v: Array, large: bool) -> Array:
-    """What forces it takes for no speed to change (n,), beside what acts on the bodies."""
+    """The generalised forces (n,) that keep all speeds constant, less those of the forces on the bodies."""
     if large:
         return _sweep.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
     tree = _linkage.posture(robot, q, v)
@@ -108,17 +108,17 @@ def bias(robot: "Robot", q: Array, v: Array, large: bool) -> Array:
 
 
 def falling(robot: "Robot", q: Array) -> Twist:
-    """The acceleration of the ground that is as gravity."""
+    """The acceleration of the ground that is equivalent to gravity."""
     return Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
 
 
 def acting(robot: "Robot", q: Array, v: Array) -> dict[int, Wrench]:
-    """What the forces do to the nodes."""
+    """The wrenches of the robot's forces on the nodes, by the number of the node."""
     return _acting(robot, _linkage.posture(robot, q, v), v) if robot.forces else {}
 
 
 def _acting(robot: "Robot", tree: Posture, v: Array) -> dict[int, Wrench]:
-    """What the forces do to the nodes."""
+    """The wrenches of the robot's forces on the nodes of `tree`, by the number of the node."""
     external: dict[int, Wrench] = {}
     if robot.forces:
         at = Placement.of(robot, tree, v)
@@ -129,9 +129,9 @@ def _acting(robot: "Robot", tree: Posture, v: Array) -> dict[int, Wrench]:
 
 
 def transmitted(robot: "Robot", q: Array, v: Array, acceleration: Array, loops: Mapping[int, Wrench]) -> list[Wrench]:
-    """The wrench that each node takes through its joint, on its body and seen from there.
+    """The wrench that each node takes through its joint, on its body and seen from the body.
 
-    `loops`: on the nodes, of the joints that close loops.
+    `loops`: wrenches on the nodes by the joints that close loops.
     """
     tree = _linkage.posture(robot, q, v)
     external = _acting(robot, tree, v)
@@ -141,7 +141,7 @@ def transmitted(robot: "Robot", q: Array, v: Array, acceleration: Array, loops: 
 
 
 def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) -> None:
-    """Adds a wrench on a frame to those on its node; the ground bears what comes."""
+    """Adds a wrench on a frame to those on its node; a wrench on the ground is dropped."""
     node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)
     if node >= 0:
         on_body = wrench if frame is None else frame.outwards(wrench)
@@ -158,7 +158,7 @@ def reactions_of(
     driving: Sequence[tuple[Motor, Array]] = (),
     applied: Array | None = None,
 ) -> dict[str, Wrench]:
-    """The same from an acceleration, the multipliers of joints that are constraints, and motors with their control.
+    """The reactions from an acceleration, the multipliers of joints that are constraints, and motors with controls.
 
     `applied`: generalised force (n,) that does not come through the joints.
     """
@@ -201,7 +201,7 @@ def reactions_of(
 
 
 def _beside(robot: "Robot", q: Array, name: str, applied: Array) -> Wrench:
-    """The least wrench on the child's frame of a joint of the tree that has these generalised forces."""
+    """The least wrench on the child's frame of a joint of the tree that has the generalised forces `applied`."""
     node, motion = robot.layout.node(name), robot.joints[name].motion
     zero = jnp.zeros(3, q.dtype)
     if motion is None or node.v[0] == node.v[1]:
@@ -212,17 +212,17 @@ def _beside(robot: "Robot", q: Array, name: str, applied: Array) -> Wrench:
 
 
 def along_gap(robot: "Robot", joint: AbstractJoint, P: Pose, multipliers: Array) -> Wrench:
-    """What the rows of a joint's gap do to its child, by their multipliers."""
+    """The wrench of the rows of a joint's gap on its child, by their multipliers."""
     return _power(_change(lambda P: joint.gap(P, robot.planar)), P, multipliers)
 
 
 def _change(of: Callable[[Pose], Array]) -> Callable[[Pose, Pose], Array]:
-    """How a function of the pose changes, by the rate of the pose."""
+    """The rate of a function of the pose, as a function of the pose and its rate."""
     return lambda P, rate: jax.jvp(lambda *P: of(Pose(*P)), tuple(P), tuple(rate))[1]
 
 
 def _power(of: Callable[[Pose, Pose], Array], P: Pose, values: Array) -> Wrench:
-    """The wrench on the child frame that has these generalised forces along rates, which are linear in that of P."""
+    """The wrench on the child frame whose power is `values` times rates `of`, which are linear in the rate of P."""
 
     def work(twist: Array) -> Array:
         return values @ of(P, Pose(P.R @ skew(twist[3:]), P.R @ twist[:3]))

@@ -39,15 +39,15 @@ from ._rows import linked_of, rows_of_loops
 class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSystem):
     r"""A mechanical system of rigid bodies, in the coordinates of its joints, or of its bodies.
 
-    Joints lead from the ground from body to body; each is part of the tree if nothing before it moves its child, and
-    closes a loop if something does: then its rows are constraints, which every `Mechanism` of the robot enforces,
-    redundant ones included. M and the force follow from recursions along the tree.
+    Joints lead from the ground from body to body. A joint is part of the tree if no joint before it moves its child;
+    else it closes a loop. The rows of a loop are constraints, which every `Mechanism` of the robot enforces, redundant
+    rows included. M and the force follow from recursions along the tree.
 
     Args:
         bodies: Name -> `Body(inertia, frames)`.
         joints: Name -> joint, such as `Revolute("ground", "crank", "z")`, each between two frames, "body.frame" or
             "body" for its own.
-        gravity: Acceleration of what falls (3,) [m/s^2].
+        gravity: Acceleration of gravity (3,) [m/s^2].
         frames: Name -> `Frame`, of the ground.
         gears: Name -> `Gear`, which couples two joints; one row each.
         motors: Name -> `Motor`, on a joint; for `actuation`.
@@ -55,24 +55,24 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         coordinates: "joint": those of the joints of the tree; "absolute": of every body, position and quaternion (of
             planar ones x, y and an angle), all joints being constraints.
         planar: Whether all bodies stay in the plane x, y; joints then take no more rows than that needs.
-        stabilization: `Baumgarte`, for the joints that are constraints; None for none.
+        stabilization: `Baumgarte`, for the joints that are constraints; None for no stabilization.
         home: Joint of the tree -> its coordinates in the state from which `assemble` starts, such as {"hip": 0.3}, or
             the pose in which a file draws the robot. A joint that is left out starts where its frames coincide.
         home_rates: Joint of the tree -> its speeds there; zero for a joint that is left out.
         turns: Names of hinges that close loops, whose turns are to be counted although they have no effort and no gear.
 
     Attributes:
-        layout: The tree that the coordinates are of, and the joints that are constraints.
+        layout: The tree to which the coordinates belong, and the joints that are constraints.
         tree: The tree that the joints span.
 
     Raises:
-        TypeError: If a part is something else.
-        ValueError: If a joint or force names what there is not, a body hangs on nothing, or is massless and held by
-            nothing.
+        TypeError: If a part has another type.
+        ValueError: If a joint or force names a body or frame that does not exist, a body hangs on nothing, or is
+            massless and held by nothing.
 
-    Coordinates and speeds lie joint by joint in the order of the tree; `names` tells which they are. A joint with a
-    ball has a unit quaternion, the scalar part first, and angular velocities seen from its child; a free one a position
-    before, and velocities seen from its child.
+    Coordinates and speeds lie joint by joint in the order of the tree; `names` lists them. A ball joint has a unit
+    quaternion, the scalar part first, and angular velocities seen from its child. A free joint has a position before
+    the quaternion, and velocities seen from its child.
 
     The angle of a hinge is continuous over any number of turns, also where the hinge is a constraint. In the plane, and
     along parallel named axes, it is the sum of angles in q. Elsewhere its turns are counted by an entry at the end of
@@ -165,7 +165,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
     def mechanism(
         self, constraints: Any = (), nonideal: Any = None, friction: Mapping[str, Coulomb] | None = None
     ) -> Mechanism:
-        """With further constraints, and its own.
+        """The `Mechanism` of the robot with its own constraints and further ones.
 
         `friction`, in place of `nonideal`: joint -> `Coulomb`, of joints that are constraints.
         """
@@ -174,9 +174,9 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         return Mechanism(self, constraints, friction_of(self, friction, constraints) if friction else nonideal)
 
     def scenario(self, q0: Any, v0: Any, t1: float, **options: Any) -> Scenario:
-        """A `Scenario` from a state, with names and a drawing; `options` are its own, and take their place.
+        """A `Scenario` from a state, with the robot's names and drawing, unless `options` of `Scenario` replace them.
 
-        `mechanism`: one of the robot with further constraints, where it has some.
+        The option `mechanism` is a mechanism of the robot with further constraints.
         """
         coordinates, speeds = self.names
         own = {"coordinates": coordinates, "drawing": self.drawing()}
@@ -185,7 +185,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         return Scenario(options.pop("mechanism", self.mechanism()), q0, v0, t1, **options)
 
     def drawing(self, trails: Sequence[str] = ()) -> Drawing:
-        """Every body as a line through the frames of its joints; bodies in `trails` leave one."""
+        """The drawing of every body as a line through the frames of its joints; bodies in `trails` leave a trail."""
         return picture(self, trails)
 
     def assemble(
@@ -195,23 +195,23 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         t: Any = 0.0,
         keep: Sequence[str] = (),
     ) -> Assembly:
-        """The consistent state nearest to the one in which joints of the tree are where they are said to be.
+        """The consistent state nearest to the given coordinates of joints of the tree.
 
         Args:
             coordinates: Joint -> angle [rad], way [m], or all its coordinates. A joint that is left out starts from the
                 robot's `home`: as a file draws it, or, where `home` does not name it, at zero, where its frames
-                coincide. Angles may be of any number of turns. Of a hinge that closes a loop and whose turns are
-                counted, they say at which turn it starts.
+                coincide. Angles may be of any number of turns. For a hinge that closes a loop and whose turns are
+                counted, the angle says at which turn the hinge starts.
             rates: Joint -> rate, or all its speeds; those of `home_rates`, or zero, for a joint that is left out.
             t: Time [s].
-            keep: Names of joints that must stay where they are said to be; the others move as they need to.
+            keep: Names of joints that must keep their given coordinates; the others move as needed.
 
         Returns:
             `Assembly`, which unpacks as q and v.
 
         Raises:
-            ValueError: If a name is no joint, or a joint has not as many coordinates.
-            RuntimeError: If the loops cannot be closed from there; the message names what is missed.
+            ValueError: If a name is no joint, or a joint has another number of coordinates.
+            RuntimeError: If the loops cannot be closed from there; the message names the constraints that are missed.
         """
         return assembled(self, coordinates or {}, rates or {}, t, keep)
 
@@ -226,10 +226,10 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         motors: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> dict[str, Wrench]:
-        """Joint -> the force [N] and the torque [N m] of its parent on its child, (3,) each, at one state.
+        """The force [N] and torque [N m] of each joint's parent on its child, (3,) each, by joint, at one state.
 
-        About the origin of the child's frame, and seen from there, or along the `axes` of "ground", of "body" or of
-        "body.frame". What the joint's effort and its motor do is part of it.
+        The torque is about the origin of the child's frame. Both are seen from that frame, or along the `axes` of
+        "ground", of "body" or of "body.frame". They include the joint's effort and its motor.
 
         Args:
             q: Coordinates (n_q,).
@@ -237,15 +237,16 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
             t: Time [s].
             axes: Frame along whose axes the results are seen; None for the child's own.
             applied: Further generalised force (n,) [N or N m] from outside, which does not come through the joints. In
-                absolute coordinates it is a force and a torque on each body. In those of joints it does not tell where
-                on the bodies it acts, and is taken to act between the two bodies of each joint, beside the joint. A
-                load with a place is a `Load` among the robot's `forces`.
-            motors: Name of a motor, or of a joint for a unit motor on it -> its control. What it does to the joint is
-                part of the reaction there.
+                absolute coordinates it is a force and a torque on each body. In joint coordinates its points of action
+                are unknown: it is taken to act between the two bodies of each joint, beside the joint. A load with a
+                place is a `Load` among the robot's `forces`.
+            motors: Name of a motor, or of a joint for a unit motor on it -> its control. The force of the motor is part
+                of the reaction of its joint.
             options: `formulation` and `throw`, as for `equation_of_motion`.
 
-        Where rows depend on each other (a door on three hinges) rigid bodies determine sums of reactions only. These
-        are of the multipliers of least Euclidean norm: forces in N, and moments in N m as if at an arm of one metre.
+        Where rows depend on each other (a door on three hinges) rigid bodies determine sums of reactions only. The
+        reactions are then those of the multipliers of least Euclidean norm: forces in N, and moments in N m as if at an
+        arm of one metre.
         Equal rigid supports share equally, whatever the inertia, and shares change continuously along a motion.
         """
         where = axes if axes is None else self._known(axes, "axes")
@@ -255,9 +256,9 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
     def reactions_along(
         self, trajectory: Trajectory, motors: Sequence[str] = (), axes: str | None = None
     ) -> dict[str, Wrench]:
-        """The same at the saved times, (T, 3) each, of a trajectory of `simulate(keep="all")`.
+        """The reactions at the saved times, (T, 3) each, of a trajectory of `simulate(keep="all")`.
 
-        `motors`: with a servo the names that `actuation` was given. Constraints beside the robot's own are an error.
+        `motors`: with a servo, the names passed to `actuation`. Constraints beside the robot's own are an error.
         """
         if not isinstance(motors, Sequence):
             raise TypeError(f'motors must be names of motors or joints, such as ["hip"], but is {motors!r}.')
@@ -266,15 +267,15 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         return reactions_along(self, trajectory, names, where)
 
     def actuation(self, *names: str) -> Any:
-        """G (n, p) for a `Servo`: of these motors, or of motors on these joints; of all motors if none is named.
+        """The matrix G (n, p) for a `Servo`, of motors, or unit motors on joints, by name; of all motors without names.
 
-        A matrix, or a function of (q, t) if a joint closes a loop.
+        G is a function of (q, t) if a joint closes a loop.
         """
         return actuation(self, names or self.motor_names)
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of the coordinates and of the speeds, with units."""
+        """The names of the coordinates and of the speeds, with units."""
         return names_of(self)
 
     @property
@@ -308,30 +309,30 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
         return _linkage.pose(self, self._coordinates(q), self._known(end))
 
     def position(self, q: Coordinates, end: str) -> Array:
-        """Of the origin of "body" or "body.frame", seen from the ground (3,) [m]."""
+        """The position of the origin of "body" or "body.frame", seen from the ground (3,) [m]."""
         return self.pose(q, end).p
 
     def velocity(self, q: Coordinates, v: Vector, end: str) -> Array:
-        """Of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
+        """The velocity of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
         q, v = self._coordinates(q), self._speeds(v)
         return Placement.of(self, _linkage.posture(self, q), v).velocity(self._known(end))
 
     def energy(self, q: Coordinates, v: Vector, t: Any = 0.0) -> Array:
-        """Kinetic energy, and potential energy of gravity and of the springs, zero at the ground's origin [J].
+        """The kinetic energy, plus the potential energy of springs and of gravity, zero at the ground's origin [J].
 
-        It stays what it is if nothing damps, and no load, servo or moving constraint acts.
+        The sum is constant if nothing damps, and no load, servo or moving constraint acts.
         """
         return energy(self, self._coordinates(q), self._speeds(v), t)
 
     def coordinate(self, q: Coordinates, joint: str) -> Array:
-        """Angle [rad] or way [m] of a joint that has one; an angle counts turns, also of a joint that is a constraint.
+        """The coordinate of a joint with a single one, an angle [rad] of any number of turns, or a distance [m].
 
-        ValueError for a hinge that closes a loop if its turns are not counted: name it in `turns` of the robot.
+        Raises ValueError for a hinge that closes a loop if its turns are not counted: name it in `turns` of the robot.
         """
         return _turns.coordinate(self, self._coordinates(q), joint)
 
     def in_joints(self) -> "Robot":
-        """The same in the coordinates of its joints."""
+        """The robot in the coordinates of its joints."""
         joints = {name: self.joints[name] for name in self.joint_names}
         motors = {name: self.motors[name] for name in self.motor_names}
         same = ("gravity", "frames", "gears", "forces", "planar", "stabilization", "home", "home_rates", "turns")

@@ -1,4 +1,4 @@
-"""What rolls or glides: it keeps a body on a plane, and part of its velocity at zero. It always closes a loop.
+"""Links that roll or glide on a plane and hold part of a velocity at zero. Such a link always closes a loop.
 
 P: pose of the child's frame, seen from the parent's; P': its rate; n: normal of the plane; a: axle.
 """
@@ -20,15 +20,15 @@ from ._rotation import Vector3, cross
 
 
 class AbstractRollingLink(AbstractLink):
-    """What restricts velocities too."""
+    """A link that restricts velocities too."""
 
     @abc.abstractmethod
     def slip(self, P: Pose, rate: Pose, planar: bool) -> RowValues:
-        """What must be zero of the velocities (m,) [m/s], linear in `rate`, which is P'."""
+        """The velocities that must be zero (m,) [m/s], linear in `rate`, which is P'."""
 
 
 class Rolling(AbstractRollingLink):
-    r"""A wheel or a ball that rolls on a plane without slipping; three rows, of planar bodies two.
+    r"""A wheel or a ball that rolls on a plane without slipping; three rows, two for planar bodies.
 
     One row keeps the lowest point, the contact, on the plane through the origin of the parent's frame; two keep the
     body's material there from gliding along it. The contact of a wheel is at
@@ -40,15 +40,15 @@ class Rolling(AbstractRollingLink):
         child: Likewise; its origin is the centre of the wheel, or of the ball.
         radius: R of a wheel, from its centre to the middle of its tyre; r of a ball [m].
         axis: a, "x", "y", "z" or a vector, seen from the child; None for a ball.
-        normal: n, likewise, seen from the parent. Of planar bodies "y", or another one across "z".
+        normal: n, likewise, seen from the parent. For planar bodies "y", or another axis across "z".
         edge: r of a wheel with a round tyre [m]; zero for a sharp one.
 
     Raises:
         ValueError: If the radius is not positive, or the edge negative.
 
-    Gradients: not where a wheel lies flat, its axle along the normal, where it has no lowest point.
+    Gradients: not where a wheel lies flat, with its axle along the normal: it has no lowest point there.
 
-    Source: Bloch (2003), Nonholonomic Mechanics and Control, 1.4 and 1.5; of a wheel with a round tyre Meijaard et al.
+    Source: Bloch (2003), Nonholonomic Mechanics and Control, 1.4 and 1.5; for a wheel with a round tyre Meijaard et al.
     (2007), Proc. R. Soc. A 463, 1955-1982.
     """
 
@@ -77,12 +77,12 @@ class Rolling(AbstractRollingLink):
         return (n @ (P.p + self._arm(P)))[None]
 
     def slip(self, P, rate, planar):
-        # Of the material that is at the contact now, which is fixed in the child.
+        # The velocity of the material that is at the contact now, which is fixed in the child.
         velocity = rate.p + rate.R @ (P.R.T @ self._arm(P))
         return jnp.stack([along @ velocity for along in self._along(planar, P.p.dtype)])
 
     def _arm(self, P: Pose) -> Vector3:
-        """From the centre to the contact."""
+        """The vector from the centre to the contact (3,) [m]."""
         n = self.normal.of(P.p.dtype)
         if self.axis is None:
             return -(self.radius + self.edge) * n
@@ -91,16 +91,16 @@ class Rolling(AbstractRollingLink):
         return -self.radius * up / jnp.sqrt(up @ up) - self.edge * n
 
     def _along(self, planar: bool, dtype: Any) -> tuple[Vector3, ...]:
-        """Directions in the plane; of planar bodies the one that they can move in."""
+        """The directions in the plane; for planar bodies the single direction of their motion."""
         n = self.normal.of(dtype)
         return (cross(n, jnp.asarray((0.0, 0.0, 1.0), dtype)),) if planar else self.normal.across(dtype)
 
 
 class KnifeEdge(AbstractRollingLink):
-    r"""A blade, a skate, or a wheel of no size: glides along its edge, and not across.
+    r"""A blade, a skate, or a wheel of no size, which glides along its edge, and not across.
 
-    One row, $(n \times d) \cdot p' = 0$. It says nothing of where the body is: a `Planar` joint may keep
-    it on the plane.
+    One row, $(n \times d) \cdot p' = 0$. The row does not restrict positions: a `Planar` joint may keep the body on
+    the plane.
 
     Args:
         parent: "body" or "body.frame", of the plane.
@@ -133,5 +133,5 @@ class KnifeEdge(AbstractRollingLink):
 
 
 def slip_of(joint: str) -> str:
-    """What the constraint is called that keeps a joint from slipping."""
+    """The name of the constraint that keeps a joint from slipping."""
     return f"{joint} slip"

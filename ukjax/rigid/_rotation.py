@@ -1,4 +1,4 @@
-"""Rotations: unit quaternions, the scalar part first, and matrices that lead from a body's axes to those it is seen in.
+"""Rotations: unit quaternions, the scalar part first, and matrices from a body's axes to those of an outer frame.
 
 u: vector (3,); p, q: quaternions (4,); R: rotation matrix (3, 3); w: rotation vector (3,) [rad].
 """
@@ -12,41 +12,41 @@ Vector3 = Float[Array, "3"]
 Quaternion = Float[Array, "4"]
 Rotation = Float[Array, "3 3"]
 
-# Below this the series of sine and cosine have all digits, and their quotients by the angle do not.
+# Below this squared angle the series of sine and cosine have all digits, and quotients by the angle do not.
 SMALL = 1e-8
 
 _SKEW = -np.moveaxis(np.cross(np.eye(3)[:, None], np.eye(3)[None]), -1, 0)
 
 
 def skew(u: Vector3) -> Rotation:
-    """The matrix of u x."""
+    """The matrix (3, 3) of the cross product with u."""
     return jnp.asarray(_SKEW, u.dtype) @ u
 
 
 def cross(u: Vector3, w: Vector3) -> Vector3:
-    """u x w, in two operations; `jnp.cross` takes two dozen, which have to be compiled."""
+    """The cross product u x w, in two operations; `jnp.cross` takes two dozen, which have to be compiled."""
     return skew(u) @ w
 
 
 def product(p: Quaternion, q: Quaternion) -> Quaternion:
-    """Of two quaternions: first q, then p."""
+    """The product of two quaternions: the rotation q first, then p."""
     scalar = p[0] * q[0] - p[1:] @ q[1:]
     return jnp.concatenate([scalar[None], p[0] * q[1:] + q[0] * p[1:] + cross(p[1:], q[1:])])
 
 
 def unit(q: Array) -> Array:
-    """q / |q|."""
+    """The unit vector q / |q|."""
     return q / jnp.sqrt(q @ q)
 
 
 def matrix(q: Quaternion) -> Rotation:
-    """R of a quaternion of any length, so that drift of its length turns nothing."""
+    """The rotation matrix of a quaternion of any length, so that drift of the length has no effect."""
     K = skew(q[1:])
     return jnp.eye(3, dtype=q.dtype) + 2 / (q @ q) * (q[0] * K + K @ K)
 
 
 def quaternion(w: Vector3) -> Quaternion:
-    """Of a rotation vector; smooth at zero."""
+    """The unit quaternion of a rotation vector; smooth at zero."""
     squared = w @ w
     small = squared < SMALL
     angle = jnp.sqrt(jnp.where(small, 1.0, squared))
@@ -55,13 +55,13 @@ def quaternion(w: Vector3) -> Quaternion:
 
 
 def about(axis: Vector3, angle: Array) -> Rotation:
-    """R of a turn about a unit vector (Rodrigues)."""
+    """The rotation matrix of a turn about a unit vector (Rodrigues)."""
     s, c = jnp.sin(angle), jnp.cos(angle)
     return c * jnp.eye(3, dtype=axis.dtype) + s * skew(axis) + (1 - c) * axis[:, None] * axis[None]
 
 
 def from_matrix(R: Rotation) -> Quaternion:
-    """The quaternion of R, by the largest of its four parts; not smooth where another one becomes the largest."""
+    """The unit quaternion of R, by the largest of its four parts; not smooth where another part becomes the largest."""
     diagonal = jnp.diagonal(R)
     trace = jnp.sum(diagonal)
     sizes = jnp.concatenate([trace[None], diagonal])

@@ -1,10 +1,10 @@
 r"""Rows of all loops of a robot from one pass over its tree.
 
-Each loop could be differentiated on its own, and is, where a constraint is asked alone; but then the way from the
-ground to its ends is gone over again for every one of them, and with its derivatives.
+A constraint that is evaluated alone is differentiated on its own. For all loops that would repeat the path from the
+ground to the ends of each loop, with its derivatives.
 
-P: pose of a joint's child frame seen from its parent frame; x = (u, w): twist of the one against the other, seen from
-the child frame; S: what each speed does, seen from the ground and about its origin.
+P: pose of a joint's child frame seen from its parent frame; x = (u, w): twist of the child frame against the parent
+frame, seen from the child frame; S: twist per unit of each speed, seen from the ground and about its origin.
 
 .. math:: P(s) = P\,(1 + s\,\hat x + s^2 / 2\,(\hat x^2 + \hat{\dot x})),\quad
     \frac{d^2}{dt^2} g(P) = \frac{\partial g}{\partial x} S\,\dot v + \frac{d^2}{ds^2} g(P(s))
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """A frame of a body: its pose seen from the ground, its twist, and how that changes if no speed does."""
+    """A frame of a body: its pose seen from the ground, its twist, and the rate of the twist at constant speeds."""
 
     pose: Pose
     twist: Twist
     change: Twist
 
 
-# How many times the last digit of its terms a row may be, and still be none: products of some dozens of rotations.
+# A row counts as zero up to this times eps times its terms, which are products of some dozens of rotations.
 ROUNDING = 256.0
 
 
 def linked_of(robot: "Robot") -> frozenset[str]:
-    """Names of the constraints whose rows `rows_of_loops` gives."""
+    """The names of the constraints whose rows `rows_of_loops` returns."""
     found: set[str] = set()
     for name in robot.layout.loops:
         joint = robot.joints[name]
@@ -57,13 +57,13 @@ def linked_of(robot: "Robot") -> frozenset[str]:
 
 
 class Sizes(NamedTuple):
-    """How large the terms of x are, translations before turns, added up over all speeds, (6,) each.
+    """The sizes of the terms of x, translations before turns, added up over all speeds, (6,) each.
 
     Attributes:
-        lever: Of what the speeds make of x [m and 1 per speed].
-        rate: Of x [m/s, rad/s].
-        change: Of x' [m/s^2, rad/s^2].
-        place: Of the pose [m, 1].
+        lever: Sizes of x for a unit of the speeds [m and 1 per speed].
+        rate: Sizes of x [m/s, rad/s].
+        change: Sizes of x' [m/s^2, rad/s^2].
+        place: Sizes of the pose [m, 1].
     """
 
     lever: Array
@@ -84,10 +84,10 @@ class Sizes(NamedTuple):
         return cls(spread(lever, turn), spread(speed, spin), spread(2 * spin * speed, spin * spin), place)
 
     def without_rounding(self, D: Array, A: Array, b: Array, gains: Baumgarte | None) -> tuple[Array, Array]:
-        """The rows, and zeros in place of those that are nothing but rounding errors of what D (m, 6) adds up.
+        """The rows A and b, with zeros in place of rows that are only rounding errors of the terms that D (m, 6) sums.
 
-        Where the axes of a loop in space are parallel, three rows of a hinge are. Of what `gains` make of a gap that
-        cannot be closed a small part, the root of eps, counts as closed, as in `assemble`.
+        Three rows of a hinge are such rows where the axes of a loop in space are parallel. For a gap that cannot be
+        closed, b counts as zero up to sqrt(eps) times the correction of `gains`, as in `assemble`.
         """
         D = jnp.abs(D)
         eps = float(jnp.finfo(A.dtype).eps)
@@ -104,7 +104,7 @@ def _size(x: Array) -> Array:
 
 
 def rows_of_loops(robot: "Robot", q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
-    """A (m, n) and b (m,) by the name of the constraint."""
+    """The rows A (m, n) and b (m,) of all loops, by the name of the constraint."""
     layout, found = robot.layout, {}
     if not layout.loops:
         return found
@@ -130,7 +130,7 @@ def rows_of_loops(robot: "Robot", q: Array, v: Array) -> dict[str, tuple[Array, 
         ends = end(joint.parent), end(joint.child)
         moved = _moved(robot, joint)
         columns = _between(moved, S, ends[1].pose)
-        # A body that moves as it likes has no direction in which a row could vanish, and a plane has no tilt.
+        # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
         can_vanish = not robot.planar and robot.layout == robot.tree
         sizes = Sizes.of(moved, S, v, ends[0].pose, ends[1].pose) if can_vanish else None
         found |= _rows(robot, name, joint, *ends, columns, sizes)
@@ -146,7 +146,7 @@ def _rows(
     columns: Array,
     sizes: Sizes | None,
 ) -> dict[str, tuple[Array, Array]]:
-    """`columns` (6, n): what the speeds make of x."""
+    """The rows A and b of one joint, by the name of the constraint; `columns` (6, n): x per unit of each speed."""
     P = parent.pose.inverse @ child.pose
     seen, seen_change = P.inwards(parent.twist), P.inwards(parent.change)
     x = Twist(child.twist.linear - seen.linear, child.twist.angular - seen.angular)
@@ -180,7 +180,7 @@ def _rows(
 
 
 def _axes(tree: Posture, poses: list[Pose], dtype: Any) -> list[Twist]:
-    """S, of all speeds."""
+    """The twists S of all speeds."""
     pairs = zip(tree.moves, poses, strict=True)
     return [pose.twist_outwards(s) for move, pose in pairs for s in move.S]
 
@@ -196,8 +196,8 @@ def _moved(robot: "Robot", joint: AbstractJoint) -> list[float]:
 
 
 def _between(moved: Sequence[float], S: Sequence[Twist], child: Pose) -> Array:
-    """What each speed makes of x (6, n): of those that move both ends nothing, as of those that move neither."""
+    """x per unit of each speed (6, n); zero for speeds that move both ends, or neither."""
     zero = jnp.zeros(6, child.p.dtype)
-    # Seen from the child: the ground's frame is that of which it has the inverse pose.
+    # S is seen from the ground, and `inwards` gives the twist seen from the child.
     columns = [zero if not sign else sign * jnp.concatenate(child.inwards(s)) for sign, s in zip(moved, S, strict=True)]
     return jnp.stack(columns, axis=1)

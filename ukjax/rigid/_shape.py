@@ -1,4 +1,4 @@
-"""How bodies look: outlines that move with them; they weigh nothing, and nothing collides with them."""
+"""Outlines of bodies for pictures, without mass and without contacts."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ROUND = 25
 
 
 class Shape(eqx.Module):
-    """One line through points that are fixed on a body, for pictures.
+    """A line through points that are fixed on a body, for pictures.
 
     Args:
         points: Seen from the body (k, 3) [m].
@@ -25,7 +25,7 @@ class Shape(eqx.Module):
         ValueError: If the points have another shape, or are not finite.
 
     `box`, `cylinder`, `sphere`, `circle` and `axes` make such lines, about a `position`, turned by a `rotation` as of
-    a `Frame`. Their numbers are no leaves: nothing depends on them.
+    a `Frame`. The points are static, not leaves.
     """
 
     points: tuple[tuple[float, float, float], ...] = eqx.field(static=True)
@@ -45,7 +45,7 @@ class Shape(eqx.Module):
 
     @classmethod
     def box(cls, size: Any, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
-        """With edges `size` (3,) [m]."""
+        """The edges of a box of `size` (3,) [m]."""
         edges = np.asarray(vector(size, "size"), float)
         if not np.all(edges > 0):
             raise ValueError(f"size must be positive, but is {edges}.")
@@ -58,7 +58,7 @@ class Shape(eqx.Module):
 
     @classmethod
     def cylinder(cls, radius: float, length: float, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
-        """About z [m]."""
+        """The outline of a cylinder about z [m]."""
         radius, length = _check.positive(radius, "radius"), _check.positive(length, "length")
         angle = np.linspace(0.0, 2 * np.pi, ROUND)
         ring = np.column_stack([radius * np.cos(angle), radius * np.sin(angle), np.zeros(ROUND)])
@@ -69,7 +69,7 @@ class Shape(eqx.Module):
 
     @classmethod
     def sphere(cls, radius: float, position: Any = (0.0, 0.0, 0.0)) -> "Shape":
-        """Three great circles [m]."""
+        """Three great circles of a sphere [m]."""
         radius = _check.positive(radius, "radius")
         angle = np.linspace(0.0, 2 * np.pi, ROUND)
         s, c, zero = np.sin(angle), np.cos(angle), np.zeros(ROUND)

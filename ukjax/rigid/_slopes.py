@@ -1,8 +1,8 @@
 r"""Derivatives of the acceleration of a large tree, in closed form, where each joint has one speed or none.
 
-Everything is seen from the ground and about its origin. j is before i where it is on the way from the ground to i, or
-i itself; V, A: twist of a node and how it changes, those of the node before with a dash; h = I V; I^C, B^C, f^C: sums
-over a node and all beyond it.
+All quantities are seen from the ground and about its origin. j is before i where j is on the way from the ground to i,
+or i itself; V, A: twist of a node and its rate, those of the parent node with a dash; h = I V; I^C, B^C, f^C: sums over
+a node and all beyond it.
 
 .. math:: \dot\Psi_j = V_j' \times S_j,\quad \ddot\Psi_j = A_j' \times S_j + V_j' \times \dot\Psi_j,\quad
     B = V \times^* I - I\, V \times + (\cdot \times^* h)
@@ -40,7 +40,7 @@ from ._sweep import flat, inertia_of, packed, pose_of
 
 
 class Slopes(NamedTuple):
-    """Of inverse dynamics: how tau (n,) changes with q and v, and M, (n, n) each, without armature."""
+    """Derivatives of inverse dynamics, of tau (n,) by q and by v, and M, (n, n) each, without armature."""
 
     by_q: Array
     by_v: Array
@@ -48,10 +48,10 @@ class Slopes(NamedTuple):
 
 
 def slopes(stack: Stack, tree: Branches, v: Array, a: Array, base: Twist, short: bool) -> Slopes:
-    """Where nothing acts on the bodies but gravity; `base`: acceleration of the ground that is as it.
+    """The `Slopes` of a tree on whose bodies only gravity acts; `base`: acceleration of the ground that equals gravity.
 
-    `short`: whether all of it is going to be scalar code, and not only each step from a node to the next. From node to
-    node goes only what must; what a node makes of that is made for all of them at once.
+    `short`: whether the whole function becomes scalar code, and not only each step from a node to the next. The loops
+    over the nodes carry only what depends on other nodes; the rest is computed for all nodes at once.
     """
     scalar = (lambda function: function) if short else expand
     N, dtype, index = len(stack.parents), v.dtype, np.arange(len(stack.parents))
@@ -79,7 +79,7 @@ def slopes(stack: Stack, tree: Branches, v: Array, a: Array, base: Twist, short:
 
 
 def _products(tree: Branches, axes: Array, sides: Array, scalar: Callable[..., Any]) -> Slopes:
-    """Of what each speed does (n, 18) and what it meets (n, 21): pair by pair, as other entries are zero."""
+    """The `Slopes` of `axes` (n, 18) and `sides` (n, 21), by pairs of speeds on one branch; other entries are zero."""
     i, j = np.array(tree.entries).T
     found = jax.vmap(scalar(_of_pair))(sides[i], axes[j])
     count, n = len(i), len(axes)
@@ -95,7 +95,7 @@ def _products(tree: Branches, axes: Array, sides: Array, scalar: Callable[..., A
 
 
 def _of_pair(sides: Array, axes: Array) -> Array:
-    """Of i, and j before it: how tau_i changes with q_j, tau_j with q_i, tau_i with v_j, tau_j with v_i; M_ij."""
+    """Derivatives of tau_i by q_j, tau_j by q_i, tau_i by v_j and tau_j by v_i, and M_ij (5,), where j is before i."""
     S, rate, second = jnp.split(axes, 3)
     r1, r2, by_q, by_v = jnp.split(sides, [3, 9, 15])
     of_q, of_v = r1 @ rate[3:] + r2 @ second, r1 @ S[3:] + 2 * (r2 @ rate)
@@ -103,7 +103,7 @@ def _of_pair(sides: Array, axes: Array) -> Array:
 
 
 def _seen(stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, v: Array, a: Array) -> Array:
-    """Pose, V and A of a node (24,) from those of the one before."""
+    """Pose, V and A of a node (24,) from those of its parent."""
     pose = pose_of(outer[:12]) @ before @ stack.pose(own)
     axis = _axis(pose, S)
     move = Twist(axis.linear * v, axis.angular * v)
@@ -118,7 +118,7 @@ def _axis(pose: Pose, S: Array | None) -> Twist:
 
 
 def _made(outer: Array, here: Array, S: Array | None, inertia: SpatialInertia) -> tuple[Array, Array]:
-    """S and its rates (18,), of V and A of the node before (12,); I, f, P and B of the body (28,)."""
+    """S and its two rates (18,), by V and A of the parent (12,); I, f, P and B of the body (28,)."""
     pose, V, A = pose_of(here[:12]), Twist(outer[:3], outer[3:6]), Twist(outer[6:9], outer[9:])
     axis = _axis(pose, S)
     rate = V.cross(axis)
@@ -133,7 +133,7 @@ def _made(outer: Array, here: Array, S: Array | None, inertia: SpatialInertia) -
 
 
 def _sides(whole: Array, axes: Array) -> Array:
-    """Of what a node and all beyond it sum up to: S^T B (its last three), S^T I, and what S_j meets from before."""
+    """S^T B (its last three entries), S^T I, and the wrenches that earlier S project, by the sums I, f, P, B (21,)."""
     I, f, P, B = inertia_of(whole[:10]), Wrench(whole[10:13], whole[13:16]), whole[16:19], whole[19:].reshape(3, 3)
     S, rate, second = (Twist(x[:3], x[3:]) for x in jnp.split(axes, 3))
     on = lambda twist: Wrench(-2 * cross(P, twist.angular), B @ twist.angular)

@@ -1,4 +1,4 @@
-"""Balls with a drag that are constraints: their angular velocity, which is no speed of the robot there.
+"""Drag of ball joints that are constraints, whose angular velocity is not a speed of the robot.
 
 w: angular velocity of the child's frame against the parent's, seen from the child's (3,) [rad/s].
 """
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def drags(robot: "Robot") -> dict[str, Drag]:
-    """Of the joints that are constraints, by name."""
+    """The drags of the joints that are constraints, by name."""
     found = ((name, getattr(robot.joints[name], "drag", None)) for name in robot.layout.loops)
     return {name: drag for name, drag in found if drag is not None}
 
 
 def spin(robot: "Robot", joint: AbstractJoint, q: Array, v: Array) -> Vector3:
-    """w of a joint."""
+    """The angular velocity w of a joint's child frame against its parent frame (3,) [rad/s]."""
     tree = _linkage.posture(robot, q)
     poses, moving = poses_in_world(tree), twists(tree, v)
 
     def seen(end: str) -> tuple[Rotation | None, Vector3]:
-        """The rotation of a frame, and its angular velocity, seen from the ground."""
+        """The rotation of a frame (None for the identity), and its angular velocity, seen from the ground."""
         node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)
         if node < 0:
             return None if frame is None else frame.R, jnp.zeros(3, q.dtype)
@@ -45,7 +45,7 @@ def spin(robot: "Robot", joint: AbstractJoint, q: Array, v: Array) -> Vector3:
 
 
 def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Float[Array, "3 n"], Vector3]:
-    """How w moves, w' = J v' - b: J (3, n) and b (3,)."""
+    """J (3, n) and b (3,) of the rate of w: w' = J v' - b."""
     joint = robot.joints[name]
     rates = v if robot.kinematics is None else robot.kinematics.rates(q, v, t)
     J = jax.jacfwd(lambda v: spin(robot, joint, q, v))(v)
@@ -53,6 +53,6 @@ def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Float
 
 
 def torque(drag: Drag, J: Array, b: Array, v: Array, acceleration: Array | None = None) -> Vector3:
-    """What a drag does to the child, seen from there; without the acceleration's part where that is none."""
+    """The torque of a drag on the child, seen from the child; without the part of J v' if `acceleration` is None."""
     changing = -b if acceleration is None else J @ acceleration - b
     return -drag.damping * (J @ v) - drag.armature * changing

@@ -1,4 +1,4 @@
-"""A tree with one node below the other in arrays, for recursions that are loops over the nodes.
+"""A tree as arrays with one entry per node, for recursions that are loops over the nodes.
 
 N: nodes; k: most speeds of a node; every node is seen from the frame that its joint moves.
 """
@@ -28,15 +28,16 @@ class Stack(NamedTuple):
     """A tree at one state.
 
     Attributes:
-        parents: Of the nodes (N,); N for the ground.
-        before: The frame that a node's joint leaves, seen from the one that the joint before it moves; not of the
-            state (N, ...).
-        own: How the joint moves it: cosine and sine (N, 2) if all are hinges, else rotation and origin (N, 12).
-        S: What each speed does (N, k, 6), zero for what there is not; None if all are hinges, which turn about z.
-        drift: How that changes (N, 6), or None.
-        after: The frame that the joint moves, seen from the body, not of the state (N, ...).
-        inertias: Not of the state.
-        speeds: Where those of each node are among all (N, k); `real`: whether there is one.
+        parents: Numbers of the nodes' parents (N,); N for the ground.
+        before: The frame that a node's joint leaves, seen from the frame that the parent's joint moves (N, ...);
+            independent of the state.
+        own: Pose of each joint's motion: cosine and sine (N, 2) if all are hinges, else rotation and origin (N, 12).
+        S: Twist per unit of each speed (N, k, 6), zero for missing speeds; None if all are hinges, about z.
+        drift: Rate S' v of the twists (N, 6), or None.
+        after: The frame that the joint moves, seen from the body (N, ...); independent of the state.
+        inertias: Spatial inertias of the bodies (N, ...); independent of the state.
+        speeds: Index in v of each speed of each node (N, k).
+        real: Whether a node has that speed (N, k).
     """
 
     parents: np.ndarray
@@ -50,45 +51,45 @@ class Stack(NamedTuple):
     real: np.ndarray
 
     def pose(self, own: Array) -> Pose:
-        """How the joint of a node moves it."""
+        """The pose of a joint's motion, from its entry in `own`."""
         if self.S is not None:
             return Pose(own[:9].reshape(3, 3), own[9:])
         (c, s), zero, one = own, jnp.zeros((), own.dtype), jnp.ones((), own.dtype)
         return Pose(jnp.stack([c, -s, zero, s, c, zero, zero, zero, one]).reshape(3, 3), jnp.zeros(3, own.dtype))
 
     def twist(self, moved: Array) -> Twist:
-        """Of a node against the one before, by `of_nodes`."""
+        """The twist of a node against its parent, from its entry in `of_nodes`."""
         if self.S is not None:
             return Twist(moved[:3], moved[3:])
         zero = jnp.zeros(3, moved.dtype)
         return Twist(zero, jnp.stack([*zero[:2], moved]))
 
     def of_nodes(self, v: Array) -> Array:
-        """What all speeds do to the nodes (N, ...)."""
+        """The twists of all nodes against their parents (N, 6); of hinges only their rates (N,)."""
         return v if self.S is None else jnp.sum(self.S * self.spread(v)[:, :, None], axis=1)
 
     def spread(self, v: Array) -> Array:
-        """Of all speeds, those of each node (N, k)."""
+        """The speeds of each node (N, k), zero for missing speeds."""
         return jnp.where(self.real, v[self.speeds], 0)
 
     def gathered(self, values: Array) -> Array:
-        """From what there is of the speeds of each node (N, k, ...) that of all speeds (n, ...)."""
+        """Values of all speeds (n, ...), from values of the speeds of each node (N, k, ...)."""
         return values[self.real]
 
     def of_wrenches(self, f: Array) -> Array:
-        """What generalised forces (n,) wrenches on the nodes (N, 6) are."""
+        """The generalised forces (n,) of wrenches on the nodes (N, 6)."""
         return f[:, 5] if self.S is None else self.gathered(jnp.sum(self.S * f[:, None], axis=2))
 
     @property
     def all_S(self) -> Array:
-        """What each speed does (n, 6)."""
+        """The twist per unit of each speed (n, 6)."""
         if self.S is not None:
             return self.gathered(self.S)
         return jnp.broadcast_to(jnp.eye(6, dtype=self.own.dtype)[5], (len(self.parents), 6))
 
 
 def stacked(robot: "Robot", q: Array, v: Array | None = None) -> Stack:
-    """The tree as it stands; with speeds also how their effect changes."""
+    """The tree at q as a `Stack`; its `drift` is given only with speeds v."""
     nodes, dtype = robot.layout.nodes, q.dtype
     joints = [_linkage.moving(robot, node.joint) for node in nodes]
     motions = [joint.motion or Weld() for joint in joints]
@@ -116,7 +117,7 @@ def _axis_of(motion: Any) -> Axis:
 
 
 def _turned(axes: Sequence[Axis | None], dtype: Any) -> Pose:
-    """Frames whose z is along the axes of motions, where they have one."""
+    """Frames whose z is along the axis of each motion; not turned for a motion without an axis."""
     z = Axis("z").of(dtype)
     direction = jnp.stack([z if axis is None else axis.of(dtype) for axis in axes])
     return Pose(jax.vmap(lambda d: about_z(Axis(d), dtype))(direction), jnp.zeros_like(direction))
@@ -138,7 +139,7 @@ def _inertias(robot: "Robot", back: Pose, dtype: Any) -> SpatialInertia:
     none = SpatialInertia(jnp.zeros((), dtype), jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
     found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
     one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x.spatial for x in found))
-    # Of symmetric matrices the recursions take half, and so do gradients, unless each entry is both halves'.
+    # The recursions read one half of symmetric matrices; the mean of both halves shares the gradient between them.
     one = one._replace(J=(one.J + jnp.swapaxes(one.J, 1, 2)) / 2)
     return jax.vmap(lambda inertia, pose: inertia.outwards(pose))(one, back)
 
@@ -146,7 +147,7 @@ def _inertias(robot: "Robot", back: Pose, dtype: Any) -> SpatialInertia:
 def _moved(
     robot: "Robot", motions: Sequence[AbstractMotion], q: Array, v: Array | None, count: int
 ) -> tuple[Array, Array | None, Array | None]:
-    """`own`, `S` and `drift`: motions of a kind all at a time."""
+    """`own`, `S` and `drift` of all nodes, in one batch for each kind of motion."""
     nodes, dtype = robot.layout.nodes, q.dtype
     if all(isinstance(motion, Turn) for motion in motions):
         angles = q[np.array([node.q[0] for node in nodes])]

@@ -1,10 +1,10 @@
 """Dynamics of large trees, as loops over the nodes.
 
-`_tree` writes the recursions out from node to node, which makes too long a program of a large tree. Here a step from a
-node to the next is written out, as scalar code, and all nodes take it: what is compiled does not grow with the tree,
-and what is computed is linear in the number of joints but for M.
+`_tree` unrolls the recursions from node to node, which makes too long a program for a large tree. Here only the step
+from a node to the next is scalar code, and a loop takes it for all nodes. The compiled program does not grow with the
+tree, and the work is linear in the number of joints except for M.
 
-I: inertia of a body; I^A: articulated inertia; p: what it takes for no acceleration; U = I^A S; D = S^T U.
+I: inertia of a body; I^A: articulated inertia; p: wrench at zero acceleration; U = I^A S; D = S^T U.
 
 Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1, 6.2 and 7.1.
 """
@@ -32,10 +32,9 @@ PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
 
 
 def forces(stack: Stack, v: Array, a: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
-    """What forces (n,) it takes for speeds to change by `a`, less those of the wrenches on nodes, each seen from its
-    body; None: not to change.
+    """The generalised forces (n,) for rates `a` of the speeds (None: zero), less those of the wrenches on nodes.
 
-    `base`: acceleration of the ground, which for gravity is upwards.
+    `base`: acceleration of the ground, which for gravity is upwards; `external`: wrenches, each seen from its body.
     """
     more = None if a is None else _as_change(stack, stack.of_nodes(a))
     more = stack.drift if more is None else more if stack.drift is None else more + stack.drift
@@ -43,12 +42,12 @@ def forces(stack: Stack, v: Array, a: Array | None, base: Twist, external: Mappi
 
 
 def loads(stack: Stack, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
-    """What wrench each node takes for itself (N, 6) if no speed changes."""
+    """The wrench that each node itself takes (N, 6) at constant speeds."""
     return _wrenches(stack, stack.of_nodes(v), stack.drift, base, external)
 
 
 def times(stack: Stack, x: Array, armature: Array) -> Array:
-    """M x (n,)."""
+    """The product M x (n,), with armature."""
     moved = stack.of_nodes(x)
     zero = jnp.zeros(3, x.dtype)
     found = _wrenches(stack, jnp.zeros_like(moved), _as_change(stack, moved), Twist(zero, zero), {})
@@ -56,7 +55,7 @@ def times(stack: Stack, x: Array, armature: Array) -> Array:
 
 
 def solve(stack: Stack, y: Array, armature: Array, loads: Array | None = None) -> tuple[Array, tuple[Array, Array]]:
-    """M^-1 (y - what `loads` (N, 6) take) (n,); the pivots D (n,), and the diagonal of M, to which they compare."""
+    """M^-1 (y - the forces of `loads` (N, 6)) (n,); the pivots D (n,), and the diagonal of M, their measure."""
     S, real, parents, (before, own, inertias, loads), places = _one_by_one(stack, loads)
     has = places >= 0
     each = lambda values: values if has.all() else jnp.where(has, values[places], 0)
@@ -86,7 +85,7 @@ def solve(stack: Stack, y: Array, armature: Array, loads: Array | None = None) -
 
 
 def mass_matrix(stack: Stack, layout: Layout) -> Array:
-    """M (n, n), by composite rigid bodies, without armature."""
+    """The mass matrix M (n, n), by composite rigid bodies, without armature."""
     N, dtype = len(stack.parents), stack.own.dtype
 
     def inwards(total, step):
@@ -116,7 +115,7 @@ def mass_matrix(stack: Stack, layout: Layout) -> Array:
 
 
 def _wrenches(stack: Stack, moved: Array, more: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
-    """What each node takes for itself (N, 6); `more`: change of twists beside what motion makes."""
+    """The wrench that each node itself takes (N, 6); `more`: S v' + S' v of each node (None: zero)."""
     N, dtype = len(stack.parents), moved.dtype
 
     def outwards(found, step):
@@ -136,7 +135,7 @@ def _wrenches(stack: Stack, moved: Array, more: Array | None, base: Twist, exter
 
 
 def _handed_inwards(stack: Stack, f: Array) -> Array:
-    """What each joint takes (N, 6), of what each node takes for itself."""
+    """The wrench through each joint (N, 6), from the wrench that each node itself takes."""
     N = len(stack.parents)
 
     def inwards(total, step):
@@ -149,14 +148,14 @@ def _handed_inwards(stack: Stack, f: Array) -> Array:
 
 
 def _as_change(stack: Stack, moved: Array) -> Array:
-    """What speeds do to nodes, as twists (N, 6)."""
+    """The result of `Stack.of_nodes` as twists (N, 6)."""
     return moved if stack.S is not None else jnp.pad(moved[:, None], ((0, 0), (5, 0)))
 
 
 def _one_by_one(stack: Stack, loads: Array | None) -> tuple[Any, Any, np.ndarray, tuple[Any, ...], np.ndarray]:
-    """A node for every speed, and one for each without: S, whether there is one, parents, the rest; and which speed.
+    """The tree with nodes of at most one speed: S, whether it exists, parents, the other arrays, indices of speeds.
 
-    Those of one node coincide; the first is moved as it is, the last has its inertia and its load.
+    A node of several speeds becomes several nodes in one place: the first has its pose, the last its inertia and load.
     """
     N = len(stack.parents)
     loads = jnp.zeros((N, 6), stack.own.dtype) if loads is None else loads
@@ -167,7 +166,7 @@ def _one_by_one(stack: Stack, loads: Array | None) -> tuple[Any, Any, np.ndarray
     of = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(of)) - (ends - counts)[of]
     first, last = number == 0, number == counts[of] - 1
-    lasts = np.append(ends - 1, len(of))  # of the ground that it is one beyond all
+    lasts = np.append(ends - 1, len(of))  # that of the ground is one beyond all
     parents = np.where(first, lasts[stack.parents[of]], np.arange(len(of)) - 1)
     known, S = stack.real[of, number], stack.S[of, number]
     dtype = stack.own.dtype
@@ -196,7 +195,7 @@ def pose_of(flat: Array) -> Pose:
 
 
 def _carried(stack: Stack, outer: Array, before: Pose, own: Array, moved: Array, more: Array, inertia: SpatialInertia):
-    """Twist and its change (12,) of a node from those of its parent, and the wrench (6,) that this takes."""
+    """Twist and its rate (12,) of a node from those of its parent, and the wrench (6,) for this motion."""
     X, move = before @ stack.pose(own), stack.twist(moved)
     twist = X.inwards(Twist(outer[:3], outer[3:6])) + move
     change = X.inwards(Twist(outer[6:9], outer[9:])) + twist.cross(move) + Twist(more[:3], more[3:])
@@ -205,13 +204,13 @@ def _carried(stack: Stack, outer: Array, before: Pose, own: Array, moved: Array,
 
 
 def _handed_on(stack: Stack, beyond: Array, before: Pose, own: Array, wrench: Array) -> tuple[Array, Array]:
-    """What a node hands on to its parent, and what its joint takes (6,)."""
+    """The wrench of a node on its parent, seen from the parent, and the wrench through its joint, (6,) each."""
     total = beyond + wrench
     return jnp.concatenate((before @ stack.pose(own)).outwards(Wrench(total[:3], total[3:]))), total
 
 
 def _composite(stack: Stack, beyond: Array, before: Pose, own: Array, inertia: SpatialInertia) -> tuple[Array, Array]:
-    """Of a node and all beyond it the inertia, seen from its parent, and from itself (10,)."""
+    """The inertia of a node and all beyond it, seen from its parent, and from the node, (10,) each."""
     total = inertia_of(beyond) + inertia
     return packed(total.outwards(before @ stack.pose(own))), packed(total)
 
@@ -225,7 +224,7 @@ def inertia_of(packed: Array) -> SpatialInertia:
 
 
 def _in_world(pose: Array, inertia: Array, S: Array) -> tuple[Array, Array]:
-    """A twist, and its momentum, seen from the ground (6,)."""
+    """A twist, and its momentum, seen from the ground, (6,) each."""
     at, twist = pose_of(pose), Twist(S[:3], S[3:])
     momentum = inertia_of(inertia).times(twist)
     return jnp.concatenate(at.twist_outwards(twist)), jnp.concatenate(at.outwards(momentum))
@@ -239,8 +238,8 @@ def _articulated(
     stack: Stack, beyond: Array, before: Pose, own: Array, S: Array | None, real: Array | None,
     inertia: SpatialInertia, load: Array, force: Array, armature: Array,
 ):  # fmt: skip
-    """What a node adds to its parent's I^A, p and inertia as if nothing moved (37,); U, 1 / D, D^-1 (y - S^T p), D,
-    and S^T I S with that inertia, the diagonal of M."""
+    """A node's part (37,) of its parent's I^A, p and composite inertia; U, 1 / D, D^-1 (y - S^T p), D, and S^T I S
+    with the composite inertia I, the diagonal of M."""
     one, X, s = jnp.ones((), own.dtype), before @ stack.pose(own), _unit(stack, S)
     real = one if real is None else real
     m, h, J = inertia
@@ -266,7 +265,7 @@ def _articulated(
 def _accelerated(
     stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, U: Array, inverse: Array, push: Array
 ) -> tuple[Array, Array]:
-    """The acceleration (6,) of a node from that of its parent, and of its coordinate."""
+    """The acceleration (6,) of a node, from that of its parent, and the acceleration of its coordinate."""
     a = jnp.concatenate((before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:])))
     x = push - inverse * (U @ a)
     return a + _unit(stack, S) * x, x

@@ -1,4 +1,4 @@
-"""What the flags of a file's <option> leave on.
+"""The features that the flags of a file's <option> leave on.
 
 model: MuJoCo's.
 """
@@ -13,15 +13,15 @@ class Switches(NamedTuple):
     Attributes:
         equality: Equalities.
         friction: Dry friction.
-        limit: Ends of the ways of joints and tendons.
+        limit: Limits of joints and tendons.
         contact: Contacts between geoms.
         spring: Springs of joints and tendons.
         damper: Dampers likewise, those of actuators included.
-        passive: Compensation of gravity, fluids, and passive plugins: off where springs and dampers both are.
+        passive: Compensation of gravity, fluids, and passive plugins: off where springs and dampers are both off.
         gravity: Gravity.
         actuation: Forces of actuators; their damping and armature act in any case.
         clamps_control: Ranges of controls.
-        filters_parents: Whether a body and the one that it hangs on do not touch.
+        filters_parents: Whether a body and its parent body do not touch.
         sleep: Whether bodies at rest are left out of the simulation.
     """
 
@@ -40,7 +40,7 @@ class Switches(NamedTuple):
 
 
 def switches_of(model: Any) -> Switches:
-    """By the names of the flags, for versions of MuJoCo number them differently, and older ones lack some."""
+    """The `Switches` of a model, by names: MuJoCo's versions number the flags differently, and old ones lack some."""
     mujoco: Any = importlib.import_module("mujoco")
     disabled = lambda name: _is_set(model.opt.disableflags, mujoco.mjtDisableBit, f"mjDSBL_{name}")
     # Before 3.3.6 one flag was for springs, dampers and all else that is passive.

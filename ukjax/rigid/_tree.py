@@ -1,11 +1,12 @@
-"""Kinematics and dynamics of a tree, from node to node: in a number of operations linear in the number of joints, the
-mass matrix in that times their depth.
+"""Kinematics and dynamics of a tree, unrolled from node to node.
 
-Everything of a node is seen from the node, which moves with its body: i: node; λ: its parent; X: pose of i seen from λ;
-S: what its speeds do; V: twist; f: wrench that λ exerts on i.
+The number of operations is linear in the number of joints; that of the mass matrix is this times their depth.
+
+All quantities of a node are seen from the node, which moves with its body: i: node; λ: its parent; X: pose of i seen
+from λ; S: twist per unit of each of its speeds; V: twist; f: wrench that λ exerts on i.
 
 Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1 and 6.2, and section 7.3, with rotation and
-position apart.
+position kept separate.
 """
 
 import dataclasses
@@ -23,10 +24,10 @@ from ._layout import Layout
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A node: the frame that its joint leaves, how the one moves that it moves, and the node seen from that.
+    """The joint of a node: the pose of its parent frame, its motion `own`, and the pose of its child frame.
 
-    `twists`: what its speeds do, and `change`: how that changes as it moves (None if it does not), seen from the frame
-    that it moves; None for a frame that is the node's own.
+    `before`: parent frame seen from the parent node; `after`: child frame seen from the node; None for the node itself.
+    `twists`: S, and `change`: S' v (None where S is constant), both seen from the child frame.
     """
 
     before: Pose | None
@@ -42,19 +43,19 @@ class Move:
 
     @functools.cached_property
     def S(self) -> list[Twist]:
-        """What its speeds do, seen from the node."""
+        """The twists S per unit of each speed, seen from the node."""
         return list(self.twists) if self.after is None else [self.after.twist_outwards(s) for s in self.twists]
 
     @functools.cached_property
     def drift(self) -> Twist | None:
-        """How that changes, seen from there."""
+        """The rate S' v of the twists, seen from the node; None where S is constant."""
         if self.after is None or self.change is None:
             return self.change
         return self.after.twist_outwards(self.change)
 
 
 class Posture(NamedTuple):
-    """A tree at one state: its nodes, how each is placed and moves, and its inertia, None where it has none."""
+    """A tree at one state: its layout, the `Move` of each node, and the inertia of each, None for a massless body."""
 
     layout: Layout
     moves: Sequence[Move]
@@ -62,10 +63,10 @@ class Posture(NamedTuple):
 
     @property
     def at_joints(self) -> "Posture":
-        """The same with the frame that its joint moves in place of each body's.
+        """The tree with the frame that a joint moves in place of the frame of each body.
 
-        There a joint about z turns x and y only, and what leads from joint to joint is constant: for generalised
-        forces, which do not tell from where they are seen, much less is to be computed.
+        In these frames a joint about z turns x and y only, and the poses between joints are constant. Generalised
+        forces are the same in any frames, and take fewer operations in these.
         """
         backs = [None if move.after is None else move.after.inverse for move in self.moves]
         moves, inertias = [], []
@@ -78,7 +79,7 @@ class Posture(NamedTuple):
 
 
 def poses_in_world(tree: Posture) -> list[Pose]:
-    """Of every node."""
+    """The pose of every node, seen from the ground."""
     found: list[Pose] = []
     for node, move in zip(tree.layout.nodes, tree.moves, strict=True):
         found.append(move.X if node.parent < 0 else found[node.parent] @ move.X)
@@ -86,14 +87,14 @@ def poses_in_world(tree: Posture) -> list[Pose]:
 
 
 def moved_by(S: Sequence[Twist], v: Array) -> Twist:
-    """What the speeds v of a node do."""
+    """The twist S v of a node from its speeds v."""
     zero = jnp.zeros(3, v.dtype)
     linear = sum((s.linear * v[k] for k, s in enumerate(S)), zero)
     return Twist(linear, sum((s.angular * v[k] for k, s in enumerate(S)), zero))
 
 
 def twists(tree: Posture, v: Array) -> list[Twist]:
-    """V of every node."""
+    """The twist V of every node, seen from the node."""
     found: list[Twist] = []
     for node, move in zip(tree.layout.nodes, tree.moves, strict=True):
         own = moved_by(move.S, v[slice(*node.v)])
@@ -104,9 +105,9 @@ def twists(tree: Posture, v: Array) -> list[Twist]:
 def accelerations(
     tree: Posture, V: Sequence[Twist], v: Array, base: Twist | None = None, rates: Array | None = None
 ) -> list[Twist]:
-    """How V of every node changes, seen from it, for these speeds and their rates (none: zero).
+    """The rate of V of every node, seen from the node, for speeds and their rates (None: zero).
 
-    `base`: acceleration of the ground, if it has one.
+    `base`: acceleration of the ground (None: zero).
     """
     found: list[Twist] = []
     for node, move, twist in zip(tree.layout.nodes, tree.moves, V, strict=True):
@@ -122,7 +123,7 @@ def accelerations(
 def wrenches(
     tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench], rates: Array | None = None
 ) -> list[Wrench]:
-    """f of every node (recursive Newton-Euler): what its joint takes, for these speeds and their rates (none: zero).
+    """The wrench f of every node, by recursive Newton-Euler, for speeds and their rates (None: zero).
 
     `base`: acceleration of the ground, which for gravity is upwards; `external`: further wrenches on nodes.
     """
@@ -135,7 +136,7 @@ def wrenches(
 
 
 def bias(tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
-    """What forces (n,) it takes for no speed to change, less those of the wrenches on nodes, each seen from there."""
+    """The generalised forces (n,) that keep all speeds constant, less those of `external`, wrenches seen from nodes."""
     joints, seen = tree.at_joints, [move.after for move in tree.moves]
     there = {i: w if (back := seen[i]) is None else back.inverse.outwards(w) for i, w in external.items()}
     f = wrenches(joints, v, base, there)
@@ -144,7 +145,7 @@ def bias(tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench]) -
 
 
 def mass_matrix(tree: Posture, dtype: Any) -> Array:
-    """M (n, n), by composite rigid bodies."""
+    """The mass matrix M (n, n), by composite rigid bodies, without armature."""
     (layout, moves, inertias), zero = tree.at_joints, jnp.zeros((), dtype)
     none = SpatialInertia(zero, jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
     whole = _inwards(layout, list(inertias), lambda i, total: total.outwards(moves[i].X), none)
@@ -164,7 +165,7 @@ def mass_matrix(tree: Posture, dtype: Any) -> Array:
 
 
 def _inwards(layout: Layout, own: list[Any], outwards: Callable[[int, Any], Any], none: Any) -> list[Any]:
-    """Of each node its own and that of all that hangs on it."""
+    """The sum, for each node, of its own value and the values of all nodes that hang on it."""
     total = list(own)
     for i in range(len(layout.nodes) - 1, -1, -1):
         total[i] = none if total[i] is None else total[i]

@@ -1,10 +1,10 @@
 r"""Angles of hinges that are constraints, continuous over any number of turns.
 
-A pose tells such an angle up to whole turns only. Where all that turns between the two ends turns about parallel axes,
-which are known to be so when the robot is built, the angle is the sum of the coordinates between them, with signs: in
-the plane always. Elsewhere the turns are counted: q has one further entry theta, which changes with the relative
-angular velocity, theta' = a (omega_child - omega_parent), and the angle is the one of the pose that is nearest to it.
-So theta only has to be right to half a turn, and errors of integration do not reach the angle.
+A pose determines such an angle up to whole turns only. Where all joints between the two ends turn about parallel axes,
+known to be so when the robot is built, the angle is the signed sum of their coordinates; in the plane this always
+holds. Elsewhere the turns are counted: q has one further entry theta, which changes with the relative angular velocity,
+theta' = a (omega_child - omega_parent). The angle is then that of the pose, up to whole turns, nearest to theta. So
+theta only has to be right to half a turn, and errors of integration do not reach the angle.
 
 q: coordinates (n_q,); v: speeds (n,); a: axis; Theta: angle of a body about the ground's axis [rad].
 """
@@ -33,12 +33,12 @@ TURN = 2 * jnp.pi
 
 
 def nearest(angle: Array, to: Array) -> Array:
-    """The angle that differs from `angle` by whole turns and is nearest to `to`; it moves as `angle` does."""
+    """The angle that differs from `angle` by whole turns and is nearest to `to`; its derivative is that of `angle`."""
     return angle + TURN * stop_gradient(jnp.floor((to - angle) / TURN + 0.5))
 
 
 def counted(robot: "Robot", turns: Sequence[str], absolute: bool) -> tuple[str, ...]:
-    """Names of the hinges that have an entry in q: all in absolute coordinates, else those whose angle is used."""
+    """Names of hinges with an entry in q, whose angle is no sum: in absolute coordinates all, else those in use."""
     turns = [turns] if isinstance(turns, str) else turns
     for name in turns:
         if not isinstance(robot.joints.get(name), Revolute):
@@ -72,12 +72,12 @@ def is_summed(robot: "Robot", hinge: Revolute) -> bool:
 
 
 def _is_about(motion: AbstractMotion, axis: Axis) -> bool:
-    """Whether it turns about an axis of the same name."""
+    """Whether a motion turns about an axis of the same name."""
     return isinstance(motion, Turn) and motion.axis.named == axis.named
 
 
 def coordinate(robot: "Robot", q: Array, name: str) -> Array:
-    """The coordinate of a joint with a single one; ValueError if turns that it needs are not counted."""
+    """The coordinate of a joint with a single coordinate; raises ValueError if it needs turns that are not counted."""
     joint = _linkage.driven(robot, name)
     if name in robot.layout.tree:
         return q[robot.layout.node(name).q[0]]
@@ -94,7 +94,7 @@ def coordinate(robot: "Robot", q: Array, name: str) -> Array:
 
 
 def of_pose(robot: "Robot", q: Array, name: str) -> Array:
-    """The coordinate of a joint that is a constraint, an angle between -pi and pi; it moves as the coordinate does."""
+    """The coordinate of a constraint joint at its pose, an angle between -pi and pi; derivatives are exact."""
     joint = _linkage.driven(robot, name)
     if isinstance(joint, Revolute) and is_summed(robot, joint):
         return nearest(_summed(robot, q, joint), jnp.zeros((), q.dtype))
@@ -102,7 +102,7 @@ def of_pose(robot: "Robot", q: Array, name: str) -> Array:
 
 
 def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
-    """How the coordinate c of a joint with a single one moves, c'' = J v' - b: J (n,) and b."""
+    """J (n,) and b of a joint's single coordinate c: c'' = J v' - b."""
     own = coordinate if name in robot.layout.tree else of_pose
     of = Holonomic(lambda q, t: own(robot, q, name)[None])
     J, b = of.rows(q, v, t) if robot.kinematics is None else of.rows(q, v, t, robot.kinematics)
@@ -110,7 +110,7 @@ def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Array
 
 
 def changes(robot: "Robot", q: Array, v: Array) -> Array:
-    """theta' of all hinges that are counted (k,)."""
+    """The rates theta' of all counted hinges (k,)."""
     V = _tree.twists(_linkage.posture(robot, q), v)
 
     def about(end: str, axis: Axis) -> Array:
@@ -125,14 +125,14 @@ def changes(robot: "Robot", q: Array, v: Array) -> Array:
 
 
 def met(robot: "Robot", q: Array) -> Array:
-    """q with the entries of the hinges that are counted, to half a turn, brought to what the poses say."""
+    """q with the entries of the counted hinges, right to half a turn, corrected to the angles of the poses."""
     counted = robot.layout.counted
     exact = [nearest(of_pose(robot, q, name), q[_place(robot, name)]) for name in counted]
     return jnp.concatenate([q[: robot.layout.n_q - len(counted)], jnp.stack(exact)])
 
 
 def started(robot: "Robot", q: Array, coordinates: Mapping[str, Any]) -> Array:
-    """q (without them) with entries for the hinges that are counted: nearest to what was said, or to zero."""
+    """q with entries for the counted hinges appended: their angles nearest to `coordinates`, or to zero."""
     if not robot.layout.counted:
         return q
     said = [jnp.asarray(coordinates.get(name, 0.0), q.dtype).reshape(()) for name in robot.layout.counted]
@@ -140,9 +140,9 @@ def started(robot: "Robot", q: Array, coordinates: Mapping[str, Any]) -> Array:
 
 
 def of_bodies(twin: "Robot", q: Array) -> dict[str, Array]:
-    """Theta of every body of a planar robot, in the coordinates of joints, to half a turn.
+    """The angle Theta of every body of a planar robot in joint coordinates, right to half a turn.
 
-    Along each hinge of the tree it grows by just the coordinate of that hinge.
+    Across each hinge of the tree Theta grows by exactly the coordinate of that hinge.
     """
     found: dict[str, Array] = {}
     zero = jnp.zeros((), q.dtype)
@@ -164,32 +164,32 @@ def of_bodies(twin: "Robot", q: Array) -> dict[str, Array]:
 
 
 def _hinges(robot: "Robot") -> list[Revolute]:
-    """The joints whose turns are counted."""
+    """The hinges whose turns are counted."""
     return [robot.joints[name] for name in robot.layout.counted]  # pyright: ignore[reportReturnType]
 
 
 def _place(robot: "Robot", name: str) -> int:
-    """Where a hinge that is counted has its entry in q."""
+    """The index in q of the entry of a counted hinge."""
     layout = robot.layout
     return layout.n_q - len(layout.counted) + layout.counted.index(name)
 
 
 def _between(robot: "Robot", joint: Revolute) -> list[tuple[int, float]]:
-    """The nodes between the ends of a joint, and whether they turn its child (1) or its parent (-1)."""
+    """The nodes between the ends of a joint, each with 1 if it turns the joint's child, or -1 if its parent."""
     layout = robot.layout
     to_child, to_parent = (layout.path(layout.node_of(body_of(end))) for end in (joint.child, joint.parent))
     return [(i, 1.0) for i in to_child if i not in to_parent] + [(i, -1.0) for i in to_parent if i not in to_child]
 
 
 def _angle_of(node: Node, motion: Any, q: Array) -> Array | None:
-    """The coordinate of a node that turns it in the plane."""
+    """The coordinate that turns a node in the plane; None if the node does not turn."""
     if isinstance(motion, Turn):
         return q[node.q[0]]
     return q[node.q[0] + 2] if isinstance(motion, Plane) else None
 
 
 def _summed(robot: "Robot", q: Array, joint: Revolute) -> Array:
-    """s_hinge (sum of s_i q_i), and what the frames are turned."""
+    """The angle of a hinge: s_hinge (sum of s_i q_i), plus the constant angle of its frames."""
     total = jnp.zeros((), q.dtype)
     for i, way in _between(robot, joint):
         node = robot.layout.nodes[i]
@@ -202,7 +202,7 @@ def _summed(robot: "Robot", q: Array, joint: Revolute) -> Array:
 
 
 def _sign(robot: "Robot", end: str, axis: Axis, dtype: Any) -> Array | float:
-    """1, or -1 if an axis in a frame leads against the ground's."""
+    """1, or -1 if an axis in a frame points against the z of the ground."""
     R = _rest(robot, end)
     if R is None and axis.named is not None:
         return 1.0
@@ -211,7 +211,7 @@ def _sign(robot: "Robot", end: str, axis: Axis, dtype: Any) -> Array | float:
 
 
 def _constant(robot: "Robot", joint: Revolute, dtype: Any) -> Array:
-    """The angle of a hinge where all angles that it is the sum of are zero."""
+    """The angle of a hinge where all angles of its sum are zero."""
     still = jnp.eye(3, dtype=dtype)
     parent, child = (_rest(robot, end) for end in (joint.parent, joint.child))
     if parent is None and child is None:
@@ -223,7 +223,7 @@ def _constant(robot: "Robot", joint: Revolute, dtype: Any) -> Array:
 
 
 def _rest(robot: "Robot", end: str) -> Rotation | None:
-    """How a frame is turned against the ground where all angles are zero; None if no frame on the way is turned."""
+    """The rotation of a frame against the ground at zero angles; None if no frame on the way is turned."""
     nodes = robot.layout.nodes
     found: Rotation | None = None
     ends = [end]

@@ -1,4 +1,4 @@
-"""What a URDF file says: links and joints, as numbers, before anything is made of them.
+"""The contents of a URDF file: links and joints as numbers, before a robot is made of them.
 
 R: rotation matrix; p: position [m]; J: moments of inertia about the centre of mass [kg m^2].
 """
@@ -12,9 +12,9 @@ import numpy as np
 
 
 WORLD = "world"
-# Kinds of joints, and how many speeds each has; URDF knows all but the last.
+# Kinds of joints, and the number of speeds of each; URDF defines all but the last.
 SPEEDS = {"revolute": 1, "continuous": 1, "prismatic": 1, "fixed": 0, "floating": 6, "planar": 3, "spherical": 3}
-# What a robot, a link, and a joint are made of. Elements that only show how a link looks do not matter.
+# Known elements of a robot, a link and a joint. Elements that only show how a link looks do not matter.
 OF_ROBOT, OF_LINK = ("link", "joint", "material"), ("inertial", "visual", "collision")
 OF_JOINT = {
     "parent": ("link",),
@@ -31,7 +31,7 @@ MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
 
 
 class Placed(NamedTuple):
-    """Where a frame is, seen from another one."""
+    """The pose of a frame, seen from another frame."""
 
     R: np.ndarray
     p: np.ndarray
@@ -54,7 +54,7 @@ class Link(NamedTuple):
 
 
 class Mimic(NamedTuple):
-    """What a joint follows: q = multiplier q_joint + offset."""
+    """The joint that another joint follows: q = multiplier q_joint + offset."""
 
     joint: str
     multiplier: float
@@ -62,7 +62,7 @@ class Mimic(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """A joint; `axis` is a unit vector, `limits` are those numbers of <limit> that are given."""
+    """A joint; `axis` is a unit vector, `limits` holds the numbers that <limit> gives."""
 
     name: str
     kind: str
@@ -81,9 +81,9 @@ class Description(NamedTuple):
     """A URDF file.
 
     Attributes:
-        links: By name, in the order of the file; without the world.
-        joints: By name, likewise.
-        others: What the file holds beside links and joints, for other programs.
+        links: Links by name, in the order of the file; the world only if it is the child of a joint.
+        joints: Joints by name, in the order of the file.
+        others: Names of elements and attributes that are for other programs.
     """
 
     links: dict[str, Link]
@@ -97,11 +97,11 @@ class Description(NamedTuple):
         return [name for name in self.links if name not in children]
 
     def below(self, link: str) -> list[Joint]:
-        """Joints whose parent is this link, in the order of the file."""
+        """The joints whose parent is a link, in the order of the file."""
         return [joint for joint in self.joints.values() if joint.parent == link]
 
     def tree(self) -> list[tuple[str, Joint | None]]:
-        """Links, each with the joint that it hangs on, parents before children and branch after branch."""
+        """The links, each with the joint above (None for a root), parents before children and branch after branch."""
         below: dict[str, list[Joint]] = {}
         for joint in self.joints.values():
             below.setdefault(joint.parent, []).append(joint)
@@ -115,7 +115,7 @@ class Description(NamedTuple):
 
 
 def described(root: ET.Element) -> Description:
-    """The description in a document; ValueError, which names the link or the joint, where it is none."""
+    """The `Description` of a document; raises ValueError, which names the link or joint, for an invalid one."""
     xacro = next((part.tag for part in root.iter() if part.tag.startswith("xacro:")), None)
     if xacro is not None:
         _refuse(f"it has <{xacro}>. Expand it first: xacro robot.urdf.xacro > robot.urdf")
@@ -205,7 +205,7 @@ def _axis(part: ET.Element, kind: str, where: str) -> np.ndarray:
 
 
 def _origin(part: ET.Element, where: str) -> Placed:
-    """Turned about x, then y, then z, of the frame that it is seen from."""
+    """The pose that <origin> gives, turned about x, then y, then z of the frame that it is seen from."""
     origin = part.find("origin")
     if origin is None:
         return Placed(np.eye(3), np.zeros(3))
@@ -243,7 +243,7 @@ def _float(word: str | float, key: str, tag: str, where: str) -> float:
 
 
 def _others(root: ET.Element) -> list[str]:
-    """Elements, and attributes of joints, that are for other programs, by their names."""
+    """Names of elements, and of attributes of joints, that are for other programs."""
     found = [part.tag for part in root if part.tag not in OF_ROBOT]
     found += [part.tag for link in root.findall("link") for part in link if part.tag not in OF_LINK]
     for joint in root.findall("joint"):
