@@ -1,4 +1,4 @@
-"""From SymPy's equations of motion to a mechanism.
+"""Mechanisms from SymPy's equations of motion.
 
 q: coordinates; v: their rates; u: generalised speeds; M_u, f_u: M_u u' = f_u, before any constraint.
 """
@@ -20,14 +20,14 @@ def from_sympy(
 
     Kane's equations $M_u \dot u = f_u$ in generalised speeds $u = J \dot q + j$ become, in coordinates,
     $J^\top M_u J\,\ddot q = J^\top (f_u - M_u (\dot J \dot q + \dot j))$. Dependent speeds are made independent again,
-    and the constraints handed to the Udwadia-Kalaba equation: they may be redundant. Of a `LagrangesMethod` the
+    and the Udwadia-Kalaba equation takes the constraints, which may be redundant. For a `LagrangesMethod` the
     multipliers are left out, and its constraints kept.
 
     Args:
         method: `KanesMethod` after `kanes_equations(...)`, `LagrangesMethod` after `form_lagranges_equations()`, or
-            whatever has one as its `eom_method` (the `System` of SymPy and that of PyDy).
-        parameters: SymPy symbol, or its name, -> scalar, in whatever units the equations are in. A symbol that occurs
-            nowhere does no harm.
+            an object with such an `eom_method` (the `System` of SymPy and that of PyDy).
+        parameters: SymPy symbol, or its name, -> scalar, in the units of the equations. A symbol that does not occur
+            has no effect.
         specifieds: Dynamic symbol (a force F(t) that SymPy leaves open), or its name, -> number or `f(q, v, t)`, a
             scalar. They may occur in the forcing vector only; write a prescribed motion into the constraints as an
             expression in t.
@@ -36,23 +36,23 @@ def from_sympy(
         `Mechanism`, its coordinates in SymPy's order. A speed without a coordinate (an ignorable one) gets a coordinate
         of its own, which nothing depends on. `mechanism.system` has `coordinates` and `generalized_speeds`, their
         names; `speeds(q, v, t)` and `rates(q, u, t)`, the way from SymPy's state and back; `configuration(q, t)` and
-        `motion(q, v, t)`, the constraint functions, to be stabilised as you like; `parameters`, a dict of arrays by
-        name; `mechanism(parameters)`, which makes the same mechanism with other values, without SymPy; and
-        `actuation(F)`, G of what is specified, as inputs for `linearize`.
+        `motion(q, v, t)`, the constraint functions, for a stabilization of your choice; `parameters`, a dict of arrays
+        by name; `mechanism(parameters)`, which makes the mechanism with other values, without SymPy; and
+        `actuation(F)`, G of specified functions, as inputs for `linearize`.
 
     Raises:
         ImportError: If SymPy is not installed: `pip install "ukjax[sympy]"`.
-        TypeError: If `method` is something else, or `parameters` or `specifieds` is no mapping.
+        TypeError: If `method` has another type, or `parameters` or `specifieds` is no mapping.
         ValueError: If a value is missing, is no real scalar, or is unknown; if the equations of motion were not formed;
             if they are not of the form above, with a mass matrix that depends on velocities, say; or if they contain a
             function that JAX does not have, such as `besselj`.
 
-    With more coordinates than speeds (quaternions) the mass matrix is singular, for which the
-    constraints make up. Configuration constraints of a `KanesMethod`
-    act through the velocity constraints, in which SymPy demands their rates; `ukjax.Projection()` keeps both.
+    With more coordinates than speeds (quaternions) the mass matrix is singular, and the constraints supply the missing
+    rank. Configuration constraints of a `KanesMethod` act through the velocity constraints, in which SymPy demands
+    their rates; `ukjax.Projection()` keeps both.
 
-    Gradients: with respect to `mechanism.system.parameters`, which system and constraints share; in pieces those of the
-    branch taken.
+    Gradients: with respect to `mechanism.system.parameters`, which system and constraints share; for a piecewise
+    function those of the branch taken.
 
     Source: Kane & Levinson (1985), Dynamics: Theory and Applications; Zhao et al. (2018), section 6.
     """
@@ -96,7 +96,7 @@ def _require(given: Mapping[str, Any], needed: Sequence[str], name: str, hint: s
 
 
 def _reject_unknown_text(given: Mapping[Any, Any], needed: Sequence[str], name: str) -> None:
-    """A symbol that occurs nowhere may have cancelled; a mere name that occurs nowhere is misspelt."""
+    """Raises ValueError for a name that does not occur, which is misspelt; an absent symbol may have cancelled."""
     for key in given:
         if isinstance(key, str) and name_of(key) not in needed:
             known = ", ".join(needed) or "none"
@@ -152,7 +152,7 @@ def _of_kane(sympy: Any, method: Any) -> Equations:
 
 
 def _with_all_speeds_independent(sympy: Any, method: Any) -> Any:
-    """The same bodies and loads without constraints: SymPy keeps only what is left after the elimination."""
+    """The KanesMethod of the bodies and loads without constraints, since SymPy keeps only the eliminated equations."""
     free = sympy.physics.mechanics.KanesMethod(
         method._inertial,
         q_ind=list(method.q),
@@ -165,7 +165,7 @@ def _with_all_speeds_independent(sympy: Any, method: Any) -> Any:
 
 
 def _kinematics(sympy: Any, method: Any) -> dict[str, Any]:
-    """q, v, v(u) and [K_u, K_v, k], with coordinates added for speeds that have none; or u = v and no matrix."""
+    """q, v, v(u) and [K_u, K_v, k], with coordinates added for speeds without coordinates; or u = v and no matrix."""
     q, u, solved = list(method.q), list(method.u), method.kindiffdict()
     v = [x.diff(sympy.physics.mechanics.dynamicsymbols._t) for x in q]
     rates = [solved[rate] for rate in v]
@@ -204,9 +204,9 @@ def _blocks(sympy: Any, K: Any) -> tuple[tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _inverse(sympy: Any, K: Any) -> Any:
-    """K^-1, block by block; None if K is not square or a block is larger than 3 x 3: that is left to numbers.
+    """The inverse K^-1, block by block; None, for a numerical inverse, if K is not square or a block exceeds 3 x 3.
 
-    By cofactors, which divide by nothing but the determinant: an elimination may divide by what is zero at a state.
+    Cofactors divide by the determinant only; an elimination may divide by a number that is zero at some state.
     """
     blocks = K.connected_components() if K.rows == K.cols else [range(4)]
     if max(map(len, blocks)) > 3:

@@ -1,4 +1,4 @@
-"""The functions of SymPy that JAX can compute, and how they are written; imported with SymPy only."""
+"""The functions of SymPy that JAX can compute, and their code. This module imports SymPy."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -12,7 +12,7 @@ sympy: Any = typed  # SymPy's own annotations call nearly everything Basic
 
 JNP, SPECIAL = "jax.numpy.", "jax.scipy.special."
 
-# By the name of SymPy's class: what computes it, of functions whose first derivatives JAX has in both modes.
+# JAX's functions by the name of SymPy's class. JAX has their first derivatives in both modes.
 FUNCTIONS = {
     **{name: JNP + name for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "sign")},
     **{f"a{name}": f"{JNP}arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
@@ -27,7 +27,7 @@ FUNCTIONS = {
     "loggamma": SPECIAL + "gammaln",
     "Ei": SPECIAL + "expi",
 }
-# The same, of those whose arguments or results are arranged in another way.
+# JAX's code by the name of SymPy's class, for functions whose arguments or results are arranged in another way.
 ARRANGED = {
     "lowergamma": SPECIAL + "gammainc({0}, {1}) * " + SPECIAL + "gamma({0})",
     "uppergamma": SPECIAL + "gammaincc({0}, {1}) * " + SPECIAL + "gamma({0})",
@@ -39,7 +39,7 @@ ARRANGED = {
 }
 BESSEL = {0: SPECIAL + "i0({1})", 1: SPECIAL + "i1({1})"}
 
-# Functions in which SymPy itself writes others, named by their classes.
+# Functions in which SymPy itself rewrites others, which are named by their classes.
 REWRITTEN = {
     sympy.cos: ("sec",),
     sympy.sin: ("csc",),
@@ -70,7 +70,7 @@ _HINTS = {"DiracDelta": "A blow is an event of ukjax.simulate_hybrid: leave it o
 
 
 def real(expression: Any) -> Any:
-    """The expression with real and imaginary parts of what is real anyway, which derivatives of |x| bring in."""
+    """The expression without re, im and conjugate of real numbers, which derivatives of |x| bring in."""
     expression = sympy.sympify(expression)
     if not expression.has(sympy.re, sympy.im, sympy.conjugate):
         return expression
@@ -81,7 +81,7 @@ def real(expression: Any) -> Any:
 class Known:
     """Writes expressions in the functions of the tables.
 
-    `what` says in an error where an expression comes from, and `symbols` are what the user wrote for those in it.
+    `what` says in an error where an expression comes from; `symbols` maps its symbols to those of the user.
     """
 
     def __init__(self, what: str, symbols: dict[Any, Any]):
@@ -89,7 +89,7 @@ class Known:
         self.found: dict[Any, Any] = {}
 
     def __call__(self, expression: Any) -> Any:
-        """The expression in functions that JAX has; ValueError if there is none for one of SymPy's."""
+        """The expression in functions that JAX has; raises ValueError for a function of SymPy's that JAX lacks."""
         if expression not in self.found:
             self.found[expression] = self._written(expression)
         return self.found[expression]
@@ -141,17 +141,17 @@ class Pieces(sympy.Function):
 
 
 def pieces(*pairs: tuple[Any, Any]) -> Any:
-    """The pieces of these values, each under its condition if none before holds."""
+    """The `Pieces` of pairs (value, condition): the value is that of the first condition that holds."""
     return Pieces(*(x for pair in pairs for x in pair))
 
 
 def pairs_of(e: Any) -> list[tuple[Any, Any]]:
-    """The values of pieces, with their conditions."""
+    """The pairs (value, condition) of `Pieces`."""
     return list(zip(e.args[::2], e.args[1::2], strict=True))
 
 
 def _extreme(relation: Any) -> Callable:
-    """The largest or smallest of several numbers, in pieces."""
+    """The function for the largest or smallest of several numbers, in pieces."""
     of_two = lambda a, b: pieces((a, relation(a, b, evaluate=False)), (b, True))
     return lambda *args: reduce(of_two, args)
 
@@ -165,7 +165,7 @@ _IN_PIECES = {"Max": _extreme(sympy.Ge), "Min": _extreme(sympy.Le), "Heaviside":
 
 
 class Select(sympy.Function):
-    """Select(c, a, b): a where c, b elsewhere, a function of which SymPy knows nothing else."""
+    """Select(c, a, b), which is a where c holds, and b elsewhere; SymPy does not rewrite it."""
 
     nargs = 3
 
@@ -174,7 +174,7 @@ class Select(sympy.Function):
 
 
 class Printer(JaxPrinter):
-    """Writes the code: every function by its whole name, conditions as scalars."""
+    """Prints the code, with every function by its whole name, and conditions as scalars."""
 
     def __init__(self):
         super().__init__({"fully_qualified_modules": True, "inline": True, "allow_unknown_functions": False})
@@ -187,7 +187,7 @@ class Printer(JaxPrinter):
         return f"({form.format(*args)})"
 
     def _print_Select(self, expr: Any) -> str:
-        # Integers as floating numbers: two of them would be an array of integers.
+        # Integers become floating-point numbers: two integers would give an array of integers.
         condition, *values = expr.args
         written = [repr(float(x)) if x.is_Integer else self._print(x) for x in values]
         return f"{JNP}where({self._print(condition)}, {', '.join(written)})"
@@ -202,6 +202,6 @@ class Printer(JaxPrinter):
         return reduce(lambda a, b: f"{JNP}{name}({a}, {b})", [self._print(x) for x in expr.args])
 
 
-# SymPy's printers have methods of their own for some of them.
+# SymPy's printers have methods of their own for some of these functions.
 for _name in (*FUNCTIONS, *ARRANGED, "besseli"):
     setattr(Printer, f"_print_{_name}", Printer._print_Function)

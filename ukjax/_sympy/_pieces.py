@@ -1,4 +1,4 @@
-r"""Expressions in pieces, so that the branches that are not taken do no harm to derivatives.
+r"""Piecewise expressions, rewritten so that branches that are not taken do no harm to derivatives.
 
 JAX computes all branches and selects. Where the branch not taken is sqrt(x) at x = -1, or at x = 0, its derivative is
 not finite, and 0 times that, which reverse mode comes to, is NaN. So within a branch the argument of every function is
@@ -18,7 +18,7 @@ from typing import Any
 from ._functions import Pieces, Select, pairs_of, pieces, sympy
 
 
-HARMLESS = sympy.Rational(1, 2)  # where every function of `_functions` is smooth but
+HARMLESS = sympy.Rational(1, 2)  # where every function of `_functions` is smooth, except those of `HARMLESS_OF`
 HARMLESS_OF = {"acosh": sympy.Integer(2)}
 
 # Functions that are smooth for every real argument: pieces may stay within.
@@ -38,7 +38,7 @@ SMOOTH = {
     "floor",
     "ceiling",
 }
-MOST = 64  # branches that pieces within a function are multiplied out to
+MOST = 64  # most branches to which pieces within a function are multiplied out
 
 
 class Branches:
@@ -48,7 +48,7 @@ class Branches:
         self.found: dict[Any, Any] = {}
 
     def __call__(self, e: Any, active: Any = sympy.true) -> Any:
-        """The expression where it only counts if `active`."""
+        """The rewritten expression, which only counts where `active` holds."""
         key = e, active
         if key not in self.found:
             self.found[key] = self._selected(e, active)
@@ -56,7 +56,7 @@ class Branches:
 
     def _selected(self, e: Any, active: Any) -> Any:
         if e.is_Atom:
-            # Without a sign, and no number: what is there is not defined.
+            # zoo is an infinity without a sign: the expression is undefined there.
             return sympy.nan if e is sympy.zoo else e
         if isinstance(e, Pieces):
             return self._pieces(e, active)
@@ -92,7 +92,7 @@ class Branches:
 
 
 def _bends(e: Any) -> bool:
-    """Whether it is neither a sum, a product nor a power like x^2: whether its derivative may be infinite."""
+    """Whether an expression is no sum, product or power like x^2, so that its derivative may be infinite."""
     if isinstance(e, sympy.Pow):
         return not (e.exp.is_Integer and e.exp.is_positive)
     return not isinstance(e, sympy.Add | sympy.Mul | Select)
@@ -103,7 +103,7 @@ def _singular(e: Any) -> bool:
 
 
 def _is_length(e: Any) -> bool:
-    """Whether it is like sqrt(x^2 + y^2): smooth, or with a kink, where the sum of squares vanishes."""
+    """Whether an expression is like sqrt(x^2 + y^2): smooth, or with a kink, where the sum of squares vanishes."""
     return isinstance(e, sympy.Pow) and e.exp.is_Rational and 0.5 <= e.exp < 1 and _is_sum_of_squares(e.base)
 
 
@@ -116,9 +116,9 @@ def _has_singular(e: Any) -> bool:
 
 
 def _folded(e: Any) -> Any:
-    """A function of pieces as pieces of it; None without pieces, or with too many of them."""
+    """A function of pieces as pieces of the function; None without pieces, or with more than `MOST` branches."""
     found = sorted(e.atoms(Pieces), key=sympy.default_sort_key)
-    # The outermost ones only: those within come with them.
+    # Only the outermost pieces are replaced: they contain the inner ones.
     found = [p for p in found if not any(p is not q and q.has(p) for q in found)]
     if not found or math.prod(len(pairs_of(p)) for p in found) > MOST:
         return None
@@ -130,7 +130,7 @@ def _folded(e: Any) -> Any:
 
 
 def _into_pieces(e: Any) -> Any:
-    """A product with pieces that vanish somewhere as pieces of the product; None if nothing in it is singular."""
+    """A product with pieces that vanish somewhere, as pieces of the product; None if no other factor is singular."""
     for factor in e.args:
         inner = factor.base if isinstance(factor, sympy.Pow) and factor.exp.is_positive else factor
         if not isinstance(inner, Pieces) or all(value != 0 for value, _ in pairs_of(inner)):

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.scipy.special  # which written functions call by its whole name
+import jax.scipy.special  # generated functions call it by its whole name
 
 from ._system import Functions, name_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Equations:
-    """What was read off SymPy's object: symbols, and expressions in them; see `Functions`."""
+    """The symbols of SymPy's object, and expressions in them; see `Functions`."""
 
     q: list[Any]
     v: list[Any]
@@ -29,7 +29,7 @@ class Equations:
 
 
 class Writer:
-    """Puts one plain symbol in the place of each function of time, sorts them, and has SymPy write the code."""
+    """Replaces each function of time by a plain symbol, sorts the symbols, and lets SymPy generate the code."""
 
     def __init__(self, sympy: Any, equations: Equations):
         self.sympy = sympy
@@ -43,7 +43,7 @@ class Writer:
         self.parameters = plain(self._parameters(expressions))
 
     def functions(self) -> Functions:
-        """Everything that `SympySystem` needs."""
+        """The generated functions that `SympySystem` needs."""
         e = self.equations
         return Functions(
             mass=self._write(e.mass, "the mass matrix", "q"),
@@ -63,7 +63,7 @@ class Writer:
         )
 
     def _drive(self) -> dict[str, Callable]:
-        """By the name of a specified function the slope of the force by it, of those that take nothing but q and t."""
+        """The slopes of the force by specified functions, by name, for slopes that take only q, t and parameters."""
         found: dict[str, Callable] = {}
         force = [self.sympy.sympify(f).xreplace(self.specifieds) for f in self.equations.force]
         for x, dummy in self.specifieds.items():
@@ -93,7 +93,7 @@ class Writer:
         return self.sympy.lambdify(arguments, bodies, modules=[{"jax": jax}], printer=Printer(), cse=True)
 
     def _specifieds(self, expressions: Sequence[Any]) -> list[Any]:
-        """Functions of time, and derivatives of such, that are neither coordinates nor rates nor speeds."""
+        """The functions of time, and their derivatives, that are neither coordinates nor rates nor speeds."""
         known = {*self.q, *self.v, *self.u}
         derivatives = set().union(*(x.atoms(self.sympy.Derivative) for x in expressions)) - known
         for x in sorted(derivatives, key=str):
@@ -114,8 +114,8 @@ class Writer:
 
 
 def _real(equations: Equations) -> Equations:
-    """The same in real numbers."""
-    from ._functions import real  # which imports SymPy
+    """The equations with `real` applied to every expression."""
+    from ._functions import real  # imports SymPy
 
     names = ("mass", "force", "kinematics", "rates", "configuration", "motion")
     given = {name: getattr(equations, name) for name in names}

@@ -238,7 +238,7 @@ def _inside(folder: Path | None, name: str) -> Path | None:
 
 
 def _found(folder: Path | None, base: str, name: str) -> Path | None:
-    """The path of a named file, if it exists; raises ValueError for a pipe and the like, which may block a reader."""
+    """The path of a named file, if it exists; raises ValueError if it is no file, since a pipe may block a reader."""
     place = _inside(folder, str(Path(base) / name))
     if place is None or _is_file(place):
         return place

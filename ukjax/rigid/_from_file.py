@@ -24,7 +24,7 @@ def from_file(source: str | Path, **options: Any) -> Robot:
 def from_mjcf(source: str | Path, *, coordinates: str = "joint", keyframe: str | None = None, **options: Any) -> Robot:
     """A robot from an MJCF file, or its text, as MuJoCo reads it.
 
-    The robot follows bodies with their inertias; hinge, slide, ball and free joints with stiffness, damping and
+    Supported are bodies with their inertias; hinge, slide, ball and free joints with stiffness, damping and
     armature, those of their actuators included; `connect`, `weld` and `joint` equalities, which are met exactly instead
     of softly; motors; gravity; and the flags of `<option>`, groups of actuators that it disables, and the state in
     which the file draws the robot. One warning names the features that are not simulated (contacts, limits, dry
@@ -66,7 +66,7 @@ def from_urdf(
 ) -> Robot:
     """A robot from a URDF file, or its text, with loops that URDF cannot express. MuJoCo is not needed.
 
-    The robot follows links with their inertias, which may be missing, or a mass without moments, a point; all kinds of
+    Supported are links with their inertias, which may be missing, or a mass without moments, a point; all kinds of
     joints, "spherical" ones too; their damping; and <mimic>, met exactly. A link called "world" is the ground, whether
     the file declares it or only names it as a parent. One warning names the features that are not simulated (contacts,
     limits, dry friction, ...).
