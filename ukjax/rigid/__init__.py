@@ -3,7 +3,9 @@
 from ._body import Body as Body
 from ._effort import Drag as Drag
 from ._effort import Effort as Effort
+from ._effort import Gear as Gear
 from ._effort import Limit as Limit
+from ._effort import Motor as Motor
 from ._force import AbstractForce as AbstractForce
 from ._force import Load as Load
 from ._force import Spring as Spring
@@ -27,8 +29,6 @@ from ._joint import Spherical as Spherical
 from ._joint import Universal as Universal
 from ._link import Distance as Distance
 from ._link import PointOn as PointOn
-from ._motor import Gear as Gear
-from ._motor import Motor as Motor
 from ._robot import Robot as Robot
 from ._rolling import KnifeEdge as KnifeEdge
 from ._rolling import Rolling as Rolling

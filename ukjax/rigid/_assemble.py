@@ -4,7 +4,7 @@ q: coordinates; v: speeds.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,19 +14,16 @@ from .. import _check
 from .._constraint import Holonomic
 from .._manifold import Assembly
 from .._manifold import assemble as nearest
+from .._mechanism import Mechanism
 from . import _linkage, _turns
+from ._abstract_robot import AbstractRobot
 from ._coordinates import in_tree
-from ._force import Placement
 from ._joint import Revolute
 from ._rotation import from_matrix
 
 
-if TYPE_CHECKING:
-    from ._robot import Robot
-
-
 def assembled(
-    robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, Any], t: Any, keep: Sequence[str]
+    robot: AbstractRobot, coordinates: Mapping[str, Any], rates: Mapping[str, Any], t: Any, keep: Sequence[str]
 ) -> Assembly:
     """The consistent state nearest to the given coordinates and rates of the joints of the tree."""
     q, v = roughly(robot, coordinates, rates)
@@ -40,7 +37,7 @@ def assembled(
             value = _kept(coordinates, robot.home, name, "coordinates")
             rate = _kept(rates, robot.home_rates, name, "rates")
             held[f"keep {name}"] = Holonomic(Held(robot, name, value, rate, jnp.asarray(t, q.dtype)))
-    return nearest(robot.mechanism(held), q, v, t, keep={"q": kept, "v": kept})
+    return nearest(Mechanism(robot, held), q, v, t, keep={"q": kept, "v": kept})
 
 
 def _kept(values: Mapping[str, Any], home: Mapping[str, Array], name: str, what: str) -> Array:
@@ -51,7 +48,7 @@ def _kept(values: Mapping[str, Any], home: Mapping[str, Array], name: str, what:
 class Held(eqx.Module):
     """The offset of a joint's coordinate from `value` + `rate` (t - `self.t`), a function of (q, t)."""
 
-    robot: Any
+    robot: AbstractRobot
     joint: str = eqx.field(static=True)
     value: Array
     rate: Array
@@ -63,10 +60,10 @@ class Held(eqx.Module):
         if loose and isinstance(robot.joints[self.joint], Revolute):
             # The tree determines the whole turns of a hinge that closes a loop, so its angle is kept up to whole turns.
             return (_turns.nearest(_turns.of_pose(robot, q, self.joint), wanted) - wanted)[None]
-        return (robot.coordinate(q, self.joint) - wanted)[None]
+        return (_turns.coordinate(robot, q, self.joint) - wanted)[None]
 
 
-def roughly(robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, Any]) -> tuple[Array, Array]:
+def roughly(robot: AbstractRobot, coordinates: Mapping[str, Any], rates: Mapping[str, Any]) -> tuple[Array, Array]:
     """q and v of the robot from values of the joints of the tree; other joints only set turns of counted hinges."""
     twin = robot if robot.layout == robot.tree else robot.in_joints()
     known = [name for name in robot.joint_names if name not in twin.layout.tree]
@@ -75,7 +72,7 @@ def roughly(robot: "Robot", coordinates: Mapping[str, Any], rates: Mapping[str, 
     q = _turns.started(twin, q, coordinates)
     if twin is robot:
         return q, v
-    at = Placement.of(twin, _linkage.posture(twin, q), v)
+    at = _linkage.placement(twin, _linkage.posture(twin, q), v)
     angles = _turns.of_bodies(twin, q) if robot.planar else {}
     found_q, found_v = [], []
     for body in (node.body for node in robot.layout.nodes):

@@ -106,6 +106,13 @@ def check_held(
             held[node.parent] = held[node.parent] or held[i]
 
 
+def frame_at(bodies: Mapping[str, Body], frames: Mapping[str, Frame], end: str) -> Frame | None:
+    """Returns the frame "body.frame", where `frames` are those of the ground; None for the body's own."""
+    name, body = frame_of(end), body_of(end)
+    of_body = frames if body == GROUND else bodies[body].frames
+    return of_body[name] if name else None
+
+
 def check_planar(joints: Mapping[str, AbstractJoint]) -> None:
     """Raises ValueError if a joint would lead bodies out of the plane x, y."""
     for name, joint in joints.items():

@@ -4,7 +4,7 @@ q: coordinates (n_q,); v: speeds (n,); d: small displacement (n,).
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,14 +16,11 @@ from .._coordinate import Coordinate
 from .._kinematics import AbstractKinematics
 from .._result import is_traced
 from . import _turns
+from ._abstract_robot import AbstractRobot
 from ._joint import AbstractJoint
 from ._layout import Layout
 from ._linkage import BODY, motions
 from ._motion import AbstractMotion, Ball, Float
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
 
 
 class TreeKinematics(AbstractKinematics):
@@ -31,7 +28,7 @@ class TreeKinematics(AbstractKinematics):
 
     motions: tuple[AbstractMotion, ...]
     layout: Layout = eqx.field(static=True)
-    robot: Any = None  # where turns of hinges are counted
+    robot: AbstractRobot | None = None  # where turns of hinges are counted
 
     def rates(self, q, v, t):
         rates = self._each(lambda motion, q, v: motion.rates(q, v), q, v)
@@ -49,7 +46,7 @@ class TreeKinematics(AbstractKinematics):
         return jnp.concatenate([of(motion, q[slice(*node.q)], v[slice(*node.v)]) for motion, node in pairs])
 
 
-def names_of(robot: "Robot") -> tuple[tuple[str, ...], tuple[str, ...]]:
+def names_of(robot: AbstractRobot) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of coordinates and speeds, such as "A [rad]", "base ωx [rad/s]"."""
     coordinates: list[str] = []
     speeds: list[str] = []
@@ -61,7 +58,7 @@ def names_of(robot: "Robot") -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(coordinates), tuple(speeds)
 
 
-def in_tree(robot: "Robot", values: Mapping[str, Any], what: str) -> Array:
+def in_tree(robot: AbstractRobot, values: Mapping[str, Any], what: str) -> Array:
     """q, or v if `what` is "rates", from values by joint of the tree; a joint that is left out has those of the home.
 
     `robot` must be in the coordinates of its joints.

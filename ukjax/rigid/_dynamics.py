@@ -3,7 +3,7 @@
 q: coordinates (n_q,); v: speeds (n,).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,12 @@ from .. import _expand
 from .._panels import panel_solve
 from .._terms import Free, Pivots
 from . import _linkage, _spin, _sweep, _tree, _turns
+from ._abstract_robot import AbstractRobot
 from ._branches import Branches
 from ._motion import Helix, Slide, Turn, Weld
 from ._reactions import acting, bias, falling
 from ._slopes import slopes
 from ._stack import stacked
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
 
 
 # With more speeds than this, recursions are loops over the nodes: unrolled, they are too long for scalar code, and take
@@ -38,11 +35,11 @@ WRITTEN = 50
 CONSTANT = (Turn, Slide, Helix, Weld)
 
 
-def is_large(robot: "Robot") -> bool:
+def is_large(robot: AbstractRobot) -> bool:
     return robot.layout.n > LARGE
 
 
-def mass(robot: "Robot", q: Array, t: Array) -> Array:
+def mass(robot: AbstractRobot, q: Array, t: Array) -> Array:
     """The mass matrix M (n, n), with armature."""
     if is_large(robot):
         M = _sweep.mass_matrix(stacked(robot, q), robot.layout)
@@ -58,7 +55,7 @@ def mass(robot: "Robot", q: Array, t: Array) -> Array:
     return M
 
 
-def force(robot: "Robot", q: Array, v: Array, t: Array) -> Array:
+def force(robot: AbstractRobot, q: Array, v: Array, t: Array) -> Array:
     """The force Q (n,) in M v' = Q, with the terms of velocity."""
     Q = _linkage.own_forces(robot, q, v) - bias(robot, q, v, is_large(robot))
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
@@ -70,7 +67,7 @@ def force(robot: "Robot", q: Array, v: Array, t: Array) -> Array:
     return Q
 
 
-def free(robot: "Robot", applied: Any) -> Free | None:
+def free(robot: AbstractRobot, applied: Any) -> Free | None:
     """The robot's unconstrained dynamics; None if no fast path is known, so that M is needed."""
     if _linkage.efforts(robot, of_loops=True) or _spin.drags(robot):
         return None
@@ -85,13 +82,13 @@ def free(robot: "Robot", applied: Any) -> Free | None:
     return Free(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, (True, short), written)
 
 
-def _by_matrices(robot: "Robot", q: Array, v: Array, t: Array, applied: Any) -> tuple[Array, Pivots]:
+def _by_matrices(robot: AbstractRobot, q: Array, v: Array, t: Array, applied: Any) -> tuple[Array, Pivots]:
     """M^-1 (Q + applied), by M in scalar code, and its pivots."""
     M, Q = mass(robot, q, t), force(robot, q, v, t)
     return _expand.solve(M, Q if applied is None else Q + applied), Pivots(_expand.pivots(M).pivots, jnp.diag(M))
 
 
-def _acceleration(robot: "Robot", q: Array, v: Array, applied: Any) -> tuple[Array, Pivots]:
+def _acceleration(robot: AbstractRobot, q: Array, v: Array, applied: Any) -> tuple[Array, Pivots]:
     """M^-1 (Q + applied), by articulated bodies, and its pivots; derivatives follow from those of inverse dynamics."""
     stack, armature, base = stacked(robot, q, v), _linkage.armature(robot, q.dtype), falling(robot, q)
     own, external = _linkage.own_forces(robot, q, v), acting(robot, q, v)
@@ -114,7 +111,7 @@ def _acceleration(robot: "Robot", q: Array, v: Array, applied: Any) -> tuple[Arr
     return found, Pivots(*pivots)
 
 
-def _slopes_of(robot: "Robot", q: Array, v: Array, a: Array, short: bool) -> Array:
+def _slopes_of(robot: AbstractRobot, q: Array, v: Array, a: Array, short: bool) -> Array:
     """The derivatives of the acceleration by q and v (n, 2 n): M da = dQ - d tau."""
     tree = Branches.of(robot.layout)
     found = slopes(stacked(robot, q), tree, v, a, falling(robot, q), short)

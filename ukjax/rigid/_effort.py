@@ -145,3 +145,43 @@ def pitch_of(value: Any) -> Array:
     if pitch.ndim or (not is_traced(pitch) and pitch == 0):
         raise ValueError(f"pitch must be one number [m/rad] but zero, which is a Revolute, but is {pitch}.")
     return pitch
+
+
+class Motor(eqx.Module):
+    """An actuator on a joint of one coordinate.
+
+    Args:
+        joint: Name of the joint.
+        gear: Torque [N m], or force [N], of the joint for a unit of control.
+    """
+
+    joint: str = eqx.field(static=True)
+    gear: Array
+
+    def __init__(self, joint: str, gear: Any = 1.0):
+        self.joint, self.gear = joint, number(gear, "gear")
+
+
+class Gear(eqx.Module):
+    """A coupling of two joints of one coordinate: c_first = a_0 + a_1 c_second + a_2 c_second^2 + ...; one row.
+
+    Args:
+        first: Name of a joint.
+        second: Name of another joint; None to hold the first at a_0.
+        coefficients: a (k,); the ratio a_1 alone if it is a number.
+
+    Raises:
+        ValueError: If the coefficients are not finite, or have another shape.
+    """
+
+    first: str = eqx.field(static=True)
+    second: str | None = eqx.field(static=True)
+    coefficients: Array
+
+    def __init__(self, first: str, second: str | None, coefficients: Any):
+        a = _check.floating(coefficients, "coefficients")
+        if a.ndim > 1 or 0 in a.shape:
+            raise ValueError(f"coefficients must be a number or have shape (k,), but have shape {a.shape}.")
+        _check.finite(a, "coefficients")
+        self.first, self.second = first, second
+        self.coefficients = jnp.stack([jnp.zeros_like(a), a]) if a.ndim == 0 else a

@@ -1,21 +1,17 @@
 """Kinetic and potential energy."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from . import _linkage, _turns
-from ._force import Placement
+from ._abstract_robot import AbstractRobot
 
 
-if TYPE_CHECKING:
-    from ._robot import Robot
-
-
-def energy(robot: "Robot", q: Array, v: Array, t: Any) -> Array:
+def energy(robot: AbstractRobot, q: Array, v: Array, t: Any) -> Array:
     """Kinetic energy, plus the potential energy of gravity (zero at the ground's origin), springs and forces [J]."""
-    at = Placement.of(robot, _linkage.posture(robot, q), v)
+    at = _linkage.placement(robot, _linkage.posture(robot, q), v)
     total = v @ robot.mass(q, jnp.asarray(t, q.dtype)) @ v / 2
     for name in robot.layout.bodies:
         inertia = robot.bodies[name].inertia

@@ -4,52 +4,56 @@ q: coordinates; v: speeds; l: distance [m]; u: unit vector from one end to the o
 """
 
 import abc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._types import Scalar
+from ._body import Body, frame_at
 from ._effort import number
-from ._frame import Pose, Twist, Wrench, vector
-from ._layout import body_of
-from ._linkage import frame as frame_of_end
+from ._frame import Frame, Pose, Twist, Wrench, vector
+from ._layout import Layout, body_of
 from ._rotation import Vector3, cross
-from ._tree import Posture, poses_in_world, twists
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
 
 
 class Placement(eqx.Module):
-    """The poses of a robot's bodies, seen from the ground, and their twists, seen from the bodies."""
+    """The poses and the twists of the bodies of a robot.
 
-    robot: "Robot"
+    Attributes:
+        bodies: Bodies, by name; frames: those of the ground.
+        poses: Pose of each node of `layout`, seen from the ground; twists: seen from the node.
+        dtype: That of a pose on the ground.
+    """
+
+    bodies: dict[str, Body]
+    frames: dict[str, Frame]
     poses: list[Pose]
     twists: list[Twist]
-
-    @classmethod
-    def of(cls, robot: "Robot", tree: Posture, v: Array) -> "Placement":
-        return cls(robot, poses_in_world(tree), twists(tree, v))
+    layout: Layout = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
 
     def pose(self, end: str) -> Pose:
-        """The pose of "body" or "body.frame", seen from the ground."""
-        node, frame = self.robot.layout.node_of(body_of(end)), frame_of_end(self.robot, end)
+        """Returns the pose of "body" or "body.frame", seen from the ground."""
+        node, frame = self._at(end)
         if node < 0:
-            dtype = self.robot.gravity.dtype
-            return Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)) if frame is None else frame
+            return Pose(jnp.eye(3, dtype=self.dtype), jnp.zeros(3, self.dtype)) if frame is None else frame
         return self.poses[node] if frame is None else self.poses[node] @ frame
 
     def velocity(self, end: str) -> Vector3:
-        """The velocity of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
-        node, frame = self.robot.layout.node_of(body_of(end)), frame_of_end(self.robot, end)
+        """Returns the velocity of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
+        node, frame = self._at(end)
         if node < 0:
-            return jnp.zeros(3, self.robot.gravity.dtype)
+            return jnp.zeros(3, self.dtype)
         twist = self.twists[node]
         arm = jnp.zeros_like(twist.linear) if frame is None else frame.p
         return self.poses[node].R @ (twist.linear + cross(twist.angular, arm))
+
+    def _at(self, end: str) -> tuple[int, Pose | None]:
+        """Returns the node of "body.frame" (negative for the ground), and its pose seen from the body or the ground."""
+        found = frame_at(self.bodies, self.frames, end)
+        return self.layout.node_of(body_of(end)), None if found is None else found.pose
 
 
 class AbstractForce(eqx.Module):

@@ -5,7 +5,7 @@ force in the joint [N], (k,) of all joints with friction; c: non-ideal force (n,
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,15 +18,12 @@ from .._reactions import sharing
 from .._result import is_traced
 from .._types import BoolScalar, Vector
 from . import _linkage, _turns
+from ._abstract_robot import AbstractRobot
 from ._body import named_parts
 from ._effort import number
 from ._joint import AbstractDrivenJoint, Prismatic, Revolute
 from ._reactions import along_gap
 from ._rotation import cross
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
 
 
 # Number of steps in which friction grows from zero to its full value, and of Newton's iterations in each step.
@@ -226,14 +223,14 @@ def _eliminated(A: Array, y: Vector) -> tuple[Vector, Array]:
     return y / jnp.where(diagonal > 0, diagonal, 1.0), jnp.min(stop_gradient(jnp.stack(pivots)))
 
 
-def friction_of(robot: "Robot", friction: Any, constraints: Any) -> Friction:
+def friction_of(robot: AbstractRobot, friction: Any, constraints: Any) -> Friction:
     """The `Friction` of a robot; raises ValueError for a joint whose friction is not modelled."""
     friction = named_parts(friction, Coulomb, "friction", "rigid.Coulomb(0.1, radius=0.01)")
     _check_joints(robot, friction)
     return Friction(Mechanism(robot, constraints), friction)
 
 
-def _check_joints(robot: "Robot", friction: Mapping[str, Coulomb]) -> None:
+def _check_joints(robot: AbstractRobot, friction: Mapping[str, Coulomb]) -> None:
     for name in friction:
         joint = robot.joints.get(name)
         if not isinstance(joint, Revolute | Prismatic):

@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._actuators import BALL, FREE, HINGE, SLIDE, Actuator, actuators_of, at_joint
-from ._effort import Drag, Effort
+from ._effort import Drag, Effort, Gear, Motor
 from ._frame import Pose
 from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
 from ._left_out import left_out
-from ._motor import Gear, Motor
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused, usable
 from ._rotation import matrix
 from ._switches import Switches, switches_of

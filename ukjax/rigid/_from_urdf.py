@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._axis import Axis, about_z
-from ._effort import Drag, Effort
+from ._effort import Drag, Effort, Gear
 from ._frame import Frame
 from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
 from ._mobility import without_mass
-from ._motor import Gear
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused
 from ._rotation import from_matrix
 from ._urdf import WORLD, Description, Inertial, Joint, Link, Placed

@@ -4,23 +4,22 @@ q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen fro
 seen from its parent node.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from ._abstract_robot import AbstractRobot
 from ._axis import Axis, about_z
+from ._body import frame_at
 from ._effort import Drag, Effort
+from ._force import Placement
 from ._frame import Frame, Pose
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
-from ._layout import GROUND, Node, body_of, frame_of
+from ._layout import GROUND, Node, body_of
 from ._motion import AbstractMotion, Weld
-from ._tree import Move, Posture
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
+from ._tree import Move, Posture, poses_in_world, twists
 
 
 # Prefix of the names of the joints by which bodies float in absolute coordinates.
@@ -32,31 +31,29 @@ def floating(body: str, planar: bool) -> AbstractJoint:
     return Planar(GROUND, body) if planar else Free(GROUND, body)
 
 
-def moving(robot: "Robot", joint: str) -> AbstractJoint:
+def moving(robot: AbstractRobot, joint: str) -> AbstractJoint:
     """The joint of the layout with a name, which may be that of a floating body."""
     return floating(joint.removeprefix(BODY), robot.planar) if joint.startswith(BODY) else robot.joints[joint]
 
 
-def motions(robot: "Robot") -> tuple[AbstractMotion, ...]:
+def motions(robot: AbstractRobot) -> tuple[AbstractMotion, ...]:
     """The motions of all nodes."""
     found = (moving(robot, node.joint).motion for node in robot.layout.nodes)
     return tuple(motion for motion in found if motion is not None)
 
 
-def fixed(robot: "Robot", end: str) -> Frame | None:
-    """The `Frame` of "body.frame"; None for "body", the body's own frame."""
-    name, body = frame_of(end), body_of(end)
-    frames = robot.frames if body == GROUND else robot.bodies[body].frames
-    return frames[name] if name else None
+def fixed(robot: AbstractRobot, end: str) -> Frame | None:
+    """Returns the frame "body.frame"; None for the body's own."""
+    return frame_at(robot.bodies, robot.frames, end)
 
 
-def frame(robot: "Robot", end: str) -> Pose | None:
+def frame(robot: AbstractRobot, end: str) -> Pose | None:
     """The pose of "body.frame", seen from the body; None for "body", the body's own frame."""
     one = fixed(robot, end)
     return None if one is None else one.pose
 
 
-def move(robot: "Robot", q: Array, node: Node, v: Array | None = None) -> Move:
+def move(robot: AbstractRobot, q: Array, node: Node, v: Array | None = None) -> Move:
     """The `Move` of a node; its `change` is given only with speeds v."""
     joint = moving(robot, node.joint)
     motion, own = joint.motion or Weld(), q[slice(*node.q)]
@@ -71,7 +68,7 @@ def move(robot: "Robot", q: Array, node: Node, v: Array | None = None) -> Move:
     return Move(before, motion.pose(own), after, motion.twists(own), change)
 
 
-def posture(robot: "Robot", q: Array, v: Array | None = None) -> Posture:
+def posture(robot: AbstractRobot, q: Array, v: Array | None = None) -> Posture:
     """The tree at q as a `Posture`; the `change` of its moves is given only with speeds v."""
     nodes = robot.layout.nodes
     inertias = [robot.bodies[node.body].inertia for node in nodes]
@@ -79,7 +76,13 @@ def posture(robot: "Robot", q: Array, v: Array | None = None) -> Posture:
     return Posture(robot.layout, [move(robot, q, node, v) for node in nodes], spatial)
 
 
-def pose(robot: "Robot", q: Array, end: str) -> Pose:
+def placement(robot: AbstractRobot, tree: Posture, v: Array) -> Placement:
+    """Returns the poses and twists of the bodies for forces between them."""
+    dtype = robot.gravity.dtype
+    return Placement(robot.bodies, robot.frames, poses_in_world(tree), twists(tree, v), robot.layout, dtype)
+
+
+def pose(robot: AbstractRobot, q: Array, end: str) -> Pose:
     """The pose of "body" or "body.frame", seen from the ground."""
     found = frame(robot, end)
     for i in robot.layout.path(robot.layout.node_of(body_of(end))):
@@ -88,12 +91,12 @@ def pose(robot: "Robot", q: Array, end: str) -> Pose:
     return Pose(jnp.eye(3, dtype=q.dtype), jnp.zeros(3, q.dtype)) if found is None else found
 
 
-def between(robot: "Robot", q: Array, joint: AbstractJoint) -> Pose:
+def between(robot: AbstractRobot, q: Array, joint: AbstractJoint) -> Pose:
     """The pose P of a joint's child frame, seen from its parent frame."""
     return pose(robot, q, joint.parent).inverse @ pose(robot, q, joint.child)
 
 
-def driven(robot: "Robot", joint: str, what: str = "joint") -> AbstractDrivenJoint:
+def driven(robot: AbstractRobot, joint: str, what: str = "joint") -> AbstractDrivenJoint:
     """The joint with a name; raises ValueError unless it has a single coordinate."""
     one = robot.joints.get(joint)
     if not isinstance(one, AbstractDrivenJoint):
@@ -102,14 +105,14 @@ def driven(robot: "Robot", joint: str, what: str = "joint") -> AbstractDrivenJoi
     return one
 
 
-def efforts(robot: "Robot", of_loops: bool) -> dict[str, Effort]:
+def efforts(robot: AbstractRobot, of_loops: bool) -> dict[str, Effort]:
     """The efforts by joint: of the joints that are constraints if `of_loops`, else of those of the tree."""
     names = [name for name in robot.joint_names if (name in robot.layout.tree) != of_loops]
     found = ((name, getattr(robot.joints[name], "effort", None)) for name in names)
     return {name: effort for name, effort in found if effort is not None}
 
 
-def armature(robot: "Robot", dtype: Any) -> Array:
+def armature(robot: AbstractRobot, dtype: Any) -> Array:
     """The armature of each speed of the tree (n,), an addition to the diagonal of M."""
     found = [jnp.zeros((), dtype)] * robot.layout.n
     for name, effort in efforts(robot, of_loops=False).items():
@@ -120,7 +123,7 @@ def armature(robot: "Robot", dtype: Any) -> Array:
     return jnp.stack(found) if found else jnp.zeros(0, dtype)
 
 
-def own_forces(robot: "Robot", q: Array, v: Array) -> Array:
+def own_forces(robot: AbstractRobot, q: Array, v: Array) -> Array:
     """The generalised forces (n,) of efforts and drags of the joints of the tree."""
     found = [jnp.zeros((), q.dtype)] * robot.layout.n
     for name, effort in efforts(robot, of_loops=False).items():
@@ -132,7 +135,7 @@ def own_forces(robot: "Robot", q: Array, v: Array) -> Array:
     return jnp.stack(found) if found else jnp.zeros(0, q.dtype)
 
 
-def drags(robot: "Robot") -> list[tuple[Node, Drag]]:
+def drags(robot: AbstractRobot) -> list[tuple[Node, Drag]]:
     """The ball joints of the tree that have a drag, as nodes, each with its drag."""
     found = [(node, getattr(moving(robot, node.joint), "drag", None)) for node in robot.layout.nodes]
     return [(node, drag) for node, drag in found if drag is not None]

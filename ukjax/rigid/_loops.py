@@ -3,8 +3,6 @@
 q: coordinates; v: speeds; P: pose of a joint's child frame seen from its parent frame.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import equinox as eqx
 import jax
 from jaxtyping import Array
@@ -12,17 +10,14 @@ from jaxtyping import Array
 from .._constraint import AbstractConstraint, Baumgarte, Holonomic, Nonholonomic
 from .._types import Coordinates, RowValues, Vector
 from . import _linkage
+from ._abstract_robot import AbstractRobot
 from ._frame import Pose
 from ._joint import Free
 from ._motor import Geared
 from ._rolling import AbstractRollingLink, KnifeEdge, slip_of
 
 
-if TYPE_CHECKING:
-    from ._robot import Robot
-
-
-def constraints_of(robot: "Robot") -> dict[str, AbstractConstraint]:
+def constraints_of(robot: AbstractRobot) -> dict[str, AbstractConstraint]:
     """The robot's own constraints by the names of joints and gears; that against slipping is named "<joint> slip"."""
     found: dict[str, AbstractConstraint] = {}
     for name in robot.layout.loops:
@@ -42,7 +37,7 @@ def _damped(stabilization: Baumgarte | None) -> Baumgarte | None:
 class Gap(eqx.Module):
     """The gap of a joint of a robot, zero where the joint is closed; a function of (q, t)."""
 
-    robot: Any
+    robot: AbstractRobot
     joint: str = eqx.field(static=True)
 
     def __call__(self, q: Coordinates, t: Array) -> RowValues:
@@ -53,11 +48,12 @@ class Gap(eqx.Module):
 class Slip(eqx.Module):
     """The slip of a joint of a robot, zero where the joint does not slip; a function of (q, v, t)."""
 
-    robot: Any
+    robot: AbstractRobot
     joint: str = eqx.field(static=True)
 
     def __call__(self, q: Coordinates, v: Vector, t: Array) -> RowValues:
-        joint: AbstractRollingLink = self.robot.joints[self.joint]
+        joint = self.robot.joints[self.joint]
+        assert isinstance(joint, AbstractRollingLink)
         kinematics = self.robot.kinematics
         rates = v if kinematics is None else kinematics.rates(q, v, t)
         P, rate = jax.jvp(lambda q: tuple(_linkage.between(self.robot, q, joint)), (q,), (rates,))

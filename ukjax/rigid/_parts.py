@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._body import Body
+from ._effort import Gear, Motor
 from ._frame import Frame
 from ._inertia import Inertia
 from ._joint import AbstractJoint
 from ._layout import GROUND
-from ._motor import Gear, Motor
 from ._robot import Robot
 
 

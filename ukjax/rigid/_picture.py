@@ -1,7 +1,7 @@
 """The drawing of a robot: each body is a line through the frames of its joints, with its shapes."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +9,12 @@ from jaxtyping import Array
 
 from .._drawing import Drawing
 from . import _linkage
+from ._abstract_robot import AbstractRobot
 from ._layout import GROUND, body_of
 from ._shape import Shape
 
 
-if TYPE_CHECKING:
-    from ._robot import Robot
-
-
-def picture(robot: "Robot", trails: Sequence[str] = ()) -> Drawing:
+def picture(robot: AbstractRobot, trails: Sequence[str] = ()) -> Drawing:
     """The `Drawing` of a robot; a body with a single joint frame is a line from there to its centre of mass."""
     show = (lambda p: p[:2]) if robot.planar else (lambda p: p)
     ends: dict[str, list[str]] = {name: [] for name in (GROUND, *robot.layout.bodies)}
@@ -34,7 +31,7 @@ def picture(robot: "Robot", trails: Sequence[str] = ()) -> Drawing:
     return Drawing(links, trails=trails, scenery=scenery)
 
 
-def _line(robot: "Robot", body: str, ends: list[str], show: Callable[[Array], Array]) -> Callable[..., Array]:
+def _line(robot: AbstractRobot, body: str, ends: list[str], show: Callable[[Array], Array]) -> Callable[..., Array]:
     def points(q: Array, t: Any) -> Array:
         found = [_linkage.pose(robot, q, end).p for end in ends]
         inertia = robot.bodies[body].inertia
@@ -45,7 +42,7 @@ def _line(robot: "Robot", body: str, ends: list[str], show: Callable[[Array], Ar
     return points
 
 
-def _outline(robot: "Robot", body: str, shape: Shape, show: Callable[[Array], Array]) -> Callable[..., Array]:
+def _outline(robot: AbstractRobot, body: str, shape: Shape, show: Callable[[Array], Array]) -> Callable[..., Array]:
     def points(q: Array, t: Any) -> Array:
         pose = _linkage.pose(robot, q, body)
         return jax.vmap(lambda u: show(pose.point(u)))(shape.array.astype(q.dtype))

@@ -4,7 +4,7 @@ P: pose of a joint's child frame seen from its parent frame; lambda: multipliers
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,27 +13,24 @@ from jaxtyping import Array
 from .. import _check
 from .._equation import equation_of_motion
 from .._linalg import Jacobi, pseudosolve
+from .._mechanism import Mechanism
 from .._system import applied_force
 from .._trajectory import Trajectory
 from . import _linkage, _spin, _sweep, _tree, _turns
-from ._effort import number
-from ._force import Placement
+from ._abstract_robot import AbstractRobot
+from ._effort import Motor, number
 from ._frame import Pose, Twist, Wrench
 from ._joint import AbstractDrivenJoint, AbstractJoint
 from ._layout import body_of
-from ._motor import Motor, motor_of
+from ._motor import motor_of
 from ._rolling import AbstractRollingLink, slip_of
 from ._rotation import skew
 from ._stack import stacked
 from ._tree import Posture
 
 
-if TYPE_CHECKING:
-    from ._robot import Robot
-
-
 def reactions_along(
-    robot: "Robot", trajectory: Trajectory, motors: Sequence[str], axes: str | None
+    robot: AbstractRobot, trajectory: Trajectory, motors: Sequence[str], axes: str | None
 ) -> dict[str, Wrench]:
     """The reactions along a trajectory by the name of the joint, (T, 3) each."""
     if not hasattr(trajectory, "acceleration"):
@@ -65,7 +62,7 @@ def reactions_along(
 
 
 def reactions_at(
-    robot: "Robot",
+    robot: AbstractRobot,
     q: Any,
     v: Any,
     t: Any,
@@ -83,12 +80,12 @@ def reactions_at(
     for motor, u in driving:
         J, _ = _turns.rows(robot, motor.joint, q, jnp.zeros_like(v), t)
         total = motor.gear * u * J if total is None else total + motor.gear * u * J
-    motion = equation_of_motion(robot.mechanism(), q, v, t, applied=total, reactions=True, **options)
+    motion = equation_of_motion(Mechanism(robot), q, v, t, applied=total, reactions=True, **options)
     found = reactions_of(robot, t, q, v, motion.acceleration, motion.multipliers or {}, driving, external)
     return _seen(robot, q, found, axes)
 
 
-def _seen(robot: "Robot", q: Array, found: dict[str, Wrench], axes: str | None) -> dict[str, Wrench]:
+def _seen(robot: AbstractRobot, q: Array, found: dict[str, Wrench], axes: str | None) -> dict[str, Wrench]:
     """The wrenches along the axes of a frame, about the same points; unchanged if `axes` is None."""
     if axes is None:
         return found
@@ -99,7 +96,7 @@ def _seen(robot: "Robot", q: Array, found: dict[str, Wrench], axes: str | None) 
     return turned
 
 
-def bias(robot: "Robot", q: Array, v: Array, large: bool) -> Array:
+def bias(robot: AbstractRobot, q: Array, v: Array, large: bool) -> Array:
     """The generalised forces (n,) that keep all speeds constant, less those of the forces on the bodies."""
     if large:
         return _sweep.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
@@ -107,28 +104,30 @@ def bias(robot: "Robot", q: Array, v: Array, large: bool) -> Array:
     return _tree.bias(tree, v, falling(robot, q), _acting(robot, tree, v))
 
 
-def falling(robot: "Robot", q: Array) -> Twist:
+def falling(robot: AbstractRobot, q: Array) -> Twist:
     """The acceleration of the ground that is equivalent to gravity."""
     return Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
 
 
-def acting(robot: "Robot", q: Array, v: Array) -> dict[int, Wrench]:
+def acting(robot: AbstractRobot, q: Array, v: Array) -> dict[int, Wrench]:
     """The wrenches of the robot's forces on the nodes, by the number of the node."""
     return _acting(robot, _linkage.posture(robot, q, v), v) if robot.forces else {}
 
 
-def _acting(robot: "Robot", tree: Posture, v: Array) -> dict[int, Wrench]:
+def _acting(robot: AbstractRobot, tree: Posture, v: Array) -> dict[int, Wrench]:
     """The wrenches of the robot's forces on the nodes of `tree`, by the number of the node."""
     external: dict[int, Wrench] = {}
     if robot.forces:
-        at = Placement.of(robot, tree, v)
+        at = _linkage.placement(robot, tree, v)
         for force in robot.forces.values():
             for end, wrench in force.wrenches(at):
                 _add(robot, external, end, wrench)
     return external
 
 
-def transmitted(robot: "Robot", q: Array, v: Array, acceleration: Array, loops: Mapping[int, Wrench]) -> list[Wrench]:
+def transmitted(
+    robot: AbstractRobot, q: Array, v: Array, acceleration: Array, loops: Mapping[int, Wrench]
+) -> list[Wrench]:
     """The wrench that each node takes through its joint, on its body and seen from the body.
 
     `loops`: wrenches on the nodes by the joints that close loops.
@@ -140,7 +139,7 @@ def transmitted(robot: "Robot", q: Array, v: Array, acceleration: Array, loops: 
     return _tree.wrenches(tree, v, falling(robot, q), external, acceleration)
 
 
-def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) -> None:
+def _add(robot: AbstractRobot, external: dict[int, Wrench], end: str, wrench: Wrench) -> None:
     """Adds a wrench on a frame to those on its node; a wrench on the ground is dropped."""
     node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)
     if node >= 0:
@@ -149,7 +148,7 @@ def _add(robot: "Robot", external: dict[int, Wrench], end: str, wrench: Wrench) 
 
 
 def reactions_of(
-    robot: "Robot",
+    robot: AbstractRobot,
     t: Array,
     q: Array,
     v: Array,
@@ -200,7 +199,7 @@ def reactions_of(
     return {name: found[name] for name in robot.joint_names if name in found}
 
 
-def _beside(robot: "Robot", q: Array, name: str, applied: Array) -> Wrench:
+def _beside(robot: AbstractRobot, q: Array, name: str, applied: Array) -> Wrench:
     """The least wrench on the child's frame of a joint of the tree that has the generalised forces `applied`."""
     node, motion = robot.layout.node(name), robot.joints[name].motion
     zero = jnp.zeros(3, q.dtype)
@@ -211,7 +210,7 @@ def _beside(robot: "Robot", q: Array, name: str, applied: Array) -> Wrench:
     return Wrench(both[:3], both[3:])
 
 
-def along_gap(robot: "Robot", joint: AbstractJoint, P: Pose, multipliers: Array) -> Wrench:
+def along_gap(robot: AbstractRobot, joint: AbstractJoint, P: Pose, multipliers: Array) -> Wrench:
     """The wrench of the rows of a joint's gap on its child, by their multipliers."""
     return _power(_change(lambda P: joint.gap(P, robot.planar)), P, multipliers)
 

@@ -14,29 +14,30 @@ from .._constraint import Baumgarte
 from .._drawing import Drawing
 from .._kinematics import AbstractKinematics
 from .._manifold import Assembly
-from .._mechanism import AbstractLinkedSystem, AbstractRecursiveSystem, Mechanism
+from .._mechanism import Mechanism
 from .._scenario import Scenario
-from .._system import AbstractKinematicSystem
 from .._trajectory import Trajectory
 from .._types import Coordinates, Vector
 from . import _dynamics, _linkage, _turns
+from ._abstract_robot import AbstractRobot
 from ._assemble import assembled
 from ._body import Body, check_ends, check_held, check_names, check_planar, named_parts
 from ._coordinates import TreeKinematics, names_of, of_joints
+from ._effort import Gear, Motor
 from ._energy import energy
-from ._force import AbstractForce, Placement
+from ._force import AbstractForce
 from ._frame import Frame, Pose, Wrench, vector
 from ._friction import Coulomb, friction_of
 from ._joint import AbstractJoint
 from ._layout import GROUND, Layout, laid_out
 from ._loops import constraints_of
-from ._motor import Gear, Motor, actuation
+from ._motor import actuation
 from ._picture import picture
 from ._reactions import reactions_along, reactions_at
 from ._rows import linked_of, rows_of_loops
 
 
-class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSystem):
+class Robot(AbstractRobot):
     r"""A mechanical system of rigid bodies, in the coordinates of its joints, or of its bodies.
 
     Joints lead from the ground from body to body. A joint is part of the tree if no joint before it moves its child;
@@ -315,7 +316,7 @@ class Robot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSyst
     def velocity(self, q: Coordinates, v: Vector, end: str) -> Array:
         """The velocity of the origin of "body" or "body.frame", seen from the ground (3,) [m/s]."""
         q, v = self._coordinates(q), self._speeds(v)
-        return Placement.of(self, _linkage.posture(self, q), v).velocity(self._known(end))
+        return _linkage.placement(self, _linkage.posture(self, q), v).velocity(self._known(end))
 
     def energy(self, q: Coordinates, v: Vector, t: Any = 0.0) -> Array:
         """The kinetic energy, plus the potential energy of springs and of gravity, zero at the ground's origin [J].

@@ -13,7 +13,7 @@ with x' for constant speeds. Source: Featherstone (2008), Rigid Body Dynamics Al
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +22,13 @@ from jaxtyping import Array
 
 from .._constraint import Baumgarte, stabilized
 from . import _linkage, _tree
+from ._abstract_robot import AbstractRobot
 from ._frame import Pose, Twist
 from ._joint import AbstractJoint, Free
 from ._layout import body_of
 from ._rolling import AbstractRollingLink, KnifeEdge, slip_of
 from ._rotation import cross, skew
 from ._tree import Posture
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
 
 
 class End(NamedTuple):
@@ -46,7 +43,7 @@ class End(NamedTuple):
 ROUNDING = 256.0
 
 
-def linked_of(robot: "Robot") -> frozenset[str]:
+def linked_of(robot: AbstractRobot) -> frozenset[str]:
     """The names of the constraints whose rows `rows_of_loops` returns."""
     found: set[str] = set()
     for name in robot.layout.loops:
@@ -103,7 +100,7 @@ def _size(x: Array) -> Array:
     return jnp.sum(jnp.abs(x))
 
 
-def rows_of_loops(robot: "Robot", q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
+def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
     """The rows A (m, n) and b (m,) of all loops, by the name of the constraint."""
     layout, found = robot.layout, {}
     if not layout.loops:
@@ -138,7 +135,7 @@ def rows_of_loops(robot: "Robot", q: Array, v: Array) -> dict[str, tuple[Array, 
 
 
 def _rows(
-    robot: "Robot",
+    robot: AbstractRobot,
     name: str,
     joint: AbstractJoint,
     parent: End,
@@ -185,7 +182,7 @@ def _axes(tree: Posture, poses: list[Pose], dtype: Any) -> list[Twist]:
     return [pose.twist_outwards(s) for move, pose in pairs for s in move.S]
 
 
-def _moved(robot: "Robot", joint: AbstractJoint) -> list[float]:
+def _moved(robot: AbstractRobot, joint: AbstractJoint) -> list[float]:
     """Whether each speed moves a joint's child (1), its parent (-1), both or neither (0)."""
     layout = robot.layout
     moved = np.zeros(layout.n)

@@ -3,13 +3,12 @@
 w: angular velocity of the child's frame against the parent's, seen from the child's (3,) [rad/s].
 """
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _linkage
+from ._abstract_robot import AbstractRobot
 from ._effort import Drag
 from ._joint import AbstractJoint
 from ._layout import body_of
@@ -17,17 +16,13 @@ from ._rotation import Rotation, Vector3
 from ._tree import poses_in_world, twists
 
 
-if TYPE_CHECKING:
-    from ._robot import Robot
-
-
-def drags(robot: "Robot") -> dict[str, Drag]:
+def drags(robot: AbstractRobot) -> dict[str, Drag]:
     """The drags of the joints that are constraints, by name."""
     found = ((name, getattr(robot.joints[name], "drag", None)) for name in robot.layout.loops)
     return {name: drag for name, drag in found if drag is not None}
 
 
-def spin(robot: "Robot", joint: AbstractJoint, q: Array, v: Array) -> Vector3:
+def spin(robot: AbstractRobot, joint: AbstractJoint, q: Array, v: Array) -> Vector3:
     """The angular velocity w of a joint's child frame against its parent frame (3,) [rad/s]."""
     tree = _linkage.posture(robot, q)
     poses, moving = poses_in_world(tree), twists(tree, v)
@@ -44,7 +39,7 @@ def spin(robot: "Robot", joint: AbstractJoint, q: Array, v: Array) -> Vector3:
     return own - other if R is None else R.T @ (own - other)
 
 
-def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Float[Array, "3 n"], Vector3]:
+def rows(robot: AbstractRobot, name: str, q: Array, v: Array, t: Array) -> tuple[Float[Array, "3 n"], Vector3]:
     """J (3, n) and b (3,) of the rate of w: w' = J v' - b."""
     joint = robot.joints[name]
     rates = v if robot.kinematics is None else robot.kinematics.rates(q, v, t)

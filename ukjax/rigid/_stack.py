@@ -4,7 +4,7 @@ N: nodes; k: most speeds of a node; every node is seen from the frame that its j
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,15 +13,12 @@ import numpy as np
 from jaxtyping import Array
 
 from . import _linkage
+from ._abstract_robot import AbstractRobot
 from ._axis import Axis, about_z
 from ._frame import Pose, Twist
 from ._inertia import SpatialInertia
 from ._motion import AbstractMotion, Turn, Weld
 from ._rotation import matrix
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
 
 
 class Stack(NamedTuple):
@@ -88,7 +85,7 @@ class Stack(NamedTuple):
         return jnp.broadcast_to(jnp.eye(6, dtype=self.own.dtype)[5], (len(self.parents), 6))
 
 
-def stacked(robot: "Robot", q: Array, v: Array | None = None) -> Stack:
+def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> Stack:
     """The tree at q as a `Stack`; its `drift` is given only with speeds v."""
     nodes, dtype = robot.layout.nodes, q.dtype
     joints = [_linkage.moving(robot, node.joint) for node in nodes]
@@ -135,7 +132,7 @@ def _product(outer: Pose, inner: Pose) -> Pose:
     return jax.vmap(lambda a, b: a @ b)(outer, inner)
 
 
-def _inertias(robot: "Robot", back: Pose, dtype: Any) -> SpatialInertia:
+def _inertias(robot: AbstractRobot, back: Pose, dtype: Any) -> SpatialInertia:
     none = SpatialInertia(jnp.zeros((), dtype), jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
     found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
     one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x.spatial for x in found))
@@ -145,7 +142,7 @@ def _inertias(robot: "Robot", back: Pose, dtype: Any) -> SpatialInertia:
 
 
 def _moved(
-    robot: "Robot", motions: Sequence[AbstractMotion], q: Array, v: Array | None, count: int
+    robot: AbstractRobot, motions: Sequence[AbstractMotion], q: Array, v: Array | None, count: int
 ) -> tuple[Array, Array | None, Array | None]:
     """`own`, `S` and `drift` of all nodes, in one batch for each kind of motion."""
     nodes, dtype = robot.layout.nodes, q.dtype

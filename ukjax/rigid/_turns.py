@@ -10,7 +10,7 @@ q: coordinates (n_q,); v: speeds (n,); a: axis; Theta: angle of a body about the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 from jax.lax import stop_gradient
@@ -18,15 +18,12 @@ from jaxtyping import Array
 
 from .._constraint import Holonomic
 from . import _linkage, _tree
+from ._abstract_robot import AbstractRobot
 from ._axis import Axis
 from ._joint import Revolute
 from ._layout import Node, body_of
 from ._motion import AbstractMotion, Plane, Slide, Turn, Weld
 from ._rotation import Rotation
-
-
-if TYPE_CHECKING:
-    from ._robot import Robot
 
 
 TURN = 2 * jnp.pi
@@ -37,7 +34,7 @@ def nearest(angle: Array, to: Array) -> Array:
     return angle + TURN * stop_gradient(jnp.floor((to - angle) / TURN + 0.5))
 
 
-def counted(robot: "Robot", turns: Sequence[str], absolute: bool) -> tuple[str, ...]:
+def counted(robot: AbstractRobot, turns: Sequence[str], absolute: bool) -> tuple[str, ...]:
     """Names of hinges with an entry in q, whose angle is no sum: in absolute coordinates all, else those in use."""
     turns = [turns] if isinstance(turns, str) else turns
     for name in turns:
@@ -54,7 +51,7 @@ def counted(robot: "Robot", turns: Sequence[str], absolute: bool) -> tuple[str, 
     return tuple(found)
 
 
-def is_summed(robot: "Robot", hinge: Revolute) -> bool:
+def is_summed(robot: AbstractRobot, hinge: Revolute) -> bool:
     """Whether the angle of a hinge is the sum of the coordinates between its ends, whatever the state."""
     if robot.planar:
         return True
@@ -76,7 +73,7 @@ def _is_about(motion: AbstractMotion, axis: Axis) -> bool:
     return isinstance(motion, Turn) and motion.axis.named == axis.named
 
 
-def coordinate(robot: "Robot", q: Array, name: str) -> Array:
+def coordinate(robot: AbstractRobot, q: Array, name: str) -> Array:
     """The coordinate of a joint with a single coordinate; raises ValueError if it needs turns that are not counted."""
     joint = _linkage.driven(robot, name)
     if name in robot.layout.tree:
@@ -93,7 +90,7 @@ def coordinate(robot: "Robot", q: Array, name: str) -> Array:
     )
 
 
-def of_pose(robot: "Robot", q: Array, name: str) -> Array:
+def of_pose(robot: AbstractRobot, q: Array, name: str) -> Array:
     """The coordinate of a constraint joint at its pose, an angle between -pi and pi; derivatives are exact."""
     joint = _linkage.driven(robot, name)
     if isinstance(joint, Revolute) and is_summed(robot, joint):
@@ -101,7 +98,7 @@ def of_pose(robot: "Robot", q: Array, name: str) -> Array:
     return joint.coordinate(_linkage.between(robot, q, joint))
 
 
-def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
+def rows(robot: AbstractRobot, name: str, q: Array, v: Array, t: Array) -> tuple[Array, Array]:
     """J (n,) and b of a joint's single coordinate c: c'' = J v' - b."""
     own = coordinate if name in robot.layout.tree else of_pose
     of = Holonomic(lambda q, t: own(robot, q, name)[None])
@@ -109,7 +106,7 @@ def rows(robot: "Robot", name: str, q: Array, v: Array, t: Array) -> tuple[Array
     return J[0], b[0]
 
 
-def changes(robot: "Robot", q: Array, v: Array) -> Array:
+def changes(robot: AbstractRobot, q: Array, v: Array) -> Array:
     """The rates theta' of all counted hinges (k,)."""
     V = _tree.twists(_linkage.posture(robot, q), v)
 
@@ -124,14 +121,14 @@ def changes(robot: "Robot", q: Array, v: Array) -> Array:
     return jnp.stack([about(one.child, one.axis) - about(one.parent, one.axis) for one in _hinges(robot)])
 
 
-def met(robot: "Robot", q: Array) -> Array:
+def met(robot: AbstractRobot, q: Array) -> Array:
     """q with the entries of the counted hinges, right to half a turn, corrected to the angles of the poses."""
     counted = robot.layout.counted
     exact = [nearest(of_pose(robot, q, name), q[_place(robot, name)]) for name in counted]
     return jnp.concatenate([q[: robot.layout.n_q - len(counted)], jnp.stack(exact)])
 
 
-def started(robot: "Robot", q: Array, coordinates: Mapping[str, Any]) -> Array:
+def started(robot: AbstractRobot, q: Array, coordinates: Mapping[str, Any]) -> Array:
     """q with entries for the counted hinges appended: their angles nearest to `coordinates`, or to zero."""
     if not robot.layout.counted:
         return q
@@ -139,7 +136,7 @@ def started(robot: "Robot", q: Array, coordinates: Mapping[str, Any]) -> Array:
     return met(robot, jnp.concatenate([q, jnp.stack(said)]))
 
 
-def of_bodies(twin: "Robot", q: Array) -> dict[str, Array]:
+def of_bodies(twin: AbstractRobot, q: Array) -> dict[str, Array]:
     """The angle Theta of every body of a planar robot in joint coordinates, right to half a turn.
 
     Across each hinge of the tree Theta grows by exactly the coordinate of that hinge.
@@ -163,18 +160,18 @@ def of_bodies(twin: "Robot", q: Array) -> dict[str, Array]:
     return found
 
 
-def _hinges(robot: "Robot") -> list[Revolute]:
+def _hinges(robot: AbstractRobot) -> list[Revolute]:
     """The hinges whose turns are counted."""
     return [robot.joints[name] for name in robot.layout.counted]  # pyright: ignore[reportReturnType]
 
 
-def _place(robot: "Robot", name: str) -> int:
+def _place(robot: AbstractRobot, name: str) -> int:
     """The index in q of the entry of a counted hinge."""
     layout = robot.layout
     return layout.n_q - len(layout.counted) + layout.counted.index(name)
 
 
-def _between(robot: "Robot", joint: Revolute) -> list[tuple[int, float]]:
+def _between(robot: AbstractRobot, joint: Revolute) -> list[tuple[int, float]]:
     """The nodes between the ends of a joint, each with 1 if it turns the joint's child, or -1 if its parent."""
     layout = robot.layout
     to_child, to_parent = (layout.path(layout.node_of(body_of(end))) for end in (joint.child, joint.parent))
@@ -188,7 +185,7 @@ def _angle_of(node: Node, motion: Any, q: Array) -> Array | None:
     return q[node.q[0] + 2] if isinstance(motion, Plane) else None
 
 
-def _summed(robot: "Robot", q: Array, joint: Revolute) -> Array:
+def _summed(robot: AbstractRobot, q: Array, joint: Revolute) -> Array:
     """The angle of a hinge: s_hinge (sum of s_i q_i), plus the constant angle of its frames."""
     total = jnp.zeros((), q.dtype)
     for i, way in _between(robot, joint):
@@ -201,7 +198,7 @@ def _summed(robot: "Robot", q: Array, joint: Revolute) -> Array:
     return _sign(robot, joint.parent, joint.axis, q.dtype) * total + _constant(robot, joint, q.dtype)
 
 
-def _sign(robot: "Robot", end: str, axis: Axis, dtype: Any) -> Array | float:
+def _sign(robot: AbstractRobot, end: str, axis: Axis, dtype: Any) -> Array | float:
     """1, or -1 if an axis in a frame points against the z of the ground."""
     R = _rest(robot, end)
     if R is None and axis.named is not None:
@@ -210,7 +207,7 @@ def _sign(robot: "Robot", end: str, axis: Axis, dtype: Any) -> Array | float:
     return stop_gradient(jnp.where(direction[2] < 0, -1.0, 1.0)).astype(dtype)
 
 
-def _constant(robot: "Robot", joint: Revolute, dtype: Any) -> Array:
+def _constant(robot: AbstractRobot, joint: Revolute, dtype: Any) -> Array:
     """The angle of a hinge where all angles of its sum are zero."""
     still = jnp.eye(3, dtype=dtype)
     parent, child = (_rest(robot, end) for end in (joint.parent, joint.child))
@@ -222,7 +219,7 @@ def _constant(robot: "Robot", joint: Revolute, dtype: Any) -> Array:
     return jnp.arctan2(second @ turned, first @ turned)
 
 
-def _rest(robot: "Robot", end: str) -> Rotation | None:
+def _rest(robot: AbstractRobot, end: str) -> Rotation | None:
     """The rotation of a frame against the ground at zero angles; None if no frame on the way is turned."""
     nodes = robot.layout.nodes
     found: Rotation | None = None
