@@ -87,7 +87,7 @@ class _Substitution(Trace):
         return substituted(function, self.substitutes, values)
 
     def _hides(self, params: dict[str, Any], rules: Collection[str] = ()) -> bool:
-        """Whether a program in an operation holds an array with a substitute, or one of `rules`, which may reach one."""
+        """Whether a program in an operation has an array with a substitute, or one of `rules`, which may reach one."""
         for jaxpr, constants in _programs(params):
             if any(map(self.substitutes.knows, constants)) or any(e.primitive.name in rules for e in jaxpr.eqns):
                 return True
