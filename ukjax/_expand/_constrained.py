@@ -4,7 +4,7 @@ M x - A^T l = f, A x = b: constrained motion x under f, with multipliers l; P(f,
 H x = h: further rows, met by G u; C = H N G: how they answer, with N f = P(f, 0); V = W^-1: of the effort
 (u - s)^T W (u - s), which is least.
 
-Derivatives are those of the equations that are solved, with the same factors: not of the way to the solution.
+Derivatives are those of the equations that are solved, with the same factors, and not of the steps of the solution.
 """
 
 import functools as ft
@@ -198,7 +198,7 @@ def _differentiable_jvp(least, primals, tangents):
 
 
 def is_definite(certain: Certain, M: Matrix) -> BoolScalar:
-    """Whether M is symmetric and positive definite without any doubt."""
+    """Whether M is surely symmetric and positive definite."""
     own, eps = jnp.diag(M), jnp.finfo(M.dtype)
     off = M - M.T
     # Scalar code knows the difference of entries that are written alike to be zero.

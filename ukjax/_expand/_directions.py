@@ -33,7 +33,7 @@ def _evaluated(J: Array, x: Array) -> Array:
     if math.prod(directions) != k or J.ndim == 2:
         return _product(J, x)
     is_basis = jnp.all(x.reshape(k, k) == jnp.eye(k, dtype=x.dtype))
-    # A loop of one round or of none: a condition would copy J even where it stays as it is.
+    # A loop of one round or of none: a conditional would copy J even where J does not change.
     multiply = lambda carry: (_product(carry[0].reshape(J.shape), x), jnp.asarray(True))
     itself = J.reshape(*J.shape[:-1], *directions)
     return lax.while_loop(lambda carry: ~carry[1], multiply, (itself, is_basis))[0]

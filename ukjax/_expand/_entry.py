@@ -27,7 +27,7 @@ class Node:
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
         self.primitive: Any = None
         self.place: Any = None  # of an entry of a block: number of the result, and index there
-        self.value: Any = None  # what is known of it: `_value.Value`
+        self.value: Any = None  # its `_value.Value`, if known
 
 
 # A number within a program: a `Node`, or a constant.
@@ -35,13 +35,13 @@ Entry = Any
 
 
 class Block(Node):
-    """An array within a program: of an operation that is kept as it is."""
+    """The arrays within a program that an operation on arrays returns."""
 
     __slots__ = ()
 
 
 def constant(value: Any, dtype: Any) -> Any:
-    """A NumPy scalar."""
+    """A constant of a program, which is a NumPy scalar."""
     return np.asarray(value, dtype)[()]
 
 

@@ -79,7 +79,7 @@ def expand(function: Callable[..., Any], *, limit: int = MOST_OPERATIONS) -> Exp
     than `limit` operations are evaluated as they are.
 
     Args:
-        function: Takes and gives trees of arrays. What is no array is part of the function.
+        function: Takes and gives trees of arrays. An argument that is no array is part of the function.
         limit: Most operations; more take long to compile.
 
     Returns:
@@ -87,7 +87,7 @@ def expand(function: Callable[..., Any], *, limit: int = MOST_OPERATIONS) -> Exp
         times: a derivative is expanded as a function of its own. `report(*args)` tells how many operations there are.
 
     Raises:
-        TypeError: If `function` cannot be called, or, when it is, returns what is no array.
+        TypeError: If `function` cannot be called, or, when called, returns something that is no array.
         ValueError: If `limit` is no positive integer.
     """
     _check.function(function, "function", "(*arrays)")

@@ -25,7 +25,7 @@ LONGEST = 32
 
 
 def interpret(graph: Graph, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a traced function for arrays of entries."""
+    """Evaluates a traced function for arrays of entries."""
     jaxpr: Any = closed.jaxpr
     constants = [entries(x, x.dtype) for x in closed.consts]
     known: dict[Any, np.ndarray] = {}

@@ -21,7 +21,7 @@ def in_loops(program: Program, size: int, values: Sequence[Array], apart: bool =
 
     `apart`: the inputs are arrays of their own already, and truth values are numbers, in the outputs too.
 
-    XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
+    XLA compiles the outputs of elementwise operations one by one, and so repeats the operations that they share. A
     reduction of several arrays at once has one body, of scalars: here that is the program, or a part of it.
     """
     parts = list(parts_of(program))

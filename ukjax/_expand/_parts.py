@@ -10,11 +10,11 @@ from ._program import Program, arguments_of, constants_of, turns
 from ._trigonometry import OPERATIONS
 
 
-# The most operations of a loop, counting constants and what is read and written. XLA makes a longer one into functions
-# that compute shared values again for each use. Just below, LLVM takes long to compile.
+# The greatest length of a loop, see `Program.length`. XLA makes a longer one into functions that compute shared values
+# again for each use, some 3 000 operations and more. Just below that, LLVM takes long to compile.
 LONGEST = 2700
-# A loop has as many results as it has operands: twice as many arrays as it reads, or gives, whichever is more. LLVM
-# tells some 250 apart (`alias-set-saturation-threshold`), and makes no vector instructions of a loop over more.
+# The most numbers that a loop reads, or gives. It has as many results as operands, and so twice as many arrays. LLVM
+# distinguishes some 250 (`alias-set-saturation-threshold`), and makes no vector instructions of a loop over more.
 MOST_OPERANDS = 120
 # The length of the parts of longer programs: shorter parts run slower, and much longer ones compile slower.
 PART = 1200

@@ -91,7 +91,7 @@ class AbstractPiece(AbstractBatchwise):
 
 
 class AbstractTracedPiece(AbstractPiece):
-    """A piece that is a traced function, and so are its derivatives."""
+    """A piece that is a traced function, as are its derivatives."""
 
     def __init__(self, closed: ClosedJaxpr):
         super().__init__(closed.in_avals, closed.out_avals)

@@ -28,7 +28,7 @@ def _divided(x: Any, y: Any) -> Any:
     return np.array(whole if (x < 0) == (y < 0) else -whole).astype(x.dtype)
 
 
-# How constants are folded; NumPy's names for the primitives of `jax.lax`.
+# The functions of NumPy that fold constants, for the primitives of `jax.lax`.
 FOLDED: dict[Any, Callable[..., Any]] = {
     prims.add_p: np.add,
     prims.sub_p: np.subtract,

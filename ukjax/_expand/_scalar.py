@@ -105,7 +105,7 @@ class ScalarProgram:
         batch, alone = size_of(form.batched, arrays), not any(form.batched)
         flags = [b or alone for b in form.batched]
         before, each = self.program.split([b for x, b in zip(self.takes, flags, strict=True) for _ in range(x.size)])
-        # What depends on shared inputs only is computed once. A state without a batch is a batch of one.
+        # Numbers that depend on shared inputs only are computed once. A state without a batch is a batch of one.
         shared = before(*(y for x, b in zip(arrays, flags, strict=True) if not b for y in _rows(x, False)))
         loops = form.on_cpu and 0 not in batch and each.steps and not each.has_arrays and reduces_one_by_one()
 

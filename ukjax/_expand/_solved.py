@@ -119,7 +119,7 @@ class Solved:
         return self._without(scaled, n, demanded)
 
     def least(self, multipliers: Sequence[Entry]) -> Vector:
-        """The multipliers of least norm that push as these do."""
+        """The multipliers of least norm with the same constraint force as these."""
         if not len(self.A):
             return []
         n, scaled, _ = self._dependence

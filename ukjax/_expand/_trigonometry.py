@@ -1,10 +1,10 @@
 """Sine and cosine by arithmetic alone, for loops that are to have vector instructions.
 
 XLA calls the C library for every sine and cosine of doubles, one number at a time, and around each call all that a loop
-holds in registers goes to memory. Here x = k pi/2 + r with |r| <= pi/4, and both are those of r, or of what completes
-it, by Taylor's series (DLMF 4.19). pi/2 is subtracted in parts that are short enough for their products with k to be
-exact (Cody and Waite, Software Manual for the Elementary Functions, 1980); k in two parts, a multiple of 2^26 and the
-rest. What rounding leaves of r is kept beside it (Knuth's exact sum, TAOCP 4.2.2).
+holds in registers goes to memory. Here x = k pi/2 + r with |r| <= pi/4, and both are the sine and cosine of r, in this
+or the other order and up to signs, by Taylor's series (DLMF 4.19). pi/2 is subtracted in parts that are short enough
+for their products with k to be exact (Cody and Waite, Software Manual for the Elementary Functions, 1980); k in two
+parts, a multiple of 2^26 and the rest. The rounding error of r is kept beside it (Knuth's exact sum, TAOCP 4.2.2).
 """
 
 import math

@@ -29,7 +29,7 @@ P = 2**61 - 2373
 CLOSE = 8.0
 # A constant is read as a fraction with a denominator up to this, or as a number of so many decimal digits.
 LARGEST_DENOMINATOR, DIGITS = 10_000, 10
-# Angles with more terms, or with larger coefficients, are taken as they are.
+# Angles with more terms, or with larger coefficients, count as terms of their own.
 MOST_TERMS, LARGEST_COEFFICIENT = 12, 8
 
 

@@ -16,7 +16,7 @@ from ._factors import Elimination, Factors, eliminate
 from ._wall import walled
 
 
-# States of a tile: 22 x 20 numbers of each are 110 kB, which stay in the cache.
+# States of a tile: 22 x 20 numbers for each of them are 110 kB together, which stay in the cache.
 TILE = 32
 
 

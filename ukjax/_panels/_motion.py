@@ -1,7 +1,7 @@
 r"""The constrained motion with a dense M, for many states at a time, and whether it is certain.
 
 $M \ddot q = Q + A^\top \lambda$, $S \lambda = b - A a$, $S = A M^{-1} A^\top$, $a = M^{-1} Q$. M is made, and
-factorised, for a tile of states after the other: otherwise its way from and to the memory would take longest.
+factorised, for a tile of states after the other: otherwise its transfer from and to the memory would take longest.
 """
 
 from collections.abc import Sequence
