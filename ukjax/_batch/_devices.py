@@ -1,4 +1,4 @@
-"""One program on every device, each with its share of a batch.
+"""A program that runs on every device, each with its share of a batch.
 
 D: devices; B: trajectories, a multiple of D; device i mod D makes trajectory i, so that slow neighbours are spread over
 all devices.
@@ -27,7 +27,7 @@ LANES = {"cpu": 128}
 BLOCK, ROUNDS = 32, 16
 LANES_ELSEWHERE = 8192
 # The least number of trajectories, in the batch and not in a device's share, for which it pays to compile a step of all
-# lanes as a whole. Otherwise every stage asks the device whether a lane needs more.
+# lanes as a whole. Otherwise every stage has to check on the device whether a lane needs more.
 WORTH = 256
 
 

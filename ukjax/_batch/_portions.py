@@ -1,4 +1,4 @@
-"""Runs a batch of any size, portion by portion: memory is that of a portion and of what is kept.
+"""Runs a batch of any size, portion by portion: memory is that of a portion and of the kept results.
 
 D: devices; B: trajectories of a portion, a multiple of D times the number of lanes.
 """

@@ -1,4 +1,4 @@
-"""Many trajectories at once."""
+"""The simulation of many trajectories at once."""
 
 import collections
 import dataclasses

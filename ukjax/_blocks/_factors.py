@@ -1,7 +1,7 @@
 """Factorisation of a symmetric semidefinite matrix of blocks, node by node of a graph.
 
 S: D (C, m, m) on the diagonal, E (edges, m, m) beside it, S_ij with i eliminated before j. Rows that depend on those
-before them are left out. G = S_ii^+ of what is left of a node when its turn comes; T_a = G S_ia for its neighbours a.
+before them are left out. G = S_ii^+ of the remainder of a node when its turn comes; T_a = G S_ia for its neighbours a.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ._order import Order, Step
 
 
 class Eliminated(NamedTuple):
-    """What a step leaves: G (k, m, m), T (k, d, m, m), and the pivots of the rows (k, m) with which of them count."""
+    """The results of a step: G (k, m, m), T (k, d, m, m), the pivots of the rows (k, m), and which rows count."""
 
     inverse: Array
     towards: Array
@@ -24,14 +24,14 @@ class Eliminated(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """A factorisation; C nodes of m rows."""
+    """The factorisation of a matrix of C nodes with m rows each."""
 
     order: Order
     parts: tuple[Eliminated, ...]
     shape: tuple[int, int]
 
     def solve(self, y: Array) -> Array:
-        """x (C, m) with S x = y, zero in the rows that were left out."""
+        """The solution x (C, m) of S x = y, zero in the rows that were left out."""
         y, leading = jnp.concatenate([y, jnp.zeros_like(y[:1])]), []
         for step, part in self._forwards():
             own = y[step.nodes]
@@ -43,13 +43,13 @@ class Factors(NamedTuple):
         return x[:-1]
 
     def inverse_diagonal(self) -> Array:
-        """The diagonal of the inverse, (C, m): of the rows that were kept.
+        """The diagonal of the inverse of the rows that were kept, (C, m).
 
-        From the last node to the first, of the inverse Z only what belongs to edges: with N the neighbours of i,
-        Z_iN = -T Z_NN and Z_ii = G - Z_iN T^T.  Takahashi, Fagan & Chin (1973).
+        It goes from the last node to the first, and finds only the blocks of the inverse Z that belong to edges: with N
+        the neighbours of i, Z_iN = -T Z_NN and Z_ii = G - Z_iN T^T.  Takahashi, Fagan & Chin (1973).
         """
         C, m = self.shape
-        # As for `factorise`, there are two places for what belongs to no edge: one to read, one to write.
+        # As in `factorise`, there are two blocks that belong to no edge: one to read, one to write.
         dtype = self.parts[0].inverse.dtype
         Z, beside = jnp.zeros((C + 1, m, m), dtype), jnp.zeros((len(self.order.edges) + 2, m, m), dtype)
         for step, part in reversed(self._forwards()):
@@ -64,7 +64,7 @@ class Factors(NamedTuple):
         return jnp.diagonal(Z[:-1], axis1=1, axis2=2)
 
     def of_rows(self, name: str) -> Array:
-        """The field of all rows, (C, m)."""
+        """The field `name` of all rows, (C, m)."""
         values = jnp.concatenate([getattr(part, name) for part in self.parts])
         places = np.concatenate([step.nodes for step in self.order.steps])
         return values[np.argsort(places)]
@@ -74,10 +74,10 @@ class Factors(NamedTuple):
 
 
 def factorise(order: Order, D: Array, E: Array, least: Array) -> Factors:
-    """Of D (C, m, m) and E (edges, m, m); a row counts if its pivot is larger than its entry of `least` (C, m)."""
+    """Factorises D (C, m, m), E (edges, m, m); a row counts if its pivot is larger than its entry of `least` (C, m)."""
     m = D.shape[1]
     D = jnp.concatenate([D, jnp.zeros_like(D[:1])])
-    E = jnp.concatenate([E, jnp.zeros((2, m, m), E.dtype)])  # nothing, and what is not wanted
+    E = jnp.concatenate([E, jnp.zeros((2, m, m), E.dtype)])  # a zero block to read, and one for unwanted writes
     parts = []
     for step in order.steps:
         beside, own = E[step.edges], np.arange(step.near.shape[1])
@@ -99,7 +99,7 @@ def _written(edges: np.ndarray, count: int) -> np.ndarray:
 
 
 def _inverse(S: Array, least: Array) -> tuple[Array, Array, Array]:
-    """G (m, m), the pivots, and which rows count, (m,) each; G is zero in the rows that do not."""
+    """The inverse G (m, m), the pivots, and which rows count, (m,) each; G is zero in the rows that do not count."""
     m = S.shape[0]
     one, zero = jnp.ones_like(S[0, 0]), jnp.zeros_like(S[0, 0])
     rest = [[S[i, j] for j in range(m)] for i in range(m)]

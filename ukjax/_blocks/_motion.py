@@ -28,9 +28,9 @@ class _Blocks(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """What is looked at of a solution, by module (K, n) and by constraint (C, m), to tell whether it may be relied on.
+    """The data for the verdict on a solution, by module (K, n) and by constraint (C, m).
 
-    b; q'' and the multipliers; the accelerations asked for that are missed; and what is asked for beyond free motion.
+    b; q'' and the multipliers; the error b - A q''; and the demand beyond free motion, b - A a.
     """
 
     b: Array
@@ -43,11 +43,11 @@ class _Judged(NamedTuple):
 def block_motion(
     places: Places, certain: Certain, masses: Sequence[Array], Q: Array, rows: Sequence[tuple[Array, Array]]
 ) -> Candidate:
-    """From the blocks of M (k, n_k, n_k) of each kind of module, Q (n,), and A (k, m, n_k), b (k, m) of each kind.
+    """The motion from M (k, n_k, n_k) of each kind of module, Q (n,), and A (k, m, n_k), b (k, m) of each kind of rows.
 
     Gradients: of the accelerations and forces, any number of times in either mode, where `smooth`.
     """
-    # What is no number must not reach the gradients of other states of a batch, not even times zero.
+    # Numbers that are not finite must not reach the gradients of other states of a batch, not even times zero.
     terms = tuple(masses), Q, tuple(rows)
     finite = stop_gradient(jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree_util.tree_leaves(terms)])))
     masses, Q, rows = jax.tree_util.tree_map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), terms)
@@ -94,10 +94,10 @@ def _arranged(places: Places, masses: Sequence[Array], rows: Sequence[tuple[Arra
 
 
 def _factorised(places: Places, certain: Certain, blocks: _Blocks, W: Array) -> tuple[Factors, tuple[Array, Array]]:
-    """S factorised, and its blocks, on the diagonal (C, m, m) and beside it (edges, m, m)."""
+    """Factorises S; also returns its blocks, on the diagonal (C, m, m) and beside it (edges, m, m)."""
     B = jnp.einsum("cpmj,cpij->cpmi", blocks.A, _of_modules(places, W))
     D = jnp.einsum("cpmi,cpli->cml", B, B)
-    # A row that is none stands alone.
+    # A filler row stands alone.
     D = D + jnp.asarray(np.eye(D.shape[1])[None] * ~places.real[:, :, None], D.dtype)
     E = jnp.zeros((len(places.order.edges), *D.shape[1:]), D.dtype)
     first, second, edges = places.shared
@@ -107,40 +107,40 @@ def _factorised(places: Places, certain: Certain, blocks: _Blocks, W: Array) -> 
 
 
 def _squares(D: Array) -> Array:
-    """Of the lengths of the rows, (C, m)."""
+    """The squares of the lengths of the rows, (C, m)."""
     return jnp.diagonal(D, axis1=1, axis2=2)
 
 
 def _of_modules(places: Places, x: Array) -> Array:
-    """What belongs to each constraint's modules, (C, P, ...), of what belongs to modules, (K, ...)."""
+    """The values of each constraint's modules, (C, P, ...), from those of all modules, (K, ...)."""
     return jnp.concatenate([x, jnp.zeros_like(x[:1])])[places.modules]
 
 
 def _gathered(places: Places, A: Array, x: Array) -> Array:
-    """A x (C, m) of x (K, n)."""
+    """The product A x (C, m) of x (K, n)."""
     return jnp.einsum("cpmj,cpj->cm", A, _of_modules(places, x))
 
 
 def _spread(places: Places, A: Array, multipliers: Array) -> Array:
-    """A^T l (K, n) of l (C, m)."""
+    """The product A^T l (K, n) of l (C, m)."""
     each = jnp.einsum("cpmj,cm->cpj", A, multipliers)
     count, n = places.columns.shape
     return jnp.zeros((count + 1, n), A.dtype).at[places.modules].add(each)[:-1]
 
 
 def _over_mass(W: Array, force: Array) -> Array:
-    """M^-1 f (K, n)."""
+    """The acceleration M^-1 f (K, n)."""
     return jnp.einsum("kji,kj->ki", W, jnp.einsum("kij,kj->ki", W, force))
 
 
 def _times(places: Places, blocks: _Blocks, x: Array, multipliers: Array) -> tuple[Array, Array]:
-    """(M x + A^T l, A x)"""
+    """The products M x + A^T l (K, n) and A x (C, m)."""
     push = _spread(places, blocks.A, multipliers)
     return jnp.einsum("kij,kj->ki", blocks.M, x) + push, _gathered(places, blocks.A, x)
 
 
 def _solved(places: Places, blocks: _Blocks, W: Array, factors: Factors, force: Array, b: Array) -> tuple[Array, Array]:
-    """x (K, n) and l (C, m) with M x + A^T l = force and A x = b, as far as the rows are independent."""
+    """The solution x (K, n), l (C, m) of M x + A^T l = force, A x = b, as far as the rows are independent."""
     under = lambda l: _over_mass(W, force - _spread(places, blocks.A, l))
     multipliers = jnp.zeros_like(b)
     for _ in range(2):  # once, and once more for the digits that the squares of S lose
@@ -154,10 +154,10 @@ def _is_definite_enough(M: Array, W: Array, certain: Certain) -> Array:
 
 
 def _is_clear(places: Places, certain: Certain, factors: Factors, S: tuple[Array, Array], judged: _Judged) -> Array:
-    """Whether every row is met, and independent of others or not, without any doubt."""
+    """Whether every row is met, and surely independent of others or surely dependent."""
     squares, kept, pivots = _squares(S[0]), factors.of_rows("kept"), factors.of_rows("pivots")
-    # The trace of the inverse of S, rows of unit length, bounds that of the smallest eigenvalue, and the largest sum of
-    # a row of it the largest one.
+    # For rows of unit length, the trace of the inverse of S bounds the inverse of its smallest eigenvalue, and the
+    # largest sum of a row of S bounds its largest eigenvalue.
     inverse = jnp.sum(jnp.where(kept, factors.inverse_diagonal() * squares, 0))
     independent = certain.rank**2 * inverse * _largest(places, *S) < 1
     push = jnp.sqrt(jnp.abs(jnp.sum(judged.multipliers * judged.demand)))

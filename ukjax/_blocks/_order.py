@@ -1,7 +1,7 @@
-"""In which order to eliminate the nodes of a graph: many at a time, none of them neighbours.
+"""The order in which to eliminate the nodes of a graph: many at a time, none of them neighbours.
 
-Of the nodes left those of low degree are taken, as many as are not neighbours of each other. A chain is halved with
-every step, so that N nodes take log N of them (cyclic reduction), and each is one operation on arrays.
+A step takes nodes of low degree, as many as are not neighbours of each other. A chain is halved with every step, so
+that N nodes take log N steps (cyclic reduction), and each is one operation on arrays.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ import numpy as np
 
 
 class Step(NamedTuple):
-    """Nodes that are eliminated together, and where their neighbours are; d: the most that one of them has.
+    """Nodes that are eliminated together, and the places of their neighbours; d: the most neighbours of a node.
 
     Attributes:
-        nodes: (k,).
+        nodes: The nodes, (k,).
         near: Their neighbours, (k, d); where there is none, the number of nodes.
         edges: The edge to each, from the node that goes first, (k, d); where there is none, the number of edges.
-        pairs: The edge between two neighbours, from the one that goes first, (k, d, d); elsewhere the number of edges
-            and one.
+        pairs: The edge between two neighbours, from the neighbour that goes first, (k, d, d); elsewhere the number of
+            edges plus one.
     """
 
     nodes: np.ndarray
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Order(NamedTuple):
-    """All steps; `edges` numbers the edges, those that elimination adds too, (first, second) -> number."""
+    """All steps, and the number of each edge, (first, second) -> number, those that elimination adds included."""
 
     steps: tuple[Step, ...]
     edges: dict[tuple[int, int], int]

@@ -1,7 +1,7 @@
-"""Where the modules and the constraints of a mechanism are, in arrays of one shape for all of them.
+"""The places of the modules and constraints of a mechanism, in arrays of one shape for all of them.
 
-K modules of at most n coordinates, C constraints of at most m rows, each about at most P modules. What one of them has
-less is filled up: with the identity in M, and with rows of nothing.
+K modules of at most n coordinates, C constraints of at most m rows, each about at most P modules. Smaller ones are
+filled up: with the identity in M, and with zero rows.
 """
 
 import functools as ft
@@ -15,7 +15,7 @@ from ._order import Order, order_of
 
 
 class Shared(NamedTuple):
-    """Constraints that are about the same module: which, as which of its modules, and the edge between them."""
+    """Pairs of constraints about one module: both, with the place of the module in them, and the edge between them."""
 
     first: np.ndarray  # (pairs, 2): constraint, place of the module in it; the one that is eliminated first
     second: np.ndarray
@@ -23,17 +23,17 @@ class Shared(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where everything is.
+    """The places of coordinates, modules, constraints and rows.
 
     Attributes:
         columns: The coordinates of each module, (K, n); the number of all coordinates where it has less.
-        modules: Of each constraint, (C, P); K where it has less.
+        modules: The modules of each constraint, (C, P); K where it has less.
         within: The columns of a constraint's own rows that are about each coordinate of its modules, (C, P, n); their
             largest number where there is none.
-        real: Which rows are some, (C, m).
-        rows: Of all of them, in the order of the mechanism: constraint and row, (2, number of rows).
-        shared: See there.
-        order: Of elimination of the constraints.
+        real: Whether each row is a row of the mechanism and no filler, (C, m).
+        rows: The constraint and the row in it of all real rows, in the order of the mechanism, (2, number of rows).
+        shared: The pairs of constraints about the same module.
+        order: The order of elimination of the constraints.
     """
 
     columns: np.ndarray
@@ -50,13 +50,13 @@ class Places(NamedTuple):
         return int(np.max(self.within, initial=0))
 
 
-# Of each kind of constraint, the coordinates that each is about.
+# For each kind of constraint, the coordinates that each constraint is about.
 Groups = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 @ft.lru_cache(maxsize=32)
 def places_of(partition: Partition, groups: Groups, rows_each: tuple[int, ...]) -> Places:
-    """Of modules, kinds of constraints, and how many rows one of each kind has."""
+    """Finds the places from the modules, the kinds of constraints, and the number of rows of one of each kind."""
     modules = [columns for kind in partition for columns in kind]
     size, widest = sum(map(len, modules)), max(map(len, modules))
     home = {column: (k, place) for k, columns in enumerate(modules) for place, column in enumerate(columns)}

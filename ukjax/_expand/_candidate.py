@@ -1,4 +1,4 @@
-"""A motion found in a fast way from arrays, and how its rows are judged."""
+"""A motion found by a fast path from arrays, and the verdict on its rows."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ from ._solved import SHORTEST, Certain
 
 
 class Candidate(NamedTuple):
-    """q'', a and the constraint force (n,), the residual, which rows count (m,); whether all that is certain.
+    """q'', a and the constraint force (n,), the residual, which rows count (m,); whether all of these are certain.
 
-    `smooth`: whether derivatives are those of the pseudoinverse too, which takes independent rows.
+    `smooth`: whether derivatives are those of the pseudoinverse too, which requires independent rows.
     """
 
     acceleration: Array
@@ -24,9 +24,9 @@ class Candidate(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """How rows came out of an elimination: of S = A M^-1 A^T the diagonal and the pivots, and which rows count.
+    """The rows after an elimination: the diagonal and the pivots of S = A M^-1 A^T, and which rows count.
 
-    b; what is asked for beyond free motion; and the accelerations that are missed. All of one shape.
+    b; the demand beyond free motion, b - A a; and the error, b - A q''. All are of one shape.
     """
 
     squares: Array
@@ -37,14 +37,14 @@ class Rows(NamedTuple):
     missed: Array
 
     def are_clear(self, certain: Certain, push: Array, real: Array | None = None) -> Array:
-        """Whether every row that is a `real` one is met, and counts or not, without any doubt.
+        """Whether every `real` row is met, and surely counts or surely does not.
 
-        push: How far the constraints push, in the metric of M; a row's own share of it is at most its length times
-            that, and of a light body beside heavy ones far less.
+        push: The push of the constraints, in the metric of M; a row's own share is at most its length times that, and
+            far less for a light body beside heavy ones.
         """
         eps, tiny = (getattr(jnp.finfo(self.b.dtype), name) for name in ("eps", "tiny"))
         real = jnp.ones(self.b.shape, bool) if real is None else real
-        # What is no number neither counts nor does not.
+        # NaN neither counts nor does not.
         decided = jnp.where(self.kept, self.pivots > certain.rank**2 * self.squares, jnp.isfinite(self.pivots))
         # No row is as short as the rounding errors of the longest.
         least = (SHORTEST * eps) ** 2 * jnp.max(self.squares, where=real, initial=0.0)

@@ -1,9 +1,9 @@
-"""What a fast piece finds where it is certain, and what a slow function finds elsewhere, as one piece.
+"""A fast piece where it is certain, and a slow function elsewhere, as one piece.
 
-Its derivatives are as much in one: the fast derivative tells itself whether it is certain. So neither the value nor a
-second derivative of zeros is computed on the way to it.
+Its derivatives are single pieces too: the fast derivative itself reports whether it is certain. So neither the value
+nor a second derivative of zeros is computed on the way to it.
 
-x: arguments; values: results of the fast piece; leaves: those of the whole.
+x: arguments; values: results of the fast piece; leaves: results of the whole.
 """
 
 import abc
@@ -27,18 +27,18 @@ class AbstractCertainPiece(AbstractPiece):
 
     @abc.abstractmethod
     def judged_tangent(self, moving: tuple[int, ...]) -> AbstractBatchwise | None:
-        """(x, tangents of those that are `moving`) -> tangents of the inexact values, and whether they are certain.
+        """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether they are certain.
 
-        None if that is no scalar program.
+        Returns None if that is no scalar program.
         """
 
     @abc.abstractmethod
     def judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> AbstractBatchwise | None:
-        """(x, cotangents of the values that are `given`) -> those of the x that are `moving`, and whether certain."""
+        """The function (x, cotangents of the `given` values) -> those of the `moving` x, and whether certain."""
 
 
 class CertainScalars(AbstractCertainPiece):
-    """A traced function with such results as a scalar program of at most `limit` operations; raises as that does."""
+    """A traced function with such results as a `ScalarProgram` of at most `limit` operations; raises as that does."""
 
     def __init__(self, closed: ClosedJaxpr, limit: int):
         super().__init__(closed.in_avals, closed.out_avals)
@@ -72,10 +72,10 @@ class CertainScalars(AbstractCertainPiece):
 
 
 class ChosenPiece(AbstractPiece):
-    """x -> leaves: what `found` makes of the values of a fast piece where that is certain, and `slow` elsewhere.
+    """The piece x -> leaves: `found` of the values of a fast piece where that is certain, and `slow` elsewhere.
 
     Args:
-        fast: Of the first of x.
+        fast: The fast piece, of the first of x.
         found: values -> leaves, of which the inexact ones are values, or have no derivative.
         slow: x -> leaves.
     """
@@ -85,7 +85,7 @@ class ChosenPiece(AbstractPiece):
         self.fast, self.found, self.slow, self.known = fast, found, slow, len(fast.takes)
         jaxpr: Any = found.jaxpr
         place = {id(x): i for i, x in enumerate(jaxpr.invars)}
-        # Which of the values each leaf is, or None.
+        # The index of the value that each leaf is, or None.
         self.origin = [place.get(id(x)) for x in jaxpr.outvars]
 
     @ft.cached_property
@@ -102,7 +102,7 @@ class ChosenPiece(AbstractPiece):
 
     @ft.cached_property
     def whole(self) -> ClosedJaxpr:
-        """The same by pieces each of which has derivatives of any order."""
+        """The whole function by pieces, each of which has derivatives of any order."""
 
         def by_parts(*arrays):
             *values, clear, smooth = self.fast(*arrays[: self.known])
@@ -118,24 +118,24 @@ class ChosenPiece(AbstractPiece):
 
 
 class _AbstractSlope(AbstractPiece):
-    """A derivative of a chosen piece; further ones are those of its parts."""
+    """A derivative of a chosen piece; further derivatives are those of its parts."""
 
     base: ChosenPiece
 
     @property
     @abc.abstractmethod
     def fast(self) -> Callable[..., list[Array]] | None:
-        """The same by the fast piece, and whether it is certain; None if that is no scalar program."""
+        """The derivative by the fast piece, and whether it is certain; None if that is no scalar program."""
 
     @property
     @abc.abstractmethod
     def slow(self) -> ClosedJaxpr:
-        """The same by the slow function."""
+        """The derivative by the slow function."""
 
     @property
     @abc.abstractmethod
     def by_parts(self) -> ClosedJaxpr:
-        """The same by parts."""
+        """The derivative by parts: see `ChosenPiece.whole`."""
 
     @ft.cached_property
     def plain(self) -> PlainPiece:
@@ -158,7 +158,7 @@ class _AbstractSlope(AbstractPiece):
 
 
 class _ChosenTangent(_AbstractSlope):
-    """(x, dx of those that are `moving`) -> tangents of the inexact leaves."""
+    """The piece (x, dx of those that are `moving`) -> tangents of the inexact leaves."""
 
     def __init__(self, base: ChosenPiece, moving: tuple[int, ...]):
         self.base, self.moving = base, moving
@@ -190,7 +190,7 @@ class _ChosenTangent(_AbstractSlope):
 
 
 class _ChosenCotangent(_AbstractSlope):
-    """(x, cotangents of the leaves that are `given`) -> those of the x that are `moving`."""
+    """The piece (x, cotangents of the leaves that are `given`) -> those of the x that are `moving`."""
 
     def __init__(self, base: ChosenPiece, moving: tuple[int, ...], given: tuple[int, ...]):
         self.base, self.moving, self.given = base, moving, given

@@ -4,7 +4,7 @@ M x - A^T l = f, A x = b: constrained motion x under f, with multipliers l; P(f,
 H x = h: further rows, met by G u; C = H N G: how they answer, with N f = P(f, 0); V = W^-1: of the effort
 (u - s)^T W (u - s), which is least.
 
-Derivatives are those of the equations that are solved, with the same factors: not of the way to the solution.
+Derivatives are those of the equations that are solved, with the same factors, and not of the steps of the solution.
 """
 
 import functools as ft
@@ -21,7 +21,7 @@ from ._symmetric import Pivots, pivots, solve
 
 
 class RowsThroughMass(NamedTuple):
-    """M and A, with M^-1 A^T and S = A M^-1 A^T. A row counts if its pivot is more than the part `least` of S."""
+    """M and A, with M^-1 A^T and S = A M^-1 A^T; a row counts if its pivot is more than the part `least` of S_ii."""
 
     M: Matrix
     A: Rows
@@ -35,7 +35,7 @@ class RowsThroughMass(NamedTuple):
         return cls(M, A, levers, A @ levers, least)
 
     def respond(self, f: Float[Array, "n ..."], b: Float[Array, "m ..."]) -> tuple[Array, Array]:
-        """x and l."""
+        """The motion x and the multipliers l under f, with A x = b."""
         free = solve(self.M, f)
         if not len(self.A):
             return free, b
@@ -43,7 +43,7 @@ class RowsThroughMass(NamedTuple):
         return free + self.levers @ multipliers, multipliers
 
     def refined(self, x: Vector, multipliers: RowValues, b: RowValues) -> tuple[Vector, RowValues]:
-        """x and l with the digits that the squares of S lose."""
+        """The motion x and the multipliers l with the digits that the squares of S lose."""
         if not len(self.A):
             return x, multipliers
         more = solve(self.S, b - self.A @ x, self.least)
@@ -52,7 +52,7 @@ class RowsThroughMass(NamedTuple):
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def constrained(least: float, M: Matrix, f: Vector, A: Rows, b: RowValues) -> tuple[Vector, RowValues]:
-    """x and l, of which a row counts if its pivot is more than the part `least` of it."""
+    """The motion x and the multipliers l; a row counts if its pivot is more than the part `least` of S_ii."""
     through = RowsThroughMass.of(M, A, least)
     return through.refined(*through.respond(f, b), b)
 
@@ -66,7 +66,7 @@ def _constrained_jvp(least, primals, tangents):
 
 
 class Plain(NamedTuple):
-    """M x - A^T l = f, A x = b, as arrays only."""
+    """The arrays of M x - A^T l = f, A x = b."""
 
     M: Matrix
     f: Vector
@@ -75,7 +75,7 @@ class Plain(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Further rows, the actuation that is to meet them, the inverse V of the weight of the effort, and s."""
+    """Further rows, the actuation G that is to meet them, the inverse V of the weight of the effort, and s."""
 
     H: Float[Array, "k n"]
     h: Float[Array, " k"]
@@ -85,10 +85,10 @@ class Wanted(NamedTuple):
 
 
 class Controlled(NamedTuple):
-    """The control that is wanted, u, and the one that acts within limits (p,), with the motion under each.
+    """The control that is wanted, u, and the control that acts within limits (p,), with the motion under each.
 
-    `free` (n,): without constraints, under the one that acts; S = A M^-1 A^T; K = C V C^T; `without`: C if there were
-    no constraints; g: multipliers of the further rows, whose `lacking` is what they miss under s.
+    `free` (n,): the motion without constraints, under the control that acts; S = A M^-1 A^T; K = C V C^T; `without`: C
+    if there were no constraints; g: multipliers of the further rows; `lacking`: the error of these rows under s.
     """
 
     u: Array
@@ -132,12 +132,12 @@ def _differentiable(least, terms, wanted, limits):
 
 def _controlled(least: tuple[float, float], terms: Plain, wanted: Wanted, limits: tuple[Array, Array]) -> Controlled:
     (M, f, A, b), (H, h, G, V, s), m = terms, wanted, len(terms.b)
-    # Of all rows together, for no more columns need be brought through M than there are rows.
+    # One solve for all rows together: no more columns need be brought through M than there are rows.
     R = jnp.concatenate([A, H])
     levers = solve(M, R.T)
     squares, T = R @ levers, levers.T @ jnp.concatenate([(f + G @ s)[:, None], G], axis=1)
     S, P = squares[:m, :m], squares[m:, :m]
-    # Multipliers, and what H makes of the motion, under s and by each control.
+    # The multipliers, and H times the motion, under s and by each control.
     L = solve(S, jnp.zeros_like(T[:m]).at[:, 0].set(b) - T[:m], least[0])
     Y = T[m:] + P @ L
     C, lacking = Y[:, 1:], h - Y[:, 0]
@@ -198,10 +198,10 @@ def _differentiable_jvp(least, primals, tangents):
 
 
 def is_definite(certain: Certain, M: Matrix) -> BoolScalar:
-    """Whether M is symmetric and positive definite without any doubt."""
+    """Whether M is surely symmetric and positive definite."""
     own, eps = jnp.diag(M), jnp.finfo(M.dtype)
     off = M - M.T
-    # What is written symmetrically is no question to scalar code, which knows it to be zero.
+    # Scalar code knows the difference of entries that are written alike to be zero.
     symmetric = (off == 0) | (off**2 < eps.eps * own[:, None] * own[None] + eps.tiny)
     return jnp.all(symmetric) & jnp.all(pivots(M).pivots > certain.pivot * own)
 
@@ -209,7 +209,7 @@ def is_definite(certain: Certain, M: Matrix) -> BoolScalar:
 def are_clear(
     certain: Certain, S: Matrix, found: Pivots, b: RowValues, demand: RowValues, missed: RowValues, push: Scalar
 ) -> BoolScalar:
-    """Whether rows of which S holds the squares are met, and independent or not, without any doubt."""
+    """Whether the rows with the products S are all met, and each surely independent or surely dependent."""
     m = len(S)
     if not m:
         return jnp.asarray(True)

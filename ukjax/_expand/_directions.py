@@ -1,4 +1,4 @@
-"""A Jacobian times directions, many of them, as they come when it is asked for in one direction each."""
+"""The product of a Jacobian and many directions, each of which comes by itself in a derivative."""
 
 import math
 
@@ -15,16 +15,16 @@ directional_p = Primitive("directional")
 
 
 def directional(J: Array, x: Array) -> Array:
-    """J x of a matrix (n, k) and a vector (k,).
+    """The product J x of a matrix (n, k) and a vector (k,).
 
-    Under `jax.jacfwd` the vectors are those of the standard basis, the same for all states of a batch: what is wanted
-    is J itself then, and nothing need be multiplied. That is looked at when it runs.
+    Under `jax.jacfwd` the vectors are those of the standard basis, the same for all states of a batch: the result is J
+    itself then, and nothing need be multiplied. That is checked at run time.
     """
     return directional_p.bind(J, x)
 
 
 def _product(J: Array, x: Array) -> Array:
-    """J x, whatever x is."""
+    """The product J x, without a check whether x is the standard basis."""
     return lax.dot_general(J, x, (((J.ndim - 1,), (x.ndim - 1,)), ((), ())))
 
 
@@ -33,7 +33,7 @@ def _evaluated(J: Array, x: Array) -> Array:
     if math.prod(directions) != k or J.ndim == 2:
         return _product(J, x)
     is_basis = jnp.all(x.reshape(k, k) == jnp.eye(k, dtype=x.dtype))
-    # A loop of one round or of none: a condition would copy J even where it stays as it is.
+    # A loop of one round or of none: a conditional would copy J even where J does not change.
     multiply = lambda carry: (_product(carry[0].reshape(J.shape), x), jnp.asarray(True))
     itself = J.reshape(*J.shape[:-1], *directions)
     return lax.while_loop(lambda carry: ~carry[1], multiply, (itself, is_basis))[0]
@@ -63,7 +63,7 @@ ad.primitive_jvps[directional_p] = _jvp
 
 
 def _transpose(cotangent, J, x):
-    """By x; by J, `_jvp` has written it in another way."""
+    """The transpose by x; that by J is not needed, for `_jvp` has an ordinary product there."""
     if J.ndim == 2 and x.aval.ndim == 1:
         return None, directional_p.bind(J.T, cotangent)
     lead = tuple(range(J.ndim - 1))

@@ -19,7 +19,7 @@ class Factors:
     """L, D and the order of a semidefinite matrix (n, n) of entries, of which the lower triangle is used.
 
     A row whose pivot is no more than the part `least` of its diagonal entry depends on those before it. It is left out,
-    so that what is solved is S with these rows and columns struck out: look at `pivots` and `kept`.
+    so that solutions are those of S with these rows and columns struck out: see `pivots` and `kept`.
     """
 
     def __init__(self, graph: Graph, S: np.ndarray, dtype: Any, least: float = 0.0):
@@ -51,11 +51,11 @@ class Factors:
                     rest[i, l] = graph.sub(rest.get((i, l), zero), graph.mul(self.rows[i][j], x))
 
     def solve(self, y: Sequence[Entry]) -> Vector:
-        """S^-1 y"""
+        """The solution S^-1 y."""
         return self.upper(self.scaled(self.lower(y)))
 
     def lower(self, y: Sequence[Entry]) -> Vector:
-        """L^-1 P y"""
+        """The product L^-1 P y."""
         graph, x = self.graph, [y[p] for p in self.order]
         for i, row in enumerate(self.rows):
             for j, value in row.items():
@@ -63,11 +63,11 @@ class Factors:
         return x
 
     def scaled(self, x: Sequence[Entry]) -> Vector:
-        """D^-1 x"""
+        """The product D^-1 x."""
         return [self.graph.mul(value, inverse) for value, inverse in zip(x, self.inverses, strict=True)]
 
     def upper(self, x: Sequence[Entry]) -> Vector:
-        """P^T L^-T x"""
+        """The product P^T L^-T x."""
         graph, x = self.graph, list(x)
         for j in reversed(range(len(x))):
             for i, value in self.columns[j].items():
@@ -78,10 +78,10 @@ class Factors:
         return found
 
     def inverse_bound(self, lengths: Sequence[Entry]) -> Entry:
-        r"""A bound of $\|\hat R^{-1}\|_\infty$, $\hat R^\top \hat R = \hat S$: what is kept of S, rows of unit length.
+        r"""A bound of $\|\hat R^{-1}\|_\infty$, $\hat R^\top \hat R = \hat S$: the kept part of S, rows of unit length.
 
         Its inverse is a lower bound of the smallest singular value of the rows, up to the square root of their number.
-        By the comparison matrix of R: Higham (2002), Accuracy and stability of numerical algorithms, 8.3.
+        It uses the comparison matrix of R: Higham (2002), Accuracy and stability of numerical algorithms, 8.3.
         """
         graph, n = self.graph, len(self.rows)
         w: Vector = [None] * n
@@ -96,7 +96,7 @@ class Factors:
 
 
 def minimum_degree(S: np.ndarray) -> list[int]:
-    """An order of the rows in which elimination fills in little; of equals the first."""
+    """An order of the rows in which elimination fills in little; ties go to the first row."""
     n = len(S)
     is_there = lambda i, j: not (is_constant(S[i, j], 0) and is_constant(S[j, i], 0))
     near = [{j for j in range(n) if j != i and is_there(i, j)} for i in range(n)]
@@ -113,7 +113,7 @@ def minimum_degree(S: np.ndarray) -> list[int]:
 
 
 def product(graph: Graph, A: np.ndarray, x: Sequence[Entry], dtype: Any) -> Vector:
-    """A x"""
+    """The product A x."""
     return [graph.sum([graph.mul(a, b) for a, b in zip(row, x, strict=True)], dtype) for row in A]
 
 

@@ -13,12 +13,12 @@ class NotScalar(Exception):
     """The function does what no scalar program can: it has effects, or arrays that are too large."""
 
 
-# Larger arrays are no small mechanism's.
+# The most entries of an array; larger ones do not belong to a small mechanism.
 LARGEST = 4096
 
 
 class Node:
-    """A number that is known when the program runs. Others are NumPy scalars: constants."""
+    """A number that is known when the program runs; other numbers are constants, NumPy scalars."""
 
     __slots__ = ("args", "dtype", "function", "order", "place", "primitive", "value")
     __array_ufunc__ = None
@@ -27,7 +27,7 @@ class Node:
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
         self.primitive: Any = None
         self.place: Any = None  # of an entry of a block: number of the result, and index there
-        self.value: Any = None  # what is known of it: `_value.Value`
+        self.value: Any = None  # its `_value.Value`, if known
 
 
 # A number within a program: a `Node`, or a constant.
@@ -35,13 +35,13 @@ Entry = Any
 
 
 class Block(Node):
-    """An array within a program: of an operation that is kept as it is."""
+    """The arrays within a program that an operation on arrays returns."""
 
     __slots__ = ()
 
 
 def constant(value: Any, dtype: Any) -> Any:
-    """A NumPy scalar."""
+    """A constant of a program, which is a NumPy scalar."""
     return np.asarray(value, dtype)[()]
 
 
@@ -50,14 +50,14 @@ def is_constant(x: Entry, value: float | None = None) -> bool:
 
 
 def name_of(x: Any) -> Any:
-    """What tells an argument from others, and puts arguments in an order."""
+    """The key that identifies an argument, and orders arguments."""
     if isinstance(x, Node):
         return (1, x.order)
     return (0, str(x.dtype), x.tobytes())
 
 
 def entries(value: Any, dtype: Any) -> np.ndarray:
-    """An array that is known, as an array of constants."""
+    """A known array as an array of constants; raises NotScalar for a large one."""
     if math.prod(np.shape(value)) > LARGEST or jnp.issubdtype(dtype, extended):
         raise NotScalar("a large array, or a random key")
     value = np.asarray(value, dtype)

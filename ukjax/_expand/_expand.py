@@ -18,17 +18,17 @@ from ._scalar import ScalarPiece, ScalarProgram
 
 # Beyond it compiling takes longer than what is gained: see docs/expand.md.
 MOST_OPERATIONS = 8000
-# Every result is written apart: of the 62 of a chain of 20 rods each state takes 1.1 µs, of 462 13.
+# Every result is written on its own, so that many take long.
 MOST_RESULTS = 128
 
 
 class Expansion(NamedTuple):
-    """What became of a function as scalar code.
+    """The report on a function as scalar code.
 
     Attributes:
-        operations: On numbers, after folding; None if it is left as it was.
+        operations: Operations on numbers, after folding; None if the function is left as it was.
         kept: Names of the JAX primitives that were left as operations on arrays.
-        reason: Why it is left as it was; empty if it is not.
+        reason: The reason why the function is left as it was; empty if it is not.
     """
 
     operations: int | None
@@ -43,14 +43,14 @@ class Expanded(eqx.Module):
     limit: int = eqx.field(static=True)
 
     def __call__(self, *args: Any) -> Any:
-        """What the function makes of `args`, trees of arrays."""
+        """Evaluates the function for `args`, trees of arrays."""
         traced = _Traced.of(self.function, args)
         if traced.closed.effects:
             return self.function(*args)
         return traced.tree(ScalarPiece(traced.closed, self.limit)(*traced.arrays))
 
     def report(self, *args: Any) -> Expansion:
-        """How many operations it takes for `args`, whose shapes and dtypes only matter; nothing is computed."""
+        """Counts the operations for `args`, of which only shapes and dtypes matter; nothing is computed."""
         closed = _Traced.of(self.function, args).closed
         if closed.effects:
             return Expansion(None, (), "it has effects")
@@ -63,23 +63,23 @@ class Expanded(eqx.Module):
 
 
 def expand(function: Callable[..., Any], *, limit: int = MOST_OPERATIONS) -> Expanded:
-    """A function of small arrays as scalar code: every entry of every array a number of its own.
+    """Turns a function of small arrays into scalar code: every entry of every array becomes a number of its own.
 
-    The function is traced. Multiplications by zero and one vanish, what is constant is computed beforehand, and what is
-    the same number is computed once, however differently it was written; what is not known here (LAPACK, a loop of more
-    than 32 rounds, a gather at indices that are not known) stays an operation on arrays. Under `jax.vmap`, on a CPU,
-    all of it is one loop over the batch.
+    The function is traced. Multiplications by zero and one vanish, constants are computed beforehand, and equal numbers
+    are computed once, however differently they were written. Other operations (LAPACK, a loop of more than 32 rounds, a
+    gather at indices that are not known) stay operations on arrays. Under `jax.vmap`, on a CPU, all of it is one loop
+    over the batch.
 
-    It pays for functions of up to some hundred operations on small, sparse arrays in a large batch, and in loops: the
-    equation of motion of the SCARA takes 0.1 µs in place of 2.2. It does not for large dense arrays, and for single
-    calls from Python, which take longer to compile. `equation_of_motion` and `simulate` use it without being asked.
+    It pays for functions of up to some hundred operations on small, sparse arrays in a large batch, and in loops. It
+    does not for large dense arrays, and for single calls from Python, which take longer to compile.
+    `equation_of_motion` and `simulate` use it by themselves.
 
     What changes: 0 times NaN, or infinity, is 0; sums are in another order; equality of numbers is decided at random
     points, to 1e-9 of their digits. Functions with effects, random keys, arrays of more than 4 096 entries, or more
     than `limit` operations are evaluated as they are.
 
     Args:
-        function: Takes and gives trees of arrays. What is no array is part of the function.
+        function: Takes and gives trees of arrays. An argument that is no array is part of the function.
         limit: Most operations; more take long to compile.
 
     Returns:
@@ -87,7 +87,7 @@ def expand(function: Callable[..., Any], *, limit: int = MOST_OPERATIONS) -> Exp
         times: a derivative is expanded as a function of its own. `report(*args)` tells how many operations there are.
 
     Raises:
-        TypeError: If `function` cannot be called, or, when it is, returns what is no array.
+        TypeError: If `function` cannot be called, or, when called, returns something that is no array.
         ValueError: If `limit` is no positive integer.
     """
     _check.function(function, "function", "(*arrays)")
@@ -96,7 +96,7 @@ def expand(function: Callable[..., Any], *, limit: int = MOST_OPERATIONS) -> Exp
 
 
 class _Traced(NamedTuple):
-    """A function as one of arrays, with what makes a tree of its results."""
+    """A function of arrays, with these arrays, and the function that makes a tree of its results."""
 
     closed: ClosedJaxpr
     arrays: list[Any]
@@ -122,7 +122,7 @@ class _Traced(NamedTuple):
 
 
 def with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """The same with the arrays that are not known while tracing as further arguments, and these."""
+    """Turns constants that are not known while tracing into further arguments; returns the function and these."""
     unknown = [x for x in closed.consts if is_traced(x)]
     count = len(closed.in_avals)
 
@@ -135,7 +135,7 @@ def with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[
 
 
 def short_program(closed: ClosedJaxpr) -> ScalarProgram | None:
-    """A traced function as a scalar program, if that has neither many operations nor many results."""
+    """A traced function as a scalar program, or None if that has many operations or many results."""
     try:
         program = ScalarPiece(closed, MOST_OPERATIONS).program
     except (TooLong, NotScalar):

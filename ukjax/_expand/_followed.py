@@ -1,4 +1,4 @@
-"""Which operations of JAX scalar code follows, with which values of which parameters.
+"""The operations of JAX that scalar code follows, with the values of parameters that it accepts.
 
 A rule of this package knows the parameters that an operation has today. One that a newer JAX adds, or a value that is
 new, may change what the operation means: with it the operation is left to JAX.
@@ -28,14 +28,14 @@ def _one_of(*values: Any) -> Accepts:
 
 
 def _precision(value: Any) -> bool:
-    """A wish, which arithmetic on numbers more than meets; not the name of an algorithm, which has types of its own."""
+    """Whether a precision is a wish, which scalar arithmetic meets, and no algorithm, which has types of its own."""
     each = value if isinstance(value, tuple) else (value,)
     return all(x is None or isinstance(x, lax.Precision) for x in each)
 
 
 Modes = lax.GatherScatterMode
 IN_TURN = _one_of(Modes.CLIP, Modes.FILL_OR_DROP, Modes.PROMISE_IN_BOUNDS)
-# Where a value is kept on devices, and under which name, is no matter of its entries.
+# The place of a value on devices does not change its entries.
 PLACE = dict.fromkeys(("sharding", "out_sharding"), _any)
 REDUCED = {"axes": _any, **PLACE}
 CUMULATIVE = {"axis": _any, "reverse": _any}
@@ -44,13 +44,13 @@ SCATTERED = {
     "update_consts": lambda value: not value,
     "mode": IN_TURN,
 }
-# Operations on each entry are done with these of their parameters.
+# The accepted parameters of operations on each entry.
 OF_ENTRIES: dict[str, Accepts] = {
     **dict.fromkeys(("accuracy", "exponent_bits", "mantissa_bits", "new_dtype", "rounding_method"), _any),
     **dict.fromkeys(("weak_type", "y", *PLACE), _any),
     "out_dtype": _none,  # of a product
 }
-# By the operation's name; operations on each entry have those above.
+# The accepted parameters by the name of the operation; operations on each entry have those above.
 PARAMETERS: dict[str, dict[str, Accepts]] = {
     "add_any": {},
     "broadcast_in_dim": {"shape": _any, "broadcast_dimensions": _any, **PLACE},
@@ -102,7 +102,7 @@ PARAMETERS: dict[str, dict[str, Accepts]] = {
     "while": dict.fromkeys(("cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"), _any),
 }  # fmt: skip
 CALLS = {*_program.CALLS, "remat2"}
-# Calls of functions: how they are compiled, kept in memory and differentiated, which is no matter of their values.
+# Parameters of calls: how functions are compiled, stored and differentiated, which does not change their values.
 OF_CALLS: dict[str, Accepts] = dict.fromkeys(
     (
         *(
@@ -125,7 +125,7 @@ OF_CALLS: dict[str, Accepts] = dict.fromkeys(
 
 
 def is_followed(primitive: Any, params: dict[str, Any], entrywise: bool) -> bool:
-    """Whether the rule of an operation knows all of its parameters, and what they are."""
+    """Whether the rule of an operation knows all of its parameters, and accepts their values."""
     name = primitive.name
     known = OF_ENTRIES if entrywise else OF_CALLS if name in CALLS else PARAMETERS.get(name)
     return known is not None and all(k in known and known[k](value) for k, value in params.items())

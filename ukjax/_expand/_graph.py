@@ -1,7 +1,7 @@
-"""Scalar programs under construction: what is computed from what, one number at a time.
+"""Scalar programs under construction, one number at a time.
 
-While a program is put together constants are folded, multiplications by zero and one vanish, and what is there already
-is not computed again, however differently it was written.
+While a program is put together constants are folded, multiplications by zero and one vanish, and a number that exists
+already is not computed again, however differently it was written.
 """
 
 import operator
@@ -23,16 +23,16 @@ QUARTERS = 4096
 
 
 class TooLong(Exception):
-    """A scalar program that has more operations than it may."""
+    """A scalar program has more operations than its limit."""
 
 
 class Graph:
     """A scalar program under construction, of at most `limit` operations and inputs.
 
     Attributes:
-        pieces: (graph, piece, arguments) -> results: how pieces are written out, and loops are, however long. None if
-            they are not, and are scalar code by themselves.
-        doubts: Truth values, of which none may be set for the results to hold.
+        pieces: (graph, piece, arguments) -> results, which inlines pieces; loops are unrolled then, however long. None
+            if pieces are not inlined, and are scalar code by themselves.
+        doubts: Truth values, none of which may be set for the results to hold.
     """
 
     def __init__(self, limit: int, pieces: Callable[["Graph", Any, list[np.ndarray]], list[np.ndarray]] | None = None):
@@ -48,7 +48,7 @@ class Graph:
         return node
 
     def _set_value(self, node: Node, value: Value | None = None) -> None:
-        """`value`, or that of a number of which nothing is known."""
+        """Sets the value of a node to `value`, or to that of a number of which nothing is known."""
         if np.issubdtype(node.dtype, np.floating):
             node.value = value or Value.of(drawn("number", node.order))
             self.by_value.setdefault((node.value.element, node.dtype), node)
@@ -81,7 +81,7 @@ class Graph:
         return found
 
     def apply(self, primitive: Any, params: dict[str, Any], args: Sequence[Entry], dtype: Any) -> Entry:
-        """An elementwise primitive of `jax.lax`."""
+        """The entry that an elementwise primitive of `jax.lax` makes of its arguments, simplified."""
         simple = self._simplified(primitive, params, args, dtype)
         if simple is not None:
             return simple
@@ -104,7 +104,7 @@ class Graph:
         return node
 
     def _same(self, value: Value, dtype: Any) -> Entry | None:
-        """What is known already to be the same number, or the same but for the sign, whatever the inputs are."""
+        """The entry that is the same number for all inputs, or the negation of its negative; None if there is none."""
         quarters = 4 * value.element % P
         quarters -= P if quarters > P // 2 else 0
         if abs(quarters) <= QUARTERS:
@@ -139,7 +139,7 @@ class Graph:
         self.constants.computed(primitive, args, found)
         return found
 
-    # The arithmetic that factorisations are written in.
+    # The arithmetic in which factorisations are written.
 
     def add(self, x: Entry, y: Entry) -> Entry:
         return self.apply(prims.add_p, {}, (x, y), x.dtype)
@@ -160,7 +160,7 @@ class Graph:
         return self.apply(prims.sqrt_p, {"accuracy": None}, (x,), x.dtype)
 
     def power_of_two(self, x: Entry) -> Entry:
-        """The nearest one, of a number that is positive."""
+        """The power of two that is nearest to a positive number."""
         kept = {"exponent_bits": finfo(x.dtype).nexp, "mantissa_bits": 0}
         return self.apply(prims.reduce_precision_p, kept, (x,), x.dtype)
 

@@ -1,4 +1,4 @@
-"""From a traced function of arrays to a scalar program: every entry of every array on its own."""
+"""The interpreter that turns a traced function of arrays into a scalar program, entry by entry."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ LONGEST = 32
 
 
 def interpret(graph: Graph, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a traced function for arrays of entries."""
+    """Evaluates a traced function for arrays of entries."""
     jaxpr: Any = closed.jaxpr
     constants = [entries(x, x.dtype) for x in closed.consts]
     known: dict[Any, np.ndarray] = {}
@@ -62,7 +62,7 @@ def _equation(graph: Graph, equation: Any, args: list[np.ndarray]) -> list[np.nd
 
 
 def rule_of(primitive: Any) -> Callable[..., list[np.ndarray] | None] | None:
-    """(graph, parameters, arguments, kinds of results) -> results, or None: how an operation of JAX is followed."""
+    """Returns the rule of an operation of JAX: (graph, parameters, arguments, kinds of results) -> results or None."""
     if primitive in ELEMENTWISE:
         return lambda graph, params, args, avals: [_elementwise(graph, primitive, params, args, avals[0])]
     if primitive.name in CALLS:
@@ -112,9 +112,9 @@ def _elementwise(graph: Graph, primitive: Any, params: Any, args: list[np.ndarra
 
 
 def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], avals: Any) -> list[np.ndarray]:
-    """What is not known here stays an operation on arrays."""
+    """Keeps an operation without a rule as an operation on arrays."""
     if _calls_python(primitive, params):
-        # Of an error that is raised where something happens, entry by entry, nothing would be left but the call.
+        # Entry by entry, nothing but the call would be left of an error that is raised on a condition.
         raise NotScalar("a call of Python")
     if primitive.name in CALLS:
         raise NotScalar(f"a parameter of {primitive} that is not known here")
@@ -136,7 +136,7 @@ def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], ava
 
 
 def _calls_python(primitive: Any, params: Any) -> bool:
-    """Whether it does, or something inside of it."""
+    """Whether an operation, or an operation inside of it, calls Python."""
     if primitive.name == "pure_callback":
         return True
     parts = [x for value in params.values() for x in (value if isinstance(value, (tuple, list)) else [value])]
@@ -178,7 +178,7 @@ def _scan(graph, params, args, avals):
 
 
 def _while(graph, params, args, avals):
-    """Written out if its end does not depend on what is not known."""
+    """Unrolls a loop if its end does not depend on numbers that are not known; else returns None."""
     n, m = params["cond_nconsts"], params["body_nconsts"]
     tests, fixed, carry = args[:n], args[n : n + m], args[n + m :]
     going, body = params["cond_jaxpr"], params["body_jaxpr"]

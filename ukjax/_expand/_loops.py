@@ -12,17 +12,16 @@ from ._parts import MOST_OPERANDS, parts_of
 from ._program import Program
 
 
-# More than that of a batch is worth another thread, and too much to bring into order first: the SCARA takes 57 ns a
-# state in windows and 40 in pairs of a batch of 1 024, 45 and 41 of one of 256, and 50 and 61 of one of 64.
+# The largest batch that runs in windows; more is worth another thread, and too much to copy into order first.
 FEW = 512
 
 
 def in_loops(program: Program, size: int, values: Sequence[Array], apart: bool = False) -> list[Array]:
-    """The outputs for inputs that are numbers, or batches (size,): in one loop over the batch, or in several.
+    """Evaluates a program for inputs that are numbers, or batches (size,), in one loop over the batch or in several.
 
-    `apart`: the inputs are arrays of their own already, and truth values numbers, as which they are given back.
+    `apart`: the inputs are arrays of their own already, and truth values are numbers, in the outputs too.
 
-    XLA compiles the outputs of elementwise operations one by one, and so evaluates many times what they share. A
+    XLA compiles the outputs of elementwise operations one by one, and so repeats the operations that they share. A
     reduction of several arrays at once has one body, of scalars: here that is the program, or a part of it.
     """
     parts = list(parts_of(program))
@@ -41,10 +40,10 @@ def in_loops(program: Program, size: int, values: Sequence[Array], apart: bool =
 
 
 def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: Callable[[Any], Any]) -> list[Array]:
-    """What is reduced is an axis of length two, along which nothing changes, and no use is made of what went before.
+    """Evaluates a program as a reduction over an axis of length two, along which nothing changes.
 
-    So the compiler moves all of it out of the loop along that axis, is left with one over the batch, and makes vector
-    instructions of that.
+    The body does not use what went before. So the compiler moves all of it out of the loop along that axis, is left
+    with a loop over the batch, and makes vector instructions of that.
     """
     slots, (into, out) = _shared([x.dtype for x in values], [dtype_of(x.dtype) for x in program.outputs])
     operands = [jnp.zeros((2, size), dtype) for dtype in slots]
@@ -60,12 +59,12 @@ def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: Ca
 
 
 def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: Callable[[Any], Any]) -> list[Array]:
-    """What is reduced are windows of one number, each from a start that is no part of the batch.
+    """Evaluates a program as a reduction of windows of one number, with inputs that a batch shares as start values.
 
-    For few that is faster. XLA takes windows of one number for no work: so it does not look for other threads to do
-    half of it, for which that would be over before they woke. Nor does it make part of the loop what the inputs are
-    computed from, with which it might find no vector instructions: each of them is an array of its own.
-    (Windows that are a stride apart are not what XLA knows to be the array itself.)
+    That is faster for few states. XLA takes windows of one number for no work, so it gives no half of it to other
+    threads, for which that would be over before they woke. Nor does it fuse into the loop the operations that compute
+    the inputs, with which it might find no vector instructions: each input is an array of its own. (XLA would
+    recognise windows without a stride as the array itself.)
     """
     wide = [x for x in values if x.shape]
     groups = wide, [x for x in values if not x.shape], program.outputs
@@ -85,7 +84,7 @@ def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: 
 
 
 def side_by_side(values: Sequence[Array]) -> list[Array]:
-    """The same, but of those that are batches each in a place of its own, by one loop, or by few."""
+    """Copies each value that is a batch into an array of its own, by one loop or by few; the other values stay."""
     wide, found = [i for i, x in enumerate(values) if x.shape], list(values)
     for some in (wide[i : i + MOST_OPERANDS] for i in range(0, len(wide), MOST_OPERANDS)):
         twice = [lax.broadcast_in_dim(values[i], (2, *values[i].shape), (1,)) for i in some]
@@ -96,12 +95,12 @@ def side_by_side(values: Sequence[Array]) -> list[Array]:
 
 
 def _all_used(arrays: Any) -> Any:
-    """All results are used, as far as XLA can see: it looks for what others need in a time that is exponential."""
+    """Makes all results used, as far as XLA can see, whose search for unused ones takes exponential time."""
     return lax.optimization_barrier(tuple(arrays))
 
 
 def _written(before: Sequence[Array], places: Sequence[int], values: Sequence[Array]) -> tuple[Array, ...]:
-    """`before` with values in some places."""
+    """A copy of `before` with `values` in some places."""
     after = list(before)
     for i, y in zip(places, values, strict=True):
         after[i] = y.astype(before[i].dtype)
@@ -109,7 +108,7 @@ def _written(before: Sequence[Array], places: Sequence[int], values: Sequence[Ar
 
 
 def _shared(*groups: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
-    """Slots, each of a dtype, which groups of numbers of some dtypes share; and which ones those of each group have."""
+    """Slots, each of a dtype, that groups of numbers of some dtypes share; and the slots of each group's numbers."""
     kinds = dict.fromkeys(x for group in groups for x in group)
     slots = [kind for kind in kinds for _ in range(max(list(group).count(kind) for group in groups))]
 
@@ -121,7 +120,7 @@ def _shared(*groups: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
 
 
 def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
-    """As what numbers are reduced together: XLA takes no truth values beside others, and floats of one kind only."""
+    """The dtypes for a common reduction: XLA takes no truth values beside others, and floats of one kind only."""
     is_float = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
     widest = max(filter(is_float, dtypes), key=lambda x: x.itemsize, default=None)
 

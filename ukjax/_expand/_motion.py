@@ -34,13 +34,13 @@ from ._solved import Certain, Solved
 
 
 class MotionPiece(AbstractCertainPiece):
-    """x -> q'' (n,), a (n,), constraint force (n,), |A q'' - b|, which rows depend on no others (m,), whether all
-    of that is certain, and whether its derivatives are, too.
+    """The piece x -> q'' (n,), a (n,), constraint force (n,), |A q'' - b|, which rows depend on no others (m,), whether
+    all of that is certain, and whether its derivatives are, too.
 
     Args:
         closed: x -> M, Q, A, b.
-        certain: When it is.
-        limit: Of how many operations the program may consist; raises TooLong if it had more, and NotScalar.
+        certain: The thresholds for being certain.
+        limit: Most operations of the program; raises TooLong if it has more, and NotScalar.
         vanishing: Whether rows may be nothing but the rounding errors of their terms.
 
     Attributes:
@@ -66,7 +66,7 @@ class MotionPiece(AbstractCertainPiece):
         self.terms = ScalarPiece(closed, limit, self.program.part(closed.out_avals, found))
 
     def found(self, graph: Graph, terms: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results, of M, Q, A, b, as entries of a graph."""
+        """The results from M, Q, A, b, as entries of a graph."""
         solved = self.from_terms(graph, terms)
         force = solved.force(solved.multipliers)
         vectors = map(column, (solved.acceleration, solved.free, force))
@@ -135,7 +135,7 @@ class _Derived(AbstractPiece):
 
     @abc.abstractmethod
     def dense(self, *args: Array) -> Sequence[Array]:
-        """The same by matrices."""
+        """The results by matrices."""
 
     @ft.cached_property
     def program(self) -> ScalarProgram | None:
@@ -164,7 +164,7 @@ class _Derived(AbstractPiece):
 
 
 class _Tangent(_Derived):
-    """(x, dx) -> dq'', da, the change of the constraint force, and 0 for the residual."""
+    """The piece (x, dx) -> dq'', da, the change of the constraint force, and 0 for the residual."""
 
     def __init__(self, base: MotionPiece, moving: tuple[int, ...]):
         self.base, self.moving = base, moving
@@ -201,7 +201,7 @@ class _Tangent(_Derived):
 
 
 class _Cotangent(_Derived):
-    """(x, cotangents of what is `given` of q'', a, force, residual) -> cotangents of what is `moving` of x."""
+    """The piece (x, cotangents of those `given` of q'', a, force, residual) -> cotangents of those `moving` of x."""
 
     def __init__(self, base: MotionPiece, moving: tuple[int, ...], given: tuple[int, ...]):
         self.base, self.moving, self.given = base, moving, given
@@ -272,7 +272,7 @@ class _Judged(AbstractBatchwise):
 
 
 def _adjoint(solved: Solved, on_acceleration: Sequence[Entry], on_force: Sequence[Entry]) -> tuple[Vector, Vector]:
-    """p and s with M p + A^T s = w, -A p = A f, for weights w on the acceleration and f on the constraint force."""
+    """The solution p, s of M p + A^T s = w, -A p = A f, for weights w on acceleration and f on constraint force."""
     graph = solved.graph
     start = solved.mass.solve(on_acceleration)
     if not len(solved.A):

@@ -1,4 +1,4 @@
-"""Long scalar programs as several, each short enough for a loop over a batch."""
+"""Long scalar programs as several parts, each short enough for a loop over a batch."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -10,33 +10,32 @@ from ._program import Program, arguments_of, constants_of, turns
 from ._trigonometry import OPERATIONS
 
 
-# Of a loop with some 3 000 operations and more, constants and what is read and written among them, XLA makes functions
-# that compute what they share again, for each of its uses: one of 3 800 took a thousand times as long as it should, and
-# of some more it did not end. Just below, LLVM needs minutes.
+# The greatest length of a loop, see `Program.length`. XLA makes a longer one into functions that compute shared values
+# again for each use, some 3 000 operations and more. Just below that, LLVM takes long to compile.
 LONGEST = 2700
-# A loop has as many results as it has operands: twice as many arrays as it reads, or gives, whichever is more. LLVM
-# tells some 250 apart (`alias-set-saturation-threshold`), and makes no vector instructions of a loop over more.
+# The most numbers that a loop reads, or gives. It has as many results as operands, and so twice as many arrays. LLVM
+# distinguishes some 250 (`alias-set-saturation-threshold`), and makes no vector instructions of a loop over more.
 MOST_OPERANDS = 120
-# How long the parts are of what is longer. An acceleration of 16 693 operations takes 4.3 µs in parts of 400, 3.2 in
-# those of 600, and 2.6 in those of 1 000 to 2 000, and compiles soonest in between.
+# The length of the parts of longer programs: shorter parts run slower, and much longer ones compile slower.
 PART = 1200
-# What XLA calls a library for, one number at a time: in a part of its own, or others got no vector instructions.
+# Operations for which XLA calls a library, one number at a time. They get parts of their own, or others would get no
+# vector instructions.
 CALLS = {prims.pow_p, prims.exp_p, prims.log_p, prims.log1p_p, prims.expm1_p, prims.tan_p, prims.tanh_p, prims.atan2_p}
-# A part may be cut sooner, at some part of that, where fewer numbers have to be handed on.
+# A part may be cut sooner, from this fraction of PART on, where fewer numbers have to be handed on.
 LEAST = 0.6
 
 
 def fits(program: Program) -> bool:
-    """Whether it can be one loop."""
+    """Whether a program can be one loop."""
     few = max(len(program.inputs), len(program.outputs)) <= MOST_OPERANDS
     return (few and program.length <= LONGEST) or program.operations <= 1
 
 
 def parts_of(program: Program) -> Iterator[Program]:
-    """Programs to be run in order, of which each gives what of it later ones, or the outputs, need, and reads as much.
+    """Cuts a program into parts to be run in order, each of which gives the numbers that later ones or outputs need.
 
-    Cut one after the other: each where, of the places that leave it about as long as it may be, it reads and gives the
-    least numbers for each operation. What is neither read nor computed, but given back, is not in them.
+    Cuts are made one after the other: among the places near the length of a part, where the part reads and gives the
+    least numbers for each operation. Inputs and constants that are merely returned are in no part.
     """
     is_one = fits(program)
     steps = _Order(program).steps
@@ -59,7 +58,7 @@ def parts_of(program: Program) -> Iterator[Program]:
 
 
 class _Cut(NamedTuple):
-    """How many numbers a part reads and gives for each operation, and where it ends."""
+    """The larger of the numbers a part reads and gives, for each operation, and the step where the part ends."""
 
     traffic: float
     end: int
@@ -95,10 +94,10 @@ def _end_of_part(steps: Sequence[Node], place: dict[int, int], last: Sequence[in
 
 
 class _Order:
-    """The steps in an order in which few numbers are known at a time that are still to be used.
+    """The steps of a program in an order in which few numbers have to be kept at a time.
 
-    As they were written; but what is ready to be computed, and is the last use of a number, comes at once, and the sine
-    and the cosine of an angle together, where one of them is used first.
+    It is the order in which they were written; but a step that is ready, and is the last use of a number, comes at
+    once, and the sine and the cosine of an angle come together, where one of them is used first.
     """
 
     def __init__(self, program: Program):
@@ -126,7 +125,7 @@ class _Order:
             self.compute(node)
 
     def compute(self, node: Node) -> None:
-        """A step, those that it needs, and then those that are the last use of something."""
+        """Adds a step, the steps that it needs, and then those that are the last use of a number."""
         todo = [node]
         while todo:
             node = todo.pop()
@@ -145,7 +144,7 @@ class _Order:
             todo += self.both[node.args[0].order] if turns(node) else []
 
     def is_last(self, node: Node) -> bool:
-        """Whether all that it needs is known, and for one of that it is the last use."""
+        """Whether all arguments of a step are known, and it is the last use of one of them."""
         args = self.args[node.order]
         return (
             node.order not in self.done and all(i in self.done for i in args) and any(self.open[i] == 1 for i in args)

@@ -1,8 +1,8 @@
 """Functions of small arrays as single operations, which know their batch, their derivatives and their transposes.
 
-A piece takes and gives arrays of one state. Its operation takes, in places, batches of them: `batched` tells which
-arguments have the batch as their first axis. So what a piece is made of sees the batch as a whole, however it is
-nested, and nobody differentiates the form in which it is evaluated: derivatives are pieces of their own.
+A piece takes and gives arrays of one state. Any argument of its operation may be batched: `batched` says which have the
+batch as their first axis. So the evaluation of a piece sees the batch as a whole, however it is nested, and is never
+differentiated: derivatives are pieces of their own.
 """
 
 import abc
@@ -19,14 +19,14 @@ from jaxtyping import Array
 
 
 class Form(NamedTuple):
-    """How a piece is evaluated: which arguments have the batch as their first axis, and whether on a CPU."""
+    """The form of an evaluation: which arguments have the batch as their first axis, and whether it is on a CPU."""
 
     batched: tuple[bool, ...]
     on_cpu: bool
 
 
 class AbstractBatchwise(abc.ABC):
-    """A function of arrays of shapes and dtypes that are known: `takes` and `gives`. It has no derivative."""
+    """A function of arrays of known shapes and dtypes, `takes` and `gives`, without derivatives."""
 
     takes: tuple[ShapedArray, ...]
     gives: tuple[ShapedArray, ...]
@@ -37,12 +37,12 @@ class AbstractBatchwise(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
-        """The results; with the batch as their first axis, all of them, if any argument is batched."""
+        """The results, all of them with the batch as their first axis if any argument is batched."""
 
     def along(self, axes: tuple[int | None, ...], size: int) -> "tuple[AbstractBatchwise, list[int]] | None":
-        """The same function of `size` members at a time that lie along these axes, and along which results they lie.
+        """Returns the function for `size` members along these axes of the arguments, and their axes in the results.
 
-        None where it is better to have one batch of all there is.
+        Returns None where one batch of everything is better.
         """
         return None
 
@@ -51,7 +51,7 @@ class AbstractBatchwise(abc.ABC):
 
 
 class AbstractPiece(AbstractBatchwise):
-    """One whose derivatives are pieces too."""
+    """A batchwise function whose derivatives are pieces too."""
 
     def __init__(self, takes: Sequence[Any], gives: Sequence[Any]):
         super().__init__(takes, gives)
@@ -60,11 +60,11 @@ class AbstractPiece(AbstractBatchwise):
 
     @abc.abstractmethod
     def make_tangent(self, moving: tuple[int, ...]) -> "AbstractPiece":
-        """(arguments, tangents of those that are `moving`) -> tangents of the inexact results."""
+        """The piece (arguments, tangents of those that are `moving`) -> tangents of the inexact results."""
 
     @abc.abstractmethod
     def make_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractPiece":
-        """(arguments, cotangents of the results that are `given`) -> cotangents of the arguments that are `moving`."""
+        """The piece (arguments, cotangents of the `given` results) -> cotangents of the `moving` arguments."""
 
     def tangent(self, moving: tuple[int, ...]) -> "AbstractPiece":
         if moving not in self._tangents:
@@ -78,7 +78,7 @@ class AbstractPiece(AbstractBatchwise):
         return self._cotangents[moving, given]
 
     def depends(self, argument: int, given: tuple[int, ...]) -> bool:
-        """Whether some of the results that are `given` may depend on an argument."""
+        """Whether some of the `given` results may depend on an argument."""
         return True
 
     # The piece of which this is the tangent, and which of its arguments are moving.
@@ -91,7 +91,7 @@ class AbstractPiece(AbstractBatchwise):
 
 
 class AbstractTracedPiece(AbstractPiece):
-    """A piece that is a traced function, and so are its derivatives."""
+    """A piece that is a traced function, as are its derivatives."""
 
     def __init__(self, closed: ClosedJaxpr):
         super().__init__(closed.in_avals, closed.out_avals)
@@ -99,7 +99,7 @@ class AbstractTracedPiece(AbstractPiece):
 
     @abc.abstractmethod
     def through(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> AbstractPiece:
-        """Another function, evaluated in the same way."""
+        """A piece of the changed function, evaluated like this one."""
 
     def make_tangent(self, moving):
         return self.through(lambda closed: traced_tangent(closed, moving, self.inexact))
@@ -108,14 +108,14 @@ class AbstractTracedPiece(AbstractPiece):
         return self.through(lambda closed: traced_cotangent(closed, moving, given))
 
     def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> AbstractPiece:
-        """(the arguments that it is not linear in, cotangents of the results that are `given`) -> those of `linear`."""
+        """The piece (arguments not `linear`, cotangents of the `given` results) -> those of the `linear` arguments."""
         if (linear, given) not in self._cotangents:
             self._cotangents[linear, given] = self.through(lambda closed: _traced_transpose(closed, linear, given))
         return self._cotangents[linear, given]
 
 
 def traced_tangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
-    """(arguments, tangents of those that are `moving`) -> tangents of some results."""
+    """The function (arguments, tangents of those that are `moving`) -> tangents of some results."""
     count = len(closed.in_avals)
 
     def tangent(*args):
@@ -126,7 +126,7 @@ def traced_tangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence
 
 
 def traced_cotangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
-    """(arguments, cotangents of some results) -> cotangents of the arguments that are `moving`."""
+    """The function (arguments, cotangents of some results) -> cotangents of the arguments that are `moving`."""
     count = len(closed.in_avals)
 
     def cotangent(*args):
@@ -137,7 +137,7 @@ def traced_cotangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequen
 
 
 def _traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
-    """(arguments that it is not linear in, cotangents of some results) -> cotangents of those that it is linear in."""
+    """The function (arguments not `linear`, cotangents of some results) -> cotangents of the `linear` arguments."""
     known = [i for i in range(len(closed.in_avals)) if i not in linear]
     zeros = [jnp.zeros(closed.in_avals[i].shape, closed.in_avals[i].dtype) for i in linear]
 
@@ -160,7 +160,7 @@ def _along(closed: ClosedJaxpr, values: Sequence[Any], moving: Sequence[int], re
 
 
 def exchanged(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
-    """The values with others at some places."""
+    """A copy of `values` with `others` at some places."""
     found = list(values)
     for i, x in zip(places, others, strict=True):
         found[i] = x
@@ -168,7 +168,7 @@ def exchanged(values: Sequence[Any], places: Sequence[int], others: Sequence[Any
 
 
 def traced(function: Any, *avals: Iterable[Any]) -> ClosedJaxpr:
-    """A function of arrays like `avals`."""
+    """Traces a function for arrays like `avals`."""
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for group in avals for x in group]
     return jax.make_jaxpr(function)(*structs)
 
@@ -195,7 +195,7 @@ def _shapes(*avals, piece, batched):
 
 
 def _here(shape: tuple[int, ...], dtype: Any) -> ShapedArray:
-    """An array as other operations give it here: within a `jax.shard_map` lineax looks at the mesh that it lies on."""
+    """The type of an array here, with the mesh that it lies on within a `jax.shard_map`, which lineax reads."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return ShapedArray(shape, dtype)
@@ -247,13 +247,13 @@ def _transpose(cotangents, *args, piece, batched):
         if i not in found:
             linear.append(ad.Zero(x.aval))
         else:
-            # What all members of a batch share gets the sum of what each of them gives.
+            # The cotangent of what all members of a batch share is the sum over the members.
             linear.append(jnp.sum(found[i], axis=0) if has_batch and not is_batched else found[i])
     return [None] * known + linear
 
 
 def _transpose_of_linear(cotangents, args, piece, batched):
-    """Of one that is linear in some of its arguments, but of which no other piece is known to be the base."""
+    """The transpose of a piece that is linear in some of its arguments, and is the tangent of no known piece."""
     linear = tuple(i for i, x in enumerate(args) if ad.is_undefined_primal(x))
     there = [(i, x) for i, x in enumerate(cotangents) if not isinstance(x, ad.Zero)]
     given, has_batch = tuple(i for i, _ in there), any(batched)

@@ -1,4 +1,4 @@
-"""Scalar programs that are complete, as operations on numbers or on batches of numbers."""
+"""Complete scalar programs, as operations on numbers or on batches of numbers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from ._trigonometry import OPERATIONS, sine_and_cosine
 
 
 class Program:
-    """What it takes to get from some inputs to some outputs, in order."""
+    """The operations that lead from some inputs to some outputs, in order."""
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Entry]):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -28,7 +28,7 @@ class Program:
 
     @property
     def length(self) -> int:
-        """About how many operations a loop over a batch consists of."""
+        """The approximate number of operations of a loop over a batch."""
         constants = {x for node in self.steps for x in constants_of(node)}
         angles = {node.args[0].order for node in self.steps if turns(node)}
         inside = self.operations + len(constants) + OPERATIONS * len(angles)
@@ -36,13 +36,13 @@ class Program:
 
     @property
     def has_arrays(self) -> bool:
-        """Whether something in it is kept as an operation on arrays."""
+        """Whether the program has operations on arrays."""
         return any(isinstance(node, Block) for node in self.steps)
 
     def __call__(self, *values: Array, by_arithmetic: bool = False) -> list[Array]:
-        """The outputs for inputs that are numbers, or in places batches (size,) of them.
+        """The outputs for inputs each of which is a number or a batch (size,) of numbers.
 
-        `by_arithmetic`: so are sines and cosines of doubles, which else are calls.
+        `by_arithmetic`: sines and cosines of doubles are computed by arithmetic; otherwise they are calls.
         """
         sizes = {x.shape for x in values if x.shape}
         assert len(sizes) <= 1, sizes
@@ -71,7 +71,7 @@ class Program:
         return self(*(x.astype(y.dtype) for x, y in zip(values, self.inputs, strict=True)), by_arithmetic=True)
 
     def split(self, batched: Sequence[bool]) -> "Split":
-        """The program in two: what does not depend on the inputs that are `batched`, and the rest."""
+        """Splits the program into the part that does not depend on the `batched` inputs, and the rest."""
         varies = {node.order for node, b in zip(self.inputs, batched, strict=True) if b}
         border: dict[int, Node] = {}
         for node in self.steps:
@@ -88,14 +88,14 @@ class Program:
 
 
 class Split(NamedTuple):
-    """`before`: what a batch shares -> what of it the rest needs; `each`: a member's inputs, and that, -> outputs."""
+    """Two programs: `before`, shared inputs -> numbers for the rest; `each`, a member's inputs and these -> outputs."""
 
     before: Program
     each: Program
 
 
 def turns(node: Node) -> bool:
-    """Whether it is the sine or cosine of a double."""
+    """Whether a node is the sine or cosine of a double."""
     return node.primitive in (prims.sin_p, prims.cos_p) and node.dtype == np.float64
 
 
@@ -108,7 +108,7 @@ def _value(x: Entry, done: dict[int, Any]) -> Any:
 
 
 def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
-    """What is kept as an array operation, on arrays put together from scalars."""
+    """Evaluates an operation on arrays, which are put together from scalars."""
     arrays, axes = [], []
     for entries in node.args:
         whole = _whole(entries, done)
@@ -129,9 +129,9 @@ def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
 
 
 def _whole(entries: np.ndarray, done: dict[int, Any]) -> Array | None:
-    """An array that is constant, or all that a block gave for a result, as one; with a batch as its last axis, if any.
+    """The array of entries that are constant, or are a whole result of a block, with any batch as last axis; else None.
 
-    Put together from its entries a table of a thousand numbers took seconds to compile.
+    Large tables that are put together from their entries take long to compile.
     """
     flat = [*entries.ravel()]
     if not flat:
@@ -149,12 +149,12 @@ def _whole(entries: np.ndarray, done: dict[int, Any]) -> Array | None:
 
 
 def constants_of(node: Node) -> Iterator[Any]:
-    """What of the arguments is known, by name."""
+    """The names of the constants among the arguments."""
     return (name_of(x) for x in node.args if not isinstance(x, (Node, np.ndarray)))
 
 
 def arguments_of(node: Node) -> Iterator[Node]:
-    """What of the arguments, or of the entries of those that are arrays, is computed."""
+    """The nodes among the arguments, and among the entries of those that are arrays."""
     for x in node.args:
         for part in x.ravel() if isinstance(x, np.ndarray) else [x]:
             if isinstance(part, Node):
@@ -162,7 +162,7 @@ def arguments_of(node: Node) -> Iterator[Node]:
 
 
 def _needed(outputs: Sequence[Entry], known: set[int]) -> list[Node]:
-    """The nodes that the outputs depend on, in an order in which they can be computed, down to what is known."""
+    """The nodes that the outputs depend on, down to `known` ones, in an order in which they can be computed."""
     seen: dict[int, Node] = {}
     todo = [x for x in outputs if isinstance(x, Node)]
     while todo:

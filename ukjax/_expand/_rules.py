@@ -1,4 +1,4 @@
-"""How arithmetic is simplified while a scalar program is put together."""
+"""The rules that simplify arithmetic while a scalar program is put together."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _divided(x: Any, y: Any) -> Any:
-    """x / y; of whole numbers what is left without the fraction, and -1 of y = 0, as XLA has it."""
+    """The quotient x / y; for integers it is truncated, and -1 where y = 0, as in XLA."""
     if not np.issubdtype(x.dtype, np.integer):
         return np.divide(x, y)
     if y == 0:
@@ -28,7 +28,7 @@ def _divided(x: Any, y: Any) -> Any:
     return np.array(whole if (x < 0) == (y < 0) else -whole).astype(x.dtype)
 
 
-# How constants are folded; NumPy's names for the primitives of `jax.lax`.
+# The functions of NumPy that fold constants, for the primitives of `jax.lax`.
 FOLDED: dict[Any, Callable[..., Any]] = {
     prims.add_p: np.add,
     prims.sub_p: np.subtract,
@@ -66,21 +66,21 @@ COMMUTATIVE = {prims.add_p, prims.mul_p, prims.max_p, prims.min_p, prims.and_p, 
 
 
 def negated(x: Entry) -> Entry | None:
-    """Of what x is the negative, if it is one."""
+    """The number whose negative x is, or None if x is no negation."""
     return x.args[0] if isinstance(x, Node) and x.primitive is prims.neg_p else None
 
 
 def _factored(x: Entry) -> tuple[Any, Entry] | None:
-    """c and y, if x is c y with a constant c."""
+    """The pair (c, y) if x is c y with a constant c, else None."""
     if isinstance(x, Node) and x.primitive is prims.mul_p and not isinstance(x.args[0], Node):
         return x.args[0], x.args[1]
     return None
 
 
 def _is_moderate(c: Any) -> bool:
-    """Whether products in another order, with this factor at another place, neither overflow nor vanish for that.
+    """Whether this factor may change its place in a product without an overflow or underflow.
 
-    But for those that come within an eighth of the range of exponents to its ends.
+    Products that come within an eighth of the range of exponents to its ends are excepted.
     """
     return bool(abs(math.frexp(float(c))[1]) <= finfo(c.dtype).maxexp / 8)
 
@@ -112,7 +112,7 @@ def _sub(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
 
 def _mul(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
     if not any(isinstance(x, Node) for x in args):
-        return None  # zero times a constant that is infinite is no number
+        return None  # zero times an infinite constant is NaN
     for x, y in (args, args[::-1]):
         if is_constant(x, 0):
             return constant(0, dtype)
@@ -196,7 +196,7 @@ def _or(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry
 
 
 def _bounded_by(bound: float) -> Callable[..., Entry | None]:
-    """The larger, or the smaller, of a number and one that is never so; a number that is none stays."""
+    """The rule that max(x, -inf) and min(x, inf) are x; NaN passes through."""
 
     def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
         for x, y in (args, args[::-1]):
@@ -208,7 +208,7 @@ def _bounded_by(bound: float) -> Callable[..., Entry | None]:
 
 
 def _never(place: int, bound: float) -> Callable[..., Entry | None]:
-    """A comparison with what no number is beyond."""
+    """The rule that x < -inf and x > inf are False."""
 
     def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
         return constant(False, dtype) if is_constant(args[place], bound) else None
@@ -230,7 +230,7 @@ def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> 
 
 
 def _by_jax(function: Callable[[Any], Any], x: Any, dtype: Any) -> Any:
-    """A function of a constant, where NumPy has other rules."""
+    """Evaluates a function of a constant by JAX, where NumPy has other rules."""
     with jax.ensure_compile_time_eval():
         return constant(function(jnp.asarray(x, x.dtype)), dtype)
 

@@ -25,18 +25,17 @@ from ._piece import AbstractTracedPiece, Form
 from ._program import Program
 
 
-# Of 100 numbers that are handed on a tile is 0.1 megabytes: a tree of 30 joints takes 1.8 µs a state in tiles of 64,
-# 1.6 in those of 96, and 2.2 in those of 256.
+# States of a tile: the numbers that loops hand on, some 100 for each state, are to stay in the cache.
 TILE = 128
-# How many times as many numbers are looked at as are needed in the end.
+# A graph under construction may have this many times the operations of the final program.
 WASTE = 8
 
 
 class ScalarProgram:
     """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
-    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of those that it gives; `pieces`: as
-    of `Graph`.
+    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of the results; `pieces`: as of
+    `Graph`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class ScalarProgram:
         return other
 
     def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
-        """The results; with the batch as their first axis if any argument is batched, of which it is the first axis."""
+        """The results; if any argument is batched, the batch is its first axis, and that of all results."""
         return self._of(form, arrays, self._joined)
 
     def entries(self, form: Form, *arrays: Array) -> list[Array]:
@@ -83,9 +82,9 @@ class ScalarProgram:
         return self._of(form, arrays, lambda batch, entries: list(entries))
 
     def of_entries(self, own: Sequence[Array], shared: Sequence[Array]) -> list[Array]:
-        """The entries of the results from those of the arguments, of which the first have a batch as their only axis.
+        """The entries of the results, from `own` entries with a batch as their only axis, and `shared` ones without.
 
-        On a CPU, and with truth values as numbers.
+        It is for a CPU. Truth values are numbers.
         """
         before, each = self.program.split([*(True for _ in own), *(False for _ in shared)])
         values = [*own, *before(*shared)]
@@ -98,15 +97,15 @@ class ScalarProgram:
         return [_like(x, size).astype(as_number(y.dtype)) for x, y in zip(found, each.outputs, strict=True)]
 
     def _of(self, form: Form, arrays: Sequence[Array], join: Callable[[Any, Sequence[Array]], list[Array]]) -> Any:
-        """What `join` makes of the shape of a batch, or of a tile, and the entries of the results.
+        """Evaluates the program; `join` makes arrays of the shape of a batch, or of a tile, and the entries of results.
 
-        What several loops hand on from one to the next is much, and comes from the cache where they take a tile of the
-        batch after the other.
+        Several loops hand on many numbers from one to the next, which stay in the cache where the loops run for a tile
+        of the batch after the other.
         """
         batch, alone = size_of(form.batched, arrays), not any(form.batched)
         flags = [b or alone for b in form.batched]
         before, each = self.program.split([b for x, b in zip(self.takes, flags, strict=True) for _ in range(x.size)])
-        # Of what a batch shares everything is computed once. What stands alone is a batch of one.
+        # Numbers that depend on shared inputs only are computed once. A state without a batch is a batch of one.
         shared = before(*(y for x, b in zip(arrays, flags, strict=True) if not b for y in _rows(x, False)))
         loops = form.on_cpu and 0 not in batch and each.steps and not each.has_arrays and reduces_one_by_one()
 
@@ -133,7 +132,7 @@ class ScalarProgram:
 
 
 def as_number(dtype: Any) -> Any:
-    """As what entries of a dtype are kept between turns."""
+    """The dtype in which entries are kept between steps: an integer for truth values."""
     return jnp.result_type(int) if jnp.issubdtype(dtype, bool) else dtype
 
 
@@ -142,7 +141,7 @@ def _like(x: Array, batch: tuple[int, ...]) -> Array:
 
 
 def _rows(array: Array, batched: bool) -> list[Array]:
-    """Its entries, each with the batch as its only axis."""
+    """The entries of an array, each with the batch as its only axis."""
     flat = array.reshape(array.shape[0], math.prod(array.shape[1:])).T if batched else array.ravel()
     return [flat[i] for i in range(flat.shape[0])]
 
@@ -166,20 +165,19 @@ def reduces_one_by_one() -> bool:
     return True
 
 
-# How many times as many operations a derivative may have as what it is taken of, and how many at most: those of the
-# delta robot's servo by all parameters have up to 28 000, and a gradient with four of them did not compile in nine
-# minutes. Of the models' accelerations the longest derivative has 12 000.
+# How many times as many operations a derivative may have as its function, and how many at most: longer ones take too
+# long to compile. The derivatives of the models' accelerations have fewer.
 GROWTH = 8
 MOST_OF_DERIVATIVE = 16_000
 
 
 def grown(limit: int) -> int:
-    """How many operations a derivative may have of what may have `limit`."""
+    """The most operations of a derivative of a function that may have `limit`."""
     return max(limit, min(GROWTH * limit, MOST_OF_DERIVATIVE))
 
 
 class ScalarPiece(AbstractTracedPiece):
-    """A traced function as a scalar program of at most `limit` operations; as it is if it had more."""
+    """A traced function as a scalar program of at most `limit` operations; evaluated on arrays if it has more."""
 
     def __init__(self, closed: ClosedJaxpr, limit: int, program: ScalarProgram | None = None):
         super().__init__(closed)
@@ -202,7 +200,7 @@ class ScalarPiece(AbstractTracedPiece):
 
 
 class PlainPiece(AbstractTracedPiece):
-    """A traced function as it is."""
+    """A traced function that is evaluated on arrays."""
 
     def through(self, change):
         return PlainPiece(change(self.closed))
@@ -212,12 +210,12 @@ class PlainPiece(AbstractTracedPiece):
 
 
 def over_batch(function: Callable[..., Any], batched: tuple[bool, ...]) -> Callable[..., Any]:
-    """`function` for arguments that are batched in places."""
+    """Maps `function` over the batch of those arguments that have one."""
     if not any(batched):
         return function
     return jax.vmap(function, in_axes=tuple(0 if x else None for x in batched))
 
 
 def size_of(batched: Sequence[bool], arrays: Sequence[Array]) -> tuple[int, ...]:
-    """The size of the batch, or nothing if there is none."""
+    """The shape of the batch: (size,), or () if there is none."""
     return next(((x.shape[0],) for x, b in zip(arrays, batched, strict=True) if b), ())

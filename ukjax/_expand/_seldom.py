@@ -1,4 +1,4 @@
-"""Pieces of which most is evaluated only where it is needed."""
+"""Guarded pieces, most of which is evaluated only where it is needed."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -15,16 +15,16 @@ from ._piece import AbstractTracedPiece, Form, traced
 from ._scalar import over_batch, size_of
 
 
-# A batch is asked in tiles, so that one state that needs it costs no more than a tile. A GPU, to which every question
-# costs a pause, gathers those that need it into tiles instead.
+# A batch is checked tile by tile, so that one state that needs the function costs no more than a tile. On a GPU, where
+# every check costs a pause, the states that need it are gathered into tiles instead.
 TILE = 256
-FEW = 8  # it gathers them if they are no more than this part of the batch
+FEW = 8  # they are gathered if they are no more than one in so many of the batch
 
 
 class AbstractSeldomPiece(AbstractTracedPiece):
-    """A traced function of which an argument, number `flag`, tells whether it is needed.
+    """A traced function that is needed only where its argument number `flag` is set.
 
-    `otherwise` gives the same where it is not.
+    `otherwise` gives the same results where the flag is not set.
     """
 
     flag: int
@@ -36,10 +36,10 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 
     @abc.abstractmethod
     def each(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> "AbstractSeldomPiece":
-        """With each of its functions changed."""
+        """The piece with each of its functions changed."""
 
     def along(self, axes, size):
-        # Directions share a state. It need not be there for each of them, nor need what is passed on be moved.
+        # Directions share a state: it need not be repeated for each, nor need the values passed on be moved.
         if axes[self.flag] is not None:
             return None
         if (axes, size) not in self._along:
@@ -59,7 +59,7 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 def _evaluated(
     form: Form, flag: int, closed: Callable, otherwise: Callable, gives: Sequence[Any], arrays: Sequence[Array]
 ) -> list[Array]:
-    """What `closed` gives, of shapes as in `gives`, or `otherwise`, which is the same where the flag is not set."""
+    """The results of `closed`, of shapes as in `gives`, or those of `otherwise`, the same where the flag is not set."""
     batched, needed = form.batched, arrays[flag]
     whole, short = (over_batch(x, batched) for x in (closed, otherwise))
     whole_shape = lambda aval, xs: (*size_of(batched, xs), *aval.shape)
@@ -70,16 +70,16 @@ def _evaluated(
     if not form.on_cpu:
         return _gathered(whole, needed, wide(*arrays), batched, arrays)
     axes = [0 if b else None for b in batched]
-    # No tile where none needs it: a condition would copy what is passed on.
+    # No tile is run if no state needs it: a conditional would copy the values passed on.
     return in_tiles(at_once, TILE, wide(*arrays), axes, arrays, jnp.any(needed))
 
 
 def _gathered(
     function: Callable, needed: Array, start: Sequence[Array], batched: Sequence[bool], arrays: Sequence[Array]
 ) -> list[Array]:
-    """`function` of the states of a batch that need it, and elsewhere what is there.
+    """The results of `function` for the states of a batch that need it, and `start` for the others.
 
-    A tile of them at a time if they are few; many tiles would take longer than the whole batch.
+    A tile of states is taken at a time if they are few; many tiles would take longer than the whole batch.
     """
     size = needed.shape[0]
 
@@ -99,13 +99,13 @@ def _gathered(
 def where_needed(
     slow: ClosedJaxpr, form: Form, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
 ) -> list[Array]:
-    """What `slow` makes of the arrays where it is needed, and `fast` elsewhere; of the form of all three together."""
+    """The results of `slow` where it is needed, and `fast` elsewhere; `form` is that of all three together."""
     passed = lambda _, *args: list(args[len(arrays) :])
     return _evaluated(form, 0, _mended(slow), passed, slow.out_avals, [needed, *arrays, *fast])
 
 
 def _mended(slow: ClosedJaxpr) -> Callable[..., list[Array]]:
-    """(needed, x, leaves) -> what `slow` finds if that is needed, else the leaves."""
+    """The function (needed, x, leaves) -> the results of `slow` if these are needed, else the leaves."""
     count = len(slow.in_avals)
 
     def whole(needed, *args):
@@ -116,7 +116,7 @@ def _mended(slow: ClosedJaxpr) -> Callable[..., list[Array]]:
 
 
 def unless(slow: ClosedJaxpr, leaves: Sequence[Any]) -> "SeldomPiece":
-    """(not clear, not smooth, x, leaves) -> the leaves, or what `slow` finds where they, or their slopes, are not."""
+    """The piece (not clear, not smooth, x, leaves) -> the leaves, with values or slopes of `slow` where not certain."""
     count, whole = len(slow.in_avals), _mended(slow)
     avals = [jax.ShapeDtypeStruct((), bool)] * 2, slow.in_avals, leaves
     passed = traced(lambda _, __, *args: list(args[count:]), *avals)
@@ -125,12 +125,12 @@ def unless(slow: ClosedJaxpr, leaves: Sequence[Any]) -> "SeldomPiece":
 
 
 class SeldomPiece(AbstractSeldomPiece):
-    """One whose derivatives are those of `slope`, of which the second argument tells whether it is needed."""
+    """A guarded piece whose derivatives are those of `slope`, which is needed where the second argument is set."""
 
     flag = 0
 
     def __init__(self, closed: ClosedJaxpr, slope: ClosedJaxpr, otherwise: ClosedJaxpr, passed: int):
-        """The arguments from `passed` on are the results where it is not needed, each its own only."""
+        """Takes the functions; arguments from `passed` on are the results where it is not needed, each only its own."""
         super().__init__(closed)
         self.slope, self.otherwise, self.passed = slope, otherwise, passed
 

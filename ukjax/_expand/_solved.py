@@ -12,20 +12,20 @@ from ._graph import Graph
 from ._vanishing import Sizes
 
 
-# Rows that are shorter than this many eps of the longest may be rounding errors: the slow way knows.
+# Rows that are shorter than this many eps of the longest may be rounding errors: the fallback decides.
 SHORTEST = 4096.0
 
 
 class Certain(NamedTuple):
-    """When a factorisation is trusted.
+    """The thresholds for trusting a factorisation.
 
     Attributes:
         rank: Rows count as independent, without a closer look, if the smallest singular value of the rows, brought to
             unit length, is certainly larger than this (block by block: than this part of the largest).
-        dependent: A row depends on others if what they leave of it is no larger than this part of its length.
+        dependent: A row depends on others if the part of it that they leave is no larger than this part of its length.
         pivot: The least part of a diagonal entry of M that its pivot may be.
-        residual: The largest part of a row's terms that it may be missed by.
-        push: Likewise, of its length times how far the constraints push: what rounding makes of a motion.
+        residual: The largest error of a row, as a part of its terms.
+        push: The largest error of a row, as a part of its length times the push of the constraints: rounding errors.
     """
 
     rank: float
@@ -77,26 +77,27 @@ class Solved:
         self.error = self.missing(self.acceleration)
 
     def missing(self, acceleration: Sequence[Entry]) -> Vector:
-        """b - A q''"""
+        """The error b - A q'' of the rows."""
         return combined(self.graph, self.graph.sub, list(self.b), product(self.graph, self.A, acceleration, self.dtype))
 
     def pushed(self, multipliers: Sequence[Entry]) -> Vector:
-        """M^-1 A^T l"""
+        """The acceleration M^-1 A^T l by the multipliers l."""
         graph, n = self.graph, len(self.M)
         columns = [[graph.mul(l, lever[k]) for l, lever in zip(multipliers, self.levers)] for k in range(n)]
         return self.mass.upper([graph.sum(terms, self.dtype) for terms in columns])
 
     def force(self, multipliers: Sequence[Entry]) -> Vector:
-        """A^T l"""
+        """The constraint force A^T l."""
         return product(self.graph, self.A.T, multipliers, self.dtype)
 
-    # Derivatives are those of the pseudoinverse of rows that keep their rank, H of unit length: the change of what is
-    # demanded counts as far as it lies in the range of H, and the multipliers are those of least norm. Here, where one
-    # row depends on others, n^T A = 0: what lies along n, in the metric of H, is left out. More would not be.
+    # Derivatives are those of the pseudoinverse of rows that keep their rank, H of unit length: the change of the
+    # demand counts as far as it lies in the range of H, and the multipliers are those of least norm. Here, where one
+    # row depends on others, n^T A = 0: the part along n, in the metric of H, is left out. Parts along the n of further
+    # dependent rows would not be.
 
     @ft.cached_property
     def _dependence(self) -> tuple[Vector, Vector, Entry]:
-        """n, of one dependent row, or 0; n as H has it; and the inverse of its length squared."""
+        """The vector n of one dependent row, or 0; n in the metric of H; and the inverse of its squared length."""
         graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
         n = self.rows.upper([graph.where(kept, zero, one) for kept in self.rows.kept])
         units = [graph.power_of_two(graph.sqrt(x)) for x in self.squares]
@@ -111,14 +112,14 @@ class Solved:
         return [graph.sub(x, graph.mul(part, d)) for x, d in zip(values, direction, strict=True)]
 
     def in_range(self, demanded: Sequence[Entry]) -> Vector:
-        """What of a change of b - A a can be met."""
+        """The part of a change of b - A a that can be met."""
         if not len(self.A):
             return []
         n, scaled, _ = self._dependence
         return self._without(scaled, n, demanded)
 
     def least(self, multipliers: Sequence[Entry]) -> Vector:
-        """The multipliers of least norm that push as these do."""
+        """The multipliers of least norm with the same constraint force as these."""
         if not len(self.A):
             return []
         n, scaled, _ = self._dependence
@@ -131,7 +132,7 @@ class Solved:
         return graph.greater(constant(1.5, self.dtype), count)
 
     def respond(self, r1: Sequence[Entry], r2: Sequence[Entry]) -> tuple[Vector, Vector]:
-        """dq'' and dl."""
+        """The changes dq'' and dl by the changes r1 and r2 of the right-hand sides."""
         graph, change = self.graph, self.mass.solve(r1)
         if not len(self.A):
             return change, []
@@ -144,12 +145,12 @@ class Solved:
 
     @property
     def kept(self) -> Vector:
-        """Which rows do not depend on others."""
+        """Whether each row does not depend on others."""
         kept = dict(zip(self.rows.order, self.rows.kept, strict=True)) if len(self.A) else {}
         return [kept[i] for i in range(len(self.A))]
 
     def _rows_are_none_or_real(self) -> Entry:
-        """Whether every row is either nothing or longer than the rounding errors of the longest, which are no row."""
+        """Whether every row is either zero, or longer than the rounding errors of the longest row."""
         graph, zero, okay = self.graph, constant(0, self.dtype), constant(True, bool)
         if self.vanishing:
             sizes, eps = Sizes(graph), float(np.finfo(self.dtype).eps)
@@ -166,7 +167,7 @@ class Solved:
         return okay
 
     def clear(self) -> Entry:
-        """Whether M is definite, every row is met, and independent of others or not, without any doubt."""
+        """Whether M is surely definite, and every row is met, and surely independent of others or surely dependent."""
         certain = self.certain
         graph, number = self.graph, lambda x: constant(x, self.dtype)
         okay = constant(True, bool)
@@ -183,20 +184,20 @@ class Solved:
                     )
         for p, pivot in zip(self.mass.order, self.mass.pivots, strict=True):
             okay = demand(pivot, graph.mul(number(certain.pivot), self.M[p, p]))
-        # A force that is no number need not be in any row. The sum of numbers is one, and of others is not.
+        # A force that is NaN need not be in any row. The sum of finite numbers is finite, and no sum with NaN is.
         okay = demand(number(np.finfo(self.dtype).max), graph.abs(graph.sum(self.acceleration, self.dtype)))
         if not m:
             return okay
         for p, pivot, kept in zip(self.rows.order, self.rows.pivots, self.rows.kept, strict=True):
             independent = graph.greater(pivot, graph.mul(number(certain.rank**2), self.squares[p]))
-            # What is no number is neither.
+            # NaN is neither.
             dependent = graph.both(graph.greater(number(np.inf), graph.abs(pivot)), graph.negation(kept))
             okay = graph.both(okay, graph.either(independent, dependent))
         okay = graph.both(okay, self._rows_are_none_or_real())
         lengths = [graph.sqrt(graph.abs(x)) for x in self.squares]
         okay = demand(number(1 / (certain.rank * m**0.5)), self.rows.inverse_bound(lengths))
-        # How far the constraints push, in the metric of M: a row's share of it is at most its length times that, and of
-        # a light body beside heavy ones far less.
+        # The push of the constraints, in the metric of M: a row's share is at most its length times that, and far less
+        # for a light body beside heavy ones.
         push = graph.sqrt(graph.abs(graph.sum(combined(graph, graph.mul, self.multipliers, self.demand), self.dtype)))
         push = graph.mul(number(certain.push), push)
         for e, b, d, length in zip(self.error, self.b, self.demand, lengths, strict=True):

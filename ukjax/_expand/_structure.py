@@ -1,4 +1,4 @@
-"""Operations that move entries of arrays, or combine them: on arrays of entries."""
+"""The rules of operations that move entries of arrays, or combine them, on arrays of entries."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from ._entry import Node, constant, entries
 
 
 def _known(array: np.ndarray) -> np.ndarray | None:
-    """The numbers in an array, if all of them are constants."""
+    """The numbers in an array if all of them are constants, else None."""
     flat = array.ravel()
     if any(isinstance(x, Node) for x in flat):
         return None
@@ -20,7 +20,7 @@ def _known(array: np.ndarray) -> np.ndarray | None:
 
 
 def _one(rule: Callable[..., np.ndarray | None]) -> Callable[..., list[np.ndarray] | None]:
-    """A rule of one output, which needs the parameters and the arguments only."""
+    """Makes a rule from a function of the parameters and arguments to one output."""
 
     def whole(graph, params, args, avals):
         found = rule(params, *args)
@@ -85,7 +85,7 @@ def _iota(graph, params, args, avals):
 
 
 def _reduce(combine: Any, start: Callable[[Any], Any]) -> Callable[..., list[np.ndarray]]:
-    """Of the results `start` of a dtype is what there is of nothing."""
+    """The rule of a reduction by `combine`; `start(dtype)` is the result where there are no entries."""
 
     def rule(graph, params, args, avals):
         (x,), (aval,), axes = args, avals, params["axes"]
@@ -186,7 +186,7 @@ def _gather(graph, params, args, avals):
 
 
 def _starts(index_map, batching, index_batching, at, group, ndim) -> list[int]:
-    """Where in the operand a slice begins, given the place of its index vector."""
+    """The place in the operand where a slice begins, given the place of its index vector."""
     start = [0] * ndim
     for axis, number in zip(index_map, at[group], strict=True):
         start[axis] = int(number)
@@ -236,12 +236,12 @@ def _scatter(combine: Any) -> Callable[..., list[np.ndarray] | None]:
 
 
 def _takes_the_update(jaxpr: Any) -> bool:
-    """Whether what is scattered replaces what was there; `x.at[i].apply(f)` scatters f(x)."""
+    """Whether scattered values replace the old ones; `x.at[i].apply(f)` scatters f(x)."""
     return jaxpr is None or (not jaxpr.eqns and jaxpr.outvars[0] is jaxpr.invars[1])
 
 
 def row(x: np.ndarray, i: int) -> np.ndarray:
-    """x[i], an array even if it is a single entry."""
+    """The row x[i], an array even if it is a single entry."""
     return x[i : i + 1].reshape(x.shape[1:])
 
 
@@ -259,12 +259,12 @@ def _unstack(graph, params, args, avals):
 
 
 def _platform_index(graph, params, args, avals):
-    """A choice by platform, which is one of how: of the ways to do it, the one for any platform."""
+    """Chooses the implementation for any platform, where there is one; platforms differ in implementation only."""
     platforms = list(params["platforms"])
     return [entries(platforms.index(None), avals[0].dtype)] if None in platforms else None
 
 
-# Those that jax.extend does not name. Where a value is kept on devices is no matter of its entries.
+# Operations that jax.extend does not name. The place of a value on devices does not change its entries.
 BY_NAME: dict[str, Callable[..., list[np.ndarray] | None]] = {
     "platform_index": _platform_index,
     "split": _split,

@@ -1,9 +1,9 @@
 """Symmetric systems of equations as operations of their own, which scalar code knows.
 
 S (n, n): semidefinite; a row whose pivot is no more than the part `least` of its diagonal entry depends on those before
-it and is struck out. What is solved are the others; the solution is zero there.
+it and is struck out. The system of the other rows is solved; the solution is zero in those struck out.
 
-A scalar program eliminates over the entries that are not zero, in an order of its own, and once however often S is met.
+A scalar program eliminates over the entries that are not zero, in an order of its own, and once however often S occurs.
 Elsewhere, in a derivative that has become too long, S is eliminated in the order in which it is written.
 """
 
@@ -24,7 +24,7 @@ from ._graph import Graph
 
 
 class Pivots(NamedTuple):
-    """Of an elimination: pivots, which rows count, and a bound of the inverse of their factor, rows of unit length."""
+    """The pivots of an elimination, which rows count, and a bound of the inverse of their factor, for unit rows."""
 
     pivots: Vector
     kept: Bool[Array, " n"]
@@ -32,7 +32,7 @@ class Pivots(NamedTuple):
 
 
 def solve(S: Matrix, Y: Float[Array, "n ..."], least: float = 0.0) -> Float[Array, "n ..."]:
-    """S^-1 Y, differentiable where the same rows count."""
+    """The solution S^-1 Y, differentiable where the same rows count."""
     if not Y.size:
         return Y
     columns = Y.reshape(Y.shape[0], -1)
@@ -40,7 +40,7 @@ def solve(S: Matrix, Y: Float[Array, "n ..."], least: float = 0.0) -> Float[Arra
 
 
 def pivots(S: Matrix, least: float = 0.0) -> Pivots:
-    """How S is eliminated; no derivative."""
+    """The pivots of an elimination of S, without derivatives."""
     if not S.size:
         return Pivots(jnp.zeros(0, S.dtype), jnp.zeros(0, bool), jnp.zeros((), S.dtype))
     return Pivots(*pivots_p.bind(jax.lax.stop_gradient(S), least=least))
@@ -97,7 +97,7 @@ pivots_p.multiple_results = True
 
 
 def _known(primitive: Primitive, function: Any) -> None:
-    """What a primitive computes, from a function of arrays."""
+    """Defines what a primitive computes, with and without a batch, by a function of arrays."""
     several = primitive.multiple_results
     primitive.def_impl(lambda *args, **params: jax.jit(ft.partial(function, **params))(*args))
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=several))
@@ -142,7 +142,7 @@ ad.primitive_transposes[solve_p] = _solve_transpose
 
 
 def solve_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
-    """`solve` in a scalar program."""
+    """The rule of `solve` in a scalar program."""
     (S, Y), (aval,) = args, avals
     factors, X = Factors(graph, S, aval.dtype, params["least"]), Y.copy()
     for k in range(Y.shape[1]):
@@ -151,7 +151,7 @@ def solve_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
 
 
 def pivots_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
-    """`pivots` in a scalar program."""
+    """The rule of `pivots` in a scalar program."""
     (S,), (*_, aval) = args, avals
     factors = Factors(graph, S, aval.dtype, params["least"])
     found, kept, bound = results = [np.empty(x.shape, object) for x in avals]

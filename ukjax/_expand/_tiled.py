@@ -1,4 +1,4 @@
-"""Functions of many small steps, of a tile of a batch after the other."""
+"""Functions of many small steps, evaluated for a tile of a batch after the other."""
 
 import functools as ft
 import itertools
@@ -22,9 +22,9 @@ from ._scalar import ScalarPiece, ScalarProgram, over_batch, size_of
 from ._written import MANY, written
 
 
-# Of a tree of 30 joints a state takes 9 µs in tiles of 64 and of 512, and 6.5 in between.
+# States of a tile; fewer and more take longer for each.
 TILE = 128
-# Operations of what is written out for many states.
+# Most operations of a function that is inlined for many states.
 MOST_WRITTEN = 32_000
 
 
@@ -35,21 +35,21 @@ def tiled(
     short: tuple[bool, bool] = (False, False),
     written: tuple[bool, bool] = (False, False),
 ) -> tuple[Array, Array]:
-    """A vector, and a flag without derivative, at a state: on a CPU a tile of a batch after the other.
+    """A vector, and a flag without derivative, at a state; a CPU evaluates a tile of a batch after the other.
 
-    What one step of the function hands on to the next then comes from the cache.
+    The numbers that one step of the function hands on to the next then come from the cache.
 
     Args:
         function: (*state) -> the vector and the flag.
         state: Arrays.
         slopes: (*state, vector) -> the Jacobian with respect to the first of the state, one after the other.
-            Derivatives with respect to these are made of it, once for all directions; and of the function with respect
-            to the others, and to what it holds.
-        short: Whether the function, and whether its slopes, are to be scalar code in place of that.
-        written: Whether, if not, they are to be so for many states.
+            Derivatives with respect to these are made of it, once for all directions; derivatives with respect to the
+            others, and to what the function closes over, are made of the function.
+        short: Whether the function, and whether its slopes, are to be scalar code in place of tiles.
+        written: Whether the function and its slopes, if not `short`, are to be scalar code for many states.
 
     Raises:
-        NotScalar, TooLong: If the function is to be, and cannot be.
+        NotScalar, TooLong: If the function is to be scalar code, and cannot be.
     """
     closed, further = with_constants_as_arguments(jax.make_jaxpr(function)(*state))
     piece = _piece(closed) if short[0] else TiledPiece(closed, written[0])
@@ -66,7 +66,7 @@ def tiled(
         of = TiledPiece(slope)
     used = {id(x) for equation in closed.jaxpr.eqns for x in equation.invars}
 
-    # The flag as a number: what is no number has tangents of a dtype of their own.
+    # The flag as a number: truth values have tangents of a dtype of their own.
     @jax.custom_jvp
     def apply(state, further, more):
         vector, flag = piece(*state, *further)
@@ -98,17 +98,17 @@ def tiled(
 
 
 def _piece(closed: ClosedJaxpr) -> ScalarPiece:
-    """As scalar code; raises NotScalar or TooLong."""
+    """The piece of a traced function as scalar code; raises NotScalar or TooLong."""
     piece = ScalarPiece(closed, MOST_OPERATIONS)
     _ = piece.program
     return piece
 
 
 class TiledPiece(AbstractTracedPiece):
-    """A traced function, and its derivatives, of a tile after the other.
+    """A traced function, and its derivatives, evaluated for a tile after the other.
 
-    `is_written`: whether the function itself, but not its derivatives, is written out for many states, with all the
-    loops and pieces in it.
+    `is_written`: whether the function itself, but not its derivatives, is one scalar program for many states, with all
+    loops unrolled and all pieces inlined.
     """
 
     def __init__(self, closed: ClosedJaxpr, is_written: bool = False):

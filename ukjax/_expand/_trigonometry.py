@@ -1,10 +1,10 @@
 """Sine and cosine by arithmetic alone, for loops that are to have vector instructions.
 
 XLA calls the C library for every sine and cosine of doubles, one number at a time, and around each call all that a loop
-holds in registers goes to memory. Here x = k pi/2 + r with |r| <= pi/4, and both are those of r, or of what completes
-it, by Taylor's series (DLMF 4.19). pi/2 is subtracted in parts that are short enough for their products with k to be
-exact (Cody and Waite, Software Manual for the Elementary Functions, 1980); k in two parts, a multiple of 2^26 and the
-rest. What rounding leaves of r is kept beside it (Knuth's exact sum, TAOCP 4.2.2).
+holds in registers goes to memory. Here x = k pi/2 + r with |r| <= pi/4, and both are the sine and cosine of r, in this
+or the other order and up to signs, by Taylor's series (DLMF 4.19). pi/2 is subtracted in parts that are short enough
+for their products with k to be exact (Cody and Waite, Software Manual for the Elementary Functions, 1980); k in two
+parts, a multiple of 2^26 and the rest. The rounding error of r is kept beside it (Knuth's exact sum, TAOCP 4.2.2).
 """
 
 import math
@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 # From here on, neighbouring doubles are further apart than a third of a turn.
 LARGEST = 2.0**53
-# What pi/2 is the sum of: three parts of 26 bits, and the rest of it.
+# The parts whose sum is pi/2: three of 26 bits, and the rest.
 PARTS = (
     float.fromhex("0x1.921fb50000000p+0"),
     float.fromhex("0x1.110b460000000p-26"),
@@ -26,12 +26,12 @@ PARTS = (
 COARSE = 2.0**26  # quarter turns
 SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(1, 9)]
 COSINE = [(-1) ** k / math.factorial(2 * k) for k in range(2, 9)]
-# About how many operations the two of them take.
+# The approximate number of operations for sine and cosine together.
 OPERATIONS = 75
 
 
 def sine_and_cosine(x: Array) -> tuple[Array, Array]:
-    """sin x and cos x for doubles, wrong by less than an ulp; NaN where |x| is 2^53 or more."""
+    """Computes sin x and cos x for doubles, wrong by less than an ulp; NaN where |x| is 2^53 or more."""
     r, rest, quarters = _reduced(x)
     z = r * r
     half = 0.5 * z
@@ -45,7 +45,7 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
 
 
 def _reduced(x: Array) -> tuple[Array, Array, Array]:
-    """r and what it leaves out, and of how many quarter turns x is more than that, less a multiple of four."""
+    """The remainder r, its rounding error, and the number of quarter turns left out, less a multiple of four."""
     a, b, c, d = PARTS
     turns = lax.round(x * (2.0 / math.pi / COARSE), lax.RoundingMethod.TO_NEAREST_EVEN)
     turns = COARSE * lax.select(jnp.abs(x) < LARGEST, turns, jnp.full_like(x, jnp.nan))
@@ -58,7 +58,7 @@ def _reduced(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """x + y, and what rounding leaves out of that."""
+    """The sum x + y, and its rounding error."""
     total = x + y
     of_y = total - x
     return total, (x - (total - of_y)) + (y - of_y)

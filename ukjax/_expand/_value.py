@@ -7,7 +7,7 @@ products and quotients are exact there, so that neither rounding nor the unit of
 cosine of one angle are a point of the circle, and angles that are sums of others with whole coefficients the product of
 theirs.
 
-Not known: roots (sqrt(x^2) is x for half of all x), functions with branches, and angles that are no such sums.
+Not recognised are roots (sqrt(x^2) is x for half of all x), functions with branches, and angles that are no such sums.
 """
 
 import math
@@ -25,11 +25,11 @@ from ._entry import Entry, Node
 # A safe prime, of which all powers of two that doubles have are different elements (modulo 2^61 - 1 they are only 61
 # elements), and of which -1 is no square.
 P = 2**61 - 2373
-# Constants that differ by fewer than this many eps are meant to be the same.
+# Constants that differ by fewer than this many eps are taken for the same.
 CLOSE = 8.0
-# What a constant is read as: a fraction with a denominator up to this, or one of so many decimal digits.
+# A constant is read as a fraction with a denominator up to this, or as a number of so many decimal digits.
 LARGEST_DENOMINATOR, DIGITS = 10_000, 10
-# Angles with more terms, or with larger coefficients, are taken as they are.
+# Angles with more terms, or with larger coefficients, count as terms of their own.
 MOST_TERMS, LARGEST_COEFFICIENT = 12, 8
 
 
@@ -41,7 +41,7 @@ class Value(NamedTuple):
 
     @classmethod
     def of(cls, element: int) -> "Value":
-        """An element of which nothing more is known; one and its negative are the same angle but for the sign."""
+        """The value of an element of which nothing more is known; its negative has the angle of opposite sign."""
         even = min(element, P - element)
         return cls(element, ((even, 1 if even == element else -1),))
 
@@ -53,9 +53,9 @@ class Value(NamedTuple):
 class Constants:
     """Floating-point numbers as elements of the field.
 
-    What is within rounding of a fraction or of a decimal one is that: 0.1 + 0.2 is 0.3. Others are random elements,
+    A number within rounding of a simple or decimal fraction is that: 0.1 + 0.2 is 0.3. Others are random elements,
     which lie on the circle: where c is known sqrt(1 - c^2) is known too, so that the cosine and the sine of a fixed
-    angle belong together. What is computed from constants is the same of their elements.
+    angle belong together. A number computed from constants has the element computed from theirs.
     """
 
     def __init__(self):
@@ -80,7 +80,7 @@ class Constants:
         return found if number > 0 else -found % P
 
     def computed(self, primitive: Any, args: Sequence[Any], x: Any) -> None:
-        """Tells what an operation makes of constants."""
+        """Records the result of an operation on constants."""
         operation = ARITHMETIC.get(primitive)
         if operation is None or not isinstance(x, np.floating) or not np.all(np.isfinite([*args, x])) or x == 0:
             return
@@ -102,7 +102,7 @@ class Constants:
         self.known[eps, round(mantissa / eps)] = mantissa, element
 
     def _of_two(self, mantissa: float, eps: float) -> int | None:
-        """The element, if it is the product of two that are known."""
+        """The element of a mantissa that is the product of two known ones, else None."""
         for known, element in [*self.known.values()]:
             other = mantissa / known
             scale, exponent = math.frexp(other)
@@ -114,7 +114,7 @@ class Constants:
         return None
 
     def _on_circle(self, number: float, eps: float) -> int:
-        """The element of the mantissa of a number, of which one below 1 is a cosine, whose sine is known with it."""
+        """A new element for the mantissa of a number; one below 1 is taken for a cosine, whose sine is recorded too."""
         mantissa, exponent = math.frexp(number)
         exponent = min(exponent, 0)
         cosine = math.ldexp(mantissa, exponent)
@@ -138,7 +138,7 @@ ARITHMETIC = {
 
 
 def _fraction(number: float, eps: float) -> Fraction | None:
-    """A simple fraction or a short decimal one, if that is what the number stands for."""
+    """The simple or short decimal fraction that a number stands for, or None."""
     exact = Fraction(number)
     for near in (exact.limit_denominator(LARGEST_DENOMINATOR), Fraction(f"{number:.{DIGITS}g}")):
         if near and abs(near - exact) <= Fraction(eps) * exact / 2:
@@ -155,18 +155,18 @@ def _power_of_two(exponent: int) -> int:
 
 
 def _point(t: int) -> tuple[int, int]:
-    """A point of the circle."""
+    """The point of the circle with the parameter t."""
     over = pow(1 + t * t, -1, P)  # never zero: -1 is no square
     return (1 - t * t) * over % P, 2 * t * over % P
 
 
 def drawn(*of: Any) -> int:
-    """A random element, always the same of the same."""
+    """A random element, always the same for the same arguments."""
     return random.Random(repr(of)).randrange(2, P - 2)
 
 
 def value_of(primitive: Any, args: Sequence[Entry], dtype: Any, constants: Constants) -> Value | None:
-    """The value of an operation; None if nothing is known of it but that it is one."""
+    """The value of the result of an operation; None if nothing more is known of it."""
     if not np.issubdtype(dtype, np.floating):
         return None
     known = [_value(x, constants) for x in args]
@@ -222,7 +222,7 @@ def _product(x: Value, y: Value, args: Sequence[Entry]) -> Value:
 
 
 def _on_circle(x: Value) -> tuple[int, int]:
-    """Cosine and sine of an angle: (c + i s) of its terms to the powers of their coefficients, multiplied."""
+    """The cosine and sine of an angle: the product of (c + i s) of its terms to the powers of their coefficients."""
     cosine, sine = 1, 0
     for term, k in x.angle:
         c, s = _point(drawn("angle", term))

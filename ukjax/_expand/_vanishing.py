@@ -1,9 +1,9 @@
 """Rows that may be nothing but the rounding errors of their terms, found by how scalar code makes them.
 
-A number that sums make of others may vanish but for rounding errors, which are a small part of the sizes of its terms:
-|a + b| <= |a| + |b|, |a b| = |a| |b|. A sine or a cosine may, next to its zeros, where its argument is rounded. What is
-an input, a constant, the difference of two of these (which is exact where it is small), or a product of such numbers,
-may not: its size is its own.
+A sum may vanish except for rounding errors, which are a small part of the sizes of its terms: |a + b| <= |a| + |b|,
+|a b| = |a| |b|. So may a sine or a cosine next to its zeros, where its argument is rounded. An input, a constant, the
+difference of two of these (which is exact where it is small), or a product of such numbers may not: its size is its
+own.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ._entry import Entry, Node, constant, is_constant
 from ._graph import Graph
 
 
-# Rows that are smaller than this many eps of their terms may be rounding errors: the slow way knows.
+# Rows that are smaller than this many eps of their terms may be rounding errors: the fallback decides.
 SMALLEST = 4096.0
 
 
@@ -25,7 +25,7 @@ class Sizes:
         self.graph, self.known = graph, {}
 
     def of(self, x: Entry) -> Entry:
-        """The size of the terms of a number; its own, the same entry as `graph.abs(x)`, if they can't cancel."""
+        """The size of the terms of a number; its own size, the entry `graph.abs(x)`, if the terms cannot cancel."""
         if is_constant(x):
             return constant(abs(x), x.dtype)
         if x.order not in self.known:

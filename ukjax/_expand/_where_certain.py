@@ -1,4 +1,4 @@
-"""The motion in a fast way where that is certain, and in another way where it is not."""
+"""The motion by a fast path where that is certain, and by a fallback elsewhere."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,16 +27,16 @@ def motion_or(
     state: list[Array],
     more: ClosedJaxpr | None = None,
 ) -> Any | None:
-    """A tree of arrays from M, Q, A, b at a state: what `found` makes of a scalar program, or else `otherwise`.
+    """A tree of arrays from M, Q, A, b at a state, by `found` from a scalar program, or by the fallback `otherwise`.
 
     Args:
-        otherwise: (M, Q, A, b, and what `more` gives) -> the tree.
+        otherwise: (M, Q, A, b, and the results of `more`) -> the tree.
         found: (q'', a, constraint force, residual, rows that count) -> the tree, where the program is certain of them.
-        certain: When it is.
+        certain: The thresholds for being certain.
         limit: Most operations of the program.
         terms: state -> M, Q, A, b, traced.
         state: Arrays.
-        more: state -> what only `otherwise` takes, traced.
+        more: state -> further arguments of `otherwise`, traced.
 
     Returns:
         The tree; None if there is no such program.
@@ -59,7 +59,7 @@ def _with_more(
     count: int,
     more: ClosedJaxpr | None,
 ) -> tuple[Callable[..., Any], list[Array]]:
-    """`otherwise` of what `terms` and `more` give, as a function of arrays, and these; `count` are the state."""
+    """Makes `otherwise` a function of arrays; returns it, and the arrays, of which the first `count` are the state."""
     if more is None:
         return lambda *arrays: otherwise(*terms(*arrays)), arrays
     closed, unknown = with_constants_as_arguments(more)
@@ -80,8 +80,8 @@ def where_certain(
 ) -> Any:
     """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
 
-    `otherwise`, `terms`, `state`, `more`: as for `motion_or`. `otherwise` is asked only where it is needed. `limit`:
-    where `terms` are scalar code, most of its operations.
+    `otherwise`, `terms`, `state`, `more`: as for `motion_or`. `otherwise` is evaluated only where it is needed.
+    `limit`: most operations of `terms` as scalar code; None for operations on arrays.
     """
     closed, further = with_constants_as_arguments(terms)
     of = jaxpr_as_fun(closed) if limit is None else ScalarPiece(closed, limit)
@@ -96,12 +96,12 @@ def where_certain(
 def scalar_or(
     otherwise: Callable[..., Any], found: Callable[..., tuple[Any, Array, Array]], limit: int, state: Sequence[Array]
 ) -> Any | None:
-    """A tree of arrays at a state: what `found` makes of it as scalar code, where that is certain, or else `otherwise`.
+    """A tree of arrays at a state, by `found` as scalar code where that is certain, or by the fallback `otherwise`.
 
     Args:
         otherwise: (*state) -> the tree.
         found: (*state) -> the tree, whether it is certain, and whether its derivatives are; raises NotScalar where it
-            can't be had.
+            is not possible.
         limit: Most operations of the program.
         state: Arrays.
 

@@ -1,4 +1,4 @@
-"""Functions that are written out with all the pieces in them, as one scalar program for many states."""
+"""Functions with all the pieces in them inlined, as one scalar program for many states."""
 
 import functools as ft
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from ._scalar import ScalarProgram, as_number
 from ._seldom import SeldomPiece
 
 
-# For fewer states it takes longer to compile than it spares.
+# For fewer states compiling takes longer than what is saved.
 MANY = 32
 
 
 def written(graph: Graph, piece: Any, arguments: list[np.ndarray]) -> list[np.ndarray]:
-    """The results of a piece as entries of a graph, which gets the doubts that there are of them."""
+    """Inlines a piece: returns its results as entries of a graph, and adds the doubts about them to the graph."""
     if isinstance(piece, MotionPiece):
         return piece.found(graph, interpret(graph, piece.closed, arguments))
     if isinstance(piece, CertainScalars):
@@ -53,12 +53,12 @@ class Entries(eqx.Module):
 
     @classmethod
     def of(cls, array: Array) -> "Entries":
-        """Of an array whose first axis is the batch."""
+        """The entries of an array whose first axis is the batch."""
         flat = array.reshape(array.shape[0], -1).astype(as_number(array.dtype))
         return cls([flat[:, i] for i in range(flat.shape[1])], array.shape[1:], array.dtype)
 
     def joined(self) -> Array:
-        """The inverse."""
+        """The array of these entries, with the batch as its first axis."""
         return jnp.stack(self.each, axis=-1).reshape(-1, *self.shape).astype(self.dtype)
 
 
@@ -68,24 +68,24 @@ def in_entries(tree: PyTree) -> Any:
 
 
 def joined(tree: PyTree) -> Any:
-    """The inverse."""
+    """The tree with the arrays of its `Entries`."""
     return jax.tree_util.tree_map(lambda x: x.joined(), tree, is_leaf=lambda x: isinstance(x, Entries))
 
 
 class WrittenTurn:
-    """What many states do again and again, as one scalar program with all the pieces in it.
+    """A step that many states repeat, as one scalar program with all the pieces in it.
 
-    Between turns a state is kept in entries, so that nothing is put together or taken apart.
+    Between steps a state is kept in entries, so that no arrays are joined or split.
 
     Args:
         function: (state, *others) -> (new, otherwise, found, wanted, doubt, matters). The state becomes `new`; where
             the function is in `doubt`, or a piece in it is not certain, and that `matters`, it becomes `otherwise`.
             `found`: a tree of truth values, none of which is set there. `wanted`: any tree of arrays.
         state, others: Trees of arrays of one state.
-        most: Operations of which it may consist.
+        most: Most operations of the program.
 
     Raises:
-        NotScalar, TooLong: If it is not to be had.
+        NotScalar, TooLong: If there is no such program.
     """
 
     def __init__(self, function: Callable[..., Any], state: PyTree, *others: PyTree, most: int):
@@ -115,8 +115,8 @@ class WrittenTurn:
             raise NotScalar("what stays an operation on arrays")
 
     def __call__(self, state: PyTree, *others: PyTree) -> tuple[Any, Any, Any]:
-        """The new states, what is found, and what is wanted, all in entries, as are the arguments."""
-        # By one loop, in place of a copy of each, which XLA makes to write what is new where the old is.
+        """Makes a step: returns the new states, `found` and `wanted`, all in entries, as are the arguments."""
+        # One loop copies the states, in place of the copies that XLA makes to write new ones over old ones.
         own = [*side_by_side(jax.tree_util.tree_leaves(state)), *jax.tree_util.tree_leaves(others)]
         found = iter(self.program.of_entries(own, [x for leaf in self.further for x in jnp.ravel(leaf)]))
         results = iter([Entries([next(found) for _ in range(x.size)], x.shape, x.dtype) for x in self.gives])

@@ -1,4 +1,4 @@
-"""One of many solves: its start and its steps.
+"""A solve out of many: its start and its steps.
 
 B: solves; T: saved times.
 """
@@ -33,7 +33,7 @@ class Common(eqx.Module):
 
 
 def within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array) -> Array:
-    """The state at t within a step."""
+    """The state at t within a step over `span`."""
     return interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
 
@@ -80,7 +80,7 @@ def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: Any) -> 
     """
     xp = jnp if is_traced(pace, total) else np
     index = xp.arange(pace.shape[0])
-    fast = xp.where(xp.isfinite(pace), pace, 0.0)  # what is not finite ends at once
+    fast = xp.where(xp.isfinite(pace), pace, 0.0)  # a solve whose pace is not finite ends at once
     return xp.argsort(xp.where(index < total, -fast, xp.inf), stable=True)
 
 

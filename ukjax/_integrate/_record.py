@@ -130,7 +130,7 @@ class Record(eqx.Module):
         """
 
         def given_up(number):
-            # The largest power of two of which K times is no more than the number.
+            # h is the largest power of two with h K <= number.
             of, bits = number // self.room, jnp.iinfo(number.dtype).bits
             return number - (self.room - 1) * (1 << (bits - 1 - jax.lax.clz(of)))
 
@@ -143,5 +143,5 @@ def written(record: Record | None) -> Any:
 
 
 def _is_written_to(x: Any) -> bool:
-    # What equinox wraps an array in, within a loop that writes to it, would be taken for a tree.
+    # Within a loop that writes to an array, the wrapper of equinox around it would be taken for a tree.
     return hasattr(x, "at")

@@ -1,4 +1,4 @@
-"""Differentiating a trajectory, in forward and in reverse mode, by replaying its steps.
+"""The derivatives of a trajectory, in forward and in reverse mode, by replaying its steps.
 
 y: state; k: step; K: checkpoints; j: saved time; ys: states at the saved times ts; d: tangent; c: cotangent.
 

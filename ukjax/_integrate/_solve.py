@@ -1,4 +1,4 @@
-"""One call of diffrax."""
+"""The call of diffrax."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One step of a Runge-Kutta method as a function that can be differentiated, and the states within it."""
+"""A step of a Runge-Kutta method as a function that can be differentiated, and the states within it."""
 
 import functools as ft
 from typing import Any, NamedTuple
@@ -127,11 +127,11 @@ def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fi
 
 
 def first(y0: Array, t0: Array, flow: Flow, moving: bool) -> Array:
-    """The state from which the steps start, at a constant time; y0 is the state at t0, which may be `moving`."""
+    """The state from which the steps start, at a constant time; y0 is that at t0, which may be `moving`."""
     return advance(flow, y0, t0, stop_gradient(t0)) if moving else y0
 
 
 def saved(problem: Problem, span: tuple[Array, Array], dense: PyTree, t: Array, flow: Flow, moving: bool) -> Array:
-    """The state at t, which may be `moving`, within a step over `span`."""
+    """The state at t, which may be `moving` (have a derivative), within a step over `span`."""
     y = problem.solver.interpolation_cls(t0=span[0], t1=span[1], **dense).evaluate(stop_gradient(t))
     return advance(flow, y, stop_gradient(t), t) if moving else y

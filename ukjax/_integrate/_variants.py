@@ -1,4 +1,4 @@
-"""Runge-Kutta methods that end every step on the constraint manifold, or go through their stages in another way."""
+"""Runge-Kutta methods that end every step on the constraint manifold, or evaluate their stages differently."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Factorisation of dense symmetric matrices, many at a time: S = L D L^T, by panels of a few columns.
 
-The last axis is that of the batch. A panel is factorised column by column, and then taken off what is left at once: so
-what is left is gone through once for each panel, and the shorter it gets the less there is to go through.
+The last axis is that of the batch. A panel is factorised column by column, and then subtracted from the remainder at
+once. So the remainder is gone through once for each panel, and gets smaller each time.
 
 S: (n, n, batch) semidefinite; L: unit lower triangular.
 """
@@ -15,15 +15,15 @@ from jaxtyping import Array
 from ._wall import walled
 
 
-# Columns of a panel: 2, 4 and 5 are as fast for 20 x 20 matrices; the fewer, the longer it takes to compile.
+# Columns of a panel; with fewer columns it takes longer to compile.
 WIDTH = 4
 
 
 class Factors(NamedTuple):
     """L without its diagonal, (n, n, batch); the inverses of D, 0 for rows left out; the pivots; (n, batch) each.
 
-    A row whose pivot is no more than a given number depends on those before it, and is left out: what is solved is S
-    with these rows and columns struck out.
+    A row whose pivot is no more than a given number depends on those before it, and is left out: solutions are those of
+    S with these rows and columns struck out.
     """
 
     L: Array
@@ -32,11 +32,11 @@ class Factors(NamedTuple):
 
     @property
     def kept(self) -> Array:
-        """Which rows count, (n, batch)."""
+        """Whether each row counts, (n, batch)."""
         return self.inverses > 0
 
     def lower(self, y: Array) -> Array:
-        """L^-1 y (n, k, batch)"""
+        """The product L^-1 y, (n, k, batch)."""
         done, rest = [y[:0]], y
         for start, width in _panels(len(y)):
             L = self.L[start:, start : start + width]
@@ -49,7 +49,7 @@ class Factors(NamedTuple):
         return jnp.concatenate(done)
 
     def upper(self, y: Array) -> Array:
-        """L^-T y (n, k, batch)"""
+        """The product L^-T y, (n, k, batch)."""
         done = y[:0]
         for start, width in reversed(_panels(len(y))):
             L = self.L[start:, start : start + width]
@@ -61,14 +61,14 @@ class Factors(NamedTuple):
         return done
 
     def solve(self, y: Array) -> Array:
-        """S^-1 y (n, k, batch), 0 in the rows that were left out."""
+        """The solution S^-1 y, (n, k, batch), 0 in the rows that were left out."""
         return self.upper(self.inverses[:, None] * self.lower(y))
 
     def inverse_bound(self, lengths: Array) -> Array:
-        r"""A bound of $\|\hat R^{-1}\|_\infty$, (batch,); $\hat R^\top \hat R$: what is kept of S, rows of unit length.
+        r"""A bound of $\|\hat R^{-1}\|_\infty$, (batch,); $\hat R^\top \hat R$: the kept part of S, for unit rows.
 
-        `lengths` (n, batch): those of the rows. By the comparison matrix of R: Higham (2002), Accuracy and stability of
-        numerical algorithms, 8.3.
+        `lengths` (n, batch): lengths of the rows. The bound uses the comparison matrix of R: Higham (2002), Accuracy
+        and stability of numerical algorithms, 8.3.
         """
         comparison = self._replace(L=-jnp.abs(self.L))
         sizes = comparison.upper(jnp.sqrt(self.inverses)[:, None])[:, 0]
@@ -76,7 +76,7 @@ class Factors(NamedTuple):
 
 
 class Elimination(NamedTuple):
-    """The factors of S, Y L^-T (k, n, batch), and what is left of Z: Z - Y S^-1 Y^T, (k, k, batch)."""
+    """The factors of S, Y L^-T (k, n, batch), and the remainder of Z: Z - Y S^-1 Y^T, (k, k, batch)."""
 
     factors: Factors
     Y: Array
@@ -84,7 +84,7 @@ class Elimination(NamedTuple):
 
 
 def eliminate(S: Array, Y: Array, Z: Array, least: Array) -> Elimination:
-    """Of [[S, Y^T], [Y, Z]] the first block, of which a row counts if its pivot is larger than `least` (n, batch).
+    """Eliminates the first block of [[S, Y^T], [Y, Z]]; a row counts if its pivot is larger than `least` (n, batch).
 
     S (n, n, batch), Y (k, n, batch), Z (k, k, batch).
     """
@@ -103,7 +103,7 @@ def eliminate(S: Array, Y: Array, Z: Array, least: Array) -> Elimination:
 
 
 def _panel(width: int, rest: Array, least: Array) -> tuple[Array, Array, Array, Array]:
-    """The first columns of L D, the inverses and the pivots of D, and what is left."""
+    """Eliminates a panel: returns the columns of L D, the inverses and the pivots of D, and the remainder."""
     panel, inverses, pivots = [rest[:, j] for j in range(width)], [], []
     for j in range(width):
         pivot = panel[j][j]
@@ -120,5 +120,5 @@ def _panel(width: int, rest: Array, least: Array) -> tuple[Array, Array, Array, 
 
 
 def _panels(n: int) -> list[tuple[int, int]]:
-    """First column and width of each."""
+    """The first column and the width of each panel."""
     return [(start, min(WIDTH, n - start)) for start in range(0, n, WIDTH)]

@@ -1,4 +1,4 @@
-"""The motion of many states, a tile after the other, with the batch as the last axis of every array."""
+"""The motion of many states, one tile after the other, with the batch as the last axis of every array."""
 
 import functools as ft
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from ._factors import Elimination, Factors, eliminate
 from ._wall import walled
 
 
-# 22 x 20 numbers of 32 states are 110 kB, which stay in the cache.
+# States of a tile: 22 x 20 numbers for each of them are 110 kB together, which stay in the cache.
 TILE = 32
 
 
 class Solution(NamedTuple):
-    """What a motion and its judgement are made of.
+    """The data of a motion and of the verdict on it.
 
-    q'', a, A^T l, l; b, b - A a, b - A q''; of S the diagonal and the pivots; the bound of the inverse of the rows, of
+    q'', a, A^T l, l; b, b - A a, b - A q''; the diagonal and the pivots of S; the bound of the inverse of the rows, of
     unit length; whether M is definite.
     """
 
@@ -41,7 +41,7 @@ class Solution(NamedTuple):
 
 
 class Forward(AbstractBatchwise):
-    """x -> a `Solution`, where `terms` makes M, Q, A, b of x."""
+    """The function x -> `Solution`, where `terms` makes M, Q, A, b of x."""
 
     def __init__(self, terms: ClosedJaxpr, certain: Certain):
         _, Q, _, b = terms.out_avals
@@ -59,9 +59,9 @@ class Forward(AbstractBatchwise):
 
     @ft.cached_property
     def unbalanced(self) -> PlainPiece:
-        """(x, q'', l, a) -> Q - M q'' + A^T l, b - A q'', Q - M a, A^T l.
+        """The piece (x, q'', l, a) -> Q - M q'' + A^T l, b - A q'', Q - M a, A^T l.
 
-        As a piece: its derivative is transposed as a whole, so that rules of reverse mode only will do.
+        The derivative of a piece is transposed as a whole, so that functions with a reverse-mode rule only will do.
         """
         terms = jaxpr_as_fun(self.terms)
 
@@ -91,23 +91,23 @@ class Forward(AbstractBatchwise):
 
     def _tile(self, batched: Sequence[bool], *arrays: Array) -> list[Array]:
         x, entries = arrays[: len(batched)], arrays[len(batched) :]
-        # Together where both are arrays: what they are made of, the places of bodies for example, is found once.
+        # Together where both are arrays, so that common parts, such as the places of bodies, are found once.
         whole = lambda: _last(self.terms, batched, x)
         terms = (*_last(self.mass, batched, x), *self._split(*entries)) if entries else whole()
-        # With the batch last, a scalar of each state broadcasts against its vectors: that is the point of it.
+        # With the batch last, a scalar of each state broadcasts against its vectors, as intended.
         with jax.numpy_rank_promotion("allow"):
             found = _solution(self.certain, *terms)
         return [jnp.moveaxis(x, -1, 0) for x in found]
 
     def _split(self, entries: Array) -> list[Array]:
-        """Q, A, b from all of their entries, one after the other."""
+        """Splits the entries of Q, A, b, one after the other, into these arrays."""
         avals = self.sides.out_avals
         parts = jnp.split(entries, np.cumsum([y.size for y in avals])[:-1])
         return [part.reshape(*y.shape, entries.shape[-1]) for part, y in zip(parts, avals, strict=True)]
 
 
 def _last(closed: ClosedJaxpr, batched: Sequence[bool], x: Sequence[Array]) -> list[Array]:
-    """What a traced function makes of a tile; the first of x is q."""
+    """The results of a traced function for a tile, with the batch last; the first of x is q."""
     function = over_batch(jaxpr_as_fun(closed), tuple(batched))
     return walled(lambda *x: [jnp.moveaxis(y, 0, -1) for y in function(*x)], *x)
 
@@ -121,7 +121,7 @@ def _solution(certain: Certain, M: Array, Q: Array, A: Array, b: Array) -> Solut
     missing = lambda x: b - jnp.sum(A * x, axis=1)
     both = mass.upper(jnp.stack([levers[m], pushed(multipliers)], axis=1))
     free, first = both[:, 0], both[:, 0] + both[:, 1]
-    # Once more, for the digits that the squares of S lose.
+    # A second solve restores the digits that the squares of S lose.
     more = rows.solve(missing(first)[:, None])[:, 0]
     acceleration = first + mass.upper(pushed(more)[:, None])[:, 0]
     multipliers = multipliers + more
@@ -144,7 +144,7 @@ def _solution(certain: Certain, M: Array, Q: Array, A: Array, b: Array) -> Solut
 
 
 def eliminated(dependent: float, M: Array, A: Array, further: Array) -> tuple[Factors, Factors, Elimination]:
-    """M and S, of which a row counts if its pivot is more than the part `dependent`^2; [A; further] and M."""
+    """The factors of M and of S, whose rows count beyond the part `dependent`^2, and the elimination of M."""
     n, m = len(M), len(A)
     Y, size = jnp.concatenate([A, further]), m + len(further)
     zeros = lambda *shape: jnp.zeros((*shape, M.shape[-1]), M.dtype)

@@ -1,7 +1,7 @@
 r"""The constrained motion with a dense M, for many states at a time, and whether it is certain.
 
 $M \ddot q = Q + A^\top \lambda$, $S \lambda = b - A a$, $S = A M^{-1} A^\top$, $a = M^{-1} Q$. M is made, and
-factorised, for a tile of states after the other: it would be longest in coming from, and going to, the memory.
+factorised, for a tile of states after the other: otherwise its transfer from and to the memory would take longest.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ._forward import TILE, Forward, Solution, diagonal, eliminated
 
 
 def panel_motion(certain: Certain, terms: ClosedJaxpr, state: Sequence[Array]) -> Candidate:
-    """From M, Q, A, b, a traced function of the state.
+    """The motion from `terms`, a traced function of the state that returns M, Q, A, b.
 
     Gradients: of the accelerations and forces, any number of times in either mode, where `smooth`.
     """
@@ -48,10 +48,10 @@ def _found(forward: Forward, x: tuple[Array, ...]) -> Solution:
 
 
 def _found_jvp(primals, tangents):
-    """With -l as the second unknown: M dx + A^T (-dl) = d(Q - M x + A^T l), A dx = d(b - A x), at constant x and l."""
+    """Solves M dx + A^T (-dl) = d(Q - M x + A^T l), A dx = d(b - A x), at constant x and l, with -l as an unknown."""
     (forward, x), (_, dx) = primals, tangents
     found = _solution(*primals)
-    # What is no number must not reach the gradients of other states of a batch, not even times zero.
+    # Numbers that are not finite must not reach the gradients of other states of a batch, not even times zero.
     okay = stop_gradient(jnp.isfinite(jnp.sum(found.acceleration) + jnp.sum(found.free)))
     only = lambda y: jnp.where(okay, y, jnp.zeros_like(y))
     q, a, multipliers = map(only, (found.acceleration, found.free, found.multipliers))
@@ -77,7 +77,7 @@ _solution = with_derivative(_found, _found_jvp)
 
 
 def _factors(dependent: float, B: Array, _: Array) -> tuple[Array, Array]:
-    """All factors in one array (n + m, n + m, batch), of M over A."""
+    """The factors of M and S in one array (n + m, n + m, batch), from B = [M; A]."""
     n, m = B.shape[1], B.shape[0] - B.shape[1]
     mass, rows, sides = eliminated(dependent, B[:n], B[n:], B[:0])
     with_inverses = lambda f: f.L.at[jnp.arange(len(f.L)), jnp.arange(len(f.L))].set(f.inverses)
@@ -87,7 +87,7 @@ def _factors(dependent: float, B: Array, _: Array) -> tuple[Array, Array]:
 
 
 def panel_solve(M: Array, y: Array) -> Array:
-    """M^-1 y (n, k), of a definite M (n, n), many at a time."""
+    """The solution M^-1 y (n, k) for a definite M (n, n), for many states at a time."""
 
     def solve(_, y):
         F = at_tolerance(_factors, 0.0, tile=TILE)(stop_gradient(M), jnp.zeros_like(M[:, :1]))[0]
@@ -97,13 +97,13 @@ def panel_solve(M: Array, y: Array) -> Array:
 
 
 def _solved(F: Array, f: Array, y: Array) -> tuple[Array, Array]:
-    """x and l with M x + A^T l = f, A x = y."""
+    """The solution x, l of M x + A^T l = f, A x = y."""
     X = at_tolerance(_solved_last, len(f), tile=TILE)(F, jnp.concatenate([f, y])[:, None])[0][:, 0]
     return X[: len(f)], X[len(f) :]
 
 
 def _solved_last(n: int, F: Array, Y: Array) -> tuple[Array, Array]:
-    """x over l of f over y (n + m, k, batch)."""
+    """The solution [x; l] for the right-hand sides Y = [f; y] (n + m, k, batch)."""
     part = lambda F: Factors(F, diagonal(F), diagonal(F))
     mass, rows, levers = part(F[:n, :n]), part(F[n:, n:]), F[n:, :n]
     start = mass.lower(Y[:n])

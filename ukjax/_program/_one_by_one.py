@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jaxtyping import Array
 
 
-# JAX's operations that LAPACK does, and BLAS for triangular matrices; all of matrices, with a batch before.
+# The operations of JAX that call LAPACK, or BLAS for triangular matrices; all take matrices, with the batch first.
 LAPACK = frozenset(
     {"cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "schur"}
     | {"svd", "triangular_solve", "tridiagonal"}
@@ -23,9 +23,9 @@ LAPACK = frozenset(
 # Operations that do nothing but call a function, and the parameter that holds it.
 PLAIN_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
                "remat": "jaxpr", "checkpoint": "jaxpr"}  # fmt: skip
-# Likewise, once derivatives are taken: a custom rule has been used by then, and only the function is left to be called.
+# The same once derivatives are taken: a custom rule has been used by then, and only its function is left to call.
 CALLS = {**PLAIN_CALLS, "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
-# Lineax's operation, by itself and in a batch: equinox makes both, and keeps what they do in a function.
+# The operations of lineax, alone and in a batch: equinox makes both, and keeps their function as `impl`.
 SOLVES = frozenset({"linear_solve", "vprim"})
 
 

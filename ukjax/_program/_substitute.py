@@ -87,7 +87,7 @@ class _Substitution(Trace):
         return substituted(function, self.substitutes, values)
 
     def _hides(self, params: dict[str, Any], rules: Collection[str] = ()) -> bool:
-        """Whether a program in an operation holds a substituted array, or one of `rules`, which may."""
+        """Whether a program in an operation has an array with a substitute, or one of `rules`, which may reach one."""
         for jaxpr, constants in _programs(params):
             if any(map(self.substitutes.knows, constants)) or any(e.primitive.name in rules for e in jaxpr.eqns):
                 return True
@@ -100,7 +100,7 @@ class _Substitution(Trace):
         program = jax.make_jaxpr(lambda *x: primitive.bind(*x, subfuns=functions, **params))(*operands)
         with set_current_trace(self):
             results = _of(program)(*operands)
-        if any(map(_is_filled, functions[1].stores)):  # JAX asks one of the two, not both, what the results look like
+        if any(map(_is_filled, functions[1].stores)):  # JAX takes the form of the results from one of the two
             for store in filter(_is_filled, functions[0].stores):
                 store.reset()
         return results
@@ -197,8 +197,8 @@ _OPENED = {
 }
 
 
-# Functions that have a rule of derivatives, as functions of what they reach and of x. What they reach is a pair: values
-# that the substitutes are made of, and constants of the program; `at(reached)` makes functions that reach these values.
+# Functions that have a rule of derivatives, as functions of `reached` and x. `reached` is a pair: values that the
+# substitutes are made of, and constants of the program; `at(reached)` makes functions that reach these values.
 
 
 def _with_jvp(at, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable:
@@ -209,7 +209,7 @@ def _with_jvp(at, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable
     def rule(primals, tangents):
         (reached, x), (d_reached, d_x) = primals, tangents
         values = slopes = None
-        if not all(map(_is_zero, d_x)):  # JAX asks a rule only if it has to
+        if not all(map(_is_zero, d_x)):  # JAX calls a rule only if it has to
             along = d_x if symbolic_zeros else [*map(_dense, d_x)]
             jaxpr, constants, zeros = jvp_jaxpr_fun.call_wrapped(*map(_is_zero, along))
             given = [*x, *(d for d in along if not _is_zero(d))]

@@ -1,4 +1,4 @@
-"""One step of RATTLE for a mechanism.
+"""A step of RATTLE for a mechanism.
 
 y = (q, v); h: step; M = L L^T: constant mass matrix; W = L^-1; Q: force; A: Jacobian of the position errors.
 """

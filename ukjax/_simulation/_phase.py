@@ -24,7 +24,7 @@ class Phase(eqx.Module):
         return cls(mechanism, q0.shape[0], v0.shape[0])
 
     def split(self, y: Array) -> tuple[Array, Array]:
-        """q and v of one state or, along the last axis, of many."""
+        """The coordinates q and speeds v of one state or, along the last axis, of many."""
         q, v, *_ = jnp.split(y, [self.coordinates, self.size], axis=-1)
         return q, v
 

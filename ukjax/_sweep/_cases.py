@@ -76,7 +76,7 @@ class Cases:
         of_figures: Checksum of each figure, by its name.
 
     A factory that is not traced as a whole has the checksum of both ends, with their numbers, and of its code, with all
-    code of the user's that it uses: nothing else can tell what the samples in between do.
+    code of the user that it uses: nothing else identifies the samples in between.
 
     Raises:
         ValueError: If the factory does not take a name, or its scenarios differ in shapes or times.
@@ -162,7 +162,7 @@ class Cases:
             got = simulate_batch(mechanism, q0, v0, self.ts, servo=servo, axes=of, reduce=self.reduce, **given)
         except Differ:
             return self._each(values)
-        except WANTS_NUMBERS:  # of every chunk, as it is traced for all
+        except WANTS_NUMBERS:  # every chunk would raise it, for a batch is traced
             self.apart = True
             return self._each(values)
         stored, shown, *states = got.value

@@ -102,7 +102,7 @@ def computed(
         raise ConnectionError(gone) from error
 
 
-_cases: dict[str, Cases] = {}  # of a worker: its compiled programs
+_cases: dict[str, Cases] = {}  # the compiled programs of a worker
 
 
 def _compute(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MARK = "a study of ukjax.sweep"
 VERSION = 2
-WITHOUT_CHECKSUMS = 1  # of what is traced: such studies can be looked at, but not continued
+WITHOUT_CHECKSUMS = 1  # version without checksums of the traced functions: readable, but not to be continued
 # The parts of a description that only inform a reader.
 TOLD = ("study", "settings", "options")
 
