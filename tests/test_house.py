@@ -1,6 +1,7 @@
 """The rules of the house, read off the source."""
 
 import ast
+import graphlib
 import importlib
 import inspect
 import pkgutil
@@ -54,6 +55,16 @@ def test_numerical_core_imports_neither_plots_nor_commands():
             continue
         outside = {n for n in imports(path) if re.match(r"ukjax\.(plot|cli)|matplotlib|typer|rich", n)}
         assert not outside, f"{path} imports {outside}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Wherever in a file the import stands, under TYPE_CHECKING too."""
+    name = lambda path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    files = {name(path): path for path in (ROOT / "ukjax").rglob("*.py")}
+    names = {file: imports(path) & set(files) - {file} for file, path in files.items()}
+    # `from .room import name` takes a name of the room's, or a file in it; a room imports its own files.
+    needed = {file: {n for n in of if not any(other.startswith(f"{n}.") for other in of)} for file, of in names.items()}
+    graphlib.TopologicalSorter(needed).prepare()  # CycleError names the files
 
 
 def test_outside_of_the_library_only_public_names_are_used():

@@ -1,21 +1,259 @@
-"""Scalar programs under construction, one number at a time.
+"""Scalar programs under construction, one number at a time, and the rules that simplify their arithmetic.
 
 While a program is put together constants are folded, multiplications by zero and one vanish, and a number that exists
 already is not computed again, however differently it was written.
 """
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.extend.core.primitives as prims
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.numpy import finfo
 
-from ._entry import Block, Entry, Node, constant, name_of
-from ._rules import COMMUTATIVE, FOLDED, RULES, negated
+from ._entry import Block, Entry, Node, constant, is_constant, name_of
 from ._value import Constants, P, Value, drawn, value_of
+
+
+def _divided(x: Any, y: Any) -> Any:
+    """The quotient x / y; for integers it is truncated, and -1 where y = 0, as in XLA."""
+    if not np.issubdtype(x.dtype, np.integer):
+        return np.divide(x, y)
+    if y == 0:
+        return np.array(-1).astype(x.dtype)
+    whole = abs(int(x)) // abs(int(y))
+    return np.array(whole if (x < 0) == (y < 0) else -whole).astype(x.dtype)
+
+
+# The functions of NumPy that fold constants, for the primitives of `jax.lax`.
+FOLDED: dict[Any, Callable[..., Any]] = {
+    prims.add_p: np.add,
+    prims.sub_p: np.subtract,
+    prims.mul_p: np.multiply,
+    prims.div_p: _divided,
+    prims.neg_p: np.negative,
+    prims.abs_p: np.abs,
+    prims.sign_p: np.sign,
+    prims.square_p: np.square,
+    prims.sin_p: np.sin,
+    prims.cos_p: np.cos,
+    prims.tan_p: np.tan,
+    prims.atan2_p: np.arctan2,
+    prims.exp_p: np.exp,
+    prims.log_p: np.log,
+    prims.sqrt_p: np.sqrt,
+    prims.tanh_p: np.tanh,
+    prims.max_p: np.maximum,
+    prims.min_p: np.minimum,
+    prims.floor_p: np.floor,
+    prims.ceil_p: np.ceil,
+    prims.eq_p: np.equal,
+    prims.ne_p: np.not_equal,
+    prims.lt_p: np.less,
+    prims.le_p: np.less_equal,
+    prims.gt_p: np.greater,
+    prims.ge_p: np.greater_equal,
+    prims.not_p: np.invert,
+    prims.is_finite_p: np.isfinite,
+    prims.and_p: np.bitwise_and,
+    prims.or_p: np.bitwise_or,
+    prims.xor_p: np.bitwise_xor,
+}
+COMMUTATIVE = {prims.add_p, prims.mul_p, prims.max_p, prims.min_p, prims.and_p, prims.or_p, prims.eq_p, prims.ne_p}
+
+
+def negated(x: Entry) -> Entry | None:
+    """The number whose negative x is, or None if x is no negation."""
+    return x.args[0] if isinstance(x, Node) and x.primitive is prims.neg_p else None
+
+
+def _factored(x: Entry) -> tuple[Any, Entry] | None:
+    """The pair (c, y) if x is c y with a constant c, else None."""
+    if isinstance(x, Node) and x.primitive is prims.mul_p and not isinstance(x.args[0], Node):
+        return x.args[0], x.args[1]
+    return None
+
+
+def _is_moderate(c: Any) -> bool:
+    """Whether this factor may change its place in a product without an overflow or underflow.
+
+    Products that come within an eighth of the range of exponents to its ends are excepted.
+    """
+    return bool(abs(math.frexp(float(c))[1]) <= finfo(c.dtype).maxexp / 8)
+
+
+def _add(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    for x, y in (args, args[::-1]):
+        if is_constant(x, 0):
+            return y
+        minus = negated(y)
+        if minus is not None:
+            return graph.sub(x, minus)
+    return None
+
+
+def _sub(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    x, y = args
+    if is_constant(y, 0):
+        return x
+    if is_constant(x, 0):
+        return graph.neg(y)
+    if x is y:
+        return constant(0, dtype)
+    minus = negated(y)
+    if minus is not None:
+        return graph.add(x, minus)
+    minus = negated(x)
+    return None if minus is None else graph.neg(graph.add(minus, y))
+
+
+def _mul(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    if not any(isinstance(x, Node) for x in args):
+        return None  # zero times an infinite constant is NaN
+    for x, y in (args, args[::-1]):
+        if is_constant(x, 0):
+            return constant(0, dtype)
+        if is_constant(x, 1):
+            return y
+        if not np.issubdtype(dtype, np.floating):
+            continue
+        if is_constant(x, -1):
+            return graph.neg(y)
+        minus = negated(x)
+        if minus is not None:
+            return graph.neg(graph.mul(minus, y))
+        factored = _factored(y)
+        if factored is not None and _is_moderate(factored[0]):
+            c, rest = factored
+            if isinstance(x, Node):
+                return graph.mul(c, graph.mul(x, rest))  # constants outside, where they meet each other
+            if _is_moderate(x):
+                return graph.mul(constant(x * c, dtype), rest)
+    return None
+
+
+def _div(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    x, y = args
+    if is_constant(y, 1):
+        return x
+    if is_constant(x, 0) and isinstance(y, Node) and np.issubdtype(dtype, np.inexact):
+        return constant(0, dtype)
+    minus = negated(x) if np.issubdtype(dtype, np.floating) else None
+    return None if minus is None else graph.neg(graph.div(minus, y))
+
+
+def _neg(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    (x,) = args
+    return graph.minus(x) if isinstance(x, Node) else None
+
+
+def _integer_pow(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    (x,), power = args, params["y"]
+    if not isinstance(x, Node):
+        return _by_jax(lambda x: lax.integer_pow(x, power), x, dtype)
+    if power == 0:
+        return constant(1, dtype)
+    if power < 0:
+        return graph.div(constant(1, dtype), _integer_pow(graph, args, {"y": -power}, dtype))
+    if power > 8:
+        return None
+    half = x if power < 2 else _integer_pow(graph, args, {"y": power // 2}, dtype)
+    whole = graph.mul(half, half) if power > 1 else x
+    return graph.mul(whole, x) if power % 2 and power > 1 else whole
+
+
+def _square(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    return graph.mul(args[0], args[0])
+
+
+def _select_n(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    which, *cases = args
+    if not isinstance(which, Node):
+        return cases[int(which)]
+    same = all(name_of(x) == name_of(cases[0]) for x in cases)
+    return cases[0] if same else None
+
+
+def _and(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    if np.dtype(dtype).kind != "b":
+        return None
+    for x, y in (args, args[::-1]):
+        if is_constant(x):
+            return y if x else constant(False, dtype)
+    return None
+
+
+def _or(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    if np.dtype(dtype).kind != "b":
+        return None
+    for x, y in (args, args[::-1]):
+        if is_constant(x):
+            return constant(True, dtype) if x else y
+    return None
+
+
+def _bounded_by(bound: float) -> Callable[..., Entry | None]:
+    """The rule that max(x, -inf) and min(x, inf) are x; NaN passes through."""
+
+    def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+        for x, y in (args, args[::-1]):
+            if np.issubdtype(dtype, np.floating) and is_constant(x, bound):
+                return y
+        return None
+
+    return rule
+
+
+def _never(place: int, bound: float) -> Callable[..., Entry | None]:
+    """The rule that x < -inf and x > inf are False."""
+
+    def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+        return constant(False, dtype) if is_constant(args[place], bound) else None
+
+    return rule
+
+
+def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    (x,) = args
+    if x.dtype == dtype:
+        return x
+    if isinstance(x, Node):
+        return None
+    if np.issubdtype(dtype, np.integer) and np.issubdtype(x.dtype, np.inexact):
+        # JAX has a rule of its own for infinities, NaN and what is too large.
+        return _by_jax(lambda x: lax.convert_element_type(x, dtype), x, dtype)
+    with np.errstate(all="ignore"):
+        return constant(x.real if np.iscomplexobj(x) and np.dtype(dtype).kind not in "bc" else x, dtype)
+
+
+def _by_jax(function: Callable[[Any], Any], x: Any, dtype: Any) -> Any:
+    """Evaluates a function of a constant by JAX, where NumPy has other rules."""
+    with jax.ensure_compile_time_eval():
+        return constant(function(jnp.asarray(x, x.dtype)), dtype)
+
+
+RULES: dict[Any, Callable[[Any, Sequence[Entry], Any, Any], Entry | None]] = {
+    prims.add_p: _add,
+    prims.sub_p: _sub,
+    prims.mul_p: _mul,
+    prims.div_p: _div,
+    prims.neg_p: _neg,
+    prims.integer_pow_p: _integer_pow,
+    prims.square_p: _square,
+    prims.select_n_p: _select_n,
+    prims.and_p: _and,
+    prims.or_p: _or,
+    prims.max_p: _bounded_by(-np.inf),
+    prims.min_p: _bounded_by(np.inf),
+    prims.lt_p: _never(1, -np.inf),
+    prims.gt_p: _never(1, np.inf),
+    prims.convert_element_type_p: _convert,
+}
 
 
 # Multiples of a quarter up to this many are recognised as constants.

@@ -13,9 +13,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from .._program import sizes_of_scan
 from ._entry import LARGEST, Node, NotScalar, entries
 from ._followed import CALLS, is_followed
-from ._graph import Graph
+from ._graph import FOLDED, Graph
 from ._piece import piece_p
-from ._rules import FOLDED
 from ._structure import BY_NAME, STRUCTURE, row
 from ._symmetric import pivots_p, pivots_rule, solve_p, solve_rule
 
