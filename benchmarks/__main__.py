@@ -68,7 +68,7 @@ def main() -> None:
         with contextlib.suppress(RuntimeError):  # where JAX has started, with the devices that it has
             jax.config.update("jax_num_cpu_devices", os.cpu_count())
     console = Console(stderr=True)
-    with console.status("Starting") as status:
+    with console.status("KnownFirstStep") as status:
         report = lambda what: status.update(f"Measuring: {what}")
         cells = rows(report)
         curves = _work.curves(report) if chosen.out and chosen.table == "peers" else []

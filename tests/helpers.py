@@ -9,7 +9,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 import ukjax
-from benchmarks._pseudoinverse import STRATEGIES as STRATEGIES
 
 
 FORMULATIONS = (
@@ -18,6 +17,17 @@ FORMULATIONS = (
     ukjax.formulation.PennestriDeFalco,
     ukjax.formulation.UdwadiaPhohomsiri,
     ukjax.formulation.LagrangeMultiplier,
+)
+
+
+STRATEGIES = (
+    ukjax.SVD(),
+    ukjax.pseudoinverse.Varga(),
+    ukjax.pseudoinverse.Greville(),
+    ukjax.pseudoinverse.HouseholderLS(),
+    ukjax.pseudoinverse.GramSchmidtLS(),
+    ukjax.pseudoinverse.RowGramSchmidt(),
+    ukjax.pseudoinverse.Jacobi(),
 )
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import ukjax
-from ukjax import _seldom_collected
-from ukjax._program import _light, is_plain
+from ukjax import _import_gc
+from ukjax._program import _fast_compile, not_tracing
 
 from .helpers import assert_close, pendulum
 
@@ -24,10 +24,10 @@ def said(monkeypatch):
 
     def say(flags):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        _light.light_options.cache_clear()
+        _fast_compile.light_options.cache_clear()
 
     yield say
-    _light.light_options.cache_clear()
+    _fast_compile.light_options.cache_clear()
 
 
 def acceleration(q, mass=1.0):
@@ -40,15 +40,15 @@ def acceleration(q, mass=1.0):
 def test_a_plain_call_takes_options_and_a_part_of_a_program_none(said, monkeypatch):
     """JAX refuses options for what is part of a larger program, also where only a closure tells that it is."""
     made = []
-    filter_jit = _light.eqx.filter_jit
+    filter_jit = _fast_compile.eqx.filter_jit
     spy = lambda function, **options: (made.append(options), filter_jit(function, **options))[1]
-    monkeypatch.setattr(_light.eqx, "filter_jit", spy)
+    monkeypatch.setattr(_fast_compile.eqx, "filter_jit", spy)
     said("")
-    double = _light.lightly_compiled(lambda x: 2.0 * x)
+    double = _fast_compile.jit_fast_compile(lambda x: 2.0 * x)
     assert made == [{}]
     assert double(1.5) == 3.0
-    assert made[1:] == [{"compiler_options": _light.light_options()}]
-    assert _light.light_options()["xla_backend_optimization_level"] == 0
+    assert made[1:] == [{"compiler_options": _fast_compile.light_options()}]
+    assert _fast_compile.light_options()["xla_backend_optimization_level"] == 0
     hidden = lambda m: jnp.sum(double(jnp.ones(2)) * m)
     for program in (jax.jit, jax.grad, jax.jacfwd, jax.hessian, lambda f: jax.vmap(f, axis_size=2, in_axes=None)):
         program(hidden)(1.5)
@@ -68,9 +68,9 @@ def test_a_plain_call_takes_options_and_a_part_of_a_program_none(said, monkeypat
 )
 def test_what_is_plain(program, expected):
     seen = []
-    program(lambda x: (seen.append(is_plain()), x)[1])
+    program(lambda x: (seen.append(not_tracing()), x)[1])
     assert set(seen) == {expected}
-    assert is_plain()
+    assert not_tracing()
 
 
 def test_the_answer_is_the_same(said):
@@ -96,7 +96,7 @@ def test_what_a_person_says_counts(said, flags, options):
     said(flags)
     if jax.__version_info__[:2] != (0, 10):
         options = {name: value for name, value in options.items() if "fusion" not in name}
-    assert _light.light_options() == options
+    assert _fast_compile.light_options() == options
 
 
 @pytest.mark.parametrize(("usual", "meanwhile"), [((700, 10, 10), (200_000, 10, 10)), ((0, 10, 10), (0, 10, 10))])
@@ -105,13 +105,13 @@ def test_imports_leave_the_collector_as_it_was(usual, meanwhile):
     before = gc.get_threshold()
     try:
         gc.set_threshold(*usual)
-        seldom = importlib.reload(_seldom_collected)
+        seldom = importlib.reload(_import_gc)
         assert gc.get_threshold() == meanwhile
-        seldom.done()
+        seldom.restore_gc()
         assert gc.get_threshold() == usual
-        seldom = importlib.reload(_seldom_collected)
+        seldom = importlib.reload(_import_gc)
         gc.set_threshold(5, 5, 5)
-        seldom.done()
+        seldom.restore_gc()
         assert gc.get_threshold() == (5, 5, 5)
     finally:
         gc.set_threshold(*before)

@@ -8,7 +8,7 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 from jax.lax import linalg
 
-from ukjax._program._one_by_one import LAPACK, one_by_one
+from ukjax._program._unbatch import LAPACK, one_by_one
 
 from .helpers import assert_close
 

@@ -6,39 +6,39 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ukjax._program import _wide, shapes_of, widely_compiled
+from ukjax._program import _wide_vectors, jit_wide_vectors, shapes_of
 
 from .helpers import assert_close
 
 
 @pytest.fixture
 def forgotten():
-    _wide.wide_options.cache_clear()
+    _wide_vectors.wide_options.cache_clear()
     yield
-    _wide.wide_options.cache_clear()
+    _wide_vectors.wide_options.cache_clear()
 
 
-BY_ITSELF = {"xla_cpu_prefer_vector_width": _wide.WIDTH, "xla_cpu_multi_thread_eigen": False}
+BY_ITSELF = {"xla_cpu_prefer_vector_width": _wide_vectors.WIDTH, "xla_cpu_multi_thread_eigen": False}
 
 
 @pytest.mark.parametrize("name", BY_ITSELF)
 def test_somebody_has_said_how(name, monkeypatch, forgotten):
-    assert _wide.wide_options(True) == BY_ITSELF
-    _wide.wide_options.cache_clear()
+    assert _wide_vectors.wide_options(True) == BY_ITSELF
+    _wide_vectors.wide_options.cache_clear()
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=1")
-    assert _wide.wide_options(True) == {k: v for k, v in BY_ITSELF.items() if k != name}
+    assert _wide_vectors.wide_options(True) == {k: v for k, v in BY_ITSELF.items() if k != name}
 
 
 def test_a_compiler_that_has_no_such_option(monkeypatch, forgotten):
-    monkeypatch.setattr(_wide, "WIDTH", "as wide as it goes")  # refused, as an unknown option is
-    assert _wide.wide_options(False) == {}
-    assert_close(widely_compiled(lambda x: 2 * x, lambda x: False)(jnp.ones(3)), np.full(3, 2.0))
+    monkeypatch.setattr(_wide_vectors, "WIDTH", "as wide as it goes")  # refused, as an unknown option is
+    assert _wide_vectors.wide_options(False) == {}
+    assert_close(jit_wide_vectors(lambda x: 2 * x, lambda x: False)(jnp.ones(3)), np.full(3, 2.0))
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_the_same_program_otherwise(by_itself, forgotten):
     x = jnp.linspace(0.1, 2.0, 1000)
-    program = widely_compiled(lambda x: jnp.sqrt(x) / (1 + x), lambda x: by_itself)
+    program = jit_wide_vectors(lambda x: jnp.sqrt(x) / (1 + x), lambda x: by_itself)
     assert_close(program(x), np.sqrt(x) / (1 + x), rtol=1e-15)
 
 

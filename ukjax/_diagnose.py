@@ -17,7 +17,7 @@ from ._constraint import AbstractConstraint, members_of
 from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
 from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
 from ._mechanism import Mechanism
-from ._program import lightly_compiled
+from ._program import jit_fast_compile
 from ._result import RESULTS
 from ._terms import Terms
 from ._types import BoolScalar, IntScalar, Scalar
@@ -143,7 +143,7 @@ def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagno
     return _diagnose(mechanism, q, v, t)
 
 
-@lightly_compiled
+@jit_fast_compile
 def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     terms = mechanism.terms_of().whole(q, v, t).without_rounding
     M, (m, n) = terms.M, terms.A.shape

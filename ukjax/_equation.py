@@ -7,9 +7,9 @@ import equinox as eqx
 from jaxtyping import ArrayLike
 
 from . import _check
-from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba, for_use, motion_by
+from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba, motion_by, with_lowering
 from ._mechanism import Mechanism
-from ._program import apart, in_batch, lightly_compiled
+from ._program import in_batch, jit_fast_compile, outside_mesh
 from ._reactions import reactions as reactions_of
 from ._result import throw_if_failed
 from ._system import applied_force
@@ -66,12 +66,12 @@ def equation_of_motion(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     applied = None if applied is None else applied_force(applied, v, "applied")
-    formulation = for_use(formulation, often=in_batch(mechanism, q, v, t, applied))
-    motion = apart(_equation, mechanism, formulation, q, v, t, applied, reactions)
+    formulation = with_lowering(formulation, often=in_batch(mechanism, q, v, t, applied))
+    motion = outside_mesh(_equation, mechanism, formulation, q, v, t, applied, reactions)
     return throw_if_failed(motion, motion.result) if throw else motion
 
 
-@ft.partial(lightly_compiled, inlined=True)
+@ft.partial(jit_fast_compile, inlined=True)
 def _equation(mechanism, formulation, q, v, t, applied, carried):
     motion = motion_by(formulation, mechanism.terms_of(applied), q, v, t)
     if not carried:

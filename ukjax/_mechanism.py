@@ -18,7 +18,7 @@ from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
 from ._kinematics import AbstractKinematics
 from ._sharing import joined, separated
 from ._system import AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
-from ._terms import Free, Modular, ModularTerms, Terms, TermsOf, of_loose
+from ._terms import BlockTerms, ForwardDynamics, ModularTerms, Terms, TermsFunctions, of_loose
 from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 
 
@@ -48,7 +48,7 @@ class AbstractRecursiveSystem(AbstractSystem):
     """A system that can compute its unconstrained acceleration without forming M."""
 
     @abc.abstractmethod
-    def free(self, applied: Any) -> Free | None:
+    def free(self, applied: Any) -> ForwardDynamics | None:
         """Returns the unconstrained dynamics, or None; `applied`: forces (n,) beside the system's, or None."""
 
 
@@ -164,7 +164,7 @@ class Mechanism(eqx.Module):
     ) -> Terms:
         """Returns M, Q, A, b and the non-ideal force at one state; raises ValueError, while tracing, on a wrong shape.
 
-        `rows_by`: see `TermsOf`.
+        `rows_by`: see `TermsFunctions`.
         """
         n = v.shape[0]
         M = self.mass(q, t, n)
@@ -188,22 +188,22 @@ class Mechanism(eqx.Module):
         rounding = None if errors is None else of_loose(loose, errors)
         return Terms(M, Q, A, b, nonideal, partition, tuple(sizes), rounding, loose)
 
-    def terms_of(self, applied: Any = None) -> TermsOf:
+    def terms_of(self, applied: Any = None) -> TermsFunctions:
         """Returns the terms as functions of the state; `applied`: forces (n,) beside the system's, or None."""
         dense = lambda q, v, t, rows_by=None: self.terms(q, v, t, applied, rows_by)
         system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
         whole = len(groups) == len(self.constraints) and self._nonideal is None
         if whole and not groups and isinstance(system, AbstractRecursiveSystem):
-            return TermsOf(dense, free=system.free(applied))
+            return TermsFunctions(dense, free=system.free(applied))
         if not whole or not isinstance(system, AbstractModularSystem):
-            return TermsOf(dense)
+            return TermsFunctions(dense)
 
         def modular(q: Coordinates, v: Vector, t: Scalar) -> ModularTerms:
             Q = applied_force(system.force(q, v, t), v, "force(q, v, t)")
             Q = Q if applied is None else Q + applied_force(applied, v, "applied")
             return ModularTerms(system.blocks(q, t), Q, tuple(group.each_rows(q, v, t) for group in groups))
 
-        return TermsOf(dense, Modular(system.partition, tuple(group.columns for group in groups), modular))
+        return TermsFunctions(dense, BlockTerms(system.partition, tuple(group.columns for group in groups), modular))
 
     def position_error(self, q: Coordinates, t: Scalar) -> Float[Array, " r"]:
         """Returns Φ of every holonomic constraint, in order."""

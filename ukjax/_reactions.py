@@ -11,7 +11,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from ._formulation import metric, row_scales
-from ._linalg import Jacobi, Seldom, pseudoinverse
+from ._linalg import Jacobi, SkipIfZero, pseudoinverse
 from ._terms import Terms
 from ._types import Matrix, Partition, Rows, Vector
 
@@ -73,6 +73,6 @@ def sharing(M: Matrix, A: Rows, partition: Partition | None = None) -> Rows:
     P, rank = pseudoinverse(Jacobi(), H.T)
     # Without dependent rows this is nothing but rounding errors.
     N = jnp.where(rank < A.shape[0], D[:, None] * (identity - P @ H.T), jnp.zeros_like(identity))
-    back, _ = pseudoinverse(Seldom(Jacobi(DEPENDENT), DEPENDENT), N)
+    back, _ = pseudoinverse(SkipIfZero(Jacobi(DEPENDENT), DEPENDENT), N)
     share = D[:, None] * (P @ W)
     return share - N @ (back @ share)

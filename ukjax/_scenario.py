@@ -14,7 +14,7 @@ from ._drawing import Drawing
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._servo import AbstractServo, Acting, Feedback, as_acting
+from ._servo import AbstractServo, Controller, Feedback, as_controller
 from ._simulate import simulate
 from ._trajectory import Trajectory
 
@@ -61,7 +61,7 @@ class Scenario(eqx.Module):
     speeds: tuple[Coordinate, ...] | None
     observables: dict[str, Callable]
     invariants: dict[str, Callable]
-    servo: Acting | None
+    servo: Controller | None
     controls: tuple[Coordinate, ...]
     formulation: AbstractFormulation
     projection: Projection | None
@@ -105,7 +105,7 @@ class Scenario(eqx.Module):
         self.speeds = speeds_named(speeds, self.coordinates, self.v0.shape[0])
         self.mechanism, self.formulation, self.projection = mechanism, formulation, projection
         self.t0, self.t1, self.name = t0, t1, name
-        self.servo = None if servo is None else as_acting(servo)
+        self.servo = None if servo is None else as_controller(servo)
         self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype), len(self.v0))
         self.drawing, self.source = drawing, source
         state = self.q0, self.v0, jnp.asarray(t0, self.q0.dtype)

@@ -12,14 +12,25 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from ._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
 from ._integrate import Rattle
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._program import apart, in_batch, is_plain, lightly_compiled
+from ._program import in_batch, jit_fast_compile, not_tracing, outside_mesh
 from ._result import RESULTS, is_traced, throw_if_failed
-from ._servo import AbstractServo, Feedback, as_acting, missed_rows
-from ._simulation import Notes, begin, check_leap, equal_steps, explain, integrator, judge, kept, method, warn_of_start
+from ._servo import AbstractServo, Feedback, as_controller, missed_rows
+from ._simulation import (
+    RunDiagnostics,
+    assemble_trajectory,
+    check_rattle,
+    diagnose_failure,
+    equal_steps,
+    integrator,
+    kept,
+    method,
+    set_up,
+    warn_of_start,
+)
 from ._trajectory import Trajectory
 
 
@@ -124,15 +135,15 @@ def simulate(
     _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
     alone = not in_batch(mechanism, servo, q0, v0, ts)
     integrate = integrator(adjoint, projection, max_steps, progress, alone)
-    acting = None if servo is None else as_acting(servo)
+    acting = None if servo is None else as_controller(servo)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
     fields = kept(keep, acting)
     if isinstance(solver, Rattle):
-        check_leap(mechanism, acting, projection, steps.controller, (q0, v0))
+        check_rattle(mechanism, acting, projection, steps.controller, (q0, v0))
         steps = equal_steps(steps, ts)
-    chosen = for_use(formulation, often=not is_plain())
+    chosen = with_lowering(formulation, often=not not_tracing())
     arguments = (mechanism, acting, (q0, v0), ts, chosen, solver, steps, projection, integrate, fields)
-    trajectory, notes = apart(_simulate, *arguments)
+    trajectory, notes = outside_mesh(_simulate, *arguments)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
     failed = bool(trajectory.result != RESULTS.successful)
@@ -155,7 +166,7 @@ def _initial(mechanism: Mechanism, q0: Any, v0: Any, ts: Any) -> tuple[Array, Ar
     return q0, v0, _check.times(ts).astype(q0.dtype)
 
 
-def _where(trajectory: Trajectory, notes: Notes) -> str:
+def _where(trajectory: Trajectory, notes: RunDiagnostics) -> str:
     """Returns the place where a run failed, as text for its message."""
     time = f"at t = {trajectory.stats['t_reached']:.6g} s"
     if bool(trajectory.result == RESULTS.not_assembled):
@@ -171,11 +182,11 @@ def _where(trajectory: Trajectory, notes: Notes) -> str:
     return f" ({time}; the servo first missed its rows at t = {since:.6g} s)" if np.isfinite(since) else f" ({time})"
 
 
-@lightly_compiled
+@jit_fast_compile
 def _simulate(mechanism, acting, start, ts, formulation, solver, method, projection, integrator, kept):
-    run = begin(mechanism, acting, start, ts, formulation, method, projection, solver=solver)
+    run = set_up(mechanism, acting, start, ts, formulation, method, projection, solver=solver)
     ys, end, stats, outcome = integrator(run.flow, run.y0, ts, solver, method)
-    return judge(run, ts, (ys, end, stats, outcome), kept)
+    return assemble_trajectory(run, ts, (ys, end, stats, outcome), kept)
 
 
-_explain = lightly_compiled(explain)
+_explain = jit_fast_compile(diagnose_failure)

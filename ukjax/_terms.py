@@ -58,7 +58,7 @@ class ModularTerms(NamedTuple):
     rows: tuple[tuple[Array, Array], ...]
 
 
-class Modular(NamedTuple):
+class BlockTerms(NamedTuple):
     """The structure of a mechanism made of modules.
 
     Attributes:
@@ -79,7 +79,7 @@ class Pivots(NamedTuple):
     diagonal: Vector
 
 
-class Free(NamedTuple):
+class ForwardDynamics(NamedTuple):
     """The acceleration of a system without constraints, computed without M.
 
     Attributes:
@@ -96,7 +96,7 @@ class Free(NamedTuple):
     written: tuple[bool, bool]
 
 
-class TermsOf(NamedTuple):
+class TermsFunctions(NamedTuple):
     """The terms as functions of the state (q, v, t): in one piece, and for a system of modules also block by block.
 
     `dense` leaves out the sizes of rounding errors unless it is given `rows_by`. `rows_by(of, q, v, t)` returns
@@ -106,8 +106,8 @@ class TermsOf(NamedTuple):
     """
 
     dense: Callable[..., Terms]
-    modular: Modular | None = None
-    free: Free | None = None
+    modular: BlockTerms | None = None
+    free: ForwardDynamics | None = None
 
     def whole(self, *state: Array) -> Terms:
         """Returns the dense terms with the sizes of their rounding errors."""

@@ -79,7 +79,7 @@ def test_results_lie_where_jax_need_not_copy_them(together, monkeypatch):
     """In one piece of memory or each in its own, next to each other and not upon each other."""
     monkeypatch.setattr(_portions, "TOGETHER", together)
     like = (np.zeros((2, 3)), np.zeros(2, bool), np.zeros((2, 5), np.float32), np.zeros((2, 0)), np.zeros(2, int))
-    room = _portions._room(like, 7)
+    room = _portions._allocate_like(like, 7)
     for i, (x, y) in enumerate(zip(room, like, strict=True)):
         assert (x.shape, x.dtype) == ((7, *y.shape[1:]), y.dtype)
         assert x.ctypes.data % 64 == 0 or not x.size

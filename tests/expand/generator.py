@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from ukjax._expand._piece import Form, traced
+from ukjax._expand._piece import EvalForm, traced
 from ukjax._expand._scalar import ScalarPiece
 
 from .operations import EXAMPLES
@@ -224,7 +224,7 @@ def compare(piece: ScalarPiece, args: Sequence[Any]) -> Outcome:
         other = Reference(k + 1)
         others.append(other(piece.closed, args))
         plain.lost |= other.lost
-    got = piece.evaluate(Form((False,) * len(args), on_cpu=False), *args)
+    got = piece.evaluate(EvalForm((False,) * len(args), on_cpu=False), *args)
     wrong, compared = [], 0
     for i, (x, y) in enumerate(zip(got, want, strict=True)):
         if x.shape != y.shape or x.dtype != y.dtype:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ukjax._expand._entry import Node, NotScalar
-from ukjax._expand._piece import Form, traced
+from ukjax._expand._piece import EvalForm, traced
 from ukjax._expand._scalar import ScalarPiece
 
 from ..helpers import assert_close, long, sampled
@@ -212,7 +212,7 @@ def test_a_table_that_is_looked_up_stays_one_array():
     places = jnp.linspace(-2.0, 2.0, 4096)
     table = lambda x: jnp.interp(x, places, jnp.sin(3 * places))
     piece = ScalarPiece(traced(lambda x: [table(x)], [jnp.zeros(())]), 20_000)
-    alone = jax.make_jaxpr(lambda x: piece.evaluate(Form((False,), on_cpu=True), x))(0.3)
+    alone = jax.make_jaxpr(lambda x: piece.evaluate(EvalForm((False,), on_cpu=True), x))(0.3)
     assert len(alone.jaxpr.eqns) < 1000
     assert "mul" in str(alone)
     xs = jnp.array([-2.5, 0.3, 1.9])

@@ -9,9 +9,9 @@ import ukjax
 from ukjax._expand import _parts, _tiled
 from ukjax._expand._graph import Graph
 from ukjax._expand._interpret import interpret
+from ukjax._expand._lane_step import MANY, written
 from ukjax._expand._program import turns
 from ukjax._expand._scalar import ScalarProgram
-from ukjax._expand._written import MANY, written
 
 from ..helpers import assert_close, long
 
@@ -91,7 +91,9 @@ def test_a_recursion_is_written_out_for_many_states(size):
     x, y = jnp.asarray(rng.normal(size=(size, 2))), jnp.asarray(rng.normal(size=(size, 40, 2)))
 
     def of(x, y, written):
-        return _tiled.tiled(lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1]), (x, y), written=(written, False))[0]
+        return _tiled.tiled_dynamics(
+            lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1]), (x, y), written=(written, False)
+        )[0]
 
     both = [jax.jit(jax.vmap(lambda x, y, w=w: of(x, y, w))) for w in (True, False)]
     got, want = (f(x, y) for f in both)

@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Array
 
 import ukjax
-from ukjax._integrate._flow import Flow, call
+from ukjax._integrate._flow import Dynamics, call
 from ukjax._integrate._integrator import Integrator
 
 from ..helpers import OPTIMISED, assert_close, long
@@ -34,7 +34,7 @@ class Swinging(eqx.Module):
 @eqx.filter_jit(compiler_options=OPTIMISED)
 def both(solver, controller, dt0, max_steps, limit, y0):
     """What the loop gives, and what diffrax's own does."""
-    flow = Flow(Swinging(limit))
+    flow = Dynamics(Swinging(limit))
     integrate = Integrator(None, max_steps, diffrax.NoProgressMeter())
     ours = integrate(flow, y0, TS, solver, (controller, dt0))
     theirs = diffrax.diffeqsolve(
@@ -92,7 +92,7 @@ def test_a_run_that_does_not_get_through(max_steps, limit):
 
 def test_a_batch_is_each_of_its_members():
     y0s = jnp.array([[2.0, 0.0], [0.1, -3.0], [1.0, 1.0]])
-    flow, integrate = Flow(Swinging(jnp.asarray(9.0))), Integrator(None, 4096, diffrax.NoProgressMeter())
+    flow, integrate = Dynamics(Swinging(jnp.asarray(9.0))), Integrator(None, 4096, diffrax.NoProgressMeter())
     run = lambda y0: integrate(flow, y0, TS, diffrax.Dopri8(), (AT_JUMPS, None))[::2]
     together = jax.jit(jax.vmap(run), compiler_options=OPTIMISED)(y0s)
     alone = jax.jit(run, compiler_options=OPTIMISED)

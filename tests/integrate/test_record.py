@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 import ukjax
 from tests.helpers import OPTIMISED, STATES, assert_close, long, pendulum
-from ukjax._integrate._flow import Flow, Problem, call, room_for
+from ukjax._integrate._flow import Dynamics, IntegrationProblem, call, room_for
 from ukjax._integrate._integrator import Integrator
 from ukjax._integrate._record import PARTS, Layout
 from ukjax._integrate._segment import finer_of, segment_of, segments_of
@@ -31,9 +31,9 @@ PID = diffrax.PIDController(rtol=1e-8, atol=1e-8)
 @eqx.filter_jit(compiler_options=OPTIMISED)
 def recorded(controller, dt0, t1, max_steps, alone):
     """When and where diffrax says that steps end, the record, and its segments found in either order."""
-    ts, y0, flow = jnp.stack([jnp.zeros(()), t1]), jnp.array([2.0, 0.0]), Flow(Swinging())
+    ts, y0, flow = jnp.stack([jnp.zeros(()), t1]), jnp.array([2.0, 0.0]), Dynamics(Swinging())
     method = controller, None if dt0 is None else jnp.asarray(dt0)
-    problem = Problem(flow, y0, ts, diffrax.Tsit5(), method, max_steps, room_for(2, alone))
+    problem = IntegrationProblem(flow, y0, ts, diffrax.Tsit5(), method, max_steps, room_for(2, alone))
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(call),
         problem.solver,
@@ -116,8 +116,10 @@ def test_every_step_is_run_again_once_for_each_layer_and_once_more():
             jax.debug.callback(lambda: asked.append(None))
             return -y
 
-    ts, flow = jnp.array([0.0, 30.0]), Flow(Counted())
-    problem = Problem(flow, jnp.ones(1), ts, diffrax.Tsit5(), (diffrax.ConstantStepSize(), jnp.asarray(0.01)), 16_384)
+    ts, flow = jnp.array([0.0, 30.0]), Dynamics(Counted())
+    problem = IntegrationProblem(
+        flow, jnp.ones(1), ts, diffrax.Tsit5(), (diffrax.ConstantStepSize(), jnp.asarray(0.01)), 16_384
+    )
     _, record, _ = Integrator(None, 16_384, diffrax.NoProgressMeter())._record(problem, True)
     jax.effects_barrier()
     once = len(asked)

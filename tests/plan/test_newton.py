@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._plan import _asked, _newton, _search, _shooting
+from ukjax._plan import _newton, _plan_request, _search, _shooting
 
 from ..helpers import pendulum
 
@@ -79,13 +79,13 @@ def test_where_there_is_no_slope_it_ends():
 def test_the_curvature_of_a_plan():
     """On constraints with redundant rows, with limits of the path and a free duration, against differences."""
     there = (jnp.array([np.sin(0.5), -np.cos(0.5)]), jnp.zeros(2))
-    asked = _asked.Asked(
+    asked = _plan_request.Asked(
         pendulum(2), np.eye(2), [0.0, -1.0], [0.0, 0.0], there, (0.5, 1.0, 2.0), 0.0, "cubic", 5, "effort", None,
         lambda q, v, t: jnp.stack([5.0 - v @ v, q[1] + 2.0]), 1.0, 3,
     )  # fmt: skip
     options = {"formulation": ukjax.UdwadiaKalaba(), "projection": ukjax.Projection(), "rtol": 1e-11, "atol": 1e-11}
-    problem, box, middle = _asked.problem_of(asked, options)
-    x = _asked.given_start(None, problem, _search.Limits(problem, box), middle)
+    problem, box, middle = _plan_request.problem_of(asked, options)
+    x = _plan_request.given_start(None, problem, _search.Limits(problem, box), middle)
     x = x + 0.05 * np.sin(np.arange(len(x)))
     joined = _shooting.independent_rows(problem, x)
     slopes = lambda x: _shooting.look(problem, x, joined).J

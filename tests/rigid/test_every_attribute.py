@@ -55,7 +55,7 @@ EXPLAINED = {
 def differences(text):
     """What is not the same in MuJoCo, by what it is; and what is named."""
     reading = reading_of(text)
-    robot, named = reading.robot, dict(reading.left_out)
+    robot, named = reading.robot, dict(reading.unsupported_features)
     model = mujoco.MjModel.from_xml_string(text)
     theirs = Theirs(mujoco.MjModel.from_xml_string(text))
     found = set()

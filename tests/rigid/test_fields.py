@@ -11,8 +11,8 @@ from ukjax.rigid._actuators import actuators_of
 from ukjax.rigid._fields import FLAGS, FOLLOWED, NAMED, NO_MATTER, entries_of, fields_of
 from ukjax.rigid._files import compiled
 from ukjax.rigid._from_model import read
-from ukjax.rigid._left_out import left_out
 from ukjax.rigid._switches import switches_of
+from ukjax.rigid._unsupported import unsupported_features
 
 from ..helpers import sampled
 from .in_mujoco import Theirs, assert_same, full_mass
@@ -112,7 +112,7 @@ SINCE_MORE = {
 
 def said(model):
     switches = switches_of(model)
-    return dict(left_out(model, switches, actuators_of(model, switches)))
+    return dict(unsupported_features(model, switches, actuators_of(model, switches)))
 
 
 def test_every_name_is_given_by_a_file():

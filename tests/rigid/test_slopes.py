@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ukjax import rigid
-from ukjax.rigid import _linkage, _reactions, _tree
+from ukjax.rigid import _linkage, _reactions, _tree_unrolled
 from ukjax.rigid._branches import Branches
 from ukjax.rigid._reactions import falling
 from ukjax.rigid._slopes import slopes
-from ukjax.rigid._stack import stacked
+from ukjax.rigid._tree_arrays import stacked
 
 from ..helpers import assert_close
 from . import trees
@@ -35,14 +35,14 @@ def test_of_pairs_of_joints(fixed):
     q, v, a = (jnp.asarray(rng.normal(size=n)) for _ in range(3))
 
     def tau(q, v):
-        return _tree.mass_matrix(_linkage.posture(it, q), q.dtype) @ a + _reactions.bias(it, q, v, large=False)
+        return _tree_unrolled.mass_matrix(_linkage.posture(it, q), q.dtype) @ a + _reactions.bias(it, q, v, large=False)
 
     branches = Branches.of(it.layout)
     got = jax.jit(lambda q, v: slopes(stacked(it, q), branches, v, a, falling(it, q), short=False))(q, v)
     by_q, by_v = jax.jit(jax.jacfwd(tau, (0, 1)))(q, v)
     assert_close(got.by_q, by_q, rtol=1e-12, atol=1e-12)
     assert_close(got.by_v, by_v, rtol=1e-12, atol=1e-12)
-    assert_close(got.mass, _tree.mass_matrix(_linkage.posture(it, q), q.dtype), rtol=1e-12, atol=1e-12)
+    assert_close(got.mass, _tree_unrolled.mass_matrix(_linkage.posture(it, q), q.dtype), rtol=1e-12, atol=1e-12)
     apart = np.ones((n, n), bool)
     for i, j in branches.entries:
         apart[i, j] = apart[j, i] = False

@@ -7,7 +7,7 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax.rigid import _linkage, _reactions, _stack, _sweep, _tree
+from ukjax.rigid import _linkage, _reactions, _tree_arrays, _tree_scan, _tree_unrolled
 
 from ..helpers import assert_close, central_difference, long, sampled
 from . import trees
@@ -165,14 +165,14 @@ def test_loops_over_the_nodes_and_one_after_the_other_are_the_same(name):
     forces = {"spring": rigid.Spring("ground", "b", 30.0, 0.2, 1.0), "push": rigid.Load("a.out", (1.0, 2.0, 3.0))}
     robot = pair(JOINTS[name](), forces=forces)
     q, v = moving(robot, 5)
-    M = _tree.mass_matrix(_linkage.posture(robot, q), q.dtype)
-    stack = _stack.stacked(robot, q, v)
-    assert_close(_sweep.mass_matrix(stack, robot.layout), M, atol=1e-14)
+    M = _tree_unrolled.mass_matrix(_linkage.posture(robot, q), q.dtype)
+    stack = _tree_arrays.stacked(robot, q, v)
+    assert_close(_tree_scan.mass_matrix(stack, robot.layout), M, atol=1e-14)
     assert_close(_reactions.bias(robot, q, v, large=True), _reactions.bias(robot, q, v, large=False), atol=1e-12)
     rotor = jnp.cos(jnp.arange(1.0, v.size + 1)) ** 2
     M = M + jnp.diag(rotor)
-    assert_close(_sweep.times(stack, v, rotor), M @ v, atol=1e-13)
-    x, (pivots, diagonal) = _sweep.solve(stack, v, rotor)
+    assert_close(_tree_scan.times(stack, v, rotor), M @ v, atol=1e-13)
+    x, (pivots, diagonal) = _tree_scan.solve(stack, v, rotor)
     assert_close(x, jnp.linalg.solve(M, v), rtol=1e-11, atol=1e-12)
     assert_close(diagonal, jnp.diag(M), atol=1e-13)
     assert_close(jnp.prod(pivots), jnp.linalg.det(M), rtol=1e-11)

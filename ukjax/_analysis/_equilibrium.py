@@ -16,13 +16,13 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use, row_scales
+from .._formulation import AbstractFormulation, UdwadiaKalaba, row_scales, with_lowering
 from .._linalg import SVD, pseudosolve
 from .._manifold import indices_of, kept_of
 from .._mechanism import Mechanism
-from .._program import in_batch, lightly_compiled
+from .._program import in_batch, jit_fast_compile
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._servo import AbstractServo, Feedback, actuation_of, as_memoryless
+from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
 from .._types import IntScalar, Scalar
 from ._linearize import inputs_of, state_of
 from ._plant import Plant, quantities
@@ -144,9 +144,9 @@ def equilibrium(
         constant = _check.function(constant, "constant", "constant(q, v, t) -> (k,)")
     elif not is_traced(v) and np.any(np.asarray(v)):
         raise ValueError("v must be zero where everything is to rest. Say what is to stay constant: constant=...")
-    servos = as_memoryless(servo)
+    servos = as_static_controller(servo)
     actuation = None if actuation is None else actuation_of(actuation)
-    formulation = for_use(formulation, often=in_batch(mechanism, servos, q, v, t, u))
+    formulation = with_lowering(formulation, often=in_batch(mechanism, servos, q, v, t, u))
     plant = Plant(mechanism, servos, actuation, formulation)
     u = inputs_of(plant, u, q, v, t)
     keep = dict(keep) if isinstance(keep, Mapping) else keep
@@ -166,7 +166,7 @@ def _others(kept: tuple[int, ...], n: int) -> tuple[int, ...]:
     return tuple(np.setdiff1d(np.arange(n), kept).tolist())
 
 
-@lightly_compiled
+@jit_fast_compile
 def _equilibrium(
     plant: Plant, constant: Callable | None, free: _Free, inputs: tuple[int, ...],
     q0: Array, v0: Array, t: Array, u0: Array, atol: Any, max_steps: int,

@@ -16,7 +16,7 @@ from .. import _check
 from .._formulation import metric, row_scales
 from .._linalg import SVD, pseudoinverse, pseudosolve
 from .._mechanism import Mechanism
-from .._program import lightly_compiled
+from .._program import jit_fast_compile
 from .._reactions import reactions
 from .._result import RESULTS, throw_if_failed, worst
 from .._servo import actuation_at, actuation_of
@@ -103,7 +103,7 @@ def inverse_dynamics(
     return throw_if_failed(found, found.result) if throw else found
 
 
-@lightly_compiled
+@jit_fast_compile
 def _inverse(mechanism, actuation, q, v, a, t, applied):
     terms = mechanism.terms_of(applied).whole(q, v, t).without_rounding
     G, all_are_real = actuation_at(actuation, q, t, v.shape[0]), terms.rounding is not None

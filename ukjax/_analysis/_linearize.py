@@ -15,13 +15,13 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use, row_scales
+from .._formulation import AbstractFormulation, UdwadiaKalaba, row_scales, with_lowering
 from .._linalg import SVD, pseudoinverse
 from .._mechanism import Mechanism
-from .._program import in_batch, lightly_compiled
+from .._program import in_batch, jit_fast_compile
 from .._result import RESULTS, throw_if_failed, worst
 from .._rounding import missed_part
-from .._servo import AbstractServo, Feedback, actuation_of, as_memoryless
+from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
 from ._linearization import Linearization
 from ._plant import Plant, quantities
 from ._singular import is_singular
@@ -99,11 +99,11 @@ def linearize(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = state_of(mechanism, q, v, t)
-    servos = as_memoryless(servo)
+    servos = as_static_controller(servo)
     actuation = None if actuation is None else actuation_of(actuation)
     outputs = outputs if outputs is None else _check.function(outputs, "outputs", "outputs(q, v, t) -> (r,)")
     states = states_of(states, mechanism, q, v, t)
-    formulation = for_use(formulation, often=in_batch(mechanism, servos, q, v, t, u))
+    formulation = with_lowering(formulation, often=in_batch(mechanism, servos, q, v, t, u))
     plant = Plant(mechanism, servos, actuation, formulation)
     found = _linearize(plant, states, outputs, q, v, t, inputs_of(plant, u, q, v, t))
     return throw_if_failed(found, found.result) if throw else found
@@ -134,7 +134,7 @@ def inputs_of(plant: Plant, u: Any, q: Array, v: Array, t: Array) -> Array:
     return u
 
 
-@lightly_compiled
+@jit_fast_compile
 def _linearize(
     plant: Plant, states: Callable, outputs: Callable | None, q: Array, v: Array, t: Array, u: Array
 ) -> Linearization:

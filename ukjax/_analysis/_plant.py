@@ -14,7 +14,7 @@ from jaxtyping import Array
 from .. import _check
 from .._formulation import AbstractFormulation, motion_by
 from .._mechanism import Mechanism
-from .._servo import Acting, Feedback, actuation_at, controlled_motion
+from .._servo import Controller, Feedback, actuation_at, controlled_motion
 from .._types import Coordinates, Matrix, Scalar, Vector
 
 
@@ -22,7 +22,7 @@ class Plant(eqx.Module):
     """A mechanism with the servos that act, and the actuators that inputs drive."""
 
     mechanism: Mechanism
-    servos: Acting | None
+    servos: Controller | None
     actuation: Any
     formulation: AbstractFormulation
 

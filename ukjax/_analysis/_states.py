@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike
 from .. import _check
 from .._linalg import rank_tolerance
 from .._mechanism import Mechanism
-from .._program import lightly_compiled
+from .._program import jit_fast_compile
 from .._result import is_traced
 from .._types import Coordinates, Scalar, Vector
 from ._tangents import Tangents, tangents
@@ -83,7 +83,7 @@ def independent(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Ind
     )
 
 
-@lightly_compiled
+@jit_fast_compile
 def _tangents(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Tangents:
     return tangents(mechanism, q, v, t)
 

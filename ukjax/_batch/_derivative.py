@@ -22,10 +22,10 @@ from .._integrate import linear_in_all, rows
 from .._result import RESULTS
 from ._devices import on_each
 from ._outcome import Outcome, smooth_of
-from ._plan import Plan
+from ._plan import BatchProgram
 
 
-def batch_outcome(plan: Plan, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Any]) -> Outcome:
+def batch_outcome(plan: BatchProgram, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Any]) -> Outcome:
     """The outcome of all trajectories (B, ...), of which each device does the first `total` of its share."""
     return _outcome(plan, samples, total, devices=devices)
 
@@ -40,7 +40,7 @@ def _compiled(plan, samples, total, devices):
     return on_each(_value, devices, plan, samples, total)
 
 
-def _value(plan: Plan, samples: PyTree, total: Int[Array, " 1"]) -> Outcome:
+def _value(plan: BatchProgram, samples: PyTree, total: Int[Array, " 1"]) -> Outcome:
     """The outcomes of the share of one device."""
     return plan.run(samples, total[0])
 
@@ -66,7 +66,7 @@ def _slope(at, directions, devices):
 def _slope_shapes(at, directions, devices):
     plan, samples, *_ = at
     count = jax.tree_util.tree_leaves(samples)[0].shape[0]
-    smooth = smooth_of(plan.told.shapes)
+    smooth = smooth_of(plan.to_result.shapes)
     return jax.tree_util.tree_map(lambda x: ShapedArray((count, *x.shape), x.dtype), smooth)
 
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from .. import _check
-from .._program import Packed, as_one, packed, traced
+from .._program import Packed, as_single_op, packed, traced
 
 
 AXIS = "trajectories"
@@ -107,7 +107,7 @@ def on_each(
     """Calls `function(shared, *split)` on each device for its share; the results are arrays with a leading axis.
 
     `split` holds arrays with a leading axis, and objects that are no arrays. `alone`: nothing else is in the program,
-    so that devices need not meet on the way: see `meet`.
+    so that devices need not meet on the way: see `barrier`.
     """
     if len(devices) == 1:
         with _together(False):
@@ -122,7 +122,7 @@ def on_each(
     closed, rest = eqx.partition(of_share, eqx.is_array)
     mesh = Mesh(np.array(devices), (AXIS,))
     same, each = jax.P(), jax.P(AXIS)
-    run = lambda closed, arrays, parts: as_one(eqx.combine(closed, rest), arrays, parts)
+    run = lambda closed, arrays, parts: as_single_op(eqx.combine(closed, rest), arrays, parts)
     made = jax.shard_map(run, mesh=mesh, in_specs=(same, same, each), out_specs=each, check_vma=False)
     # Converted to their own dtypes, without weak types: converted inside, a number that all share would become another.
     return made(closed, *jax.tree_util.tree_map(lambda x: x.astype(x.dtype), (arrays, parts)))
@@ -146,7 +146,7 @@ def own_of(order: Int[Array, " B"], count: int) -> Int[Array, " _"]:
     return order if count == 1 else order.reshape(-1, count)[:, jax.lax.axis_index(AXIS)]
 
 
-def meet(at: PyTree) -> Int[Array, ""]:
+def barrier(at: PyTree) -> Int[Array, ""]:
     """A barrier: returns 0, known once every device inside `on_each` has computed `at`.
 
     The runtime of the CPU ends a process in which a device waits for another for 40 s. Devices that meet now and then

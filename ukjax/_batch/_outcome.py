@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from .._simulation import Notes, Unexplained
+from .._simulation import FailureEvidence, RunDiagnostics
 from .._trajectory import OPTIONAL, Trajectory
 
 
@@ -31,8 +31,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         got: `Trajectory`, without its times, or `Reduction`.
-        start: See `Notes`.
-        why: Start, outcome and states of `Unexplained`, if no reason of a failure was looked for.
+        start: See `RunDiagnostics`.
+        why: Start, outcome and states of `FailureEvidence`, if no reason of a failure was looked for.
     """
 
     got: Any
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
         return self.got.stats["num_steps"]
 
 
-def outcome_of(trajectory: Trajectory, notes: Notes, reduce: Any) -> Outcome:
+def outcome_of(trajectory: Trajectory, notes: RunDiagnostics, reduce: Any) -> Outcome:
     """The outcome of one trajectory; `reduce` is a function of it, or None."""
     why = None
     if notes.unexplained is not None:
@@ -90,7 +90,7 @@ def _none(x: Any) -> bool:
     return x is None
 
 
-def unexplained(why: Any, phase: Any) -> Unexplained:
+def unexplained(why: Any, phase: Any) -> FailureEvidence:
     """The data to explain the failure of a trajectory: see `explain`."""
     started, ended, states = why
-    return Unexplained(started, ended, phase, states)
+    return FailureEvidence(started, ended, phase, states)

@@ -14,13 +14,13 @@ from jaxtyping import PyTree
 
 from .. import _check
 from .._mechanism import Mechanism
-from .._servo import AbstractServo, Acting, Feedback, as_acting
+from .._servo import AbstractServo, Controller, Feedback, as_controller
 
 
 NAMES = ("mechanism", "servo", "q0", "v0")
 
 
-class Parts(eqx.Module):
+class BatchInputs(eqx.Module):
     """Makes mechanism, servos and first state of a trajectory from its sample.
 
     Attributes:
@@ -41,7 +41,7 @@ class Parts(eqx.Module):
         key = lambda x, how: x if how is None else jax.random.wrap_key_data(x, impl=how)
         return jax.tree_util.tree_unflatten(structure, map(key, leaves, self.keys))
 
-    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, Acting | None, tuple]:
+    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, Controller | None, tuple]:
         """Returns mechanism, servos and (q0, v0) for one sample, as `batch_of` arranges it."""
         sample = self.whole(sample)
         own = lambda name: jax.tree_util.tree_leaves(sample[name])
@@ -51,7 +51,7 @@ class Parts(eqx.Module):
         _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
         q0, v0 = (_check.floating(parts[name], name) for name in ("q0", "v0"))
         q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
-        return mechanism, None if servo is None else as_acting(servo), (q0, v0)
+        return mechanism, None if servo is None else as_controller(servo), (q0, v0)
 
     def _made(self, name: str, sample: PyTree) -> Any:
         try:
@@ -62,8 +62,8 @@ class Parts(eqx.Module):
 
 def batch_of(
     mechanism: Any, servo: Any, q0: Any, v0: Any, samples: PyTree, axes: Mapping[str, Any] | None, others: bool = False
-) -> tuple[Parts, dict[str, Any], int]:
-    """Returns the `Parts`, the samples (with a leading axis) and their number; raises ValueError or TypeError.
+) -> tuple[BatchInputs, dict[str, Any], int]:
+    """Returns the `BatchInputs`, the samples (with a leading axis) and their number; raises ValueError or TypeError.
 
     `others`: further functions may use the samples.
     """
@@ -96,7 +96,7 @@ def batch_of(
     leaves, structure = jax.tree_util.tree_flatten(own)
     keys = tuple(jax.random.key_impl(x) if _is_key(x) else None for x in leaves)
     numbers = [jax.random.key_data(x) if _is_key(x) else x for x in leaves]
-    return Parts(shared, made, keys), jax.tree_util.tree_unflatten(structure, numbers), count
+    return BatchInputs(shared, made, keys), jax.tree_util.tree_unflatten(structure, numbers), count
 
 
 def _is_key(x: Any) -> bool:

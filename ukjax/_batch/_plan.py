@@ -14,14 +14,23 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._formulation import AbstractFormulation
-from .._integrate import Common, Ends, Flow, Integrator, Kinked, Place, Queue, Sampled, in_order, rows, starts_of
+from .._integrate import Common, Dynamics, Ends, Integrator, Kinked, Place, Queue, Sampled, in_order, rows, starts_of
 from .._manifold import ConstraintSizes, Projection
 from .._program import Traced, traced
 from .._result import RESULTS
-from .._simulation import Method, Phase, begin, derivative, judge, margins_at, motion_at, with_store
-from ._devices import meet
+from .._simulation import (
+    Method,
+    StateLayout,
+    assemble_trajectory,
+    derivative,
+    margins_at,
+    motion_at,
+    set_up,
+    with_store,
+)
+from ._devices import barrier
 from ._outcome import Outcome, outcome_of
-from ._parts import Parts
+from ._parts import BatchInputs
 
 
 # The work of a device between two barriers, about: trajectories of a lane, and states that are judged at the end. After
@@ -29,10 +38,10 @@ from ._parts import Parts
 MEETING, STATES = 16, 2**16
 
 
-class Recipe(eqx.Module):
+class BatchSettings(eqx.Module):
     """The settings that all trajectories of a batch share, with the functions of the user."""
 
-    parts: Parts
+    parts: BatchInputs
     ts: Float[Array, " T"]
     formulation: AbstractFormulation
     solver: diffrax.AbstractSolver
@@ -44,14 +53,14 @@ class Recipe(eqx.Module):
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)
 
-    def plan(self, samples: PyTree) -> "Plan":
+    def plan(self, samples: PyTree) -> "BatchProgram":
         """Traces the functions of a batch, each with the arrays it closes over, for samples like these (B, ...)."""
         sample = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), samples)
         t, y = jax.eval_shape(lambda sample: (self.ts[0], self._first(sample)), sample)
 
         def motion(t, y, sample):
             mechanism, acting, start = self.parts(sample)
-            return motion_at(Phase.of(mechanism, start), acting, self.formulation, t, y)
+            return motion_at(StateLayout.of(mechanism, start), acting, self.formulation, t, y)
 
         moving = traced(motion, t, y, sample)
 
@@ -62,13 +71,13 @@ class Recipe(eqx.Module):
         def run(sample, sizes):
             mechanism, acting, start = self.parts(sample)
             of, how = _Of(moving, sample), (self.formulation, self.method, self.projection)
-            return begin(mechanism, acting, start, self.ts, *how, motion=of, sizes=sizes)
+            return set_up(mechanism, acting, start, self.ts, *how, motion=of, sizes=sizes)
 
-        def told(measured, integrated):
+        def to_result(measured, integrated):
             sample, _ = measured
             make: Any = self.reduce
             reduce = None if make is None else lambda trajectory: make(trajectory, self.parts.whole(sample)["samples"])
-            return outcome_of(*judge(run(*measured), self.ts, integrated, self.kept), reduce)
+            return outcome_of(*assemble_trajectory(run(*measured), self.ts, integrated, self.kept), reduce)
 
         def project(t, y, measured):
             back: Any = run(*measured).flow.project
@@ -76,16 +85,16 @@ class Recipe(eqx.Module):
 
         def kinks(t, y, sample):
             mechanism, acting, start = self.parts(sample)
-            return margins_at(Phase.of(mechanism, start), acting, t, y)
+            return margins_at(StateLayout.of(mechanism, start), acting, t, y)
 
         sizes = None if self.projection is None else traced(measure, sample)
         measured = sample, None if sizes is None else jax.eval_shape(sizes, sample)
-        return Plan(
+        return BatchProgram(
             traced(lambda measured: run(*measured).y0, measured),
             moving,
             sizes,
             traced(project, t, y, measured) if self._returns else None,
-            traced(told, measured, jax.eval_shape(_integrated, self.ts, y)),
+            traced(to_result, measured, jax.eval_shape(_integrated, self.ts, y)),
             self.ts,
             self.solver,
             self.method,
@@ -98,7 +107,7 @@ class Recipe(eqx.Module):
     def _first(self, sample: PyTree) -> Array:
         """The first state of a trajectory, before any projection."""
         mechanism, acting, start = self.parts(sample)
-        return with_store(Phase.of(mechanism, start), acting, self.ts[0], jnp.concatenate(start))
+        return with_store(StateLayout.of(mechanism, start), acting, self.ts[0], jnp.concatenate(start))
 
     @property
     def _returns(self) -> bool:
@@ -123,7 +132,7 @@ class _Of(eqx.Module):
         return self.function(t, y, self.sample)
 
 
-class Plan(eqx.Module):
+class BatchProgram(eqx.Module):
     """The traced functions that make trajectories from samples; none calls a function of the user any more.
 
     Attributes:
@@ -131,7 +140,7 @@ class Plan(eqx.Module):
         motion: (t, y, sample) -> what `motion_at` returns.
         sizes: sample -> `ConstraintSizes`, or None.
         project: (t, y, (sample, its sizes)) -> y, or None.
-        kinks: (t, y, sample) -> as in `Flow`, or None.
+        kinks: (t, y, sample) -> as in `Dynamics`, or None.
         told: (sample, its sizes), results of an `Integrator` -> `Outcome`.
     """
 
@@ -139,7 +148,7 @@ class Plan(eqx.Module):
     motion: Traced
     sizes: Traced | None
     project: Traced | None
-    told: Traced
+    to_result: Traced
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
     method: Method
@@ -152,7 +161,7 @@ class Plan(eqx.Module):
         """The outcome of one trajectory, which can be differentiated."""
         sizes = None if self.sizes is None else self.sizes(sample)
         flow, y0 = self._begin((sample, sizes))
-        return self.told((sample, sizes), self.integrator(flow, y0, self.ts, self.solver, self.method))
+        return self.to_result((sample, sizes), self.integrator(flow, y0, self.ts, self.solver, self.method))
 
     def starts(self, samples: PyTree) -> tuple[tuple[ConstraintSizes | None, Place], Float[Array, " B"]]:
         """The sizes of the rows and the first place of each trajectory, and the pace of each: see `starts_of`."""
@@ -175,7 +184,7 @@ class Plan(eqx.Module):
         def on(i, carry):
             progress, met = carry
             progress = queue.run(progress, jnp.minimum((i + 1) * ahead, count) + met)
-            return progress, meet(progress.lanes.place.t)
+            return progress, barrier(progress.lanes.place.t)
 
         start = queue.start(self.width), jnp.zeros((), int)
         ends = jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends
@@ -185,7 +194,7 @@ class Plan(eqx.Module):
         """The outcomes of all trajectories, from the ends of their integrations."""
 
         def outcome(measured, end):
-            return self.told(measured, self.integrator.told(self.ts, self.first(measured), end))
+            return self.to_result(measured, self.integrator.to_result(self.ts, self.first(measured), end))
 
         meeting = max(1, STATES // (self.width * self.ts.size))
         return self.joined(self.in_tiles(jax.vmap(outcome), (samples, starts[0]), ends, meeting=meeting))
@@ -200,8 +209,8 @@ class Plan(eqx.Module):
         def one(met, i):
             result = function(*jax.tree_util.tree_map(lambda x: x[i + met], tiles))
             if meeting == 1:
-                return meet(result), result
-            return jax.lax.cond((i + 1) % meeting == 0, meet, lambda _: met, result), result
+                return barrier(result), result
+            return jax.lax.cond((i + 1) % meeting == 0, barrier, lambda _: met, result), result
 
         count = jax.tree_util.tree_leaves(tiles)[0].shape[0]
         return jax.lax.scan(one, jnp.zeros((), int), jnp.arange(count))[1]
@@ -214,10 +223,10 @@ class Plan(eqx.Module):
     def _common(self) -> Common:
         return self.integrator.common(self.solver, self.method, self.ts, self.whole_steps)
 
-    def _begin(self, measured: tuple[PyTree, ConstraintSizes | None]) -> tuple[Flow, Array]:
+    def _begin(self, measured: tuple[PyTree, ConstraintSizes | None]) -> tuple[Dynamics, Array]:
         sample, sizes = measured
         of = lambda function: None if function is None else _Of(function, sample)
         field = Partial(derivative, _Of(self.motion, sample))
         project = None if self.project is None else _Of(self.project, measured)
         scales = None if sizes is None else sizes.scales
-        return Flow(field, project, scales=scales, kinks=of(self.kinks)), self.first(measured)
+        return Dynamics(field, project, scales=scales, kinks=of(self.kinks)), self.first(measured)

@@ -18,10 +18,10 @@ from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
 from .._integrate import Progress, in_order, rows
-from .._program import Packed, packed, widely_compiled
+from .._program import Packed, jit_wide_vectors, packed
 from ._devices import BLOCK, ROUNDS, everywhere, gathered, of_all, on_each, own_of, placed, share_out
 from ._outcome import Outcome
-from ._plan import Recipe
+from ._plan import BatchSettings
 
 
 # The most bytes of results that a portion holds at once.
@@ -48,7 +48,9 @@ class Size:
         self.whole = devices * self.share
 
 
-def in_portions(recipe: Recipe, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm) -> Outcome:
+def in_portions(
+    recipe: BatchSettings, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm
+) -> Outcome:
     """Runs all trajectories and returns their outcomes in memory of the host."""
     room: Any = None
     shared = everywhere(recipe, devices)
@@ -57,12 +59,12 @@ def in_portions(recipe: Recipe, samples: PyTree, count: int, size: Size, devices
         portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin:end]), size.whole), samples)  # noqa: B023
         outcome, order = _portion(shared, packed(portion, axes=1), end - begin, size, devices, bar)
         if room is None:
-            room = _room(outcome, count)
-        _take_down(outcome, order, jax.tree_util.tree_map(lambda x: x[begin:end], room))  # noqa: B023
+            room = _allocate_like(outcome, count)
+        _copy_back(outcome, order, jax.tree_util.tree_map(lambda x: x[begin:end], room))  # noqa: B023
     return room.tree
 
 
-def _room(portion: PyTree, count: int) -> Any:
+def _allocate_like(portion: PyTree, count: int) -> Any:
     """Empty arrays like those of a portion, for `count` trajectories, at multiples of 64 bytes: JAX need not copy them.
 
     Small ones share one piece of memory: pieces of their own would go back to the system when freed, which then has to
@@ -86,7 +88,7 @@ def _aligned(lengths: Sequence[int]) -> list[np.ndarray]:
     return [memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=False)]
 
 
-def _take_down(outcome: Any, order: np.ndarray, to: Any) -> None:
+def _copy_back(outcome: Any, order: np.ndarray, to: Any) -> None:
     """Copies the results of the devices, for trajectories in this order, to their places in `to`.
 
     Large results are copied by a thread for each device, for the system spends much of the time on finding memory.
@@ -144,7 +146,7 @@ def _portion(
 
 
 # A device that is the only one may use other cores for large operations; those of a step are small.
-_of_devices = ft.partial(widely_compiled, by_itself=lambda devices, *_: len(devices) > 1)
+_of_devices = ft.partial(jit_wide_vectors, by_itself=lambda devices, *_: len(devices) > 1)
 
 # The user's functions are traced outside of the program of each device, so that the arrays they close over become
 # arguments of it.
@@ -181,7 +183,7 @@ def _begin(devices: Any, recipe: Packed, samples: Packed) -> tuple[tuple[Packed,
     return on_each(share, devices, recipe.tree.plan(samples.tree), samples, alone=True)
 
 
-@ft.partial(widely_compiled, by_itself=lambda *_: True, donate="all-except-first")
+@ft.partial(jit_wide_vectors, by_itself=lambda *_: True, donate="all-except-first")
 def _advance(given: Any, progress: Progress, upto: Array) -> Progress:
     """Continues until enough trajectories have begun: `upto` (D, 2) holds the total of each device, and that number."""
     devices, recipe, samples, starts = given

@@ -17,18 +17,18 @@ from jaxtyping import ArrayLike, PyTree
 from tqdm.auto import tqdm
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from .._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
 from .._integrate import Rattle
 from .._manifold import Projection
-from .._program import is_plain, shapes_of
+from .._program import not_tracing, shapes_of
 from .._result import SUCCESS, FailedTrajectories, code_of, is_traced, message
-from .._simulation import Phase, explain, integrator, kept, method, warn_of_start
+from .._simulation import StateLayout, diagnose_failure, integrator, kept, method, warn_of_start
 from .._trajectory import Trajectory
 from ._derivative import batch_outcome
 from ._devices import WORTH, devices_of, gathered, is_here, lanes_of, share_out
 from ._outcome import Outcome, Reduction, unexplained
 from ._parts import batch_of
-from ._plan import Recipe
+from ._plan import BatchSettings
 from ._portions import Size, filled, in_portions
 
 
@@ -147,11 +147,11 @@ def simulate_batch(
         reduce = _with_sample(given, samples is not None)
     integrate = integrator(adjoint, projection, max_steps, False)
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
-    fields, chosen = kept(keep, acting), for_use(formulation, often=True)
-    recipe = Recipe(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1, count >= WORTH)
+    fields, chosen = kept(keep, acting), with_lowering(formulation, often=True)
+    recipe = BatchSettings(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1, count >= WORTH)
     outcome = shapes_of(_shape, recipe, own)
     width = width or lanes_of(used, -(-count // len(used)))
-    if not is_plain() or is_traced(recipe, own):
+    if not not_tracing() or is_traced(recipe, own):
         return _given(_traced(recipe, own, count, width, used), ts, count)
     if not is_here(used):
         raise ValueError(
@@ -161,7 +161,7 @@ def simulate_batch(
     size = Size(count, len(used), width, numbers(outcome) + ts.size * y.size * y.dtype.itemsize)
     with tqdm(total=count, desc="simulate", unit="run", disable=not progress, delay=2) as bar:
         outcome = in_portions(dataclasses.replace(recipe, width=size.lanes), own, count, size, used, bar)
-    return _told(recipe, own, outcome, ts, count, throw)
+    return _raise_or_warn(recipe, own, outcome, ts, count, throw)
 
 
 def _with_sample(reduce: Callable, known: bool) -> Callable:
@@ -187,12 +187,12 @@ def _first(parts: Any, sample: PyTree) -> Any:
 
 
 @eqx.filter_jit
-def _shape(recipe: Recipe, samples: PyTree) -> Outcome:
+def _shape(recipe: BatchSettings, samples: PyTree) -> Outcome:
     """The outcome of a trajectory, traced once for all calls that differ in numbers only."""
     return recipe.plan(samples).one(jax.tree_util.tree_map(lambda x: x[0], samples))
 
 
-def _traced(recipe: Recipe, own: PyTree, count: int, lanes: int, devices: Sequence[Any]) -> Outcome:
+def _traced(recipe: BatchSettings, own: PyTree, count: int, lanes: int, devices: Sequence[Any]) -> Outcome:
     """The outcome of a batch that is part of a larger program, as one portion."""
     size = Size(count, len(devices), lanes, 0)
     plan = dataclasses.replace(recipe, width=size.lanes).plan(own)
@@ -210,7 +210,7 @@ def _given(outcome: Outcome, ts: Any, count: int) -> Any:
     return got if traced else jax.device_put(got, may_alias=True)
 
 
-def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, throw: bool) -> Any:
+def _raise_or_warn(recipe: BatchSettings, own: PyTree, outcome: Outcome, ts: Any, count: int, throw: bool) -> Any:
     """Returns the result for the user; raises or warns of failures, and warns of starts off the constraints."""
     okay = code_of(outcome.got.result) == SUCCESS
     failed = np.flatnonzero(~okay)
@@ -228,7 +228,7 @@ def _told(recipe: Recipe, own: PyTree, outcome: Outcome, ts: Any, count: int, th
     return _given(outcome, ts, count)
 
 
-def _explained(recipe: Recipe, own: PyTree, outcome: Outcome, failed: np.ndarray) -> Outcome:
+def _explained(recipe: BatchSettings, own: PyTree, outcome: Outcome, failed: np.ndarray) -> Outcome:
     """Fills in the reasons of failed trajectories, which are looked for only where they are not known."""
     result = outcome.got.result
     for begin in range(0, len(failed), EXPLAINED):
@@ -249,10 +249,10 @@ def _put(to: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _why(recipe: Recipe, samples: PyTree, why: Any) -> Any:
+def _why(recipe: BatchSettings, samples: PyTree, why: Any) -> Any:
     def one(sample, why):
         mechanism, acting, start = recipe.parts(sample)
-        return explain(acting, recipe.formulation, unexplained(why, Phase.of(mechanism, start)))[0]
+        return diagnose_failure(acting, recipe.formulation, unexplained(why, StateLayout.of(mechanism, start)))[0]
 
     return jax.vmap(one)(samples, why)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._solved import SHORTEST, Certain
+from ._scalar_kkt import SHORTEST, Certain
 
 
 class Candidate(NamedTuple):

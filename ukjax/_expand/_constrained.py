@@ -16,11 +16,11 @@ from jaxtyping import Array, Float
 
 from .._types import BoolScalar, Matrix, Rows, RowValues, Scalar, Vector
 from . import _candidate
-from ._solved import Certain
+from ._scalar_kkt import Certain
 from ._symmetric import Pivots, pivots, solve
 
 
-class RowsThroughMass(NamedTuple):
+class SchurComplement(NamedTuple):
     """M and A, with M^-1 A^T and S = A M^-1 A^T; a row counts if its pivot is more than the part `least` of S_ii."""
 
     M: Matrix
@@ -30,7 +30,7 @@ class RowsThroughMass(NamedTuple):
     least: float
 
     @classmethod
-    def of(cls, M: Matrix, A: Rows, least: float) -> "RowsThroughMass":
+    def of(cls, M: Matrix, A: Rows, least: float) -> "SchurComplement":
         levers = solve(M, A.T)
         return cls(M, A, levers, A @ levers, least)
 
@@ -53,7 +53,7 @@ class RowsThroughMass(NamedTuple):
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def constrained(least: float, M: Matrix, f: Vector, A: Rows, b: RowValues) -> tuple[Vector, RowValues]:
     """The motion x and the multipliers l; a row counts if its pivot is more than the part `least` of S_ii."""
-    through = RowsThroughMass.of(M, A, least)
+    through = SchurComplement.of(M, A, least)
     return through.refined(*through.respond(f, b), b)
 
 
@@ -61,11 +61,11 @@ def constrained(least: float, M: Matrix, f: Vector, A: Rows, b: RowValues) -> tu
 def _constrained_jvp(least, primals, tangents):
     (M, f, A, b), (dM, df, dA, db) = primals, tangents
     x, multipliers = constrained(least, M, f, A, b)
-    change = RowsThroughMass.of(M, A, least).respond(df - dM @ x + dA.T @ multipliers, db - dA @ x)
+    change = SchurComplement.of(M, A, least).respond(df - dM @ x + dA.T @ multipliers, db - dA @ x)
     return (x, multipliers), change
 
 
-class Plain(NamedTuple):
+class KKTTerms(NamedTuple):
     """The arrays of M x - A^T l = f, A x = b."""
 
     M: Matrix
@@ -74,7 +74,7 @@ class Plain(NamedTuple):
     b: RowValues
 
 
-class Wanted(NamedTuple):
+class ServoTerms(NamedTuple):
     """Further rows, the actuation G that is to meet them, the inverse V of the weight of the effort, and s."""
 
     H: Float[Array, "k n"]
@@ -106,7 +106,9 @@ class Controlled(NamedTuple):
     lacking: Array
 
 
-def controlled(least: tuple[float, float], terms: Plain, wanted: Wanted, limits: tuple[Array, Array]) -> Controlled:
+def controlled(
+    least: tuple[float, float], terms: KKTTerms, wanted: ServoTerms, limits: tuple[Array, Array]
+) -> Controlled:
     """The motion under the control of least effort: u = s + V C^T K^-1 (h - H x), x under s, and within the limits.
 
     `least`: for rows of A, and of K. Only u, acts, x, multipliers and free have derivatives.
@@ -130,7 +132,9 @@ def _differentiable(least, terms, wanted, limits):
     return _Smooth(**{name: getattr(found, name) for name in _Smooth._fields})
 
 
-def _controlled(least: tuple[float, float], terms: Plain, wanted: Wanted, limits: tuple[Array, Array]) -> Controlled:
+def _controlled(
+    least: tuple[float, float], terms: KKTTerms, wanted: ServoTerms, limits: tuple[Array, Array]
+) -> Controlled:
     (M, f, A, b), (H, h, G, V, s), m = terms, wanted, len(terms.b)
     # One solve for all rows together: no more columns need be brought through M than there are rows.
     R = jnp.concatenate([A, H])
@@ -178,7 +182,7 @@ def _differentiable_jvp(least, primals, tangents):
     (M, _, A, b), (H, _, G, V, _), limits = primals
     (dM, df, dA, db), (dH, dh, dG, dV, ds), dlimits = tangents
     found = _controlled(least, *primals)
-    through = RowsThroughMass.of(M, A, least[0])
+    through = SchurComplement.of(M, A, least[0])
     force, none = H.T @ found.g, jnp.zeros_like(b)
     z, further = through.refined(*through.respond(force, none), none)
     dz, _ = through.respond(dH.T @ found.g - dM @ z + dA.T @ further, -dA @ z)

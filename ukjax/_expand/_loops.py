@@ -51,7 +51,7 @@ def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: Ca
         operands[i] = lax.broadcast_in_dim(x, (2, size), (1,) if x.shape else ())
 
     def body(before, here):
-        return _written(before, out, program.inside([here[i] for i in into]))
+        return _lane_step(before, out, program.inside([here[i] for i in into]))
 
     start = tuple(jnp.zeros((), dtype) for dtype in slots)
     found = _all_used(lax.reduce(tuple(operands), start, body, (0,)))
@@ -77,7 +77,7 @@ def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: 
 
     def body(before, here):
         lying, standing = (here[i] for i in lie), (before[i] for i in stand)
-        return _written(before, out, program.inside([next(lying if x.shape else standing) for x in values]))
+        return _lane_step(before, out, program.inside([next(lying if x.shape else standing) for x in values]))
 
     found = _all_used(lax.reduce_window(tuple(operands), tuple(start), body, (1, 1), (2, 1), "VALID"))
     return [found[i][0] for i in out]
@@ -99,7 +99,7 @@ def _all_used(arrays: Any) -> Any:
     return lax.optimization_barrier(tuple(arrays))
 
 
-def _written(before: Sequence[Array], places: Sequence[int], values: Sequence[Array]) -> tuple[Array, ...]:
+def _lane_step(before: Sequence[Array], places: Sequence[int], values: Sequence[Array]) -> tuple[Array, ...]:
     """A copy of `before` with `values` in some places."""
     after = list(before)
     for i, y in zip(places, values, strict=True):

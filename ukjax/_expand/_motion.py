@@ -23,14 +23,14 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._linalg import whiten
-from ._chosen import AbstractCertainPiece
 from ._eliminate import Vector, combined, product
 from ._entry import Entry, NotScalar, constant
+from ._fast_or_slow import AbstractCertainPiece
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._piece import AbstractBatchwise, AbstractPiece, exchanged, traced
+from ._piece import AbstractBatchedOp, AbstractSmallOp, exchanged, traced
 from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown
-from ._solved import Certain, Solved
+from ._scalar_kkt import Certain, ScalarKKT
 
 
 class MotionPiece(AbstractCertainPiece):
@@ -74,12 +74,12 @@ class MotionPiece(AbstractCertainPiece):
         flags = column(solved.kept), alone(clear), alone(graph.both(clear, solved.at_most_one_depends))
         return [*vectors, alone(solved.residual()), *flags]
 
-    def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
+    def solved(self, graph: Graph, arguments: list[np.ndarray]) -> ScalarKKT:
         return self.from_terms(graph, interpret(graph, self.closed, arguments))
 
-    def from_terms(self, graph: Graph, terms: Sequence[np.ndarray]) -> Solved:
+    def from_terms(self, graph: Graph, terms: Sequence[np.ndarray]) -> ScalarKKT:
         M, Q, A, b = terms
-        return Solved(graph, M, Q, A, b, self.certain, self.dtype, self.vanishing)
+        return ScalarKKT(graph, M, Q, A, b, self.certain, self.dtype, self.vanishing)
 
     def evaluate(self, form, *arrays):
         return self.program.evaluate(form, *arrays)
@@ -124,13 +124,13 @@ def alone(value: Entry) -> np.ndarray:
     return found
 
 
-class _Derived(AbstractPiece):
+class _Derived(AbstractSmallOp):
     """A derivative of a motion; further derivatives are those of dense matrices."""
 
     base: MotionPiece
 
     @abc.abstractmethod
-    def from_solved(self, solved: Solved, arguments: list[np.ndarray]) -> list[np.ndarray]:
+    def from_solved(self, solved: ScalarKKT, arguments: list[np.ndarray]) -> list[np.ndarray]:
         """The results as entries of a graph."""
 
     @abc.abstractmethod
@@ -145,7 +145,7 @@ class _Derived(AbstractPiece):
         except (TooLong, NotScalar):
             return None
 
-    def solved(self, graph: Graph, arguments: list[np.ndarray]) -> Solved:
+    def solved(self, graph: Graph, arguments: list[np.ndarray]) -> ScalarKKT:
         return self.base.solved(graph, arguments[: len(self.base.takes)])
 
     @ft.cached_property
@@ -246,7 +246,7 @@ class _Cotangent(_Derived):
         return jax.grad(work, argnums=tuple(range(len(self.moving))))(*(x[i] for i in self.moving))
 
 
-class _Judged(AbstractBatchwise):
+class _Judged(AbstractBatchedOp):
     """A derivative of a motion, and whether it is certain."""
 
     def __init__(self, slope: _Derived):
@@ -271,7 +271,7 @@ class _Judged(AbstractBatchwise):
         return self.program.evaluate(form, *arrays)
 
 
-def _adjoint(solved: Solved, on_acceleration: Sequence[Entry], on_force: Sequence[Entry]) -> tuple[Vector, Vector]:
+def _adjoint(solved: ScalarKKT, on_acceleration: Sequence[Entry], on_force: Sequence[Entry]) -> tuple[Vector, Vector]:
     """The solution p, s of M p + A^T s = w, -A p = A f, for weights w on acceleration and f on constraint force."""
     graph = solved.graph
     start = solved.mass.solve(on_acceleration)

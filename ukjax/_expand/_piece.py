@@ -18,14 +18,14 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 
-class Form(NamedTuple):
+class EvalForm(NamedTuple):
     """The form of an evaluation: which arguments have the batch as their first axis, and whether it is on a CPU."""
 
     batched: tuple[bool, ...]
     on_cpu: bool
 
 
-class AbstractBatchwise(abc.ABC):
+class AbstractBatchedOp(abc.ABC):
     """A function of arrays of known shapes and dtypes, `takes` and `gives`, without derivatives."""
 
     takes: tuple[ShapedArray, ...]
@@ -36,10 +36,10 @@ class AbstractBatchwise(abc.ABC):
         self.takes, self.gives = tuple(map(shaped, takes)), tuple(map(shaped, gives))
 
     @abc.abstractmethod
-    def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
+    def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
         """The results, all of them with the batch as their first axis if any argument is batched."""
 
-    def along(self, axes: tuple[int | None, ...], size: int) -> "tuple[AbstractBatchwise, list[int]] | None":
+    def along(self, axes: tuple[int | None, ...], size: int) -> "tuple[AbstractBatchedOp, list[int]] | None":
         """Returns the function for `size` members along these axes of the arguments, and their axes in the results.
 
         Returns None where one batch of everything is better.
@@ -50,29 +50,29 @@ class AbstractBatchwise(abc.ABC):
         return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
 
 
-class AbstractPiece(AbstractBatchwise):
+class AbstractSmallOp(AbstractBatchedOp):
     """A batchwise function whose derivatives are pieces too."""
 
     def __init__(self, takes: Sequence[Any], gives: Sequence[Any]):
         super().__init__(takes, gives)
-        self._tangents: dict[Any, AbstractPiece] = {}
-        self._cotangents: dict[Any, AbstractPiece] = {}
+        self._tangents: dict[Any, AbstractSmallOp] = {}
+        self._cotangents: dict[Any, AbstractSmallOp] = {}
 
     @abc.abstractmethod
-    def make_tangent(self, moving: tuple[int, ...]) -> "AbstractPiece":
+    def make_tangent(self, moving: tuple[int, ...]) -> "AbstractSmallOp":
         """The piece (arguments, tangents of those that are `moving`) -> tangents of the inexact results."""
 
     @abc.abstractmethod
-    def make_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractPiece":
+    def make_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
         """The piece (arguments, cotangents of the `given` results) -> cotangents of the `moving` arguments."""
 
-    def tangent(self, moving: tuple[int, ...]) -> "AbstractPiece":
+    def tangent(self, moving: tuple[int, ...]) -> "AbstractSmallOp":
         if moving not in self._tangents:
             piece = self._tangents[moving] = self.make_tangent(moving)
             piece.tangent_of = self, moving  # pyright: ignore
         return self._tangents[moving]
 
-    def cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractPiece":
+    def cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
         if (moving, given) not in self._cotangents:
             self._cotangents[moving, given] = self.make_cotangent(moving, given)
         return self._cotangents[moving, given]
@@ -82,7 +82,7 @@ class AbstractPiece(AbstractBatchwise):
         return True
 
     # The piece of which this is the tangent, and which of its arguments are moving.
-    tangent_of: "tuple[AbstractPiece, tuple[int, ...]] | None" = None
+    tangent_of: "tuple[AbstractSmallOp, tuple[int, ...]] | None" = None
 
     @property
     def inexact(self) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class AbstractPiece(AbstractBatchwise):
         return tuple(i for i, x in enumerate(self.gives) if jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-class AbstractTracedPiece(AbstractPiece):
+class AbstractTracedPiece(AbstractSmallOp):
     """A piece that is a traced function, as are its derivatives."""
 
     def __init__(self, closed: ClosedJaxpr):
@@ -98,7 +98,7 @@ class AbstractTracedPiece(AbstractPiece):
         self.closed = closed
 
     @abc.abstractmethod
-    def through(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> AbstractPiece:
+    def through(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> AbstractSmallOp:
         """A piece of the changed function, evaluated like this one."""
 
     def make_tangent(self, moving):
@@ -107,7 +107,7 @@ class AbstractTracedPiece(AbstractPiece):
     def make_cotangent(self, moving, given):
         return self.through(lambda closed: traced_cotangent(closed, moving, given))
 
-    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> AbstractPiece:
+    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> AbstractSmallOp:
         """The piece (arguments not `linear`, cotangents of the `given` results) -> those of the `linear` arguments."""
         if (linear, given) not in self._cotangents:
             self._cotangents[linear, given] = self.through(lambda closed: _traced_transpose(closed, linear, given))
@@ -178,7 +178,7 @@ piece_p.multiple_results = True
 
 
 @ft.cache
-def _compiled(piece: AbstractBatchwise, batched: tuple[bool, ...]) -> Any:
+def _compiled(piece: AbstractBatchedOp, batched: tuple[bool, ...]) -> Any:
     return jax.jit(ft.partial(piece_p.bind, piece=piece, batched=batched))
 
 
@@ -203,7 +203,7 @@ def _here(shape: tuple[int, ...], dtype: Any) -> ShapedArray:
 
 
 def _evaluated(on_cpu, *arrays, piece, batched):
-    return piece.evaluate(Form(batched, on_cpu), *arrays)
+    return piece.evaluate(EvalForm(batched, on_cpu), *arrays)
 
 
 mlir.register_lowering(piece_p, mlir.lower_fun(ft.partial(_evaluated, False), multiple_results=True))

@@ -21,7 +21,7 @@ from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._loops import FEW, in_loops
 from ._parts import fits
-from ._piece import AbstractTracedPiece, Form
+from ._piece import AbstractTracedPiece, EvalForm
 from ._program import Program
 
 
@@ -73,11 +73,11 @@ class ScalarProgram:
         other._is_to_give(gives, results)
         return other
 
-    def evaluate(self, form: Form, *arrays: Array) -> list[Array]:
+    def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
         """The results; if any argument is batched, the batch is its first axis, and that of all results."""
         return self._of(form, arrays, self._joined)
 
-    def entries(self, form: Form, *arrays: Array) -> list[Array]:
+    def entries(self, form: EvalForm, *arrays: Array) -> list[Array]:
         """The entries of the results, each with the batch as its only axis, or none if no argument is batched."""
         return self._of(form, arrays, lambda batch, entries: list(entries))
 
@@ -96,7 +96,7 @@ class ScalarProgram:
         size = own[0].shape
         return [_like(x, size).astype(as_number(y.dtype)) for x, y in zip(found, each.outputs, strict=True)]
 
-    def _of(self, form: Form, arrays: Sequence[Array], join: Callable[[Any, Sequence[Array]], list[Array]]) -> Any:
+    def _of(self, form: EvalForm, arrays: Sequence[Array], join: Callable[[Any, Sequence[Array]], list[Array]]) -> Any:
         """Evaluates the program; `join` makes arrays of the shape of a batch, or of a tile, and the entries of results.
 
         Several loops hand on many numbers from one to the next, which stay in the cache where the loops run for a tile

@@ -17,9 +17,9 @@ from ._entry import NotScalar
 from ._expand import MOST_OPERATIONS, with_constants_as_arguments
 from ._graph import Graph, TooLong
 from ._interpret import interpret
+from ._lane_step import MANY, inline_op
 from ._piece import AbstractTracedPiece, exchanged
 from ._scalar import ScalarPiece, ScalarProgram, over_batch, size_of
-from ._written import MANY, written
 
 
 # States of a tile; fewer and more take longer for each.
@@ -28,7 +28,7 @@ TILE = 128
 MOST_WRITTEN = 32_000
 
 
-def tiled(
+def tiled_dynamics(
     function: Callable[..., tuple[Array, Array]],
     state: Sequence[Array],
     slopes: Callable[..., Array] | None = None,
@@ -127,7 +127,7 @@ class TiledPiece(AbstractTracedPiece):
             return found
 
         try:
-            return ScalarProgram(self.takes, self.gives, build, MOST_WRITTEN, written)
+            return ScalarProgram(self.takes, self.gives, build, MOST_WRITTEN, inline_op)
         except (TooLong, NotScalar):
             return None
 

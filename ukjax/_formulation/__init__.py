@@ -4,9 +4,9 @@ from ._base import AbstractFormulation as AbstractFormulation
 from ._base import AbstractLinearFormulation as AbstractLinearFormulation
 from ._base import Motion as Motion
 from ._base import certain_of as certain_of
-from ._base import for_use as for_use
 from ._base import motion_by as motion_by
-from ._expanded import certainty as certainty
+from ._base import with_lowering as with_lowering
+from ._fast_paths import certainty as certainty
 from ._kernel_projection import AbstractKernel as AbstractKernel
 from ._kernel_projection import KernelProjection as KernelProjection
 from ._kernel_projection import ObliqueProjector as ObliqueProjector
@@ -22,7 +22,7 @@ from ._metric import metric as metric
 from ._metric import row_scales as row_scales
 from ._metric import shifted as shifted
 from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
-from ._problem import Problem as Problem
+from ._problem import WhitenedTerms as WhitenedTerms
 from ._range_space import RangeSpace as RangeSpace
 from ._recursive import Level as Level
 from ._recursive import Recursive as Recursive

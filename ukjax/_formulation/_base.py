@@ -15,13 +15,13 @@ from jaxtyping import Array
 
 from .. import _check
 from .._expand import Certain
-from .._linalg import SVD, AbstractPseudoinverse, Jacobi, Seldom, only_where, rank_tolerance, rank_tolerance_of
+from .._linalg import SVD, AbstractPseudoinverse, Jacobi, SkipIfZero, only_where, rank_tolerance, rank_tolerance_of
 from .._result import RESULTS, worst
-from .._terms import Terms, TermsOf
+from .._terms import Terms, TermsFunctions
 from .._types import BoolScalar, IntScalar, RowValues, Scalar, Vector
-from ._consistency import Judge
+from ._consistency import ConsistencyTest
 from ._linear import AbstractLinearMap, Response
-from ._problem import Problem
+from ._problem import WhitenedTerms
 
 
 class Motion(eqx.Module):
@@ -65,11 +65,11 @@ class AbstractFormulation(eqx.Module):
         """Returns the motion; `rank`, `residual` and `result` are always filled."""
 
 
-class AbstractStateFormulation(AbstractFormulation):
+class AbstractLoweredFormulation(AbstractFormulation):
     """A formulation that may use the terms as functions of the state, not only their values."""
 
     @abc.abstractmethod
-    def motion(self, terms_of: TermsOf, *state: Array) -> Motion:
+    def motion(self, terms_of: TermsFunctions, *state: Array) -> Motion:
         """Returns the motion of `solve(terms_of.dense(*state))`, by a fast path where one applies."""
 
     @abc.abstractmethod
@@ -77,25 +77,25 @@ class AbstractStateFormulation(AbstractFormulation):
         """Returns the limits within which factors of M and A M^-1 A^T (m rows) give the answer, or None."""
 
     @abc.abstractmethod
-    def for_use(self, often: bool) -> AbstractFormulation:
+    def with_lowering(self, often: bool) -> AbstractFormulation:
         """Returns this formulation with all choices made that depend on whether it is used `often`, for many states."""
 
 
-def motion_by(formulation: AbstractFormulation, terms_of: TermsOf, *state: Array) -> Motion:
+def motion_by(formulation: AbstractFormulation, terms_of: TermsFunctions, *state: Array) -> Motion:
     """Returns the motion at a state by a formulation, from terms that are functions of the state."""
-    if isinstance(formulation, AbstractStateFormulation):
+    if isinstance(formulation, AbstractLoweredFormulation):
         return formulation.motion(terms_of, *state)
     return formulation.solve(terms_of.whole(*state))
 
 
 def certain_of(formulation: AbstractFormulation, m: int, dtype: Any) -> Certain | None:
     """Returns `certain` of a formulation, or None if it has no fast path."""
-    return formulation.certain(m, dtype) if isinstance(formulation, AbstractStateFormulation) else None
+    return formulation.certain(m, dtype) if isinstance(formulation, AbstractLoweredFormulation) else None
 
 
-def for_use(formulation: AbstractFormulation, often: bool) -> AbstractFormulation:
+def with_lowering(formulation: AbstractFormulation, often: bool) -> AbstractFormulation:
     """Returns the formulation with all choices made that depend on its use."""
-    return formulation.for_use(often) if isinstance(formulation, AbstractStateFormulation) else formulation
+    return formulation.with_lowering(often) if isinstance(formulation, AbstractLoweredFormulation) else formulation
 
 
 class AbstractLinearFormulation(AbstractFormulation):
@@ -158,7 +158,7 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         M, Q, A, b = terms.M, terms.Q, terms.A, terms.b
         return _solved(self, Terms(M, Q, A, b, partition=terms.partition, rounding=terms.rounding))
 
-    def is_consistent(self, problem: Problem) -> BoolScalar:
+    def is_consistent(self, problem: WhitenedTerms) -> BoolScalar:
         """Whether some decision about the rank satisfies the rows of a problem, under its force."""
         return self._decide(problem, self._map(problem, self.pseudoinverse, False), problem.Q, False).consistent
 
@@ -202,17 +202,17 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         return Factorisation(decision.maps, decision.is_fine, motion)
 
     @abc.abstractmethod
-    def _problem(self, terms: Terms) -> Problem:
+    def _problem(self, terms: Terms) -> WhitenedTerms:
         """Returns the terms in the metric in which the rank is decided."""
 
     @abc.abstractmethod
-    def _map(self, problem: Problem, solver: lx.AbstractLinearSolver, repeatedly: bool) -> AbstractLinearMap:
+    def _map(self, problem: WhitenedTerms, solver: lx.AbstractLinearSolver, repeatedly: bool) -> AbstractLinearMap:
         """Returns the constrained motion as a linear map, which will be applied once or `repeatedly`.
 
         Where one factorisation also gives the decision at the finest tolerance, the map may hold both.
         """
 
-    def _finest(self, problem: Problem) -> float:
+    def _finest(self, problem: WhitenedTerms) -> float:
         """Returns the tolerance of the finer decision about the rank.
 
         It is the cube of the first tolerance, not its square, the next natural cut. Below the last cut nothing can be
@@ -221,27 +221,27 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
         dtype = problem.A.dtype
         return rank_tolerance(rank_tolerance_of(self.pseudoinverse, dtype) ** 3, dtype)
 
-    def _decide(self, problem: Problem, first: AbstractLinearMap, force: Vector, repeatedly: bool) -> _Decision:
+    def _decide(self, problem: WhitenedTerms, first: AbstractLinearMap, force: Vector, repeatedly: bool) -> _Decision:
         """Returns the motion under a force, with the rank that the rows themselves confirm: see `_consistency`."""
         tolerance, finest = rank_tolerance_of(self.pseudoinverse, problem.A.dtype), self._finest(problem)
-        judge = Judge(self.consistency_rtol, tolerance, finest)
+        assemble_trajectory = ConsistencyTest(self.consistency_rtol, tolerance, finest)
         maps, responses, free = (first,), first(force, problem.b), first.free(force)
-        missed = ~judge.is_met(problem, responses.acceleration[0], free)
+        missed = ~assemble_trajectory.is_met(problem, responses.acceleration[0], free)
         if responses.rank.shape[0] == 1:
             second = self._map(problem.where(missed), self._seldom(finest), repeatedly)
             maps, others = (first, second), second(force, problem.b)
             responses = _stacked(responses, others)
-        verdict = only_where(missed, judge, problem, responses.acceleration, free)
+        verdict = only_where(missed, assemble_trajectory, problem, responses.acceleration, free)
         chosen = _chosen(verdict.is_fine, responses)
         return _Decision(chosen, maps, verdict.is_fine, ~missed | verdict.consistent, missed & verdict.drifted)
 
-    def _seldom(self, finest: float) -> Seldom:
+    def _seldom(self, finest: float) -> SkipIfZero:
         """Returns the solver that decides the rank more finely: `Jacobi`, or `SVD` for itself and foreign solvers.
 
         Jacobi finds small singular values exactly, calls no LAPACK, and compiles sooner than most strategies twice.
         """
         own = isinstance(self.pseudoinverse, AbstractPseudoinverse) and not isinstance(self.pseudoinverse, SVD)
-        return Seldom(Jacobi(finest) if own else SVD(finest), finest)
+        return SkipIfZero(Jacobi(finest) if own else SVD(finest), finest)
 
 
 @eqx.filter_jit

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from .._types import BoolScalar, Rows, RowValues, Vector
 from ._metric import row_lengths
-from ._problem import Problem
+from ._problem import WhitenedTerms
 
 
 # Factor by which the terms of a row may grow before an acceleration no longer counts as moderate.
@@ -58,18 +58,18 @@ class Verdict(NamedTuple):
     drifted: BoolScalar
 
 
-class Judge(NamedTuple):
+class ConsistencyTest(NamedTuple):
     """Compares two decisions about the rank by the three questions."""
 
     rtol: float
     tolerance: float
     finest: float
 
-    def is_met(self, problem: Problem, acceleration: Vector, free: Vector) -> BoolScalar:
+    def is_met(self, problem: WhitenedTerms, acceleration: Vector, free: Vector) -> BoolScalar:
         """Whether the rows are satisfied, so that no finer decision is needed: question 1."""
         return miss(problem, acceleration, free, self.rtol, 0.0).none
 
-    def __call__(self, problem: Problem, accelerations: Float[Array, "2 n"], free: Vector) -> Verdict:
+    def __call__(self, problem: WhitenedTerms, accelerations: Float[Array, "2 n"], free: Vector) -> Verdict:
         """Answers questions 2 and 3; `accelerations`: by the coarser and by the finer decision."""
         both = jax.vmap(lambda x: miss(problem, x, free, self.rtol, self.finest))(accelerations)
         met = jnp.all(jnp.abs(both.error) <= both.allowed, axis=1)
@@ -81,7 +81,7 @@ class Judge(NamedTuple):
         return Verdict(~met[0] & mended & ~small, consistent, ~consistent & near)
 
 
-def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unresolved: float) -> Miss:
+def miss(problem: WhitenedTerms, acceleration: Vector, free: Vector, rtol: float, unresolved: float) -> Miss:
     """Returns the errors of the rows of a problem under an acceleration.
 
     Args:
@@ -108,7 +108,7 @@ def miss(problem: Problem, acceleration: Vector, free: Vector, rtol: float, unre
     return Miss(A @ acceleration - b, terms, allowed)
 
 
-def rounding(problem: Problem, lengths: RowValues, x: Vector) -> RowValues:
+def rounding(problem: WhitenedTerms, lengths: RowValues, x: Vector) -> RowValues:
     """Returns the rounding error of A q'' - b, where accelerations of the size of x (n,) entered q''; (m,).
 
     A pseudoinverse mixes all directions: each row has the rounding error of the largest, in the metric. Where M is
@@ -123,7 +123,7 @@ def terms_of(A: Rows, b: RowValues, *accelerations: Vector) -> RowValues:
     return jnp.abs(b) + jnp.abs(A) @ sum((jnp.abs(x) for x in accelerations), jnp.zeros(A.shape[1], A.dtype))
 
 
-def is_moderate(problem: Problem, terms: RowValues, before: RowValues) -> BoolScalar:
+def is_moderate(problem: WhitenedTerms, terms: RowValues, before: RowValues) -> BoolScalar:
     """Whether no row's terms are much larger than `before`, in that row or in a row that shares a coordinate.
 
     Where rows nearly depend on each other large accelerations cancel in every row, which makes its terms grow.

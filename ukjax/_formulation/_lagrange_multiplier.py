@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._linalg import Seldom, finer, power_of_two, pseudoinverse
+from .._linalg import SkipIfZero, finer, power_of_two, pseudoinverse
 from .._types import Matrix, Rows
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import SingularMass
@@ -38,7 +38,7 @@ class LagrangeMultiplier(AbstractPseudoinverseFormulation):
         M, H = problem.mass, problem.H
         m, n = H.shape
         # Rows may be independent only by a light mass; where they seem to contradict, that mass is not to matter.
-        E = _by_rows(M, H) if isinstance(solver, Seldom) else jnp.ones(n + m, M.dtype)
+        E = _by_rows(M, H) if isinstance(solver, SkipIfZero) else jnp.ones(n + m, M.dtype)
         lower = jnp.concatenate([H, jnp.zeros((m, m), M.dtype)], axis=1)
         augmented = E[:, None] * jnp.concatenate([jnp.concatenate([M, H.T], axis=1), lower]) * E[None]
         K, total = pseudoinverse(finer(solver, M.dtype), augmented)

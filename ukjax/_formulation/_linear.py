@@ -20,7 +20,7 @@ from .._linalg import (
     rank_tolerance_of,
 )
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Vector
-from ._problem import Problem
+from ._problem import WhitenedTerms
 
 
 class Response(NamedTuple):
@@ -77,7 +77,7 @@ class DefiniteMass(AbstractLinearMap):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: WhitenedTerms,
         solver: lx.AbstractLinearSolver,
         repeatedly: bool,
         finest: float | None = None,
@@ -147,7 +147,7 @@ class SingularMass(AbstractLinearMap):
     rank: IntScalar
     unique: BoolScalar
 
-    def __init__(self, problem: Problem, F: Matrix, G: Array, rank: IntScalar, unique: BoolScalar):
+    def __init__(self, problem: WhitenedTerms, F: Matrix, G: Array, rank: IntScalar, unique: BoolScalar):
         self.M, self.A, self.W, self.D = problem.M, problem.A, problem.W, problem.D
         self.F, self.G, self.rank, self.unique = F, G, rank, unique
 

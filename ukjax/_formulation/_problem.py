@@ -20,7 +20,7 @@ from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
 from ._metric import coordinate_scales, metric, row_scales, shifted
 
 
-class Problem(eqx.Module):
+class WhitenedTerms(eqx.Module):
     """The equations M q'' = Q and A q'' = b at one state.
 
     Attributes:
@@ -58,23 +58,23 @@ class Problem(eqx.Module):
         """The rows in the metric, of about unit length."""
         return self.D[:, None] * self.B
 
-    def where(self, needed: BoolScalar) -> "Problem":
-        """Returns this problem where `needed`, zeros elsewhere, which `Seldom` skips."""
+    def where(self, needed: BoolScalar) -> "WhitenedTerms":
+        """Returns this problem where `needed`, zeros elsewhere, which `SkipIfZero` skips."""
         masked = lambda x: jnp.where(needed, x, jnp.zeros_like(x))
         return eqx.tree_at(lambda p: (p.M, p.A, p.B), self, (masked(self.M), masked(self.A), masked(self.B)))
 
 
-def with_definite_mass(terms: Terms) -> Problem:
+def with_definite_mass(terms: Terms) -> WhitenedTerms:
     """Returns the problem for M > 0, in the coordinates in which M is the identity."""
     M, Q, A = terms.M, terms.Q, terms.A
     L, W, definite = whiten(M, terms.partition)
     B = A @ W.T
     D = row_scales(B, terms.rounding is not None)
     result = RESULTS.where(definite, RESULTS.successful, RESULTS.mass_not_positive_definite)
-    return Problem(M, Q, A, terms.b, L, W, B, D, W.T @ (W @ Q), result, rounding=terms.rounding)
+    return WhitenedTerms(M, Q, A, terms.b, L, W, B, D, W.T @ (W @ Q), result, rounding=terms.rounding)
 
 
-def with_completed_mass(terms: Terms) -> Problem:
+def with_completed_mass(terms: Terms) -> WhitenedTerms:
     """Returns the problem in the metric of M, completed by the rows where M is singular; all rows must be met."""
     M, Q, A = terms.M, terms.Q, terms.A
     all_are_real = terms.rounding is not None
@@ -83,10 +83,10 @@ def with_completed_mass(terms: Terms) -> Problem:
     D = row_scales(B, all_are_real)
     result = RESULTS.where(regular, RESULTS.successful, RESULTS.mass_not_positive_definite)
     unconstrained = jnp.where(definite | ~regular, W.T @ (W @ Q), jnp.nan)
-    return Problem(M, Q, A, terms.b, L, W, B, D, unconstrained, result, is_mass=definite, rounding=terms.rounding)
+    return WhitenedTerms(M, Q, A, terms.b, L, W, B, D, unconstrained, result, is_mass=definite, rounding=terms.rounding)
 
 
-def with_singular_mass(terms: Terms) -> Problem:
+def with_singular_mass(terms: Terms) -> WhitenedTerms:
     """Returns the problem for an M that may be singular; M must have no negative direction."""
     M, Q, A = terms.M, terms.Q, terms.A
     _, V, definite = whiten(M)
@@ -97,4 +97,4 @@ def with_singular_mass(terms: Terms) -> Problem:
     _, _, semidefinite = whiten(stop_gradient(shifted(M, C)))
     result = RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_not_positive_definite)
     L, W = jnp.diag(1 / C), jnp.diag(C)
-    return Problem(M, Q, A, terms.b, L, W, B, D, unconstrained, result, rounding=terms.rounding)
+    return WhitenedTerms(M, Q, A, terms.b, L, W, B, D, unconstrained, result, rounding=terms.rounding)

@@ -3,7 +3,7 @@
 W^T W = M^-1; a = M^-1 Q; B = A W^T; D: row scales; G = D A M^-1 A^T D; H = M^-1 A^T D G^+ D.
 """
 
-from .._linalg import Seldom, finer
+from .._linalg import SkipIfZero, finer
 from ._base import AbstractPseudoinverseFormulation
 from ._linear import DefiniteMass
 from ._problem import with_completed_mass
@@ -28,6 +28,6 @@ class RangeSpace(AbstractPseudoinverseFormulation):
         return with_completed_mass(terms)
 
     def _map(self, problem, solver, repeatedly):
-        if isinstance(solver, Seldom):  # where directions are that short, their squares are rounding errors
+        if isinstance(solver, SkipIfZero):  # where directions are that short, their squares are rounding errors
             return DefiniteMass(problem, solver, repeatedly)
         return DefiniteMass(problem, finer(solver, problem.B.dtype), repeatedly, squared=True)

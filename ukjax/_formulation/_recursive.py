@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
-from .._linalg import SVD, Seldom, finer, new_rows, pseudoinverse, rank_tolerance_of, whiten
+from .._linalg import SVD, SkipIfZero, finer, new_rows, pseudoinverse, rank_tolerance_of, whiten
 from .._result import is_traced
 from .._types import BoolScalar, IntScalar, Matrix, Rows, Vector
 from ._base import AbstractPseudoinverseFormulation
@@ -144,7 +144,7 @@ class Recursive(AbstractPseudoinverseFormulation):
         return eqx.tree_at(lambda p: p.strict, problem, jnp.asarray(strict), is_leaf=lambda x: x is None)
 
     def _map(self, problem, solver, repeatedly):
-        if isinstance(solver, Seldom) and self.noise is None:
+        if isinstance(solver, SkipIfZero) and self.noise is None:
             return DefiniteMass(problem, solver, repeatedly)  # all at once, with the same result, and compiled sooner
         B, needed = problem.B, jnp.any(problem.B != 0)
         P, gains, rank = jnp.eye(B.shape[1], dtype=B.dtype), [], jnp.zeros((), int)

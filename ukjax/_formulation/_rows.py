@@ -9,24 +9,24 @@ from .._terms import Terms
 from .._types import BoolScalar, RowValues, Vector
 from ._consistency import miss
 from ._metric import row_scales
-from ._problem import Problem
+from ._problem import WhitenedTerms
 from ._udwadia_kalaba import UdwadiaKalaba
 
 
-def in_metric(terms: Terms) -> Problem:
+def in_metric(terms: Terms) -> WhitenedTerms:
     """Returns the rows without any force, in the metric of M where M is definite, else in that of the coordinates."""
     L, W, _ = whiten(terms.M, terms.partition)  # the identity where M is not definite
     B = terms.A @ W.T
     rest = jnp.zeros_like(terms.Q)
-    return Problem(terms.M, rest, terms.A, terms.b, L, W, B, row_scales(B), rest, RESULTS.successful)
+    return WhitenedTerms(terms.M, rest, terms.A, terms.b, L, W, B, row_scales(B), rest, RESULTS.successful)
 
 
-def is_contradictory(rows: Problem, rtol: float) -> BoolScalar:
+def is_contradictory(rows: WhitenedTerms, rtol: float) -> BoolScalar:
     """Whether no acceleration at all satisfies A q'' = b."""
     return ~UdwadiaKalaba(Jacobi(), consistency_rtol=rtol).is_consistent(rows)
 
 
-def allowance(rows: Problem, rtol: float, acceleration: Vector, start: Vector) -> RowValues:
+def allowance(rows: WhitenedTerms, rtol: float, acceleration: Vector, start: Vector) -> RowValues:
     """Returns the allowed error of A q'' = b for rounding and `rtol`, if q'' was reached from `start`; (m,)."""
     free = jnp.abs(rows.L.T @ stop_gradient(start))
     return stop_gradient(miss(rows, acceleration, free, rtol, 0.0).allowed)

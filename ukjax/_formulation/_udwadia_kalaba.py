@@ -7,13 +7,13 @@ from typing import Any
 import equinox as eqx
 
 from .._linalg import AbstractDecomposition
-from ._base import AbstractPseudoinverseFormulation, AbstractStateFormulation
-from ._expanded import Dense, by_blocks, by_panels, by_recursion, certainty, expanded
+from ._base import AbstractLoweredFormulation, AbstractPseudoinverseFormulation
+from ._fast_paths import TracedTerms, by_blocks, by_panels, by_recursion, certainty, expanded
 from ._linear import DefiniteMass
 from ._problem import with_completed_mass
 
 
-class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
+class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation):
     r"""$\ddot q = a + L^{-\top} B^+ (b - A a) + L^{-\top}(I - B^+ B)\,L^{-1} c$.
 
     The literature writes $M^{1/2}$ for L. Any root of M gives the same acceleration, because two roots differ by a
@@ -47,7 +47,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         if self.expand is not None and not isinstance(self.expand, bool):
             raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
 
-    def for_use(self, often):
+    def with_lowering(self, often):
         return dataclasses.replace(self, expand=True) if self.expand is None and often and self._is_svd else self
 
     def certain(self, m, dtype):
@@ -59,7 +59,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractStateFormulation):
         return isinstance(self.pseudoinverse, AbstractDecomposition)
 
     def motion(self, terms_of, *state):
-        dense = ft.cache(lambda: Dense.of(terms_of, state))
+        dense = ft.cache(lambda: TracedTerms.of(terms_of, state))
         found = by_recursion(self, terms_of, dense, state) if self.expand else None
         if found is None and self.expand:
             found = expanded(self, terms_of, dense(), state)

@@ -13,7 +13,7 @@ from .. import _check
 from .._constraint import AbstractConstraint
 from .._mechanism import Mechanism
 from .._result import is_traced
-from .._servo import AbstractServo, Feedback, as_memoryless
+from .._servo import AbstractServo, Feedback, as_static_controller
 
 
 Direction = Literal["falling", "rising", "both"]
@@ -182,7 +182,7 @@ class Mode(eqx.Module):
                 raise TypeError(f"events must have names that are text, but has {name!r}.")
             _check.instance(event, Event, f"events[{name!r}]", 'ukjax.Event(gap, then="contact")')
         self.mechanism, self._each, self._names = mechanism, tuple(given.values()), tuple(given)
-        self.acting = as_memoryless(servo)
+        self.acting = as_static_controller(servo)
 
     @property
     def events(self) -> dict[str, Event]:

@@ -15,7 +15,7 @@ from jaxtyping import Array
 from .._formulation import metric
 from .._integrate import Watch
 from .._program import uses
-from .._simulation import Phase, Run, motion_at
+from .._simulation import Run, StateLayout, motion_at
 from ._choices import AT_ONCE, Came, Choices
 from ._impact import MISSED
 from ._mode import Impact, Mode, Modes
@@ -165,6 +165,6 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
 
 def _rate_in(other: Mode, value: Callable, choices: Choices, q: Array, v: Array, t: Array) -> Array:
     """Returns the rate of a function along the motion of another mode."""
-    phase = Phase.of(other.mechanism, (q, v))
+    phase = StateLayout.of(other.mechanism, (q, v))
     motion, _, rates, _ = motion_at(phase, other.acting, choices.formulation, t, jnp.concatenate([q, v]))
     return jax.jvp(value, (q, v, t), (rates, motion.acceleration, jnp.ones_like(t)))[1]

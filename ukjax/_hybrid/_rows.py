@@ -13,7 +13,7 @@ from jaxtyping import Array
 from .._formulation import certain_of
 from .._manifold import ConstraintSizes
 from .._result import RESULTS, first_failure, worst
-from .._simulation import OF_MOTION, Phase, motion_at, of_each, residuals, row
+from .._simulation import OF_MOTION, StateLayout, motion_at, of_each, report_state, residuals
 from .._trajectory import OF_EACH
 from ._choices import Choices
 from ._mode import Mode, Modes
@@ -49,7 +49,7 @@ def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ..
     """Returns a function (t, y) -> fields of a state in a mode, and whether there is a motion."""
 
     def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
-        phase, acting = Phase.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
+        phase, acting = StateLayout.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
         result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
         if choices.projection is not None:
             expand = certain_of(choices.formulation, 0, y.dtype) is not None
@@ -58,7 +58,7 @@ def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ..
             result = RESULTS.where(jnp.all(jnp.isfinite(y)), result, RESULTS.projection_off_constraints)
         fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(y), strict=True))
         if any(name in OF_MOTION for name in kept):
-            found = row(lambda t, y: motion_at(phase, acting, choices.formulation, t, y), t, y)
+            found = report_state(lambda t, y: motion_at(phase, acting, choices.formulation, t, y), t, y)
             fields, result = fields | found.fields, worst(result, found.result)
         fields |= residuals(phase, acting, t, y)
         if any(name in OF_EACH for name in kept):

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._integrate import Problem, advance, first_crossing
+from .._integrate import IntegrationProblem, advance, first_crossing
 from .._program import hoist
 from .._reactions import reactions
 from .._result import RESULTS, worst
-from .._simulation import begin, named
+from .._simulation import named, set_up
 from ._choices import AT_ONCE, Came, Choices
 from ._mode import Mode, Modes
 from ._onset import ROUNDINGS, Beginning, Onset, onset
@@ -83,7 +83,7 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
     """Runs the mode of this number from the time a on."""
     ts, mode = choices.ts, modes.each[number]
     span = jnp.stack([a, ts[-1]])
-    run = begin(mode.mechanism, mode.acting, (q, v), span, choices.formulation, choices.method, choices.projection)
+    run = set_up(mode.mechanism, mode.acting, (q, v), span, choices.formulation, choices.method, choices.projection)
     if not mode.events:
         local = _local(ts, a, ts[-1])
         ys, _, counts, outcome = choices.integrator(run.flow, run.y0, local, choices.solver, choices.method, True)
@@ -141,7 +141,7 @@ def _search(at: Beginning, events: Any, a: Array, came: Came) -> _End:
     end = stop_gradient(choices.ts[-1])
     at_once = begun.which >= 0
     steps = choices.integrator.max_steps
-    problem = Problem(flow, y0, jnp.stack([a, end]), choices.solver, _fixed(choices.method), steps)
+    problem = IntegrationProblem(flow, y0, jnp.stack([a, end]), choices.solver, _fixed(choices.method), steps)
     found = first_crossing(problem, events, directions, begun.watch, ~at_once & (a < end))
     which = jnp.where(at_once, begun.which, found.which)
     b = jnp.where(at_once, a, jnp.clip(found.t, a, end))

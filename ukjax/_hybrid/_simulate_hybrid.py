@@ -13,11 +13,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from .._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
 from .._manifold import Projection
-from .._program import apart, is_plain, lightly_compiled
+from .._program import jit_fast_compile, not_tracing, outside_mesh
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._simulation import Phase, integrator, kept, method, off_constraints, warn_of_start
+from .._simulation import StateLayout, integrator, kept, method, off_constraints, warn_of_start
 from .._trajectory import OF_CONTROLLERS, OPTIONAL
 from ._choices import Came, Choices
 from ._hybrid_trajectory import HybridTrajectory
@@ -111,9 +111,9 @@ def simulate_hybrid(
     steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, *given.acting)
     if isinstance(steps.controller, diffrax.StepTo):
         raise ValueError("stepsize_controller must not fix the steps, which end at events. Pass rtol and atol.")
-    chosen = for_use(formulation, often=not is_plain())
+    chosen = with_lowering(formulation, often=not not_tracing())
     choices, fields = Choices(ts, chosen, solver, steps, projection, integrate), kept(keep, *given.acting)
-    got, off = apart(_simulate, given, first, q0, v0, choices, _check.count(max_events, "max_events"), fields)
+    got, off = outside_mesh(_simulate, given, first, q0, v0, choices, _check.count(max_events, "max_events"), fields)
     if is_traced(got):
         return throw_if_failed(got, got.result) if throw else got
     failed = bool(got.result != RESULTS.successful)
@@ -151,7 +151,7 @@ class _Happened(NamedTuple):
     v: Array
 
 
-@lightly_compiled
+@jit_fast_compile
 def _simulate(modes, first, q0, v0, choices, count, kept):
     ts, size = choices.ts, q0.shape[0]
     branches = [
@@ -204,7 +204,7 @@ def _simulate(modes, first, q0, v0, choices, count, kept):
         stats={"num_steps": end.tries, "num_events": jnp.sum(happened.event >= 0)},
         **optional,
     )
-    return trajectory, off_constraints(Phase.of(modes.each[first].mechanism, (q0, v0)), ts[0], y0, end.rows)
+    return trajectory, off_constraints(StateLayout.of(modes.each[first].mechanism, (q0, v0)), ts[0], y0, end.rows)
 
 
 def _happened(event: Array, t: Array, which: Array, mode: Array, q: Array, v: Array) -> _Happened:

@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh, Sharding
 
 from .._binding import Origin
-from .._expand import AbstractBatchwise
+from .._expand import AbstractBatchedOp
 from ._code import cached, of_class, of_function
 from ._program import of_program, tag_of_shape
 
@@ -122,7 +122,7 @@ class Checksum:
             return of_class(self, value)
         if isinstance(value, types.ModuleType):
             return self.put("module", value.__name__.encode())
-        return self._piece(value) if isinstance(value, AbstractBatchwise) else self._object(value)
+        return self._piece(value) if isinstance(value, AbstractBatchedOp) else self._object(value)
 
     def _object(self, value: Any) -> bytes:
         """The checksum of an object: of its class and its attributes, without results that it caches."""
@@ -138,9 +138,9 @@ class Checksum:
             return self.put("object", self.of(kind), shown.encode())
         return self.put("object", self.of(kind), self.of_names("held", held))
 
-    def _piece(self, piece: AbstractBatchwise) -> bytes:
+    def _piece(self, piece: AbstractBatchedOp) -> bytes:
         """The checksum of an operation of this package: of its functions, from which all else in it follows."""
-        parts = (ClosedJaxpr, AbstractBatchwise, bool, int, str, tuple)
+        parts = (ClosedJaxpr, AbstractBatchedOp, bool, int, str, tuple)
         held = {name: x for name, x in vars(piece).items() if isinstance(x, parts) and name not in cached(type(piece))}
         held = {name: x for name, x in held.items() if not name.startswith("_") and name != "tangent_of"}
         return self.put("piece", type(piece).__qualname__.encode(), self.of_names("held", held))

@@ -22,7 +22,7 @@ def room_for(size: int, alone: bool) -> int:
     return max(FEW, min(MANY, NUMBERS // size // 2 * 2)) if alone and size else FEW
 
 
-class Flow(eqx.Module):
+class Dynamics(eqx.Module):
     """The dynamics y' = field(t, y); every step ends with y <- project(t, y), if there is one.
 
     `leap`: (t0, t1, y) -> y at t1, and whether it is valid, of a method with steps of its own. `scales`: the scales of
@@ -37,24 +37,24 @@ class Flow(eqx.Module):
     scales: tuple[Array, Array] | None = None
     kinks: Callable | None = None
 
-    def from_time(self, begin: Array) -> "Flow":
+    def from_time(self, begin: Array) -> "Dynamics":
         """The flow with its time counted from `begin`."""
         project = None if self.project is None else Partial(_later, self.project, begin)
-        return Flow(Partial(_later, self.field, begin), project, self.leap, self.scales)
+        return Dynamics(Partial(_later, self.field, begin), project, self.leap, self.scales)
 
 
 def _later(function: Callable, begin: Array, t: Array, y: Array) -> Array:
     return function(begin + t, y)
 
 
-class Problem(eqx.Module):
+class IntegrationProblem(eqx.Module):
     """The inputs of the steps; `flow`, `y0` and `ts` carry derivatives, the rest does not.
 
     `method` is the step size controller and the first step, which may be None. `room` is the number of checkpoints for
     which there is room where the steps are recorded.
     """
 
-    flow: Flow
+    flow: Dynamics
     y0: Float[Array, " n"]
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
@@ -63,7 +63,7 @@ class Problem(eqx.Module):
     room: int = eqx.field(static=True, default=FEW)
 
 
-class Directions(eqx.Module):
+class ProblemTangent(eqx.Module):
     """A tangent or a cotangent of a problem, or flags of its wanted parts; None where there is none."""
 
     flow: Any
@@ -72,19 +72,19 @@ class Directions(eqx.Module):
 
 
 @eqx.filter_jit
-def call(t, y, flow):
+def vector_field(t, y, flow):
     """Evaluates field(t, y) as one call in the traced program instead of a copy at every place that uses it."""
     return flow.field(t, y)
 
 
-def advance(flow: Flow, y: Array, start: Array, end: Array) -> Array:
+def advance(flow: Dynamics, y: Array, start: Array, end: Array) -> Array:
     """The state after a step of Heun's rule of third order from `start` to `end`, which are equal: its length is zero.
 
     The value is y. The derivatives of first to third order with respect to both times, to y and to the flow are those
     of the solution through (start, y), from which the step differs by the fourth power of its length.
     """
     h = end - start
-    first = call(start, y, flow)
-    second = call(start + h / 3, y + h / 3 * first, flow)
-    third = call(start + 2 * h / 3, y + 2 * h / 3 * second, flow)
+    first = vector_field(start, y, flow)
+    second = vector_field(start + h / 3, y + h / 3 * first, flow)
+    third = vector_field(start + 2 * h / 3, y + 2 * h / 3 * second, flow)
     return y + h / 4 * (first + 3 * third)

@@ -9,17 +9,17 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._result import RESULTS
-from ._flow import Flow, Problem, room_for
+from ._flow import Dynamics, IntegrationProblem, room_for
 from ._kinks import Kinked
 from ._lane import Common
 from ._lanes import Ends
-from ._marching import Marching
+from ._own_loop import OwnLoop
 from ._record import Record, layout_of
 from ._replay import both_modes
 from ._sampling import Sampled
 from ._solve import solved
 from ._steps import replayable
-from ._unchecked import Saving, Starting
+from ._unchecked import KnownFirstStep, SavesAt
 
 
 class Integrator(eqx.Module):
@@ -34,7 +34,7 @@ class Integrator(eqx.Module):
     alone: bool = eqx.field(static=True, default=False)
 
     def __call__(
-        self, flow: Flow, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any, repeats: bool = False
+        self, flow: Dynamics, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any, repeats: bool = False
     ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
         """Returns the states at ts, the end (t, y) of the run, its statistics, and its `RESULTS`.
 
@@ -46,7 +46,7 @@ class Integrator(eqx.Module):
         if isinstance(method[0], Sampled):
             begin = ts[0]
             flow, ts, method = flow.from_time(begin), ts - begin, (method[0].from_zero(), *method[1:])
-        problem = Problem(flow, y0, ts, solver, method, self.max_steps, room_for(y0.size, self.alone))
+        problem = IntegrationProblem(flow, y0, ts, solver, method, self.max_steps, room_for(y0.size, self.alone))
         if self.adjoint is None and replayable(solver):
             ys, rest = both_modes(self._record, problem)
         else:
@@ -54,7 +54,7 @@ class Integrator(eqx.Module):
         if begin is not None:
             (t, y), *others = rest
             rest = ((t + stop_gradient(begin), y), *others)
-        return _as_told(increasing, y0, ys, rest)
+        return _in_given_order(increasing, y0, ys, rest)
 
     def common(self, solver: Any, method: Any, ts: Array, whole_steps: bool) -> Common:
         """The settings for many solves that are done in lanes and not differentiated: see `Queue`."""
@@ -62,7 +62,7 @@ class Integrator(eqx.Module):
         return Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps, whole_steps)
 
     @staticmethod
-    def told(ts: Array, y0: Array, end: Ends) -> Any:
+    def to_result(ts: Array, y0: Array, end: Ends) -> Any:
         """Converts the end of a solve of a queue into the results of calling the integrator."""
         increasing, ts = _increasing(ts)
         ys = _saved(y0, end.ys)
@@ -70,20 +70,20 @@ class Integrator(eqx.Module):
         counts["num_rejected_steps"] = end.tries - end.accepted
         short = (end.result == diffrax.RESULTS.successful) & (end.t < ts[-1])
         result = diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, end.result)
-        return _as_told(increasing, y0, ys, _rest(ts, ys, (end.t, end.y), counts, result))
+        return _in_given_order(increasing, y0, ys, _rest(ts, ys, (end.t, end.y), counts, result))
 
-    def _record(self, problem: Problem, record: bool) -> tuple[Array, Record | None, Any]:
+    def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Any]:
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
-        loop = Marching(problem.ts, layout_of(problem) if record else None)
-        solution = solved(problem, Starting(*problem.method), saveat, loop, progress=self.progress)
+        loop = OwnLoop(problem.ts, layout_of(problem) if record else None)
+        solution = solved(problem, KnownFirstStep(*problem.method), saveat, loop, progress=self.progress)
         times, states = solution.ts, solution.ys
         ys, end = _saved(problem.y0, states[:-1]), (times[-1], states[-1])
         return ys, solution.controller_state, _rest(problem.ts, ys, end, solution.stats, solution.result)
 
-    def _solve(self, problem: Problem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
+    def _solve(self, problem: IntegrationProblem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
-        outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `Saving` replaces the end by ts
+        outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `SavesAt` replaces the end by ts
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
             outputs["end"] = diffrax.SubSaveAt(t1=True)
         saveat = diffrax.SaveAt(subs=outputs if len(outputs) > 1 else outputs["ts"])
@@ -91,8 +91,8 @@ class Integrator(eqx.Module):
             # Steps backwards have another state, with cotangents beside y.
             controller, dt0 = problem.method
             problem = eqx.tree_at(lambda p: p.method, problem, (controller.controller, dt0))
-        loop = Saving(adjoint, problem.ts)
-        solution = solved(problem, Starting(*problem.method), saveat, loop, adjoint, self.progress)
+        loop = SavesAt(adjoint, problem.ts)
+        solution = solved(problem, KnownFirstStep(*problem.method), saveat, loop, adjoint, self.progress)
         several = len(outputs) > 1
         ys = _saved(problem.y0, solution.ys["ts"] if several else solution.ys)
         end = (solution.ts["end"][0], solution.ys["end"][0]) if several else None
@@ -106,7 +106,7 @@ def _increasing(ts: Array, repeats: bool = False) -> tuple[Array, Array]:
     return increasing, jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
 
 
-def _as_told(increasing: Array, y0: Array, ys: Array, rest: Any) -> Any:
+def _in_given_order(increasing: Array, y0: Array, ys: Array, rest: Any) -> Any:
     """The results of an integration, with those of a failure where the times do not increase."""
     end, counts, result = rest
     ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))

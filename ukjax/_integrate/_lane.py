@@ -15,15 +15,15 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._result import is_traced
-from ._flow import Flow, Problem, call
+from ._flow import Dynamics, IntegrationProblem, vector_field
 from ._march import Attempt, Place, Stepper, before_end
 from ._solve import solved
-from ._unchecked import Starting
+from ._unchecked import KnownFirstStep
 from ._variants import solver_of
 
 
 class Common(eqx.Module):
-    """The settings that all solves share: see `Problem`; and whether a step of many lanes is compiled as a whole."""
+    """The settings that all solves share (`IntegrationProblem`), and whether a step of many lanes is one program."""
 
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
@@ -37,7 +37,7 @@ def within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array)
     return interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
 
-class _Beginning(diffrax.AbstractAdjoint):
+class _NoSteps(diffrax.AbstractAdjoint):
     """An adjoint that makes no steps: its solution holds the first `Place` as the state of the controller."""
 
     def loop(self, *, init_state: Any, **others: Any) -> Any:
@@ -47,12 +47,12 @@ class _Beginning(diffrax.AbstractAdjoint):
         return dataclasses.replace(at, controller_state=place), {}
 
 
-def problem_of(begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, sample: PyTree) -> Problem:
-    return Problem(*begin(sample), common.ts, common.solver, common.method, common.max_steps)
+def problem_of(begin: Callable[[PyTree], tuple[Dynamics, Array]], common: Common, sample: PyTree) -> IntegrationProblem:
+    return IntegrationProblem(*begin(sample), common.ts, common.solver, common.method, common.max_steps)
 
 
 def starts_of(
-    begin: Callable[[PyTree], tuple[Flow, Array]], common: Common, samples: PyTree, width: int
+    begin: Callable[[PyTree], tuple[Dynamics, Array]], common: Common, samples: PyTree, width: int
 ) -> tuple[Place, Float[Array, " B"]]:
     """The places where solves begin (B, ...), `width` at a time, and their paces: fast solves tend to take more steps.
 
@@ -63,7 +63,7 @@ def starts_of(
     def start(sample):
         problem = problem_of(begin, common, sample)
         place = start_of(problem)
-        first = call(place.t, place.y, problem.flow)
+        first = vector_field(place.t, place.y, problem.flow)
         # The norm of a method with equal tolerances, which correlates with the number of steps.
         pace = jnp.sqrt(jnp.mean((first / (1 + jnp.abs(place.y))) ** 2))
         if isinstance(problem.solver, diffrax.AbstractERK) and place.solver is not None:
@@ -84,19 +84,19 @@ def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: Any) -> 
     return xp.argsort(xp.where(index < total, -fast, xp.inf), stable=True)
 
 
-def start_of(problem: Problem) -> Place:
+def start_of(problem: IntegrationProblem) -> Place:
     """The place where a solve begins."""
     saveat = diffrax.SaveAt(t1=True, controller_state=True)
-    solution: Any = solved(problem, Starting(*problem.method), saveat, _Beginning())
+    solution: Any = solved(problem, KnownFirstStep(*problem.method), saveat, _NoSteps())
     return solution.controller_state
 
 
-def stepper_of(problem: Problem) -> Stepper:
-    controller = Starting(*problem.method).wrap(1).controller
-    return Stepper(diffrax.ODETerm(call), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
+def stepper_of(problem: IntegrationProblem) -> Stepper:
+    controller = KnownFirstStep(*problem.method).wrap(1).controller
+    return Stepper(diffrax.ODETerm(vector_field), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
 
 
-def attempt(problem: Problem, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
+def attempt(problem: IntegrationProblem, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
     """Makes a step: returns the place after it, the attempt, and the state at t if that lies within the step."""
     at, tried = stepper_of(problem).attempt(at)
     t1 = problem.ts[-1]

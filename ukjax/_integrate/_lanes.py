@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _expand
-from ._flow import Flow, Problem
+from ._flow import Dynamics, IntegrationProblem
 from ._lane import Common, attempt, chosen, okay, problem_of, rows, within
 from ._march import Attempt, Place
 from ._variants import staged
@@ -62,7 +62,7 @@ class _Lanes(eqx.Module):
     result: Any
 
 
-class _Turning(NamedTuple):
+class _LaneStep(NamedTuple):
     """The state of one lane between steps: see `_Lanes`; whether it goes on, and whether it waits for another step."""
 
     place: Place
@@ -93,7 +93,7 @@ class Queue(eqx.Module):
         total: The number of solves to do, from the first on; the others are left as NaN.
     """
 
-    begin: Callable[[PyTree], tuple[Flow, Array]]
+    begin: Callable[[PyTree], tuple[Dynamics, Array]]
     common: Common
     samples: PyTree
     starts: Place
@@ -128,7 +128,7 @@ class Queue(eqx.Module):
     def count(self) -> int:
         return jax.tree_util.tree_leaves(self.samples)[0].shape[0]
 
-    def _problem(self, sample: PyTree) -> Problem:
+    def _problem(self, sample: PyTree) -> IntegrationProblem:
         return problem_of(self.begin, self.common, sample)
 
     def _of(self, lanes: _Lanes) -> PyTree:
@@ -183,14 +183,14 @@ class Queue(eqx.Module):
         tries, accepted = lanes.tries + active.astype(int), lanes.accepted + kept.astype(int)
         return _Lanes(lanes.solve, place, following, tries, accepted, result), ys
 
-    def _turn(self, lanes: _Lanes) -> _expand.WrittenTurn | None:
+    def _turn(self, lanes: _Lanes) -> _expand.ScalarLaneStep | None:
         """The step of a lane as a scalar program, or None where that is not wanted or not possible."""
         common = self.common
         wanted = common.whole_steps and lanes.solve.shape[0] >= _expand.MANY
         if not wanted or not isinstance(common.solver, diffrax.AbstractERK):
             return None
 
-        def turn(at: _Turning, sample: PyTree, t: Array) -> Any:
+        def turn(at: _LaneStep, sample: PyTree, t: Array) -> Any:
             place, tried, value = attempt(staged(self._problem(sample), written=True), at.place, t)
             kept = at.goes & tried.keep
             end = tried.span[1]
@@ -198,7 +198,7 @@ class Queue(eqx.Module):
             number = lambda x: x.astype(at.tries.dtype)
             place, result = chosen(at.goes, (place, tried.result), (at.place, at.result))
             counts = at.following + number(due), at.tries + number(at.goes), at.accepted + number(kept)
-            new = _Turning(place, *counts, result, at.goes, at.waits)
+            new = _LaneStep(place, *counts, result, at.goes, at.waits)
             new = new._replace(goes=at.goes & self._going(new))
             # The first stage is not known at the start, nor after a jump.
             fresh = at.place.jumped if at.place.solver is None else at.place.jumped | at.place.solver[0]
@@ -208,16 +208,16 @@ class Queue(eqx.Module):
         one = jax.tree_util.tree_map(lambda x: x[0], (lanes, self._of(lanes)))
         try:
             at = self._turning(one[0], jnp.asarray(True))
-            return _expand.WrittenTurn(turn, at, one[1], common.ts[0], most=MOST_OPERATIONS)
+            return _expand.ScalarLaneStep(turn, at, one[1], common.ts[0], most=MOST_OPERATIONS)
         except (_expand.TooLong, _expand.NotScalar):
             return None
 
     @staticmethod
-    def _turning(lanes: _Lanes, goes: Array) -> _Turning:
+    def _turning(lanes: _Lanes, goes: Array) -> _LaneStep:
         counts = lanes.following, lanes.tries, lanes.accepted
-        return _Turning(lanes.place, *counts, lanes.result, goes, jnp.zeros_like(goes))
+        return _LaneStep(lanes.place, *counts, lanes.result, goes, jnp.zeros_like(goes))
 
-    def _turned(self, turn: _expand.WrittenTurn, lanes: _Lanes, ys: Array) -> tuple[_Lanes, Array]:
+    def _turned(self, turn: _expand.ScalarLaneStep, lanes: _Lanes, ys: Array) -> tuple[_Lanes, Array]:
         """Steps all lanes by a scalar program until enough are done or wait; then steps the waiting ones ordinarily."""
         ts, samples = self.common.ts, self._of(lanes)
         start, enough = jnp.sum(self._active(lanes)), _enough(lanes)

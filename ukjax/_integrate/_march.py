@@ -73,7 +73,7 @@ class Stepper(eqx.Module):
         return Place(t, t_next, y, memory, controller, jumped), Attempt(keep, span, dense, result)
 
 
-def march(
+def step_until(
     stepper: Stepper,
     at: Place,
     end: Array,

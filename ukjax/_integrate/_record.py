@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._flow import Problem
+from ._flow import IntegrationProblem
 from ._march import Place
 
 
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
         return jnp.where((within > 0) & (layer < self.layers), (PARTS - 1) * layer + within - 1, self.finer + 1)
 
 
-def layout_of(problem: Problem) -> Layout:
+def layout_of(problem: IntegrationProblem) -> Layout:
     return Layout.of(problem.max_steps, problem.room)
 
 

@@ -26,17 +26,17 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
-from ._flow import Directions, Problem
+from ._flow import IntegrationProblem, ProblemTangent
 from ._record import Record
 from ._segment import finer_of, segment_of, segments_of
 from ._steps import first, pulled_back, saved, side_by_side, step
 
 
 # integrate(problem, record) -> (ys, Record or None, rest); integrate is hashable and closes over no array.
-Integrate = Callable[[Problem, bool], tuple[Array, Record | None, PyTree]]
+Integrate = Callable[[IntegrationProblem, bool], tuple[Array, Record | None, PyTree]]
 
 
-def both_modes(integrate: Integrate, problem: Problem) -> tuple[Array, PyTree]:
+def both_modes(integrate: Integrate, problem: IntegrationProblem) -> tuple[Array, PyTree]:
     """The ys and rest of `integrate`; ys is differentiable with respect to the arrays of `flow`, to `y0` and `ts`."""
     return cast(Any, _solve(problem, integrate=integrate))
 
@@ -72,7 +72,7 @@ def _solve_recording_jvp(primals, tangents, *, integrate):
 
 def _replay(problem, record, tangent):
     """The derivatives of the saved and of the recorded states along `tangent`."""
-    constants, directions = (problem, record), Directions(tangent.flow, tangent.y0, tangent.ts)
+    constants, directions = (problem, record), ProblemTangent(tangent.flow, tangent.y0, tangent.ts)
     return eqxi.filter_primitive_bind(_replay_p, constants, linear_in_all(directions, constants))
 
 
@@ -225,7 +225,7 @@ def _backward(constants, wanted, cotangents, moving, smooth):
     _, pullback = jax.vjp(start, problem.y0, ts[0], diff)
     cy, to_t, to_flow = pullback(cy)
     cy0, cts = cy + cys[0], cts.at[0].add(to_t)
-    return Directions(_add(apart(cflow), to_flow), cy0 if wanted.y0 else None, cts if wanted.ts else None)
+    return ProblemTangent(_add(apart(cflow), to_flow), cy0 if wanted.y0 else None, cts if wanted.ts else None)
 
 
 @eqxi.filter_primitive_def
@@ -236,7 +236,7 @@ def _backward_impl(constants, wanted, cotangents):
 @eqxi.filter_primitive_def
 def _backward_shapes(constants, wanted, cotangents):
     problem, _ = constants
-    diff, _ = eqx.partition(Directions(problem.flow, problem.y0, problem.ts), wanted)
+    diff, _ = eqx.partition(ProblemTangent(problem.flow, problem.y0, problem.ts), wanted)
     return jax.tree_util.tree_map(lambda x: ShapedArray(x.shape, x.dtype), diff)
 
 

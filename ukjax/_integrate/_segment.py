@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._flow import Problem, call
-from ._march import Attempt, Place, Stepper, march
+from ._flow import IntegrationProblem, vector_field
+from ._march import Attempt, Place, Stepper, step_until
 from ._record import Checkpoint, Record, layout_of
 from ._steps import step
 from ._variants import solver_of
@@ -61,13 +61,13 @@ class _Wanted(NamedTuple):
     known: Array
 
 
-def length_of(problem: Problem, record: Record) -> Array:
+def length_of(problem: IntegrationProblem, record: Record) -> Array:
     """The number of steps of a segment, except the last one."""
     steps = layout_of(problem).steps
     return jnp.where(record.stride == 1, steps, jnp.minimum(record.stride, steps)).astype(record.count.dtype)
 
 
-def segments_of(problem: Problem, record: Record) -> Array:
+def segments_of(problem: IntegrationProblem, record: Record) -> Array:
     """The number of segments, of which the last ones may be empty.
 
     Then, from the last to the first, all systems of a batch come to their checkpoints, where there is more to run, at
@@ -78,13 +78,13 @@ def segments_of(problem: Problem, record: Record) -> Array:
     return -(-record.count // longest) * (longest // length)
 
 
-def finer_of(problem: Problem, record: Record) -> Checkpoint:
+def finer_of(problem: IntegrationProblem, record: Record) -> Checkpoint:
     """Room for finer checkpoints, for one at least, so that no array is empty."""
     return record.checkpoints[jnp.zeros((), int)].room(max(1, layout_of(problem).finer))
 
 
 def segment_of(
-    problem: Problem, record: Record, finer: Checkpoint, index: Array, smooth: bool = False
+    problem: IntegrationProblem, record: Record, finer: Checkpoint, index: Array, smooth: bool = False
 ) -> tuple[Segment, Checkpoint]:
     """Finds the steps of a segment; returns it, and the finer checkpoints left behind. Step sizes are constants.
 
@@ -146,13 +146,15 @@ def _segment(record: Record, finer: Checkpoint, before: Array, number: Array, le
     return _Wanted(number, length, following, jnp.where(found, fine.t, end), found | (following == next_recorded))
 
 
-def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segment: _Wanted, notes: _Notes) -> _Notes:
+def _run_again(
+    problem: IntegrationProblem, smooth: IntegrationProblem | None, start: Checkpoint, segment: _Wanted, notes: _Notes
+) -> _Notes:
     """Runs the steps from a checkpoint to the end of the segment, and notes their times and states.
 
     The stage that a method hands on to its next step is evaluated anew, which may change a digit of rounding in the
     step sizes; so a step that ends near enough to the end of the segment is taken to end there.
     """
-    flow, term = problem.flow, diffrax.ODETerm(call)
+    flow, term = problem.flow, diffrax.ODETerm(vector_field)
     solver = solver_of(problem, diffrax.ForwardMode())
     memory = solver.init(term, start.t, start.t_next, start.y, flow)
     end, room, layout = segment.end, notes.times.shape[0], layout_of(problem)
@@ -173,14 +175,14 @@ def _run_again(problem: Problem, smooth: Problem | None, start: Checkpoint, segm
     stepper = Stepper(term, solver, problem.method[0], flow)
     clip = lambda at, _: near(at.t, at.t_next)
     enough = lambda notes: ~segment.known & (notes.number >= segment.following)
-    _, notes, *_ = march(stepper, at, end, problem.max_steps, clip, note, notes, _written, enough)
+    _, notes, *_ = step_until(stepper, at, end, problem.max_steps, clip, note, notes, _written, enough)
     # Where rounding has made one more step of it than there is room for, the last one goes on to the end.
     last = jnp.minimum(notes.number - segment.number, room - 1)
     ended = jnp.where(segment.known, end, notes.times[last])
     return notes._replace(times=notes.times.at[last].set(ended))
 
 
-def _smooth(problem: Problem, tried: Attempt, y: Array) -> Array:
+def _smooth(problem: IntegrationProblem, tried: Attempt, y: Array) -> Array:
     """The state after a step, if it is kept, as a differentiable function of the state before it."""
     taken = lambda y: step(problem, *tried.span, y, problem.flow)[0]
     return jax.lax.cond(tried.keep, taken, lambda y: y, y)

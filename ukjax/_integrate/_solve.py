@@ -4,12 +4,12 @@ from typing import Any
 
 import diffrax
 
-from ._flow import Problem, call
+from ._flow import IntegrationProblem, vector_field
 from ._variants import solver_of
 
 
 def solved(
-    problem: Problem,
+    problem: IntegrationProblem,
     controller: Any,
     saveat: diffrax.SaveAt,
     loop: diffrax.AbstractAdjoint,
@@ -22,7 +22,7 @@ def solved(
     without derivatives.
     """
     return diffrax.diffeqsolve(
-        diffrax.ODETerm(call),
+        diffrax.ODETerm(vector_field),
         solver_of(problem, adjoint),
         t0=problem.ts[0],
         t1=problem.ts[-1],

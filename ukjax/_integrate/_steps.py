@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
-from ._flow import Flow, Problem, advance, call
-from ._leaping import Rattle
+from ._flow import Dynamics, IntegrationProblem, advance, vector_field
+from ._rattle import Rattle
 
 
 def replayable(solver: diffrax.AbstractSolver) -> bool:
@@ -21,7 +21,7 @@ def replayable(solver: diffrax.AbstractSolver) -> bool:
     return isinstance(solver, diffrax.AbstractRungeKutta | Rattle)
 
 
-def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[Array, PyTree]:
+def step(problem: IntegrationProblem, t0: Array, t1: Array, y: Array, flow: Dynamics) -> tuple[Array, PyTree]:
     """The state at t1, and the data of the interpolant between t0 and t1."""
     if isinstance(problem.solver, Rattle):
         leap: Any = flow.leap
@@ -32,7 +32,7 @@ def step(problem: Problem, t0: Array, t1: Array, y: Array, flow: Flow) -> tuple[
     else:
         # The only kind of loop over the stages that diffrax can differentiate in both modes.
         solver = eqx.tree_at(lambda s: s.scan_kind, problem.solver, "bounded", is_leaf=lambda x: x is None)
-        term = diffrax.ODETerm(call)
+        term = diffrax.ODETerm(vector_field)
         state = solver.init(term, t0, t1, y, flow)
         y1, _, dense, _, _ = solver.step(term, t0, t1, y, flow, state, made_jump=False)
     return (y1 if flow.project is None else flow.project(t1, y1)), dense
@@ -53,9 +53,9 @@ class Explicit(NamedTuple):
         times = t0 + h * jnp.array([0.0, *tableau.c], h.dtype)
         return cls(jnp.array(a, h.dtype), jnp.asarray(tableau.b_sol, h.dtype), times, h)
 
-    def step(self, y: Array, flow: Flow) -> tuple[Array, PyTree]:
+    def step(self, y: Array, flow: Dynamics) -> tuple[Array, PyTree]:
         """Makes the step as a scan over the stages, which is much cheaper to differentiate than diffrax's loop."""
-        put = lambda k, i: (k.at[i].set(self.h * call(self.times[i], self.before(i, y, k), flow)), None)
+        put = lambda k, i: (k.at[i].set(self.h * vector_field(self.times[i], self.before(i, y, k), flow)), None)
         stages = self.b.shape[0]
         k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
         y1 = self.after(y, k)
@@ -84,7 +84,9 @@ def side_by_side(flow: Any) -> Array:
     return ravel_pytree(flow)[0]
 
 
-def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fixed: Flow) -> tuple[PyTree, Any]:
+def pulled_back(
+    problem: IntegrationProblem, t0: Array, t1: Array, y: Array, diff: Dynamics, fixed: Dynamics
+) -> tuple[PyTree, Any]:
     """The data of the interpolant of a step, and the pullback: cotangents of y1 and the data -> those of y and `diff`.
 
     The cotangent of `diff` is one vector: see `side_by_side`. `diff` and `fixed` are the parts of the flow with and
@@ -115,7 +117,7 @@ def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fi
 
         def stage(carry, i):
             cy, ck, cflow = carry
-            of = lambda y, diff: method.h * call(method.times[i], y, whole(diff))
+            of = lambda y, diff: method.h * vector_field(method.times[i], y, whole(diff))
             to_y, to_flow = jax.vjp(of, method.before(i, y, k), diff)[1](ck[i])
             return (cy + to_y, ck + jnp.outer(method.a[i], to_y), cflow + side_by_side(to_flow)), None
 
@@ -126,12 +128,14 @@ def pulled_back(problem: Problem, t0: Array, t1: Array, y: Array, diff: Flow, fi
     return dense, pullback
 
 
-def first(y0: Array, t0: Array, flow: Flow, moving: bool) -> Array:
+def first(y0: Array, t0: Array, flow: Dynamics, moving: bool) -> Array:
     """The state from which the steps start, at a constant time; y0 is that at t0, which may be `moving`."""
     return advance(flow, y0, t0, stop_gradient(t0)) if moving else y0
 
 
-def saved(problem: Problem, span: tuple[Array, Array], dense: PyTree, t: Array, flow: Flow, moving: bool) -> Array:
+def saved(
+    problem: IntegrationProblem, span: tuple[Array, Array], dense: PyTree, t: Array, flow: Dynamics, moving: bool
+) -> Array:
     """The state at t, which may be `moving` (have a derivative), within a step over `span`."""
     y = problem.solver.interpolation_cls(t0=span[0], t1=span[1], **dense).evaluate(stop_gradient(t))
     return advance(flow, y, stop_gradient(t), t) if moving else y

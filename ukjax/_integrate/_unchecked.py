@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 
-class Starting(diffrax.AbstractStepSizeController):
+class KnownFirstStep(diffrax.AbstractStepSizeController):
     """A step size controller that knows its first step."""
 
     controller: diffrax.AbstractStepSizeController
@@ -24,7 +24,7 @@ class Starting(diffrax.AbstractStepSizeController):
 
     def wrap(self, direction):
         forward = isinstance(self.controller, diffrax.StepTo)  # times increase, so that nothing need be reversed
-        return Starting(self.controller if forward else self.controller.wrap(direction), self.dt0)
+        return KnownFirstStep(self.controller if forward else self.controller.wrap(direction), self.dt0)
 
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
         if isinstance(self.controller, diffrax.StepTo):
@@ -35,10 +35,10 @@ class Starting(diffrax.AbstractStepSizeController):
         return self.controller.adapt_step_size(t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state)
 
 
-class Saving(diffrax.AbstractAdjoint):
+class SavesAt(diffrax.AbstractAdjoint):
     """An adjoint whose solve saves at `ts` where its `saveat` asks diffrax to save the end.
 
-    It goes with `Starting`. The `diffrax.SubSaveAt(t1=True)` to replace is the only one, or that of the name "ts".
+    It goes with `KnownFirstStep`. The `diffrax.SubSaveAt(t1=True)` to replace is the only one, or the one named "ts".
     """
 
     adjoint: diffrax.AbstractAdjoint
@@ -55,5 +55,5 @@ class Saving(diffrax.AbstractAdjoint):
         states = {**init_state.save_state, "ts": state} if several else state
         init_state = eqx.tree_at(lambda s: s.save_state, init_state, states)
         controller = stepsize_controller
-        controller = controller.controller if isinstance(controller, Starting) else controller
+        controller = controller.controller if isinstance(controller, KnownFirstStep) else controller
         return self.adjoint.loop(saveat=saveat, init_state=init_state, stepsize_controller=controller, **others)

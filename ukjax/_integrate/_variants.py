@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._flow import Problem, call
+from ._flow import IntegrationProblem, vector_field
 from ._steps import Explicit
 
 
@@ -109,7 +109,7 @@ class Staged(AbstractStaged):
 
         def stage(i, carry):
             k, _ = carry
-            f = call(method.times[i], method.before(i, y0, k), args)
+            f = vector_field(method.times[i], method.before(i, y0, k), args)
             return k.at[i].set(method.h * f), f
 
         count = method.b.shape[0]
@@ -130,14 +130,14 @@ class Written(AbstractStaged):
         method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
         k = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype)
         known = None if solver_state is None or made_jump is True else solver_state[1]
-        f = call(method.times[0], y0, args) if known is None else known
+        f = vector_field(method.times[0], y0, args) if known is None else known
         for i in range(len(k)):
-            f = f if i == 0 else call(method.times[i], method.before(i, y0, k), args)
+            f = f if i == 0 else vector_field(method.times[i], method.before(i, y0, k), args)
             k = k.at[i].set(method.h * f)
         return self.made(method, y0, k, f, solver_state)
 
 
-def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.AbstractSolver:
+def solver_of(problem: IntegrationProblem, adjoint: diffrax.AbstractAdjoint) -> diffrax.AbstractSolver:
     """The solver of `problem`, with its projection and the loop over the stages that diffrax takes under `adjoint`."""
     solver, simple = problem.solver, isinstance(adjoint, diffrax.ForwardMode)
     projects = problem.flow.project is not None
@@ -147,7 +147,7 @@ def solver_of(problem: Problem, adjoint: diffrax.AbstractAdjoint) -> diffrax.Abs
     return Projecting(solver) if projects else solver
 
 
-def staged(problem: Problem, written: bool = False) -> Problem:
+def staged(problem: IntegrationProblem, written: bool = False) -> IntegrationProblem:
     """The problem with a solver that is fast for many steps at a time, if there is one; not to be differentiated."""
     if not isinstance(problem.solver, diffrax.AbstractERK):
         return problem

@@ -17,9 +17,9 @@ from ._reference import HouseholderLS as HouseholderLS
 from ._reference import Varga as Varga
 from ._row_gram_schmidt import RowGramSchmidt as RowGramSchmidt
 from ._rule import with_derivative as with_derivative
-from ._seldom import Seldom as Seldom
-from ._seldom import finer as finer
-from ._seldom import only_where as only_where
+from ._skip_if_zero import SkipIfZero as SkipIfZero
+from ._skip_if_zero import finer as finer
+from ._skip_if_zero import only_where as only_where
 from ._solve import pseudoinverse as pseudoinverse
 from ._solve import pseudoinverse_at as pseudoinverse_at
 from ._solve import pseudosolve as pseudosolve

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike
 from .. import _check
 from .._constraint import are_rates
 from .._mechanism import Mechanism
-from .._program import lightly_compiled
+from .._program import jit_fast_compile
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from .._rounding import relative_rounding
 from ._assembly import Assembly
@@ -112,7 +112,7 @@ def assemble(
     return assembly
 
 
-@lightly_compiled
+@jit_fast_compile
 def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     M = mechanism.mass(q0, t, v0.shape[0])
     at, x0 = (lambda x: x), q0

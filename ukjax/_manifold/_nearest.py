@@ -114,7 +114,7 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     else:
         W = jnp.where(regular, Ws[1], Ws[0]) * E[None]
         lengths, far = _sizes(e, J, W, rounding)
-        z = _from_afar(lambda z: lengths / far * error(x0 + far * W.T @ z), jnp.zeros_like(x0), max_steps)
+        z = _coarse_search(lambda z: lengths / far * error(x0 + far * W.T @ z), jnp.zeros_like(x0), max_steps)
         # Where N K (y - r) vanishes, the derivative of H does not count.
         y = root(lambda y, _: stationarity(y, stop_gradient), far * W.T @ z / unit, max_steps)
     result = worst(
@@ -142,7 +142,7 @@ def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowVal
     return 1 / positive(jnp.where(real, lengths, jnp.maximum(levers, rounding.terms / size))), size
 
 
-def _from_afar(error: Callable[[Array], Array], z: Array, max_steps: int) -> Array:
+def _coarse_search(error: Callable[[Array], Array], z: Array, max_steps: int) -> Array:
     """Minimises 0.05^2 |z|^2 + |error|^2, which leads close to the shortest z without error, for rows of unit length.
 
     The size of the stationarity itself has minima that are not zeros, in which Levenberg-Marquardt may stop. With a

@@ -158,7 +158,7 @@ class Projection(eqx.Module):
                 way, clear, smooth = _by_factors(certain, curved, at)
                 return jnp.concatenate([way, *at.left]), clear, smooth
 
-            found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+            found = _expand.guarded_scalars(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
         return by_matrices(*state) if found is None else found
 
 
@@ -274,7 +274,7 @@ def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> t
     least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
     (M, e, J, size, *_), d, multipliers = stop_gradient((at, way, multipliers))
-    S = _expand.RowsThroughMass.of(M, J, least).S
+    S = _expand.SchurComplement.of(M, J, least).S
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))
     missed = e + J @ d

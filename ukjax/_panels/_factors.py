@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._wall import walled
+from ._fusion_barrier import fusion_barrier
 
 
 # Columns of a panel; with fewer columns it takes longer to compile.
@@ -91,7 +91,7 @@ def eliminate(S: Array, Y: Array, Z: Array, least: Array) -> Elimination:
     n, columns, inverses, pivots = len(S), [], [], []
     rest = jnp.concatenate([jnp.concatenate([S, Y]), jnp.concatenate([jnp.swapaxes(Y, 0, 1), Z])], axis=1)
     for start, width in _panels(n):
-        panel, own, pivot, rest = walled(ft.partial(_panel, width), rest, least[start : start + width])
+        panel, own, pivot, rest = fusion_barrier(ft.partial(_panel, width), rest, least[start : start + width])
         columns.append(jnp.concatenate([jnp.zeros((start, *panel.shape[1:]), panel.dtype), panel]))
         inverses.append(own)
         pivots.append(pivot)

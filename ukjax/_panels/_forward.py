@@ -10,10 +10,10 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._expand import AbstractBatchwise, Certain, Form, PlainPiece, over_batch, short_program, size_of, traced
+from .._expand import AbstractBatchedOp, Certain, EvalForm, PlainPiece, over_batch, short_program, size_of, traced
 from .._linalg import in_tiles
 from ._factors import Elimination, Factors, eliminate
-from ._wall import walled
+from ._fusion_barrier import fusion_barrier
 
 
 # States of a tile: 22 x 20 numbers for each of them are 110 kB together, which stay in the cache.
@@ -40,7 +40,7 @@ class Solution(NamedTuple):
     definite: Array
 
 
-class Forward(AbstractBatchwise):
+class Forward(AbstractBatchedOp):
     """The function x -> `Solution`, where `terms` makes M, Q, A, b of x."""
 
     def __init__(self, terms: ClosedJaxpr, certain: Certain):
@@ -75,7 +75,7 @@ class Forward(AbstractBatchwise):
 
     def evaluate(self, form, *arrays):
         if not any(form.batched):
-            alone = Form((True,) * len(arrays), form.on_cpu)
+            alone = EvalForm((True,) * len(arrays), form.on_cpu)
             return [x[0] for x in self.evaluate(alone, *(x[None] for x in arrays))]
         (size,) = size_of(form.batched, arrays)
         start = [jnp.zeros((size, *x.shape), x.dtype) for x in self.gives]
@@ -109,7 +109,7 @@ class Forward(AbstractBatchwise):
 def _last(closed: ClosedJaxpr, batched: Sequence[bool], x: Sequence[Array]) -> list[Array]:
     """The results of a traced function for a tile, with the batch last; the first of x is q."""
     function = over_batch(jaxpr_as_fun(closed), tuple(batched))
-    return walled(lambda *x: [jnp.moveaxis(y, 0, -1) for y in function(*x)], *x)
+    return fusion_barrier(lambda *x: [jnp.moveaxis(y, 0, -1) for y in function(*x)], *x)
 
 
 def _solution(certain: Certain, M: Array, Q: Array, A: Array, b: Array) -> Solution:

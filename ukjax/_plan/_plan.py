@@ -16,8 +16,8 @@ from .._mechanism import Mechanism
 from .._result import RESULTS, message
 from .._servo import Feedback
 from .._trajectory import Trajectory
-from ._asked import Asked, given_start, problem_of, random_start
 from ._curve import Curve
+from ._plan_request import PlanRequest, given_start, problem_of, random_start
 from ._search import Found, Limits, Search, method_of
 from ._shooting import Shooting, shown
 
@@ -139,7 +139,9 @@ def plan(
         projection = Projection()
     rtol, atol = _check.positive(rtol, "rtol"), _check.positive(atol, "atol")
     options = {"formulation": formulation, "projection": projection, "rtol": rtol, "atol": rtol}
-    asked = Asked(mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments)
+    asked = PlanRequest(
+        mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments
+    )
     problem, box, middle = problem_of(asked, options)
     within, draws = Limits(problem, box), np.random.default_rng(seed)
     method, steps = method_of(search), _check.count(steps, "steps")
@@ -155,7 +157,7 @@ def plan(
     costs = np.array([each.cost if each.success else np.nan for each in found])
     best = int(np.nanargmin(costs)) if np.any(np.isfinite(costs)) else int(np.argmin([e.off for e in found]))
     chosen = found[best]
-    plan = _told(problem, chosen, costs, sum(each.runs for each in found))
+    plan = _to_plan(problem, chosen, costs, sum(each.runs for each in found))
     if throw and not chosen.success:
         raise RuntimeError(_why(plan, chosen, atol))
     return plan
@@ -188,7 +190,7 @@ def _why(plan: Plan, chosen: Found, atol: float) -> str:
     )
 
 
-def _told(problem: Shooting, chosen: Found, costs: np.ndarray, runs: int) -> Plan:
+def _to_plan(problem: Shooting, chosen: Found, costs: np.ndarray, runs: int) -> Plan:
     """The plan that was found, with its motion in one piece."""
     curve = problem.curve_of(jnp.asarray(chosen.x))
     trajectory = shown(problem, curve, jnp.linspace(0.0, 1.0, SHOWN).astype(problem.q0.dtype))

@@ -23,7 +23,7 @@ from .. import _check
 from .._analysis import independent
 from .._manifold import Projection
 from .._mechanism import Mechanism
-from .._program import lightly_compiled
+from .._program import jit_fast_compile
 from .._result import RESULTS
 from .._servo import Feedback
 from .._simulate import simulate
@@ -179,7 +179,7 @@ class Parts(NamedTuple):
     of_begins: Any
 
 
-@lightly_compiled
+@jit_fast_compile
 def _parts(problem: Shooting, x: Array) -> Parts:
     """All segments at once, each with one run, and one back for all rows, or forth for all numbers if fewer."""
     y, T, states = problem.split(x)
@@ -199,7 +199,7 @@ def _parts(problem: Shooting, x: Array) -> Parts:
     return Parts(value, of_state, of_controls, of_duration, *begins)
 
 
-@lightly_compiled
+@jit_fast_compile
 def _bends(problem: Shooting, x: Array, of_ends: Array, of_begins: Array) -> Array:
     """Second derivatives of weighted ends less weighted beginnings, of each segment, by its state, y and T."""
     y, T, states = problem.split(x)
@@ -269,7 +269,7 @@ def look(problem: Shooting, x: np.ndarray, joined: np.ndarray) -> Look:
     return Look(c, J, met)
 
 
-@lightly_compiled
+@jit_fast_compile
 def shown(problem: Shooting, curve: Curve, parts: Array) -> Trajectory:
     """The whole motion, from the start."""
     return problem.run(curve, jnp.concatenate([problem.q0, problem.v0]), parts, None)

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ._light import is_plain
+from ._fast_compile import not_tracing
 
 
 MOST = 64
@@ -22,7 +22,7 @@ def shapes_of(function: Callable[..., Any], *arguments: Any) -> Any:
         hash(key)
     except TypeError:  # static fields of the user's modules need not be hashable
         return eqx.filter_eval_shape(function, *arguments)
-    return _remembered(function, *key) if is_plain() else eqx.filter_eval_shape(function, *arguments)
+    return _remembered(function, *key) if not_tracing() else eqx.filter_eval_shape(function, *arguments)
 
 
 @ft.lru_cache(MOST)

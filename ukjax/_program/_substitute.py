@@ -21,7 +21,7 @@ from jax.extend.linear_util import StoreException
 from jax.interpreters import ad
 from jax.tree_util import tree_leaves, tree_map
 
-from ._one_by_one import sizes_of_scan
+from ._unbatch import sizes_of_scan
 
 
 class Substitutes(Protocol):

@@ -4,10 +4,10 @@ from ._actuation import actuation_at as actuation_at
 from ._actuation import actuation_of as actuation_of
 from ._actuation import limits_at as limits_at
 from ._actuation import limits_of as limits_of
-from ._control import Acting as Acting
-from ._control import as_acting as as_acting
-from ._control import as_memoryless as as_memoryless
+from ._control import Controller as Controller
+from ._control import as_controller as as_controller
 from ._control import as_servos as as_servos
+from ._control import as_static_controller as as_static_controller
 from ._control import missed_rows as missed_rows
 from ._control import servo_control as servo_control
 from ._feedback import Feedback as Feedback

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, for_use
+from .._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
 from .._mechanism import Mechanism
-from .._program import apart, in_batch, lightly_compiled
+from .._program import in_batch, jit_fast_compile, outside_mesh
 from .._result import is_traced, throw_if_failed
 from ._feedback import Feedback
 from ._motion import Control, controlled_motion
@@ -18,7 +18,7 @@ from ._servo import AbstractServo
 
 
 # Objects that may act on a mechanism: servos together, or a controller.
-Acting = tuple[AbstractServo, ...] | Feedback
+Controller = tuple[AbstractServo, ...] | Feedback
 
 
 def servo_control(
@@ -61,8 +61,8 @@ def servo_control(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     servos, state = as_servos(servo), _check.state(q, v, t, kinematics=mechanism.kinematics)
-    formulation = for_use(formulation, often=in_batch(mechanism, servos, *state))
-    control = apart(_servo_control, mechanism, servos, formulation, *state)
+    formulation = with_lowering(formulation, often=in_batch(mechanism, servos, *state))
+    control = outside_mesh(_servo_control, mechanism, servos, formulation, *state)
     if not throw:
         return control
     where = ""
@@ -71,7 +71,7 @@ def servo_control(
     return throw_if_failed(control, control.result, where)
 
 
-@ft.partial(lightly_compiled, inlined=True)
+@ft.partial(jit_fast_compile, inlined=True)
 def _servo_control(mechanism, servos, formulation, q, v, t):
     return controlled_motion(mechanism, servos, formulation, q, v, t)[1]
 
@@ -81,14 +81,14 @@ def missed_rows(unreachable: Array) -> str:
     return f"missed of each row: {', '.join(f'{x:.3g}' for x in np.asarray(unreachable))}"
 
 
-def as_acting(servo: Any) -> Acting:
+def as_controller(servo: Any) -> Controller:
     """Returns servos as a tuple, or one controller; raises TypeError or ValueError if `servo` is neither."""
     return servo if isinstance(servo, Feedback) else as_servos(servo)
 
 
-def as_memoryless(servo: Any) -> Acting | None:
-    """Returns `as_acting(servo)`, or None for None; raises ValueError for a controller with memory or samples."""
-    acting = None if servo is None else as_acting(servo)
+def as_static_controller(servo: Any) -> Controller | None:
+    """Returns `as_controller(servo)`, or None for None; raises ValueError for a controller with memory or samples."""
+    acting = None if servo is None else as_controller(servo)
     if isinstance(acting, Feedback) and (acting.memory is not None or acting.period is not None):
         raise ValueError(
             "servo must be a function of the state here, without memory or samples: the states are those of the "

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, Float
 
-from .._expand import Wanted
+from .._expand import ServoTerms
 from .._formulation import row_scales
 from .._linalg import pseudoinverse, pseudosolve
 from .._types import IntScalar, Rows, RowValues, Scalar
@@ -41,7 +41,7 @@ class AbstractLaw(eqx.Module):
         """
 
     @abc.abstractmethod
-    def wanted(self, A: Rows, b: RowValues, G: Float[Array, "n p"]) -> Wanted | None:
+    def wanted(self, A: Rows, b: RowValues, G: Float[Array, "n p"]) -> ServoTerms | None:
         """Returns the least-effort problem of the law, or None if the law is not only that."""
 
 
@@ -73,7 +73,7 @@ class LeastEffort(AbstractLaw):
         return u, rank, demand - C @ u
 
     def wanted(self, A, b, G):
-        return None if self.self_consistent else Wanted(A, b, G, self.root @ self.root.T, self.free)
+        return None if self.self_consistent else ServoTerms(A, b, G, self.root @ self.root.T, self.free)
 
 
 class Following(AbstractLaw):

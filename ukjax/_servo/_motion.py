@@ -14,14 +14,22 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float
 
 from .. import _expand
-from .._formulation import AbstractFormulation, Motion, Problem, allowance, certain_of, in_metric, is_contradictory
+from .._formulation import (
+    AbstractFormulation,
+    Motion,
+    WhitenedTerms,
+    allowance,
+    certain_of,
+    in_metric,
+    is_contradictory,
+)
 from .._mechanism import Mechanism
 from .._result import RESULTS, worst
 from .._terms import Terms
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
 from ._law import AbstractLaw
 from ._plant import respond
-from ._scalar import Judges, judged
+from ._scalar import Tolerances, certify
 from ._servo import AbstractServo
 
 
@@ -70,17 +78,17 @@ def controlled_motion(
 
     `applied`: generalised forces (n,) that act beside the system's, or None.
     """
-    asked = lambda q, v, t: _Asked.of(mechanism, servos, q, v, t, applied)
+    asked = lambda q, v, t: _ServoProblem.of(mechanism, servos, q, v, t, applied)
     by_matrices = lambda *state: _by_matrices(formulation, servos, asked(*state))
     as_scalars = lambda *state: _as_scalars(formulation, servos, asked(*state))
     state = q, v, t
     found = None
     if certain_of(formulation, 0, q.dtype) is not None:
-        found = _expand.scalar_or(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+        found = _expand.guarded_scalars(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
     return by_matrices(*state) if found is None else found
 
 
-class _Asked(NamedTuple):
+class _ServoProblem(NamedTuple):
     """The problem of servos at a state: A q'' = b by the control u of G, within limits (p,), by a law."""
 
     terms: Terms
@@ -100,7 +108,7 @@ class _Asked(NamedTuple):
         v: Vector,
         t: Scalar,
         applied: Vector | None,
-    ) -> "_Asked":
+    ) -> "_ServoProblem":
         rows = [mechanism.rows_of(one.constraint, q, v, t) for one in servos]
         A, b = jnp.concatenate([A for A, _ in rows]), jnp.concatenate([b for _, b in rows])
         actuations = [one.matrix(q, t, v.shape[0]) for one in servos]
@@ -114,7 +122,7 @@ class _Asked(NamedTuple):
 
 
 def _by_matrices(
-    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _Asked
+    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _ServoProblem
 ) -> tuple[Motion, Control]:
     terms, A, b, G, law, low, high = asked
     rows_of_servos = in_metric(Terms(terms.M, terms.Q, A, b, None, terms.partition))
@@ -134,7 +142,7 @@ def _by_matrices(
 
 
 def _as_scalars(
-    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _Asked
+    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _ServoProblem
 ) -> tuple[tuple[Motion, Control], Array, Array]:
     """Returns motion and control for conversion to scalar code, and whether they and their derivatives are certain."""
     terms, A, b, G, law, low, high = asked
@@ -142,10 +150,10 @@ def _as_scalars(
     passive, servo = certain_of(formulation, len(terms.b), G.dtype), servos[0].certain(len(b), G.dtype)
     if wanted is None or passive is None or servo is None:
         raise _expand.NotScalar("a law, or a force that is not ideal, which goes by matrices")
-    of_mechanism = _expand.Plain(terms.M, terms.Q, terms.A, terms.b)
-    judges = Judges(passive, servo)
+    of_mechanism = _expand.KKTTerms(terms.M, terms.Q, terms.A, terms.b)
+    judges = Tolerances(passive, servo)
     found = _expand.controlled(judges.least, of_mechanism, wanted, (low, high))
-    rank, reached, clear, smooth = judged(judges, of_mechanism, wanted, found)
+    rank, reached, clear, smooth = certify(judges, of_mechanism, wanted, found)
     motion = Motion(
         acceleration=found.x,
         unconstrained_acceleration=found.free,
@@ -181,7 +189,7 @@ class _Found(NamedTuple):
     unreachable: Array
 
 
-def _judged(rtol: float, exact: bool, rows: Problem, found: _Found, motion: Motion, before: Motion) -> Control:
+def _judged(rtol: float, exact: bool, rows: WhitenedTerms, found: _Found, motion: Motion, before: Motion) -> Control:
     """Returns the control with its verdict; `motion` is that under the control, `before` that without its last part."""
     unreachable, rank = found.unreachable, found.rank
     allowed = allowance(rows, rtol, motion.acceleration, before.acceleration)

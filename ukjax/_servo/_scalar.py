@@ -17,7 +17,7 @@ from .._types import BoolScalar
 LOST = 1e-12
 
 
-class Judges(NamedTuple):
+class Tolerances(NamedTuple):
     """Limits within which factors of the mechanism's rows, and of those of the servos, are trusted."""
 
     passive: _expand.Certain
@@ -29,7 +29,7 @@ class Judges(NamedTuple):
         return self.passive.dependent**2, self.servo.dependent**2
 
 
-class Judged(NamedTuple):
+class Certificate(NamedTuple):
     """The ranks of A and of C, whether they and the motion are certain, and whether its derivatives are."""
 
     rank: Array
@@ -38,7 +38,9 @@ class Judged(NamedTuple):
     smooth: BoolScalar
 
 
-def judged(judges: Judges, terms: _expand.Plain, wanted: _expand.Wanted, found: _expand.Controlled) -> Judged:
+def certify(
+    judges: Tolerances, terms: _expand.KKTTerms, wanted: _expand.ServoTerms, found: _expand.Controlled
+) -> Certificate:
     """Returns the verdict on a motion that scalar code has found."""
     terms, wanted, found = stop_gradient((terms, wanted, found))
     (M, _, A, b), (H, h, _, V, _), S = terms, wanted, found.S
@@ -53,4 +55,4 @@ def judged(judges: Judges, terms: _expand.Plain, wanted: _expand.Wanted, found: 
     clear &= jnp.all(jnp.diag(found.K) >= LOST * jnp.diag(found.without @ V @ found.without.T))
     clear &= _expand.is_definite(judges.passive, M) & jnp.isfinite(jnp.sum(found.x))
     smooth = clear & jnp.all(passive.kept) & jnp.all(answers.kept)
-    return Judged(jnp.sum(passive.kept), jnp.sum(answers.kept), clear, smooth)
+    return Certificate(jnp.sum(passive.kept), jnp.sum(answers.kept), clear, smooth)

@@ -23,7 +23,7 @@ from .._result import is_traced
 from .._rounding import missed_part
 from .._system import applied_force
 from ._options import Method
-from ._phase import Phase
+from ._state_layout import StateLayout
 
 
 SEARCH = 32  # most iterations for speeds that agree with the velocity-dependent forces at them
@@ -32,7 +32,7 @@ NEWTON = 5  # Newton steps, where the rows at the start of a step do not lead to
 EXACT, ENOUGH = 1.0, 0.5  # powers of rounding: the wanted violation of constraints, and the largest accepted one
 
 
-def check_leap(mechanism: Mechanism, acting: Any, projection: Any, controller: Any, start: tuple) -> None:
+def check_rattle(mechanism: Mechanism, acting: Any, projection: Any, controller: Any, start: tuple) -> None:
     """Raises ValueError, with the name of the argument at fault, unless RATTLE can integrate the mechanism."""
     advice = "Use ukjax.Rattle for unconstrained or holonomic mechanisms in absolute coordinates, or another solver."
     if not isinstance(controller, diffrax.ConstantStepSize):
@@ -78,8 +78,8 @@ def equal_steps(method: Method, ts: Array) -> Method:
     return method._replace(dt0=jnp.where(count >= 1, span / jnp.maximum(count, 1), h))
 
 
-def leap_of(
-    mechanism: Mechanism, phase: Phase, solver: Rattle, expand: bool
+def rattle_step(
+    mechanism: Mechanism, phase: StateLayout, solver: Rattle, expand: bool
 ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
     """Returns the step of RATTLE: (t0, t1, y0) -> y1, and whether y1 satisfies the constraints."""
     way = Projection()
@@ -126,7 +126,7 @@ def leap_of(
     return leap
 
 
-def onto_constraints(mechanism: Mechanism, phase: Phase, expand: bool) -> Callable[[Array, Array], Array]:
+def onto_constraints(mechanism: Mechanism, phase: StateLayout, expand: bool) -> Callable[[Array, Array], Array]:
     """Returns (t, y) -> y projected on the constraints, for states between two steps; ends of steps stay."""
     nearest = Projection(iterations=NEAREST)
 

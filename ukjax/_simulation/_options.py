@@ -13,7 +13,7 @@ from .. import _check
 from .._integrate import Integrator, Kinked, Sampled
 from .._manifold import Projection
 from .._result import is_traced
-from .._servo import Acting, Feedback
+from .._servo import Controller, Feedback
 from .._trajectory import OF_CONTROLLERS, OF_EACH, OF_SERVOS, OPTIONAL
 
 
@@ -29,7 +29,7 @@ class Method(NamedTuple):
 
 
 def method(
-    controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool, *acting: Acting | None
+    controller: Any, rtol: Any, atol: Any, dt0: ArrayLike | None, ts: Array, projected: bool, *acting: Controller | None
 ) -> Method:
     """Returns the `Method` for the arguments of `simulate`; raises ValueError or TypeError if these conflict.
 
@@ -138,7 +138,7 @@ def integrator(adjoint: Any, projection: Any, max_steps: Any, progress: Any, alo
     return Integrator(adjoint, _check.count(max_steps, "max_steps"), progress, alone)
 
 
-def kept(keep: str | Sequence[str] | None, *acting: Acting | None) -> tuple[str, ...]:
+def kept(keep: str | Sequence[str] | None, *acting: Controller | None) -> tuple[str, ...]:
     """The names of the fields to compute, in the order of `Trajectory`; raises ValueError or TypeError for others.
 
     `acting`: the controller or servos that act on the mechanism, one for each mode.
@@ -158,7 +158,7 @@ def kept(keep: str | Sequence[str] | None, *acting: Acting | None) -> tuple[str,
     return tuple(name for name in possible if name in wanted)
 
 
-def _lacking(acting: Acting | None) -> set[str]:
+def _lacking(acting: Controller | None) -> set[str]:
     """The names of the fields that a run with this controller or servo lacks."""
     if isinstance(acting, Feedback):
         return {*OF_SERVOS} - {"control"} | ({*OF_CONTROLLERS} if acting.memory is None else set())

@@ -14,30 +14,30 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from .._formulation import AbstractFormulation, certain_of
-from .._integrate import Flow, Kinked, Rattle
+from .._integrate import Dynamics, Kinked, Rattle
 from .._manifold import ConstraintSizes, Projection
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, worst
-from .._servo import Acting, Feedback
+from .._servo import Controller, Feedback
 from .._trajectory import OF_EACH, OPTIONAL, Trajectory
-from ._leap import leap_of, onto_constraints
+from ._leap import onto_constraints, rattle_step
 from ._options import Method
-from ._phase import Phase
 from ._start import off_constraints, starts_on_constraints
-from ._states import OF_MOTION, derivative, judged, margins_at, motion_at, of_each, residuals, row, verdict
+from ._state_layout import StateLayout
+from ._states import OF_MOTION, derivative, margins_at, motion_at, of_each, report_state, residuals, row_errors, verdict
 
 
-class Unexplained(NamedTuple):
+class FailureEvidence(NamedTuple):
     """The data to explain a failure later; explaining it in the main program would double the size of that program."""
 
     started: Any
     outcome: Any
-    phase: Phase
+    phase: StateLayout
     states: tuple[Array, Array]
 
 
-class Notes(NamedTuple):
+class RunDiagnostics(NamedTuple):
     """The findings of a run that go into messages and not into its trajectory.
 
     Attributes:
@@ -45,12 +45,12 @@ class Notes(NamedTuple):
             these are too large.
         unreachable: The part of each servo row that no control meets, at the state that made the run fail (m,); None
             without a servo.
-        unexplained: The data for `explain`, if no reason of a failure was looked for.
+        unexplained: The data for `diagnose_failure`, if no reason of a failure was looked for.
     """
 
     start: tuple[Array, Array, Array]
     unreachable: Array | None
-    unexplained: Unexplained | None
+    unexplained: FailureEvidence | None
 
 
 class Run(eqx.Module):
@@ -59,18 +59,18 @@ class Run(eqx.Module):
     `motion` is (t, y) -> `motion_at`; `onto` leads a saved state to the constraints, or is None.
     """
 
-    phase: Phase
-    acting: Acting | None
+    phase: StateLayout
+    acting: Controller | None
     motion: Callable
     onto: Callable | None
-    flow: Flow
+    flow: Dynamics
     y0: Float[Array, " n"]
     started: Any
 
 
-def begin(
+def set_up(
     mechanism: Mechanism,
-    acting: Acting | None,
+    acting: Controller | None,
     start: tuple[Array, Array],
     ts: Array,
     formulation: AbstractFormulation,
@@ -84,7 +84,7 @@ def begin(
 
     `motion`: if traced already. `solver`: if it may be a `Rattle`. `sizes`: of the rows at the start, if known.
     """
-    phase, y0, started = Phase.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
+    phase, y0, started = StateLayout.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
     onto = None
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
@@ -111,38 +111,40 @@ def begin(
     leap = None
     if isinstance(solver, Rattle):
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        leap = hoist(leap_of(mechanism, phase, solver, expand), ts[0], ts[1], y0)
+        leap = hoist(rattle_step(mechanism, phase, solver, expand), ts[0], ts[1], y0)
         if mechanism.constraints:
             onto = hoist(onto_constraints(mechanism, phase, expand), ts[0], y0)
         started = starts_on_constraints(phase, ts[0], y0, y0, RESULTS.off_constraints)
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
-    flow = Flow(Partial(derivative, motion), project, leap, None if sizes is None else sizes.scales, kinks)
+    flow = Dynamics(Partial(derivative, motion), project, leap, None if sizes is None else sizes.scales, kinks)
     return Run(phase, acting, motion, onto, flow, y0, started)
 
 
-def with_store(phase: Phase, acting: Acting | None, t: Array, y: Array) -> Array:
+def with_store(phase: StateLayout, acting: Controller | None, t: Array, y: Array) -> Array:
     """The state y = (q, v) extended by the initial store of a controller."""
     if not isinstance(acting, Feedback) or not acting.size(*phase.split(y)[:1], t, phase.speeds):
         return y
     return jnp.concatenate([y, acting.start(*phase.split(y), t)])
 
 
-def _of_mechanism(phase: Phase, function: Callable, t: Array, y: Array) -> Array:
+def _of_mechanism(phase: StateLayout, function: Callable, t: Array, y: Array) -> Array:
     """Applies a function of (t, (q, v)) to a state with a store, which stays unchanged."""
     moved = function(t, y[: phase.size])
     return moved if y.shape[0] == phase.size else jnp.concatenate([moved, phase.stored(y)])
 
 
-def _sampled(phase: Phase, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
+def _sampled(phase: StateLayout, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
     """The state at the end of a step, with its store updated if a sample is due."""
     store = controller.sampled(*phase.split(y), t, start, phase.stored(y))
     return jnp.concatenate([y[: phase.size], store])
 
 
-def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[Trajectory, Notes]:
-    """Makes the trajectory, with the fields to keep, and its `Notes` from the results of an `Integrator`."""
+def assemble_trajectory(
+    run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]
+) -> tuple[Trajectory, RunDiagnostics]:
+    """Makes the trajectory, with the fields to keep, and its `RunDiagnostics` from the results of an `Integrator`."""
     (ys, end, stats, outcome), phase, motion, started = integrated, run.phase, run.motion, run.started
     if run.flow.leap is not None:
         outcome = RESULTS.where(outcome == RESULTS.nonlinear_divergence, RESULTS.step_off_constraints, outcome)
@@ -160,7 +162,7 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
     else:
         decided = ys
     whole = any(name in OF_MOTION for name in kept)
-    states = judged(phase, ts, decided, end, whole)
+    states = row_errors(phase, ts, decided, end, whole)
     errors = lambda t, y: residuals(phase, run.acting, t, y)
     fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(ys), strict=True))
     if isinstance(run.acting, Feedback):
@@ -168,7 +170,7 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
         # One function for a whole state, so that common parts are computed once.
-        rows, others = jax.vmap(lambda t, y: (row(motion, t, y), errors(t, y)))(*states)
+        rows, others = jax.vmap(lambda t, y: (report_state(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
         if any(name in OF_EACH for name in kept):
             each = lambda t, y, force: of_each(phase, t, y, force)
@@ -183,7 +185,9 @@ def judge(run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]) -> tuple[
     values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
     at_start = off_constraints(phase, ts[0], ys[0], ys)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
-    return trajectory, Notes(at_start, unreachable, None if whole else Unexplained(started, outcome, phase, states))
+    return trajectory, RunDiagnostics(
+        at_start, unreachable, None if whole else FailureEvidence(started, outcome, phase, states)
+    )
 
 
 def named(outcome: Any) -> Any:
@@ -191,10 +195,10 @@ def named(outcome: Any) -> Any:
     return RESULTS.where(outcome == RESULTS.internal_error, RESULTS.projection_off_constraints, outcome)
 
 
-def explain(acting: Acting | None, formulation: AbstractFormulation, run: Unexplained) -> Any:
+def diagnose_failure(acting: Controller | None, formulation: AbstractFormulation, run: FailureEvidence) -> Any:
     """Finds the `RESULTS` of a run that failed, and the servo errors that no control could meet."""
     motion = lambda t, y: motion_at(run.phase, acting, formulation, t, y)
-    result, unreachable = verdict(jax.vmap(lambda t, y: row(motion, t, y))(*run.states), run.outcome)
+    result, unreachable = verdict(jax.vmap(lambda t, y: report_state(motion, t, y))(*run.states), run.outcome)
     return worst(run.started, result), unreachable
 
 

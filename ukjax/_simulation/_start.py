@@ -14,7 +14,7 @@ from jaxtyping import Array
 from .._constraint import members_of
 from .._result import RESULTS, InconsistentStart
 from .._rounding import missed_part
-from ._phase import Phase
+from ._state_layout import StateLayout
 
 
 # A start may be off the constraints by this part of the terms of a row without a warning.
@@ -33,7 +33,7 @@ def warn_of_start(position: Array, velocity: Array, much: Array, callers: int = 
         )
 
 
-def off_constraints(phase: Phase, t: Array, y: Array, ys: Array) -> tuple[Array, Array, Array]:
+def off_constraints(phase: StateLayout, t: Array, y: Array, ys: Array) -> tuple[Array, Array, Array]:
     """The largest position and velocity errors of constraints without stabilisation, and whether these are too large.
 
     `ys`: states (T, n) of the run that begins at y, for the scales of its coordinates and rates.
@@ -54,7 +54,7 @@ def off_constraints(phase: Phase, t: Array, y: Array, ys: Array) -> tuple[Array,
     return position, velocity, much
 
 
-def starts_on_constraints(phase: Phase, t: Array, y: Array, before: Array, otherwise: Any) -> Any:
+def starts_on_constraints(phase: StateLayout, t: Array, y: Array, before: Array, otherwise: Any) -> Any:
     """Returns success if the positions of y satisfy the constraints, else `otherwise`; `before`: y unprojected."""
     (q, _), (q0, _) = phase.split(stop_gradient(y)), phase.split(stop_gradient(before))
     missed = _missed(lambda q: phase.mechanism.position_error(q, t), q, jnp.abs(q0))

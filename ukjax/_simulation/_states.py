@@ -14,9 +14,9 @@ from jaxtyping import Array
 from .._formulation import AbstractFormulation, Motion, motion_by
 from .._reactions import reactions
 from .._result import RESULTS, first_failure, worst
-from .._servo import Acting, Control, Feedback, controlled_motion
+from .._servo import Control, Controller, Feedback, controlled_motion
 from .._trajectory import OF_EACH
-from ._phase import Phase
+from ._state_layout import StateLayout
 
 
 # The fields of a trajectory that need an equation of motion.
@@ -24,7 +24,7 @@ OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "s
 
 
 def motion_at(
-    phase: Phase, acting: Acting | None, formulation: AbstractFormulation, t: Array, y: Array
+    phase: StateLayout, acting: Controller | None, formulation: AbstractFormulation, t: Array, y: Array
 ) -> tuple[Motion, Control | Array | None, Array, Array | None]:
     """The motion, the control (u alone for a `Feedback`), q', and the rate of the store of a controller."""
     (q, v), mechanism = phase.split(y), phase.mechanism
@@ -40,7 +40,7 @@ def motion_at(
     return motion_by(formulation, mechanism.terms_of(applied), q, v, t), u, rates, change
 
 
-def margins_at(phase: Phase, controller: Acting | None, t: Array, y: Array) -> Array:
+def margins_at(phase: StateLayout, controller: Controller | None, t: Array, y: Array) -> Array:
     """The signed distances of the controls of a `Feedback` from their limits (2 p,); empty without limits."""
     if not isinstance(controller, Feedback) or controller.limits is None:
         return jnp.zeros(0, y.dtype)
@@ -82,7 +82,7 @@ def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Cont
     return at, control
 
 
-class Row(NamedTuple):
+class StateReport(NamedTuple):
     """The fields of a trajectory at one state, the result of the motion, and the verdict on a servo."""
 
     fields: dict[str, Array]
@@ -92,27 +92,27 @@ class Row(NamedTuple):
     unreachable: Array | None
 
 
-def row(motion: Any, t: Array, y: Array) -> Row:
+def report_state(motion: Any, t: Array, y: Array) -> StateReport:
     at, control = _motion_where_reached(motion, t, y)
     names = ("acceleration", "constraint_force", "nonideal_force", "rank")
     fields = {name: getattr(at, name) for name in names}
     if not isinstance(control, Control):
         fields |= {} if control is None else {"control": control}
-        return Row(fields, at.result, None, None, None)
+        return StateReport(fields, at.result, None, None, None)
     fields |= {"control": control.u, "servo_residual": control.residual}
     reached = jnp.all(jnp.isfinite(y))
     missed = reached & (~control.consistent | jnp.any(control.saturated))
     failed = reached & ~control.consistent & (at.result != RESULTS.successful)
-    return Row(fields, at.result, missed, failed, control.unreachable)
+    return StateReport(fields, at.result, missed, failed, control.unreachable)
 
 
-def of_each(phase: Phase, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
+def of_each(phase: StateLayout, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
     """The fields `constraint_forces` and `multipliers` at one state, by the names of the constraints."""
     return reactions(phase.mechanism.terms(*phase.split(y), t), constraint_force)._asdict()
 
 
-def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
-    """Returns the result of a run and the servo errors that no control could meet, from the states of `judged`.
+def verdict(rows: StateReport, outcome: Any) -> tuple[Any, Array | None]:
+    """Returns the result of a run and the servo errors that no control could meet, from the states of `row_errors`.
 
     `outcome`: how the integration ended. A run that broke down has its reason in the last two states; a run that
     reached the end may have failed in between.
@@ -127,7 +127,7 @@ def verdict(rows: Row, outcome: Any) -> tuple[Any, Array | None]:
     return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
 
 
-def residuals(phase: Phase, acting: Acting | None, t: Array, y: Array) -> dict[str, Array]:
+def residuals(phase: StateLayout, acting: Controller | None, t: Array, y: Array) -> dict[str, Array]:
     """The norms of the errors of constraints and servo constraints at one state, by the names of the fields."""
     (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
     position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
@@ -139,7 +139,7 @@ def residuals(phase: Phase, acting: Acting | None, t: Array, y: Array) -> dict[s
     return {name: jnp.linalg.norm(stop_gradient(error)) for name, error in errors.items()}
 
 
-def judged(phase: Phase, ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
+def row_errors(phase: StateLayout, ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
     """The states that decide the result: the saved ones (or the first not reached, unless `whole`), the end, one ahead.
 
     A run that broke down ends just before the state it could not evaluate, hence the state ahead. The rate of v there

@@ -40,7 +40,7 @@ def _read(reading: Reading, scenario: Scenario) -> Iterator[Table]:
     """The tables of a robot's file: features that are followed, features that are not, and the start of the robot."""
     more = [
         ("Switched off by the file", reading.switched_off),
-        ("Not simulated", reading.left_out or [("nothing", ["all that moves the robot is followed"])]),
+        ("Not simulated", reading.unsupported_features or [("nothing", ["all that moves the robot is followed"])]),
         ("Odd, and moved as it is", [("", [said]) for said in reading.odd]),
         ("Keyframes, for --set keyframe=NAME", [("names", reading.keyframes)] if reading.keyframes else []),
     ]

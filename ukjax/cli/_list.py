@@ -20,7 +20,7 @@ from rich.table import Table
 from .. import _check
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic, members_of
 from .._formulation import AbstractFormulation, PennestriDeFalco, UdwadiaKalaba
-from .._program import lightly_compiled
+from .._program import jit_fast_compile
 from .._result import RESULTS
 from .._scenario import Scenario
 from .._servo import Feedback
@@ -137,7 +137,7 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def entry(scenario: Scenario) -> Entry:
     q, v, t = scenario.q0, scenario.v0, jnp.asarray(scenario.t0, scenario.q0.dtype)
     mechanism = scenario.mechanism
-    terms = lightly_compiled(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
+    terms = jit_fast_compile(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
     M, Q, A, b = map(np.asarray, terms(q, v, t))
     count = lambda c: jax.eval_shape(lambda *state: mechanism.rows_of(c, *state), q, v, t)[0].shape[0]
     kinds = _kinds(mechanism.constraints, count)
@@ -183,7 +183,7 @@ def _rank(M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray) -> int:
     return int(rank)
 
 
-@lightly_compiled
+@jit_fast_compile
 def _solve(formulation: AbstractFormulation, M: Any, Q: Any, A: Any, b: Any) -> tuple[Any, Any]:
     motion = formulation.solve(Terms(M, Q, A, b))
     return motion.rank, motion.result

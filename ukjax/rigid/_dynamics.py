@@ -11,14 +11,14 @@ from jaxtyping import Array
 
 from .. import _expand
 from .._panels import panel_solve
-from .._terms import Free, Pivots
-from . import _linkage, _spin, _sweep, _tree, _turns
+from .._terms import ForwardDynamics, Pivots
+from . import _linkage, _spin, _tree_scan, _tree_unrolled, _turns
 from ._abstract_robot import AbstractRobot
 from ._branches import Branches
 from ._motion import Helix, Slide, Turn, Weld
 from ._reactions import acting, bias, falling
 from ._slopes import slopes
-from ._stack import stacked
+from ._tree_arrays import stacked
 
 
 # With more speeds than this, recursions are loops over the nodes: unrolled, they are too long for scalar code, and take
@@ -42,9 +42,9 @@ def is_large(robot: AbstractRobot) -> bool:
 def mass(robot: AbstractRobot, q: Array, t: Array) -> Array:
     """The mass matrix M (n, n), with armature."""
     if is_large(robot):
-        M = _sweep.mass_matrix(stacked(robot, q), robot.layout)
+        M = _tree_scan.mass_matrix(stacked(robot, q), robot.layout)
     else:
-        M = _tree.mass_matrix(_linkage.posture(robot, q), q.dtype)
+        M = _tree_unrolled.mass_matrix(_linkage.posture(robot, q), q.dtype)
     M = M + jnp.diag(_linkage.armature(robot, q.dtype))
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
         J, _ = _turns.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
@@ -67,7 +67,7 @@ def force(robot: AbstractRobot, q: Array, v: Array, t: Array) -> Array:
     return Q
 
 
-def free(robot: AbstractRobot, applied: Any) -> Free | None:
+def free(robot: AbstractRobot, applied: Any) -> ForwardDynamics | None:
     """The robot's unconstrained dynamics; None if no fast path is known, so that M is needed."""
     if _linkage.efforts(robot, of_loops=True) or _spin.drags(robot):
         return None
@@ -76,10 +76,10 @@ def free(robot: AbstractRobot, applied: Any) -> Free | None:
     slopes = (lambda q, v, t, a: _slopes_of(robot, q, v, a, short)) if simple else None
     written = robot.layout.n <= WRITTEN, not is_large(robot)
     if is_large(robot):
-        return Free(lambda q, v, t: _acceleration(robot, q, v, applied), slopes, (False, short), written)
+        return ForwardDynamics(lambda q, v, t: _acceleration(robot, q, v, applied), slopes, (False, short), written)
     if slopes is None or robot.layout.n < FEW:
         return None
-    return Free(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, (True, short), written)
+    return ForwardDynamics(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, (True, short), written)
 
 
 def _by_matrices(robot: AbstractRobot, q: Array, v: Array, t: Array, applied: Any) -> tuple[Array, Pivots]:
@@ -95,16 +95,16 @@ def _acceleration(robot: AbstractRobot, q: Array, v: Array, applied: Any) -> tup
     own = own if applied is None else own + applied
 
     def missing(a):
-        return _sweep.forces(stack, v, a, base, external) + armature * a - own
+        return _tree_scan.forces(stack, v, a, base, external) + armature * a - own
 
     def solved(_, y):
-        solve = lambda _, y: _sweep.solve(stack, y, armature)[0]
-        return jax.lax.custom_linear_solve(lambda x: _sweep.times(stack, x, armature), y, solve, symmetric=True)
+        solve = lambda _, y: _tree_scan.solve(stack, y, armature)[0]
+        return jax.lax.custom_linear_solve(lambda x: _tree_scan.times(stack, x, armature), y, solve, symmetric=True)
 
     found, pivots = jax.lax.custom_root(
         missing,
         jnp.zeros_like(v),
-        lambda *_: _sweep.solve(stack, own, armature, _sweep.loads(stack, v, base, external)),
+        lambda *_: _tree_scan.solve(stack, own, armature, _tree_scan.loads(stack, v, base, external)),
         solved,
         has_aux=True,
     )

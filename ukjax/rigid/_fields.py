@@ -71,7 +71,7 @@ FOLLOWED = {
     "names": "names",
 }
 
-# The words of `left_out` where a field has an effect. Fields that only qualify such a field share its words.
+# The words of `unsupported_features` where a field has an effect. A field that only qualifies one shares its words.
 CONTACTS, LIMITS, FRICTION = "contacts between geoms", "limits of joints", "dry friction of joints"
 LAWS, TENDONS = "laws of actuators, of which only the gear is taken", "tendons"
 NAMED = {

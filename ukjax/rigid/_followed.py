@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ._joint import Fixed, Free, Prismatic, Revolute, Spherical
-from ._left_out import Part
 from ._robot import Robot
+from ._unsupported import Part
 
 
 KINDS = {Revolute: "hinges", Prismatic: "slides", Spherical: "balls", Free: "free joints", Fixed: "fixed joints"}

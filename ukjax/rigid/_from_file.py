@@ -11,9 +11,9 @@ from ._frame import Frame
 from ._from_model import read
 from ._from_urdf import read_urdf
 from ._joint import AbstractJoint
-from ._left_out import in_words
 from ._parts import Reading
 from ._robot import Robot
+from ._unsupported import in_words
 
 
 def from_file(source: str | Path, **options: Any) -> Robot:
@@ -114,7 +114,7 @@ def reading_of(source: str | Path, **options: Any) -> Reading:
 
 
 def _with_warning(reading: Reading) -> Robot:
-    said = [f"not simulated: {in_words(reading.left_out)}."] if reading.left_out else []
+    said = [f"not simulated: {in_words(reading.unsupported_features)}."] if reading.unsupported_features else []
     if said or reading.odd:
         warnings.warn(" ".join([*said, *reading.odd]), UserWarning, stacklevel=3)
     return reading.robot

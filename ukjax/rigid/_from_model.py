@@ -15,10 +15,10 @@ from ._frame import Pose
 from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
-from ._left_out import left_out
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused, usable
 from ._rotation import matrix
 from ._switches import Switches, switches_of
+from ._unsupported import unsupported_features
 
 
 # MuJoCo's numbers for kinds of equalities, and for what their ends are.
@@ -66,7 +66,7 @@ def read(
     parts.home_rates.update(home_rates)
     gravity = np.array(model.opt.gravity) if switches.gravity else np.zeros(3)
     robot = parts.robot(options or {}, gravity=gravity, coordinates=coordinates)
-    missing = left_out(model, switches, actuators)
+    missing = unsupported_features(model, switches, actuators)
     odd = [f"MuJoCo warns: {' '.join(words.split())[:300].rstrip('.')}." for words in dict.fromkeys(said)]
     return Reading(robot, missing, _switched_off(model, switches, actuators), keyframes_of(model), odd)
 

@@ -57,7 +57,7 @@ def read_urdf(
         parts.joints[unused(parts.joints, name)] = joint
     for body, more in frames.items():
         parts.frames.setdefault(body, {}).update(more)
-    return Reading(parts.robot(options, coordinates=coordinates), _left_out(found), [], [], odd)
+    return Reading(parts.robot(options, coordinates=coordinates), _unsupported(found), [], [], odd)
 
 
 def _kinds(found: Description, floating: bool) -> Callable[[str, Joint | None], str]:
@@ -188,7 +188,7 @@ def _moves_nothing(found: Description, joint: str) -> str:
     )
 
 
-def _left_out(found: Description) -> list[Part]:
+def _unsupported(found: Description) -> list[Part]:
     """The features of the file that are not simulated, each with the names of the parts that have it."""
     moving = [joint for joint in found.joints.values() if joint.kind != "fixed"]
     names = lambda which: [joint.name for joint in moving if which(joint)]

@@ -19,7 +19,7 @@ from ._frame import Frame, Pose
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
 from ._layout import GROUND, Node, body_of
 from ._motion import AbstractMotion, Weld
-from ._tree import Move, Posture, poses_in_world, twists
+from ._tree_unrolled import Move, TreeState, poses_in_world, twists
 
 
 # Prefix of the names of the joints by which bodies float in absolute coordinates.
@@ -68,15 +68,15 @@ def move(robot: AbstractRobot, q: Array, node: Node, v: Array | None = None) -> 
     return Move(before, motion.pose(own), after, motion.twists(own), change)
 
 
-def posture(robot: AbstractRobot, q: Array, v: Array | None = None) -> Posture:
-    """The tree at q as a `Posture`; the `change` of its moves is given only with speeds v."""
+def posture(robot: AbstractRobot, q: Array, v: Array | None = None) -> TreeState:
+    """The tree at q as a `TreeState`; the `change` of its moves is given only with speeds v."""
     nodes = robot.layout.nodes
     inertias = [robot.bodies[node.body].inertia for node in nodes]
     spatial = [None if one is None else one.spatial for one in inertias]
-    return Posture(robot.layout, [move(robot, q, node, v) for node in nodes], spatial)
+    return TreeState(robot.layout, [move(robot, q, node, v) for node in nodes], spatial)
 
 
-def placement(robot: AbstractRobot, tree: Posture, v: Array) -> Placement:
+def placement(robot: AbstractRobot, tree: TreeState, v: Array) -> Placement:
     """Returns the poses and twists of the bodies for forces between them."""
     dtype = robot.gravity.dtype
     return Placement(robot.bodies, robot.frames, poses_in_world(tree), twists(tree, v), robot.layout, dtype)

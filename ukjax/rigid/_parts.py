@@ -23,14 +23,14 @@ class Reading(NamedTuple):
 
     Attributes:
         robot: The robot.
-        left_out: Features that the file has, and the robot does not.
+        unsupported_features: Features that the file has, and the robot does not.
         switched_off: Features that the file itself switches off.
         keyframes: Names of the states in the file, beside the drawn state.
         odd: Sentences on features that are followed, but look like mistakes of the file.
     """
 
     robot: Robot
-    left_out: list[Part]
+    unsupported_features: list[Part]
     switched_off: list[Part]
     keyframes: list[str]
     odd: list[str]

@@ -16,7 +16,7 @@ from .._linalg import Jacobi, pseudosolve
 from .._mechanism import Mechanism
 from .._system import applied_force
 from .._trajectory import Trajectory
-from . import _linkage, _spin, _sweep, _tree, _turns
+from . import _linkage, _spin, _tree_scan, _tree_unrolled, _turns
 from ._abstract_robot import AbstractRobot
 from ._effort import Motor, number
 from ._frame import Pose, Twist, Wrench
@@ -25,8 +25,8 @@ from ._layout import body_of
 from ._motor import motor_of
 from ._rolling import AbstractRollingLink, slip_of
 from ._rotation import skew
-from ._stack import stacked
-from ._tree import Posture
+from ._tree_arrays import stacked
+from ._tree_unrolled import TreeState
 
 
 def reactions_along(
@@ -99,9 +99,9 @@ def _seen(robot: AbstractRobot, q: Array, found: dict[str, Wrench], axes: str | 
 def bias(robot: AbstractRobot, q: Array, v: Array, large: bool) -> Array:
     """The generalised forces (n,) that keep all speeds constant, less those of the forces on the bodies."""
     if large:
-        return _sweep.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
+        return _tree_scan.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
     tree = _linkage.posture(robot, q, v)
-    return _tree.bias(tree, v, falling(robot, q), _acting(robot, tree, v))
+    return _tree_unrolled.bias(tree, v, falling(robot, q), _acting(robot, tree, v))
 
 
 def falling(robot: AbstractRobot, q: Array) -> Twist:
@@ -114,7 +114,7 @@ def acting(robot: AbstractRobot, q: Array, v: Array) -> dict[int, Wrench]:
     return _acting(robot, _linkage.posture(robot, q, v), v) if robot.forces else {}
 
 
-def _acting(robot: AbstractRobot, tree: Posture, v: Array) -> dict[int, Wrench]:
+def _acting(robot: AbstractRobot, tree: TreeState, v: Array) -> dict[int, Wrench]:
     """The wrenches of the robot's forces on the nodes of `tree`, by the number of the node."""
     external: dict[int, Wrench] = {}
     if robot.forces:
@@ -136,7 +136,7 @@ def transmitted(
     external = _acting(robot, tree, v)
     for i, wrench in loops.items():
         external[i] = external[i] + wrench if i in external else wrench
-    return _tree.wrenches(tree, v, falling(robot, q), external, acceleration)
+    return _tree_unrolled.wrenches(tree, v, falling(robot, q), external, acceleration)
 
 
 def _add(robot: AbstractRobot, external: dict[int, Wrench], end: str, wrench: Wrench) -> None:

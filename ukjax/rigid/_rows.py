@@ -21,14 +21,14 @@ import numpy as np
 from jaxtyping import Array
 
 from .._constraint import Baumgarte, stabilized
-from . import _linkage, _tree
+from . import _linkage, _tree_unrolled
 from ._abstract_robot import AbstractRobot
 from ._frame import Pose, Twist
 from ._joint import AbstractJoint, Free
 from ._layout import body_of
 from ._rolling import AbstractRollingLink, KnifeEdge, slip_of
 from ._rotation import cross, skew
-from ._tree import Posture
+from ._tree_unrolled import TreeState
 
 
 class End(NamedTuple):
@@ -106,8 +106,8 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[A
     if not layout.loops:
         return found
     tree = _linkage.posture(robot, q, v)
-    poses, twists = _tree.poses_in_world(tree), _tree.twists(tree, v)
-    changes = _tree.accelerations(tree, twists, v)
+    poses, twists = _tree_unrolled.poses_in_world(tree), _tree_unrolled.twists(tree, v)
+    changes = _tree_unrolled.accelerations(tree, twists, v)
     S = _axes(tree, poses, v.dtype)
 
     def end(name: str) -> End:
@@ -176,7 +176,7 @@ def _rows(
     return found
 
 
-def _axes(tree: Posture, poses: list[Pose], dtype: Any) -> list[Twist]:
+def _axes(tree: TreeState, poses: list[Pose], dtype: Any) -> list[Twist]:
     """The twists S of all speeds."""
     pairs = zip(tree.moves, poses, strict=True)
     return [pose.twist_outwards(s) for move, pose in pairs for s in move.S]

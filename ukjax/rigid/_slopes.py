@@ -35,8 +35,8 @@ from ._branches import Branches
 from ._frame import Pose, Twist, Wrench
 from ._inertia import SpatialInertia
 from ._rotation import cross, skew
-from ._stack import Stack
-from ._sweep import flat, inertia_of, packed, pose_of
+from ._tree_arrays import TreeArrays
+from ._tree_scan import flat, inertia_of, packed, pose_of
 
 
 class Slopes(NamedTuple):
@@ -47,7 +47,7 @@ class Slopes(NamedTuple):
     mass: Array
 
 
-def slopes(stack: Stack, tree: Branches, v: Array, a: Array, base: Twist, short: bool) -> Slopes:
+def slopes(stack: TreeArrays, tree: Branches, v: Array, a: Array, base: Twist, short: bool) -> Slopes:
     """The `Slopes` of a tree on whose bodies only gravity acts; `base`: acceleration of the ground that equals gravity.
 
     `short`: whether the whole function becomes scalar code, and not only each step from a node to the next. The loops
@@ -102,7 +102,7 @@ def _of_pair(sides: Array, axes: Array) -> Array:
     return jnp.stack([of_q, S @ by_q, of_v, S @ by_v, r2 @ S])
 
 
-def _seen(stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, v: Array, a: Array) -> Array:
+def _seen(stack: TreeArrays, outer: Array, before: Pose, own: Array, S: Array | None, v: Array, a: Array) -> Array:
     """Pose, V and A of a node (24,) from those of its parent."""
     pose = pose_of(outer[:12]) @ before @ stack.pose(own)
     axis = _axis(pose, S)

@@ -13,7 +13,7 @@ from ._effort import Drag
 from ._joint import AbstractJoint
 from ._layout import body_of
 from ._rotation import Rotation, Vector3
-from ._tree import poses_in_world, twists
+from ._tree_unrolled import poses_in_world, twists
 
 
 def drags(robot: AbstractRobot) -> dict[str, Drag]:

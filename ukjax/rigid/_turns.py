@@ -17,7 +17,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._constraint import Holonomic
-from . import _linkage, _tree
+from . import _linkage, _tree_unrolled
 from ._abstract_robot import AbstractRobot
 from ._axis import Axis
 from ._joint import Revolute
@@ -108,7 +108,7 @@ def rows(robot: AbstractRobot, name: str, q: Array, v: Array, t: Array) -> tuple
 
 def changes(robot: AbstractRobot, q: Array, v: Array) -> Array:
     """The rates theta' of all counted hinges (k,)."""
-    V = _tree.twists(_linkage.posture(robot, q), v)
+    V = _tree_unrolled.twists(_linkage.posture(robot, q), v)
 
     def about(end: str, axis: Axis) -> Array:
         node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)

@@ -21,7 +21,7 @@ from ._motion import AbstractMotion, Turn, Weld
 from ._rotation import matrix
 
 
-class Stack(NamedTuple):
+class TreeArrays(NamedTuple):
     """A tree at one state.
 
     Attributes:
@@ -85,8 +85,8 @@ class Stack(NamedTuple):
         return jnp.broadcast_to(jnp.eye(6, dtype=self.own.dtype)[5], (len(self.parents), 6))
 
 
-def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> Stack:
-    """The tree at q as a `Stack`; its `drift` is given only with speeds v."""
+def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> TreeArrays:
+    """The tree at q as a `TreeArrays`; its `drift` is given only with speeds v."""
     nodes, dtype = robot.layout.nodes, q.dtype
     joints = [_linkage.moving(robot, node.joint) for node in nodes]
     motions = [joint.motion or Weld() for joint in joints]
@@ -106,7 +106,7 @@ def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> Stack:
         n = node.v[1] - node.v[0]
         speeds[i, :n], real[i, :n] = np.arange(*node.v), True
     moved = _moved(robot, about, q, v, count)
-    return Stack(parents, before, *moved, after, _inertias(robot, back, dtype), speeds, real)
+    return TreeArrays(parents, before, *moved, after, _inertias(robot, back, dtype), speeds, real)
 
 
 def _axis_of(motion: Any) -> Axis:

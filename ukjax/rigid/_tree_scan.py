@@ -1,8 +1,8 @@
 """Dynamics of large trees, as loops over the nodes.
 
-`_tree` unrolls the recursions from node to node, which makes too long a program for a large tree. Here only the step
-from a node to the next is scalar code, and a loop takes it for all nodes. The compiled program does not grow with the
-tree, and the work is linear in the number of joints except for M.
+`_tree_unrolled` unrolls the recursions from node to node, which makes too long a program for a large tree. Here only
+the step from a node to the next is scalar code, and a loop takes it for all nodes. The compiled program does not grow
+with the tree, and the work is linear in the number of joints except for M.
 
 I: inertia of a body; I^A: articulated inertia; p: wrench at zero acceleration; U = I^A S; D = S^T U.
 
@@ -23,7 +23,7 @@ from ._frame import Pose, Twist, Wrench
 from ._inertia import SpatialInertia
 from ._layout import Layout
 from ._rotation import skew
-from ._stack import Stack
+from ._tree_arrays import TreeArrays
 
 
 # Entries of a symmetric matrix.
@@ -31,7 +31,7 @@ UPPER = np.triu_indices(3)
 PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
 
 
-def forces(stack: Stack, v: Array, a: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
+def forces(stack: TreeArrays, v: Array, a: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
     """The generalised forces (n,) for rates `a` of the speeds (None: zero), less those of the wrenches on nodes.
 
     `base`: acceleration of the ground, which for gravity is upwards; `external`: wrenches, each seen from its body.
@@ -41,12 +41,12 @@ def forces(stack: Stack, v: Array, a: Array | None, base: Twist, external: Mappi
     return stack.of_wrenches(_handed_inwards(stack, _wrenches(stack, stack.of_nodes(v), more, base, external)))
 
 
-def loads(stack: Stack, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
+def loads(stack: TreeArrays, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
     """The wrench that each node itself takes (N, 6) at constant speeds."""
     return _wrenches(stack, stack.of_nodes(v), stack.drift, base, external)
 
 
-def times(stack: Stack, x: Array, armature: Array) -> Array:
+def times(stack: TreeArrays, x: Array, armature: Array) -> Array:
     """The product M x (n,), with armature."""
     moved = stack.of_nodes(x)
     zero = jnp.zeros(3, x.dtype)
@@ -54,7 +54,9 @@ def times(stack: Stack, x: Array, armature: Array) -> Array:
     return stack.of_wrenches(_handed_inwards(stack, found)) + armature * x
 
 
-def solve(stack: Stack, y: Array, armature: Array, loads: Array | None = None) -> tuple[Array, tuple[Array, Array]]:
+def solve(
+    stack: TreeArrays, y: Array, armature: Array, loads: Array | None = None
+) -> tuple[Array, tuple[Array, Array]]:
     """M^-1 (y - the forces of `loads` (N, 6)) (n,); the pivots D (n,), and the diagonal of M, their measure."""
     S, real, parents, (before, own, inertias, loads), places = _one_by_one(stack, loads)
     has = places >= 0
@@ -84,7 +86,7 @@ def solve(stack: Stack, y: Array, armature: Array, loads: Array | None = None) -
     return gather(x), (pivots, diagonal)
 
 
-def mass_matrix(stack: Stack, layout: Layout) -> Array:
+def mass_matrix(stack: TreeArrays, layout: Layout) -> Array:
     """The mass matrix M (n, n), by composite rigid bodies, without armature."""
     N, dtype = len(stack.parents), stack.own.dtype
 
@@ -114,7 +116,9 @@ def mass_matrix(stack: Stack, layout: Layout) -> Array:
     return jnp.where(nearer, products, jnp.where(nearer.T, jnp.swapaxes(products, 0, 1), 0))
 
 
-def _wrenches(stack: Stack, moved: Array, more: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
+def _wrenches(
+    stack: TreeArrays, moved: Array, more: Array | None, base: Twist, external: Mapping[int, Wrench]
+) -> Array:
     """The wrench that each node itself takes (N, 6); `more`: S v' + S' v of each node (None: zero)."""
     N, dtype = len(stack.parents), moved.dtype
 
@@ -134,7 +138,7 @@ def _wrenches(stack: Stack, moved: Array, more: Array | None, base: Twist, exter
     return f
 
 
-def _handed_inwards(stack: Stack, f: Array) -> Array:
+def _handed_inwards(stack: TreeArrays, f: Array) -> Array:
     """The wrench through each joint (N, 6), from the wrench that each node itself takes."""
     N = len(stack.parents)
 
@@ -147,12 +151,12 @@ def _handed_inwards(stack: Stack, f: Array) -> Array:
     return jax.lax.scan(inwards, jnp.zeros((N + 1, 6), f.dtype), steps, reverse=True)[1]
 
 
-def _as_change(stack: Stack, moved: Array) -> Array:
+def _as_change(stack: TreeArrays, moved: Array) -> Array:
     """The result of `Stack.of_nodes` as twists (N, 6)."""
     return moved if stack.S is not None else jnp.pad(moved[:, None], ((0, 0), (5, 0)))
 
 
-def _one_by_one(stack: Stack, loads: Array | None) -> tuple[Any, Any, np.ndarray, tuple[Any, ...], np.ndarray]:
+def _one_by_one(stack: TreeArrays, loads: Array | None) -> tuple[Any, Any, np.ndarray, tuple[Any, ...], np.ndarray]:
     """The tree with nodes of at most one speed: S, whether it exists, parents, the other arrays, indices of speeds.
 
     A node of several speeds becomes several nodes in one place: the first has its pose, the last its inertia and load.
@@ -194,7 +198,9 @@ def pose_of(flat: Array) -> Pose:
     return Pose(flat[:9].reshape(3, 3), flat[9:])
 
 
-def _carried(stack: Stack, outer: Array, before: Pose, own: Array, moved: Array, more: Array, inertia: SpatialInertia):
+def _carried(
+    stack: TreeArrays, outer: Array, before: Pose, own: Array, moved: Array, more: Array, inertia: SpatialInertia
+):
     """Twist and its rate (12,) of a node from those of its parent, and the wrench (6,) for this motion."""
     X, move = before @ stack.pose(own), stack.twist(moved)
     twist = X.inwards(Twist(outer[:3], outer[3:6])) + move
@@ -203,13 +209,15 @@ def _carried(stack: Stack, outer: Array, before: Pose, own: Array, moved: Array,
     return jnp.concatenate([*twist, *change]), jnp.concatenate(wrench)
 
 
-def _handed_on(stack: Stack, beyond: Array, before: Pose, own: Array, wrench: Array) -> tuple[Array, Array]:
+def _handed_on(stack: TreeArrays, beyond: Array, before: Pose, own: Array, wrench: Array) -> tuple[Array, Array]:
     """The wrench of a node on its parent, seen from the parent, and the wrench through its joint, (6,) each."""
     total = beyond + wrench
     return jnp.concatenate((before @ stack.pose(own)).outwards(Wrench(total[:3], total[3:]))), total
 
 
-def _composite(stack: Stack, beyond: Array, before: Pose, own: Array, inertia: SpatialInertia) -> tuple[Array, Array]:
+def _composite(
+    stack: TreeArrays, beyond: Array, before: Pose, own: Array, inertia: SpatialInertia
+) -> tuple[Array, Array]:
     """The inertia of a node and all beyond it, seen from its parent, and from the node, (10,) each."""
     total = inertia_of(beyond) + inertia
     return packed(total.outwards(before @ stack.pose(own))), packed(total)
@@ -230,12 +238,12 @@ def _in_world(pose: Array, inertia: Array, S: Array) -> tuple[Array, Array]:
     return jnp.concatenate(at.twist_outwards(twist)), jnp.concatenate(at.outwards(momentum))
 
 
-def _unit(stack: Stack, S: Array | None) -> Array:
+def _unit(stack: TreeArrays, S: Array | None) -> Array:
     return jnp.eye(6, dtype=stack.own.dtype)[5] if S is None else S
 
 
 def _articulated(
-    stack: Stack, beyond: Array, before: Pose, own: Array, S: Array | None, real: Array | None,
+    stack: TreeArrays, beyond: Array, before: Pose, own: Array, S: Array | None, real: Array | None,
     inertia: SpatialInertia, load: Array, force: Array, armature: Array,
 ):  # fmt: skip
     """A node's part (37,) of its parent's I^A, p and composite inertia; U, 1 / D, D^-1 (y - S^T p), D, and S^T I S
@@ -263,7 +271,7 @@ def _articulated(
 
 
 def _accelerated(
-    stack: Stack, outer: Array, before: Pose, own: Array, S: Array | None, U: Array, inverse: Array, push: Array
+    stack: TreeArrays, outer: Array, before: Pose, own: Array, S: Array | None, U: Array, inverse: Array, push: Array
 ) -> tuple[Array, Array]:
     """The acceleration (6,) of a node, from that of its parent, and the acceleration of its coordinate."""
     a = jnp.concatenate((before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:])))

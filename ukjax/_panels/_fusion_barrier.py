@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 
-def walled(function: Callable[..., Any], *arrays: Array) -> Any:
+def fusion_barrier(function: Callable[..., Any], *arrays: Array) -> Any:
     """Computes `function` of arrays once, behind a barrier to fusion; the first array has entries of floating dtype.
 
     XLA's compiler for the CPU fuses a computation into each of its uses, and so repeats it for every one of them: of

@@ -17,23 +17,23 @@ from jaxtyping import Array
 
 from ._entry import NotScalar
 from ._graph import TooLong
-from ._piece import AbstractBatchwise, AbstractPiece, traced, traced_cotangent, traced_tangent
+from ._guarded_op import GuardedOp, guarded_by, where_needed
+from ._piece import AbstractBatchedOp, AbstractSmallOp, traced, traced_cotangent, traced_tangent
 from ._scalar import PlainPiece, ScalarPiece, grown, over_batch
-from ._seldom import SeldomPiece, unless, where_needed
 
 
-class AbstractCertainPiece(AbstractPiece):
+class AbstractCertainPiece(AbstractSmallOp):
     """A piece whose last two results tell whether the others are certain, and whether their derivatives are."""
 
     @abc.abstractmethod
-    def judged_tangent(self, moving: tuple[int, ...]) -> AbstractBatchwise | None:
+    def judged_tangent(self, moving: tuple[int, ...]) -> AbstractBatchedOp | None:
         """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether they are certain.
 
         Returns None if that is no scalar program.
         """
 
     @abc.abstractmethod
-    def judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> AbstractBatchwise | None:
+    def judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> AbstractBatchedOp | None:
         """The function (x, cotangents of the `given` values) -> those of the `moving` x, and whether certain."""
 
 
@@ -71,7 +71,7 @@ class CertainScalars(AbstractCertainPiece):
         return piece
 
 
-class ChosenPiece(AbstractPiece):
+class FastOrSlowOp(AbstractSmallOp):
     """The piece x -> leaves: `found` of the values of a fast piece where that is certain, and `slow` elsewhere.
 
     Args:
@@ -89,8 +89,8 @@ class ChosenPiece(AbstractPiece):
         self.origin = [place.get(id(x)) for x in jaxpr.outvars]
 
     @ft.cached_property
-    def seldom(self) -> SeldomPiece:
-        return unless(self.slow, self.gives)
+    def seldom(self) -> GuardedOp:
+        return guarded_by(self.slow, self.gives)
 
     def evaluate(self, form, *arrays):
         fast = over_batch(self.fast, form.batched[: self.known])
@@ -117,10 +117,10 @@ class ChosenPiece(AbstractPiece):
         return _ChosenCotangent(self, moving, given)
 
 
-class _AbstractSlope(AbstractPiece):
+class _AbstractSlope(AbstractSmallOp):
     """A derivative of a chosen piece; further derivatives are those of its parts."""
 
-    base: ChosenPiece
+    base: FastOrSlowOp
 
     @property
     @abc.abstractmethod
@@ -135,7 +135,7 @@ class _AbstractSlope(AbstractPiece):
     @property
     @abc.abstractmethod
     def by_parts(self) -> ClosedJaxpr:
-        """The derivative by parts: see `ChosenPiece.whole`."""
+        """The derivative by parts: see `FastOrSlowOp.whole`."""
 
     @ft.cached_property
     def plain(self) -> PlainPiece:
@@ -160,7 +160,7 @@ class _AbstractSlope(AbstractPiece):
 class _ChosenTangent(_AbstractSlope):
     """The piece (x, dx of those that are `moving`) -> tangents of the inexact leaves."""
 
-    def __init__(self, base: ChosenPiece, moving: tuple[int, ...]):
+    def __init__(self, base: FastOrSlowOp, moving: tuple[int, ...]):
         self.base, self.moving = base, moving
         super().__init__((*base.takes, *(base.takes[i] for i in moving)), [base.gives[i] for i in base.inexact])
 
@@ -192,7 +192,7 @@ class _ChosenTangent(_AbstractSlope):
 class _ChosenCotangent(_AbstractSlope):
     """The piece (x, cotangents of the leaves that are `given`) -> those of the x that are `moving`."""
 
-    def __init__(self, base: ChosenPiece, moving: tuple[int, ...], given: tuple[int, ...]):
+    def __init__(self, base: FastOrSlowOp, moving: tuple[int, ...], given: tuple[int, ...]):
         self.base, self.moving, self.given = base, moving, given
         super().__init__((*base.takes, *(base.gives[i] for i in given)), [base.takes[i] for i in moving])
 

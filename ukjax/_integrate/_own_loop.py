@@ -14,9 +14,9 @@ import equinox.internal as eqxi
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._march import Attempt, Place, Stepper, before_end, march
+from ._march import Attempt, Place, Stepper, before_end, step_until
 from ._record import Layout, Record, written
-from ._unchecked import Starting
+from ._unchecked import KnownFirstStep
 
 
 class _Notes(eqx.Module):
@@ -29,11 +29,11 @@ class _Notes(eqx.Module):
     meter: PyTree
 
 
-class Marching(diffrax.AbstractAdjoint):
+class OwnLoop(diffrax.AbstractAdjoint):
     """The loop of a solve that is not differentiated; it saves the states at `ts`, and then the last one.
 
-    It goes with `Starting`, and with `diffrax.SaveAt(t1=True)`, to which it adds the rest. With a `layout` it records
-    its steps: the `Record` takes the place of the controller's state, for `SaveAt(controller_state=True)`.
+    It goes with `KnownFirstStep`, and with `diffrax.SaveAt(t1=True)`, to which it adds the rest. With a `layout` it
+    records its steps: the `Record` takes the place of the controller's state, for `SaveAt(controller_state=True)`.
     """
 
     ts: Float[Array, " T"]
@@ -45,7 +45,7 @@ class Marching(diffrax.AbstractAdjoint):
     ) -> Any:  # fmt: skip
         first, ts = init_state, self.ts
         controller = stepsize_controller
-        controller = controller.controller if isinstance(controller, Starting) else controller
+        controller = controller.controller if isinstance(controller, KnownFirstStep) else controller
         stepper = Stepper(terms, solver, controller, args)
         start = Place(
             first.tprev, first.tnext, first.y, first.solver_state, first.controller_state, jnp.asarray(first.made_jump)
@@ -69,7 +69,7 @@ class Marching(diffrax.AbstractAdjoint):
         record = Record.start(start, self.layout) if self.layout else None
         notes = _Notes(ys, zero, zero, record, first.progress_meter_state)
         buffers = lambda notes: (notes.ys, written(notes.record))
-        at, notes, result, tries = march(stepper, start, t1, max_steps, clip, note, notes, buffers)
+        at, notes, result, tries = step_until(stepper, start, t1, max_steps, clip, note, notes, buffers)
         times, states = jnp.append(ts, at.t), jnp.concatenate([notes.ys, at.y[None]])
         final = dataclasses.replace(
             first,

@@ -11,7 +11,7 @@ if _usual[0]:  # zero: the collector is switched off
     gc.set_threshold(max(_usual[0], 200_000), *_usual[1:])
 
 
-def done() -> None:
+def restore_gc() -> None:
     """Restores the collector's former threshold, unless other code has changed it meanwhile."""
     if gc.get_threshold() == (max(_usual[0], 200_000), *_usual[1:]):
         gc.set_threshold(*_usual)

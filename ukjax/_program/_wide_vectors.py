@@ -16,7 +16,7 @@ import jax
 WIDTH = 512  # bits
 
 
-def widely_compiled(function: Callable[..., Any], by_itself: Callable[..., bool], **how: Any) -> Callable[..., Any]:
+def jit_wide_vectors(function: Callable[..., Any], by_itself: Callable[..., bool], **how: Any) -> Callable[..., Any]:
     """Compiles `eqx.filter_jit(function, **how)` with `wide_options`; devices have one thread if `by_itself(*args)`."""
     jit: Any = eqx.filter_jit
     made = ft.cache(lambda by_itself: jit(function, compiler_options=wide_options(by_itself), **how))

@@ -8,17 +8,17 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from ._chosen import CertainScalars, ChosenPiece
 from ._entry import NotScalar
 from ._expand import with_constants_as_arguments
+from ._fast_or_slow import CertainScalars, FastOrSlowOp
 from ._graph import TooLong
+from ._guarded_op import guarded_by
 from ._motion import Certain, MotionPiece
 from ._piece import traced
 from ._scalar import ScalarPiece
-from ._seldom import unless
 
 
-def motion_or(
+def guarded_motion(
     otherwise: Callable[..., Any],
     found: Callable[[Array, Array, Array, Array, Array], Any],
     certain: Certain,
@@ -49,7 +49,7 @@ def motion_or(
     tree, structure = _leaves_of(found, piece.gives[:-2])
     otherwise, arrays = _with_more(otherwise, piece.terms, [*state, *further], len(state), more)
     slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)), map(jax.typeof, arrays))
-    return jax.tree_util.tree_unflatten(structure, ChosenPiece(piece, tree, slow)(*arrays))
+    return jax.tree_util.tree_unflatten(structure, FastOrSlowOp(piece, tree, slow)(*arrays))
 
 
 def _with_more(
@@ -68,7 +68,7 @@ def _with_more(
     return both, [*arrays, *unknown]
 
 
-def where_certain(
+def guarded(
     otherwise: Callable[..., Any],
     found: Any,
     clear: Array,
@@ -80,7 +80,7 @@ def where_certain(
 ) -> Any:
     """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
 
-    `otherwise`, `terms`, `state`, `more`: as for `motion_or`. `otherwise` is evaluated only where it is needed.
+    `otherwise`, `terms`, `state`, `more`: as for `guarded_motion`. `otherwise` is evaluated only where it is needed.
     `limit`: most operations of `terms` as scalar code; None for operations on arrays.
     """
     closed, further = with_constants_as_arguments(terms)
@@ -89,11 +89,11 @@ def where_certain(
     leaves = [jnp.asarray(x) for x in leaves]
     otherwise, arrays = _with_more(otherwise, of, [*state, *further], len(state), more)
     slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)), map(jax.typeof, arrays))
-    mended = unless(slow, [jax.typeof(x) for x in leaves])(~clear, ~smooth, *arrays, *leaves)
+    mended = guarded_by(slow, [jax.typeof(x) for x in leaves])(~clear, ~smooth, *arrays, *leaves)
     return jax.tree_util.tree_unflatten(structure, mended)
 
 
-def scalar_or(
+def guarded_scalars(
     otherwise: Callable[..., Any], found: Callable[..., tuple[Any, Array, Array]], limit: int, state: Sequence[Array]
 ) -> Any | None:
     """A tree of arrays at a state, by `found` as scalar code where that is certain, or by the fallback `otherwise`.
@@ -128,7 +128,7 @@ def scalar_or(
     arrays = [*state, *further, *unknown]
     slow = traced(lambda *args: jaxpr_as_fun(kept)(*args[:first], *args[known:]), map(jax.typeof, arrays))
     tree, _ = _leaves_of(lambda *values: values, piece.gives[:-2])
-    return jax.tree_util.tree_unflatten(structures[0], ChosenPiece(piece, tree, slow)(*arrays))
+    return jax.tree_util.tree_unflatten(structures[0], FastOrSlowOp(piece, tree, slow)(*arrays))
 
 
 def _leaves_of(found: Callable[..., Any], values: Sequence[Any]) -> tuple[ClosedJaxpr, Any]:

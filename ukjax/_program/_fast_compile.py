@@ -13,7 +13,7 @@ from jax.extend.core import get_opaque_trace_state
 from .._result import is_traced
 
 
-def lightly_compiled(function: Callable[..., Any], inlined: bool = False) -> Callable[..., Any]:
+def jit_fast_compile(function: Callable[..., Any], inlined: bool = False) -> Callable[..., Any]:
     """Compiles `function` of pytrees, on the CPU without LLVM's optimisations unless it is part of a larger program.
 
     The optimisations take long and gain little: the kernels of one small mechanism run for less time than it takes to
@@ -26,7 +26,7 @@ def lightly_compiled(function: Callable[..., Any], inlined: bool = False) -> Cal
     def call(*arguments: Any) -> Any:
         if inlined and _is_within_a_program():
             return function(*arguments)
-        return (alone() if is_plain() and light_options() else by_itself)(*arguments)
+        return (alone() if not_tracing() and light_options() else by_itself)(*arguments)
 
     return call
 
@@ -37,7 +37,7 @@ def light_jit(function: Callable[..., Any]) -> Any:
     return jit(function, compiler_options=light_options())
 
 
-def is_plain() -> bool:
+def not_tracing() -> bool:
     """Whether a call is made for its result, and not traced to become part of a program, a batch or a derivative."""
     return _trace() == _nothing_traced()
 

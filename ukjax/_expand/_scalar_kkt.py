@@ -35,7 +35,7 @@ class Certain(NamedTuple):
     push: float
 
 
-class Solved:
+class ScalarKKT:
     """M, Q, A, b with everything that follows from them, as entries of a graph.
 
     `vanishing`: whether rows may be nothing but the rounding errors of their terms.

@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
 from .._linalg import in_tiles
-from ._piece import AbstractTracedPiece, Form, traced
+from ._piece import AbstractTracedPiece, EvalForm, traced
 from ._scalar import over_batch, size_of
 
 
@@ -57,7 +57,7 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 
 
 def _evaluated(
-    form: Form, flag: int, closed: Callable, otherwise: Callable, gives: Sequence[Any], arrays: Sequence[Array]
+    form: EvalForm, flag: int, closed: Callable, otherwise: Callable, gives: Sequence[Any], arrays: Sequence[Array]
 ) -> list[Array]:
     """The results of `closed`, of shapes as in `gives`, or those of `otherwise`, the same where the flag is not set."""
     batched, needed = form.batched, arrays[flag]
@@ -97,7 +97,7 @@ def _gathered(
 
 
 def where_needed(
-    slow: ClosedJaxpr, form: Form, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
+    slow: ClosedJaxpr, form: EvalForm, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
 ) -> list[Array]:
     """The results of `slow` where it is needed, and `fast` elsewhere; `form` is that of all three together."""
     passed = lambda _, *args: list(args[len(arrays) :])
@@ -115,16 +115,16 @@ def _mended(slow: ClosedJaxpr) -> Callable[..., list[Array]]:
     return whole
 
 
-def unless(slow: ClosedJaxpr, leaves: Sequence[Any]) -> "SeldomPiece":
+def guarded_by(slow: ClosedJaxpr, leaves: Sequence[Any]) -> "GuardedOp":
     """The piece (not clear, not smooth, x, leaves) -> the leaves, with values or slopes of `slow` where not certain."""
     count, whole = len(slow.in_avals), _mended(slow)
     avals = [jax.ShapeDtypeStruct((), bool)] * 2, slow.in_avals, leaves
     passed = traced(lambda _, __, *args: list(args[count:]), *avals)
     values, slopes = (traced(lambda *args, i=i: whole(args[i], *args[2:]), *avals) for i in (0, 1))
-    return SeldomPiece(values, slopes, passed, 2 + count)
+    return GuardedOp(values, slopes, passed, 2 + count)
 
 
-class SeldomPiece(AbstractSeldomPiece):
+class GuardedOp(AbstractSeldomPiece):
     """A guarded piece whose derivatives are those of `slope`, which is needed where the second argument is set."""
 
     flag = 0
@@ -135,17 +135,17 @@ class SeldomPiece(AbstractSeldomPiece):
         self.slope, self.otherwise, self.passed = slope, otherwise, passed
 
     def each(self, change):
-        return SeldomPiece(change(self.closed), change(self.slope), change(self.otherwise), self.passed)
+        return GuardedOp(change(self.closed), change(self.slope), change(self.otherwise), self.passed)
 
     def through(self, change):
-        return SeldomSlope(change(self.slope), change(self.otherwise))
+        return GuardedDerivative(change(self.slope), change(self.otherwise))
 
     def depends(self, argument, given):
         return argument < self.passed or argument - self.passed in given
 
 
-class SeldomSlope(AbstractSeldomPiece):
-    """A derivative of a `SeldomPiece`, of any order."""
+class GuardedDerivative(AbstractSeldomPiece):
+    """A derivative of a `GuardedOp`, of any order."""
 
     flag = 1
 
@@ -154,7 +154,7 @@ class SeldomSlope(AbstractSeldomPiece):
         self.otherwise = otherwise
 
     def each(self, change):
-        return SeldomSlope(change(self.closed), change(self.otherwise))
+        return GuardedDerivative(change(self.closed), change(self.otherwise))
 
     def through(self, change):
         return self.each(change)

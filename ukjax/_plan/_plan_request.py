@@ -20,7 +20,7 @@ from ._search import Limits
 from ._shooting import Shooting, shown
 
 
-class Asked(NamedTuple):
+class PlanRequest(NamedTuple):
     """What a person gave."""
 
     mechanism: Any
@@ -39,7 +39,9 @@ class Asked(NamedTuple):
     segments: Any
 
 
-def problem_of(asked: Asked, options: dict[str, Any]) -> tuple[Shooting, tuple[np.ndarray, np.ndarray], np.ndarray]:
+def problem_of(
+    asked: PlanRequest, options: dict[str, Any]
+) -> tuple[Shooting, tuple[np.ndarray, np.ndarray], np.ndarray]:
     """What is asked, the bounds of controls and duration, and first states; TypeError or ValueError if it is off."""
     mechanism = asked.mechanism
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")

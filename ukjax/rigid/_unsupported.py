@@ -18,7 +18,7 @@ from ._parts import Part
 from ._switches import Switches
 
 
-def left_out(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
+def unsupported_features(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
     """The features that are not simulated, each with the names of the parts that have it; empty ones are dropped."""
     found = [
         ("contacts between geoms", [model.geom(g).name or f"geom{g}" for g in touching(model, switches)]),

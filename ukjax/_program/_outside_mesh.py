@@ -16,10 +16,10 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import PyTree
 
 from ._hoist import Traced
-from ._one_by_one import one_by_one
+from ._unbatch import unbatch_lapack
 
 
-def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+def outside_mesh(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     """Calls `function(*arguments)`, a pytree of arrays, as one operation if an argument varies over a mesh."""
     arrays, others = eqx.partition(arguments, eqx.is_array)
     flat, structure = jax.tree_util.tree_flatten(arrays)
@@ -37,7 +37,7 @@ def apart(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     return jax.tree_util.tree_unflatten(made[0], results)
 
 
-def as_one(function: Traced, *arguments: PyTree) -> Any:
+def as_single_op(function: Traced, *arguments: PyTree) -> Any:
     """Calls `function(*arguments)` as one operation of a `jax.shard_map`, within which it is not traced again."""
     jaxpr, constants = function.hoisted.jaxpr, function.hoisted.constants
     names = jaxpr.debug_info._replace(arg_names=("",) * (len(jaxpr.constvars) + len(jaxpr.invars)))
@@ -86,7 +86,7 @@ def _bind(function: Callable, arguments: Sequence[Any], origin: _Origin | None =
     return _apart_p.bind(*(cast(x) for x in flat), jaxpr=jaxpr, origin=origin)
 
 
-_apart_p = Primitive("apart")
+_apart_p = Primitive("outside_mesh")
 _apart_p.multiple_results = True
 
 
@@ -111,8 +111,8 @@ def _lower(context, *arguments, jaxpr, origin):
     closed = ClosedJaxpr(jaxpr, ())
     if "cpu" in context.module_context.platforms:
         mesh = getattr(context.module_context.axis_context, "mesh", None)
-        closed = one_by_one(closed, () if mesh is None else tuple(mesh.shape.items()))
-    return mlir.core_call_lowering(context, *arguments, name="apart", call_jaxpr=closed)
+        closed = unbatch_lapack(closed, () if mesh is None else tuple(mesh.shape.items()))
+    return mlir.core_call_lowering(context, *arguments, name="outside_mesh", call_jaxpr=closed)
 
 
 mlir.register_lowering(_apart_p, _lower)

@@ -37,7 +37,7 @@ def sizes_of_scan(params: dict[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
-def one_by_one(closed: ClosedJaxpr, axes: Sequence[tuple[str, int]] = ()) -> ClosedJaxpr:
+def unbatch_lapack(closed: ClosedJaxpr, axes: Sequence[tuple[str, int]] = ()) -> ClosedJaxpr:
     """Rewrites a program so that a loop over the batch calls LAPACK for one matrix after the other.
 
     It is for programs that are about to be compiled: lineax's own rules of derivatives are lost. `axes`: names and
@@ -58,7 +58,7 @@ def _like(kind: Any) -> jax.ShapeDtypeStruct:
 
 
 class _Change:
-    """The rewriting of programs, and of the programs in them; `axes` as in `one_by_one`."""
+    """The rewriting of programs, and of the programs in them; `axes` as in `unbatch_lapack`."""
 
     def __init__(self, axes: tuple[tuple[str, int], ...]):
         self.axes = axes
@@ -119,8 +119,8 @@ class _Change:
         called: Any = equation.params.get(CALLS.get(primitive.name, ""), solve)
         if called is not None:
             return self._evaluated(getattr(called, "jaxpr", called), getattr(called, "consts", ()), *values)
-        # The operation `apart` does this when it is lowered.
-        params = {name: x if primitive.name == "apart" else self.of(x) for name, x in equation.params.items()}
+        # The operation `outside_mesh` does this when it is lowered.
+        params = {name: x if primitive.name == "outside_mesh" else self.of(x) for name, x in equation.params.items()}
         results = _in_turn(ft.partial(primitive.bind, **params), _batch(equation), values)
         return results if primitive.multiple_results else [results]
 

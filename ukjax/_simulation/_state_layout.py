@@ -10,7 +10,7 @@ from jaxtyping import Array
 from .._mechanism import Mechanism
 
 
-class Phase(eqx.Module):
+class StateLayout(eqx.Module):
     """A mechanism, and the numbers of coordinates and of speeds in its state."""
 
     mechanism: Mechanism
@@ -18,7 +18,7 @@ class Phase(eqx.Module):
     speeds: int = eqx.field(static=True)
 
     @classmethod
-    def of(cls, mechanism: Mechanism, start: tuple[Array, Array]) -> "Phase":
+    def of(cls, mechanism: Mechanism, start: tuple[Array, Array]) -> "StateLayout":
         """The phase of a run that starts from q and v."""
         q0, v0 = start
         return cls(mechanism, q0.shape[0], v0.shape[0])

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._flow import Problem
+from ._flow import IntegrationProblem
 from ._lane import start_of, stepper_of
-from ._march import Attempt, Place, before_end, march
+from ._march import Attempt, Place, before_end, step_until
 
 
 LOOKS = 6  # times within a step at which event functions are evaluated
@@ -87,7 +87,7 @@ class _Notes(eqx.Module):
 
 
 def first_crossing(
-    problem: Problem,
+    problem: IntegrationProblem,
     events: Callable[[Array, Array], Array],
     directions: np.ndarray,
     watch: Watch,
@@ -124,7 +124,7 @@ def first_crossing(
     notes = _Notes(watch.before, watch.rates, begin, jnp.asarray(False), lost, bracket)
     enough = lambda notes: notes.met | notes.undefined | ~wanted
     clip = lambda at, tried: before_end(at, tried, end)
-    at, notes, result, tries = march(
+    at, notes, result, tries = step_until(
         stepper, start, end, problem.max_steps, clip, note, notes, lambda notes: [], enough
     )
     t, which, jumped = crossing.root(notes.bracket, _along(problem, events, notes.bracket.span, notes.bracket.dense))
@@ -134,7 +134,7 @@ def first_crossing(
     return Found(jnp.where(notes.met, t, at.t), which, notes.undefined, notes.met & jumped, tries, result)
 
 
-def _along(problem: Problem, events: Callable, span: tuple[Array, Array], dense: Any) -> Callable:
+def _along(problem: IntegrationProblem, events: Callable, span: tuple[Array, Array], dense: Any) -> Callable:
     """Returns t -> g and g' (k,) along the interpolant of a step."""
     state = problem.solver.interpolation_cls(t0=span[0], t1=span[1], **dense).evaluate
     return lambda t: jax.jvp(lambda t: events(t, state(t)), (t,), (jnp.ones_like(t),))

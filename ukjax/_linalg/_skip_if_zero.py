@@ -16,7 +16,7 @@ from jaxtyping import Array
 from ._base import AbstractPseudoinverse, rank_tolerance
 
 
-class Seldom(AbstractPseudoinverse):
+class SkipIfZero(AbstractPseudoinverse):
     """A strategy that factorises a batch only if some matrix in it is nonzero.
 
     Under `jax.vmap` a `jax.lax.cond` on every matrix would compute both branches for all of them. Here one condition
@@ -39,9 +39,9 @@ class Seldom(AbstractPseudoinverse):
 
 def finer(solver: Any, dtype: Any) -> Any:
     """Returns the strategy with the square of its rank tolerance, not below rounding; other solvers unchanged."""
-    if isinstance(solver, Seldom):
+    if isinstance(solver, SkipIfZero):
         inner = finer(solver.strategy, dtype)
-        return Seldom(inner, inner.rtol)
+        return SkipIfZero(inner, inner.rtol)
     if not isinstance(solver, AbstractPseudoinverse):
         return solver
     return dataclasses.replace(solver, rtol=rank_tolerance(rank_tolerance(solver.rtol, dtype) ** 2, dtype))

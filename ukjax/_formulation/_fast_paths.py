@@ -13,7 +13,7 @@ from .. import _blocks, _expand, _panels
 from .._linalg import rank_tolerance_of
 from .._result import RESULTS
 from .._rounding import rounding_errors_of
-from .._terms import Terms, TermsOf, of_loose
+from .._terms import Terms, TermsFunctions, of_loose
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
@@ -28,10 +28,10 @@ MOST_COORDINATES = 64
 # Margin of the rank test. The smallest singular value must exceed the rank tolerance by this factor for the SVD to
 # agree that the rows are independent, and fall below it by this factor for it to agree that they are not. The SVD
 # compares rows whose lengths differ by up to two with the largest singular value.
-CLEARLY = 4.0
+RANK_MARGIN = 4.0
 
 
-class Dense(NamedTuple):
+class TracedTerms(NamedTuple):
     """M, Q, A, b as a traced function of the state, traced rounding errors of A and b, and the rest of the terms."""
 
     traced: ClosedJaxpr
@@ -39,7 +39,7 @@ class Dense(NamedTuple):
     terms: Terms
 
     @classmethod
-    def of(cls, terms_of: TermsOf, state: Sequence[Array]) -> "Dense":
+    def of(cls, terms_of: TermsFunctions, state: Sequence[Array]) -> "TracedTerms":
         kept: list[Terms] = []
 
         def arrays(*state):
@@ -80,7 +80,7 @@ class Dense(NamedTuple):
 
 
 def expanded(
-    formulation: AbstractPseudoinverseFormulation, terms_of: TermsOf, dense: Dense, state: Sequence[Array]
+    formulation: AbstractPseudoinverseFormulation, terms_of: TermsFunctions, dense: TracedTerms, state: Sequence[Array]
 ) -> Motion | None:
     """Returns the motion at a state by scalar code, or None if scalar code does not apply.
 
@@ -90,13 +90,13 @@ def expanded(
         return None
     slow, certain = dense.solve_by(formulation), dense.certain(formulation)
     most = _expand.MOST_OPERATIONS if terms_of.modular is None else min(_expand.MOST_OPERATIONS, MOST_OF_MODULES)
-    return _expand.motion_or(slow, _certainly, certain, most, dense.traced, list(state), dense.rounding)
+    return _expand.guarded_motion(slow, _certainly, certain, most, dense.traced, list(state), dense.rounding)
 
 
 def by_recursion(
     formulation: AbstractPseudoinverseFormulation,
-    terms_of: TermsOf,
-    dense: Callable[[], Dense],
+    terms_of: TermsFunctions,
+    dense: Callable[[], TracedTerms],
     state: Sequence[Array],
 ) -> Motion | None:
     """Returns the motion of an unconstrained system that needs no M (`terms_of.free`), or None if there is none.
@@ -114,7 +114,7 @@ def by_recursion(
         return acceleration, definite & jnp.isfinite(jnp.sum(acceleration))
 
     try:
-        acceleration, clear = _expand.tiled(found, state, free.slopes, free.short, free.written)
+        acceleration, clear = _expand.tiled_dynamics(found, state, free.slopes, free.short, free.written)
     except (_expand.TooLong, _expand.NotScalar):
         return None
     none, zero = jnp.zeros(0, bool), jnp.zeros((), acceleration.dtype)
@@ -126,8 +126,8 @@ def by_recursion(
 
 def by_blocks(
     formulation: AbstractPseudoinverseFormulation,
-    terms_of: TermsOf,
-    dense: Callable[[], Dense],
+    terms_of: TermsFunctions,
+    dense: Callable[[], TracedTerms],
     state: Sequence[Array],
     often: bool,
 ) -> Motion | None:
@@ -143,8 +143,8 @@ def by_blocks(
     tolerance = rank_tolerance_of(formulation.pseudoinverse, Q.dtype)
     root = float(places.rows.shape[1]) ** 0.5
     certain = _expand.Certain(
-        rank=CLEARLY * tolerance,
-        dependent=tolerance / (CLEARLY * root),
+        rank=RANK_MARGIN * tolerance,
+        dependent=tolerance / (RANK_MARGIN * root),
         **_accurate(formulation.consistency_rtol, Q.dtype),
     )
     # Rounding errors of some hundred blocks add up.
@@ -153,7 +153,9 @@ def by_blocks(
     return _where_clear(formulation, dense(), found, state)
 
 
-def by_panels(formulation: AbstractPseudoinverseFormulation, dense: Dense, state: Sequence[Array]) -> Motion | None:
+def by_panels(
+    formulation: AbstractPseudoinverseFormulation, dense: TracedTerms, state: Sequence[Array]
+) -> Motion | None:
     """Returns the motion by M as a whole, for many states at a time, or None if there are too many coordinates.
 
     Where that is not certain of the motion, `formulation` computes it.
@@ -166,7 +168,7 @@ def by_panels(formulation: AbstractPseudoinverseFormulation, dense: Dense, state
 
 def _where_clear(
     formulation: AbstractPseudoinverseFormulation,
-    dense: Dense,
+    dense: TracedTerms,
     found: _expand.Candidate,
     state: Sequence[Array],
     short: bool = False,
@@ -174,16 +176,14 @@ def _where_clear(
     motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)
     limit = _expand.MOST_OPERATIONS if short else None
-    return _expand.where_certain(
-        slow, motion, found.clear, found.smooth, dense.traced, list(state), limit, dense.rounding
-    )
+    return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, list(state), limit, dense.rounding)
 
 
 def certainty(pseudoinverse: lx.AbstractLinearSolver, consistency_rtol: float, m: int, dtype: Any) -> _expand.Certain:
     """Returns the limits within which a factorisation of m rows decides as a pseudoinverse does."""
     tolerance, root = rank_tolerance_of(pseudoinverse, dtype), max(1, m) ** 0.5
     accurate = _accurate(consistency_rtol, dtype)
-    return _expand.Certain(rank=CLEARLY * tolerance * root, dependent=tolerance / (CLEARLY * root), **accurate)
+    return _expand.Certain(rank=RANK_MARGIN * tolerance * root, dependent=tolerance / (RANK_MARGIN * root), **accurate)
 
 
 def _accurate(consistency_rtol: float, dtype: Any) -> dict[str, float]:

@@ -10,33 +10,33 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from ._chosen import CertainScalars, ChosenPiece
 from ._entry import NotScalar
 from ._expand import with_constants_as_arguments
+from ._fast_or_slow import CertainScalars, FastOrSlowOp
 from ._graph import Graph
+from ._guarded_op import GuardedOp
 from ._interpret import interpret
 from ._loops import side_by_side
 from ._motion import MotionPiece
 from ._piece import AbstractTracedPiece
 from ._scalar import ScalarProgram, as_number
-from ._seldom import SeldomPiece
 
 
 # For fewer states compiling takes longer than what is saved.
 MANY = 32
 
 
-def written(graph: Graph, piece: Any, arguments: list[np.ndarray]) -> list[np.ndarray]:
+def inline_op(graph: Graph, piece: Any, arguments: list[np.ndarray]) -> list[np.ndarray]:
     """Inlines a piece: returns its results as entries of a graph, and adds the doubts about them to the graph."""
     if isinstance(piece, MotionPiece):
         return piece.found(graph, interpret(graph, piece.closed, arguments))
     if isinstance(piece, CertainScalars):
         return interpret(graph, piece.closed, arguments)
-    if isinstance(piece, ChosenPiece):
-        *values, clear, _ = written(graph, piece.fast, arguments[: piece.known])
+    if isinstance(piece, FastOrSlowOp):
+        *values, clear, _ = inline_op(graph, piece.fast, arguments[: piece.known])
         graph.doubts.append(graph.negation(clear[()]))
         return interpret(graph, piece.found, values)
-    if isinstance(piece, SeldomPiece):
+    if isinstance(piece, GuardedOp):
         graph.doubts.append(arguments[0][()])
         return arguments[piece.passed :]
     if isinstance(piece, AbstractTracedPiece):
@@ -72,7 +72,7 @@ def joined(tree: PyTree) -> Any:
     return jax.tree_util.tree_map(lambda x: x.joined(), tree, is_leaf=lambda x: isinstance(x, Entries))
 
 
-class WrittenTurn:
+class ScalarLaneStep:
     """A step that many states repeat, as one scalar program with all the pieces in it.
 
     Between steps a state is kept in entries, so that no arrays are joined or split.
@@ -105,12 +105,14 @@ class WrittenTurn:
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
             *values, doubt, matters = interpret(graph, closed, arguments)
             flag = graph.both(matters[()], ft.reduce(graph.either, graph.doubts, doubt[()]))
-            states = [_chosen(graph, flag, *both) for both in zip(values[new : 2 * new], values[:new], strict=True)]
+            states = [
+                _fast_or_slow(graph, flag, *both) for both in zip(values[new : 2 * new], values[:new], strict=True)
+            ]
             rest = values[2 * new :]
-            return [*states, *(_chosen(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
+            return [*states, *(_fast_or_slow(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
 
         self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
-        self.program = ScalarProgram(closed.in_avals, self.gives, build, most, written)
+        self.program = ScalarProgram(closed.in_avals, self.gives, build, most, inline_op)
         if self.program.program.has_arrays:
             raise NotScalar("what stays an operation on arrays")
 
@@ -125,7 +127,7 @@ class WrittenTurn:
         return new, rest[0], rest[1]
 
 
-def _chosen(graph: Graph, flag: Any, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+def _fast_or_slow(graph: Graph, flag: Any, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
     found = np.empty(elsewhere.shape, object)
     for i in np.ndindex(elsewhere.shape):
         x, y = where[i], elsewhere[i]

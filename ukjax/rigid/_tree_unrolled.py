@@ -54,7 +54,7 @@ class Move:
         return self.after.twist_outwards(self.change)
 
 
-class Posture(NamedTuple):
+class TreeState(NamedTuple):
     """A tree at one state: its layout, the `Move` of each node, and the inertia of each, None for a massless body."""
 
     layout: Layout
@@ -62,7 +62,7 @@ class Posture(NamedTuple):
     inertias: Sequence[SpatialInertia | None]
 
     @property
-    def at_joints(self) -> "Posture":
+    def at_joints(self) -> "TreeState":
         """The tree with the frame that a joint moves in place of the frame of each body.
 
         In these frames a joint about z turns x and y only, and the poses between joints are constant. Generalised
@@ -75,10 +75,10 @@ class Posture(NamedTuple):
             before = move.before if ahead is None else ahead if move.before is None else ahead @ move.before
             moves.append(Move(before, move.own, None, move.twists, move.change))
             inertias.append(inertia if inertia is None or back is None else inertia.outwards(back))
-        return Posture(self.layout, moves, inertias)
+        return TreeState(self.layout, moves, inertias)
 
 
-def poses_in_world(tree: Posture) -> list[Pose]:
+def poses_in_world(tree: TreeState) -> list[Pose]:
     """The pose of every node, seen from the ground."""
     found: list[Pose] = []
     for node, move in zip(tree.layout.nodes, tree.moves, strict=True):
@@ -93,7 +93,7 @@ def moved_by(S: Sequence[Twist], v: Array) -> Twist:
     return Twist(linear, sum((s.angular * v[k] for k, s in enumerate(S)), zero))
 
 
-def twists(tree: Posture, v: Array) -> list[Twist]:
+def twists(tree: TreeState, v: Array) -> list[Twist]:
     """The twist V of every node, seen from the node."""
     found: list[Twist] = []
     for node, move in zip(tree.layout.nodes, tree.moves, strict=True):
@@ -103,7 +103,7 @@ def twists(tree: Posture, v: Array) -> list[Twist]:
 
 
 def accelerations(
-    tree: Posture, V: Sequence[Twist], v: Array, base: Twist | None = None, rates: Array | None = None
+    tree: TreeState, V: Sequence[Twist], v: Array, base: Twist | None = None, rates: Array | None = None
 ) -> list[Twist]:
     """The rate of V of every node, seen from the node, for speeds and their rates (None: zero).
 
@@ -121,7 +121,7 @@ def accelerations(
 
 
 def wrenches(
-    tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench], rates: Array | None = None
+    tree: TreeState, v: Array, base: Twist, external: Mapping[int, Wrench], rates: Array | None = None
 ) -> list[Wrench]:
     """The wrench f of every node, by recursive Newton-Euler, for speeds and their rates (None: zero).
 
@@ -135,7 +135,7 @@ def wrenches(
     return _inwards(tree.layout, f, lambda i, total: tree.moves[i].X.outwards(total), none)
 
 
-def bias(tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
+def bias(tree: TreeState, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
     """The generalised forces (n,) that keep all speeds constant, less those of `external`, wrenches seen from nodes."""
     joints, seen = tree.at_joints, [move.after for move in tree.moves]
     there = {i: w if (back := seen[i]) is None else back.inverse.outwards(w) for i, w in external.items()}
@@ -144,7 +144,7 @@ def bias(tree: Posture, v: Array, base: Twist, external: Mapping[int, Wrench]) -
     return jnp.stack(values) if values else jnp.zeros(0, v.dtype)
 
 
-def mass_matrix(tree: Posture, dtype: Any) -> Array:
+def mass_matrix(tree: TreeState, dtype: Any) -> Array:
     """The mass matrix M (n, n), by composite rigid bodies, without armature."""
     (layout, moves, inertias), zero = tree.at_joints, jnp.zeros((), dtype)
     none = SpatialInertia(zero, jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
