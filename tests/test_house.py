@@ -67,6 +67,13 @@ def test_no_files_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(needed).prepare()  # CycleError names the files
 
 
+def test_thresholds_are_those_of_the_source():
+    rows = re.findall(r"^\| `(\w+)` \| `([\w/.]+)` \|", (ROOT / "docs/design/thresholds.md").read_text(), re.MULTILINE)
+    assert len(rows) > 20
+    for name, file in rows:
+        assert re.search(rf"\b{name}\b", (ROOT / "ukjax" / file).read_text()), f"{file} has no {name}"
+
+
 def test_outside_of_the_library_only_public_names_are_used():
     for folder in ("models", "experiments", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
