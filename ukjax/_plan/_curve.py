@@ -60,9 +60,7 @@ def kind_of(value: Any) -> Kind:
 
 @functools.cache
 def _pieces(kind: Kind, K: int) -> np.ndarray:
-    """Returns the coefficients of every B_i in every interval, (K, degree + 1, n), by powers of the part of the
-    interval.
-    """
+    """Returns the coefficients of every B_i in every interval, by powers within it: (K, degree + 1, n)."""
     from scipy.interpolate import BSpline
 
     degree = DEGREE[kind]

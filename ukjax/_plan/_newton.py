@@ -23,7 +23,7 @@ ROUNDING = 1e-12  # a fall of merit, beside the merit, that is no fall
 
 
 class Point(NamedTuple):
-    """A point x, with f and c and their slopes; the first `met` entries of c must vanish, the others not be negative."""
+    """A point x, with f, c and their slopes; the first `met` entries of c must vanish, the others not be negative."""
 
     x: np.ndarray
     f: float
