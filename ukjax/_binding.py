@@ -63,7 +63,7 @@ class Binding(eqx.Module):
 
     @property
     def is_needed(self) -> bool:
-        """Whether any array differs from the one at the time of the origin."""
+        """Whether the values differ from the original arrays, or stand for other arrays too."""
         return not self.origin.is_at(self.values)
 
     def __call__(self, function: Callable) -> Callable:
@@ -128,7 +128,7 @@ class Origin:
         return [(x, at) for x, at in found if x is not None]
 
     def is_at(self, values: Sequence[Any]) -> bool:
-        """Whether `values`, one for each path, are the original arrays, none of which is a stack of others."""
+        """Whether `values`, one for each path, are the original arrays, and no other array shares their places."""
         first = lambda i: self._first.get((i, None), lambda: None)()
         return len(self._first) == len(self._places) and all(first(i) is x for i, x in enumerate(values))
 

@@ -280,7 +280,7 @@ class AccelerationConstraint(AbstractFunctionConstraint):
         vector: `vector(q, v, t)`, b, shape (m,).
 
     Raises:
-        TypeError: If either is not callable.
+        TypeError: If `matrix` or `vector` is not callable.
         ValueError: While tracing, if the shapes do not fit each other or the coordinates.
 
     Nothing below the acceleration is known, so it counts neither in `assemble` nor in the position and velocity

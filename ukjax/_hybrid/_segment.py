@@ -1,4 +1,4 @@
-"""One mode, from its beginning to the event that ends it.
+"""A mode, from its beginning to the event that ends it.
 
 The mode is integrated twice: first to find its end, without derivatives, and then up to that end. The time of the event
 is corrected by steps t - g / g' along the motion, with a constant g'. Each step reduces the error by a factor of the

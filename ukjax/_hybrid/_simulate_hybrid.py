@@ -58,7 +58,7 @@ def simulate_hybrid(
     Args:
         modes: Name -> `Mode`. All have the same coordinates.
         q0: Coordinates at ts[0], shape (n,) [m or rad].
-        v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
+        v0: Rates of q0 at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
         start: The mode to begin with; the first if None.
         max_events: Largest number of events. Some motions have infinitely many in a finite time: a ball that comes to

@@ -257,7 +257,7 @@ def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, 
 
 
 def _contents(module: Any, name: str) -> _Contents:
-    """Returns the contents of a module; raises TypeError if `module` is none."""
+    """Returns the contents of a module; raises TypeError if it is not a module."""
     if isinstance(module, Module):
         columns = tuple(range(len(module.coordinates)))
         own = [_Constraint(k, 1, constraint, columns) for k, constraint in module.constraints.items()]

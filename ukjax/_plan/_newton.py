@@ -116,7 +116,7 @@ def _step(here: Point, H: np.ndarray) -> _Step:
     home = Y @ ((U.T @ -here.c[:met]) / s)
     values, vectors = np.linalg.eigh(Z.T @ H @ Z)
     values = np.maximum(np.abs(values), FLAT * np.max(np.abs(values), initial=0.0))
-    scaled = Z @ (vectors / np.sqrt(np.where(values > 0, values, 1.0)))  # of w the model is |w|^2 / 2, but for a slope
+    scaled = Z @ (vectors / np.sqrt(np.where(values > 0, values, 1.0)))  # the model in w is |w|^2 / 2 plus a slope
     p, bound = _nearest(here, H, home, scaled)
     slope = here.g + H @ p - here.J[met:].T @ bound
     free = U @ ((Y.T @ slope) / s)
@@ -140,7 +140,7 @@ def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -
         f[-1] = 1.0
         try:
             u = nnls(E, f, maxiter=10 * E.shape[1])[0]
-        except RuntimeError:  # it does not end
+        except RuntimeError:  # no convergence
             continue
         left = E @ u - f
         if -left[-1] > 1e-9:

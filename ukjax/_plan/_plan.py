@@ -96,7 +96,7 @@ def plan(
         mechanism: System and constraints.
         actuation: G (n, p), a matrix or `actuation(q, t)`.
         q0: Coordinates at the start (n,) [m or rad].
-        v0: Their rates (n,) [m/s or rad/s].
+        v0: Rates of q0 (n,) [m/s or rad/s].
         goal: (q1, v1), a state on the constraints; or `goal(q, v)` -> (r,), which must vanish at the end.
         duration: T [s]; or (shortest, guess, longest), if it is free.
         t0: Start time [s].

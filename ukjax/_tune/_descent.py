@@ -1,4 +1,4 @@
-"""One step of a tuning, by an optax optimiser or by Levenberg-Marquardt."""
+"""A step of a tuning, by an optax optimiser or by Levenberg-Marquardt."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol

@@ -55,8 +55,8 @@ def tune(
 
     Args:
         loss: `loss(params)`, a scalar; or, with `samples`, `loss(params, sample)`, whose mean over the samples is
-            minimised. Or residuals (m,), whose sum of squares is minimised. It may contain a simulation. It is compiled
-            once, with its gradient.
+            minimised. Or residuals (m,), whose sum of squares is minimised. The loss may contain a simulation, and is
+            compiled once, with its gradient.
         params: A pytree; its floating arrays are tuned (Python floats become arrays), everything else is kept.
         optimizer: Any optax optimiser, for example `optax.adam(1e-2)`; or `optax.lbfgs()`, which searches along a line
             in every step and needs far fewer of them where the loss is smooth and not drawn from minibatches; or, for a
@@ -88,8 +88,8 @@ def tune(
             other arguments, and the same versions of the packages that compute. `steps` may be larger than before.
             Names of functions and paths of files do not count.
         progress: Show a progress bar with the loss and the gradient norm.
-        throw: Raise if the loss or its gradient is not finite at the start, or at the end of every step, however short.
-            With False the tuning ends there; look at `stopped`.
+        throw: Raise if the loss or its gradient is not finite at the start, or after a step, however short the step is
+            made. With False the tuning ends there; look at `stopped`.
 
     Returns:
         `Tuning`: best `params` with their `loss`, and the history, also as a labelled data set.
