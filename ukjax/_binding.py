@@ -80,7 +80,7 @@ class Bound(eqx.Module):
         return substituted(self.function, self.binding.origin, self.binding.values)(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("function", "binding"):  # not there yet
+        if name in ("function", "binding"):  # not set yet
             raise AttributeError(name)
         return getattr(self.function, name)
 
@@ -99,7 +99,7 @@ class Origin:
     """
 
     def __init__(self, arrays: Iterable[tuple[Array, Place]], level: int = 0):
-        arrays = [(x, place) for x, place in arrays if isinstance(x, jax.Array)]  # NumPy's are computed with unseen
+        arrays = [(x, place) for x, place in arrays if isinstance(x, jax.Array)]  # NumPy's are not traced
         self.level, self.paths = level, tuple(dict.fromkeys(place.path for _, place in arrays))
         number = {path: i for i, path in enumerate(self.paths)}
         self._places = {id(x): (weakref.ref(x), (number[place.path], place.row)) for x, place in arrays}

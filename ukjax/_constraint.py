@@ -150,7 +150,7 @@ class BoundConstraint(AbstractConstraint):
         return self.binding(self.constraint.velocity_error)(q, v, t, *_given(kinematics))
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("constraint", "binding"):  # not there yet
+        if name in ("constraint", "binding"):  # not set yet
             raise AttributeError(name)
         return getattr(self.constraint, name)
 

@@ -44,7 +44,7 @@ class Level(eqx.Module):
     P: Matrix  # in the metric of M, symmetric
     L: Matrix
     W: Matrix
-    noisy: bool = eqx.field(static=True, default=False)  # whether some level so far was
+    noisy: bool = eqx.field(static=True, default=False)  # whether any level so far had noise
 
     @classmethod
     def start(cls, M: Any, Q: Any) -> "Level":

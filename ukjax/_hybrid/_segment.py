@@ -26,7 +26,7 @@ from ._onset import ROUNDINGS, Beginning, Onset, onset
 from ._transition import transitions
 
 
-CORRECTIONS = 4  # of the time of an event: two for its second derivatives, the others for large tolerances
+CORRECTIONS = 4  # steps for the time of an event: two for its second derivatives, the others for large tolerances
 # Part of the whole time within which events count as simultaneous.
 SAME_TIME = 1e-12
 

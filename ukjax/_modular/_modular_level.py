@@ -56,7 +56,7 @@ class ModularLevel(eqx.Module):
     v: Vector
     t: Scalar
     enforced: tuple[Enforced, ...]
-    noisy: bool = eqx.field(static=True, default=False, kw_only=True)  # whether some level so far was
+    noisy: bool = eqx.field(static=True, default=False, kw_only=True)  # whether any level so far had noise
     L: tuple[Array, ...]
     W: tuple[Array, ...]
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 
-RANK = 1e-10  # singular values of J, beside the largest, that count
-FLAT = 1e-5  # the least curvature of a model, beside the largest
-SHORT = 1e-7  # steps cut down to less than this are given up
-REACH = 10.0  # the longest step in any number of x
-ROUNDING = 1e-12  # a fall of merit, beside the merit, that is no fall
+RANK = 1e-10  # least singular value of J that counts, relative to the largest
+FLAT = 1e-5  # least curvature of a model, relative to the largest
+SHORT = 1e-7  # least part of a step that is tried
+REACH = 10.0  # longest step in any entry of x
+ROUNDING = 1e-12  # change of merit, relative to the merit, that counts as rounding
 
 
 class Point(NamedTuple):
@@ -133,7 +133,7 @@ def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -
         return home - scaled @ lowest(1.0), np.zeros(0)
     G = rows @ scaled
     for part in (1.0, 0.5, 0.1, 0.0):
-        # Only that part of a violation is to be corrected, too.
+        # The same part of a violation of c_I is corrected.
         low = lowest(part)
         least = -np.where(c < 0, part * c, c) - part * (rows @ home) + G @ low
         E, f = np.vstack([G.T, least]), np.zeros(G.shape[1] + 1)

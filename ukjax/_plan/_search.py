@@ -14,9 +14,9 @@ from ._shooting import Look, Shooting, curvature, independent_rows, look
 
 
 Method = Literal["slsqp", "newton"]
-FLAT = 1e-9  # a relative change of cost that is none
-LOST = 1e4  # gaps, and costs beside what controls of the size cost, from which a search does not come back
-JOINED = 1e-3  # gaps that the last steps to the goal close
+FLAT = 1e-9  # relative change of cost that counts as zero
+LOST = 1e4  # gaps, and costs relative to those of typical controls, beyond which a search is lost
+JOINED = 1e-3  # largest gaps that the last steps to the goal can close
 HOMING = 8  # steps to the goal after the search
 NOWHERE = np.zeros((0, 0), int)  # where a motion in one piece is joined
 

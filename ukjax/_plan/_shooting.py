@@ -34,7 +34,7 @@ from ._curve import Curve, Kind, knots_of, root_of_effort
 
 # Error that is reported if a simulation fails, so that a search turns back.
 FAR = 1e3
-FAR_BACK = 6  # steps back to the constraints, from wherever the search puts a first state
+FAR_BACK = 6  # Newton steps of the projection of a first state, which may lie far off the constraints
 
 
 class Shooting(eqx.Module):

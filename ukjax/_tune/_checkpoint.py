@@ -34,8 +34,8 @@ def resume(path: Path, record: Record, definition: dict[str, str]) -> None:
     """Fills `record` from the file at `path`; leaves it unchanged if there is no such file.
 
     Raises:
-        ValueError: If the folder does not exist, or the file is none of ours, belongs to another tuning, or to one that
-            has taken more steps already.
+        ValueError: If the folder does not exist, or the file was not written by `tune`, belongs to another tuning, or
+            to one that has taken more steps already.
     """
     if not path.parent.is_dir():
         raise ValueError(f"checkpoint lies in a folder that does not exist: {path.parent}. Make it first.")

@@ -156,7 +156,7 @@ class Optax:
         counts: list[int] = []
         _over(LBFGS, lambda memory: counts.append(int(memory.count)), step.state)
         if max(counts, default=0) <= 1:
-            return None  # a step without memory is what was tried last
+            return None  # the last step was one without memory
         nothing = lambda memory: jax.tree_util.tree_map(jnp.zeros_like, memory)
         return Step(step.tuned, _over(LBFGS, nothing, step.state))
 

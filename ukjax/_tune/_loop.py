@@ -17,7 +17,7 @@ from ._record import Record
 from ._samples import Batch, Samples
 
 
-HALVINGS = 16  # of a step to where the loss is not finite
+HALVINGS = 16  # of a step after which the loss is not finite
 
 
 @dataclasses.dataclass(frozen=True)

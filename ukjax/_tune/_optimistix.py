@@ -148,7 +148,7 @@ class Optimistix:
             state = eqx.tree_at(lambda state: state.y_eval, state, self.box.inside(state.y_eval))
         point = self._point(getattr(state, "f_info", None))
         spent = Spent(0, 1) if point is None else Spent(1, 0)
-        point = point if self.box is None else None  # its gradient would be that of what is free
+        point = point if self.box is None else None  # its gradient would be that of the free parameters
         kept = State(eqx.filter(state, eqx.is_array), point, terminate, result, free, jnp.asarray(True))
         return Step(tuned, kept, spent)
 

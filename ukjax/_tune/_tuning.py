@@ -22,8 +22,8 @@ class Tuning(eqx.Module):
         losses: Loss before every step and after the last, (steps + 1,); shorter if the tuning stopped early. With
             minibatches each is the loss of its minibatch.
         gradient_norms: Norm of the gradient at the same points.
-        full_losses: Loss over all samples at the same points; NaN where it was not evaluated. Without minibatches the
-            same as `losses`.
+        full_losses: Loss over all samples at the same points; NaN where it was not evaluated. Equal to `losses`
+            without minibatches.
         evaluations: Number of computations of the loss and its gradient up to each point, line searches and rejected
             trials included; with a least-squares method, residuals and Jacobian.
         trials: Number of computations of the loss alone up to each point, by `LevenbergMarquardt` for example.
