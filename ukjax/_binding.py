@@ -63,7 +63,7 @@ class Binding(eqx.Module):
 
     @property
     def is_needed(self) -> bool:
-        """Whether any array differs from the one at the time of the origin."""
+        """Whether the values differ from the original arrays, or stand for other arrays too."""
         return not self.origin.is_at(self.values)
 
     def __call__(self, function: Callable) -> Callable:
@@ -80,7 +80,7 @@ class Bound(eqx.Module):
         return substituted(self.function, self.binding.origin, self.binding.values)(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("function", "binding"):  # not there yet
+        if name in ("function", "binding"):  # not set yet
             raise AttributeError(name)
         return getattr(self.function, name)
 
@@ -99,7 +99,7 @@ class Origin:
     """
 
     def __init__(self, arrays: Iterable[tuple[Array, Place]], level: int = 0):
-        arrays = [(x, place) for x, place in arrays if isinstance(x, jax.Array)]  # NumPy's are computed with unseen
+        arrays = [(x, place) for x, place in arrays if isinstance(x, jax.Array)]  # NumPy's are not traced
         self.level, self.paths = level, tuple(dict.fromkeys(place.path for _, place in arrays))
         number = {path: i for i, path in enumerate(self.paths)}
         self._places = {id(x): (weakref.ref(x), (number[place.path], place.row)) for x, place in arrays}
@@ -128,7 +128,7 @@ class Origin:
         return [(x, at) for x, at in found if x is not None]
 
     def is_at(self, values: Sequence[Any]) -> bool:
-        """Whether `values`, one for each path, are the original arrays, none of which is a stack of others."""
+        """Whether `values`, one for each path, are the original arrays, and no other array shares their places."""
         first = lambda i: self._first.get((i, None), lambda: None)()
         return len(self._first) == len(self._places) and all(first(i) is x for i, x in enumerate(values))
 

@@ -150,7 +150,7 @@ class BoundConstraint(AbstractConstraint):
         return self.binding(self.constraint.velocity_error)(q, v, t, *_given(kinematics))
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("constraint", "binding"):  # not there yet
+        if name in ("constraint", "binding"):  # not set yet
             raise AttributeError(name)
         return getattr(self.constraint, name)
 
@@ -280,7 +280,7 @@ class AccelerationConstraint(AbstractFunctionConstraint):
         vector: `vector(q, v, t)`, b, shape (m,).
 
     Raises:
-        TypeError: If either is not callable.
+        TypeError: If `matrix` or `vector` is not callable.
         ValueError: While tracing, if the shapes do not fit each other or the coordinates.
 
     Nothing below the acceleration is known, so it counts neither in `assemble` nor in the position and velocity

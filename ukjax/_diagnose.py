@@ -121,7 +121,7 @@ def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagno
     Args:
         mechanism: System and constraints.
         q: Coordinates, shape (n,) [m or rad].
-        v: Their rates, shape (n,) [m/s or rad/s].
+        v: Rates of q, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
 
     Returns:

@@ -35,7 +35,7 @@ def equation_of_motion(
             elsewhere, such as a global variable or a list, is what it was when they were first compiled for these
             shapes; make what changes a parameter of the system.
         q: Coordinates, shape (n,) [m or rad].
-        v: Their rates, shape (n,) [m/s or rad/s]; the speeds, if the system has a kinematics. Then there may be more
+        v: Rates of q, shape (n,) [m/s or rad/s]; the speeds, if the system has a kinematics. Then there may be more
             coordinates, and the acceleration is v'.
         t: Time, scalar [s].
         applied: Further generalised force, shape (n,) [N or N m].

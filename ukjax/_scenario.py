@@ -25,7 +25,7 @@ class Scenario(eqx.Module):
     Args:
         mechanism: System and constraints.
         q0: Initial coordinates (n,) [m or rad].
-        v0: Their rates (n,) [m/s or rad/s].
+        v0: Rates of q0 (n,) [m/s or rad/s].
         t1: End time [s]; the run starts at `t0`.
         t0: Start time [s].
         name: A short title.

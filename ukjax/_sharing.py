@@ -1,4 +1,4 @@
-"""One leaf for each parameter: what several pytrees have in common is kept once.
+"""Parameter sharing: what several pytrees have in common is kept once, as one leaf.
 
 A constraint that is a method of a system holds that system. If both were kept, every parameter would be two leaves, and
 a gradient with respect to either would be incomplete. Everything that occurs again is therefore replaced by a

@@ -63,7 +63,7 @@ def simulate(
             elsewhere, such as a global variable or a list, is what it was when they were first compiled for these
             shapes; make what changes a parameter of the system.
         q0: Coordinates at ts[0], shape (n,) [m or rad]. `assemble` makes a state consistent.
-        v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
+        v0: Rates of q0 at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
         servo: `Servo` or `ConstraintFollowing`, or several of one kind, or a `Feedback`: the control acts on the
             mechanism, and `control` records it.

@@ -77,7 +77,7 @@ class System(AbstractKinematicSystem):
             a body whose orientation is a quaternion in q. None for q' = v.
 
     Raises:
-        TypeError: If one of them is not callable.
+        TypeError: If an argument is not callable.
 
     Gradients: through whatever arrays the two functions hold or close over. What both hold, as methods of one object
     do, is one leaf.
@@ -136,7 +136,7 @@ class LagrangianSystem(AbstractSystem):
         applied: `applied(q, v, t)`, shape (n,) [N or N m]: forces that no potential gives; none if omitted.
 
     Raises:
-        TypeError: If one of them is not callable.
+        TypeError: If an argument is not callable.
         ValueError: While tracing, if an energy is not a scalar.
 
     Source: any mechanics text; Xu & Liu (2017), eq. 21.

@@ -41,7 +41,7 @@ class Trajectory(eqx.Module):
     Attributes:
         t: Times (T,) [s].
         q: Coordinates (T, n), or (T, n_q) if the system has a kinematics [m or rad].
-        v: Their rates, or the speeds (T, n) [m/s or rad/s].
+        v: Rates of q, or the speeds (T, n) [m/s or rad/s].
         acceleration: (T, n) [m/s^2 or rad/s^2].
         constraint_force: Ideal constraint force (T, n) [N or N m].
         nonideal_force: Acting part of the non-ideal force (T, n) [N or N m].
@@ -102,8 +102,8 @@ class Trajectory(eqx.Module):
 
         Args:
             coordinates: A name for each coordinate, `Coordinate("x", "m")` or "x [m]"; `q1`, `q2`, ... if omitted.
-            controls: Likewise for each actuator; without labels if omitted.
-            speeds: Likewise for each speed of a mechanism with a kinematics. Then v, accelerations and forces lie along
+            controls: A name for each actuator, likewise; without labels if omitted.
+            speeds: A name for each speed of a mechanism with a kinematics. Then v, accelerations and forces lie along
                 `speed`; otherwise along `coordinate`, whose rates v are.
 
         Raises:

@@ -41,7 +41,7 @@ class Equilibrium(eqx.Module):
 
     Attributes:
         q: Coordinates (n,) [m or rad].
-        v: Their rates (n,) [m/s or rad/s].
+        v: Rates of q (n,) [m/s or rad/s].
         u: Inputs (p,) [N or N m, by the actuation].
         residual: Largest rate of the quantities that must stay constant.
         freedom: Number of directions that lead from here to other equilibria nearby, with kept values unchanged. Zero

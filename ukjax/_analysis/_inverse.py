@@ -68,7 +68,7 @@ def inverse_dynamics(
         mechanism: System and constraints; rows may be redundant.
         actuation: G (n, p), a matrix or `actuation(q, t)`.
         q: Coordinates (n,) [m or rad].
-        v: Their rates (n,) [m/s or rad/s].
+        v: Rates of q (n,) [m/s or rad/s].
         acceleration: a (n,) [m/s^2 or rad/s^2].
         t: Time, scalar [s].
         applied: Further generalised force (n,) [N or N m].

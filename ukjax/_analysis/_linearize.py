@@ -58,7 +58,7 @@ def linearize(
     Args:
         mechanism: System and constraints; its array leaves are differentiable.
         q: Coordinates, shape (n,) [m or rad], on the constraints: see `assemble`, `equilibrium`.
-        v: Their rates, shape (n,) [m/s or rad/s]; zero if omitted.
+        v: Rates of q, shape (n,) [m/s or rad/s]; zero if omitted.
         t: Time, scalar [s].
         actuation: G (n, p), a matrix or `actuation(q, t)`: the generalised force of a unit of each input. No inputs if
             omitted.

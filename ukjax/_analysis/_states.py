@@ -53,7 +53,7 @@ def independent(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Ind
     Args:
         mechanism: System and constraints.
         q: Coordinates, shape (n,) [m or rad], consistent.
-        v: Their rates, shape (n,) [m/s or rad/s].
+        v: Rates of q, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
 
     Returns:

@@ -101,7 +101,7 @@ def by_recursion(
 ) -> Motion | None:
     """Returns the motion of an unconstrained system that needs no M (`terms_of.free`), or None if there is none.
 
-    Where that is not certain of the motion, `formulation` computes it.
+    Where the recursion is not certain of the motion, `formulation` computes it.
     """
     free = terms_of.free
     if free is None:
@@ -133,7 +133,7 @@ def by_blocks(
 ) -> Motion | None:
     """Returns the motion at a state block by block, or None without modules or with few constraints.
 
-    Where that is not certain of the motion, `formulation` computes it.
+    Where the block factorisation is not certain of the motion, `formulation` computes it.
     """
     modular, fewest = terms_of.modular, FEWEST_CONSTRAINTS if often else FEWEST_AT_ONE_STATE
     if modular is None or sum(map(len, modular.groups)) < fewest:
@@ -158,7 +158,7 @@ def by_panels(
 ) -> Motion | None:
     """Returns the motion by M as a whole, for many states at a time, or None if there are too many coordinates.
 
-    Where that is not certain of the motion, `formulation` computes it.
+    Where the panels are not certain of the motion, `formulation` computes it.
     """
     if dense.terms.nonideal is not None or not 0 < dense.coordinates <= MOST_COORDINATES:
         return None

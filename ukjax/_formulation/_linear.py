@@ -1,6 +1,6 @@
 """The constrained motion at one state as a linear map of force and b, which a formulation factorises once.
 
-L L^T = M, W = L^-1, w = W force, B = A W^T, D: row scales, H = D B; x: what the constraints add to w.
+L L^T = M, W = L^-1, w = W force, B = A W^T, D: row scales, H = D B; x: change of w by the constraints.
 """
 
 import abc
@@ -28,7 +28,7 @@ class Response(NamedTuple):
 
     Attributes:
         acceleration: q'' (n,) [m/s^2 or rad/s^2].
-        constraint_force: What the constraints add to the force (n,) [N or N m].
+        constraint_force: Force that the constraints add (n,) [N or N m].
         rank: Rank of A found by the rank test.
         unique: Whether the acceleration is unique: [M; A] has full rank.
     """

@@ -122,7 +122,7 @@ def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:
     """Returns powers of two that bring the rows of B (m, n) to about the same length; (m,).
 
     The rank test then measures angles between rows, whatever their units, and no digit is lost. Unless `all_are_real`,
-    a row as short as the rounding errors of the longest keeps its length relative to that.
+    a row as short as the rounding errors of the longest keeps its length relative to the longest.
 
     Where the rows are consistent the solution does not depend on the scales, and otherwise they are constant almost
     everywhere: no gradient.

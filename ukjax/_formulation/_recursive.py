@@ -44,7 +44,7 @@ class Level(eqx.Module):
     P: Matrix  # in the metric of M, symmetric
     L: Matrix
     W: Matrix
-    noisy: bool = eqx.field(static=True, default=False)  # whether some level so far was
+    noisy: bool = eqx.field(static=True, default=False)  # whether any level so far had noise
 
     @classmethod
     def start(cls, M: Any, Q: Any) -> "Level":
@@ -223,7 +223,7 @@ def covariance(value: Any, m: int, name: str) -> Float[Array, "m m"]:
 def _gain(
     solver: lx.AbstractLinearSolver, P: Matrix, H: Rows, R: Array | None, is_projector: bool
 ) -> tuple[Float[Array, "n m"], Matrix, IntScalar]:
-    """Returns K (n, m), the next P, and the rank of H P, the number of new rows; P is a projector until noise."""
+    """Returns K (n, m), the next P, and the rank of H P, the number of new rows; P is a projector without noise."""
     K, rank = gain(solver, H @ P, H, None if R is None and is_projector else H @ P @ H.T, R)
     rest = jnp.eye(P.shape[0], dtype=P.dtype) - K @ H
     following = rest @ P @ rest.T

@@ -19,7 +19,7 @@ class HybridTrajectory(eqx.Module):
         t: Times (T,) [s]. At the time of an event, up to rounding, the state is the one before the event; with several
             events at a time, before the first.
         q: Coordinates (T, n_q) [m or rad].
-        v: Their rates, or the speeds (T, n) [m/s or rad/s].
+        v: Rates of q, or the speeds (T, n) [m/s or rad/s].
         acceleration: (T, n) [m/s^2 or rad/s^2].
         constraint_force: Ideal constraint force (T, n) [N or N m].
         position_residual: Euclidean norm of Φ over all holonomic constraints of the mode (T,).

@@ -22,9 +22,9 @@ from .._types import BoolScalar
 from ._mode import Impact
 
 
-STEPS = 3  # rows may be nonlinear in v; of linear ones the first step is exact
-LEAST_SIZE = 1e-3  # of a coordinate, in its own unit: all of them may be zero at an impact
-MISSED = 1e-6  # of the size of its terms, or of the coordinates: what a row may be missed by
+STEPS = 3  # of Newton's method, for rows that are nonlinear in v; the first step is exact for linear rows
+LEAST_SIZE = 1e-3  # size of a coordinate, in its own unit, since all coordinates may be zero at an impact
+MISSED = 1e-6  # allowed error of a row, as a part of the size of its terms, or of the coordinates
 
 
 def after_impact(

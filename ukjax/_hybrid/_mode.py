@@ -151,7 +151,7 @@ def _targets(then: Any, arguments: str) -> tuple[tuple[str | None, ...], tuple[A
 
 
 class Mode(eqx.Module):
-    """One set of constraints, and the events that end it.
+    """A set of constraints, and the events that end it.
 
     Args:
         mechanism: System and constraints.

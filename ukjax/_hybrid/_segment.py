@@ -1,4 +1,4 @@
-"""One mode, from its beginning to the event that ends it.
+"""A mode, from its beginning to the event that ends it.
 
 The mode is integrated twice: first to find its end, without derivatives, and then up to that end. The time of the event
 is corrected by steps t - g / g' along the motion, with a constant g'. Each step reduces the error by a factor of the
@@ -26,7 +26,7 @@ from ._onset import ROUNDINGS, Beginning, Onset, onset
 from ._transition import transitions
 
 
-CORRECTIONS = 4  # of the time of an event: two for its second derivatives, the others for large tolerances
+CORRECTIONS = 4  # steps for the time of an event: two for its second derivatives, the others for large tolerances
 # Part of the whole time within which events count as simultaneous.
 SAME_TIME = 1e-12
 

@@ -58,7 +58,7 @@ def simulate_hybrid(
     Args:
         modes: Name -> `Mode`. All have the same coordinates.
         q0: Coordinates at ts[0], shape (n,) [m or rad].
-        v0: Their rates at ts[0], shape (n,) [m/s or rad/s].
+        v0: Rates of q0 at ts[0], shape (n,) [m/s or rad/s].
         ts: Times to save at, strictly increasing, shape (T,), T >= 2 [s].
         start: The mode to begin with; the first if None.
         max_events: Largest number of events. Some motions have infinitely many in a finite time: a ball that comes to
@@ -87,8 +87,8 @@ def simulate_hybrid(
 
     Gradients: forward and reverse mode, of all states, times and velocities at events, with respect to everything, the
     saved times included, where events are transversal (the function crosses with a speed) and their order does not
-    change; twice,
-    if the outer derivative is taken forwards: `jax.hessian`. Times that a function only touches have none.
+    change; twice, if the outer derivative is taken forwards: `jax.hessian`. Times that a function only touches have
+    none.
 
     Event functions are evaluated six times in each step. A function that crosses zero twice between two evaluations is
     found if its rate changes sign once between them. A mode takes about twice as long as `simulate`, because it is

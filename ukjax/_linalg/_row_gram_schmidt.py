@@ -103,7 +103,7 @@ def _general(rtol: float, B: Array, Y: Array, sizes: Array) -> tuple[Array, Arra
         picked = (jnp.arange(m)[:, None] == jnp.argmax(left, axis=0)).astype(B.dtype)
         counts = jnp.max(left, axis=0) > rtol**2
         q = jnp.sum(rest * picked[:, None], axis=0)
-        q = q - jnp.sum(jnp.sum(Q * q[None], axis=1)[:, None] * Q, axis=0)  # what rounding has left along the others
+        q = q - jnp.sum(jnp.sum(Q * q[None], axis=1)[:, None] * Q, axis=0)  # rounding errors along the others
         square = jnp.sum(q**2, axis=0)
         q = q * jnp.where(counts, jax.lax.rsqrt(jnp.where(counts, square, 1)), 0)
         on_q = free * jnp.sum(rest * q[None], axis=1)

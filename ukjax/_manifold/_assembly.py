@@ -16,7 +16,7 @@ class Assembly(eqx.Module):
 
     Attributes:
         q: Coordinates (n,) [m or rad].
-        v: Their rates (n,) [m/s or rad/s].
+        v: Rates of q (n,) [m/s or rad/s].
         moved_q: q less the given one (n,), without gradient.
         moved_v: v less the given one (n,), without gradient.
     """

@@ -1,4 +1,4 @@
-"""Mechanisms of modules: names, couplings, composites, and level by level on them."""
+"""Mechanisms of modules: names, couplings, composites, and the motion level by level."""
 
 from ._composite import Composite as Composite
 from ._coupled import Coupled as Coupled

@@ -1,4 +1,4 @@
-"""Composite: subsystems joined into one, module by module.
+"""Composite: subsystems joined into one system, module by module.
 
 n: coordinates of all modules; k: modules of one kind; n_k: coordinates of each; m: rows of a coupling.
 """
@@ -24,7 +24,7 @@ from ._names import Names, View, check_names, check_size, filled, of_coordinates
 
 
 class _Constraint(NamedTuple):
-    """A constraint in a composite: its name, its level, what it is, and the coordinates that it is about."""
+    """A constraint in a composite: its name, its level, the constraint, and the coordinates that it depends on."""
 
     name: str
     level: int
@@ -35,7 +35,7 @@ class _Constraint(NamedTuple):
 class _Contents(NamedTuple):
     """Systems with their coordinates, constraints, and the names of all coordinates.
 
-    `moved`: arrays that functions may reach, each with the array that stands for it now.
+    `moved`: arrays that functions may reach, each with the array that now stands in its place.
     """
 
     systems: list[tuple[AbstractSystem, tuple[int, ...]]]
@@ -45,7 +45,7 @@ class _Contents(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """Constraints of one kind and level: where their arrays are, their names, and the number of rows of each."""
+    """Constraints of one kind and level: the places of their arrays, their names, and the number of rows of each."""
 
     stacked: Stacked
     names: tuple[str, ...]
@@ -54,10 +54,10 @@ class _Kind(NamedTuple):
 
 
 class Composite(AbstractModularSystem, AbstractConstrainedSystem):
-    r"""Subsystems side by side: coordinates concatenated, M block-diagonal, each one's own constraints carried along.
+    r"""Subsystems side by side: coordinates concatenated, M block-diagonal, with the constraints of each subsystem.
 
     $M = \mathrm{diag}(M_1, M_2, \dots)$, $Q = (Q_1, Q_2, \dots)$: level 1 of a hierarchy (Orsino 2017). `couplings`
-    join the modules; in a composite of composites those further inside belong to a lower level.
+    join the modules; in a composite of composites the inner couplings belong to a lower level.
 
     Modules that differ in numbers only are evaluated once, vectorised, and their blocks of M are factorised together.
     A state is a plain array, in the order of the modules: `state({"platform": (x, y, phi), ...})` makes one, and `view`
@@ -65,8 +65,8 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
 
     Args:
         modules: Name -> `Module` or `Composite`.
-        couplings: `Coupling`, one or any number, or a mapping that names them: name -> `Coupling`. Without a name it is
-            called by its modules, such as "bar-platform".
+        couplings: `Coupling`, one or any number, or a mapping that names them: name -> `Coupling`. A coupling without a
+            name is named by its modules, such as "bar-platform".
 
     Raises:
         TypeError: If a module or a coupling is something else.
@@ -108,13 +108,13 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         self._values, self._systems, self._kinds, self.names, self._origin = _sorted_out(contents)
 
     def add(self, couplings: Coupling | Iterable[Coupling] | Mapping[str, Coupling]) -> "Composite":
-        """The same with further couplings, one level higher."""
+        """Returns this composite with further couplings, one level higher."""
         contents = self._contents()
         further = _couple(contents, couplings, self.depth + 1)
         return _composite(contents._replace(constraints=contents.constraints + further))
 
     def upto(self, level: int) -> "Composite":
-        """The same without the couplings above this level."""
+        """Returns this composite without the couplings above this level."""
         contents = self._contents()
         return _composite(contents._replace(constraints=[c for c in contents.constraints if c.level <= level]))
 
@@ -135,7 +135,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         return {names(c): c for c in self.constraints}
 
     def _contents(self) -> _Contents:
-        # What two things share is one array in both of them, by which it will be known to be one.
+        # An array that two things share is one object in both of them, by which it is later identified.
         entry = ft.cache(lambda place: stacks.row(self._values[place[0]], place[1]))
         placed = lambda kind: zip(kind.members(entry), kind.columns, strict=True)
         systems = [pair for kind in self._systems for pair in placed(kind)]
@@ -153,17 +153,17 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
 
     @property
     def size(self) -> int:
-        """n."""
+        """Number of coordinates n."""
         return self.names.size
 
     @property
     def depth(self) -> int:
-        """The highest level of its couplings; 1 if it has none."""
+        """The highest level of the couplings; 1 without couplings."""
         return max((kind.level for kind in self._kinds), default=1)
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The number of rows of each level that has rows, from the lowest to the highest: what `Recursive` takes."""
+        """The number of rows of each level that has rows, from the lowest to the highest, for `Recursive`."""
         count: dict[int, int] = {}
         for kind in self._kinds:
             count[kind.level] = count.get(kind.level, 0) + kind.rows_each * len(kind.names)
@@ -174,11 +174,11 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         return tuple(kind.columns for kind in self._systems)
 
     def mechanism(self, nonideal: Callable | None = None) -> Mechanism:
-        """With all its constraints, from the lowest level to the highest."""
+        """Returns a mechanism with all constraints of the composite, from the lowest level to the highest."""
         return Mechanism(self, nonideal=nonideal)
 
     def blocks(self, q: Any, t: Any = 0.0) -> tuple[Array, ...]:
-        """The blocks of M, (k, n_k, n_k) for each kind of module, at the coordinates in `partition`."""
+        """Returns the blocks of M, (k, n_k, n_k) for each kind of module, at the coordinates in `partition`."""
         q, _, t = _check.state(q, q, t)
         check_size(q, self.size)
         return tuple(
@@ -201,23 +201,23 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         return Q
 
     def on_each(self, function: Callable, *vectors: Array) -> tuple[Any, ...]:
-        """`function(system, *its parts of the vectors)` for every kind of module, with an axis over its modules."""
+        """Returns `function(system, *its parts of the vectors)` for every kind of module, batched over its modules."""
         return tuple(alike.map(function, *vectors) for alike in self.systems)
 
     def columns(self, *modules: str) -> tuple[int, ...]:
-        """Which coordinates belong to these modules, in this order; ValueError if there is no such module."""
+        """Returns the coordinates of these modules, in this order; raises ValueError if there is no such module."""
         return _columns(self.names, modules)
 
     def view(self, x: Array) -> View:
-        """A state or a rate by name: `view(q).platform.x`, `view(q)["leg.bar"][:]`."""
+        """Returns a view of a state or a rate by name: `view(q).platform.x`, `view(q)["leg.bar"][:]`."""
         return View(x, self.names)
 
     def state(self, parts: Mapping[str, Any]) -> Array:
-        """The array (n,) made of the values of each module, or a mapping of them; ValueError if one is missing."""
+        """Returns the array (n,) made of the values of each module; raises ValueError if one is missing."""
         return jnp.concatenate(filled(self.names, parts, "parts"))
 
     def bind(self, coupling: Coupling) -> Coupled:
-        """A coupling as a constraint on the coordinates of this composite, which does not get it."""
+        """Returns a coupling as a constraint on the coordinates of this composite, without adding it."""
         (found,) = _couple(self._contents(), coupling, self.depth + 1)
         m = rows_of(found.constraint, found.columns, self.size)
         values, (kind,), _ = stacked([([found.constraint], (found.columns,))])
@@ -225,7 +225,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
 
 
 def _composite(contents: _Contents) -> Composite:
-    # What it is made of is known already, so it is not made of modules again.
+    # The contents are known, so `__init__`, which collects them from modules, is skipped.
     made = object.__new__(Composite)
     for name, value in zip(("_values", "_systems", "_kinds", "names", "_origin"), _sorted_out(contents), strict=True):
         object.__setattr__(made, name, value)
@@ -233,7 +233,7 @@ def _composite(contents: _Contents) -> Composite:
 
 
 def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, ...], tuple[_Kind, ...], Names, Origin]:
-    """The fields of a composite: parameters, kinds of systems and of constraints, names, where the parameters were."""
+    """Returns the fields of a composite: parameters, kinds of systems and of constraints, names, and origin."""
     names, now = contents.names, {id(x): present for x, present in contents.moved}
     columns = [of for _, of in contents.systems] + [c.columns for c in contents.constraints]
     things = [system for system, _ in contents.systems] + [c.constraint for c in contents.constraints]
@@ -257,7 +257,7 @@ def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, 
 
 
 def _contents(module: Any, name: str) -> _Contents:
-    """What a module brings; TypeError if it is none."""
+    """Returns the contents of a module; raises TypeError if it is not a module."""
     if isinstance(module, Module):
         columns = tuple(range(len(module.coordinates)))
         own = [_Constraint(k, 1, constraint, columns) for k, constraint in module.constraints.items()]
@@ -271,7 +271,7 @@ def _contents(module: Any, name: str) -> _Contents:
 
 
 def _couple(contents: _Contents, couplings: Any, level: int) -> list[_Constraint]:
-    """Couplings as constraints on the coordinates of all modules; TypeError or ValueError if they do not fit."""
+    """Returns couplings as constraints on the coordinates of all modules; raises TypeError or ValueError if invalid."""
     if isinstance(couplings, Coupling):
         couplings = (couplings,)
     given = couplings.items() if isinstance(couplings, Mapping) else ((None, c) for c in couplings)
@@ -290,7 +290,7 @@ def _couple(contents: _Contents, couplings: Any, level: int) -> list[_Constraint
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """`name`, or with a number after it if there is one of that name."""
+    """Returns `name`, with a number after it if the name is taken."""
     numbered = (f"{name} {i}" for i in range(2, len(taken) + 3))
     return name if name not in taken else next(x for x in numbered if x not in taken)
 
@@ -304,7 +304,7 @@ def _columns(names: Names, modules: Sequence[str]) -> tuple[int, ...]:
 
 
 def _find(names: Names, module: str) -> tuple[int, Names]:
-    """Where the coordinates of a module start, and their names; ValueError if there is no such module."""
+    """Returns the first coordinate of a module, and its names; raises ValueError if there is no such module."""
     try:
         start, inner = names.find(module)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Systems and constraints of one kind, evaluated together: they differ in numbers only.
+"""Systems and constraints of one kind, which differ in numbers only and are evaluated together.
 
-k: how many there are of one kind; n_k: coordinates that each is about; m: rows of each.
+k: number of objects of one kind; n_k: coordinates that each depends on; m: rows of each.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from .._constraint import AbstractConstraint, AbstractConstraintGroup, bound
 
 
 class Alike(eqx.Module):
-    """Things that differ in numbers only, and the coordinates that each is about (k, n_k)."""
+    """Objects that differ in numbers only, and the coordinates that each depends on (k, n_k)."""
 
     each: PyTree  # its arrays have a leading axis k
     columns: tuple[tuple[int, ...], ...] = eqx.field(static=True)
@@ -26,12 +26,12 @@ class Alike(eqx.Module):
 
     @property
     def members(self) -> tuple[PyTree, ...]:
-        """One after the other."""
+        """The objects one after the other."""
         take = lambda i: tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each)
         return tuple(take(i) for i in range(len(self.columns)))
 
     def map(self, function: Callable, *vectors: Array) -> Any:
-        """`function(thing, *its parts of the vectors)` for all of them at once."""
+        """Returns `function(object, *its parts of the vectors)` for all objects at once."""
         i = np.array(self.columns)
         for binding in self.bindings:
             function = binding(function)
@@ -39,19 +39,19 @@ class Alike(eqx.Module):
 
 
 class Stacked(NamedTuple):
-    """Where the arrays of things of one kind are kept: `skeleton` is one of them with, for each array, its `Places`."""
+    """Places of the arrays of objects of one kind: `skeleton` is one object with `Places` for its arrays."""
 
     skeleton: PyTree
     columns: tuple[tuple[int, ...], ...]
 
     def alike(self, values: Sequence[Array], *bindings: Binding) -> Alike:
-        """The things, their arrays taken from `values`."""
+        """Returns the objects, with their arrays taken from `values`."""
         put = lambda x: x.taken(values) if isinstance(x, Places) else x
         each = tree_map(put, self.skeleton, is_leaf=lambda x: isinstance(x, Places))
         return Alike(each, self.columns, bindings)
 
     def members(self, entry: Callable[[tuple[int, int]], Array]) -> tuple[PyTree, ...]:
-        """The things one after the other; `entry` gives the array that is kept in a place, the same one every time."""
+        """Returns the objects one after the other; `entry` gives the array at a place, the same object every time."""
         put = lambda x, i: entry(x.places[i]) if isinstance(x, Places) else x
         each = lambda i: tree_map(lambda x: put(x, i), self.skeleton, is_leaf=lambda x: isinstance(x, Places))
         return tuple(each(i) for i in range(len(self.columns)))
@@ -59,12 +59,12 @@ class Stacked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where an array of each of k things is kept: the number of a stack, and the place in it, for each."""
+    """Places of an array in each of k objects: the number of a stack, and the row in it, for each."""
 
     places: tuple[tuple[int, int], ...]
 
     def taken(self, values: Sequence[Array]) -> Array:
-        """(k, ...)"""
+        """Returns the arrays of all objects, (k, ...)."""
         stacks, rows = zip(*self.places, strict=True)
         if len(set(stacks)) > 1:
             return jnp.stack([values[stack][row] for stack, row in self.places])
@@ -75,10 +75,10 @@ class Places:
 def stacked(
     kinds: Sequence[tuple[Sequence[PyTree], tuple[tuple[int, ...], ...]]],
 ) -> tuple[tuple[Array, ...], list[Stacked], list[tuple[Array, Place]]]:
-    """The arrays of things of each kind, one on the other, each array once: what two things share is kept in one place.
+    """Stacks the arrays of objects of each kind, each array once: arrays that objects share are kept in one place.
 
-    Also where each array is kept, if in one place only.
-    An array that occurs twice in one thing stands for two parameters, each of which is kept.
+    Also returns the place of each array that is kept in one place only. An array that occurs twice in one object stands
+    for two parameters, each of which is kept.
     """
     values: list[Array] = []
     rows: list[list[Array]] = []
@@ -108,7 +108,7 @@ def stacked(
 
 
 class Coupled(AbstractConstraintGroup):
-    """Constraints of one kind and one level, each about some coordinates of a composite."""
+    """Constraints of one kind and one level, each on some coordinates of a composite."""
 
     alike: Alike
     names: tuple[str, ...] = eqx.field(static=True)
@@ -149,7 +149,7 @@ class Coupled(AbstractConstraintGroup):
 
 
 def rows_of(constraint: AbstractConstraint, columns: Sequence[int], size: int) -> int:
-    """How many rows it has; what its functions return is checked here."""
+    """Returns the number of rows of a constraint, and so checks the results of its functions."""
     zero = jnp.zeros(size)
     part = zero[np.array(columns)]
     A, _ = eqx.filter_eval_shape(constraint.rows, part, part, jnp.zeros((), zero.dtype))
@@ -157,7 +157,7 @@ def rows_of(constraint: AbstractConstraint, columns: Sequence[int], size: int) -
 
 
 def alike_groups(things: Sequence[PyTree], columns: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Which of them are of one kind and about as many coordinates, each group by its indices."""
+    """Groups objects of one kind with equally many coordinates; each group holds their indices."""
     found: list[list[int]] = []
     for i, (thing, of) in enumerate(zip(things, columns, strict=True)):
         for members in found:

@@ -1,4 +1,4 @@
-"""Level by level on a composite, at the cost of the modules that a coupling reaches.
+"""Constraint enforcement on a composite, level by level, at the cost of the modules that a coupling reaches.
 
 x = L^T q'' with M = L L^T; H = A L^-T: rows; P: projector, or covariance, of the levels so far, kept as I - sum of
 K_i G_i with K_i = P H^T (H P H^T + R)^+ (n_i, m) and G_i = H P (m, n_i), P and H of level i, both in the coordinates of
@@ -26,7 +26,7 @@ from ._names import check_size
 
 
 class Enforced(eqx.Module):
-    """What one coupling took from P: K G, in these coordinates."""
+    """The part that one coupling took from P: K G, in these coordinates."""
 
     K: Float[Array, "n m"]
     G: Rows
@@ -34,16 +34,16 @@ class Enforced(eqx.Module):
 
 
 class ModularLevel(eqx.Module):
-    """What the couplings enforced so far make of the motion of a composite; `enforce` adds further ones.
+    """The motion of a composite under the couplings enforced so far; `enforce` adds further ones.
 
-    The same as `Level`, but M is never more than its blocks, and P is kept as what each coupling took from it. A
+    This is `Level` for a composite: M is kept as its blocks only, and P as the part that each coupling took from it. A
     coupling that joins a module to an assembly of N others costs O(N): it reaches the assembly through one module, and
-    so meets, of all that was enforced before, only what reached that module too.
+    so involves only the earlier couplings that reached that module too.
 
     Attributes:
         acceleration: q'' (n,) [m/s^2 or rad/s^2].
-        force: What this level's coupling added to the force (n,) [N or N m].
-        rank: How many of this level's rows were independent of those before.
+        force: Force that this level's coupling added (n,) [N or N m].
+        rank: Number of this level's rows that are independent of those before.
 
     Source: Orsino (2017), eq. 4.14 to 4.18.
     """
@@ -56,13 +56,13 @@ class ModularLevel(eqx.Module):
     v: Vector
     t: Scalar
     enforced: tuple[Enforced, ...]
-    noisy: bool = eqx.field(static=True, default=False, kw_only=True)  # whether some level so far was
+    noisy: bool = eqx.field(static=True, default=False, kw_only=True)  # whether any level so far had noise
     L: tuple[Array, ...]
     W: tuple[Array, ...]
 
     @classmethod
     def start(cls, composite: Composite, q: Any, v: Any, t: Any = 0.0, *, applied: Any = None) -> "ModularLevel":
-        """The modules, each on its own: M q'' = Q + applied (n,) [N or N m].
+        """Returns the motion of the modules without couplings: M q'' = Q + applied (n,) [N or N m].
 
         Raises:
             TypeError: If `composite` is something else.
@@ -85,17 +85,17 @@ class ModularLevel(eqx.Module):
     def enforce(
         self, coupling: Coupling | Coupled, noise: Any = None, *, pseudoinverse: lx.AbstractLinearSolver = SVD()
     ) -> "ModularLevel":
-        """The next level: `coupling` holds as well.
+        """Returns the next level, in which `coupling` holds as well.
 
         Args:
-            coupling: A `Coupling`, or an entry of `composite.constraints`, which may be many of a kind.
-            noise: Covariance R of the rows of each, a scalar, (m,) or (m, m); None to hold them exactly.
+            coupling: A `Coupling`, or an entry of `composite.constraints`, which may hold many of a kind.
+            noise: Covariance R of the rows of each, a scalar, (m,) or (m, m); None to enforce them exactly.
             pseudoinverse: The lineax solver for the gain.
 
         Raises:
             TypeError: If `coupling` is something else.
-            ValueError: If it names a module that does not exist, its functions return a wrong shape, or `noise` is
-                negative.
+            ValueError: If `coupling` names a module that does not exist, its functions return a wrong shape, or `noise`
+                is negative.
         """
         if not isinstance(coupling, Coupled):
             _check.instance(coupling, Coupling, "coupling", "ukjax.modular.Coupling(modules, ukjax.Holonomic(phi))")
@@ -113,7 +113,7 @@ class ModularLevel(eqx.Module):
 
     @property
     def projector(self) -> Matrix:
-        """W^T P L^T (n, n), which takes an acceleration to its part that is still free, as that of `Level`."""
+        """W^T P L^T (n, n), which maps an acceleration to its part that is still free, as that of `Level`."""
         n = self.composite.size
         everything = tuple(range(n))
         P = jnp.eye(n, dtype=self.q.dtype)
@@ -129,7 +129,7 @@ class ModularLevel(eqx.Module):
 def _enforce(
     level: ModularLevel, coupling: Coupled, R: Array | None, solver: lx.AbstractLinearSolver
 ) -> tuple[Vector, Vector, IntScalar, tuple[Enforced, ...]]:
-    """Acceleration, force and rank with the coupling, and what it took from P."""
+    """Returns acceleration, force and rank with the coupling, and the parts that it took from P."""
     composite, x = level.composite, level.acceleration
     A, b = coupling.each_rows(level.q, level.v, level.t)
     force, rank, more = jnp.zeros_like(x), jnp.zeros((), int), []
@@ -147,8 +147,8 @@ def _enforce(
 def _take(
     level: ModularLevel, more: list[Enforced], A: Rows, columns: tuple[int, ...], R: Array | None, solver: Any
 ) -> tuple[Enforced, IntScalar]:
-    """What these rows take from P, and how many of them are new."""
-    # Of the levels before only those matter that reached a module that this one reaches: of the others, G_i H^T = 0.
+    """Returns the part that these rows take from P, and the number of new rows."""
+    # Only levels before that reached a module which this one reaches matter: for the others G_i H^T = 0.
     near = [one for one in (*level.enforced, *more) if not set(one.columns).isdisjoint(columns)]
     reach = tuple(sorted({*columns, *(i for one in near for i in one.columns)}))
     H = jax.vmap(lambda row: _times(level.composite, level.W, row, columns))(A)
@@ -162,14 +162,14 @@ def _take(
 
 
 def _places(columns: tuple[int, ...], among: tuple[int, ...]) -> np.ndarray:
-    """Where each of `columns` stands in `among`."""
+    """Returns the positions of `columns` in `among`."""
     return np.searchsorted(np.array(among), np.array(columns))
 
 
 def _times(
     composite: Composite, blocks: tuple[Array, ...], x: Array, columns: tuple[int, ...], *, transpose: bool = False
 ) -> Array:
-    """The product of a block-diagonal matrix and a vector that has the entries `columns`, of whole modules."""
+    """Returns the product of a block-diagonal matrix and a vector that has the entries `columns`, of whole modules."""
     place = {column: i for i, column in enumerate(columns)}
     product = jnp.zeros_like(x)
     for each, modules in zip(blocks, composite.partition, strict=True):

@@ -1,4 +1,4 @@
-"""What a composite is made of: modules, and couplings between them."""
+"""The parts of a composite: modules, and couplings between them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,9 +15,9 @@ class Module(eqx.Module):
     """A subsystem with names for its coordinates.
 
     Args:
-        system: Any `AbstractSystem`, or a `Mechanism`, whose constraints come along.
-        coordinates: Their names, such as ("x", "y", "phi").
-        constraints: Its own constraints, functions of its own coordinates as an array; a mapping names them.
+        system: Any `AbstractSystem`, or a `Mechanism`, whose constraints are included.
+        coordinates: Names of the coordinates, such as ("x", "y", "phi").
+        constraints: Constraints within the module, functions of its coordinates as an array; a mapping names them.
 
     Raises:
         TypeError: If `system` or a constraint is something else.
@@ -50,7 +50,7 @@ class Module(eqx.Module):
             coordinates = (coordinates,)
         check_names(coordinates, "coordinates")
         self.system, self.coordinates = system, tuple(coordinates)
-        # As they were given, not taken apart: the composite finds what its modules and couplings share.
+        # The objects are kept as given: the composite finds what its modules and couplings share.
         self.constraints = {**own, **further}
 
 
@@ -58,7 +58,7 @@ class Coupling(eqx.Module):
     """A constraint between named modules.
 
     Args:
-        modules: Their names; "leg.bar" is a module of the composite `leg`.
+        modules: Names of the modules; "leg.bar" is a module of the composite `leg`.
         constraint: A `Holonomic`, `Nonholonomic` or `AccelerationConstraint` whose functions get, in place of q (and
             v), a view of each of these modules, in this order: `lambda q, t: q[0].x - q[1].x`, or `bar, platform = q`.
             The matrix of an `AccelerationConstraint` has a column for each of their coordinates.

@@ -1,4 +1,4 @@
-"""Coordinates by name: views of a state through which constraints are written on named modules."""
+"""Coordinates by name: views of a state, by which constraints on named modules are written."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from .._constraint import AbstractConstraint, AbstractFunctionConstraint
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What the entries of a vector are called, in order: a coordinate, or a module with `Names` of its own."""
+    """Names of the entries of a vector, in order: a coordinate, or a module with `Names` of its own."""
 
     entries: tuple[tuple[str, "Names | None"], ...]
 
@@ -23,7 +23,7 @@ class Names:
         return sum(1 if inner is None else inner.size for _, inner in self.entries)
 
     def find(self, path: str) -> tuple[int, "Names | None"]:
-        """Where `path`, such as "leg.bar", starts, and its names; ValueError if there is no such thing."""
+        """Returns the first index of `path`, such as "leg.bar", and its names; raises ValueError if unknown."""
         first, _, rest = path.partition(".")
         start = 0
         for name, inner in self.entries:
@@ -60,7 +60,7 @@ class View:
 
 
 class OfViews(eqx.Module):
-    """A function of views of modules as one of their coordinates in a row; the time is passed on."""
+    """A function of views of modules, called with the vector of all their coordinates; the time is passed on."""
 
     function: Callable
     names: tuple[Names, ...] = eqx.field(static=True)
@@ -78,7 +78,7 @@ class OfViews(eqx.Module):
 
 
 class OnViews(AbstractConstraint):
-    """A person's own constraint, whose methods take views, as one whose methods take arrays."""
+    """A user's own constraint, whose methods take views, called with arrays."""
 
     constraint: AbstractConstraint
     names: tuple[Names, ...] = eqx.field(static=True)
@@ -94,7 +94,7 @@ class OnViews(AbstractConstraint):
 
 
 def on_views(constraint: AbstractConstraint, names: tuple[Names, ...]) -> AbstractConstraint:
-    """`constraint`, whose functions (or methods, if it is not made of functions) take views, as one of arrays."""
+    """Returns `constraint`, whose functions or methods take views, as a constraint on arrays."""
     if isinstance(constraint, AbstractFunctionConstraint):
         return constraint.through(lambda function: OfViews(function, names))
     return OnViews(constraint, names)
@@ -109,7 +109,7 @@ def of_modules(modules: Mapping[str, Names]) -> Names:
 
 
 def filled(names: Names, parts: Any, what: str) -> list[Array]:
-    """The values of a state, part by part; ValueError if one is missing or has a wrong shape."""
+    """Returns the values of a state, part by part; raises ValueError if one is missing or has a wrong shape."""
     if not isinstance(parts, Mapping):
         array = jnp.atleast_1d(_check.floating(parts, what))
         if array.shape != (names.size,):
@@ -127,13 +127,13 @@ def filled(names: Names, parts: Any, what: str) -> list[Array]:
 
 
 def check_size(q: Array, size: int) -> None:
-    """ValueError unless q has as many coordinates as a composite: an index beyond the end gives the last."""
+    """Raises ValueError unless q has the size of a composite; JAX would clamp an index beyond the end."""
     if q.shape != (size,):
         raise ValueError(f"q must have shape ({size},), as the composite has, but has shape {q.shape}.")
 
 
 def check_names(names: Iterable[str], what: str) -> None:
-    """ValueError unless they are different Python identifiers."""
+    """Raises ValueError unless the names are different Python identifiers."""
     names = list(names)
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):

@@ -1,4 +1,4 @@
-"""Motions that are planned: controls over time that lead to a goal at the least cost."""
+"""Motion planning: controls over time that lead to a goal at the least cost."""
 
 from ._curve import Curve as Curve
 from ._plan import Plan as Plan

@@ -17,12 +17,12 @@ DEGREE = {"constant": 0, "linear": 1, "cubic": 3}
 
 
 class Curve(eqx.Module):
-    r"""u(t) = \sum_i B_i((t - start) / duration) z_i: between its control points, and held at its ends.
+    r"""The curve u(t) = \sum_i B_i((t - start) / duration) z_i, constant before its start and after its end.
 
     Attributes:
-        points: z (K, p); no control is larger than the largest of them.
-        start: When it begins [s].
-        duration: How long it lasts [s].
+        points: Control points z (K, p); no control is larger than the largest of them.
+        start: Time at which the curve begins [s].
+        duration: Duration of the curve [s].
         kind: "constant", "linear" or "cubic".
     """
 
@@ -32,27 +32,27 @@ class Curve(eqx.Module):
     kind: Kind = eqx.field(static=True)
 
     def __call__(self, t: Array) -> Array:
-        """u (p,) at a time."""
+        """Returns u (p,) at a time."""
         pieces = _pieces(self.kind, self.points.shape[0])
         intervals, degree = pieces.shape[2], pieces.shape[1] - 1
         s = (t - self.start) / self.duration
-        # Not `clip`, whose slope at an end, where many motions end too, is half of what it is beside it.
+        # Not `clip`: its slope at an end, where many motions end too, is half of the slope beside it.
         edge = 64 * jnp.finfo(s.dtype).eps
         s = jnp.where(s < -edge, 0.0, jnp.where(s > 1 + edge, 1.0, s)) * intervals
         i = jnp.clip(jnp.floor(s).astype(int), 0, intervals - 1)
-        # Whole exponents: of x ** 0.0 the derivative at zero is no number.
+        # Integer exponents: the derivative of x ** 0.0 at zero is NaN.
         powers = jnp.stack([(s - i.astype(s.dtype)) ** k for k in range(degree + 1)])
         weights = jnp.take(jnp.asarray(pieces, self.points.dtype), i, axis=2) @ powers
         return weights @ self.points
 
     def effort(self, weights: Any) -> Array:
-        r"""$\int u^\top W u\,dt$ for weights (p,), exactly."""
+        r"""Returns $\int u^\top W u\,dt$ for weights (p,), exactly."""
         H = jnp.asarray(_products(self.kind, self.points.shape[0]), self.points.dtype)
         return self.duration * jnp.sum(weights * jnp.sum(self.points * (H @ self.points), axis=0))
 
 
 def kind_of(value: Any) -> Kind:
-    """What a person gave for `curve`; ValueError if it is none."""
+    """Returns the argument `curve`; raises ValueError if it is invalid."""
     if value not in get_args(Kind):
         raise ValueError(f"curve must be one of {', '.join(map(repr, get_args(Kind)))}, but is {value!r}.")
     return value
@@ -60,7 +60,7 @@ def kind_of(value: Any) -> Kind:
 
 @functools.cache
 def _pieces(kind: Kind, K: int) -> np.ndarray:
-    """Coefficients of every B_i in every interval, of the powers of the part of the interval: (K, degree + 1, n)."""
+    """Returns the coefficients of every B_i in every interval, by powers within it: (K, degree + 1, n)."""
     from scipy.interpolate import BSpline
 
     degree = DEGREE[kind]
@@ -78,24 +78,24 @@ def _pieces(kind: Kind, K: int) -> np.ndarray:
 
 @functools.cache
 def _products(kind: Kind, K: int) -> np.ndarray:
-    """The integral of B_i B_j from 0 to 1, (K, K)."""
+    """Returns the integral of B_i B_j from 0 to 1, (K, K)."""
     pieces = _pieces(kind, K)
     degree, intervals = pieces.shape[1] - 1, pieces.shape[2]
-    # Of s^a s^b over an interval.
+    # The integrals of s^a s^b over an interval.
     hilbert = 1.0 / (np.arange(degree + 1)[:, None] + np.arange(degree + 1)[None] + 1.0)
     return np.einsum("iaj,ab,kbj->ik", pieces, hilbert, pieces) / intervals
 
 
 def root_of_effort(kind: Kind, K: int) -> np.ndarray:
-    """R (K, K) with R R^T the integral of B_i B_j from 0 to 1: of z = R^-T y the effort is y^T y."""
+    """Returns R (K, K) with R R^T the integral of B_i B_j from 0 to 1: for z = R^-T y the effort is y^T y."""
     return np.linalg.cholesky(_products(kind, K))
 
 
 def knots_of(kind: Kind, K: int) -> np.ndarray:
-    """Where pieces join, ends included, as parts of the duration."""
+    """Returns the knots, ends included, as parts of the duration."""
     return np.linspace(0.0, 1.0, K - DEGREE[kind] + 1)
 
 
 def least_points(kind: Kind) -> int:
-    """How many control points there must be."""
+    """Returns the least number of control points."""
     return DEGREE[kind] + 1

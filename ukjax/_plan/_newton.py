@@ -1,6 +1,6 @@
-r"""Newton's sequential quadratic programming: with the exact curvature of cost and conditions.
+r"""Newton's sequential quadratic programming, with the exact curvature of cost and conditions.
 
-min f(x), of which c_E(x) = 0 and c_I(x) >= 0 are asked; g: slope of f; J: slope of c; l, m: multipliers, with which
+min f(x) subject to c_E(x) = 0 and c_I(x) >= 0; g: slope of f; J: slope of c; l, m: multipliers, with which
 f - l c_E - m c_I is stationary; H: its curvature. A step p = Y y + Z w: y meets the linearised c_E; w, in the null
 space of their slopes, is the least of the quadratic model there, in which negative curvature counts as positive,
 subject to the linearised c_I: a least-distance problem. The length of a step is found by the l1 merit function, with a
@@ -15,15 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 
-RANK = 1e-10  # singular values of J, beside the largest, that count
-FLAT = 1e-5  # the least curvature of a model, beside the largest
-SHORT = 1e-7  # steps cut down to less than this are given up
-REACH = 10.0  # the longest step in any number of x
-ROUNDING = 1e-12  # a fall of merit, beside the merit, that is no fall
+RANK = 1e-10  # least singular value of J that counts, relative to the largest
+FLAT = 1e-5  # least curvature of a model, relative to the largest
+SHORT = 1e-7  # least part of a step that is tried
+REACH = 10.0  # longest step in any entry of x
+ROUNDING = 1e-12  # change of merit, relative to the merit, that counts as rounding
 
 
 class Point(NamedTuple):
-    """x, f and its slope; c and its slope, of which the first `met` are to vanish, the others not to be negative."""
+    """A point x, with f, c and their slopes; the first `met` entries of c must vanish, the others not be negative."""
 
     x: np.ndarray
     f: float
@@ -34,12 +34,12 @@ class Point(NamedTuple):
 
     @property
     def missed(self) -> float:
-        """By how much conditions are violated, all together."""
+        """Sum of all violations of the conditions."""
         return float(np.sum(np.abs(self.c[: self.met])) + np.sum(np.maximum(-self.c[self.met :], 0.0)))
 
 
 class _Step(NamedTuple):
-    """p; what p^T H p is in the model; multipliers of c."""
+    """A step p, the value of p^T H p in the model, and multipliers of c."""
 
     p: np.ndarray
     bend: float
@@ -50,15 +50,15 @@ def descend(
     at: Callable[[np.ndarray], Point], curvature: Callable[[np.ndarray, np.ndarray], np.ndarray], begin: np.ndarray,
     steps: int, ftol: float, tell: Callable[[np.ndarray], None],
 ) -> tuple[np.ndarray, bool, str]:  # fmt: skip
-    """x where it ended, whether that is a minimum, and how it ended.
+    """Returns the x where the descent ended, whether it is a minimum, and how the descent ended.
 
     Args:
         at: `at(x)`, a `Point`.
         curvature: `curvature(x, multipliers)` -> H.
         begin: x to start from.
-        steps: At the most.
-        ftol: Relative change of f, and of conditions, that counts as none.
-        tell: `tell(x)`, after each step.
+        steps: Largest number of steps.
+        ftol: Relative change of f, and of conditions, that counts as zero.
+        tell: `tell(x)`, called after each step.
     """
     here = at(begin)
     multipliers, penalty = np.zeros(len(here.c)), 0.0
@@ -82,7 +82,7 @@ def descend(
 
 
 def _along(at: Callable, here: Point, step: _Step, penalty: float, fall: float) -> Point | None:
-    """The first point along a step, halved until it does, where merit falls enough."""
+    """Returns the first point along a step, halved repeatedly, where the merit falls enough, or None."""
     merit = lambda point: point.f + penalty * point.missed
     noise = ROUNDING * max(abs(merit(here)), 1e-3)
     part = min(1.0, REACH / max(float(np.max(np.abs(step.p))), 1e-300))
@@ -102,7 +102,7 @@ def _along(at: Callable, here: Point, step: _Step, penalty: float, fall: float) 
 
 
 def _estimate(here: Point, multipliers: np.ndarray) -> np.ndarray:
-    """Multipliers of what is to vanish by least squares; those of the others as the last step had them."""
+    """Returns multipliers of the equalities by least squares, and those of the inequalities from the last step."""
     E, others = here.J[: here.met], multipliers[here.met :]
     rest = here.g - here.J[here.met :].T @ others
     return np.concatenate([np.linalg.lstsq(E.T, rest, rcond=RANK)[0], others])
@@ -116,7 +116,7 @@ def _step(here: Point, H: np.ndarray) -> _Step:
     home = Y @ ((U.T @ -here.c[:met]) / s)
     values, vectors = np.linalg.eigh(Z.T @ H @ Z)
     values = np.maximum(np.abs(values), FLAT * np.max(np.abs(values), initial=0.0))
-    scaled = Z @ (vectors / np.sqrt(np.where(values > 0, values, 1.0)))  # of w the model is |w|^2 / 2, but for a slope
+    scaled = Z @ (vectors / np.sqrt(np.where(values > 0, values, 1.0)))  # the model in w is |w|^2 / 2 plus a slope
     p, bound = _nearest(here, H, home, scaled)
     slope = here.g + H @ p - here.J[met:].T @ bound
     free = U @ ((Y.T @ slope) / s)
@@ -124,7 +124,7 @@ def _step(here: Point, H: np.ndarray) -> _Step:
 
 
 def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """p, as far home as the linearised c_I leave room, and there as far down as they do; their multipliers."""
+    """Returns p, as far to c_E = 0 as the linearised c_I allow, then as far down; and the multipliers of c_I."""
     rows, c = here.J[here.met :], here.c[here.met :]
     from scipy.optimize import nnls
 
@@ -133,14 +133,14 @@ def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -
         return home - scaled @ lowest(1.0), np.zeros(0)
     G = rows @ scaled
     for part in (1.0, 0.5, 0.1, 0.0):
-        # Of what is violated, too, only that part is asked for.
+        # The same part of a violation of c_I is corrected.
         low = lowest(part)
         least = -np.where(c < 0, part * c, c) - part * (rows @ home) + G @ low
         E, f = np.vstack([G.T, least]), np.zeros(G.shape[1] + 1)
         f[-1] = 1.0
         try:
             u = nnls(E, f, maxiter=10 * E.shape[1])[0]
-        except RuntimeError:  # it does not end
+        except RuntimeError:  # no convergence
             continue
         left = E @ u - f
         if -left[-1] > 1e-9:

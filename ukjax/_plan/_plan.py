@@ -30,13 +30,13 @@ class Plan(eqx.Module):
 
     Attributes:
         curve: u(t), a `Curve`; `plan.curve(t)`, `plan.curve.points`, `plan.curve.duration`.
-        trajectory: The motion under them.
+        trajectory: The motion under the controls.
         cost: The effort, or the duration [s].
-        missed: What the goal is missed by, (r,).
-        simulations: How many runs with their first derivatives it took, over all starts.
-        costs: What each start came to (starts,); NaN where it did not reach the goal.
+        missed: Error of the goal, (r,).
+        simulations: Number of runs with their first derivatives, over all starts.
+        costs: Cost found from each start (starts,); NaN where the goal was not reached.
         success: Whether the goal is reached, within limits.
-        message: How the search ended.
+        message: Reason for the end of the search.
     """
 
     curve: Curve
@@ -50,7 +50,7 @@ class Plan(eqx.Module):
     actuation: Any
 
     def controller(self) -> Feedback:
-        """What `simulate(..., servo=)` takes to make the same motion."""
+        """Returns a controller for `simulate(..., servo=)` that makes this motion."""
         curve = self.curve
         return Feedback(lambda q, v, t: curve(t), self.actuation)
 
@@ -84,47 +84,50 @@ def plan(
     progress: bool = True,
     throw: bool = True,
 ) -> Plan:
-    r"""The controls u(t) that lead from a state to a goal, with the least effort or in the least time.
+    r"""Finds the controls u(t) that lead from a state to a goal, with the least effort or in the least time.
 
     $$\min_{u} \int u^\top W u \, dt \quad\text{or}\quad \min_{u, T} T, \qquad
       c(q(T), v(T)) = 0,\quad u \in [\mathrm{low}, \mathrm{high}],\quad d(q, v, t) \ge 0$$
 
-    u is a curve of a few control points. The motion is cut into segments, which the search joins (multiple shooting);
-    every step of it is one simulation of them all and one derivative. The search is sequential quadratic programming.
+    u is a curve of a few control points. The motion is cut into segments, which the search joins (multiple shooting).
+    The search is sequential quadratic programming; every step takes one simulation of all segments and one derivative.
 
     Args:
         mechanism: System and constraints.
         actuation: G (n, p), a matrix or `actuation(q, t)`.
         q0: Coordinates at the start (n,) [m or rad].
-        v0: Their rates (n,) [m/s or rad/s].
-        goal: (q1, v1), a state on the constraints; or `goal(q, v)` -> (r,), which is to vanish at the end.
+        v0: Rates of q0 (n,) [m/s or rad/s].
+        goal: (q1, v1), a state on the constraints; or `goal(q, v)` -> (r,), which must vanish at the end.
         duration: T [s]; or (shortest, guess, longest), if it is free.
-        t0: When it starts [s].
+        t0: Start time [s].
         curve: "cubic" (a spline, smooth), "linear" or "constant", piecewise.
-        points: K, how many control points of each actuator.
+        points: K, the number of control points of each actuator.
         cost: "effort", or "time", which needs a duration that is free, and limits.
         weights: W, the diagonal (p,); ones if None.
         limits: (lower, upper) of the controls, each a scalar or (p,).
-        path: `path(q, v, t)` -> (k,), not to be negative at K + 1 even times on the way, the start among them.
-        guess: Control points to start from (K, p); None for zero, and a few thousandths of `size` beside it. Segments
-            begin on the straight way to the goal, or under the guess.
-        starts: How many starts; all but the first are random curves.
-        seed: Of these.
-        size: How large controls are, about [N or N m]; by `limits` if there are, else 1.
-        formulation: How the acceleration is computed.
+        path: `path(q, v, t)` -> (k,), which must not be negative at K + 1 equally spaced times (K rounded up to a
+            multiple of `segments`), the start among them.
+        guess: Control points to start from (K, p). None for those that hold the mechanism at rest where known, else
+            zero, with a thousandth of `size` added. Segments begin on the straight way to the goal, or under the guess.
+        starts: Number of starts; all but the first are random curves.
+        seed: Seed of the random curves.
+        size: Typical size of controls [N or N m]; by `limits` if there are any, else 1.
+        formulation: Method by which the acceleration is computed.
         projection: `Projection()` if None, where there are constraints.
         rtol: Relative and absolute tolerance of the simulation.
-        atol: What of the goal may be missed, in its unit.
-        segments: Into how many parts the motion is cut; 1 for single shooting. Of piecewise constant controls each
-            piece is one.
-        search: "slsqp", SciPy's, whose steps take one derivative; or "newton", whose steps take also the second one, as
-            much as ten simulations and more, but are few, and come to a minimum where the other one creeps.
-        steps: Of the search, at the most, from each start.
-        progress: Show a bar.
+        atol: Allowed error of the goal, in its unit.
+        segments: Number of parts into which the motion is cut; 1 for single shooting. With piecewise constant controls
+            each piece is a segment.
+        search: "slsqp", SciPy's, whose steps take one derivative; or "newton", whose steps also take the second
+            derivative. These cost as much as ten simulations and more, but are few, and reach a minimum where "slsqp"
+            creeps.
+        steps: Largest number of steps of the search from each start.
+        progress: Show a progress bar.
         throw: Raise if no start reaches the goal. With False look at `success`.
 
     Returns:
-        `Plan`: `curve`, `trajectory`, `cost`, `controller()`. The best of all starts; another one may be better still.
+        `Plan`: `curve`, `trajectory`, `cost`, `controller()`. It is the best of all starts; other minima may be better
+            still.
 
     Raises:
         TypeError: If an argument is something else than listed.
@@ -164,7 +167,7 @@ def plan(
 
 
 def _weights(weights: Any, problem: Shooting) -> np.ndarray:
-    """The diagonal of W (p,)."""
+    """Returns the diagonal of W (p,)."""
     p = problem.shape[1]
     if weights is None:
         return np.ones(p)
@@ -176,7 +179,7 @@ def _weights(weights: Any, problem: Shooting) -> np.ndarray:
 
 
 def _why(plan: Plan, chosen: Found, atol: float) -> str:
-    """Why there is no plan, in words."""
+    """Explains in words why there is no plan."""
     if bool(plan.trajectory.result != RESULTS.successful):
         return f"No start reaches the goal: the simulation fails. {message(plan.trajectory.result)}"
     if chosen.off <= atol:
@@ -191,7 +194,7 @@ def _why(plan: Plan, chosen: Found, atol: float) -> str:
 
 
 def _to_plan(problem: Shooting, chosen: Found, costs: np.ndarray, runs: int) -> Plan:
-    """The plan that was found, with its motion in one piece."""
+    """Returns the plan that was found, with its motion in one piece."""
     curve = problem.curve_of(jnp.asarray(chosen.x))
     trajectory = shown(problem, curve, jnp.linspace(0.0, 1.0, SHOWN).astype(problem.q0.dtype))
     missed = np.asarray(problem.missed(trajectory.q[-1], trajectory.v[-1]))

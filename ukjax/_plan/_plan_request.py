@@ -1,4 +1,4 @@
-"""What a person asked for, as a problem; and where a search for it starts."""
+"""The user's request as a problem, and starts of a search for its solution."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from ._shooting import Shooting, shown
 
 
 class PlanRequest(NamedTuple):
-    """What a person gave."""
+    """The arguments of `plan` that define the problem."""
 
     mechanism: Any
     actuation: Any
@@ -42,7 +42,7 @@ class PlanRequest(NamedTuple):
 def problem_of(
     asked: PlanRequest, options: dict[str, Any]
 ) -> tuple[Shooting, tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """What is asked, the bounds of controls and duration, and first states; TypeError or ValueError if it is off."""
+    """Returns the problem, the bounds of controls and duration, and first states; raises TypeError or ValueError."""
     mechanism = asked.mechanism
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     q0, v0 = _check.floating(asked.q0, "q0"), _check.floating(asked.v0, "v0")
@@ -84,7 +84,7 @@ def problem_of(
 
 
 def _must_be_possible(problem: Shooting) -> None:
-    """ValueError if goal or path are no numbers at the start, or the path is left there, which no motion can mend."""
+    """Raises ValueError if goal or path are not finite at the start, or the path is violated there for good."""
     q, v, t = problem.q0, problem.v0, problem.t0
     found = {"goal(q, v)": problem.missed(q, v)}
     if problem.path is not None:
@@ -115,7 +115,7 @@ def _durations(value: Any) -> tuple[float, float, float]:
 
 
 def _goal(goal: Any, mechanism: Mechanism, q0: Array, v0: Array, t1: Array) -> tuple[Callable, np.ndarray]:
-    """A goal as a function of the last state, and a state near the end, if one is known: else the start."""
+    """Returns a goal as a function of the last state, and a state near the end if known, else the start."""
     if callable(goal):
         here = np.concatenate([np.asarray(q0), np.asarray(v0)])
         return _check.function(goal, "goal", "goal(q, v) -> (r,)"), here
@@ -129,13 +129,13 @@ def _goal(goal: Any, mechanism: Mechanism, q0: Array, v0: Array, t1: Array) -> t
         if x.shape != like.shape:
             raise ValueError(f"{name} must have shape {like.shape}, as at the start, but has {x.shape}.")
     _must_fit(mechanism, q1, v1, t1, "goal")
-    # On the constraints only as many can be met by themselves as there is freedom.
+    # On the constraints only as many entries can be met independently as there are degrees of freedom.
     states = independent(mechanism, q1, v1, t1)
     return _At(states, states(q1, v1, t1), t1), np.concatenate([np.asarray(q1), np.asarray(v1)])
 
 
 def _must_fit(mechanism: Mechanism, q: Array, v: Array, t: Array, name: str) -> None:
-    """ValueError if a state is off the constraints."""
+    """Raises ValueError if a state is off the constraints."""
     if bool(on_constraints(mechanism, q, v, t) != RESULTS.successful):
         raise ValueError(
             f"{name} must be on the constraints. Take the nearest state that is: ukjax.assemble(mechanism, q, v)."
@@ -143,7 +143,7 @@ def _must_fit(mechanism: Mechanism, q: Array, v: Array, t: Array, name: str) -> 
 
 
 class _At(eqx.Module):
-    """What independent states are off by."""
+    """The errors of independent states."""
 
     states: Any
     wanted: Array
@@ -154,9 +154,9 @@ class _At(eqx.Module):
 
 
 def given_start(guess: Any, problem: Shooting, within: Limits, middle: np.ndarray) -> np.ndarray:
-    """x to start from."""
+    """Returns x at the start of the search, by the user's guess or without one."""
     if guess is None:
-        # From rest with nothing to tell one way from the other a search might stay where it is.
+        # From rest, with no direction preferred, a search might stay where it is.
         z = _holding(problem, middle) + 1e-3 * np.sin(1.0 + np.arange(problem.controls))
         return np.concatenate([within.of(np.concatenate([z, [1.0] * problem.free])), middle.ravel()])
     points = np.asarray(_check.floating(guess, "guess"))
@@ -174,7 +174,7 @@ def given_start(guess: Any, problem: Shooting, within: Limits, middle: np.ndarra
 
 
 def random_start(draws: Any, problem: Shooting, within: Limits, middle: np.ndarray) -> np.ndarray:
-    """Random controls, and first states as far off the straight way as that is long."""
+    """Returns x with random controls, and first states off the straight way by about its length."""
     z = _holding(problem, middle) + draws.normal(size=problem.controls)
     long = np.max(np.abs(middle), initial=0.0)
     states = middle + 0.3 * long * draws.normal(size=middle.shape)
@@ -182,7 +182,7 @@ def random_start(draws: Any, problem: Shooting, within: Limits, middle: np.ndarr
 
 
 def _holding(problem: Shooting, middle: np.ndarray) -> np.ndarray:
-    """Control points, over their size, that would hold the mechanism at rest on the straight way, where some do."""
+    """Returns control points, over their size, that would hold the mechanism at rest on the straight way; else zero."""
     n, rest = problem.q0.shape[0], jnp.zeros_like(problem.v0)
     back = lambda x: problem.begin(jnp.concatenate([x[:n], rest]))[:n]
 

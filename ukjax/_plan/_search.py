@@ -1,4 +1,4 @@
-"""The search for the best x: sequential quadratic programming, and then to the goal by the shortest way."""
+"""The search for the best x: sequential quadratic programming, then the shortest way to the goal."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from ._shooting import Look, Shooting, curvature, independent_rows, look
 
 
 Method = Literal["slsqp", "newton"]
-FLAT = 1e-9  # a relative change of cost that is none
-LOST = 1e4  # gaps, and costs beside what controls of the size cost, from which a search does not come back
-JOINED = 1e-3  # gaps that the last steps to the goal close
+FLAT = 1e-9  # relative change of cost that counts as zero
+LOST = 1e4  # gaps, and costs relative to those of typical controls, beyond which a search is lost
+JOINED = 1e-3  # largest gaps that the last steps to the goal can close
 HOMING = 8  # steps to the goal after the search
 NOWHERE = np.zeros((0, 0), int)  # where a motion in one piece is joined
 
 
 class Found(eqx.Module):
-    """Where a search came to, what that costs, by how much the goal is missed, and after how many runs."""
+    """The result of a search: x, its cost, the error of the goal, and the number of runs."""
 
     x: np.ndarray
     cost: float
@@ -33,7 +33,7 @@ class Found(eqx.Module):
 
 
 class _Best(NamedTuple):
-    """The best of the steps of a search: the cheapest that about joins, or else what joins best."""
+    """The best step of a search: the cheapest whose segments about join, or else the one with the smallest gaps."""
 
     x: np.ndarray
     cost: float
@@ -47,11 +47,11 @@ class _Best(NamedTuple):
 
 
 class _LostError(Exception):
-    """A search left all that makes sense."""
+    """Signals that a search has left the range of sensible values."""
 
 
 class Search:
-    """SLSQP or Newton's steps from one start; and then, in one piece, to the goal by the shortest way."""
+    """A search by SLSQP or Newton's steps from one start, then, in one piece, the shortest way to the goal."""
 
     def __init__(
         self, problem: Shooting, within: "Limits", weights: np.ndarray, cost: str, method: Method, atol: float,
@@ -62,11 +62,11 @@ class Search:
         self.whole = dataclasses.replace(problem, segments=1)
         scale = float(np.max(np.asarray(problem.size))) ** 2 * float(problem.duration) * float(np.max(weights))
         effort = lambda x: problem.curve_of(x).effort(jnp.asarray(weights, x.dtype)) / scale / 2
-        # In the least time any control may do; a trace of effort says which.
+        # The least time leaves controls undetermined; a trace of effort chooses among them.
         time = lambda x: x[problem.controls] + 1e-4 * effort(x)
         self.unit = 2 * scale if cost == "effort" else float(problem.duration)
         asked = effort if cost == "effort" else time
-        # SLSQP begins with steps that are short in every direction, and would have one thing more to learn.
+        # SLSQP begins with steps that are short in every direction, and would have another term to learn.
         spent = asked if method == "slsqp" else lambda x: asked(x) + problem.astray(x)
         self.value, self.bend = jax.jit(jax.value_and_grad(spent)), jax.jit(jax.hessian(spent))
         self.cached: tuple[bytes, Look] | None = None
@@ -138,8 +138,8 @@ class Search:
         return descend(point, bend, begin, self.steps, FLAT, tell)
 
     def _home(self, x: np.ndarray) -> np.ndarray:
-        """The rest of the way to the goal, by the smallest change of the controls that stays within limits."""
-        # In one piece, controls that are constant by parts jump at times that change with the duration: it stays.
+        """Returns x after the rest of the way to the goal, by the smallest change of the controls within limits."""
+        # In one piece, piecewise constant controls jump at times that change with the duration: the duration stays.
         moved = self.problem.controls if self.problem.kind == "constant" else len(x)
         for _ in range(HOMING):
             c, J, met = self.look(self.whole, x)
@@ -161,14 +161,14 @@ class Search:
 
 
 def method_of(value: Any) -> Method:
-    """What a person gave for `search`; ValueError if it is none."""
+    """Returns the argument `search`; raises ValueError if it is invalid."""
     if value not in get_args(Method):
         raise ValueError(f"search must be one of {', '.join(map(repr, get_args(Method)))}, but is {value!r}.")
     return value
 
 
 class Limits:
-    """What is left of the limits of control points and duration, which are linear in x."""
+    """Margins of the limits of control points and duration, which are linear in x."""
 
     def __init__(self, problem: Shooting, box: tuple[np.ndarray, np.ndarray]):
         (K, p), free = problem.shape, int(problem.free)
@@ -186,13 +186,13 @@ class Limits:
         return np.concatenate([(z - self.low)[self.finite[0]], (self.high - z)[self.finite[1]]])
 
     def keeps(self, x: np.ndarray) -> bool:
-        """Whether controls and duration lie within."""
+        """Whether controls and duration lie within the limits."""
         return float(np.min(self.left(x), initial=0.0)) >= -1e-9
 
     def kept(self, x: np.ndarray) -> np.ndarray:
-        """The x whose control points are those of this one, cut off at the limits."""
+        """Returns the x whose control points are those of this x, cut off at the limits."""
         return self.of(np.clip(self.to @ x, self.low, self.high)) if self.some else x
 
     def of(self, z: np.ndarray) -> np.ndarray:
-        """x, from control points over their size and the duration over the guess, as far as they go."""
+        """Returns x from control points over their size and the duration over the guess, cut off at the limits."""
         return np.linalg.solve(self.to, np.clip(z, self.low, self.high))

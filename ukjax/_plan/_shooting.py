@@ -1,11 +1,11 @@
 """A plan as a problem of finitely many numbers, by multiple shooting.
 
-The motion is cut into segments, each with a first state of its own; that they join is asked of the search. So no
-segment is so long that what is unstable makes nonsense of it.
+The motion is cut into segments, each with a first state of its own; the search must join them. No segment then is so
+long that an instability spoils it.
 
 x = (y, T, s): control points in coordinates in which their effort is a sum of squares, the duration over the guess if
-it is free, and the first states of all segments but the first; c(x): gaps between segments, what the goal is missed by,
-and what is left of the limits of the path; J: derivative of c.
+it is free, and the first states of all segments but the first; c(x): gaps between segments, the error of the goal, and
+the values of the path; J: derivative of c.
 """
 
 from collections.abc import Callable
@@ -32,13 +32,13 @@ from .._trajectory import Trajectory
 from ._curve import Curve, Kind, knots_of, root_of_effort
 
 
-# What is missed if a simulation fails, so that a search turns back.
+# Error that is reported if a simulation fails, so that a search turns back.
 FAR = 1e3
-FAR_BACK = 6  # steps back to the constraints, from wherever the search puts a first state
+FAR_BACK = 6  # Newton steps of the projection of a first state, which may lie far off the constraints
 
 
 class Shooting(eqx.Module):
-    """All that a plan is about; see `plan`."""
+    """The problem of a plan; see `plan`."""
 
     mechanism: Mechanism
     actuation: Any
@@ -54,36 +54,36 @@ class Shooting(eqx.Module):
     shape: tuple[int, int] = eqx.field(static=True)
     free: bool = eqx.field(static=True)
     segments: int = eqx.field(static=True)
-    looks: int = eqx.field(static=True)  # times at which the path is looked at, a multiple of the segments
+    looks: int = eqx.field(static=True)  # times at which the path is evaluated, a multiple of the segments
 
     @property
     def controls(self) -> int:
-        """How many numbers of x are control points."""
+        """Number of entries of x that are control points."""
         return self.shape[0] * self.shape[1]
 
     @property
     def joints(self) -> int:
-        """How many numbers each first state has."""
+        """Number of entries of a first state."""
         return self.q0.shape[0] + self.v0.shape[0]
 
     def curve(self, y: Array, T: Array) -> Curve:
-        """The controls of so many control points, and part of the duration."""
+        """Returns the controls for control points y and a part T of the duration."""
         points = jnp.asarray(self.points_of(), y.dtype) @ y.reshape(self.shape)
         return Curve(points * self.size[None], self.t0, T * self.duration, self.kind)
 
     def curve_of(self, x: Array) -> Curve:
-        """The same of x."""
+        """Returns the controls for x."""
         y, T, _ = self.split(x)
         return self.curve(y, T)
 
     def split(self, x: Array) -> tuple[Array, Array, Array]:
-        """y, T, and the first states (segments - 1, numbers of a state); none if x leaves them out."""
+        """Returns y, T, and the first states (segments - 1, numbers of a state); no states if x has none."""
         y, rest = x[: self.controls], x[self.controls :]
         T = rest[0] if self.free else jnp.ones((), x.dtype)
         return y, T, rest[int(self.free) :].reshape(-1, self.joints)
 
     def points_of(self) -> np.ndarray:
-        """R^-T: what makes control points, over their size, of y."""
+        """Returns R^-T, which maps y to control points over their size."""
         return np.linalg.inv(root_of_effort(self.kind, self.shape[0])).T
 
     @property
@@ -92,7 +92,7 @@ class Shooting(eqx.Module):
         return self.kind == "constant" and self.segments == self.shape[0]
 
     def run(self, curve: Curve, state: Array, parts: Array, keep: Any, piece: Array | None = None) -> Trajectory:
-        """The motion from a state, saved at parts of the whole duration; with one piece's control, if that is all."""
+        """Returns the motion from a state, saved at parts of the whole duration; `piece`: that control alone."""
         held = curve if piece is None else Curve(curve.points[piece][None], curve.start, curve.duration, curve.kind)
         controller = Feedback(_Law(held), self.actuation)
         q, v = state[: self.q0.shape[0]], state[self.q0.shape[0] :]
@@ -100,7 +100,7 @@ class Shooting(eqx.Module):
         options = dict(self.options)
         steps = adaptive(options.pop("rtol"), options.pop("atol"), ts, options["projection"] is not None)
         if self.kind != "constant":
-            # A step that passes over a knot is as exact as asked for these controls, but not for a change of them.
+            # A step that passes over a knot is as exact as required for these controls, but not for a change of them.
             knots = self.t0 + curve.duration * jnp.asarray(knots_of(self.kind, self.shape[0]), ts.dtype)
             steps = diffrax.ClipStepSizeController(steps, step_ts=stop_gradient(knots))
         return simulate(
@@ -108,7 +108,7 @@ class Shooting(eqx.Module):
         )
 
     def segment(self, state: Array, y: Array, T: Array, number: Array) -> Array:
-        """What one segment comes to: q and v at its end; what the goal is then missed by; its path."""
+        """Returns q and v at the end of one segment, the error of the goal there, and its path values."""
         inner = self.looks // self.segments + 1
         parts = (number.astype(y.dtype) + jnp.linspace(0.0, 1.0, inner).astype(y.dtype)) / self.segments
         got = self.run(self.curve(y, T), self.begin(state), parts, ("q", "v"), number if self.of_pieces else None)
@@ -121,17 +121,17 @@ class Shooting(eqx.Module):
         return jnp.where(okay, out, FAR)
 
     def missed(self, q: Array, v: Array) -> Array:
-        """What a state misses the goal by (r,)."""
+        """Returns the error of the goal at a state (r,)."""
         hint = "One number for each thing to be met."
         return _check.output(self.goal(q, v), ("r",), q.dtype, "goal(q, v)", hint)
 
     def limit(self, q: Array, v: Array, t: Array) -> Array:
-        """What is left of the limits of the path at a state (k,)."""
+        """Returns the values of the path at a state (k,), which must not be negative."""
         path: Any = self.path
         return _check.output(path(q, v, t), ("k",), q.dtype, "path(q, v, t)")
 
     def begin(self, state: Array) -> Array:
-        """A first state, once it is brought to the constraints."""
+        """Returns a first state after its projection on the constraints."""
         back = self.options["projection"]
         if back is None:
             return state
@@ -139,7 +139,7 @@ class Shooting(eqx.Module):
         return back(self.mechanism, self.t0, state, coordinates=self.q0.shape[0])
 
     def astray(self, x: Array) -> Array:
-        """Half the square of what first states are off the constraints by, which tells those apart that begin alike."""
+        """Returns half the squared distance of first states from their projections, which makes the optimum unique."""
         states = self.split(x)[2]
         if self.options["projection"] is None or not states.shape[0]:
             return jnp.zeros((), x.dtype)
@@ -147,7 +147,7 @@ class Shooting(eqx.Module):
 
     @property
     def goals(self) -> int:
-        """How many things are to be met."""
+        """Number of conditions of the goal."""
         return jax.eval_shape(self.missed, self.q0, self.v0).shape[0]
 
 
@@ -161,7 +161,7 @@ class _Law(eqx.Module):
 
 
 class Look(NamedTuple):
-    """c and J; of c the first `met` are to vanish, the others not to be negative."""
+    """Conditions c and their derivative J; the first `met` entries of c must vanish, the others not be negative."""
 
     c: np.ndarray
     J: np.ndarray
@@ -169,7 +169,7 @@ class Look(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Segments' ends, their derivatives with respect to state, control points and duration; beginnings, and theirs."""
+    """Ends of segments, with derivatives by state, control points and duration; beginnings, with derivatives."""
 
     ends: Any
     of_state: Any
@@ -181,7 +181,7 @@ class Parts(NamedTuple):
 
 @jit_fast_compile
 def _parts(problem: Shooting, x: Array) -> Parts:
-    """All segments at once, each with one run, and one back for all rows, or forth for all numbers if fewer."""
+    """Computes all segments at once, with one run each, differentiated in the cheaper mode."""
     y, T, states = problem.split(x)
     first = jnp.concatenate([problem.q0, problem.v0])
     numbers = jnp.arange(problem.segments)
@@ -201,7 +201,7 @@ def _parts(problem: Shooting, x: Array) -> Parts:
 
 @jit_fast_compile
 def _bends(problem: Shooting, x: Array, of_ends: Array, of_begins: Array) -> Array:
-    """Second derivatives of weighted ends less weighted beginnings, of each segment, by its state, y and T."""
+    """Returns second derivatives of weighted ends less weighted beginnings, of each segment, by its state, y and T."""
     y, T, states = problem.split(x)
     first = jnp.concatenate([problem.q0, problem.v0])
     cuts = [problem.joints, problem.joints + problem.controls]
@@ -218,7 +218,7 @@ def _bends(problem: Shooting, x: Array, of_ends: Array, of_begins: Array) -> Arr
 
 
 def curvature(problem: Shooting, x: np.ndarray, joined: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Second derivative of the weighted c of `look`, by x."""
+    """Returns the second derivative of the weighted c of `look`, by x."""
     S, width, d, r = problem.segments, problem.joints, joined.shape[1], problem.goals
     of_gaps, of_goal, of_path = np.split(weights, [(S - 1) * d, (S - 1) * d + r])
     ends, begins = np.zeros((S, width + r + len(of_path) // S)), np.zeros((S, width))
@@ -237,7 +237,7 @@ def curvature(problem: Shooting, x: np.ndarray, joined: np.ndarray, weights: np.
 
 
 def independent_rows(problem: Shooting, x: np.ndarray) -> np.ndarray:
-    """Which numbers of (q, v) tell the first states of x apart on the constraints, (segments - 1, d)."""
+    """Returns the entries of (q, v) that determine each first state of x on the constraints, (segments - 1, d)."""
     states, n = jax.vmap(problem.begin)(problem.split(jnp.asarray(x))[2]), problem.q0.shape[0]
     found = [independent(problem.mechanism, state[:n], state[n:], problem.t0) for state in states]
     rows = [[*each.q, *(n + i for i in each.v)] for each in found]
@@ -246,7 +246,7 @@ def independent_rows(problem: Shooting, x: np.ndarray) -> np.ndarray:
 
 
 def look(problem: Shooting, x: np.ndarray, joined: np.ndarray) -> Look:
-    """c and J; `joined`: by which numbers segments are joined, of `independent_rows`."""
+    """Returns c and J; `joined`: entries by which segments are joined, from `independent_rows`."""
     parts = Parts(*map(np.asarray, _parts(problem, jnp.asarray(x))))
     S, width, d, r = problem.segments, problem.joints, joined.shape[1], problem.goals
     before, met = problem.controls + problem.free, (S - 1) * d + r
@@ -271,5 +271,5 @@ def look(problem: Shooting, x: np.ndarray, joined: np.ndarray) -> Look:
 
 @jit_fast_compile
 def shown(problem: Shooting, curve: Curve, parts: Array) -> Trajectory:
-    """The whole motion, from the start."""
+    """Returns the whole motion, from the start."""
     return problem.run(curve, jnp.concatenate([problem.q0, problem.v0]), parts, None)

@@ -38,7 +38,7 @@ def servo_control(
         servo: `Servo` or `ConstraintFollowing`, or several of one kind, which are solved together: all actuators serve
             each constraint.
         q: Coordinates, shape (n,) [m or rad].
-        v: Their rates, shape (n,) [m/s or rad/s].
+        v: Rates of q, shape (n,) [m/s or rad/s].
         t: Time, scalar [s].
         formulation: Method by which the acceleration is computed.
         throw: Raise if the result is not successful. With False look at `result`; do so inside your own `jax.jit`, as

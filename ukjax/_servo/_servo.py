@@ -69,8 +69,8 @@ class Servo(AbstractServo):
     r"""Makes a mechanism follow a constraint exactly: $u = C^{+} d + (I - C^{+} C)\,s$.
 
     $C = A N G$ is the response of the servo rows to the control, $d = b - A\ddot q_0$ their error without it. Among the
-    controls that satisfy the rows the first term is the smallest; the second moves it by s along those that leave the
-    rows unchanged.
+    controls that satisfy the rows the first term is the smallest; the second moves the control by s along directions
+    that leave the rows unchanged.
 
     Args:
         constraint: Constraint to follow: `Holonomic`, `Nonholonomic` or `AccelerationConstraint`. With a `Baumgarte`

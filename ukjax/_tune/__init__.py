@@ -1,4 +1,4 @@
-"""Tuning by gradient."""
+"""Tuning by gradient: losses, optimisers and their results."""
 
 from ._levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
 from ._tune import tune as tune

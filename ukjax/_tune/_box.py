@@ -1,10 +1,10 @@
-"""Bounds of parameters, and what of a gradient counts within them.
+"""Bounds of parameters, and the projected gradient within them.
 
 A parameter is held if it lies on a bound and the loss falls beyond it. The others are free, and the projected gradient
 is that of the free ones. Where it vanishes, and nowhere else, no step within the bounds lowers the loss to first order.
 
-Methods that learn how parameters go together would move the free ones to where they belong if the held ones went along.
-So those methods see the free ones only: the two-metric projection of Bertsekas (1982), Projected Newton methods for
+Methods with a model of the coupling of parameters would move the free ones as if the held ones moved too. Those methods
+therefore see the free parameters only: the two-metric projection of Bertsekas (1982), Projected Newton methods for
 optimization problems with simple constraints, SIAM J. Control Optim. 20.
 """
 
@@ -18,7 +18,7 @@ import optax
 from jaxtyping import PyTree
 
 
-# How far the loss is looked at along the projected gradient, as parts of the parameters.
+# Lengths of the trial steps along the projected gradient, as parts of the parameters.
 LENGTHS = (1e-1, 1e-3, 1e-5, 1e-7)
 
 
@@ -29,27 +29,27 @@ class Box(NamedTuple):
     high: PyTree
 
     def inside(self, tuned: PyTree) -> PyTree:
-        """Puts parameters that are outside on the bound."""
+        """Returns the parameters, clipped to the bounds."""
         return optax.projections.projection_box(tuned, self.low, self.high)
 
     def free(self, tuned: PyTree, gradient: PyTree) -> PyTree:
-        """Which parameters are not held by a bound."""
+        """Returns a mask of the parameters that no bound holds."""
         held = lambda x, g, a, b: ((x <= a) & (g > 0)) | ((x >= b) & (g < 0))
         return jax.tree_util.tree_map(lambda *leaf: ~held(*leaf), tuned, gradient, self.low, self.high)
 
     def projected(self, tuned: PyTree, gradient: PyTree) -> PyTree:
-        """The gradient, zero for what is held."""
+        """Returns the gradient, with zeros for held parameters."""
         return only(self.free(tuned, gradient), gradient)
 
 
 def without_bounds(tuned: PyTree) -> Box:
-    """The box of parameters without bounds."""
+    """Returns the box of parameters without bounds."""
     everywhere = lambda bound: jax.tree_util.tree_map(lambda x: jnp.full_like(x, bound), tuned)
     return Box(everywhere(-jnp.inf), everywhere(jnp.inf))
 
 
 def only(mask: PyTree, tree: PyTree, other: PyTree | None = None) -> PyTree:
-    """The numbers of a tree where the mask is true; elsewhere those of the other one, or zero."""
+    """Returns the numbers of a tree where the mask is true; elsewhere those of `other`, or zero."""
     other = jax.tree_util.tree_map(jnp.zeros_like, tree) if other is None else other
     return jax.tree_util.tree_map(jnp.where, mask, tree, other)
 
@@ -59,7 +59,7 @@ def lowers(
 ) -> bool:
     """Whether a step along the projected gradient lowers the loss by more than `visible`.
 
-    The direction is that of the gradient by parameters divided by their sizes, so that no unit counts.
+    The direction is that of the gradient by parameters divided by their sizes, so that units do not matter.
     """
     gradient = box.projected(tuned, gradient)
     parts = jax.tree_util.tree_map(lambda g, s: np.asarray(g * s), gradient, sizes)
@@ -74,7 +74,7 @@ def lowers(
 
 
 def sizes_of(history: PyTree, box: Box) -> PyTree:
-    """The size of every parameter: the largest of its values so far, or the width of its bounds, or one."""
+    """Returns the size of every parameter: its largest value so far, or the width of its bounds, or one."""
 
     def size(values, low, high):
         largest, width = np.max(np.abs(values), axis=0), np.asarray(high) - np.asarray(low)

@@ -1,4 +1,4 @@
-"""The state of a tuning on disk: one line of JSON that says whose it is, then the arrays, as equinox writes them."""
+"""The state of a tuning on disk: a line of JSON with its definition, then the arrays in equinox's format."""
 
 import json
 from pathlib import Path
@@ -14,13 +14,13 @@ from ._record import Record
 
 MARK = "a checkpoint of ukjax.tune"
 VERSION = 3
-WITHOUT_DEFINITION = (1, 2)  # which did not keep what was tuned
-# Of a definition, what is shown as it is.
+WITHOUT_DEFINITION = (1, 2)  # which did not keep the definition
+# Entries of a definition that error messages show in full.
 SHOWN = ("batch_size", "seed", "rtol", "atol", "patience", *PACKAGES)
 
 
 def save(path: Path, record: Record, definition: dict[str, str]) -> None:
-    """Writes the state aside and moves it into place: the file is whole, or as it was."""
+    """Writes the state to a temporary file and moves it into place, so that the file is never partial."""
     spent = record.spent.tolist()
     header = {"file": MARK, "version": VERSION, "done": record.done, "seen": record.seen, "spent": spent}
     aside = path.with_name(f".{path.name}.unfinished")
@@ -31,11 +31,11 @@ def save(path: Path, record: Record, definition: dict[str, str]) -> None:
 
 
 def resume(path: Path, record: Record, definition: dict[str, str]) -> None:
-    """Makes `record` what `path` holds; leaves it as it is if there is no such file yet.
+    """Fills `record` from the file at `path`; leaves it unchanged if there is no such file.
 
     Raises:
-        ValueError: If the folder does not exist, or the file is none of ours, belongs to another tuning, or to one that
-            has taken more steps already.
+        ValueError: If the folder does not exist, or the file was not written by `tune`, belongs to another tuning, or
+            to one that has taken more steps already.
     """
     if not path.parent.is_dir():
         raise ValueError(f"checkpoint lies in a folder that does not exist: {path.parent}. Make it first.")
@@ -88,11 +88,11 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
 
 
 def _difference(name: str, there: str | None, here: str) -> str:
-    """What sets the tuning of the file apart from this one, or an empty string."""
+    """Returns the name of an entry in which the file's tuning differs from this one, or an empty string."""
     shown = f" ({there}, not {here})" if name in SHOWN else ""
     return "" if there == here else f"{name}{shown}"
 
 
 def _state(record: Record) -> PyTree:
-    """What is kept: arrays only; functions and settings are those of the optimiser that is passed again."""
+    """Returns the arrays to be kept; functions and settings are those of the optimiser that is passed again."""
     return eqx.filter((record.tuned, record.state), eqx.is_array)

@@ -1,4 +1,4 @@
-"""What a tuning is: all on which its steps depend, by which the checkpoint of another one is told apart."""
+"""Definition of a tuning: everything on which its steps depend, to recognise checkpoints of other tunings."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ from ._samples import Samples
 def definition_of(
     objective: Objective, tuned: PyTree, optimizer: Any, box: Box | None, samples: Samples, stopping: Stopping
 ) -> dict[str, str]:
-    """Texts by name: numbers as they are, and checksums of the rest.
+    """Returns texts by name: numbers in full, and checksums of the rest.
 
-    Of the loss it is of the traced function, with what it closes over and with derivative rules of its own; of an optax
-    optimiser of its traced step. The number of steps is no part of it.
+    The checksum of the loss covers its traced function, with captured constants and own derivative rules; that of an
+    optax optimiser covers its traced step. The number of steps is not included.
     """
     first = () if samples.all is None else (jax.tree_util.tree_map(lambda x: x[0], samples.all),)
     with on_one_device():

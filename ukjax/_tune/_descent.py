@@ -1,4 +1,4 @@
-"""What one step of a tuning is: of an optax optimiser, or of Levenberg and Marquardt."""
+"""A step of a tuning, by an optax optimiser or by Levenberg-Marquardt."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +16,7 @@ from ._objective import Objective, compiled
 
 
 class Finish(NamedTuple):
-    """Why a method ends, or an empty string, and whether it claims to have converged."""
+    """The reason why a method ends, or an empty string, and whether it claims to have converged."""
 
     reason: str = ""
     converged: bool = False
@@ -26,7 +26,7 @@ NOTHING_LOWERS = Finish("Converged: no length of step lowers the loss.", True)
 
 
 class Point(NamedTuple):
-    """Loss and gradient at some parameters; `extra` is what a method needs besides, residuals and Jacobian say."""
+    """Loss and gradient at some parameters; `extra` holds further data of a method, such as residuals and Jacobian."""
 
     loss: Array
     gradient: PyTree
@@ -37,14 +37,14 @@ class Point(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Evaluations of the loss with its gradient, and of the loss alone."""
+    """Numbers of evaluations of the loss with its gradient, and of the loss alone."""
 
     with_gradient: Any = 0
     alone: Any = 0
 
 
 class Step(NamedTuple):
-    """Parameters, the state of the method there, and what it cost to get there."""
+    """Parameters, the state of the method there, and the evaluations spent on the step."""
 
     tuned: PyTree
     state: Any
@@ -52,39 +52,39 @@ class Step(NamedTuple):
 
 
 class Descent(Protocol):
-    """How the parameters go on from where they are."""
+    """The interface of a method: how it changes the parameters from step to step."""
 
     @property
     def own(self) -> tuple[float, float] | None:
-        """The tolerances rtol and atol of a method whose `finished` says all there is to say about convergence."""
+        """The tolerances rtol and atol of a method whose own test alone decides about convergence, or None."""
         ...
 
     def init(self, tuned: PyTree, batch: PyTree, /) -> Step:
-        """The start."""
+        """Returns the start."""
         ...
 
     def evaluate(self, tuned: PyTree, batch: PyTree, /) -> Point:
-        """Loss and gradient."""
+        """Returns loss and gradient."""
         ...
 
     def update(self, step: Step, point: Point, batch: PyTree, /) -> Step:
-        """The next parameters, from `point` at the present ones."""
+        """Returns the next parameters, from `point` at the present ones."""
         ...
 
     def shorter(self, before: Step, after: Step, batch: PyTree, /) -> Step | None:
-        """Half the step from `before` to `after`, where the loss is not finite; None if the method cannot."""
+        """Returns half the step from `before` to `after`, where the loss is not finite; None if the method cannot."""
         ...
 
     def known(self, state: Any, /) -> Point | None:
-        """Loss and gradient at the present parameters if they are in the state, which saves an evaluation."""
+        """Returns loss and gradient at the present parameters if the state holds them, which saves an evaluation."""
         ...
 
     def finished(self, state: Any, /) -> Finish:
-        """Why the method itself ends here, if it does."""
+        """Returns the reason why the method itself ends here, if it does."""
         ...
 
     def again(self, step: Step, point: Point, batch: PyTree, /) -> Step | None:
-        """The present parameters without what was learned on the way there; None if there is nothing to forget."""
+        """Returns the present parameters with an empty memory; None if there is nothing to forget."""
         ...
 
 
@@ -92,7 +92,7 @@ def halfway(a: PyTree, b: PyTree) -> PyTree:
     return jax.tree_util.tree_map(lambda x, y: x + (y - x) / 2, a, b)
 
 
-# What remembers how parameters go together, or compares the loss with its slope along a step.
+# Optimisers that remember how parameters are coupled, or compare the loss with its slope along a step.
 SEARCHES = (optax.ScaleByZoomLinesearchState, optax.ScaleByBacktrackingLinesearchState)
 LBFGS = optax.ScaleByLBFGSState
 
@@ -109,7 +109,7 @@ class Optax:
         descend = optax.with_extra_args_support(optimizer).update
 
         def taken(step: Step, point: Point, inside: Callable, batch: PyTree) -> tuple[PyTree, Any, Spent]:
-            # What an optimiser with a line search asks for; others ignore it, and nothing is compiled for them.
+            # Arguments for optimisers with a line search; others ignore them, and nothing is compiled for them.
             value = _avoiding_failures(objective, batch)
             extra = {"value": point.loss, "grad": point.gradient, "value_fn": lambda tuned: value(inside(tuned))}
             updates, state = descend(point.gradient, step.state, step.tuned, **extra)
@@ -124,7 +124,7 @@ class Optax:
             seen = Point(point.loss, only(free, point.gradient))
             state = _over(LBFGS, lambda memory: _of_free(memory, free, step.tuned, seen.gradient), step.state)
             tuned, state, spent = taken(Step(step.tuned, state), seen, box.inside, batch)
-            # The whole gradient, for the time when what is held now is free.
+            # The whole gradient is kept, for the time when parameters that are held now are free.
             state = _over(LBFGS, lambda memory: memory._replace(updates=point.gradient), state)
             return Step(only(free, tuned, step.tuned), state, spent)
 
@@ -134,7 +134,7 @@ class Optax:
         return Step(tuned, self._init(tuned))
 
     def shorter(self, before: Step, after: Step, batch: PyTree) -> Step:
-        # What the optimiser learned from the last gradient it keeps; only the step is half as long.
+        # The optimiser keeps its memory of the last gradient; only the step is half as long.
         return Step(halfway(before.tuned, after.tuned), after.state)
 
     def known(self, state: Any) -> Point | None:
@@ -144,7 +144,7 @@ class Optax:
         return Point(value, gradient)
 
     def finished(self, state: Any) -> Finish:
-        # A line search that stays where it is would do so for ever.
+        # A line search that does not move would never end.
         error = _of(state, "decrease_error", None)
         if error is None or _of(state, "learning_rate", 1.0) != 0:
             return Finish()
@@ -156,33 +156,33 @@ class Optax:
         counts: list[int] = []
         _over(LBFGS, lambda memory: counts.append(int(memory.count)), step.state)
         if max(counts, default=0) <= 1:
-            return None  # a step without memory is what was tried last
+            return None  # the last step was one without memory
         nothing = lambda memory: jax.tree_util.tree_map(jnp.zeros_like, memory)
         return Step(step.tuned, _over(LBFGS, nothing, step.state))
 
 
 def _of_kind(state: Any, kinds: Any) -> bool:
-    """Whether there is something of these kinds in an optax state."""
+    """Whether an optax state holds something of these kinds."""
     is_one = lambda x: isinstance(x, kinds)
     return any(map(is_one, jax.tree_util.tree_leaves(state, is_leaf=is_one)))
 
 
 def _over(kind: Any, change: Callable, state: Any) -> Any:
-    """An optax state with whatever is of this kind in it changed."""
+    """Returns an optax state with `change` applied to everything of a kind in it."""
     is_one = lambda x: isinstance(x, kind)
     return jax.tree_util.tree_map(lambda x: change(x) if is_one(x) else x, state, is_leaf=is_one)
 
 
 def _of_free(memory: Any, free: PyTree, tuned: PyTree, gradient: PyTree) -> Any:
-    """L-BFGS's memory of the free parameters alone: a positive definite matrix of theirs, and zero for the others.
+    """Restricts L-BFGS's memory to the free parameters: a positive definite matrix for them, zero for the others.
 
-    s: differences of parameters; y: of gradients. Pairs without s.y > 0 are left out.
+    s: differences of parameters; y: differences of gradients. Pairs without s.y > 0 are left out.
     """
     rows = jax.tree_util.tree_map(lambda mask, x: jnp.broadcast_to(mask, x.shape), free, memory.diff_params_memory)
     s, y = only(rows, memory.diff_params_memory), only(rows, memory.diff_updates_memory)
     curved = sum(jnp.sum(a * b, axis=tuple(range(1, a.ndim))) for a, b in zip(*map(jax.tree_util.tree_leaves, (s, y))))
     weights = jnp.where(curved > 0, 1 / jnp.where(curved > 0, curved, 1.0), 0.0)
-    # The pair that the next update adds is made of these.
+    # The next update makes its pair from these.
     params, updates = only(free, memory.params, tuned), only(free, memory.updates, gradient)
     ahead = jnp.asarray(optax.tree.vdot(optax.tree.sub(tuned, params), optax.tree.sub(gradient, updates))) > 0
     params, updates = (
@@ -199,14 +199,14 @@ def _of_free(memory: Any, free: PyTree, tuned: PyTree, gradient: PyTree) -> Any:
 
 
 def _of(state: Any, name: str, default: Any) -> Any:
-    """An entry of an optax state, wherever it is in it."""
+    """Returns an entry of an optax state, wherever it is in the state."""
     return optax.tree.get(state, name, default)
 
 
 def _avoiding_failures(objective: Objective, batch: PyTree) -> Callable:
-    """The loss for a line search: infinite, with no slope, where it or its gradient is not finite.
+    """Returns the loss for a line search: infinite, with no slope, where it or its gradient is not finite.
 
-    The gradient of `where` would be NaN there, so it has a rule of its own.
+    The gradient of `where` would be NaN there, so the function has its own rule.
     """
 
     @jax.custom_vjp
@@ -244,7 +244,7 @@ class LeastSquares:
             x, unravel = ravel_pytree(step.tuned)
             r, J = point.extra
             if box is not None:
-                J = jnp.where(ravel_pytree(box.free(step.tuned, point.gradient))[0], J, 0)  # what is held stays put
+                J = jnp.where(ravel_pytree(box.free(step.tuned, point.gradient))[0], J, 0)  # held ones do not move
             loss = lambda x: objective.scalar(inside(unravel(x)), batch)
             x, state = optimizer.step(x, r, J, step.state, loss)
             return Step(inside(unravel(x)), state, Spent(0, state["trials"]))

@@ -1,4 +1,4 @@
-"""Levenberg and Marquardt's step, for losses that are a sum of squares.
+"""The Levenberg-Marquardt step, for losses that are a sum of squares.
 
 r: residuals (m,); J: their Jacobian (m, p); D: diagonal of J^T J; k: damping. A step s minimises
 
@@ -6,7 +6,7 @@ r: residuals (m,); J: their Jacobian (m, p); D: diagonal of J^T J; k: damping. A
 
 It is solved by a QR factorisation of the stacked matrix. The normal equations (J^T J + k D) s = -J^T r have the square
 of its condition number, and lose the step where that of J is 1e8. J itself is factorised once for all k.
-k falls after a step that was taken and rises after one that was not, since the loss would have risen.
+k falls after an accepted step, and rises after a rejected one, with which the loss would have risen.
 """
 
 import dataclasses
@@ -26,15 +26,17 @@ TRIALS = 12  # damping grows by more than 1e7 within them: the step is then no l
 
 @dataclasses.dataclass(frozen=True)
 class LevenbergMarquardt:
-    """For `tune`, with a loss that returns its residuals: converges in a handful of steps where gradients take dozens.
+    """An optimiser for `tune` with a loss that returns residuals; it converges in few steps.
 
-    A step costs one Jacobian by forward mode, as much as one loss and one more for each parameter at the most, and one
-    loss for each length of step tried. So it is for tens of parameters, not for thousands.
+    It takes a handful of steps where gradient methods take dozens. A step costs one Jacobian by forward mode, at most
+    as much as one loss and one more for each parameter, and one loss for each length of step tried. It is for tens of
+    parameters, not for thousands.
 
     Args:
-        damping: k of the first step: 0 for Gauss and Newton's full step, large for a short one along the gradient.
-        grow: Factor of k after a step that was not taken.
-        shrink: Factor of k after a step that was.
+        damping: k of the first step, positive: near 0 for the full Gauss-Newton step, large for a short step along the
+            gradient.
+        grow: Factor of k after a rejected step.
+        shrink: Factor of k after an accepted step.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -56,8 +58,10 @@ class LevenbergMarquardt:
             raise ValueError(f"shrink must lie between 0 and 1, but is {self.shrink}.")
 
     def init(self, x: Float[Array, " p"]) -> dict[str, Array]:
-        """The state before the first step: the damping; of the last step, how many lengths it tried, and whether none
-        lowers the loss, down to where rounding would hide it.
+        """Returns the state before the first step.
+
+        It holds the damping, the number of lengths tried by the last step, and whether none of them lowers the loss,
+        down to where rounding would hide it.
         """
         damping = jnp.asarray(self.damping, x.dtype)
         return {"damping": damping, "trials": jnp.zeros((), int), "exhausted": jnp.asarray(False)}
@@ -65,11 +69,11 @@ class LevenbergMarquardt:
     def step(
         self, x: Float[Array, " p"], r: Float[Array, " m"], J: Float[Array, "m p"], state: Any, loss: Callable
     ) -> tuple[Float[Array, " p"], dict[str, Array]]:
-        """The next x (p,) and state; x itself where no length of step lowers `loss(x)`, or it is not finite."""
+        """Returns the next x (p,) and state; x itself where no length of step lowers `loss(x)` to a finite value."""
         value, p = r @ r, x.shape[0]
         Q, R = jnp.linalg.qr(J)
         scale = jnp.linalg.norm(J, axis=0)  # the root of D
-        # What changes nothing stays put.
+        # Parameters that change nothing do not move.
         scale = jnp.where(scale > 0, scale, jnp.max(scale, initial=0.0) + jnp.finfo(scale.dtype).tiny)
         rows = jnp.concatenate([-(Q.T @ r), jnp.zeros(p, r.dtype)])
 

@@ -1,4 +1,4 @@
-"""Steps one after the other, until there is a reason to stop."""
+"""The loop of a tuning: steps until there is a reason to stop."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from ._record import Record
 from ._samples import Batch, Samples
 
 
-HALVINGS = 16  # of a step to where the loss is not finite
+HALVINGS = 16  # of a step after which the loss is not finite
 
 
 @dataclasses.dataclass(frozen=True)
 class Stopping:
-    """When to stop before all steps are done: see `tune`."""
+    """Conditions to stop before all steps are done: see `tune`."""
 
     rtol: float | None
     atol: float
@@ -30,7 +30,7 @@ class Stopping:
 
 
 class Ending(NamedTuple):
-    """Why a tuning stopped before its steps were done, or an empty string; whether that is a failure, of what error."""
+    """The reason why a tuning stopped early, or an empty string; whether that is a failure, and its error."""
 
     reason: str
     failed: bool = False
@@ -38,7 +38,7 @@ class Ending(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Loss and gradient at the present parameters; the error that the loss raised there, if any; what it cost."""
+    """Loss and gradient at the present parameters, an error that the loss raised there, and the evaluations spent."""
 
     point: Point
     error: Exception | None
@@ -47,15 +47,15 @@ class Look(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """What a tuning is made of.
+    """The parts of a tuning.
 
     Attributes:
-        descent: How the parameters go on.
+        descent: The method that changes the parameters.
         full: `full(tuned, samples)`, the loss over all samples.
         box: The bounds, if there are any.
-        samples: Those that there are, if any.
-        stopping: When to stop.
-        save: Keeps a record.
+        samples: The samples, if there are any.
+        stopping: Conditions to stop early.
+        save: Function that saves a record.
     """
 
     descent: Descent
@@ -88,7 +88,7 @@ class Loop:
             bar.update()
 
     def _land(self, record: Record, before: Step, after: Step, batch: Batch) -> Look:
-        """Ends a step, which is halved until the loss is finite there: a failure says where not to go."""
+        """Ends a step, halving it until the loss is finite at its end."""
         record.move(after)
         look = self._look(record, batch)
         for _ in range(HALVINGS):
@@ -130,7 +130,7 @@ class Loop:
         return Ending(reason)
 
     def _converged(self, record: Record, point: Point, batch: Batch) -> str:
-        """Why the tuning ends here by itself, or an empty string. Whether it has converged the gradient decides."""
+        """Returns the reason why the tuning ends by itself, or an empty string; the gradient decides on convergence."""
         rtol, own = self.stopping.rtol, self.descent.own
         if record.done == 0 or (rtol is None and own is None):
             return ""
@@ -148,13 +148,13 @@ class Loop:
         return ""
 
     def _steady(self, record: Record, point: Point) -> Finish:
-        """Cauchy's criterion, as optimistix has it, for parameters and loss."""
+        """Applies Cauchy's criterion, as optimistix does, to parameters and loss."""
         i, atol = record.done, self.stopping.atol
         rtol: Any = self.stopping.rtol
         x, loss = record.parameters(i), record.losses[i]
         dx, dloss = x - record.parameters(i - 1), loss - record.losses[i - 1]
         if not dx.any():
-            # An optimiser whose step size is zero for a while, to warm up say, has not converged.
+            # An optimiser whose step size is zero for a while, for example to warm up, has not converged.
             flat = self._leads_nowhere(record.tuned, point)
             return Finish("Converged: the gradient is zero, or points out of the bounds." if flat else "", flat)
         still = bool(np.all(np.abs(dx) <= atol + rtol * np.abs(x)) and abs(dloss) <= atol + rtol * abs(loss))

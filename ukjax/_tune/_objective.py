@@ -1,7 +1,7 @@
-"""What is minimised: a loss, or the mean of one over samples, a tile of them at a time on every device.
+"""The objective of a tuning: a loss, or its mean over samples, one tile of samples at a time on every device.
 
-Memory is that of a tile, for the gradient too, which is added up tile by tile; Levenberg and Marquardt's residuals and
-Jacobian are kept as the triangle of their QR factorisation, which has the same step.
+Memory is that of one tile, also for the gradient, which is added up tile by tile. The residuals and the Jacobian of
+Levenberg-Marquardt are kept as the triangle of their QR factorisation, which gives the same step.
 
 B: samples; D: devices; p: parameters; m: residuals of a sample.
 """
@@ -20,7 +20,7 @@ from .._batch import devices_of, gathered, lanes_of, on_each, share_out
 
 
 class Tiles:
-    """Samples (B, ...) as (D, rounds, width, ...), filled up with the last one, which then has no weight."""
+    """Arrangement of samples (B, ...) as (D, rounds, width, ...), padded with the last sample at no weight."""
 
     def __init__(self, count: int, devices: Sequence[Any]):
         self.count = count
@@ -31,17 +31,17 @@ class Tiles:
         self.whole = len(self.devices) * self.rounds * self.width
 
     def arranged(self, batch: PyTree) -> tuple[PyTree, Array]:
-        """The samples, those of a device together, and which of them count (D * rounds * width,)."""
+        """Returns the samples, those of a device together, and which of them count (D * rounds * width,)."""
         index = np.arange(self.whole)
         filled = jax.tree_util.tree_map(lambda x: jnp.asarray(x)[np.minimum(index, self.count - 1)], batch)
         return share_out((filled, jnp.asarray(index < self.count)), len(self.devices))
 
     def gathered(self, each: PyTree) -> Any:
-        """What belongs to each sample (D * rounds * width, ...), in their order (B, ...)."""
+        """Returns values of each sample (D * rounds * width, ...) in the order of the samples (B, ...)."""
         return jax.tree_util.tree_map(lambda x: x[: self.count], gathered(each, len(self.devices)))
 
     def apart(self, tree: PyTree) -> Any:
-        """The share of a device (rounds * width, ...) as tiles (rounds, width, ...)."""
+        """Returns the share of a device (rounds * width, ...) as tiles (rounds, width, ...)."""
         return jax.tree_util.tree_map(lambda x: x.reshape(self.rounds, self.width, *x.shape[1:]), tree)
 
 
@@ -50,8 +50,8 @@ class Objective:
 
     Args:
         loss: Returns a scalar, or residuals (m,), whose sum of squares is minimised.
-        fixed: What of the parameters is not tuned.
-        squares: Whether it returns residuals.
+        fixed: Parameters that are not tuned.
+        squares: Whether the loss returns residuals.
     """
 
     def __init__(self, loss: Callable, fixed: PyTree, squares: bool):
@@ -60,16 +60,16 @@ class Objective:
         self.devices = devices_of(None)
 
     def scalar(self, tuned: PyTree, batch: PyTree) -> Float[Array, ""]:
-        """The mean of the loss."""
-        # What a tile needs to be differentiated is computed again when it is.
+        """Returns the mean of the loss."""
+        # A derivative computes the intermediate values of a tile again, to save memory.
         return self._mean(jax.checkpoint(self._sum), tuned, batch)
 
     def value_and_grad(self, tuned: PyTree, batch: PyTree) -> tuple[Float[Array, ""], PyTree]:
-        """The same with its gradient, in one pass."""
+        """Returns the mean of the loss and its gradient, in one pass."""
         return self._mean(jax.value_and_grad(self._sum), tuned, batch)
 
     def residuals(self, tuned: PyTree, batch: PyTree) -> Float[Array, " B*m"]:
-        """Of all samples, scaled so that their squares make the mean."""
+        """Returns the residuals of all samples, scaled so that their squares sum to the mean."""
         if batch is None:
             return self.loss(tuned)
         tiles = self._tiles(batch)
@@ -83,7 +83,7 @@ class Objective:
         return jnp.ravel(found) / np.sqrt(tiles.count)
 
     def least_squares(self, tuned: PyTree, batch: PyTree) -> tuple[Float[Array, " r"], Float[Array, "r p"]]:
-        """Residuals and their Jacobian; over samples p + 1 rows with the same squares and products."""
+        """Returns residuals and their Jacobian; over samples, p + 1 rows with the same squares and products."""
         if batch is None:
             return _with_jacobian(self.loss, tuned)
         tiles, p = self._tiles(batch), ravel_pytree(tuned)[0].size
@@ -106,7 +106,7 @@ class Objective:
         return Tiles(jax.tree_util.tree_leaves(batch)[0].shape[0], self.devices)
 
     def _sum(self, tuned: PyTree, samples: PyTree, okay: Array | None, count: int) -> Float[Array, ""]:
-        """The part of the mean that these samples are."""
+        """Returns the part of these samples in the mean."""
         if okay is None:
             each = self.loss(tuned)
             return jnp.sum(each**2) if self.squares else each
@@ -115,7 +115,7 @@ class Objective:
         return jnp.sum(jnp.where(okay, each, 0)) / count
 
     def _mean(self, function: Callable, tuned: PyTree, batch: PyTree) -> Any:
-        """`function`, `_sum` or what is linear in it, added up over all tiles."""
+        """Returns `function`, `_sum` or a linear operation on it, added up over all tiles."""
         if batch is None:
             return function(tuned, None, None, 1)
         tiles = self._tiles(batch)
@@ -134,7 +134,7 @@ class Objective:
 
 
 def compiled(function: Callable) -> Callable:
-    """`function` compiled; what it returns lies on no device in particular, as what comes from one does."""
+    """Returns `function` compiled, with results moved off meshes of several devices."""
     program = eqx.filter_jit(function)
     return lambda *args: jax.tree_util.tree_map(_home, program(*args))
 
@@ -149,7 +149,7 @@ def _first(tree: PyTree) -> Any:
 
 
 def _with_jacobian(residuals: Callable, tuned: PyTree) -> tuple[Float[Array, " m"], Float[Array, "m p"]]:
-    """By forward mode."""
+    """Returns residuals and their Jacobian by forward mode."""
     x, unravel = ravel_pytree(tuned)
     along = lambda direction: jax.jvp(lambda x: residuals(unravel(x)), (x,), (direction,))
     return jax.vmap(along, out_axes=(None, 1))(jnp.eye(x.size, dtype=x.dtype))

@@ -1,6 +1,7 @@
-"""Steps of optimistix's minimisers and least-squares solvers, one at a time.
+"""Single steps of optimistix's minimisers and least-squares solvers.
 
-Most of them look at a trial y_eval, accept it as y or not, and choose the next trial; every such look is a step here.
+Most solvers evaluate a trial y_eval, accept it as y or not, and choose the next trial. Every such evaluation is a step
+here.
 """
 
 from typing import Any, NamedTuple
@@ -22,15 +23,15 @@ Solver = optx.AbstractMinimiser | optx.AbstractLeastSquaresSolver
 
 
 class State(NamedTuple):
-    """What is kept between steps.
+    """Data kept between steps.
 
     Attributes:
         arrays: The arrays of the solver's state.
         point: Loss and gradient at the present parameters, where they are known.
         terminate: Whether the solver's own test is satisfied.
         result: The outcome of that test.
-        free: Which parameters the solver sees; None without bounds.
-        fresh: Whether it has not moved yet since it began, or began again.
+        free: Mask of the parameters that the solver sees; None without bounds.
+        fresh: Whether the solver has not moved yet since its last start.
     """
 
     arrays: PyTree
@@ -44,9 +45,9 @@ class State(NamedTuple):
 class Optimistix:
     """Steps of an optimistix solver, which ends by its own tolerances.
 
-    Within bounds the solver sees only the parameters that are free, and its next trial is put back on the bounds before
-    it is looked at. Where a parameter comes to be held the solver begins again, without it; where its own test is
-    satisfied, but the loss falls along the projected gradient, with all that are free then.
+    Within bounds the solver sees only the parameters that are free, and its next trial is clipped to the bounds before
+    it is evaluated. The solver restarts in two cases: without a parameter that has become held; and with all free
+    parameters, where its own test is satisfied but the loss falls along the projected gradient.
     """
 
     def __init__(self, solver: Solver, objective: Objective, box: Box | None):
@@ -57,9 +58,9 @@ class Optimistix:
         self.evaluate = compiled(lambda tuned, batch: Point(*objective.value_and_grad(tuned, batch)))
 
     def init(self, tuned: PyTree, batch: PyTree) -> Step:
-        """The first look is at the start itself."""
+        """Returns the first step, which evaluates the start itself."""
         free = None if self.box is None else jax.tree_util.tree_map(lambda x: jnp.ones(x.shape, bool), tuned)
-        # Converted once: states hold what was traced of it, which must be the same in all of them.
+        # Converted once: states hold the traced function, which must be the same in all of them.
         self.converted = eqx.filter_closure_convert(self._with_aux, tuned, (batch, free, tuned))
         arrays = self._begin(tuned, batch, free)
         if self.box is not None and not self._has_trial():
@@ -118,7 +119,7 @@ class Optimistix:
         return arrays
 
     def _first(self, tuned: PyTree, point: Point, batch: PyTree) -> Step:
-        """The first look within bounds, at parameters where loss and gradient are known."""
+        """Returns the first step within bounds, at parameters where loss and gradient are known."""
         box: Any = self.box
         free = box.free(tuned, point.gradient)
         step = self.look(tuned, self._begin(tuned, batch, free), batch, free)
@@ -130,7 +131,7 @@ class Optimistix:
             return self.function(tuned, batch), None
         value = self.function(only(free, tuned, held), batch)
         if self.squares:
-            # What is held has residuals of its own, which vanish: so the Jacobian keeps its rank.
+            # Held parameters have their own residuals, which vanish, so that the Jacobian keeps its rank.
             off = ravel_pytree(jax.tree_util.tree_map(lambda f, x, y: jnp.where(f, 0.0, x - y), free, tuned, held))[0]
             value = jnp.concatenate([value, off])
         return value, None
@@ -147,12 +148,12 @@ class Optimistix:
             state = eqx.tree_at(lambda state: state.y_eval, state, self.box.inside(state.y_eval))
         point = self._point(getattr(state, "f_info", None))
         spent = Spent(0, 1) if point is None else Spent(1, 0)
-        point = point if self.box is None else None  # its gradient would be that of what is free
+        point = point if self.box is None else None  # its gradient would be that of the free parameters
         kept = State(eqx.filter(state, eqx.is_array), point, terminate, result, free, jnp.asarray(True))
         return Step(tuned, kept, spent)
 
     def _point(self, info: Any) -> Point | None:
-        """What a solver remembers of the parameters it accepted last; optimistix halves the sum of squares."""
+        """Returns loss and gradient at the last accepted parameters if kept; optimistix halves the sum of squares."""
         if isinstance(info, optx.FunctionInfo.ResidualJac):
             return Point(2 * info.as_min(), jax.tree_util.tree_map(lambda g: 2 * g, info.compute_grad()))
         gradient = getattr(info, "grad", None)

@@ -1,4 +1,4 @@
-"""Where a tuning is, and what it has seen."""
+"""The record of a tuning: its present state, and its history."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class Record:
         self.history = jax.tree_util.tree_map(lambda x: np.full((steps + 1, *x.shape), np.nan, x.dtype), tuned)
 
     def move(self, step: Step) -> None:
-        """Goes where a step leads."""
+        """Moves to the parameters and state after a step."""
         self.tuned, self.state = step.tuned, step.state
         self.spent += step.spent
 
@@ -40,21 +40,21 @@ class Record:
         self.seen = i + 1
 
     def best(self) -> int:
-        """The step with the smallest loss over all samples."""
+        """Returns the step with the smallest loss over all samples."""
         losses = self.over_all[: self.seen]
         return int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
 
     def parameters(self, step: int) -> np.ndarray:
-        """All tuned numbers at a step, one after the other."""
+        """Returns all tuned numbers at a step, one after the other."""
         return np.concatenate([np.ravel(x[step]) for x in jax.tree_util.tree_leaves(self.history)])
 
     def over_steps(self) -> list[np.ndarray]:
-        """All arrays over the steps."""
+        """Returns all arrays over the steps."""
         histories = jax.tree_util.tree_leaves(self.history)
         return [self.losses, self.norms, self.over_all, self.evaluations, *histories]
 
     def tuning(self, fixed: Any, stopped: str) -> Tuning:
-        """What there is to give back; `fixed` are the parameters that were not tuned."""
+        """Returns the result of the tuning; `fixed`: the parameters that were not tuned."""
         best, seen = self.best(), self.seen
         history = jax.tree_util.tree_map(lambda x: jnp.asarray(x[:seen]), self.history)
         return Tuning(

@@ -1,4 +1,4 @@
-"""Which samples a step uses."""
+"""Selection of the samples of each step."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 
 class Batch(NamedTuple):
-    """Samples of one step; `partial` unless they are all there are."""
+    """Samples of one step; `partial` unless they are all samples."""
 
     samples: PyTree
     partial: bool
@@ -19,12 +19,12 @@ class Samples:
 
     Args:
         samples: A pytree of arrays with a common leading axis, or None.
-        batch_size: How many to draw for a step; None for all.
-        seed: Of the order in which they are drawn; only with a `batch_size`.
+        batch_size: Number of samples to draw for a step; None for all.
+        seed: Seed of the order in which samples are drawn; only with a `batch_size`.
 
     Raises:
-        ValueError: If the samples have no common leading axis, `batch_size` is no number of them, or `seed` has
-            nothing to act on.
+        ValueError: If the samples have no common leading axis, `batch_size` is not between one and their number, or
+            `seed` has nothing to act on.
     """
 
     def __init__(self, samples: PyTree | None, batch_size: Any, seed: Any):
@@ -40,11 +40,11 @@ class Samples:
 
     @property
     def per_epoch(self) -> int:
-        """Steps after which every sample was used."""
+        """Number of steps after which every sample was used."""
         return 1 if self.count is None or self.size is None else -(-self.count // self.size)
 
     def batch(self, step: int) -> Batch:
-        """The samples of a step, the same whenever it is asked for."""
+        """Returns the samples of a step, the same in every call."""
         if self.count is None or self.size is None or not self.partial:
             return Batch(self.all, False)
         epoch, place = divmod(step, self.per_epoch)

@@ -50,45 +50,46 @@ def tune(
 ) -> Tuning:
     """Minimises a loss by gradient descent, and keeps the best parameters seen.
 
-    Where the loss is not finite, or a simulation within it fails (whatever its `throw` says), it does not go:
-    a line search and `LevenbergMarquardt` try a shorter step, any other step is halved until the loss is finite.
+    The tuning avoids parameters where the loss is not finite, or a simulation within it fails (whatever its `throw`).
+    There a line search and `LevenbergMarquardt` try a shorter step; any other step is halved until the loss is finite.
 
     Args:
-        loss: `loss(params)`, a scalar; or, with `samples`, `loss(params, sample)`, of which the mean over the samples
-            is minimised. A trajectory may lie in between. Compiled once, with its gradient. Or residuals (m,), whose
-            sum of squares is minimised.
+        loss: `loss(params)`, a scalar; or, with `samples`, `loss(params, sample)`, whose mean over the samples is
+            minimised. Or residuals (m,), whose sum of squares is minimised. The loss may contain a simulation, and is
+            compiled once, with its gradient.
         params: A pytree; its floating arrays are tuned (Python floats become arrays), everything else is kept.
         optimizer: Any optax optimiser, for example `optax.adam(1e-2)`; or `optax.lbfgs()`, which searches along a line
             in every step and needs far fewer of them where the loss is smooth and not drawn from minibatches; or, for a
             loss that returns residuals, `ukjax.tuning.LevenbergMarquardt()`, which needs the fewest. Or any of
             optimistix's minimisers, such as `optimistix.BFGS(rtol, atol)`, and least-squares solvers: each of its
             trials is a step, and it ends by its own tolerances.
-        steps: How many steps to take at the most, at least 1.
+        steps: Largest number of steps, at least 1.
         bounds: (lower, upper), each a pytree like `params` or a prefix of it, a single number for instance. Parameters
             that a step takes outside are put back on the bound. Line searches, L-BFGS, `LevenbergMarquardt` and
-            optimistix's solvers see only parameters that no bound holds, which they move together.
+            optimistix's solvers see only the parameters that no bound holds.
         samples: A pytree of arrays with a common leading axis: perturbed masses, initial states, targets. Tuning for
-            all of them at once gives gains that are robust, rather than right for one case. A tile of them is worked on
-            at a time, on every device that this process has, so that thousands fit in memory (but for the residuals of
-            optimistix's least-squares solvers, which want the Jacobian of them all).
-        batch_size: How many samples to use in a step, drawn without repetition until all were used; None for all. The
-            loss over all samples is then evaluated once in an epoch, and the best parameters are judged by that.
-        seed: Of the order in which samples are drawn, 0 if None; only with a `batch_size`.
+            all of them at once gives gains that are robust, rather than right for one case. One tile of them is
+            computed at a time, on every device of this process, so that thousands fit in memory. The exception is
+            optimistix's least-squares solvers, which need the Jacobian of all residuals.
+        batch_size: Number of samples in a step, drawn without repetition until all were used; None for all. The loss
+            over all samples is then evaluated once in an epoch, and decides which parameters are best.
+        seed: Seed of the order in which samples are drawn, 0 if None; only with a `batch_size`.
         rtol: The tuning has converged when a step changes every parameter x by at most atol + rtol |x|, and the loss
-            likewise: Cauchy's criterion; or when no length of step lowers the loss. The loss must not fall by more
-            than that along the projected gradient either, from a tenth to 1e-7 of the parameters away. None: never.
-            Minibatches do not use it. optimistix's solvers have tolerances of their own, and are held to the projected
-            gradient within bounds.
+            likewise (Cauchy's criterion); or when no length of step lowers the loss. In addition, the loss must not
+            fall by more than that along the projected gradient, at steps from a tenth to 1e-7 of the parameters. None:
+            never. With minibatches `rtol` has no effect. optimistix's solvers have their own tolerances; within bounds
+            the test along the projected gradient applies to them too.
         atol: See `rtol`.
-        patience: Stop after so many steps without an improvement of the loss (the one over all samples); None: never.
+        patience: Stop after this number of steps without an improvement of the loss (the one over all samples); None:
+            never.
         checkpoint: A file in which the state is kept after every step; if it exists, the tuning goes on from there, as
-            if it had not been interrupted. What a tuning is, is what is traced of the loss, with its constants and
-            derivative rules of its own, and of a step of the optimiser; beside the `params` to begin with, the other
-            arguments, and the versions of the packages that compute. `steps` may be more than before. Names of
-            functions, and where files lie, do not count.
+            if it had not been interrupted. The file must be of the same tuning: the same traced loss, with its
+            constants and own derivative rules, the same traced step of the optimiser, the same initial `params` and
+            other arguments, and the same versions of the packages that compute. `steps` may be larger than before.
+            Names of functions and paths of files do not count.
         progress: Show a progress bar with the loss and the gradient norm.
-        throw: Raise if the loss or its gradient is not finite at the start, or however short a step is. With False the
-            tuning ends there; look at `stopped`.
+        throw: Raise if the loss or its gradient is not finite at the start, or after a step, however short the step is
+            made. With False the tuning ends there; look at `stopped`.
 
     Returns:
         `Tuning`: best `params` with their `loss`, and the history, also as a labelled data set.
@@ -145,7 +146,7 @@ LEAST_SQUARES = (LevenbergMarquardt, optx.AbstractLeastSquaresSolver)
 
 
 def _is_sum_of_squares(loss: Callable, params: PyTree, samples: PyTree | None, optimizer: Any) -> bool:
-    """Whether the loss returns residuals (m,); ValueError if neither those nor a scalar, or not what is needed."""
+    """Whether the loss returns residuals (m,); raises ValueError unless it returns those or a scalar, as needed."""
     call = "loss(params)" if samples is None else "loss(params, sample)"
     first = () if samples is None else (jax.tree_util.tree_map(lambda x: x[0], samples),)
     found = eqx.filter_eval_shape(loss, params, *first)
@@ -172,7 +173,7 @@ def _check_arguments(loss: Any, optimizer: Any, steps: Any, patience: Any) -> No
 
 
 def _box(bounds: Any, tuned: PyTree) -> Box:
-    """Lower and upper bound of every tuned leaf."""
+    """Returns the lower and the upper bound of every tuned leaf."""
     if not isinstance(bounds, tuple) or len(bounds) != 2:
         raise ValueError("bounds must be a pair (lower, upper), each like params or a single number.")
 

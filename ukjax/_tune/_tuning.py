@@ -1,4 +1,4 @@
-"""What a tuning gives back."""
+"""The result of a tuning."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class Tuning(eqx.Module):
-    """What `tune` found.
+    """The result of `tune`: the best parameters and the history.
 
     Attributes:
         params: The parameters with the smallest loss seen.
-        loss: That loss.
-        step: The step at which it was seen; 0 is the start.
+        loss: The smallest loss.
+        step: The step at which that loss was seen; 0 is the start.
         losses: Loss before every step and after the last, (steps + 1,); shorter if the tuning stopped early. With
-            minibatches each is that of its minibatch.
+            minibatches each is the loss of its minibatch.
         gradient_norms: Norm of the gradient at the same points.
-        full_losses: Loss over all samples at the same points; NaN where it was not evaluated. Without minibatches the
-            same as `losses`.
-        evaluations: How many times the loss and its gradient had been computed by then, line searches and rejected
+        full_losses: Loss over all samples at the same points; NaN where it was not evaluated. Equal to `losses`
+            without minibatches.
+        evaluations: Number of computations of the loss and its gradient up to each point, line searches and rejected
             trials included; with a least-squares method, residuals and Jacobian.
-        trials: How many times the loss alone had been computed by then, which `LevenbergMarquardt` does.
+        trials: Number of computations of the loss alone up to each point, by `LevenbergMarquardt` for example.
         history: The parameters at the same points, every leaf with a leading axis.
-        stopped: Why it stopped before its steps were done, such as "Converged: ...", or an empty string.
+        stopped: Reason why the tuning stopped before its steps were done, such as "Converged: ...", or an empty string.
     """
 
     params: PyTree
@@ -43,7 +43,7 @@ class Tuning(eqx.Module):
     stopped: str
 
     def to_dataset(self) -> "xarray.Dataset":
-        """The history as a labelled xarray data set over `step`, one variable for each parameter."""
+        """Returns the history as a labelled xarray data set over `step`, one variable for each parameter."""
         import xarray as xr
 
         data: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""TuningProblem: everything a command needs to tune something."""
+"""TuningProblem: all that a command needs to tune something."""
 
 import dataclasses
 import os
@@ -15,22 +15,22 @@ from ._tuning import Tuning
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TuningProblem:
-    """A loss, its parameters, how to minimise it, and what its numbers are called: what `ukjax tune` runs.
+    """A loss, its parameters, and the way to minimise it, which `ukjax tune` runs.
 
     Args:
         loss: `loss(params)`, or `loss(params, sample)` with `samples`; see `tune`.
-        params: Where to start.
+        params: Parameters at the start.
         optimizer: Any optax optimiser, `LevenbergMarquardt`, or an optimistix solver.
-        steps: How many steps to take at the most.
+        steps: Largest number of steps.
         name: A short title.
-        quantities: What to show of the parameters: "P [s]" -> `f(params)`, a scalar; useful where logarithms are tuned.
-            Every entry of every floating array under its own name if omitted.
+        quantities: Quantities to show of the parameters: "P [s]" -> `f(params)`, a scalar; useful where logarithms are
+            tuned. Every entry of every floating array under its own name if omitted.
         bounds: See `tune`, as for the following.
         samples: Perturbed systems.
-        batch_size: Of minibatches.
-        seed: Of their order.
-        rtol: When it has converged; None: never.
-        atol: Likewise.
+        batch_size: Size of minibatches.
+        seed: Seed of the order of samples.
+        rtol: Relative tolerance for convergence; None: never.
+        atol: Absolute tolerance, likewise.
         patience: Steps without improvement after which to stop.
 
     Raises:
@@ -60,7 +60,7 @@ class TuningProblem:
     def tune(
         self, *, checkpoint: str | os.PathLike[str] | None = None, progress: bool = True, throw: bool = True
     ) -> Tuning:
-        """`ukjax.tune` of this problem."""
+        """Runs `ukjax.tune` on this problem."""
         return tune(
             self.loss, self.params, self.optimizer, self.steps, bounds=self.bounds, samples=self.samples,
             batch_size=self.batch_size, seed=self.seed, rtol=self.rtol, atol=self.atol, patience=self.patience,
@@ -68,7 +68,7 @@ class TuningProblem:
         )  # fmt: skip
 
     def shown(self, history: Any) -> dict[str, np.ndarray]:
-        """What to show of parameters, by name, for parameters with a leading axis such as `Tuning.history`."""
+        """Returns the quantities to show, by name, for parameters with a leading axis such as `Tuning.history`."""
         if self.quantities is not None:
             return {name: np.asarray(jax.vmap(f)(history)) for name, f in self.quantities.items()}
         values: dict[str, np.ndarray] = {}
