@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from ukjax.rigid import _fields
-from ukjax.rigid._actuators import actuators_of
+from ukjax.rigid._actuators import actuators_of, switches_of
 from ukjax.rigid._fields import FLAGS, FOLLOWED, NAMED, NO_MATTER, entries_of, fields_of
 from ukjax.rigid._files import compiled
 from ukjax.rigid._from_model import read
-from ukjax.rigid._switches import switches_of
 from ukjax.rigid._unsupported import unsupported_features
 
 from ..helpers import sampled

@@ -15,8 +15,7 @@ import pytest
 import ukjax
 from ukjax._tune._definition import definition_of
 from ukjax._tune._loop import Stopping
-from ukjax._tune._objective import Objective
-from ukjax._tune._samples import Samples
+from ukjax._tune._objective import Objective, Samples
 
 from ..edited import imported
 from ..helpers import standard_promotion

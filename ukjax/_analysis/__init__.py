@@ -5,9 +5,9 @@ from ._equilibrium import equilibrium as equilibrium
 from ._inverse import InverseDynamics as InverseDynamics
 from ._inverse import inverse_dynamics as inverse_dynamics
 from ._linearization import Linearization as Linearization
+from ._linearization import Modes as Modes
 from ._linearize import linearize as linearize
 from ._linearize import on_constraints as on_constraints
-from ._modes import Modes as Modes
 from ._regulator import Regulator as Regulator
 from ._regulator import lqr as lqr
 from ._states import Independent as Independent

@@ -24,9 +24,8 @@ from .._rounding import missed_part
 from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
 from ._linearization import Linearization
 from ._plant import Plant, quantities
-from ._singular import is_singular
 from ._states import Independent, states_of
-from ._tangents import tangents
+from ._tangents import is_singular, tangents
 
 
 # Part of its terms by which a row may be missed, and part of their size by which rates may depend on quantities other

@@ -3,8 +3,11 @@ r"""The impact law: the velocities closest to those before, in the metric of M, 
 J v+ = r: rows of the mode that follows, and of the impact, whose speeds are returned unless the mode holds them;
 W^T W = M^-1; B = D J W^T;
 v+ = v - W^T B^+ D (J v - r): the impulse M (v+ - v) lies in the space of the rows, as one of ideal constraints does.
+
+Transitions at events: the mode that follows, and its initial state.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +22,7 @@ from .._manifold import Rounding
 from .._mechanism import Mechanism
 from .._rounding import missed_part, with_rounding_errors
 from .._types import BoolScalar
-from ._mode import Impact
+from ._mode import Event, Impact, Mode, Modes
 
 
 STEPS = 3  # of Newton's method, for rows that are nonlinear in v; the first step is exact for linear rows
@@ -104,3 +107,39 @@ def _given(value: Any, q: Array, v: Array) -> tuple[Array, Array]:
         raise ValueError(f"impact(q, v, t) must return a pair (q, v), but returned {what}.")
     new = _check.output(value[0], q.shape, q.dtype, "q of impact(q, v, t)")
     return new, _check.output(value[1], v.shape, v.dtype, "v of impact(q, v, t)")
+
+
+# (q, v, t, multipliers) -> q, v, number of the next mode (-1: the end), whether it can begin there
+Transition = Callable[[Array, Array, Array, dict[str, Array] | None], tuple[Array, Array, Array, Array]]
+
+
+def transitions(mode: Mode, modes: Modes) -> list[Transition]:
+    """Returns the transitions without an event, at each event, and at each coming to rest, as in `Mode.names`."""
+    stays = lambda q, v, t, carried: (q, v, jnp.asarray(-1), jnp.asarray(True))
+    events = tuple(mode.events.values())
+    rests = [_towards(None, mode, modes, events[i].rest) for i in mode.resting]
+    return [stays, *(of_event(event, mode, modes) for event in events), *rests]
+
+
+def of_event(event: Event, mode: Mode, modes: Modes) -> Transition:
+    """Returns the transition at an event of a mode."""
+    ways = [_towards(event.impact, mode, modes, target) for target in event.targets]
+    if len(ways) == 1:
+        return ways[0]
+
+    def chosen(q: Array, v: Array, t: Array, carried: dict[str, Array] | None) -> tuple:
+        which = event.chosen(q, v, t, carried)
+        return jax.lax.switch(which, [lambda q, v, t, way=way: way(q, v, t, carried) for way in ways], q, v, t)
+
+    return chosen
+
+
+def _towards(impact: object, mode: Mode, modes: Modes, target: str | None) -> Transition:
+    number = -1 if target is None else modes.number(target)
+    following = mode if target is None else modes.each[number]
+
+    def apply(q: Array, v: Array, t: Array, carried: dict[str, Array] | None) -> tuple:
+        q, v, met = after_impact(impact, following.mechanism, q, v, t, ends=target is None)
+        return q, v, jnp.asarray(number), met
+
+    return apply

@@ -1,16 +1,21 @@
-"""Modes of a motion, and the events that lead from one to another, as the user defines them."""
+"""Modes of a motion, and the events that lead from one to another, as the user defines them.
+
+Settings common to all modes of a hybrid simulation.
+"""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._constraint import AbstractConstraint
+from .._integrate import Kinked
 from .._mechanism import Mechanism
 from .._result import is_traced
 from .._servo import AbstractServo, Feedback, as_static_controller
@@ -279,3 +284,45 @@ class Modes(eqx.Module):
         if name not in self.names:
             raise ValueError(f"start must be one of {', '.join(map(repr, self.names))}, but is {name!r}.")
         return self.names.index(name)
+
+
+# Part of the whole time that counts as no time between an event and the next.
+AT_ONCE = 1e-8
+
+
+class Choices(NamedTuple):
+    """Settings common to all modes."""
+
+    ts: Array
+    formulation: Any
+    solver: Any
+    method: Any
+    projection: Any
+    integrator: Any
+
+    @property
+    def whole(self) -> Array:
+        """The whole time, without a derivative."""
+        return stop_gradient(self.ts[-1] - self.ts[0])
+
+    @property
+    def accuracy(self) -> Array:
+        """The accuracy of states, relative to the terms that they are made of."""
+        controller = self.method.controller
+        controller = controller.controller if isinstance(controller, Kinked) else controller
+        rtol = getattr(controller, "rtol", 1e-8)
+        return stop_gradient(jnp.clip(10 * jnp.asarray(rtol, self.ts.dtype), 1e-10, 1e-3))
+
+
+class Came(NamedTuple):
+    """The event by which a mode began.
+
+    Attributes:
+        mode: The mode before; -1 at the start.
+        event: The event that ended it.
+        pending: Whether each event of that mode was met at the same time, and has not happened yet (K,).
+    """
+
+    mode: Array
+    event: Array
+    pending: Array

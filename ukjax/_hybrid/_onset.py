@@ -16,10 +16,8 @@ from .._formulation import metric
 from .._integrate import Watch
 from .._program import uses
 from .._simulation import Run, StateLayout, motion_at
-from ._choices import AT_ONCE, Came, Choices
-from ._impact import MISSED
-from ._mode import Impact, Mode, Modes
-from ._transition import of_event
+from ._impact import MISSED, of_event
+from ._mode import AT_ONCE, Came, Choices, Impact, Mode, Modes
 
 
 # Multiple of the rounding of its terms by which a number may be wrong.

@@ -15,8 +15,7 @@ from .._manifold import ConstraintSizes
 from .._result import RESULTS, first_failure, worst
 from .._simulation import OF_MOTION, StateLayout, motion_at, of_each, report_state, residuals
 from .._trajectory import OF_EACH
-from ._choices import Choices
-from ._mode import Mode, Modes
+from ._mode import Choices, Mode, Modes
 
 
 def fields_of(

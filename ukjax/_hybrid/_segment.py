@@ -20,10 +20,9 @@ from .._program import hoist
 from .._reactions import reactions
 from .._result import RESULTS, worst
 from .._simulation import named, set_up
-from ._choices import AT_ONCE, Came, Choices
-from ._mode import Mode, Modes
+from ._impact import transitions
+from ._mode import AT_ONCE, Came, Choices, Mode, Modes
 from ._onset import ROUNDINGS, Beginning, Onset, onset
-from ._transition import transitions
 
 
 CORRECTIONS = 4  # steps for the time of an event: two for its second derivatives, the others for large tolerances

@@ -19,9 +19,8 @@ from .._program import jit_fast_compile, not_tracing, outside_mesh
 from .._result import RESULTS, is_traced, throw_if_failed, worst
 from .._simulation import StateLayout, integrator, kept, method, off_constraints, warn_of_start
 from .._trajectory import OF_CONTROLLERS, OPTIONAL
-from ._choices import Came, Choices
 from ._hybrid_trajectory import HybridTrajectory
-from ._mode import Mode, Modes
+from ._mode import Came, Choices, Mode, Modes
 from ._rows import fields_of
 from ._segment import segment
 

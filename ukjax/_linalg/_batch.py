@@ -2,6 +2,8 @@
 
 `jax.vmap` puts the batch first, so that the innermost loop runs over a row of three or four numbers. A kernel that has
 the batch last runs over many matrices at a time, which is what the vector units of a CPU and the threads of a GPU want.
+
+Symmetric linear systems of several unknowns, differentiable in reverse mode too.
 """
 
 import functools as ft
@@ -11,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 
@@ -146,3 +149,19 @@ def in_tiles(
 
     count = -(-size // tile)
     return jax.lax.fori_loop(0, count if wanted is True else jnp.where(wanted, count, 0), step, start)
+
+
+def solve_jointly(
+    linear: Callable[[tuple[Array, ...]], tuple[Array, ...]],
+    sides: tuple[Array, ...],
+    solve: Callable[[tuple[Array, ...]], tuple[Array, ...]],
+) -> tuple[Array, ...]:
+    """Returns x with linear(x) = sides, found by `solve(sides)`; `linear` is symmetric, x has the shapes of sides.
+
+    Gradients: those of the equation, in either mode, any number of times. `jax.lax.custom_linear_solve` alone has no
+        reverse mode where only some of the sides depend on the variables of the derivative; here all sides are one
+        vector.
+    """
+    flat, split = ravel_pytree(sides)
+    one = lambda function: lambda x: ravel_pytree(function(split(x)))[0]
+    return split(jax.lax.custom_linear_solve(one(linear), flat, lambda _, y: one(solve)(y), symmetric=True))

@@ -20,8 +20,7 @@ import lineax as lx
 from jaxtyping import Array
 
 from .._types import IntScalar, Rows, RowValues, Vector
-from ._base import AbstractDecomposition, AbstractPseudoinverse
-from ._rule import with_derivative
+from ._base import AbstractDecomposition, AbstractPseudoinverse, with_derivative
 
 
 def pseudosolve(solver: lx.AbstractLinearSolver, B: Rows, y: RowValues) -> tuple[Vector, IntScalar]:

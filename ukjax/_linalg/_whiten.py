@@ -9,8 +9,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array
 
 from .._types import Matrix, Partition
+from ._base import with_derivative
 from ._batch import batched, one_at_a_time
-from ._rule import with_derivative
 
 
 # Larger mass matrices go to LAPACK; smaller ones, whose batches are large, do not: see `_factorise`.

@@ -1,9 +1,9 @@
 """The constraint manifold: the nearest consistent state, at the start and after a step."""
 
+from ._assemble import Assembly as Assembly
 from ._assemble import assemble as assemble
 from ._assemble import indices_of as indices_of
 from ._assemble import kept_of as kept_of
-from ._assembly import Assembly as Assembly
 from ._nearest import Rounding as Rounding
 from ._nearest import exact as exact
 from ._nearest import root as root

@@ -1,9 +1,5 @@
 """Servo constraints: the motion that a mechanism is to follow, its actuators, and their control."""
 
-from ._actuation import actuation_at as actuation_at
-from ._actuation import actuation_of as actuation_of
-from ._actuation import limits_at as limits_at
-from ._actuation import limits_of as limits_of
 from ._control import Controller as Controller
 from ._control import as_controller as as_controller
 from ._control import as_servos as as_servos
@@ -16,3 +12,7 @@ from ._motion import controlled_motion as controlled_motion
 from ._servo import AbstractServo as AbstractServo
 from ._servo import ConstraintFollowing as ConstraintFollowing
 from ._servo import Servo as Servo
+from ._servo import actuation_at as actuation_at
+from ._servo import actuation_of as actuation_of
+from ._servo import limits_at as limits_at
+from ._servo import limits_of as limits_of

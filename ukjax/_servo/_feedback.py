@@ -17,7 +17,7 @@ from .. import _check
 from .._integrate import is_due
 from .._result import is_traced
 from .._types import Coordinates, Matrix, Scalar, Vector
-from ._actuation import actuation_at, actuation_of, limits_at, limits_of
+from ._servo import actuation_at, actuation_of, limits_at, limits_of
 
 
 class Feedback(eqx.Module):

@@ -3,6 +3,8 @@
 M q'' = Q + Q^c + G u: actuation G (n, p), control u (p,), passive constraint force Q^c; A q'' = b: servo constraints, m
 rows; q0'': acceleration without control; N: response to a force under the passive constraints, q'' = q0'' + N G u;
 C = A N G (m, p); d = b - A q0'': the demand; D: row scales.
+
+Scalar code (`_expand._constrained`) finds the motion where it is certain of it; `Tolerances` and `certify` test that.
 """
 
 import functools as ft
@@ -29,8 +31,52 @@ from .._terms import Terms
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
 from ._law import AbstractLaw
 from ._plant import respond
-from ._scalar import Tolerances, certify
 from ._servo import AbstractServo
+
+
+# Part of a row's response to the control, squared, that the passive constraints must leave.
+LOST = 1e-12
+
+
+class Tolerances(NamedTuple):
+    """Limits within which factors of the mechanism's rows, and of those of the servos, are trusted."""
+
+    passive: _expand.Certain
+    servo: _expand.Certain
+
+    @property
+    def least(self) -> tuple[float, float]:
+        """Parts of a row, squared, that must be independent of other rows for the row to count."""
+        return self.passive.dependent**2, self.servo.dependent**2
+
+
+class Certificate(NamedTuple):
+    """The ranks of A and of C, whether they and the motion are certain, and whether its derivatives are."""
+
+    rank: Array
+    reached: Array
+    clear: BoolScalar
+    smooth: BoolScalar
+
+
+def certify(
+    judges: Tolerances, terms: _expand.KKTTerms, wanted: _expand.ServoTerms, found: _expand.Controlled
+) -> Certificate:
+    """Returns the verdict on a motion that scalar code has found."""
+    terms, wanted, found = stop_gradient((terms, wanted, found))
+    (M, _, A, b), (H, h, _, V, _), S = terms, wanted, found.S
+    passive, answers = (_expand.pivots(*x) for x in zip((S, found.K), judges.least, strict=True))
+
+    demand = b - A @ found.free
+    push = jnp.sqrt(jnp.abs(found.multipliers @ demand))
+    clear = _expand.are_clear(judges.passive, S, passive, b, demand, b - A @ found.x, push)
+    push = jnp.sqrt(jnp.abs(found.g @ found.lacking))
+    clear &= _expand.are_clear(judges.servo, found.K, answers, h, found.lacking, h - H @ found.wanted_x, push)
+    # Responses of the size of rounding errors do not count.
+    clear &= jnp.all(jnp.diag(found.K) >= LOST * jnp.diag(found.without @ V @ found.without.T))
+    clear &= _expand.is_definite(judges.passive, M) & jnp.isfinite(jnp.sum(found.x))
+    smooth = clear & jnp.all(passive.kept) & jnp.all(answers.kept)
+    return Certificate(jnp.sum(passive.kept), jnp.sum(answers.kept), clear, smooth)
 
 
 # A non-ideal force may depend on the constraint force and therefore on the control, which then is found by Newton's

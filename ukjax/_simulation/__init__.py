@@ -17,8 +17,8 @@ from ._run import set_up as set_up
 from ._run import with_store as with_store
 from ._start import off_constraints as off_constraints
 from ._start import warn_of_start as warn_of_start
-from ._state_layout import StateLayout as StateLayout
 from ._states import OF_MOTION as OF_MOTION
+from ._states import StateLayout as StateLayout
 from ._states import derivative as derivative
 from ._states import margins_at as margins_at
 from ._states import motion_at as motion_at

@@ -23,7 +23,7 @@ from .._result import is_traced
 from .._rounding import missed_part
 from .._system import applied_force
 from ._options import Method
-from ._state_layout import StateLayout
+from ._states import StateLayout
 
 
 SEARCH = 32  # most iterations for speeds that agree with the velocity-dependent forces at them

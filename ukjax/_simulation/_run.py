@@ -24,8 +24,18 @@ from .._trajectory import OF_EACH, OPTIONAL, Trajectory
 from ._leap import onto_constraints, rattle_step
 from ._options import Method
 from ._start import off_constraints, starts_on_constraints
-from ._state_layout import StateLayout
-from ._states import OF_MOTION, derivative, margins_at, motion_at, of_each, report_state, residuals, row_errors, verdict
+from ._states import (
+    OF_MOTION,
+    StateLayout,
+    derivative,
+    margins_at,
+    motion_at,
+    of_each,
+    report_state,
+    residuals,
+    row_errors,
+    verdict,
+)
 
 
 class FailureEvidence(NamedTuple):

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from .._constraint import members_of
 from .._result import RESULTS, InconsistentStart
 from .._rounding import missed_part
-from ._state_layout import StateLayout
+from ._states import StateLayout
 
 
 # A start may be off the constraints by this part of the terms of a row without a warning.

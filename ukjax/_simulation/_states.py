@@ -1,6 +1,8 @@
 """Motion, residuals and verdict at the states of a run.
 
 y = (q, v, store) side by side; m: servo rows; T: saved times; p: actuators.
+
+`StateLayout` tells where coordinates q (n_q,), speeds v (n,) and the store of a controller lie in y.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +14,43 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._formulation import AbstractFormulation, Motion, motion_by
+from .._mechanism import Mechanism
 from .._reactions import reactions
 from .._result import RESULTS, first_failure, worst
 from .._servo import Control, Controller, Feedback, controlled_motion
 from .._trajectory import OF_EACH
-from ._state_layout import StateLayout
+
+
+class StateLayout(eqx.Module):
+    """A mechanism, and the numbers of coordinates and of speeds in its state."""
+
+    mechanism: Mechanism
+    coordinates: int = eqx.field(static=True)
+    speeds: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, start: tuple[Array, Array]) -> "StateLayout":
+        """The phase of a run that starts from q and v."""
+        q0, v0 = start
+        return cls(mechanism, q0.shape[0], v0.shape[0])
+
+    def split(self, y: Array) -> tuple[Array, Array]:
+        """The coordinates q and speeds v of one state or, along the last axis, of many."""
+        q, v, *_ = jnp.split(y, [self.coordinates, self.size], axis=-1)
+        return q, v
+
+    def stored(self, y: Array) -> Array:
+        """The store of the controller, of one state or of many."""
+        return y[..., self.size :]
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates and speeds together."""
+        return self.coordinates + self.speeds
+
+    def rates(self, t: Array, y: Array) -> Array:
+        """The rates q' of the coordinates (n_q,)."""
+        return self.mechanism.rates(*self.split(y), t)
 
 
 # The fields of a trajectory that need an equation of motion.

@@ -12,8 +12,7 @@ from numpy.typing import DTypeLike
 from tqdm.auto import tqdm
 
 from .. import _check
-from ._disk import writing
-from ._store import Store, dataset, opened
+from ._store import Store, dataset, opened, writing
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._identity import PACKAGES
-from ._record import Record
+from ._loop import Record
 
 
 MARK = "a checkpoint of ukjax.tune"

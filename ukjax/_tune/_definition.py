@@ -11,8 +11,7 @@ from .._batch import on_one_device
 from .._identity import checksum_of, versions
 from ._box import Box
 from ._loop import Stopping
-from ._objective import Objective
-from ._samples import Samples
+from ._objective import Objective, Samples
 
 
 def definition_of(

@@ -20,11 +20,9 @@ from ._box import Box
 from ._definition import definition_of
 from ._descent import Descent, LeastSquares, Optax
 from ._levenberg_marquardt import LevenbergMarquardt
-from ._loop import Loop, Stopping
-from ._objective import Objective, compiled
+from ._loop import Loop, Record, Stopping
+from ._objective import Objective, Samples, compiled
 from ._optimistix import Optimistix, Solver
-from ._record import Record
-from ._samples import Samples
 from ._tuning import Tuning
 
 

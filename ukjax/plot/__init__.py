@@ -2,14 +2,14 @@
 
 from ._animation import animation as animation
 from ._figures import components as components
+from ._figures import contact_sheet as contact_sheet
 from ._figures import controls as controls
+from ._figures import convergence as convergence
 from ._figures import energy as energy
 from ._figures import overview as overview
+from ._figures import path as path
 from ._modes import eigenvalues as eigenvalues
 from ._modes import mode as mode
 from ._page import page as page
-from ._path import path as path
-from ._sheet import contact_sheet as contact_sheet
 from ._sweep import over_parameters as over_parameters
 from ._sweep import quantiles as quantiles
-from ._tuning import convergence as convergence

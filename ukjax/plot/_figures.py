@@ -1,16 +1,30 @@
-"""Figures of a trajectory over time. No global state: figures are made without pyplot."""
+"""Figures of a trajectory over time. No global state: figures are made without pyplot.
 
-from collections.abc import Sequence
+The path of a mechanism in one picture.
+
+Contact sheets: many pictures in one figure.
+
+Figures of a tuning.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any
 
 import jax
+import matplotlib.image
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .. import _check
 from .._coordinate import Coordinate, by_unit, force_unit, named, rate_unit, speeds_named
 from .._scenario import Scenario
 from .._trajectory import Trajectory
+from .._tune import Tuning
+from . import _stage
+from ._scene import scene
 
 
 def overview(
@@ -176,3 +190,115 @@ def _over_time(axis: Axes, t: Any, errors: dict[str, Any], name: str, none: str)
         legend(axis, len(errors))
     else:
         axis.text(0.5, 0.5, none, ha="center", va="center", transform=axis.transAxes)
+
+
+def path(scenario: Scenario, trajectory: Trajectory, positions: int = 6) -> Figure:
+    """The mechanism in a few positions, later ones darker, with trails, constraint forces and scenery; axes are equal.
+
+    Args:
+        scenario: A scenario with a `ukjax.study.Drawing`.
+        trajectory: Its motion, one trajectory, not a batch.
+        positions: Number of positions, evenly spaced in time, from start to end.
+
+    Raises:
+        TypeError: If `scenario` or `trajectory` has another type.
+        ValueError: If there is no drawing, the trajectory is a batch, `positions` is no positive integer, or a function
+            of the drawing returns a wrong shape.
+    """
+    _check.count(positions, "positions")
+    seen = scene(scenario, trajectory)
+    figure, axis = _stage.stage(seen)
+    shown = np.unique(np.linspace(0, len(seen.t) - 1, positions).round().astype(int))[::-1]
+    for name, points in seen.trails.items():
+        _stage.trail(axis, seen, name, points)
+    vectors = seen.vectors
+    # Opacity is 0.2 for the first position and 1 for the last, which is drawn first so that it hides no other.
+    for i, alpha in zip(shown, np.linspace(1.0, 0.2, len(shown))):
+        for name, points in seen.links.items():
+            _stage.link(axis, seen, name, points[i], alpha)
+        for name, (at, along) in vectors.items():
+            _stage.arrow(axis, seen, name, _stage.outline(seen, at[i], along[i]), alpha)
+    times = ", ".join(f"{seen.t[i]:.3g}" for i in shown[::-1])
+    _stage.caption(axis, f"t = {times} s, later ones darker", "small")
+    return figure
+
+
+PNG = b"\x89PNG"
+COLUMNS = 6
+CELL = (2.6, 2.8)  # size of a picture with its caption [in]
+LETTERS = 46  # most letters in a line of a caption
+
+
+def contact_sheet(pictures: Sequence[bytes], captions: Sequence[str], columns: int = COLUMNS) -> Figure:
+    """PNG pictures side by side in rows, each with a caption above.
+
+    Args:
+        pictures: PNG files, as bytes.
+        captions: A text for each picture.
+        columns: Pictures in a row.
+
+    Raises:
+        ValueError: If there are no pictures, a picture is no PNG file, captions and pictures differ in number, or
+            `columns` is no positive integer.
+    """
+    _check.count(columns, "columns")
+    if not pictures or not all(isinstance(one, bytes) and one.startswith(PNG) for one in pictures):
+        raise ValueError("pictures must be at least one PNG file, as bytes: pass path.read_bytes() of each.")
+    if len(captions) != len(pictures):
+        raise ValueError(f"captions must be as many as pictures, {len(pictures)}, but are {len(captions)}.")
+    columns = min(columns, len(pictures))
+    rows = -(-len(pictures) // columns)
+    figure = Figure(figsize=(CELL[0] * columns, CELL[1] * rows), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    for axis in axes:
+        axis.axis("off")
+    for axis, picture, caption in zip(axes, pictures, captions, strict=False):
+        axis.imshow(matplotlib.image.imread(BytesIO(picture), format="png"), interpolation="antialiased")
+        lines = (textwrap.fill(line, LETTERS) for line in caption.splitlines())
+        axis.set_title("\n".join(lines), fontsize=7, pad=2)
+    figure.set_dpi(160)
+    return figure
+
+
+def convergence(tuning: Tuning, quantities: Mapping[str, np.ndarray], title: str = "") -> Figure:
+    """A figure of loss, norm of the gradient, and tuned quantities over the steps; the best step is marked.
+
+    Args:
+        tuning: The result of `ukjax.tune`.
+        quantities: "name [unit]" or `Coordinate` -> value at every step; quantities of one unit share an axis.
+        title: Title above the figure.
+    """
+    names = [Coordinate(name) for name in quantities]
+    groups = by_unit(names)
+    figure = Figure(figsize=(7.0, 2.1 * (len(groups) + 2) + 0.6), layout="constrained")
+    axes = figure.subplots(len(groups) + 2, 1, sharex=True)
+    over_all = np.isfinite(tuning.full_losses)
+    minibatches = not np.array_equal(tuning.full_losses, tuning.losses, equal_nan=True)
+    if minibatches:
+        axes[0].plot(tuning.losses, lw=0.8, alpha=0.7, label="of the minibatch")
+    axes[0].plot(np.flatnonzero(over_all), tuning.full_losses[over_all], label="over all samples")
+    axes[0].set_ylabel("loss")
+    _scale(axes[0], tuning.losses)
+    if minibatches:
+        legend(axes[0], 2)
+    axes[1].plot(tuning.gradient_norms)
+    axes[1].set_ylabel("norm of gradient")
+    _scale(axes[1], tuning.gradient_norms)
+    for axis, (unit, members) in zip(axes[2:], groups.items(), strict=True):
+        for i in members:
+            axis.plot(quantities[names[i]], label=names[i].name)
+        axis.set_ylabel(f"tuned [{unit}]" if unit else "tuned")
+        legend(axis, len(members))
+    for axis in axes:
+        axis.grid(visible=True, alpha=0.3)
+        axis.axvline(tuning.step, color="k", ls=":", lw=0.8)
+    axes[-1].set_xlabel(f"step of the optimiser (best: {tuning.step})")
+    figure.suptitle(title)
+    return figure
+
+
+def _scale(axis: Axes, values: np.ndarray) -> None:
+    """Makes an axis logarithmic if all values are positive and span more than a power of ten."""
+    finite = values[np.isfinite(values)]
+    if finite.size and finite.min() > 0 and finite.max() > 10 * finite.min():
+        axis.set_yscale("log")

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
-from .._drawing import Drawing
-from .._scenario import Scenario
+from .._scenario import Drawing, Scenario
 from .._trajectory import Trajectory
 
 

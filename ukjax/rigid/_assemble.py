@@ -18,8 +18,8 @@ from .._mechanism import Mechanism
 from . import _linkage, _turns
 from ._abstract_robot import AbstractRobot
 from ._coordinates import in_tree
+from ._frame import from_matrix
 from ._joint import Revolute
-from ._rotation import from_matrix
 
 
 def assembled(

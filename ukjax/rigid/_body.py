@@ -8,12 +8,10 @@ import numpy as np
 
 from .. import _check
 from .._result import is_traced
-from ._axis import Axis
-from ._frame import Frame
+from ._frame import Axis, Frame
 from ._inertia import Inertia
-from ._joint import AbstractJoint, Fixed, Planar, Prismatic, Revolute
+from ._joint import AbstractJoint, AbstractLink, Fixed, Planar, Prismatic, Revolute
 from ._layout import GROUND, Layout, body_of, frame_of
-from ._link import AbstractLink
 from ._rolling import AbstractRollingLink, KnifeEdge, Rolling, slip_of
 from ._shape import Shape
 

@@ -1,4 +1,4 @@
-"""M, the force and the free acceleration of a robot.
+"""M, the force, the free acceleration and the energy of a robot.
 
 q: coordinates (n_q,); v: speeds (n,).
 """
@@ -122,3 +122,16 @@ def _slopes_of(robot: AbstractRobot, q: Array, v: Array, a: Array, short: bool) 
     M = found.mass + jnp.diag(_linkage.armature(robot, q.dtype))
     solve = _expand.solve if not is_large(robot) else tree.solve if tree.are_short else panel_solve
     return solve(M, jnp.concatenate([by_q, by_v], axis=1))
+
+
+def energy(robot: AbstractRobot, q: Array, v: Array, t: Any) -> Array:
+    """Kinetic energy, plus the potential energy of gravity (zero at the ground's origin), springs and forces [J]."""
+    at = _linkage.placement(robot, _linkage.posture(robot, q), v)
+    total = v @ robot.mass(q, jnp.asarray(t, q.dtype)) @ v / 2
+    for name in robot.layout.bodies:
+        inertia = robot.bodies[name].inertia
+        if inertia is not None:
+            total = total - inertia.mass * robot.gravity @ at.pose(name).point(inertia.center)
+    for name, effort in {**_linkage.efforts(robot, True), **_linkage.efforts(robot, False)}.items():
+        total = total + effort.energy(_turns.coordinate(robot, q, name))
+    return total + sum((force.potential(at) for force in robot.forces.values()), jnp.zeros((), q.dtype))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 
-# Read by _from_model, _actuators and _switches; another value makes another robot.
+# Read by _from_model and _actuators; another value makes another robot.
 FOLLOWED = {
     "opt.gravity": "Robot.gravity",
     "opt.disableflags": "Switches",

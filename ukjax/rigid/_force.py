@@ -13,9 +13,8 @@ from jaxtyping import Array
 from .._types import Scalar
 from ._body import Body, frame_at
 from ._effort import number
-from ._frame import Frame, Pose, Twist, Wrench, vector
+from ._frame import Frame, Pose, Twist, Vector3, Wrench, cross, vector
 from ._layout import Layout, body_of
-from ._rotation import Vector3, cross
 
 
 class Placement(eqx.Module):

@@ -2,6 +2,9 @@
 
 R: rotation matrix from the frame's axes to those of the frame it is seen from; p: its origin [m]; twist: (linear,
 angular) velocity of the frame, seen from itself; wrench: (force, torque) about the frame's origin, seen from itself.
+
+Rotations are unit quaternions, the scalar part first, and matrices from a body's axes to those of an outer frame.
+u: vector (3,); p, q: quaternions (4,); R: rotation matrix (3, 3); w: rotation vector (3,) [rad].
 """
 
 from typing import Any, NamedTuple
@@ -9,11 +12,77 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from .. import _check
 from .._result import is_traced
-from ._rotation import Quaternion, Rotation, Vector3, cross, from_matrix, matrix, quaternion
+
+
+Vector3 = Float[Array, "3"]
+Quaternion = Float[Array, "4"]
+Rotation = Float[Array, "3 3"]
+
+# Below this squared angle the series of sine and cosine have all digits, and quotients by the angle do not.
+SMALL = 1e-8
+
+_SKEW = -np.moveaxis(np.cross(np.eye(3)[:, None], np.eye(3)[None]), -1, 0)
+
+
+def skew(u: Vector3) -> Rotation:
+    """The matrix (3, 3) of the cross product with u."""
+    return jnp.asarray(_SKEW, u.dtype) @ u
+
+
+def cross(u: Vector3, w: Vector3) -> Vector3:
+    """The cross product u x w, in two operations; `jnp.cross` takes two dozen, which have to be compiled."""
+    return skew(u) @ w
+
+
+def product(p: Quaternion, q: Quaternion) -> Quaternion:
+    """The product of two quaternions: the rotation q first, then p."""
+    scalar = p[0] * q[0] - p[1:] @ q[1:]
+    return jnp.concatenate([scalar[None], p[0] * q[1:] + q[0] * p[1:] + cross(p[1:], q[1:])])
+
+
+def unit(q: Array) -> Array:
+    """The unit vector q / |q|."""
+    return q / jnp.sqrt(q @ q)
+
+
+def matrix(q: Quaternion) -> Rotation:
+    """The rotation matrix of a quaternion of any length, so that drift of the length has no effect."""
+    K = skew(q[1:])
+    return jnp.eye(3, dtype=q.dtype) + 2 / (q @ q) * (q[0] * K + K @ K)
+
+
+def quaternion(w: Vector3) -> Quaternion:
+    """The unit quaternion of a rotation vector; smooth at zero."""
+    squared = w @ w
+    small = squared < SMALL
+    angle = jnp.sqrt(jnp.where(small, 1.0, squared))
+    scalar = jnp.where(small, 1 - squared / 8, jnp.cos(angle / 2))
+    return jnp.concatenate([scalar[None], jnp.where(small, 0.5 - squared / 48, jnp.sin(angle / 2) / angle) * w])
+
+
+def about(axis: Vector3, angle: Array) -> Rotation:
+    """The rotation matrix of a turn about a unit vector (Rodrigues)."""
+    s, c = jnp.sin(angle), jnp.cos(angle)
+    return c * jnp.eye(3, dtype=axis.dtype) + s * skew(axis) + (1 - c) * axis[:, None] * axis[None]
+
+
+def from_matrix(R: Rotation) -> Quaternion:
+    """The unit quaternion of R, by the largest of its four parts; not smooth where another part becomes the largest."""
+    diagonal = jnp.diagonal(R)
+    trace = jnp.sum(diagonal)
+    sizes = jnp.concatenate([trace[None], diagonal])
+    w, x, y, z = (1 + sign[0] * R[0, 0] + sign[1] * R[1, 1] + sign[2] * R[2, 2] for sign in _SIGNS)
+    a, b, c = R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]
+    d, e, f = R[1, 0] + R[0, 1], R[0, 2] + R[2, 0], R[2, 1] + R[1, 2]
+    rows = jnp.stack([jnp.stack(row) for row in ((w, a, b, c), (a, x, d, e), (b, d, y, f), (c, e, f, z))])
+    return unit(rows[jnp.argmax(sizes)])
+
+
+_SIGNS = ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
 
 
 class Twist(NamedTuple):
@@ -144,3 +213,56 @@ def _quaternion(rotation: Any) -> Quaternion:
     if not np.allclose(numbers @ numbers.T, np.eye(3), atol=1e-5) or np.linalg.det(numbers) < 0:
         raise ValueError(f"rotation must be a rotation matrix, orthogonal and of determinant 1, but is {numbers}.")
     return from_matrix(array)
+
+
+class Axis(eqx.Module):
+    """A direction: "x", "y" or "z", which is static, or any nonzero vector (3,).
+
+    Gradients: through a vector; its length does not matter.
+    """
+
+    named: str | None = eqx.field(static=True)
+    direction: Vector3 | None
+
+    def __init__(self, axis: Any, name: str = "axis"):
+        self.named, self.direction = None, None
+        if isinstance(axis, Axis):
+            self.named, self.direction = axis.named, axis.direction
+        elif isinstance(axis, str):
+            if axis not in NAMED:
+                raise ValueError(f'{name} must be "x", "y", "z" or a vector (3,), but is {axis!r}.')
+            self.named = axis
+        else:
+            self.direction = vector(axis, name)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the axis is a vector of zeros; False if its numbers are traced."""
+        known = self.direction is not None and not is_traced(self.direction)
+        return known and not np.any(np.asarray(self.direction))
+
+    def of(self, dtype: Any) -> Vector3:
+        """The unit vector of the axis (3,)."""
+        if self.direction is None:
+            return jnp.asarray(NAMED[self.named or "z"], dtype)
+        return unit(self.direction.astype(dtype))
+
+    def across(self, dtype: Any) -> tuple[Vector3, Vector3]:
+        """Two unit vectors at right angles to the axis and to each other."""
+        if self.named is not None:
+            first, second = {"x": "yz", "y": "zx", "z": "xy"}[self.named]
+            return jnp.asarray(NAMED[first], dtype), jnp.asarray(NAMED[second], dtype)
+        x, y, z = self.of(dtype)
+        # Duff et al. (2017), Building an orthonormal basis, revisited: smooth on either half.
+        sign = jnp.where(z >= 0, 1.0, -1.0).astype(dtype)
+        p = -1 / (sign + z)
+        s = x * y * p
+        return jnp.stack([1 + sign * x * x * p, sign * s, -sign * x]), jnp.stack([s, sign + y * y * p, -y])
+
+
+def about_z(axis: Axis, dtype: Any) -> Rotation:
+    """The rotation matrix (3, 3) whose last column is the axis."""
+    return jnp.stack([*axis.across(dtype), axis.of(dtype)], axis=1)
+
+
+NAMED = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}

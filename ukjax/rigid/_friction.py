@@ -21,9 +21,9 @@ from . import _linkage, _turns
 from ._abstract_robot import AbstractRobot
 from ._body import named_parts
 from ._effort import number
+from ._frame import cross
 from ._joint import AbstractDrivenJoint, Prismatic, Revolute
 from ._reactions import along_gap
-from ._rotation import cross
 
 
 # Number of steps in which friction grows from zero to its full value, and of Newton's iterations in each step.

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ._actuators import BALL, FREE, HINGE, SLIDE, Actuator, actuators_of, at_joint
+from ._actuators import BALL, FREE, HINGE, SLIDE, Actuator, Switches, actuators_of, at_joint, switches_of
 from ._effort import Drag, Effort, Gear, Motor
-from ._frame import Pose
+from ._frame import Pose, matrix
 from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused, usable
-from ._rotation import matrix
-from ._switches import Switches, switches_of
 from ._unsupported import unsupported_features
 
 

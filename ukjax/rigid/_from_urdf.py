@@ -7,15 +7,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ._axis import Axis, about_z
 from ._effort import Drag, Effort, Gear
-from ._frame import Frame
+from ._frame import Axis, Frame, about_z, from_matrix
 from ._inertia import Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
 from ._mobility import without_mass
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused
-from ._rotation import from_matrix
 from ._urdf import WORLD, Description, Inertial, Joint, Link, Placed
 
 

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 
 from .. import _check
 from .._result import is_traced
-from ._frame import Pose, Twist, Wrench, vector
-from ._rotation import Rotation, Vector3, cross
+from ._frame import Pose, Rotation, Twist, Vector3, Wrench, cross, vector
 
 
 class Inertia(eqx.Module):

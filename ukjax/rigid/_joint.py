@@ -1,21 +1,24 @@
 """Joints between frames of bodies, which move bodies in a tree or close loops.
 
 P: pose of the child's frame, seen from the parent's; R, p: its rotation and origin; a: axis; e1, e2: across it.
+
+Links hold frames of two bodies together without coordinates: a link always closes a loop.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .. import _check
+from .._result import is_traced
 from .._types import RowValues
-from ._axis import Axis
-from ._effort import Drag, Effort, pitch_of
-from ._frame import Pose
+from ._effort import Drag, Effort, number, pitch_of
+from ._frame import Axis, Pose, Rotation, Vector3
 from ._motion import AbstractMotion, Ball, Cross, Cylinder, Float, Helix, Plane, Slide, Turn, Weld
-from ._rotation import Rotation, Vector3
 
 
 class AbstractJoint(eqx.Module):
@@ -287,3 +290,64 @@ def _tilt(axis: Axis, R: Rotation) -> Array:
 def _turned(R: Rotation) -> Vector3:
     """sin(angle) times the axis of R (3,): zero where R is the identity, or a half turn."""
     return jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]]) / 2
+
+
+class AbstractLink(AbstractJoint):
+    """A joint without coordinates, which always closes a loop."""
+
+
+class Distance(AbstractLink):
+    """A massless rod with a ball at either end, which keeps the origins at a distance: one row, always of a loop.
+
+    Args:
+        parent: "body" or "body.frame".
+        child: Likewise.
+        length: Length of the rod, positive [m].
+    """
+
+    parent: str = eqx.field(static=True)
+    child: str = eqx.field(static=True)
+    length: Array
+
+    def __init__(self, parent: str, child: str, length: Any):
+        self.parent, self.child, self.length = parent, child, _length(length)
+
+    @property
+    def motion(self):
+        return None
+
+    def gap(self, P, planar):
+        return ((P.p @ P.p - self.length**2) / (2 * self.length))[None]
+
+
+class PointOn(AbstractLink):
+    """A link that keeps the origin of the child's frame on a surface or a curve; it always closes a loop.
+
+    Args:
+        parent: "body" or "body.frame", from which the surface is seen.
+        child: Likewise.
+        surface: `surface(p)`, zero where a point p (3,) [m] lies on it: a scalar, or (2,) for a curve.
+    """
+
+    parent: str = eqx.field(static=True)
+    child: str = eqx.field(static=True)
+    surface: Callable
+
+    def __init__(self, parent: str, child: str, surface: Callable):
+        self.parent, self.child = parent, child
+        self.surface = _check.function(surface, "surface", "surface(p) -> scalar, or (2,) for a curve")
+
+    @property
+    def motion(self):
+        return None
+
+    def gap(self, P, planar):
+        value = jnp.atleast_1d(jnp.asarray(self.surface(P.p)))
+        return _check.output(value, ("m",), P.p.dtype, "surface(p)", "A scalar, or (2,) for a curve.")
+
+
+def _length(value: Any) -> Array:
+    length = number(value, "length")
+    if not is_traced(length) and length <= 0:
+        raise ValueError(f"length must be positive, but is {length} m.")
+    return length

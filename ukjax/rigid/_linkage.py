@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._abstract_robot import AbstractRobot
-from ._axis import Axis, about_z
 from ._body import frame_at
 from ._effort import Drag, Effort
 from ._force import Placement
-from ._frame import Frame, Pose
+from ._frame import Axis, Frame, Pose, about_z
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
 from ._layout import GROUND, Node, body_of
 from ._motion import AbstractMotion, Weld

@@ -10,9 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._axis import NAMED, Axis
-from ._frame import Pose, Twist
-from ._rotation import Vector3, about, cross, matrix, product, quaternion, unit
+from ._frame import NAMED, Axis, Pose, Twist, Vector3, about, cross, matrix, product, quaternion, unit
 
 
 class AbstractMotion(eqx.Module):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._drawing import Drawing
+from .._scenario import Drawing
 from . import _linkage
 from ._abstract_robot import AbstractRobot
 from ._layout import GROUND, body_of

@@ -11,11 +11,10 @@ from jaxtyping import Array
 
 from .. import _check
 from .._constraint import Baumgarte
-from .._drawing import Drawing
 from .._kinematics import AbstractKinematics
 from .._manifold import Assembly
 from .._mechanism import Mechanism
-from .._scenario import Scenario
+from .._scenario import Drawing, Scenario
 from .._trajectory import Trajectory
 from .._types import Coordinates, Vector
 from . import _dynamics, _linkage, _turns
@@ -23,8 +22,8 @@ from ._abstract_robot import AbstractRobot
 from ._assemble import assembled
 from ._body import Body, check_ends, check_held, check_names, check_planar, named_parts
 from ._coordinates import TreeKinematics, names_of, of_joints
+from ._dynamics import energy
 from ._effort import Gear, Motor
-from ._energy import energy
 from ._force import AbstractForce
 from ._frame import Frame, Pose, Wrench, vector
 from ._friction import Coulomb, friction_of

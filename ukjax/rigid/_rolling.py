@@ -12,11 +12,9 @@ from jaxtyping import Array
 
 from .._result import is_traced
 from .._types import RowValues
-from ._axis import Axis
 from ._effort import number
-from ._frame import Pose
-from ._link import AbstractLink
-from ._rotation import Vector3, cross
+from ._frame import Axis, Pose, Vector3, cross
+from ._joint import AbstractLink
 
 
 class AbstractRollingLink(AbstractLink):

@@ -23,11 +23,10 @@ from jaxtyping import Array
 from .._constraint import Baumgarte, stabilized
 from . import _linkage, _tree_unrolled
 from ._abstract_robot import AbstractRobot
-from ._frame import Pose, Twist
+from ._frame import Pose, Twist, cross, skew
 from ._joint import AbstractJoint, Free
 from ._layout import body_of
 from ._rolling import AbstractRollingLink, KnifeEdge, slip_of
-from ._rotation import cross, skew
 from ._tree_unrolled import TreeState
 
 

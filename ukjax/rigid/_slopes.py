@@ -32,9 +32,8 @@ from jaxtyping import Array
 
 from .._expand import expand
 from ._branches import Branches
-from ._frame import Pose, Twist, Wrench
+from ._frame import Pose, Twist, Wrench, cross, skew
 from ._inertia import SpatialInertia
-from ._rotation import cross, skew
 from ._tree_arrays import TreeArrays
 from ._tree_scan import flat, inertia_of, packed, pose_of
 

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 from . import _linkage
 from ._abstract_robot import AbstractRobot
 from ._effort import Drag
+from ._frame import Rotation, Vector3
 from ._joint import AbstractJoint
 from ._layout import body_of
-from ._rotation import Rotation, Vector3
 from ._tree_unrolled import poses_in_world, twists
 
 

@@ -14,11 +14,9 @@ from jaxtyping import Array
 
 from . import _linkage
 from ._abstract_robot import AbstractRobot
-from ._axis import Axis, about_z
-from ._frame import Pose, Twist
+from ._frame import Axis, Pose, Twist, about_z, matrix
 from ._inertia import SpatialInertia
 from ._motion import AbstractMotion, Turn, Weld
-from ._rotation import matrix
 
 
 class TreeArrays(NamedTuple):

@@ -19,10 +19,9 @@ import numpy as np
 from jaxtyping import Array
 
 from .._expand import expand
-from ._frame import Pose, Twist, Wrench
+from ._frame import Pose, Twist, Wrench, skew
 from ._inertia import SpatialInertia
 from ._layout import Layout
-from ._rotation import skew
 from ._tree_arrays import TreeArrays
 
 

@@ -19,11 +19,10 @@ from jaxtyping import Array
 from .._constraint import Holonomic
 from . import _linkage, _tree_unrolled
 from ._abstract_robot import AbstractRobot
-from ._axis import Axis
+from ._frame import Axis, Rotation
 from ._joint import Revolute
 from ._layout import Node, body_of
 from ._motion import AbstractMotion, Plane, Slide, Turn, Weld
-from ._rotation import Rotation
 
 
 TURN = 2 * jnp.pi

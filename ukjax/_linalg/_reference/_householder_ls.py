@@ -6,8 +6,7 @@ import equinox as eqx
 
 from .._base import AbstractPseudoinverse, rank_tolerance, tolerance
 from .._batch import at_tolerance
-from ._least_squares import least_squares
-from ._qr import householder
+from ._qr import householder, least_squares
 
 
 _kernel = ft.partial(least_squares, householder)
