@@ -67,8 +67,22 @@ def test_no_files_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(needed).prepare()  # CycleError names the files
 
 
+def test_docstrings_begin_with_a_sentence_that_stands_alone():
+    """Not with a clause or a pronoun that needs the code, or the docstring above, to be understood."""
+    clause = re.compile(
+        r"(What|How|Of|The same|By|With|One|That|Those|If|None|No|To|For|In|At|From|On|It|They|As|Which)\b"
+    )
+    for path in (ROOT / "ukjax").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                text = ast.get_docstring(node) or ""
+                assert not clause.match(text), f"{path}: {text[:60]!r}"
+                assert not re.search(r"\b(a|the) person\b|\bsomebody\b", text), f"{path}: who is meant? {text[:60]!r}"
+
+
 def test_thresholds_are_those_of_the_source():
-    rows = re.findall(r"^\| `(\w+)` \| `([\w/.]+)` \|", (ROOT / "docs/design/thresholds.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs/design/thresholds.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `([\w/.]+)` \|", page, re.MULTILINE)
     assert len(rows) > 20
     for name, file in rows:
         assert re.search(rf"\b{name}\b", (ROOT / "ukjax" / file).read_text()), f"{file} has no {name}"

@@ -27,7 +27,7 @@ MOVED, SHOWN = 0.12, 3.0
 
 
 def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int = 60) -> tuple[Scenario, Trajectory]:
-    """One mode as a scenario and a motion, the arguments of `animation` and `page`.
+    """A mode as a scenario and a motion, the arguments of `animation` and `page`.
 
     The motion is large enough to be seen, and every frame is projected to the constraints. A mode that swings is shown
     for one period and without damping.
