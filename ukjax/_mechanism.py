@@ -104,7 +104,9 @@ class Mechanism(eqx.Module):
         further = {k: c for k, c in _named(constraints, len(own)).items() if not _is_among(c, own)}
         for name in further:
             if name in own:
-                raise ValueError(f"constraints has {name!r}, but a constraint of the system is called so. Rename it.")
+                raise ValueError(
+                    f"constraints has {name!r}, but the system already has a constraint of that name. Rename it."
+                )
         if isinstance(system, AbstractKinematicSystem) and system.kinematics is not None:
             _check_kinematics({**own, **further})
         signature = "nonideal(q, v, t, ideal_force) -> (n,)"

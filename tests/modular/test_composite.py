@@ -383,5 +383,7 @@ def test_names_of_couplings_are_checked():
     joint = Coupling(("a", "b"), ukjax.Holonomic(lambda q, t: q[0].x - q[1].x[None]))
     pair = Composite(PAIR, {"joint": joint})
     assert pair.constraints[0].names == ("joint",)
-    with pytest.raises(ValueError, match="couplings has 'joint', but a constraint of the modules is called so"):
+    with pytest.raises(
+        ValueError, match="couplings has 'joint', but the modules already have a constraint of that name"
+    ):
         pair.add({"joint": joint})

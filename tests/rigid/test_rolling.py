@@ -155,7 +155,7 @@ def on(**joints):
                 {"A": rigid.Revolute("ground", "b")},
                 gears={"A": rigid.Gear("A", None, 0.0)},
             ),
-            "gears has 'A', but a joint is called so",
+            "gears has 'A', but a joint already has that name",
         ),
     ],
 )  # fmt: skip

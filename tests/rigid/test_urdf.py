@@ -177,7 +177,7 @@ def test_what_follows_nothing_ends_in_an_error_and_what_follows_a_fixed_joint_st
         joint("lead", kind, "palm", "a"),
         joint("follow", "continuous", "palm", "b", more=f'<mimic joint="{mimic}" multiplier="2" offset="0.3"/>'),
     )
-    with pytest.raises(ValueError, match="<mimic> of joint 'follow' names the joint 'led', which there is not"):
+    with pytest.raises(ValueError, match="<mimic> of joint 'follow' names the joint 'led', which does not exist"):
         rigid.from_urdf(hand("led"))
     with pytest.raises(ValueError, match="names the joint itself"):
         rigid.from_urdf(hand("follow"))

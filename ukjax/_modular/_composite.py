@@ -354,7 +354,9 @@ def _couple(contents: _Contents, couplings: Any, level: int) -> list[_Constraint
         of_modules = tuple(_find(contents.names, module)[1] for module in coupling.modules)
         name = _unused("-".join(coupling.modules), taken) if name is None else name
         if name in taken:
-            raise ValueError(f"couplings has {name!r}, but a constraint of the modules is called so. Rename it.")
+            raise ValueError(
+                f"couplings has {name!r}, but the modules already have a constraint of that name. Rename it."
+            )
         taken.add(name)
         columns = _columns(contents.names, coupling.modules)
         found.append(_Constraint(name, level, on_views(coupling.constraint, of_modules), columns))

@@ -81,7 +81,7 @@ class Feedback(eqx.Module):
         if memory is not None and not given:
             raise ValueError("memory never changes. Pass rates(q, v, t, x), or update(q, v, t, x) with a period.")
         if update is not None and period is None:
-            raise ValueError("update acts at samples, of which there are none. Pass period=..., or rates in its place.")
+            raise ValueError("update needs a sampling period. Pass period=..., or rates in its place.")
         more = "" if memory is None else ", x"
         self.law = _check.function(law, "law", f"law(q, v, t{more}) -> (p,)")
 

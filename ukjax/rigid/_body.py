@@ -66,7 +66,7 @@ def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: 
     for end in ends:
         body, frame = (body_of(end), frame_of(end)) if isinstance(end, str) else (end, "")
         if not isinstance(end, str) or body not in frames_of:
-            raise ValueError(f"{where} names the body {body!r}, which there is not; there are {_listed(frames_of)}.")
+            raise ValueError(f"{where} names the body {body!r}, which does not exist; there are {_listed(frames_of)}.")
         if frame and frame not in frames_of[body]:
             raise ValueError(f"{where} names the frame {end!r}, but {body!r} has {_listed(frames_of[body]) or 'none'}.")
     if len({body_of(end) for end in ends}) < len(ends):
@@ -77,7 +77,7 @@ def check_names(joints: Mapping[str, AbstractJoint], gears: Mapping[str, Any]) -
     """Raises ValueError if two constraints would have the same name."""
     for name, joint in joints.items():
         if name in gears:
-            raise ValueError(f"gears has {name!r}, but a joint is called so. Rename one of them.")
+            raise ValueError(f"gears has {name!r}, but a joint already has that name. Rename one of them.")
         if isinstance(joint, AbstractRollingLink) and (slip_of(name) in joints or slip_of(name) in gears):
             raise ValueError(f"{slip_of(name)!r} is what keeps {name!r} from slipping. Call the other one otherwise.")
 

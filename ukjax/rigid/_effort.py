@@ -143,7 +143,7 @@ def pitch_of(value: Any) -> Array:
     pitch = _check.floating(value, "pitch")
     _check.finite(pitch, "pitch")
     if pitch.ndim or (not is_traced(pitch) and pitch == 0):
-        raise ValueError(f"pitch must be one number [m/rad] but zero, which is a Revolute, but is {pitch}.")
+        raise ValueError(f"pitch must be a nonzero number [m/rad] (zero is a Revolute), but is {pitch}.")
     return pitch
 
 

@@ -75,7 +75,7 @@ class Parts(NamedTuple):
         bodies = {name: Body(inertia, frames.pop(name, {})) for name, inertia in self.bodies.items()}
         if frames:
             unknown = next(iter(frames))
-            raise ValueError(f"frames names the body {unknown!r}, which there is not; there are {[*bodies]}.")
+            raise ValueError(f"frames names the body {unknown!r}, which does not exist; there are {[*bodies]}.")
         return Robot(bodies, self.joints, **{**own, **options})
 
 

@@ -281,7 +281,7 @@ def _check_followers(found: Description) -> None:
         leader, where = found.joints.get(joint.mimic.joint), f"the <mimic> of joint {joint.name!r}"
         if leader is None:
             _refuse(
-                f"{where} names the joint {joint.mimic.joint!r}, which there is not; there are {_few(found.joints)}"
+                f"{where} names the joint {joint.mimic.joint!r}, which does not exist; there are {_few(found.joints)}"
             )
         if leader is joint:
             _refuse(f"{where} names the joint itself")
