@@ -250,7 +250,7 @@ def test_gradients_of_a_regulator():
         (
             lambda: ukjax.Feedback(lambda q, v, t, x: q, ONE, memory=[0.0], update=lambda *a: 0),
             ValueError,
-            "update acts at samples",
+            "update needs a sampling period",
         ),
         (lambda: ukjax.Feedback(lambda q, v, t: q, ONE, period=0.0), ValueError, "period must be positive"),
         (lambda: ukjax.Feedback(lambda q, v, t: q, ONE, limits=(1.0, -1.0)), ValueError, "lower <= upper"),
