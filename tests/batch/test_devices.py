@@ -10,7 +10,7 @@ import optimistix as optx
 import pytest
 
 import ukjax
-from ukjax._batch._devices import meet, on_each
+from ukjax._batch._devices import barrier, on_each
 
 from ..helpers import assert_close, central_difference
 
@@ -52,7 +52,7 @@ def test_a_force_that_solves_equations_on_two_devices():
 @pytest.mark.parametrize("alone", [True, False])
 def test_devices_wait_for_each_other_only_in_a_larger_program(alone):
     """By itself a batch needs no device to know of another, whatever time one takes."""
-    share = lambda shared, x: x + meet(x)
+    share = lambda shared, x: x + barrier(x)
     of = lambda x: on_each(share, jax.devices()[:2], None, x, alone=alone)
     np.testing.assert_array_equal(of(jnp.arange(4)), np.arange(4))
     assert ("pmax" in str(jax.make_jaxpr(of)(jnp.arange(4)))) != alone

@@ -8,7 +8,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from ukjax._expand import _guarded_op
 from ukjax._expand._directions import directional
-from ukjax._expand._guarded_op import unless
+from ukjax._expand._guarded_op import guarded_by
 
 from ..helpers import assert_close, long
 
@@ -72,7 +72,7 @@ def mended(x, y):
     like = jax.ShapeDtypeStruct((3,), x.dtype)
     slow = jax.make_jaxpr(lambda x, y: [jnp.sin(x) * y])(like, like)
     needed = x[0] < 0
-    return unless(slow, [like])(needed, needed, x, y, y**2)[0]
+    return guarded_by(slow, [like])(needed, needed, x, y, y**2)[0]
 
 
 def literal(x, y):

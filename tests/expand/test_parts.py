@@ -9,7 +9,7 @@ import ukjax
 from ukjax._expand import _parts, _tiled
 from ukjax._expand._graph import Graph
 from ukjax._expand._interpret import interpret
-from ukjax._expand._lane_step import MANY, written
+from ukjax._expand._lane_step import MANY, inline_op
 from ukjax._expand._program import turns
 from ukjax._expand._scalar import ScalarProgram
 
@@ -19,7 +19,7 @@ from ..helpers import assert_close, long
 def program_of(function, *like):
     closed = jax.make_jaxpr(function)(*like)
     build = lambda graph, arguments: interpret(graph, closed, arguments)
-    return ScalarProgram(closed.in_avals, closed.out_avals, build, 100_000, written).program
+    return ScalarProgram(closed.in_avals, closed.out_avals, build, 100_000, inline_op).program
 
 
 def swarm(x):

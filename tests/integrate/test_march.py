@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Array
 
 import ukjax
-from ukjax._integrate._flow import Dynamics, call
+from ukjax._integrate._flow import Dynamics, vector_field
 from ukjax._integrate._integrator import Integrator
 
 from ..helpers import OPTIMISED, assert_close, long
@@ -38,7 +38,7 @@ def both(solver, controller, dt0, max_steps, limit, y0):
     integrate = Integrator(None, max_steps, diffrax.NoProgressMeter())
     ours = integrate(flow, y0, TS, solver, (controller, dt0))
     theirs = diffrax.diffeqsolve(
-        diffrax.ODETerm(call),
+        diffrax.ODETerm(vector_field),
         solver,
         t0=TS[0],
         t1=TS[-1],

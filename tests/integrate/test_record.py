@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 import ukjax
 from tests.helpers import OPTIMISED, STATES, assert_close, long, pendulum
-from ukjax._integrate._flow import Dynamics, IntegrationProblem, call, room_for
+from ukjax._integrate._flow import Dynamics, IntegrationProblem, room_for, vector_field
 from ukjax._integrate._integrator import Integrator
 from ukjax._integrate._record import PARTS, Layout
 from ukjax._integrate._segment import finer_of, segment_of, segments_of
@@ -35,7 +35,7 @@ def recorded(controller, dt0, t1, max_steps, alone):
     method = controller, None if dt0 is None else jnp.asarray(dt0)
     problem = IntegrationProblem(flow, y0, ts, diffrax.Tsit5(), method, max_steps, room_for(2, alone))
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(call),
+        diffrax.ODETerm(vector_field),
         problem.solver,
         t0=ts[0],
         t1=ts[1],

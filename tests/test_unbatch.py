@@ -8,7 +8,7 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 from jax.lax import linalg
 
-from ukjax._program._unbatch import LAPACK, one_by_one
+from ukjax._program._unbatch import LAPACK, unbatch_lapack
 
 from .helpers import assert_close
 
@@ -44,7 +44,7 @@ def test_the_same_without_a_batch(function):
     def derivative(a, b):
         return jax.jvp(jax.vmap(function), (a, b), (b[:, :, None] * a, 2.0 * b))
 
-    made = jaxpr_as_fun(one_by_one(jax.make_jaxpr(derivative)(A, B)))
+    made = jaxpr_as_fun(unbatch_lapack(jax.make_jaxpr(derivative)(A, B)))
     assert_close(made(A, B), list(derivative(A, B)), rtol=1e-12)
     assert batches(derivative)
     assert not batches(made)
@@ -61,7 +61,7 @@ def batches(function):
 def test_what_calls_no_lapack_is_left_alone():
     for function, x in ((lambda x: jnp.sin(x) @ x, B[0]), (jnp.linalg.svd, A[0])):
         closed = jax.make_jaxpr(function)(x)
-        assert one_by_one(closed) is closed
+        assert unbatch_lapack(closed) is closed
 
 
 def test_names_of_jax():
