@@ -20,6 +20,10 @@ from .._rounding import relative_rounding, rounding_errors
 from .._types import Matrix, Rows, RowValues, Vector
 
 
+# Steps that take the Jacobian for the identity, after which `nearest` compares its two searches.
+TRIED = 8
+
+
 class Linearised(NamedTuple):
     """Constraints linearised in a metric, with rows of about the same length: D e (m,) and B (m, n)."""
 
@@ -112,11 +116,23 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         # One step leads to the solution, and another removes rounding errors.
         y, _ = jax.lax.scan(lambda y, _: (y - stationarity(y), None), jnp.zeros_like(x0), length=2)
     else:
-        W = jnp.where(regular, Ws[1], Ws[0]) * E[None]
-        lengths, far = _sizes(e, J, W, rounding)
-        z = _coarse_search(lambda z: lengths / far * error(x0 + far * W.T @ z), jnp.zeros_like(x0), max_steps)
+
+        def search(W: Matrix) -> tuple[Vector, Array]:
+            """Searches in one metric; returns y and the size of the equation there."""
+            W = W * E[None]
+            lengths, far = _sizes(e, J, W, rounding)
+            z = _coarse_search(lambda z: lengths / far * error(x0 + far * W.T @ z), jnp.zeros_like(x0), max_steps)
+            y = far * W.T @ z / unit
+            led = jax.lax.fori_loop(0, TRIED, lambda _, y: y - stationarity(y), y)
+            return led, jnp.linalg.norm(stationarity(led))
+
+        # In the metric of M the search ends near the closest state; but where a light body is between others it may
+        # end elsewhere, and the rows are to be added to the metric.
+        ways = jnp.stack([jnp.where(definite, Ws[0], Ws[1]), jnp.where(regular, Ws[1], Ws[0])])
+        starts, offs = jax.lax.map(search, ways)
+        start = starts[jnp.nanargmin(jnp.where(jnp.isfinite(offs), offs, jnp.inf))]
         # Where N K (y - r) vanishes, the derivative of H does not count.
-        y = root(lambda y, _: stationarity(y, stop_gradient), far * W.T @ z / unit, max_steps)
+        y = root(lambda y, _: stationarity(y, stop_gradient), stop_gradient(start), max_steps)
     result = worst(
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
