@@ -324,7 +324,7 @@ def one(joint, **options):
         (lambda: rigid.Frame((0.0, 0.0, 0.0), 2 * np.eye(3)), "must be a rotation matrix"),
         (lambda: rigid.Frame((0.0, 0.0, 0.0), [1.0]), "rotation must be"),
         (lambda: rigid.Distance("a", "b", 0.0), "length must be positive"),
-        (lambda: rigid.Screw("a", "b", 0.0), "pitch must be one number"),
+        (lambda: rigid.Screw("a", "b", 0.0), "pitch must be a nonzero number"),
         (lambda: rigid.Planar("a", "b", "w"), 'normal must be "x"'),
         (lambda: rigid.Effort(armature=-1.0), "armature must not be negative"),
         (lambda: rigid.Effort(stiffness=[1.0]), "stiffness must be a scalar"),

@@ -215,7 +215,7 @@ WRONG = {
         {"vary": {"stiffness": (1.0, 2.0)}, "design": "sobol", "samples": 2**63},
         "samples must ask for at most",
     ),
-    "what is taken": ({"reduce": len}, "reduce cannot be passed to a study"),
+    "what is taken": ({"reduce": len}, "reduce is set by a study"),
     "a figure like a field": (
         {"figures": {"Q": len, "q [m]": len}},
         r"figures\['q \[m\]'\] must have a name of its own",

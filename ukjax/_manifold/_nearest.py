@@ -20,7 +20,7 @@ from .._rounding import relative_rounding, rounding_errors
 from .._types import Matrix, Rows, RowValues, Vector
 
 
-# Steps that take the Jacobian for the identity, after which `nearest` compares its two searches.
+# Steps that take the Jacobian for the identity, after which `_better_start` compares what searches found.
 TRIED = 8
 
 
@@ -95,8 +95,7 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     C = coordinate_scales(M, J)
     D, E = balancing_scales(jnp.maximum(rounding.levers, jnp.abs(stop_gradient(J))), C)
     K, B = E[:, None] * M * E[None], D[:, None] * J * E[None]
-    h = jnp.max(jnp.abs(jnp.diagonal(K)))  # the heaviest coordinate
-    h = jnp.where(h > 0, h, 1.0)
+    h = _positive(jnp.max(jnp.abs(jnp.diagonal(K))))  # the heaviest coordinate
     candidates = [K, K + h * B.T @ B, E[:, None] * shifted(M, C) * E[None]]
     _, Ws, (definite, regular, semidefinite) = jax.vmap(whiten)(jnp.stack(candidates))
     _, size = _sizes(e, J, jnp.diag(E), rounding)
@@ -117,28 +116,42 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         y, _ = jax.lax.scan(lambda y, _: (y - stationarity(y), None), jnp.zeros_like(x0), length=2)
     else:
 
-        def search(W: Matrix) -> tuple[Vector, Array]:
-            """Searches in one metric; returns y and the size of the equation there."""
+        def search(W: Matrix) -> Vector:
             W = W * E[None]
             lengths, far = _sizes(e, J, W, rounding)
             z = _coarse_search(lambda z: lengths / far * error(x0 + far * W.T @ z), jnp.zeros_like(x0), max_steps)
-            y = far * W.T @ z / unit
-            led = jax.lax.fori_loop(0, TRIED, lambda _, y: y - stationarity(y), y)
-            return led, jnp.linalg.norm(stationarity(led))
+            return far * W.T @ z / unit
 
-        # In the metric of M the search ends near the closest state; but where a light body is between others it may
-        # end elsewhere, and the rows are to be added to the metric.
-        ways = jnp.stack([jnp.where(definite, Ws[0], Ws[1]), jnp.where(regular, Ws[1], Ws[0])])
-        starts, offs = jax.lax.map(search, ways)
-        start = starts[jnp.nanargmin(jnp.where(jnp.isfinite(offs), offs, jnp.inf))]
+        metrics = jnp.stack([jnp.where(definite, Ws[0], Ws[1]), jnp.where(regular, Ws[1], Ws[0])])
+        start = _better_start(search, metrics, stationarity)
         # Where N K (y - r) vanishes, the derivative of H does not count.
-        y = root(lambda y, _: stationarity(y, stop_gradient), stop_gradient(start), max_steps)
+        y = root(lambda y, _: stationarity(y, stop_gradient), start, max_steps)
     result = worst(
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
     )
     of_state = relative_rounding(x0.dtype) * unit * jnp.linalg.norm(stop_gradient(y))
     return Nearest(x0 + unit * y, result, rounding, stop_gradient(of_state))
+
+
+def _better_start(search: Callable[[Matrix], Vector], metrics: Array, residual: Callable[[Vector], Vector]) -> Vector:
+    """The state, of those that `search` finds in each of the metrics, from which `residual` leads nearer to its root.
+
+    In the metric of M the search ends near the closest state. But where a light body is between others it may end
+    elsewhere, and then the rows are to be added to the metric.
+    """
+
+    def found(W: Matrix) -> tuple[Vector, Array]:
+        y = jax.lax.fori_loop(0, TRIED, lambda _, y: y - residual(y), search(W))
+        return y, jnp.linalg.norm(residual(y))
+
+    starts, sizes = jax.lax.map(found, metrics)
+    return stop_gradient(starts[jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf))])
+
+
+def _positive(x: Array) -> Array:
+    """Returns x where it is positive, else one."""
+    return jnp.where(x > 0, x, 1.0)
 
 
 def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowValues, Array]:
@@ -150,12 +163,11 @@ def _sizes(e: RowValues, J: Rows, W: Matrix, rounding: Rounding) -> tuple[RowVal
     e, J, W = stop_gradient((e, J, W))
     lengths, levers = jnp.linalg.norm(J @ W.T, axis=1), jnp.linalg.norm(rounding.levers @ jnp.abs(W).T, axis=1)
     real = lengths > 0
-    positive = lambda x: jnp.where(x > 0, x, 1.0)
-    longer = positive(jnp.where(real, lengths, levers))
+    longer = _positive(jnp.where(real, lengths, levers))
     # If no row has a length here, all rows count.
     sizes = jnp.where(real | ~jnp.any(real), rounding.terms / longer, 0)
-    size = positive(jnp.linalg.norm(e / longer) + jnp.max(sizes))
-    return 1 / positive(jnp.where(real, lengths, jnp.maximum(levers, rounding.terms / size))), size
+    size = _positive(jnp.linalg.norm(e / longer) + jnp.max(sizes))
+    return 1 / _positive(jnp.where(real, lengths, jnp.maximum(levers, rounding.terms / size))), size
 
 
 def _coarse_search(error: Callable[[Array], Array], z: Array, max_steps: int) -> Array:

@@ -139,9 +139,7 @@ def sweep(
         raise ValueError(f"{twice[0]!r} is in vary and in settings. Leave it out of one of them.")
     for key in TAKEN:
         if key in options:
-            raise ValueError(
-                f"{key} cannot be passed to a study, which sets it. Leave it out, or use ukjax.simulate_batch."
-            )
+            raise ValueError(f"{key} is set by a study itself. Leave it out, or use ukjax.simulate_batch.")
     ends = tuple({k: x[i].item() for k, x in points.values.items()} for i in (0, -1))
     recipe = (factory, settings, tuple(points.values), ts, keep, figures, options, ends)
     cases = Cases(*recipe)
