@@ -20,15 +20,8 @@ FORMULATIONS = (
 )
 
 
-STRATEGIES = (
-    ukjax.SVD(),
-    ukjax.pseudoinverse.Varga(),
-    ukjax.pseudoinverse.Greville(),
-    ukjax.pseudoinverse.HouseholderLS(),
-    ukjax.pseudoinverse.GramSchmidtLS(),
-    ukjax.pseudoinverse.RowGramSchmidt(),
-    ukjax.pseudoinverse.Jacobi(),
-)
+# Every one of the library's: a new pseudoinverse is tested without another line here.
+STRATEGIES = (ukjax.SVD(), *(public() for name, public in vars(ukjax.pseudoinverse).items() if name[0].isupper()))
 
 
 # For what is compared to the last digits: compiled as it is for a user, not as quickly as the other tests.

@@ -73,7 +73,7 @@ def simulate(
             rejects half of its steps); `ukjax.Rattle()` for millions of steps.
         rtol: Relative tolerance of the integration; 1e-8 if None.
         atol: Absolute tolerance of the integration; 1e-8 if None.
-        stepsize_controller: Any diffrax controller, in place of the adaptive one with `rtol` and `atol`.
+        stepsize_controller: A diffrax controller; it replaces the adaptive one and its `rtol` and `atol`.
         dt0: First step [s]; chosen automatically if None. Needed by `diffrax.ConstantStepSize`, without effect beside
             `diffrax.StepTo`.
         adjoint: Any diffrax adjoint. None differentiates in both modes, and twice by `jax.hessian`, by replaying the

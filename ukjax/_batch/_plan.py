@@ -33,8 +33,8 @@ from ._outcome import Outcome, outcome_of
 from ._parts import BatchInputs
 
 
-# The work of a device between two barriers, about: trajectories of a lane, and states that are judged at the end. After
-# a single tile of such states waiting would take a large part of the time.
+# Devices meet at a barrier after about MEETING trajectories of each lane, and after the report on STATES saved states.
+# A barrier after every tile of states would take a large part of the time.
 MEETING, STATES = 16, 2**16
 
 

@@ -83,14 +83,14 @@ def simulate_batch(
         solver: Any diffrax solver.
         rtol: Relative tolerance; 1e-8 if None.
         atol: Absolute tolerance; 1e-8 if None.
-        stepsize_controller: Any diffrax controller, in place of the adaptive one.
+        stepsize_controller: A diffrax controller; it replaces the adaptive one.
         dt0: First step [s].
         adjoint: For derivatives; the trajectories themselves do not depend on it.
         projection: `Projection()` or None.
         max_steps: Step budget of a trajectory.
         keep: The fields of each trajectory that are kept in memory: their names, "all", or None as in `simulate`.
         reduce: `reduce(trajectory)`, or with `samples` also `reduce(trajectory, sample)`, -> a pytree of arrays, which
-            is kept in place of the trajectory. The trajectory has the fields that `keep` names.
+            is kept instead of the trajectory. `keep` names the fields that the trajectory has.
         devices: The devices to use; all of this process if None.
         lanes: Trajectories that a device works on at a time; chosen for the device if None.
         progress: Show a bar with the number of trajectories done, their rate and the time left, in batches of more than

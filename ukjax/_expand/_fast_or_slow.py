@@ -89,7 +89,7 @@ class FastOrSlowOp(AbstractSmallOp):
         self.origin = [place.get(id(x)) for x in jaxpr.outvars]
 
     @ft.cached_property
-    def seldom(self) -> GuardedOp:
+    def guarded_slow(self) -> GuardedOp:
         return guarded_by(self.slow, self.gives)
 
     def evaluate(self, form, *arrays):
@@ -106,7 +106,7 @@ class FastOrSlowOp(AbstractSmallOp):
 
         def by_parts(*arrays):
             *values, clear, smooth = self.fast(*arrays[: self.known])
-            return self.seldom(~clear, ~smooth, *arrays, *jaxpr_as_fun(self.found)(*values))
+            return self.guarded_slow(~clear, ~smooth, *arrays, *jaxpr_as_fun(self.found)(*values))
 
         return traced(by_parts, self.takes)
 

@@ -118,7 +118,7 @@ class ScalarLaneStep:
 
     def __call__(self, state: PyTree, *others: PyTree) -> tuple[Any, Any, Any]:
         """Makes a step: returns the new states, `found` and `wanted`, all in entries, as are the arguments."""
-        # One loop copies the states, in place of the copies that XLA makes to write new ones over old ones.
+        # One loop copies the states first. Otherwise XLA copies each of them before it writes new ones over old ones.
         own = [*side_by_side(jax.tree_util.tree_leaves(state)), *jax.tree_util.tree_leaves(others)]
         found = iter(self.program.of_entries(own, [x for leaf in self.further for x in jnp.ravel(leaf)]))
         results = iter([Entries([next(found) for _ in range(x.size)], x.shape, x.dtype) for x in self.gives])

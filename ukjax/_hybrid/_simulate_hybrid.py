@@ -66,7 +66,7 @@ def simulate_hybrid(
         solver: A Runge-Kutta method of diffrax.
         rtol: Relative tolerance; 1e-8 if None.
         atol: Absolute tolerance; 1e-8 if None.
-        stepsize_controller: Any diffrax controller, in place of the adaptive one.
+        stepsize_controller: A diffrax controller; it replaces the adaptive one.
         dt0: First step of every mode [s].
         projection: `Projection()` or None.
         max_steps: Step budget of each mode.
