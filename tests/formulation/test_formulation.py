@@ -38,8 +38,8 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: t
 
 def pair(formulation, strategy):
     """A parameter; what has neither the usual formulation nor a usual pseudoinverse is long."""
-    with_lowering = isinstance(strategy, (ukjax.pseudoinverse.Jacobi, ukjax.pseudoinverse.RowGramSchmidt))
-    usual = isinstance(strategy, ukjax.SVD) or (formulation is ukjax.UdwadiaKalaba and with_lowering)
+    is_batched = isinstance(strategy, (ukjax.pseudoinverse.Jacobi, ukjax.pseudoinverse.RowGramSchmidt))
+    usual = isinstance(strategy, ukjax.SVD) or (formulation is ukjax.UdwadiaKalaba and is_batched)
     name = f"{type(strategy).__name__}-{formulation.__name__}"
     return pytest.param(formulation, strategy, id=name, marks=[] if usual else [pytest.mark.long])
 
