@@ -20,8 +20,8 @@ from .._rounding import relative_rounding, rounding_errors
 from .._types import Matrix, Rows, RowValues, Vector
 
 
-# Steps that take the Jacobian for the identity, after which `_better_start` compares what searches found.
-TRIED = 8
+# Newton's method has converged where the residual, of an unknown of about one, is less than this.
+MET = 1e-9
 
 
 class Linearised(NamedTuple):
@@ -123,9 +123,9 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
             return far * W.T @ z / unit
 
         metrics = jnp.stack([jnp.where(definite, Ws[0], Ws[1]), jnp.where(regular, Ws[1], Ws[0])])
-        start = _better_start(search, metrics, stationarity)
         # Where N K (y - r) vanishes, the derivative of H does not count.
-        y = root(lambda y, _: stationarity(y, stop_gradient), start, max_steps)
+        residual = lambda y, _: stationarity(y, stop_gradient)
+        y = root(residual, _start(search, metrics, residual, max_steps), max_steps)
     result = worst(
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
@@ -134,19 +134,20 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     return Nearest(x0 + unit * y, result, rounding, stop_gradient(of_state))
 
 
-def _better_start(search: Callable[[Matrix], Vector], metrics: Array, residual: Callable[[Vector], Vector]) -> Vector:
-    """The state, of those that `search` finds in each of the metrics, from which `residual` leads nearer to its root.
+def _start(search: Callable[[Matrix], Vector], metrics: Array, residual: Callable, max_steps: int) -> Vector:
+    """The root of `residual` that Newton's method finds from where `search` leads in the first of the metrics that can.
 
     In the metric of M the search ends near the closest state. But where a light body is between others it may end
     elsewhere, and then the rows are to be added to the metric.
     """
 
     def found(W: Matrix) -> tuple[Vector, Array]:
-        y = jax.lax.fori_loop(0, TRIED, lambda _, y: y - residual(y), search(W))
-        return y, jnp.linalg.norm(residual(y))
+        y = root(residual, search(W), max_steps)
+        size = jnp.linalg.norm(residual(y, None))
+        return y, jnp.where(jnp.isfinite(size), size, jnp.inf)
 
-    starts, sizes = jax.lax.map(found, metrics)
-    return stop_gradient(starts[jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf))])
+    roots, sizes = jax.lax.map(found, metrics)
+    return stop_gradient(roots[jnp.argmin(jnp.maximum(sizes, MET))])
 
 
 def _positive(x: Array) -> Array:
