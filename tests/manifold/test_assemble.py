@@ -22,6 +22,7 @@ from ..helpers import (
     random_mechanism,
     rod,
 )
+from ..units import CASES
 
 
 METRIC = jnp.diag(jnp.array([1.0, 4.0]))
@@ -45,6 +46,33 @@ def test_a_long_chain_with_light_ends_is_closed_from_near_by():
     pull = jnp.einsum("kij,kj->ki", jax.vmap(lambda q: mechanism.system.mass(q, 0.0))(starts[0]), got.q - starts[0])
     left = [p - a.T @ np.linalg.lstsq(a.T, p)[0] for a, p in zip(np.asarray(A), np.asarray(pull), strict=True)]
     assert_close(np.array(left), np.zeros_like(pull), atol=1e-10)
+
+
+def test_the_nearest_point_of_a_circle_is_found_from_a_hundredth_to_a_million_radii():
+    mechanism = ukjax.Mechanism(falling(), rod())
+    starts = jnp.outer(jnp.array([0.01, 0.5, 2.0, 10.0, 1e3, 1e6]), jnp.array([1.0, -0.5]))
+    got = jax.jit(jax.vmap(lambda q: ukjax.assemble(mechanism, q, jnp.zeros(2), throw=False).q))(starts)
+    assert_close(got, jnp.broadcast_to(jnp.array([2.0, -1.0]) / np.sqrt(5.0), got.shape), atol=1e-9)
+
+
+@pytest.mark.long
+def test_a_slider_crank_is_assembled_where_a_search_of_all_its_states_finds_the_nearest():
+    """From half a radian and half a metre away; the few others are as near as a place can be without being nearest."""
+    case = CASES["slider-crank"]()
+    mechanism, q0 = case.plain(), np.array([0.8, np.arcsin(-0.3 * np.sin(0.8)), 0.0])
+    q0[2] = 0.3 * np.cos(q0[0]) + np.cos(q0[1])
+    a = np.linspace(-2 * np.pi, 2 * np.pi, 40_001)
+    rods = np.arcsin(-0.3 * np.sin(a))
+    rods = np.stack([b + 2 * np.pi * k for b in (rods, np.pi - rods) for k in (-1, 0, 1)])
+    every = np.stack([np.broadcast_to(a, rods.shape), rods, 0.3 * np.cos(a) + np.cos(rods)], axis=-1).reshape(-1, 3)
+    starts = q0 + 0.5 * np.random.default_rng(0).normal(size=(64, 3))
+    got = jax.jit(jax.vmap(lambda q: ukjax.assemble(mechanism, q, jnp.zeros(3), throw=False).q))(jnp.asarray(starts))
+    nearest = 0
+    for start, q in zip(starts, np.asarray(got), strict=True):
+        M = np.asarray(case.mass(jnp.asarray(start), 0.0, 1.0))
+        length = lambda d, M=M: np.sqrt(np.einsum("ki,ij,kj->k", d, M, d))
+        nearest += length((q - start)[None])[0] < 1.001 * length(every - start).min()
+    assert nearest >= 61
 
 
 @pytest.mark.parametrize("copies", [1, 2])
