@@ -1,16 +1,13 @@
 r"""The directions in which a state can change on its constraints.
 
 d: displacement (n,) from q; J: Jacobian of the position errors in d; A, E: Jacobians of the velocity errors in v and in
-d;
-D: row scales; G: metric, W^T W = G^-1; B = D J W^T.
+d; D: row scales; G: metric, W^T W = G^-1; B = D J W^T.
 
-Test for a singular configuration, at which branches of the motion meet.
-
-A: Jacobian of the velocity errors in v; W^T W = M^-1; D: row scales; B = D A W^T, of rank r; N = 1 - B B^+ and T = 1 -
-B^+ B: projectors on dependent combinations of rows, and on free speeds. Where the rank is r nearby too, dependent rows
-remain dependent along every motion q' = t with A t = 0, and N dB[t] T = 0. Where branches meet, this is not so: along
-most directions t the rank grows, and no tangent space describes the motion. All speeds W^T z have one unit. Therefore
-all entries of dB[t] have one unit, and can be compared.
+Branches of the motion meet in a singular configuration. Let there be W^T W = M^-1; B = D A W^T, of rank r; N = 1 - B
+B^+ and T = 1 - B^+ B: projectors on dependent combinations of rows, and on free speeds. Where the rank is r nearby too,
+dependent rows remain dependent along every motion q' = t with A t = 0, and N dB[t] T = 0. Where branches meet, this is
+not so: along most directions t the rank grows, and no tangent space describes the motion. All speeds W^T z have one
+unit. Therefore all entries of dB[t] have one unit, and can be compared.
 """
 
 from collections.abc import Callable

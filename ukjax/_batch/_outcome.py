@@ -90,7 +90,7 @@ def _none(x: Any) -> bool:
     return x is None
 
 
-def unexplained(why: Any, phase: Any) -> FailureEvidence:
+def unexplained(why: Any, layout: Any) -> FailureEvidence:
     """The data to explain the failure of a trajectory: see `explain`."""
     started, ended, states = why
-    return FailureEvidence(started, ended, phase, states)
+    return FailureEvidence(started, ended, layout, states)

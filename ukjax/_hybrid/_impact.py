@@ -3,8 +3,6 @@ r"""The impact law: the velocities closest to those before, in the metric of M, 
 J v+ = r: rows of the mode that follows, and of the impact, whose speeds are returned unless the mode holds them;
 W^T W = M^-1; B = D J W^T;
 v+ = v - W^T B^+ D (J v - r): the impulse M (v+ - v) lies in the space of the rows, as one of ideal constraints does.
-
-Transitions at events: the mode that follows, and its initial state.
 """
 
 from collections.abc import Callable

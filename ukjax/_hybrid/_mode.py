@@ -1,7 +1,4 @@
-"""Modes of a motion, and the events that lead from one to another, as the user defines them.
-
-Settings common to all modes of a hybrid simulation.
-"""
+"""Modes of a motion, the events that lead from one to another, and the settings that all modes share."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, get_args

@@ -106,8 +106,8 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
     measured by the metric of M (where it is singular, of M and the rows). The terms of a function of multipliers are
     not known.
     """
-    phase, mechanism, whole = at.run.phase, at.run.phase.mechanism, at.choices.whole
-    (q, v), each = phase.split(y), tuple(at.mode.events.values())
+    layout, mechanism, whole = at.run.layout, at.run.layout.mechanism, at.choices.whole
+    (q, v), each = layout.split(y), tuple(at.mode.events.values())
     eps = ROUNDINGS * float(jnp.finfo(v.dtype).eps)
 
     def of_state(q: Array, v: Array, t: Array) -> Array:
@@ -115,7 +115,7 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
         return jnp.stack([zero if event.multipliers else at.mode.value(i, q, v, t) for i, event in enumerate(each)])
 
     of_q, of_v, of_t = jax.jacrev(of_state, argnums=(0, 1, 2))(q, v, t)
-    a = at.run.flow.field(t, y)[phase.coordinates :]
+    a = at.run.flow.field(t, y)[layout.coordinates :]
     rows = of_q if mechanism.kinematics is None else of_q @ jax.jacfwd(lambda v: mechanism.rates(q, v, t))(v)
     terms = jnp.abs(of_q) @ jnp.abs(q) + jnp.abs(of_v) @ jnp.abs(v) + jnp.abs(of_t * t)
     speeds = jnp.abs(rows) @ jnp.abs(v) + jnp.abs(of_v) @ jnp.abs(a) + jnp.abs(of_t)
@@ -141,7 +141,7 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
         return event.direction != "both"
     if event.multipliers or (event.impact is None and not others):
         return bool(others)
-    (q, v), mechanism, apply = at.run.phase.split(y), at.run.phase.mechanism, of_event(event, at.mode, at.modes)
+    (q, v), mechanism, apply = at.run.layout.split(y), at.run.layout.mechanism, of_event(event, at.mode, at.modes)
     of_q, of_v = uses(lambda q, v: value(q, v, t), q, v)
     if of_v:
         before = rate
@@ -163,6 +163,6 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
 
 def _rate_in(other: Mode, value: Callable, choices: Choices, q: Array, v: Array, t: Array) -> Array:
     """Returns the rate of a function along the motion of another mode."""
-    phase = StateLayout.of(other.mechanism, (q, v))
-    motion, _, rates, _ = motion_at(phase, other.acting, choices.formulation, t, jnp.concatenate([q, v]))
+    layout = StateLayout.of(other.mechanism, (q, v))
+    motion, _, rates, _ = motion_at(layout, other.acting, choices.formulation, t, jnp.concatenate([q, v]))
     return jax.jvp(value, (q, v, t), (rates, motion.acceleration, jnp.ones_like(t)))[1]

@@ -48,20 +48,20 @@ def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ..
     """Returns a function (t, y) -> fields of a state in a mode, and whether there is a motion."""
 
     def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
-        phase, acting = StateLayout.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
+        layout, acting = StateLayout.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
         result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
         if choices.projection is not None:
             expand = certain_of(choices.formulation, 0, y.dtype) is not None
-            sizes = ConstraintSizes.of(mode.mechanism, *phase.split(y), t)
+            sizes = ConstraintSizes.of(mode.mechanism, *layout.split(y), t)
             y = choices.projection(mode.mechanism, t, y, expand, coordinates, sizes)
             result = RESULTS.where(jnp.all(jnp.isfinite(y)), result, RESULTS.projection_off_constraints)
-        fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(y), strict=True))
+        fields: dict[str, Any] = dict(zip(("q", "v"), layout.split(y), strict=True))
         if any(name in OF_MOTION for name in kept):
-            found = report_state(lambda t, y: motion_at(phase, acting, choices.formulation, t, y), t, y)
+            found = report_state(lambda t, y: motion_at(layout, acting, choices.formulation, t, y), t, y)
             fields, result = fields | found.fields, worst(result, found.result)
-        fields |= residuals(phase, acting, t, y)
+        fields |= residuals(layout, acting, t, y)
         if any(name in OF_EACH for name in kept):
-            fields |= of_each(phase, t, y, fields["constraint_force"])
+            fields |= of_each(layout, t, y, fields["constraint_force"])
         return {name: fields[name] for name in kept if name in fields}, result
 
     return one

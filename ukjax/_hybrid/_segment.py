@@ -88,7 +88,7 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
         ys, _, counts, outcome = choices.integrator(run.flow, run.y0, local, choices.solver, choices.method, True)
         inside, none = during(ts, a, ts[-1]), jnp.asarray(-1)
         came = Came(jnp.asarray(number), none, jnp.zeros_like(came.pending))
-        q, v = run.phase.split(ys[-1])
+        q, v = run.layout.split(ys[-1])
         result = worst(run.started, named(outcome))
         return Segment(ys[1:-1], inside, ts[-1], q, v, none, none, came, counts["num_steps"], result)
     at = Beginning(mode, number, modes, choices, run)
@@ -98,7 +98,7 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
     t, y, values, rates = _corrected(at, events, end, a, y)
     resting = jnp.where(end.rests, _number_at_rest(mode)[jnp.maximum(end.which, 0)], -1)
     happens = jnp.where(resting >= 0, resting, end.which)
-    q, v = run.phase.split(y)
+    q, v = run.layout.split(y)
     asks = any(event.conditions and event.multipliers for event in mode.events.values())
     carried = _carried(at, t, y) if asks else None
     branches = [lambda q, v, t, way=way: way(q, v, t, carried) for way in transitions(mode, modes)]
@@ -117,13 +117,13 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
 
 
 def _values(at: Beginning, t: Array, y: Array) -> Array:
-    q, v = at.run.phase.split(y)
+    q, v = at.run.layout.split(y)
     return at.mode.values(q, v, t, _carried(at, t, y) if at.mode.needs_multipliers else None)
 
 
 def _carried(at: Beginning, t: Array, y: Array) -> dict[str, Array]:
     motion, *_ = at.run.motion(t, y)
-    terms = at.mode.mechanism.terms(*at.run.phase.split(y), t)
+    terms = at.mode.mechanism.terms(*at.run.layout.split(y), t)
     return reactions(terms, motion.constraint_force).multipliers
 
 

@@ -2,8 +2,6 @@
 
 `jax.vmap` puts the batch first, so that the innermost loop runs over a row of three or four numbers. A kernel that has
 the batch last runs over many matrices at a time, which is what the vector units of a CPU and the threads of a GPU want.
-
-Symmetric linear systems of several unknowns, differentiable in reverse mode too.
 """
 
 import functools as ft

@@ -1,8 +1,6 @@
 """Consistent states: the state nearest to a given one that satisfies the constraints.
 
 q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint errors; J: their Jacobian.
-
-The result of an assembly: the state, and its distance from the given one.
 """
 
 from collections.abc import Callable, Iterator, Mapping

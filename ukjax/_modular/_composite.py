@@ -1,8 +1,6 @@
 """Composite: subsystems joined into one system, module by module.
 
 n: coordinates of all modules; k: modules of one kind; n_k: coordinates of each; m: rows of a coupling.
-
-The parts of a composite: modules, and couplings between them.
 """
 
 import functools as ft

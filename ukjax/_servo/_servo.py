@@ -3,10 +3,6 @@
 M q'' = Q + Q^c + G u: actuation G (n, p), control u (p,), passive constraint force Q^c; A q'' = b: servo constraint, m
 rows; q0'': acceleration without control; N: response to a force under the passive constraints, q'' = q0'' + N G u;
 C = A N G (m, p); d = b - A q0'': the demand.
-
-Actuators: the generalised forces of a unit of each control, and the limits of the control.
-
-G: actuation (n, p).
 """
 
 import abc

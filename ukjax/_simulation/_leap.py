@@ -79,13 +79,13 @@ def equal_steps(method: Method, ts: Array) -> Method:
 
 
 def rattle_step(
-    mechanism: Mechanism, phase: StateLayout, solver: Rattle, expand: bool
+    mechanism: Mechanism, layout: StateLayout, solver: Rattle, expand: bool
 ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
     """Returns the step of RATTLE: (t0, t1, y0) -> y1, and whether y1 satisfies the constraints."""
     way = Projection()
 
     def leap(t0: Array, t1: Array, y0: Array) -> tuple[Array, Array]:
-        h, (q0, v0) = t1 - t0, phase.split(y0)
+        h, (q0, v0) = t1 - t0, layout.split(y0)
         mass = lambda q, t: mechanism.mass(q, t, v0.shape[0])
         force = lambda q, v, t: applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)")
         L, W, _ = whiten(mass(q0, t0))
@@ -126,18 +126,18 @@ def rattle_step(
     return leap
 
 
-def onto_constraints(mechanism: Mechanism, phase: StateLayout, expand: bool) -> Callable[[Array, Array], Array]:
+def onto_constraints(mechanism: Mechanism, layout: StateLayout, expand: bool) -> Callable[[Array, Array], Array]:
     """Returns (t, y) -> y projected on the constraints, for states between two steps; ends of steps stay."""
     nearest = Projection(iterations=NEAREST)
 
     def onto(t: Array, y: Array) -> Array:
-        q, v = phase.split(y)
+        q, v = layout.split(y)
         M = mechanism.mass(q, t, v.shape[0])
         missed = _missed(lambda q: mechanism.position_error(q, t), q, M)
         missed = jnp.maximum(missed, _missed(lambda v: mechanism.velocity_error(q, v, t), v, M))
         there = missed <= _part(EXACT, q)
         sizes = ConstraintSizes.of(mechanism, q, v, t)
-        return jnp.where(there, y, nearest(mechanism, t, y, expand, phase.coordinates, sizes))
+        return jnp.where(there, y, nearest(mechanism, t, y, expand, layout.coordinates, sizes))
 
     return onto
 

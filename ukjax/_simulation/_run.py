@@ -43,7 +43,7 @@ class FailureEvidence(NamedTuple):
 
     started: Any
     outcome: Any
-    phase: StateLayout
+    layout: StateLayout
     states: tuple[Array, Array]
 
 
@@ -69,7 +69,7 @@ class Run(eqx.Module):
     `motion` is (t, y) -> `motion_at`; `onto` leads a saved state to the constraints, or is None.
     """
 
-    phase: StateLayout
+    layout: StateLayout
     acting: Controller | None
     motion: Callable
     onto: Callable | None
@@ -94,68 +94,68 @@ def set_up(
 
     `motion`: if traced already. `solver`: if it may be a `Rattle`. `sizes`: of the rows at the start, if known.
     """
-    phase, y0, started = StateLayout.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
+    layout, y0, started = StateLayout.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
     onto = None
     if projection is not None:
         expand = certain_of(formulation, 0, y0.dtype) is not None
         sizes = ConstraintSizes.of(mechanism, *start, ts[0]) if sizes is None else sizes
-        back = lambda t, y: projection(mechanism, t, y, expand, phase.coordinates, sizes)
-        whole = with_store(phase, acting, ts[0], y0)
-        onto = hoist(lambda t, y: _of_mechanism(phase, back, t, y), ts[0], whole)
-        y0 = onto(ts[0], whole)[: phase.size]
+        back = lambda t, y: projection(mechanism, t, y, expand, layout.coordinates, sizes)
+        whole = with_store(layout, acting, ts[0], y0)
+        onto = hoist(lambda t, y: _of_mechanism(layout, back, t, y), ts[0], whole)
+        y0 = onto(ts[0], whole)[: layout.size]
         # From far away the few iterations of a projection do not reach the constraints.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
-        started = starts_on_constraints(phase, ts[0], y0, whole, RESULTS.not_assembled)
+        started = starts_on_constraints(layout, ts[0], y0, whole, RESULTS.not_assembled)
         started = worst(RESULTS.where(arrived, RESULTS.successful, RESULTS.not_assembled), started)
-    y0 = with_store(phase, acting, ts[0], y0)
+    y0 = with_store(layout, acting, ts[0], y0)
     if motion is None:
         # The conversion finds every array that the user's functions close over, so that it can be differentiated.
-        motion = hoist(lambda t, y: motion_at(phase, acting, formulation, t, y), ts[0], y0)
+        motion = hoist(lambda t, y: motion_at(layout, acting, formulation, t, y), ts[0], y0)
     project = onto
     if isinstance(acting, Feedback) and acting.period is not None:
-        at_end = lambda t, y: _sampled(phase, acting, ts[0], t, y if onto is None else onto(t, y))
+        at_end = lambda t, y: _sampled(layout, acting, ts[0], t, y if onto is None else onto(t, y))
         project = hoist(at_end, ts[0], y0)
     kinks = None
     if isinstance(method.controller, Kinked):
-        kinks = hoist(lambda t, y: margins_at(phase, acting, t, y), ts[0], y0)
+        kinks = hoist(lambda t, y: margins_at(layout, acting, t, y), ts[0], y0)
     leap = None
     if isinstance(solver, Rattle):
         expand = certain_of(formulation, 0, y0.dtype) is not None
-        leap = hoist(rattle_step(mechanism, phase, solver, expand), ts[0], ts[1], y0)
+        leap = hoist(rattle_step(mechanism, layout, solver, expand), ts[0], ts[1], y0)
         if mechanism.constraints:
-            onto = hoist(onto_constraints(mechanism, phase, expand), ts[0], y0)
-        started = starts_on_constraints(phase, ts[0], y0, y0, RESULTS.off_constraints)
+            onto = hoist(onto_constraints(mechanism, layout, expand), ts[0], y0)
+        started = starts_on_constraints(layout, ts[0], y0, y0, RESULTS.off_constraints)
     okay = RESULTS.successful
     started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
     flow = Dynamics(Partial(derivative, motion), project, leap, None if sizes is None else sizes.scales, kinks)
-    return Run(phase, acting, motion, onto, flow, y0, started)
+    return Run(layout, acting, motion, onto, flow, y0, started)
 
 
-def with_store(phase: StateLayout, acting: Controller | None, t: Array, y: Array) -> Array:
+def with_store(layout: StateLayout, acting: Controller | None, t: Array, y: Array) -> Array:
     """The state y = (q, v) extended by the initial store of a controller."""
-    if not isinstance(acting, Feedback) or not acting.size(*phase.split(y)[:1], t, phase.speeds):
+    if not isinstance(acting, Feedback) or not acting.size(*layout.split(y)[:1], t, layout.speeds):
         return y
-    return jnp.concatenate([y, acting.start(*phase.split(y), t)])
+    return jnp.concatenate([y, acting.start(*layout.split(y), t)])
 
 
-def _of_mechanism(phase: StateLayout, function: Callable, t: Array, y: Array) -> Array:
+def _of_mechanism(layout: StateLayout, function: Callable, t: Array, y: Array) -> Array:
     """Applies a function of (t, (q, v)) to a state with a store, which stays unchanged."""
-    moved = function(t, y[: phase.size])
-    return moved if y.shape[0] == phase.size else jnp.concatenate([moved, phase.stored(y)])
+    moved = function(t, y[: layout.size])
+    return moved if y.shape[0] == layout.size else jnp.concatenate([moved, layout.stored(y)])
 
 
-def _sampled(phase: StateLayout, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
+def _sampled(layout: StateLayout, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
     """The state at the end of a step, with its store updated if a sample is due."""
-    store = controller.sampled(*phase.split(y), t, start, phase.stored(y))
-    return jnp.concatenate([y[: phase.size], store])
+    store = controller.sampled(*layout.split(y), t, start, layout.stored(y))
+    return jnp.concatenate([y[: layout.size], store])
 
 
 def assemble_trajectory(
     run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]
 ) -> tuple[Trajectory, RunDiagnostics]:
     """Makes the trajectory, with the fields to keep, and its `RunDiagnostics` from the results of an `Integrator`."""
-    (ys, end, stats, outcome), phase, motion, started = integrated, run.phase, run.motion, run.started
+    (ys, end, stats, outcome), layout, motion, started = integrated, run.layout, run.motion, run.started
     if run.flow.leap is not None:
         outcome = RESULTS.where(outcome == RESULTS.nonlinear_divergence, RESULTS.step_off_constraints, outcome)
     if run.onto is not None:
@@ -168,22 +168,22 @@ def assemble_trajectory(
     if isinstance(run.acting, Feedback) and run.acting.period is not None:
         # At the time of a sample the control is the one decided there, with which the run continues.
         controller = run.acting
-        decided = jax.vmap(lambda t, y: _sampled(phase, controller, ts[0], t, y))(ts, ys)
+        decided = jax.vmap(lambda t, y: _sampled(layout, controller, ts[0], t, y))(ts, ys)
     else:
         decided = ys
     whole = any(name in OF_MOTION for name in kept)
-    states = row_errors(phase, ts, decided, end, whole)
-    errors = lambda t, y: residuals(phase, run.acting, t, y)
-    fields: dict[str, Any] = dict(zip(("q", "v"), phase.split(ys), strict=True))
+    states = row_errors(layout, ts, decided, end, whole)
+    errors = lambda t, y: residuals(layout, run.acting, t, y)
+    fields: dict[str, Any] = dict(zip(("q", "v"), layout.split(ys), strict=True))
     if isinstance(run.acting, Feedback):
-        fields["memory"] = run.acting.seen(phase.stored(ys))
+        fields["memory"] = run.acting.seen(layout.stored(ys))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
         # One function for a whole state, so that common parts are computed once.
         rows, others = jax.vmap(lambda t, y: (report_state(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
         if any(name in OF_EACH for name in kept):
-            each = lambda t, y, force: of_each(phase, t, y, force)
+            each = lambda t, y, force: of_each(layout, t, y, force)
             fields |= jax.vmap(each)(ts, ys, fields["constraint_force"])
         result, unreachable = verdict(rows, outcome)
         if rows.missed is not None:
@@ -193,10 +193,10 @@ def assemble_trajectory(
         finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
         result, unreachable = worst(outcome, finite), None
     values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
-    at_start = off_constraints(phase, ts[0], ys[0], ys)
+    at_start = off_constraints(layout, ts[0], ys[0], ys)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
     return trajectory, RunDiagnostics(
-        at_start, unreachable, None if whole else FailureEvidence(started, outcome, phase, states)
+        at_start, unreachable, None if whole else FailureEvidence(started, outcome, layout, states)
     )
 
 
@@ -207,7 +207,7 @@ def named(outcome: Any) -> Any:
 
 def diagnose_failure(acting: Controller | None, formulation: AbstractFormulation, run: FailureEvidence) -> Any:
     """Finds the `RESULTS` of a run that failed, and the servo errors that no control could meet."""
-    motion = lambda t, y: motion_at(run.phase, acting, formulation, t, y)
+    motion = lambda t, y: motion_at(run.layout, acting, formulation, t, y)
     result, unreachable = verdict(jax.vmap(lambda t, y: report_state(motion, t, y))(*run.states), run.outcome)
     return worst(run.started, result), unreachable
 

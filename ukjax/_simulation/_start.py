@@ -33,12 +33,12 @@ def warn_of_start(position: Array, velocity: Array, much: Array, callers: int = 
         )
 
 
-def off_constraints(phase: StateLayout, t: Array, y: Array, ys: Array) -> tuple[Array, Array, Array]:
+def off_constraints(layout: StateLayout, t: Array, y: Array, ys: Array) -> tuple[Array, Array, Array]:
     """The largest position and velocity errors of constraints without stabilisation, and whether these are too large.
 
     `ys`: states (T, n) of the run that begins at y, for the scales of its coordinates and rates.
     """
-    (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
+    (q, v), mechanism = layout.split(stop_gradient(y)), layout.mechanism
     returns = lambda one: getattr(one, "stabilization", None) is not None
     bare = lambda constraint: not all(map(returns, members_of(constraint)))
     which = [one for one in mechanism.constraints if bare(one)]
@@ -47,17 +47,17 @@ def off_constraints(phase: StateLayout, t: Array, y: Array, ys: Array) -> tuple[
         [jnp.zeros(0, y.dtype), *(mechanism.velocity_error_of(one, q, v, t) for one in which)]
     )
     ys = stop_gradient(ys)
-    along = phase.split(jnp.max(jnp.where(jnp.isfinite(ys), jnp.abs(ys), 0.0), axis=0, initial=0.0))
+    along = layout.split(jnp.max(jnp.where(jnp.isfinite(ys), jnp.abs(ys), 0.0), axis=0, initial=0.0))
     most = max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
     much = (_missed(positions, q, along[0]) > most) | (_missed(velocities, v, along[1]) > most)
     position, velocity = (jnp.max(jnp.abs(stop_gradient(x)), initial=0.0) for x in (positions(q), velocities(v)))
     return position, velocity, much
 
 
-def starts_on_constraints(phase: StateLayout, t: Array, y: Array, before: Array, otherwise: Any) -> Any:
+def starts_on_constraints(layout: StateLayout, t: Array, y: Array, before: Array, otherwise: Any) -> Any:
     """Returns success if the positions of y satisfy the constraints, else `otherwise`; `before`: y unprojected."""
-    (q, _), (q0, _) = phase.split(stop_gradient(y)), phase.split(stop_gradient(before))
-    missed = _missed(lambda q: phase.mechanism.position_error(q, t), q, jnp.abs(q0))
+    (q, _), (q0, _) = layout.split(stop_gradient(y)), layout.split(stop_gradient(before))
+    missed = _missed(lambda q: layout.mechanism.position_error(q, t), q, jnp.abs(q0))
     okay = (missed <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps)) | ~jnp.isfinite(missed)
     return RESULTS.where(okay, RESULTS.successful, otherwise)
 

@@ -30,7 +30,7 @@ class StateLayout(eqx.Module):
 
     @classmethod
     def of(cls, mechanism: Mechanism, start: tuple[Array, Array]) -> "StateLayout":
-        """The phase of a run that starts from q and v."""
+        """The layout of a run that starts from q and v."""
         q0, v0 = start
         return cls(mechanism, q0.shape[0], v0.shape[0])
 
@@ -58,27 +58,27 @@ OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "s
 
 
 def motion_at(
-    phase: StateLayout, acting: Controller | None, formulation: AbstractFormulation, t: Array, y: Array
+    layout: StateLayout, acting: Controller | None, formulation: AbstractFormulation, t: Array, y: Array
 ) -> tuple[Motion, Control | Array | None, Array, Array | None]:
     """The motion, the control (u alone for a `Feedback`), q', and the rate of the store of a controller."""
-    (q, v), mechanism = phase.split(y), phase.mechanism
+    (q, v), mechanism = layout.split(y), layout.mechanism
     rates = mechanism.rates(q, v, t)
     if acting is None:
         return motion_by(formulation, mechanism.terms_of(), q, v, t), None, rates, None
     if not isinstance(acting, Feedback):
         return *controlled_motion(mechanism, acting, formulation, q, v, t), rates, None
-    store = phase.stored(y)
+    store = layout.stored(y)
     u = acting.control(q, v, t, store)
-    applied = acting.matrix(q, t, phase.speeds) @ u
+    applied = acting.matrix(q, t, layout.speeds) @ u
     change = acting.change(q, v, t, store) if store.shape[0] else None
     return motion_by(formulation, mechanism.terms_of(applied), q, v, t), u, rates, change
 
 
-def margins_at(phase: StateLayout, controller: Controller | None, t: Array, y: Array) -> Array:
+def margins_at(layout: StateLayout, controller: Controller | None, t: Array, y: Array) -> Array:
     """The signed distances of the controls of a `Feedback` from their limits (2 p,); empty without limits."""
     if not isinstance(controller, Feedback) or controller.limits is None:
         return jnp.zeros(0, y.dtype)
-    return controller.margins(*phase.split(y), t, phase.stored(y))
+    return controller.margins(*layout.split(y), t, layout.stored(y))
 
 
 def derivative(motion: Any, t: Array, y: Array) -> Array:
@@ -140,9 +140,9 @@ def report_state(motion: Any, t: Array, y: Array) -> StateReport:
     return StateReport(fields, at.result, missed, failed, control.unreachable)
 
 
-def of_each(phase: StateLayout, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
+def of_each(layout: StateLayout, t: Array, y: Array, constraint_force: Array) -> dict[str, dict[str, Array]]:
     """The fields `constraint_forces` and `multipliers` at one state, by the names of the constraints."""
-    return reactions(phase.mechanism.terms(*phase.split(y), t), constraint_force)._asdict()
+    return reactions(layout.mechanism.terms(*layout.split(y), t), constraint_force)._asdict()
 
 
 def verdict(rows: StateReport, outcome: Any) -> tuple[Any, Array | None]:
@@ -161,9 +161,9 @@ def verdict(rows: StateReport, outcome: Any) -> tuple[Any, Array | None]:
     return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
 
 
-def residuals(phase: StateLayout, acting: Controller | None, t: Array, y: Array) -> dict[str, Array]:
+def residuals(layout: StateLayout, acting: Controller | None, t: Array, y: Array) -> dict[str, Array]:
     """The norms of the errors of constraints and servo constraints at one state, by the names of the fields."""
-    (q, v), mechanism = phase.split(stop_gradient(y)), phase.mechanism
+    (q, v), mechanism = layout.split(stop_gradient(y)), layout.mechanism
     position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
     errors = {"position_residual": position, "velocity_residual": velocity}
     if isinstance(acting, tuple):
@@ -173,7 +173,7 @@ def residuals(phase: StateLayout, acting: Controller | None, t: Array, y: Array)
     return {name: jnp.linalg.norm(stop_gradient(error)) for name, error in errors.items()}
 
 
-def row_errors(phase: StateLayout, ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
+def row_errors(layout: StateLayout, ts: Array, ys: Array, end: tuple[Array, Array], whole: bool) -> tuple[Array, Array]:
     """The states that decide the result: the saved ones (or the first not reached, unless `whole`), the end, one ahead.
 
     A run that broke down ends just before the state it could not evaluate, hence the state ahead. The rate of v there
@@ -182,12 +182,12 @@ def row_errors(phase: StateLayout, ts: Array, ys: Array, end: tuple[Array, Array
     t, y = stop_gradient(end)
     past = stop_gradient(ys)
     before = jnp.maximum(jnp.sum(ts < t) - 1, 0)
-    (_, v0), (_, v1) = phase.split(past[before]), phase.split(y)
+    (_, v0), (_, v1) = layout.split(past[before]), layout.split(y)
     since = t - ts[before]
     change = jnp.where(since > 0, (v1 - v0) / jnp.where(since > 0, since, 1.0), 0.0)
     ahead = 1e4 * jnp.finfo(ts.dtype).eps * jnp.max(jnp.abs(ts))
-    rest = jnp.zeros(y.shape[0] - phase.size, y.dtype)
-    there = y + ahead * jnp.concatenate([stop_gradient(phase.rates(t, y)), change, rest])
+    rest = jnp.zeros(y.shape[0] - layout.size, y.dtype)
+    there = y + ahead * jnp.concatenate([stop_gradient(layout.rates(t, y)), change, rest])
     if not whole:
         first = jnp.argmin(jnp.all(jnp.isfinite(past), axis=1))
         ts, ys = ts[first][None], past[first][None]

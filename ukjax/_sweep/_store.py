@@ -7,8 +7,6 @@
 
 A chunk counts when its record in done/ is there and its files are as that says. The record is moved into place after
 they are on disk, so that whatever happens in between only means that the chunk is computed again.
-
-Files that are written as a whole or not at all, and a lock for one process.
 """
 
 import contextlib

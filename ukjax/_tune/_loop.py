@@ -1,7 +1,4 @@
-"""The loop of a tuning: steps until there is a reason to stop.
-
-The record of a tuning: its present state, and its history.
-"""
+"""The loop of a tuning, which takes steps until there is a reason to stop, and the record of its state and history."""
 
 import dataclasses
 from collections.abc import Callable

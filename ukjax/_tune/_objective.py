@@ -4,8 +4,6 @@ Memory is that of one tile, also for the gradient, which is added up tile by til
 Levenberg-Marquardt are kept as the triangle of their QR factorisation, which gives the same step.
 
 B: samples; D: devices; p: parameters; m: residuals of a sample.
-
-Selection of the samples of each step.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,6 @@
-"""Figures of a trajectory over time. No global state: figures are made without pyplot.
+"""Figures of a trajectory, of the path of a mechanism, and of a tuning; many pictures in one figure.
 
-The path of a mechanism in one picture.
-
-Contact sheets: many pictures in one figure.
-
-Figures of a tuning.
+There is no global state: figures are made without pyplot.
 """
 
 import textwrap

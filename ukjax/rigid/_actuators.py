@@ -1,13 +1,9 @@
-"""Actuators of a model, from any version of MuJoCo.
+"""Actuators of a model, from any version of MuJoCo, and the features that the flags of its <option> leave on.
 
 MuJoCo 4.0 has arrays by actuator (`actuator_trnid`), by control (`actuator_ctrlrange`) and by output
 (`actuator_gear`), which differ in length where an actuator has no control, or several. Earlier versions have one each.
 
 model: MuJoCo's; k: number of an actuator; j: of a joint.
-
-The features that the flags of a file's <option> leave on.
-
-model: MuJoCo's.
 """
 
 import importlib

@@ -5,9 +5,7 @@ field of MuJoCo's model where the field is followed, or named here, or why it do
 
 model: MuJoCo's; j: number of a joint; k: of something else.
 
-Geoms of a model that may touch, by MuJoCo's rules for selecting pairs.
-
-model: MuJoCo's. Source: MuJoCo's documentation, Computation, Collision detection, Selection.
+Source of the rules by which geoms may touch: MuJoCo's documentation, Computation, Collision detection, Selection.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,10 +2,8 @@
 
 B Pi = Q R for B (m, n, batch) in p = min(m, n) steps. Rows of R and Z from the rank on are zero.
 
-The pseudoinverse as the solution of the least-squares system, by any QR factorisation.
-
-x = B^+ y minimises |B x - y| and, among those, |x|. Both conditions together are the equations of de Falco et al.
-(2008), eq. 18,
+They solve the least-squares system that gives the pseudoinverse. x = B^+ y minimises |B x - y| and, among those, |x|.
+Both conditions together are the equations of de Falco et al. (2008), eq. 18,
 
     [ alpha I  B^T ] [ x      ]   [ 0 ]
     [    B      0  ] [ lambda ] = [ y ],        to be solved in the sense of least squares.
