@@ -34,14 +34,9 @@ class AbstractConstrainedSystem(AbstractSystem):
 class AbstractLinkedSystem(AbstractConstrainedSystem):
     """A system that can compute the rows of several constraints together."""
 
-    @property
-    @abc.abstractmethod
-    def linked(self) -> frozenset[str]:
-        """Names of the constraints whose rows `own_rows` computes."""
-
     @abc.abstractmethod
     def own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, tuple[Rows, RowValues]]:
-        """Returns A and b of the `linked` constraints by name, as each gives by itself; zero where rounding errors."""
+        """Returns A and b of several constraints by name, as each gives by itself; zero where rounding errors."""
 
 
 class AbstractRecursiveSystem(AbstractSystem):

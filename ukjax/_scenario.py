@@ -45,11 +45,6 @@ class Drawing:
     forces: Mapping[str, Callable | tuple[str, Callable]] = dataclasses.field(default_factory=dict)
     scenery: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def needs_reactions(self) -> bool:
-        """Whether an arrow shows the force of a single constraint, which `ukjax.simulate(keep="all")` computes."""
-        return any(isinstance(force, tuple) for force in self.forces.values())
-
     def __post_init__(self):
         for name in ("links", "forces", "scenery"):
             _check.instance(getattr(self, name), Mapping, name, '{"rod": ...}')

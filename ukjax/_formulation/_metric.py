@@ -46,7 +46,7 @@ def metric(M: Matrix, A: Rows, partition: Partition | None = None, all_are_real:
     return Metric(*whiten_first(M, _completed(M, A, C, all_are_real), shifted(M, C), partition))
 
 
-def completed(M: Matrix, A: Rows, all_are_real: bool = False) -> Matrix:
+def completed(M: Matrix, A: Rows) -> Matrix:
     r"""Returns $G = M + A^\top D^2 A$, which leads to the same constrained motion as M does.
 
     Adding rows that are met exactly does not change the motion: M a - Q = A^T lambda if and only if G a - Q = A^T
@@ -56,7 +56,7 @@ def completed(M: Matrix, A: Rows, all_are_real: bool = False) -> Matrix:
 
     Source: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129, where the added matrix is A^+ A. Here it is A^T A.
     """
-    return _completed(M, A, coordinate_scales(M, A), all_are_real)
+    return _completed(M, A, coordinate_scales(M, A), False)
 
 
 def _completed(M: Matrix, A: Rows, C: Vector, all_are_real: bool) -> Matrix:

@@ -13,7 +13,7 @@ import optimistix as optx
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._formulation import balancing_scales, coordinate_scales, row_scales, shifted
+from .._formulation import balancing_scales, coordinate_scales, shifted
 from .._linalg import SVD, pseudoinverse, whiten
 from .._result import RESULTS, worst
 from .._rounding import relative_rounding, rounding_errors
@@ -22,13 +22,6 @@ from .._types import Matrix, Rows, RowValues, Vector
 
 # Newton's method has converged where the residual, of an unknown of about one, is less than this.
 MET = 1e-9
-
-
-class Linearised(NamedTuple):
-    """Constraints linearised in a metric, with rows of about the same length: D e (m,) and B (m, n)."""
-
-    error: RowValues
-    B: Rows
 
 
 class Rounding(NamedTuple):
@@ -64,13 +57,6 @@ class Nearest(NamedTuple):
     result: Any
     rounding: Rounding
     of_state: Vector
-
-
-def linearised(e: RowValues, J: Rows, W: Matrix) -> Linearised:
-    """Returns the constraints in a metric; D makes the rank test independent of the units of rows."""
-    B = J @ W.T
-    D = row_scales(B)
-    return Linearised(D * e, D[:, None] * B)
 
 
 def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int, affine: bool = False) -> Nearest:

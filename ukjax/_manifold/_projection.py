@@ -16,13 +16,12 @@ from jaxtyping import Array
 
 from .. import _check, _expand
 from .._constraint import are_rates
-from .._formulation import certainty, completed, coordinate_scales
+from .._formulation import certainty, completed, coordinate_scales, row_scales
 from .._linalg import SVD, AbstractDecomposition, power_of_two, pseudosolve, whiten
 from .._mechanism import Mechanism
 from .._program import uses
 from .._rounding import relative_rounding, rounding_errors
 from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
-from ._nearest import linearised
 
 
 # Dependent rows are dependent only at a state where all of them hold; elsewhere they are missed by the square of the
@@ -265,8 +264,9 @@ def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Arr
     """Returns d = -W^T B^+ D e."""
     e, J = at.e / at.lengths, at.J / jnp.reshape(at.lengths, (-1, 1))
     _, W, _ = whiten(completed(at.M, J))
-    rows = linearised(e, J, W)
-    return -W.T @ pseudosolve(solver, rows.B, rows.error)[0]
+    B = J @ W.T
+    D = row_scales(B)  # the rank test is not to depend on the units of rows
+    return -W.T @ pseudosolve(solver, D[:, None] * B, D * e)[0]
 
 
 def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:

@@ -33,7 +33,7 @@ from ._loops import constraints_of
 from ._motor import actuation
 from ._picture import picture
 from ._reactions import reactions_along, reactions_at
-from ._rows import linked_of, rows_of_loops
+from ._rows import rows_of_loops
 
 
 class Robot(AbstractRobot):
@@ -287,10 +287,6 @@ class Robot(AbstractRobot):
     @property
     def own_constraints(self):
         return constraints_of(self)
-
-    @property
-    def linked(self):
-        return linked_of(self)
 
     def own_rows(self, q, v, t):
         return rows_of_loops(self, q, v)

@@ -42,16 +42,6 @@ class End(NamedTuple):
 ROUNDING = 256.0
 
 
-def linked_of(robot: AbstractRobot) -> frozenset[str]:
-    """The names of the constraints whose rows `rows_of_loops` returns."""
-    found: set[str] = set()
-    for name in robot.layout.loops:
-        joint = robot.joints[name]
-        found |= set() if isinstance(joint, Free | KnifeEdge) else {name}
-        found |= {slip_of(name)} if isinstance(joint, AbstractRollingLink) else set()
-    return frozenset(found)
-
-
 class Sizes(NamedTuple):
     """The sizes of the terms of x, translations before turns, added up over all speeds, (6,) each.
 
