@@ -36,7 +36,6 @@ from ._hybrid import HybridTrajectory as HybridTrajectory
 from ._hybrid import Impact as Impact
 from ._hybrid import Mode as Mode
 from ._hybrid import simulate_hybrid as simulate_hybrid
-from ._integrate import Rattle as Rattle
 from ._kinematics import AbstractKinematics as AbstractKinematics
 from ._kinematics import Kinematics as Kinematics
 from ._linalg import SVD as SVD
@@ -58,6 +57,7 @@ from ._servo import Feedback as Feedback
 from ._servo import Servo as Servo
 from ._servo import servo_control as servo_control
 from ._simulate import simulate as simulate
+from ._simulation import Rattle as Rattle
 from ._sweep import sweep as sweep
 from ._sympy import from_sympy as from_sympy
 from ._system import AbstractKinematicSystem as AbstractKinematicSystem

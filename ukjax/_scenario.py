@@ -15,7 +15,7 @@ from ._coordinate import Coordinate, named, speeds_named
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
-from ._servo import AbstractServo, Controller, Feedback, as_controller
+from ._servo import AbstractServo, Feedback, ServoLike, as_controller, as_servos
 from ._simulate import simulate
 from ._trajectory import Trajectory
 
@@ -111,7 +111,7 @@ class Scenario(eqx.Module):
     speeds: tuple[Coordinate, ...] | None
     observables: dict[str, Callable]
     invariants: dict[str, Callable]
-    servo: Controller | None
+    servo: tuple[AbstractServo, ...] | Feedback | None
     controls: tuple[Coordinate, ...]
     formulation: AbstractFormulation
     projection: Projection | None
@@ -155,7 +155,7 @@ class Scenario(eqx.Module):
         self.speeds = speeds_named(speeds, self.coordinates, self.v0.shape[0])
         self.mechanism, self.formulation, self.projection = mechanism, formulation, projection
         self.t0, self.t1, self.name = t0, t1, name
-        self.servo = None if servo is None else as_controller(servo)
+        self.servo = servo if servo is None or isinstance(servo, Feedback) else as_servos(servo)
         self.controls = _control_names(self.servo, controls, self.q0, jnp.asarray(t0, self.q0.dtype), len(self.v0))
         self.drawing, self.source = drawing, source
         state = self.q0, self.v0, jnp.asarray(t0, self.q0.dtype)
@@ -174,14 +174,12 @@ class Scenario(eqx.Module):
         return simulate(self.mechanism, self.q0, self.v0, ts, **{**own, **options})
 
 
-def _control_names(servos: Any, names: Sequence[str] | None, q: Array, t: Array, n: int) -> tuple[Coordinate, ...]:
-    if servos is None:
+def _control_names(servo: ServoLike, names: Sequence[str] | None, q: Array, t: Array, n: int) -> tuple[Coordinate, ...]:
+    if servo is None:
         if names is not None:
             raise ValueError("controls are the names of actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
         return ()
-    each = (servos,) if isinstance(servos, Feedback) else servos
-    p = sum(jax.eval_shape(lambda q, t, s=servo: s.matrix(q, t, n), q, t).shape[1] for servo in each)
-    return named(names, p, "u", "controls, actuator")
+    return named(names, as_controller(servo).actuators(q, t, n), "u", "controls, actuator")
 
 
 def _functions(

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from . import _check
-from ._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
-from ._integrate import Rattle
+from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
 from ._program import in_batch, jit_fast_compile, not_tracing, outside_mesh
@@ -21,13 +20,10 @@ from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, Feedback, as_controller, missed_rows
 from ._simulation import (
     RunDiagnostics,
+    Settings,
     assemble_trajectory,
     check_rattle,
     diagnose_failure,
-    equal_steps,
-    integrator,
-    kept,
-    method,
     set_up,
     warn_of_start,
 )
@@ -131,24 +127,20 @@ def simulate(
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     q0, v0, ts = _initial(mechanism, q0, v0, ts)
-    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
-    alone = not in_batch(mechanism, servo, q0, v0, ts)
-    integrate = integrator(adjoint, projection, max_steps, progress, alone)
-    acting = None if servo is None else as_controller(servo)
-    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
-    fields = kept(keep, acting)
-    if isinstance(solver, Rattle):
-        check_rattle(mechanism, acting, projection, steps.controller, (q0, v0))
-        steps = equal_steps(steps, ts)
-    chosen = with_lowering(formulation, often=not not_tracing())
-    arguments = (mechanism, acting, (q0, v0), ts, chosen, solver, steps, projection, integrate, fields)
-    trajectory, notes = outside_mesh(_simulate, *arguments)
+    controller = as_controller(servo)
+    settings = Settings.of(
+        ts, (controller,), formulation, solver, rtol=rtol, atol=atol, stepsize_controller=stepsize_controller, dt0=dt0,
+        projection=projection, max_steps=max_steps, keep=keep, often=not not_tracing(), adjoint=adjoint,
+        progress=progress, alone=not in_batch(mechanism, servo, q0, v0, ts),
+    )  # fmt: skip
+    if settings.rattle is not None:
+        check_rattle(mechanism, q0, v0)
+    trajectory, notes = outside_mesh(_simulate, mechanism, controller, (q0, v0), ts, settings)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
     failed = bool(trajectory.result != RESULTS.successful)
     if failed and notes.unexplained is not None:
-        result, unreachable = _explain(acting, formulation, notes.unexplained)
+        result, unreachable = _explain(controller, formulation, notes.unexplained)
         trajectory = eqx.tree_at(lambda t: t.result, trajectory, result)
         notes = notes._replace(unreachable=unreachable)
     if failed and throw:
@@ -183,10 +175,10 @@ def _where(trajectory: Trajectory, notes: RunDiagnostics) -> str:
 
 
 @jit_fast_compile
-def _simulate(mechanism, acting, start, ts, formulation, solver, method, projection, integrator, kept):
-    run = set_up(mechanism, acting, start, ts, formulation, method, projection, solver=solver)
-    ys, end, stats, outcome = integrator(run.flow, run.y0, ts, solver, method)
-    return assemble_trajectory(run, ts, (ys, end, stats, outcome), kept)
+def _simulate(mechanism, controller, start, ts, settings):
+    run = set_up(mechanism, controller, start, ts, settings)
+    integrated = settings.integrator(run.flow, run.y0, ts, settings.solver, settings.method)
+    return assemble_trajectory(run, ts, integrated, settings.keep)
 
 
 _explain = jit_fast_compile(diagnose_failure)

@@ -144,10 +144,10 @@ def equilibrium(
         constant = _check.function(constant, "constant", "constant(q, v, t) -> (k,)")
     elif not is_traced(v) and np.any(np.asarray(v)):
         raise ValueError("v must be zero where everything is to rest. Say what is to stay constant: constant=...")
-    servos = as_static_controller(servo)
+    controller = as_static_controller(servo)
     actuation = None if actuation is None else actuation_of(actuation)
-    formulation = with_lowering(formulation, often=in_batch(mechanism, servos, q, v, t, u))
-    plant = Plant(mechanism, servos, actuation, formulation)
+    formulation = with_lowering(formulation, often=in_batch(mechanism, controller, q, v, t, u))
+    plant = Plant(mechanism, controller, actuation, formulation)
     u = inputs_of(plant, u, q, v, t)
     keep = dict(keep) if isinstance(keep, Mapping) else keep
     kept_inputs = keep.pop("u", ()) if isinstance(keep, dict) else ()

@@ -98,12 +98,12 @@ def linearize(
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = state_of(mechanism, q, v, t)
-    servos = as_static_controller(servo)
+    controller = as_static_controller(servo)
     actuation = None if actuation is None else actuation_of(actuation)
     outputs = outputs if outputs is None else _check.function(outputs, "outputs", "outputs(q, v, t) -> (r,)")
     states = states_of(states, mechanism, q, v, t)
-    formulation = with_lowering(formulation, often=in_batch(mechanism, servos, q, v, t, u))
-    plant = Plant(mechanism, servos, actuation, formulation)
+    formulation = with_lowering(formulation, often=in_batch(mechanism, controller, q, v, t, u))
+    plant = Plant(mechanism, controller, actuation, formulation)
     found = _linearize(plant, states, outputs, q, v, t, inputs_of(plant, u, q, v, t))
     return throw_if_failed(found, found.result) if throw else found
 

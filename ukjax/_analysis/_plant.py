@@ -1,4 +1,4 @@
-"""The object of an analysis: a mechanism on which actuators and servos act.
+"""The object of an analysis: a mechanism on which actuators and a controller act.
 
 q: coordinates (n_q,); v: speeds (n,); u: inputs (p,) of actuators; s: quantities of the state.
 """
@@ -12,17 +12,17 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .. import _check
-from .._formulation import AbstractFormulation, motion_by
+from .._formulation import AbstractFormulation
 from .._mechanism import Mechanism
-from .._servo import Controller, Feedback, actuation_at, controlled_motion
+from .._servo import AbstractController, actuation_at
 from .._types import Coordinates, Matrix, Scalar, Vector
 
 
 class Plant(eqx.Module):
-    """A mechanism with the servos that act, and the actuators that inputs drive."""
+    """A mechanism with what acts on it, and the actuators that inputs drive."""
 
     mechanism: Mechanism
-    servos: Controller | None
+    controller: AbstractController
     actuation: Any
     formulation: AbstractFormulation
 
@@ -35,19 +35,10 @@ class Plant(eqx.Module):
         return jax.eval_shape(lambda q, t: self.matrix(q, t, n), q, t).shape[1]
 
     def applied(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> Vector | None:
-        """Returns the generalised force of the actuators and of the servos (n,), or None if there are neither."""
+        """Returns the generalised force of the actuators and of the controller (n,), or None if there are neither."""
         force = self.driven(q, t, v.shape[0], u)
-        if self.servos is None:
-            return force
-        if isinstance(self.servos, Feedback):
-            own = self._fed_back(self.servos, q, v, t)
-            return own if force is None else force + own
-        _, control = controlled_motion(self.mechanism, self.servos, self.formulation, q, v, t, force)
-        G = jnp.concatenate([one.matrix(q, t, v.shape[0]) for one in self.servos], axis=1)
-        return G @ control.u if force is None else force + G @ control.u
-
-    def _fed_back(self, controller: Feedback, q: Coordinates, v: Vector, t: Scalar) -> Vector:
-        return controller.matrix(q, t, v.shape[0]) @ controller.control(q, v, t, jnp.zeros(0, q.dtype))
+        own = self.controller.force(self.mechanism, self.formulation, q, v, t, None, force)
+        return force if own is None else own if force is None else force + own
 
     def driven(self, q: Coordinates, t: Scalar, n: int, u: Vector) -> Vector | None:
         """Returns G u, or None without actuators."""
@@ -55,14 +46,8 @@ class Plant(eqx.Module):
 
     def rates(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> tuple[Coordinates, Vector, Any]:
         """Returns q', v', and the result of the motion."""
-        applied = self.driven(q, t, v.shape[0], u)
-        mechanism = self.mechanism
-        if isinstance(self.servos, Feedback):
-            applied = self.applied(q, v, t, u)
-        if self.servos is None or isinstance(self.servos, Feedback):
-            motion = motion_by(self.formulation, mechanism.terms_of(applied), q, v, t)
-        else:
-            motion, _ = controlled_motion(mechanism, self.servos, self.formulation, q, v, t, applied)
+        applied, mechanism = self.driven(q, t, v.shape[0], u), self.mechanism
+        motion = self.controller.drive(mechanism, self.formulation, q, v, t, None, applied).motion
         return mechanism.rates(q, v, t), motion.acceleration, motion.result
 
     def rates_of(

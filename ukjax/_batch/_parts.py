@@ -10,18 +10,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from .. import _check
 from .._mechanism import Mechanism
-from .._servo import AbstractServo, Controller, Feedback, as_controller
+from .._servo import AbstractController, AbstractServo, Feedback, as_controller
 
 
 NAMES = ("mechanism", "servo", "q0", "v0")
 
 
 class BatchInputs(eqx.Module):
-    """Makes mechanism, servos and first state of a trajectory from its sample.
+    """Makes mechanism, controller and first state of a trajectory from its sample.
 
     Attributes:
         shared: The leaves of each part that all trajectories share, or the user's function of a sample that makes it.
@@ -41,8 +41,8 @@ class BatchInputs(eqx.Module):
         key = lambda x, how: x if how is None else jax.random.wrap_key_data(x, impl=how)
         return jax.tree_util.tree_unflatten(structure, map(key, leaves, self.keys))
 
-    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, Controller | None, tuple]:
-        """Returns mechanism, servos and (q0, v0) for one sample, as `batch_of` arranges it."""
+    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, AbstractController, tuple[Array, Array]]:
+        """Returns mechanism, controller and (q0, v0) for one sample, as `batch_of` arranges it."""
         sample = self.whole(sample)
         own = lambda name: jax.tree_util.tree_leaves(sample[name])
         given = lambda name: eqx.combine(sample[name], self.shared[name]) if own(name) else self.shared[name]
@@ -51,7 +51,7 @@ class BatchInputs(eqx.Module):
         _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
         q0, v0 = (_check.floating(parts[name], name) for name in ("q0", "v0"))
         q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
-        return mechanism, None if servo is None else as_controller(servo), (q0, v0)
+        return mechanism, as_controller(servo), (q0, v0)
 
     def _made(self, name: str, sample: PyTree) -> Any:
         try:

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._formulation import AbstractFormulation
 from .._integrate import Common, Dynamics, Ends, Integrator, Kinked, Place, Queue, Sampled, in_order, rows, starts_of
-from .._manifold import ConstraintSizes, Projection
+from .._manifold import ConstraintSizes
 from .._program import Traced, traced
 from .._result import RESULTS
 from .._simulation import (
-    Method,
+    Settings,
     StateLayout,
     assemble_trajectory,
     derivative,
@@ -43,13 +42,8 @@ class BatchSettings(eqx.Module):
 
     parts: BatchInputs
     ts: Float[Array, " T"]
-    formulation: AbstractFormulation
-    solver: diffrax.AbstractSolver
-    method: Method
-    projection: Projection | None
-    integrator: Integrator
+    settings: Settings
     reduce: Callable | None
-    kept: tuple[str, ...] = eqx.field(static=True)
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)
 
@@ -57,10 +51,11 @@ class BatchSettings(eqx.Module):
         """Traces the functions of a batch, each with the arrays it closes over, for samples like these (B, ...)."""
         sample = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), samples)
         t, y = jax.eval_shape(lambda sample: (self.ts[0], self._first(sample)), sample)
+        settings = self.settings
 
         def motion(t, y, sample):
-            mechanism, acting, start = self.parts(sample)
-            return motion_at(StateLayout.of(mechanism, start), acting, self.formulation, t, y)
+            mechanism, controller, start = self.parts(sample)
+            return motion_at(StateLayout.of(mechanism, start), controller, settings.formulation, t, y)
 
         moving = traced(motion, t, y, sample)
 
@@ -69,25 +64,23 @@ class BatchSettings(eqx.Module):
             return ConstraintSizes.of(mechanism, q0, v0, self.ts[0])
 
         def run(sample, sizes):
-            mechanism, acting, start = self.parts(sample)
-            of, how = _Of(moving, sample), (self.formulation, self.method, self.projection)
-            return set_up(mechanism, acting, start, self.ts, *how, motion=of, sizes=sizes)
+            return set_up(*self.parts(sample), self.ts, settings, motion=_Of(moving, sample), sizes=sizes)
 
         def to_result(measured, integrated):
             sample, _ = measured
             make: Any = self.reduce
             reduce = None if make is None else lambda trajectory: make(trajectory, self.parts.whole(sample)["samples"])
-            return outcome_of(*assemble_trajectory(run(*measured), self.ts, integrated, self.kept), reduce)
+            return outcome_of(*assemble_trajectory(run(*measured), self.ts, integrated, settings.keep), reduce)
 
         def project(t, y, measured):
             back: Any = run(*measured).flow.project
             return back(t, y)
 
         def kinks(t, y, sample):
-            mechanism, acting, start = self.parts(sample)
-            return margins_at(StateLayout.of(mechanism, start), acting, t, y)
+            mechanism, controller, start = self.parts(sample)
+            return margins_at(StateLayout.of(mechanism, start), controller, t, y)
 
-        sizes = None if self.projection is None else traced(measure, sample)
+        sizes = None if settings.projection is None else traced(measure, sample)
         measured = sample, None if sizes is None else jax.eval_shape(sizes, sample)
         return BatchProgram(
             traced(lambda measured: run(*measured).y0, measured),
@@ -96,23 +89,23 @@ class BatchSettings(eqx.Module):
             traced(project, t, y, measured) if self._returns else None,
             traced(to_result, measured, jax.eval_shape(_integrated, self.ts, y)),
             self.ts,
-            self.solver,
-            self.method,
-            self.integrator,
+            settings.solver,
+            settings.method,
+            settings.integrator,
             self.width,
             self.whole_steps,
-            traced(kinks, t, y, sample) if isinstance(self.method.controller, Kinked) else None,
+            traced(kinks, t, y, sample) if isinstance(settings.method.controller, Kinked) else None,
         )
 
     def _first(self, sample: PyTree) -> Array:
         """The first state of a trajectory, before any projection."""
-        mechanism, acting, start = self.parts(sample)
-        return with_store(StateLayout.of(mechanism, start), acting, self.ts[0], jnp.concatenate(start))
+        mechanism, controller, start = self.parts(sample)
+        return with_store(StateLayout.of(mechanism, start), controller, self.ts[0], jnp.concatenate(start))
 
     @property
     def _returns(self) -> bool:
         """Whether a projection or a sample changes the state at the end of a step."""
-        return self.projection is not None or isinstance(self.method.controller, Sampled)
+        return self.settings.projection is not None or isinstance(self.settings.method.controller, Sampled)
 
 
 def _integrated(ts: Array, y: Array) -> Any:
@@ -151,7 +144,7 @@ class BatchProgram(eqx.Module):
     to_result: Traced
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
-    method: Method
+    method: PyTree
     integrator: Integrator
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)

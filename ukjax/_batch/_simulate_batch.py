@@ -17,12 +17,11 @@ from jaxtyping import ArrayLike, PyTree
 from tqdm.auto import tqdm
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
-from .._integrate import Rattle
+from .._formulation import AbstractFormulation, UdwadiaKalaba
 from .._manifold import Projection
 from .._program import not_tracing, shapes_of
 from .._result import SUCCESS, FailedTrajectories, code_of, is_traced, message
-from .._simulation import StateLayout, diagnose_failure, integrator, kept, method, warn_of_start
+from .._simulation import Rattle, Settings, StateLayout, diagnose_failure, warn_of_start
 from .._trajectory import Trajectory
 from ._derivative import batch_outcome
 from ._devices import WORTH, devices_of, gathered, is_here, lanes_of, share_out
@@ -136,19 +135,18 @@ def simulate_batch(
     parts, own, count = batch_of(mechanism, servo, q0, v0, samples, axes, reduce is not None)
     used, width = devices_of(devices), None if lanes is None else _check.count(lanes, "lanes")
     first = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own)
-    y, acting = shapes_of(_first, parts, first)
-    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
+    y, controller = shapes_of(_first, parts, first)
     if isinstance(solver, Rattle):
         raise ValueError("solver=ukjax.Rattle() goes with jax.vmap of ukjax.simulate, not with simulate_batch.")
     ts = _check.times(ts).astype(y.dtype)
     if reduce is not None:
         given = _check.function(reduce, "reduce", "f(trajectory[, sample]) -> arrays")
         reduce = _with_sample(given, samples is not None)
-    integrate = integrator(adjoint, projection, max_steps, False)
-    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, acting)
-    fields, chosen = kept(keep, acting), with_lowering(formulation, often=True)
-    recipe = BatchSettings(parts, ts, chosen, solver, steps, projection, integrate, reduce, fields, 1, count >= WORTH)
+    settings = Settings.of(
+        ts, (controller,), formulation, solver, rtol=rtol, atol=atol, stepsize_controller=stepsize_controller, dt0=dt0,
+        projection=projection, max_steps=max_steps, keep=keep, often=True, adjoint=adjoint,
+    )  # fmt: skip
+    recipe = BatchSettings(parts, ts, settings, reduce, 1, count >= WORTH)
     outcome = shapes_of(_shape, recipe, own)
     width = width or lanes_of(used, -(-count // len(used)))
     if not not_tracing() or is_traced(recipe, own):
@@ -181,9 +179,9 @@ def _without(reduce: Callable, trajectory: Trajectory, sample: PyTree) -> PyTree
 
 @eqx.filter_jit
 def _first(parts: Any, sample: PyTree) -> Any:
-    """The first state of a trajectory, and its controller or servos; traced as often as `_shape` is."""
-    _, acting, start = parts(sample)
-    return jnp.concatenate(start), acting
+    """The first state of a trajectory, and its controller; traced as often as `_shape` is."""
+    _, controller, start = parts(sample)
+    return jnp.concatenate(start), controller
 
 
 @eqx.filter_jit
@@ -223,7 +221,7 @@ def _raise_or_warn(recipe: BatchSettings, own: PyTree, outcome: Outcome, ts: Any
         warnings.warn(f"{words} `result` tells which.", FailedTrajectories, stacklevel=3)
     position, velocity, much = outcome.start
     off = np.asarray(much) & okay
-    if recipe.projection is None and np.any(off):
+    if recipe.settings.projection is None and np.any(off):
         warn_of_start(np.max(position[off]), np.max(velocity[off]), jnp.asarray(True), callers=3)
     return _given(outcome, ts, count)
 
@@ -251,8 +249,9 @@ def _put(to: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
 @eqx.filter_jit
 def _why(recipe: BatchSettings, samples: PyTree, why: Any) -> Any:
     def one(sample, why):
-        mechanism, acting, start = recipe.parts(sample)
-        return diagnose_failure(acting, recipe.formulation, unexplained(why, StateLayout.of(mechanism, start)))[0]
+        mechanism, controller, start = recipe.parts(sample)
+        evidence = unexplained(why, StateLayout.of(mechanism, start))
+        return diagnose_failure(controller, recipe.settings.formulation, evidence)[0]
 
     return jax.vmap(one)(samples, why)
 

@@ -15,7 +15,8 @@ from .._constraint import AbstractConstraint
 from .._integrate import Kinked
 from .._mechanism import Mechanism
 from .._result import is_traced
-from .._servo import AbstractServo, Feedback, as_static_controller
+from .._servo import AbstractController, AbstractServo, Feedback, as_static_controller
+from .._simulation import Settings
 
 
 Direction = Literal["falling", "rising", "both"]
@@ -167,7 +168,7 @@ class Mode(eqx.Module):
     """
 
     mechanism: Mechanism
-    acting: Any
+    controller: AbstractController
     _each: tuple[Event, ...]
     _names: tuple[str, ...] = eqx.field(static=True)
 
@@ -184,7 +185,7 @@ class Mode(eqx.Module):
                 raise TypeError(f"events must have names that are text, but has {name!r}.")
             _check.instance(event, Event, f"events[{name!r}]", 'ukjax.Event(gap, then="contact")')
         self.mechanism, self._each, self._names = mechanism, tuple(given.values()), tuple(given)
-        self.acting = as_static_controller(servo)
+        self.controller = as_static_controller(servo)
 
     @property
     def events(self) -> dict[str, Event]:
@@ -261,9 +262,9 @@ class Modes(eqx.Module):
         return cls(tuple(given.values()), tuple(given))
 
     @property
-    def acting(self) -> tuple[Any, ...]:
-        """Servos or controller of each mode; None for none."""
-        return tuple(mode.acting for mode in self.each)
+    def controllers(self) -> tuple[AbstractController, ...]:
+        """The controller of each mode."""
+        return tuple(mode.controller for mode in self.each)
 
     def check(self, q: Array, v: Array) -> None:
         """Raises ValueError, with the mode's name, unless every mode takes coordinates and speeds of these shapes."""
@@ -288,14 +289,10 @@ AT_ONCE = 1e-8
 
 
 class Choices(NamedTuple):
-    """Settings common to all modes."""
+    """The saved times and the settings, common to all modes."""
 
     ts: Array
-    formulation: Any
-    solver: Any
-    method: Any
-    projection: Any
-    integrator: Any
+    settings: Settings
 
     @property
     def whole(self) -> Array:
@@ -305,7 +302,7 @@ class Choices(NamedTuple):
     @property
     def accuracy(self) -> Array:
         """The accuracy of states, relative to the terms that they are made of."""
-        controller = self.method.controller
+        controller = self.settings.method.controller
         controller = controller.controller if isinstance(controller, Kinked) else controller
         rtol = getattr(controller, "rtol", 1e-8)
         return stop_gradient(jnp.clip(10 * jnp.asarray(rtol, self.ts.dtype), 1e-10, 1e-3))

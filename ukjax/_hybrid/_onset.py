@@ -164,5 +164,5 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
 def _rate_in(other: Mode, value: Callable, choices: Choices, q: Array, v: Array, t: Array) -> Array:
     """Returns the rate of a function along the motion of another mode."""
     layout = StateLayout.of(other.mechanism, (q, v))
-    motion, _, rates, _ = motion_at(layout, other.acting, choices.formulation, t, jnp.concatenate([q, v]))
+    (motion, *_), rates = motion_at(layout, other.controller, choices.settings.formulation, t, jnp.concatenate([q, v]))
     return jax.jvp(value, (q, v, t), (rates, motion.acceleration, jnp.ones_like(t)))[1]

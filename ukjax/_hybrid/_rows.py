@@ -3,6 +3,7 @@
 y = (q, v); T: saved times; p: actuators.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -10,22 +11,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._formulation import certain_of
 from .._manifold import ConstraintSizes
 from .._result import RESULTS, first_failure, worst
-from .._simulation import OF_MOTION, StateLayout, motion_at, of_each, report_state, residuals
+from .._simulation import OF_MOTION, Settings, StateLayout, motion_at, of_each, report_state, residuals
 from .._trajectory import OF_EACH
 from ._mode import Choices, Mode, Modes
 
 
-def fields_of(
-    modes: Modes, choices: Choices, ys: Array, which: Array, coordinates: int, kept: tuple[str, ...]
-) -> tuple[dict[str, Any], Any]:
+def fields_of(modes: Modes, choices: Choices, ys: Array, which: Array, coordinates: int) -> tuple[dict[str, Any], Any]:
     """Returns the fields of states (T, n), each in one of the modes (T,), by name, and the first failure among them.
 
     Entries that a mode does not have, such as an actuator or a multiplier, are NaN.
     """
-    known = [_of_mode(mode, choices, coordinates, kept) for mode in modes.each]
+    known = [_of_mode(mode, choices.settings, coordinates) for mode in modes.each]
     shapes = [jax.eval_shape(one, choices.ts[0], ys[0])[0] for one in known]
     whole: dict[str, Any] = {}
     for shape in shapes:
@@ -44,25 +42,24 @@ def fields_of(
     return fields, first_failure(results)
 
 
-def _of_mode(mode: Mode, choices: Choices, coordinates: int, kept: tuple[str, ...]) -> Callable:
+def _of_mode(mode: Mode, settings: Settings, coordinates: int) -> Callable:
     """Returns a function (t, y) -> fields of a state in a mode, and whether there is a motion."""
 
     def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
-        layout, acting = StateLayout.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.acting
+        layout, controller = StateLayout.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.controller
         result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
-        if choices.projection is not None:
-            expand = certain_of(choices.formulation, 0, y.dtype) is not None
+        if settings.projection is not None:
             sizes = ConstraintSizes.of(mode.mechanism, *layout.split(y), t)
-            y = choices.projection(mode.mechanism, t, y, expand, coordinates, sizes)
+            y = settings.projection(mode.mechanism, t, y, settings.expands(y.dtype), coordinates, sizes)
             result = RESULTS.where(jnp.all(jnp.isfinite(y)), result, RESULTS.projection_off_constraints)
         fields: dict[str, Any] = dict(zip(("q", "v"), layout.split(y), strict=True))
-        if any(name in OF_MOTION for name in kept):
-            found = report_state(lambda t, y: motion_at(layout, acting, choices.formulation, t, y), t, y)
+        if any(name in OF_MOTION for name in settings.keep):
+            found = report_state(ft.partial(motion_at, layout, controller, settings.formulation), t, y)
             fields, result = fields | found.fields, worst(result, found.result)
-        fields |= residuals(layout, acting, t, y)
-        if any(name in OF_EACH for name in kept):
+        fields |= residuals(layout, controller, t, y)
+        if any(name in OF_EACH for name in settings.keep):
             fields |= of_each(layout, t, y, fields["constraint_force"])
-        return {name: fields[name] for name in kept if name in fields}, result
+        return {name: fields[name] for name in settings.keep if name in fields}, result
 
     return one
 

@@ -82,10 +82,10 @@ def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: 
     """Runs the mode of this number from the time a on."""
     ts, mode = choices.ts, modes.each[number]
     span = jnp.stack([a, ts[-1]])
-    run = set_up(mode.mechanism, mode.acting, (q, v), span, choices.formulation, choices.method, choices.projection)
+    run, settings = set_up(mode.mechanism, mode.controller, (q, v), span, choices.settings), choices.settings
     if not mode.events:
         local = _local(ts, a, ts[-1])
-        ys, _, counts, outcome = choices.integrator(run.flow, run.y0, local, choices.solver, choices.method, True)
+        ys, _, counts, outcome = settings.integrator(run.flow, run.y0, local, settings.solver, settings.method, True)
         inside, none = during(ts, a, ts[-1]), jnp.asarray(-1)
         came = Came(jnp.asarray(number), none, jnp.zeros_like(came.pending))
         q, v = run.layout.split(ys[-1])
@@ -122,7 +122,7 @@ def _values(at: Beginning, t: Array, y: Array) -> Array:
 
 
 def _carried(at: Beginning, t: Array, y: Array) -> dict[str, Array]:
-    motion, *_ = at.run.motion(t, y)
+    (motion, *_), _ = at.run.motion(t, y)
     terms = at.mode.mechanism.terms(*at.run.layout.split(y), t)
     return reactions(terms, motion.constraint_force).multipliers
 
@@ -139,8 +139,10 @@ def _search(at: Beginning, events: Any, a: Array, came: Came) -> _End:
     begun: Onset = begins(a, y0, *came)
     end = stop_gradient(choices.ts[-1])
     at_once = begun.which >= 0
-    steps = choices.integrator.max_steps
-    problem = IntegrationProblem(flow, y0, jnp.stack([a, end]), choices.solver, _fixed(choices.method), steps)
+    settings = choices.settings
+    problem = IntegrationProblem(
+        flow, y0, jnp.stack([a, end]), settings.solver, _fixed(settings.method), settings.integrator.max_steps
+    )
     found = first_crossing(problem, events, directions, begun.watch, ~at_once & (a < end))
     which = jnp.where(at_once, begun.which, found.which)
     b = jnp.where(at_once, a, jnp.clip(found.t, a, end))
@@ -174,10 +176,10 @@ def _local(ts: Array, a: Array, b: Array) -> Array:
 
 def _integrated(at: Beginning, end: _End, a: Array) -> tuple[Array, Array, Array, Any]:
     """Returns states at the saved times and at the end found, (T + 1,); the last state; attempted steps; `RESULTS`."""
-    choices, run = at.choices, at.run
-    b = jnp.where(end.which >= 0, end.b, choices.ts[-1])
-    ys, _, counts, outcome = choices.integrator(
-        run.flow, run.y0, _local(choices.ts, a, b), choices.solver, choices.method, True
+    (ts, settings), run = at.choices, at.run
+    b = jnp.where(end.which >= 0, end.b, ts[-1])
+    ys, _, counts, outcome = settings.integrator(
+        run.flow, run.y0, _local(ts, a, b), settings.solver, settings.method, True
     )
     moved = b > a
     outcome = RESULTS.where(moved, outcome, RESULTS.successful)

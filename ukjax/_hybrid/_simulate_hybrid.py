@@ -13,11 +13,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
+from .._formulation import AbstractFormulation, UdwadiaKalaba
 from .._manifold import Projection
 from .._program import jit_fast_compile, not_tracing, outside_mesh
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._simulation import StateLayout, integrator, kept, method, off_constraints, warn_of_start
+from .._simulation import Settings, StateLayout, off_constraints, warn_of_start
 from .._trajectory import OF_CONTROLLERS, OPTIONAL
 from ._hybrid_trajectory import HybridTrajectory
 from ._mode import Came, Choices, Mode, Modes
@@ -104,15 +104,15 @@ def simulate_hybrid(
     _check.finite(v0, "v0")
     given.check(q0, v0)
     ts = _check.times(ts).astype(q0.dtype)
-    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     _check.instance(solver, diffrax.AbstractRungeKutta, "solver", "diffrax.Tsit5()")
-    integrate = integrator(None, projection, max_steps, False)
-    steps = method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, *given.acting)
-    if isinstance(steps.controller, diffrax.StepTo):
+    settings = Settings.of(
+        ts, given.controllers, formulation, solver, rtol=rtol, atol=atol, stepsize_controller=stepsize_controller,
+        dt0=dt0, projection=projection, max_steps=max_steps, keep=keep, often=not not_tracing(),
+    )  # fmt: skip
+    if isinstance(settings.method.controller, diffrax.StepTo):
         raise ValueError("stepsize_controller must not fix the steps, which end at events. Pass rtol and atol.")
-    chosen = with_lowering(formulation, often=not not_tracing())
-    choices, fields = Choices(ts, chosen, solver, steps, projection, integrate), kept(keep, *given.acting)
-    got, off = outside_mesh(_simulate, given, first, q0, v0, choices, _check.count(max_events, "max_events"), fields)
+    count = _check.count(max_events, "max_events")
+    got, off = outside_mesh(_simulate, given, first, q0, v0, Choices(ts, settings), count)
     if is_traced(got):
         return throw_if_failed(got, got.result) if throw else got
     failed = bool(got.result != RESULTS.successful)
@@ -151,7 +151,7 @@ class _Happened(NamedTuple):
 
 
 @jit_fast_compile
-def _simulate(modes, first, q0, v0, choices, count, kept):
+def _simulate(modes, first, q0, v0, choices, count):
     ts, size = choices.ts, q0.shape[0]
     branches = [
         lambda a, q, v, came, number=number: segment(number, modes, choices, a, q, v, came)
@@ -187,7 +187,7 @@ def _simulate(modes, first, q0, v0, choices, count, kept):
     happened = jax.tree_util.tree_map(lambda x: x[:count], happened)
     result = worst(end.result, RESULTS.where(end.going, RESULTS.too_many_events, RESULTS.successful))
     result = RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
-    fields, failed = fields_of(modes, choices, end.rows, end.of_rows, size, kept)
+    fields, failed = fields_of(modes, choices, end.rows, end.of_rows, size)
     optional: dict[str, Any] = {name: fields.get(name) for name in OPTIONAL if name not in OF_CONTROLLERS}
     trajectory = HybridTrajectory(
         t=ts,

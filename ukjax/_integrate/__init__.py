@@ -16,7 +16,6 @@ from ._lanes import Ends as Ends
 from ._lanes import Progress as Progress
 from ._lanes import Queue as Queue
 from ._march import Place as Place
-from ._rattle import Rattle as Rattle
 from ._replay import linear_in_all as linear_in_all
 from ._sampling import Sampled as Sampled
 from ._sampling import is_due as is_due

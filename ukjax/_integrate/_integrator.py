@@ -47,7 +47,7 @@ class Integrator(eqx.Module):
             begin = ts[0]
             flow, ts, method = flow.from_time(begin), ts - begin, (method[0].from_zero(), *method[1:])
         problem = IntegrationProblem(flow, y0, ts, solver, method, self.max_steps, room_for(y0.size, self.alone))
-        if self.adjoint is None and replayable(solver):
+        if self.adjoint is None and replayable(problem):
             ys, rest = both_modes(self._record, problem)
         else:
             ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())

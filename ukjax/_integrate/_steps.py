@@ -13,19 +13,17 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
 from ._flow import Dynamics, IntegrationProblem, advance, vector_field
-from ._rattle import Rattle
 
 
-def replayable(solver: diffrax.AbstractSolver) -> bool:
+def replayable(problem: IntegrationProblem) -> bool:
     """Whether a step depends on nothing but the state at its start."""
-    return isinstance(solver, diffrax.AbstractRungeKutta | Rattle)
+    return problem.flow.leap is not None or isinstance(problem.solver, diffrax.AbstractRungeKutta)
 
 
 def step(problem: IntegrationProblem, t0: Array, t1: Array, y: Array, flow: Dynamics) -> tuple[Array, PyTree]:
     """The state at t1, and the data of the interpolant between t0 and t1."""
-    if isinstance(problem.solver, Rattle):
-        leap: Any = flow.leap
-        y1, _ = leap(t0, t1, y)
+    if flow.leap is not None:
+        y1, _ = flow.leap(t0, t1, y)
         dense = {"y0": y, "y1": y1}
     elif isinstance(problem.solver, diffrax.AbstractERK):
         y1, dense = Explicit.of(problem.solver.tableau, t0, t1).step(y, flow)

@@ -12,13 +12,9 @@ from .._formulation import AbstractFormulation, UdwadiaKalaba, with_lowering
 from .._mechanism import Mechanism
 from .._program import in_batch, jit_fast_compile, outside_mesh
 from .._result import is_traced, throw_if_failed
-from ._feedback import Feedback
+from ._controller import AbstractController, ServoLike, Servos, Uncontrolled
 from ._motion import Control, controlled_motion
 from ._servo import AbstractServo
-
-
-# Objects that may act on a mechanism: servos together, or a controller.
-Controller = tuple[AbstractServo, ...] | Feedback
 
 
 def servo_control(
@@ -81,20 +77,22 @@ def missed_rows(unreachable: Array) -> str:
     return f"missed of each row: {', '.join(f'{x:.3g}' for x in np.asarray(unreachable))}"
 
 
-def as_controller(servo: Any) -> Controller:
-    """Returns servos as a tuple, or one controller; raises TypeError or ValueError if `servo` is neither."""
-    return servo if isinstance(servo, Feedback) else as_servos(servo)
+def as_controller(servo: ServoLike) -> AbstractController:
+    """Returns the argument `servo` as what acts in a run; raises TypeError or ValueError if it is no such thing."""
+    if servo is None:
+        return Uncontrolled()
+    return servo if isinstance(servo, AbstractController) else Servos(as_servos(servo))
 
 
-def as_static_controller(servo: Any) -> Controller | None:
-    """Returns `as_controller(servo)`, or None for None; raises ValueError for a controller with memory or samples."""
-    acting = None if servo is None else as_controller(servo)
-    if isinstance(acting, Feedback) and (acting.memory is not None or acting.period is not None):
+def as_static_controller(servo: ServoLike) -> AbstractController:
+    """Returns `as_controller(servo)`; raises ValueError for a controller with memory or samples."""
+    controller = as_controller(servo)
+    if controller.has_store:
         raise ValueError(
             "servo must be a function of the state here, without memory or samples: the states are those of the "
             "mechanism. Pass a ukjax.Feedback without memory= and period=."
         )
-    return acting
+    return controller
 
 
 def as_servos(servo: Any) -> tuple[AbstractServo, ...]:

@@ -8,19 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
+from .._formulation import motion_by
 from .._integrate import is_due
 from .._result import is_traced
-from .._types import Coordinates, Matrix, Scalar, Vector
+from .._types import Coordinates, Scalar, Vector
+from ._controller import AbstractController, Driven
 from ._servo import actuation_at, actuation_of, limits_at, limits_of
 
 
-class Feedback(eqx.Module):
+class Feedback(AbstractController):
     r"""A controller as a function of the state, u = law(q, v, t), for `simulate(..., servo=)`.
 
     With a `memory` x the controller has states of its own, which obey x' = rates(q, v, t, x) (an observer, an
@@ -85,12 +86,24 @@ class Feedback(eqx.Module):
         more = "" if memory is None else ", x"
         self.law = _check.function(law, "law", f"law(q, v, t{more}) -> (p,)")
 
-    def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
-        """Returns G(q, t), (n, p)."""
+    @property
+    def fields(self):
+        return frozenset({"control"} if self.memory is None else {"control", "memory"})
+
+    def matrix(self, q, t, n):
         return actuation_at(self.actuation, q, t, n)
 
-    def start(self, q: Coordinates, v: Vector, t: Scalar) -> Array:
-        """Returns the store at the start, with the first sample taken."""
+    def drive(self, mechanism, formulation, q, v, t, store, applied=None):
+        u = self.control(q, v, t, store)
+        own = self.matrix(q, t, v.shape[0]) @ u
+        change = None if store is None else self.change(q, v, t, store)
+        force = own if applied is None else applied + own
+        return Driven(motion_by(formulation, mechanism.terms_of(force), q, v, t), u, None, change)
+
+    def force(self, mechanism, formulation, q, v, t, store, applied=None):
+        return self.matrix(q, t, v.shape[0]) @ self.control(q, v, t, store)
+
+    def start(self, q, v, t):
         x = self._x0(q.dtype)
         if self.period is None:
             return x
@@ -98,14 +111,13 @@ class Feedback(eqx.Module):
         u = self._decide(q, v, t, x)
         return jnp.concatenate([self._updated(q, v, t, x), u, jnp.ones(1, q.dtype)])
 
-    def control(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
+    def control(self, q: Coordinates, v: Vector, t: Scalar, store: Array | None) -> Array:
         """Returns u (p,)."""
-        if self.period is None:
+        if store is None or self.period is None:
             return self._decide(q, v, t, store)
         return store[self._s : -1]
 
-    def margins(self, q: Coordinates, v: Vector, t: Scalar, store: Array) -> Array:
-        """Returns the control before limits less each lower limit, and each upper limit less that control, (2 p,)."""
+    def margins(self, q, v, t, store):
         u = self._asked(q, v, t, store)
         lower, upper = limits_at(self.limits, u.shape[0], q.dtype)
         return jnp.concatenate([u - lower, upper - u])
@@ -119,8 +131,7 @@ class Feedback(eqx.Module):
         d = _check.output(self.rates(q, v, t, x), (self._s,), q.dtype, "rates(q, v, t, x)", hint)
         return jnp.concatenate([d, jnp.zeros(store.shape[0] - self._s, q.dtype)])
 
-    def sampled(self, q: Coordinates, v: Vector, t: Scalar, start: Scalar, store: Array) -> Array:
-        """Returns the store at the end of a step, with a sample taken if due; the first sample was at `start`."""
+    def sampled(self, q, v, t, start, store):
         if self.period is None:
             return store
         x, k = store[: self._s], store[-1]
@@ -129,15 +140,11 @@ class Feedback(eqx.Module):
         new = jnp.concatenate([self._updated(q, v, t, x), u, k[None] + 1])
         return jnp.where(due, new, store)
 
-    def size(self, q: Any, t: Any, n: int) -> int:
-        """Returns the number of entries of the store."""
-        if self.period is None:
-            return self._s
-        return self._s + jax.eval_shape(lambda q, t: self.matrix(q, t, n), q, t).shape[1] + 1
-
-    def seen(self, store: Array) -> Array:
-        """Returns the memory (s,) in a store."""
+    def seen(self, store):
         return store[..., : self._s]
+
+    def residuals(self, mechanism, q, v, t):
+        return {}
 
     @property
     def _s(self) -> int:
@@ -152,13 +159,13 @@ class Feedback(eqx.Module):
         hint = f"The memory has {self._s} numbers."
         return _check.output(self.update(q, v, t, x), (self._s,), q.dtype, "update(q, v, t, x)", hint)
 
-    def _decide(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
+    def _decide(self, q: Coordinates, v: Vector, t: Scalar, x: Array | None) -> Array:
         u = self._asked(q, v, t, x)
         return u if self.limits is None else jnp.clip(u, *limits_at(self.limits, u.shape[0], q.dtype))
 
-    def _asked(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
+    def _asked(self, q: Coordinates, v: Vector, t: Scalar, x: Array | None) -> Array:
         """Returns the control of the law before the limits (p,)."""
-        p = jax.eval_shape(lambda q, t: self.matrix(q, t, v.shape[0]), q, t).shape[1]
+        p = self.actuators(q, t, v.shape[0])
         value = self.law(q, v, t) if self.memory is None else self.law(q, v, t, x)
         what = "law(q, v, t)" if self.memory is None else "law(q, v, t, x)"
         return _check.output(

@@ -1,12 +1,7 @@
 """The parts of `simulate`: options, start, run, and the evaluation of states."""
 
-from ._leap import check_rattle as check_rattle
-from ._leap import equal_steps as equal_steps
-from ._options import Method as Method
-from ._options import adaptive as adaptive
-from ._options import integrator as integrator
-from ._options import kept as kept
-from ._options import method as method
+from ._rattle import Rattle as Rattle
+from ._rattle import check_rattle as check_rattle
 from ._run import FailureEvidence as FailureEvidence
 from ._run import Run as Run
 from ._run import RunDiagnostics as RunDiagnostics
@@ -15,6 +10,9 @@ from ._run import diagnose_failure as diagnose_failure
 from ._run import named as named
 from ._run import set_up as set_up
 from ._run import with_store as with_store
+from ._settings import Settings as Settings
+from ._settings import adaptive as adaptive
+from ._settings import kept as kept
 from ._start import off_constraints as off_constraints
 from ._start import warn_of_start as warn_of_start
 from ._states import OF_MOTION as OF_MOTION

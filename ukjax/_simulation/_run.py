@@ -3,6 +3,7 @@
 y = (q, v) side by side; T: saved times; m: servo rows.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,19 +14,20 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from .._formulation import AbstractFormulation, certain_of
-from .._integrate import Dynamics, Kinked, Rattle
-from .._manifold import ConstraintSizes, Projection
+from .._formulation import AbstractFormulation
+from .._integrate import Dynamics, Kinked
+from .._manifold import ConstraintSizes
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, worst
-from .._servo import Controller, Feedback
+from .._servo import AbstractController
 from .._trajectory import OF_EACH, OPTIONAL, Trajectory
-from ._leap import onto_constraints, rattle_step
-from ._options import Method
+from ._rattle import onto_constraints, rattle_step
+from ._settings import Settings
 from ._start import off_constraints, starts_on_constraints
 from ._states import (
     OF_MOTION,
+    MotionAt,
     StateLayout,
     derivative,
     margins_at,
@@ -70,8 +72,8 @@ class Run(eqx.Module):
     """
 
     layout: StateLayout
-    acting: Controller | None
-    motion: Callable
+    controller: AbstractController
+    motion: MotionAt
     onto: Callable | None
     flow: Dynamics
     y0: Float[Array, " n"]
@@ -80,63 +82,54 @@ class Run(eqx.Module):
 
 def set_up(
     mechanism: Mechanism,
-    acting: Controller | None,
+    controller: AbstractController,
     start: tuple[Array, Array],
     ts: Array,
-    formulation: AbstractFormulation,
-    method: Method,
-    projection: Projection | None,
-    motion: Callable | None = None,
-    solver: Any = None,
+    settings: Settings,
+    motion: MotionAt | None = None,
     sizes: ConstraintSizes | None = None,
 ) -> Run:
-    """Sets up the run of a mechanism.
-
-    `motion`: if traced already. `solver`: if it may be a `Rattle`. `sizes`: of the rows at the start, if known.
-    """
+    """Sets up the run of a mechanism; `motion`: if traced already; `sizes`: of the rows at the start, if known."""
     layout, y0, started = StateLayout.of(mechanism, start), jnp.concatenate(start), RESULTS.successful
-    onto = None
+    onto, projection, expand = None, settings.projection, settings.expands(y0.dtype)
     if projection is not None:
-        expand = certain_of(formulation, 0, y0.dtype) is not None
         sizes = ConstraintSizes.of(mechanism, *start, ts[0]) if sizes is None else sizes
         back = lambda t, y: projection(mechanism, t, y, expand, layout.coordinates, sizes)
-        whole = with_store(layout, acting, ts[0], y0)
+        whole = with_store(layout, controller, ts[0], y0)
         onto = hoist(lambda t, y: _of_mechanism(layout, back, t, y), ts[0], whole)
         y0 = onto(ts[0], whole)[: layout.size]
         # From far away the few iterations of a projection do not reach the constraints.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
         started = starts_on_constraints(layout, ts[0], y0, whole, RESULTS.not_assembled)
         started = worst(RESULTS.where(arrived, RESULTS.successful, RESULTS.not_assembled), started)
-    y0 = with_store(layout, acting, ts[0], y0)
+    y0 = with_store(layout, controller, ts[0], y0)
     if motion is None:
         # The conversion finds every array that the user's functions close over, so that it can be differentiated.
-        motion = hoist(lambda t, y: motion_at(layout, acting, formulation, t, y), ts[0], y0)
+        motion = hoist(lambda t, y: motion_at(layout, controller, settings.formulation, t, y), ts[0], y0)
     project = onto
-    if isinstance(acting, Feedback) and acting.period is not None:
-        at_end = lambda t, y: _sampled(layout, acting, ts[0], t, y if onto is None else onto(t, y))
-        project = hoist(at_end, ts[0], y0)
+    if controller.period is not None:
+        project = hoist(
+            lambda t, y: _sampled(layout, controller, ts[0], t, y if onto is None else onto(t, y)), ts[0], y0
+        )
     kinks = None
-    if isinstance(method.controller, Kinked):
-        kinks = hoist(lambda t, y: margins_at(layout, acting, t, y), ts[0], y0)
+    if isinstance(settings.method.controller, Kinked):
+        kinks = hoist(lambda t, y: margins_at(layout, controller, t, y), ts[0], y0)
     leap = None
-    if isinstance(solver, Rattle):
-        expand = certain_of(formulation, 0, y0.dtype) is not None
-        leap = hoist(rattle_step(mechanism, layout, solver, expand), ts[0], ts[1], y0)
+    if settings.rattle is not None:
+        leap = hoist(rattle_step(settings.rattle, mechanism, layout, expand), ts[0], ts[1], y0)
         if mechanism.constraints:
             onto = hoist(onto_constraints(mechanism, layout, expand), ts[0], y0)
         started = starts_on_constraints(layout, ts[0], y0, y0, RESULTS.off_constraints)
     okay = RESULTS.successful
-    started = worst(RESULTS.where(_fits(ts, *method), okay, RESULTS.times_do_not_fit), started)
+    started = worst(RESULTS.where(_fits(ts, *settings.method), okay, RESULTS.times_do_not_fit), started)
     started = worst(started, RESULTS.where(jnp.all(jnp.isfinite(y0)), okay, RESULTS.not_finite))
     flow = Dynamics(Partial(derivative, motion), project, leap, None if sizes is None else sizes.scales, kinks)
-    return Run(layout, acting, motion, onto, flow, y0, started)
+    return Run(layout, controller, motion, onto, flow, y0, started)
 
 
-def with_store(layout: StateLayout, acting: Controller | None, t: Array, y: Array) -> Array:
+def with_store(layout: StateLayout, controller: AbstractController, t: Array, y: Array) -> Array:
     """The state y = (q, v) extended by the initial store of a controller."""
-    if not isinstance(acting, Feedback) or not acting.size(*layout.split(y)[:1], t, layout.speeds):
-        return y
-    return jnp.concatenate([y, acting.start(*layout.split(y), t)])
+    return jnp.concatenate([y, controller.start(*layout.split(y), t)]) if controller.has_store else y
 
 
 def _of_mechanism(layout: StateLayout, function: Callable, t: Array, y: Array) -> Array:
@@ -145,7 +138,7 @@ def _of_mechanism(layout: StateLayout, function: Callable, t: Array, y: Array) -
     return moved if y.shape[0] == layout.size else jnp.concatenate([moved, layout.stored(y)])
 
 
-def _sampled(layout: StateLayout, controller: Feedback, start: Array, t: Array, y: Array) -> Array:
+def _sampled(layout: StateLayout, controller: AbstractController, start: Array, t: Array, y: Array) -> Array:
     """The state at the end of a step, with its store updated if a sample is due."""
     store = controller.sampled(*layout.split(y), t, start, layout.stored(y))
     return jnp.concatenate([y[: layout.size], store])
@@ -155,7 +148,8 @@ def assemble_trajectory(
     run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]
 ) -> tuple[Trajectory, RunDiagnostics]:
     """Makes the trajectory, with the fields to keep, and its `RunDiagnostics` from the results of an `Integrator`."""
-    (ys, end, stats, outcome), layout, motion, started = integrated, run.layout, run.motion, run.started
+    (ys, end, stats, outcome), started = integrated, run.started
+    layout, controller, motion = run.layout, run.controller, run.motion
     if run.flow.leap is not None:
         outcome = RESULTS.where(outcome == RESULTS.nonlinear_divergence, RESULTS.step_off_constraints, outcome)
     if run.onto is not None:
@@ -165,18 +159,17 @@ def assemble_trajectory(
         lost = jnp.any(finite(between) & ~finite(ys))
         okay = RESULTS.where(lost, RESULTS.projection_off_constraints, RESULTS.successful)
         outcome = worst(named(outcome), okay)
-    if isinstance(run.acting, Feedback) and run.acting.period is not None:
+    if controller.period is not None:
         # At the time of a sample the control is the one decided there, with which the run continues.
-        controller = run.acting
         decided = jax.vmap(lambda t, y: _sampled(layout, controller, ts[0], t, y))(ts, ys)
     else:
         decided = ys
     whole = any(name in OF_MOTION for name in kept)
     states = row_errors(layout, ts, decided, end, whole)
-    errors = lambda t, y: residuals(layout, run.acting, t, y)
+    errors = ft.partial(residuals, layout, controller)
     fields: dict[str, Any] = dict(zip(("q", "v"), layout.split(ys), strict=True))
-    if isinstance(run.acting, Feedback):
-        fields["memory"] = run.acting.seen(layout.stored(ys))
+    if controller.memory is not None:
+        fields["memory"] = controller.seen(layout.stored(ys))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
     if whole:
         # One function for a whole state, so that common parts are computed once.
@@ -205,10 +198,10 @@ def named(outcome: Any) -> Any:
     return RESULTS.where(outcome == RESULTS.internal_error, RESULTS.projection_off_constraints, outcome)
 
 
-def diagnose_failure(acting: Controller | None, formulation: AbstractFormulation, run: FailureEvidence) -> Any:
+def diagnose_failure(controller: AbstractController, formulation: AbstractFormulation, run: FailureEvidence) -> Any:
     """Finds the `RESULTS` of a run that failed, and the servo errors that no control could meet."""
-    motion = lambda t, y: motion_at(run.layout, acting, formulation, t, y)
-    result, unreachable = verdict(jax.vmap(lambda t, y: report_state(motion, t, y))(*run.states), run.outcome)
+    motion = ft.partial(motion_at, run.layout, controller, formulation)
+    result, unreachable = verdict(jax.vmap(ft.partial(report_state, motion))(*run.states), run.outcome)
     return worst(run.started, result), unreachable
 
 

@@ -5,6 +5,7 @@ y = (q, v, store) side by side; m: servo rows; T: saved times; p: actuators.
 `StateLayout` tells where coordinates q (n_q,), speeds v (n,) and the store of a controller lie in y.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,11 +14,11 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._formulation import AbstractFormulation, Motion, motion_by
+from .._formulation import AbstractFormulation, Motion
 from .._mechanism import Mechanism
 from .._reactions import reactions
 from .._result import RESULTS, first_failure, worst
-from .._servo import Control, Controller, Feedback, controlled_motion
+from .._servo import AbstractController, Driven
 from .._trajectory import OF_EACH
 
 
@@ -58,36 +59,32 @@ OF_MOTION = ("acceleration", "constraint_force", "nonideal_force", "control", "s
 
 
 def motion_at(
-    layout: StateLayout, acting: Controller | None, formulation: AbstractFormulation, t: Array, y: Array
-) -> tuple[Motion, Control | Array | None, Array, Array | None]:
-    """The motion, the control (u alone for a `Feedback`), q', and the rate of the store of a controller."""
+    layout: StateLayout, controller: AbstractController, formulation: AbstractFormulation, t: Array, y: Array
+) -> tuple[Driven, Array]:
+    """The motion under the controller, and q'."""
     (q, v), mechanism = layout.split(y), layout.mechanism
-    rates = mechanism.rates(q, v, t)
-    if acting is None:
-        return motion_by(formulation, mechanism.terms_of(), q, v, t), None, rates, None
-    if not isinstance(acting, Feedback):
-        return *controlled_motion(mechanism, acting, formulation, q, v, t), rates, None
-    store = layout.stored(y)
-    u = acting.control(q, v, t, store)
-    applied = acting.matrix(q, t, layout.speeds) @ u
-    change = acting.change(q, v, t, store) if store.shape[0] else None
-    return motion_by(formulation, mechanism.terms_of(applied), q, v, t), u, rates, change
+    rates, store = mechanism.rates(q, v, t), layout.stored(y) if controller.has_store else None
+    return controller.drive(mechanism, formulation, q, v, t, store), rates
 
 
-def margins_at(layout: StateLayout, controller: Controller | None, t: Array, y: Array) -> Array:
-    """The signed distances of the controls of a `Feedback` from their limits (2 p,); empty without limits."""
-    if not isinstance(controller, Feedback) or controller.limits is None:
+def margins_at(layout: StateLayout, controller: AbstractController, t: Array, y: Array) -> Array:
+    """The signed distances of the controls from the limits at which the motion has kinks (2 p,); empty without."""
+    if controller.limits is None:
         return jnp.zeros(0, y.dtype)
     return controller.margins(*layout.split(y), t, layout.stored(y))
 
 
-def derivative(motion: Any, t: Array, y: Array) -> Array:
+# (t, y) -> what `motion_at` returns.
+MotionAt = Callable[[Array, Array], tuple[Driven, Array]]
+
+
+def derivative(motion: MotionAt, t: Array, y: Array) -> Array:
     """Returns y' = (q', v', store'), NaN where there is no motion: an adaptive controller then tries a smaller step.
 
     The stages of a step lie off the constraints, where redundant rows contradict each other a little; that is no
     failure.
     """
-    at, _, rates, change = motion(t, y)
+    (at, _, _, change), rates = motion(t, y)
     is_drift = (at.result == RESULTS.constraints_contradict) & at.drifted
     # Added and not selected: a derivative then need not evaluate `there`, which costs as much as the motion.
     there = (at.result == RESULTS.successful) | is_drift
@@ -95,14 +92,15 @@ def derivative(motion: Any, t: Array, y: Array) -> Array:
     return jnp.concatenate([rates, acceleration] if change is None else [rates, acceleration, change])
 
 
-def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Control | Array | None]:
+def _motion_where_reached(motion: MotionAt, t: Array, y: Array) -> Driven:
     """The motion at a state, NaN if the run did not reach it; a model itself may return finite numbers at NaN."""
-    (at, control, *_), reached = motion(t, y), jnp.all(jnp.isfinite(y))
-    blank = lambda x: jnp.where(reached, x, jnp.nan)
-    if control is not None and not isinstance(control, Control):
-        control = blank(control)
-    elif control is not None:
-        control = eqx.tree_at(lambda c: (c.u, c.residual), control, (blank(control.u), blank(control.residual)))
+    ((at, u, control, _), _), reached = motion(t, y), jnp.all(jnp.isfinite(y))
+
+    def blank(x: Array) -> Array:
+        return jnp.where(reached, x, jnp.nan)
+
+    u = None if u is None else blank(u)
+    control = None if control is None else eqx.tree_at(lambda c: c.residual, control, blank(control.residual))
     at = Motion(
         acceleration=blank(at.acceleration),
         unconstrained_acceleration=blank(at.unconstrained_acceleration),
@@ -113,7 +111,7 @@ def _motion_where_reached(motion: Any, t: Array, y: Array) -> tuple[Motion, Cont
         result=worst(at.result, RESULTS.where(reached, RESULTS.successful, RESULTS.not_finite)),
         drifted=at.drifted,
     )
-    return at, control
+    return Driven(at, u, control)
 
 
 class StateReport(NamedTuple):
@@ -126,14 +124,15 @@ class StateReport(NamedTuple):
     unreachable: Array | None
 
 
-def report_state(motion: Any, t: Array, y: Array) -> StateReport:
-    at, control = _motion_where_reached(motion, t, y)
+def report_state(motion: MotionAt, t: Array, y: Array) -> StateReport:
+    at, u, control, _ = _motion_where_reached(motion, t, y)
     names = ("acceleration", "constraint_force", "nonideal_force", "rank")
     fields = {name: getattr(at, name) for name in names}
-    if not isinstance(control, Control):
-        fields |= {} if control is None else {"control": control}
+    if u is not None:
+        fields["control"] = u
+    if control is None:
         return StateReport(fields, at.result, None, None, None)
-    fields |= {"control": control.u, "servo_residual": control.residual}
+    fields["servo_residual"] = control.residual
     reached = jnp.all(jnp.isfinite(y))
     missed = reached & (~control.consistent | jnp.any(control.saturated))
     failed = reached & ~control.consistent & (at.result != RESULTS.successful)
@@ -161,15 +160,12 @@ def verdict(rows: StateReport, outcome: Any) -> tuple[Any, Array | None]:
     return result, rows.unreachable[jnp.argmax(rows.servo_failed)]
 
 
-def residuals(layout: StateLayout, acting: Controller | None, t: Array, y: Array) -> dict[str, Array]:
+def residuals(layout: StateLayout, controller: AbstractController, t: Array, y: Array) -> dict[str, Array]:
     """The norms of the errors of constraints and servo constraints at one state, by the names of the fields."""
     (q, v), mechanism = layout.split(stop_gradient(y)), layout.mechanism
     position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
     errors = {"position_residual": position, "velocity_residual": velocity}
-    if isinstance(acting, tuple):
-        wanted = [one.constraint for one in acting]
-        errors["servo_position_residual"] = jnp.concatenate([x.position_error(q, t) for x in wanted])
-        errors["servo_velocity_residual"] = jnp.concatenate([mechanism.velocity_error_of(x, q, v, t) for x in wanted])
+    errors |= controller.residuals(mechanism, q, v, t)
     return {name: jnp.linalg.norm(stop_gradient(error)) for name, error in errors.items()}
 
 

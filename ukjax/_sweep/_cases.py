@@ -23,6 +23,7 @@ from .._dataset import LABELS
 from .._identity import checksum_of
 from .._result import FailedTrajectories, InconsistentStart, is_traced
 from .._scenario import Scenario
+from .._servo import as_controller
 from .._simulate import simulate
 from .._simulation import kept
 from .._trajectory import OPTIONAL, Trajectory
@@ -92,7 +93,7 @@ class Cases:
         self.ends, self.first = ends, self._first(ends[0])
         one = self.first
         self.ts = np.linspace(one.t0, one.t1, 101) if ts is None else np.asarray(_check.times(ts))
-        self.keep = kept(keep, one.servo)
+        self.keep = kept(keep, as_controller(one.servo))
         self.figures = {Coordinate(k): f for k, f in [*OF_ALL.items(), *figures.items()]}
         invariants = map(Coordinate, one.invariants)
         self.drifts = {str(name): Coordinate(f"drift of {name.name}", name.unit) for name in invariants}

@@ -1,4 +1,4 @@
-"""A step of RATTLE for a mechanism.
+"""RATTLE, a method whose steps are made by the mechanism itself, because they need more than its accelerations.
 
 y = (q, v); h: step; M = L L^T: constant mass matrix; W = L^-1; Q: force; A: Jacobian of the position errors.
 """
@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from .. import _check
 from .._constraint import AccelerationConstraint, members_of
 from .._formulation import row_scales
-from .._integrate import Rattle
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
 from .._manifold import ConstraintSizes, Linearisation, Projection, root
 from .._mechanism import Mechanism
@@ -22,7 +23,6 @@ from .._program import uses
 from .._result import is_traced
 from .._rounding import missed_part
 from .._system import applied_force
-from ._options import Method
 from ._states import StateLayout
 
 
@@ -30,56 +30,120 @@ SEARCH = 32  # most iterations for speeds that agree with the velocity-dependent
 NEAREST = 3  # iterations that lead a state between two steps to the constraints
 NEWTON = 5  # Newton steps, where the rows at the start of a step do not lead to the constraints
 EXACT, ENOUGH = 1.0, 0.5  # powers of rounding: the wanted violation of constraints, and the largest accepted one
+ADVICE = "Use ukjax.Rattle for unconstrained or holonomic mechanisms in absolute coordinates, or another solver."
 
 
-def check_rattle(mechanism: Mechanism, acting: Any, projection: Any, controller: Any, start: tuple) -> None:
-    """Raises ValueError, with the name of the argument at fault, unless RATTLE can integrate the mechanism."""
-    advice = "Use ukjax.Rattle for unconstrained or holonomic mechanisms in absolute coordinates, or another solver."
-    if not isinstance(controller, diffrax.ConstantStepSize):
-        raise ValueError(
-            "stepsize_controller must be diffrax.ConstantStepSize(), with dt0, for ukjax.Rattle: what it preserves, it "
-            "preserves at constant steps."
+class Between(diffrax.AbstractLocalInterpolation):
+    """Positions and speeds between the ends of a step, to third order of its length, without regard to constraints.
+
+    q is the cubic with the positions and speeds at both ends. Its rate is no speed of the method, which leaps, so that
+    (q1 - q0) / h is (v0 + v1) / 2 - h (a1 - a0) / 4, where a motion would have a third of the last term. v is the
+    parabola through v0 and v1 whose second derivative is (a1 - a0) / h. It is the same seen from either end.
+    """
+
+    t0: Any
+    t1: Any
+    y0: Any
+    y1: Any
+
+    def evaluate(self, t0, t1=None, left=True):
+        if t1 is not None:
+            return self.evaluate(t1) - self.evaluate(t0)
+        h = self.t1 - self.t0
+        part = (t0 - self.t0) / h
+        (q0, v0), (q1, v1) = jnp.split(self.y0, 2), jnp.split(self.y1, 2)
+        curve = diffrax.ThirdOrderHermitePolynomialInterpolation(
+            t0=self.t0, t1=self.t1, y0=q0, y1=q1, k0=h * v0, k1=h * v1
         )
-    if projection is not None:
-        raise ValueError(
-            "projection has no effect with ukjax.Rattle, which keeps the constraints by itself. Leave it out."
-        )
-    if acting is not None:
-        raise ValueError(f"servo does not go with ukjax.Rattle. {advice}")
+        leapt = (q1 - q0) / h - (v0 + v1) / 2
+        v = v0 + part * (v1 - v0) + 2 * part * (1 - part) * leapt
+        y = jnp.concatenate([curve.evaluate(t0), v])
+        return jnp.where(t0 == self.t0, self.y0, jnp.where(t0 == self.t1, self.y1, y))
+
+
+class Rattle(diffrax.AbstractSolver):
+    r"""The structure-preserving step RATTLE for holonomic constraints, for runs of millions of steps.
+
+    $$\begin{aligned}
+    v_{1/2} &= v_0 + \tfrac h2 M^{-1}(Q(q_0, v_0) + A_0^\top\lambda), & q_1 &= q_0 + h\,v_{1/2}, & \Phi(q_1) &= 0 \\
+    v_1 &= v_{1/2} + \tfrac h2 M^{-1}(Q(q_1, v_1) + A_1^\top\mu), & & & A_1 v_1 &= 0
+    \end{aligned}$$
+
+    RATTLE is symplectic and reversible: the energy of a conservative mechanism swings about its value by a part that
+    grows with the square of the step, and does not drift. Its order is two. Constraints hold to rounding, whether rows
+    are redundant or not, without a projection. Pass it as `simulate(..., solver=Rattle(), stepsize_controller=
+    diffrax.ConstantStepSize(), dt0=...)`.
+
+    It needs a constant mass matrix, as mechanisms in absolute coordinates have it, and holonomic constraints. A force
+    that depends on velocities (drag, a magnetic or a gyroscopic one) is taken at the speeds at both ends of the step,
+    for which the second half solves an equation in v_1. The order stays two, and a step back still undoes a step.
+
+    Steps have equal length: dt0, or the longest below it of which the span is a multiple. A saved time between two
+    steps changes none of them: the state there is interpolated to third order and led to the constraints, to rounding.
+
+    Args:
+        iterations: Iterations for the multipliers lambda, by Newton's method with the rows at q_0: each gains as many
+            digits as the step has.
+
+    Raises:
+        ValueError: If `iterations` is not a positive integer; by `simulate`, if the mechanism or an option does not
+            fit.
+
+    Gradients: as those of `simulate`.
+
+    Source: Andersen (1983); Leimkuhler & Skeel (1994); Hairer, Lubich & Wanner (2006), Geometric Numerical Integration,
+    VII.1.
+    """
+
+    iterations: int = eqx.field(static=True)
+
+    def __init__(self, iterations: Any = 6):
+        self.iterations = _check.count(iterations, "iterations")
+
+    term_structure = diffrax.AbstractTerm
+    interpolation_cls = Between
+
+    def order(self, terms):
+        return 2
+
+    def init(self, terms, t0, t1, y0, args):
+        return None
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        y1, met = args.leap(t0, t1, y0)
+        okay: Any = diffrax.RESULTS.successful
+        lost: Any = diffrax.RESULTS.nonlinear_divergence
+        return y1, None, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.where(met, okay, lost)
+
+    def func(self, terms, t0, y0, args):
+        return terms.vf(t0, y0, args)
+
+
+def check_rattle(mechanism: Mechanism, q: Array, v: Array) -> None:
+    """Raises ValueError unless RATTLE can integrate the mechanism, whose states have these shapes."""
     if mechanism.kinematics is not None:
-        raise ValueError(f"mechanism has speeds that are no rates, which ukjax.Rattle does not take. {advice}")
+        raise ValueError(f"mechanism has speeds that are no rates, which ukjax.Rattle does not take. {ADVICE}")
     if mechanism.nonideal is not None:
-        raise ValueError(f"mechanism has a non-ideal force, which ukjax.Rattle does not take. {advice}")
-    q, v = start
+        raise ValueError(f"mechanism has a non-ideal force, which ukjax.Rattle does not take. {ADVICE}")
     t = jnp.zeros((), q.dtype)
     for name, constraint in mechanism.named_constraints.items():
         for one in members_of(constraint):
             rows = jax.eval_shape(lambda c=one: (c.position_error(q, t), c.velocity_error(q, v, t)))
             if isinstance(one, AccelerationConstraint) or rows[0].shape != rows[1].shape:
-                raise ValueError(f"{name} is not holonomic, which ukjax.Rattle needs. {advice}")
+                raise ValueError(f"{name} is not holonomic, which ukjax.Rattle needs. {ADVICE}")
     if any(uses(lambda q: mechanism.mass(q, t, v.shape[0]), q)):
         raise ValueError(
-            f"mechanism has a mass matrix that changes with q, but ukjax.Rattle takes constant ones. {advice}"
+            f"mechanism has a mass matrix that changes with q, but ukjax.Rattle takes constant ones. {ADVICE}"
         )
     M = mechanism.mass(q, t, v.shape[0])
     if not is_traced(M) and not bool(whiten(M)[2]):
         raise ValueError(
-            f"mechanism has a mass matrix that is not positive definite, which ukjax.Rattle does not take. {advice}"
+            f"mechanism has a mass matrix that is not positive definite, which ukjax.Rattle does not take. {ADVICE}"
         )
 
 
-def equal_steps(method: Method, ts: Array) -> Method:
-    """Returns the method with steps of equal length, the longest up to dt0 of which the span is a multiple.
-
-    diffrax itself fits steps to the end of the span, but not the first two.
-    """
-    span, h = stop_gradient((ts[-1] - ts[0], jnp.asarray(method.dt0)))
-    count = jnp.ceil(span / h * (1 - 4 * float(jnp.finfo(ts.dtype).eps)))
-    return method._replace(dt0=jnp.where(count >= 1, span / jnp.maximum(count, 1), h))
-
-
 def rattle_step(
-    mechanism: Mechanism, layout: StateLayout, solver: Rattle, expand: bool
+    solver: Rattle, mechanism: Mechanism, layout: StateLayout, expand: bool
 ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
     """Returns the step of RATTLE: (t0, t1, y0) -> y1, and whether y1 satisfies the constraints."""
     way = Projection()
