@@ -8,7 +8,7 @@ import pytest
 
 import ukjax
 from ukjax._batch import _simulate_batch
-from ukjax._expand import _lane_step
+from ukjax._expand import _tiled
 from ukjax._integrate import _lanes
 
 from ..helpers import long
@@ -22,13 +22,13 @@ MANY = {"length": jnp.linspace(0.5, 1.5, COUNT), "mass": jnp.linspace(2.0, 1.0, 
 @pytest.fixture
 def programs(monkeypatch):
     """The operations of the steps that were written out; few trajectories are enough for that."""
-    found, call = [], _lane_step.ScalarLaneStep.__call__
+    found, call = [], _tiled.ScalarLaneStep.__call__
 
     def spy(self, *arguments):
         found.append(self.program.program.operations)
         return call(self, *arguments)
 
-    monkeypatch.setattr(_lane_step.ScalarLaneStep, "__call__", spy)
+    monkeypatch.setattr(_tiled.ScalarLaneStep, "__call__", spy)
     monkeypatch.setattr(_simulate_batch, "WORTH", 1)
     jax.clear_caches()
     return found

@@ -11,8 +11,7 @@ import pytest
 import ukjax
 from models import n_pendulum, three_rrr
 from ukjax import RESULTS
-from ukjax._blocks._factors import factorise
-from ukjax._blocks._order import order_of
+from ukjax._blocks._factors import factorise, order_of
 
 from ..helpers import assert_close, assert_gradients, long
 

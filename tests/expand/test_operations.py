@@ -13,10 +13,9 @@ from jax.extend.core import Primitive, primitives
 from jax.interpreters import batching, mlir
 
 import ukjax
-from ukjax._expand import _followed
+from ukjax._expand import _interpret
 from ukjax._expand._entry import Block, NotScalar
-from ukjax._expand._followed import is_followed
-from ukjax._expand._interpret import ELEMENTWISE, rule_of
+from ukjax._expand._interpret import ELEMENTWISE, is_followed, rule_of
 from ukjax._expand._piece import traced
 from ukjax._expand._scalar import ScalarPiece
 
@@ -63,7 +62,7 @@ def test_no_operation_of_the_installed_jax_is_unknown():
     assert not set(left) & set(EXAMPLES)
     for name in left:
         # Calls are followed as functions.
-        assert name not in known or rule_of(known[name]) is None or name in _followed.CALLS, name
+        assert name not in known or rule_of(known[name]) is None or name in _interpret.CALLS, name
 
 
 # Parameters with one value in all of JAX's own uses, or none that matters.
@@ -127,7 +126,7 @@ def test_what_a_newer_jax_adds_is_left_to_it(monkeypatch):
         assert not follows(equation.params | {"of_a_newer_jax": 1})
         assert name != "gather" or not follows(equation.params | {"mode": "of a newer JAX"})
     # A call has rules of its own, which only JAX can use.
-    monkeypatch.setitem(_followed.OF_CALLS, "name", lambda value: value != "sin")
+    monkeypatch.setitem(_interpret.OF_CALLS, "name", lambda value: value != "sin")
     report = ukjax.expand(lambda x: jax.jit(jnp.sin)(x)).report(X)
     assert "parameter of jit" in report.reason
 

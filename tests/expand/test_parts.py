@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._expand import _parts, _tiled
+from ukjax._expand import _loops, _tiled
 from ukjax._expand._graph import Graph
 from ukjax._expand._interpret import interpret
-from ukjax._expand._lane_step import MANY, inline_op
 from ukjax._expand._program import turns
 from ukjax._expand._scalar import ScalarProgram
+from ukjax._expand._tiled import MANY, inline_op
 
 from ..helpers import assert_close, long
 
@@ -32,19 +32,19 @@ def swarm(x):
 
 @pytest.fixture
 def short_parts(monkeypatch):
-    monkeypatch.setattr(_parts, "LONGEST", 400)
-    monkeypatch.setattr(_parts, "PART", 200)
+    monkeypatch.setattr(_loops, "LONGEST", 400)
+    monkeypatch.setattr(_loops, "PART", 200)
 
 
 def test_parts_hand_on_what_later_ones_need_and_nothing_twice(short_parts):
     program = program_of(swarm, jnp.zeros(9))
-    parts = list(_parts.parts_of(program))
+    parts = list(_loops.parts_of(program))
     assert len(parts) > 5
     assert sum(part.operations for part in parts) == program.operations
     known, given = {x.order for x in program.inputs}, []
     for i, part in enumerate(parts):
         assert {x.order for x in part.inputs} <= known
-        assert max(len(part.inputs), len(part.outputs)) <= _parts.MOST_OPERANDS
+        assert max(len(part.inputs), len(part.outputs)) <= _loops.MOST_OPERANDS
         later = {x.order for other in parts[i + 1 :] for x in other.inputs}
         found = {x.order for x in part.outputs}
         assert found <= later | {getattr(x, "order", None) for x in program.outputs}
@@ -54,7 +54,7 @@ def test_parts_hand_on_what_later_ones_need_and_nothing_twice(short_parts):
 
 
 def test_an_angle_is_turned_in_one_part_only(short_parts):
-    parts = list(_parts.parts_of(program_of(swarm, jnp.zeros(9))))
+    parts = list(_loops.parts_of(program_of(swarm, jnp.zeros(9))))
     where = [{node.args[0].order for node in part.steps if turns(node)} for part in parts]
     assert sum(map(len, where)) == len(set().union(*where)) == 9
 
@@ -71,7 +71,7 @@ def test_in_parts_it_is_the_same(short_parts, size):
 def test_many_operands_are_read_by_several_loops():
     """Of 300 numbers, of which all are given back, one loop would get no vector instructions."""
     function = lambda x: (x * 2, jnp.sum(x))
-    assert len(list(_parts.parts_of(program_of(function, jnp.zeros(300))))) > 2
+    assert len(list(_loops.parts_of(program_of(function, jnp.zeros(300))))) > 2
     x = jnp.arange(900.0).reshape(3, 300)
     twice, total = jax.jit(jax.vmap(ukjax.expand(function)))(x)
     assert_close(twice, 2 * x)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._expand import _loops, _parts
+from ukjax._expand import _loops
 
 from ..helpers import assert_close, standard_promotion
 from .test_motion import OFF, ON, assert_same, motions, states
@@ -42,8 +42,8 @@ def test_long_programs_end():
 def test_programs_in_several_loops_are_what_they_are_in_one(monkeypatch):
     mechanism, *state = states("random, redundant")
     want = motions(mechanism, *state, OFF)
-    monkeypatch.setattr(_parts, "LONGEST", 300)
-    monkeypatch.setattr(_parts, "PART", 300)
+    monkeypatch.setattr(_loops, "LONGEST", 300)
+    monkeypatch.setattr(_loops, "PART", 300)
     of = lambda *state: ukjax.equation_of_motion(mechanism, *state, formulation=ON, throw=False)
     assert_same(jax.jit(jax.vmap(of))(*state), want)
     assert_same(jax.jit(of)(*(x[0] for x in state)), jax.tree_util.tree_map(lambda x: x[0], want))

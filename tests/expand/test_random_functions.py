@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from ukjax._expand import _value
+from ukjax._expand import _entry
 
 from ..helpers import long
 from .generator import attempt
@@ -40,5 +40,5 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_equality_that_is_too_loose_is_found_out(name, monkeypatch):
     method, broken = BROKEN[name]
-    monkeypatch.setattr(_value.Constants, method, broken(getattr(_value.Constants, method)))
+    monkeypatch.setattr(_entry.Constants, method, broken(getattr(_entry.Constants, method)))
     assert any(attempt(seed).wrong for seed in range(120))

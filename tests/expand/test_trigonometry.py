@@ -8,7 +8,7 @@ import pytest
 
 import ukjax
 from models import scara
-from ukjax._expand._trigonometry import LARGEST, PARTS, sine_and_cosine
+from ukjax._expand._program import LARGEST, PARTS, sine_and_cosine
 
 from ..helpers import assert_close
 

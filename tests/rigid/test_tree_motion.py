@@ -11,7 +11,7 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax._expand import _lane_step
+from ukjax._expand import _tiled
 from ukjax.rigid import _dynamics, _linkage, _reactions, _tree_unrolled
 
 from ..helpers import assert_close, assert_same_gradients, central_difference, long
@@ -121,7 +121,7 @@ def test_what_is_written_out_for_many_states_is_the_same():
     """Seven to nine speeds, whose Jacobians are written out too, and more."""
     for name, count in (("mixed", 11), ("hinges", 12)):
         robot = tree(name, count)
-        states = [trees.random_state(robot, k) for k in range(_lane_step.MANY)]
+        states = [trees.random_state(robot, k) for k in range(_tiled.MANY)]
         q, v = (jnp.asarray(np.stack(x)) for x in zip(*states, strict=True))
         of = jax.vmap(jax.jacfwd(lambda q, v: motion(robot, q, v).acceleration, (0, 1)))  # noqa: B023
         many, few = jax.jit(of)(q, v), jax.jit(of)(q[:3], v[:3])

@@ -1,7 +1,5 @@
 """Small programs as scalar code."""
 
-from ._candidate import Candidate as Candidate
-from ._candidate import Rows as Rows
 from ._constrained import Controlled as Controlled
 from ._constrained import KKTTerms as KKTTerms
 from ._constrained import SchurComplement as SchurComplement
@@ -18,13 +16,9 @@ from ._expand import expand as expand
 from ._expand import short_program as short_program
 from ._expand import with_constants_as_arguments as with_constants_as_arguments
 from ._graph import TooLong as TooLong
-from ._guard import guarded as guarded
-from ._guard import guarded_motion as guarded_motion
-from ._guard import guarded_scalars as guarded_scalars
-from ._lane_step import MANY as MANY
-from ._lane_step import ScalarLaneStep as ScalarLaneStep
-from ._lane_step import in_entries as in_entries
-from ._lane_step import joined as joined
+from ._motion import guarded as guarded
+from ._motion import guarded_motion as guarded_motion
+from ._motion import guarded_scalars as guarded_scalars
 from ._piece import AbstractBatchedOp as AbstractBatchedOp
 from ._piece import EvalForm as EvalForm
 from ._piece import exchanged as exchanged
@@ -32,7 +26,13 @@ from ._piece import traced as traced
 from ._scalar import PlainPiece as PlainPiece
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of
+from ._scalar_kkt import Candidate as Candidate
 from ._scalar_kkt import Certain as Certain
+from ._scalar_kkt import Rows as Rows
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
+from ._tiled import MANY as MANY
+from ._tiled import ScalarLaneStep as ScalarLaneStep
+from ._tiled import in_entries as in_entries
+from ._tiled import joined as joined
 from ._tiled import tiled_dynamics as tiled_dynamics

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types import BoolScalar, Matrix, Rows, RowValues, Scalar, Vector
-from . import _candidate
+from . import _scalar_kkt
 from ._scalar_kkt import Certain
 from ._symmetric import Pivots, pivots, solve
 
@@ -217,5 +217,5 @@ def are_clear(
     m = len(S)
     if not m:
         return jnp.asarray(True)
-    rows = _candidate.Rows(jnp.diag(S), found.pivots, found.kept, b, demand, missed)
+    rows = _scalar_kkt.Rows(jnp.diag(S), found.pivots, found.kept, b, demand, missed)
     return rows.are_clear(certain, push) & (found.bound < 1 / (certain.rank * m**0.5))

@@ -1,9 +1,22 @@
-"""Numbers within a scalar program."""
+"""Numbers within a scalar program, and their values in a finite field, which tell whether two are always the same.
+
+A number is a rational function of the inputs and of other functions of them. Evaluated at a random point of the field
+of P = 2^61 - 2373 elements two different ones are equal with a probability of about 1e-18, two equal ones always: sums,
+products and quotients are exact there, so that neither rounding nor the unit of a coefficient plays a part (Schwartz
+1980, Zippel 1979). Other functions are random elements that depend on the function and the argument only; sine and
+cosine of one angle are a point of the circle, and angles that are sums of others with whole coefficients the product of
+theirs.
+
+Not recognised are roots (sqrt(x^2) is x for half of all x), functions with branches, and angles that are no such sums.
+"""
 
 import math
-from collections.abc import Callable
-from typing import Any
+import random
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
 
+import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import extended
@@ -65,3 +78,213 @@ def entries(value: Any, dtype: Any) -> np.ndarray:
     for i in np.ndindex(value.shape):
         found[i] = value[i]
     return found
+
+
+# A safe prime, of which all powers of two that doubles have are different elements (modulo 2^61 - 1 they are only 61
+# elements), and of which -1 is no square.
+P = 2**61 - 2373
+# Constants that differ by fewer than this many eps are taken for the same.
+CLOSE = 8.0
+# A constant is read as a fraction with a denominator up to this, or as a number of so many decimal digits.
+LARGEST_DENOMINATOR, DIGITS = 10_000, 10
+# Angles with more terms, or with larger coefficients, count as terms of their own.
+MOST_TERMS, LARGEST_COEFFICIENT = 12, 8
+
+
+class Value(NamedTuple):
+    """An element of the field, and the angle that it would be: terms, which are elements too, and coefficients."""
+
+    element: int
+    angle: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, element: int) -> "Value":
+        """The value of an element of which nothing more is known; its negative has the angle of opposite sign."""
+        even = min(element, P - element)
+        return cls(element, ((even, 1 if even == element else -1),))
+
+    @property
+    def minus(self) -> "Value":
+        return Value(-self.element % P, tuple((term, -k) for term, k in self.angle))
+
+
+class Constants:
+    """Floating-point numbers as elements of the field.
+
+    A number within rounding of a simple or decimal fraction is that: 0.1 + 0.2 is 0.3. Others are random elements,
+    which lie on the circle: where c is known sqrt(1 - c^2) is known too, so that the cosine and the sine of a fixed
+    angle belong together. A number computed from constants has the element computed from theirs.
+    """
+
+    def __init__(self):
+        # By the mantissa, in cells, as numbers that differ by powers of two belong together.
+        self.known: dict[tuple[float, int], tuple[float, int]] = {}
+
+    def element(self, x: Any) -> int:
+        number = float(x)
+        if number == 0:
+            return 0
+        mantissa, exponent = math.frexp(abs(number))
+        eps = CLOSE * float(np.finfo(x.dtype).eps)
+        found = self._near(mantissa, eps)
+        if found is None:
+            fraction = _fraction(abs(number), eps)
+            if fraction is not None:
+                found = _quotient(fraction.numerator, fraction.denominator) * _power_of_two(-exponent) % P
+                self._remember(mantissa, eps, found)
+            else:
+                found = self._of_two(mantissa, eps) or self._on_circle(abs(number), eps)
+        found = found * _power_of_two(exponent) % P
+        return found if number > 0 else -found % P
+
+    def computed(self, primitive: Any, args: Sequence[Any], x: Any) -> None:
+        """Records the result of an operation on constants."""
+        operation = ARITHMETIC.get(primitive)
+        if operation is None or not isinstance(x, np.floating) or not np.all(np.isfinite([*args, x])) or x == 0:
+            return
+        mantissa, exponent = math.frexp(abs(float(x)))
+        eps = CLOSE * float(np.finfo(x.dtype).eps)
+        if self._near(mantissa, eps) is None and _fraction(abs(float(x)), eps) is None:
+            found = operation(*map(self.element, args)) * (1 if x > 0 else -1) * _power_of_two(-exponent) % P
+            self._remember(mantissa, eps, found)
+
+    def _near(self, mantissa: float, eps: float) -> int | None:
+        cell = round(mantissa / eps)
+        for near in (cell, cell - 1, cell + 1):
+            known, element = self.known.get((eps, near), (0.0, 0))
+            if abs(known - mantissa) <= eps * mantissa:
+                return element
+        return None
+
+    def _remember(self, mantissa: float, eps: float, element: int) -> None:
+        self.known[eps, round(mantissa / eps)] = mantissa, element
+
+    def _of_two(self, mantissa: float, eps: float) -> int | None:
+        """The element of a mantissa that is the product of two known ones, else None."""
+        for known, element in [*self.known.values()]:
+            other = mantissa / known
+            scale, exponent = math.frexp(other)
+            found = self._near(scale, eps)
+            if found is not None:
+                product = found * element * _power_of_two(exponent) % P
+                self._remember(mantissa, eps, product)
+                return product
+        return None
+
+    def _on_circle(self, number: float, eps: float) -> int:
+        """A new element for the mantissa of a number; one below 1 is taken for a cosine, whose sine is recorded too."""
+        mantissa, exponent = math.frexp(number)
+        exponent = min(exponent, 0)
+        cosine = math.ldexp(mantissa, exponent)
+        sine = math.sqrt((1 - cosine) * (1 + cosine))
+        of_cosine, of_sine = _point(drawn("constant", cosine))
+        found = of_cosine * _power_of_two(-exponent) % P
+        self._remember(mantissa, eps, found)
+        other, exponent = math.frexp(sine)
+        if self._near(other, eps) is None and _fraction(sine, eps) is None:
+            self._remember(other, eps, of_sine * _power_of_two(-exponent) % P)
+        return found
+
+
+ARITHMETIC = {
+    prims.add_p: lambda x, y: x + y,
+    prims.sub_p: lambda x, y: x - y,
+    prims.mul_p: lambda x, y: x * y,
+    prims.div_p: lambda x, y: _quotient(x, y),
+    prims.neg_p: lambda x: -x,
+}
+
+
+def _fraction(number: float, eps: float) -> Fraction | None:
+    """The simple or short decimal fraction that a number stands for, or None."""
+    exact = Fraction(number)
+    for near in (exact.limit_denominator(LARGEST_DENOMINATOR), Fraction(f"{number:.{DIGITS}g}")):
+        if near and abs(near - exact) <= Fraction(eps) * exact / 2:
+            return near
+    return None
+
+
+def _quotient(x: int, y: int) -> int:
+    return x * pow(y, -1, P) % P if y % P else 0
+
+
+def _power_of_two(exponent: int) -> int:
+    return pow(2, exponent, P)
+
+
+def _point(t: int) -> tuple[int, int]:
+    """The point of the circle with the parameter t."""
+    over = pow(1 + t * t, -1, P)  # never zero: -1 is no square
+    return (1 - t * t) * over % P, 2 * t * over % P
+
+
+def drawn(*of: Any) -> int:
+    """A random element, always the same for the same arguments."""
+    return random.Random(repr(of)).randrange(2, P - 2)
+
+
+def value_of(primitive: Any, args: Sequence[Entry], dtype: Any, constants: Constants) -> Value | None:
+    """The value of the result of an operation; None if nothing more is known of it."""
+    if not np.issubdtype(dtype, np.floating):
+        return None
+    known = [_value(x, constants) for x in args]
+    values = [x for x in known if x is not None]
+    if len(values) < len(known):
+        return None
+    x, *more = values
+    if primitive in (prims.add_p, prims.sub_p):
+        y = more[0] if primitive is prims.add_p else more[0].minus
+        return _sum(x, y)
+    if primitive is prims.mul_p:
+        return _product(x, more[0], args)
+    if primitive is prims.neg_p:
+        return x.minus
+    if primitive is prims.div_p:
+        return Value.of(x.element * pow(more[0].element, -1, P) % P) if more[0].element else None
+    if primitive in (prims.sin_p, prims.cos_p):
+        cosine, sine = _on_circle(x)
+        return Value.of(cosine if primitive is prims.cos_p else sine)
+    if primitive is prims.exp_p:
+        (even, sign), = Value.of(x.element).angle  # fmt: skip
+        power = drawn("exp", even)
+        return Value.of(power if sign == 1 else pow(power, -1, P))
+    return None
+
+
+def _value(x: Entry, constants: Constants) -> Value | None:
+    if isinstance(x, Node):
+        return x.value
+    return Value.of(constants.element(x)) if np.issubdtype(x.dtype, np.floating) and np.isfinite(x) else None
+
+
+def _sum(x: Value, y: Value) -> Value:
+    element = (x.element + y.element) % P
+    terms = dict(x.angle)
+    for term, k in y.angle:
+        terms[term] = terms.get(term, 0) + k
+    terms = {term: k for term, k in terms.items() if k and term}
+    if len(terms) > MOST_TERMS or any(abs(k) > LARGEST_COEFFICIENT for k in terms.values()):
+        return Value.of(element)
+    return Value(element, tuple(sorted(terms.items())))
+
+
+def _product(x: Value, y: Value, args: Sequence[Entry]) -> Value:
+    element = x.element * y.element % P
+    for factor, other in ((args[0], y), (args[1], x)):
+        if isinstance(factor, Node) or factor != round(float(factor)):
+            continue
+        angle = tuple((term, k * int(factor)) for term, k in other.angle)
+        if all(abs(k) <= LARGEST_COEFFICIENT for _, k in angle):
+            return Value(element, angle)
+    return Value.of(element)
+
+
+def _on_circle(x: Value) -> tuple[int, int]:
+    """The cosine and sine of an angle: the product of (c + i s) of its terms to the powers of their coefficients."""
+    cosine, sine = 1, 0
+    for term, k in x.angle:
+        c, s = _point(drawn("angle", term))
+        s = s if k > 0 else -s
+        for _ in range(abs(k)):
+            cosine, sine = (cosine * c - sine * s) % P, (sine * c + cosine * s) % P
+    return cosine, sine

@@ -16,8 +16,7 @@ import numpy as np
 from jax import lax
 from jax.numpy import finfo
 
-from ._entry import Block, Entry, Node, constant, is_constant, name_of
-from ._value import Constants, P, Value, drawn, value_of
+from ._entry import Block, Constants, Entry, Node, P, Value, constant, drawn, is_constant, name_of, value_of
 
 
 def _divided(x: Any, y: Any) -> Any:

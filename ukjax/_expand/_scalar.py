@@ -19,8 +19,7 @@ from .._linalg import in_tiles
 from ._entry import LARGEST, Entry, NotScalar
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._loops import FEW, in_loops
-from ._parts import fits
+from ._loops import FEW, fits, in_loops
 from ._piece import AbstractTracedPiece, EvalForm
 from ._program import Program
 

@@ -1,15 +1,79 @@
-"""The constrained motion over the entries that are not zero, and whether it is certain."""
+"""The constrained motion over the entries that are not zero, and the verdict whether it is certain.
+
+The verdict on a motion found from arrays, by another fast path, is here too: `Rows`, `Candidate`.
+
+Rows may be nothing but the rounding errors of their terms. A sum may vanish except for rounding errors, which are a
+small part of the sizes of its terms: |a + b| <= |a| + |b|, |a b| = |a| |b|. So may a sine or a cosine next to its
+zeros, where its argument is rounded. An input, a constant, the difference of two of these (which is exact where it is
+small), or a product of such numbers may not: its size is its own.
+"""
 
 import functools as ft
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.extend.core.primitives as prims
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from ._eliminate import Factors, Vector, combined, product
-from ._entry import Entry, constant
+from ._entry import Entry, Node, constant, is_constant
 from ._graph import Graph
-from ._vanishing import Sizes
+from ._symmetric import Factors, combined, product
+
+
+# Rows that are smaller than this many eps of their terms may be rounding errors: the fallback decides.
+SMALLEST = 4096.0
+
+
+class Sizes:
+    """Sizes of the terms of numbers within a graph."""
+
+    def __init__(self, graph: Graph):
+        self.graph, self.known = graph, {}
+
+    def of(self, x: Entry) -> Entry:
+        """The size of the terms of a number; its own size, the entry `graph.abs(x)`, if the terms cannot cancel."""
+        if is_constant(x):
+            return constant(abs(x), x.dtype)
+        if x.order not in self.known:
+            self.known[x.order] = self._found(x)
+        return self.known[x.order]
+
+    def _found(self, x: Node) -> Entry:
+        graph, own, how = self.graph, self.graph.abs(x), x.primitive
+        if how in (prims.add_p, prims.sub_p):
+            if all(is_constant(y) or y.primitive is None for y in x.args):
+                return own
+            return graph.add(*map(self.of, x.args))
+        if how is prims.neg_p:
+            return self.of(x.args[0])
+        if how is prims.mul_p:
+            parts = list(map(self.of, x.args))
+            solid = all(part is self._own(y) for part, y in zip(parts, x.args, strict=True))
+            return own if solid else graph.mul(*parts)
+        if how is prims.div_p:
+            top = self.of(x.args[0])
+            return own if top is self._own(x.args[0]) else graph.div(top, graph.abs(x.args[1]))
+        if how in (prims.sin_p, prims.cos_p):
+            return graph.add(own, graph.abs(x.args[0]))
+        return own
+
+    def _own(self, x: Entry) -> Entry:
+        return constant(abs(x), x.dtype) if is_constant(x) else self.graph.abs(x)
+
+    def row_is_real(self, row: Sequence[Entry], eps: float) -> Entry:
+        """Whether a row is more than the rounding errors of its terms, or zero."""
+        graph, dtype = self.graph, row[0].dtype
+        entries = [x for x in row if not is_constant(x, 0.0)]
+        sizes = [self.of(x) for x in entries]
+        if any(is_constant(x) for x in entries) or all(
+            size is self._own(x) for x, size in zip(entries, sizes, strict=True)
+        ):
+            return constant(True, bool)
+        whole = graph.sum([self._own(x) for x in entries], dtype)
+        least = graph.mul(constant(SMALLEST * eps, dtype), graph.sum(sizes, dtype))
+        return graph.either(graph.greater(whole, least), graph.negation(graph.greater(whole, constant(0, dtype))))
 
 
 # Rows that are shorter than this many eps of the longest may be rounding errors: the fallback decides.
@@ -58,7 +122,7 @@ class ScalarKKT:
         self.free = self.mass.solve(list(Q))
         if not len(A):
             self.multipliers, self.acceleration = [], self.free
-            self.error: Vector = []
+            self.error: list[Entry] = []
             return
         whitened = [self.mass.lower(list(row)) for row in A]
         self.levers = [self.mass.scaled(row) for row in whitened]
@@ -76,17 +140,17 @@ class ScalarKKT:
         self.acceleration = combined(graph, graph.add, first, self.pushed(more))
         self.error = self.missing(self.acceleration)
 
-    def missing(self, acceleration: Sequence[Entry]) -> Vector:
+    def missing(self, acceleration: Sequence[Entry]) -> list[Entry]:
         """The error b - A q'' of the rows."""
         return combined(self.graph, self.graph.sub, list(self.b), product(self.graph, self.A, acceleration, self.dtype))
 
-    def pushed(self, multipliers: Sequence[Entry]) -> Vector:
+    def pushed(self, multipliers: Sequence[Entry]) -> list[Entry]:
         """The acceleration M^-1 A^T l by the multipliers l."""
         graph, n = self.graph, len(self.M)
         columns = [[graph.mul(l, lever[k]) for l, lever in zip(multipliers, self.levers)] for k in range(n)]
         return self.mass.upper([graph.sum(terms, self.dtype) for terms in columns])
 
-    def force(self, multipliers: Sequence[Entry]) -> Vector:
+    def force(self, multipliers: Sequence[Entry]) -> list[Entry]:
         """The constraint force A^T l."""
         return product(self.graph, self.A.T, multipliers, self.dtype)
 
@@ -96,7 +160,7 @@ class ScalarKKT:
     # dependent rows would not be.
 
     @ft.cached_property
-    def _dependence(self) -> tuple[Vector, Vector, Entry]:
+    def _dependence(self) -> tuple[list[Entry], list[Entry], Entry]:
         """The vector n of one dependent row, or 0; n in the metric of H; and the inverse of its squared length."""
         graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
         n = self.rows.upper([graph.where(kept, zero, one) for kept in self.rows.kept])
@@ -106,19 +170,19 @@ class ScalarKKT:
         there = graph.greater(length, zero)
         return n, scaled, graph.where(there, graph.div(one, graph.where(there, length, one)), zero)
 
-    def _without(self, direction: Vector, measure: Vector, values: Sequence[Entry]) -> Vector:
+    def _without(self, direction: list[Entry], measure: list[Entry], values: Sequence[Entry]) -> list[Entry]:
         graph, (*_, inverse) = self.graph, self._dependence
         part = graph.mul(graph.sum(combined(graph, graph.mul, measure, values), self.dtype), inverse)
         return [graph.sub(x, graph.mul(part, d)) for x, d in zip(values, direction, strict=True)]
 
-    def in_range(self, demanded: Sequence[Entry]) -> Vector:
+    def in_range(self, demanded: Sequence[Entry]) -> list[Entry]:
         """The part of a change of b - A a that can be met."""
         if not len(self.A):
             return []
         n, scaled, _ = self._dependence
         return self._without(scaled, n, demanded)
 
-    def least(self, multipliers: Sequence[Entry]) -> Vector:
+    def least(self, multipliers: Sequence[Entry]) -> list[Entry]:
         """The multipliers of least norm with the same constraint force as these."""
         if not len(self.A):
             return []
@@ -131,7 +195,7 @@ class ScalarKKT:
         count = graph.sum([graph.where(kept, zero, one) for kept in self.kept], self.dtype)
         return graph.greater(constant(1.5, self.dtype), count)
 
-    def respond(self, r1: Sequence[Entry], r2: Sequence[Entry]) -> tuple[Vector, Vector]:
+    def respond(self, r1: Sequence[Entry], r2: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """The changes dq'' and dl by the changes r1 and r2 of the right-hand sides."""
         graph, change = self.graph, self.mass.solve(r1)
         if not len(self.A):
@@ -144,7 +208,7 @@ class ScalarKKT:
         return self.graph.sqrt(self.graph.sum([self.graph.mul(e, e) for e in self.error], self.dtype))
 
     @property
-    def kept(self) -> Vector:
+    def kept(self) -> list[Entry]:
         """Whether each row does not depend on others."""
         kept = dict(zip(self.rows.order, self.rows.kept, strict=True)) if len(self.A) else {}
         return [kept[i] for i in range(len(self.A))]
@@ -205,3 +269,49 @@ class ScalarKKT:
             tiny = number(np.finfo(self.dtype).tiny)
             okay = demand(graph.add(graph.add(terms, graph.mul(length, push)), tiny), graph.abs(e))
         return okay
+
+
+class Candidate(NamedTuple):
+    """q'', a and the constraint force (n,), the residual, which rows count (m,); whether all of these are certain.
+
+    `smooth`: whether derivatives are those of the pseudoinverse too, which requires independent rows.
+    """
+
+    acceleration: Array
+    unconstrained: Array
+    constraint_force: Array
+    residual: Array
+    kept: Array
+    clear: Array
+    smooth: Array
+
+
+class Rows(NamedTuple):
+    """The rows after an elimination: the diagonal and the pivots of S = A M^-1 A^T, and which rows count.
+
+    b; the demand beyond free motion, b - A a; and the error, b - A q''. All are of one shape.
+    """
+
+    squares: Array
+    pivots: Array
+    kept: Array
+    b: Array
+    demand: Array
+    missed: Array
+
+    def are_clear(self, certain: Certain, push: Array, real: Array | None = None) -> Array:
+        """Whether every `real` row is met, and surely counts or surely does not.
+
+        push: The push of the constraints, in the metric of M; a row's own share is at most its length times that, and
+            far less for a light body beside heavy ones.
+        """
+        eps, tiny = (getattr(jnp.finfo(self.b.dtype), name) for name in ("eps", "tiny"))
+        real = jnp.ones(self.b.shape, bool) if real is None else real
+        # NaN neither counts nor does not.
+        decided = jnp.where(self.kept, self.pivots > certain.rank**2 * self.squares, jnp.isfinite(self.pivots))
+        # No row is as short as the rounding errors of the longest.
+        least = (SHORTEST * eps) ** 2 * jnp.max(self.squares, where=real, initial=0.0)
+        none_or_real = (self.squares <= 0) | (self.squares > least)
+        terms = certain.residual * (jnp.abs(self.b) + jnp.abs(self.demand))
+        met = jnp.abs(self.missed) <= terms + certain.push * jnp.sqrt(jnp.abs(self.squares)) * push + tiny
+        return jnp.all((decided & none_or_real & met) | ~real)

@@ -1,18 +1,37 @@
 """Factorisation of dense symmetric matrices, many at a time: S = L D L^T, by panels of a few columns.
 
 The last axis is that of the batch. A panel is factorised column by column, and then subtracted from the remainder at
-once. So the remainder is gone through once for each panel, and gets smaller each time.
+once. So the remainder is gone through once for each panel, and gets smaller each time. A barrier keeps each panel from
+being computed again for every use.
 
 S: (n, n, batch) semidefinite; L: unit lower triangular.
 """
 
 import functools as ft
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._fusion_barrier import fusion_barrier
+
+def fusion_barrier(function: Callable[..., Any], *arrays: Array) -> Any:
+    """Computes `function` of arrays once, behind a barrier to fusion; the first array has entries of floating dtype.
+
+    XLA's compiler for the CPU fuses a computation into each of its uses, and so repeats it for every one of them: of
+    the panels of a factorisation, each made of the one before, it computes the first as often as there are panels. It
+    does not fuse across the border of a conditional whose branch it cannot know. A GPU has no such barrier, which would
+    make it wait.
+    """
+
+    def apart(*arrays):
+        # This is always true, but the compiler cannot know it.
+        always = ~(jnp.ravel(arrays[0])[0] < -jnp.inf)
+        empty = lambda *xs: jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *xs))
+        return jax.lax.cond(always, function, empty, *arrays)
+
+    return jax.lax.platform_dependent(*arrays, cpu=apart, default=function)
 
 
 # Columns of a panel; with fewer columns it takes longer to compile.

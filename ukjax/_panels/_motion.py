@@ -1,21 +1,178 @@
 r"""The constrained motion with a dense M, for many states at a time, and whether it is certain.
 
 $M \ddot q = Q + A^\top \lambda$, $S \lambda = b - A a$, $S = A M^{-1} A^\top$, $a = M^{-1} Q$. M is made, and
-factorised, for a tile of states after the other: otherwise its transfer from and to the memory would take longest.
+factorised, for a tile of states after the other, with the batch as the last axis of every array: otherwise its transfer
+from and to the memory would take longest.
 """
 
+import functools as ft
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._expand import Candidate, Certain, Rows, with_constants_as_arguments
-from .._linalg import at_tolerance, solve_jointly, with_derivative
-from ._factors import Factors
-from ._forward import TILE, Forward, Solution, diagonal, eliminated
+from .._expand import (
+    AbstractBatchedOp,
+    Candidate,
+    Certain,
+    EvalForm,
+    PlainPiece,
+    Rows,
+    over_batch,
+    short_program,
+    size_of,
+    traced,
+    with_constants_as_arguments,
+)
+from .._linalg import at_tolerance, in_tiles, solve_jointly, with_derivative
+from ._factors import Elimination, Factors, eliminate, fusion_barrier
+
+
+# States of a tile: 22 x 20 numbers for each of them are 110 kB together, which stay in the cache.
+TILE = 32
+
+
+class Solution(NamedTuple):
+    """The data of a motion and of the verdict on it.
+
+    q'', a, A^T l, l; b, b - A a, b - A q''; the diagonal and the pivots of S; the bound of the inverse of the rows, of
+    unit length; whether M is definite.
+    """
+
+    acceleration: Array
+    free: Array
+    force: Array
+    multipliers: Array
+    b: Array
+    demand: Array
+    missed: Array
+    squares: Array
+    pivots: Array
+    bound: Array
+    definite: Array
+
+
+class Forward(AbstractBatchedOp):
+    """The function x -> `Solution`, where `terms` makes M, Q, A, b of x."""
+
+    def __init__(self, terms: ClosedJaxpr, certain: Certain):
+        _, Q, _, b = terms.out_avals
+        vector = lambda like: jax.ShapeDtypeStruct(like.shape, Q.dtype)
+        n, m = vector(Q), vector(b)
+        number, flag = jax.ShapeDtypeStruct((), Q.dtype), jax.ShapeDtypeStruct((), bool)
+        super().__init__(terms.in_avals, [n, n, n, *[m] * 6, number, flag])
+        self.terms, self.certain = terms, certain
+        function = jaxpr_as_fun(terms)
+        self.mass = traced(lambda *x: function(*x)[:1], terms.in_avals)
+        self.sides = traced(lambda *x: function(*x)[1:], terms.in_avals)
+        # Most of A is zero in many mechanisms.
+        self.program = short_program(self.sides)
+        self.size = n, m
+
+    @ft.cached_property
+    def unbalanced(self) -> PlainPiece:
+        """The piece (x, q'', l, a) -> Q - M q'' + A^T l, b - A q'', Q - M a, A^T l.
+
+        The derivative of a piece is transposed as a whole, so that functions with a reverse-mode rule only will do.
+        """
+        terms = jaxpr_as_fun(self.terms)
+
+        def unbalanced(*args):
+            *x, q, multipliers, a = args
+            M, Q, A, b = terms(*x)
+            return Q - M @ q + A.T @ multipliers, b - A @ q, Q - M @ a, A.T @ multipliers
+
+        n, m = self.size
+        return PlainPiece(traced(unbalanced, self.takes, (n, m, n)))
+
+    def evaluate(self, form, *arrays):
+        if not any(form.batched):
+            alone = EvalForm((True,) * len(arrays), form.on_cpu)
+            return [x[0] for x in self.evaluate(alone, *(x[None] for x in arrays))]
+        (size,) = size_of(form.batched, arrays)
+        start = [jnp.zeros((size, *x.shape), x.dtype) for x in self.gives]
+        if not size:
+            return start
+        entries = () if self.program is None else self.program.entries(form, *arrays)
+        whole = [*arrays, *([jnp.stack(entries)] if entries else [])]
+        of_tile = lambda *arrays: self._tile(form.batched, *arrays)
+        if not (form.on_cpu and size > TILE):
+            return of_tile(*whole)
+        axes = [*(0 if b else None for b in form.batched), *([-1] if entries else [])]
+        return in_tiles(of_tile, TILE, start, axes, whole)
+
+    def _tile(self, batched: Sequence[bool], *arrays: Array) -> list[Array]:
+        x, entries = arrays[: len(batched)], arrays[len(batched) :]
+        # Together where both are arrays, so that common parts, such as the places of bodies, are found once.
+        whole = lambda: _last(self.terms, batched, x)
+        terms = (*_last(self.mass, batched, x), *self._split(*entries)) if entries else whole()
+        # With the batch last, a scalar of each state broadcasts against its vectors, as intended.
+        with jax.numpy_rank_promotion("allow"):
+            found = _solution_of(self.certain, *terms)
+        return [jnp.moveaxis(x, -1, 0) for x in found]
+
+    def _split(self, entries: Array) -> list[Array]:
+        """Splits the entries of Q, A, b, one after the other, into these arrays."""
+        avals = self.sides.out_avals
+        parts = jnp.split(entries, np.cumsum([y.size for y in avals])[:-1])
+        return [part.reshape(*y.shape, entries.shape[-1]) for part, y in zip(parts, avals, strict=True)]
+
+
+def _last(closed: ClosedJaxpr, batched: Sequence[bool], x: Sequence[Array]) -> list[Array]:
+    """The results of a traced function for a tile, with the batch last; the first of x is q."""
+    function = over_batch(jaxpr_as_fun(closed), tuple(batched))
+    return fusion_barrier(lambda *x: [jnp.moveaxis(y, 0, -1) for y in function(*x)], *x)
+
+
+def _solution_of(certain: Certain, M: Array, Q: Array, A: Array, b: Array) -> Solution:
+    m = len(b)
+    mass, rows, sides = eliminated(certain.dependent, M, A, Q[None])
+    levers, demand = mass.inverses * sides.Y, b + sides.left[m, :m]
+    multipliers = rows.solve(demand[:, None])[:, 0]
+    pushed = lambda l: jnp.sum(l[:, None] * levers[:m], axis=0)
+    missing = lambda x: b - jnp.sum(A * x, axis=1)
+    both = mass.upper(jnp.stack([levers[m], pushed(multipliers)], axis=1))
+    free, first = both[:, 0], both[:, 0] + both[:, 1]
+    # A second solve restores the digits that the squares of S lose.
+    more = rows.solve(missing(first)[:, None])[:, 0]
+    acceleration = first + mass.upper(pushed(more)[:, None])[:, 0]
+    multipliers = multipliers + more
+    squares, own = diagonal(-sides.left[:m, :m]), diagonal(M)
+    off, eps = M - jnp.swapaxes(M, 0, 1), jnp.finfo(M.dtype).eps
+    symmetric = jnp.all(off**2 <= eps * own[:, None] * own[None], axis=(0, 1))
+    return Solution(
+        acceleration=acceleration,
+        free=free,
+        force=jnp.sum(A * multipliers[:, None], axis=0),
+        multipliers=multipliers,
+        b=b,
+        demand=demand,
+        missed=missing(acceleration),
+        squares=squares,
+        pivots=rows.pivots,
+        bound=rows.inverse_bound(jnp.sqrt(jnp.abs(squares))),
+        definite=symmetric & jnp.all(mass.pivots > certain.pivot * own, axis=0),
+    )
+
+
+def eliminated(dependent: float, M: Array, A: Array, further: Array) -> tuple[Factors, Factors, Elimination]:
+    """The factors of M and of S, whose rows count beyond the part `dependent`^2, and the elimination of M."""
+    n, m = len(M), len(A)
+    Y, size = jnp.concatenate([A, further]), m + len(further)
+    zeros = lambda *shape: jnp.zeros((*shape, M.shape[-1]), M.dtype)
+    sides = eliminate(M, Y, zeros(size, size), zeros(n))
+    S = -sides.left[:m, :m]
+    rows = eliminate(S, zeros(0, m), zeros(0, 0), dependent**2 * diagonal(S)).factors
+    return sides.factors, rows, sides
+
+
+def diagonal(S: Array) -> Array:
+    return jnp.moveaxis(jnp.diagonal(S), -1, 0)
 
 
 def panel_motion(certain: Certain, terms: ClosedJaxpr, state: Sequence[Array]) -> Candidate:

@@ -1,21 +1,21 @@
 """Functions as programs: traced with what they close over, compiled fast, and kept outside of a mesh of devices."""
 
-from ._batch import in_batch as in_batch
-from ._fast_compile import jit_fast_compile as jit_fast_compile
-from ._fast_compile import light_jit as light_jit
-from ._fast_compile import not_tracing as not_tracing
+from ._compile import in_batch as in_batch
+from ._compile import jit_fast_compile as jit_fast_compile
+from ._compile import jit_wide_vectors as jit_wide_vectors
+from ._compile import light_jit as light_jit
+from ._compile import not_tracing as not_tracing
+from ._compile import wide_options as wide_options
 from ._hoist import Traced as Traced
 from ._hoist import hoist as hoist
+from ._hoist import shapes_of as shapes_of
 from ._hoist import traced as traced
+from ._hoist import uses as uses
 from ._outside_mesh import as_single_op as as_single_op
 from ._outside_mesh import outside_mesh as outside_mesh
 from ._packed import Packed as Packed
 from ._packed import packed as packed
-from ._shapes import shapes_of as shapes_of
 from ._substitute import substituted as substituted
 from ._unbatch import CALLS as CALLS
 from ._unbatch import PLAIN_CALLS as PLAIN_CALLS
 from ._unbatch import sizes_of_scan as sizes_of_scan
-from ._uses import uses as uses
-from ._wide_vectors import jit_wide_vectors as jit_wide_vectors
-from ._wide_vectors import wide_options as wide_options

@@ -1,5 +1,6 @@
-"""Functions as pytrees, with what they close over."""
+"""Functions as they are traced: as pytrees with what they close over, what they use, and the shapes of results."""
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.interpreters import partial_eval
 from jaxtyping import Array
+
+from ._compile import not_tracing
 
 
 class Hoisted(eqx.Module):
@@ -68,3 +72,33 @@ def traced(function: Callable[..., Any], *examples: Any, axes: Sequence[tuple[st
     kinds: Any = [x.aval for x in hoisted.jaxpr.outvars]
     results = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
     return Traced(hoisted, tuple(x.dtype for x in leaves), tuple(results))
+
+
+def uses(function: Callable[..., Any], *examples: Array) -> list[bool]:
+    """Returns for each of the arguments whether the results of the function, as traced, depend on it."""
+    jaxpr = jax.make_jaxpr(function)(*examples).jaxpr
+    return list(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1])
+
+
+MOST = 64
+
+
+def shapes_of(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls `eqx.filter_eval_shape(function, *arguments)`, once for all plain calls that differ in numbers only."""
+    leaves, structure = jax.tree_util.tree_flatten(arguments)
+    given = tuple(_shape(x) if eqx.is_array(x) else x for x in leaves)
+    key = structure, given, tuple(map(type, given)), jax.config.read("jax_enable_x64")
+    try:
+        hash(key)
+    except TypeError:  # static fields of the user's modules need not be hashable
+        return eqx.filter_eval_shape(function, *arguments)
+    return _remembered(function, *key) if not_tracing() else eqx.filter_eval_shape(function, *arguments)
+
+
+@ft.lru_cache(MOST)
+def _remembered(function: Callable[..., Any], structure: Any, leaves: tuple[Any, ...], *others: Any) -> Any:
+    return eqx.filter_eval_shape(function, *jax.tree_util.tree_unflatten(structure, leaves))
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))

@@ -1,4 +1,10 @@
-"""Programs for one plain call, which take longer to compile than to run."""
+"""Options of the compiler for functions that are called once and for loops that run for long, and what is being traced.
+
+A program for one plain call takes longer to compile than to run. One that runs for long on a CPU gets the widest
+vectors that it has, and no more threads than are of use: a large operation is shared out to threads, of which there are
+as many as cores, and the same for all devices. Where every core is a device, or operations are short, that costs more
+than it gains.
+"""
 
 import functools as ft
 import os
@@ -8,6 +14,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 
 from .._result import is_traced
@@ -69,3 +76,61 @@ def _trace() -> Any:
 def _nothing_traced() -> Any:
     with ThreadPoolExecutor(1) as another:  # every thread traces for itself
         return another.submit(_trace).result()
+
+
+def in_batch(*trees: Any) -> bool:
+    """Whether an array in `trees` stands for a batch of arrays: of a `jax.vmap` that is being traced."""
+    return any(isinstance(_innermost(leaf), _kind()) for leaf in jax.tree_util.tree_leaves(trees))
+
+
+def _innermost(x: Any) -> Any:
+    """The array under all levels of differentiation, without what the derivatives add."""
+    while hasattr(x, "primal"):
+        x = x.primal
+    return x
+
+
+@ft.cache
+def _kind() -> type:
+    """JAX's class of the arrays within a `jax.vmap`, which has no public name."""
+    seen: list[type] = []
+    with jax.ensure_compile_time_eval():
+        jax.vmap(lambda x: (seen.append(type(x)), x)[1])(jnp.zeros(1))
+    return seen[0]
+
+
+WIDTH = 512  # bits
+
+
+def jit_wide_vectors(function: Callable[..., Any], by_itself: Callable[..., bool], **how: Any) -> Callable[..., Any]:
+    """Compiles `eqx.filter_jit(function, **how)` with `wide_options`; devices have one thread if `by_itself(*args)`."""
+    jit: Any = eqx.filter_jit
+    made = ft.cache(lambda by_itself: jit(function, compiler_options=wide_options(by_itself), **how))
+
+    @ft.wraps(function)
+    def call(*arguments: Any) -> Any:
+        return made(by_itself(*arguments))(*arguments)
+
+    return call
+
+
+@ft.cache
+def wide_options(by_itself: bool) -> dict[str, int | bool]:
+    """The compiler options for loops over a batch, without those that the user has set in XLA_FLAGS.
+
+    LLVM makes vectors of 256 bits even where a CPU has 512, for these slow down the clock of some older CPUs.
+    """
+    options: dict[str, int | bool] = {"xla_cpu_prefer_vector_width": WIDTH}
+    if by_itself:
+        options["xla_cpu_multi_thread_eigen"] = False
+    return {name: value for name, value in options.items() if _is_possible(name, value)}
+
+
+def _is_possible(name: str, value: int | bool) -> bool:
+    if name in os.environ.get("XLA_FLAGS", ""):
+        return False
+    try:
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:  # no such option
+        return False
+    return True
