@@ -7,6 +7,7 @@ from ._compile import light_jit as light_jit
 from ._compile import not_tracing as not_tracing
 from ._compile import wide_options as wide_options
 from ._hoist import Traced as Traced
+from ._hoist import TreeStructure as TreeStructure
 from ._hoist import hoist as hoist
 from ._hoist import shapes_of as shapes_of
 from ._hoist import traced as traced
@@ -18,4 +19,6 @@ from ._packed import packed as packed
 from ._substitute import substituted as substituted
 from ._unbatch import CALLS as CALLS
 from ._unbatch import PLAIN_CALLS as PLAIN_CALLS
+from ._unbatch import Parameters as Parameters
+from ._unbatch import aval_of as aval_of
 from ._unbatch import sizes_of_scan as sizes_of_scan

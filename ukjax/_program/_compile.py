@@ -10,17 +10,31 @@ import functools as ft
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
+from jaxtyping import PyTree
 
 from .._result import is_traced
 
 
-def jit_fast_compile(function: Callable[..., Any], inlined: bool = False) -> Callable[..., Any]:
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Jitted(Protocol[P, R_co]):
+    """A function compiled by `eqx.filter_jit`."""
+
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R_co: ...
+
+    def lower(self, *arguments: P.args, **keywords: P.kwargs) -> Any: ...  # a class of equinox without a public name
+
+
+def jit_fast_compile(function: Callable[P, R], inlined: bool = False) -> Callable[P, R]:
     """Compiles `function` of pytrees, on the CPU without LLVM's optimisations unless it is part of a larger program.
 
     The optimisations take long and gain little: the kernels of one small mechanism run for less time than it takes to
@@ -30,18 +44,18 @@ def jit_fast_compile(function: Callable[..., Any], inlined: bool = False) -> Cal
     by_itself, alone = eqx.filter_jit(function), ft.cache(lambda: light_jit(function))
 
     @ft.wraps(function)
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         if inlined and _is_within_a_program():
-            return function(*arguments)
-        return (alone() if not_tracing() and light_options() else by_itself)(*arguments)
+            return function(*arguments, **keywords)
+        return (alone() if not_tracing() and light_options() else by_itself)(*arguments, **keywords)
 
     return call
 
 
-def light_jit(function: Callable[..., Any]) -> Any:
+def light_jit(function: Callable[P, R]) -> Jitted[P, R]:
     """Compiles by `eqx.filter_jit(function)` in little time. The result cannot be part of a larger program."""
-    jit: Any = eqx.filter_jit
-    return jit(function, compiler_options=light_options())
+    # The annotations of equinox leave out the options of `jax.jit`.
+    return eqx.filter_jit(function, compiler_options=light_options())  # pyright: ignore
 
 
 def not_tracing() -> bool:
@@ -68,25 +82,25 @@ def light_options() -> dict[str, bool | int]:
     return options
 
 
-def _trace() -> Any:
+def _trace() -> object:
     return get_opaque_trace_state(convention="ukjax")
 
 
 @ft.cache
-def _nothing_traced() -> Any:
+def _nothing_traced() -> object:
     with ThreadPoolExecutor(1) as another:  # every thread traces for itself
         return another.submit(_trace).result()
 
 
-def in_batch(*trees: Any) -> bool:
+def in_batch(*trees: PyTree) -> bool:
     """Whether an array in `trees` stands for a batch of arrays: of a `jax.vmap` that is being traced."""
     return any(isinstance(_innermost(leaf), _kind()) for leaf in jax.tree_util.tree_leaves(trees))
 
 
-def _innermost(x: Any) -> Any:
+def _innermost(x: object) -> object:
     """The array under all levels of differentiation, without what the derivatives add."""
-    while hasattr(x, "primal"):
-        x = x.primal
+    while (primal := getattr(x, "primal", None)) is not None:
+        x = primal
     return x
 
 
@@ -102,13 +116,15 @@ def _kind() -> type:
 WIDTH = 512  # bits
 
 
-def jit_wide_vectors(function: Callable[..., Any], by_itself: Callable[..., bool], **how: Any) -> Callable[..., Any]:
+def jit_wide_vectors(function: Callable[..., R], by_itself: Callable[..., bool], **how: str) -> Callable[..., R]:
     """Compiles `eqx.filter_jit(function, **how)` with `wide_options`; devices have one thread if `by_itself(*args)`."""
-    jit: Any = eqx.filter_jit
-    made = ft.cache(lambda by_itself: jit(function, compiler_options=wide_options(by_itself), **how))
+
+    @ft.cache
+    def made(by_itself: bool) -> Callable[..., R]:
+        return eqx.filter_jit(function, compiler_options=wide_options(by_itself), **how)  # pyright: ignore
 
     @ft.wraps(function)
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: PyTree) -> R:
         return made(by_itself(*arguments))(*arguments)
 
     return call

@@ -1,17 +1,26 @@
 """Functions as they are traced: as pytrees with what they close over, what they use, and the shapes of results."""
 
 import functools as ft
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters import partial_eval
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ._compile import not_tracing
+from ._unbatch import aval_of
+
+
+class TreeStructure(Protocol):
+    """The structure of a tree of arrays: a `jax.tree_util.PyTreeDef`, which type checkers do not know."""
+
+    @property
+    def num_leaves(self) -> int: ...
 
 
 class Hoisted(eqx.Module):
@@ -21,18 +30,18 @@ class Hoisted(eqx.Module):
     """
 
     jaxpr: Jaxpr
-    constants: list[Any]
-    structure: Any = eqx.field(static=True)
+    constants: list[Array]
+    structure: TreeStructure = eqx.field(static=True)
 
-    def __call__(self, *arguments: Array) -> Any:
+    def __call__(self, *arguments: Array) -> PyTree:
         found = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, self.constants))(*arguments)
         # A result that does not depend on the arguments comes as a Python number.
-        array = lambda x, of: x if eqx.is_array(x) else jnp.asarray(x, of.aval.dtype)
-        leaves = [array(x, of) for x, of in zip(found, self.jaxpr.outvars, strict=True)]
+        kinds = map(aval_of, self.jaxpr.outvars)
+        leaves = [x if eqx.is_array(x) else jnp.asarray(x, of.dtype) for x, of in zip(found, kinds, strict=True)]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
 
-def hoist(function: Callable[..., Any], *examples: Array, axes: Sequence[tuple[str, int]] = ()) -> Hoisted:
+def hoist(function: Callable[..., PyTree], *examples: Array, axes: Sequence[tuple[str, int]] = ()) -> Hoisted:
     """Traces `function` for arrays like `examples` into a pytree of all that it closes over, tracers included.
 
     However often the result is called, the user's functions are traced once. `axes`: names and sizes of the axes of its
@@ -48,33 +57,33 @@ class Traced(eqx.Module):
     """A traced function of trees of arrays to a tree of arrays, with what it closes over."""
 
     hoisted: Hoisted
-    dtypes: tuple[Any, ...] = eqx.field(static=True)
+    dtypes: tuple[np.dtype, ...] = eqx.field(static=True)
     results: tuple[jax.ShapeDtypeStruct, ...] = eqx.field(static=True)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: PyTree) -> PyTree:
         return self.hoisted(*self.leaves(arguments))
 
-    def leaves(self, arguments: Any) -> list[Array]:
+    def leaves(self, arguments: PyTree) -> list[Array]:
         """The arrays in `arguments`, in the dtypes of the examples."""
         leaves = jax.tree_util.tree_leaves(arguments)
         return [x.astype(dtype) for x, dtype in zip(leaves, self.dtypes, strict=True)]
 
     @property
-    def shapes(self) -> Any:
+    def shapes(self) -> PyTree:
         """The shapes and dtypes of the results."""
         return jax.tree_util.tree_unflatten(self.hoisted.structure, self.results)
 
 
-def traced(function: Callable[..., Any], *examples: Any, axes: Sequence[tuple[str, int]] = ()) -> Traced:
+def traced(function: Callable[..., PyTree], *examples: PyTree, axes: Sequence[tuple[str, int]] = ()) -> Traced:
     """Traces `function` as `hoist` does, for trees of arrays, or of their shapes, like `examples`."""
     leaves, structure = jax.tree_util.tree_flatten(examples)
     hoisted = hoist(lambda *leaves: function(*jax.tree_util.tree_unflatten(structure, leaves)), *leaves, axes=axes)
-    kinds: Any = [x.aval for x in hoisted.jaxpr.outvars]
+    kinds = map(aval_of, hoisted.jaxpr.outvars)
     results = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in kinds]
     return Traced(hoisted, tuple(x.dtype for x in leaves), tuple(results))
 
 
-def uses(function: Callable[..., Any], *examples: Array) -> list[bool]:
+def uses(function: Callable[..., PyTree], *examples: Array) -> list[bool]:
     """Returns for each of the arguments whether the results of the function, as traced, depend on it."""
     jaxpr = jax.make_jaxpr(function)(*examples).jaxpr
     return list(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1])
@@ -83,7 +92,7 @@ def uses(function: Callable[..., Any], *examples: Array) -> list[bool]:
 MOST = 64
 
 
-def shapes_of(function: Callable[..., Any], *arguments: Any) -> Any:
+def shapes_of(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     """Calls `eqx.filter_eval_shape(function, *arguments)`, once for all plain calls that differ in numbers only."""
     leaves, structure = jax.tree_util.tree_flatten(arguments)
     given = tuple(_shape(x) if eqx.is_array(x) else x for x in leaves)
@@ -96,9 +105,11 @@ def shapes_of(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @ft.lru_cache(MOST)
-def _remembered(function: Callable[..., Any], structure: Any, leaves: tuple[Any, ...], *others: Any) -> Any:
+def _remembered(
+    function: Callable[..., PyTree], structure: TreeStructure, leaves: tuple[Hashable, ...], *others: Hashable
+) -> PyTree:
     return eqx.filter_eval_shape(function, *jax.tree_util.tree_unflatten(structure, leaves))
 
 
-def _shape(x: Any) -> jax.ShapeDtypeStruct:
+def _shape(x: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))

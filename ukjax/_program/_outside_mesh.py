@@ -6,14 +6,14 @@ traced as if there were no mesh; inside of the shard_map it is one operation, wh
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from ._hoist import Traced
 from ._unbatch import unbatch_lapack
@@ -37,7 +37,7 @@ def outside_mesh(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     return jax.tree_util.tree_unflatten(made[0], results)
 
 
-def as_single_op(function: Traced, *arguments: PyTree) -> Any:
+def as_single_op(function: Traced, *arguments: PyTree) -> PyTree:
     """Calls `function(*arguments)` as one operation of a `jax.shard_map`, within which it is not traced again."""
     jaxpr, constants = function.hoisted.jaxpr, function.hoisted.constants
     names = jaxpr.debug_info._replace(arg_names=("",) * (len(jaxpr.constvars) + len(jaxpr.invars)))
@@ -53,37 +53,40 @@ class _Origin(NamedTuple):
     active: tuple[int, ...]
 
 
-def _varying(x: Any) -> frozenset[str]:
+def _varying(x: Array) -> frozenset[str]:
     """The axes of a mesh over which an array varies; JAX up to 0.9 calls them vma."""
     kind = jax.typeof(x)
     return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
 
 
-def _axes(arrays: Sequence[Any]) -> frozenset[str]:
+def _axes(arrays: Sequence[Array]) -> frozenset[str]:
     return frozenset().union(*(_varying(x) for x in arrays))
 
 
-def _like(arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+def _like(arrays: Sequence[Array]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
 
 
-def _function(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
+def _function(jaxpr: Jaxpr) -> Callable[..., list[Array]]:
     return jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))
 
 
-def _bind(function: Callable, arguments: Sequence[Any], origin: _Origin | None = None) -> list[Any]:
+def _bind(function: Callable, arguments: Sequence[Array], origin: _Origin | None = None) -> list[Array]:
     """Binds the operation that computes `function(*arguments)`, a list of arrays."""
     closed = jax.make_jaxpr(function)(*_like(arguments))
     # What the function closed over becomes its first arguments.
     hoisted = closed.consts
-    whole = lambda *flat: jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, flat[: len(hoisted)]))(*flat[len(hoisted) :])
+
+    def whole(*flat):
+        return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, flat[: len(hoisted)]))(*flat[len(hoisted) :])
+
     jaxpr = jax.make_jaxpr(whole)(*_like([jnp.asarray(x) for x in hoisted]), *_like(arguments)).jaxpr
     if origin is not None:
         assert not hoisted, "a derivative closes over nothing"
     flat = [*(jnp.asarray(x) for x in hoisted), *arguments]
     axes = _axes(flat)
-    cast = lambda x: jax.lax.pcast(x, tuple(sorted(axes - _varying(x))), to="varying")
-    return _apart_p.bind(*(cast(x) for x in flat), jaxpr=jaxpr, origin=origin)
+    flat = [jax.lax.pcast(x, tuple(sorted(axes - _varying(x))), to="varying") for x in flat]
+    return _apart_p.bind(*flat, jaxpr=jaxpr, origin=origin)
 
 
 _apart_p = Primitive("outside_mesh")
@@ -100,8 +103,8 @@ def _types(*arguments, jaxpr, origin):
     kinds = [x.aval for x in jaxpr.outvars]
     if hasattr(arguments[0], "mat"):
         mesh, mat = arguments[0].sharding.mesh, arguments[0].mat
-        place = lambda kind: jax.NamedSharding(mesh, jax.P(*[None] * kind.ndim))
-        kinds = [kind.update(sharding=place(kind), manual_axis_type=mat) for kind in kinds]
+        places = [jax.NamedSharding(mesh, jax.P(*[None] * kind.ndim)) for kind in kinds]
+        kinds = [kind.update(sharding=x, manual_axis_type=mat) for kind, x in zip(kinds, places, strict=True)]
     elif hasattr(arguments[0], "vma"):
         kinds = [kind.update(vma=arguments[0].vma) for kind in kinds]
     return kinds, jaxpr.effects
@@ -123,7 +126,7 @@ def _smooth(jaxpr: Jaxpr) -> list[int]:
     return [i for i, x in enumerate(jaxpr.outvars) if jnp.issubdtype(jnp.result_type(x.aval), jnp.inexact)]
 
 
-def _of_active(jaxpr: Jaxpr, active: Sequence[int], arguments: Sequence[Any]) -> Callable[..., list[Any]]:
+def _of_active(jaxpr: Jaxpr, active: Sequence[int], arguments: Sequence[Array]) -> Callable[..., list[Array]]:
     """The smooth results as a function of the active arguments."""
 
     def function(*values):
@@ -149,8 +152,8 @@ def _derive(arguments, tangents, *, jaxpr, origin):
 
         given = [*arguments, *(tangents[i] for i in active)]
         smooth |= dict(zip(_smooth(jaxpr), _bind(derivative, given, _Origin(jaxpr, active)), strict=True))
-    zero = lambda x: ad.Zero(jax.typeof(x).to_tangent_aval())
-    return results, [zero(x) if smooth[i] is None else smooth[i] for i, x in enumerate(results)]
+    zeros = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
+    return results, [zero if smooth[i] is None else smooth[i] for i, zero in enumerate(zeros)]
 
 
 ad.primitive_jvps[_apart_p] = _derive

@@ -4,7 +4,6 @@ An argument or a result of a program costs as much for one number as for a thous
 """
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,23 +12,28 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._result import is_traced
+from ._hoist import TreeStructure
+
+
+# The dtype of a leaf, where it lies in the array of that dtype, and its shape; None for a leaf that is not packed.
+_Place = tuple[str, int, int, tuple[int, ...]] | None
 
 
 class Packed(eqx.Module):
     """A pytree whose small arrays of the same dtype lie side by side, each row by row; see `packed`."""
 
-    joined: dict[str, Any]
-    others: list[Any]
-    places: tuple[Any, ...] = eqx.field(static=True)
-    structure: Any = eqx.field(static=True)
+    joined: dict[str, Array | np.ndarray]
+    others: list[PyTree]
+    places: tuple[_Place, ...] = eqx.field(static=True)
+    structure: TreeStructure = eqx.field(static=True)
 
     @property
-    def tree(self) -> Any:
+    def tree(self) -> PyTree:
         others = iter(self.others)
         leaves = [next(others) if place is None else self._part(*place) for place in self.places]
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
-    def _part(self, dtype: str, begin: int, end: int, shape: tuple[int, ...]) -> Any:
+    def _part(self, dtype: str, begin: int, end: int, shape: tuple[int, ...]) -> Array | np.ndarray:
         joined = self.joined[dtype]
         return joined[..., begin:end].reshape((*joined.shape[:-1], *shape))
 
@@ -42,8 +46,9 @@ def packed(tree: PyTree, axes: int = 0, most: int = 1024) -> Packed:
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
     kinds = [_kind(x, axes, most) for x in leaves]
-    alike: dict[str, list[Any]] = {}
-    places, used = [], {}
+    alike: dict[str, list[Array]] = {}
+    places: list[_Place] = []
+    used: dict[str, int] = {}
     for x, kind in zip(leaves, kinds, strict=True):
         if kind is None:
             places.append(None)
@@ -52,14 +57,14 @@ def packed(tree: PyTree, axes: int = 0, most: int = 1024) -> Packed:
         used[kind] = begin + math.prod(shape)
         places.append((kind, begin, used[kind], shape))
         alike.setdefault(kind, []).append(x)
-    xp: Any = jnp if is_traced(leaves) else np
-    flat = lambda x: xp.asarray(x).reshape(*x.shape[:axes], -1)
-    joined = {kind: xp.concatenate([flat(x) for x in some], axis=-1) for kind, some in alike.items()}
+    xp = jnp if is_traced(leaves) else np
+    flat = {kind: [xp.asarray(x).reshape(*x.shape[:axes], -1) for x in some] for kind, some in alike.items()}
+    joined = {kind: xp.concatenate(some, axis=-1) for kind, some in flat.items()}
     others = [x for x, kind in zip(leaves, kinds, strict=True) if kind is None]
     return Packed(joined, others, tuple(places), structure)
 
 
-def _kind(x: Any, axes: int, most: int) -> str | None:
+def _kind(x: object, axes: int, most: int) -> str | None:
     """The name of the dtype of a leaf that is to be packed, else None."""
     # A NumPy array without leading axes is a constant of a program, which knows its values.
     if not isinstance(x, jax.Array | np.ndarray if axes else jax.Array):
@@ -69,7 +74,7 @@ def _kind(x: Any, axes: int, most: int) -> str | None:
     return x.dtype.name if is_traced(x) or isinstance(x, np.ndarray) or _is_here(x) else None
 
 
-def _is_plain(dtype: Any) -> bool:
+def _is_plain(dtype: np.dtype) -> bool:
     """Whether a dtype is one of numbers, unlike that of random keys."""
     return not jnp.issubdtype(dtype, jax.dtypes.extended)
 

@@ -8,38 +8,43 @@ array: from a closure, a default, a partial, an attribute, a global variable, or
 import functools as ft
 import itertools as it
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Trace
+from jax.core import ShapedArray, Trace
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, set_current_trace, take_current_trace
-from jax.extend.linear_util import StoreException
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, set_current_trace, take_current_trace
+from jax.extend.linear_util import StoreException, WrappedFun
 from jax.interpreters import ad
 from jax.tree_util import tree_leaves, tree_map
+from jaxtyping import Array, PyTree
 
-from ._unbatch import sizes_of_scan
+from ._unbatch import Parameters, sizes_of_scan
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Substitutes(Protocol):
     """The arrays that have a substitute."""
 
-    def knows(self, x: Any) -> bool:
+    def knows(self, x: object) -> bool:
         """Whether an operand is an array that has a substitute."""
         ...
 
-    def current(self, x: Any, values: Sequence[Any]) -> Any:
+    def current(self, x: Array, values: Sequence[PyTree]) -> Array:
         """The substitute of an array that has one, made of `values`."""
         ...
 
 
-def substituted(function: Callable[..., Any], substitutes: Substitutes, values: Sequence[Any]) -> Callable[..., Any]:
+def substituted(function: Callable[P, R], substitutes: Substitutes, values: Sequence[PyTree]) -> Callable[P, R]:
     """Makes `function` use the substitutes of all arrays that it reaches; `values`: the arrays they are made of."""
 
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         with take_current_trace() as around, set_current_trace(_Substitution(around, substitutes, values)):
             return function(*arguments, **keywords)
 
@@ -47,7 +52,7 @@ def substituted(function: Callable[..., Any], substitutes: Substitutes, values: 
 
 
 class _Substitution(Trace):
-    def __init__(self, around: Trace, substitutes: Substitutes, values: Sequence[Any]):
+    def __init__(self, around: Trace, substitutes: Substitutes, values: Sequence[PyTree]):
         super().__init__()
         self.around, self.substitutes, self.values = around, substitutes, values
 
@@ -77,16 +82,16 @@ class _Substitution(Trace):
     def process_custom_vjp_call(self, primitive, function, fwd, bwd, operands, /, **params):
         return self._with_rule(primitive, (function, fwd, bwd), operands, params)
 
-    def _current(self, x: Any) -> Any:
+    def _current(self, x: Array) -> Array:
         if not self.substitutes.knows(x):
             return x
         with set_current_trace(self.around):
             return self.substitutes.current(x, self.values)
 
-    def _within(self, function: Callable, values: Sequence[Any]) -> Callable:
+    def _within(self, function: Callable[P, R], values: Sequence[PyTree]) -> Callable[P, R]:
         return substituted(function, self.substitutes, values)
 
-    def _hides(self, params: dict[str, Any], rules: Collection[str] = ()) -> bool:
+    def _hides(self, params: Parameters, rules: Collection[str] = ()) -> bool:
         """Whether a program in an operation has an array with a substitute, or one of `rules`, which may reach one."""
         for jaxpr, constants in _programs(params):
             if any(map(self.substitutes.knows, constants)) or any(e.primitive.name in rules for e in jaxpr.eqns):
@@ -95,32 +100,38 @@ class _Substitution(Trace):
                 return True
         return False
 
-    def _with_rule(self, primitive: Primitive, functions: tuple, operands: Sequence[Any], params: dict) -> list[Any]:
+    def _with_rule(
+        self, primitive: Primitive, functions: tuple[WrappedFun, ...], operands: Sequence[Array], params: Parameters
+    ) -> list[Array]:
         """The results of a function with a rule of derivatives, which first becomes an operation of a program."""
         program = jax.make_jaxpr(lambda *x: primitive.bind(*x, subfuns=functions, **params))(*operands)
         with set_current_trace(self):
             results = _of(program)(*operands)
         if any(map(_is_filled, functions[1].stores)):  # JAX takes the form of the results from one of the two
-            for store in filter(_is_filled, functions[0].stores):
-                store.reset()
+            for store in functions[0].stores:
+                if store is not None and _is_filled(store):
+                    store.reset()
         return results
 
-    def rule_of(self, eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+    def rule_of(self, eqn: JaxprEqn, operands: Sequence[Array]) -> list[Array]:
         """The results of an operation with a rule; derivatives by the arrays it reaches are those of the function."""
         constants, x = _split([*map(self._current, operands)], eqn.params["num_consts"])
-        at = lambda reached: lambda function: self._within(function, reached[0])
+
+        def at(reached: _Reached) -> Callable[[Callable], Callable]:
+            return lambda function: self._within(function, reached[0])
+
         with set_current_trace(self.around):
             return _RULES[eqn.primitive.name](at, **eqn.params)(([*self.values], constants), x)
 
 
-def _is_filled(store: Any) -> bool:
+def _is_filled(store: object) -> bool:
     try:
-        return store is not None and store.val is not None
+        return getattr(store, "val", None) is not None
     except StoreException:
         return False
 
 
-def _programs(params: dict[str, Any]) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
+def _programs(params: Parameters) -> Iterator[tuple[Jaxpr, Sequence[Array]]]:
     for x in params.values():
         for y in x if isinstance(x, tuple | list) else (x,):
             if isinstance(y, ClosedJaxpr):
@@ -129,13 +140,16 @@ def _programs(params: dict[str, Any]) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
                 yield y, ()
 
 
-def _of(program: ClosedJaxpr | Jaxpr) -> Callable[..., list[Any]]:
+def _of(program: ClosedJaxpr | Jaxpr) -> Callable[..., list[Array]]:
     """Makes a program a function that is to be evaluated in a `_Substitution`."""
     jaxpr, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
 
     def function(*operands):
         known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *operands], strict=True))
-        read = lambda x: x.val if isinstance(x, Literal) else known[x]
+
+        def read(x: Var | Literal) -> Array:
+            return x.val if isinstance(x, Literal) else known[x]
+
         for eqn in jaxpr.eqns:
             given = [*map(read, eqn.invars)]
             if eqn.primitive.name in _RULES:
@@ -166,8 +180,9 @@ def _cond(within, operands, *, branches, **_):
 
 def _while(within, operands, *, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **_):
     of_cond, of_body, x = _split(operands, cond_nconsts, body_nconsts)
-    holds = lambda x: within(cond_jaxpr)(*of_cond, *x)[0]
-    return jax.lax.while_loop(holds, lambda x: within(body_jaxpr)(*of_body, *x), x)
+    return jax.lax.while_loop(
+        lambda x: within(cond_jaxpr)(*of_cond, *x)[0], lambda x: within(body_jaxpr)(*of_body, *x), x
+    )
 
 
 def _scan(within, operands, *, jaxpr, length, reverse, unroll, **params):
@@ -182,7 +197,7 @@ def _scan(within, operands, *, jaxpr, length, reverse, unroll, **params):
     return [*carry, *ys]
 
 
-def _split(x: Sequence[Any], *sizes: int) -> tuple[list[Any], ...]:
+def _split(x: Sequence[Array], *sizes: int) -> tuple[list[Array], ...]:
     rest = iter(x)
     return *(list(it.islice(rest, size)) for size in sizes), list(rest)
 
@@ -199,10 +214,18 @@ _OPENED = {
 
 # Functions that have a rule of derivatives, as functions of `reached` and x. `reached` is a pair: values that the
 # substitutes are made of, and constants of the program; `at(reached)` makes functions that reach these values.
+# A tangent or a cotangent; NumPy's is that of integers.
+_Slope = Array | np.ndarray | SymbolicZero
+_Reached = tuple[list[PyTree], list[Array]]
+_At = Callable[[_Reached], Callable[[Callable], Callable[..., list[Array]]]]
 
 
-def _with_jvp(at, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable:
-    function = lambda reached, x: at(reached)(_of(call_jaxpr))(*reached[1], *x)
+def _evaluated(at: _At, program: ClosedJaxpr) -> Callable[[_Reached, list[Array]], PyTree]:
+    return lambda reached, x: at(reached)(_of(program))(*reached[1], *x)
+
+
+def _with_jvp(at: _At, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable:
+    function = _evaluated(at, call_jaxpr)
     call = jax.custom_jvp(function)
 
     @ft.partial(call.defjvp, symbolic_zeros=True)
@@ -215,8 +238,10 @@ def _with_jvp(at, *, call_jaxpr, jvp_jaxpr_fun, symbolic_zeros, **_) -> Callable
             given = [*x, *(d for d in along if not _is_zero(d))]
             values, found = _split(at(reached)(_of(ClosedJaxpr(jaxpr, constants)))(*given), len(zeros))
             found = iter(found)
-            zero = lambda y: SymbolicZero(jax.typeof(y).to_tangent_aval())
-            slopes = [zero(y) if is_zero else next(found) for y, is_zero in zip(values, zeros, strict=True)]
+            slopes = [
+                SymbolicZero(jax.typeof(y).to_tangent_aval()) if is_zero else next(found)
+                for y, is_zero in zip(values, zeros, strict=True)
+            ]
         if not all(map(_is_zero, tree_leaves(d_reached))):
             d_reached = tree_map(_dense, d_reached)
             values, more = jax.jvp(lambda reached: function(reached, x), (reached,), (d_reached,))
@@ -233,8 +258,8 @@ class _Perturbed(eqx.Module):
     x: tuple[bool, ...] = eqx.field(static=True)
 
 
-def _with_vjp(at, *, call_jaxpr, fwd_jaxpr_thunk, bwd, out_trees, symbolic_zeros, **_) -> Callable:
-    function = lambda reached, x: at(reached)(_of(call_jaxpr))(*reached[1], *x)
+def _with_vjp(at: _At, *, call_jaxpr, fwd_jaxpr_thunk, bwd, out_trees, symbolic_zeros, **_) -> Callable:
+    function = _evaluated(at, call_jaxpr)
     call = jax.custom_vjp(function)
 
     def forward(reached, x):
@@ -265,20 +290,20 @@ def _with_vjp(at, *, call_jaxpr, fwd_jaxpr_thunk, bwd, out_trees, symbolic_zeros
     return call
 
 
-def _is_zero(x: Any) -> bool:
+def _is_zero(x: _Slope) -> bool:
     return isinstance(x, SymbolicZero)
 
 
-def _dense(x: Any) -> Any:
-    if not _is_zero(x):
+def _dense(x: _Slope) -> Array | np.ndarray:
+    if not isinstance(x, SymbolicZero):
         return x
-    kind: Any = x.aval
-    zeros = np.zeros if kind.dtype == jax.dtypes.float0 else jnp.zeros
-    return zeros(kind.shape, kind.dtype)
+    assert isinstance(x.aval, ShapedArray), x.aval
+    zeros = np.zeros if x.aval.dtype == jax.dtypes.float0 else jnp.zeros
+    return zeros(x.aval.shape, x.aval.dtype)
 
 
-def _sum(a: Any, b: Any) -> Any:
-    return b if _is_zero(a) or b.dtype == jax.dtypes.float0 else a + b
+def _sum(a: _Slope, b: Array) -> _Slope:
+    return b if isinstance(a, SymbolicZero) or b.dtype == jax.dtypes.float0 else a + b
 
 
 _RULES = {"custom_jvp_call": _with_jvp, "custom_vjp_call": _with_vjp}

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
-from jaxtyping import Array
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jaxtyping import Array, PyTree
 
 
 # The operations of JAX that call LAPACK, or BLAS for triangular matrices; all take matrices, with the batch first.
@@ -29,7 +30,17 @@ CALLS = {**PLAIN_CALLS, "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "cal
 SOLVES = frozenset({"linear_solve", "vprim"})
 
 
-def sizes_of_scan(params: dict[str, Any]) -> tuple[int, int]:
+# The parameters of an operation, by name; JAX has values of every kind there.
+Parameters = dict[str, Any]
+
+
+def aval_of(x: Var | Literal) -> ShapedArray:
+    """The shape and dtype of an array in a program."""
+    assert isinstance(x.aval, ShapedArray), x.aval
+    return x.aval
+
+
+def sizes_of_scan(params: Parameters) -> tuple[int, int]:
     """The number of operands of a `scan` that are the same in every step, and of those in the carry, which follow."""
     if "ft_in" in params:  # from JAX 0.12 on
         constants, carry, _ = map(len, params["ft_in"].unpack())
@@ -44,16 +55,15 @@ def unbatch_lapack(closed: ClosedJaxpr, axes: Sequence[tuple[str, int]] = ()) ->
     sizes of the axes of the program's collective operations, such as sums over devices.
     """
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # as where the program was traced
-        return _Change(tuple(axes)).of(closed)
+        return _Change(tuple(axes)).of_program(closed)
 
 
 def _batch(equation: JaxprEqn) -> tuple[int, ...]:
     """The shape of the batch of a call of LAPACK; () for any other operation."""
-    kind: Any = equation.invars[0].aval if equation.primitive.name in LAPACK else None
-    return () if kind is None else kind.shape[:-2]
+    return aval_of(equation.invars[0]).shape[:-2] if equation.primitive.name in LAPACK else ()
 
 
-def _like(kind: Any) -> jax.ShapeDtypeStruct:
+def _like(kind: ShapedArray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type)
 
 
@@ -63,60 +73,69 @@ class _Change:
     def __init__(self, axes: tuple[tuple[str, int], ...]):
         self.axes = axes
         # By the id of an object, which is kept here too, so that no other object gets its id.
-        self.found: dict[int, tuple[Any, bool]] = {}
-        self.solves: dict[int, tuple[Any, ClosedJaxpr | None]] = {}
+        self.found: dict[int, tuple[Jaxpr | ClosedJaxpr, bool]] = {}
+        self.solves: dict[int, tuple[JaxprEqn, ClosedJaxpr | None]] = {}
 
-    def of(self, x: Any) -> Any:
+    def of_program(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        if not self._calls(closed):
+            return closed
+        evaluated = ft.partial(self._evaluated, closed.jaxpr, closed.consts)
+        return jax.make_jaxpr(evaluated, axis_env=self.axes)(*map(_like, closed.in_avals))
+
+    def of(self, x: object) -> object:
         """Rewrites the programs in a parameter of an operation."""
-        if not self._calls(x):
-            return x
-        if isinstance(x, tuple | list):
+        if isinstance(x, tuple | list) and self._calls(x):
             parts = [self.of(y) for y in x]
-            return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-        if not isinstance(x, ClosedJaxpr):
-            return x
-        evaluated = ft.partial(self._evaluated, x.jaxpr, x.consts)
-        return jax.make_jaxpr(evaluated, axis_env=self.axes)(*map(_like, x.in_avals))
+            return getattr(x, "_make", type(x))(parts)  # a named tuple takes its parts one by one
+        return self.of_program(x) if isinstance(x, ClosedJaxpr) else x
 
-    def _calls(self, x: Any) -> bool:
+    def _calls(self, x: object) -> bool:
         """Whether a program in a parameter of an operation calls LAPACK for a batch."""
         if isinstance(x, tuple | list):
             return any(map(self._calls, x))
         if not isinstance(x, Jaxpr | ClosedJaxpr):
             return False
-        x = getattr(x, "jaxpr", x)  # from JAX 0.12 on both are the same
-        if id(x) not in self.found:
-            self.found[id(x)] = (
-                x,
+        jaxpr = getattr(x, "jaxpr", x)  # from JAX 0.12 on both are the same
+        if id(jaxpr) not in self.found:
+            self.found[id(jaxpr)] = (
+                jaxpr,
                 any(
-                    math.prod(_batch(e)) > 1 or self._calls(tuple(e.params.values())) or self._solve(e) for e in x.eqns
+                    math.prod(_batch(e)) > 1 or self._calls(tuple(e.params.values())) or self._solve(e)
+                    for e in jaxpr.eqns
                 ),
             )
-        return self.found[id(x)][1]
+        return self.found[id(jaxpr)][1]
 
     def _solve(self, equation: JaxprEqn) -> ClosedJaxpr | None:
         """The program of an operation of lineax if that calls LAPACK for a batch, else None."""
-        does: Any = getattr(equation.primitive, "impl", None)
-        if equation.primitive.name not in SOLVES or not getattr(does, "__module__", "").startswith("equinox."):
+        does = getattr(equation.primitive, "impl", None)
+        if (
+            does is None
+            or equation.primitive.name not in SOLVES
+            or not getattr(does, "__module__", "").startswith("equinox.")
+        ):
             return None
         if id(equation) not in self.solves:
-            called = lambda *values: does(*values, **equation.params)
-            closed = jax.make_jaxpr(called, axis_env=self.axes)(*(_like(x.aval) for x in equation.invars))
+            called = ft.partial(does, **equation.params)
+            closed = jax.make_jaxpr(called, axis_env=self.axes)(*(_like(aval_of(x)) for x in equation.invars))
             self.solves[id(equation)] = equation, closed if self._calls(closed) else None
         return self.solves[id(equation)][1]
 
-    def _evaluated(self, jaxpr: Jaxpr, constants: Sequence[Any], *arguments: Any) -> list[Any]:
+    def _evaluated(self, jaxpr: Jaxpr, constants: Sequence[Array], *arguments: Array) -> list[Array]:
         """The results of a program, with its operations rewritten."""
-        known: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
-        value = lambda x: x.val if isinstance(x, Literal) else known[x]
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+
+        def value(x: Var | Literal) -> Array:
+            return x.val if isinstance(x, Literal) else known[x]
+
         for equation in jaxpr.eqns:
             known.update(zip(equation.outvars, self._done(equation, list(map(value, equation.invars))), strict=True))
         return list(map(value, jaxpr.outvars))
 
-    def _done(self, equation: JaxprEqn, values: list[Any]) -> Sequence[Any]:
+    def _done(self, equation: JaxprEqn, values: list[Array]) -> Sequence[Array]:
         """The results of an operation, which is rewritten."""
         primitive, solve = equation.primitive, self._solve(equation)
-        called: Any = equation.params.get(CALLS.get(primitive.name, ""), solve)
+        called = equation.params.get(CALLS.get(primitive.name, ""), solve)
         if called is not None:
             return self._evaluated(getattr(called, "jaxpr", called), getattr(called, "consts", ()), *values)
         # The operation `outside_mesh` does this when it is lowered.
@@ -125,7 +144,7 @@ class _Change:
         return results if primitive.multiple_results else [results]
 
 
-def _in_turn(bind: Callable[..., Any], batch: Sequence[int], values: Sequence[Array]) -> Any:
+def _in_turn(bind: Callable[..., PyTree[Array]], batch: Sequence[int], values: Sequence[Array]) -> PyTree[Array]:
     """The results of `bind` for arrays with this batch, called for one entry after the other."""
     if math.prod(batch) <= 1:
         return bind(*values)
