@@ -113,8 +113,8 @@ def _meetings(touched: Sequence[Sequence[int]]) -> list[tuple[tuple[int, int], t
 
 def _oriented(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]], order: Order) -> Shared:
     turned = [(a, b) if (a[0], b[0]) in order.edges else (b, a) for a, b in pairs]
-    table = lambda side: np.array([pair[side] for pair in turned], int).reshape(-1, 2)
-    return Shared(table(0), table(1), np.array([order.edges[a[0], b[0]] for a, b in turned], int))
+    first, second = (np.array([pair[side] for pair in turned], int).reshape(-1, 2) for side in (0, 1))
+    return Shared(first, second, np.array([order.edges[a[0], b[0]] for a, b in turned], int))
 
 
 class _Blocks(NamedTuple):
@@ -162,7 +162,10 @@ def block_motion(
     free = jax.lax.custom_linear_solve(
         lambda x: jnp.einsum("kij,kj->ki", blocks.M, x), force, lambda _, y: _over_mass(W, y), symmetric=True
     )
-    vector = lambda x: jnp.zeros(Q.shape[0] + 1, Q.dtype).at[places.columns].set(x)[:-1]
+
+    def vector(x: Array) -> Array:
+        return jnp.zeros(Q.shape[0] + 1, Q.dtype).at[places.columns].set(x)[:-1]
+
     kept = factors.of_rows("kept") & places.real
     missed = blocks.b - _gathered(places, blocks.A, motion)
     demand = blocks.b - _gathered(places, blocks.A, free)
@@ -184,8 +187,13 @@ def _arranged(places: Places, masses: Sequence[Array], rows: Sequence[tuple[Arra
     C, m = places.real.shape
     n, dtype = places.columns.shape[1], masses[0].dtype
     identity = jnp.eye(n, dtype=dtype)
-    widen = lambda M: jnp.broadcast_to(identity, (M.shape[0], n, n)).at[:, : M.shape[1], : M.shape[1]].set(M)
-    fill = lambda x, *sizes: jnp.pad(x, [(0, 0), *((0, size - x.shape[i + 1]) for i, size in enumerate(sizes))])
+
+    def widen(M: Array) -> Array:
+        return jnp.broadcast_to(identity, (M.shape[0], n, n)).at[:, : M.shape[1], : M.shape[1]].set(M)
+
+    def fill(x: Array, *sizes: int) -> Array:
+        return jnp.pad(x, [(0, 0), *((0, size - x.shape[i + 1]) for i, size in enumerate(sizes))])
+
     A = jnp.concatenate([fill(A, m, places.widest + 1) for A, _ in rows])
     own = np.arange(C)[:, None, None, None], np.arange(m)[None, None, :, None], places.within[:, :, None, :]
     return _Blocks(jnp.concatenate([widen(M) for M in masses]), A[own], jnp.concatenate([fill(b, m) for _, b in rows]))
@@ -239,7 +247,10 @@ def _times(places: Places, blocks: _Blocks, x: Array, multipliers: Array) -> tup
 
 def _solved(places: Places, blocks: _Blocks, W: Array, factors: Factors, force: Array, b: Array) -> tuple[Array, Array]:
     """The solution x (K, n), l (C, m) of M x + A^T l = force, A x = b, as far as the rows are independent."""
-    under = lambda l: _over_mass(W, force - _spread(places, blocks.A, l))
+
+    def under(l: Array) -> Array:
+        return _over_mass(W, force - _spread(places, blocks.A, l))
+
     multipliers = jnp.zeros_like(b)
     for _ in range(2):  # once, and once more for the digits that the squares of S lose
         multipliers = multipliers - factors.solve(b - _gathered(places, blocks.A, under(multipliers)))

@@ -9,14 +9,17 @@ S: (n, n, batch) semidefinite; L: unit lower triangular.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 
-def fusion_barrier(function: Callable[..., Any], *arrays: Array) -> Any:
+T = TypeVar("T")
+
+
+def fusion_barrier(function: Callable[..., T], *arrays: Array) -> T:
     """Computes `function` of arrays once, behind a barrier to fusion; the first array has entries of floating dtype.
 
     XLA's compiler for the CPU fuses a computation into each of its uses, and so repeats it for every one of them: of
@@ -28,7 +31,10 @@ def fusion_barrier(function: Callable[..., Any], *arrays: Array) -> Any:
     def apart(*arrays):
         # This is always true, but the compiler cannot know it.
         always = ~(jnp.ravel(arrays[0])[0] < -jnp.inf)
-        empty = lambda *xs: jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *xs))
+
+        def empty(*xs):
+            return jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *xs))
+
         return jax.lax.cond(always, function, empty, *arrays)
 
     return jax.lax.platform_dependent(*arrays, cpu=apart, default=function)

@@ -62,8 +62,7 @@ class Forward(AbstractBatchedOp):
 
     def __init__(self, terms: ClosedJaxpr, certain: Certain):
         _, Q, _, b = terms.out_avals
-        vector = lambda like: jax.ShapeDtypeStruct(like.shape, Q.dtype)
-        n, m = vector(Q), vector(b)
+        n, m = (jax.ShapeDtypeStruct(like.shape, Q.dtype) for like in (Q, b))
         number, flag = jax.ShapeDtypeStruct((), Q.dtype), jax.ShapeDtypeStruct((), bool)
         super().__init__(terms.in_avals, [n, n, n, *[m] * 6, number, flag])
         self.terms, self.certain = terms, certain
@@ -100,7 +99,7 @@ class Forward(AbstractBatchedOp):
             return start
         entries = () if self.program is None else self.program.entries(form, *arrays)
         whole = [*arrays, *([jnp.stack(entries)] if entries else [])]
-        of_tile = lambda *arrays: self._tile(form.batched, *arrays)
+        of_tile = ft.partial(self._tile, form.batched)
         if not (form.on_cpu and size > TILE):
             return of_tile(*whole)
         axes = [*(0 if b else None for b in form.batched), *([-1] if entries else [])]
@@ -109,8 +108,8 @@ class Forward(AbstractBatchedOp):
     def _tile(self, batched: Sequence[bool], *arrays: Array) -> list[Array]:
         x, entries = arrays[: len(batched)], arrays[len(batched) :]
         # Together where both are arrays, so that common parts, such as the places of bodies, are found once.
-        whole = lambda: _last(self.terms, batched, x)
-        terms = (*_last(self.mass, batched, x), *self._split(*entries)) if entries else whole()
+        of = self.mass if entries else self.terms
+        terms = [*_last(of, batched, x), *(self._split(*entries) if entries else ())]
         # With the batch last, a scalar of each state broadcasts against its vectors, as intended.
         with jax.numpy_rank_promotion("allow"):
             found = _solution_of(self.certain, *terms)
@@ -134,8 +133,13 @@ def _solution_of(certain: Certain, M: Array, Q: Array, A: Array, b: Array) -> So
     mass, rows, sides = eliminated(certain.dependent, M, A, Q[None])
     levers, demand = mass.inverses * sides.Y, b + sides.left[m, :m]
     multipliers = rows.solve(demand[:, None])[:, 0]
-    pushed = lambda l: jnp.sum(l[:, None] * levers[:m], axis=0)
-    missing = lambda x: b - jnp.sum(A * x, axis=1)
+
+    def pushed(l: Array) -> Array:
+        return jnp.sum(l[:, None] * levers[:m], axis=0)
+
+    def missing(x: Array) -> Array:
+        return b - jnp.sum(A * x, axis=1)
+
     both = mass.upper(jnp.stack([levers[m], pushed(multipliers)], axis=1))
     free, first = both[:, 0], both[:, 0] + both[:, 1]
     # A second solve restores the digits that the squares of S lose.
@@ -164,7 +168,10 @@ def eliminated(dependent: float, M: Array, A: Array, further: Array) -> tuple[Fa
     """The factors of M and of S, whose rows count beyond the part `dependent`^2, and the elimination of M."""
     n, m = len(M), len(A)
     Y, size = jnp.concatenate([A, further]), m + len(further)
-    zeros = lambda *shape: jnp.zeros((*shape, M.shape[-1]), M.dtype)
+
+    def zeros(*shape: int) -> Array:
+        return jnp.zeros((*shape, M.shape[-1]), M.dtype)
+
     sides = eliminate(M, Y, zeros(size, size), zeros(n))
     S = -sides.left[:m, :m]
     rows = eliminate(S, zeros(0, m), zeros(0, 0), dependent**2 * diagonal(S)).factors
@@ -210,7 +217,10 @@ def _found_jvp(primals, tangents):
     found = _solution(*primals)
     # Numbers that are not finite must not reach the gradients of other states of a batch, not even times zero.
     okay = stop_gradient(jnp.isfinite(jnp.sum(found.acceleration) + jnp.sum(found.free)))
-    only = lambda y: jnp.where(okay, y, jnp.zeros_like(y))
+
+    def only(y: Array) -> Array:
+        return jnp.where(okay, y, jnp.zeros_like(y))
+
     q, a, multipliers = map(only, (found.acceleration, found.free, found.multipliers))
     moving = tuple(i for i, y in enumerate(dx) if y is not None)
     slope = forward.unbalanced.tangent(moving)
@@ -219,10 +229,10 @@ def _found_jvp(primals, tangents):
     n, M, A = q.shape[0], jnp.where(okay, M, jnp.eye(q.shape[0], dtype=q.dtype)), only(A)
     B = stop_gradient(jnp.concatenate([M, A]))
     F = at_tolerance(_factors, forward.certain.dependent, tile=TILE)(B, jnp.zeros_like(B[:, :1]))[0]
-    linear = lambda y: (M @ y[0] + A.T @ y[1], A @ y[0])
-    change, less = solve_jointly(linear, (r1, r2), lambda y: _solved(F, *y))
-    alone = lambda _, y: _solved(F[:n, :n], y, y[:0])[0]
-    free = jax.lax.custom_linear_solve(lambda y: M @ y, r3, alone, symmetric=True)
+    change, less = solve_jointly(lambda y: (M @ y[0] + A.T @ y[1], A @ y[0]), (r1, r2), lambda y: _solved(F, *y))
+    free = jax.lax.custom_linear_solve(
+        lambda y: M @ y, r3, lambda _, y: _solved(F[:n, :n], y, y[:0])[0], symmetric=True
+    )
     still = jax.tree_util.tree_map(lambda _: None, found)
     return found, still._replace(acceleration=change, free=free, multipliers=-less, force=r4 - A.T @ less)
 
@@ -237,9 +247,10 @@ def _factors(dependent: float, B: Array, _: Array) -> tuple[Array, Array]:
     """The factors of M and S in one array (n + m, n + m, batch), from B = [M; A]."""
     n, m = B.shape[1], B.shape[0] - B.shape[1]
     mass, rows, sides = eliminated(dependent, B[:n], B[n:], B[:0])
-    with_inverses = lambda f: f.L.at[jnp.arange(len(f.L)), jnp.arange(len(f.L))].set(f.inverses)
+    # The inverses of D lie on the diagonals, in place of the ones of L.
+    on_mass, on_rows = (f.L.at[jnp.arange(len(f.L)), jnp.arange(len(f.L))].set(f.inverses) for f in (mass, rows))
     beside = jnp.zeros((n, m, B.shape[-1]), B.dtype)
-    whole = [[with_inverses(mass), beside], [sides.Y, with_inverses(rows)]]
+    whole = [[on_mass, beside], [sides.Y, on_rows]]
     return jnp.concatenate([jnp.concatenate(row, axis=1) for row in whole]), jnp.zeros(B.shape[-1], int)
 
 
@@ -261,8 +272,8 @@ def _solved(F: Array, f: Array, y: Array) -> tuple[Array, Array]:
 
 def _solved_last(n: int, F: Array, Y: Array) -> tuple[Array, Array]:
     """The solution [x; l] for the right-hand sides Y = [f; y] (n + m, k, batch)."""
-    part = lambda F: Factors(F, diagonal(F), diagonal(F))
-    mass, rows, levers = part(F[:n, :n]), part(F[n:, n:]), F[n:, :n]
+    mass, rows = (Factors(part, diagonal(part), diagonal(part)) for part in (F[:n, :n], F[n:, n:]))
+    levers = F[n:, :n]
     start = mass.lower(Y[:n])
     scaled = mass.inverses[:, None] * start
     multipliers = rows.solve(jnp.sum(levers[:, :, None] * scaled[None], axis=1) - Y[n:])
