@@ -20,6 +20,10 @@ import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import extended
+from jax.extend.core import Primitive
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
+from numpy.typing import ArrayLike
 
 
 class NotScalar(Exception):
@@ -36,40 +40,48 @@ class Node:
     __slots__ = ("args", "dtype", "function", "order", "place", "primitive", "value")
     __array_ufunc__ = None
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], dtype: Any, order: int):
+    def __init__(self, function: Callable[..., PyTree], args: tuple[Any, ...], dtype: np.dtype, order: int):
+        # Arguments are entries, and those of a block arrays of entries.
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
-        self.primitive: Any = None
-        self.place: Any = None  # of an entry of a block: number of the result, and index there
-        self.value: Any = None  # its `_value.Value`, if known
+        self.primitive: Primitive | None = None
+        self.place: tuple[int, tuple[int, ...]] | None = None  # of an entry of a block: the result, and the index there
+        self.value: Value | None = None  # if known
 
 
 # A number within a program: a `Node`, or a constant.
-Entry = Any
+Entry = Node | np.generic
+# The key that identifies an entry, and orders entries.
+Name = tuple[int, int] | tuple[int, str, bytes]
 
 
 class Block(Node):
-    """The arrays within a program that an operation on arrays returns."""
+    """The arrays within a program that an operation on arrays returns, each with a dtype of its own."""
 
-    __slots__ = ()
+    __slots__ = ("dtypes",)
+
+    def __init__(
+        self, function: Callable[..., PyTree], args: tuple[np.ndarray, ...], dtypes: tuple[np.dtype, ...], order: int
+    ):
+        super().__init__(function, args, np.dtype(object), order)
+        self.dtypes = dtypes
 
 
-def constant(value: Any, dtype: Any) -> Any:
+def constant(value: ArrayLike, dtype: DTypeLike) -> np.generic:
     """A constant of a program, which is a NumPy scalar."""
-    return np.asarray(value, dtype)[()]
+    return np.asarray(value, dtype)[()]  # pyright: ignore[reportReturnType]
 
 
 def is_constant(x: Entry, value: float | None = None) -> bool:
     return not isinstance(x, Node) and (value is None or bool(x == value))
 
 
-def name_of(x: Any) -> Any:
-    """The key that identifies an argument, and orders arguments."""
+def name_of(x: Entry) -> Name:
     if isinstance(x, Node):
         return (1, x.order)
     return (0, str(x.dtype), x.tobytes())
 
 
-def entries(value: Any, dtype: Any) -> np.ndarray:
+def entries(value: ArrayLike, dtype: np.dtype) -> np.ndarray:
     """A known array as an array of constants; raises NotScalar for a large one."""
     if math.prod(np.shape(value)) > LARGEST or jnp.issubdtype(dtype, extended):
         raise NotScalar("a large array, or a random key")
@@ -120,12 +132,12 @@ class Constants:
         # By the mantissa, in cells, as numbers that differ by powers of two belong together.
         self.known: dict[tuple[float, int], tuple[float, int]] = {}
 
-    def element(self, x: Any) -> int:
+    def element(self, x: np.generic) -> int:
         number = float(x)
         if number == 0:
             return 0
         mantissa, exponent = math.frexp(abs(number))
-        eps = CLOSE * float(np.finfo(x.dtype).eps)
+        eps = CLOSE * float(jnp.finfo(x.dtype).eps)
         found = self._near(mantissa, eps)
         if found is None:
             fraction = _fraction(abs(number), eps)
@@ -137,7 +149,7 @@ class Constants:
         found = found * _power_of_two(exponent) % P
         return found if number > 0 else -found % P
 
-    def computed(self, primitive: Any, args: Sequence[Any], x: Any) -> None:
+    def computed(self, primitive: Primitive, args: Sequence[np.generic], x: np.generic) -> None:
         """Records the result of an operation on constants."""
         operation = ARITHMETIC.get(primitive)
         if operation is None or not isinstance(x, np.floating) or not np.all(np.isfinite([*args, x])) or x == 0:
@@ -218,12 +230,12 @@ def _point(t: int) -> tuple[int, int]:
     return (1 - t * t) * over % P, 2 * t * over % P
 
 
-def drawn(*of: Any) -> int:
+def drawn(*of: object) -> int:
     """A random element, always the same for the same arguments."""
     return random.Random(repr(of)).randrange(2, P - 2)
 
 
-def value_of(primitive: Any, args: Sequence[Entry], dtype: Any, constants: Constants) -> Value | None:
+def value_of(primitive: Primitive, args: Sequence[Entry], dtype: np.dtype, constants: Constants) -> Value | None:
     """The value of the result of an operation; None if nothing more is known of it."""
     if not np.issubdtype(dtype, np.floating):
         return None

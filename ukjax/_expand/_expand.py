@@ -1,14 +1,15 @@
 """Any function of small arrays as scalar code."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .. import _check
+from .._program import TreeStructure
 from .._result import is_traced
 from ._entry import Block, Node, NotScalar
 from ._graph import TooLong
@@ -39,17 +40,17 @@ class Expansion(NamedTuple):
 class Expanded(eqx.Module):
     """A function as scalar code: see `expand`."""
 
-    function: Callable[..., Any]
+    function: Callable[..., PyTree]
     limit: int = eqx.field(static=True)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: PyTree) -> PyTree:
         """Evaluates the function for `args`, trees of arrays."""
         traced = _Traced.of(self.function, args)
         if traced.closed.effects:
             return self.function(*args)
         return traced.tree(ScalarPiece(traced.closed, self.limit)(*traced.arrays))
 
-    def report(self, *args: Any) -> Expansion:
+    def report(self, *args: PyTree) -> Expansion:
         """Counts the operations for `args`, of which only shapes and dtypes matter; nothing is computed."""
         closed = _Traced.of(self.function, args).closed
         if closed.effects:
@@ -62,7 +63,7 @@ class Expanded(eqx.Module):
         return Expansion(program.operations, tuple(sorted(kept)), "")
 
 
-def expand(function: Callable[..., Any], *, limit: int = MOST_OPERATIONS) -> Expanded:
+def expand(function: Callable[..., PyTree], *, limit: int = MOST_OPERATIONS) -> Expanded:
     """Turns a function of small arrays into scalar code: every entry of every array becomes a number of its own.
 
     The function is traced. Multiplications by zero and one vanish, constants are computed beforehand, and equal numbers
@@ -99,14 +100,14 @@ class _Traced(NamedTuple):
     """A function of arrays, with these arrays, and the function that makes a tree of its results."""
 
     closed: ClosedJaxpr
-    arrays: list[Any]
-    tree: Callable[[Sequence[Array]], Any]
+    arrays: list[Array]
+    tree: Callable[[Sequence[Array]], PyTree]
 
     @classmethod
-    def of(cls, function: Callable[..., Any], args: tuple[Any, ...]) -> "_Traced":
+    def of(cls, function: Callable[..., PyTree], args: tuple[PyTree, ...]) -> "_Traced":
         given, static = eqx.partition(args, eqx.is_array)
         arrays, structure = jax.tree_util.tree_flatten(given)
-        kept: list[Any] = []
+        kept: list[TreeStructure] = []
 
         def flat(*arrays):
             out = function(*eqx.combine(jax.tree_util.tree_unflatten(structure, arrays), static))
@@ -121,7 +122,7 @@ class _Traced(NamedTuple):
         return cls(closed, [*arrays, *further], lambda leaves: jax.tree_util.tree_unflatten(kept[0], leaves))
 
 
-def with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+def with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
     """Turns constants that are not known while tracing into further arguments; returns the function and these."""
     unknown = [x for x in closed.consts if is_traced(x)]
     count = len(closed.in_avals)

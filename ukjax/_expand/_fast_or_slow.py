@@ -9,11 +9,11 @@ x: arguments; values: results of the fast piece; leaves: results of the whole.
 import abc
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
@@ -25,6 +25,7 @@ from ._piece import (
     AbstractSmallOp,
     AbstractTracedPiece,
     EvalForm,
+    Shaped,
     traced,
     traced_cotangent,
     traced_tangent,
@@ -38,6 +39,10 @@ TILE = 256
 FEW = 8  # they are gathered if they are no more than one in so many of the batch
 
 
+# A function of arrays that returns arrays.
+OfArrays = Callable[..., Sequence[Array]]
+
+
 class AbstractSeldomPiece(AbstractTracedPiece):
     """A traced function that is needed only where its argument number `flag` is set.
 
@@ -49,7 +54,7 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 
     def __init__(self, closed: ClosedJaxpr):
         super().__init__(closed)
-        self._along: dict[Any, tuple[AbstractSeldomPiece, list[int]]] = {}
+        self._along: dict[tuple[tuple[int | None, ...], int], tuple[AbstractSeldomPiece, list[int]]] = {}
 
     @abc.abstractmethod
     def each(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> "AbstractSeldomPiece":
@@ -60,12 +65,17 @@ class AbstractSeldomPiece(AbstractTracedPiece):
         if axes[self.flag] is not None:
             return None
         if (axes, size) not in self._along:
-            of = lambda x, i: x.shape if i is None else (*x.shape[:i], size, *x.shape[i:])
-            avals = [jax.ShapeDtypeStruct(of(x, i), x.dtype) for x, i in zip(self.takes, axes, strict=True)]
-            passed: Any = self.otherwise.jaxpr
+            avals = [
+                x if i is None else jax.ShapeDtypeStruct((*x.shape[:i], size, *x.shape[i:]), x.dtype)
+                for x, i in zip(self.takes, axes, strict=True)
+            ]
+            passed = self.otherwise.jaxpr
             lie = dict(zip(map(id, passed.invars), axes, strict=True))
             found = [lie.get(id(x)) or 0 for x in passed.outvars]
-            every = lambda closed: traced(jax.vmap(jaxpr_as_fun(closed), axes, found), avals)
+
+            def every(closed: ClosedJaxpr) -> ClosedJaxpr:
+                return traced(jax.vmap(jaxpr_as_fun(closed), axes, found), avals)
+
             self._along[axes, size] = self.each(every), found
         return self._along[axes, size]
 
@@ -74,14 +84,24 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 
 
 def _evaluated(
-    form: EvalForm, flag: int, closed: Callable, otherwise: Callable, gives: Sequence[Any], arrays: Sequence[Array]
+    form: EvalForm,
+    flag: int,
+    closed: OfArrays,
+    otherwise: OfArrays,
+    gives: Sequence[ShapedArray],
+    arrays: Sequence[Array],
 ) -> list[Array]:
     """The results of `closed`, of shapes as in `gives`, or those of `otherwise`, the same where the flag is not set."""
     batched, needed = form.batched, arrays[flag]
     whole, short = (over_batch(x, batched) for x in (closed, otherwise))
-    whole_shape = lambda aval, xs: (*size_of(batched, xs), *aval.shape)
-    wide = lambda *xs: [jnp.broadcast_to(x, whole_shape(y, xs)) for x, y in zip(short(*xs), gives)]
-    at_once = lambda *xs: lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
+
+    def wide(*xs: Array) -> list[Array]:
+        size = size_of(batched, xs)
+        return [jnp.broadcast_to(x, (*size, *y.shape)) for x, y in zip(short(*xs), gives)]
+
+    def at_once(*xs: Array) -> list[Array]:
+        return lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
+
     if not batched[flag] or needed.shape[0] <= TILE:
         return at_once(*arrays)
     if not form.on_cpu:
@@ -92,7 +112,7 @@ def _evaluated(
 
 
 def _gathered(
-    function: Callable, needed: Array, start: Sequence[Array], batched: Sequence[bool], arrays: Sequence[Array]
+    function: OfArrays, needed: Array, start: Sequence[Array], batched: Sequence[bool], arrays: Sequence[Array]
 ) -> list[Array]:
     """The results of `function` for the states of a batch that need it, and `start` for the others.
 
@@ -109,7 +129,9 @@ def _gathered(
         found = [x.at[index].set(y, mode="drop") for x, y in zip(found, function(*some), strict=True)]
         return needed.at[index].set(False, mode="drop"), found
 
-    step = lambda carry: lax.cond(jnp.sum(carry[0]) > size // FEW, everything, some_of_them, *carry)
+    def step(carry):
+        return lax.cond(jnp.sum(carry[0]) > size // FEW, everything, some_of_them, *carry)
+
     return lax.while_loop(lambda carry: jnp.any(carry[0]), step, (needed, list(start)))[1]
 
 
@@ -117,11 +139,14 @@ def where_needed(
     slow: ClosedJaxpr, form: EvalForm, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
 ) -> list[Array]:
     """The results of `slow` where it is needed, and `fast` elsewhere; `form` is that of all three together."""
-    passed = lambda _, *args: list(args[len(arrays) :])
+
+    def passed(_: Array, *args: Array) -> list[Array]:
+        return list(args[len(arrays) :])
+
     return _evaluated(form, 0, _mended(slow), passed, slow.out_avals, [needed, *arrays, *fast])
 
 
-def _mended(slow: ClosedJaxpr) -> Callable[..., list[Array]]:
+def _mended(slow: ClosedJaxpr) -> OfArrays:
     """The function (needed, x, leaves) -> the results of `slow` if these are needed, else the leaves."""
     count = len(slow.in_avals)
 
@@ -132,7 +157,7 @@ def _mended(slow: ClosedJaxpr) -> Callable[..., list[Array]]:
     return whole
 
 
-def guarded_by(slow: ClosedJaxpr, leaves: Sequence[Any]) -> "GuardedOp":
+def guarded_by(slow: ClosedJaxpr, leaves: Sequence[Shaped]) -> "GuardedOp":
     """The piece (not clear, not smooth, x, leaves) -> the leaves, with values or slopes of `slow` where not certain."""
     count, whole = len(slow.in_avals), _mended(slow)
     avals = [jax.ShapeDtypeStruct((), bool)] * 2, slow.in_avals, leaves
@@ -217,7 +242,10 @@ class CertainScalars(AbstractCertainPiece):
 
     def _judged(self, slope: ClosedJaxpr) -> ScalarPiece | None:
         count = len(self.takes)
-        judged = lambda *args: [*jaxpr_as_fun(slope)(*args), jaxpr_as_fun(self.closed)(*args[:count])[-1]]
+
+        def judged(*args: Array) -> list[Array]:
+            return [*jaxpr_as_fun(slope)(*args), jaxpr_as_fun(self.closed)(*args[:count])[-1]]
+
         piece = ScalarPiece(traced(judged, slope.in_avals), grown(self.limit))
         try:
             _ = piece.program
@@ -238,10 +266,9 @@ class FastOrSlowOp(AbstractSmallOp):
     def __init__(self, fast: AbstractCertainPiece, found: ClosedJaxpr, slow: ClosedJaxpr):
         super().__init__(slow.in_avals, slow.out_avals)
         self.fast, self.found, self.slow, self.known = fast, found, slow, len(fast.takes)
-        jaxpr: Any = found.jaxpr
-        place = {id(x): i for i, x in enumerate(jaxpr.invars)}
+        place = {id(x): i for i, x in enumerate(found.jaxpr.invars)}
         # The index of the value that each leaf is, or None.
-        self.origin = [place.get(id(x)) for x in jaxpr.outvars]
+        self.origin = [place.get(id(x)) for x in found.jaxpr.outvars]
 
     @ft.cached_property
     def guarded_slow(self) -> GuardedOp:
@@ -277,15 +304,21 @@ class _AbstractSlope(AbstractSmallOp):
 
     base: FastOrSlowOp
 
-    @property
     @abc.abstractmethod
-    def fast(self) -> Callable[..., list[Array]] | None:
+    def make_fast(self) -> OfArrays | None:
         """The derivative by the fast piece, and whether it is certain; None if that is no scalar program."""
 
-    @property
     @abc.abstractmethod
-    def slow(self) -> ClosedJaxpr:
+    def make_slow(self) -> ClosedJaxpr:
         """The derivative by the slow function."""
+
+    @ft.cached_property
+    def fast(self) -> OfArrays | None:
+        return self.make_fast()
+
+    @ft.cached_property
+    def slow(self) -> ClosedJaxpr:
+        return self.make_slow()
 
     @property
     @abc.abstractmethod
@@ -319,8 +352,7 @@ class _ChosenTangent(_AbstractSlope):
         self.base, self.moving = base, moving
         super().__init__((*base.takes, *(base.takes[i] for i in moving)), [base.gives[i] for i in base.inexact])
 
-    @ft.cached_property
-    def fast(self):
+    def make_fast(self):
         base, count = self.base, len(self.base.takes)
         here = tuple(i for i in self.moving if i < base.known)
         piece = base.fast.judged_tangent(here) if here else None
@@ -335,8 +367,7 @@ class _ChosenTangent(_AbstractSlope):
 
         return tangent
 
-    @ft.cached_property
-    def slow(self):
+    def make_slow(self):
         return traced_tangent(self.base.slow, self.moving, self.base.inexact)
 
     @property
@@ -351,8 +382,7 @@ class _ChosenCotangent(_AbstractSlope):
         self.base, self.moving, self.given = base, moving, given
         super().__init__((*base.takes, *(base.gives[i] for i in given)), [base.takes[i] for i in moving])
 
-    @ft.cached_property
-    def fast(self):
+    def make_fast(self):
         base, count = self.base, len(self.base.takes)
         here = tuple(i for i in self.moving if i < base.known)
         leaves = [(count + k, base.origin[i]) for k, i in enumerate(self.given)]
@@ -369,8 +399,7 @@ class _ChosenCotangent(_AbstractSlope):
 
         return cotangent
 
-    @ft.cached_property
-    def slow(self):
+    def make_slow(self):
         return traced_cotangent(self.base.slow, self.moving, self.given)
 
     @property
@@ -378,5 +407,5 @@ class _ChosenCotangent(_AbstractSlope):
         return traced_cotangent(self.base.whole, self.moving, self.given)
 
 
-def _or_zero(x: Array | None, like: Any) -> Array:
+def _or_zero(x: Array | None, like: ShapedArray) -> Array:
     return jnp.zeros(like.shape, like.dtype) if x is None else x

@@ -5,21 +5,25 @@ already is not computed again, however differently it was written.
 """
 
 import math
-import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
 from jax.numpy import finfo
+from jax.typing import DTypeLike
+from jaxtyping import Array
+from numpy.typing import ArrayLike
 
-from ._entry import Block, Constants, Entry, Node, P, Value, constant, drawn, is_constant, name_of, value_of
+from .._program import Parameters
+from ._entry import Block, Constants, Entry, Name, Node, P, Value, constant, drawn, is_constant, name_of, value_of
+from ._piece import AbstractBatchedOp
 
 
-def _divided(x: Any, y: Any) -> Any:
+def _divided(x: np.number, y: np.number) -> ArrayLike:
     """The quotient x / y; for integers it is truncated, and -1 where y = 0, as in XLA."""
     if not np.issubdtype(x.dtype, np.integer):
         return np.divide(x, y)
@@ -30,7 +34,7 @@ def _divided(x: Any, y: Any) -> Any:
 
 
 # The functions of NumPy that fold constants, for the primitives of `jax.lax`.
-FOLDED: dict[Any, Callable[..., Any]] = {
+FOLDED: dict[Primitive, Callable[..., ArrayLike]] = {
     prims.add_p: np.add,
     prims.sub_p: np.subtract,
     prims.mul_p: np.multiply,
@@ -66,19 +70,23 @@ FOLDED: dict[Any, Callable[..., Any]] = {
 COMMUTATIVE = {prims.add_p, prims.mul_p, prims.max_p, prims.min_p, prims.and_p, prims.or_p, prims.eq_p, prims.ne_p}
 
 
+# (graph, arguments, parameters, dtype) -> the simpler entry that an operation of an entry each returns, or None.
+Rule = Callable[["Graph", Sequence[Entry], Parameters, np.dtype], Entry | None]
+
+
 def negated(x: Entry) -> Entry | None:
     """The number whose negative x is, or None if x is no negation."""
     return x.args[0] if isinstance(x, Node) and x.primitive is prims.neg_p else None
 
 
-def _factored(x: Entry) -> tuple[Any, Entry] | None:
+def _factored(x: Entry) -> tuple[np.generic, Entry] | None:
     """The pair (c, y) if x is c y with a constant c, else None."""
     if isinstance(x, Node) and x.primitive is prims.mul_p and not isinstance(x.args[0], Node):
         return x.args[0], x.args[1]
     return None
 
 
-def _is_moderate(c: Any) -> bool:
+def _is_moderate(c: np.generic) -> bool:
     """Whether this factor may change its place in a product without an overflow or underflow.
 
     Products that come within an eighth of the range of exponents to its ends are excepted.
@@ -86,7 +94,7 @@ def _is_moderate(c: Any) -> bool:
     return bool(abs(math.frexp(float(c))[1]) <= finfo(c.dtype).maxexp / 8)
 
 
-def _add(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _add(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     for x, y in (args, args[::-1]):
         if is_constant(x, 0):
             return y
@@ -96,7 +104,7 @@ def _add(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
     return None
 
 
-def _sub(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _sub(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     x, y = args
     if is_constant(y, 0):
         return x
@@ -111,7 +119,7 @@ def _sub(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
     return None if minus is None else graph.neg(graph.add(minus, y))
 
 
-def _mul(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _mul(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     if not any(isinstance(x, Node) for x in args):
         return None  # zero times an infinite constant is NaN
     for x, y in (args, args[::-1]):
@@ -132,11 +140,11 @@ def _mul(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
             if isinstance(x, Node):
                 return graph.mul(c, graph.mul(x, rest))  # constants outside, where they meet each other
             if _is_moderate(x):
-                return graph.mul(constant(x * c, dtype), rest)
+                return graph.mul(constant(np.multiply(x, c), dtype), rest)
     return None
 
 
-def _div(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _div(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     x, y = args
     if is_constant(y, 1):
         return x
@@ -146,31 +154,35 @@ def _div(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
     return None if minus is None else graph.neg(graph.div(minus, y))
 
 
-def _neg(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _neg(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     (x,) = args
     return graph.minus(x) if isinstance(x, Node) else None
 
 
-def _integer_pow(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _integer_pow(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     (x,), power = args, params["y"]
     if not isinstance(x, Node):
         return _by_jax(lambda x: lax.integer_pow(x, power), x, dtype)
     if power == 0:
         return constant(1, dtype)
     if power < 0:
-        return graph.div(constant(1, dtype), _integer_pow(graph, args, {"y": -power}, dtype))
-    if power > 8:
-        return None
-    half = x if power < 2 else _integer_pow(graph, args, {"y": power // 2}, dtype)
-    whole = graph.mul(half, half) if power > 1 else x
-    return graph.mul(whole, x) if power % 2 and power > 1 else whole
+        return graph.div(constant(1, dtype), graph.apply(prims.integer_pow_p, {"y": -power}, args, dtype))
+    return None if power > 8 else _power(graph, x, power)
 
 
-def _square(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _power(graph: "Graph", x: Entry, power: int) -> Entry:
+    if power < 2:
+        return x
+    half = _power(graph, x, power // 2)
+    whole = graph.mul(half, half)
+    return graph.mul(whole, x) if power % 2 else whole
+
+
+def _square(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     return graph.mul(args[0], args[0])
 
 
-def _select_n(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _select_n(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     which, *cases = args
     if not isinstance(which, Node):
         return cases[int(which)]
@@ -178,7 +190,7 @@ def _select_n(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) ->
     return cases[0] if same else None
 
 
-def _and(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _and(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     if np.dtype(dtype).kind != "b":
         return None
     for x, y in (args, args[::-1]):
@@ -187,7 +199,7 @@ def _and(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entr
     return None
 
 
-def _or(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _or(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     if np.dtype(dtype).kind != "b":
         return None
     for x, y in (args, args[::-1]):
@@ -196,10 +208,10 @@ def _or(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry
     return None
 
 
-def _bounded_by(bound: float) -> Callable[..., Entry | None]:
+def _bounded_by(bound: float) -> Rule:
     """The rule that max(x, -inf) and min(x, inf) are x; NaN passes through."""
 
-    def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    def rule(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
         for x, y in (args, args[::-1]):
             if np.issubdtype(dtype, np.floating) and is_constant(x, bound):
                 return y
@@ -208,16 +220,16 @@ def _bounded_by(bound: float) -> Callable[..., Entry | None]:
     return rule
 
 
-def _never(place: int, bound: float) -> Callable[..., Entry | None]:
+def _never(place: int, bound: float) -> Rule:
     """The rule that x < -inf and x > inf are False."""
 
-    def rule(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+    def rule(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
         return constant(False, dtype) if is_constant(args[place], bound) else None
 
     return rule
 
 
-def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> Entry | None:
+def _convert(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     (x,) = args
     if x.dtype == dtype:
         return x
@@ -230,13 +242,13 @@ def _convert(graph: "Graph", args: Sequence[Entry], params: Any, dtype: Any) -> 
         return constant(x.real if np.iscomplexobj(x) and np.dtype(dtype).kind not in "bc" else x, dtype)
 
 
-def _by_jax(function: Callable[[Any], Any], x: Any, dtype: Any) -> Any:
+def _by_jax(function: Callable[[Array], Array], x: np.generic, dtype: np.dtype) -> np.generic:
     """Evaluates a function of a constant by JAX, where NumPy has other rules."""
     with jax.ensure_compile_time_eval():
         return constant(function(jnp.asarray(x, x.dtype)), dtype)
 
 
-RULES: dict[Any, Callable[[Any, Sequence[Entry], Any, Any], Entry | None]] = {
+RULES: dict[Primitive, Rule] = {
     prims.add_p: _add,
     prims.sub_p: _sub,
     prims.mul_p: _mul,
@@ -259,6 +271,10 @@ RULES: dict[Any, Callable[[Any, Sequence[Entry], Any, Any], Entry | None]] = {
 QUARTERS = 4096
 
 
+# (graph, piece, arguments) -> results: inlines a piece.
+Inlines = Callable[["Graph", AbstractBatchedOp, list[np.ndarray]], list[np.ndarray]]
+
+
 class TooLong(Exception):
     """A scalar program has more operations than its limit."""
 
@@ -267,20 +283,20 @@ class Graph:
     """A scalar program under construction, of at most `limit` operations and inputs.
 
     Attributes:
-        pieces: (graph, piece, arguments) -> results, which inlines pieces; loops are unrolled then, however long. None
-            if pieces are not inlined, and are scalar code by themselves.
+        pieces: Inlines pieces; loops are unrolled then, however long. None if pieces are not inlined, and are scalar
+            code by themselves.
         doubts: Truth values, none of which may be set for the results to hold.
     """
 
-    def __init__(self, limit: int, pieces: Callable[["Graph", Any, list[np.ndarray]], list[np.ndarray]] | None = None):
+    def __init__(self, limit: int, pieces: Inlines | None = None):
         self.count, self.limit, self.pieces = 0, limit, pieces
         self.doubts: list[Entry] = []
-        self.known: dict[Any, Node] = {}
-        self.by_value: dict[Any, Node] = {}
+        self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}
+        self.by_value: dict[tuple[int, np.dtype], Node] = {}
         self.constants = Constants()
 
-    def input(self, dtype: Any) -> Node:
-        node = self._add(Node, _given, (), dtype)
+    def input(self, dtype: np.dtype) -> Node:
+        node = Node(_given, (), dtype, self._next())
         self._set_value(node)
         return node
 
@@ -290,34 +306,34 @@ class Graph:
             node.value = value or Value.of(drawn("number", node.order))
             self.by_value.setdefault((node.value.element, node.dtype), node)
 
-    def _add(self, kind: type[Node], apply: Any, args: tuple[Any, ...], dtype: Any) -> Any:
+    def _next(self) -> int:
         self.count += 1
         if self.count > self.limit:
             raise TooLong(f"more than {self.limit} operations")
-        return kind(apply, args, dtype, self.count)
+        return self.count
 
-    def keep(self, apply: Callable[..., Any], arrays: Sequence[np.ndarray], dtypes: Sequence[Any]) -> Block:
+    def keep(
+        self, apply: Callable[..., Sequence[Array]], arrays: Sequence[np.ndarray], dtypes: Sequence[np.dtype]
+    ) -> Block:
         """The results of `apply` to whole arrays, as one block; `take` gets their entries out."""
-        return self._add(Block, apply, tuple(arrays), tuple(dtypes))
+        return Block(apply, tuple(arrays), tuple(dtypes), self._next())
 
     def take(self, block: Block, output: int, index: tuple[int, ...]) -> Node:
-        node = self._once(("take", output, index), operator.itemgetter(output), (block,), block.dtype[output], index)
+        key = "take", output, index
+        node = self._once(key, lambda arrays: arrays[output][index], (block,), block.dtypes[output])
         if node.place is None:
             node.place = output, index
             self._set_value(node)
         return node
 
-    def _once(self, key: Any, apply: Any, args: tuple[Any, ...], dtype: Any, index: Any = None) -> Node:
+    def _once(self, key: Hashable, apply: Callable[..., Array], args: tuple[Entry, ...], dtype: np.dtype) -> Node:
         names = tuple(name_of(x) for x in args)
         found = self.known.get((key, names))
-        if found is None:
-            if index is not None:
-                pick = apply
-                apply = lambda block: pick(block)[index]
-            found = self.known[(key, names)] = self._add(Node, apply, args, dtype)
+        if not isinstance(found, Node):
+            found = self.known[key, names] = Node(apply, args, dtype, self._next())
         return found
 
-    def apply(self, primitive: Any, params: dict[str, Any], args: Sequence[Entry], dtype: Any) -> Entry:
+    def apply(self, primitive: Primitive, params: Parameters, args: Sequence[Entry], dtype: np.dtype) -> Entry:
         """The entry that an elementwise primitive of `jax.lax` makes of its arguments, simplified."""
         simple = self._simplified(primitive, params, args, dtype)
         if simple is not None:
@@ -340,7 +356,7 @@ class Graph:
         self._set_value(node, value)
         return node
 
-    def _same(self, value: Value, dtype: Any) -> Entry | None:
+    def _same(self, value: Value, dtype: np.dtype) -> Entry | None:
         """The entry that is the same number for all inputs, or the negation of its negative; None if there is none."""
         quarters = 4 * value.element % P
         quarters -= P if quarters > P // 2 else 0
@@ -362,18 +378,20 @@ class Graph:
             node.value = x.value.minus
         return node
 
-    def _simplified(self, primitive: Any, params: dict[str, Any], args: Sequence[Entry], dtype: Any) -> Entry | None:
+    def _simplified(
+        self, primitive: Primitive, params: Parameters, args: Sequence[Entry], dtype: np.dtype
+    ) -> Entry | None:
         rule = RULES.get(primitive)
         if rule is not None:
             found = rule(self, args, params, dtype)
             if found is not None:
                 return found
-        fold = FOLDED.get(primitive)
-        if fold is None or any(isinstance(x, Node) for x in args):
+        fold, numbers = FOLDED.get(primitive), [x for x in args if not isinstance(x, Node)]
+        if fold is None or len(numbers) < len(args):
             return None
         with np.errstate(all="ignore"):
-            found = constant(fold(*args), dtype)
-        self.constants.computed(primitive, args, found)
+            found = constant(fold(*numbers), dtype)
+        self.constants.computed(primitive, numbers, found)
         return found
 
     # The arithmetic in which factorisations are written.
@@ -422,12 +440,12 @@ class Graph:
     def negation(self, x: Entry) -> Entry:
         return self.apply(prims.not_p, {}, (x,), np.dtype(bool))
 
-    def sum(self, terms: Sequence[Entry], dtype: Any) -> Entry:
+    def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
         total = constant(0, dtype)
         for term in terms:
             total = self.add(total, term)
         return total
 
 
-def _given(*_: Any) -> Any:
+def _given(*_: Array) -> Array:
     raise AssertionError("an input is given, not computed")

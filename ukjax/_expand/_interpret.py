@@ -6,39 +6,40 @@ JAX adds, or a value that is new, may change what an operation means: with it th
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import ShapedArray
 from jax.dtypes import extended
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 from .. import _program
+from .._program import Parameters
 from ._entry import LARGEST, Node, NotScalar, entries
 from ._graph import FOLDED, Graph
 from ._piece import piece_p
-from ._structure import BY_NAME, STRUCTURE, row
+from ._structure import BY_NAME, STRUCTURE, Rule, row
 from ._symmetric import pivots_p, pivots_rule, solve_p, solve_rule
 
 
-Accepts = Callable[[Any], bool]
+Accepts = Callable[[object], bool]
 
 
-def _any(_: Any) -> bool:
+def _any(_: object) -> bool:
     return True
 
 
-def _none(value: Any) -> bool:
+def _none(value: object) -> bool:
     return value is None
 
 
-def _one_of(*values: Any) -> Accepts:
+def _one_of(*values: object) -> Accepts:
     return lambda value: value in values
 
 
-def _precision(value: Any) -> bool:
+def _precision(value: object) -> bool:
     """Whether a precision is a wish, which scalar arithmetic meets, and no algorithm, which has types of its own."""
     each = value if isinstance(value, tuple) else (value,)
     return all(x is None or isinstance(x, lax.Precision) for x in each)
@@ -135,7 +136,7 @@ OF_CALLS: dict[str, Accepts] = dict.fromkeys(
 )
 
 
-def is_followed(primitive: Any, params: dict[str, Any], entrywise: bool) -> bool:
+def is_followed(primitive: Primitive, params: Parameters, entrywise: bool) -> bool:
     """Whether the rule of an operation knows all of its parameters, and accepts their values."""
     name = primitive.name
     known = OF_ENTRIES if entrywise else OF_CALLS if name in CALLS else PARAMETERS.get(name)
@@ -148,42 +149,40 @@ LONGEST = 32
 
 def interpret(graph: Graph, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Evaluates a traced function for arrays of entries."""
-    jaxpr: Any = closed.jaxpr
+    jaxpr: Jaxpr = closed.jaxpr
     constants = [entries(x, x.dtype) for x in closed.consts]
-    known: dict[Any, np.ndarray] = {}
+    known: dict[Var, np.ndarray] = {}
 
-    def read(atom: Any) -> np.ndarray:
-        kind: Any = atom.aval
-        return entries(atom.val, kind.dtype) if isinstance(atom, Literal) else known[atom]
+    def read(atom: Var | Literal) -> np.ndarray:
+        return entries(atom.val, _program.aval_of(atom).dtype) if isinstance(atom, Literal) else known[atom]
 
     for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
         known[variable] = value
     for equation in jaxpr.eqns:
         if equation.effects:
             raise NotScalar(f"{equation.primitive} has effects")
-        if any(math.prod(x.aval.shape) > LARGEST for x in equation.outvars):
+        avals = [*map(_program.aval_of, equation.outvars)]
+        if any(math.prod(x.shape) > LARGEST for x in avals):
             raise NotScalar(f"{equation.primitive} makes a large array")
-        found = _equation(graph, equation, [read(x) for x in equation.invars])
-        for variable, value in zip(equation.outvars, found, strict=True):
-            assert value.shape == variable.aval.shape, (equation.primitive, value.shape, variable.aval.shape)
+        found = _equation(graph, equation, [read(x) for x in equation.invars], avals)
+        for variable, value, aval in zip(equation.outvars, found, avals, strict=True):
+            assert value.shape == aval.shape, (equation.primitive, value.shape, aval.shape)
             known[variable] = value
     return [read(x) for x in jaxpr.outvars]
 
 
-def _equation(graph: Graph, equation: Any, args: list[np.ndarray]) -> list[np.ndarray]:
+def _equation(graph: Graph, equation: JaxprEqn, args: list[np.ndarray], avals: list[ShapedArray]) -> list[np.ndarray]:
     primitive, params = equation.primitive, equation.params
-    avals = [x.aval for x in equation.outvars]
-    if any(jnp.issubdtype(x.aval.dtype, extended) for x in (*equation.invars, *equation.outvars)):
+    if any(jnp.issubdtype(x.dtype, extended) for x in (*map(_program.aval_of, equation.invars), *avals)):
         raise NotScalar("random keys")
-    if primitive in OURS:
-        return OURS[primitive](graph, params, args, avals)
-    rule = rule_of(primitive)
-    follows = rule is not None and is_followed(primitive, params, primitive in ELEMENTWISE)
-    found = rule(graph, params, args, avals) if rule is not None and follows else None
+    rule = OURS.get(primitive)
+    if rule is None and is_followed(primitive, params, primitive in ELEMENTWISE):
+        rule = rule_of(primitive)
+    found = None if rule is None else rule(graph, params, args, avals)
     return _kept(graph, primitive, params, args, avals) if found is None else found
 
 
-def rule_of(primitive: Any) -> Callable[..., list[np.ndarray] | None] | None:
+def rule_of(primitive: Primitive) -> Rule | None:
     """Returns the rule of an operation of JAX: (graph, parameters, arguments, kinds of results) -> results or None."""
     if primitive in ELEMENTWISE:
         return lambda graph, params, args, avals: [_elementwise(graph, primitive, params, args, avals[0])]
@@ -224,16 +223,20 @@ ELEMENTWISE = {
 }
 
 
-def _elementwise(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], aval: Any) -> np.ndarray:
+def _elementwise(
+    graph: Graph, primitive: Primitive, params: Parameters, args: list[np.ndarray], aval: ShapedArray
+) -> np.ndarray:
     params = {k: None if k == "sharding" else v for k, v in params.items() if k != "out_dtype"}
     found = np.empty(aval.shape, object)
-    spread = [np.broadcast_to(x, aval.shape) for x in args]  # a predicate of `select_n`, a bound of `clamp`
-    for i in np.ndindex(aval.shape):
-        found[i] = graph.apply(primitive, params, [x[i] for x in spread], aval.dtype)
+    spread = [np.broadcast_to(x, aval.shape).flat for x in args]  # a predicate of `select_n`, a bound of `clamp`
+    for i, each in zip(np.ndindex(aval.shape), zip(*spread, strict=True), strict=True):
+        found[i] = graph.apply(primitive, params, each, aval.dtype)
     return found
 
 
-def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], avals: Any) -> list[np.ndarray]:
+def _kept(
+    graph: Graph, primitive: Primitive, params: Parameters, args: list[np.ndarray], avals: Sequence[ShapedArray]
+) -> list[np.ndarray]:
     """Keeps an operation without a rule as an operation on arrays."""
     if _calls_python(primitive, params):
         # Entry by entry, nothing but the call would be left of an error that is raised on a condition.
@@ -257,12 +260,12 @@ def _kept(graph: Graph, primitive: Any, params: Any, args: list[np.ndarray], ava
     return found
 
 
-def _calls_python(primitive: Any, params: Any) -> bool:
+def _calls_python(primitive: Primitive, params: Parameters) -> bool:
     """Whether an operation, or an operation inside of it, calls Python."""
     if primitive.name == "pure_callback":
         return True
     parts = [x for value in params.values() for x in (value if isinstance(value, (tuple, list)) else [value])]
-    inner: list[Any] = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in parts]
+    inner = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in parts]
     return any(_calls_python(y.primitive, y.params) for x in inner if isinstance(x, Jaxpr) for y in x.eqns)
 
 
@@ -286,7 +289,7 @@ def _scan(graph, params, args, avals):
         return None
     n, m = _program.sizes_of_scan(params)
     fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
-    rows: list[Any] = [None] * length
+    rows: list[list[np.ndarray]] = [[] for _ in range(length)]
     for i in reversed(range(length)) if params["reverse"] else range(length):
         out = interpret(graph, closed, [*fixed, *carry, *(row(x, i) for x in xs)])
         carry, rows[i] = out[:m], out[m:]
@@ -327,11 +330,11 @@ def _sum(graph, params, args, avals):
     return [_elementwise(graph, prims.add_p, {}, args, avals[0])]
 
 
-CONTROL: dict[Any, Callable[..., list[np.ndarray] | None]] = {
+CONTROL: dict[Primitive, Rule] = {
     prims.scan_p: _scan,
     prims.while_p: _while,
     prims.cond_p: _cond,
     prims.add_jaxvals_p: _sum,
 }
 # Operations of this package.
-OURS: dict[Any, Callable[..., list[np.ndarray]]] = {solve_p: solve_rule, pivots_p: pivots_rule, piece_p: _piece}
+OURS: dict[Primitive, Rule] = {solve_p: solve_rule, pivots_p: pivots_rule, piece_p: _piece}

@@ -4,10 +4,11 @@ A long program is cut into several parts, each short enough for a loop.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
@@ -158,6 +159,8 @@ class _Order:
 
 # The largest batch that runs in windows; more is worth another thread, and too much to copy into order first.
 FEW = 512
+# The dtype in which numbers of a dtype go through a loop.
+DtypeOf = Callable[[np.dtype], np.dtype]
 
 
 def in_loops(program: Program, size: int, values: Sequence[Array], apart: bool = False) -> list[Array]:
@@ -176,14 +179,14 @@ def in_loops(program: Program, size: int, values: Sequence[Array], apart: bool =
     loop = _in_windows if size <= FEW else _in_pairs
     for part in parts:
         found = loop(part, size, [known[x.order] for x in part.inputs], dtype_of)
-        known |= {x.order: y for x, y in zip(part.outputs, found, strict=True)}
+        known |= {x.order: y for x, y in zip(part.outputs, found, strict=True) if isinstance(x, Node)}
     outputs = [known[x.order] if isinstance(x, Node) else jnp.asarray(x) for x in program.outputs]
     if not apart:
         outputs = [x.astype(y.dtype) for x, y in zip(outputs, program.outputs, strict=True)]
     return [x if x.shape else lax.broadcast(x, (size,)) for x in outputs]
 
 
-def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: Callable[[Any], Any]) -> list[Array]:
+def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: DtypeOf) -> list[Array]:
     """Evaluates a program as a reduction over an axis of length two, along which nothing changes.
 
     The body does not use what went before. So the compiler moves all of it out of the loop along that axis, is left
@@ -195,14 +198,14 @@ def _in_pairs(program: Program, size: int, values: Sequence[Array], dtype_of: Ca
         operands[i] = lax.broadcast_in_dim(x, (2, size), (1,) if x.shape else ())
 
     def body(before, here):
-        return _lane_step(before, out, program.inside([here[i] for i in into]))
+        return _with(before, out, program.inside([here[i] for i in into]))
 
     start = tuple(jnp.zeros((), dtype) for dtype in slots)
     found = _all_used(lax.reduce(tuple(operands), start, body, (0,)))
     return [found[i] for i in out]
 
 
-def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: Callable[[Any], Any]) -> list[Array]:
+def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: DtypeOf) -> list[Array]:
     """Evaluates a program as a reduction of windows of one number, with inputs that a batch shares as start values.
 
     That is faster for few states. XLA takes windows of one number for no work, so it gives no half of it to other
@@ -221,7 +224,7 @@ def _in_windows(program: Program, size: int, values: Sequence[Array], dtype_of: 
 
     def body(before, here):
         lying, standing = (here[i] for i in lie), (before[i] for i in stand)
-        return _lane_step(before, out, program.inside([next(lying if x.shape else standing) for x in values]))
+        return _with(before, out, program.inside([next(lying if x.shape else standing) for x in values]))
 
     found = _all_used(lax.reduce_window(tuple(operands), tuple(start), body, (1, 1), (2, 1), "VALID"))
     return [found[i][0] for i in out]
@@ -238,12 +241,12 @@ def side_by_side(values: Sequence[Array]) -> list[Array]:
     return found
 
 
-def _all_used(arrays: Any) -> Any:
+def _all_used(arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Makes all results used, as far as XLA can see, whose search for unused ones takes exponential time."""
     return lax.optimization_barrier(tuple(arrays))
 
 
-def _lane_step(before: Sequence[Array], places: Sequence[int], values: Sequence[Array]) -> tuple[Array, ...]:
+def _with(before: Sequence[Array], places: Sequence[int], values: Sequence[Array]) -> tuple[Array, ...]:
     """A copy of `before` with `values` in some places."""
     after = list(before)
     for i, y in zip(places, values, strict=True):
@@ -251,26 +254,25 @@ def _lane_step(before: Sequence[Array], places: Sequence[int], values: Sequence[
     return tuple(after)
 
 
-def _shared(*groups: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
+def _shared(*groups: Sequence[np.dtype]) -> tuple[list[np.dtype], list[list[int]]]:
     """Slots, each of a dtype, that groups of numbers of some dtypes share; and the slots of each group's numbers."""
     kinds = dict.fromkeys(x for group in groups for x in group)
     slots = [kind for kind in kinds for _ in range(max(list(group).count(kind) for group in groups))]
 
-    def places(group: Sequence[Any]) -> list[int]:
+    def places(group: Sequence[np.dtype]) -> list[int]:
         free = {kind: iter([i for i, x in enumerate(slots) if x == kind]) for kind in kinds}
         return [next(free[x]) for x in group]
 
     return slots, [places(group) for group in groups]
 
 
-def _reduced_as(dtypes: Sequence[Any]) -> Callable[[Any], Any]:
+def _reduced_as(dtypes: Sequence[np.dtype]) -> DtypeOf:
     """The dtypes for a common reduction: XLA takes no truth values beside others, and floats of one kind only."""
-    is_float = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
-    widest = max(filter(is_float, dtypes), key=lambda x: x.itemsize, default=None)
+    floats = [x for x in dtypes if jnp.issubdtype(x, jnp.floating)]
 
-    def dtype_of(dtype: Any) -> Any:
-        if is_float(dtype):
-            return widest
+    def dtype_of(dtype: np.dtype) -> np.dtype:
+        if jnp.issubdtype(dtype, jnp.floating):
+            return max(floats, key=lambda x: x.itemsize)
         return jnp.result_type(int) if jnp.issubdtype(dtype, bool) else dtype
 
     return dtype_of

@@ -14,16 +14,17 @@ and its transpose, which takes the gradient of one number, p . (Q - M q'' + A^T 
 import abc
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._linalg import whiten
+from .._program import TreeStructure
 from ._entry import Entry, NotScalar, constant
 from ._expand import with_constants_as_arguments
 from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, guarded_by
@@ -141,7 +142,9 @@ class _Derived(AbstractSmallOp):
 
     @ft.cached_property
     def program(self) -> ScalarProgram | None:
-        build = lambda graph, arguments: self.from_solved(self.solved(graph, arguments), arguments)
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            return self.from_solved(self.solved(graph, arguments), arguments)
+
         try:
             return ScalarProgram(self.takes, self.gives, build, grown(self.base.limit))
         except (TooLong, NotScalar):
@@ -183,8 +186,8 @@ class _Tangent(_Derived):
 
             return jax.jvp(unbalanced, [x[i] for i in moving], list(dx))[1]
 
-        vector = lambda k: jax.ShapeDtypeStruct((k,), base.dtype)
-        self.changes = lambda: traced(changes, self.takes, (vector(n), vector(m), vector(n)))
+        vectors = [jax.ShapeDtypeStruct((k,), base.dtype) for k in (n, m, n)]
+        self.changes = ft.partial(traced, changes, self.takes, vectors)
 
     def from_solved(self, solved, arguments):
         graph = solved.graph
@@ -198,7 +201,9 @@ class _Tangent(_Derived):
         count = len(self.base.takes)
         x, dx = args[:count], args[count:]
 
-        along = lambda *moved: self.base.dense(*exchanged(x, self.moving, moved))
+        def along(*moved: Array) -> tuple[Array, Array, Array]:
+            return self.base.dense(*exchanged(x, self.moving, moved))
+
         return *jax.jvp(along, [x[i] for i in self.moving], list(dx))[1], jnp.zeros((), self.base.dtype)
 
 
@@ -221,9 +226,8 @@ class _Cotangent(_Derived):
 
             return jax.grad(work, argnums=tuple(range(len(moving))))(*(x[i] for i in moving))
 
-        vector = lambda k: jax.ShapeDtypeStruct((k,), base.dtype)
-        sizes = (n, m, n, n, n, m, n)
-        self.gradient = lambda: traced(gradient, base.takes, [vector(k) for k in sizes])
+        vectors = [jax.ShapeDtypeStruct((k,), base.dtype) for k in (n, m, n, n, n, m, n)]
+        self.gradient = ft.partial(traced, gradient, base.takes, vectors)
 
     def from_solved(self, solved, arguments):
         graph, base, count = solved.graph, self.base, len(self.base.takes)
@@ -287,14 +291,14 @@ def _adjoint(
 
 
 def guarded_motion(
-    otherwise: Callable[..., Any],
-    found: Callable[[Array, Array, Array, Array, Array], Any],
+    otherwise: Callable[..., PyTree],
+    found: Callable[[Array, Array, Array, Array, Array], PyTree],
     certain: Certain,
     limit: int,
     terms: ClosedJaxpr,
     state: list[Array],
     more: ClosedJaxpr | None = None,
-) -> Any | None:
+) -> PyTree | None:
     """A tree of arrays from M, Q, A, b at a state, by `found` from a scalar program, or by the fallback `otherwise`.
 
     Args:
@@ -321,31 +325,34 @@ def guarded_motion(
 
 
 def _with_more(
-    otherwise: Callable[..., Any],
+    otherwise: Callable[..., PyTree],
     terms: Callable[..., Sequence[Array]],
     arrays: list[Array],
     count: int,
     more: ClosedJaxpr | None,
-) -> tuple[Callable[..., Any], list[Array]]:
+) -> tuple[Callable[..., PyTree], list[Array]]:
     """Makes `otherwise` a function of arrays; returns it, and the arrays, of which the first `count` are the state."""
     if more is None:
         return lambda *arrays: otherwise(*terms(*arrays)), arrays
     closed, unknown = with_constants_as_arguments(more)
     known = len(arrays)
-    both = lambda *args: otherwise(*terms(*args[:known]), *jaxpr_as_fun(closed)(*args[:count], *args[known:]))
-    return both, [*arrays, *unknown]
+
+    def with_both(*args: Array) -> PyTree:
+        return otherwise(*terms(*args[:known]), *jaxpr_as_fun(closed)(*args[:count], *args[known:]))
+
+    return with_both, [*arrays, *unknown]
 
 
 def guarded(
-    otherwise: Callable[..., Any],
-    found: Any,
+    otherwise: Callable[..., PyTree],
+    found: PyTree,
     clear: Array,
     smooth: Array,
     terms: ClosedJaxpr,
     state: list[Array],
     limit: int | None = None,
     more: ClosedJaxpr | None = None,
-) -> Any:
+) -> PyTree:
     """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
 
     `otherwise`, `terms`, `state`, `more`: as for `guarded_motion`. `otherwise` is evaluated only where it is needed.
@@ -362,8 +369,11 @@ def guarded(
 
 
 def guarded_scalars(
-    otherwise: Callable[..., Any], found: Callable[..., tuple[Any, Array, Array]], limit: int, state: Sequence[Array]
-) -> Any | None:
+    otherwise: Callable[..., PyTree],
+    found: Callable[..., tuple[PyTree, Array, Array]],
+    limit: int,
+    state: Sequence[Array],
+) -> PyTree | None:
     """A tree of arrays at a state, by `found` as scalar code where that is certain, or by the fallback `otherwise`.
 
     Args:
@@ -376,7 +386,7 @@ def guarded_scalars(
     Returns:
         The tree; None if there is no such program.
     """
-    structures: list[Any] = []
+    structures: list[TreeStructure] = []
 
     def leaves(*state):
         tree, clear, smooth = found(*state)
@@ -399,9 +409,9 @@ def guarded_scalars(
     return jax.tree_util.tree_unflatten(structures[0], FastOrSlowOp(piece, tree, slow)(*arrays))
 
 
-def _leaves_of(found: Callable[..., Any], values: Sequence[Any]) -> tuple[ClosedJaxpr, Any]:
+def _leaves_of(found: Callable[..., PyTree], values: Sequence[ShapedArray]) -> tuple[ClosedJaxpr, TreeStructure]:
     """The leaves of the tree that `found` makes of values like these, and its structure."""
-    structures: list[Any] = []
+    structures: list[TreeStructure] = []
 
     def leaves(*values):
         flat, structure = jax.tree_util.tree_flatten(found(*values))

@@ -8,14 +8,28 @@ differentiated: derivatives are pieces of their own.
 import abc
 import functools as ft
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
+
+
+T = TypeVar("T")
+
+
+class Shaped(Protocol):
+    """An array, or the type of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
 
 
 class EvalForm(NamedTuple):
@@ -31,9 +45,8 @@ class AbstractBatchedOp(abc.ABC):
     takes: tuple[ShapedArray, ...]
     gives: tuple[ShapedArray, ...]
 
-    def __init__(self, takes: Sequence[Any], gives: Sequence[Any]):
-        shaped = lambda x: ShapedArray(x.shape, x.dtype)
-        self.takes, self.gives = tuple(map(shaped, takes)), tuple(map(shaped, gives))
+    def __init__(self, takes: Sequence[Shaped], gives: Sequence[Shaped]):
+        self.takes, self.gives = (tuple(ShapedArray(x.shape, x.dtype) for x in some) for some in (takes, gives))
 
     @abc.abstractmethod
     def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
@@ -53,10 +66,10 @@ class AbstractBatchedOp(abc.ABC):
 class AbstractSmallOp(AbstractBatchedOp):
     """A batchwise function whose derivatives are pieces too."""
 
-    def __init__(self, takes: Sequence[Any], gives: Sequence[Any]):
+    def __init__(self, takes: Sequence[Shaped], gives: Sequence[Shaped]):
         super().__init__(takes, gives)
-        self._tangents: dict[Any, AbstractSmallOp] = {}
-        self._cotangents: dict[Any, AbstractSmallOp] = {}
+        self._tangents: dict[tuple[int, ...], AbstractSmallOp] = {}
+        self._cotangents: dict[tuple[tuple[int, ...], tuple[int, ...]], AbstractSmallOp] = {}
 
     @abc.abstractmethod
     def make_tangent(self, moving: tuple[int, ...]) -> "AbstractSmallOp":
@@ -148,7 +161,9 @@ def _traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Seque
     return traced(transpose, (closed.in_avals[i] for i in known), (closed.out_avals[i] for i in results))
 
 
-def _along(closed: ClosedJaxpr, values: Sequence[Any], moving: Sequence[int], results: Sequence[int]) -> Callable:
+def _along(
+    closed: ClosedJaxpr, values: Sequence[Array | None], moving: Sequence[int], results: Sequence[int]
+) -> Callable[..., list[Array]]:
     """Some results as a function of the arguments that are `moving`; the others stay."""
     function = jaxpr_as_fun(closed)
 
@@ -159,7 +174,7 @@ def _along(closed: ClosedJaxpr, values: Sequence[Any], moving: Sequence[int], re
     return along
 
 
-def exchanged(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+def exchanged(values: Sequence[T], places: Sequence[int], others: Sequence[T]) -> list[T]:
     """A copy of `values` with `others` at some places."""
     found = list(values)
     for i, x in zip(places, others, strict=True):
@@ -167,7 +182,7 @@ def exchanged(values: Sequence[Any], places: Sequence[int], others: Sequence[Any
     return found
 
 
-def traced(function: Any, *avals: Iterable[Any]) -> ClosedJaxpr:
+def traced(function: Callable[..., PyTree], *avals: Iterable[Shaped]) -> ClosedJaxpr:
     """Traces a function for arrays like `avals`."""
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for group in avals for x in group]
     return jax.make_jaxpr(function)(*structs)
@@ -178,7 +193,7 @@ piece_p.multiple_results = True
 
 
 @ft.cache
-def _compiled(piece: AbstractBatchedOp, batched: tuple[bool, ...]) -> Any:
+def _compiled(piece: AbstractBatchedOp, batched: tuple[bool, ...]) -> Callable[..., list[Array]]:
     return jax.jit(ft.partial(piece_p.bind, piece=piece, batched=batched))
 
 
@@ -194,7 +209,7 @@ def _shapes(*avals, piece, batched):
     return [_here((*sizes, *x.shape), x.dtype) for x in piece.gives]
 
 
-def _here(shape: tuple[int, ...], dtype: Any) -> ShapedArray:
+def _here(shape: tuple[int, ...], dtype: np.dtype) -> ShapedArray:
     """The type of an array here, with the mesh that it lies on within a `jax.shard_map`, which lineax reads."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -261,7 +276,7 @@ def _transpose_of_linear(cotangents, args, piece, batched):
     back = piece.transposed(linear, given)
     flags = (*(batched[i] for i in known), *(has_batch,) * len(there))
     found = piece_p.bind(*(args[i] for i in known), *(x for _, x in there), piece=back, batched=flags)
-    results: list[Any] = [None] * len(args)
+    results: list[Array | None] = [None] * len(args)
     for i, x in zip(linear, found, strict=True):
         results[i] = jnp.sum(x, axis=0) if has_batch and not batched[i] else x
     return results
@@ -292,7 +307,7 @@ def _batch(args, dims, *, piece, batched):
     return [x.reshape(size, inner, *x.shape[1:]) for x in out], [0] * len(out)
 
 
-def _inner_size(x: Any, d: Any, mapped: bool) -> int:
+def _inner_size(x: Array, d: int | None, mapped: bool) -> int:
     return x.shape[0] if not mapped or d != 0 else x.shape[1]
 
 

@@ -10,16 +10,16 @@ the rest. The rounding error of r is kept beside it (Knuth's exact sum, TAOCP 4.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from ._entry import Block, Entry, Node, name_of
+from ._entry import Block, Entry, Name, Node, name_of
 
 
 # From here on, neighbouring doubles are further apart than a third of a turn.
@@ -112,7 +112,7 @@ class Program:
         sizes = {x.shape for x in values if x.shape}
         assert len(sizes) <= 1, sizes
         shape = sizes.pop() if sizes else ()
-        done: dict[int, Any] = {node.order: x for node, x in zip(self.inputs, values, strict=True)}
+        done: dict[int, PyTree[Array]] = {node.order: x for node, x in zip(self.inputs, values, strict=True)}
         pairs: dict[int, tuple[Array, Array]] = {}
         for node in self.steps:
             if isinstance(node, Block):
@@ -164,7 +164,7 @@ def turns(node: Node) -> bool:
     return node.primitive in (prims.sin_p, prims.cos_p) and node.dtype == np.float64
 
 
-def _value(x: Entry, done: dict[int, Any]) -> Any:
+def _value(x: Entry, done: dict[int, PyTree[Array]]) -> Array:
     if not isinstance(x, Node):
         return jnp.asarray(x)
     if x.order not in done:  # an entry of a block, of which not all are needed
@@ -172,7 +172,7 @@ def _value(x: Entry, done: dict[int, Any]) -> Any:
     return done[x.order]
 
 
-def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
+def _block(node: Block, done: dict[int, PyTree[Array]], shape: tuple[int, ...]) -> list[Array]:
     """Evaluates an operation on arrays, which are put together from scalars."""
     arrays, axes = [], []
     for entries in node.args:
@@ -193,7 +193,7 @@ def _block(node: Block, done: dict[int, Any], shape: tuple[int, ...]) -> Any:
     return node.function(*arrays)
 
 
-def _whole(entries: np.ndarray, done: dict[int, Any]) -> Array | None:
+def _whole(entries: np.ndarray, done: dict[int, PyTree[Array]]) -> Array | None:
     """The array of entries that are constant, or are a whole result of a block, with any batch as last axis; else None.
 
     Large tables that are put together from their entries take long to compile.
@@ -203,17 +203,21 @@ def _whole(entries: np.ndarray, done: dict[int, Any]) -> Array | None:
         return None
     if not any(isinstance(x, Node) for x in flat):
         return jnp.asarray(np.array(flat).reshape(entries.shape))
-    block = flat[0].args[0] if isinstance(flat[0], Node) and flat[0].args else None
-    if not isinstance(block, Block) or block.order not in done:
+    if not isinstance(flat[0], Node) or flat[0].place is None:
         return None
-    output = flat[0].place[0]
+    (block,), (output, _) = flat[0].args, flat[0].place
+    if block.order not in done:
+        return None
     array = done[block.order][output]
-    same = lambda x, i: isinstance(x, Node) and x.args == (block,) and x.place == (output, i)
-    covers = array.shape[: entries.ndim] == entries.shape and all(map(same, flat, np.ndindex(entries.shape)))
-    return array if covers else None
+    if array.shape[: entries.ndim] != entries.shape:
+        return None
+    for x, i in zip(flat, np.ndindex(entries.shape), strict=True):
+        if not (isinstance(x, Node) and x.args == (block,) and x.place == (output, i)):
+            return None
+    return array
 
 
-def constants_of(node: Node) -> Iterator[Any]:
+def constants_of(node: Node) -> Iterator[Name]:
     """The names of the constants among the arguments."""
     return (name_of(x) for x in node.args if not isinstance(x, (Node, np.ndarray)))
 

@@ -5,19 +5,20 @@ import functools as ft
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import ShapedArray
 from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
 from .._linalg import in_tiles
 from ._entry import LARGEST, Entry, NotScalar
-from ._graph import Graph, TooLong
+from ._graph import Graph, Inlines, TooLong
 from ._interpret import interpret
 from ._loops import FEW, fits, in_loops
 from ._piece import AbstractTracedPiece, EvalForm
@@ -30,6 +31,11 @@ TILE = 128
 WASTE = 8
 
 
+T = TypeVar("T")
+# (graph, arguments) -> results, all of them arrays of entries.
+Builds = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
+
+
 class ScalarProgram:
     """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
@@ -39,11 +45,11 @@ class ScalarProgram:
 
     def __init__(
         self,
-        takes: Sequence[Any],
-        gives: Sequence[Any],
-        build: Callable[[Graph, list[np.ndarray]], list[np.ndarray]],
+        takes: Sequence[ShapedArray],
+        gives: Sequence[ShapedArray],
+        build: Builds,
         limit: int,
-        pieces: Callable[..., list[np.ndarray]] | None = None,
+        pieces: Inlines | None = None,
     ):
         self.takes = takes
         graph = Graph(WASTE * limit, pieces)
@@ -61,12 +67,12 @@ class ScalarProgram:
         if self.program.operations > limit:
             raise TooLong(f"{self.program.operations} operations, more than {limit}")
 
-    def _is_to_give(self, gives: Sequence[Any], results: Sequence[np.ndarray]) -> None:
+    def _is_to_give(self, gives: Sequence[ShapedArray], results: Sequence[np.ndarray]) -> None:
         self.gives = gives
         outputs: list[Entry] = [x for array in results for x in array.ravel()]
         self.program = Program(self.inputs, outputs)
 
-    def part(self, gives: Sequence[Any], results: Sequence[np.ndarray]) -> "ScalarProgram":
+    def part(self, gives: Sequence[ShapedArray], results: Sequence[np.ndarray]) -> "ScalarProgram":
         """The program that gives other entries of the same graph."""
         other = copy.copy(self)
         other._is_to_give(gives, results)
@@ -95,7 +101,12 @@ class ScalarProgram:
         size = own[0].shape
         return [_like(x, size).astype(as_number(y.dtype)) for x, y in zip(found, each.outputs, strict=True)]
 
-    def _of(self, form: EvalForm, arrays: Sequence[Array], join: Callable[[Any, Sequence[Array]], list[Array]]) -> Any:
+    def _of(
+        self,
+        form: EvalForm,
+        arrays: Sequence[Array],
+        join: Callable[[tuple[int, ...], Sequence[Array]], list[Array]],
+    ) -> list[Array]:
         """Evaluates the program; `join` makes arrays of the shape of a batch, or of a tile, and the entries of results.
 
         Several loops hand on many numbers from one to the next, which stay in the cache where the loops run for a tile
@@ -130,7 +141,7 @@ class ScalarProgram:
         return found
 
 
-def as_number(dtype: Any) -> Any:
+def as_number(dtype: np.dtype) -> np.dtype:
     """The dtype in which entries are kept between steps: an integer for truth values."""
     return jnp.result_type(int) if jnp.issubdtype(dtype, bool) else dtype
 
@@ -184,7 +195,9 @@ class ScalarPiece(AbstractTracedPiece):
 
     @ft.cached_property
     def program(self) -> ScalarProgram:
-        build = lambda graph, arguments: interpret(graph, self.closed, arguments)
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            return interpret(graph, self.closed, arguments)
+
         return self.ready or ScalarProgram(self.takes, self.gives, build, self.limit)
 
     def through(self, change):
@@ -208,7 +221,7 @@ class PlainPiece(AbstractTracedPiece):
         return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
 
 
-def over_batch(function: Callable[..., Any], batched: tuple[bool, ...]) -> Callable[..., Any]:
+def over_batch(function: Callable[..., T], batched: tuple[bool, ...]) -> Callable[..., T]:
     """Maps `function` over the batch of those arguments that have one."""
     if not any(batched):
         return function

@@ -10,7 +10,7 @@ small), or a product of such numbers may not: its size is its own.
 
 import functools as ft
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
@@ -30,12 +30,13 @@ class Sizes:
     """Sizes of the terms of numbers within a graph."""
 
     def __init__(self, graph: Graph):
-        self.graph, self.known = graph, {}
+        self.graph = graph
+        self.known: dict[int, Entry] = {}
 
     def of(self, x: Entry) -> Entry:
         """The size of the terms of a number; its own size, the entry `graph.abs(x)`, if the terms cannot cancel."""
-        if is_constant(x):
-            return constant(abs(x), x.dtype)
+        if not isinstance(x, Node):
+            return constant(np.abs(x), x.dtype)
         if x.order not in self.known:
             self.known[x.order] = self._found(x)
         return self.known[x.order]
@@ -60,7 +61,7 @@ class Sizes:
         return own
 
     def _own(self, x: Entry) -> Entry:
-        return constant(abs(x), x.dtype) if is_constant(x) else self.graph.abs(x)
+        return self.graph.abs(x) if isinstance(x, Node) else constant(np.abs(x), x.dtype)
 
     def row_is_real(self, row: Sequence[Entry], eps: float) -> Entry:
         """Whether a row is more than the rounding errors of its terms, or zero."""
@@ -113,7 +114,7 @@ class ScalarKKT:
         A: np.ndarray,
         b: np.ndarray,
         certain: Certain,
-        dtype: Any,
+        dtype: np.dtype,
         vanishing: bool = False,
     ):
         self.graph, self.M, self.A, self.b, self.dtype, self.certain = graph, M, A, b, dtype, certain
@@ -233,9 +234,14 @@ class ScalarKKT:
     def clear(self) -> Entry:
         """Whether M is surely definite, and every row is met, and surely independent of others or surely dependent."""
         certain = self.certain
-        graph, number = self.graph, lambda x: constant(x, self.dtype)
-        okay = constant(True, bool)
-        demand = lambda larger, smaller: graph.both(okay, graph.greater(larger, smaller))
+        graph, okay = self.graph, constant(True, bool)
+
+        def number(x: float) -> Entry:
+            return constant(x, self.dtype)
+
+        def demand(larger: Entry, smaller: Entry) -> Entry:
+            return graph.both(okay, graph.greater(larger, smaller))
+
         n, m = len(self.M), len(self.A)
         eps = float(np.finfo(self.dtype).eps)
         for i in range(n):

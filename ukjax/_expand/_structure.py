@@ -1,14 +1,22 @@
 """The rules of operations that move entries of arrays, or combine them, on arrays of entries."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax.extend.core.primitives as prims
 import numpy as np
 from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import Jaxpr, Primitive
 
+from .._program import Parameters
 from ._entry import Node, constant, entries
+from ._graph import Graph
+
+
+# (graph, parameters, arguments, types of the results) -> the results as arrays of entries, or None if the rule does not
+# know them.
+Rule = Callable[[Graph, Parameters, list[np.ndarray], Sequence[ShapedArray]], list[np.ndarray] | None]
 
 
 def _known(array: np.ndarray) -> np.ndarray | None:
@@ -19,7 +27,7 @@ def _known(array: np.ndarray) -> np.ndarray | None:
     return np.array([x.item() for x in flat]).reshape(array.shape)
 
 
-def _one(rule: Callable[..., np.ndarray | None]) -> Callable[..., list[np.ndarray] | None]:
+def _one(rule: Callable[..., np.ndarray | None]) -> Rule:
     """Makes a rule from a function of the parameters and arguments to one output."""
 
     def whole(graph, params, args, avals):
@@ -84,7 +92,7 @@ def _iota(graph, params, args, avals):
     return [entries(np.broadcast_to(values, aval.shape), aval.dtype)]
 
 
-def _reduce(combine: Any, start: Callable[[Any], Any]) -> Callable[..., list[np.ndarray]]:
+def _reduce(combine: Primitive, start: Callable[[np.dtype], float | bool]) -> Rule:
     """The rule of a reduction by `combine`; `start(dtype)` is the result where there are no entries."""
 
     def rule(graph, params, args, avals):
@@ -103,19 +111,19 @@ def _reduce(combine: Any, start: Callable[[Any], Any]) -> Callable[..., list[np.
     return rule
 
 
-def _least(dtype: Any) -> Any:
+def _least(dtype: np.dtype) -> float | bool:
     if np.issubdtype(dtype, np.inexact):
         return -np.inf
     return False if np.dtype(dtype).kind == "b" else np.iinfo(dtype).min
 
 
-def _greatest(dtype: Any) -> Any:
+def _greatest(dtype: np.dtype) -> float | bool:
     if np.issubdtype(dtype, np.inexact):
         return np.inf
     return True if np.dtype(dtype).kind == "b" else np.iinfo(dtype).max
 
 
-def _cumulative(combine: Any) -> Callable[..., list[np.ndarray]]:
+def _cumulative(combine: Primitive) -> Rule:
     def rule(graph, params, args, avals):
         x = np.moveaxis(args[0], params["axis"], 0).copy()
         order = range(len(x) - 1, -1, -1) if params["reverse"] else range(len(x))
@@ -195,13 +203,13 @@ def _starts(index_map, batching, index_batching, at, group, ndim) -> list[int]:
     return start
 
 
-def _lowest(dtype: Any) -> Any:
+def _lowest(dtype: np.dtype) -> int | bool:
     if np.dtype(dtype).kind == "b":
         return True
     return np.iinfo(dtype).max if np.issubdtype(dtype, np.unsignedinteger) else np.iinfo(dtype).min
 
 
-def _scatter(combine: Any) -> Callable[..., list[np.ndarray] | None]:
+def _scatter(combine: Primitive | None) -> Rule:
     def rule(graph, params, args, avals):
         (x, indices, updates), (aval,) = args, avals
         at = _known(indices)
@@ -235,7 +243,7 @@ def _scatter(combine: Any) -> Callable[..., list[np.ndarray] | None]:
     return rule
 
 
-def _takes_the_update(jaxpr: Any) -> bool:
+def _takes_the_update(jaxpr: Jaxpr | None) -> bool:
     """Whether scattered values replace the old ones; `x.at[i].apply(f)` scatters f(x)."""
     return jaxpr is None or (not jaxpr.eqns and jaxpr.outvars[0] is jaxpr.invars[1])
 
@@ -265,7 +273,7 @@ def _platform_index(graph, params, args, avals):
 
 
 # Operations that jax.extend does not name. The place of a value on devices does not change its entries.
-BY_NAME: dict[str, Callable[..., list[np.ndarray] | None]] = {
+BY_NAME: dict[str, Rule] = {
     "platform_index": _platform_index,
     "split": _split,
     "stack": _one(_stack),
@@ -273,7 +281,7 @@ BY_NAME: dict[str, Callable[..., list[np.ndarray] | None]] = {
     **dict.fromkeys(("reshard", "pvary", "pcast"), _same),
 }
 
-STRUCTURE: dict[Any, Callable[..., list[np.ndarray] | None]] = {
+STRUCTURE: dict[Primitive, Rule] = {
     prims.broadcast_in_dim_p: _one(_broadcast_in_dim),
     prims.reshape_p: _one(lambda params, x, *_: None if params["dimensions"] else x.reshape(params["new_sizes"])),
     prims.squeeze_p: _one(

@@ -10,7 +10,7 @@ become too long, S is eliminated in the order in which it is written.
 
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,9 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
+from .._program import Parameters
 from .._types import Matrix, Scalar, Vector
 from ._entry import Entry, constant, is_constant
 from ._graph import Graph
@@ -32,8 +33,8 @@ class Factors:
     so that solutions are those of S with these rows and columns struck out: see `pivots` and `kept`.
     """
 
-    def __init__(self, graph: Graph, S: np.ndarray, dtype: Any, least: float = 0.0):
-        self.graph, self.dtype = graph, np.dtype(dtype)
+    def __init__(self, graph: Graph, S: np.ndarray, dtype: np.dtype, least: float = 0.0):
+        self.graph, self.dtype = graph, dtype
         self.order = minimum_degree(S)
         zero, one = constant(0, dtype), constant(1, dtype)
         n = len(S)
@@ -82,7 +83,7 @@ class Factors:
         for j in reversed(range(len(x))):
             for i, value in self.columns[j].items():
                 x[j] = graph.sub(x[j], graph.mul(value, x[i]))
-        found: list[Entry] = [None] * len(x)
+        found = list(x)
         for p, value in zip(self.order, x, strict=True):
             found[p] = value
         return found
@@ -93,10 +94,9 @@ class Factors:
         Its inverse is a lower bound of the smallest singular value of the rows, up to the square root of their number.
         It uses the comparison matrix of R: Higham (2002), Accuracy and stability of numerical algorithms, 8.3.
         """
-        graph, n = self.graph, len(self.rows)
-        w: list[Entry] = [None] * n
+        graph, w = self.graph, {}
         largest = constant(0, self.dtype)
-        for i in reversed(range(n)):
+        for i in reversed(range(len(self.rows))):
             total = graph.sqrt(graph.abs(self.inverses[i]))
             for j, value in self.columns[i].items():
                 total = graph.add(total, graph.mul(graph.abs(value), w[j]))
@@ -108,8 +108,8 @@ class Factors:
 def minimum_degree(S: np.ndarray) -> list[int]:
     """An order of the rows in which elimination fills in little; ties go to the first row."""
     n = len(S)
-    is_there = lambda i, j: not (is_constant(S[i, j], 0) and is_constant(S[j, i], 0))
-    near = [{j for j in range(n) if j != i and is_there(i, j)} for i in range(n)]
+    is_zero = [[is_constant(S[i, j], 0) and is_constant(S[j, i], 0) for j in range(n)] for i in range(n)]
+    near = [{j for j in range(n) if j != i and not is_zero[i][j]} for i in range(n)]
     order: list[int] = []
     left = set(range(n))
     while left:
@@ -122,7 +122,7 @@ def minimum_degree(S: np.ndarray) -> list[int]:
     return order
 
 
-def product(graph: Graph, A: np.ndarray, x: Sequence[Entry], dtype: Any) -> list[Entry]:
+def product(graph: Graph, A: np.ndarray, x: Sequence[Entry], dtype: np.dtype) -> list[Entry]:
     """The product A x."""
     return [graph.sum([graph.mul(a, b) for a, b in zip(row, x, strict=True)], dtype) for row in A]
 
@@ -204,13 +204,13 @@ solve_p, pivots_p = Primitive("symmetric_solve"), Primitive("symmetric_pivots")
 pivots_p.multiple_results = True
 
 
-def _known(primitive: Primitive, function: Any) -> None:
+def _known(primitive: Primitive, function: Callable[..., PyTree[Array]]) -> None:
     """Defines what a primitive computes, with and without a batch, by a function of arrays."""
     several = primitive.multiple_results
     primitive.def_impl(lambda *args, **params: jax.jit(ft.partial(function, **params))(*args))
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=several))
 
-    def batch(args: Any, dims: Any, **params: Any) -> Any:
+    def batch(args, dims, **params):
         found = jax.vmap(ft.partial(function, **params), in_axes=dims)(*args)
         return found, jax.tree_util.tree_map(lambda _: 0, found)
 
@@ -249,7 +249,9 @@ ad.primitive_jvps[solve_p] = _solve_jvp
 ad.primitive_transposes[solve_p] = _solve_transpose
 
 
-def solve_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
+def solve_rule(
+    graph: Graph, params: Parameters, args: list[np.ndarray], avals: Sequence[ShapedArray]
+) -> list[np.ndarray]:
     """The rule of `solve` in a scalar program."""
     (S, Y), (aval,) = args, avals
     factors, X = Factors(graph, S, aval.dtype, params["least"]), Y.copy()
@@ -258,7 +260,9 @@ def solve_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
     return [X]
 
 
-def pivots_rule(graph: Graph, params: Any, args: Any, avals: Any) -> list[Any]:
+def pivots_rule(
+    graph: Graph, params: Parameters, args: list[np.ndarray], avals: Sequence[ShapedArray]
+) -> list[np.ndarray]:
     """The rule of `pivots` in a scalar program."""
     (S,), (*_, aval) = args, avals
     factors = Factors(graph, S, aval.dtype, params["least"])

@@ -8,7 +8,6 @@ import functools as ft
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,14 +21,15 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
-from ._entry import NotScalar
+from .._program import TreeStructure
+from ._entry import Entry, NotScalar
 from ._expand import MOST_OPERATIONS, with_constants_as_arguments
 from ._fast_or_slow import CertainScalars, FastOrSlowOp, GuardedOp
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._loops import side_by_side
 from ._motion import MotionPiece
-from ._piece import AbstractTracedPiece, exchanged
+from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged
 from ._scalar import ScalarPiece, ScalarProgram, as_number, over_batch, size_of
 
 
@@ -37,7 +37,7 @@ from ._scalar import ScalarPiece, ScalarProgram, as_number, over_batch, size_of
 MANY = 32
 
 
-def inline_op(graph: Graph, piece: Any, arguments: list[np.ndarray]) -> list[np.ndarray]:
+def inline_op(graph: Graph, piece: AbstractBatchedOp, arguments: list[np.ndarray]) -> list[np.ndarray]:
     """Inlines a piece: returns its results as entries of a graph, and adds the doubts about them to the graph."""
     if isinstance(piece, MotionPiece):
         return piece.found(graph, interpret(graph, piece.closed, arguments))
@@ -45,10 +45,10 @@ def inline_op(graph: Graph, piece: Any, arguments: list[np.ndarray]) -> list[np.
         return interpret(graph, piece.closed, arguments)
     if isinstance(piece, FastOrSlowOp):
         *values, clear, _ = inline_op(graph, piece.fast, arguments[: piece.known])
-        graph.doubts.append(graph.negation(clear[()]))
+        graph.doubts.append(graph.negation(clear.item()))
         return interpret(graph, piece.found, values)
     if isinstance(piece, GuardedOp):
-        graph.doubts.append(arguments[0][()])
+        graph.doubts.append(arguments[0].item())
         return arguments[piece.passed :]
     if isinstance(piece, AbstractTracedPiece):
         return interpret(graph, piece.closed, arguments)
@@ -60,7 +60,7 @@ class Entries(eqx.Module):
 
     each: list[Array]
     shape: tuple[int, ...] = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
+    dtype: np.dtype = eqx.field(static=True)
 
     @classmethod
     def of(cls, array: Array) -> "Entries":
@@ -73,12 +73,12 @@ class Entries(eqx.Module):
         return jnp.stack(self.each, axis=-1).reshape(-1, *self.shape).astype(self.dtype)
 
 
-def in_entries(tree: PyTree) -> Any:
+def in_entries(tree: PyTree) -> PyTree:
     """The tree with the `Entries` of its arrays."""
     return jax.tree_util.tree_map(Entries.of, tree)
 
 
-def joined(tree: PyTree) -> Any:
+def joined(tree: PyTree) -> PyTree:
     """The tree with the arrays of its `Entries`."""
     return jax.tree_util.tree_map(lambda x: x.joined(), tree, is_leaf=lambda x: isinstance(x, Entries))
 
@@ -99,9 +99,9 @@ class ScalarLaneStep:
         NotScalar, TooLong: If there is no such program.
     """
 
-    def __init__(self, function: Callable[..., Any], state: PyTree, *others: PyTree, most: int):
+    def __init__(self, function: Callable[..., tuple[PyTree, ...]], state: PyTree, *others: PyTree, most: int):
         leaves, structure = jax.tree_util.tree_flatten((state, others))
-        self.forms: list[Any] = []
+        self.forms: list[TreeStructure] = []
 
         def flat(*leaves):
             state, others = jax.tree_util.tree_unflatten(structure, leaves)
@@ -115,7 +115,7 @@ class ScalarLaneStep:
 
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
             *values, doubt, matters = interpret(graph, closed, arguments)
-            flag = graph.both(matters[()], ft.reduce(graph.either, graph.doubts, doubt[()]))
+            flag = graph.both(matters.item(), ft.reduce(graph.either, graph.doubts, doubt.item()))
             states = [
                 _fast_or_slow(graph, flag, *both) for both in zip(values[new : 2 * new], values[:new], strict=True)
             ]
@@ -127,7 +127,7 @@ class ScalarLaneStep:
         if self.program.program.has_arrays:
             raise NotScalar("what stays an operation on arrays")
 
-    def __call__(self, state: PyTree, *others: PyTree) -> tuple[Any, Any, Any]:
+    def __call__(self, state: PyTree, *others: PyTree) -> tuple[PyTree, PyTree, PyTree]:
         """Makes a step: returns the new states, `found` and `wanted`, all in entries, as are the arguments."""
         # One loop copies the states first. Otherwise XLA copies each of them before it writes new ones over old ones.
         own = [*side_by_side(jax.tree_util.tree_leaves(state)), *jax.tree_util.tree_leaves(others)]
@@ -138,10 +138,9 @@ class ScalarLaneStep:
         return new, rest[0], rest[1]
 
 
-def _fast_or_slow(graph: Graph, flag: Any, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+def _fast_or_slow(graph: Graph, flag: Entry, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
     found = np.empty(elsewhere.shape, object)
-    for i in np.ndindex(elsewhere.shape):
-        x, y = where[i], elsewhere[i]
+    for i, x, y in zip(np.ndindex(elsewhere.shape), where.flat, elsewhere.flat, strict=True):
         found[i] = y if x is y else graph.where(flag, x, y)
     return found
 
@@ -170,7 +169,10 @@ def _evaluated(J: Array, x: Array) -> Array:
         return _product(J, x)
     is_basis = jnp.all(x.reshape(k, k) == jnp.eye(k, dtype=x.dtype))
     # A loop of one round or of none: a conditional would copy J even where J does not change.
-    multiply = lambda carry: (_product(carry[0].reshape(J.shape), x), jnp.asarray(True))
+
+    def multiply(carry):
+        return _product(carry[0].reshape(J.shape), x), jnp.asarray(True)
+
     itself = J.reshape(*J.shape[:-1], *directions)
     return lax.while_loop(lambda carry: ~carry[1], multiply, (itself, is_basis))[0]
 
@@ -291,7 +293,10 @@ def tiled_dynamics(
             if i >= min(count, known) and not isinstance(x, SymbolicZero) and id(closed.jaxpr.invars[i]) in used
         ]  # fmt: skip
         if moving:
-            along = lambda *moved: piece(*exchanged(values, moving, moved))[0]
+
+            def along(*moved: Array) -> Array:
+                return piece(*exchanged(values, moving, moved))[0]
+
             total = total + jax.jvp(along, [values[i] for i in moving], [ways[i] for i in moving])[1]
         return (found, flag), (total, jnp.zeros_like(flag))
 
