@@ -53,6 +53,13 @@ def test_what_is_no_array_is_part_of_the_function_and_what_is_traced_an_argument
     assert_close(jax.jit(jax.jacfwd(closed_over))(2.0), jnp.sin(Q))
 
 
+@pytest.mark.parametrize("power", [-13, -9, -8, -1, 0, 2, 8, 9])
+def test_whole_powers(power):
+    """Those of the Lennard-Jones force are large and negative."""
+    force = lambda q: 1.5 * jax.lax.integer_pow(q, power)
+    assert_close(ukjax.expand(force)(Q), force(Q), rtol=1e-14)
+
+
 def test_what_is_left_as_it_is_says_why():
     shown = []
 
