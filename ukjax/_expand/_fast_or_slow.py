@@ -84,12 +84,7 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 
 
 def _evaluated(
-    form: EvalForm,
-    flag: int,
-    closed: OfArrays,
-    otherwise: OfArrays,
-    gives: Sequence[ShapedArray],
-    arrays: Sequence[Array],
+    form: EvalForm, flag: int, closed: OfArrays, otherwise: OfArrays, gives: Sequence[Shaped], arrays: Sequence[Array]
 ) -> list[Array]:
     """The results of `closed`, of shapes as in `gives`, or those of `otherwise`, the same where the flag is not set."""
     batched, needed = form.batched, arrays[flag]

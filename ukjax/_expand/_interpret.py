@@ -199,26 +199,11 @@ def _call(graph, params, args, avals):
 ELEMENTWISE = {
     *FOLDED,
     *(prims.integer_pow_p, prims.pow_p, prims.rsqrt_p, prims.rem_p, prims.select_n_p, prims.convert_element_type_p),
-    *(
-        prims.asin_p,
-        prims.acos_p,
-        prims.atan_p,
-        prims.sinh_p,
-        prims.cosh_p,
-        prims.asinh_p,
-        prims.acosh_p,
-        prims.atanh_p,
-    ),
+    *(prims.asin_p, prims.acos_p, prims.atan_p, prims.sinh_p, prims.cosh_p),
+    *(prims.asinh_p, prims.acosh_p, prims.atanh_p),
     *(prims.exp2_p, prims.expm1_p, prims.log1p_p, prims.logistic_p, prims.cbrt_p, prims.round_p, prims.nextafter_p),
-    *(
-        prims.erf_p,
-        prims.erfc_p,
-        prims.erf_inv_p,
-        prims.lgamma_p,
-        prims.digamma_p,
-        prims.reduce_precision_p,
-        prims.clamp_p,
-    ),
+    *(prims.erf_p, prims.erfc_p, prims.erf_inv_p, prims.lgamma_p, prims.digamma_p),
+    *(prims.reduce_precision_p, prims.clamp_p),
     *(prims.shift_left_p, prims.shift_right_logical_p, prims.shift_right_arithmetic_p),
 }
 

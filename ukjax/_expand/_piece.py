@@ -82,7 +82,7 @@ class AbstractSmallOp(AbstractBatchedOp):
     def tangent(self, moving: tuple[int, ...]) -> "AbstractSmallOp":
         if moving not in self._tangents:
             piece = self._tangents[moving] = self.make_tangent(moving)
-            piece.tangent_of = self, moving  # pyright: ignore
+            piece.tangent_of = self, moving
         return self._tangents[moving]
 
     def cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":

@@ -34,6 +34,8 @@ WASTE = 8
 T = TypeVar("T")
 # (graph, arguments) -> results, all of them arrays of entries.
 Builds = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
+# (shape of the batch, entries) -> arrays.
+Joins = Callable[[tuple[int, ...], Sequence[Array]], list[Array]]
 
 
 class ScalarProgram:
@@ -101,12 +103,7 @@ class ScalarProgram:
         size = own[0].shape
         return [_like(x, size).astype(as_number(y.dtype)) for x, y in zip(found, each.outputs, strict=True)]
 
-    def _of(
-        self,
-        form: EvalForm,
-        arrays: Sequence[Array],
-        join: Callable[[tuple[int, ...], Sequence[Array]], list[Array]],
-    ) -> list[Array]:
+    def _of(self, form: EvalForm, arrays: Sequence[Array], join: Joins) -> list[Array]:
         """Evaluates the program; `join` makes arrays of the shape of a batch, or of a tile, and the entries of results.
 
         Several loops hand on many numbers from one to the next, which stay in the cache where the loops run for a tile
