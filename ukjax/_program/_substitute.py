@@ -8,7 +8,7 @@ array: from a closure, a default, a partial, an attribute, a global variable, or
 import functools as ft
 import itertools as it
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,12 +17,16 @@ import numpy as np
 from jax.core import ShapedArray, Trace
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, set_current_trace, take_current_trace
-from jax.extend.linear_util import StoreException, WrappedFun
+from jax.extend.linear_util import StoreException
 from jax.interpreters import ad
 from jax.tree_util import tree_leaves, tree_map
 from jaxtyping import Array, PyTree
 
 from ._unbatch import Parameters, sizes_of_scan
+
+
+if TYPE_CHECKING:  # nothing but an annotation needs it, and a newer JAX may lack it
+    from jax.extend.linear_util import WrappedFun
 
 
 P = ParamSpec("P")
@@ -101,7 +105,7 @@ class _Substitution(Trace):
         return False
 
     def _with_rule(
-        self, primitive: Primitive, functions: tuple[WrappedFun, ...], operands: Sequence[Array], params: Parameters
+        self, primitive: Primitive, functions: tuple["WrappedFun", ...], operands: Sequence[Array], params: Parameters
     ) -> list[Array]:
         """The results of a function with a rule of derivatives, which first becomes an operation of a program."""
         program = jax.make_jaxpr(lambda *x: primitive.bind(*x, subfuns=functions, **params))(*operands)
