@@ -36,8 +36,6 @@ from ._hybrid import HybridTrajectory as HybridTrajectory
 from ._hybrid import Impact as Impact
 from ._hybrid import Mode as Mode
 from ._hybrid import simulate_hybrid as simulate_hybrid
-from ._kinematics import AbstractKinematics as AbstractKinematics
-from ._kinematics import Kinematics as Kinematics
 from ._linalg import SVD as SVD
 from ._linalg import AbstractPseudoinverse as AbstractPseudoinverse
 from ._manifold import Assembly as Assembly
@@ -60,8 +58,10 @@ from ._simulate import simulate as simulate
 from ._simulation import Rattle as Rattle
 from ._sweep import sweep as sweep
 from ._sympy import from_sympy as from_sympy
+from ._system import AbstractKinematics as AbstractKinematics
 from ._system import AbstractKinematicSystem as AbstractKinematicSystem
 from ._system import AbstractSystem as AbstractSystem
+from ._system import Kinematics as Kinematics
 from ._system import LagrangianSystem as LagrangianSystem
 from ._system import System as System
 from ._terms import Terms as Terms

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 
 from . import _check
 from ._binding import Binding, Origin, binding
-from ._kinematics import AbstractKinematics
 from ._result import is_traced
 from ._sharing import joined, separated
+from ._system import AbstractKinematics
 from ._types import Coordinates, Rows, RowValues, Scalar, Vector
 
 

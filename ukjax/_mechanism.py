@@ -15,9 +15,8 @@ from jaxtyping import Array, Float
 from . import _check
 from ._binding import Origin, binding
 from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
-from ._kinematics import AbstractKinematics
 from ._sharing import joined, separated
-from ._system import AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
+from ._system import AbstractKinematics, AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
 from ._terms import BlockTerms, ForwardDynamics, ModularTerms, Terms, TermsFunctions, of_loose
 from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 

@@ -23,8 +23,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from .._types import BoolScalar, Rows, RowValues, Vector
-from ._metric import row_lengths
-from ._problem import WhitenedTerms
+from ._problem import WhitenedTerms, row_lengths
 
 
 # Factor by which the terms of a row may grow before an acceleration no longer counts as moderate.

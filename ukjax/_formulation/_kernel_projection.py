@@ -18,8 +18,7 @@ from .. import _check
 from .._linalg import SVD, finer, new_rows, one_at_a_time, pseudoinverse, rank_tolerance_of
 from .._result import is_traced
 from .._types import Matrix, Rows
-from ._base import AbstractPseudoinverseFormulation
-from ._linear import SingularMass
+from ._base import AbstractPseudoinverseFormulation, SingularMass
 from ._problem import with_singular_mass
 from ._recursive import parts_of, sizes_of
 

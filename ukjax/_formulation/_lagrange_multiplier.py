@@ -9,8 +9,7 @@ from jaxtyping import Array
 
 from .._linalg import SkipIfZero, finer, power_of_two, pseudoinverse
 from .._types import Matrix, Rows
-from ._base import AbstractPseudoinverseFormulation
-from ._linear import SingularMass
+from ._base import AbstractPseudoinverseFormulation, SingularMass
 from ._problem import with_singular_mass
 
 

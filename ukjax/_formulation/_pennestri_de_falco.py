@@ -7,8 +7,7 @@ E = I - N, which projects on the admissible directions; R = (E M E)^+.
 import jax.numpy as jnp
 
 from .._linalg import finer, pseudoinverse
-from ._base import AbstractPseudoinverseFormulation
-from ._linear import SingularMass
+from ._base import AbstractPseudoinverseFormulation, SingularMass
 from ._problem import with_singular_mass
 
 

@@ -1,23 +1,159 @@
 """The input of a formulation at one state: the terms in units in which rows and masses can be compared.
 
-L L^T = M, W = L^-1, or those of the metric that takes the place of M where it is singular (`_metric`); x = L^T q'':
-acceleration in that metric, all of whose entries have one unit, sqrt(kg) m/s^2 or the like; B = A W^T: the rows there;
-D: row scales; w = W Q: the free motion. For formulations that take M unchanged, which may be singular, L and W are
-diagonal: they give each coordinate a unit in which its own mass is about one.
+L L^T = M, W = L^-1, or those of the metric G that takes the place of M where it is singular, of M and the rows; x =
+L^T q'': acceleration in that metric, all of whose entries have one unit, sqrt(kg) m/s^2 or the like; B = A W^T: the
+rows there; D: row scales; w = W Q: the free motion; C: scales of the coordinates, C M C has a diagonal near one. For
+formulations that take M unchanged, which may be singular, L and W are diagonal: they give each coordinate a unit in
+which its own mass is about one.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._linalg import whiten
+from .._linalg import power_of_two, whiten, whiten_first
 from .._result import RESULTS
 from .._terms import Terms
-from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
-from ._metric import coordinate_scales, metric, row_scales, shifted
+from .._types import BoolScalar, Matrix, Partition, Rows, RowValues, Vector
+
+
+# Sweeps of `balancing_scales` over rows and columns.
+SWEEPS = 64
+# An entry counts as rounding below this part of the largest of its row; a mass ratio of 1e12 leaves larger ones.
+ROUNDED = 1e-9
+
+
+class Metric(NamedTuple):
+    """A metric that leads to the same constrained motion as M does.
+
+    Attributes:
+        L: The Cholesky factor of the metric (n, n); the identity where there is no metric.
+        W: The inverse of L (n, n).
+        is_mass: Whether the metric is M, which is positive definite.
+        regular: Whether there is a metric.
+    """
+
+    L: Matrix
+    W: Matrix
+    is_mass: BoolScalar
+    regular: BoolScalar
+
+
+def metric(M: Matrix, A: Rows, partition: Partition | None = None, all_are_real: bool = False) -> Metric:
+    r"""Returns the metric of M where M is positive definite, else of `completed` where that is and M is semidefinite.
+
+    A batch in which every M is positive definite is factorised once, as by `whiten`. `all_are_real`: as for
+    `row_scales`.
+    """
+    C = coordinate_scales(M, A)
+    return Metric(*whiten_first(M, _completed(M, A, C, all_are_real), shifted(M, C), partition))
+
+
+def completed(M: Matrix, A: Rows) -> Matrix:
+    r"""Returns $G = M + A^\top D^2 A$, which leads to the same constrained motion as M does.
+
+    Adding rows that are met exactly does not change the motion: M a - Q = A^T lambda if and only if G a - Q = A^T
+    lambda' for another lambda'. Nothing is regularised. G is definite if [M; A] has full rank. With D the rows are
+    about as long as one in the metric of M, so that neither the unit of a row nor that of a coordinate or a mass
+    matters.
+
+    Source: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129, where the added matrix is A^+ A. Here it is A^T A.
+    """
+    return _completed(M, A, coordinate_scales(M, A), False)
+
+
+def _completed(M: Matrix, A: Rows, C: Vector, all_are_real: bool) -> Matrix:
+    rows = row_scales(A * C[None], all_are_real)[:, None] * A
+    return M + rows.T @ rows
+
+
+def shifted(M: Matrix, C: Vector) -> Matrix:
+    """Returns M with a small addition to its diagonal: positive definite unless M has a negative direction."""
+    return M + jnp.diag(jnp.finfo(M.dtype).eps ** 0.5 / C**2)
+
+
+def coordinate_scales(M: Matrix, A: Rows) -> Vector:
+    """Returns C (n,), powers of two for which C M C has a diagonal near one, so that units do not matter.
+
+    A coordinate without a mass gets its scale from the rows. In rows that connect it with coordinates of known scale,
+    its largest scaled entry becomes as large as theirs. The scales spread in this way from one coordinate to the next.
+    Coordinates that no row connects with a mass get the scale that their rows have among themselves. No gradient.
+    """
+    M, A = stop_gradient((M, A))
+    sizes, diagonal = jnp.abs(A), jnp.abs(jnp.diagonal(M))
+    scale = lambda x: 1 / power_of_two(jnp.where(x > 0, x, 1.0))
+
+    def spread(known: Array, C: Vector) -> Vector:
+        """Returns the largest entry of each column (n,) in rows whose largest known entry is one."""
+        of_row = jnp.max(jnp.where(known[None], sizes * C[None], 0), axis=1, initial=0.0)
+        parts = sizes / jnp.where(of_row > 0, of_row, 1)[:, None]
+        return jnp.max(jnp.where((of_row > 0)[:, None], parts, 0), axis=0, initial=0.0)
+
+    def following(carry):
+        known, C, _ = carry
+        found = spread(known, C)
+        new = ~known & (found > 0)
+        return known | new, jnp.where(new, scale(found), C), jnp.any(new & ~jnp.all(known | new))
+
+    known = diagonal > 0
+    start = known, scale(jnp.sqrt(diagonal)), jnp.any(known) & ~jnp.all(known)
+    known, C, _ = jax.lax.while_loop(lambda carry: carry[2], following, start)
+    return jnp.where(known, C, scale(spread(~known, jnp.ones_like(C))))
+
+
+def balancing_scales(sizes: Rows, C: Vector) -> tuple[RowValues, Vector]:
+    """Returns scales of the rows, D (m,), and of the coordinates, E (n,), for which the entries of D A E are about one.
+
+    A rank test of D A E depends neither on units nor on masses. In the metric of M, rows that only a heavy body
+    distinguishes differ by the root of a mass ratio. That may be less than the difference of redundant rows off the
+    constraints.
+    """
+    entries = sizes * C[None]
+    counts = (entries > ROUNDED * jnp.max(entries, axis=1, keepdims=True, initial=0.0)).astype(sizes.dtype)
+    logs = jnp.log2(jnp.where(counts > 0, sizes, 1.0))
+    mean = lambda x, axis: jnp.sum(counts * x, axis) / jnp.maximum(jnp.sum(counts, axis), 1)
+
+    def closer(_, E: Vector) -> Vector:
+        D = -mean(logs + E[None], 1)
+        return jnp.where(jnp.any(counts > 0, axis=0), -mean(logs + D[:, None], 0), E)
+
+    E = jnp.round(jax.lax.fori_loop(0, SWEEPS, closer, jnp.log2(C)))
+    return jnp.exp2(jnp.round(-mean(logs + E[None], 1))), jnp.exp2(E)
+
+
+def row_scales(B: Rows, all_are_real: bool = False) -> RowValues:
+    """Returns powers of two that bring the rows of B (m, n) to about the same length; (m,).
+
+    The rank test then measures angles between rows, whatever their units, and no digit is lost. Unless `all_are_real`,
+    a row as short as the rounding errors of the longest keeps its length relative to the longest.
+
+    Where the rows are consistent the solution does not depend on the scales, and otherwise they are constant almost
+    everywhere: no gradient.
+    """
+    lengths = row_lengths(B)
+    if all_are_real:
+        return 1 / power_of_two(lengths)
+    return 1 / power_of_two(jnp.where(is_rounding(lengths), jnp.max(lengths, initial=0.0), lengths))
+
+
+def row_lengths(B: Rows) -> RowValues:
+    """Returns the lengths of the rows of B (m, n), (m,); the longest length, or one, for a row of zeros."""
+    B = stop_gradient(B)
+    # Squares of very small or very large numbers must neither vanish nor overflow.
+    sizes = jnp.max(jnp.abs(B), axis=1, initial=0.0)
+    units = power_of_two(jnp.where(sizes > 0, sizes, 1.0))
+    lengths = units * jnp.linalg.norm(B / units[:, None], axis=1)
+    longest = jnp.max(lengths, initial=0.0)
+    return jnp.where(lengths > 0, lengths, jnp.where(longest > 0, longest, 1.0))
+
+
+def is_rounding(lengths: RowValues) -> Array:
+    """Whether each row is as short, beside the longest, as the rounding errors of its entries; (m,)."""
+    return lengths < 8 * jnp.finfo(lengths.dtype).eps * jnp.max(lengths, initial=0.0)
 
 
 class WhitenedTerms(eqx.Module):

@@ -4,8 +4,7 @@ W^T W = M^-1; a = M^-1 Q; B = A W^T; D: row scales; G = D A M^-1 A^T D; H = M^-1
 """
 
 from .._linalg import SkipIfZero, finer
-from ._base import AbstractPseudoinverseFormulation
-from ._linear import DefiniteMass
+from ._base import AbstractPseudoinverseFormulation, DefiniteMass
 from ._problem import with_completed_mass
 
 

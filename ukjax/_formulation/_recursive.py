@@ -21,10 +21,8 @@ from .. import _check
 from .._linalg import SVD, SkipIfZero, finer, new_rows, pseudoinverse, rank_tolerance_of, whiten
 from .._result import is_traced
 from .._types import BoolScalar, IntScalar, Matrix, Rows, Vector
-from ._base import AbstractPseudoinverseFormulation
-from ._linear import AbstractLinearMap, DefiniteMass, one_response
-from ._metric import row_scales
-from ._problem import with_completed_mass, with_definite_mass
+from ._base import AbstractLinearMap, AbstractPseudoinverseFormulation, DefiniteMass, one_response
+from ._problem import row_scales, with_completed_mass, with_definite_mass
 
 
 class Level(eqx.Module):

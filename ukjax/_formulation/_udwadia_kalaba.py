@@ -1,16 +1,24 @@
-"""The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q."""
+"""The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q.
+
+For servo constraints it also gives the verdict on rows alone, whatever forces act.
+"""
 
 import dataclasses
 import functools as ft
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
+from jax.lax import stop_gradient
 
-from .._linalg import AbstractDecomposition
-from ._base import AbstractLoweredFormulation, AbstractPseudoinverseFormulation
+from .._linalg import AbstractDecomposition, Jacobi, whiten
+from .._result import RESULTS
+from .._terms import Terms
+from .._types import BoolScalar, RowValues, Vector
+from ._base import AbstractLoweredFormulation, AbstractPseudoinverseFormulation, DefiniteMass
+from ._consistency import miss
 from ._fast_paths import TracedTerms, by_blocks, by_panels, by_recursion, certainty, expanded
-from ._linear import DefiniteMass
-from ._problem import with_completed_mass
+from ._problem import WhitenedTerms, row_scales, with_completed_mass
 
 
 class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation):
@@ -74,3 +82,22 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
 
     def _map(self, problem, solver, repeatedly):
         return DefiniteMass(problem, solver, repeatedly, self._finest(problem))
+
+
+def in_metric(terms: Terms) -> WhitenedTerms:
+    """Returns the rows without any force, in the metric of M where M is definite, else in that of the coordinates."""
+    L, W, _ = whiten(terms.M, terms.partition)  # the identity where M is not definite
+    B = terms.A @ W.T
+    rest = jnp.zeros_like(terms.Q)
+    return WhitenedTerms(terms.M, rest, terms.A, terms.b, L, W, B, row_scales(B), rest, RESULTS.successful)
+
+
+def is_contradictory(rows: WhitenedTerms, rtol: float) -> BoolScalar:
+    """Whether no acceleration at all satisfies A q'' = b."""
+    return ~UdwadiaKalaba(Jacobi(), consistency_rtol=rtol).is_consistent(rows)
+
+
+def allowance(rows: WhitenedTerms, rtol: float, acceleration: Vector, start: Vector) -> RowValues:
+    """Returns the allowed error of A q'' = b for rounding and `rtol`, if q'' was reached from `start`; (m,)."""
+    free = jnp.abs(rows.L.T @ stop_gradient(start))
+    return stop_gradient(miss(rows, acceleration, free, rtol, 0.0).allowed)

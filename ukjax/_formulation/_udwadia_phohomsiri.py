@@ -6,8 +6,7 @@ All in coordinates in which M has a diagonal near one: D: row scales; E = I - (D
 import jax.numpy as jnp
 
 from .._linalg import finer, pseudoinverse
-from ._base import AbstractPseudoinverseFormulation
-from ._linear import SingularMass
+from ._base import AbstractPseudoinverseFormulation, SingularMass
 from ._problem import with_singular_mass
 
 

@@ -1,7 +1,6 @@
 """Checksums of values: of their contents, and never of their places or names.
 
-A traced function has the checksum of its program (`_program`), a function that cannot be traced that of its
-instructions (`_code`).
+A traced function has the checksum of its program, a function that cannot be traced that of its instructions (`_code`).
 """
 
 import dataclasses
@@ -22,8 +21,7 @@ from jax.sharding import Mesh, Sharding
 
 from .._binding import Origin
 from .._expand import AbstractBatchedOp
-from ._code import cached, of_class, of_function
-from ._program import of_program, tag_of_shape
+from ._code import cached, of_class, of_function, of_program, tag_of_shape
 
 
 PLAIN = (str, bytes, bool, int, float, complex, type(None), type(Ellipsis), np.dtype)

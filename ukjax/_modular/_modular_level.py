@@ -19,9 +19,8 @@ from .. import _check
 from .._formulation import covariance, gain
 from .._linalg import SVD, whiten
 from .._types import Coordinates, IntScalar, Matrix, Rows, Scalar, Vector
-from ._composite import Composite, Coupling
+from ._composite import Composite, Coupling, check_size
 from ._coupled import Coupled
-from ._names import check_size
 
 
 class Enforced(eqx.Module):

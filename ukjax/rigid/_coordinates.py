@@ -13,8 +13,8 @@ from jaxtyping import Array
 
 from .. import _check
 from .._coordinate import Coordinate
-from .._kinematics import AbstractKinematics
 from .._result import is_traced
+from .._system import AbstractKinematics
 from . import _turns
 from ._abstract_robot import AbstractRobot
 from ._joint import AbstractJoint

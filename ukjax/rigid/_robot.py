@@ -11,10 +11,10 @@ from jaxtyping import Array
 
 from .. import _check
 from .._constraint import Baumgarte
-from .._kinematics import AbstractKinematics
 from .._manifold import Assembly
 from .._mechanism import Mechanism
 from .._scenario import Drawing, Scenario
+from .._system import AbstractKinematics
 from .._trajectory import Trajectory
 from .._types import Coordinates, Vector
 from . import _dynamics, _linkage, _turns
