@@ -6,18 +6,33 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, SupportsIndex, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from ._result import is_traced
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class HasRates(Protocol):
+    """An object that has the rates of coordinates, as a kinematics has."""
+
+    def rates(self, q: Array, v: Array, t: Array) -> Array: ...
+
+
 def state(
-    q: Any, v: Any, t: Any = 0.0, names: tuple[str, str] = ("q", "v"), kinematics: Any = None
+    q: object,
+    v: object,
+    t: object = 0.0,
+    names: tuple[str, str] = ("q", "v"),
+    kinematics: HasRates | None = None,
 ) -> tuple[Array, Array, Array]:
     """Returns `q`, `v`, `t` as arrays of one floating dtype; raises ValueError if they are not one state.
 
@@ -50,7 +65,7 @@ def state(
     return q, v, t
 
 
-def _fits(kinematics: Any, q: Array, v: Array, t: Array, names: tuple[str, str]) -> None:
+def _fits(kinematics: HasRates, q: Array, v: Array, t: Array, names: tuple[str, str]) -> None:
     """Raises ValueError unless the kinematics makes rates of q of the speeds v."""
     shapes = f"{names[0]} has shape {q.shape} and {names[1]} shape {v.shape}"
     try:
@@ -61,7 +76,7 @@ def _fits(kinematics: Any, q: Array, v: Array, t: Array, names: tuple[str, str])
         raise ValueError(f"{shapes}, but the kinematics of the system makes rates of shape {rates.shape} of them.")
 
 
-def floating(x: Any, name: str) -> Array:
+def floating(x: object, name: str) -> Array:
     """Returns `x` as an array of floating dtype, integers as floats; raises ValueError for anything else."""
     if any(isinstance(leaf, str) for leaf in jax.tree_util.tree_leaves(x)):
         raise ValueError(f"{name} must be an array of real numbers, but holds text: {x!r}.")
@@ -76,7 +91,7 @@ def floating(x: Any, name: str) -> Array:
     raise ValueError(f"{name} must be an array of real numbers, but has dtype {array.dtype}.")
 
 
-def scalar(x: Any, name: str) -> Any:
+def scalar(x: object, name: str) -> Any:
     """Returns a tracer unchanged, anything else as a float; raises ValueError unless that is one finite number.
 
     NumPy does the conversion: inside of a trace JAX would turn a constant into a tracer, whose value is not known.
@@ -94,7 +109,7 @@ def scalar(x: Any, name: str) -> Any:
     return float(number)
 
 
-def count(x: Any, name: str) -> int:
+def count(x: object, name: str) -> int:
     """Returns `x` as an int; raises ValueError unless it is an integer, of Python's or NumPy's, of at least 1."""
     number = _integer(x)
     if number is None or number < 1:
@@ -102,7 +117,7 @@ def count(x: Any, name: str) -> int:
     return number
 
 
-def seed(x: Any) -> int:
+def seed(x: object) -> int:
     """Returns `x` as an int; raises ValueError unless it is an integer, of Python's or NumPy's, of at least 0."""
     number = _integer(x)
     if number is None or number < 0:
@@ -110,14 +125,14 @@ def seed(x: Any) -> int:
     return number
 
 
-def _integer(x: Any) -> int | None:
+def _integer(x: object) -> int | None:
     try:
-        return None if isinstance(x, (bool, np.bool_)) else operator.index(x)
+        return operator.index(x) if isinstance(x, SupportsIndex) and not isinstance(x, bool | np.bool_) else None
     except TypeError:
         return None
 
 
-def positive(x: Any, name: str) -> float:
+def positive(x: object, name: str) -> float:
     """Returns a number as a float; raises ValueError unless it is positive and finite."""
     number = scalar(x, name)
     if number <= 0:
@@ -125,7 +140,7 @@ def positive(x: Any, name: str) -> float:
     return number
 
 
-def tolerance(x: Any, name: str) -> Any:
+def tolerance(x: object, name: str) -> Any:
     """Returns a tracer unchanged, else a float; raises ValueError unless that is a finite number of at least 0."""
     number = scalar(x, name)
     if not is_traced(number) and number < 0:
@@ -144,7 +159,7 @@ def finite(x: Array | np.ndarray, name: str) -> None:
         raise ValueError(f"{name} must be finite, but {where} is {values[tuple(bad[0])]}.")
 
 
-def times(ts: Any) -> Array:
+def times(ts: object) -> Array:
     """Returns `ts` as an array of at least two times; raises ValueError unless its known values increase."""
     ts = floating(ts, "ts")
     if ts.ndim != 1 or ts.shape[0] < 2:
@@ -162,7 +177,7 @@ def times(ts: Any) -> Array:
     return ts
 
 
-def output(value: Any, shape: tuple[int | str, ...], dtype: Any, what: str, hint: str = "") -> Array:
+def output(value: object, shape: tuple[int | str, ...], dtype: DTypeLike, what: str, hint: str = "") -> Array:
     """Returns the result of a user's function, cast to `dtype`; raises ValueError if its shape is not `shape`.
 
     A letter in `shape` stands for any length.
@@ -180,7 +195,7 @@ def output(value: Any, shape: tuple[int | str, ...], dtype: Any, what: str, hint
     return array.astype(dtype)
 
 
-def instance(value: Any, kind: type, name: str, example: str) -> None:
+def instance(value: object, kind: type, name: str, example: str) -> None:
     """Raises TypeError unless `value` is an instance of `kind`; `example` says how to make one."""
     if not isinstance(value, kind):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
@@ -191,7 +206,7 @@ def _show(shape: tuple[int | str, ...]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
-def function(value: Any, name: str, signature: str) -> Callable:
+def function(value: object, name: str, signature: str) -> Callable:
     """Returns `value` as a callable pytree; raises TypeError unless it takes the arguments that `signature` names.
 
     A `signature` with optional arguments, in brackets, is not checked.
@@ -221,14 +236,14 @@ def _signature(value: Callable) -> inspect.Signature | None:
         return None
 
 
-def mapping(value: Any, name: str, example: str) -> dict[Any, Any]:
+def mapping(value: Mapping[K, V] | None, name: str, example: str) -> dict[K, V]:
     """Returns `value` as a dict, empty for None; raises TypeError unless it is a mapping, such as `example`."""
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a mapping, such as {example}, but is {value!r}.")
     return dict(value or {})
 
 
-def path(value: Any, name: str) -> Path:
+def path(value: object, name: str) -> Path:
     """Returns `value` as a path; raises TypeError unless it is text or a path."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a path, as text or a pathlib.Path, but is {value!r}.")

@@ -12,14 +12,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from . import _check
 from ._binding import Binding, Origin, binding
 from ._result import is_traced
 from ._sharing import joined, separated
 from ._system import AbstractKinematics
-from ._types import Coordinates, Rows, RowValues, Scalar, Vector
+from ._types import Coordinates, Numbers, Rows, RowValues, Scalar, Vector
 
 
 class Baumgarte(eqx.Module):
@@ -43,12 +43,12 @@ class Baumgarte(eqx.Module):
     damping: Float[Array, "..."]
     stiffness: Float[Array, "..."]
 
-    def __init__(self, damping: Any, stiffness: Any = 0.0):
+    def __init__(self, damping: Numbers, stiffness: Numbers = 0.0):
         self.damping = _gain(damping, "damping")
         self.stiffness = _gain(stiffness, "stiffness")
 
     @classmethod
-    def classic(cls, alpha: Any, beta: Any) -> "Baumgarte":
+    def classic(cls, alpha: Numbers, beta: Numbers) -> "Baumgarte":
         r"""Returns gains for $\ddot\Phi + 2\alpha\,\dot\Phi + \beta^2\,\Phi = 0$; critical for alpha = beta [1/s]."""
         alpha, beta = _gain(alpha, "alpha"), _gain(beta, "beta")
         return cls(2.0 * alpha, beta @ beta if beta.ndim == 2 else beta**2)
@@ -59,7 +59,7 @@ class Baumgarte(eqx.Module):
         return change if position is None else change + _times(self.stiffness, position, "stiffness")
 
 
-def _gain(value: Any, name: str) -> Array:
+def _gain(value: Numbers, name: str) -> Array:
     gain = _check.floating(value, name)
     if gain.ndim > 2 or (gain.ndim == 2 and gain.shape[0] != gain.shape[1]):
         raise ValueError(
@@ -210,9 +210,12 @@ class Holonomic(AbstractFunctionConstraint):
 
     def rows(self, q, v, t, kinematics=None):
         ones = jnp.ones_like(t)
+
+        def errors(q: Coordinates, t: Scalar) -> tuple[RowValues, RowValues]:
+            return jax.jvp(self.position_error, (q, t), (_rates(kinematics, q, v, t), ones))
+
         # A constraint that ignores t has a symbolically zero tangent there, which jvp propagates at no cost.
-        first = lambda q_, t_: jax.jvp(self.position_error, (q_, t_), (_rates(kinematics, q_, v, t_), ones))
-        (position, velocity), (_, curvature) = jax.jvp(first, (q, t), (_rates(kinematics, q, v, t), ones))
+        (position, velocity), (_, curvature) = jax.jvp(errors, (q, t), (_rates(kinematics, q, v, t), ones))
         if kinematics is None:
             matrix = jax.jacfwd(self.position_error)(q, t)
         else:
@@ -288,7 +291,7 @@ class AccelerationConstraint(AbstractFunctionConstraint):
     """
 
     _matrix: Callable
-    _vector: Any
+    _vector: PyTree
     _origin: Origin = eqx.field(static=True)
 
     def __init__(self, matrix: Callable, vector: Callable):
@@ -331,7 +334,7 @@ def _rates(kinematics: AbstractKinematics | None, q: Coordinates, v: Vector, t: 
     return v if kinematics is None else kinematics.rates(q, v, t)
 
 
-def _stabilization(value: Any) -> Baumgarte | None:
+def _stabilization(value: object) -> Baumgarte | None:
     if value is None or isinstance(value, Baumgarte):
         return value
     raise TypeError(
@@ -344,6 +347,6 @@ def stabilized(stabilization: Baumgarte | None, b: Array, position: Array | None
     return b if stabilization is None else b - stabilization.correction(position, velocity)
 
 
-def _rows_of(value: Any, q: Array, what: str) -> Array:
+def _rows_of(value: object, q: Array, what: str) -> Array:
     hint = "A single row is a vector of length one: write jnp.array([...]) or add [None]."
     return _check.output(value, ("m",), q.dtype, what, hint)

@@ -3,14 +3,13 @@
 import abc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jax.tree_util import Partial
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from . import _check
 from ._binding import Origin, binding
@@ -18,7 +17,11 @@ from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
 from ._sharing import joined, separated
 from ._system import AbstractKinematics, AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
 from ._terms import BlockTerms, ForwardDynamics, ModularTerms, Terms, TermsFunctions, of_loose
-from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
+from ._types import Coordinates, Matrix, Numbers, Rows, RowValues, Scalar, Vector
+
+
+# Any number of constraints, with names or without.
+Constraints = AbstractConstraint | Iterable[AbstractConstraint] | Mapping[str, AbstractConstraint]
 
 
 class AbstractConstrainedSystem(AbstractSystem):
@@ -42,7 +45,7 @@ class AbstractRecursiveSystem(AbstractSystem):
     """A system that can compute its unconstrained acceleration without forming M."""
 
     @abc.abstractmethod
-    def free(self, applied: Any) -> ForwardDynamics | None:
+    def free(self, applied: Numbers | None) -> ForwardDynamics | None:
         """Returns the unconstrained dynamics, or None; `applied`: forces (n,) beside the system's, or None."""
 
 
@@ -78,15 +81,15 @@ class Mechanism(eqx.Module):
     """
 
     system: AbstractSystem
-    _further: tuple[Any, ...]
-    _nonideal: Any
+    _further: tuple[PyTree, ...]
+    _nonideal: PyTree
     _names: tuple[str, ...] = eqx.field(static=True)
     _origin: Origin = eqx.field(static=True)
 
     def __init__(
         self,
         system: AbstractSystem,
-        constraints: AbstractConstraint | Iterable[AbstractConstraint] | Mapping[str, AbstractConstraint] = (),
+        constraints: Constraints = (),
         nonideal: Callable | None = None,
     ):
         if not isinstance(system, AbstractSystem):
@@ -127,7 +130,7 @@ class Mechanism(eqx.Module):
         return nonideal if nonideal is None else binding(self._parts, self._origin)(nonideal)
 
     @property
-    def _parts(self) -> list[Any]:
+    def _parts(self) -> list[PyTree]:
         return [self.system, *self._further, self._nonideal]
 
     @property
@@ -156,7 +159,7 @@ class Mechanism(eqx.Module):
         return _check.output(self.system.mass(q, t), (n, n), q.dtype, "mass(q, t)", f"There are {n} {what}.")
 
     def terms(
-        self, q: Coordinates, v: Vector, t: Scalar, applied: Any = None, rows_by: Callable | None = None
+        self, q: Coordinates, v: Vector, t: Scalar, applied: Numbers | None = None, rows_by: Callable | None = None
     ) -> Terms:
         """Returns M, Q, A, b and the non-ideal force at one state; raises ValueError, while tracing, on a wrong shape.
 
@@ -169,10 +172,13 @@ class Mechanism(eqx.Module):
             Q = Q + applied_force(applied, v, "applied")
         named = self.named_constraints
         known = self.system.own_rows(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
-        # A system that gives rows itself has already zeroed their rounding errors.
-        of = lambda *state: [self.rows_of(c, *state) for name, c in named.items() if name not in known]
-        others, errors = (of(q, v, t), None) if rows_by is None else rows_by(of, q, v, t)
-        following = iter(others)
+
+        def others(q: Coordinates, v: Vector, t: Scalar) -> list[tuple[Rows, RowValues]]:
+            # A system that gives rows itself has already zeroed their rounding errors.
+            return [self.rows_of(c, q, v, t) for name, c in named.items() if name not in known]
+
+        found, errors = (others(q, v, t), None) if rows_by is None else rows_by(others, q, v, t)
+        following = iter(found)
         rows = [known[name] if name in known else next(following) for name in named]
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
@@ -184,9 +190,12 @@ class Mechanism(eqx.Module):
         rounding = None if errors is None else of_loose(loose, errors)
         return Terms(M, Q, A, b, nonideal, partition, tuple(sizes), rounding, loose)
 
-    def terms_of(self, applied: Any = None) -> TermsFunctions:
+    def terms_of(self, applied: Numbers | None = None) -> TermsFunctions:
         """Returns the terms as functions of the state; `applied`: forces (n,) beside the system's, or None."""
-        dense = lambda q, v, t, rows_by=None: self.terms(q, v, t, applied, rows_by)
+
+        def dense(q: Coordinates, v: Vector, t: Scalar, rows_by: Callable | None = None) -> Terms:
+            return self.terms(q, v, t, applied, rows_by)
+
         system, groups = self.system, [c for c in self.constraints if isinstance(c, AbstractConstraintGroup)]
         whole = len(groups) == len(self.constraints) and self._nonideal is None
         if whole and not groups and isinstance(system, AbstractRecursiveSystem):
@@ -227,7 +236,7 @@ def _own(system: AbstractSystem) -> dict[str, AbstractConstraint]:
     return dict(system.own_constraints) if isinstance(system, AbstractConstrainedSystem) else {}
 
 
-def _named(constraints: Any, before: int) -> dict[str, AbstractConstraint]:
+def _named(constraints: AbstractConstraint | Iterable, before: int) -> dict[str, AbstractConstraint]:
     """Returns the argument `constraints` as a dict by name; raises TypeError or ValueError if it is invalid."""
     if isinstance(constraints, AbstractConstraint):
         constraints = (constraints,)

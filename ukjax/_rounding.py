@@ -16,17 +16,21 @@ of Numerical Algorithms, 1.6; random changes of data to see rounding errors: Cha
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
 from jax.lax import stop_gradient
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike
 
 from ._program import PLAIN_CALLS
 
+
+Tree = TypeVar("Tree")
 
 # Number of random changes: a size is missed only if all of them cancel, one in a thousand each.
 CHANGES = 3
@@ -36,30 +40,24 @@ MULTIPLE = 64.0
 LEAST_PART, LEAST = 1e7, 1e-9  # of these the first times eps
 
 
-def with_rounding_errors(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+def with_rounding_errors(function: Callable[..., Tree], *args: Array) -> tuple[Tree, Tree]:
     """Returns `function(*args)` and the sizes of its rounding errors, a tree of arrays like the results.
 
     `args`: arrays. The function is traced and evaluated once, for a batch of four. The sizes have no gradient.
     """
-    kept: list[Any] = []
-
-    def leaves(*args):
-        flat, structure = jax.tree_util.tree_flatten(function(*args))
-        kept.append(structure)
-        return flat
-
-    closed = jax.make_jaxpr(leaves)(*args)
+    closed, shapes = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
+    structure = jax.tree_util.tree_structure(shapes)
     pairs = map(_and_error, _in_changes(closed, args))
     values, errors = zip(*pairs, strict=True) if closed.jaxpr.outvars else ((), ())
-    return jax.tree_util.tree_unflatten(kept[-1], values), jax.tree_util.tree_unflatten(kept[-1], errors)
+    return jax.tree_util.tree_unflatten(structure, values), jax.tree_util.tree_unflatten(structure, errors)
 
 
-def rounding_errors(function: Callable[..., Any], *args: Any) -> Any:
+def rounding_errors(function: Callable[..., Tree], *args: Array) -> Tree:
     """Returns sizes of the rounding errors of `function(*args)`, a tree of arrays like its results; no gradients."""
     return with_rounding_errors(function, *args)[1]
 
 
-def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequence[Any]) -> list[Any]:
+def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequence[Array]) -> list[Array]:
     """Returns sizes of the rounding errors of the results number `outputs` of a program; nothing else is evaluated."""
     used = [k in outputs for k in range(len(closed.jaxpr.outvars))]
     # The dead-code elimination that JAX does before it compiles.
@@ -68,7 +66,7 @@ def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequen
     return [stop_gradient(_and_error(x)[1]) for x in _in_changes(ClosedJaxpr(jaxpr, closed.consts), args)]
 
 
-def _in_changes(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+def _in_changes(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
     """Returns the results of a program, unchanged and for each of the random changes, (1 + CHANGES, ...)."""
     literals = np.array(list(_literals(closed)), float)
     inputs = [_changed(k, x) for k, x in enumerate([*closed.consts, *args])]
@@ -77,7 +75,7 @@ def _in_changes(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
     )
 
 
-def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
+def missed_part(function: Callable[[Array], Array], x: Array, size: Array) -> Array:
     """Returns the results of `function(x)`, ideally zero, each divided by the size of its terms (m,); no gradients.
 
     The quotients have no unit. `size`, (n,), is the largest value of each number of x along a motion, where that is
@@ -93,12 +91,12 @@ def missed_part(function: Callable[[Any], Any], x: Any, size: Any) -> Any:
     return jnp.where(error == 0, 0.0, error / jnp.where(terms > 0, terms, jnp.finfo(x.dtype).tiny))
 
 
-def relative_rounding(dtype: Any) -> float:
+def relative_rounding(dtype: DTypeLike) -> float:
     """Returns the largest rounding error of a result, as a part of its terms."""
     return MULTIPLE * float(jnp.finfo(dtype).eps)
 
 
-def _and_error(values: Any) -> tuple[Any, Any]:
+def _and_error(values: Array) -> tuple[Array, Array]:
     """Returns the unchanged result, and the size of its rounding errors, from `values` (1 + CHANGES, ...)."""
     value = values[0]
     if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -107,12 +105,12 @@ def _and_error(values: Any) -> tuple[Any, Any]:
     return value, relative_rounding(value.dtype) * size
 
 
-def _change(dtype: Any) -> float:
+def _change(dtype: DTypeLike) -> float:
     """Returns the relative size of the random changes, above rounding errors and below nonlinear effects."""
     return float(jnp.finfo(dtype).eps) ** 0.75
 
 
-def _changed(k: int, x: Any) -> Any:
+def _changed(k: int, x: ArrayLike) -> Array:
     """Returns the array followed by its random changes, (1 + CHANGES, ...), which are independent for each `k`."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -125,7 +123,7 @@ def _changed(k: int, x: Any) -> Any:
 
 def _literals(closed: ClosedJaxpr) -> Iterator[float]:
     """Yields floating-point literals in the order in which `_evaluated` reads them."""
-    jaxpr: Any = closed.jaxpr
+    jaxpr = closed.jaxpr
     for equation in jaxpr.eqns:
         yield from (float(x.val) for x in equation.invars if _is_changed(x))
         inner = _inner(equation)
@@ -134,25 +132,25 @@ def _literals(closed: ClosedJaxpr) -> Iterator[float]:
     yield from (float(x.val) for x in jaxpr.outvars if _is_changed(x))
 
 
-def _is_changed(x: Any) -> bool:
+def _is_changed(x: Var | Literal) -> bool:
     return isinstance(x, Literal) and jnp.issubdtype(x.aval.dtype, jnp.floating)  # pyright: ignore
 
 
-def _inner(equation: Any) -> ClosedJaxpr | None:
+def _inner(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Returns the program that an operation calls, if the operation does nothing but call it."""
     # An operation with a rule of derivatives is not opened, so that it keeps the rule.
     called = equation.params.get(PLAIN_CALLS.get(equation.primitive.name, ""))
     return ClosedJaxpr(called, ()) if called is not None and not isinstance(called, ClosedJaxpr) else called
 
 
-def _evaluated(closed: ClosedJaxpr, literals: Iterator[Any], values: list[Any]) -> list[Any]:
+def _evaluated(closed: ClosedJaxpr, literals: Iterator[Array], values: list[Array]) -> list[Array]:
     """Returns the results for these constants and arguments, with `literals` in place of the program's own."""
-    jaxpr: Any = closed.jaxpr
+    jaxpr = closed.jaxpr
     known = dict(zip(itertools.chain(jaxpr.constvars, jaxpr.invars), values, strict=True))
 
-    def read(x: Any) -> Any:
+    def read(x: Var | Literal) -> Array:
         if _is_changed(x):
-            return next(literals).astype(x.aval.dtype)
+            return next(literals).astype(x.aval.dtype)  # pyright: ignore
         return x.val if isinstance(x, Literal) else known[x]
 
     for equation in jaxpr.eqns:

@@ -8,8 +8,7 @@ Two things are the same if they are one module object, also within one pytree, o
 pytrees. An array that a function reaches without holding it in a pytree is found by its `Origin` (_binding).
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import equinox as eqx
 import jax
@@ -40,7 +39,9 @@ def separated(*parts: PyTree) -> tuple[list[PyTree], Origin]:
 def joined(parts: Sequence[PyTree], origin: Origin) -> list[PyTree]:
     """Returns the pytrees that `separated` was given."""
     made: dict[Reference, PyTree] = {}
-    is_ours = lambda x: isinstance(x, Reference) and x.level == origin.level
+
+    def is_ours(x: PyTree) -> bool:
+        return isinstance(x, Reference) and x.level == origin.level
 
     def put_back(x: PyTree) -> PyTree:
         if not is_ours(x):
@@ -72,7 +73,7 @@ class _Known:
         self.modules: dict[int, tuple[eqx.Module, Place]] = {}
         self.arrays: dict[int, tuple[Array, Place | None]] = {}
 
-    def add(self, x: Any, path: Path) -> None:
+    def add(self, x: PyTree, path: Path) -> None:
         if isinstance(x, eqx.Module):
             self.modules.setdefault(id(x), (x, Place(path)))
         elif eqx.is_array(x):
@@ -80,7 +81,7 @@ class _Known:
                 # An array that stands for two parameters of one pytree is neither of them.
                 self.arrays[id(array)] = array, None if id(array) in self.arrays else Place(path, row)
 
-    def find(self, x: Any, path: Path) -> Reference | None:
+    def find(self, x: PyTree, path: Path) -> Reference | None:
         if isinstance(x, eqx.Module):
             place = self.modules.get(id(x), (x, None))[1] if any(map(eqx.is_array, tree_leaves(x))) else None
         else:
@@ -89,7 +90,7 @@ class _Known:
         return None if place is None else Reference(self.level, place)
 
 
-def _separate(x: Any, path: Path, known: _Known, whole: bool) -> Any:
+def _separate(x: PyTree, path: Path, known: _Known, whole: bool) -> PyTree:
     found = None if whole else known.find(x, path)
     if found is not None:
         return found
@@ -98,7 +99,7 @@ def _separate(x: Any, path: Path, known: _Known, whole: bool) -> Any:
     return with_children(x, parts)
 
 
-def children(x: Any) -> list[tuple[Any, Any]]:
+def children(x: PyTree) -> list[tuple[Hashable, PyTree]]:
     """Returns keys and values one level down; none for a leaf, or for a node that JAX cannot flatten (mixed keys)."""
     try:
         entries, structure = tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
@@ -107,12 +108,12 @@ def children(x: Any) -> list[tuple[Any, Any]]:
     return [] if jax.tree_util.treedef_is_leaf(structure) else [(path[0], child) for path, child in entries]
 
 
-def with_children(x: Any, new: Sequence[Any]) -> Any:
+def with_children(x: PyTree, new: Sequence[PyTree]) -> PyTree:
     """Returns `x` with the children `new`; `x` itself if they are the same."""
     if all(child is old for child, (_, old) in zip(new, children(x), strict=True)):
         return x
     return tree_unflatten(tree_structure(x, is_leaf=lambda y: y is not x), new)
 
 
-def _is_reference(x: Any) -> bool:
+def _is_reference(x: PyTree) -> bool:
     return isinstance(x, Reference)

@@ -6,12 +6,11 @@ force; T, V: kinetic, potential energy; d: a small displacement (n,), a speed ti
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from . import _check
 from ._binding import Origin, binding
@@ -78,11 +77,11 @@ class Kinematics(AbstractKinematics):
         return _like(self.retract_function(q, d, t), q, "retract(q, d, t)")
 
 
-def _like(value: Any, q: Coordinates, what: str) -> Coordinates:
+def _like(value: object, q: Coordinates, what: str) -> Coordinates:
     return _check.output(value, q.shape, q.dtype, what, f"q has {q.shape[0]} coordinates.")
 
 
-def kinematics_of(value: Any) -> AbstractKinematics | None:
+def kinematics_of(value: object) -> AbstractKinematics | None:
     """Returns the argument `kinematics` of a system, None, a function or an object, as an object or None."""
     if value is None or isinstance(value, AbstractKinematics):
         return value
@@ -157,8 +156,8 @@ class System(AbstractKinematicSystem):
     """
 
     _mass: Callable
-    _force: Any
-    _kinematics: Any
+    _force: PyTree
+    _kinematics: PyTree
     _origin: Origin = eqx.field(static=True)
 
     def __init__(self, mass: Callable, force: Callable, kinematics: Callable | AbstractKinematics | None = None):
@@ -216,7 +215,7 @@ class LagrangianSystem(AbstractSystem):
     """
 
     _kinetic: Callable
-    _others: tuple[Any, Any]
+    _others: tuple[PyTree, PyTree]
     _origin: Origin = eqx.field(static=True)
 
     def __init__(self, kinetic: Callable, potential: Callable, applied: Callable | None = None):
@@ -275,6 +274,6 @@ class LagrangianSystem(AbstractSystem):
 _SCALAR = "An energy is a scalar: sum the parts, or index the single entry."
 
 
-def applied_force(value: Array, v: Vector, what: str = "applied(q, v, t)") -> Float[Array, " n"]:
+def applied_force(value: object, v: Vector, what: str = "applied(q, v, t)") -> Float[Array, " n"]:
     """Returns `value` if it is a generalised force for the rates `v`; raises ValueError otherwise."""
     return _check.output(value, v.shape, v.dtype, what, "It is one generalised force per coordinate.")

@@ -7,14 +7,15 @@ H = D B; x: change of w by the constraints.
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jax.typing import DTypeLike
+from jaxtyping import Array, PyTree
 
 from .. import _check
 from .._expand import Certain
@@ -205,7 +206,7 @@ class Motion(eqx.Module):
     nonideal_force: Vector
     rank: IntScalar
     residual: Scalar
-    result: Any
+    result: RESULTS
     drifted: BoolScalar
     constraint_forces: dict[str, Vector] | None = None
     multipliers: dict[str, Array] | None = None
@@ -227,7 +228,7 @@ class AbstractLoweredFormulation(AbstractFormulation):
         """Returns the motion of `solve(terms_of.dense(*state))`, by a fast path where one applies."""
 
     @abc.abstractmethod
-    def certain(self, m: int, dtype: Any) -> Certain | None:
+    def certain(self, m: int, dtype: DTypeLike) -> Certain | None:
         """Returns the limits within which factors of M and A M^-1 A^T (m rows) give the answer, or None."""
 
     @abc.abstractmethod
@@ -242,7 +243,7 @@ def motion_by(formulation: AbstractFormulation, terms_of: TermsFunctions, *state
     return formulation.solve(terms_of.whole(*state))
 
 
-def certain_of(formulation: AbstractFormulation, m: int, dtype: Any) -> Certain | None:
+def certain_of(formulation: AbstractFormulation, m: int, dtype: DTypeLike) -> Certain | None:
     """Returns `certain` of a formulation, or None if it has no fast path."""
     return formulation.certain(m, dtype) if isinstance(formulation, AbstractLoweredFormulation) else None
 
@@ -256,14 +257,14 @@ class AbstractLinearFormulation(AbstractFormulation):
     """A formulation that factorises once, and then gives the motion under any force."""
 
     @abc.abstractmethod
-    def init(self, terms: Terms) -> Any:
+    def init(self, terms: Terms) -> PyTree:
         """Returns the factorisation at one state, a pytree; the rank is decided for the force and the b of `terms`.
 
         Its attribute `motion` is the `Motion` under that force and b.
         """
 
     @abc.abstractmethod
-    def compute(self, state: Any, force: Vector, b: RowValues) -> Response:
+    def compute(self, state: PyTree, force: Vector, b: RowValues) -> Response:
         """Returns the motion under `force` (n,) with `b` (m,), linear in both and without a non-ideal force."""
 
 
@@ -336,7 +337,10 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
 
         acceleration, _, rank, unique = decision.response
         usable = finite & (problem.result != RESULTS.mass_not_positive_definite)
-        mask = lambda value: jnp.where(usable, value, jnp.nan)
+
+        def mask(value: Array) -> Array:
+            return jnp.where(usable, value, jnp.nan)
+
         residual = jnp.linalg.norm(stop_gradient(terms.A @ acceleration - terms.b))
         motion = Motion(
             acceleration=mask(acceleration),
@@ -378,14 +382,14 @@ class AbstractPseudoinverseFormulation(AbstractLinearFormulation):
     def _decide(self, problem: WhitenedTerms, first: AbstractLinearMap, force: Vector, repeatedly: bool) -> _Decision:
         """Returns the motion under a force, with the rank that the rows themselves confirm: see `_consistency`."""
         tolerance, finest = rank_tolerance_of(self.pseudoinverse, problem.A.dtype), self._finest(problem)
-        assemble_trajectory = ConsistencyTest(self.consistency_rtol, tolerance, finest)
+        test = ConsistencyTest(self.consistency_rtol, tolerance, finest)
         maps, responses, free = (first,), first(force, problem.b), first.free(force)
-        missed = ~assemble_trajectory.is_met(problem, responses.acceleration[0], free)
+        missed = ~test.is_met(problem, responses.acceleration[0], free)
         if responses.rank.shape[0] == 1:
             second = self._map(problem.where(missed), self._seldom(finest), repeatedly)
             maps, others = (first, second), second(force, problem.b)
             responses = _stacked(responses, others)
-        verdict = only_where(missed, assemble_trajectory, problem, responses.acceleration, free)
+        verdict = only_where(missed, test, problem, responses.acceleration, free)
         chosen = _chosen(verdict.is_fine, responses)
         return _Decision(chosen, maps, verdict.is_fine, ~missed | verdict.consistent, missed & verdict.drifted)
 
@@ -422,8 +426,9 @@ def _usable(terms: Terms) -> tuple[Terms, BoolScalar]:
     arrays = terms.M, terms.Q, terms.A, terms.b
     finite = _all_finite(*arrays)
     M, Q, A, b = (jnp.where(finite, x, jnp.zeros_like(x)) for x in arrays)
-    zero = lambda x: jnp.where(finite & jnp.isfinite(x), x, jnp.zeros_like(x))
-    rounding = jax.tree_util.tree_map(zero, terms.rounding)
+    rounding = jax.tree_util.tree_map(
+        lambda x: jnp.where(finite & jnp.isfinite(x), x, jnp.zeros_like(x)), terms.rounding
+    )
     return Terms(M, Q, A, b, terms.nonideal, terms.partition, rounding=rounding).without_rounding, finite
 
 

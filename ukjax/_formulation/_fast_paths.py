@@ -1,12 +1,13 @@
 """Fast paths to the motion: by scalar code for small mechanisms, by blocks for large ones, or by panels."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from .. import _blocks, _expand, _panels
@@ -14,6 +15,7 @@ from .._linalg import rank_tolerance_of
 from .._result import RESULTS
 from .._rounding import rounding_errors_of
 from .._terms import Terms, TermsFunctions, of_loose
+from .._types import Matrix, Rows, RowValues, Vector
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
@@ -53,15 +55,15 @@ class TracedTerms(NamedTuple):
             kept.append(terms)
             return (terms.M, terms.Q, terms.A, terms.b), loose
 
-        both: Any = jax.make_jaxpr(arrays)(*state)
+        both = jax.make_jaxpr(arrays)(*state)
         count = len(both.out_avals)
-        traced: Any = jax.make_jaxpr(lambda *state: jaxpr_as_fun(both)(*state)[:4])(*state)
+        traced = jax.make_jaxpr(lambda *state: jaxpr_as_fun(both)(*state)[:4])(*state)
 
         def errors(*state):
             found = iter(rounding_errors_of(both, range(4, count), state))
             return of_loose(kept[0].loose, list(zip(found, found, strict=True)))
 
-        rounding: Any = jax.make_jaxpr(errors)(*state) if any(kept[0].loose) else None
+        rounding = jax.make_jaxpr(errors)(*state) if any(kept[0].loose) else None
         return cls(traced, rounding, kept[0])
 
     @property
@@ -75,8 +77,12 @@ class TracedTerms(NamedTuple):
 
     def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
         partition, rows = self.terms.partition, self.terms.rows
-        terms = lambda M, Q, A, b, *rounding: Terms(M, Q, A, b, None, partition, rows, rounding or None)
-        return lambda *arrays: formulation.solve(terms(*arrays))
+
+        def motion(M: Matrix, Q: Vector, A: Rows, b: RowValues, *rounding: Array) -> Motion:
+            errors = (rounding[0], rounding[1]) if rounding else None
+            return formulation.solve(Terms(M, Q, A, b, None, partition, rows, errors))
+
+        return motion
 
 
 def expanded(
@@ -179,14 +185,16 @@ def _where_clear(
     return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, list(state), limit, dense.rounding)
 
 
-def certainty(pseudoinverse: lx.AbstractLinearSolver, consistency_rtol: float, m: int, dtype: Any) -> _expand.Certain:
+def certainty(
+    pseudoinverse: lx.AbstractLinearSolver, consistency_rtol: float, m: int, dtype: DTypeLike
+) -> _expand.Certain:
     """Returns the limits within which a factorisation of m rows decides as a pseudoinverse does."""
     tolerance, root = rank_tolerance_of(pseudoinverse, dtype), max(1, m) ** 0.5
     accurate = _accurate(consistency_rtol, dtype)
     return _expand.Certain(rank=RANK_MARGIN * tolerance * root, dependent=tolerance / (RANK_MARGIN * root), **accurate)
 
 
-def _accurate(consistency_rtol: float, dtype: Any) -> dict[str, float]:
+def _accurate(consistency_rtol: float, dtype: DTypeLike) -> dict[str, float]:
     """Returns the limits within which masses and residuals are trusted."""
     eps = float(jnp.finfo(dtype).eps)
     # In single precision rounding alone is more than a small part of the tolerance.

@@ -5,7 +5,6 @@ are in coordinates in which M has a diagonal near one.
 """
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from jaxtyping import Array
 from .. import _check
 from .._linalg import SVD, finer, new_rows, one_at_a_time, pseudoinverse, rank_tolerance_of
 from .._result import is_traced
-from .._types import Matrix, Rows
+from .._types import Matrix, Numbers, Rows
 from ._base import AbstractPseudoinverseFormulation, SingularMass
 from ._problem import with_singular_mass
 from ._recursive import parts_of, sizes_of
@@ -53,7 +52,7 @@ class ObliqueProjector(AbstractKernel):
 
     weight: Array | None
 
-    def __init__(self, weight: Any = None):
+    def __init__(self, weight: Numbers | None = None):
         self.weight = None if weight is None else _check.floating(weight, "weight")
         if weight is not None and not is_traced(self.weight) and not np.all(np.asarray(self.weight) > 0):
             raise ValueError(f"weight must be positive, one for each coordinate, but is {self.weight}.")
@@ -132,8 +131,8 @@ class KernelProjection(AbstractPseudoinverseFormulation):
 
     def __init__(
         self,
-        levels: Any = None,
-        kernel: Any = OrthogonalProjector(),
+        levels: object = None,
+        kernel: object = OrthogonalProjector(),
         *,
         pseudoinverse: lx.AbstractLinearSolver = SVD(),
         consistency_rtol: float = 1e-6,

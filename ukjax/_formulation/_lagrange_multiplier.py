@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .._linalg import SkipIfZero, finer, power_of_two, pseudoinverse
+from .._linalg import SkipIfZero, finer, pseudoinverse
 from .._types import Matrix, Rows
 from ._base import AbstractPseudoinverseFormulation, SingularMass
-from ._problem import with_singular_mass
+from ._problem import inverse_powers, with_singular_mass
 
 
 class LagrangeMultiplier(AbstractPseudoinverseFormulation):
@@ -52,8 +52,7 @@ def _by_rows(M: Matrix, H: Rows) -> Array:
     E holds powers of two. The largest entry of M, and of each row and column of H, then is about one.
     """
     M, H = stop_gradient((jnp.abs(M), jnp.abs(H)))
-    inverse = lambda x: 1 / power_of_two(jnp.where(x > 0, x, 1.0))
-    of_columns = inverse(jnp.max(H, axis=0, initial=0.0))
-    of_rows = inverse(jnp.max(H * of_columns[None], axis=1, initial=0.0))
-    s = inverse(jnp.sqrt(jnp.max(of_columns[:, None] * M * of_columns[None], initial=0.0)))
+    of_columns = inverse_powers(jnp.max(H, axis=0, initial=0.0))
+    of_rows = inverse_powers(jnp.max(H * of_columns[None], axis=1, initial=0.0))
+    s = inverse_powers(jnp.sqrt(jnp.max(of_columns[:, None] * M * of_columns[None], initial=0.0)))
     return jnp.concatenate([s * of_columns, of_rows / s])

@@ -7,7 +7,7 @@ formulations that take M unchanged, which may be singular, L and W are diagonal:
 which its own mass is about one.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -85,7 +85,6 @@ def coordinate_scales(M: Matrix, A: Rows) -> Vector:
     """
     M, A = stop_gradient((M, A))
     sizes, diagonal = jnp.abs(A), jnp.abs(jnp.diagonal(M))
-    scale = lambda x: 1 / power_of_two(jnp.where(x > 0, x, 1.0))
 
     def spread(known: Array, C: Vector) -> Vector:
         """Returns the largest entry of each column (n,) in rows whose largest known entry is one."""
@@ -97,12 +96,17 @@ def coordinate_scales(M: Matrix, A: Rows) -> Vector:
         known, C, _ = carry
         found = spread(known, C)
         new = ~known & (found > 0)
-        return known | new, jnp.where(new, scale(found), C), jnp.any(new & ~jnp.all(known | new))
+        return known | new, jnp.where(new, inverse_powers(found), C), jnp.any(new & ~jnp.all(known | new))
 
     known = diagonal > 0
-    start = known, scale(jnp.sqrt(diagonal)), jnp.any(known) & ~jnp.all(known)
+    start = known, inverse_powers(jnp.sqrt(diagonal)), jnp.any(known) & ~jnp.all(known)
     known, C, _ = jax.lax.while_loop(lambda carry: carry[2], following, start)
-    return jnp.where(known, C, scale(spread(~known, jnp.ones_like(C))))
+    return jnp.where(known, C, inverse_powers(spread(~known, jnp.ones_like(C))))
+
+
+def inverse_powers(sizes: Array) -> Array:
+    """Returns the powers of two that bring sizes to about one; one for a size of zero."""
+    return 1 / power_of_two(jnp.where(sizes > 0, sizes, 1.0))
 
 
 def balancing_scales(sizes: Rows, C: Vector) -> tuple[RowValues, Vector]:
@@ -115,7 +119,9 @@ def balancing_scales(sizes: Rows, C: Vector) -> tuple[RowValues, Vector]:
     entries = sizes * C[None]
     counts = (entries > ROUNDED * jnp.max(entries, axis=1, keepdims=True, initial=0.0)).astype(sizes.dtype)
     logs = jnp.log2(jnp.where(counts > 0, sizes, 1.0))
-    mean = lambda x, axis: jnp.sum(counts * x, axis) / jnp.maximum(jnp.sum(counts, axis), 1)
+
+    def mean(x: Array, axis: int) -> Array:
+        return jnp.sum(counts * x, axis) / jnp.maximum(jnp.sum(counts, axis), 1)
 
     def closer(_, E: Vector) -> Vector:
         D = -mean(logs + E[None], 1)
@@ -179,7 +185,7 @@ class WhitenedTerms(eqx.Module):
     B: Rows
     D: RowValues
     unconstrained: Vector
-    result: Any
+    result: RESULTS
     strict: Array | None = None
     is_mass: BoolScalar | None = None
     rounding: tuple[Rows, RowValues] | None = None
@@ -196,8 +202,8 @@ class WhitenedTerms(eqx.Module):
 
     def where(self, needed: BoolScalar) -> "WhitenedTerms":
         """Returns this problem where `needed`, zeros elsewhere, which `SkipIfZero` skips."""
-        masked = lambda x: jnp.where(needed, x, jnp.zeros_like(x))
-        return eqx.tree_at(lambda p: (p.M, p.A, p.B), self, (masked(self.M), masked(self.A), masked(self.B)))
+        M, A, B = (jnp.where(needed, x, jnp.zeros_like(x)) for x in (self.M, self.A, self.B))
+        return eqx.tree_at(lambda p: (p.M, p.A, p.B), self, (M, A, B))
 
 
 def with_definite_mass(terms: Terms) -> WhitenedTerms:

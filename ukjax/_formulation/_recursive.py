@@ -9,7 +9,7 @@ R: covariance of the noise of a level's rows.
 Line by line this is the measurement update of a Kalman filter.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._linalg import SVD, SkipIfZero, finer, new_rows, pseudoinverse, rank_tolerance_of, whiten
 from .._result import is_traced
-from .._types import BoolScalar, IntScalar, Matrix, Rows, Vector
+from .._types import BoolScalar, IntScalar, Matrix, Numbers, Rows, Vector
 from ._base import AbstractLinearMap, AbstractPseudoinverseFormulation, DefiniteMass, one_response
 from ._problem import row_scales, with_completed_mass, with_definite_mass
 
@@ -45,7 +45,7 @@ class Level(eqx.Module):
     noisy: bool = eqx.field(static=True, default=False)  # whether any level so far had noise
 
     @classmethod
-    def start(cls, M: Any, Q: Any) -> "Level":
+    def start(cls, M: Numbers, Q: Numbers) -> "Level":
         """Returns the unconstrained motion of M q'' = Q, with M (n, n) positive definite [kg or kg m^2]."""
         M, Q = _check.floating(M, "M"), _check.floating(Q, "Q")
         if Q.ndim != 1 or M.shape != (*Q.shape, *Q.shape):
@@ -59,7 +59,14 @@ class Level(eqx.Module):
     def projector(self) -> Matrix:
         return self.W.T @ self.P @ self.L.T
 
-    def enforce(self, A: Any, b: Any, noise: Any = None, *, pseudoinverse: lx.AbstractLinearSolver = SVD()) -> "Level":
+    def enforce(
+        self,
+        A: Numbers,
+        b: Numbers,
+        noise: Numbers | None = None,
+        *,
+        pseudoinverse: lx.AbstractLinearSolver = SVD(),
+    ) -> "Level":
         """Returns the next level, in which A q'' = b holds as well, at the cost of these rows only.
 
         Args:
@@ -112,12 +119,12 @@ class Recursive(AbstractPseudoinverseFormulation):
     """
 
     levels: tuple[int, ...] = eqx.field(static=True, kw_only=True)
-    noise: tuple[Any, ...] | None = eqx.field(kw_only=True)
+    noise: tuple[Float[Array, "m m"] | None, ...] | None = eqx.field(kw_only=True)
 
     def __init__(
         self,
-        levels: Any,
-        noise: Any = None,
+        levels: object,
+        noise: Sequence[Numbers | None] | None = None,
         *,
         pseudoinverse: lx.AbstractLinearSolver = SVD(),
         consistency_rtol: float = 1e-6,
@@ -183,9 +190,9 @@ class _Levels(AbstractLinearMap):
         return jnp.abs(self.W @ force)
 
 
-def sizes_of(levels: Any) -> tuple[int, ...]:
+def sizes_of(levels: object) -> tuple[int, ...]:
     """Returns the number of rows of each level; raises ValueError for anything but positive integers."""
-    sizes = tuple(levels) if isinstance(levels, (tuple, list)) else (levels,)
+    sizes: tuple = tuple(levels) if isinstance(levels, (tuple, list)) else (levels,)
     if not sizes or any(isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1 for m in sizes):
         raise ValueError(f"levels must be numbers of rows, integers of at least 1, but are {levels!r}.")
     return tuple(int(m) for m in sizes)
@@ -200,7 +207,7 @@ def parts_of(levels: tuple[int, ...], m: int) -> list[np.ndarray]:
     return np.split(np.arange(m), np.cumsum(levels)[:-1])
 
 
-def covariance(value: Any, m: int, name: str) -> Float[Array, "m m"]:
+def covariance(value: Numbers, m: int, name: str) -> Float[Array, "m m"]:
     """Returns R (m, m) from a scalar, (m,) or (m, m); raises ValueError if R is no covariance."""
     R = _check.floating(value, name)
     if R.ndim == 0:

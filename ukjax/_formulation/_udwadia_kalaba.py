@@ -49,7 +49,9 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
     al. (2015), eq. 12 and 13; singular M: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129.
     """
 
-    expand: Any = eqx.field(default=None, static=True)  # True, False or None
+    expand: Any = eqx.field(
+        default=None, static=True
+    )  # True, False or None; what else is given has an error of its own
 
     def __check_init__(self):
         if self.expand is not None and not isinstance(self.expand, bool):

@@ -10,7 +10,7 @@ import hashlib
 import re
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ NOWHERE = (Sharding, Mesh, jax.Device, weakref.ReferenceType, Origin)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 
 
-def checksum_of(*values: Any, with_rules: bool = False) -> str:
+def checksum_of(*values: object, with_rules: bool = False) -> str:
     """The checksum of values: numbers, arrays, pytrees, traced functions, objects and Python functions.
 
     `with_rules`: includes the derivative rules that a traced function has of its own, for programs to differentiate.
@@ -44,10 +44,10 @@ class Checksum:
     def __init__(self, with_rules: bool):
         self.with_rules = with_rules
         self.within_rule = False
-        self._known: dict[Any, tuple[Any, bytes]] = {}
+        self._known: dict[tuple[int, bool], tuple[object, bytes]] = {}
         self._entered: dict[int, int] = {}
 
-    def of(self, value: Any) -> bytes:
+    def of(self, value: object) -> bytes:
         if isinstance(value, PLAIN):
             return self.put("plain", type(value).__name__.encode(), repr(value).encode())
         if id(value) in self._entered:  # it holds itself, as a function does that calls itself
@@ -68,15 +68,15 @@ class Checksum:
             found.update(part)
         return found.digest()
 
-    def of_all(self, tag: str, values: Any) -> bytes:
+    def of_all(self, tag: str, values: Iterable) -> bytes:
         """The checksum of values, in order."""
         return self.put(tag, *map(self.of, values))
 
-    def of_names(self, tag: str, values: Mapping[Any, Any]) -> bytes:
+    def of_names(self, tag: str, values: Mapping) -> bytes:
         """The checksum of names and values, which does not depend on their order."""
         return self.put(tag, *sorted(self.of(name) + self.of(value) for name, value in values.items()))
 
-    def _of_kind(self, value: Any) -> bytes:
+    def _of_kind(self, value: object) -> bytes:
         if isinstance(value, ClosedJaxpr):
             return self.put("closed", of_program(self, value.jaxpr), self.of_all("constants", value.consts))
         if isinstance(value, Jaxpr):
@@ -109,7 +109,7 @@ class Checksum:
             return self.put("tree", self.of(value.node_data()), self.of_all("children", value.children()))
         return self._callable(value)
 
-    def _callable(self, value: Any) -> bytes:
+    def _callable(self, value: object) -> bytes:
         if isinstance(value, types.MethodType):
             return self.put("method", self.of(value.__func__), self.of(value.__self__))
         if isinstance(value, ft.partial):
@@ -122,7 +122,7 @@ class Checksum:
             return self.put("module", value.__name__.encode())
         return self._piece(value) if isinstance(value, AbstractBatchedOp) else self._object(value)
 
-    def _object(self, value: Any) -> bytes:
+    def _object(self, value: object) -> bytes:
         """The checksum of an object: of its class and its attributes, without results that it caches."""
         kind = type(value)
         slots = [name for k in kind.__mro__ for name in _as_tuple(vars(k).get("__slots__", ()))]
@@ -144,5 +144,5 @@ class Checksum:
         return self.put("piece", type(piece).__qualname__.encode(), self.of_names("held", held))
 
 
-def _as_tuple(names: Any) -> tuple[str, ...]:
+def _as_tuple(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)

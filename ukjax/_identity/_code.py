@@ -17,14 +17,16 @@ import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.core import AbstractValue
+from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jaxtyping import Array
 
 
 # The parameters of operations that do not change their results.
@@ -44,21 +46,21 @@ class Sums(Protocol):
     with_rules: bool
     within_rule: bool
 
-    def of(self, value: Any, /) -> bytes: ...
+    def of(self, value: object, /) -> bytes: ...
     def put(self, tag: str, /, *parts: bytes) -> bytes: ...
-    def of_all(self, tag: str, values: Any, /) -> bytes: ...
-    def of_names(self, tag: str, values: Any, /) -> bytes: ...
+    def of_all(self, tag: str, values: Iterable, /) -> bytes: ...
+    def of_names(self, tag: str, values: Mapping, /) -> bytes: ...
 
 
 def of_program(sums: Sums, jaxpr: Jaxpr) -> bytes:
     """The checksum of a traced function, without its constants."""
-    numbers: dict[Any, int] = {}
+    numbers: dict[Var, int] = {}
 
-    def defined(x: Any) -> bytes:
+    def defined(x: Var) -> bytes:
         numbers[x] = len(numbers)
         return tag_of_shape(x.aval).encode()
 
-    def used(x: Any) -> bytes:
+    def used(x: Var | Literal) -> bytes:
         if isinstance(x, Literal):
             return sums.put("literal", tag_of_shape(x.aval).encode(), sums.of(np.asarray(x.val)))
         return f"#{numbers[x]}".encode()
@@ -74,10 +76,11 @@ def of_program(sums: Sums, jaxpr: Jaxpr) -> bytes:
     return sums.put("program", *parts, sums.put("returns", *(used(x) for x in jaxpr.outvars)))
 
 
-def tag_of_shape(aval: Any) -> str:
+def tag_of_shape(aval: AbstractValue | jax.ShapeDtypeStruct) -> str:
     """The dtype and shape of an abstract value, or its type if it has none."""
     aval = getattr(aval, "inner_aval", aval)
-    return f"{aval.dtype} {tuple(aval.shape)}" if hasattr(aval, "dtype") else type(aval).__name__
+    has_shape = hasattr(aval, "dtype")
+    return f"{aval.dtype} {tuple(aval.shape)}" if has_shape else type(aval).__name__  # pyright: ignore
 
 
 def _operation(eqn: JaxprEqn) -> str:
@@ -109,16 +112,16 @@ def _rule(sums: Sums, eqn: JaxprEqn) -> bytes:
 
 
 def _derivative(eqn: JaxprEqn) -> ClosedJaxpr:
-    takes: list[Any] = list(dict.fromkeys(x for x in eqn.invars if not isinstance(x, Literal)))
+    takes = list(dict.fromkeys(x for x in eqn.invars if not isinstance(x, Literal)))
     gives = [x for x in eqn.outvars if not isinstance(x, DropVar)]
     jaxpr = eqn.params["call_jaxpr"].jaxpr
     names = jaxpr.debug_info._replace(arg_names=("",) * len(takes), result_paths=("",) * len(gives))
     alone = jaxpr.replace(constvars=[], invars=takes, outvars=gives, eqns=[eqn], debug_info=names)
     function = jaxpr_as_fun(ClosedJaxpr(alone, ()))
-    avals = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in takes]
+    avals = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in takes]  # pyright: ignore
     smooth = [i for i, x in enumerate(avals) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
-    def along(at: Sequence[Any]) -> Callable[..., Any]:
+    def along(at: Sequence[Array]) -> Callable[..., list[Array]]:
         def moved(*moving):
             whole = list(at)
             for i, x in zip(smooth, moving, strict=True):
@@ -127,7 +130,9 @@ def _derivative(eqn: JaxprEqn) -> ClosedJaxpr:
 
         return moved
 
-    of = lambda at: [at[i] for i in smooth]
+    def of(at: Sequence) -> list:
+        return [at[i] for i in smooth]
+
     if "jvp_jaxpr_fun" in eqn.params:
         return jax.make_jaxpr(lambda at, d: jax.jvp(along(at), of(at), d))(avals, of(avals))
 
@@ -195,8 +200,7 @@ def of_class(sums: Sums, kind: type) -> bytes:
     if installed or sums.within_rule:
         return sums.put("class", f"{installed} {kind.__module__}.{kind.__qualname__}".encode())
     functions = {k: _underlying(x) for k, x in vars(kind).items() if not k.startswith("_abc_")}
-    counts = lambda name, x: not name.startswith("__") or isinstance(x, types.FunctionType)
-    functions = {name: x for name, x in functions.items() if counts(name, x) and not _is_slot(x)}
+    functions = {name: x for name, x in functions.items() if _is_written(name, x) and not _is_slot(x)}
     return sums.put(
         "class", kind.__qualname__.encode(), sums.of_all("bases", kind.__bases__), sums.of_names("holds", functions)
     )
@@ -208,7 +212,7 @@ def cached(kind: type) -> frozenset[str]:
     return frozenset(name for k in kind.__mro__ for name, x in vars(k).items() if isinstance(x, ft.cached_property))
 
 
-def _underlying(x: Any) -> Any:
+def _underlying(x: object) -> object:
     if isinstance(x, property):
         return x.fget, x.fset
     if isinstance(x, ft.cached_property):
@@ -216,7 +220,11 @@ def _underlying(x: Any) -> Any:
     return x.__func__ if isinstance(x, staticmethod | classmethod) else x
 
 
-def _is_slot(x: Any) -> bool:
+def _is_written(name: str, x: object) -> bool:
+    return not name.startswith("__") or isinstance(x, types.FunctionType)
+
+
+def _is_slot(x: object) -> bool:
     return inspect.ismemberdescriptor(x) or inspect.isgetsetdescriptor(x)
 
 
@@ -242,7 +250,7 @@ def _is_documented(code: types.CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_OPTIMIZED) and not code.co_name.startswith("<")
 
 
-def _global_variables(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, Any]]:
+def _global_variables(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, object]]:
     """The global variables that instructions use, and the attributes that they use of the user's modules."""
     for step in dis.get_instructions(code):
         name = step.argval
@@ -257,7 +265,7 @@ def _global_variables(function: types.FunctionType, code: types.CodeType) -> Ite
         yield name, value
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # nothing yet

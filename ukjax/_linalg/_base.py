@@ -11,7 +11,6 @@ repeated singular values. A primitive is opaque to everything but its rules.
 import abc
 import math
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -19,13 +18,14 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.core import ShapedArray
+from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from .. import _check
 from .._result import is_traced
 
 
-def tolerance(value: Any) -> float | None:
+def tolerance(value: object) -> float | None:
     """Returns a rank tolerance as a float, which can be hashed; raises ValueError if it is not within (0, 1)."""
     if value is None:
         return None
@@ -37,7 +37,7 @@ def tolerance(value: Any) -> float | None:
     return number
 
 
-def rank_tolerance(rtol: float | None, dtype: Any) -> float:
+def rank_tolerance(rtol: float | None, dtype: DTypeLike) -> float:
     """Returns the relative cut-off of a rank test: `rtol`, or the default of the precision, but never below rounding.
 
     The default was found by measurement: see `SVD`.
@@ -47,16 +47,20 @@ def rank_tolerance(rtol: float | None, dtype: Any) -> float:
     return max(default if rtol is None else rtol, 16 * eps)
 
 
-def rank_tolerance_of(solver: lx.AbstractLinearSolver, dtype: Any) -> float:
+def rank_tolerance_of(solver: lx.AbstractLinearSolver, dtype: DTypeLike) -> float:
     """Returns the relative cut-off of the rank test of `solver`; the default for solvers of other libraries."""
     return rank_tolerance(solver.rtol if isinstance(solver, AbstractPseudoinverse) else None, dtype)
+
+
+# A tree of shapes in a form that can be hashed.
+_Structure = tuple[tuple[jax.ShapeDtypeStruct, ...], PyTree]
 
 
 class State(eqx.Module):
     """The matrix of a linear operator, or of its transpose, and the structures of its output and input."""
 
     matrix: Array
-    structures: Any = eqx.field(static=True)
+    structures: tuple[_Structure, _Structure] = eqx.field(static=True)
     transposed: bool = eqx.field(static=True, default=False)
 
 
@@ -73,7 +77,7 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
     def solve(self, B: Array, Y: Array) -> tuple[Array, Array]:
         """Returns B^+ Y (n, k) and the rank of B, for B (m, n) and Y (m, k), real."""
 
-    def init(self, operator: lx.AbstractLinearOperator, options: dict[str, Any]) -> State:
+    def init(self, operator: lx.AbstractLinearOperator, options: dict[str, object]) -> State:
         matrix = operator.as_matrix()
         if not jnp.issubdtype(matrix.dtype, jnp.floating):
             raise ValueError(
@@ -82,7 +86,9 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
             )
         return State(matrix, (_flat(operator.out_structure()), _flat(operator.in_structure())))
 
-    def compute(self, state: State, vector: PyTree[Array], options: dict[str, Any]) -> Any:
+    def compute(
+        self, state: State, vector: PyTree[Array], options: dict[str, object]
+    ) -> tuple[PyTree[Array], lx.RESULTS, dict[str, Array]]:
         y = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(vector)])
         if state.transposed:
             # The pseudoinverse of the matrix itself serves the transpose, without a second factorisation: a derivative
@@ -100,10 +106,10 @@ class AbstractPseudoinverse(lx.AbstractLinearSolver):
         stats = {"rank": rank, "residual": residual}
         return jax.tree_util.tree_unflatten(structure, solution), lx.RESULTS.successful, stats
 
-    def transpose(self, state: State, options: dict[str, Any]) -> tuple[State, dict[str, Any]]:
-        return State(state.matrix, state.structures[::-1], not state.transposed), {}
+    def transpose(self, state: State, options: dict[str, object]) -> tuple[State, dict[str, object]]:
+        return State(state.matrix, (state.structures[1], state.structures[0]), not state.transposed), {}
 
-    def conj(self, state: State, options: dict[str, Any]) -> tuple[State, dict[str, Any]]:
+    def conj(self, state: State, options: dict[str, object]) -> tuple[State, dict[str, object]]:
         return state, {}
 
     def assume_full_rank(self) -> bool:
@@ -132,7 +138,7 @@ def new_rows(rest: Array, rows: Array, rtol: float) -> Array:
     return jnp.linalg.norm(rest, axis=-1) > rtol * jnp.linalg.norm(rows, axis=-1)
 
 
-def _flat(structure: PyTree) -> tuple[tuple[jax.ShapeDtypeStruct, ...], Any]:
+def _flat(structure: PyTree) -> _Structure:
     """Returns a tree of shapes in a form that can be hashed."""
     leaves, treedef = jax.tree_util.tree_flatten(structure)
     return tuple(leaves), treedef
@@ -186,7 +192,7 @@ def with_derivative(function: Callable, derivative: Callable) -> Callable:
 
     @eqxi.filter_primitive_jvp
     def jvp(primals, tangents):
-        full: Any = jax.tree_util.tree_map(eqxi.materialise_zeros, primals, tangents, is_leaf=lambda x: x is None)
+        full = jax.tree_util.tree_map(eqxi.materialise_zeros, primals, tangents, is_leaf=lambda x: x is None)
         return derivative(primals, full)
 
     name = function.__name__.strip("_")

@@ -6,14 +6,19 @@ the batch last runs over many matrices at a time, which is what the vector units
 
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
+from .._types import BoolScalar
+
+
+Rtol = TypeVar("Rtol")
+Tree = TypeVar("Tree")
 
 # (B, Y) -> (X, rank), with B (m, n, batch), Y (m, k, batch), X (n, k, batch), rank (batch,); or at several tolerances,
 # X (r, n, k, batch), rank (r, batch).
@@ -59,7 +64,7 @@ def batched(
         return X.reshape(*batch, *X.shape[1:]), rank.reshape(*batch, *rank.shape[1:])
 
     @apply.def_vmap
-    def _(size: int, mapped: Any, B: Array, Y: Array) -> Any:
+    def _(size: int, mapped: Sequence[bool], B: Array, Y: Array) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
         if not mapped[0]:
             # One matrix, many right-hand sides: more columns, and still one factorisation.
             k = Y.shape[-1]
@@ -71,7 +76,7 @@ def batched(
     return apply
 
 
-def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
+def one_at_a_time(alone: Callable[..., Tree]) -> Callable[..., Tree]:
     """Returns `alone`, a function of matrices, which `jax.vmap` on a CPU calls for one matrix after the other.
 
     This is for functions that call LAPACK. jaxlib distributes a batch of matrices among the threads of the CPU and
@@ -80,17 +85,20 @@ def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @custom_vmap
-    def apply(*matrices: Array) -> Any:
+    def apply(*matrices: Array) -> Tree:
         batch = matrices[0].shape[:-2]
         if not batch:
             return alone(*matrices)
         flat = [x.reshape(-1, *x.shape[-2:]) for x in matrices]
-        on_cpu = lambda *xs: jax.lax.map(lambda x: alone(*x), xs)
+
+        def on_cpu(*matrices: Array) -> Tree:
+            return jax.lax.map(lambda x: alone(*x), matrices)
+
         out = jax.lax.platform_dependent(*flat, cpu=on_cpu, default=jax.vmap(alone))
         return jax.tree_util.tree_map(lambda x: x.reshape(*batch, *x.shape[1:]), out)
 
     @apply.def_vmap
-    def _(size: int, mapped: Any, *matrices: Array) -> Any:
+    def _(size: int, mapped: Sequence[bool], *matrices: Array) -> tuple[Tree, PyTree[bool]]:
         whole = [x if known else jnp.broadcast_to(x, (size, *x.shape)) for x, known in zip(matrices, mapped)]
         out = apply(*whole)
         return out, jax.tree_util.tree_map(lambda _: True, out)
@@ -100,7 +108,7 @@ def one_at_a_time(alone: Callable[..., Any]) -> Callable[..., Any]:
 
 @ft.cache
 def at_tolerance(
-    kernel: Callable[[Any, Array, Array], tuple[Array, Array]], rtol: Any, tile: int | None = None
+    kernel: Callable[[Rtol, Array, Array], tuple[Array, Array]], rtol: Rtol, tile: int | None = None
 ) -> Callable:
     """Returns `batched` of a kernel with its tolerances bound; cached, so that it compiles once."""
     return batched(ft.partial(kernel, rtol), tile=tile)
@@ -125,13 +133,13 @@ def _tiled(kernel: Kernel, tile: int, B: Array, Y: Array) -> tuple[Array, Array]
 
 
 def in_tiles(
-    function: Callable[..., Any],
+    function: Callable[..., Tree],
     tile: int,
-    start: Any,
+    start: Tree,
     axes: Sequence[int | None],
     arrays: Sequence[Array],
-    wanted: Any = True,
-) -> Any:
+    wanted: bool | BoolScalar = True,
+) -> Tree:
     """Applies `function` to one tile of a batch after the other; the last tile overlaps the one before.
 
     `start`: a tree of arrays like the result for the whole batch, with the batch as their first axis, and the result
@@ -141,9 +149,10 @@ def in_tiles(
 
     def step(i, carry):
         at = jnp.minimum(i * tile, size - tile)
-        cut = lambda x, axis: x if axis is None else jax.lax.dynamic_slice_in_dim(x, at, tile, axis)
-        put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, at, 0)
-        return jax.tree_util.tree_map(put, carry, function(*map(cut, arrays, axes)))
+        pairs = zip(arrays, axes, strict=True)
+        parts = [x if axis is None else jax.lax.dynamic_slice_in_dim(x, at, tile, axis) for x, axis in pairs]
+        put = ft.partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
+        return jax.tree_util.tree_map(put, carry, function(*parts))
 
     count = -(-size // tile)
     return jax.lax.fori_loop(0, count if wanted is True else jnp.where(wanted, count, 0), step, start)
@@ -161,5 +170,9 @@ def solve_jointly(
         vector.
     """
     flat, split = ravel_pytree(sides)
-    one = lambda function: lambda x: ravel_pytree(function(split(x)))[0]
-    return split(jax.lax.custom_linear_solve(one(linear), flat, lambda _, y: one(solve)(y), symmetric=True))
+
+    def of_vector(function: Callable[[tuple[Array, ...]], tuple[Array, ...]], x: Array) -> Array:
+        return ravel_pytree(function(split(x)))[0]
+
+    one_linear = ft.partial(of_vector, linear)
+    return split(jax.lax.custom_linear_solve(one_linear, flat, lambda _, y: of_vector(solve, y), symmetric=True))

@@ -103,14 +103,17 @@ def _orthogonalise(B: Array, Y: Array) -> tuple[Array, Array]:
     def sweep(carry):
         count, rows, _ = carry
         # After every pair has met once all rows are back in their places.
-        turns = lambda _, inner: turn(*inner)
-        rows, off = jax.lax.fori_loop(0, 2 * half - 1, turns, (rows, jnp.zeros(2, B.dtype)))
+        start = rows, jnp.zeros(2, B.dtype)
+        rows, off = jax.lax.fori_loop(0, 2 * half - 1, lambda _, inner: turn(*inner), start)
         return count + 1, rows, off
 
-    # A rotation by t leaves t times the cosines that the others have: as a rule t is as small as they are, but rows of
-    # equal length are rotated by half a right angle, however small their cosine was.
-    going = lambda carry: (carry[0] < MAX_SWEEPS) & (carry[2][0] * carry[2][1] > (64 * eps) ** 2)
-    _, rows, _ = jax.lax.while_loop(going, sweep, (0, rows, jnp.ones(2, B.dtype)))
+    def is_unfinished(carry):
+        # A rotation by t leaves t times the cosines that the others have: as a rule t is as small as they are, but rows
+        # of equal length are rotated by half a right angle, however small their cosine was.
+        count, _, off = carry
+        return (count < MAX_SWEEPS) & (off[0] * off[1] > (64 * eps) ** 2)
+
+    _, rows, _ = jax.lax.while_loop(is_unfinished, sweep, (0, rows, jnp.ones(2, B.dtype)))
     return rows[:m, :n], rows[:m, n:]
 
 

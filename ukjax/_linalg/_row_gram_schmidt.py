@@ -4,7 +4,8 @@ B: matrix (m, n, *batch); q: orthonormal rows, B = L Q; u: orthonormal columns, 
 """
 
 import functools as ft
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -14,6 +15,8 @@ from jaxtyping import Array
 from ._base import AbstractPseudoinverse, rank_tolerance, row_sizes, tolerance, unit_scale
 from ._batch import at_tolerance
 
+
+Carry = TypeVar("Carry")
 
 # Longest loop over the rows that is unrolled, so that the compiler can fuse it; beyond, compile time only grows.
 UNROLLED = 6
@@ -59,7 +62,10 @@ def _solve(rtol: float, B: Array, Y: Array) -> tuple[Array, Array]:
     # Rows that are clearly independent in the whole tile are the common case; any order of them then serves.
     X, sines2 = _in_order(B, Y, sizes)
     clear = jnp.all(sines2 > (2 * rtol) ** 2)
-    whole = lambda *_: (X, jnp.full(B.shape[2], B.shape[0], int))
+
+    def whole(*_: Array) -> tuple[Array, Array]:
+        return X, jnp.full(B.shape[2], B.shape[0], int)
+
     return jax.lax.cond(clear, whole, ft.partial(_general, rtol), B, Y, sizes)
 
 
@@ -93,7 +99,9 @@ def _combine(Q: Array, W: Array) -> Array:
 def _general(rtol: float, B: Array, Y: Array, sizes: Array) -> tuple[Array, Array]:
     """Returns B^+ Y and the rank, for rows that may be dependent."""
     (m, n, size), steps = B.shape, min(B.shape[:2])
-    zeros = lambda *shape: jnp.zeros((*shape, size), B.dtype)
+
+    def zeros(*shape: int) -> Array:
+        return jnp.zeros((*shape, size), B.dtype)
 
     def step(k, carry):
         # The row with the largest remainder relative to its length is next. A direction that is known badly, because
@@ -131,7 +139,9 @@ def _least_squares(L: Array, independent: Array, Y: Array) -> Array:
         Rt = Rt.at[j].set(c.at[j].set(length))
         return Ut.at[j].set(u), Rt, image.at[j].set(value), rest - u[:, None] * value[None]
 
-    zeros = lambda *shape: jnp.zeros((*shape, size), L.dtype)
+    def zeros(*shape: int) -> Array:
+        return jnp.zeros((*shape, size), L.dtype)
+
     start = zeros(steps, m), zeros(steps, steps), zeros(steps, Y.shape[1]), Y
     _, Rt, image, _ = jax.lax.fori_loop(0, steps, column, start)
 
@@ -142,7 +152,7 @@ def _least_squares(L: Array, independent: Array, Y: Array) -> Array:
     return jax.lax.fori_loop(0, steps, substitute, jnp.zeros_like(image))
 
 
-def _loop(count: int, body: Any, start: Any) -> Any:
+def _loop(count: int, body: Callable[..., Carry], start: Carry) -> Carry:
     """Runs a loop, unrolled if it is short."""
     if count > UNROLLED:
         return jax.lax.fori_loop(0, count, body, start)

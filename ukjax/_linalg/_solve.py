@@ -12,8 +12,6 @@ is not finite (as in a trial step that is rejected anyway). This module therefor
 rule, under which such a number stays data.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -68,12 +66,11 @@ def _pseudoinverse(solver: lx.AbstractLinearSolver, B: Rows) -> tuple[Array, Int
         return solver.solve(B, jnp.eye(B.shape[0], dtype=B.dtype))
     operator = lx.MatrixLinearOperator(B)
     state = solver.init(operator, {})
-    compute = lambda y: solver.compute(state, y, {})
-    columns, _, stats = jax.vmap(compute)(jnp.eye(B.shape[0], dtype=B.dtype))
+    columns, _, stats = jax.vmap(lambda y: solver.compute(state, y, {}))(jnp.eye(B.shape[0], dtype=B.dtype))
     return columns.T, _rank(solver, B, jax.tree_util.tree_map(lambda s: s[0], stats), columns.T)
 
 
-def _rank(solver: lx.AbstractLinearSolver, B: Array, stats: dict[str, Any], P: Array | None = None) -> Array:
+def _rank(solver: lx.AbstractLinearSolver, B: Array, stats: dict[str, Array], P: Array | None = None) -> Array:
     if "rank" in stats:
         return jnp.asarray(stats["rank"], int)
     if solver.assume_full_rank():

@@ -1,12 +1,10 @@
 """The Cholesky factor of a mass matrix, which need not be positive definite, and its inverse."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from .._types import Matrix, Partition
 from ._base import with_derivative
@@ -76,7 +74,7 @@ def _derivative(L: Matrix, W: Matrix, dM: Matrix) -> tuple[Matrix, Matrix]:
 _whiten = with_derivative(_factorise, _factorise_jvp)
 
 
-def _first_definite(M: Matrix, G: Matrix, shifted: Matrix, known: Any) -> tuple[Matrix, Matrix, Array, Array]:
+def _first_definite(M: Matrix, G: Matrix, shifted: Matrix, known: ArrayLike) -> tuple[Matrix, Matrix, Array, Array]:
     """Returns L and W of M if M is positive definite, else of G, whether they are of M, and whether of either.
 
     One kernel runs in a loop. The loop stops after M if that is definite, for all of a batch, and does not begin if

@@ -3,8 +3,8 @@
 q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint errors; J: their Jacobian.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from .._mechanism import Mechanism
 from .._program import jit_fast_compile
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from .._rounding import relative_rounding
+from .._types import Numbers
 from ._nearest import Nearest, Rounding, nearest
 
 
@@ -91,11 +92,11 @@ class Check(NamedTuple):
 
 def assemble(
     mechanism: Mechanism,
-    q: Any,
-    v: Any,
+    q: Numbers,
+    v: Numbers,
     t: ArrayLike = 0.0,
     *,
-    keep: Mapping[str, Any] | None = None,
+    keep: Mapping[str, Numbers] | None = None,
     atol: float | None = None,
     max_steps: int = 256,
     throw: bool = True,
@@ -194,7 +195,10 @@ def _nearest_with(
 ) -> Nearest:
     """Finds the state `nearest` among those that leave the coordinates in `kept` unchanged."""
     free = np.setdiff1d(np.arange(x0.shape[0]), kept)
-    place = lambda y: x0.at[free].set(y)
+
+    def place(y: Array) -> Array:
+        return x0.at[free].set(y)
+
     found = nearest(lambda y: error(place(y)), x0[free], M[free][:, free], max_steps, affine)
     error_size, rows = found.rounding
     rows = jnp.zeros((rows.shape[0], x0.shape[0]), rows.dtype).at[:, free].set(rows)
@@ -226,7 +230,7 @@ def _check_rows(
     return Check(e, jnp.abs(e) <= allowed + mine.error + jnp.abs(J) @ found.of_state), rest
 
 
-def kept_of(keep: Any, n: int) -> Kept:
+def kept_of(keep: object, n: int) -> Kept:
     """Returns the argument `keep` as indices; raises TypeError or ValueError if it is invalid."""
     if keep is None:
         return Kept()
@@ -238,7 +242,7 @@ def kept_of(keep: Any, n: int) -> Kept:
     return Kept(**{name: indices_of(value, n, f'keep["{name}"]') for name, value in keep.items()})
 
 
-def indices_of(value: Any, n: int, name: str, of: str = "coordinates") -> tuple[int, ...]:
+def indices_of(value: object, n: int, name: str, of: str = "coordinates") -> tuple[int, ...]:
     """Returns the indices, below n, that `value` selects; raises ValueError if it is invalid."""
     if is_traced(value):
         raise ValueError(f"{name} must be known when the function is traced: Python or NumPy numbers.")
@@ -257,7 +261,7 @@ def indices_of(value: Any, n: int, name: str, of: str = "coordinates") -> tuple[
     return tuple(sorted({int(i) % n for i in numbers}))
 
 
-def _missed(mechanism: Mechanism, checks: Any, kept: Kept) -> str:
+def _missed(mechanism: Mechanism, checks: Sequence[tuple[Check, Check]], kept: Kept) -> str:
     """Describes the constraints that an assembly could not satisfy, by how much, and what was kept."""
     missed = []
     for (name, constraint), pair in zip(mechanism.named_constraints.items(), checks, strict=True):

@@ -5,12 +5,13 @@ for which the entries of B = D J E are about one, whatever the units and the mas
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optimistix as optx
 from jax.lax import stop_gradient
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from .._formulation import balancing_scales, coordinate_scales, shifted
@@ -54,7 +55,7 @@ class Nearest(NamedTuple):
     """
 
     x: Vector
-    result: Any
+    result: RESULTS
     rounding: Rounding
     of_state: Vector
 
@@ -74,7 +75,10 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     if m == 0 or n == 0:
         none = Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype))
         return Nearest(x0, RESULTS.successful, none, jnp.zeros_like(x0))
-    both = lambda x: (error(x), jax.jacfwd(error)(x))
+
+    def both(x: Vector) -> tuple[RowValues, Rows]:
+        return error(x), jax.jacfwd(error)(x)
+
     # All sizes in one call: one kernel to compile.
     rounding = Rounding(*rounding_errors(both, x0))
     e, J = rounding.without(*both(x0))
@@ -109,8 +113,11 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
             return far * W.T @ z / unit
 
         metrics = jnp.stack([jnp.where(definite, Ws[0], Ws[1]), jnp.where(regular, Ws[1], Ws[0])])
-        # Where N K (y - r) vanishes, the derivative of H does not count.
-        residual = lambda y, _: stationarity(y, stop_gradient)
+
+        def residual(y: Vector, _) -> Vector:
+            # Where N K (y - r) vanishes, the derivative of H does not count.
+            return stationarity(y, stop_gradient)
+
         y = root(residual, _start(search, metrics, residual, max_steps), max_steps)
     result = worst(
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
@@ -164,7 +171,10 @@ def _coarse_search(error: Callable[[Array], Array], z: Array, max_steps: int) ->
     smaller weight the search reaches places where Newton's method diverges; with a larger one it stays away from the
     constraints.
     """
-    far = lambda z, _: jnp.concatenate([0.05 * z, error(z)])
+
+    def far(z: Array, _) -> Array:
+        return jnp.concatenate([0.05 * z, error(z)])
+
     search = optx.LevenbergMarquardt(1e-6, 1e-9, linear_solver=exact(z.dtype))
     found = optx.least_squares(far, search, z, max_steps=max_steps, throw=False).value
     return stop_gradient(jnp.where(jnp.isfinite(found), found, z))
@@ -180,6 +190,6 @@ def root(residual: Callable, z: Array, max_steps: int) -> Array:
     return optx.root_find(residual, finish, z, max_steps=max_steps, throw=False, adjoint=adjoint).value
 
 
-def exact(dtype: Any) -> SVD:
+def exact(dtype: DTypeLike) -> SVD:
     """Returns an `SVD` that drops rounding errors only; in a batch lineax's own solvers would call LAPACK."""
     return SVD(rtol=16 * float(jnp.finfo(dtype).eps))

@@ -4,6 +4,7 @@ y = (q, v) side by side; e: constraint errors; J: their Jacobian; d: the step ba
 G: metric, W^T W = G^-1; B = D J W^T.
 """
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -106,23 +107,27 @@ class Projection(eqx.Module):
             return Linearisation(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size, lengths)
 
         def along_q(q: Array, t: Array) -> Linearisation:
-            return towards(lambda d: _moved(mechanism, q, t, d), q, t, size_of(q), of_position)
+            return towards(ft.partial(_moved, mechanism, q, t), q, t, size_of(q), of_position)
 
         def along_v(q: Array, v: Array, t: Array) -> Linearisation:
             at = towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v, of_velocity)
             if of_position is None:
                 return at
-            position = lambda d: _moved(mechanism, q, t, d)
+            position = ft.partial(_moved, mechanism, q, t)
             J = at.J if are_rates(mechanism.constraints) else jax.jacfwd(position)(rest)
             return at._replace(left=(of_position.missed(position(rest), J, size_of(q)),))
 
-        step = lambda q, _: (mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None)
+        def nearer_q(q: Array, _) -> tuple[Array, None]:
+            return mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None
+
+        def nearer_v(v: Array, _) -> tuple[Array, None]:
+            return v + self.shortest(along_v, (q, v, t), expand, CURVED)[: v.shape[0]], None
+
         # A loop, even for few steps: one step to compile, in each of the three places where a simulation projects.
-        q, _ = jax.lax.scan(step, q, length=self.iterations)
+        q, _ = jax.lax.scan(nearer_q, q, length=self.iterations)
         n, curved = v.shape[0], _is_curved(mechanism, q, v, t)
         if curved and self.iterations > 1:
-            nearer = lambda v, _: (v + self.shortest(along_v, (q, v, t), expand, CURVED)[:n], None)
-            v, _ = jax.lax.scan(nearer, v, length=self.iterations - 1)
+            v, _ = jax.lax.scan(nearer_v, v, length=self.iterations - 1)
         back = self.shortest(along_v, (q, v, t), expand, 0.0)
         way, missed = jnp.split(back, [n])
         if curved and sizes is not None:
@@ -169,8 +174,8 @@ def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
 
 def _missed_in_velocity(mechanism: Mechanism, sizes: "ConstraintSizes", q: Array, v: Array, t: Array) -> RowValues:
     """Returns the velocity errors as parts of the allowed errors (m,)."""
-    error = lambda v: mechanism.velocity_error(q, v, t)
-    return sizes.velocity.missed(error(v), jax.jacfwd(error)(v), v)
+    error, J = mechanism.velocity_error(q, v, t), jax.jacfwd(mechanism.velocity_error, argnums=1)(q, v, t)
+    return sizes.velocity.missed(error, J, v)
 
 
 def _moved(mechanism: Mechanism, q: Array, t: Array, d: Vector) -> RowValues:

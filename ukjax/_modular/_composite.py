@@ -19,7 +19,8 @@ from .._binding import Binding, Origin, stacks
 from .._constraint import AbstractConstraint, AbstractFunctionConstraint
 from .._mechanism import AbstractConstrainedSystem, Mechanism
 from .._system import AbstractModularSystem, AbstractSystem, applied_force
-from ._coupled import Alike, Coupled, Stacked, alike_groups, rows_of, stacked
+from .._types import Numbers, Vector
+from ._coupled import Alike, Coupled, Stacked, Tree, alike_groups, rows_of, stacked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class View:
         except ValueError as error:
             raise AttributeError(str(error)) from error
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         if not isinstance(key, str):
             return self._values[key]
         start, inner = self._names.find(key)
@@ -118,7 +119,7 @@ def of_modules(modules: Mapping[str, Names]) -> Names:
     return Names(tuple(modules.items()))
 
 
-def filled(names: Names, parts: Any, what: str) -> list[Array]:
+def filled(names: Names, parts: "Numbers | Mapping[str, Numbers | Mapping]", what: str) -> list[Array]:
     """Returns the values of a state, part by part; raises ValueError if one is missing or has a wrong shape."""
     if not isinstance(parts, Mapping):
         array = jnp.atleast_1d(_check.floating(parts, what))
@@ -223,6 +224,10 @@ class Coupling(eqx.Module):
         self.modules, self.constraint = modules, constraint
 
 
+# Any number of couplings, with names or without.
+Couplings = Coupling | Iterable[Coupling] | Mapping[str, Coupling]
+
+
 class _Constraint(NamedTuple):
     """A constraint in a composite: its name, its level, the constraint, and the coordinates that it depends on."""
 
@@ -288,7 +293,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
     def __init__(
         self,
         modules: Mapping[str, "Module | Composite"],
-        couplings: Coupling | Iterable[Coupling] | Mapping[str, Coupling] = (),
+        couplings: Couplings = (),
     ):
         if not isinstance(modules, Mapping) or not modules:
             raise TypeError(f"modules must be a mapping, name -> ukjax.modular.Module, but is {modules!r}.")
@@ -296,9 +301,10 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         systems, constraints, names, moved, start = [], [], {}, [], 0
         for name, module in modules.items():
             found = _contents(module, f"modules[{name!r}]")
-            shift = lambda columns, start=start: tuple(i + start for i in columns)
-            systems += [(system, shift(columns)) for system, columns in found.systems]
-            constraints += [c._replace(name=f"{name}.{c.name}", columns=shift(c.columns)) for c in found.constraints]
+            systems += [(system, _shifted(columns, start)) for system, columns in found.systems]
+            constraints += [
+                c._replace(name=f"{name}.{c.name}", columns=_shifted(c.columns, start)) for c in found.constraints
+            ]
             names[name] = found.names
             moved += found.moved
             start += found.names.size
@@ -307,7 +313,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         contents = contents._replace(constraints=constraints + _couple(contents, couplings, inner + 1))
         self._values, self._systems, self._kinds, self.names, self._origin = _sorted_out(contents)
 
-    def add(self, couplings: Coupling | Iterable[Coupling] | Mapping[str, Coupling]) -> "Composite":
+    def add(self, couplings: Couplings) -> "Composite":
         """Returns this composite with further couplings, one level higher."""
         contents = self._contents()
         further = _couple(contents, couplings, self.depth + 1)
@@ -326,23 +332,24 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
     @property
     def constraints(self) -> tuple[Coupled, ...]:
         """The constraints of the modules and the couplings, those of one kind and level together, by level."""
-        alike = lambda kind: kind.stacked.alike(self._values, self._binding)
-        return tuple(Coupled(alike(kind), kind.names, kind.rows_each, kind.level) for kind in self._kinds)
+        return tuple(
+            Coupled(kind.stacked.alike(self._values, self._binding), kind.names, kind.rows_each, kind.level)
+            for kind in self._kinds
+        )
 
     @property
     def own_constraints(self):
-        names = lambda c: c.names[0] if len(c.names) == 1 else f"{c.names[0]} and {len(c.names) - 1} alike"
-        return {names(c): c for c in self.constraints}
+        named = ((*c.names, c) for c in self.constraints)
+        return {first if not rest else f"{first} and {len(rest)} alike": c for first, *rest, c in named}
 
     def _contents(self) -> _Contents:
         # An array that two things share is one object in both of them, by which it is later identified.
         entry = ft.cache(lambda place: stacks.row(self._values[place[0]], place[1]))
-        placed = lambda kind: zip(kind.members(entry), kind.columns, strict=True)
-        systems = [pair for kind in self._systems for pair in placed(kind)]
+        systems = [pair for kind in self._systems for pair in kind.placed(entry)]
         constraints = [
             _Constraint(name, kind.level, constraint, columns)
             for kind in self._kinds
-            for name, (constraint, columns) in zip(kind.names, placed(kind.stacked), strict=True)
+            for name, (constraint, columns) in zip(kind.names, kind.stacked.placed(entry), strict=True)
         ]
         places = [(x, entry((at.path[0], at.row))) for x, at in self._origin.arrays if at.row is not None]
         return _Contents(systems, constraints, self.names, [(x, now) for x, now in places if x is not now])
@@ -377,7 +384,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         """Returns a mechanism with all constraints of the composite, from the lowest level to the highest."""
         return Mechanism(self, nonideal=nonideal)
 
-    def blocks(self, q: Any, t: Any = 0.0) -> tuple[Array, ...]:
+    def blocks(self, q: Numbers, t: Numbers = 0.0) -> tuple[Array, ...]:
         """Returns the blocks of M, (k, n_k, n_k) for each kind of module, at the coordinates in `partition`."""
         q, _, t = _check.state(q, q, t)
         check_size(q, self.size)
@@ -394,13 +401,16 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
 
     def force(self, q, v, t):
         check_size(q, self.size)
+
+        def force_of(system: AbstractSystem, q: Vector, v: Vector) -> Vector:
+            return applied_force(system.force(q, v, t), v, "force(q, v, t)")
+
         Q = jnp.zeros_like(q)
         for alike in self.systems:
-            each = lambda system, q, v: applied_force(system.force(q, v, t), v, "force(q, v, t)")
-            Q = Q.at[np.array(alike.columns)].set(alike.map(each, q, v))
+            Q = Q.at[np.array(alike.columns)].set(alike.map(force_of, q, v))
         return Q
 
-    def on_each(self, function: Callable, *vectors: Array) -> tuple[Any, ...]:
+    def on_each(self, function: Callable[..., Tree], *vectors: Array) -> tuple[Tree, ...]:
         """Returns `function(system, *its parts of the vectors)` for every kind of module, batched over its modules."""
         return tuple(alike.map(function, *vectors) for alike in self.systems)
 
@@ -412,7 +422,7 @@ class Composite(AbstractModularSystem, AbstractConstrainedSystem):
         """Returns a view of a state or a rate by name: `view(q).platform.x`, `view(q)["leg.bar"][:]`."""
         return View(x, self.names)
 
-    def state(self, parts: Mapping[str, Any]) -> Array:
+    def state(self, parts: Mapping[str, Numbers | Mapping]) -> Array:
         """Returns the array (n,) made of the values of each module; raises ValueError if one is missing."""
         return jnp.concatenate(filled(self.names, parts, "parts"))
 
@@ -456,7 +466,7 @@ def _sorted_out(contents: _Contents) -> tuple[tuple[Array, ...], tuple[Stacked, 
     return values, tuple(found[:of_systems]), tuple(of_constraints), names, origin
 
 
-def _contents(module: Any, name: str) -> _Contents:
+def _contents(module: object, name: str) -> _Contents:
     """Returns the contents of a module; raises TypeError if it is not a module."""
     if isinstance(module, Module):
         columns = tuple(range(len(module.coordinates)))
@@ -470,7 +480,7 @@ def _contents(module: Any, name: str) -> _Contents:
     )
 
 
-def _couple(contents: _Contents, couplings: Any, level: int) -> list[_Constraint]:
+def _couple(contents: _Contents, couplings: Coupling | Iterable, level: int) -> list[_Constraint]:
     """Returns couplings as constraints on the coordinates of all modules; raises TypeError or ValueError if invalid."""
     if isinstance(couplings, Coupling):
         couplings = (couplings,)
@@ -495,6 +505,10 @@ def _unused(name: str, taken: set[str]) -> str:
     """Returns `name`, with a number after it if the name is taken."""
     numbered = (f"{name} {i}" for i in range(2, len(taken) + 3))
     return name if name not in taken else next(x for x in numbered if x not in taken)
+
+
+def _shifted(columns: tuple[int, ...], start: int) -> tuple[int, ...]:
+    return tuple(i + start for i in columns)
 
 
 def _columns(names: Names, modules: Sequence[str]) -> tuple[int, ...]:

@@ -5,16 +5,19 @@ k: number of objects of one kind; n_k: coordinates that each depends on; m: rows
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_leaves, tree_map, tree_structure, tree_unflatten
+from jax.tree_util import tree_flatten, tree_leaves, tree_map, tree_structure, tree_unflatten
 from jaxtyping import Array, PyTree
 
 from .._binding import Binding, Place, stacks
 from .._constraint import AbstractConstraint, AbstractConstraintGroup, bound
+
+
+Tree = TypeVar("Tree")
 
 
 class Alike(eqx.Module):
@@ -27,10 +30,10 @@ class Alike(eqx.Module):
     @property
     def members(self) -> tuple[PyTree, ...]:
         """The objects one after the other."""
-        take = lambda i: tree_map(lambda x: x[i] if eqx.is_array(x) else x, self.each)
-        return tuple(take(i) for i in range(len(self.columns)))
+        arrays, rest = eqx.partition(self.each, eqx.is_array)
+        return tuple(eqx.combine(tree_map(lambda x, i=i: x[i], arrays), rest) for i in range(len(self.columns)))
 
-    def map(self, function: Callable, *vectors: Array) -> Any:
+    def map(self, function: Callable[..., Tree], *vectors: Array) -> Tree:
         """Returns `function(object, *its parts of the vectors)` for all objects at once."""
         i = np.array(self.columns)
         for binding in self.bindings:
@@ -46,15 +49,17 @@ class Stacked(NamedTuple):
 
     def alike(self, values: Sequence[Array], *bindings: Binding) -> Alike:
         """Returns the objects, with their arrays taken from `values`."""
-        put = lambda x: x.taken(values) if isinstance(x, Places) else x
-        each = tree_map(put, self.skeleton, is_leaf=lambda x: isinstance(x, Places))
-        return Alike(each, self.columns, bindings)
+        return Alike(self._with_arrays(lambda places: places.taken(values)), self.columns, bindings)
 
-    def members(self, entry: Callable[[tuple[int, int]], Array]) -> tuple[PyTree, ...]:
-        """Returns the objects one after the other; `entry` gives the array at a place, the same object every time."""
-        put = lambda x, i: entry(x.places[i]) if isinstance(x, Places) else x
-        each = lambda i: tree_map(lambda x: put(x, i), self.skeleton, is_leaf=lambda x: isinstance(x, Places))
-        return tuple(each(i) for i in range(len(self.columns)))
+    def placed(self, entry: Callable[[tuple[int, int]], Array]) -> list[tuple[PyTree, tuple[int, ...]]]:
+        """Returns the objects with their coordinates; `entry` gives the array at a place, always the same object."""
+        each = (self._with_arrays(lambda places, i=i: entry(places.places[i])) for i in range(len(self.columns)))
+        return list(zip(each, self.columns, strict=True))
+
+    def _with_arrays(self, array: Callable[["Places"], Array]) -> PyTree:
+        """Returns the skeleton with an array for each of its `Places`."""
+        leaves, structure = tree_flatten(self.skeleton, is_leaf=lambda x: isinstance(x, Places))
+        return tree_unflatten(structure, [array(x) if isinstance(x, Places) else x for x in leaves])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +178,10 @@ def _alike(a: PyTree, b: PyTree) -> bool:
     """Whether two pytrees differ in the values of their arrays only."""
     if tree_structure(a) != tree_structure(b):
         return False
-    same = lambda x, y: (
-        eqx.is_array(y) and x.shape == y.shape and x.dtype == y.dtype if eqx.is_array(x) else x is y or bool(x == y)
-    )
-    return all(same(x, y) for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True))
+    return all(map(_same, tree_leaves(a), tree_leaves(b)))
+
+
+def _same(x: PyTree, y: PyTree) -> bool:
+    if eqx.is_array(x):
+        return eqx.is_array(y) and x.shape == y.shape and x.dtype == y.dtype
+    return x is y or bool(x == y)

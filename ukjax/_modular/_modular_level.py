@@ -6,7 +6,6 @@ the modules that it reaches.
 """
 
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,7 +17,7 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._formulation import covariance, gain
 from .._linalg import SVD, whiten
-from .._types import Coordinates, IntScalar, Matrix, Rows, Scalar, Vector
+from .._types import Coordinates, IntScalar, Matrix, Numbers, Rows, Scalar, Vector
 from ._composite import Composite, Coupling, check_size
 from ._coupled import Coupled
 
@@ -59,7 +58,9 @@ class ModularLevel(eqx.Module):
     W: tuple[Array, ...]
 
     @classmethod
-    def start(cls, composite: Composite, q: Any, v: Any, t: Any = 0.0, *, applied: Any = None) -> "ModularLevel":
+    def start(
+        cls, composite: Composite, q: Numbers, v: Numbers, t: Numbers = 0.0, *, applied: Numbers | None = None
+    ) -> "ModularLevel":
         """Returns the motion of the modules without couplings: M q'' = Q + applied (n,) [N or N m].
 
         Raises:
@@ -81,7 +82,11 @@ class ModularLevel(eqx.Module):
         return cls(free, jnp.zeros_like(q), jnp.zeros((), int), composite, q, v, t, (), L, W)
 
     def enforce(
-        self, coupling: Coupling | Coupled, noise: Any = None, *, pseudoinverse: lx.AbstractLinearSolver = SVD()
+        self,
+        coupling: Coupling | Coupled,
+        noise: Numbers | None = None,
+        *,
+        pseudoinverse: lx.AbstractLinearSolver = SVD(),
     ) -> "ModularLevel":
         """Returns the next level, in which `coupling` holds as well.
 
@@ -143,7 +148,12 @@ def _enforce(
 
 
 def _take(
-    level: ModularLevel, more: list[Enforced], A: Rows, columns: tuple[int, ...], R: Array | None, solver: Any
+    level: ModularLevel,
+    more: list[Enforced],
+    A: Rows,
+    columns: tuple[int, ...],
+    R: Array | None,
+    solver: lx.AbstractLinearSolver,
 ) -> tuple[Enforced, IntScalar]:
     """Returns the part that these rows take from P, and the number of new rows."""
     # Only levels before that reached a module which this one reaches matter: for the others G_i H^T = 0.

@@ -4,46 +4,49 @@ q: coordinates; v: their rates; u: generalised speeds; M_u, f_u: M_u u' = f_u, b
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.scipy.special  # generated functions call it by its whole name
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._mechanism import Mechanism
-from ._system import Functions, SympySystem, by_name, name_of, named_scalars
+from ._system import Expression, Functions, Method, Symbol, SympyMatrix, SympySystem, by_name, name_of, named_scalars
 
 
 @dataclasses.dataclass(frozen=True)
 class Equations:
     """The symbols of SymPy's object, and expressions in them; see `Functions`."""
 
-    q: list[Any]
-    v: list[Any]
-    u: list[Any]
-    mass: Any
-    force: Any
-    kinematics: Any = None
+    q: list[Symbol]
+    v: list[Symbol]
+    u: list[Symbol]
+    mass: SympyMatrix
+    force: SympyMatrix
+    kinematics: SympyMatrix | None = None
     explicit: bool = False
     blocks: tuple = ()
-    rates: Any = None
-    configuration: Any = ()
-    motion: Any = ()
+    rates: list[Expression] | None = None
+    configuration: Sequence[Expression] = ()
+    motion: Sequence[Expression] = ()
     integrable: bool = True
 
 
 class Writer:
     """Replaces each function of time by a plain symbol, sorts the symbols, and lets SymPy generate the code."""
 
-    def __init__(self, sympy: Any, equations: Equations):
+    def __init__(self, sympy: ModuleType, equations: Equations):
         self.sympy = sympy
         e = self.equations = _real(equations)
         parts = (e.mass, e.force, e.kinematics, e.rates, e.configuration, e.motion)
         expressions = [sympy.sympify(x) for part in parts if part is not None for x in part]
         time = sympy.physics.mechanics.dynamicsymbols._t
-        plain = lambda symbols: {x: sympy.Dummy(f"x{i}", real=True) for i, x in enumerate(symbols)}
+
+        def plain(symbols: Sequence[Symbol]) -> dict[Symbol, Symbol]:
+            return {x: sympy.Dummy(f"x{i}", real=True) for i, x in enumerate(symbols)}
+
         self.q, self.v, self.u, self.time = plain(e.q), plain(e.v), plain(e.u), plain([time])
         self.specifieds = plain(self._specifieds(expressions))
         self.parameters = plain(self._parameters(expressions))
@@ -78,7 +81,7 @@ class Writer:
                 found[name_of(x)] = self._write(slope, "the forcing vector", "q")
         return found
 
-    def _write(self, expressions: Any, what: str, allowed: str) -> Callable:
+    def _write(self, expressions: Iterable[Expression], what: str, allowed: str) -> Callable:
         # The rates of a LagrangesMethod are its speeds, the same symbols: they are read as speeds.
         plain = {**self.time, **self.parameters, **self.specifieds, **self.v, **self.u, **self.q}
         bodies = [self.sympy.sympify(x).xreplace(plain) for x in expressions]
@@ -97,7 +100,7 @@ class Writer:
         arguments = [*lists[:3], time, *lists[3:]]
         return self.sympy.lambdify(arguments, bodies, modules=[{"jax": jax}], printer=Printer(), cse=True)
 
-    def _specifieds(self, expressions: Sequence[Any]) -> list[Any]:
+    def _specifieds(self, expressions: Sequence[Expression]) -> list[Symbol]:
         """The functions of time, and their derivatives, that are neither coordinates nor rates nor speeds."""
         known = {*self.q, *self.v, *self.u}
         derivatives = set().union(*(x.atoms(self.sympy.Derivative) for x in expressions)) - known
@@ -109,7 +112,7 @@ class Writer:
         functions = set().union(*(x.xreplace(hidden).atoms(applied) for x in expressions)) - known
         return sorted(derivatives | functions, key=str)
 
-    def _parameters(self, expressions: Sequence[Any]) -> list[Any]:
+    def _parameters(self, expressions: Sequence[Expression]) -> list[Symbol]:
         found = set().union(*(x.free_symbols for x in expressions)) - {*self.time, *self.q, *self.v}
         names = [str(x) for x in found]
         for x in found:
@@ -124,7 +127,7 @@ def _real(equations: Equations) -> Equations:
 
     names = ("mass", "force", "kinematics", "rates", "configuration", "motion")
     given = {name: getattr(equations, name) for name in names}
-    written: Any = {name: [real(x) for x in part] for name, part in given.items() if part is not None}
+    written = {name: [real(x) for x in part] for name, part in given.items() if part is not None}
     return dataclasses.replace(equations, **written)
 
 
@@ -134,7 +137,9 @@ _ADVICE = "Write a specified function of time out, as an expression in t; what d
 
 
 def from_sympy(
-    method: Any, parameters: Mapping[Any, Any] | None = None, specifieds: Mapping[Any, Any] | None = None
+    method: Method,
+    parameters: Mapping[Symbol, ArrayLike] | None = None,
+    specifieds: Mapping[Symbol, ArrayLike | Callable] | None = None,
 ) -> Mechanism:
     r"""The mechanism that SymPy's `KanesMethod` or `LagrangesMethod` describes.
 
@@ -209,13 +214,13 @@ def _import_sympy() -> ModuleType:
     return sympy
 
 
-def _require(given: Mapping[str, Any], needed: Sequence[str], name: str, hint: str) -> None:
+def _require(given: Mapping[str, object], needed: Sequence[str], name: str, hint: str) -> None:
     missing = [text for text in needed if text not in given]
     if missing:
         raise ValueError(f"{name} lacks {', '.join(missing)}, which the equations of motion contain. {hint}")
 
 
-def _reject_unknown_text(given: Mapping[Any, Any], needed: Sequence[str], name: str) -> None:
+def _reject_unknown_text(given: Mapping[Symbol, object], needed: Sequence[str], name: str) -> None:
     """Raises ValueError for a name that does not occur, which is misspelt; an absent symbol may have cancelled."""
     for key in given:
         if isinstance(key, str) and name_of(key) not in needed:
@@ -223,13 +228,13 @@ def _reject_unknown_text(given: Mapping[Any, Any], needed: Sequence[str], name: 
             raise ValueError(f"{name} has {key!r}, which the equations of motion do not contain; they contain {known}.")
 
 
-def _specified(name: str, value: Any) -> Any:
+def _specified(name: str, value: ArrayLike | Callable) -> Array | Callable:
     if callable(value):
         return _check.function(value, f"specifieds[{name!r}]", "f(q, v, t) -> scalar")
     return named_scalars({name: value}, "specifieds")[name]
 
 
-def _of_lagrange(method: Any) -> Equations:
+def _of_lagrange(method: Method) -> Equations:
     if method.eom is None:
         raise ValueError("method has no equations of motion yet. Call its form_lagranges_equations() first.")
     n, held = len(method.q), len(method._hol_coneqs)
@@ -244,7 +249,7 @@ def _of_lagrange(method: Any) -> Equations:
     )
 
 
-def _of_kane(sympy: Any, method: Any) -> Equations:
+def _of_kane(sympy: ModuleType, method: Method) -> Equations:
     if method._fr is None or method._frstar is None:
         raise ValueError("method has no equations of motion yet. Call its kanes_equations(bodies, loads) first.")
     # More coordinates than speeds are tied by the kinematical differential equations, as a quaternion's length is.
@@ -271,7 +276,7 @@ def _of_kane(sympy: Any, method: Any) -> Equations:
     )
 
 
-def _with_all_speeds_independent(sympy: Any, method: Any) -> Any:
+def _with_all_speeds_independent(sympy: ModuleType, method: Method) -> Method:
     """The KanesMethod of the bodies and loads without constraints, since SymPy keeps only the eliminated equations."""
     free = sympy.physics.mechanics.KanesMethod(
         method._inertial,
@@ -284,7 +289,7 @@ def _with_all_speeds_independent(sympy: Any, method: Any) -> Any:
     return free
 
 
-def _kinematics(sympy: Any, method: Any) -> dict[str, Any]:
+def _kinematics(sympy: ModuleType, method: Method) -> dict:
     """q, v, v(u) and [K_u, K_v, k], with coordinates added for speeds without coordinates; or u = v and no matrix."""
     q, u, solved = list(method.q), list(method.u), method.kindiffdict()
     v = [x.diff(sympy.physics.mechanics.dynamicsymbols._t) for x in q]
@@ -314,7 +319,7 @@ def _kinematics(sympy: Any, method: Any) -> dict[str, Any]:
     return {"q": q, "v": v, "rates": rates, "kinematics": -inverse * rest, "explicit": True}
 
 
-def _blocks(sympy: Any, K: Any) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+def _blocks(sympy: ModuleType, K: SympyMatrix) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """Rows and columns of K that belong together, so that K is block diagonal in this order."""
     n, k = K.shape
     pattern = K.applyfunc(lambda x: int(x != 0))
@@ -323,7 +328,7 @@ def _blocks(sympy: Any, K: Any) -> tuple[tuple[tuple[int, ...], tuple[int, ...]]
     return tuple((tuple(i for i in part if i < n), tuple(i - n for i in part if i >= n)) for part in parts)
 
 
-def _inverse(sympy: Any, K: Any) -> Any:
+def _inverse(sympy: ModuleType, K: SympyMatrix) -> SympyMatrix | None:
     """The inverse K^-1, block by block; None, for a numerical inverse, if K is not square or a block exceeds 3 x 3.
 
     Cofactors divide by the determinant only; an elimination may divide by a number that is zero at some state.

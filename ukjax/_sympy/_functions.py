@@ -21,6 +21,8 @@ from typing import Any
 import sympy as typed
 from sympy.printing.numpy import JaxPrinter
 
+from ._system import Expression
+
 
 sympy: Any = typed  # SymPy's own annotations call nearly everything Basic
 
@@ -83,7 +85,7 @@ _INSTEAD = (
 _HINTS = {"DiracDelta": "A blow is an event of ukjax.simulate_hybrid: leave it out of the forces."}
 
 
-def real(expression: Any) -> Any:
+def real(expression: Expression) -> Expression:
     """The expression without re, im and conjugate of real numbers, which derivatives of |x| bring in."""
     expression = sympy.sympify(expression)
     if not expression.has(sympy.re, sympy.im, sympy.conjugate):
@@ -98,17 +100,17 @@ class Known:
     `what` says in an error where an expression comes from; `symbols` maps its symbols to those of the user.
     """
 
-    def __init__(self, what: str, symbols: dict[Any, Any]):
+    def __init__(self, what: str, symbols: dict[Expression, Expression]):
         self.what, self.symbols = what, symbols
-        self.found: dict[Any, Any] = {}
+        self.found: dict[Expression, Expression] = {}
 
-    def __call__(self, expression: Any) -> Any:
+    def __call__(self, expression: Expression) -> Expression:
         """The expression in functions that JAX has; raises ValueError for a function of SymPy's that JAX lacks."""
         if expression not in self.found:
             self.found[expression] = self._written(expression)
         return self.found[expression]
 
-    def _written(self, e: Any) -> Any:
+    def _written(self, e: Expression) -> Expression:
         if e.is_Atom:
             if e is sympy.I:
                 raise ValueError(f"method has the imaginary unit in {self.what}, which must be real.")
@@ -134,11 +136,11 @@ class Known:
         raise ValueError(f"method has {where}, but JAX has no {name}. {_HINTS.get(name, _INSTEAD)}")
 
 
-def _again(e: Any, args: list[Any]) -> Any:
+def _again(e: Expression, args: list[Expression]) -> Expression:
     return e if all(a is b for a, b in zip(e.args, args, strict=True)) else e.func(*args)
 
 
-def _has(e: Any) -> bool:
+def _has(e: Expression) -> bool:
     name = type(e).__name__
     if name == "besseli":
         return e.args[0] in BESSEL
@@ -154,23 +156,22 @@ class Pieces(sympy.Function):
         return True
 
 
-def pieces(*pairs: tuple[Any, Any]) -> Any:
+def pieces(*pairs: tuple[Expression, Expression]) -> Expression:
     """The `Pieces` of pairs (value, condition): the value is that of the first condition that holds."""
     return Pieces(*(x for pair in pairs for x in pair))
 
 
-def pairs_of(e: Any) -> list[tuple[Any, Any]]:
+def pairs_of(e: Expression) -> list[tuple[Expression, Expression]]:
     """The pairs (value, condition) of `Pieces`."""
     return list(zip(e.args[::2], e.args[1::2], strict=True))
 
 
-def _extreme(relation: Any) -> Callable:
+def _extreme(relation: Callable) -> Callable:
     """The function for the largest or smallest of several numbers, in pieces."""
-    of_two = lambda a, b: pieces((a, relation(a, b, evaluate=False)), (b, True))
-    return lambda *args: reduce(of_two, args)
+    return lambda *args: reduce(lambda a, b: pieces((a, relation(a, b, evaluate=False)), (b, True)), args)
 
 
-def _step(x: Any, at_zero: Any = sympy.S.Half) -> Any:
+def _step(x: Expression, at_zero: Expression = sympy.S.Half) -> Expression:
     before, here = sympy.Lt(x, 0, evaluate=False), sympy.Eq(x, 0, evaluate=False)
     return pieces((sympy.S.Zero, before), (at_zero, here), (sympy.S.One, True))
 
@@ -193,26 +194,26 @@ class Printer(JaxPrinter):
     def __init__(self):
         super().__init__({"fully_qualified_modules": True, "inline": True, "allow_unknown_functions": False})
 
-    def _print_Function(self, expr: Any) -> str:
+    def _print_Function(self, expr: Expression) -> str:
         name, args = type(expr).__name__, [self._print(x) for x in expr.args]
         if name in FUNCTIONS:
             return f"{FUNCTIONS[name]}({', '.join(args)})"
         form = BESSEL[int(expr.args[0])] if name == "besseli" else ARRANGED[name]
         return f"({form.format(*args)})"
 
-    def _print_Select(self, expr: Any) -> str:
+    def _print_Select(self, expr: Expression) -> str:
         # Integers become floating-point numbers: two integers would give an array of integers.
         condition, *values = expr.args
         written = [repr(float(x)) if x.is_Integer else self._print(x) for x in values]
         return f"{JNP}where({self._print(condition)}, {', '.join(written)})"
 
-    def _print_And(self, expr: Any) -> str:
+    def _print_And(self, expr: Expression) -> str:
         return self._folded("logical_and", expr)
 
-    def _print_Or(self, expr: Any) -> str:
+    def _print_Or(self, expr: Expression) -> str:
         return self._folded("logical_or", expr)
 
-    def _folded(self, name: str, expr: Any) -> str:
+    def _folded(self, name: str, expr: Expression) -> str:
         return reduce(lambda a, b: f"{JNP}{name}({a}, {b})", [self._print(x) for x in expr.args])
 
 
@@ -249,16 +250,16 @@ class Branches:
     """Writes pieces of known functions as selections whose derivatives are those of the branch taken."""
 
     def __init__(self):
-        self.found: dict[Any, Any] = {}
+        self.found: dict[Expression, Expression] = {}
 
-    def __call__(self, e: Any, active: Any = sympy.true) -> Any:
+    def __call__(self, e: Expression, active: Expression = sympy.true) -> Expression:
         """The rewritten expression, which only counts where `active` holds."""
         key = e, active
         if key not in self.found:
             self.found[key] = self._selected(e, active)
         return self.found[key]
 
-    def _selected(self, e: Any, active: Any) -> Any:
+    def _selected(self, e: Expression, active: Expression) -> Expression:
         if e.is_Atom:
             # zoo is an infinity without a sign: the expression is undefined there.
             return sympy.nan if e is sympy.zoo else e
@@ -282,7 +283,7 @@ class Branches:
             args = [Select(active, x, harmless) if x.free_symbols else x for x in args]
         return e if all(a is b for a, b in zip(e.args, args, strict=True)) else e.func(*args)
 
-    def _pieces(self, e: Any, active: Any) -> Any:
+    def _pieces(self, e: Expression, active: Expression) -> Expression:
         before, branches = sympy.true, []
         for value, condition in pairs_of(e):
             condition = self(condition)
@@ -295,31 +296,31 @@ class Branches:
         return result
 
 
-def _bends(e: Any) -> bool:
+def _bends(e: Expression) -> bool:
     """Whether an expression is no sum, product or power like x^2, so that its derivative may be infinite."""
     if isinstance(e, sympy.Pow):
         return not (e.exp.is_Integer and e.exp.is_positive)
     return not isinstance(e, sympy.Add | sympy.Mul | Select)
 
 
-def _singular(e: Any) -> bool:
+def _singular(e: Expression) -> bool:
     return _bends(e) and type(e).__name__ not in SMOOTH
 
 
-def _is_length(e: Any) -> bool:
+def _is_length(e: Expression) -> bool:
     """Whether an expression is like sqrt(x^2 + y^2): smooth, or with a kink, where the sum of squares vanishes."""
     return isinstance(e, sympy.Pow) and e.exp.is_Rational and 0.5 <= e.exp < 1 and _is_sum_of_squares(e.base)
 
 
-def _is_sum_of_squares(e: Any) -> bool:
+def _is_sum_of_squares(e: Expression) -> bool:
     return isinstance(e, sympy.Add) and not e.has(Pieces, sympy.Abs) and bool(e.is_nonnegative)
 
 
-def _has_singular(e: Any) -> bool:
+def _has_singular(e: Expression) -> bool:
     return any(map(_singular, sympy.preorder_traversal(e)))
 
 
-def _folded(e: Any) -> Any:
+def _folded(e: Expression) -> Expression:
     """A function of pieces as pieces of the function; None without pieces, or with more than `MOST` branches."""
     found = sorted(e.atoms(Pieces), key=sympy.default_sort_key)
     # Only the outermost pieces are replaced: they contain the inner ones.
@@ -333,7 +334,7 @@ def _folded(e: Any) -> Any:
     return pieces(*pairs)
 
 
-def _into_pieces(e: Any) -> Any:
+def _into_pieces(e: Expression) -> Expression:
     """A product with pieces that vanish somewhere, as pieces of the product; None if no other factor is singular."""
     for factor in e.args:
         inner = factor.base if isinstance(factor, sympy.Pow) and factor.exp.is_positive else factor

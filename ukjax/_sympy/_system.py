@@ -5,20 +5,28 @@ q: coordinates (n,); v: their rates; u: generalised speeds (k,), u = J v + j; M_
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
 from .._constraint import AbstractConstraint, Holonomic, Nonholonomic
 from .._linalg import RowGramSchmidt, pseudoinverse
 from .._mechanism import AbstractConstrainedSystem, Mechanism
 from .._types import Coordinates, Matrix, RowValues, Scalar, Vector
+
+
+# SymPy's objects: its own annotations call nearly everything Basic.
+Expression: TypeAlias = Any
+Symbol: TypeAlias = Any
+SympyMatrix: TypeAlias = Any
+Method: TypeAlias = Any
+Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +82,7 @@ class SympySystem(AbstractConstrainedSystem):
     """
 
     parameters: dict[str, Float[Array, ""]]
-    specifieds: dict[str, Any]
+    specifieds: dict[str, Array | Callable]
     functions: Functions = eqx.field(static=True)
 
     @property
@@ -87,7 +95,7 @@ class SympySystem(AbstractConstrainedSystem):
         """Names of the generalised speeds, in order."""
         return self.functions.generalized_speeds
 
-    def mechanism(self, parameters: Mapping[Any, Any] | None = None) -> Mechanism:
+    def mechanism(self, parameters: Mapping[Symbol, ArrayLike] | None = None) -> Mechanism:
         """The mechanism with other values of parameters, by symbol or name, without repeating symbolic work.
 
         Raises:
@@ -100,7 +108,7 @@ class SympySystem(AbstractConstrainedSystem):
                 raise ValueError(f"parameters has {name!r}, which the system does not; it has {known}.")
         return Mechanism(SympySystem({**self.parameters, **changed}, self.specifieds, self.functions))
 
-    def actuation(self, *names: Any) -> "Driven":
+    def actuation(self, *names: Symbol) -> "Driven":
         """The function G(q, t) of specified functions as inputs, for `linearize`, `lqr`, servos, and any `actuation`.
 
         The inputs are forces that are added to those of `specifieds`.
@@ -218,8 +226,8 @@ class SympySystem(AbstractConstrainedSystem):
         shape: tuple[int, ...],
         q: Array,
         t: Array,
-        v: Any = None,
-        u: Any = None,
+        v: Array | None = None,
+        u: Array | None = None,
         with_specifieds: bool = False,
     ) -> Array:
         if function is None:
@@ -228,12 +236,12 @@ class SympySystem(AbstractConstrainedSystem):
         # Arguments that are not passed do not occur in the function.
         names = self.functions.specifieds
         given = [self._specified(name, q, v, t) if with_specifieds else jnp.nan for name in names]
-        v = [jnp.nan] * q.shape[0] if v is None else v
-        u = [jnp.nan] * len(self.functions.generalized_speeds) if u is None else u
-        entries = function(q, v, u, t, values, given)
+        rates = [jnp.nan] * q.shape[0] if v is None else v
+        speeds = [jnp.nan] * len(self.functions.generalized_speeds) if u is None else u
+        entries = function(q, rates, speeds, t, values, given)
         return jnp.stack([jnp.asarray(entry, q.dtype) for entry in entries]).reshape(shape)
 
-    def _specified(self, name: str, q: Array, v: Any, t: Array) -> Array:
+    def _specified(self, name: str, q: Array, v: Array | None, t: Array) -> Array:
         value = self.specifieds[name]
         if callable(value):
             hint = "It is one number."
@@ -246,7 +254,7 @@ def _inverse(K: Array) -> Array:
     return pseudoinverse(RowGramSchmidt(), K.T)[0].T
 
 
-def _tied(blocks: Any, K: Array, r: Array) -> list[Array]:
+def _tied(blocks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], K: Array, r: Array) -> list[Array]:
     """The conditions on r alone that K u + r = 0 implies for any u, one number for each row of K in excess of columns.
 
     A row without speeds is such a condition. For a block with d more rows than columns the projection P = 1 - K K^+
@@ -295,7 +303,7 @@ class Configuration(AbstractConstraint):
         return jnp.zeros(0, q.dtype)
 
 
-def named_scalars(values: Mapping[Any, Any], name: str) -> dict[str, Array]:
+def named_scalars(values: Mapping[Symbol, ArrayLike], name: str) -> dict[str, Array]:
     """The values by name, as real, finite scalars; raises ValueError for others."""
     found = {}
     for key, value in by_name(values, name).items():
@@ -306,13 +314,13 @@ def named_scalars(values: Mapping[Any, Any], name: str) -> dict[str, Array]:
     return found
 
 
-def by_name(values: Any, name: str) -> dict[str, Any]:
+def by_name(values: Mapping[Symbol, Value], name: str) -> dict[str, Value]:
     """The entries of a mapping with symbols replaced by their names; "F" is the name of F(t)."""
     if not isinstance(values, Mapping):
         raise TypeError(
             f"{name} must be a dict of SymPy symbols or their names to values, but is {type(values).__name__}."
         )
-    found: dict[str, Any] = {}
+    found: dict[str, Value] = {}
     for key, value in values.items():
         text = name_of(key)
         if text in found:
@@ -321,7 +329,7 @@ def by_name(values: Any, name: str) -> dict[str, Any]:
     return found
 
 
-def name_of(key: Any) -> str:
+def name_of(key: Symbol) -> str:
     """The name of a symbol: F for F(t), else the text of `key`."""
     text = str(key)
     return text.removesuffix("(t)") if text.count("(") == 1 else text

@@ -149,8 +149,8 @@ def _first_largest(lengths: Array) -> Array:
 def _start(B: Array, Y: Array, reflector: int) -> QR:
     _, n, size = B.shape
     steps = min(B.shape[:2])
-    zeros = lambda *shape: jnp.zeros((steps, *shape, size), B.dtype)
-    return QR(zeros(n), zeros(Y.shape[1]), zeros(n), jnp.zeros(size, int), zeros(reflector))
+    R, Z, picked, reflectors = (jnp.zeros((steps, k, size), B.dtype) for k in (n, Y.shape[1], n, reflector))
+    return QR(R, Z, picked, jnp.zeros(size, int), reflectors)
 
 
 def _record(out: QR, k: Array, onehot: Array, counts: Array, row: Array, image: Array, v: Array) -> QR:
@@ -178,8 +178,12 @@ def least_squares(factorise: Callable[[Array, Array, float], QR], rtol: float, B
     eps = float(jnp.finfo(B.dtype).eps)
     qr = factorise(K, right, max(rtol**2 / alpha, 4 * (m + n) * eps))
     P = minimum_norm_solution(qr)[:n]
-    apply = lambda Y: jnp.sum(P[:, :, None] * Y[None], axis=1)
-    X = apply(Y)
+    X = _times(P, Y)
     # The step is repeated for the residual: the system squares the condition number, and this corrects the error.
     left = Y - jnp.sum(B[:, :, None] * X[None], axis=1)
-    return X + apply(left), qr.rank - n
+    return X + _times(P, left), qr.rank - n
+
+
+def _times(P: Array, Y: Array) -> Array:
+    """Returns P Y for matrices with the batch last."""
+    return jnp.sum(P[:, :, None] * Y[None], axis=1)
