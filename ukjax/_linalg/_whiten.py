@@ -97,7 +97,8 @@ def _first_definite(M: Matrix, G: Matrix, shifted: Matrix, known: ArrayLike) -> 
 
     start = jnp.where(known, 3, 0), identity, identity, known, known
     _, L, W, of_mass, found = jax.lax.while_loop(lambda carry: carry[0] < 3, following, start)
-    return jnp.where(found, L, identity), jnp.where(found, W, identity), of_mass, found
+    # The loop returns arrays, also of a `known` that is a number.
+    return jnp.where(found, L, identity), jnp.where(found, W, identity), of_mass, found  # pyright: ignore
 
 
 def _first_definite_jvp(primals, tangents):
