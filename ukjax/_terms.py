@@ -9,6 +9,7 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from ._expand import Lowering
 from ._rounding import with_rounding_errors
 from ._types import Matrix, Partition, Rows, RowValues, Vector
 
@@ -86,14 +87,14 @@ class ForwardDynamics(NamedTuple):
         acceleration: (q, v, t) -> M^-1 Q (n,), and how M was factorised.
         slopes: (q, v, t, acceleration) -> derivatives of the acceleration by q and v (n, 2 n), where q' = v; None if
             nothing cheaper than automatic differentiation is known.
-        short: Whether `acceleration`, and whether `slopes` is short enough for scalar code.
-        written: Whether each, if not short, is to be written out as scalar code for many states all the same.
+        lowering: How `acceleration` becomes a program.
+        slopes_lowering: How `slopes` becomes a program.
     """
 
     acceleration: Callable[..., tuple[Vector, Pivots]]
     slopes: Callable[..., Matrix] | None
-    short: tuple[bool, bool]
-    written: tuple[bool, bool]
+    lowering: Lowering
+    slopes_lowering: Lowering
 
 
 class TermsFunctions(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax._expand import _tiled
+from ukjax._expand import Lowering, _tiled
 from ukjax.rigid import _dynamics, _linkage, _reactions, _tree_unrolled
 
 from ..helpers import assert_close, assert_same_gradients, central_difference, long
@@ -70,7 +70,8 @@ def test_the_motion_and_its_derivatives(name, count):
     robot = tree(name, count)
     way, n = _dynamics.free(robot, None), robot.layout.n
     assert (way.slopes is None) == (name == "balls")
-    assert way.short == (n <= _dynamics.LARGE, n <= _dynamics.SHORT)
+    assert (way.lowering is Lowering.SCALAR) == (n <= _dynamics.LARGE)
+    assert (way.slopes_lowering is Lowering.SCALAR) == (n <= _dynamics.SHORT)
     states = [trees.random_state(robot, k) for k in range(3)]
     q, v = (jnp.asarray(np.stack(x)) for x in zip(*states, strict=True))
     v = v.at[2].set(0.0)

@@ -32,6 +32,7 @@ from ._scalar_kkt import Rows as Rows
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
 from ._tiled import MANY as MANY
+from ._tiled import Lowering as Lowering
 from ._tiled import ScalarLaneStep as ScalarLaneStep
 from ._tiled import in_entries as in_entries
 from ._tiled import joined as joined

@@ -4,6 +4,7 @@ In a scalar program for many states all pieces are inlined. The product of a Jac
 comes by itself in a derivative, is an operation of its own.
 """
 
+import enum
 import functools as ft
 import itertools
 import math
@@ -233,12 +234,26 @@ TILE = 128
 MOST_WRITTEN = 32_000
 
 
+class Lowering(enum.Enum):
+    """The kind of program that a function of many small steps becomes.
+
+    Attributes:
+        SCALAR: Scalar code; for functions that are short.
+        UNROLLED: As TILES; but for many states on a CPU scalar code, with all loops unrolled and all pieces inlined.
+        TILES: The function as it is; on a CPU for a tile of a batch after the other.
+    """
+
+    SCALAR = enum.auto()
+    UNROLLED = enum.auto()
+    TILES = enum.auto()
+
+
 def tiled_dynamics(
     function: Callable[..., tuple[Array, Array]],
     state: Sequence[Array],
     slopes: Callable[..., Array] | None = None,
-    short: tuple[bool, bool] = (False, False),
-    written: tuple[bool, bool] = (False, False),
+    lowering: Lowering = Lowering.TILES,
+    slopes_lowering: Lowering = Lowering.TILES,
 ) -> tuple[Array, Array]:
     """A vector, and a flag without derivative, at a state; a CPU evaluates a tile of a batch after the other.
 
@@ -250,14 +265,14 @@ def tiled_dynamics(
         slopes: (*state, vector) -> the Jacobian with respect to the first of the state, one after the other.
             Derivatives with respect to these are made of it, once for all directions; derivatives with respect to the
             others, and to what the function closes over, are made of the function.
-        short: Whether the function, and whether its slopes, are to be scalar code in place of tiles.
-        written: Whether the function and its slopes, if not `short`, are to be scalar code for many states.
+        lowering: How the function becomes a program.
+        slopes_lowering: How its slopes become a program; in tiles if they cannot be scalar code.
 
     Raises:
         NotScalar, TooLong: If the function is to be scalar code, and cannot be.
     """
     closed, further = with_constants_as_arguments(jax.make_jaxpr(function)(*state))
-    piece = _piece(closed) if short[0] else TiledPiece(closed, written[0])
+    piece = _lowered(closed, lowering)
     if slopes is None:
         vector, flag = piece(*state, *further)
         return vector, flag
@@ -266,7 +281,7 @@ def tiled_dynamics(
     ends = list(itertools.accumulate(len(x) for x in state if x.ndim))
     count = ends.index(slope.out_avals[0].shape[1]) + 1
     try:
-        of = _piece(slope) if short[1] else TiledPiece(slope, written[1])
+        of = _lowered(slope, slopes_lowering)
     except (TooLong, NotScalar):
         of = TiledPiece(slope)
     used = {id(x) for equation in closed.jaxpr.eqns for x in equation.invars}
@@ -305,8 +320,10 @@ def tiled_dynamics(
     return vector, flag > 0.5
 
 
-def _piece(closed: ClosedJaxpr) -> ScalarPiece:
-    """The piece of a traced function as scalar code; raises NotScalar or TooLong."""
+def _lowered(closed: ClosedJaxpr, lowering: Lowering) -> AbstractTracedPiece:
+    """The piece of a traced function; raises NotScalar or TooLong if it is to be scalar code, and cannot be."""
+    if lowering is not Lowering.SCALAR:
+        return TiledPiece(closed, lowering)
     piece = ScalarPiece(closed, MOST_OPERATIONS)
     _ = piece.program
     return piece
@@ -315,13 +332,12 @@ def _piece(closed: ClosedJaxpr) -> ScalarPiece:
 class TiledPiece(AbstractTracedPiece):
     """A traced function, and its derivatives, evaluated for a tile after the other.
 
-    `is_written`: whether the function itself, but not its derivatives, is one scalar program for many states, with all
-    loops unrolled and all pieces inlined.
+    `lowering`, TILES or UNROLLED, is that of the function itself; its derivatives are in tiles.
     """
 
-    def __init__(self, closed: ClosedJaxpr, is_written: bool = False):
+    def __init__(self, closed: ClosedJaxpr, lowering: Lowering = Lowering.TILES):
         super().__init__(closed)
-        self.is_written = is_written
+        self.lowering = lowering
 
     def through(self, change):
         return TiledPiece(change(self.closed))
@@ -341,7 +357,8 @@ class TiledPiece(AbstractTracedPiece):
 
     def evaluate(self, form, *arrays):
         (size,) = size_of(form.batched, arrays) or (1,)
-        if self.is_written and form.on_cpu and size >= MANY and self.program is not None:
+        many = form.on_cpu and size >= MANY
+        if self.lowering is Lowering.UNROLLED and many and self.program is not None:
             return self.program.evaluate(form, *arrays)
         function = over_batch(jaxpr_as_fun(self.closed), form.batched)
         if not form.on_cpu or size <= TILE:

@@ -120,14 +120,14 @@ def by_recursion(
         return acceleration, definite & jnp.isfinite(jnp.sum(acceleration))
 
     try:
-        acceleration, clear = _expand.tiled_dynamics(found, state, free.slopes, free.short, free.written)
+        acceleration, clear = _expand.tiled_dynamics(found, state, free.slopes, free.lowering, free.slopes_lowering)
     except (_expand.TooLong, _expand.NotScalar):
         return None
     none, zero = jnp.zeros(0, bool), jnp.zeros((), acceleration.dtype)
     candidate = _expand.Candidate(
         acceleration, acceleration, jnp.zeros_like(acceleration), zero, kept=none, clear=clear, smooth=clear
     )
-    return _where_clear(formulation, dense(), candidate, state, short=free.short[0])
+    return _where_clear(formulation, dense(), candidate, state, short=free.lowering is _expand.Lowering.SCALAR)
 
 
 def by_blocks(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .. import _expand
+from .._expand import Lowering
 from .._panels import panel_solve
 from .._terms import ForwardDynamics, Pivots
 from . import _linkage, _spin, _tree_scan, _tree_unrolled, _turns
@@ -72,14 +73,14 @@ def free(robot: AbstractRobot, applied: Any) -> ForwardDynamics | None:
     if _linkage.efforts(robot, of_loops=True) or _spin.drags(robot):
         return None
     simple = not robot.forces and all(isinstance(motion, CONSTANT) for motion in _linkage.motions(robot))
-    short = robot.layout.n <= SHORT
-    slopes = (lambda q, v, t, a: _slopes_of(robot, q, v, a, short)) if simple else None
-    written = robot.layout.n <= WRITTEN, not is_large(robot)
+    n, slopes = robot.layout.n, (lambda q, v, t, a: _slopes_of(robot, q, v, a)) if simple else None
+    of_slopes = Lowering.SCALAR if n <= SHORT else Lowering.TILES if is_large(robot) else Lowering.UNROLLED
     if is_large(robot):
-        return ForwardDynamics(lambda q, v, t: _acceleration(robot, q, v, applied), slopes, (False, short), written)
-    if slopes is None or robot.layout.n < FEW:
+        own = Lowering.UNROLLED if n <= WRITTEN else Lowering.TILES
+        return ForwardDynamics(lambda q, v, t: _acceleration(robot, q, v, applied), slopes, own, of_slopes)
+    if slopes is None or n < FEW:
         return None
-    return ForwardDynamics(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, (True, short), written)
+    return ForwardDynamics(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, Lowering.SCALAR, of_slopes)
 
 
 def _by_matrices(robot: AbstractRobot, q: Array, v: Array, t: Array, applied: Any) -> tuple[Array, Pivots]:
@@ -111,10 +112,10 @@ def _acceleration(robot: AbstractRobot, q: Array, v: Array, applied: Any) -> tup
     return found, Pivots(*pivots)
 
 
-def _slopes_of(robot: AbstractRobot, q: Array, v: Array, a: Array, short: bool) -> Array:
+def _slopes_of(robot: AbstractRobot, q: Array, v: Array, a: Array) -> Array:
     """The derivatives of the acceleration by q and v (n, 2 n): M da = dQ - d tau."""
     tree = Branches.of(robot.layout)
-    found = slopes(stacked(robot, q), tree, v, a, falling(robot, q), short)
+    found = slopes(stacked(robot, q), tree, v, a, falling(robot, q), robot.layout.n <= SHORT)
     own, one = lambda q, v: _linkage.own_forces(robot, q, v), jnp.ones_like(v)
     # The own force of a joint depends on its own coordinate and speed.
     by_q = jnp.diag(jax.jvp(lambda q: own(q, v), (q,), (one,))[1]) - found.by_q
