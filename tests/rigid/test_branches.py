@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ukjax.rigid._branches import Branches
 from ukjax.rigid._layout import Layout, Node
+from ukjax.rigid._slopes import Branches
 
 from ..helpers import assert_close, assert_gradients
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from ukjax.rigid import _from_model
-from ukjax.rigid._actuators import switches_of
 from ukjax.rigid._coordinates import in_tree
-from ukjax.rigid._fields import CONTACTS, LAWS
 from ukjax.rigid._from_file import reading_of
+from ukjax.rigid._model import CONTACTS, LAWS, switches_of
 
 from .attributes import PLACES, schema, several, variations
 from .in_mujoco import Theirs, found_by, full_mass

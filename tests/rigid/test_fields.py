@@ -6,12 +6,20 @@ import mujoco
 import numpy as np
 import pytest
 
-from ukjax.rigid import _fields
-from ukjax.rigid._actuators import actuators_of, switches_of
-from ukjax.rigid._fields import FLAGS, FOLLOWED, NAMED, NO_MATTER, entries_of, fields_of
-from ukjax.rigid._files import compiled
+from ukjax.rigid import _model
+from ukjax.rigid._from_file import compiled
 from ukjax.rigid._from_model import read
-from ukjax.rigid._unsupported import unsupported_features
+from ukjax.rigid._model import (
+    FLAGS,
+    FOLLOWED,
+    NAMED,
+    NO_MATTER,
+    actuators_of,
+    entries_of,
+    fields_of,
+    switches_of,
+    unsupported_features,
+)
 
 from ..helpers import sampled
 from .in_mujoco import Theirs, assert_same, full_mass
@@ -38,9 +46,9 @@ def test_every_flag_of_mujoco_is_known():
 
 
 def test_fields_of_a_newer_mujoco_are_named(monkeypatch):
-    monkeypatch.delitem(_fields.NO_MATTER, "opt.timestep")
-    monkeypatch.delitem(_fields.FOLLOWED, "jnt_pos")
-    monkeypatch.setattr(_fields, "_unknown", _fields._unknown.__wrapped__)
+    monkeypatch.delitem(_model.NO_MATTER, "opt.timestep")
+    monkeypatch.delitem(_model.FOLLOWED, "jnt_pos")
+    monkeypatch.setattr(_model, "_unknown", _model._unknown.__wrapped__)
     model = mujoco.MjModel.from_xml_string(
         '<mujoco><worldbody><body><joint/><geom size="1"/></body></worldbody></mujoco>'
     )

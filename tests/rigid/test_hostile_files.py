@@ -163,7 +163,7 @@ def test_files_that_lead_elsewhere_or_are_too_large_end_in_an_error(tmp_path, mo
         rigid.from_urdf(SMALL)
     with pytest.raises(ValueError, match="joint 'hip' has the parent 'face', but there is no"):
         rigid.from_urdf(re.sub('link="base"', 'link="face"', URDF))
-    monkeypatch.setattr(rigid._files, "LARGEST_TEXT", 50)
+    monkeypatch.setattr(rigid._from_file, "LARGEST_TEXT", 50)
     with pytest.raises(ValueError, match="at most 50 are read"):
         rigid.from_mjcf(SMALL)
     with pytest.raises(ValueError, match="at most 50 are read"):

@@ -7,9 +7,8 @@ import pytest
 
 from ukjax import rigid
 from ukjax.rigid import _linkage, _reactions, _tree_unrolled
-from ukjax.rigid._branches import Branches
 from ukjax.rigid._reactions import falling
-from ukjax.rigid._slopes import slopes
+from ukjax.rigid._slopes import Branches, slopes
 from ukjax.rigid._tree_arrays import stacked
 
 from ..helpers import assert_close

@@ -9,8 +9,7 @@ from rich.table import Table
 
 from .._diagnose import Diagnosis, diagnose
 from .._scenario import Scenario
-from ..rigid._followed import followed
-from ..rigid._parts import Reading
+from ..rigid._parts import Reading, followed
 from . import _robot, _target
 from ._target import UsageError
 

@@ -1,6 +1,7 @@
 """Robots from parts: bodies, and joints between them, open or closed, planar or spatial."""
 
 from ._body import Body as Body
+from ._body import Shape as Shape
 from ._effort import Drag as Drag
 from ._effort import Effort as Effort
 from ._effort import Gear as Gear
@@ -10,26 +11,25 @@ from ._force import AbstractForce as AbstractForce
 from ._force import Load as Load
 from ._force import Spring as Spring
 from ._frame import Frame as Frame
+from ._frame import Inertia as Inertia
 from ._frame import Pose as Pose
 from ._frame import Wrench as Wrench
 from ._friction import Coulomb as Coulomb
 from ._from_file import from_file as from_file
 from ._from_file import from_mjcf as from_mjcf
 from ._from_file import from_urdf as from_urdf
-from ._inertia import Inertia as Inertia
 from ._joint import AbstractJoint as AbstractJoint
 from ._joint import Cylindrical as Cylindrical
 from ._joint import Distance as Distance
 from ._joint import Fixed as Fixed
 from ._joint import Free as Free
+from ._joint import KnifeEdge as KnifeEdge
 from ._joint import Planar as Planar
 from ._joint import PointOn as PointOn
 from ._joint import Prismatic as Prismatic
 from ._joint import Revolute as Revolute
+from ._joint import Rolling as Rolling
 from ._joint import Screw as Screw
 from ._joint import Spherical as Spherical
 from ._joint import Universal as Universal
 from ._robot import Robot as Robot
-from ._rolling import KnifeEdge as KnifeEdge
-from ._rolling import Rolling as Rolling
-from ._shape import Shape as Shape

@@ -14,11 +14,10 @@ from .._expand import Lowering
 from .._panels import panel_solve
 from .._terms import ForwardDynamics, Pivots
 from . import _linkage, _spin, _tree_scan, _tree_unrolled, _turns
-from ._abstract_robot import AbstractRobot
-from ._branches import Branches
+from ._linkage import AbstractRobot
 from ._motion import Helix, Slide, Turn, Weld
 from ._reactions import acting, bias, falling
-from ._slopes import slopes
+from ._slopes import Branches, slopes
 from ._tree_arrays import stacked
 
 

@@ -18,11 +18,11 @@ from .._reactions import sharing
 from .._result import is_traced
 from .._types import BoolScalar, Vector
 from . import _linkage, _turns
-from ._abstract_robot import AbstractRobot
 from ._body import named_parts
 from ._effort import number
 from ._frame import cross
 from ._joint import AbstractDrivenJoint, Prismatic, Revolute
+from ._linkage import AbstractRobot
 from ._reactions import along_gap
 
 

@@ -1,19 +1,275 @@
-"""Robots from files, MJCF and URDF."""
+"""Robots from files, MJCF and URDF, which may come from untrusted sources.
 
+MuJoCo reads MJCF, `_urdf` reads URDF, after checks here of sizes and paths. An MJCF file may name other files (parts,
+meshes), which must lie in its folder, or below; nothing is fetched. Files that a URDF file names only show how links
+look, and are not read.
+"""
+
+import contextlib
+import itertools
 import warnings
-from collections.abc import Mapping
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from xml.parsers import expat
 
 from ._body import named_parts
-from ._files import compiled, description, is_urdf
 from ._frame import Frame
 from ._from_model import read
 from ._from_urdf import read_urdf
 from ._joint import AbstractJoint
+from ._model import in_words
 from ._parts import Reading
 from ._robot import Robot
-from ._unsupported import in_words
+from ._urdf import Description, described
+
+
+# Largest sizes of a text and of all files together [bytes]; most bodies, elements, and levels of nested elements.
+LARGEST_TEXT, LARGEST_ALL, MOST_BODIES, MOST_ELEMENTS, DEEPEST = 8 * 2**20, 512 * 2**20, 2000, 50_000, 400
+# Most included files, which MuJoCo reads recursively; most numbers that a few words create (a texture's pixels).
+MOST_INCLUDED, MOST_NUMBERS = 200, 2**28
+# Attributes with the number of something for every body, joint, ...
+COUNTS = ("dim", "nkey", "nsample", "nuserdata", "nuser_")
+# Refused elements: they make many parts or flexible bodies of few lines, read further models, or simulate for long.
+REFUSED = {
+    **dict.fromkeys(("replicate", "composite", "flexcomp"), "write its bodies out"),
+    **dict.fromkeys(("attach", "model"), "put the other model's bodies here, by <include>"),
+    "lengthrange": "leave it out",
+}
+# Attributes that name a folder for other files.
+FOLDERS = ("meshdir", "texturedir", "assetdir")
+
+
+def compiled(source: Any) -> tuple[Any, list[str]]:
+    """The `mujoco.MjModel` of MJCF, a path or the text, and MuJoCo's warnings; raises ValueError for another source."""
+    mujoco = _mujoco()
+    root, text, path = _document(source, "MJCF", "mujoco")
+    _check_files(root, None if path is None else path.parent)
+    warned: list[str] = []
+    try:
+        with _listening(mujoco, warned):
+            model = mujoco.MjModel.from_xml_string(text) if path is None else mujoco.MjModel.from_xml_path(str(path))
+        return model, warned
+    except (ValueError, RuntimeError, MemoryError) as error:
+        said = f"source is no MJCF that MuJoCo reads ({_called(path)}): {_first(error)}"
+        raise ValueError(f"{said}{_advice(str(error))}") from error
+
+
+def description(source: Any) -> Description:
+    """The `Description` in URDF, a path or the text; raises ValueError, with the reason, for another source."""
+    root, _, path = _document(source, "URDF", "robot")
+    links = len(root.findall("link"))
+    if links > MOST_BODIES:
+        raise ValueError(f"source has {links} bodies, but at most {MOST_BODIES} are read.")
+    try:
+        return described(root)
+    except ValueError as error:
+        raise ValueError(f"source is no URDF that can be read ({_called(path)}): {error}.") from error
+
+
+def _document(source: Any, what: str, tag: str) -> tuple[ET.Element, str, Path | None]:
+    """The root element of a file or a text, its text and its path; raises ValueError unless the root has `tag`."""
+    text, path = _read(source, what)
+    root = _parsed(text, what, path)
+    if root.tag != tag:
+        raise ValueError(f"source must be {what}, whose root is <{tag}>, but {_called(path)} has <{root.tag}>.")
+    return root, text, path
+
+
+@contextlib.contextmanager
+def _listening(mujoco: Any, said: list[str]) -> Iterator[None]:
+    """Collects MuJoCo's warnings in a list. MuJoCo itself would write them to a log file in the current folder."""
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(said.append)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def _advice(error: str) -> str:
+    """Advice on an error of MuJoCo whose own message gives none, or suggests a change of the model; else empty."""
+    if "A + B >= C" in error:
+        return (
+            " None of a body's principal moments of inertia may exceed the sum of the two others: correct its "
+            '<inertial>. (<compiler balanceinertia="true"/> would replace them by their mean.)'
+        )
+    if "must be larger than mjMINVAL" in error:
+        return (
+            " MuJoCo takes no body that moves without a mass and moments of inertia of its own, or of a body that is "
+            "fixed to it: give it an <inertial> or a geom with a mass. Robot(...) takes massless bodies."
+        )
+    return ""
+
+
+def is_urdf(source: Any) -> bool:
+    """Whether the root of a document is that of URDF; raises ValueError if `source` is no document."""
+    text, path = _read(source, "MJCF or URDF")
+    return _parsed(text, "MJCF or URDF", path).tag == "robot"
+
+
+def _mujoco() -> Any:
+    try:
+        import mujoco
+    except ImportError as error:
+        raise ImportError('Reading MJCF takes MuJoCo: pip install "ukjax[robots]".') from error
+    return mujoco
+
+
+def _read(source: Any, what: str) -> tuple[str, Path | None]:
+    if isinstance(source, str) and source.lstrip().startswith("<"):
+        if len(source) > LARGEST_TEXT:
+            raise ValueError(f"source has {len(source)} characters, but at most {LARGEST_TEXT} are read.")
+        return source, None
+    if not isinstance(source, str | Path):
+        raise TypeError(f"source must be a path to a {what} file or its text, but is a {type(source).__name__}.")
+    path = Path(source)
+    if not _is_file(path):
+        shown = repr(str(source)[:300])
+        raise ValueError(f"source must be a path to a {what} file or its text, but there is no file {shown}.")
+    if path.stat().st_size > LARGEST_TEXT:
+        raise ValueError(f"source is {path.stat().st_size} bytes long ({path}), but at most {LARGEST_TEXT} are read.")
+    try:
+        return path.read_text(encoding="utf-8"), path
+    except UnicodeDecodeError as error:
+        raise ValueError(f"source must be text in UTF-8, but {path} is not: {error}.") from error
+
+
+def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
+    """The root element of a text; prefixes of names are kept, since many URDFs do not declare theirs."""
+    tree, open_ones, count = ET.TreeBuilder(), [], itertools.count(1)
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        open_ones.append(tag)
+        if len(open_ones) > DEEPEST or next(count) > MOST_ELEMENTS:
+            raise ValueError(
+                f"source has elements {len(open_ones)} deep ({_called(path)}), but at most {DEEPEST} are read."
+                if len(open_ones) > DEEPEST
+                else f"source has more than {MOST_ELEMENTS} elements ({_called(path)}), which is the most that is read."
+            )
+        tree.start(tag, attributes)
+
+    def end(tag: str) -> None:
+        open_ones.pop()
+        tree.end(tag)
+
+    # Entities can multiply the text, and lead to other files; robots need none.
+    def doctype(*_: Any) -> None:
+        raise ValueError(f"source must not define entities or a document type ({_called(path)}).")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"source is no {what}: {_called(path)} is not well-formed XML, {error}.") from error
+    return tree.close()
+
+
+def _check_files(root: ET.Element, folder: Path | None) -> None:
+    """Raises ValueError if a named file lies outside the folder, or all files together are too large."""
+    waiting, seen, included, total, numbers = [root], set(), [root], 0, 0
+    while waiting:
+        parts = list(waiting.pop().iter())
+        bodies, elements = _counted(included)
+        if bodies > MOST_BODIES or elements > MOST_ELEMENTS or len(included) > MOST_INCLUDED:
+            raise ValueError(
+                f"source has {bodies} bodies, {elements} elements and {len(included) - 1} files that it includes, but "
+                f"at most {MOST_BODIES}, {MOST_ELEMENTS} and {MOST_INCLUDED} are read."
+            )
+        for part in parts:
+            _check_numbers(part)
+            numbers += _asked_for(part)
+            if part.tag in REFUSED:
+                raise ValueError(f"source has <{part.tag}>, which is not read: {REFUSED[part.tag]}.")
+        bases = ["", *(part.attrib[name] for part in parts for name in FOLDERS if name in part.attrib)]
+        for base in bases:
+            _inside(folder, base)
+        for part, name in [(x, x.attrib[k]) for x in parts for k in x.attrib if k.startswith("file")]:
+            found = {place for base in dict.fromkeys(bases) if (place := _found(folder, base, name))} - seen
+            for place in found:
+                seen.add(place)
+                total += place.stat().st_size
+                numbers += _pixels(place)
+                if part.tag == "include":
+                    included.append(_parsed(_read(place, "MJCF")[0], "MJCF", place))
+                    waiting.append(included[-1])
+        if total > LARGEST_ALL:
+            raise ValueError(f"source names files of more than {LARGEST_ALL} bytes together.")
+        if numbers > MOST_NUMBERS:
+            raise ValueError(
+                f"source asks for {numbers} numbers (pixels, heights, ...), but at most {MOST_NUMBERS} are read."
+            )
+
+
+def _counted(documents: list[ET.Element]) -> tuple[int, int]:
+    """The numbers of bodies and of elements in documents."""
+    parts = [part.tag for document in documents for part in document.iter()]
+    return sum(tag in ("body", "link") for tag in parts), len(parts)
+
+
+def _asked_for(part: ET.Element) -> int:
+    """The number of values that an element creates from a few words."""
+    whole = lambda name: max((int(w) for w in part.attrib.get(name, "").split() if w.isdecimal()), default=0)
+    made = whole("params") ** 2 if "builtin" in part.attrib else 0
+    made += MOST_ELEMENTS * sum(whole(name) for name in part.attrib if name.startswith(COUNTS))
+    return whole("nrow") * whole("ncol") + 6 * whole("width") * whole("height") + made
+
+
+def _pixels(place: Path) -> int:
+    """The number of pixels of a PNG picture, whose file may be small; zero for other files."""
+    with place.open("rb") as file:
+        head = file.read(24)
+    return int.from_bytes(head[16:20]) * int.from_bytes(head[20:24]) if head.startswith(b"\x89PNG") else 0
+
+
+def _check_numbers(part: ET.Element) -> None:
+    """Raises ValueError on NaN or infinity, which MuJoCo reports to a log file in the current folder."""
+    for name, value in part.attrib.items():
+        if name != "name" and {"nan", "inf", "infinity"} & {word.lstrip("+-").lower() for word in value.split()}:
+            raise ValueError(f"source must hold finite numbers, but {name} of <{part.tag}> is {value!r}.")
+
+
+def _inside(folder: Path | None, name: str) -> Path | None:
+    """The path of a named file, or None if there is no folder; raises ValueError if the file lies outside."""
+    if folder is None:
+        if name and name != ".":
+            raise ValueError(f"source is a text, and so names no other files, but has {name!r}. Pass a path.")
+        return None
+    try:
+        place = (folder / name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(f"source names {name[:300]!r}, which leads to no file: {error}.") from error
+    if not place.is_relative_to(folder.resolve()):
+        raise ValueError(f"source names {name!r}, which lies outside of its folder {str(folder)!r}.")
+    return place
+
+
+def _found(folder: Path | None, base: str, name: str) -> Path | None:
+    """The path of a named file, if it exists; raises ValueError if it is no file, since a pipe may block a reader."""
+    place = _inside(folder, str(Path(base) / name))
+    if place is None or _is_file(place):
+        return place
+    if place.exists():
+        raise ValueError(f"source names {name!r}, which is no file, but something else ({str(place)!r}).")
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long for a file, or with a zero in it
+        return False
+
+
+def _called(path: Path | None) -> str:
+    return "the text" if path is None else str(path)
+
+
+def _first(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def from_file(source: str | Path, **options: Any) -> Robot:

@@ -9,14 +9,23 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ._actuators import BALL, FREE, HINGE, SLIDE, Actuator, Switches, actuators_of, at_joint, switches_of
 from ._effort import Drag, Effort, Gear, Motor
-from ._frame import Pose, matrix
-from ._inertia import Inertia
+from ._frame import Inertia, Pose, matrix
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
+from ._model import (
+    BALL,
+    FREE,
+    HINGE,
+    SLIDE,
+    Actuator,
+    Switches,
+    actuators_of,
+    at_joint,
+    switches_of,
+    unsupported_features,
+)
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused, usable
-from ._unsupported import unsupported_features
 
 
 # MuJoCo's numbers for kinds of equalities, and for what their ends are.

@@ -1,24 +1,55 @@
-"""A robot's joints, frames and efforts in the form that its recursions take.
+"""The parts of a robot, and its joints, frames and efforts in the form that recursions take.
+
+`AbstractRobot` is what the functions here and in other files compute with. `Robot`, which calls them, is its class: so
+they cannot import it.
 
 q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen from its parent frame; X: pose of a node
 seen from its parent node.
 """
 
+import abc
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._abstract_robot import AbstractRobot
-from ._body import frame_at
-from ._effort import Drag, Effort
-from ._force import Placement
+from .._constraint import Baumgarte
+from .._mechanism import AbstractLinkedSystem, AbstractRecursiveSystem
+from .._system import AbstractKinematicSystem
+from ._body import Body, frame_at
+from ._effort import Drag, Effort, Gear, Motor
+from ._force import AbstractForce, Placement
 from ._frame import Axis, Frame, Pose, about_z
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
-from ._layout import GROUND, Node, body_of
+from ._layout import GROUND, Layout, Node, body_of
 from ._motion import AbstractMotion, Weld
 from ._tree_unrolled import Move, TreeState, poses_in_world, twists
+
+
+class AbstractRobot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSystem):
+    """A system of bodies, joints and forces, with the tree that its coordinates are of: see `Robot`."""
+
+    bodies: eqx.AbstractVar[dict[str, Body]]
+    joints: eqx.AbstractVar[dict[str, AbstractJoint]]
+    gravity: eqx.AbstractVar[Array]
+    frames: eqx.AbstractVar[dict[str, Frame]]
+    gears: eqx.AbstractVar[dict[str, Gear]]
+    motors: eqx.AbstractVar[dict[str, Motor]]
+    forces: eqx.AbstractVar[dict[str, AbstractForce]]
+    stabilization: eqx.AbstractVar[Baumgarte | None]
+    home: eqx.AbstractVar[dict[str, Array]]
+    home_rates: eqx.AbstractVar[dict[str, Array]]
+    layout: eqx.AbstractVar[Layout]
+    joint_names: eqx.AbstractVar[tuple[str, ...]]
+    motor_names: eqx.AbstractVar[tuple[str, ...]]
+    tree: eqx.AbstractVar[Layout]
+    planar: eqx.AbstractVar[bool]
+    turns: eqx.AbstractVar[tuple[str, ...]]
+
+    @abc.abstractmethod
+    def in_joints(self) -> "AbstractRobot":
+        """Returns the robot in the coordinates of its joints."""
 
 
 # Prefix of the names of the joints by which bodies float in absolute coordinates.

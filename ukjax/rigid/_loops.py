@@ -1,20 +1,91 @@
-"""The constraints of a robot: its loops, its rolling links, and its gears.
+r"""The constraints of a robot: its loops, its rolling links, and its gears; and the actuation by its motors.
 
-q: coordinates; v: speeds; P: pose of a joint's child frame seen from its parent frame.
+q: coordinates; v: speeds; P: pose of a joint's child frame seen from its parent frame; c: coordinate of a joint that
+has a single coordinate.
+
+The rows of a loop are computed in two ways. `Gap` and `Slip` are constraints of their own, whose rows follow by
+differentiation along the path from the ground to the ends of the loop. `rows_of_loops` gives the same rows for all
+loops from one pass over the tree, so that the paths which loops share, and their derivatives, are computed once:
+
+.. math:: P(s) = P\,(1 + s\,\hat x + s^2 / 2\,(\hat x^2 + \hat{\dot x})),\quad
+    \frac{d^2}{dt^2} g(P) = \frac{\partial g}{\partial x} S\,\dot v + \frac{d^2}{ds^2} g(P(s))
+
+with x' for constant speeds; x = (u, w): twist of the child frame against the parent frame, seen from the child frame;
+S: twist per unit of each speed, seen from the ground and about its origin.
+
+Source: Featherstone (2008), Rigid Body Dynamics Algorithms, 8.1 to 8.3.
 """
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from .._constraint import AbstractConstraint, Baumgarte, Holonomic, Nonholonomic
+from .._constraint import AbstractConstraint, Baumgarte, Holonomic, Nonholonomic, stabilized
 from .._types import Coordinates, RowValues, Vector
-from . import _linkage
-from ._abstract_robot import AbstractRobot
-from ._frame import Pose
-from ._joint import Free
-from ._motor import Geared
-from ._rolling import AbstractRollingLink, KnifeEdge, slip_of
+from . import _linkage, _tree_unrolled, _turns
+from ._effort import Gear, Motor
+from ._frame import Pose, Twist, cross, skew
+from ._joint import AbstractJoint, AbstractRollingLink, Free, KnifeEdge, slip_of
+from ._layout import body_of
+from ._linkage import AbstractRobot
+from ._tree_unrolled import TreeState
+
+
+class Geared(eqx.Module):
+    """The residual of a gear of a robot, a function of (q, t)."""
+
+    robot: AbstractRobot
+    gear: str = eqx.field(static=True)
+
+    def __call__(self, q: Coordinates, t: Array) -> RowValues:
+        gear: Gear = self.robot.gears[self.gear]
+        c = jnp.zeros((), q.dtype) if gear.second is None else _turns.coordinate(self.robot, q, gear.second)
+        wanted = jnp.zeros_like(c)
+        for a in gear.coefficients[::-1]:
+            wanted = wanted * c + a
+        return (_turns.coordinate(self.robot, q, gear.first) - wanted)[None]
+
+
+class Motors(eqx.Module):
+    """The actuation matrix G (n, p) of motors on joints of a robot, a function of (q, t)."""
+
+    robot: AbstractRobot
+    motors: tuple[Motor, ...]
+
+    def __call__(self, q: Coordinates, t: Array) -> Array:
+        rest = jnp.zeros(self.robot.layout.n, q.dtype)
+        columns = [m.gear * _turns.rows(self.robot, m.joint, q, rest, t)[0] for m in self.motors]
+        return jnp.stack(columns, axis=1)
+
+
+def motor_of(robot: AbstractRobot, name: str, what: str = "names") -> Motor:
+    """A motor by name, or a unit motor by the name of its joint; raises ValueError or TypeError for other names."""
+    if not isinstance(name, str):
+        raise TypeError(f'{what} must be of motors or joints, as in actuation("hip", "knee"), but one is {name!r}.')
+    if name not in robot.motors and name not in robot.joints:
+        has = f"motors, {robot.motor_names}, nor of the joints, {robot.joint_names}"
+        raise ValueError(f"{what} must be of motors or joints, but {name!r} is none of the {has}.")
+    motor = robot.motors.get(name, Motor(name))
+    _linkage.driven(robot, motor.joint)
+    return motor
+
+
+def actuation(robot: AbstractRobot, names: tuple[str, ...]) -> Any:
+    """The actuation matrix G (n, p) of `motor_of` each name; a function of (q, t) if a joint is a constraint."""
+    if not names:
+        raise ValueError(f"names must hold motors or joints: the robot has no motors, and joints {robot.joint_names}.")
+    motors = tuple(motor_of(robot, name) for name in names)
+    if any(motor.joint not in robot.layout.tree for motor in motors):
+        return Motors(robot, motors)
+    G = jnp.zeros((robot.layout.n, len(motors)), robot.gravity.dtype)
+    for k, motor in enumerate(motors):
+        G = G.at[robot.layout.node(motor.joint).v[0], k].set(motor.gear)
+    return G
 
 
 def constraints_of(robot: AbstractRobot) -> dict[str, AbstractConstraint]:
@@ -58,3 +129,162 @@ class Slip(eqx.Module):
         rates = v if kinematics is None else kinematics.rates(q, v, t)
         P, rate = jax.jvp(lambda q: tuple(_linkage.between(self.robot, q, joint)), (q,), (rates,))
         return joint.slip(Pose(*P), Pose(*rate), self.robot.planar)
+
+
+class End(NamedTuple):
+    """A frame of a body: its pose seen from the ground, its twist, and the rate of the twist at constant speeds."""
+
+    pose: Pose
+    twist: Twist
+    change: Twist
+
+
+# A row counts as zero up to this times eps times its terms, which are products of some dozens of rotations.
+ROUNDING = 256.0
+
+
+class Sizes(NamedTuple):
+    """The sizes of the terms of x, translations before turns, added up over all speeds, (6,) each.
+
+    Attributes:
+        lever: Sizes of x for a unit of the speeds [m and 1 per speed].
+        rate: Sizes of x [m/s, rad/s].
+        change: Sizes of x' [m/s^2, rad/s^2].
+        place: Sizes of the pose [m, 1].
+    """
+
+    lever: Array
+    rate: Array
+    change: Array
+    place: Array
+
+    @classmethod
+    def of(cls, moved: Sequence[float], S: Sequence[Twist], v: Array, parent: Pose, child: Pose) -> "Sizes":
+        far = _size(child.p)
+        levers = [(_size(s.linear) + far * _size(s.angular), _size(s.angular), jnp.abs(v[i]))
+                  for i, (sign, s) in enumerate(zip(moved, S, strict=True)) if sign]  # fmt: skip
+        zero = jnp.zeros((), v.dtype)
+        lever, turn = (sum((x[k] for x in levers), zero) for k in (0, 1))
+        speed, spin = (sum((x[k] * x[2] for x in levers), zero) for k in (0, 1))
+        spread = lambda linear, angular: jnp.stack([linear] * 3 + [angular] * 3)
+        place = spread(_size(parent.p) + far, jnp.ones((), v.dtype))
+        return cls(spread(lever, turn), spread(speed, spin), spread(2 * spin * speed, spin * spin), place)
+
+    def without_rounding(self, D: Array, A: Array, b: Array, gains: Baumgarte | None) -> tuple[Array, Array]:
+        """The rows A and b, with zeros in place of rows that are only rounding errors of the terms that D (m, 6) sums.
+
+        Three rows of a hinge are such rows where the axes of a loop in space are parallel. For a gap that cannot be
+        closed, b counts as zero up to sqrt(eps) times the correction of `gains`, as in `assemble`.
+        """
+        D = jnp.abs(D)
+        eps = float(jnp.finfo(A.dtype).eps)
+        none = jnp.sum(jnp.abs(A), axis=1) <= ROUNDING * eps * (D @ self.lever)
+        allowed = ROUNDING * eps * (D @ self.change)
+        if gains is not None:
+            sizes = jax.tree_util.tree_map(jnp.abs, gains)
+            allowed = allowed + eps**0.5 * sizes.correction(D @ self.place, D @ self.rate)
+        return jnp.where(none[:, None], 0, A), jnp.where(none & (jnp.abs(b) <= allowed), 0, b)
+
+
+def _size(x: Array) -> Array:
+    return jnp.sum(jnp.abs(x))
+
+
+def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
+    """The rows A (m, n) and b (m,) of all loops, by the name of the constraint."""
+    layout, found = robot.layout, {}
+    if not layout.loops:
+        return found
+    tree = _linkage.posture(robot, q, v)
+    poses, twists = _tree_unrolled.poses_in_world(tree), _tree_unrolled.twists(tree, v)
+    changes = _tree_unrolled.accelerations(tree, twists, v)
+    S = _axes(tree, poses, v.dtype)
+
+    def end(name: str) -> End:
+        node, frame = layout.node_of(body_of(name)), _linkage.frame(robot, name)
+        zero = jnp.zeros(3, q.dtype)
+        if node < 0:
+            pose = Pose(jnp.eye(3, dtype=q.dtype), zero) if frame is None else frame
+            return End(pose, Twist(zero, zero), Twist(zero, zero))
+        if frame is None:
+            return End(poses[node], twists[node], changes[node])
+        return End(poses[node] @ frame, frame.inwards(twists[node]), frame.inwards(changes[node]))
+
+    for name in layout.loops:
+        joint = robot.joints[name]
+        if isinstance(joint, Free):
+            continue
+        ends = end(joint.parent), end(joint.child)
+        moved = _moved(robot, joint)
+        columns = _between(moved, S, ends[1].pose)
+        # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
+        can_vanish = not robot.planar and robot.layout == robot.tree
+        sizes = Sizes.of(moved, S, v, ends[0].pose, ends[1].pose) if can_vanish else None
+        found |= _rows(robot, name, joint, *ends, columns, sizes)
+    return found
+
+
+def _rows(
+    robot: AbstractRobot,
+    name: str,
+    joint: AbstractJoint,
+    parent: End,
+    child: End,
+    columns: Array,
+    sizes: Sizes | None,
+) -> dict[str, tuple[Array, Array]]:
+    """The rows A and b of one joint, by the name of the constraint; `columns` (6, n): x per unit of each speed."""
+    P = parent.pose.inverse @ child.pose
+    seen, seen_change = P.inwards(parent.twist), P.inwards(parent.change)
+    x = Twist(child.twist.linear - seen.linear, child.twist.angular - seen.angular)
+    less = x.cross(seen)
+    change = Twist(*(a - b + c for a, b, c in zip(child.change, seen_change, less, strict=True)))
+    K, turning = skew(x.angular), skew(change.angular)
+    rate = Pose(P.R @ K, P.R @ x.linear)
+    second = Pose(P.R @ (K @ K + turning), P.R @ (cross(x.angular, x.linear) + change.linear))
+    moved = lambda s: Pose(*(a + s * b + s**2 / 2 * c for a, b, c in zip(P, rate, second, strict=True)))
+    zero, one = jnp.zeros((), P.p.dtype), jnp.ones((), P.p.dtype)
+    still = jnp.zeros(6, P.p.dtype)
+    at_twist = lambda y: Pose(P.R @ skew(y[3:]), P.R @ y[:3])
+    found: dict[str, tuple[Array, Array]] = {}
+    if not isinstance(joint, KnifeEdge):
+        gap = lambda P: joint.gap(P, robot.planar)
+        along = lambda s: gap(moved(s))
+        (position, velocity), (_, curvature) = jax.jvp(lambda s: jax.jvp(along, (s,), (one,)), (zero,), (one,))
+        D = jax.jacfwd(lambda y: gap(Pose(*(a + b for a, b in zip(P, at_twist(y), strict=True)))))(still)
+        b = stabilized(robot.stabilization, -curvature, position, velocity)
+        rows = D @ columns, b
+        found[name] = rows if sizes is None else sizes.without_rounding(D, *rows, robot.stabilization)
+    if isinstance(joint, AbstractRollingLink):
+        faster = lambda s: Pose(*(b + s * c for b, c in zip(rate, second, strict=True)))
+        slip = lambda s: joint.slip(moved(s), faster(s), robot.planar)
+        velocity, acceleration = jax.jvp(slip, (zero,), (one,))
+        E = jax.jacfwd(lambda y: joint.slip(P, at_twist(y), robot.planar))(still)
+        b = stabilized(robot.stabilization, -acceleration, None, velocity)
+        rows = E @ columns, b
+        found[slip_of(name)] = rows if sizes is None else sizes.without_rounding(E, *rows, robot.stabilization)
+    return found
+
+
+def _axes(tree: TreeState, poses: list[Pose], dtype: Any) -> list[Twist]:
+    """The twists S of all speeds."""
+    pairs = zip(tree.moves, poses, strict=True)
+    return [pose.twist_outwards(s) for move, pose in pairs for s in move.S]
+
+
+def _moved(robot: AbstractRobot, joint: AbstractJoint) -> list[float]:
+    """Whether each speed moves a joint's child (1), its parent (-1), both or neither (0)."""
+    layout = robot.layout
+    moved = np.zeros(layout.n)
+    for end, sign in ((joint.child, 1.0), (joint.parent, -1.0)):
+        for i in layout.path(layout.node_of(body_of(end))):
+            moved[slice(*layout.nodes[i].v)] += sign
+    return moved.tolist()
+
+
+def _between(moved: Sequence[float], S: Sequence[Twist], child: Pose) -> Array:
+    """x per unit of each speed (6, n); zero for speeds that move both ends, or neither."""
+    zero = jnp.zeros(6, child.p.dtype)
+    # S is seen from the ground, and `inwards` gives the twist seen from the child.
+    columns = [zero if not sign else sign * jnp.concatenate(child.inwards(s)) for sign, s in zip(moved, S, strict=True)]
+    return jnp.stack(columns, axis=1)

@@ -1,15 +1,14 @@
-"""The parts of a robot, collected while its file is read, and their names."""
+"""The parts of a robot, collected while its file is read, their names, and the list of what was read."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ._body import Body
 from ._effort import Gear, Motor
-from ._frame import Frame
-from ._inertia import Inertia
-from ._joint import AbstractJoint
+from ._frame import Frame, Inertia
+from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
 from ._robot import Robot
 
@@ -104,3 +103,39 @@ def unused(taken: Container[str], name: str) -> str:
 def named_axis(axis: np.ndarray) -> Any:
     """The name "x", "y" or "z" of an axis that is one of them, for fewer operations; else the axis itself."""
     return next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)
+
+
+KINDS = {Revolute: "hinges", Prismatic: "slides", Spherical: "balls", Free: "free joints", Fixed: "fixed joints"}
+
+
+def followed(robot: Robot) -> list[Part]:
+    """The features of a robot, each with the names of the parts that have it; features without parts are left out."""
+    names, tree = robot.layout.bodies, robot.tree
+    kinds = {name: type(robot.joints[name]) for name in robot.joint_names}
+    called = lambda kind: KINDS.get(kind, f"joints of kind {kind.__name__}")
+    joints = [
+        (called(kind), [name for name in tree.tree if kinds[name] is kind]) for kind in dict.fromkeys(kinds.values())
+    ]
+    has = lambda quantity: _with(robot, lambda part: np.any(np.asarray(getattr(part, quantity, 0.0))))
+    found = [
+        ("bodies", [name for name in names if robot.bodies[name].inertia is not None]),
+        ("bodies without mass", [name for name in names if robot.bodies[name].inertia is None]),
+        *joints,
+        ("loops, closed exactly", [f"{name} ({kinds[name].__name__})" for name in tree.loops]),
+        ("gears, met exactly", [*robot.gears]),
+        ("springs of joints", has("stiffness")),
+        ("dampers of joints", has("damping")),
+        ("armature of joints", has("armature")),
+        ("motors", [*robot.motor_names]),
+        ("gravity [m/s^2]", [f"{x:g}" for x in np.asarray(robot.gravity)]),
+    ]
+    return [(what, found) for what, found in found if found]
+
+
+def _with(robot: Robot, has: Callable[[Any], Any]) -> list[str]:
+    """Names of the joints whose effort or drag satisfies `has`."""
+    parts = {
+        name: getattr(robot.joints[name], "effort", None) or getattr(robot.joints[name], "drag", None)
+        for name in robot.joint_names
+    }
+    return [name for name, part in parts.items() if part is not None and has(part)]

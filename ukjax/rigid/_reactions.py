@@ -17,13 +17,12 @@ from .._mechanism import Mechanism
 from .._system import applied_force
 from .._trajectory import Trajectory
 from . import _linkage, _spin, _tree_scan, _tree_unrolled, _turns
-from ._abstract_robot import AbstractRobot
 from ._effort import Motor, number
 from ._frame import Pose, Twist, Wrench, skew
-from ._joint import AbstractDrivenJoint, AbstractJoint
+from ._joint import AbstractDrivenJoint, AbstractJoint, AbstractRollingLink, slip_of
 from ._layout import body_of
-from ._motor import motor_of
-from ._rolling import AbstractRollingLink, slip_of
+from ._linkage import AbstractRobot
+from ._loops import motor_of
 from ._tree_arrays import stacked
 from ._tree_unrolled import TreeState
 

@@ -1,12 +1,14 @@
-"""A robot from its parts: bodies, and joints between them.
+"""A robot from its parts: bodies, and joints between them; and its drawing.
 
 q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen from its parent frame.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from .. import _check
@@ -18,22 +20,54 @@ from .._system import AbstractKinematics
 from .._trajectory import Trajectory
 from .._types import Coordinates, Vector
 from . import _dynamics, _linkage, _turns
-from ._abstract_robot import AbstractRobot
-from ._assemble import assembled
-from ._body import Body, check_ends, check_held, check_names, check_planar, named_parts
-from ._coordinates import TreeKinematics, names_of, of_joints
+from ._body import Body, Shape, check_ends, check_held, check_names, check_planar, named_parts
+from ._coordinates import TreeKinematics, assembled, names_of, of_joints
 from ._dynamics import energy
 from ._effort import Gear, Motor
 from ._force import AbstractForce
 from ._frame import Frame, Pose, Wrench, vector
 from ._friction import Coulomb, friction_of
 from ._joint import AbstractJoint
-from ._layout import GROUND, Layout, laid_out
-from ._loops import constraints_of
-from ._motor import actuation
-from ._picture import picture
+from ._layout import GROUND, Layout, body_of, laid_out
+from ._linkage import AbstractRobot
+from ._loops import actuation, constraints_of, rows_of_loops
 from ._reactions import reactions_along, reactions_at
-from ._rows import rows_of_loops
+
+
+def picture(robot: AbstractRobot, trails: Sequence[str] = ()) -> Drawing:
+    """The `Drawing` of a robot; a body with a single joint frame is a line from there to its centre of mass."""
+    show = (lambda p: p[:2]) if robot.planar else (lambda p: p)
+    ends: dict[str, list[str]] = {name: [] for name in (GROUND, *robot.layout.bodies)}
+    for name in robot.joint_names:
+        for end in (robot.joints[name].child, robot.joints[name].parent):
+            if end not in ends[body_of(end)]:
+                ends[body_of(end)].append(end)
+    links = {body: _line(robot, body, ends[body], show) for body in robot.layout.bodies}
+    for name in robot.layout.bodies:
+        for k, shape in enumerate(robot.bodies[name].shapes):
+            links[f"{name} shape {k + 1}"] = _outline(robot, name, shape, show)
+    ground = [show(_linkage.pose(robot, jnp.zeros(robot.layout.n_q), end).p) for end in ends[GROUND]]
+    scenery: dict[str, Any] = {f"ground {i + 1}": [p] for i, p in enumerate(ground)}
+    return Drawing(links, trails=trails, scenery=scenery)
+
+
+def _line(robot: AbstractRobot, body: str, ends: list[str], show: Callable[[Array], Array]) -> Callable[..., Array]:
+    def points(q: Array, t: Any) -> Array:
+        found = [_linkage.pose(robot, q, end).p for end in ends]
+        inertia = robot.bodies[body].inertia
+        if len(found) < 2 and inertia is not None:
+            found.append(_linkage.pose(robot, q, body).point(inertia.center))
+        return jnp.stack([show(p) for p in found])
+
+    return points
+
+
+def _outline(robot: AbstractRobot, body: str, shape: Shape, show: Callable[[Array], Array]) -> Callable[..., Array]:
+    def points(q: Array, t: Any) -> Array:
+        pose = _linkage.pose(robot, q, body)
+        return jax.vmap(lambda u: show(pose.point(u)))(shape.array.astype(q.dtype))
+
+    return points
 
 
 class Robot(AbstractRobot):

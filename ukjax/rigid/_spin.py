@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from . import _linkage
-from ._abstract_robot import AbstractRobot
 from ._effort import Drag
 from ._frame import Rotation, Vector3
 from ._joint import AbstractJoint
 from ._layout import body_of
+from ._linkage import AbstractRobot
 from ._tree_unrolled import poses_in_world, twists
 
 

@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from . import _linkage
-from ._abstract_robot import AbstractRobot
-from ._frame import Axis, Pose, Twist, about_z, matrix
-from ._inertia import SpatialInertia
+from ._frame import Axis, Pose, SpatialInertia, Twist, about_z, matrix
+from ._linkage import AbstractRobot
 from ._motion import AbstractMotion, Turn, Weld
 
 

@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._expand import expand
-from ._frame import Pose, Twist, Wrench, skew
-from ._inertia import SpatialInertia
+from ._frame import Pose, SpatialInertia, Twist, Wrench, skew
 from ._layout import Layout
 from ._tree_arrays import TreeArrays
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._frame import Pose, Twist, Wrench
-from ._inertia import SpatialInertia
+from ._frame import Pose, SpatialInertia, Twist, Wrench
 from ._layout import Layout
 
 

@@ -18,10 +18,10 @@ from jaxtyping import Array
 
 from .._constraint import Holonomic
 from . import _linkage, _tree_unrolled
-from ._abstract_robot import AbstractRobot
 from ._frame import Axis, Rotation
 from ._joint import Revolute
 from ._layout import Node, body_of
+from ._linkage import AbstractRobot
 from ._motion import AbstractMotion, Plane, Slide, Turn, Weld
 
 
