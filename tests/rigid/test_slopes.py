@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from ukjax import rigid
-from ukjax.rigid import _linkage, _reactions, _tree_unrolled
-from ukjax.rigid._reactions import falling
+from ukjax.rigid import _dynamics, _linkage, _tree_unrolled
+from ukjax.rigid._linkage import falling, stacked
 from ukjax.rigid._slopes import Branches, slopes
-from ukjax.rigid._tree_arrays import stacked
 
 from ..helpers import assert_close
 from . import trees
@@ -34,7 +33,7 @@ def test_of_pairs_of_joints(fixed):
     q, v, a = (jnp.asarray(rng.normal(size=n)) for _ in range(3))
 
     def tau(q, v):
-        return _tree_unrolled.mass_matrix(_linkage.posture(it, q), q.dtype) @ a + _reactions.bias(it, q, v, large=False)
+        return _tree_unrolled.mass_matrix(_linkage.posture(it, q), q.dtype) @ a + _dynamics.bias(it, q, v, large=False)
 
     branches = Branches.of(it.layout)
     got = jax.jit(lambda q, v: slopes(stacked(it, q), branches, v, a, falling(it, q), short=False))(q, v)

@@ -12,7 +12,7 @@ import pytest
 import ukjax
 from ukjax import rigid
 from ukjax._expand import Lowering, _tiled
-from ukjax.rigid import _dynamics, _linkage, _reactions, _tree_unrolled
+from ukjax.rigid import _dynamics, _linkage, _tree_unrolled
 
 from ..helpers import assert_close, assert_same_gradients, central_difference, long
 from . import trees
@@ -56,7 +56,7 @@ def motion(robot, q, v, u=None):
 def plain(robot, q, v, u):
     """From node to node, and a dense M."""
     M = _tree_unrolled.mass_matrix(_linkage.posture(robot, q), q.dtype) + jnp.diag(_linkage.armature(robot, q.dtype))
-    Q = _linkage.own_forces(robot, q, v) - _reactions.bias(robot, q, v, large=False)
+    Q = _linkage.own_forces(robot, q, v) - _dynamics.bias(robot, q, v, large=False)
     return jnp.linalg.solve(M, Q + u)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax.rigid import _linkage, _reactions, _tree_arrays, _tree_scan, _tree_unrolled
+from ukjax.rigid import _dynamics, _linkage, _tree_scan, _tree_unrolled
 
 from ..helpers import assert_close, central_difference, long, sampled
 from . import trees
@@ -166,9 +166,9 @@ def test_loops_over_the_nodes_and_one_after_the_other_are_the_same(name):
     robot = pair(JOINTS[name](), forces=forces)
     q, v = moving(robot, 5)
     M = _tree_unrolled.mass_matrix(_linkage.posture(robot, q), q.dtype)
-    stack = _tree_arrays.stacked(robot, q, v)
-    assert_close(_tree_scan.mass_matrix(stack, robot.layout), M, atol=1e-14)
-    assert_close(_reactions.bias(robot, q, v, large=True), _reactions.bias(robot, q, v, large=False), atol=1e-12)
+    stack = _linkage.stacked(robot, q, v)
+    assert_close(_tree_scan.mass_matrix(stack), M, atol=1e-14)
+    assert_close(_dynamics.bias(robot, q, v, large=True), _dynamics.bias(robot, q, v, large=False), atol=1e-12)
     rotor = jnp.cos(jnp.arange(1.0, v.size + 1)) ** 2
     M = M + jnp.diag(rotor)
     assert_close(_tree_scan.times(stack, v, rotor), M @ v, atol=1e-13)

@@ -1,24 +1,43 @@
-"""M, the force, the free acceleration and the energy of a robot.
+"""M, the force, the free acceleration and the energy of a robot, and which of the ways to compute each is taken.
+
+Few operations count for a small tree, and a short program for a large one, of more than `LARGE` speeds. So a tree at a
+state has two forms: as a `TreeState` its recursions are unrolled from node to node, and leave out what is zero or
+constant (`_tree_unrolled`); as `TreeArrays` they are loops over the nodes (`_tree_scan`).
+
+M (`mass`): by composite rigid bodies, in the form that fits the size. A third way is within derivatives (`_slopes_of`):
+M of pairs of joints, which are known there.
+
+The bias force (`bias`): by recursive Newton-Euler with the accelerations at zero, in the form that fits the size.
+
+The acceleration of a robot without constraints (`free`), M^-1 y:
+
+- of a small tree, by M in scalar code (`_by_matrices`), if derivatives in closed form are worth it;
+- of a large tree, by articulated bodies without M (`_acceleration`), with a number of operations linear in the nodes;
+- else None: by M and Q, as for any other system. So it is with efforts or drags of loops, which fill M.
+
+Its derivatives in closed form (`_slopes_of`), where every motion is of `CONSTANT`, are M^-1 y of many y: by scalar code
+for a small tree; for a large tree by the elimination along its branches where that is short (`Branches.are_short`),
+else by a dense factorisation in panels.
+
+The rows of loops are computed by one pass over the tree for all of them (`rows_of_loops`) where a mechanism needs the
+rows of them all, and alone (`Gap`, `Slip`) where a constraint is asked by itself.
 
 q: coordinates (n_q,); v: speeds (n,).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from .. import _expand
 from .._expand import Lowering
 from .._panels import panel_solve
 from .._terms import ForwardDynamics, Pivots
-from . import _linkage, _spin, _tree_scan, _tree_unrolled, _turns
-from ._linkage import AbstractRobot
+from .._types import Coordinates, Matrix, Scalar, Vector
+from . import _linkage, _tree_scan, _tree_unrolled, _turns
+from ._linkage import AbstractRobot, acting, falling, posture, stacked
 from ._motion import Helix, Slide, Turn, Weld
-from ._reactions import acting, bias, falling
 from ._slopes import Branches, slopes
-from ._tree_arrays import stacked
 
 
 # With more speeds than this, recursions are loops over the nodes: unrolled, they are too long for scalar code, and take
@@ -39,37 +58,43 @@ def is_large(robot: AbstractRobot) -> bool:
     return robot.layout.n > LARGE
 
 
-def mass(robot: AbstractRobot, q: Array, t: Array) -> Array:
+def mass(robot: AbstractRobot, q: Coordinates, t: Scalar) -> Matrix:
     """The mass matrix M (n, n), with armature."""
-    if is_large(robot):
-        M = _tree_scan.mass_matrix(stacked(robot, q), robot.layout)
-    else:
-        M = _tree_unrolled.mass_matrix(_linkage.posture(robot, q), q.dtype)
+    large = is_large(robot)
+    M = _tree_scan.mass_matrix(stacked(robot, q)) if large else _tree_unrolled.mass_matrix(posture(robot, q), q.dtype)
     M = M + jnp.diag(_linkage.armature(robot, q.dtype))
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
         J, _ = _turns.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
         M = M + effort.armature * J[:, None] * J[None]
-    for name, drag in _spin.drags(robot).items():
-        J, _ = _spin.rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
+    for name, drag in _turns.drags_of_loops(robot).items():
+        J, _ = _turns.spin_rows(robot, name, q, jnp.zeros(robot.layout.n, q.dtype), t)
         M = M + drag.armature * (J.T @ J)
     return M
 
 
-def force(robot: AbstractRobot, q: Array, v: Array, t: Array) -> Array:
+def force(robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar) -> Vector:
     """The force Q (n,) in M v' = Q, with the terms of velocity."""
     Q = _linkage.own_forces(robot, q, v) - bias(robot, q, v, is_large(robot))
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
         J, b = _turns.rows(robot, name, q, v, t)
         Q = Q + J * (effort.of(_turns.coordinate(robot, q, name), J @ v) + effort.armature * b)
-    for name, drag in _spin.drags(robot).items():
-        J, b = _spin.rows(robot, name, q, v, t)
-        Q = Q + J.T @ _spin.torque(drag, J, b, v)
+    for name, drag in _turns.drags_of_loops(robot).items():
+        J, b = _turns.spin_rows(robot, name, q, v, t)
+        Q = Q + J.T @ _turns.drag_torque(drag, J, b, v)
     return Q
 
 
-def free(robot: AbstractRobot, applied: Any) -> ForwardDynamics | None:
+def bias(robot: AbstractRobot, q: Coordinates, v: Vector, large: bool) -> Vector:
+    """The generalised forces (n,) that keep all speeds constant, less those of the forces on the bodies."""
+    if large:
+        return _tree_scan.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
+    tree = posture(robot, q, v)
+    return _tree_unrolled.bias(tree, v, falling(robot, q), acting(robot, q, v, tree))
+
+
+def free(robot: AbstractRobot, applied: Vector | None) -> ForwardDynamics | None:
     """The robot's unconstrained dynamics; None if no fast path is known, so that M is needed."""
-    if _linkage.efforts(robot, of_loops=True) or _spin.drags(robot):
+    if _linkage.efforts(robot, of_loops=True) or _turns.drags_of_loops(robot):
         return None
     simple = not robot.forces and all(isinstance(motion, CONSTANT) for motion in _linkage.motions(robot))
     n, slopes = robot.layout.n, (lambda q, v, t, a: _slopes_of(robot, q, v, a)) if simple else None
@@ -82,13 +107,15 @@ def free(robot: AbstractRobot, applied: Any) -> ForwardDynamics | None:
     return ForwardDynamics(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, Lowering.SCALAR, of_slopes)
 
 
-def _by_matrices(robot: AbstractRobot, q: Array, v: Array, t: Array, applied: Any) -> tuple[Array, Pivots]:
+def _by_matrices(
+    robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar, applied: Vector | None
+) -> tuple[Vector, Pivots]:
     """M^-1 (Q + applied), by M in scalar code, and its pivots."""
     M, Q = mass(robot, q, t), force(robot, q, v, t)
     return _expand.solve(M, Q if applied is None else Q + applied), Pivots(_expand.pivots(M).pivots, jnp.diag(M))
 
 
-def _acceleration(robot: AbstractRobot, q: Array, v: Array, applied: Any) -> tuple[Array, Pivots]:
+def _acceleration(robot: AbstractRobot, q: Coordinates, v: Vector, applied: Vector | None) -> tuple[Vector, Pivots]:
     """M^-1 (Q + applied), by articulated bodies, and its pivots; derivatives follow from those of inverse dynamics."""
     stack, armature, base = stacked(robot, q, v), _linkage.armature(robot, q.dtype), falling(robot, q)
     own, external = _linkage.own_forces(robot, q, v), acting(robot, q, v)
@@ -97,37 +124,39 @@ def _acceleration(robot: AbstractRobot, q: Array, v: Array, applied: Any) -> tup
     def missing(a):
         return _tree_scan.forces(stack, v, a, base, external) + armature * a - own
 
-    def solved(_, y):
-        solve = lambda _, y: _tree_scan.solve(stack, y, armature)[0]
-        return jax.lax.custom_linear_solve(lambda x: _tree_scan.times(stack, x, armature), y, solve, symmetric=True)
+    def times(x):
+        return _tree_scan.times(stack, x, armature)
 
-    found, pivots = jax.lax.custom_root(
-        missing,
-        jnp.zeros_like(v),
-        lambda *_: _tree_scan.solve(stack, own, armature, _tree_scan.loads(stack, v, base, external)),
-        solved,
-        has_aux=True,
-    )
+    def inverse(_, y):
+        return _tree_scan.solve(stack, y, armature)[0]
+
+    def solved(_, y):
+        return jax.lax.custom_linear_solve(times, y, inverse, symmetric=True)
+
+    def root(*_):
+        return _tree_scan.solve(stack, own, armature, _tree_scan.loads(stack, v, base, external))
+
+    found, pivots = jax.lax.custom_root(missing, jnp.zeros_like(v), root, solved, has_aux=True)
     return found, Pivots(*pivots)
 
 
-def _slopes_of(robot: AbstractRobot, q: Array, v: Array, a: Array) -> Array:
+def _slopes_of(robot: AbstractRobot, q: Coordinates, v: Vector, a: Vector) -> Array:
     """The derivatives of the acceleration by q and v (n, 2 n): M da = dQ - d tau."""
     tree = Branches.of(robot.layout)
     found = slopes(stacked(robot, q), tree, v, a, falling(robot, q), robot.layout.n <= SHORT)
-    own, one = lambda q, v: _linkage.own_forces(robot, q, v), jnp.ones_like(v)
+    one = jnp.ones_like(v)
     # The own force of a joint depends on its own coordinate and speed.
-    by_q = jnp.diag(jax.jvp(lambda q: own(q, v), (q,), (one,))[1]) - found.by_q
-    by_v = jnp.diag(jax.jvp(lambda v: own(q, v), (v,), (one,))[1]) - found.by_v
+    by_q = jnp.diag(jax.jvp(lambda q: _linkage.own_forces(robot, q, v), (q,), (one,))[1]) - found.by_q
+    by_v = jnp.diag(jax.jvp(lambda v: _linkage.own_forces(robot, q, v), (v,), (one,))[1]) - found.by_v
     M = found.mass + jnp.diag(_linkage.armature(robot, q.dtype))
     solve = _expand.solve if not is_large(robot) else tree.solve if tree.are_short else panel_solve
     return solve(M, jnp.concatenate([by_q, by_v], axis=1))
 
 
-def energy(robot: AbstractRobot, q: Array, v: Array, t: Any) -> Array:
+def energy(robot: AbstractRobot, q: Coordinates, v: Vector, t: ArrayLike) -> Array:
     """Kinetic energy, plus the potential energy of gravity (zero at the ground's origin), springs and forces [J]."""
-    at = _linkage.placement(robot, _linkage.posture(robot, q), v)
-    total = v @ robot.mass(q, jnp.asarray(t, q.dtype)) @ v / 2
+    at = _linkage.placement(robot, posture(robot, q), v)
+    total = v @ mass(robot, q, jnp.asarray(t, q.dtype)) @ v / 2
     for name in robot.layout.bodies:
         inertia = robot.bodies[name].inertia
         if inertia is not None:

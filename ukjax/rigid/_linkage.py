@@ -8,10 +8,13 @@ seen from its parent node.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from .._constraint import Baumgarte
@@ -20,10 +23,11 @@ from .._system import AbstractKinematicSystem
 from ._body import Body, frame_at
 from ._effort import Drag, Effort, Gear, Motor
 from ._force import AbstractForce, Placement
-from ._frame import Axis, Frame, Pose, about_z
+from ._frame import Axis, Frame, Pose, SpatialInertia, Twist, Wrench, about_z, matrix
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
 from ._layout import GROUND, Layout, Node, body_of
-from ._motion import AbstractMotion, Weld
+from ._motion import AbstractMotion, Turn, Weld
+from ._tree_scan import TreeArrays
 from ._tree_unrolled import Move, TreeState, poses_in_world, twists
 
 
@@ -81,6 +85,11 @@ def frame(robot: AbstractRobot, end: str) -> Pose | None:
     """The pose of "body.frame", seen from the body; None for "body", the body's own frame."""
     one = fixed(robot, end)
     return None if one is None else one.pose
+
+
+def place(robot: AbstractRobot, end: str) -> tuple[int, Pose | None]:
+    """The node of "body.frame", -1 for the ground, and the frame's pose seen from there (None for the body's own)."""
+    return robot.layout.node_of(body_of(end)), frame(robot, end)
 
 
 def move(robot: AbstractRobot, q: Array, node: Node, v: Array | None = None) -> Move:
@@ -169,3 +178,115 @@ def drags(robot: AbstractRobot) -> list[tuple[Node, Drag]]:
     """The ball joints of the tree that have a drag, as nodes, each with its drag."""
     found = [(node, getattr(moving(robot, node.joint), "drag", None)) for node in robot.layout.nodes]
     return [(node, drag) for node, drag in found if drag is not None]
+
+
+def falling(robot: AbstractRobot, q: Array) -> Twist:
+    """The acceleration of the ground that is equivalent to gravity."""
+    return Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
+
+
+def acting(robot: AbstractRobot, q: Array, v: Array, tree: TreeState | None = None) -> dict[int, Wrench]:
+    """The wrenches of the robot's forces on the nodes, by the number of the node; `tree`: its posture, where known."""
+    external: dict[int, Wrench] = {}
+    if robot.forces:
+        at = placement(robot, posture(robot, q, v) if tree is None else tree, v)
+        for force in robot.forces.values():
+            for end, wrench in force.wrenches(at):
+                add_wrench(robot, external, end, wrench)
+    return external
+
+
+def add_wrench(robot: AbstractRobot, external: dict[int, Wrench], end: str, wrench: Wrench) -> None:
+    """Adds a wrench on a frame to those on its node; a wrench on the ground is dropped."""
+    node, at = place(robot, end)
+    if node >= 0:
+        on_body = wrench if at is None else at.outwards(wrench)
+        external[node] = external[node] + on_body if node in external else on_body
+
+
+def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> TreeArrays:
+    """The tree at q as a `TreeArrays`; its `drift` is given only with speeds v."""
+    nodes, dtype = robot.layout.nodes, q.dtype
+    joints = [moving(robot, node.joint) for node in nodes]
+    motions = [joint.motion or Weld() for joint in joints]
+    axes = [getattr(motion, "axis", None) for motion in motions]
+    turned = _turned(axes, dtype)
+    ends = lambda names: _product(_frames([fixed(robot, end) for end in names], dtype), turned)
+    leave, after = ends([joint.parent for joint in joints]), ends([joint.child for joint in joints])
+    parents = np.array([node.parent if node.parent >= 0 else len(nodes) for node in nodes])
+    back = jax.vmap(lambda pose: pose.inverse)(after)
+    still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))
+    whole = Pose(*(jnp.concatenate([x, y[None]]) for x, y in zip(back, still, strict=True)))
+    before = _product(Pose(whole.R[parents], whole.p[parents]), leave)
+    about = [m if a is None else eqx.tree_at(_axis_of, m, Axis("z")) for m, a in zip(motions, axes, strict=True)]
+    count = max((len(motion.speeds) for motion in motions), default=0)
+    speeds, real = np.zeros((len(nodes), count), int), np.zeros((len(nodes), count), bool)
+    for i, node in enumerate(nodes):
+        n = node.v[1] - node.v[0]
+        speeds[i, :n], real[i, :n] = np.arange(*node.v), True
+    moved = _moved(robot, about, q, v, count)
+    return TreeArrays(parents, before, *moved, after, _inertias(robot, back, dtype), speeds, real)
+
+
+def _axis_of(motion: Any) -> Axis:
+    return motion.axis
+
+
+def _turned(axes: Sequence[Axis | None], dtype: Any) -> Pose:
+    """Frames whose z is along the axis of each motion; not turned for a motion without an axis."""
+    z = Axis("z").of(dtype)
+    direction = jnp.stack([z if axis is None else axis.of(dtype) for axis in axes])
+    return Pose(jax.vmap(lambda d: about_z(Axis(d), dtype))(direction), jnp.zeros_like(direction))
+
+
+def _frames(frames: Sequence[Any], dtype: Any) -> Pose:
+    """Poses of `Frame`s, of which None is the body's own."""
+    zero, none = jnp.zeros(3, dtype), jnp.array([1.0, 0.0, 0.0, 0.0], dtype)
+    turns = [none if f is None or f.quaternion is None else f.quaternion.astype(dtype) for f in frames]
+    places = [zero if f is None else f.position.astype(dtype) for f in frames]
+    return Pose(jax.vmap(matrix)(jnp.stack(turns)), jnp.stack(places))
+
+
+def _product(outer: Pose, inner: Pose) -> Pose:
+    return jax.vmap(lambda a, b: a @ b)(outer, inner)
+
+
+def _inertias(robot: AbstractRobot, back: Pose, dtype: Any) -> SpatialInertia:
+    none = SpatialInertia(jnp.zeros((), dtype), jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
+    found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
+    one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x.spatial for x in found))
+    # The recursions read one half of symmetric matrices; the mean of both halves shares the gradient between them.
+    one = one._replace(J=(one.J + jnp.swapaxes(one.J, 1, 2)) / 2)
+    return jax.vmap(lambda inertia, pose: inertia.outwards(pose))(one, back)
+
+
+def _moved(
+    robot: AbstractRobot, motions: Sequence[AbstractMotion], q: Array, v: Array | None, count: int
+) -> tuple[Array, Array | None, Array | None]:
+    """`own`, `S` and `drift` of all nodes, in one batch for each kind of motion."""
+    nodes, dtype = robot.layout.nodes, q.dtype
+    if all(isinstance(motion, Turn) for motion in motions):
+        angles = q[np.array([node.q[0] for node in nodes])]
+        return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), None, None
+    kinds: dict[Any, list[int]] = {}
+    for i, motion in enumerate(motions):
+        kinds.setdefault(jax.tree_util.tree_structure(motion), []).append(i)
+    parts, order = [], []
+    for members in kinds.values():
+        one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(motions[i] for i in members))
+        places = np.array([np.arange(*nodes[i].q) for i in members]).reshape(len(members), -1)
+        rates = np.array([np.arange(*nodes[i].v) for i in members]).reshape(len(members), -1)
+        own_v = jnp.zeros(rates.shape, dtype) if v is None else v[rates]
+        parts.append(jax.vmap(lambda m, q, v: _at(m, q, v, count))(one, q[places], own_v))
+        order += members
+    back = np.argsort(order)
+    own, S, drift = (jnp.concatenate(x)[back] for x in zip(*parts, strict=True))
+    return own, S, None if v is None else drift
+
+
+def _at(motion: AbstractMotion, q: Array, v: Array, count: int) -> tuple[Array, Array, Array]:
+    pose, drift = motion.pose(q), motion.drift(q, v)
+    zero = jnp.zeros(6, q.dtype)
+    S = [jnp.concatenate(s) for s in motion.twists(q)]
+    S = jnp.stack([*S, *[zero] * (count - len(S))]) if count else jnp.zeros((0, 6), q.dtype)
+    return jnp.concatenate([pose.R.ravel(), pose.p]), S, zero if drift is None else jnp.concatenate(drift)

@@ -201,7 +201,7 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[A
     S = _axes(tree, poses, v.dtype)
 
     def end(name: str) -> End:
-        node, frame = layout.node_of(body_of(name)), _linkage.frame(robot, name)
+        node, frame = _linkage.place(robot, name)
         zero = jnp.zeros(3, q.dtype)
         if node < 0:
             pose = Pose(jnp.eye(3, dtype=q.dtype), zero) if frame is None else frame

@@ -16,15 +16,13 @@ from .._linalg import Jacobi, pseudosolve
 from .._mechanism import Mechanism
 from .._system import applied_force
 from .._trajectory import Trajectory
-from . import _linkage, _spin, _tree_scan, _tree_unrolled, _turns
+from . import _linkage, _tree_unrolled, _turns
 from ._effort import Motor, number
-from ._frame import Pose, Twist, Wrench, skew
+from ._frame import Pose, Wrench, skew
 from ._joint import AbstractDrivenJoint, AbstractJoint, AbstractRollingLink, slip_of
 from ._layout import body_of
 from ._linkage import AbstractRobot
 from ._loops import motor_of
-from ._tree_arrays import stacked
-from ._tree_unrolled import TreeState
 
 
 def reactions_along(
@@ -94,35 +92,6 @@ def _seen(robot: AbstractRobot, q: Array, found: dict[str, Wrench], axes: str | 
     return turned
 
 
-def bias(robot: AbstractRobot, q: Array, v: Array, large: bool) -> Array:
-    """The generalised forces (n,) that keep all speeds constant, less those of the forces on the bodies."""
-    if large:
-        return _tree_scan.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
-    tree = _linkage.posture(robot, q, v)
-    return _tree_unrolled.bias(tree, v, falling(robot, q), _acting(robot, tree, v))
-
-
-def falling(robot: AbstractRobot, q: Array) -> Twist:
-    """The acceleration of the ground that is equivalent to gravity."""
-    return Twist(-robot.gravity.astype(q.dtype), jnp.zeros(3, q.dtype))
-
-
-def acting(robot: AbstractRobot, q: Array, v: Array) -> dict[int, Wrench]:
-    """The wrenches of the robot's forces on the nodes, by the number of the node."""
-    return _acting(robot, _linkage.posture(robot, q, v), v) if robot.forces else {}
-
-
-def _acting(robot: AbstractRobot, tree: TreeState, v: Array) -> dict[int, Wrench]:
-    """The wrenches of the robot's forces on the nodes of `tree`, by the number of the node."""
-    external: dict[int, Wrench] = {}
-    if robot.forces:
-        at = _linkage.placement(robot, tree, v)
-        for force in robot.forces.values():
-            for end, wrench in force.wrenches(at):
-                _add(robot, external, end, wrench)
-    return external
-
-
 def transmitted(
     robot: AbstractRobot, q: Array, v: Array, acceleration: Array, loops: Mapping[int, Wrench]
 ) -> list[Wrench]:
@@ -131,18 +100,10 @@ def transmitted(
     `loops`: wrenches on the nodes by the joints that close loops.
     """
     tree = _linkage.posture(robot, q, v)
-    external = _acting(robot, tree, v)
+    external = _linkage.acting(robot, q, v, tree)
     for i, wrench in loops.items():
         external[i] = external[i] + wrench if i in external else wrench
-    return _tree_unrolled.wrenches(tree, v, falling(robot, q), external, acceleration)
-
-
-def _add(robot: AbstractRobot, external: dict[int, Wrench], end: str, wrench: Wrench) -> None:
-    """Adds a wrench on a frame to those on its node; a wrench on the ground is dropped."""
-    node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)
-    if node >= 0:
-        on_body = wrench if frame is None else frame.outwards(wrench)
-        external[node] = external[node] + on_body if node in external else on_body
+    return _tree_unrolled.wrenches(tree, v, _linkage.falling(robot, q), external, acceleration)
 
 
 def reactions_of(
@@ -161,7 +122,7 @@ def reactions_of(
     """
     found: dict[str, Wrench] = {}
     external: dict[int, Wrench] = {}
-    dragged = _spin.drags(robot)
+    dragged = _turns.drags_of_loops(robot)
     for name in robot.layout.loops:
         joint = robot.joints[name]
         P = _linkage.between(robot, q, joint)
@@ -177,15 +138,15 @@ def reactions_of(
             value = effort.of(_turns.coordinate(robot, q, name), J @ v) - effort.armature * (J @ acceleration - b)
             wrench = wrench + _power(_change(lambda P, j=joint: j.coordinate(P)[None]), P, value[None])
         if name in dragged:
-            torque = _spin.torque(dragged[name], *_spin.rows(robot, name, q, v, t), v, acceleration)
+            torque = _turns.drag_torque(dragged[name], *_turns.spin_rows(robot, name, q, v, t), v, acceleration)
             wrench = wrench + Wrench(jnp.zeros_like(torque), torque)
         for motor, u in driving:
             if motor.joint == name and isinstance(joint, AbstractDrivenJoint):
                 value = (motor.gear * u)[None]
                 wrench = wrench + _power(_change(lambda P, j=joint: j.coordinate(P)[None]), P, value)
         found[name] = wrench
-        _add(robot, external, joint.child, wrench)
-        _add(robot, external, joint.parent, -P.outwards(wrench))
+        _linkage.add_wrench(robot, external, joint.child, wrench)
+        _linkage.add_wrench(robot, external, joint.parent, -P.outwards(wrench))
     if robot.layout == robot.tree:
         f = transmitted(robot, q, v, acceleration, external)
         for name in robot.layout.tree:

@@ -43,8 +43,7 @@ from jaxtyping import Array
 from .._expand import expand
 from ._frame import Pose, SpatialInertia, Twist, Wrench, cross, skew
 from ._layout import Layout
-from ._tree_arrays import TreeArrays
-from ._tree_scan import flat, inertia_of, packed, pose_of
+from ._tree_scan import TreeArrays, flat, inertia_of, packed, pose_of
 
 
 # Most steps of the elimination, each of one entry. With more it compiles longer than a dense factorisation.

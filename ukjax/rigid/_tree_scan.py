@@ -6,12 +6,14 @@ with the tree, and the work is linear in the number of joints except for M.
 
 I: inertia of a body; I^A: articulated inertia; p: wrench at zero acceleration; U = I^A S; D = S^T U.
 
+N: nodes; k: most speeds of a node; every node is seen from the frame that its joint moves.
+
 Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1, 6.2 and 7.1.
 """
 
 import functools as ft
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +22,75 @@ from jaxtyping import Array
 
 from .._expand import expand
 from ._frame import Pose, SpatialInertia, Twist, Wrench, skew
-from ._layout import Layout
-from ._tree_arrays import TreeArrays
 
 
 # Entries of a symmetric matrix.
 UPPER = np.triu_indices(3)
 PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+
+
+class TreeArrays(NamedTuple):
+    """A tree at one state.
+
+    Attributes:
+        parents: Numbers of the nodes' parents (N,); N for the ground.
+        before: The frame that a node's joint leaves, seen from the frame that the parent's joint moves (N, ...);
+            independent of the state.
+        own: Pose of each joint's motion: cosine and sine (N, 2) if all are hinges, else rotation and origin (N, 12).
+        S: Twist per unit of each speed (N, k, 6), zero for missing speeds; None if all are hinges, about z.
+        drift: Rate S' v of the twists (N, 6), or None.
+        after: The frame that the joint moves, seen from the body (N, ...); independent of the state.
+        inertias: Spatial inertias of the bodies (N, ...); independent of the state.
+        speeds: Index in v of each speed of each node (N, k).
+        real: Whether a node has that speed (N, k).
+    """
+
+    parents: np.ndarray
+    before: Pose
+    own: Array
+    S: Array | None
+    drift: Array | None
+    after: Pose
+    inertias: SpatialInertia
+    speeds: np.ndarray
+    real: np.ndarray
+
+    def pose(self, own: Array) -> Pose:
+        """The pose of a joint's motion, from its entry in `own`."""
+        if self.S is not None:
+            return Pose(own[:9].reshape(3, 3), own[9:])
+        (c, s), zero, one = own, jnp.zeros((), own.dtype), jnp.ones((), own.dtype)
+        return Pose(jnp.stack([c, -s, zero, s, c, zero, zero, zero, one]).reshape(3, 3), jnp.zeros(3, own.dtype))
+
+    def twist(self, moved: Array) -> Twist:
+        """The twist of a node against its parent, from its entry in `of_nodes`."""
+        if self.S is not None:
+            return Twist(moved[:3], moved[3:])
+        zero = jnp.zeros(3, moved.dtype)
+        return Twist(zero, jnp.stack([*zero[:2], moved]))
+
+    def of_nodes(self, v: Array) -> Array:
+        """The twists of all nodes against their parents (N, 6); of hinges only their rates (N,)."""
+        return v if self.S is None else jnp.sum(self.S * self.spread(v)[:, :, None], axis=1)
+
+    def spread(self, v: Array) -> Array:
+        """The speeds of each node (N, k), zero for missing speeds."""
+        return jnp.where(self.real, v[self.speeds], 0)
+
+    def gathered(self, values: Array) -> Array:
+        """Values of all speeds (n, ...), from values of the speeds of each node (N, k, ...)."""
+        return values[self.real]
+
+    def of_wrenches(self, f: Array) -> Array:
+        """The generalised forces (n,) of wrenches on the nodes (N, 6)."""
+        return f[:, 5] if self.S is None else self.gathered(jnp.sum(self.S * f[:, None], axis=2))
+
+    @property
+    def all_S(self) -> Array:
+        """The twist per unit of each speed (n, 6)."""
+        if self.S is not None:
+            return self.gathered(self.S)
+        return jnp.broadcast_to(jnp.eye(6, dtype=self.own.dtype)[5], (len(self.parents), 6))
 
 
 def forces(stack: TreeArrays, v: Array, a: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
@@ -84,7 +148,7 @@ def solve(
     return gather(x), (pivots, diagonal)
 
 
-def mass_matrix(stack: TreeArrays, layout: Layout) -> Array:
+def mass_matrix(stack: TreeArrays) -> Array:
     """The mass matrix M (n, n), by composite rigid bodies, without armature."""
     N, dtype = len(stack.parents), stack.own.dtype
 
@@ -107,9 +171,9 @@ def mass_matrix(stack: TreeArrays, layout: Layout) -> Array:
     of = np.repeat(index, stack.real.sum(axis=1))
     S, momentum = jax.vmap(expand(_in_world))(poses[of], whole[of], stack.all_S)
     products = sum(S[:, None, k] * momentum[None, :, k] for k in range(6))
-    moved = np.zeros((N, N), bool)
-    for i in range(N):
-        moved[i, layout.path(i)] = True
+    moved = np.eye(N, dtype=bool)
+    for i, parent in enumerate(stack.parents):
+        moved[i] |= moved[parent] if parent < N else False
     nearer = moved[of][:, of].T  # (n, n): whether the first speed, nearer to the ground, moves the node of the second
     return jnp.where(nearer, products, jnp.where(nearer.T, jnp.swapaxes(products, 0, 1), 0))
 
@@ -150,7 +214,7 @@ def _handed_inwards(stack: TreeArrays, f: Array) -> Array:
 
 
 def _as_change(stack: TreeArrays, moved: Array) -> Array:
-    """The result of `Stack.of_nodes` as twists (N, 6)."""
+    """The result of `TreeArrays.of_nodes` as twists (N, 6)."""
     return moved if stack.S is not None else jnp.pad(moved[:, None], ((0, 0), (5, 0)))
 
 

@@ -1,4 +1,4 @@
-r"""Angles of hinges that are constraints, continuous over any number of turns.
+r"""Angles of hinges that are constraints, continuous over any number of turns; and the spin of such balls.
 
 A pose determines such an angle up to whole turns only. Where all joints between the two ends turn about parallel axes,
 known to be so when the robot is built, the angle is the signed sum of their coordinates; in the plane this always
@@ -6,20 +6,23 @@ holds. Elsewhere the turns are counted: q has one further entry theta, which cha
 theta' = a (omega_child - omega_parent). The angle is then that of the pose, up to whole turns, nearest to theta. So
 theta only has to be right to half a turn, and errors of integration do not reach the angle.
 
-q: coordinates (n_q,); v: speeds (n,); a: axis; Theta: angle of a body about the ground's axis [rad].
+q: coordinates (n_q,); v: speeds (n,); a: axis; Theta: angle of a body about the ground's axis [rad]; w:
+angular velocity of a ball's child frame against its parent frame, seen from the child's (3,) [rad/s].
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from .._constraint import Holonomic
 from . import _linkage, _tree_unrolled
-from ._frame import Axis, Rotation
-from ._joint import Revolute
+from ._effort import Drag
+from ._frame import Axis, Rotation, Vector3
+from ._joint import AbstractJoint, Revolute
 from ._layout import Node, body_of
 from ._linkage import AbstractRobot
 from ._motion import AbstractMotion, Plane, Slide, Turn, Weld
@@ -110,7 +113,7 @@ def changes(robot: AbstractRobot, q: Array, v: Array) -> Array:
     V = _tree_unrolled.twists(_linkage.posture(robot, q), v)
 
     def about(end: str, axis: Axis) -> Array:
-        node, frame = robot.layout.node_of(body_of(end)), _linkage.frame(robot, end)
+        node, frame = _linkage.place(robot, end)
         if node < 0:
             return jnp.zeros((), v.dtype)
         angular = V[node].angular if frame is None else frame.R.T @ V[node].angular
@@ -234,3 +237,40 @@ def _rest(robot: AbstractRobot, end: str) -> Rotation | None:
         R = frame.pose.R if k % 2 == 0 else frame.pose.R.T
         found = R if found is None else R @ found
     return found
+
+
+def drags_of_loops(robot: AbstractRobot) -> dict[str, Drag]:
+    """The drags of the joints that are constraints, by name."""
+    found = ((name, getattr(robot.joints[name], "drag", None)) for name in robot.layout.loops)
+    return {name: drag for name, drag in found if drag is not None}
+
+
+def spin(robot: AbstractRobot, joint: AbstractJoint, q: Array, v: Array) -> Vector3:
+    """The angular velocity w of a joint's child frame against its parent frame (3,) [rad/s]."""
+    tree = _linkage.posture(robot, q)
+    poses, V = _tree_unrolled.poses_in_world(tree), _tree_unrolled.twists(tree, v)
+
+    def seen(end: str) -> tuple[Rotation | None, Vector3]:
+        """The rotation of a frame (None for the identity), and its angular velocity, seen from the ground."""
+        node, frame = _linkage.place(robot, end)
+        if node < 0:
+            return None if frame is None else frame.R, jnp.zeros(3, q.dtype)
+        R = poses[node].R
+        return R if frame is None else R @ frame.R, R @ V[node].angular
+
+    (R, own), (_, other) = seen(joint.child), seen(joint.parent)
+    return own - other if R is None else R.T @ (own - other)
+
+
+def spin_rows(robot: AbstractRobot, name: str, q: Array, v: Array, t: Array) -> tuple[Float[Array, "3 n"], Vector3]:
+    """J (3, n) and b (3,) of the rate of w: w' = J v' - b."""
+    joint = robot.joints[name]
+    rates = v if robot.kinematics is None else robot.kinematics.rates(q, v, t)
+    J = jax.jacfwd(lambda v: spin(robot, joint, q, v))(v)
+    return J, -jax.jvp(lambda q: spin(robot, joint, q, v), (q,), (rates,))[1]
+
+
+def drag_torque(drag: Drag, J: Array, b: Array, v: Array, acceleration: Array | None = None) -> Vector3:
+    """The torque of a drag on the child, seen from the child; without the part of J v' if `acceleration` is None."""
+    changing = -b if acceleration is None else J @ acceleration - b
+    return -drag.damping * (J @ v) - drag.armature * changing
