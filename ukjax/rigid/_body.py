@@ -1,7 +1,7 @@
 """Bodies, their outlines for pictures, and checks that the parts of a robot fit together."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from .. import _check
 from .._result import is_traced
+from .._types import Numbers
 from ._frame import Axis, Frame, Inertia, vector
 from ._joint import (
     AbstractJoint,
@@ -25,6 +26,8 @@ from ._joint import (
 )
 from ._layout import GROUND, Layout, body_of, frame_of
 
+
+Part = TypeVar("Part")
 
 # Points on a circle.
 ROUND = 25
@@ -45,7 +48,7 @@ class Shape(eqx.Module):
 
     points: tuple[tuple[float, float, float], ...] = eqx.field(static=True)
 
-    def __init__(self, points: Any):
+    def __init__(self, points: Numbers):
         found = np.asarray(points, float)
         if found.ndim != 2 or found.shape[1] != 3 or not len(found):
             raise ValueError(f"points must have shape (k, 3), but have shape {found.shape}.")
@@ -59,7 +62,7 @@ class Shape(eqx.Module):
         return jnp.array(self.points)
 
     @classmethod
-    def box(cls, size: Any, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
+    def box(cls, size: Numbers, position: Numbers = (0.0, 0.0, 0.0), rotation: Numbers | None = None) -> "Shape":
         """The edges of a box of `size` (3,) [m]."""
         edges = np.asarray(vector(size, "size"), float)
         if not np.all(edges > 0):
@@ -72,7 +75,9 @@ class Shape(eqx.Module):
         return cls(_placed(np.array(walk) * edges / 2, position, rotation))
 
     @classmethod
-    def cylinder(cls, radius: float, length: float, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
+    def cylinder(
+        cls, radius: float, length: float, position: Numbers = (0.0, 0.0, 0.0), rotation: Numbers | None = None
+    ) -> "Shape":
         """The outline of a cylinder about z [m]."""
         radius, length = _check.positive(radius, "radius"), _check.positive(length, "length")
         angle = np.linspace(0.0, 2 * np.pi, ROUND)
@@ -83,7 +88,7 @@ class Shape(eqx.Module):
         return cls(_placed(np.concatenate([ring - up, *top, ring[:1] - up]), position, rotation))
 
     @classmethod
-    def sphere(cls, radius: float, position: Any = (0.0, 0.0, 0.0)) -> "Shape":
+    def sphere(cls, radius: float, position: Numbers = (0.0, 0.0, 0.0)) -> "Shape":
         """Three great circles of a sphere [m]."""
         radius = _check.positive(radius, "radius")
         angle = np.linspace(0.0, 2 * np.pi, ROUND)
@@ -95,7 +100,7 @@ class Shape(eqx.Module):
         return cls(_placed(radius * np.concatenate([*circles, quarter, rest, quarter[::-1]]), position, None))
 
     @classmethod
-    def circle(cls, radius: float, axis: str = "z", position: Any = (0.0, 0.0, 0.0)) -> "Shape":
+    def circle(cls, radius: float, axis: str = "z", position: Numbers = (0.0, 0.0, 0.0)) -> "Shape":
         """A wheel about "x", "y" or "z", with a spoke that shows how it turns [m]."""
         if axis not in ("x", "y", "z"):
             raise ValueError(f'axis must be "x", "y" or "z", but is {axis!r}.')
@@ -105,14 +110,14 @@ class Shape(eqx.Module):
         return cls(_placed(np.roll(flat, {"x": 1, "y": 2, "z": 0}[axis], axis=1), position, None))
 
     @classmethod
-    def axes(cls, length: float, position: Any = (0.0, 0.0, 0.0), rotation: Any = None) -> "Shape":
+    def axes(cls, length: float, position: Numbers = (0.0, 0.0, 0.0), rotation: Numbers | None = None) -> "Shape":
         """The three axes of a frame [m]."""
         zero = np.zeros(3)
         x, y, z = _check.positive(length, "length") * np.eye(3)
         return cls(_placed(np.stack([x, zero, y, zero, z, zero, x]), position, rotation))
 
 
-def _placed(points: np.ndarray, position: Any, rotation: Any) -> np.ndarray:
+def _placed(points: np.ndarray, position: Numbers, rotation: Numbers | None) -> np.ndarray:
     pose = Frame(position, rotation).pose
     return points @ np.asarray(pose.R, float).T + np.asarray(pose.p, float)
 
@@ -149,7 +154,7 @@ class Body(eqx.Module):
             _check.instance(shape, Shape, "shapes", "rigid.Shape.sphere(0.1)")
 
 
-def named_parts(parts: Any, kind: type, name: str, example: str) -> dict[str, Any]:
+def named_parts(parts: object, kind: type[Part], name: str, example: str) -> dict[str, Part]:
     """The given parts as a dict by name; raises TypeError or ValueError if a name or a part is invalid."""
     if not isinstance(parts, Mapping):
         raise TypeError(f"{name} must be a mapping, name -> {kind.__name__}, but is a {type(parts).__name__}.")
@@ -162,7 +167,7 @@ def named_parts(parts: Any, kind: type, name: str, example: str) -> dict[str, An
     return dict(parts)
 
 
-def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: Any) -> None:
+def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: str) -> None:
     """Raises ValueError unless each end is "body" or "body.frame", and all are on different bodies."""
     for end in ends:
         body, frame = (body_of(end), frame_of(end)) if isinstance(end, str) else (end, "")
@@ -174,7 +179,7 @@ def check_ends(where: str, frames_of: Mapping[str, Mapping[str, Frame]], *ends: 
         raise ValueError(f"{where} joins {body_of(ends[0])!r} to itself.")
 
 
-def check_names(joints: Mapping[str, AbstractJoint], gears: Mapping[str, Any]) -> None:
+def check_names(joints: Mapping[str, AbstractJoint], gears: Mapping[str, object]) -> None:
     """Raises ValueError if two constraints would have the same name."""
     for name, joint in joints.items():
         if name in gears:
@@ -266,5 +271,5 @@ def _has_armature(joint: AbstractJoint) -> bool:
     return own is not None and (is_traced(own.armature) or bool(np.asarray(own.armature)))
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))

@@ -3,13 +3,13 @@
 q: coordinates (n_q,); v: speeds (n,); d: small displacement (n,).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._constraint import Holonomic
@@ -45,7 +45,7 @@ class TreeKinematics(AbstractKinematics):
         turns = q[-len(self.layout.counted) :] + _turns.changes(self.robot, q, d)
         return _turns.met(self.robot, jnp.concatenate([moved, turns]))
 
-    def _each(self, of: Any, q: Array, v: Array) -> Array:
+    def _each(self, of: Callable[[AbstractMotion, Array, Array], Array], q: Array, v: Array) -> Array:
         pairs = zip(self.motions, self.layout.nodes, strict=True)
         return jnp.concatenate([of(motion, q[slice(*node.q)], v[slice(*node.v)]) for motion, node in pairs])
 
@@ -62,7 +62,7 @@ def names_of(robot: AbstractRobot) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(coordinates), tuple(speeds)
 
 
-def in_tree(robot: AbstractRobot, values: Mapping[str, Any], what: str) -> Array:
+def in_tree(robot: AbstractRobot, values: Mapping[str, object], what: str) -> Array:
     """q, or v if `what` is "rates", from values by joint of the tree; a joint that is left out has those of the home.
 
     `robot` must be in the coordinates of its joints.
@@ -79,7 +79,7 @@ def in_tree(robot: AbstractRobot, values: Mapping[str, Any], what: str) -> Array
 
 
 def of_joints(
-    joints: Mapping[str, AbstractJoint], tree: Layout, values: Mapping[str, Any], what: str, dtype: Any
+    joints: Mapping[str, AbstractJoint], tree: Layout, values: Mapping[str, object], what: str, dtype: DTypeLike
 ) -> dict[str, Array]:
     """Coordinates (n_q,), or speeds (n,) if `what` has "rates", by joint of the tree; errors name `what`."""
     if not isinstance(values, Mapping):
@@ -102,7 +102,11 @@ def of_joints(
 
 
 def assembled(
-    robot: AbstractRobot, coordinates: Mapping[str, Any], rates: Mapping[str, Any], t: Any, keep: Sequence[str]
+    robot: AbstractRobot,
+    coordinates: Mapping[str, object],
+    rates: Mapping[str, object],
+    t: ArrayLike,
+    keep: Sequence[str],
 ) -> Assembly:
     """The consistent state nearest to the given coordinates and rates of the joints of the tree."""
     q, v = roughly(robot, coordinates, rates)
@@ -119,7 +123,7 @@ def assembled(
     return nearest(Mechanism(robot, held), q, v, t, keep={"q": kept, "v": kept})
 
 
-def _kept(values: Mapping[str, Any], home: Mapping[str, Array], name: str, what: str) -> Array:
+def _kept(values: Mapping[str, object], home: Mapping[str, Array], name: str, what: str) -> Array:
     """The value at which a joint of one coordinate is kept: that of `values`, else that of `home`, else zero."""
     return _check.floating(values[name], f"{what}[{name!r}]") if name in values else home.get(name, jnp.zeros(1))[0]
 
@@ -142,7 +146,9 @@ class Held(eqx.Module):
         return (_turns.coordinate(robot, q, self.joint) - wanted)[None]
 
 
-def roughly(robot: AbstractRobot, coordinates: Mapping[str, Any], rates: Mapping[str, Any]) -> tuple[Array, Array]:
+def roughly(
+    robot: AbstractRobot, coordinates: Mapping[str, object], rates: Mapping[str, object]
+) -> tuple[Array, Array]:
     """q and v of the robot from values of the joints of the tree; other joints only set turns of counted hinges."""
     twin = robot if robot.layout == robot.tree else robot.in_joints()
     known = [name for name in robot.joint_names if name not in twin.layout.tree]

@@ -1,13 +1,12 @@
 """Springs, dampers, rotor inertias and stops of joints."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._result import is_traced
+from .._types import Numbers
 
 
 class Limit(eqx.Module):
@@ -34,7 +33,7 @@ class Limit(eqx.Module):
     stiffness: Array
     damping: Array
 
-    def __init__(self, lower: Any, upper: Any, stiffness: Any, damping: Any = 0.0):
+    def __init__(self, lower: ArrayLike, upper: ArrayLike, stiffness: ArrayLike, damping: ArrayLike = 0.0):
         self.lower, self.upper = number(lower, "lower"), number(upper, "upper")
         self.stiffness, self.damping = number(stiffness, "stiffness"), number(damping, "damping")
         if not is_traced(self.lower, self.upper) and self.upper < self.lower:
@@ -78,10 +77,10 @@ class Effort(eqx.Module):
 
     def __init__(
         self,
-        stiffness: Any = 0.0,
-        rest: Any = 0.0,
-        damping: Any = 0.0,
-        armature: Any = 0.0,
+        stiffness: ArrayLike = 0.0,
+        rest: ArrayLike = 0.0,
+        damping: ArrayLike = 0.0,
+        armature: ArrayLike = 0.0,
         limit: Limit | None = None,
     ):
         if limit is not None:
@@ -116,12 +115,12 @@ class Drag(eqx.Module):
     damping: Array
     armature: Array
 
-    def __init__(self, damping: Any = 0.0, armature: Any = 0.0):
+    def __init__(self, damping: ArrayLike = 0.0, armature: ArrayLike = 0.0):
         self.damping = number(damping, "damping")
         self.armature = _inertia(armature)
 
 
-def _inertia(armature: Any) -> Array:
+def _inertia(armature: object) -> Array:
     """`armature` as a finite scalar; raises ValueError if it is negative."""
     x = number(armature, "armature")
     if not is_traced(x) and x < 0:
@@ -129,7 +128,7 @@ def _inertia(armature: Any) -> Array:
     return x
 
 
-def number(value: Any, name: str) -> Array:
+def number(value: object, name: str) -> Array:
     """`value` as a finite scalar; raises ValueError if `value` is not one."""
     x = _check.floating(value, name)
     if x.ndim:
@@ -138,7 +137,7 @@ def number(value: Any, name: str) -> Array:
     return x
 
 
-def pitch_of(value: Any) -> Array:
+def pitch_of(value: object) -> Array:
     """The pitch of a screw as a nonzero scalar [m/rad]; raises ValueError if `value` is not one."""
     pitch = _check.floating(value, "pitch")
     _check.finite(pitch, "pitch")
@@ -158,7 +157,7 @@ class Motor(eqx.Module):
     joint: str = eqx.field(static=True)
     gear: Array
 
-    def __init__(self, joint: str, gear: Any = 1.0):
+    def __init__(self, joint: str, gear: ArrayLike = 1.0):
         self.joint, self.gear = joint, number(gear, "gear")
 
 
@@ -178,7 +177,7 @@ class Gear(eqx.Module):
     second: str | None = eqx.field(static=True)
     coefficients: Array
 
-    def __init__(self, first: str, second: str | None, coefficients: Any):
+    def __init__(self, first: str, second: str | None, coefficients: Numbers):
         a = _check.floating(coefficients, "coefficients")
         if a.ndim > 1 or 0 in a.shape:
             raise ValueError(f"coefficients must be a number or have shape (k,), but have shape {a.shape}.")

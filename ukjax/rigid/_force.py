@@ -4,13 +4,13 @@ q: coordinates; v: speeds; l: distance [m]; u: unit vector from one end to the o
 """
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike
 
-from .._types import Scalar
+from .._types import Numbers, Scalar
 from ._body import Body, frame_at
 from ._effort import number
 from ._frame import Frame, Pose, Twist, Vector3, Wrench, cross, vector
@@ -31,7 +31,7 @@ class Placement(eqx.Module):
     poses: list[Pose]
     twists: list[Twist]
     layout: Layout = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
+    dtype: DTypeLike = eqx.field(static=True)
 
     def pose(self, end: str) -> Pose:
         """Returns the pose of "body" or "body.frame", seen from the ground."""
@@ -94,7 +94,9 @@ class Spring(AbstractForce):
     length: Array
     damping: Array
 
-    def __init__(self, first: str, second: str, stiffness: Any, length: Any = 0.0, damping: Any = 0.0):
+    def __init__(
+        self, first: str, second: str, stiffness: ArrayLike, length: ArrayLike = 0.0, damping: ArrayLike = 0.0
+    ):
         self.first, self.second, self.stiffness = first, second, number(stiffness, "stiffness")
         self.length, self.damping = number(length, "length"), number(damping, "damping")
 
@@ -140,7 +142,9 @@ class Load(AbstractForce):
     torque: Vector3
     follows: bool = eqx.field(static=True)
 
-    def __init__(self, end: str, force: Any = (0.0, 0.0, 0.0), torque: Any = (0.0, 0.0, 0.0), *, follows: bool = False):
+    def __init__(
+        self, end: str, force: Numbers = (0.0, 0.0, 0.0), torque: Numbers = (0.0, 0.0, 0.0), *, follows: bool = False
+    ):
         self.end, self.follows = end, follows
         self.force, self.torque = vector(force, "force"), vector(torque, "torque")
 

@@ -9,15 +9,17 @@ u: vector (3,); p, q: quaternions (4,); R: rotation matrix (3, 3); w: rotation v
 m: mass [kg]; c: centre of mass [m]; J: moments of inertia [kg m^2]; h = m c.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
 from .._result import is_traced
+from .._types import Numbers
 
 
 Vector3 = Float[Array, "3"]
@@ -174,7 +176,7 @@ class Frame(eqx.Module):
     position: Vector3
     quaternion: Quaternion | None
 
-    def __init__(self, position: Any = (0.0, 0.0, 0.0), rotation: Any = None):
+    def __init__(self, position: Numbers = (0.0, 0.0, 0.0), rotation: Numbers | None = None):
         self.position = vector(position, "position")
         self.quaternion = None if rotation is None else _quaternion(rotation)
 
@@ -186,7 +188,7 @@ class Frame(eqx.Module):
         return Pose(matrix(self.quaternion), self.position)
 
 
-def vector(value: Any, name: str, shape: tuple[int, ...] = (3,)) -> Array:
+def vector(value: object, name: str, shape: tuple[int, ...] = (3,)) -> Array:
     """`value` as an array of finite numbers with `shape`; raises ValueError if it is not one."""
     array = _check.floating(value, name)
     if array.shape != shape:
@@ -195,7 +197,7 @@ def vector(value: Any, name: str, shape: tuple[int, ...] = (3,)) -> Array:
     return array
 
 
-def _quaternion(rotation: Any) -> Quaternion:
+def _quaternion(rotation: object) -> Quaternion:
     array = _check.floating(rotation, "rotation")
     if array.shape not in ((3,), (4,), (3, 3)):
         raise ValueError(
@@ -226,7 +228,7 @@ class Axis(eqx.Module):
     named: str | None = eqx.field(static=True)
     direction: Vector3 | None
 
-    def __init__(self, axis: Any, name: str = "axis"):
+    def __init__(self, axis: "Axis | str | Numbers", name: str = "axis"):
         self.named, self.direction = None, None
         if isinstance(axis, Axis):
             self.named, self.direction = axis.named, axis.direction
@@ -243,13 +245,13 @@ class Axis(eqx.Module):
         known = self.direction is not None and not is_traced(self.direction)
         return known and not np.any(np.asarray(self.direction))
 
-    def of(self, dtype: Any) -> Vector3:
+    def of(self, dtype: DTypeLike) -> Vector3:
         """The unit vector of the axis (3,)."""
         if self.direction is None:
             return jnp.asarray(NAMED[self.named or "z"], dtype)
         return unit(self.direction.astype(dtype))
 
-    def across(self, dtype: Any) -> tuple[Vector3, Vector3]:
+    def across(self, dtype: DTypeLike) -> tuple[Vector3, Vector3]:
         """Two unit vectors at right angles to the axis and to each other."""
         if self.named is not None:
             first, second = {"x": "yz", "y": "zx", "z": "xy"}[self.named]
@@ -262,7 +264,11 @@ class Axis(eqx.Module):
         return jnp.stack([1 + sign * x * x * p, sign * s, -sign * x]), jnp.stack([s, sign + y * y * p, -y])
 
 
-def about_z(axis: Axis, dtype: Any) -> Rotation:
+# What `Axis` takes.
+Direction = Axis | str | Numbers
+
+
+def about_z(axis: Axis, dtype: DTypeLike) -> Rotation:
     """The rotation matrix (3, 3) whose last column is the axis."""
     return jnp.stack([*axis.across(dtype), axis.of(dtype)], axis=1)
 
@@ -290,7 +296,7 @@ class Inertia(eqx.Module):
     moments: Rotation
     center: Vector3
 
-    def __init__(self, mass: Any, moments: Any = 0.0, center: Any = (0.0, 0.0, 0.0)):
+    def __init__(self, mass: ArrayLike, moments: Numbers = 0.0, center: Numbers = (0.0, 0.0, 0.0)):
         self.mass = _check.floating(mass, "mass")
         if self.mass.ndim:
             raise ValueError(f"mass must be a scalar, but has shape {self.mass.shape}.")
@@ -314,7 +320,7 @@ class Inertia(eqx.Module):
             )
 
     @classmethod
-    def rod(cls, mass: Any, start: Any, end: Any) -> "Inertia":
+    def rod(cls, mass: ArrayLike, start: Numbers, end: Numbers) -> "Inertia":
         """The inertia of a slender, uniform rod between two points (3,) [m]."""
         start, end = vector(start, "start"), vector(end, "end")
         way = end - start
@@ -323,20 +329,22 @@ class Inertia(eqx.Module):
         return cls(mass, moments, (start + end) / 2)
 
     @classmethod
-    def box(cls, mass: Any, size: Any, center: Any = (0.0, 0.0, 0.0)) -> "Inertia":
+    def box(cls, mass: ArrayLike, size: Numbers, center: Numbers = (0.0, 0.0, 0.0)) -> "Inertia":
         """The inertia of a uniform block with edges `size` (3,) along the axes of the body [m]."""
         mass, size = _check.floating(mass, "mass"), vector(size, "size")
         squared = size**2
         return cls(mass, mass / 12 * (jnp.sum(squared) - squared), center)
 
     @classmethod
-    def sphere(cls, mass: Any, radius: Any, center: Any = (0.0, 0.0, 0.0)) -> "Inertia":
+    def sphere(cls, mass: ArrayLike, radius: ArrayLike, center: Numbers = (0.0, 0.0, 0.0)) -> "Inertia":
         """The inertia of a uniform ball with `radius` [m]."""
         mass, radius = _check.floating(mass, "mass"), _check.floating(radius, "radius")
         return cls(mass, 2 / 5 * mass * radius**2, center)
 
     @classmethod
-    def cylinder(cls, mass: Any, radius: Any, length: Any, axis: str = "z", center: Any = (0.0, 0.0, 0.0)) -> "Inertia":
+    def cylinder(
+        cls, mass: ArrayLike, radius: ArrayLike, length: ArrayLike, axis: str = "z", center: Numbers = (0.0, 0.0, 0.0)
+    ) -> "Inertia":
         """The inertia of a uniform cylinder, or disc, about an axis "x", "y" or "z" of the body [m]."""
         if axis not in ("x", "y", "z"):
             raise ValueError(f'axis must be "x", "y" or "z", but is {axis!r}.')
@@ -378,7 +386,7 @@ class SpatialInertia(NamedTuple):
         return SpatialInertia(self.m, h + self.m * p, J)
 
 
-def _moments(value: Any) -> Rotation:
+def _moments(value: object) -> Rotation:
     moments = _check.floating(value, "moments")
     if moments.shape not in ((), (3,), (3, 3)):
         raise ValueError(f"moments must be a scalar or have shape (3,) or (3, 3), but have shape {moments.shape}.")

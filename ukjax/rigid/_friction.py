@@ -4,15 +4,15 @@ lambda: multipliers of a joint's rows; F: force across a joint's axis [N]; M: mo
 force in the joint [N], (k,) of all joints with friction; c: non-ideal force (n,).
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
+from .._constraint import AbstractConstraint
 from .._mechanism import Mechanism
 from .._reactions import sharing
 from .._result import is_traced
@@ -21,7 +21,7 @@ from . import _linkage, _turns
 from ._body import named_parts
 from ._effort import number
 from ._frame import cross
-from ._joint import AbstractDrivenJoint, Prismatic, Revolute
+from ._joint import Prismatic, Revolute
 from ._linkage import AbstractRobot
 from ._reactions import along_gap
 
@@ -30,6 +30,9 @@ from ._reactions import along_gap
 STEPS, NEWTON = 16, 3
 # A slide counts as pressed by a moment only, if the force across it would need an arm longer than this [m].
 ARM = 1e6
+
+
+Constraints = AbstractConstraint | Iterable[AbstractConstraint] | Mapping[str, AbstractConstraint]
 
 
 class Coulomb(eqx.Module):
@@ -69,7 +72,9 @@ class Coulomb(eqx.Module):
     speed: Array
     length: Array | None
 
-    def __init__(self, coefficient: Any, radius: Any = 0.0, speed: Any = 1e-3, length: Any = None):
+    def __init__(
+        self, coefficient: ArrayLike, radius: ArrayLike = 0.0, speed: ArrayLike = 1e-3, length: ArrayLike | None = None
+    ):
         self.coefficient, self.radius = number(coefficient, "coefficient"), number(radius, "radius")
         self.speed = number(speed, "speed")
         for name, least in (("coefficient", 0.0), ("radius", 0.0)):
@@ -121,13 +126,20 @@ class Friction(eqx.Module):
                 okay = okay & ~self._by_moment_only(name, q, share[part], terms.Q, ideal_force)
         return -g.T @ N + stop_gradient(jnp.where(okay, 0.0, jnp.nan)).astype(q.dtype)
 
-    def _joint(self, name: str) -> Any:
-        return self.mechanism.system.joints[name]  # pyright: ignore[reportAttributeAccessIssue]
+    @property
+    def _robot(self) -> AbstractRobot:
+        robot = self.mechanism.system
+        assert isinstance(robot, AbstractRobot)
+        return robot
+
+    def _joint(self, name: str) -> Revolute | Prismatic:
+        joint = self._robot.joints[name]
+        assert isinstance(joint, Revolute | Prismatic)
+        return joint
 
     def _wrench(self, name: str, q: Array, multipliers: Array) -> tuple[Array, Array]:
         """F and M of a joint's multipliers, at the child's frame (3,) each."""
-        robot: Any = self.mechanism.system
-        joint = self._joint(name)
+        robot, joint = self._robot, self._joint(name)
         wrench = along_gap(robot, joint, _linkage.between(robot, q, joint), multipliers)
         return wrench.force, wrench.torque
 
@@ -136,11 +148,9 @@ class Friction(eqx.Module):
 
     def _per_press(self, name: str, q: Array, v: Array, t: Array) -> Vector:
         """g (n,): the generalised force of friction for a unit of N, times -1."""
-        robot: Any = self.mechanism.system
-        joint: AbstractDrivenJoint = self._joint(name)
-        J, _ = _turns.rows(robot, name, q, v, t)
+        J, _ = _turns.rows(self._robot, name, q, v, t)
         coulomb, rate = self.of[name], J @ v
-        arm = coulomb.radius if isinstance(joint, Revolute) else jnp.ones((), q.dtype)
+        arm = coulomb.radius if isinstance(self._joint(name), Revolute) else jnp.ones((), q.dtype)
         return J * (coulomb.coefficient * arm * rate / jnp.sqrt(rate**2 + coulomb.speed**2))
 
     def _by_moment_only(self, name: str, q: Array, share: Array, Q: Vector, ideal_force: Vector) -> BoolScalar:
@@ -223,7 +233,7 @@ def _eliminated(A: Array, y: Vector) -> tuple[Vector, Array]:
     return y / jnp.where(diagonal > 0, diagonal, 1.0), jnp.min(stop_gradient(jnp.stack(pivots)))
 
 
-def friction_of(robot: AbstractRobot, friction: Any, constraints: Any) -> Friction:
+def friction_of(robot: AbstractRobot, friction: Mapping[str, Coulomb], constraints: Constraints) -> Friction:
     """The `Friction` of a robot; raises ValueError for a joint whose friction is not modelled."""
     friction = named_parts(friction, Coulomb, "friction", "rigid.Coulomb(0.1, radius=0.01)")
     _check_joints(robot, friction)

@@ -11,6 +11,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from xml.parsers import expat
 
@@ -19,7 +20,7 @@ from ._frame import Frame
 from ._from_model import read
 from ._from_urdf import read_urdf
 from ._joint import AbstractJoint
-from ._model import in_words
+from ._model import MjModel, in_words
 from ._parts import Reading
 from ._robot import Robot
 from ._urdf import Description, described
@@ -41,7 +42,7 @@ REFUSED = {
 FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
-def compiled(source: Any) -> tuple[Any, list[str]]:
+def compiled(source: object) -> tuple[MjModel, list[str]]:
     """The `mujoco.MjModel` of MJCF, a path or the text, and MuJoCo's warnings; raises ValueError for another source."""
     mujoco = _mujoco()
     root, text, path = _document(source, "MJCF", "mujoco")
@@ -56,7 +57,7 @@ def compiled(source: Any) -> tuple[Any, list[str]]:
         raise ValueError(f"{said}{_advice(str(error))}") from error
 
 
-def description(source: Any) -> Description:
+def description(source: object) -> Description:
     """The `Description` in URDF, a path or the text; raises ValueError, with the reason, for another source."""
     root, _, path = _document(source, "URDF", "robot")
     links = len(root.findall("link"))
@@ -68,7 +69,7 @@ def description(source: Any) -> Description:
         raise ValueError(f"source is no URDF that can be read ({_called(path)}): {error}.") from error
 
 
-def _document(source: Any, what: str, tag: str) -> tuple[ET.Element, str, Path | None]:
+def _document(source: object, what: str, tag: str) -> tuple[ET.Element, str, Path | None]:
     """The root element of a file or a text, its text and its path; raises ValueError unless the root has `tag`."""
     text, path = _read(source, what)
     root = _parsed(text, what, path)
@@ -78,7 +79,7 @@ def _document(source: Any, what: str, tag: str) -> tuple[ET.Element, str, Path |
 
 
 @contextlib.contextmanager
-def _listening(mujoco: Any, said: list[str]) -> Iterator[None]:
+def _listening(mujoco: ModuleType, said: list[str]) -> Iterator[None]:
     """Collects MuJoCo's warnings in a list. MuJoCo itself would write them to a log file in the current folder."""
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(said.append)
@@ -103,13 +104,13 @@ def _advice(error: str) -> str:
     return ""
 
 
-def is_urdf(source: Any) -> bool:
+def is_urdf(source: object) -> bool:
     """Whether the root of a document is that of URDF; raises ValueError if `source` is no document."""
     text, path = _read(source, "MJCF or URDF")
     return _parsed(text, "MJCF or URDF", path).tag == "robot"
 
 
-def _mujoco() -> Any:
+def _mujoco() -> ModuleType:
     try:
         import mujoco
     except ImportError as error:
@@ -117,7 +118,7 @@ def _mujoco() -> Any:
     return mujoco
 
 
-def _read(source: Any, what: str) -> tuple[str, Path | None]:
+def _read(source: object, what: str) -> tuple[str, Path | None]:
     if isinstance(source, str) and source.lstrip().startswith("<"):
         if len(source) > LARGEST_TEXT:
             raise ValueError(f"source has {len(source)} characters, but at most {LARGEST_TEXT} are read.")
@@ -155,7 +156,7 @@ def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
         tree.end(tag)
 
     # Entities can multiply the text, and lead to other files; robots need none.
-    def doctype(*_: Any) -> None:
+    def doctype(*_: object) -> None:
         raise ValueError(f"source must not define entities or a document type ({_called(path)}).")
 
     parser = expat.ParserCreate()

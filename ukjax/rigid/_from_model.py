@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from .._types import Numbers
 from ._effort import Drag, Effort, Gear, Motor
 from ._frame import Inertia, Pose, matrix
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
@@ -19,6 +20,7 @@ from ._model import (
     HINGE,
     SLIDE,
     Actuator,
+    MjModel,
     Switches,
     actuators_of,
     at_joint,
@@ -49,7 +51,7 @@ class _Model(NamedTuple):
 
 
 def read(
-    model: Any,
+    model: MjModel,
     said: Sequence[str] = (),
     coordinates: str = "joint",
     options: Mapping[str, Any] | None = None,
@@ -78,12 +80,12 @@ def read(
     return Reading(robot, missing, _switched_off(model, switches, actuators), keyframes_of(model), odd)
 
 
-def keyframes_of(model: Any) -> list[str]:
+def keyframes_of(model: MjModel) -> list[str]:
     """The names of the keyframes, and the numbers of keyframes without a name."""
     return [model.key(k).name or str(k) for k in range(model.nkey)]
 
 
-def _home(model: Any, names: _Names, keyframe: str | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _home(model: MjModel, names: _Names, keyframe: str | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Coordinates and speeds of joints in the drawn state or a keyframe; joints at zero are left out."""
     q, v = np.array(model.qpos0), np.zeros(model.nv)
     if keyframe is not None:
@@ -112,7 +114,7 @@ def _home(model: Any, names: _Names, keyframe: str | None) -> tuple[dict[str, np
     return home, rates
 
 
-def _switched_off(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
+def _switched_off(model: MjModel, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
     off = [k for k in range(model.neq) if not (model.eq_active0[k] and switches.equality)]
     flags = {name: on for name, on in switches._asdict().items() if name not in ("filters_parents", "sleep", "passive")}
     found = [
@@ -123,7 +125,7 @@ def _switched_off(model: Any, switches: Switches, actuators: Sequence[Actuator])
     return [(what, names) for what, names in found if names]
 
 
-def _add_body(model: Any, known: _Model, parts: Parts, i: int) -> None:
+def _add_body(model: MjModel, known: _Model, parts: Parts, i: int) -> None:
     """Adds a body, and the joints that it hangs on, in series with massless bodies between."""
     names = known.names
     body, parent = names.bodies[i], names.bodies[model.body_parentid[i]]
@@ -147,7 +149,7 @@ def _at(parts: Parts, body: str, name: str, pose: Pose) -> str:
     return parts.at(body, name, np.asarray(pose.R), np.asarray(pose.p))
 
 
-def _anchors(model: Any, j: int, place: Pose) -> tuple[Pose, Pose]:
+def _anchors(model: MjModel, j: int, place: Pose) -> tuple[Pose, Pose]:
     """The frame of a joint at coordinate zero, seen from the parent and from the body."""
     kind, anchor = model.jnt_type[j], _pose(model.jnt_pos[j])
     if kind == FREE:
@@ -160,7 +162,7 @@ def _anchors(model: Any, j: int, place: Pose) -> tuple[Pose, Pose]:
     return before, anchor
 
 
-def _joint(model: Any, known: _Model, j: int, parent: str, child: str) -> AbstractJoint:
+def _joint(model: MjModel, known: _Model, j: int, parent: str, child: str) -> AbstractJoint:
     kind, dof = model.jnt_type[j], model.jnt_dofadr[j]
     axis = named_axis(np.array(model.jnt_axis[j]))
     damping, armature = at_joint(known.actuators, j)
@@ -176,7 +178,7 @@ def _joint(model: Any, known: _Model, j: int, parent: str, child: str) -> Abstra
     return Revolute(parent, child, axis, effort) if kind == HINGE else Prismatic(parent, child, axis, effort)
 
 
-def _add_equality(model: Any, known: _Model, parts: Parts, k: int) -> None:
+def _add_equality(model: MjModel, known: _Model, parts: Parts, k: int) -> None:
     """Adds an equality as an exact constraint.
 
     The torquescale of a weld is a factor of its rows of rotation: with zero the weld only holds points together.
@@ -210,11 +212,11 @@ def _add_equality(model: Any, known: _Model, parts: Parts, k: int) -> None:
         parts.joints[name] = Fixed(one, other) if kind == WELD and data[10] else Spherical(one, other)
 
 
-def _is_driven(model: Any, j: int) -> bool:
+def _is_driven(model: MjModel, j: int) -> bool:
     return model.jnt_type[j] in (HINGE, SLIDE)
 
 
-def _inertia(model: Any, i: int) -> Inertia | None:
+def _inertia(model: MjModel, i: int) -> Inertia | None:
     mass, R = model.body_mass[i], np.asarray(matrix(jnp.array(model.body_iquat[i])))
     if not mass and not np.any(model.body_inertia[i]):
         return None
@@ -222,11 +224,11 @@ def _inertia(model: Any, i: int) -> Inertia | None:
     return Inertia(mass, (moments + moments.T) / 2, np.array(model.body_ipos[i]))
 
 
-def _pose(position: Any = (0.0, 0.0, 0.0), quaternion: Any = (1.0, 0.0, 0.0, 0.0)) -> Pose:
+def _pose(position: Numbers = (0.0, 0.0, 0.0), quaternion: Numbers = (1.0, 0.0, 0.0, 0.0)) -> Pose:
     return Pose(matrix(jnp.array(quaternion, float)), jnp.array(position, float))
 
 
-def _names(model: Any) -> _Names:
+def _names(model: MjModel) -> _Names:
     bodies = [model.body(i).name for i in range(1, model.nbody)]
     return _Names(
         [GROUND, *distinct(bodies, "body", 1)], distinct([model.joint(j).name for j in range(model.njnt)], "joint", 0)

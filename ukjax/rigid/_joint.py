@@ -9,17 +9,17 @@ a plane hold part of a velocity at zero.
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._result import is_traced
 from .._types import RowValues
 from ._effort import Drag, Effort, number, pitch_of
-from ._frame import Axis, Pose, Rotation, Vector3, cross
+from ._frame import Axis, Direction, Pose, Rotation, Vector3, cross
 from ._motion import AbstractMotion, Ball, Cross, Cylinder, Float, Helix, Plane, Slide, Turn, Weld
 
 
@@ -80,7 +80,7 @@ class Revolute(AbstractDrivenJoint):
     axis: Axis
     effort: Effort | None
 
-    def __init__(self, parent: str, child: str, axis: Any = "z", effort: Effort | None = None):
+    def __init__(self, parent: str, child: str, axis: Direction = "z", effort: Effort | None = None):
         self.parent, self.child, self.axis, self.effort = parent, child, Axis(axis), effort
 
     @property
@@ -102,7 +102,7 @@ class Prismatic(AbstractDrivenJoint):
     axis: Axis
     effort: Effort | None
 
-    def __init__(self, parent: str, child: str, axis: Any = "x", effort: Effort | None = None):
+    def __init__(self, parent: str, child: str, axis: Direction = "x", effort: Effort | None = None):
         self.parent, self.child, self.axis, self.effort = parent, child, Axis(axis), effort
 
     @property
@@ -128,7 +128,7 @@ class Screw(AbstractDrivenJoint):
     axis: Axis
     effort: Effort | None
 
-    def __init__(self, parent: str, child: str, pitch: Any, axis: Any = "z", effort: Effort | None = None):
+    def __init__(self, parent: str, child: str, pitch: ArrayLike, axis: Direction = "z", effort: Effort | None = None):
         self.parent, self.child, self.pitch = parent, child, pitch_of(pitch)
         self.axis, self.effort = Axis(axis), effort
 
@@ -153,7 +153,7 @@ class Cylindrical(AbstractJoint):
     child: str = eqx.field(static=True)
     axis: Axis
 
-    def __init__(self, parent: str, child: str, axis: Any = "z"):
+    def __init__(self, parent: str, child: str, axis: Direction = "z"):
         self.parent, self.child, self.axis = parent, child, Axis(axis)
 
     @property
@@ -181,7 +181,7 @@ class Universal(AbstractJoint):
     first: Axis
     second: Axis
 
-    def __init__(self, parent: str, child: str, first: Any = "x", second: Any = "y"):
+    def __init__(self, parent: str, child: str, first: Direction = "x", second: Direction = "y"):
         self.parent, self.child, self.first, self.second = parent, child, Axis(first, "first"), Axis(second, "second")
 
     @property
@@ -311,7 +311,7 @@ class Distance(AbstractLink):
     child: str = eqx.field(static=True)
     length: Array
 
-    def __init__(self, parent: str, child: str, length: Any):
+    def __init__(self, parent: str, child: str, length: ArrayLike):
         self.parent, self.child, self.length = parent, child, _length(length)
 
     @property
@@ -348,7 +348,7 @@ class PointOn(AbstractLink):
         return _check.output(value, ("m",), P.p.dtype, "surface(p)", "A scalar, or (2,) for a curve.")
 
 
-def _length(value: Any) -> Array:
+def _length(value: object) -> Array:
     length = number(value, "length")
     if not is_traced(length) and length <= 0:
         raise ValueError(f"length must be positive, but is {length} m.")
@@ -395,7 +395,15 @@ class Rolling(AbstractRollingLink):
     normal: Axis
     edge: Array
 
-    def __init__(self, parent: str, child: str, radius: Any, axis: Any = "y", normal: Any = "z", edge: Any = 0.0):
+    def __init__(
+        self,
+        parent: str,
+        child: str,
+        radius: ArrayLike,
+        axis: Direction | None = "y",
+        normal: Direction = "z",
+        edge: ArrayLike = 0.0,
+    ):
         self.parent, self.child = parent, child
         self.radius, self.edge = number(radius, "radius"), number(edge, "edge")
         if not is_traced(self.radius) and self.radius <= 0:
@@ -426,7 +434,7 @@ class Rolling(AbstractRollingLink):
         up = n - (n @ a) * a
         return -self.radius * up / jnp.sqrt(up @ up) - self.edge * n
 
-    def _along(self, planar: bool, dtype: Any) -> tuple[Vector3, ...]:
+    def _along(self, planar: bool, dtype: DTypeLike) -> tuple[Vector3, ...]:
         """The directions in the plane; for planar bodies the single direction of their motion."""
         n = self.normal.of(dtype)
         return (cross(n, jnp.asarray((0.0, 0.0, 1.0), dtype)),) if planar else self.normal.across(dtype)
@@ -452,7 +460,7 @@ class KnifeEdge(AbstractRollingLink):
     direction: Axis
     normal: Axis
 
-    def __init__(self, parent: str, child: str, direction: Any = "x", normal: Any = "z"):
+    def __init__(self, parent: str, child: str, direction: Direction = "x", normal: Direction = "z"):
         self.parent, self.child = parent, child
         self.direction, self.normal = Axis(direction, "direction"), Axis(normal, "normal")
 

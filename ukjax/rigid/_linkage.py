@@ -8,13 +8,13 @@ seen from its parent node.
 """
 
 import abc
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from .._constraint import Baumgarte
@@ -102,7 +102,7 @@ def move(robot: AbstractRobot, q: Array, node: Node, v: Array | None = None) -> 
         # Turns the frames so that the axis is z, where most of the following entries are zero.
         turned = Pose(about_z(axis, q.dtype), jnp.zeros(3, q.dtype))
         before, after = (turned if end is None else end @ turned for end in (before, after))
-        motion = eqx.tree_at(lambda m: m.axis, motion, Axis("z"))
+        motion = _about_z(motion)
     change = None if v is None else motion.drift(own, v[slice(*node.v)])
     return Move(before, motion.pose(own), after, motion.twists(own), change)
 
@@ -151,7 +151,7 @@ def efforts(robot: AbstractRobot, of_loops: bool) -> dict[str, Effort]:
     return {name: effort for name, effort in found if effort is not None}
 
 
-def armature(robot: AbstractRobot, dtype: Any) -> Array:
+def armature(robot: AbstractRobot, dtype: DTypeLike) -> Array:
     """The armature of each speed of the tree (n,), an addition to the diagonal of M."""
     found = [jnp.zeros((), dtype)] * robot.layout.n
     for name, effort in efforts(robot, of_loops=False).items():
@@ -218,7 +218,7 @@ def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> TreeArray
     still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))
     whole = Pose(*(jnp.concatenate([x, y[None]]) for x, y in zip(back, still, strict=True)))
     before = _product(Pose(whole.R[parents], whole.p[parents]), leave)
-    about = [m if a is None else eqx.tree_at(_axis_of, m, Axis("z")) for m, a in zip(motions, axes, strict=True)]
+    about = [m if a is None else _about_z(m) for m, a in zip(motions, axes, strict=True)]
     count = max((len(motion.speeds) for motion in motions), default=0)
     speeds, real = np.zeros((len(nodes), count), int), np.zeros((len(nodes), count), bool)
     for i, node in enumerate(nodes):
@@ -228,18 +228,19 @@ def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> TreeArray
     return TreeArrays(parents, before, *moved, after, _inertias(robot, back, dtype), speeds, real)
 
 
-def _axis_of(motion: Any) -> Axis:
-    return motion.axis
+def _about_z(motion: AbstractMotion) -> AbstractMotion:
+    """The motion about, or along, z in place of its axis."""
+    return eqx.tree_at(lambda m: m.axis, motion, Axis("z"))
 
 
-def _turned(axes: Sequence[Axis | None], dtype: Any) -> Pose:
+def _turned(axes: Sequence[Axis | None], dtype: DTypeLike) -> Pose:
     """Frames whose z is along the axis of each motion; not turned for a motion without an axis."""
     z = Axis("z").of(dtype)
     direction = jnp.stack([z if axis is None else axis.of(dtype) for axis in axes])
     return Pose(jax.vmap(lambda d: about_z(Axis(d), dtype))(direction), jnp.zeros_like(direction))
 
 
-def _frames(frames: Sequence[Any], dtype: Any) -> Pose:
+def _frames(frames: Sequence[Frame | None], dtype: DTypeLike) -> Pose:
     """Poses of `Frame`s, of which None is the body's own."""
     zero, none = jnp.zeros(3, dtype), jnp.array([1.0, 0.0, 0.0, 0.0], dtype)
     turns = [none if f is None or f.quaternion is None else f.quaternion.astype(dtype) for f in frames]
@@ -251,7 +252,7 @@ def _product(outer: Pose, inner: Pose) -> Pose:
     return jax.vmap(lambda a, b: a @ b)(outer, inner)
 
 
-def _inertias(robot: AbstractRobot, back: Pose, dtype: Any) -> SpatialInertia:
+def _inertias(robot: AbstractRobot, back: Pose, dtype: DTypeLike) -> SpatialInertia:
     none = SpatialInertia(jnp.zeros((), dtype), jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
     found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
     one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x.spatial for x in found))
@@ -268,7 +269,7 @@ def _moved(
     if all(isinstance(motion, Turn) for motion in motions):
         angles = q[np.array([node.q[0] for node in nodes])]
         return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), None, None
-    kinds: dict[Any, list[int]] = {}
+    kinds: dict[Hashable, list[int]] = {}
     for i, motion in enumerate(motions):
         kinds.setdefault(jax.tree_util.tree_structure(motion), []).append(i)
     parts, order = [], []

@@ -17,7 +17,7 @@ Source: Featherstone (2008), Rigid Body Dynamics Algorithms, 8.1 to 8.3.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -75,7 +75,7 @@ def motor_of(robot: AbstractRobot, name: str, what: str = "names") -> Motor:
     return motor
 
 
-def actuation(robot: AbstractRobot, names: tuple[str, ...]) -> Any:
+def actuation(robot: AbstractRobot, names: tuple[str, ...]) -> Array | Motors:
     """The actuation matrix G (n, p) of `motor_of` each name; a function of (q, t) if a joint is a constraint."""
     if not names:
         raise ValueError(f"names must hold motors or joints: the robot has no motors, and joints {robot.joint_names}.")
@@ -198,7 +198,7 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[A
     tree = _linkage.posture(robot, q, v)
     poses, twists = _tree_unrolled.poses_in_world(tree), _tree_unrolled.twists(tree, v)
     changes = _tree_unrolled.accelerations(tree, twists, v)
-    S = _axes(tree, poses, v.dtype)
+    S = _axes(tree, poses)
 
     def end(name: str) -> End:
         node, frame = _linkage.place(robot, name)
@@ -266,7 +266,7 @@ def _rows(
     return found
 
 
-def _axes(tree: TreeState, poses: list[Pose], dtype: Any) -> list[Twist]:
+def _axes(tree: TreeState, poses: list[Pose]) -> list[Twist]:
     """The twists S of all speeds."""
     pairs = zip(tree.moves, poses, strict=True)
     return [pose.twist_outwards(s) for move, pose in pairs for s in move.S]

@@ -26,6 +26,9 @@ import numpy as np
 from ._parts import Part
 
 
+# `mujoco.MjModel`: MuJoCo describes no types, and is there only where MJCF is read.
+MjModel = Any
+
 # Read by `_from_model` and here; another value makes another robot.
 FOLLOWED = {
     "opt.gravity": "Robot.gravity",
@@ -204,7 +207,7 @@ def entries_of(field: str) -> list[str]:
     return [entry for table in (FOLLOWED, NAMED, NO_MATTER) for entry in table if fnmatchcase(field, entry)]
 
 
-def unknown(model: Any) -> list[str]:
+def unknown(model: MjModel) -> list[str]:
     """Fields in none of the tables, from a newer version of MuJoCo, that hold nonzero floating-point numbers."""
     return [field for field in _unknown(type(model), type(model.opt)) if _numbers(model, field)]
 
@@ -214,7 +217,7 @@ def _unknown(model: type, option: type) -> tuple[str, ...]:
     return tuple(field for field in fields_of(model, option) if not entries_of(field))
 
 
-def _numbers(model: Any, field: str) -> bool:
+def _numbers(model: MjModel, field: str) -> bool:
     """Whether a field holds nonzero floating-point numbers; integers are ignored, since most are addresses."""
     owner = model.opt if field.startswith("opt.") else model
     value = np.asarray(getattr(owner, field.removeprefix("opt.")))
@@ -253,9 +256,9 @@ class Switches(NamedTuple):
     sleep: bool
 
 
-def switches_of(model: Any) -> Switches:
+def switches_of(model: MjModel) -> Switches:
     """The `Switches` of a model, by names: MuJoCo's versions number the flags differently, and old ones lack some."""
-    mujoco: Any = importlib.import_module("mujoco")
+    mujoco = importlib.import_module("mujoco")
     disabled = lambda name: _is_set(model.opt.disableflags, mujoco.mjtDisableBit, f"mjDSBL_{name}")
     # Before 3.3.6 one flag was for springs, dampers and all else that is passive.
     spring, damper = (not disabled(name) and not disabled("PASSIVE") for name in ("SPRING", "DAMPER"))
@@ -276,7 +279,7 @@ def switches_of(model: Any) -> Switches:
     )
 
 
-def _is_set(flags: int, bits: Any, name: str) -> bool:
+def _is_set(flags: int, bits: object, name: str) -> bool:
     return bool(int(flags) & int(getattr(bits, name, 0)))
 
 
@@ -323,11 +326,11 @@ class Actuator(NamedTuple):
         return self.joint >= 0 and self.kind in (SLIDE, HINGE)
 
 
-def actuators_of(model: Any, switches: Switches) -> list[Actuator]:
+def actuators_of(model: MjModel, switches: Switches) -> list[Actuator]:
     return [_actuator(model, switches, k) for k in range(getattr(model, "nactuator", model.nu))]
 
 
-def _actuator(model: Any, switches: Switches, k: int) -> Actuator:
+def _actuator(model: MjModel, switches: Switches, k: int) -> Actuator:
     of = lambda field, otherwise: getattr(model, field)[k] if hasattr(model, field) else otherwise
     first, count = int(of("actuator_ctrladr", k)), int(of("actuator_ctrlnum", 1))
     joint = int(model.actuator_trnid[k, 0]) if model.actuator_trntype[k] in (0, 1) else -1
@@ -360,7 +363,7 @@ def at_joint(actuators: list[Actuator], j: int) -> tuple[float, float]:
     return sum(a.damping for a in own), sum(a.armature for a in own)
 
 
-def touching(model: Any, switches: Switches) -> list[int]:
+def touching(model: MjModel, switches: Switches) -> list[int]:
     """Numbers of the geoms that may touch another geom, with at least one of the two on a moving body."""
     if not switches.contact:
         return []
@@ -374,7 +377,7 @@ def touching(model: Any, switches: Switches) -> list[int]:
     return np.flatnonzero(found).tolist()
 
 
-def _by_type(model: Any, switches: Switches, moves: np.ndarray) -> np.ndarray:
+def _by_type(model: MjModel, switches: Switches, moves: np.ndarray) -> np.ndarray:
     """Whether each geom may touch a geom of another body, by the bits of type and affinity (ngeom,)."""
     types, affinities = np.asarray(model.geom_contype), np.asarray(model.geom_conaffinity)
     body = np.asarray(model.geom_bodyid)
@@ -390,7 +393,7 @@ def _by_type(model: Any, switches: Switches, moves: np.ndarray) -> np.ndarray:
     return found
 
 
-def _allowed(model: Any, switches: Switches, bodies: np.ndarray, moves: np.ndarray) -> np.ndarray:
+def _allowed(model: MjModel, switches: Switches, bodies: np.ndarray, moves: np.ndarray) -> np.ndarray:
     """Whether MuJoCo checks geoms of two bodies: not within a body, nor, by default, between a body and its parent."""
     weld = np.asarray(model.body_weldid)[bodies]
     parent = np.asarray(model.body_weldid)[np.asarray(model.body_parentid)[weld]]
@@ -412,7 +415,7 @@ def _together(bits: np.ndarray, body: np.ndarray, bodies: np.ndarray) -> np.ndar
     return np.array([np.bitwise_or.reduce(bits[body == b], initial=0) for b in bodies], bits.dtype)
 
 
-def _moving(model: Any) -> np.ndarray:
+def _moving(model: MjModel) -> np.ndarray:
     """Whether each body moves: it has a joint, or hangs on a body that moves."""
     moves = np.asarray(model.body_dofnum) > 0
     for i in range(1, model.nbody):  # parents come first
@@ -420,7 +423,7 @@ def _moving(model: Any) -> np.ndarray:
     return moves
 
 
-def unsupported_features(model: Any, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
+def unsupported_features(model: MjModel, switches: Switches, actuators: Sequence[Actuator]) -> list[Part]:
     """The features that are not simulated, each with the names of the parts that have it; empty ones are dropped."""
     found = [
         ("contacts between geoms", [model.geom(g).name or f"geom{g}" for g in touching(model, switches)]),
@@ -435,7 +438,7 @@ def unsupported_features(model: Any, switches: Switches, actuators: Sequence[Act
     return [(what, names) for what, names in found if names]
 
 
-def _of_joints(model: Any, switches: Switches) -> list[Part]:
+def _of_joints(model: MjModel, switches: Switches) -> list[Part]:
     named = lambda which: [joint_name(model, j) for j in np.flatnonzero(which)]
     of_dofs = lambda values: named(np.bincount(model.dof_jntid[np.flatnonzero(values)], minlength=model.njnt))
     kind = np.asarray(model.jnt_type)
@@ -479,7 +482,7 @@ def _of_actuators(actuators: Sequence[Actuator]) -> list[Part]:
     ]
 
 
-def _of_tendons(model: Any, switches: Switches) -> list[Part]:
+def _of_tendons(model: MjModel, switches: Switches) -> list[Part]:
     """The tendons that have an effect of their own, unlike a tendon that is only measured or drawn."""
     n = model.ntendon
     springs = _any(model, "tendon_stiffness", n) | _any(model, "tendon_stiffnesspoly", n)
@@ -493,12 +496,12 @@ def _of_tendons(model: Any, switches: Switches) -> list[Part]:
     return [("tendons", named(acts)), ("limits of what actuators do to tendons", named(limited))]
 
 
-def _other_equalities(model: Any, switches: Switches) -> list[str]:
+def _other_equalities(model: MjModel, switches: Switches) -> list[str]:
     others = (np.asarray(model.eq_type) > 2) & np.asarray(model.eq_active0, bool) & switches.equality
     return [model.equality(k).name or f"equality{k}" for k in np.flatnonzero(others)]
 
 
-def _of_bodies(model: Any, switches: Switches) -> list[Part]:
+def _of_bodies(model: MjModel, switches: Switches) -> list[Part]:
     named = lambda which: [model.body(i).name or f"body{i}" for i in np.flatnonzero(which)]
     falls = switches.passive and switches.gravity and bool(np.any(model.opt.gravity))
     fluid = switches.passive and bool(model.opt.density or model.opt.viscosity)
@@ -511,11 +514,11 @@ def _of_bodies(model: Any, switches: Switches) -> list[Part]:
     ]
 
 
-def joint_name(model: Any, j: Any) -> str:
+def joint_name(model: MjModel, j: int | np.integer) -> str:
     return model.joint(j).name or f"joint{j}"
 
 
-def _any(model: Any, field: str, count: int) -> np.ndarray:
+def _any(model: MjModel, field: str, count: int) -> np.ndarray:
     """Whether each entry of a field is nonzero; all False for a field that an older version of MuJoCo does not have."""
     values = np.asarray(getattr(model, field, np.zeros(count)))
     return np.any(values != 0, axis=tuple(range(1, values.ndim)))

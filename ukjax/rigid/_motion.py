@@ -4,10 +4,11 @@ q: coordinates (n_q,); v: speeds (n,); d: small displacement (n,); a: unit vecto
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from ._frame import NAMED, Axis, Pose, Twist, Vector3, about, cross, matrix, product, quaternion, unit
@@ -45,7 +46,7 @@ class AbstractMotion(eqx.Module):
         """The coordinates (n_q,) to which a displacement d leads, with finite rotations exact."""
 
     @abc.abstractmethod
-    def rest(self, dtype: Any) -> Array:
+    def rest(self, dtype: DTypeLike) -> Array:
         """The coordinates at which the frames coincide (n_q,)."""
 
 
@@ -176,7 +177,7 @@ class Plane(AbstractPlainMotion):
         (first, _), (second, _), (_, normal) = self.twists(q)
         return Twist(-v[2] * cross(normal, v[0] * first + v[1] * second), jnp.zeros(3, q.dtype))
 
-    def _directions(self, dtype: Any) -> tuple[Vector3, Vector3, Vector3]:
+    def _directions(self, dtype: DTypeLike) -> tuple[Vector3, Vector3, Vector3]:
         axis = Axis(self.normal)
         return *axis.across(dtype), axis.of(dtype)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._body import Body
-from ._effort import Gear, Motor
+from ._effort import Drag, Effort, Gear, Motor
 from ._frame import Frame, Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
@@ -100,7 +100,7 @@ def unused(taken: Container[str], name: str) -> str:
     return name
 
 
-def named_axis(axis: np.ndarray) -> Any:
+def named_axis(axis: np.ndarray) -> str | np.ndarray:
     """The name "x", "y" or "z" of an axis that is one of them, for fewer operations; else the axis itself."""
     return next((k for k, unit in zip("xyz", np.eye(3), strict=True) if np.array_equal(axis, unit)), axis)
 
@@ -132,7 +132,7 @@ def followed(robot: Robot) -> list[Part]:
     return [(what, found) for what, found in found if found]
 
 
-def _with(robot: Robot, has: Callable[[Any], Any]) -> list[str]:
+def _with(robot: Robot, has: Callable[[Effort | Drag], object]) -> list[str]:
     """Names of the joints whose effort or drag satisfies `has`."""
     parts = {
         name: getattr(robot.joints[name], "effort", None) or getattr(robot.joints[name], "drag", None)

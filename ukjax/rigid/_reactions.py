@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._equation import equation_of_motion
@@ -16,6 +16,7 @@ from .._linalg import Jacobi, pseudosolve
 from .._mechanism import Mechanism
 from .._system import applied_force
 from .._trajectory import Trajectory
+from .._types import Numbers
 from . import _linkage, _tree_unrolled, _turns
 from ._effort import Motor, number
 from ._frame import Pose, Wrench, skew
@@ -49,7 +50,9 @@ def reactions_along(
         jnp.zeros((len(trajectory.t), 0), trajectory.q.dtype) if trajectory.control is None else trajectory.control
     )
 
-    def of(t: Array, q: Array, v: Array, acceleration: Array, multipliers: Any, u: Array) -> dict[str, Wrench]:
+    def of(
+        t: Array, q: Array, v: Array, acceleration: Array, multipliers: Mapping[str, Array], u: Array
+    ) -> dict[str, Wrench]:
         driving = {name: (motor_of(robot, name, "motors"), u[k]) for k, name in enumerate(motors)}
         found = reactions_of(robot, t, q, v, acceleration, multipliers, list(driving.values()))
         return _seen(robot, q, found, axes)
@@ -59,12 +62,12 @@ def reactions_along(
 
 def reactions_at(
     robot: AbstractRobot,
-    q: Any,
-    v: Any,
-    t: Any,
+    q: Numbers,
+    v: Numbers,
+    t: ArrayLike,
     axes: str | None,
-    applied: Any,
-    motors: Mapping[str, Any],
+    applied: Numbers | None,
+    motors: Mapping[str, ArrayLike],
     options: Mapping[str, Any],
 ) -> dict[str, Wrench]:
     """The reactions at one state by the name of the joint, from the equation of motion with `options`."""

@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._constraint import Baumgarte
@@ -18,7 +18,7 @@ from .._mechanism import Mechanism
 from .._scenario import Drawing, Scenario
 from .._system import AbstractKinematics
 from .._trajectory import Trajectory
-from .._types import Coordinates, Vector
+from .._types import Coordinates, Numbers, Vector
 from . import _dynamics, _linkage, _turns
 from ._body import Body, Shape, check_ends, check_held, check_names, check_planar, named_parts
 from ._coordinates import TreeKinematics, assembled, names_of, of_joints
@@ -26,11 +26,11 @@ from ._dynamics import energy
 from ._effort import Gear, Motor
 from ._force import AbstractForce
 from ._frame import Frame, Pose, Wrench, vector
-from ._friction import Coulomb, friction_of
+from ._friction import Constraints, Coulomb, friction_of
 from ._joint import AbstractJoint
 from ._layout import GROUND, Layout, body_of, laid_out
 from ._linkage import AbstractRobot
-from ._loops import actuation, constraints_of, rows_of_loops
+from ._loops import Motors, actuation, constraints_of, rows_of_loops
 from ._reactions import reactions_along, reactions_at
 
 
@@ -47,12 +47,12 @@ def picture(robot: AbstractRobot, trails: Sequence[str] = ()) -> Drawing:
         for k, shape in enumerate(robot.bodies[name].shapes):
             links[f"{name} shape {k + 1}"] = _outline(robot, name, shape, show)
     ground = [show(_linkage.pose(robot, jnp.zeros(robot.layout.n_q), end).p) for end in ends[GROUND]]
-    scenery: dict[str, Any] = {f"ground {i + 1}": [p] for i, p in enumerate(ground)}
+    scenery: dict[str, list[Array]] = {f"ground {i + 1}": [p] for i, p in enumerate(ground)}
     return Drawing(links, trails=trails, scenery=scenery)
 
 
 def _line(robot: AbstractRobot, body: str, ends: list[str], show: Callable[[Array], Array]) -> Callable[..., Array]:
-    def points(q: Array, t: Any) -> Array:
+    def points(q: Array, t: Array) -> Array:
         found = [_linkage.pose(robot, q, end).p for end in ends]
         inertia = robot.bodies[body].inertia
         if len(found) < 2 and inertia is not None:
@@ -63,7 +63,7 @@ def _line(robot: AbstractRobot, body: str, ends: list[str], show: Callable[[Arra
 
 
 def _outline(robot: AbstractRobot, body: str, shape: Shape, show: Callable[[Array], Array]) -> Callable[..., Array]:
-    def points(q: Array, t: Any) -> Array:
+    def points(q: Array, t: Array) -> Array:
         pose = _linkage.pose(robot, q, body)
         return jax.vmap(lambda u: show(pose.point(u)))(shape.array.astype(q.dtype))
 
@@ -141,7 +141,7 @@ class Robot(AbstractRobot):
         bodies: Mapping[str, Body],
         joints: Mapping[str, AbstractJoint],
         *,
-        gravity: Any = (0.0, 0.0, -9.81),
+        gravity: Numbers = (0.0, 0.0, -9.81),
         frames: Mapping[str, Frame] | None = None,
         gears: Mapping[str, Gear] | None = None,
         motors: Mapping[str, Motor] | None = None,
@@ -149,8 +149,8 @@ class Robot(AbstractRobot):
         coordinates: str = "joint",
         planar: bool = False,
         stabilization: Baumgarte | None = None,
-        home: Mapping[str, Any] | None = None,
-        home_rates: Mapping[str, Any] | None = None,
+        home: Mapping[str, Numbers] | None = None,
+        home_rates: Mapping[str, Numbers] | None = None,
         turns: Sequence[str] = (),
     ):
         self.bodies = named_parts(bodies, Body, "bodies", "rigid.Body(rigid.Inertia(1.0))")
@@ -197,7 +197,10 @@ class Robot(AbstractRobot):
         check_held(self.tree, self.bodies, self.joints, geared)
 
     def mechanism(
-        self, constraints: Any = (), nonideal: Any = None, friction: Mapping[str, Coulomb] | None = None
+        self,
+        constraints: Constraints = (),
+        nonideal: Callable[..., Array] | None = None,
+        friction: Mapping[str, Coulomb] | None = None,
     ) -> Mechanism:
         """The `Mechanism` of the robot with its own constraints and further ones.
 
@@ -207,7 +210,7 @@ class Robot(AbstractRobot):
             raise ValueError("nonideal and friction are both given. Pass one of them.")
         return Mechanism(self, constraints, friction_of(self, friction, constraints) if friction else nonideal)
 
-    def scenario(self, q0: Any, v0: Any, t1: float, **options: Any) -> Scenario:
+    def scenario(self, q0: Numbers, v0: Numbers, t1: float, **options: Any) -> Scenario:
         """A `Scenario` from a state, with the robot's names and drawing, unless `options` of `Scenario` replace them.
 
         The option `mechanism` is a mechanism of the robot with further constraints.
@@ -224,9 +227,9 @@ class Robot(AbstractRobot):
 
     def assemble(
         self,
-        coordinates: Mapping[str, Any] | None = None,
-        rates: Mapping[str, Any] | None = None,
-        t: Any = 0.0,
+        coordinates: Mapping[str, object] | None = None,
+        rates: Mapping[str, Numbers] | None = None,
+        t: ArrayLike = 0.0,
         keep: Sequence[str] = (),
     ) -> Assembly:
         """The consistent state nearest to the given coordinates of joints of the tree.
@@ -251,13 +254,13 @@ class Robot(AbstractRobot):
 
     def reactions(
         self,
-        q: Any,
-        v: Any,
-        t: Any = 0.0,
+        q: Numbers,
+        v: Numbers,
+        t: ArrayLike = 0.0,
         axes: str | None = None,
         *,
-        applied: Any = None,
-        motors: Mapping[str, Any] | None = None,
+        applied: Numbers | None = None,
+        motors: Mapping[str, ArrayLike] | None = None,
         **options: Any,
     ) -> dict[str, Wrench]:
         """The force [N] and torque [N m] of each joint's parent on its child, (3,) each, by joint, at one state.
@@ -300,7 +303,7 @@ class Robot(AbstractRobot):
         where = axes if axes is None else self._known(axes, "axes")
         return reactions_along(self, trajectory, names, where)
 
-    def actuation(self, *names: str) -> Any:
+    def actuation(self, *names: str) -> Array | Motors:
         """The matrix G (n, p) for a `Servo`, of motors, or unit motors on joints, by name; of all motors without names.
 
         G is a function of (q, t) if a joint closes a loop.
@@ -347,7 +350,7 @@ class Robot(AbstractRobot):
         q, v = self._coordinates(q), self._speeds(v)
         return _linkage.placement(self, _linkage.posture(self, q), v).velocity(self._known(end))
 
-    def energy(self, q: Coordinates, v: Vector, t: Any = 0.0) -> Array:
+    def energy(self, q: Coordinates, v: Vector, t: ArrayLike = 0.0) -> Array:
         """The kinetic energy, plus the potential energy of springs and of gravity, zero at the ground's origin [J].
 
         The sum is constant if nothing damps, and no load, servo or moving constraint acts.
@@ -368,7 +371,7 @@ class Robot(AbstractRobot):
         same = ("gravity", "frames", "gears", "forces", "planar", "stabilization", "home", "home_rates", "turns")
         return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
 
-    def _coordinates(self, q: Any) -> Array:
+    def _coordinates(self, q: object) -> Array:
         q, layout = _check.floating(q, "q"), self.layout
         if q.shape != (layout.n_q,):
             turns = f"with an entry for the turns of each hinge of {layout.counted} at its end, " * bool(layout.counted)
@@ -378,7 +381,7 @@ class Robot(AbstractRobot):
             )
         return q
 
-    def _speeds(self, v: Any) -> Array:
+    def _speeds(self, v: object) -> Array:
         v = _check.floating(v, "v")
         if v.shape != (self.layout.n,):
             shape = f"({self.layout.n},)"

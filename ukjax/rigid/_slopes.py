@@ -32,7 +32,7 @@ Source: Featherstone (2005), Efficient factorization of the joint-space inertia 
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -142,7 +142,9 @@ def slopes(stack: TreeArrays, tree: Branches, v: Array, a: Array, base: Twist, s
     return _products(tree, axes[at], jax.vmap(scalar(_sides))(total[:N], axes)[at], scalar)
 
 
-def _products(tree: Branches, axes: Array, sides: Array, scalar: Callable[..., Any]) -> Slopes:
+def _products(
+    tree: Branches, axes: Array, sides: Array, scalar: Callable[[Callable[..., Array]], Callable[..., Array]]
+) -> Slopes:
     """The `Slopes` of `axes` (n, 18) and `sides` (n, 21), by pairs of speeds on one branch; other entries are zero."""
     i, j = np.array(tree.entries).T
     found = jax.vmap(scalar(_of_pair))(sides[i], axes[j])

@@ -13,7 +13,7 @@ Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1, 6.2 and
 
 import functools as ft
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -218,7 +218,9 @@ def _as_change(stack: TreeArrays, moved: Array) -> Array:
     return moved if stack.S is not None else jnp.pad(moved[:, None], ((0, 0), (5, 0)))
 
 
-def _one_by_one(stack: TreeArrays, loads: Array | None) -> tuple[Any, Any, np.ndarray, tuple[Any, ...], np.ndarray]:
+def _one_by_one(
+    stack: TreeArrays, loads: Array | None
+) -> tuple[Array | None, Array | np.ndarray | None, np.ndarray, tuple[Pose, Array, SpatialInertia, Array], np.ndarray]:
     """The tree with nodes of at most one speed: S, whether it exists, parents, the other arrays, indices of speeds.
 
     A node of several speeds becomes several nodes in one place: the first has its pose, the last its inertia and load.

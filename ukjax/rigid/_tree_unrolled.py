@@ -12,13 +12,17 @@ position kept separate.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from ._frame import Pose, SpatialInertia, Twist, Wrench
 from ._layout import Layout
+
+
+T = TypeVar("T", Wrench, SpatialInertia)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +147,7 @@ def bias(tree: TreeState, v: Array, base: Twist, external: Mapping[int, Wrench])
     return jnp.stack(values) if values else jnp.zeros(0, v.dtype)
 
 
-def mass_matrix(tree: TreeState, dtype: Any) -> Array:
+def mass_matrix(tree: TreeState, dtype: DTypeLike) -> Array:
     """The mass matrix M (n, n), by composite rigid bodies, without armature."""
     (layout, moves, inertias), zero = tree.at_joints, jnp.zeros((), dtype)
     none = SpatialInertia(zero, jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
@@ -163,16 +167,16 @@ def mass_matrix(tree: TreeState, dtype: Any) -> Array:
     return jnp.stack([entry for row in entries for entry in row]).reshape(n, n) if n else jnp.zeros((0, 0), dtype)
 
 
-def _inwards(layout: Layout, own: list[Any], outwards: Callable[[int, Any], Any], none: Any) -> list[Any]:
+def _inwards(layout: Layout, own: Sequence[T | None], outwards: Callable[[int, T], T], none: T) -> list[T]:
     """The sum, for each node, of its own value and the values of all nodes that hang on it."""
-    total = list(own)
+    total, found = list(own), [none] * len(own)
     for i in range(len(layout.nodes) - 1, -1, -1):
-        total[i] = none if total[i] is None else total[i]
-        parent = layout.nodes[i].parent
+        here, parent = total[i], layout.nodes[i].parent
+        found[i] = none if here is None else here
         if parent >= 0:
-            total[parent] = _sum(total[parent], outwards(i, total[i]))
-    return total
+            total[parent] = _sum(total[parent], outwards(i, found[i]))
+    return found
 
 
-def _sum(first: Any, second: Any) -> Any:
+def _sum(first: T | None, second: T) -> T:
     return second if first is None else first + second

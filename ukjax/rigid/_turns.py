@@ -11,11 +11,11 @@ angular velocity of a ball's child frame against its parent frame, seen from the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from .._constraint import Holonomic
@@ -130,7 +130,7 @@ def met(robot: AbstractRobot, q: Array) -> Array:
     return jnp.concatenate([q[: robot.layout.n_q - len(counted)], jnp.stack(exact)])
 
 
-def started(robot: AbstractRobot, q: Array, coordinates: Mapping[str, Any]) -> Array:
+def started(robot: AbstractRobot, q: Array, coordinates: Mapping[str, object]) -> Array:
     """q with entries for the counted hinges appended: their angles nearest to `coordinates`, or to zero."""
     if not robot.layout.counted:
         return q
@@ -180,7 +180,7 @@ def _between(robot: AbstractRobot, joint: Revolute) -> list[tuple[int, float]]:
     return [(i, 1.0) for i in to_child if i not in to_parent] + [(i, -1.0) for i in to_parent if i not in to_child]
 
 
-def _angle_of(node: Node, motion: Any, q: Array) -> Array | None:
+def _angle_of(node: Node, motion: AbstractMotion | None, q: Array) -> Array | None:
     """The coordinate that turns a node in the plane; None if the node does not turn."""
     if isinstance(motion, Turn):
         return q[node.q[0]]
@@ -200,7 +200,7 @@ def _summed(robot: AbstractRobot, q: Array, joint: Revolute) -> Array:
     return _sign(robot, joint.parent, joint.axis, q.dtype) * total + _constant(robot, joint, q.dtype)
 
 
-def _sign(robot: AbstractRobot, end: str, axis: Axis, dtype: Any) -> Array | float:
+def _sign(robot: AbstractRobot, end: str, axis: Axis, dtype: DTypeLike) -> Array | float:
     """1, or -1 if an axis in a frame points against the z of the ground."""
     R = _rest(robot, end)
     if R is None and axis.named is not None:
@@ -209,7 +209,7 @@ def _sign(robot: AbstractRobot, end: str, axis: Axis, dtype: Any) -> Array | flo
     return stop_gradient(jnp.where(direction[2] < 0, -1.0, 1.0)).astype(dtype)
 
 
-def _constant(robot: AbstractRobot, joint: Revolute, dtype: Any) -> Array:
+def _constant(robot: AbstractRobot, joint: Revolute, dtype: DTypeLike) -> Array:
     """The angle of a hinge where all angles of its sum are zero."""
     still = jnp.eye(3, dtype=dtype)
     parent, child = (_rest(robot, end) for end in (joint.parent, joint.child))
