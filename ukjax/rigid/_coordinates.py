@@ -152,8 +152,13 @@ def roughly(
     """q and v of the robot from values of the joints of the tree; other joints only set turns of counted hinges."""
     twin = robot if robot.layout == robot.tree else robot.in_joints()
     known = [name for name in robot.joint_names if name not in twin.layout.tree]
-    of_tree = lambda values: {k: values[k] for k in values if k not in known} if isinstance(values, Mapping) else values
-    q, v = in_tree(twin, of_tree(coordinates), "coordinates"), in_tree(twin, of_tree(rates), "rates")
+
+    def in_tree_of(values: Mapping[str, object], what: str) -> Array:
+        if isinstance(values, Mapping):
+            values = {name: value for name, value in values.items() if name not in known}
+        return in_tree(twin, values, what)
+
+    q, v = in_tree_of(coordinates, "coordinates"), in_tree_of(rates, "rates")
     q = _turns.started(twin, q, coordinates)
     if twin is robot:
         return q, v

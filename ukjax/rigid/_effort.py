@@ -45,8 +45,10 @@ class Limit(eqx.Module):
 
     def of(self, q: Array, v: Array) -> Array:
         """The generalised force of the stops at a coordinate and a speed."""
-        push = lambda x, rate: self.stiffness * x * jnp.maximum(1 + self.damping * rate, 0.0)
-        return push(jnp.maximum(self.lower - q, 0.0), -v) - push(jnp.maximum(q - self.upper, 0.0), v)
+        return self._push(jnp.maximum(self.lower - q, 0.0), -v) - self._push(jnp.maximum(q - self.upper, 0.0), v)
+
+    def _push(self, x: Array, rate: Array) -> Array:
+        return self.stiffness * x * jnp.maximum(1 + self.damping * rate, 0.0)
 
     def energy(self, q: Array) -> Array:
         """The energy in the springs of the stops [J]."""

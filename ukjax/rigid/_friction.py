@@ -207,7 +207,10 @@ def _presses(E0: Array, E: Array, N: Vector) -> Vector:
 
 def _better(E0: Array, E: Array, N: Vector) -> tuple[Vector, BoolScalar]:
     """N after an iteration of Newton's method, and whether all pivots are positive."""
-    missed = lambda N: N - _presses(E0, E, N)
+
+    def missed(N: Vector) -> Vector:
+        return N - _presses(E0, E, N)
+
     way, least = _eliminated(jax.jacfwd(missed)(N), missed(N))
     return N - way, least > 0
 

@@ -213,7 +213,10 @@ def _counted(documents: list[ET.Element]) -> tuple[int, int]:
 
 def _asked_for(part: ET.Element) -> int:
     """The number of values that an element creates from a few words."""
-    whole = lambda name: max((int(w) for w in part.attrib.get(name, "").split() if w.isdecimal()), default=0)
+
+    def whole(name: str) -> int:
+        return max((int(w) for w in part.attrib.get(name, "").split() if w.isdecimal()), default=0)
+
     made = whole("params") ** 2 if "builtin" in part.attrib else 0
     made += MOST_ELEMENTS * sum(whole(name) for name in part.attrib if name.startswith(COUNTS))
     return whole("nrow") * whole("ncol") + 6 * whole("width") * whole("height") + made

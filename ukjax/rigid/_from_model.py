@@ -190,11 +190,11 @@ def _add_equality(model: MjModel, known: _Model, parts: Parts, k: int) -> None:
         if not all(_is_driven(model, j) for j in (first, second) if j >= 0):
             return
         a = np.array(data[:5])
-        zero = lambda j: model.qpos0[model.jnt_qposadr[j]]
+        first_zero, second_zero = (model.qpos0[model.jnt_qposadr[j]] if j >= 0 else 0.0 for j in (first, second))
         # MuJoCo's coefficients are for the offsets of the coordinates from their reference.
-        shifted = np.polynomial.Polynomial(a)(np.polynomial.Polynomial([-zero(second) if second >= 0 else 0.0, 1.0]))
+        shifted = np.polynomial.Polynomial(a)(np.polynomial.Polynomial([-second_zero, 1.0]))
         a = np.append(shifted.coef, np.zeros(5 - len(shifted.coef))) if second >= 0 else a[:1]
-        a[0] += zero(first)
+        a[0] += first_zero
         other = known.names.joints[second] if second >= 0 else None
         parts.gears[name] = Gear(known.names.joints[first], other, np.trim_zeros(a, "b") if np.any(a) else a[:1])
     elif kind in (CONNECT, WELD):

@@ -164,8 +164,7 @@ def read_urdf(
         raise ValueError(_moves_nothing(found, always))
     if drawn is not None and always is None:
         odd.append(f"Joint {drawn!r} moves no mass where the robot is drawn, though it does elsewhere.")
-    called = lambda part: dict(zip(part, distinct(list(part), "", 0), strict=True))
-    names = _Names(called(found.links), called(found.joints))
+    names = _Names(*(dict(zip(part, distinct(list(part), "", 0), strict=True)) for part in (found.links, found.joints)))
     parts = Parts.none()
     for link, joint in found.tree():
         _add(names, parts, found.links[link], joint, kind(link, joint))
@@ -308,19 +307,20 @@ def _moves_nothing(found: Description, joint: str) -> str:
 def _unsupported(found: Description) -> list[Part]:
     """The features of the file that are not simulated, each with the names of the parts that have it."""
     moving = [joint for joint in found.joints.values() if joint.kind != "fixed"]
-    names = lambda which: [joint.name for joint in moving if which(joint)]
-    has = lambda *keys: lambda joint: any(joint.limits.get(key) for key in keys)
-    ranged = lambda joint: joint.kind in ("revolute", "prismatic") and has("lower", "upper")(joint)
+    ranged = [joint for joint in moving if joint.kind in ("revolute", "prismatic")]
     collide = [link.name for link in found.links.values() if link.collides]
     stuck = [joint.name for joint in found.joints.values() if joint.mimic and joint.kind == "fixed"]
     parts = [
         ("contacts between links", collide if len(collide) > 1 else []),
-        ("limits of joints", names(ranged)),
-        ("dry friction of joints", names(lambda joint: joint.friction)),
-        ("damping of free joints", names(lambda joint: joint.kind == "floating" and joint.damping)),
-        ("limits of what actuators do to joints", names(has("effort"))),
-        ("limits of the speeds of joints", names(has("velocity"))),
-        ("safety controllers of joints", names(lambda joint: joint.has_safety_controller)),
+        (
+            "limits of joints",
+            [joint.name for joint in ranged if joint.limits.get("lower") or joint.limits.get("upper")],
+        ),
+        ("dry friction of joints", [joint.name for joint in moving if joint.friction]),
+        ("damping of free joints", [joint.name for joint in moving if joint.kind == "floating" and joint.damping]),
+        ("limits of what actuators do to joints", [joint.name for joint in moving if joint.limits.get("effort")]),
+        ("limits of the speeds of joints", [joint.name for joint in moving if joint.limits.get("velocity")]),
+        ("safety controllers of joints", [joint.name for joint in moving if joint.has_safety_controller]),
         ("what fixed joints would follow", stuck),
         ("what is for other programs", found.others),
     ]

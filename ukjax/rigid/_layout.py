@@ -87,8 +87,12 @@ def laid_out(bodies: tuple[str, ...], joints: Mapping[str, AbstractJoint]) -> La
     tree: list[str] = []
     waiting = dict(joints)
     while True:
-        fits = lambda j: j.motion is not None and body_of(j.parent) in at and body_of(j.child) not in at
-        name = next((name for name, joint in waiting.items() if fits(joint)), None)
+        fitting = (
+            name
+            for name, j in waiting.items()
+            if j.motion is not None and body_of(j.parent) in at and body_of(j.child) not in at
+        )
+        name = next(fitting, None)
         if name is None:
             break
         joint = waiting.pop(name)

@@ -211,8 +211,8 @@ def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> TreeArray
     motions = [joint.motion or Weld() for joint in joints]
     axes = [getattr(motion, "axis", None) for motion in motions]
     turned = _turned(axes, dtype)
-    ends = lambda names: _product(_frames([fixed(robot, end) for end in names], dtype), turned)
-    leave, after = ends([joint.parent for joint in joints]), ends([joint.child for joint in joints])
+    ends = [joint.parent for joint in joints], [joint.child for joint in joints]
+    leave, after = (_product(_frames([fixed(robot, end) for end in names], dtype), turned) for names in ends)
     parents = np.array([node.parent if node.parent >= 0 else len(nodes) for node in nodes])
     back = jax.vmap(lambda pose: pose.inverse)(after)
     still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))

@@ -166,9 +166,8 @@ class Sizes(NamedTuple):
         zero = jnp.zeros((), v.dtype)
         lever, turn = (sum((x[k] for x in levers), zero) for k in (0, 1))
         speed, spin = (sum((x[k] * x[2] for x in levers), zero) for k in (0, 1))
-        spread = lambda linear, angular: jnp.stack([linear] * 3 + [angular] * 3)
-        place = spread(_size(parent.p) + far, jnp.ones((), v.dtype))
-        return cls(spread(lever, turn), spread(speed, spin), spread(2 * spin * speed, spin * spin), place)
+        place = _spread(_size(parent.p) + far, jnp.ones((), v.dtype))
+        return cls(_spread(lever, turn), _spread(speed, spin), _spread(2 * spin * speed, spin * spin), place)
 
     def without_rounding(self, D: Array, A: Array, b: Array, gains: Baumgarte | None) -> tuple[Array, Array]:
         """The rows A and b, with zeros in place of rows that are only rounding errors of the terms that D (m, 6) sums.
@@ -184,6 +183,10 @@ class Sizes(NamedTuple):
             sizes = jax.tree_util.tree_map(jnp.abs, gains)
             allowed = allowed + eps**0.5 * sizes.correction(D @ self.place, D @ self.rate)
         return jnp.where(none[:, None], 0, A), jnp.where(none & (jnp.abs(b) <= allowed), 0, b)
+
+
+def _spread(linear: Array, angular: Array) -> Array:
+    return jnp.stack([linear] * 3 + [angular] * 3)
 
 
 def _size(x: Array) -> Array:
@@ -242,24 +245,37 @@ def _rows(
     K, turning = skew(x.angular), skew(change.angular)
     rate = Pose(P.R @ K, P.R @ x.linear)
     second = Pose(P.R @ (K @ K + turning), P.R @ (cross(x.angular, x.linear) + change.linear))
-    moved = lambda s: Pose(*(a + s * b + s**2 / 2 * c for a, b, c in zip(P, rate, second, strict=True)))
     zero, one = jnp.zeros((), P.p.dtype), jnp.ones((), P.p.dtype)
     still = jnp.zeros(6, P.p.dtype)
-    at_twist = lambda y: Pose(P.R @ skew(y[3:]), P.R @ y[:3])
+
+    def moved(s: Array) -> Pose:
+        return Pose(*(a + s * b + s**2 / 2 * c for a, b, c in zip(P, rate, second, strict=True)))
+
+    def rate_of(y: Array) -> Pose:
+        """The rate of P for a twist y (6,) in place of x."""
+        return Pose(P.R @ skew(y[3:]), P.R @ y[:3])
+
+    def nearby(y: Array) -> Pose:
+        return Pose(*(a + b for a, b in zip(P, rate_of(y), strict=True)))
+
+    def gap(s: Array) -> Array:
+        return joint.gap(moved(s), robot.planar)
+
     found: dict[str, tuple[Array, Array]] = {}
     if not isinstance(joint, KnifeEdge):
-        gap = lambda P: joint.gap(P, robot.planar)
-        along = lambda s: gap(moved(s))
-        (position, velocity), (_, curvature) = jax.jvp(lambda s: jax.jvp(along, (s,), (one,)), (zero,), (one,))
-        D = jax.jacfwd(lambda y: gap(Pose(*(a + b for a, b in zip(P, at_twist(y), strict=True)))))(still)
+        (position, velocity), (_, curvature) = jax.jvp(lambda s: jax.jvp(gap, (s,), (one,)), (zero,), (one,))
+        D = jax.jacfwd(lambda y: joint.gap(nearby(y), robot.planar))(still)
         b = stabilized(robot.stabilization, -curvature, position, velocity)
         rows = D @ columns, b
         found[name] = rows if sizes is None else sizes.without_rounding(D, *rows, robot.stabilization)
     if isinstance(joint, AbstractRollingLink):
-        faster = lambda s: Pose(*(b + s * c for b, c in zip(rate, second, strict=True)))
-        slip = lambda s: joint.slip(moved(s), faster(s), robot.planar)
+
+        def slip(s: Array) -> Array:
+            here = moved(s)
+            return joint.slip(here, Pose(*(b + s * c for b, c in zip(rate, second, strict=True))), robot.planar)
+
         velocity, acceleration = jax.jvp(slip, (zero,), (one,))
-        E = jax.jacfwd(lambda y: joint.slip(P, at_twist(y), robot.planar))(still)
+        E = jax.jacfwd(lambda y: joint.slip(P, rate_of(y), robot.planar))(still)
         b = stabilized(robot.stabilization, -acceleration, None, velocity)
         rows = E @ columns, b
         found[slip_of(name)] = rows if sizes is None else sizes.without_rounding(E, *rows, robot.stabilization)

@@ -198,8 +198,10 @@ FLAGS = {
 @functools.cache
 def fields_of(model: type, option: type) -> tuple[str, ...]:
     """Names of all fields of MuJoCo's models, and of their options."""
-    own = lambda kind: [k for k in dir(kind) if not k.startswith("_") and not callable(getattr(kind, k))]
-    return (*(k for k in own(model) if k != "opt"), *(f"opt.{k}" for k in own(option)))
+    of_model, of_option = (
+        [k for k in dir(kind) if not k.startswith("_") and not callable(getattr(kind, k))] for kind in (model, option)
+    )
+    return (*(k for k in of_model if k != "opt"), *(f"opt.{k}" for k in of_option))
 
 
 def entries_of(field: str) -> list[str]:
@@ -259,7 +261,10 @@ class Switches(NamedTuple):
 def switches_of(model: MjModel) -> Switches:
     """The `Switches` of a model, by names: MuJoCo's versions number the flags differently, and old ones lack some."""
     mujoco = importlib.import_module("mujoco")
-    disabled = lambda name: _is_set(model.opt.disableflags, mujoco.mjtDisableBit, f"mjDSBL_{name}")
+
+    def disabled(name: str) -> bool:
+        return _is_set(model.opt.disableflags, mujoco.mjtDisableBit, f"mjDSBL_{name}")
+
     # Before 3.3.6 one flag was for springs, dampers and all else that is passive.
     spring, damper = (not disabled(name) and not disabled("PASSIVE") for name in ("SPRING", "DAMPER"))
     solves = not disabled("CONSTRAINT")
@@ -331,7 +336,10 @@ def actuators_of(model: MjModel, switches: Switches) -> list[Actuator]:
 
 
 def _actuator(model: MjModel, switches: Switches, k: int) -> Actuator:
-    of = lambda field, otherwise: getattr(model, field)[k] if hasattr(model, field) else otherwise
+
+    def of(field: str, otherwise: float) -> float:
+        return getattr(model, field)[k] if hasattr(model, field) else otherwise
+
     first, count = int(of("actuator_ctrladr", k)), int(of("actuator_ctrlnum", 1))
     joint = int(model.actuator_trnid[k, 0]) if model.actuator_trntype[k] in (0, 1) else -1
     gear = float(model.actuator_gear[int(of("actuator_outadr", k)), 0])
@@ -439,8 +447,13 @@ def unsupported_features(model: MjModel, switches: Switches, actuators: Sequence
 
 
 def _of_joints(model: MjModel, switches: Switches) -> list[Part]:
-    named = lambda which: [joint_name(model, j) for j in np.flatnonzero(which)]
-    of_dofs = lambda values: named(np.bincount(model.dof_jntid[np.flatnonzero(values)], minlength=model.njnt))
+
+    def named(which: np.ndarray) -> list[str]:
+        return [joint_name(model, j) for j in np.flatnonzero(which)]
+
+    def of_dofs(values: np.ndarray) -> list[str]:
+        return named(np.bincount(model.dof_jntid[np.flatnonzero(values)], minlength=model.njnt))
+
     kind = np.asarray(model.jnt_type)
     spring, damper = switches.spring, switches.damper
     stiff = np.asarray(model.jnt_stiffness) != 0
@@ -465,20 +478,22 @@ def _of_joints(model: MjModel, switches: Switches) -> list[Part]:
 
 
 def _of_actuators(actuators: Sequence[Actuator]) -> list[Part]:
-    named = lambda which: [a.name for a in actuators if which(a)]
-    elsewhere = lambda a: not a.drives and not (a.joint >= 0 and a.kind == BALL)
-    law = lambda a: a.is_on and a.drives and a.controls and not a.is_motor
+    on = [a for a in actuators if a.is_on]
+    elsewhere = [a for a in actuators if not a.drives and not (a.joint >= 0 and a.kind == BALL)]
     return [
-        ("laws of actuators, of which only the gear is taken", named(law)),
-        ("actuators without control", named(lambda a: a.is_on and not a.controls)),
-        ("actuators that act on no single joint", named(lambda a: a.is_on and not a.drives)),
-        ("limits of actuators", named(lambda a: a.is_on and a.is_limited)),
-        ("delays of actuators", named(lambda a: a.is_on and a.is_delayed)),
+        (
+            "laws of actuators, of which only the gear is taken",
+            [a.name for a in on if a.drives and a.controls and not a.is_motor],
+        ),
+        ("actuators without control", [a.name for a in on if not a.controls]),
+        ("actuators that act on no single joint", [a.name for a in on if not a.drives]),
+        ("limits of actuators", [a.name for a in on if a.is_limited]),
+        ("delays of actuators", [a.name for a in on if a.is_delayed]),
         (
             "damping and armature of actuators elsewhere than at a joint",
-            named(lambda a: elsewhere(a) and (a.damping or a.armature)),
+            [a.name for a in elsewhere if a.damping or a.armature],
         ),
-        ("damping that is not linear, of actuators", named(lambda a: a.is_curved)),
+        ("damping that is not linear, of actuators", [a.name for a in actuators if a.is_curved]),
     ]
 
 
@@ -492,8 +507,8 @@ def _of_tendons(model: MjModel, switches: Switches) -> list[Part]:
         _any(model, "tendon_limited", n) & switches.limit | _any(model, "tendon_frictionloss", n) & switches.friction
     )
     limited = _any(model, "tendon_actfrclimited", n) & switches.actuation
-    named = lambda which: [model.tendon(k).name or f"tendon{k}" for k in np.flatnonzero(which)]
-    return [("tendons", named(acts)), ("limits of what actuators do to tendons", named(limited))]
+    both = ("tendons", acts), ("limits of what actuators do to tendons", limited)
+    return [(what, [model.tendon(k).name or f"tendon{k}" for k in np.flatnonzero(which)]) for what, which in both]
 
 
 def _other_equalities(model: MjModel, switches: Switches) -> list[str]:
@@ -502,7 +517,10 @@ def _other_equalities(model: MjModel, switches: Switches) -> list[str]:
 
 
 def _of_bodies(model: MjModel, switches: Switches) -> list[Part]:
-    named = lambda which: [model.body(i).name or f"body{i}" for i in np.flatnonzero(which)]
+
+    def named(which: np.ndarray) -> list[str]:
+        return [model.body(i).name or f"body{i}" for i in np.flatnonzero(which)]
+
     falls = switches.passive and switches.gravity and bool(np.any(model.opt.gravity))
     fluid = switches.passive and bool(model.opt.density or model.opt.viscosity)
     return [

@@ -1,12 +1,12 @@
 """The parts of a robot, collected while its file is read, their names, and the list of what was read."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ._body import Body
-from ._effort import Drag, Effort, Gear, Motor
+from ._effort import Gear, Motor
 from ._frame import Frame, Inertia
 from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
 from ._layout import GROUND
@@ -112,30 +112,29 @@ def followed(robot: Robot) -> list[Part]:
     """The features of a robot, each with the names of the parts that have it; features without parts are left out."""
     names, tree = robot.layout.bodies, robot.tree
     kinds = {name: type(robot.joints[name]) for name in robot.joint_names}
-    called = lambda kind: KINDS.get(kind, f"joints of kind {kind.__name__}")
     joints = [
-        (called(kind), [name for name in tree.tree if kinds[name] is kind]) for kind in dict.fromkeys(kinds.values())
+        (KINDS.get(kind, f"joints of kind {kind.__name__}"), [name for name in tree.tree if kinds[name] is kind])
+        for kind in dict.fromkeys(kinds.values())
     ]
-    has = lambda quantity: _with(robot, lambda part: np.any(np.asarray(getattr(part, quantity, 0.0))))
     found = [
         ("bodies", [name for name in names if robot.bodies[name].inertia is not None]),
         ("bodies without mass", [name for name in names if robot.bodies[name].inertia is None]),
         *joints,
         ("loops, closed exactly", [f"{name} ({kinds[name].__name__})" for name in tree.loops]),
         ("gears, met exactly", [*robot.gears]),
-        ("springs of joints", has("stiffness")),
-        ("dampers of joints", has("damping")),
-        ("armature of joints", has("armature")),
+        ("springs of joints", _with(robot, "stiffness")),
+        ("dampers of joints", _with(robot, "damping")),
+        ("armature of joints", _with(robot, "armature")),
         ("motors", [*robot.motor_names]),
         ("gravity [m/s^2]", [f"{x:g}" for x in np.asarray(robot.gravity)]),
     ]
     return [(what, found) for what, found in found if found]
 
 
-def _with(robot: Robot, has: Callable[[Effort | Drag], object]) -> list[str]:
-    """Names of the joints whose effort or drag satisfies `has`."""
+def _with(robot: Robot, quantity: str) -> list[str]:
+    """Names of the joints whose effort or drag has a nonzero quantity."""
     parts = {
         name: getattr(robot.joints[name], "effort", None) or getattr(robot.joints[name], "drag", None)
         for name in robot.joint_names
     }
-    return [name for name, part in parts.items() if part is not None and has(part)]
+    return [name for name, part in parts.items() if np.any(np.asarray(getattr(part, quantity, 0.0)))]

@@ -3,6 +3,7 @@
 P: pose of a joint's child frame seen from its parent frame; lambda: multipliers of its rows (m,).
 """
 
+import functools as ft
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -133,7 +134,7 @@ def reactions_of(
         if name in multipliers:
             wrench = wrench + along_gap(robot, joint, P, multipliers[name])
         if isinstance(joint, AbstractRollingLink) and slip_of(name) in multipliers:
-            slip = lambda P, rate, j=joint: j.slip(P, rate, robot.planar)
+            slip = ft.partial(joint.slip, planar=robot.planar)
             wrench = wrench + _power(slip, P, multipliers[slip_of(name)])
         if isinstance(joint, AbstractDrivenJoint) and joint.effort is not None:
             J, b = _turns.rows(robot, name, q, v, t)

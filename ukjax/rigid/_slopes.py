@@ -84,8 +84,13 @@ class Branches:
             return factors[:, None] * y
         L, inverses = factors[:count], factors[count:]
         i, j = jnp.asarray(rows[:count]), jnp.asarray(columns[:count])
-        to_ground = lambda p, y: y.at[j[p]].add(-L[p] * y[i[p]])
-        outwards = lambda p, y: y.at[i[count - 1 - p]].add(-L[count - 1 - p] * y[j[count - 1 - p]])
+
+        def to_ground(p: Array, y: Array) -> Array:
+            return y.at[j[p]].add(-L[p] * y[i[p]])
+
+        def outwards(p: Array, y: Array) -> Array:
+            return y.at[i[count - 1 - p]].add(-L[count - 1 - p] * y[j[count - 1 - p]])
+
         y = inverses[:, None] * jax.lax.fori_loop(0, count, to_ground, y)
         return jax.lax.fori_loop(0, count, outwards, y)
 
@@ -127,8 +132,8 @@ def slopes(stack: TreeArrays, tree: Branches, v: Array, a: Array, base: Twist, s
     ground = flat(Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)))
     start = jnp.zeros((N + 1, 24), dtype).at[N].set(jnp.concatenate([ground, jnp.zeros(6, dtype), *base]))
     S = None if stack.S is None else stack.S[:, 0]
-    one = lambda x: jnp.where(stack.real[:, 0], x[stack.speeds[:, 0]], 0)
-    steps = (stack.before, stack.own, S, one(v), one(a))
+    speeds = [jnp.where(stack.real[:, 0], x[stack.speeds[:, 0]], 0) for x in (v, a)]
+    steps = (stack.before, stack.own, S, *speeds)
     found, _ = jax.lax.scan(outwards, start, (stack.parents, index, steps))
     axes, own = jax.vmap(scalar(_made))(found[stack.parents, 12:], found[:N], S, stack.inertias)
 
@@ -202,7 +207,11 @@ def _sides(whole: Array, axes: Array) -> Array:
     """S^T B (its last three entries), S^T I, and the wrenches that earlier S project, by the sums I, f, P, B (21,)."""
     I, f, P, B = inertia_of(whole[:10]), Wrench(whole[10:13], whole[13:16]), whole[16:19], whole[19:].reshape(3, 3)
     S, rate, second = (Twist(x[:3], x[3:]) for x in jnp.split(axes, 3))
-    on = lambda twist: Wrench(-2 * cross(P, twist.angular), B @ twist.angular)
     twice = I.times(rate) + I.times(rate)
-    by_q, by_v = f.carried(S) + on(rate) + I.times(second), on(S) + twice
+    by_q, by_v = f.carried(S) + _bias_of(P, B, rate) + I.times(second), _bias_of(P, B, S) + twice
     return jnp.concatenate([2 * cross(P, S.linear) + B.T @ S.angular, *I.times(S), *by_q, *by_v])
+
+
+def _bias_of(P: Array, B: Array, twist: Twist) -> Wrench:
+    """The wrench to which B^C maps a twist."""
+    return Wrench(-2 * cross(P, twist.angular), B @ twist.angular)

@@ -122,9 +122,7 @@ def solve(
     """M^-1 (y - the forces of `loads` (N, 6)) (n,); the pivots D (n,), and the diagonal of M, their measure."""
     S, real, parents, (before, own, inertias, loads), places = _one_by_one(stack, loads)
     has = places >= 0
-    each = lambda values: values if has.all() else jnp.where(has, values[places], 0)
-    gather = lambda found: found if has.all() else found[has]
-    pushes, rotors = each(y), each(armature)
+    pushes, rotors = (x if has.all() else jnp.where(has, x[places], 0) for x in (y, armature))
     N = len(parents)
 
     def inwards(total, step):
@@ -144,8 +142,8 @@ def solve(
 
     steps = (before, own, S, U, inverse, push)
     _, x = jax.lax.scan(outwards, jnp.zeros((N + 1, 6), y.dtype), (parents, np.arange(N), steps))
-    pivots, diagonal = map(gather, judged)
-    return gather(x), (pivots, diagonal)
+    pivots, diagonal, x = (found if has.all() else found[has] for found in (*judged, x))
+    return x, (pivots, diagonal)
 
 
 def mass_matrix(stack: TreeArrays) -> Array:
@@ -241,10 +239,9 @@ def _one_by_one(
     still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))
     before = Pose(*(_where(first, x[of], y) for x, y in zip(stack.before, still, strict=True)))
     own = _where(first, stack.own[of], flat(still))
-    of_last = lambda x: _where(last, x[of], jnp.zeros_like(x[0]))
-    inertias, loads = SpatialInertia(*map(of_last, stack.inertias)), of_last(loads)
+    *inertia, loads = (_where(last, x[of], jnp.zeros_like(x[0])) for x in (*stack.inertias, loads))
     places = np.where(known, np.cumsum(known) - 1, -1)
-    return S, known.astype(dtype), parents, (before, own, inertias, loads), places
+    return S, known.astype(dtype), parents, (before, own, SpatialInertia(*inertia), loads), places
 
 
 def _where(condition: np.ndarray, x: Array, y: Array) -> Array:
@@ -323,8 +320,8 @@ def _articulated(
     D, diagonal = s @ both + armature, whole.times(Twist(s[:3], s[3:])).along(Twist(s[:3], s[3:])) + armature
     inverse = real / (D + (one - real))
     push = (force - s @ p) * inverse
-    outer = lambda x, y: (x * inverse)[:, None] * y[None]
-    A, B, C, p = A - outer(U, U), B - outer(U, W), C - outer(W, W), p + both * push
+    A, B, C = (Y - (x * inverse)[:, None] * y[None] for Y, x, y in ((A, U, U), (B, U, W), (C, W, W)))
+    p = p + both * push
     A, B, C = (X.R @ Y @ X.R.T for Y in (A, B, C))
     K = skew(X.p)
     AK = A @ K

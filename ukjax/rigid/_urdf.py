@@ -173,7 +173,10 @@ def _joint(name: str, part: ET.Element) -> Joint:
             _refuse(f'{where} has no <{end} link="...">')
         ends.append(found.attrib["link"])
     limit, dynamics, mimic = part.find("limit"), part.find("dynamics"), part.find("mimic")
-    number = lambda part, key, default=0.0: default if part is None else _number(part, key, where, default)
+
+    def number(part: ET.Element | None, key: str, default: float = 0.0) -> float:
+        return default if part is None else _number(part, key, where, default)
+
     limits = {} if limit is None else {k: number(limit, k) for k in OF_JOINT["limit"] if k in limit.attrib}
     followed = None
     if mimic is not None:
