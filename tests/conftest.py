@@ -7,6 +7,15 @@ from pathlib import Path
 import jax
 import pytest
 
+from .slices import (  # noqa: F401
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_runtest_call,
+    pytest_runtest_logreport,
+    pytest_runtest_setup,
+    pytest_terminal_summary,
+)
+
 
 # As the command does it; here the library must not be imported before its types are checked.
 flags = os.environ.get("XLA_FLAGS", "")
