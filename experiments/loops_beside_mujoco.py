@@ -175,9 +175,14 @@ def report(gots: list[Comparison]) -> None:
         )
 
 
-def main() -> None:
+def linkages() -> tuple[Linkage, Linkage]:
+    return _loops.four_bar(), _loops.bricard_linkage()
+
+
+def main(gots: list[Comparison] | None = None) -> None:
+    """Compares, unless given what was found, prints and draws."""
     out = _report.start(__doc__ or "", "loops_beside_mujoco")
-    gots = [compare(linkage) for linkage in (_loops.four_bar(), _loops.bricard_linkage())]
+    gots = [compare(linkage) for linkage in linkages()] if gots is None else gots
     report(gots)
     _report.save({"violation": violation_figure(gots), "work": work_figure(gots)}, out)
 

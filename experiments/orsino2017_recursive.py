@@ -218,7 +218,7 @@ def worst_order(terms: ukjax.Terms, rows: list[np.ndarray]) -> tuple[float, floa
     return apart, projector
 
 
-def main() -> None:
+def main(sizes: tuple[int, ...] = _chain.SIZES) -> None:
     out = _report.start(__doc__ or "", "orsino2017_recursive")
     mechanism, q, v = hierarchy()
     rows = parts(mechanism)
@@ -260,7 +260,7 @@ def main() -> None:
     _report.table("Figure 1: mechanisms from one module", columns, mechanisms)
 
     costs = []
-    for bars in _chain.SIZES:
+    for bars in sizes:
         with _report.console.status(f"Chain of {bars} modules: every joint is compiled"):
             costs.append(_chain.measure(bars))
     ms = lambda seconds: f"{1e3 * seconds:.3g}"

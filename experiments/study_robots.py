@@ -136,16 +136,16 @@ def mass_figure(found: dict[str, Outcome], chains: Sample) -> Figure:
     return figure
 
 
-def main() -> None:
+def main(unseen: int = UNSEEN, many: int = MANY) -> None:
     out = _report.start(__doc__ or "", "study_robots", every_core=True)
-    with _report.console.status(f"Closing {UNSEEN} chains"):
-        chains = jax.block_until_ready(samples(UNSEEN, 1))
+    with _report.console.status(f"Closing {unseen} chains"):
+        chains = jax.block_until_ready(samples(unseen, 1))
     gains = {WAYS[0]: {k: np.array(x) for k, x in PAPER.items()}}
-    for way, count, seed in ((WAYS[1], FEW, 0), (WAYS[2], MANY, 2)):
+    for way, count, seed in ((WAYS[1], FEW, 0), (WAYS[2], many, 2)):
         gains[way], _ = tuned(count, seed)
     found = {way: outcome(x, chains) for way, x in gains.items()}
     columns = ("", f"gains of {', '.join(ROWS)}", "median of the worst", "99 %", "of all", "failed")
-    _report.table(f"{UNSEEN} chains, distance of the object after {SETTLED:.0f} s", columns, rows(gains, found))
+    _report.table(f"{unseen} chains, distance of the object after {SETTLED:.0f} s", columns, rows(gains, found))
     _report.save({"distance": distance_figure(found), "masses": mass_figure(found, chains)}, out)
 
 

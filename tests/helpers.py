@@ -1,5 +1,7 @@
 """What tests share: an assertion, finite differences, and small mechanisms with known answers."""
 
+import contextlib
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -107,6 +109,32 @@ def assert_same_gradients(got, want, forward, along, tolerance=1e-9):
         assert_close(x, y, atol=tolerance * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
     inner = sum(float(jnp.sum(x * y)) for x, y in zip(got, along, strict=True))
     assert float(forward) == pytest.approx(inner, rel=1e-9, abs=1e-9)
+
+
+@contextlib.contextmanager
+def without_matrices(strategy=ukjax.UdwadiaKalaba):
+    """What this way solves is no number meanwhile: what is a number all the same was found in another way."""
+    solve = strategy.solve
+
+    def lost(self, terms):
+        motion = solve(self, terms)
+        return eqx.tree_at(lambda m: m.acceleration, motion, jnp.full_like(motion.acceleration, jnp.nan))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategy, "solve", lost)
+        yield
+
+
+def command(main, *arguments, **options):
+    """The exit status of a program, as if it were called with these arguments in a wide terminal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["program", *map(str, arguments)])
+        patch.setenv("COLUMNS", "200")
+        try:
+            main(**options)
+        except SystemExit as end:
+            return end.code or 0
+    return 0
 
 
 def standard_promotion():

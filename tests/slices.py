@@ -4,6 +4,7 @@ Hooks of pytest, which conftest.py hands on. A slice is a run of neighbours in t
 fixtures and compiled programs, and a new test moves only those next to a border.
 """
 
+import argparse
 import bisect
 import contextlib
 import itertools
@@ -36,7 +37,7 @@ def slice_of(text):
     """The numbers of "k/n"."""
     k, n = map(int, text.split("/"))
     if not 0 <= k < n:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"must be K/N with K from 0 to N - 1, but is {text}")
     return k, n
 
 

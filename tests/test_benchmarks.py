@@ -27,7 +27,7 @@ from benchmarks import (
 )
 from models.scara import scenario
 
-from .helpers import assert_close, long
+from .helpers import assert_close, command, long
 
 
 def test_measure_compiles_runs_and_returns_the_output():
@@ -64,8 +64,7 @@ def test_a_table_is_written_as_json_with_a_picture(tmp_path, monkeypatch, capsys
     curves = [_work.Curve(f"way {i}", [1e-3, 1e-6], [0.001, 0.002 * (i + 1)]) for i in range(7)]
     monkeypatch.setattr(_work, "curves", lambda report: curves)
     monkeypatch.setitem(main.TABLES, "peers", (lambda report: [("chain", "1 ns")], ("system", "time")))
-    monkeypatch.setattr("sys.argv", ["benchmarks", "peers", "--out", str(tmp_path / "new")])
-    main.main()
+    assert command(main.main, "peers", "--out", tmp_path / "new") == 0
     assert "| chain | 1 ns |" in capsys.readouterr().out
     whole = json.loads((tmp_path / "new" / "peers.json").read_text())
     assert (whole["header"], whole["rows"]) == (["system", "time"], [["chain", "1 ns"]])
@@ -73,11 +72,9 @@ def test_a_table_is_written_as_json_with_a_picture(tmp_path, monkeypatch, capsys
     assert plt.imread(tmp_path / "new" / "peers.png").std() > 0.01
 
 
-def test_a_file_is_no_folder_for_a_table(tmp_path, monkeypatch, capsys):
+def test_a_file_is_no_folder_for_a_table(tmp_path, capsys):
     (tmp_path / "taken").write_text("")
-    monkeypatch.setattr("sys.argv", ["benchmarks", "--out", str(tmp_path / "taken")])
-    with pytest.raises(SystemExit):
-        main.main()
+    assert command(main.main, "--out", tmp_path / "taken") == 2
     assert "--out must be a folder" in capsys.readouterr().err
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import ukjax
 from models import n_four_bar, parallelogram
-from ukjax.cli import _app
+from ukjax.cli import main
 
-from .helpers import assert_close, falling, long, pendulum, rod, sampled
+from .helpers import assert_close, command, falling, long, pendulum, rod, sampled
 
 
 def test_the_parallelogram_in_general_and_in_line():
@@ -147,33 +147,24 @@ def test_what_cannot_be_diagnosed_is_named(arguments, error, match):
         ukjax.diagnose(*arguments)
 
 
-def command(monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", ["ukjax", *arguments])
-    monkeypatch.setattr(_app.console, "width", 160)
-    _app.main()
-
-
-def test_the_command(monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        command(monkeypatch, "inspect", "models.n_four_bar:scenario", "--set", "windows=1")
+def test_the_command(capsys):
+    assert command(main, "inspect", "models.n_four_bar:scenario", "--set", "windows=1") == 0
     shown = capsys.readouterr().out
     assert "8, of rank 8" in shown
     assert "constraints[0] (Holonomic) row 7" in shown
-    with pytest.raises(SystemExit, match="2"):
-        command(monkeypatch, "inspect", "models.n_four_bar:nothing")
+    assert command(main, "inspect", "models.n_four_bar:nothing") == 2
     assert "no factory 'nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.long
-def test_the_command_in_line(monkeypatch, capsys, tmp_path):
+def test_the_command_in_line(capsys, tmp_path):
     (tmp_path / "lying.py").write_text(
         "import jax.numpy as jnp, ukjax\nfrom models import n_four_bar\n"
         "def make():\n    case = n_four_bar.scenario(2)\n"
         "    q0, v0 = case.mechanism.system.state(jnp.zeros(()), jnp.ones(()))\n"
         "    return ukjax.Scenario(case.mechanism, q0, v0, 1.0)\n"
     )
-    with pytest.raises(SystemExit, match="0"):
-        command(monkeypatch, "inspect", f"{tmp_path}/lying.py:make")
+    assert command(main, "inspect", f"{tmp_path}/lying.py:make") == 0
     shown = capsys.readouterr().out
     rank = int(shown.split("14, of rank ")[1].split()[0])
     assert rank < 14

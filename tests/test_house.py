@@ -199,3 +199,9 @@ def test_readme_commands_are_what_ci_runs():
     assert "pytest" in test
     # CI takes the second block out of the README itself, so the two cannot differ.
     assert "README.md" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_tests_know_the_inside_from_one_file():
+    for path in (ROOT / "tests").rglob("*.py"):
+        private = {n for n in imports(path) if re.match(r"ukjax(\.\w+)*\._[a-z]", n)}
+        assert not private or path.name == "inside.py", f"{path} imports {private}: tests/inside.py is for that"

@@ -3,15 +3,15 @@
 import gc
 import importlib
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 
 import ukjax
-from ukjax import _import_gc
-from ukjax._program import _compile, not_tracing
 
 from .helpers import assert_close, pendulum
+from .inside import import_gc, jit_fast_compile, light_options, not_tracing
 
 
 Q, V = jnp.array([0.6, -0.8]), jnp.array([0.4, 0.3])
@@ -24,10 +24,10 @@ def said(monkeypatch):
 
     def say(flags):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        _compile.light_options.cache_clear()
+        light_options.cache_clear()
 
     yield say
-    _compile.light_options.cache_clear()
+    light_options.cache_clear()
 
 
 def acceleration(q, mass=1.0):
@@ -40,15 +40,15 @@ def acceleration(q, mass=1.0):
 def test_a_plain_call_takes_options_and_a_part_of_a_program_none(said, monkeypatch):
     """JAX refuses options for what is part of a larger program, also where only a closure tells that it is."""
     made = []
-    filter_jit = _compile.eqx.filter_jit
+    filter_jit = eqx.filter_jit
     spy = lambda function, **options: (made.append(options), filter_jit(function, **options))[1]
-    monkeypatch.setattr(_compile.eqx, "filter_jit", spy)
+    monkeypatch.setattr(eqx, "filter_jit", spy)
     said("")
-    double = _compile.jit_fast_compile(lambda x: 2.0 * x)
+    double = jit_fast_compile(lambda x: 2.0 * x)
     assert made == [{}]
     assert double(1.5) == 3.0
-    assert made[1:] == [{"compiler_options": _compile.light_options()}]
-    assert _compile.light_options()["xla_backend_optimization_level"] == 0
+    assert made[1:] == [{"compiler_options": light_options()}]
+    assert light_options()["xla_backend_optimization_level"] == 0
     hidden = lambda m: jnp.sum(double(jnp.ones(2)) * m)
     for program in (jax.jit, jax.grad, jax.jacfwd, jax.hessian, lambda f: jax.vmap(f, axis_size=2, in_axes=None)):
         program(hidden)(1.5)
@@ -96,7 +96,7 @@ def test_what_a_person_says_counts(said, flags, options):
     said(flags)
     if jax.__version_info__[:2] != (0, 10):
         options = {name: value for name, value in options.items() if "fusion" not in name}
-    assert _compile.light_options() == options
+    assert light_options() == options
 
 
 @pytest.mark.parametrize(("usual", "meanwhile"), [((700, 10, 10), (200_000, 10, 10)), ((0, 10, 10), (0, 10, 10))])
@@ -105,11 +105,11 @@ def test_imports_leave_the_collector_as_it_was(usual, meanwhile):
     before = gc.get_threshold()
     try:
         gc.set_threshold(*usual)
-        seldom = importlib.reload(_import_gc)
+        seldom = importlib.reload(import_gc)
         assert gc.get_threshold() == meanwhile
         seldom.restore_gc()
         assert gc.get_threshold() == usual
-        seldom = importlib.reload(_import_gc)
+        seldom = importlib.reload(import_gc)
         gc.set_threshold(5, 5, 5)
         seldom.restore_gc()
         assert gc.get_threshold() == (5, 5, 5)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ukjax._program import packed
+from .inside import packed
 
 
 ROWS = {

@@ -11,6 +11,7 @@ import ukjax
 from ukjax import plot, rigid
 
 from .helpers import assert_close, assert_gradients
+from .inside import check_drawing, scene
 
 
 G = 9.81
@@ -172,7 +173,7 @@ def test_an_arrow_of_one_constraint():
     with pytest.raises(ValueError, match='Pass keep="all" to ukjax.simulate'):
         plot.path(case, ukjax.simulate(case.mechanism, case.q0, case.v0, ts))
     trajectory = ukjax.simulate(case.mechanism, case.q0, case.v0, ts, keep="all")
-    drawn = plot._scene.scene(case, trajectory)
+    drawn = scene(case, trajectory)
     assert_close(drawn.arrows["pin 1 [N]"][1], np.array([[0.0, 3 * G], [0.0, 3 * G]]), atol=1e-10)
 
 
@@ -185,7 +186,7 @@ def test_an_arrow_of_one_constraint():
 )
 def test_arrows_of_nothing_are_named(arrow, match):
     with pytest.raises(ValueError, match=match):
-        plot._scene.check(scenario({"arrow": arrow}))
+        check_drawing(scenario({"arrow": arrow}))
 
 
 def test_members_of_a_composite_have_names():

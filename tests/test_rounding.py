@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._rounding import rounding_errors
 
 from .helpers import assert_close, assert_gradients
+from .inside import rounding_errors
 
 
 EPS = float(np.finfo(float).eps)

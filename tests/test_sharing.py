@@ -11,10 +11,9 @@ from jaxtyping import Array, Float
 
 import ukjax
 from models.scara import Scara
-from ukjax._identity import checksum_of
-from ukjax._sharing import joined, separated
 
 from .helpers import assert_close, central_difference, flat_gradient, name_of, sampled
+from .inside import checksum_of, joined, separated
 
 
 class Rod(ukjax.AbstractSystem):

@@ -9,10 +9,9 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import ukjax
-from ukjax._dataset import LABELS, STATS
-from ukjax._trajectory import OF_EACH, OPTIONAL, Trajectory
 
 from .helpers import STATES, assert_close, assert_gradients, central_difference, falling, long, pendulum, rod
+from .inside import LABELS, OF_EACH, OPTIONAL, STATS
 
 
 TS = jnp.linspace(0.0, 2.0, 11)
@@ -247,7 +246,7 @@ def test_all_variables_of_a_data_set():
     fields = {name: scalars if name.endswith("residual") else vectors for name in OPTIONAL}
     fields |= {name: {"a": vectors} for name in OF_EACH} | {"rank": jnp.arange(2)}
     stats = {name: jnp.zeros(()) for name, *_ in STATS}
-    one = Trajectory(t=t, result=ukjax.RESULTS.successful, stats=stats, **fields)
+    one = ukjax.Trajectory(t=t, result=ukjax.RESULTS.successful, stats=stats, **fields)
     batch = jax.tree_util.tree_map(lambda x: jnp.asarray(x)[None], one)
     data = batch.to_dataset("xyz", ["u1 [N]", "u2 [N]", "u3 [N]"], "pqr")
     assert {*data.variables, *data.dims} - {"trajectory"} == {*OPTIONAL, *LABELS}

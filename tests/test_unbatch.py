@@ -8,9 +8,8 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 from jax.lax import linalg
 
-from ukjax._program._unbatch import LAPACK, unbatch_lapack
-
 from .helpers import assert_close
+from .inside import LAPACK, unbatch_lapack
 
 
 A = np.random.default_rng(0).normal(size=(5, 3, 3)) + 3.0 * np.eye(3)

@@ -9,9 +9,9 @@ import pytest
 
 import ukjax
 from ukjax import RESULTS
-from ukjax._hybrid._impact import after_impact
 
 from .helpers import assert_close, long
+from .inside import after_impact
 from .units import CASES, G, exact, table, units_of
 
 

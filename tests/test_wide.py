@@ -6,32 +6,31 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ukjax._program import _compile, jit_wide_vectors, shapes_of
-
 from .helpers import assert_close
+from .inside import WIDTH, jit_wide_vectors, replaced, shapes_of, wide_options
 
 
 @pytest.fixture
 def forgotten():
-    _compile.wide_options.cache_clear()
+    wide_options.cache_clear()
     yield
-    _compile.wide_options.cache_clear()
+    wide_options.cache_clear()
 
 
-BY_ITSELF = {"xla_cpu_prefer_vector_width": _compile.WIDTH, "xla_cpu_multi_thread_eigen": False}
+BY_ITSELF = {"xla_cpu_prefer_vector_width": WIDTH, "xla_cpu_multi_thread_eigen": False}
 
 
 @pytest.mark.parametrize("name", BY_ITSELF)
 def test_somebody_has_said_how(name, monkeypatch, forgotten):
-    assert _compile.wide_options(True) == BY_ITSELF
-    _compile.wide_options.cache_clear()
+    assert wide_options(True) == BY_ITSELF
+    wide_options.cache_clear()
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=1")
-    assert _compile.wide_options(True) == {k: v for k, v in BY_ITSELF.items() if k != name}
+    assert wide_options(True) == {k: v for k, v in BY_ITSELF.items() if k != name}
 
 
-def test_a_compiler_that_has_no_such_option(monkeypatch, forgotten):
-    monkeypatch.setattr(_compile, "WIDTH", "as wide as it goes")  # refused, as an unknown option is
-    assert _compile.wide_options(False) == {}
+@replaced(vector="as wide as it goes")  # refused, as an unknown option is
+def test_a_compiler_that_has_no_such_option(forgotten):
+    assert wide_options(False) == {}
     assert_close(jit_wide_vectors(lambda x: 2 * x, lambda x: False)(jnp.ones(3)), np.full(3, 2.0))
 
 

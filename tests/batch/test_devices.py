@@ -10,9 +10,9 @@ import optimistix as optx
 import pytest
 
 import ukjax
-from ukjax._batch._devices import barrier, on_each
 
 from ..helpers import assert_close, central_difference
+from ..inside import barrier, on_each
 
 
 TS = np.linspace(0.0, 0.5, 4)

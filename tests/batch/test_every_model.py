@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._program import light_jit
 
 from ..helpers import sampled
 from ..models.test_models import FACTORIES
@@ -69,7 +68,7 @@ def test_gradients(name):
     ts = jnp.linspace(case.t0, case.t0 + 0.005 * (case.t1 - case.t0), 2)
     v0 = SHARES[:2, None] * case.v0[None]
 
-    def gradient(way, jit=light_jit):  # compiling takes most of the time
+    def gradient(way, jit=eqx.filter_jit):  # compiling takes most of the time
         of = lambda both: jnp.sum(jnp.sin(way(*both).q[:, -1]))
         found = jit(eqx.filter_grad(of))((case.mechanism, v0))
         jax.clear_caches()  # Stewart's platform has 12,000 kernels, of which a process can map no two programs.

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._batch import _portions
-from ukjax._batch._devices import BLOCK, LANES, lanes_of
 
 from ..helpers import assert_close, falling
+from ..inside import (
+    BLOCK,
+    LANES,
+    PORTION_BYTES,
+    TOGETHER,
+    Size,
+    all_at_once,
+    allocate_like,
+    in_order,
+    lanes_of,
+    replaced,
+)
 
 
 def beads(rates, **options):
@@ -21,22 +31,20 @@ def beads(rates, **options):
 
 
 @pytest.mark.long
-def test_the_fast_ones_begin_first(monkeypatch):
+def test_the_fast_ones_begin_first():
     seen = []
-    first = _portions.in_order
-    monkeypatch.setattr(_portions, "in_order", lambda *args: seen.append(args) or first(*args))
-    batch = beads([1.0, 20.0, 3.0])
+    with replaced(in_order=lambda *args: seen.append(args) or in_order(*args)):
+        batch = beads([1.0, 20.0, 3.0])
     (pace, count), steps = seen[0], batch.stats["num_steps"]
     assert count == 3
-    np.testing.assert_array_equal(first(pace, count)[:3], [1, 2, 0])
+    np.testing.assert_array_equal(in_order(pace, count)[:3], [1, 2, 0])
     assert steps[1] > steps[2] >= steps[0]
 
 
-def test_no_device_has_all_the_fast_ones_where_all_is_done_at_once(monkeypatch):
+def test_no_device_has_all_the_fast_ones_where_all_is_done_at_once():
     seen = []
-    at_once = _portions._at_once
-    monkeypatch.setattr(_portions, "_at_once", lambda *args: seen.append(at_once(*args)) or seen[-1])
-    batch = beads([1.0, 20.0, 3.0, 2.0, 18.0], devices=jax.devices()[:2], progress=False)
+    with replaced(all_at_once=lambda *args: seen.append(all_at_once(*args)) or seen[-1]):
+        batch = beads([1.0, 20.0, 3.0, 2.0, 18.0], devices=jax.devices()[:2], progress=False)
     ((_, own),) = seen
     np.testing.assert_array_equal(own.reshape(2, 3)[:, :2], [[1, 2], [4, 3]])
     assert own[2] == 0  # the last, beside which the other device has none
@@ -46,14 +54,14 @@ def test_no_device_has_all_the_fast_ones_where_all_is_done_at_once(monkeypatch):
 def test_what_is_not_to_be_done_is_last():
     """Of equal ones the first is first; likewise as part of a program."""
     pace = np.array([1.0, np.nan, 3.0, 2.0, 9.0, 3.0])[[0, 1, 2, 3, 5, 4]]
-    for order in (_portions.in_order(pace, 5), jax.jit(_portions.in_order)(pace, 5)):
+    for order in (in_order(pace, 5), jax.jit(in_order)(pace, 5)):
         np.testing.assert_array_equal(order, [2, 4, 3, 0, 1, 5])
 
 
 @pytest.mark.parametrize("share", [1, 10, 31, 33, 100, 1000, 5000, 123_456])
 def test_lanes_fill_blocks(share):
     """A rest that fills no vector takes as long as a block."""
-    size = _portions.Size(2 * share - 1, 2, lanes_of(jax.devices("cpu"), share), 8)
+    size = Size(2 * share - 1, 2, lanes_of(jax.devices("cpu"), share), 8)
     assert size.lanes <= LANES["cpu"]
     assert size.lanes == share if share < BLOCK else size.lanes % BLOCK == 0
     assert 2 * share <= size.whole < 2 * (share + size.lanes * max(1, share // size.lanes))
@@ -69,17 +77,17 @@ def test_a_batch_on_a_device_that_is_not_the_first():
 
 @pytest.mark.parametrize("most", [1, 20, 33, 100, 1000])
 def test_a_portion_is_no_larger_than_memory_allows(most):
-    size = _portions.Size(100_000, 2, lanes_of(jax.devices("cpu"), 50_000), _portions.BYTES // (2 * most))
+    size = Size(100_000, 2, lanes_of(jax.devices("cpu"), 50_000), PORTION_BYTES // (2 * most))
     assert size.share == size.lanes if most < BLOCK else size.lanes % BLOCK == 0
     assert most / 2 < size.share <= most
 
 
-@pytest.mark.parametrize("together", [0, _portions.TOGETHER])
-def test_results_lie_where_jax_need_not_copy_them(together, monkeypatch):
+@pytest.mark.parametrize("together", [0, TOGETHER])
+def test_results_lie_where_jax_need_not_copy_them(together):
     """In one piece of memory or each in its own, next to each other and not upon each other."""
-    monkeypatch.setattr(_portions, "TOGETHER", together)
     like = (np.zeros((2, 3)), np.zeros(2, bool), np.zeros((2, 5), np.float32), np.zeros((2, 0)), np.zeros(2, int))
-    room = _portions._allocate_like(like, 7)
+    with replaced(together=together):
+        room = allocate_like(like, 7)
     for i, (x, y) in enumerate(zip(room, like, strict=True)):
         assert (x.shape, x.dtype) == ((7, *y.shape[1:]), y.dtype)
         assert x.ctypes.data % 64 == 0 or not x.size

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._batch import _portions
 
 from ..helpers import assert_close, central_difference, falling, long, rod
+from ..inside import Size, replaced
 
 
 COUNT, TS = 11, np.linspace(0.0, 1.0, 5)
@@ -77,10 +77,10 @@ def test_the_same_as_one_by_one(one_by_one, devices, progress):
 
 
 @pytest.mark.long
-def test_portions_are_one_batch(one_by_one, monkeypatch):
+@replaced(portion=4000)
+def test_portions_are_one_batch(one_by_one):
     """Where memory is short: some trajectories at a time, the last portion with fewer."""
-    monkeypatch.setattr(_portions, "BYTES", 4000)
-    assert _portions.Size(COUNT, 2, 2, 1000).whole == 4
+    assert Size(COUNT, 2, 2, 1000).whole == 4
     assert_same(in_batch(lanes=2), one_by_one)
 
 

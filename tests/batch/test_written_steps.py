@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._batch import _simulate_batch
-from ukjax._expand import _tiled
-from ukjax._integrate import _lanes
 
 from ..helpers import long
+from ..inside import ScalarLaneStep, replaced
 from .test_simulate_batch import AT_REST, TS, assert_same, start, swinging
 
 
@@ -20,18 +18,17 @@ MANY = {"length": jnp.linspace(0.5, 1.5, COUNT), "mass": jnp.linspace(2.0, 1.0, 
 
 
 @pytest.fixture
-def programs(monkeypatch):
+def programs():
     """The operations of the steps that were written out; few trajectories are enough for that."""
-    found, call = [], _tiled.ScalarLaneStep.__call__
+    found, call = [], ScalarLaneStep.__call__
 
     def spy(self, *arguments):
         found.append(self.program.program.operations)
         return call(self, *arguments)
 
-    monkeypatch.setattr(_tiled.ScalarLaneStep, "__call__", spy)
-    monkeypatch.setattr(_simulate_batch, "WORTH", 1)
     jax.clear_caches()
-    return found
+    with replaced(written_step=spy, worth_steps=1):
+        yield found
 
 
 def both(begin=start, mechanism=swinging, v0=AT_REST, **options):
@@ -97,7 +94,7 @@ def test_constraints_that_begin_to_contradict_each_other(programs):
 
 
 @pytest.mark.long
-def test_what_is_too_long_goes_as_it_is(programs, monkeypatch):
-    monkeypatch.setattr(_lanes, "MOST_OPERATIONS", 50)
-    assert_same(*both(keep=("q",)))
+def test_what_is_too_long_goes_as_it_is(programs):
+    with replaced(lane_step=50):
+        assert_same(*both(keep=("q",)))
     assert not programs

@@ -9,15 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import typer
 import xarray as xr
 from PIL import Image
 
 import ukjax
-from ukjax.cli import _app, main
-from ukjax.cli._target import UsageError
+from ukjax.cli import main
 
-from ..helpers import falling, pendulum, standard_promotion
+from ..helpers import command, falling, pendulum, standard_promotion
+from ..inside import interrupted_tuning
 
 
 ROOT = Path(__file__).parents[2]
@@ -61,12 +60,10 @@ def run(monkeypatch, tmp_path, capsys):
     (tmp_path / "own.py").write_text(OWN)
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ukjax", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
+        status = command(main, *arguments)
         shown = capsys.readouterr()
         # The width of the terminal must not matter.
-        return stop.value.code or 0, " ".join(shown.out.split()), " ".join(shown.err.split())
+        return status, " ".join(shown.out.split()), " ".join(shown.err.split())
 
     return run
 
@@ -259,17 +256,9 @@ def test_tunes_a_persons_own_problem(run, tmp_path):
         assert len(np.unique(np.asarray(image.convert("L")))) > 20
 
 
-def test_a_tuning_goes_on_after_an_interruption(run, tmp_path, monkeypatch):
-    real = ukjax._tune._checkpoint.save
-
-    def save(path, record, definition):
-        real(path, record, definition)
-        if record.done == 8:
-            raise KeyboardInterrupt
-
+def test_a_tuning_goes_on_after_an_interruption(run, tmp_path):
     with standard_promotion():
-        with monkeypatch.context() as patch:
-            patch.setattr(ukjax._tune._checkpoint, "save", save)
+        with interrupted_tuning(8, KeyboardInterrupt):
             status, shown, _ = run("tune", "own.py:tuning", "--out", "here")
         assert status == 130
         assert "The same command goes on from here" in shown
@@ -310,14 +299,10 @@ def test_help_is_enough_to_get_going(run):
         assert word in shown
 
 
-def test_what_stands_in_brackets_is_no_markup(monkeypatch, capsys):
-    def fail():
-        raise UsageError("length [m] must be positive")
-
-    monkeypatch.setattr(_app, "app", fail)
-    with pytest.raises(SystemExit):
-        _app.main()
-    assert "length [m] must be positive" in capsys.readouterr().err
+def test_what_stands_in_brackets_is_no_markup(run):
+    status, _, errors = run("simulate", "own.py:scenario", "--set", "x [m]=1", "--set", "length=1")
+    assert status == 2
+    assert "nothing called 'x [m]' to set" in errors
 
 
 @pytest.mark.parametrize(
@@ -346,5 +331,5 @@ def test_what_is_no_scenario(changes, error, match):
 def test_the_flag_that_halves_the_time_to_compile(monkeypatch, version, before, after):
     monkeypatch.setenv("XLA_FLAGS", before)
     monkeypatch.setattr(jax, "__version_info__", version)
-    _app.common(typer.Context(typer.main.get_command(_app.app)))
+    assert command(main, "list", "--no-such-option") == 2  # what holds for every command is done before
     assert os.environ["XLA_FLAGS"] == after

@@ -14,8 +14,8 @@ import ukjax
 from models import simple_pendulum
 from tests.helpers import assert_close
 from ukjax import plot
-from ukjax.cli import _gallery
 
+from ..inside import measured, work_of
 from .test_cli import run as command  # noqa: F401  (a fixture)
 
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_shown_leaves_nothing(command, tmp_path):  # noqa: F811
 def test_what_is_measured_is_what_the_trajectory_says():
     scenario = simple_pendulum.scenario()
     run = scenario.simulate(np.linspace(0.0, 1.0, 11))
-    found = _gallery._measured(scenario, run)
+    found = measured(scenario, run)
     (name,) = [x for x in found if x.startswith("drift of energy [J], which is ")]
     energy = np.array([scenario.invariants["energy [J]"](*state) for state in zip(run.q, run.v, run.t, strict=True)])
     assert found[name] == f"{np.max(np.abs(energy - energy[0])):.1e}"
@@ -135,7 +135,7 @@ def test_the_kinetic_energy_is_what_the_forces_worked():
     driven = ukjax.System(lambda q, t: (1 + t) * jnp.eye(1), lambda q, v, t: jnp.cos(9.0 * t) - v)
     scenario = ukjax.Scenario(ukjax.Mechanism(driven), [0.0], [1.0], 2.0)
     run = scenario.simulate(np.linspace(0.0, 2.0, 1001), rtol=1e-11, atol=1e-11)
-    kinetic, work = _gallery._work(scenario, run)
+    kinetic, work = work_of(scenario, run)
     assert_close(kinetic, (1 + run.t) * run.v[:, 0] ** 2 / 2, atol=1e-14)
     assert np.ptp(kinetic) > 0.1
     assert_close(kinetic - kinetic[0], work, atol=1e-10)
@@ -143,5 +143,5 @@ def test_the_kinetic_energy_is_what_the_forces_worked():
     power = (jnp.cos(9.0 * run.t) - run.v[:, 0] + run.v[:, 0] / 2) * run.v[:, 0]
     assert_close(work[-1], np.trapezoid(power, run.t), atol=1e-5)
     other = eqx.tree_at(lambda run: run.acceleration, run, run.acceleration + 0.1)
-    kinetic, work = _gallery._work(scenario, other)
+    kinetic, work = work_of(scenario, other)
     assert np.max(np.abs(kinetic - kinetic[0] - work)) > 0.01

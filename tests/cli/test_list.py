@@ -11,9 +11,9 @@ import pytest
 import ukjax
 from models import parallelogram, unicycle
 from ukjax import cli
-from ukjax.cli import _app, _list
 
 from ..helpers import long
+from ..inside import entry_of, rank_of
 from .test_cli import run as command  # noqa: F401  (a fixture)
 
 
@@ -85,7 +85,6 @@ def listed(command, monkeypatch, tmp_path):  # noqa: F811
         "deep/more.py": HELPER,
     }.items():
         (package / name).write_text(text)
-    monkeypatch.setattr(_app.console, "width", 100)
     for name in [name for name in sys.modules if name.split(".")[0] == "robots"]:
         monkeypatch.delitem(sys.modules, name)
     return lambda *arguments: command("list", *arguments)
@@ -135,7 +134,7 @@ def test_every_module_of_models_is_found(monkeypatch):
 @pytest.mark.parametrize("model", [long(parallelogram), unicycle])
 def test_rows_and_rank_are_those_of_diagnose(model):
     scenario = model.scenario()
-    entry = _list.entry(scenario)
+    entry = entry_of(scenario)
     diagnosis = ukjax.diagnose(scenario.mechanism, scenario.q0, scenario.v0, scenario.t0)
     assert (entry.coordinates, entry.rows, entry.rank) == (diagnosis.coordinates, diagnosis.rows, diagnosis.rank)
     assert entry.name == scenario.name
@@ -146,9 +145,9 @@ def test_the_rank_is_that_of_the_equation_of_motion():
     """A row that one test took for rounding and the other did not."""
     M, Q, A, b = np.eye(2), np.zeros(2), np.array([[1.0, 0.0], [1e-10, 1e-12]]), np.array([0.0, 1e-12])
     terms = ukjax.Terms(*(jnp.asarray(x) for x in (M, Q, A, b)))
-    assert _list._rank(M, Q, A, b) == int(jax.jit(ukjax.UdwadiaKalaba().solve)(terms).rank) == 2
+    assert rank_of(M, Q, A, b) == int(jax.jit(ukjax.UdwadiaKalaba().solve)(terms).rank) == 2
     assert (
-        _list._rank(np.diag([1.0, 0.0]), Q, A, b)
+        rank_of(np.diag([1.0, 0.0]), Q, A, b)
         == int(jax.jit(ukjax.formulation.PennestriDeFalco().solve)(terms).rank)
         == 2
     )

@@ -9,8 +9,7 @@ import jax
 import pytest
 import xarray as xr
 
-from ukjax.cli import _programs
-
+from ..inside import CACHE_VARIABLE, are_kept, keep_programs, replaced
 from .test_cli import OWN
 
 
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.long
 def test_what_was_compiled_once_is_not_compiled_again(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
-    without = {name: value for name, value in os.environ.items() if name != _programs.VARIABLE}
+    without = {name: value for name, value in os.environ.items() if name != CACHE_VARIABLE}
     environment = {**without, "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     kept, runs = [], []
     for out in ("first", "again"):
@@ -46,31 +45,31 @@ def caching(monkeypatch, tmp_path):
         "jax_persistent_cache_min_entry_size_bytes",
     )
     before = {name: getattr(jax.config, name) for name in names}
-    monkeypatch.delenv(_programs.VARIABLE, raising=False)
-    monkeypatch.setattr(_programs, "user_cache_path", lambda name: tmp_path / name)
-    yield monkeypatch
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    with replaced(cache_folder=lambda name: tmp_path / name):
+        yield monkeypatch
     for name, value in before.items():
         jax.config.update(name, value)
 
 
 @pytest.mark.parametrize("word", ["0", "off", "No", "FALSE"])
 def test_one_variable_switches_it_off(caching, tmp_path, word):
-    caching.setenv(_programs.VARIABLE, word)
-    _programs.keep_programs()
-    assert not _programs.are_kept()
+    caching.setenv(CACHE_VARIABLE, word)
+    keep_programs()
+    assert not are_kept()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_it_is_bounded_and_leaves_a_persons_own_alone(caching, tmp_path):
-    _programs.keep_programs()
+    keep_programs()
     assert jax.config.jax_compilation_cache_dir.startswith(str(tmp_path / "ukjax"))
     assert 0 < jax.config.jax_compilation_cache_max_size <= 10**9
     jax.config.update("jax_compilation_cache_dir", "mine")
-    _programs.keep_programs()
+    keep_programs()
     assert jax.config.jax_compilation_cache_dir == "mine"
 
 
 def test_where_nothing_can_be_written_it_goes_without(caching, tmp_path):
     (tmp_path / "ukjax").write_text("a file")
-    _programs.keep_programs()
-    assert not _programs.are_kept()
+    keep_programs()
+    assert not are_kept()

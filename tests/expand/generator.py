@@ -13,9 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from ukjax._expand._piece import EvalForm, traced
-from ukjax._expand._scalar import ScalarPiece
-
+from ..inside import EvalForm, ScalarPiece, traced
 from .operations import EXAMPLES
 
 

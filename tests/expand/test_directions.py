@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
 
-from ukjax._expand import _fast_or_slow
-from ukjax._expand._fast_or_slow import guarded_by
-from ukjax._expand._tiled import directional
-
 from ..helpers import assert_close, long
+from ..inside import FEW_STATES, EvalForm, directional, evaluated_where_needed, guarded_by, replaced
 
 
 rng = np.random.default_rng(0)
@@ -80,9 +77,9 @@ def literal(x, y):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.9])
-def test_what_a_gpu_gathers(share, monkeypatch):
+@replaced(gathered=20)
+def test_what_a_gpu_gathers(share):
     """The states that need it, a tile at a time: none, fewer than a tile has, and more; and the whole if most do."""
-    monkeypatch.setattr(_fast_or_slow, "TILE", 20)
     rng, seen = np.random.default_rng(1), []
     needed = jnp.asarray(rng.random(700) < share)
     x, y = jnp.asarray(rng.normal(size=(700, 3))), jnp.asarray(rng.normal(size=3))
@@ -93,12 +90,12 @@ def test_what_a_gpu_gathers(share, monkeypatch):
 
     closed = jax.make_jaxpr(slow)(needed[0], x[0], y)
     passed = lambda needed, x, y: [x[0]]
-    form = _fast_or_slow.EvalForm((True, True, False), on_cpu=False)
-    of = lambda *arrays: _fast_or_slow._evaluated(form, 0, jaxpr_as_fun(closed), passed, closed.out_avals, arrays)
+    form = EvalForm((True, True, False), on_cpu=False)
+    of = lambda *arrays: evaluated_where_needed(form, 0, jaxpr_as_fun(closed), passed, closed.out_avals, arrays)
     (got,) = jax.block_until_ready(jax.jit(of)(needed, x, y))
     jax.effects_barrier()
     assert_close(got, jnp.where(needed, jnp.sin(x) @ y, x[:, 0]), rtol=1e-14, atol=1e-15)
-    few = jnp.sum(needed) <= 700 // _fast_or_slow.FEW
+    few = jnp.sum(needed) <= 700 // FEW_STATES
     assert len(seen) == (20 * -(-jnp.sum(needed) // 20) if few else 700)
 
 

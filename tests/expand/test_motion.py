@@ -12,10 +12,21 @@ import pytest
 import ukjax
 from models import coordinated_robots, parallelogram, scara, spherical_pendulum, unicycle
 from ukjax import RESULTS
-from ukjax._expand._motion import MotionPiece
 
 from .. import helpers
-from ..helpers import Falling, assert_close, central_difference, falling, long, pendulum, random_mechanism, rod, sampled
+from ..helpers import (
+    Falling,
+    assert_close,
+    central_difference,
+    falling,
+    long,
+    pendulum,
+    random_mechanism,
+    rod,
+    sampled,
+    without_matrices,
+)
+from ..inside import MotionPiece, replaced
 
 
 ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
@@ -167,13 +178,12 @@ def test_in_a_batch_one_bad_state_changes_no_other():
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def seen():
     """Of every scalar program that is evaluated, whether for a batch."""
-    found = []
-    evaluate = MotionPiece.evaluate
+    found, evaluate = [], MotionPiece.evaluate
     spy = lambda self, form, *x: (found.append(any(form.batched)), evaluate(self, form, *x))[1]
-    monkeypatch.setattr(MotionPiece, "evaluate", spy)
-    return found
+    with replaced(scalar_motion=spy):
+        yield found
 
 
 def test_where_it_is_used(seen):
@@ -210,7 +220,7 @@ def test_where_a_trajectory_uses_it(seen):
 
 
 @pytest.mark.long
-def test_rows_that_are_redundant_at_every_state_need_no_matrices(monkeypatch):
+def test_rows_that_are_redundant_at_every_state_need_no_matrices():
     """Neither for the motion nor, where one row depends on the others, for its derivative."""
     case = parallelogram.scenario()
     run = case.simulate(jnp.linspace(0.0, 0.5, 6))
@@ -223,10 +233,8 @@ def test_rows_that_are_redundant_at_every_state_need_no_matrices(monkeypatch):
 
     want, slopes = found(OFF)
     assert set(np.asarray(want.rank).tolist()) == {case.q0.shape[0] - 1}
-    lost = jax.tree_util.tree_map(lambda x: x[0], want)
-    lost = eqx.tree_at(lambda motion: motion.acceleration, lost, jnp.full_like(lost.acceleration, jnp.nan))
-    monkeypatch.setattr(ukjax.UdwadiaKalaba, "solve", lambda self, terms: lost)
-    got, same_slopes = found(ON)
+    with without_matrices():
+        got, same_slopes = found(ON)
     assert_same(got, want)
     for x, y in zip(same_slopes, slopes, strict=True):
         assert_close(x, y, atol=1e-10 * (1 + np.max(np.abs(y))))

@@ -13,13 +13,9 @@ from jax.extend.core import Primitive, primitives
 from jax.interpreters import batching, mlir
 
 import ukjax
-from ukjax._expand import _interpret
-from ukjax._expand._entry import Block, NotScalar
-from ukjax._expand._interpret import ELEMENTWISE, is_followed, rule_of
-from ukjax._expand._piece import traced
-from ukjax._expand._scalar import ScalarPiece
 
 from ..helpers import long
+from ..inside import CALLS, ELEMENTWISE, OF_CALLS, is_followed, rule_of
 from .operations import ALONE, EXAMPLES, WITHOUT_EXAMPLE, A, X
 
 
@@ -62,7 +58,7 @@ def test_no_operation_of_the_installed_jax_is_unknown():
     assert not set(left) & set(EXAMPLES)
     for name in left:
         # Calls are followed as functions.
-        assert name not in known or rule_of(known[name]) is None or name in _interpret.CALLS, name
+        assert name not in known or rule_of(known[name]) is None or name in CALLS, name
 
 
 # Parameters with one value in all of JAX's own uses, or none that matters.
@@ -126,7 +122,7 @@ def test_what_a_newer_jax_adds_is_left_to_it(monkeypatch):
         assert not follows(equation.params | {"of_a_newer_jax": 1})
         assert name != "gather" or not follows(equation.params | {"mode": "of a newer JAX"})
     # A call has rules of its own, which only JAX can use.
-    monkeypatch.setitem(_interpret.OF_CALLS, "name", lambda value: value != "sin")
+    monkeypatch.setitem(OF_CALLS, "name", lambda value: value != "sin")
     report = ukjax.expand(lambda x: jax.jit(jnp.sin)(x)).report(X)
     assert "parameter of jit" in report.reason
 
@@ -148,15 +144,12 @@ def differs(got, want):
 @pytest.mark.parametrize("names", [SHORT, *map(long, GROUPS)], ids=lambda names: f"{names[0]} to {names[-1]}")
 def test_the_results_are_those_of_jax(names):
     of = [(f"{name} {i}", *example) for name in names for i, example in enumerate(EXAMPLES[name])]
-    pieces = [ScalarPiece(traced(of_arrays(f), [jnp.asarray(x) for x in args]), 5000) for _, f, args in of]
+    pieces = [ukjax.expand(of_arrays(f), limit=5000) for _, f, _ in of]
     for (name, function, args), piece in zip(of, pieces, strict=True):
         there = {x.primitive.name for x in equations(jax.make_jaxpr(function)(*args).jaxpr)}
-        try:
-            blocks = {x.primitive.name for x in piece.program.program.steps if isinstance(x, Block)}
-        except NotScalar:
-            assert any("random" in x for x in there), name
-        else:
-            assert blocks <= there, name
+        report = piece.report(*map(jnp.asarray, args))
+        assert report.operations is not None or any("random" in x for x in there), name
+        assert set(report.kept) <= there, name
 
     def both(of, pieces, change, arguments):
         plain = lambda arguments: [of_arrays(f)(*args) for (_, f, _), args in zip(of, arguments, strict=True)]

@@ -6,14 +6,20 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._expand import _loops, _tiled
-from ukjax._expand._graph import Graph
-from ukjax._expand._interpret import interpret
-from ukjax._expand._program import turns
-from ukjax._expand._scalar import ScalarProgram
-from ukjax._expand._tiled import MANY, inline_op
 
 from ..helpers import assert_close, long
+from ..inside import (
+    MANY,
+    MOST_OPERANDS,
+    Graph,
+    ScalarProgram,
+    inline_op,
+    interpret,
+    parts_of,
+    replaced,
+    tiled_dynamics,
+    turns,
+)
 
 
 def program_of(function, *like):
@@ -31,20 +37,20 @@ def swarm(x):
 
 
 @pytest.fixture
-def short_parts(monkeypatch):
-    monkeypatch.setattr(_loops, "LONGEST", 400)
-    monkeypatch.setattr(_loops, "PART", 200)
+def short_parts():
+    with replaced(one_loop=400, part=200):
+        yield
 
 
 def test_parts_hand_on_what_later_ones_need_and_nothing_twice(short_parts):
     program = program_of(swarm, jnp.zeros(9))
-    parts = list(_loops.parts_of(program))
+    parts = list(parts_of(program))
     assert len(parts) > 5
     assert sum(part.operations for part in parts) == program.operations
     known, given = {x.order for x in program.inputs}, []
     for i, part in enumerate(parts):
         assert {x.order for x in part.inputs} <= known
-        assert max(len(part.inputs), len(part.outputs)) <= _loops.MOST_OPERANDS
+        assert max(len(part.inputs), len(part.outputs)) <= MOST_OPERANDS
         later = {x.order for other in parts[i + 1 :] for x in other.inputs}
         found = {x.order for x in part.outputs}
         assert found <= later | {getattr(x, "order", None) for x in program.outputs}
@@ -54,7 +60,7 @@ def test_parts_hand_on_what_later_ones_need_and_nothing_twice(short_parts):
 
 
 def test_an_angle_is_turned_in_one_part_only(short_parts):
-    parts = list(_loops.parts_of(program_of(swarm, jnp.zeros(9))))
+    parts = list(parts_of(program_of(swarm, jnp.zeros(9))))
     where = [{node.args[0].order for node in part.steps if turns(node)} for part in parts]
     assert sum(map(len, where)) == len(set().union(*where)) == 9
 
@@ -71,7 +77,7 @@ def test_in_parts_it_is_the_same(short_parts, size):
 def test_many_operands_are_read_by_several_loops():
     """Of 300 numbers, of which all are given back, one loop would get no vector instructions."""
     function = lambda x: (x * 2, jnp.sum(x))
-    assert len(list(_loops.parts_of(program_of(function, jnp.zeros(300))))) > 2
+    assert len(list(parts_of(program_of(function, jnp.zeros(300))))) > 2
     x = jnp.arange(900.0).reshape(3, 300)
     twice, total = jax.jit(jax.vmap(ukjax.expand(function)))(x)
     assert_close(twice, 2 * x)
@@ -90,18 +96,17 @@ def test_a_recursion_is_written_out_for_many_states(size):
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.normal(size=(size, 2))), jnp.asarray(rng.normal(size=(size, 40, 2)))
 
-    ways = (_tiled.Lowering.UNROLLED, _tiled.Lowering.TILES)
+    def of(x, y, written):
+        return tiled_dynamics(lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1]), (x, y), written=(written, False))[
+            0
+        ]
 
-    def of(x, y, way):
-        function = lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1])
-        return _tiled.tiled_dynamics(function, (x, y), lowering=way)[0]
-
-    both = [jax.jit(jax.vmap(lambda x, y, w=w: of(x, y, w))) for w in ways]
+    both = [jax.jit(jax.vmap(lambda x, y, w=w: of(x, y, w))) for w in (True, False)]
     got, want = (f(x, y) for f in both)
     assert_close(got, want, rtol=1e-12, atol=1e-12)
     loops = [f.lower(x, y).as_text().count("stablehlo.while") for f in both]
     assert (loops[0] < loops[1]) == (size >= MANY)
-    slopes = [jax.jit(jax.vmap(jax.jacfwd(lambda x, y, w=w: of(x, y, w)))) for w in ways]
+    slopes = [jax.jit(jax.vmap(jax.jacfwd(lambda x, y, w=w: of(x, y, w)))) for w in (True, False)]
     assert_close(slopes[0](x[:3], y[:3]), slopes[1](x[:3], y[:3]), rtol=1e-12, atol=1e-12)
 
 

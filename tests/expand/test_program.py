@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._expand import _loops
 
 from ..helpers import assert_close, standard_promotion
+from ..inside import FEW, replaced
 from .test_motion import OFF, ON, assert_same, motions, states
 
 
@@ -39,17 +39,16 @@ def test_long_programs_end():
 
 
 @pytest.mark.long
-def test_programs_in_several_loops_are_what_they_are_in_one(monkeypatch):
+@replaced(one_loop=300, part=300)
+def test_programs_in_several_loops_are_what_they_are_in_one():
     mechanism, *state = states("random, redundant")
     want = motions(mechanism, *state, OFF)
-    monkeypatch.setattr(_loops, "LONGEST", 300)
-    monkeypatch.setattr(_loops, "PART", 300)
     of = lambda *state: ukjax.equation_of_motion(mechanism, *state, formulation=ON, throw=False)
     assert_same(jax.jit(jax.vmap(of))(*state), want)
     assert_same(jax.jit(of)(*(x[0] for x in state)), jax.tree_util.tree_map(lambda x: x[0], want))
 
 
-@pytest.mark.parametrize("size", [5, _loops.FEW, _loops.FEW + 1])
+@pytest.mark.parametrize("size", [5, FEW, FEW + 1])
 def test_a_loop_takes_floats_of_two_kinds_and_truth_values(size):
     """And gives back each as what it is: XLA reduces neither together. In windows and in pairs, with what all share."""
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._expand import pivots, solve
 
 from ..helpers import assert_close, assert_gradients, central_difference
+from ..inside import pivots, solve_symmetric
 
 
 N = 6
@@ -25,7 +25,7 @@ def matrix(x):
 
 
 def solution(x):
-    return solve(matrix(x), jnp.stack([x[:N], x[:N] ** 2, jnp.ones(N)], axis=1))
+    return solve_symmetric(matrix(x), jnp.stack([x[:N], x[:N] ** 2, jnp.ones(N)], axis=1))
 
 
 def ways(function):
@@ -54,7 +54,7 @@ def test_solutions_are_those_of_numpy(way):
 def test_a_row_that_depends_on_others_is_struck_out(way):
     rows = jnp.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
     S = lambda a: a * rows @ rows.T
-    of = lambda a: (solve(S(a), S(a) @ jnp.arange(4.0), 1e-8), pivots(S(a), 1e-8))
+    of = lambda a: (solve_symmetric(S(a), S(a) @ jnp.arange(4.0), 1e-8), pivots(S(a), 1e-8))
     x, found = jax.jit(ways(of)[way])(jnp.asarray(1.5))
     kept = np.asarray(found.kept)
     assert kept.tolist() != [True] * 4

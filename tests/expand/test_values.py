@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._expand._scalar import ScalarPiece
 
 from ..helpers import assert_close
 
 
 def program(f, count=2):
     """f of so many scalars as scalar code: how many operations it has, and the function."""
-    piece = ScalarPiece(jax.make_jaxpr(f)(*[jnp.zeros(())] * count), 10_000)
-    return piece.program.program.operations, lambda *args: piece(*map(jnp.asarray, args))
+    found = ukjax.expand(f, limit=10_000)
+    operations = found.report(*[jnp.zeros(())] * count).operations
+    assert operations is not None
+    return operations, lambda *args: found(*map(jnp.asarray, args))
 
 
 SAME = {
@@ -108,5 +109,4 @@ OTHERS = {
 def test_what_is_no_sum_and_no_product_is_left_to_jax(name):
     f, x = OTHERS[name], jnp.array([0.5, 0.3])
     want = f(x)
-    piece = ScalarPiece(jax.make_jaxpr(lambda x: [f(x)])(x), 10_000)
-    np.testing.assert_allclose(np.asarray(piece(x)[0]), np.asarray(want), rtol=1e-15)
+    np.testing.assert_allclose(np.asarray(ukjax.expand(f)(x)), np.asarray(want), rtol=1e-15)

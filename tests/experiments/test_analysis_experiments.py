@@ -14,8 +14,8 @@ from .test_experiments import drawn, run
 
 
 @pytest.mark.long
-def test_the_bicycle(monkeypatch, capsys, tmp_path):
-    run(bicycle, monkeypatch, capsys, tmp_path)
+def test_the_bicycle(capsys, tmp_path):
+    run(bicycle, capsys, tmp_path)
     A, speeds = bicycle.linear_system(), np.linspace(0.5, 9.5, 7)
     assert bicycle.differences(np.linalg.eigvals(np.asarray(A(speeds))), speeds) < 1e-6
     for what, speed in bicycle.critical(A).items():
@@ -39,8 +39,8 @@ def test_regulators_hold_what_falls():
 
 
 @pytest.mark.long
-def test_constraints_that_come_and_go(monkeypatch, capsys, tmp_path):
-    shown = run(changing, monkeypatch, capsys, tmp_path)
+def test_constraints_that_come_and_go(capsys, tmp_path):
+    shown = run(changing, capsys, tmp_path)
     for line in shown.splitlines():
         if any(name in line for name in ("bead", "rope", "belt")):
             off, late = (float(x) for x in line.split("│")[3:5])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +21,12 @@ import experiments.zhao2018_flexible_joint
 import ukjax
 from models.scara import Scara
 
-from ..helpers import standard_promotion
+from ..helpers import command, standard_promotion
 
 
-def run(module, monkeypatch, capsys, out):
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "argv", [module.__name__, "--out", str(out)])
-    monkeypatch.setattr(experiments._report.console, "width", 200)
+def run(module, capsys, out, **options):
     with standard_promotion():
-        module.main()
+        assert command(module.main, "--out", out, **options) == 0
     return capsys.readouterr().out
 
 
@@ -42,8 +38,8 @@ def drawn(out):
 
 
 @pytest.mark.long
-def test_xu2017(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.xu2017_scara, monkeypatch, capsys, tmp_path)
+def test_xu2017(capsys, tmp_path):
+    shown = run(experiments.xu2017_scara, capsys, tmp_path)
     row = lambda name: next(line for line in shown.splitlines() if name in line)
     assert "30.7535, -54.9004, 24.1468" in row("start on the helix")
     assert "1.093e-03 (8e-4 at t = 14.6 s)" in row("largest x error")
@@ -58,9 +54,8 @@ def test_xu2017(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_orsino2017(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(experiments.orsino2017_recursive._chain, "SIZES", (4, 8, 16))
-    shown = run(experiments.orsino2017_recursive, monkeypatch, capsys, tmp_path)
+def test_orsino2017(capsys, tmp_path):
+    shown = run(experiments.orsino2017_recursive, capsys, tmp_path, sizes=(4, 8, 16))
     row = lambda name: next(line for line in shown.splitlines() if name in line).split("│")[3].strip()
     assert row("freedoms of levels 1 to 3") == "18, 9, 3"
     assert row("a dependent level") == "rank 0, trace P 3"
@@ -77,8 +72,8 @@ def test_orsino2017(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_tuned_gains_are_the_linear_quadratic_regulator(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.tune_baumgarte, monkeypatch, capsys, tmp_path)
+def test_tuned_gains_are_the_linear_quadratic_regulator(capsys, tmp_path):
+    shown = run(experiments.tune_baumgarte, capsys, tmp_path)
     miss = float(re.search(r"within ([\d.e-]+) % of the theory", shown)[1])
     assert miss < 1.0
     losses = {name: float(line.split("│")[5]) for line in shown.splitlines() for name in
@@ -122,10 +117,10 @@ def test_runs_of_the_parallelogram_and_their_pictures(tmp_path):
     assert drawn(tmp_path) == ["a", "b"]
 
 
-def test_tables_are_reported_as_markdown_too(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["none", "--out", str(tmp_path / "out")])
-    monkeypatch.setattr(experiments._report, "tables", ["of another experiment"])
-    out = experiments._report.start("", "none")
+def test_tables_are_reported_as_markdown_too(tmp_path):
+    experiments._report.table("Of another experiment", ("a",), [("b",)])
+    out = tmp_path / "out"
+    assert command(lambda: experiments._report.start("", "none"), "--out", out) == 0
     experiments._report.table("One [m]", ("", "we measure"), [("a | b", "1e-3"), ("x_1", "2")])
     experiments._report.save({}, out)
     want = "## One [m]\n\n|  | we measure |\n|---|---|\n| a \\| b | 1e-3 |\n| x\\_1 | 2 |\n"
@@ -137,11 +132,9 @@ def test_tables_are_reported_as_markdown_too(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "module", [experiments.xu2017_scara, experiments.tune_servo, experiments.identify_scara, defalco]
 )
-def test_a_folder_that_cannot_be_written_is_refused_at_once(module, monkeypatch, capsys, tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused_at_once(module, capsys, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(sys, "argv", [module.__name__, "--out", str(tmp_path / "file")])
-    with pytest.raises(SystemExit, match="2"):
-        module.main()
+    assert command(module.main, "--out", tmp_path / "file") == 2
     assert "cannot be written to" in capsys.readouterr().err
 
 
@@ -150,8 +143,8 @@ def number(text):
 
 
 @pytest.mark.long
-def test_liu2015(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.liu2015_servo, monkeypatch, capsys, tmp_path)
+def test_liu2015(capsys, tmp_path):
+    shown = run(experiments.liu2015_servo, capsys, tmp_path)
     row = lambda name: next(line for line in shown.splitlines() if name in line).split("│")[3]
     assert number(row("eq. 47 [N], no stabilisation")) < 1e-9
     assert all(float(x) < 1e-8 for x in row("x3, y3 [m]").split(","))
@@ -167,8 +160,8 @@ def test_liu2015(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_zhao2018_flexible_joint(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.zhao2018_flexible_joint, monkeypatch, capsys, tmp_path)
+def test_zhao2018_flexible_joint(capsys, tmp_path):
+    shown = run(experiments.zhao2018_flexible_joint, capsys, tmp_path)
     row = lambda name: next(line for line in shown.splitlines() if name in line).split("│")[3]
     assert number(row("below 1 % from")) == pytest.approx(0.25 * np.log(100), abs=0.02)
     assert all(number(part.rsplit(" ", 1)[1]) < 1e-7 for part in row("largest difference [rad/s]").strip().split(";"))
@@ -197,8 +190,8 @@ def test_tuned_servos_are_better_on_what_they_have_not_seen_and_cost_less(of, tm
 
 
 @pytest.mark.long
-def test_identified_parameters_lie_in_their_intervals_as_often_as_they_say(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.identify_scara, monkeypatch, capsys, tmp_path)
+def test_identified_parameters_lie_in_their_intervals_as_often_as_they_say(capsys, tmp_path):
+    shown = run(experiments.identify_scara, capsys, tmp_path)
     for name in experiments.identify_scara.BASE:
         line = next(line for line in shown.splitlines() if f"│ {name} [" in line).split("│")
         assert float(line[3]) == pytest.approx(float(line[2]), rel=2e-3)

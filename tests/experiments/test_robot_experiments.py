@@ -7,12 +7,15 @@ import pytest
 
 import experiments.identify_robot as identify
 import experiments.loops_beside_mujoco as beside
-from experiments import _arm, _loops, _report
+from experiments import _arm, _loops
 from models import bricard
 from ukjax import rigid
 
 from ..helpers import standard_promotion
 from .test_experiments import drawn, run
+
+
+STEPS = (2e-3, 1e-4)  # [s], of MuJoCo
 
 
 def cells(shown, *names):
@@ -46,17 +49,12 @@ def test_bricards_text_is_the_model():
 
 
 @pytest.mark.long
-def test_loops_beside_mujoco(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(beside, "STEPS", (2e-3, 1e-4))
-    monkeypatch.setattr(beside, "TOLERANCES", (1e-4, 1e-7, 1e-10))
-    gots = {}
-    monkeypatch.setattr(beside, "report", lambda found: gots.update({got.linkage.name: got for got in found}))
-    full = beside.compare
-    compare = lambda linkage: full(linkage, 10.0, beside.STEPS, beside.TOLERANCES)
-    monkeypatch.setattr(beside, "compare", compare)
-    run(beside, monkeypatch, capsys, tmp_path)
+def test_loops_beside_mujoco(capsys, tmp_path):
+    gots = [beside.compare(linkage, 10.0, STEPS, (1e-4, 1e-7, 1e-10)) for linkage in beside.linkages()]
+    shown = run(beside, capsys, tmp_path, gots=gots)
+    assert all(f"{got.linkage.name}, 10 s, largest values" in shown for got in gots)
     assert drawn(tmp_path) == ["violation", "work"]
-    for got in gots.values():
+    for got in gots:
         entry = {(e.who, e.size): e for e in got.entries}
         assert max(got.difference.values()) < 1e-13
         assert got.reference < 1e-9
@@ -64,10 +62,10 @@ def test_loops_beside_mujoco(monkeypatch, capsys, tmp_path):
         assert entry["ukjax", 1e-10].error < 1e-8
         assert abs(entry["ukjax", 1e-10].drift) < 1e-7
         for integrator in _loops.INTEGRATORS:
-            soft = [entry[f"MuJoCo, {integrator}, {beside.LOOSE}", h] for h in beside.STEPS]
+            soft = [entry[f"MuJoCo, {integrator}, {beside.LOOSE}", h] for h in STEPS]
             assert min(e.violation for e in soft) > 1e-4
             assert min(e.error for e in soft) > 1e-2  # however short the step
-        coarse, fine = (entry[f"MuJoCo, RK4, {beside.STIFF}", h] for h in beside.STEPS)
+        coarse, fine = (entry[f"MuJoCo, RK4, {beside.STIFF}", h] for h in STEPS)
         assert fine.error < coarse.error / 100 < 1e-5
         assert 1e-11 < fine.violation < 1e-7
         assert beside.quickest(got, "MuJoCo", 1e-9) is None
@@ -93,8 +91,8 @@ def test_the_arms_loop_stays_closed_and_its_steps_are_short_enough():
 
 
 @pytest.mark.long
-def test_an_arm_from_mjcf_is_found_again(monkeypatch, capsys, tmp_path):
-    shown = run(identify, monkeypatch, capsys, tmp_path)
+def test_an_arm_from_mjcf_is_found_again(capsys, tmp_path):
+    shown = run(identify, capsys, tmp_path)
     for number in identify.FITTED:
         _, true, text, found, deviation, off = cells(shown, number.name)
         assert abs(float(off)) < 4.0
@@ -106,4 +104,3 @@ def test_an_arm_from_mjcf_is_found_again(monkeypatch, capsys, tmp_path):
     rank = int(shown.split("numbers: rank ")[1].split()[0])
     assert len(identify.FITTED) <= rank < len(identify.FITTED) + len(identify.OTHERS)
     assert drawn(tmp_path) == ["fit", "residuals"]
-    assert _report.console.width == 200

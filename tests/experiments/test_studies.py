@@ -43,10 +43,8 @@ def test_where_baumgartes_gains_keep_the_scara(tmp_path):
 
 
 @pytest.mark.long
-def test_tuned_gains_under_many_chains(monkeypatch, capsys, tmp_path):
-    for name, value in (("UNSEEN", 60), ("MANY", 12)):
-        monkeypatch.setattr(robots, name, value)
-    shown = run(robots, monkeypatch, capsys, tmp_path)
+def test_tuned_gains_under_many_chains(capsys, tmp_path):
+    shown = run(robots, capsys, tmp_path, unseen=60, many=12)
     assert "60 chains" in shown
     assert drawn(tmp_path) == ["distance", "masses"]
     chains = robots.samples(60, 1)

@@ -27,8 +27,8 @@ def numbers(text):
 
 
 @pytest.mark.long
-def test_spiral(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.zhao2018_spiral, monkeypatch, capsys, tmp_path)
+def test_spiral(capsys, tmp_path):
+    shown = run(experiments.zhao2018_spiral, capsys, tmp_path)
     assert row(shown, "r at 0, 20 and 40 s") == "20.086, 2.718, 0.368"
     assert max(numbers(row(shown, "theta - (30 - t)"))) < 1e-8
     assert max(numbers(row(shown, "r - exp"))) < 1e-8
@@ -46,8 +46,8 @@ def test_spiral(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_swarm(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.zhao2018_swarm, monkeypatch, capsys, tmp_path)
+def test_swarm(capsys, tmp_path):
+    shown = run(experiments.zhao2018_swarm, capsys, tmp_path)
     first, last = numbers(row(shown, "as printed"))[:2]
     assert first == last > 40
     below, theory = numbers(row(shown, "below 0.01"))
@@ -63,8 +63,8 @@ def test_swarm(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_examples(monkeypatch, capsys, tmp_path):
-    shown = run(experiments.zhao2018_examples, monkeypatch, capsys, tmp_path)
+def test_examples(capsys, tmp_path):
+    shown = run(experiments.zhao2018_examples, capsys, tmp_path)
     for name, good in (("free, 1 s", 3), ("on the wire", 2)):
         off = [numbers(part)[-1] for part in row(shown, name).split(";")]
         assert max(off[:good]) < 1e-9

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 
 import ukjax
-from ukjax._hybrid._impact import after_impact
 
 from ..helpers import assert_close
+from ..inside import after_impact
 
 
 def test_a_blow_on_a_massless_lever_moves_two_masses_by_their_inertia():

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ukjax._identity import checksum_of
-
 from ..edited import imported
+from ..inside import checksum_of
 
 
 def of(function, *examples, **options):

@@ -9,10 +9,9 @@ import pytest
 from jaxtyping import Array
 
 import ukjax
-from ukjax._integrate._flow import Dynamics, vector_field
-from ukjax._integrate._integrator import Integrator
 
 from ..helpers import OPTIMISED, assert_close, long
+from ..inside import Dynamics, Integrator, vector_field
 
 
 TS = jnp.array([0.0, 0.3, 0.31, 1.7, 4.0])

@@ -12,10 +12,19 @@ from jaxtyping import Array
 
 import ukjax
 from tests.helpers import OPTIMISED, STATES, assert_close, long, pendulum
-from ukjax._integrate._flow import Dynamics, IntegrationProblem, room_for, vector_field
-from ukjax._integrate._integrator import Integrator
-from ukjax._integrate._record import PARTS, Layout
-from ukjax._integrate._segment import finer_of, segment_of, segments_of
+
+from ..inside import (
+    PARTS,
+    Dynamics,
+    IntegrationProblem,
+    Integrator,
+    Layout,
+    finer_of,
+    room_for,
+    segment_of,
+    segments_of,
+    vector_field,
+)
 
 
 class Swinging(eqx.Module):

@@ -12,9 +12,9 @@ import pytest
 
 import ukjax
 from models import n_pendulum
-from ukjax._linalg import in_tiles, pseudosolve, whiten
 
 from ..helpers import assert_close, long, random_mechanism
+from ..inside import in_tiles, pseudosolve, whiten
 
 
 CHAIN = n_pendulum.closed(5)

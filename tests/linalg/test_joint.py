@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ukjax._linalg import solve_jointly
-
 from ..helpers import assert_close
+from ..inside import solve_jointly
 
 
 S = jnp.array([[3.0, 0.5, 1.0], [0.5, -2.0, 0.3], [1.0, 0.3, 4.0]])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._linalg import pseudoinverse, pseudoinverse_at, pseudosolve, pseudosolve_at, whiten
 
 from ..helpers import STRATEGIES, assert_close, assert_gradients, long
+from ..inside import pseudoinverse, pseudoinverse_at, pseudosolve, pseudosolve_at, whiten
 
 
 def matrix(seed, m, n, rank, values=None):

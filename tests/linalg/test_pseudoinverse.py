@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import ukjax
-from ukjax._linalg import pseudoinverse, pseudosolve
 
 from ..helpers import OPTIMISED, STRATEGIES, assert_close, assert_gradients, long, name_of, sampled
+from ..inside import pseudoinverse, pseudosolve
 
 
 NAMES = [type(s).__name__ for s in STRATEGIES]
@@ -298,7 +298,6 @@ def test_single_precision_stays_single():
 
 HANG = """
 import jax, jax.numpy as jnp, numpy as np, ukjax
-from ukjax._linalg import pseudosolve
 jax.config.update("jax_enable_x64", True)
 rng = np.random.default_rng(0)
 B, y = jnp.array(rng.normal(size=(50_000, 4, 4))), jnp.array(rng.normal(size=(50_000, 4)))

@@ -6,7 +6,8 @@ import pytest
 
 import ukjax
 from tests.helpers import assert_close, central_difference, long
-from ukjax._linalg import pseudoinverse, pseudosolve, whiten
+
+from ..inside import pseudoinverse, pseudosolve, whiten
 
 
 def repeatedly(step):

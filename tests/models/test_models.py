@@ -18,9 +18,9 @@ import models
 import ukjax
 from models import closed_form, coordinated_robots, n_four_bar, parallelogram, scara, simple_pendulum
 from ukjax import plot
-from ukjax.cli import _app
+from ukjax.cli import main
 
-from ..helpers import assert_close, central_difference, flat_gradient, long, sampled
+from ..helpers import assert_close, central_difference, command, flat_gradient, long, sampled
 
 
 MODULES = {m.name: importlib.import_module(f"models.{m.name}") for m in pkgutil.iter_modules(models.__path__)}
@@ -115,22 +115,9 @@ def test_states_are_consistent_and_move_as_one_degree_of_freedom(model, rate):
 
 
 @pytest.mark.long
-def test_a_scenario_with_projection_through_the_command(monkeypatch, capsys, tmp_path):
-    arguments = [
-        "ukjax",
-        "simulate",
-        "models.n_four_bar:scenario",
-        "--t1",
-        "1",
-        "--points",
-        "11",
-        "--out",
-        str(tmp_path),
-    ]
-    monkeypatch.setattr("sys.argv", arguments)
-    monkeypatch.setattr(_app.console, "width", 160)
-    with pytest.raises(SystemExit, match="0"):
-        _app.main()
+def test_a_scenario_with_projection_through_the_command(capsys, tmp_path):
+    arguments = ("models.n_four_bar:scenario", "--t1", "1", "--points", "11", "--out", tmp_path)
+    assert command(main, "simulate", *arguments) == 0
     shown = capsys.readouterr().out
     position = float(shown.split("largest position error")[1].split(",")[0].strip(" │"))
     assert position < 1e-13
@@ -156,13 +143,8 @@ def test_a_scenario_checks_its_formulation_and_projection():
         long("unicycle", ["1, of rank 1"]),
     ],
 )
-def test_a_scenario_with_a_servo_through_the_command(monkeypatch, capsys, tmp_path, target, rows):
-    monkeypatch.setattr(_app.console, "width", 120)
-    arguments = ["ukjax", "simulate", f"models.{target}:scenario", "--t1", "0.5", "--out", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", arguments)
-    with pytest.raises(SystemExit) as end:
-        _app.main()
-    assert end.value.code == 0
+def test_a_scenario_with_a_servo_through_the_command(capsys, tmp_path, target, rows):
+    assert command(main, "simulate", f"models.{target}:scenario", "--t1", "0.5", "--out", tmp_path) == 0
     shown = capsys.readouterr().out
     assert all(row in shown for row in rows)
     assert {"control.png", "overview.png", "trajectory.nc"} <= {path.name for path in tmp_path.iterdir()}

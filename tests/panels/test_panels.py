@@ -1,5 +1,7 @@
 """A dense M by panels, many states at a time: the factors against NumPy, the motion against matrices."""
 
+import inspect
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,18 +9,18 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax import RESULTS, _expand, _panels
-from ukjax._panels import panel_motion
-from ukjax._panels._factors import eliminate
+from ukjax import RESULTS
 
 from ..expand.test_motion import MECHANISMS, OFF, ON, assert_same, motions, states
-from ..helpers import assert_close, central_difference, sampled
+from ..helpers import assert_close, central_difference, sampled, without_matrices
+from ..inside import eliminate, panel_motion, replaced
 
 
 @pytest.fixture(autouse=True)
-def no_scalar_code(monkeypatch):
+def no_scalar_code():
     """Small mechanisms are too long, and go by panels."""
-    monkeypatch.setattr(_expand, "MOST_OPERATIONS", 0)
+    with replaced(scalar_code=0):
+        yield
 
 
 def with_panels(mechanism, q, v, t):
@@ -30,8 +32,7 @@ def with_panels(mechanism, q, v, t):
         return panel_motion(*args)
 
     of = lambda q, v, t: ukjax.equation_of_motion(mechanism, q, v, t, formulation=ON, throw=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_panels, "panel_motion", spied)
+    with replaced(panel_motion=spied):
         found = jax.jit(jax.vmap(of))(q, v, t)
     assert asked, "no panels were used"
     return found
@@ -89,23 +90,21 @@ def test_panels_and_matrices_agree(name):
 
 
 @pytest.mark.long
-def test_batches_of_every_size_need_no_matrices(monkeypatch):
+def test_batches_of_every_size_need_no_matrices():
     """No state, fewer than a tile, tiles that overlap, batches of batches; parameters that the batch shares, or not."""
     name = "SCARA"
     mechanism, q, v, t = states(name, 70)
     want = motions(mechanism, q, v, t, OFF)
-    lost = jax.tree_util.tree_map(lambda x: x[0], want)
-    lost = eqx.tree_at(lambda motion: motion.acceleration, lost, jnp.full_like(lost.acceleration, jnp.nan))
-    monkeypatch.setattr(ukjax.UdwadiaKalaba, "solve", lambda self, terms: lost)
     of = lambda m, q, v, t: ukjax.equation_of_motion(m, q, v, t, formulation=ON, throw=False)
     part = lambda motion, size: jax.tree_util.tree_map(lambda x: x[:size], motion)
-    for size in (0, 5, 70):
-        assert_same(with_panels(mechanism, q[:size], v[:size], t[:size]), part(want, size))
-    nested = jax.jit(jax.vmap(jax.vmap(of, in_axes=(None, 0, 0, 0)), in_axes=(None, 0, 0, 0)))
-    got = nested(mechanism, *(x.reshape(7, 10, *x.shape[1:]) for x in (q, v, t)))
-    assert_same(jax.tree_util.tree_map(lambda x: x.reshape(70, *x.shape[2:]), got), want)
-    several = jax.tree_util.tree_map(lambda x: jnp.stack([x] * 70) if eqx.is_array(x) else x, mechanism)
-    assert_same(eqx.filter_jit(eqx.filter_vmap(of))(several, q, v, t), want)
+    with without_matrices():
+        for size in (0, 5, 70):
+            assert_same(with_panels(mechanism, q[:size], v[:size], t[:size]), part(want, size))
+        nested = jax.jit(jax.vmap(jax.vmap(of, in_axes=(None, 0, 0, 0)), in_axes=(None, 0, 0, 0)))
+        got = nested(mechanism, *(x.reshape(7, 10, *x.shape[1:]) for x in (q, v, t)))
+        assert_same(jax.tree_util.tree_map(lambda x: x.reshape(70, *x.shape[2:]), got), want)
+        several = jax.tree_util.tree_map(lambda x: jnp.stack([x] * 70) if eqx.is_array(x) else x, mechanism)
+        assert_same(eqx.filter_jit(eqx.filter_vmap(of))(several, q, v, t), want)
 
 
 @pytest.mark.long
@@ -216,11 +215,11 @@ def test_single_precision_and_what_it_would_be_on_a_gpu():
 
 
 @pytest.mark.long
-def test_a_chain_of_twenty_rods_goes_by_panels(monkeypatch):
+@replaced(scalar_code=inspect.signature(ukjax.expand).parameters["limit"].default)
+def test_a_chain_of_twenty_rods_goes_by_panels():
     """By default, in a batch, and with a gradient through a trajectory."""
     from benchmarks import _linkages
 
-    monkeypatch.undo()
     linkage = _linkages.chain(20)
     mechanism, (q, v) = linkage.mechanism(), _linkages.states(linkage, 40)
     t = jnp.zeros(40)

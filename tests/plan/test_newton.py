@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._plan import _newton, _plan_request, _search, _shooting
 
 from ..helpers import pendulum
+from ..inside import PlanLimits, PlanRequest, Point, curvature, descend, given_start, independent_rows, look, problem_of
 
 
 def minimum(f, g, bend, c, J, bends, met, begin, steps=60):
     """Of f with conditions c, given with slopes and curvatures."""
-    point = lambda x: _newton.Point(x, f(x), g(x), c(x), J(x), met)
+    point = lambda x: Point(x, f(x), g(x), c(x), J(x), met)
     curved = lambda x, m: bend(x) - np.einsum("i,ijk->jk", m, bends(x))
-    x, done, _ = _newton.descend(point, curved, np.asarray(begin, float), steps, 1e-12, lambda x: None)
+    x, done, _ = descend(point, curved, np.asarray(begin, float), steps, 1e-12, lambda x: None)
     assert done
     return x
 
@@ -61,16 +61,16 @@ def test_nearest_point_of_an_ellipse_with_repeated_rows(copies):
 
 def test_no_way_out_is_said():
     """x^2 + 1 = 0 has no root: the search ends, and says that it did not arrive."""
-    point = lambda x: _newton.Point(x, 0.0, np.zeros(1), x**2 + 1, np.array([2 * x]), 1)
+    point = lambda x: Point(x, 0.0, np.zeros(1), x**2 + 1, np.array([2 * x]), 1)
     curved = lambda x, m: -2 * m[0] * np.eye(1)
-    _, done, why = _newton.descend(point, curved, np.array([0.7]), 50, 1e-9, lambda x: None)
+    _, done, why = descend(point, curved, np.array([0.7]), 50, 1e-9, lambda x: None)
     assert not done
     assert "no way down" in why or "limit" in why
 
 
 def test_where_there_is_no_slope_it_ends():
-    point = lambda x: _newton.Point(x, 0.0, np.zeros(1), x, np.array([[np.nan]]), 1)
-    _, done, why = _newton.descend(point, lambda x, m: np.eye(1), np.ones(1), 9, 1e-9, lambda x: None)
+    point = lambda x: Point(x, 0.0, np.zeros(1), x, np.array([[np.nan]]), 1)
+    _, done, why = descend(point, lambda x, m: np.eye(1), np.ones(1), 9, 1e-9, lambda x: None)
     assert not done
     assert "no slope" in why
 
@@ -79,18 +79,18 @@ def test_where_there_is_no_slope_it_ends():
 def test_the_curvature_of_a_plan():
     """On constraints with redundant rows, with limits of the path and a free duration, against differences."""
     there = (jnp.array([np.sin(0.5), -np.cos(0.5)]), jnp.zeros(2))
-    asked = _plan_request.Asked(
+    asked = PlanRequest(
         pendulum(2), np.eye(2), [0.0, -1.0], [0.0, 0.0], there, (0.5, 1.0, 2.0), 0.0, "cubic", 5, "effort", None,
         lambda q, v, t: jnp.stack([5.0 - v @ v, q[1] + 2.0]), 1.0, 3,
     )  # fmt: skip
     options = {"formulation": ukjax.UdwadiaKalaba(), "projection": ukjax.Projection(), "rtol": 1e-11, "atol": 1e-11}
-    problem, box, middle = _plan_request.problem_of(asked, options)
-    x = _plan_request.given_start(None, problem, _search.Limits(problem, box), middle)
+    problem, box, middle = problem_of(asked, options)
+    x = given_start(None, problem, PlanLimits(problem, box), middle)
     x = x + 0.05 * np.sin(np.arange(len(x)))
-    joined = _shooting.independent_rows(problem, x)
-    slopes = lambda x: _shooting.look(problem, x, joined).J
+    joined = independent_rows(problem, x)
+    slopes = lambda x: look(problem, x, joined).J
     weights = np.random.default_rng(0).normal(size=slopes(x).shape[0])
-    H = _shooting.curvature(problem, x, joined, weights)
+    H = curvature(problem, x, joined, weights)
     np.testing.assert_allclose(H, H.T, atol=1e-9)
     for seed in range(3):
         d, h = np.random.default_rng(seed).normal(size=len(x)), 1e-5

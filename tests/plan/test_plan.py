@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._plan._curve import Curve
 
 from ..helpers import assert_close, assert_gradients, long, pendulum
+from ..inside import Curve
 
 
 ONE = np.array([[1.0]])

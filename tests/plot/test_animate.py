@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from models import simple_pendulum
-from ukjax.cli import _animate
 
 from ..cli.test_cli import run as command  # noqa: F401  (a fixture)
+from ..inside import replaced, speed_of
 from .drawn import colors_of, data_of, pendulum, simulated
 
 
@@ -44,6 +44,13 @@ def animate(command, tmp_path, monkeypatch):  # noqa: F811
     return lambda *arguments: command("animate", *arguments)
 
 
+@pytest.fixture
+def simulated_before():
+    """The command need not simulate: a film of any motion will do."""
+    with replaced(timed_run=lambda *_: (simulated(pendulum)[1], 0.0, 0.0)):
+        yield
+
+
 @pytest.mark.long
 def test_writes_a_gif_and_a_page(animate, tmp_path):
     status, shown, _ = animate("drawn.py:scenario", "--fps", "10", "--speed", "0.5", "--out", "here")
@@ -68,18 +75,16 @@ def test_writes_a_gif_and_a_page(animate, tmp_path):
 
 
 @pytest.mark.long
-def test_frames_last_what_a_gif_can_say(monkeypatch, animate, tmp_path):
+def test_frames_last_what_a_gif_can_say(simulated_before, animate, tmp_path):
     # Thirty a second would be a third of a hundredth too long.
-    monkeypatch.setattr(_animate, "timed_run", lambda *_: (simulated(pendulum)[1], 0.0, 0.0))
     animate("drawn.py:scenario", "--fps", "30", "--speed", "1", "--format", "gif", "--out", "here")
     with Image.open(tmp_path / "here" / "animation.gif") as gif:
         assert (gif.info["duration"], gif.n_frames) == (30, 6)
 
 
 @pytest.mark.long
-def test_writes_an_mp4(monkeypatch, animate, tmp_path):
+def test_writes_an_mp4(simulated_before, animate, tmp_path):
     (ffmpeg,) = (Path(imageio_ffmpeg.__file__).parent / "binaries").glob("ffmpeg*")
-    monkeypatch.setattr(_animate, "timed_run", lambda *_: (simulated(pendulum)[1], 0.0, 0.0))
     with mpl.rc_context({"animation.ffmpeg_path": str(ffmpeg)}):
         arguments = ("drawn.py:scenario", "--speed", "1", "--format", "mp4", "--format", "mp4", "--out", "here")
         status, _, errors = animate(*arguments)
@@ -130,8 +135,7 @@ def test_no_ffmpeg_is_said_before_any_work(animate, tmp_path):
     assert not (tmp_path / "here").exists()
 
 
-def test_an_ffmpeg_that_fails_leaves_nothing(animate, tmp_path, monkeypatch):
-    monkeypatch.setattr(_animate, "timed_run", lambda *_: (simulated(pendulum)[1], 0.0, 0.0))
+def test_an_ffmpeg_that_fails_leaves_nothing(animate, simulated_before, tmp_path):
     broken = tmp_path / "ffmpeg"
     broken.write_text("#!/bin/sh\ncat > /dev/null\nexit 1\n")
     broken.chmod(0o755)
@@ -147,7 +151,7 @@ def test_an_ffmpeg_that_fails_leaves_nothing(animate, tmp_path, monkeypatch):
     [(2.0, 1.0), (30.0, 1.0), (0.5, 0.1), (1.9, 0.2), (31.0, 5.0), (6000.0, 1000.0), (4e-3, 5e-4)],
 )
 def test_what_is_too_short_to_see_is_slowed_down(duration, speed):
-    assert _animate.speed_of(duration, None) == speed
+    assert speed_of(duration, None) == speed
 
 
 def test_simulate_saves_the_path_and_keeps_a_persons_own(animate, command, tmp_path):  # noqa: F811

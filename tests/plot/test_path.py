@@ -9,9 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import ukjax
 from ukjax import plot
-from ukjax.plot import _scene
 
 from ..helpers import assert_close
+from ..inside import round_number, scene
 from .drawn import CASES, colors_of, data_of, moved, pendulum, redrawn, robot, simulated, spherical
 
 
@@ -45,7 +45,7 @@ def test_a_path_shows_what_the_drawing_says_to_scale(make):
 
 def test_arrows_are_as_long_as_the_legend_says():
     scenario, trajectory = simulated(pendulum)
-    seen = _scene.scene(scenario, trajectory)
+    seen = scene(scenario, trajectory)
     length, newton = seen.scale
     figure = plot.path(scenario, trajectory)
     assert f"force of the rod: {newton:g} N are {length:g} m" in [t.get_text() for t in figure.legends[0].get_texts()]
@@ -65,7 +65,7 @@ def test_arrows_are_as_long_as_the_legend_says():
     [(0.3, False, 0.2), (0.2, False, 0.2), (29.4, True, 50.0), (1e-7, True, 1e-7), (6, True, 10)],
 )
 def test_round_numbers(value, up, want):
-    assert _scene._round(value, up) == pytest.approx(want, rel=1e-12)
+    assert round_number(value, up) == pytest.approx(want, rel=1e-12)
 
 
 @pytest.mark.long

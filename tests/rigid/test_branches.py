@@ -5,10 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ukjax.rigid._layout import Layout, Node
-from ukjax.rigid._slopes import Branches
-
 from ..helpers import assert_close, assert_gradients
+from ..inside import Branches, Node, TreeLayout
 
 
 def before(parents):
@@ -49,7 +47,7 @@ def test_it_solves_and_adds_no_entries(name):
 def test_of_a_robot_with_a_joint_that_is_fixed():
     """Which is no row of M, and passed over on the way to the ground."""
     node = lambda parent, *v: Node(parent, f"j{parent}", f"b{parent}", v, v)
-    layout = Layout((node(-1, 0, 0), node(0, 0, 1), node(1, 1, 1), node(2, 1, 2), node(0, 2, 3)), (), (), ())
+    layout = TreeLayout((node(-1, 0, 0), node(0, 0, 1), node(1, 1, 1), node(2, 1, 2), node(0, 2, 3)), (), (), ())
     assert Branches.of(layout).before == [[], [0], []]
 
 

@@ -11,11 +11,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from ukjax.rigid import _from_model
-from ukjax.rigid._coordinates import in_tree
-from ukjax.rigid._from_file import reading_of
-from ukjax.rigid._model import CONTACTS, LAWS, switches_of
-
+from ..inside import CONTACTS, LAWS, in_tree, reading_of, replaced, switches_of
 from .attributes import PLACES, schema, several, variations
 from .in_mujoco import Theirs, found_by, full_mass
 
@@ -171,7 +167,7 @@ def test_several_attributes_at_once_are_not_silent(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_what_is_silent_is_found(monkeypatch):
+def test_what_is_silent_is_found():
     """Without actuators' damping and armature, drawn starts, flags, and a name that goes with a law."""
     rotor, start, flag, law = (
         next(text for what, text in variations(element) if change in what)
@@ -184,14 +180,12 @@ def test_what_is_silent_is_found(monkeypatch):
     )
     assert differences(rotor) == (set(), {})
     if "armature" in schema()["actuator/motor"]:
-        monkeypatch.setattr(_from_model, "at_joint", lambda *_: (0.0, 0.0))
-        assert differences(rotor) == ({"mass"}, {})
-        monkeypatch.undo()
-    monkeypatch.setattr(_from_model, "_home", lambda *_: ({}, {}))
-    assert differences(start) == ({"start"}, {})
-    monkeypatch.undo()
-    monkeypatch.setattr(_from_model, "switches_of", lambda model: switches_of(model)._replace(gravity=True))
-    assert differences(flag) == ({"force"}, {})
+        with replaced(read_armature=lambda *_: (0.0, 0.0)):
+            assert differences(rotor) == ({"mass"}, {})
+    with replaced(read_start=lambda *_: ({}, {})):
+        assert differences(start) == ({"start"}, {})
+    with replaced(read_switches=lambda model: switches_of(model)._replace(gravity=True)):
+        assert differences(flag) == ({"force"}, {})
     assert differences(law) == ({"actuation"}, {LAWS: ["act"]})
 
 

@@ -6,22 +6,22 @@ import mujoco
 import numpy as np
 import pytest
 
-from ukjax.rigid import _model
-from ukjax.rigid._from_file import compiled
-from ukjax.rigid._from_model import read
-from ukjax.rigid._model import (
+from ..helpers import sampled
+from ..inside import (
     FLAGS,
     FOLLOWED,
     NAMED,
     NO_MATTER,
     actuators_of,
+    compiled,
     entries_of,
     fields_of,
+    read,
+    replaced,
     switches_of,
+    unknown_fields,
     unsupported_features,
 )
-
-from ..helpers import sampled
 from .in_mujoco import Theirs, assert_same, full_mass
 
 
@@ -46,13 +46,13 @@ def test_every_flag_of_mujoco_is_known():
 
 
 def test_fields_of_a_newer_mujoco_are_named(monkeypatch):
-    monkeypatch.delitem(_model.NO_MATTER, "opt.timestep")
-    monkeypatch.delitem(_model.FOLLOWED, "jnt_pos")
-    monkeypatch.setattr(_model, "_unknown", _model._unknown.__wrapped__)
+    monkeypatch.delitem(NO_MATTER, "opt.timestep")
+    monkeypatch.delitem(FOLLOWED, "jnt_pos")
     model = mujoco.MjModel.from_xml_string(
         '<mujoco><worldbody><body><joint/><geom size="1"/></body></worldbody></mujoco>'
     )
-    assert said(model) == {"what this version of MuJoCo is newer in": ["opt.timestep"]}
+    with replaced(unknown_fields=unknown_fields.__wrapped__):  # which remembers what it found
+        assert said(model) == {"what this version of MuJoCo is newer in": ["opt.timestep"]}
 
 
 BODY = '<body name="b" pos="0 0 1"><joint name="j" {}/>{}<inertial pos="0.1 0 0" mass="1" diaginertia="1 1 1"/></body>'

@@ -11,9 +11,9 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax.rigid import _turns
 
 from ..helpers import assert_close, central_difference, long, sampled
+from ..inside import joint_rows
 from .in_mujoco import Theirs, assert_same
 
 
@@ -51,7 +51,7 @@ def accelerations(robot, joints, rates):
     """Of joints with one coordinate, whatever the robot's coordinates are, at home with these rates."""
     q, v = robot.assemble({}, rates)
     motion = ukjax.equation_of_motion(robot.mechanism(), q, v)
-    rows = [_turns.rows(robot, name, q, v, TIME) for name in joints]
+    rows = [joint_rows(robot, name, q, v, TIME) for name in joints]
     return np.array([J @ motion.acceleration - b for J, b in rows])
 
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from ukjax import rigid
-from ukjax.rigid import _dynamics, _linkage, _tree_unrolled
-from ukjax.rigid._linkage import falling, stacked
-from ukjax.rigid._slopes import Branches, slopes
 
 from ..helpers import assert_close
+from ..inside import Branches, bias, falling, mass_unrolled, posture, slopes, stacked
 from . import trees
 
 
@@ -33,14 +31,14 @@ def test_of_pairs_of_joints(fixed):
     q, v, a = (jnp.asarray(rng.normal(size=n)) for _ in range(3))
 
     def tau(q, v):
-        return _tree_unrolled.mass_matrix(_linkage.posture(it, q), q.dtype) @ a + _dynamics.bias(it, q, v, large=False)
+        return mass_unrolled(posture(it, q), q.dtype) @ a + bias(it, q, v, large=False)
 
     branches = Branches.of(it.layout)
     got = jax.jit(lambda q, v: slopes(stacked(it, q), branches, v, a, falling(it, q), short=False))(q, v)
     by_q, by_v = jax.jit(jax.jacfwd(tau, (0, 1)))(q, v)
     assert_close(got.by_q, by_q, rtol=1e-12, atol=1e-12)
     assert_close(got.by_v, by_v, rtol=1e-12, atol=1e-12)
-    assert_close(got.mass, _tree_unrolled.mass_matrix(_linkage.posture(it, q), q.dtype), rtol=1e-12, atol=1e-12)
+    assert_close(got.mass, mass_unrolled(posture(it, q), q.dtype), rtol=1e-12, atol=1e-12)
     apart = np.ones((n, n), bool)
     for i, j in branches.entries:
         apart[i, j] = apart[j, i] = False

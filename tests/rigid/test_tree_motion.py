@@ -11,10 +11,9 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax._expand import Lowering, _tiled
-from ukjax.rigid import _dynamics, _linkage, _tree_unrolled
 
 from ..helpers import assert_close, assert_same_gradients, central_difference, long
+from ..inside import LARGE, MANY, SHORT, armature, bias, free_motion, mass_unrolled, own_forces, posture
 from . import trees
 
 
@@ -55,8 +54,8 @@ def motion(robot, q, v, u=None):
 
 def plain(robot, q, v, u):
     """From node to node, and a dense M."""
-    M = _tree_unrolled.mass_matrix(_linkage.posture(robot, q), q.dtype) + jnp.diag(_linkage.armature(robot, q.dtype))
-    Q = _linkage.own_forces(robot, q, v) - _dynamics.bias(robot, q, v, large=False)
+    M = mass_unrolled(posture(robot, q), q.dtype) + jnp.diag(armature(robot, q.dtype))
+    Q = own_forces(robot, q, v) - bias(robot, q, v, large=False)
     return jnp.linalg.solve(M, Q + u)
 
 
@@ -68,10 +67,9 @@ def plain(robot, q, v, u):
 def test_the_motion_and_its_derivatives(name, count):
     """At three states, of which one is at rest, under forces from outside."""
     robot = tree(name, count)
-    way, n = _dynamics.free(robot, None), robot.layout.n
+    way, n = free_motion(robot, None), robot.layout.n
     assert (way.slopes is None) == (name == "balls")
-    assert (way.lowering is Lowering.SCALAR) == (n <= _dynamics.LARGE)
-    assert (way.slopes_lowering is Lowering.SCALAR) == (n <= _dynamics.SHORT)
+    assert way.short == (n <= LARGE, n <= SHORT)
     states = [trees.random_state(robot, k) for k in range(3)]
     q, v = (jnp.asarray(np.stack(x)) for x in zip(*states, strict=True))
     v = v.at[2].set(0.0)
@@ -122,7 +120,7 @@ def test_what_is_written_out_for_many_states_is_the_same():
     """Seven to nine speeds, whose Jacobians are written out too, and more."""
     for name, count in (("mixed", 11), ("hinges", 12)):
         robot = tree(name, count)
-        states = [trees.random_state(robot, k) for k in range(_tiled.MANY)]
+        states = [trees.random_state(robot, k) for k in range(MANY)]
         q, v = (jnp.asarray(np.stack(x)) for x in zip(*states, strict=True))
         of = jax.vmap(jax.jacfwd(lambda q, v: motion(robot, q, v).acceleration, (0, 1)))  # noqa: B023
         many, few = jax.jit(of)(q, v), jax.jit(of)(q[:3], v[:3])

@@ -7,9 +7,9 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax.rigid import _dynamics, _linkage, _tree_scan, _tree_unrolled
 
 from ..helpers import assert_close, central_difference, long, sampled
+from ..inside import bias, mass_by_loops, mass_unrolled, posture, solve_by_loops, stacked, times_by_loops
 from . import trees
 
 
@@ -165,14 +165,14 @@ def test_loops_over_the_nodes_and_one_after_the_other_are_the_same(name):
     forces = {"spring": rigid.Spring("ground", "b", 30.0, 0.2, 1.0), "push": rigid.Load("a.out", (1.0, 2.0, 3.0))}
     robot = pair(JOINTS[name](), forces=forces)
     q, v = moving(robot, 5)
-    M = _tree_unrolled.mass_matrix(_linkage.posture(robot, q), q.dtype)
-    stack = _linkage.stacked(robot, q, v)
-    assert_close(_tree_scan.mass_matrix(stack), M, atol=1e-14)
-    assert_close(_dynamics.bias(robot, q, v, large=True), _dynamics.bias(robot, q, v, large=False), atol=1e-12)
+    M = mass_unrolled(posture(robot, q), q.dtype)
+    stack = stacked(robot, q, v)
+    assert_close(mass_by_loops(stack, robot.layout), M, atol=1e-14)
+    assert_close(bias(robot, q, v, large=True), bias(robot, q, v, large=False), atol=1e-12)
     rotor = jnp.cos(jnp.arange(1.0, v.size + 1)) ** 2
     M = M + jnp.diag(rotor)
-    assert_close(_tree_scan.times(stack, v, rotor), M @ v, atol=1e-13)
-    x, (pivots, diagonal) = _tree_scan.solve(stack, v, rotor)
+    assert_close(times_by_loops(stack, v, rotor), M @ v, atol=1e-13)
+    x, (pivots, diagonal) = solve_by_loops(stack, v, rotor)
     assert_close(x, jnp.linalg.solve(M, v), rtol=1e-11, atol=1e-12)
     assert_close(diagonal, jnp.diag(M), atol=1e-13)
     assert_close(jnp.prod(pivots), jnp.linalg.det(M), rtol=1e-11)

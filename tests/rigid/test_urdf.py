@@ -10,9 +10,9 @@ import pytest
 
 import ukjax
 from ukjax import rigid
-from ukjax.rigid import _turns
 
 from ..helpers import assert_close
+from ..inside import joint_rows
 
 
 TIME = jnp.zeros(())
@@ -128,7 +128,7 @@ def test_links_without_mass_or_moments_in_absolute_coordinates(text, joints, sta
 
     def found(robot, q, v):
         a = ukjax.equation_of_motion(robot.mechanism(), q, v, TIME, throw=False).acceleration
-        rows = [_turns.rows(robot, name, q, v, TIME) for name in joints]
+        rows = [joint_rows(robot, name, q, v, TIME) for name in joints]
         return jnp.stack([J @ a - b for J, b in rows])
 
     own = rigid.from_urdf(text)

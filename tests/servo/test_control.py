@@ -10,9 +10,9 @@ from scipy.optimize import LinearConstraint, minimize
 import ukjax
 from models import coordinated_robots, two_mass_spring
 from ukjax import RESULTS
-from ukjax._servo import controlled_motion
 
 from ..helpers import SIDE, STRATEGIES, assert_close, assert_gradients, falling, long, rod, run
+from ..inside import controlled_motion
 
 
 control = eqx.filter_jit(ukjax.servo_control)

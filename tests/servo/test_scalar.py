@@ -11,9 +11,9 @@ import pytest
 import ukjax
 from models import coordinated_robots, unicycle
 from ukjax import RESULTS
-from ukjax._servo import _motion, controlled_motion
 
 from ..helpers import assert_close, assert_same_gradients, long, sampled
+from ..inside import controlled_by_matrices, controlled_motion, replaced
 
 
 ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
@@ -82,26 +82,25 @@ def assert_same(got, want, tolerance=1e-12):
             assert np.array_equal(x, y)
 
 
-def lost(monkeypatch):
+def lost():
     """Whatever goes by matrices is NaN."""
-    by_matrices = _motion._by_matrices
 
     def nothing(*args):
         blank = lambda x: jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
-        return jax.tree_util.tree_map(blank, by_matrices(*args))
+        return jax.tree_util.tree_map(blank, controlled_by_matrices(*args))
 
-    monkeypatch.setattr(_motion, "_by_matrices", nothing)
+    return replaced(controlled_by_matrices=nothing)
 
 
 @pytest.mark.parametrize("name", sampled(CASES, ["limited"]))
-def test_scalar_code_and_matrices_agree(name, monkeypatch):
+def test_scalar_code_and_matrices_agree(name):
     given = states(name)
     want = controls(*given, OFF)
     assert bool(jnp.all(want[1].result == RESULTS.successful))
-    lost(monkeypatch)
-    assert_same(controls(*given, ON), want)
-    alone = jax.jit(lambda q, v, t: controlled_motion(given[0], _several(given[1]), ON, q, v, t))
-    assert_same(alone(*(x[0] for x in given[2:])), jax.tree_util.tree_map(lambda x: x[0], want))
+    with lost():
+        assert_same(controls(*given, ON), want)
+        alone = jax.jit(lambda q, v, t: controlled_motion(given[0], _several(given[1]), ON, q, v, t))
+        assert_same(alone(*(x[0] for x in given[2:])), jax.tree_util.tree_map(lambda x: x[0], want))
     if name == "limited":
         assert 0 < int(jnp.sum(want[1].saturated)) < want[1].saturated.size
 
@@ -178,24 +177,24 @@ def test_what_scalar_code_does_not_know_goes_by_matrices(what):
     assert_same(controls(mechanism, servo, *state, ON), controls(mechanism, servo, *state, OFF))
 
 
-def test_a_batch_of_controls_goes_by_scalar_code_unasked(monkeypatch):
+def test_a_batch_of_controls_goes_by_scalar_code_unasked():
     mechanism, servo, q, v, t = states("weighted")
     want = controls(mechanism, servo, q, v, t, OFF)[1]
-    lost(monkeypatch)
     of = lambda formulation: jax.vmap(
         lambda q, v, t: ukjax.servo_control(mechanism, servo, q, v, t, formulation=formulation, throw=False)
     )(q, v, t)
-    assert_same(of(ukjax.UdwadiaKalaba()), want)
-    assert bool(jnp.all(jnp.isnan(of(OFF).u)))
+    with lost():
+        assert_same(of(ukjax.UdwadiaKalaba()), want)
+        assert bool(jnp.all(jnp.isnan(of(OFF).u)))
 
 
-def test_single_precision_is_certain_of_itself(monkeypatch):
+def test_single_precision_is_certain_of_itself():
     mechanism, servo, *state = states("limited")
     want = controls(mechanism, servo, *state, OFF)[1]
-    lost(monkeypatch)
     to_single = lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x
     single = lambda tree: jax.tree_util.tree_map(to_single, tree)
-    got = controls(*single((mechanism, servo)), *single(state), ON)[1]
+    with lost():
+        got = controls(*single((mechanism, servo)), *single(state), ON)[1]
     assert got.u.dtype == jnp.float32
     assert_close(got.u.astype(float), want.u, atol=1e-4 * float(jnp.max(jnp.abs(want.u))))
 
@@ -267,9 +266,8 @@ def test_a_batch_of_nothing():
     assert (motion.acceleration.shape, control.u.shape) == ((0, 3), (0, 2))
 
 
-def test_units_change_nothing(monkeypatch):
+def test_units_change_nothing():
     """Rows, coordinates and controls in any unit: the same motion, by scalar code."""
-    lost(monkeypatch)
     M = np.array([[2.0, 0.3, 0.0], [0.3, 1.5, 0.2], [0.0, 0.2, 1.0]])
     A, H, G = np.array([[0.0, 1.0, -1.0]]), np.array([[1.0, 0.5, 0.0]]), np.eye(3)[:, :2]
 
@@ -285,6 +283,7 @@ def test_units_change_nothing(monkeypatch):
         found = controls(mechanism, servo, *state, ON)
         return columns[None] * found[0].acceleration, control * found[1].u
 
-    got, want = motion(np.array([1e-3, 1.0, 1e4]), 1e6, 1e-7, 1e3), motion(np.ones(3), 1.0, 1.0, 1.0)
+    with lost():
+        got, want = motion(np.array([1e-3, 1.0, 1e4]), 1e6, 1e-7, 1e3), motion(np.ones(3), 1.0, 1.0, 1.0)
     for x, y in zip(got, want, strict=True):
         assert_close(x, y, rtol=1e-9, atol=1e-12)

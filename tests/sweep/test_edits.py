@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._sweep import _cases, _cluster
 
 from ..edited import imported
+from ..inside import Cases, Manner, compute_chunk
 
 
 MODEL = '''
@@ -144,12 +144,15 @@ def test_an_edited_study_is_refused(name, kept, tmp_path):
         run(imported(tmp_path / "there", FILES, edit), kept[1])
 
 
-def test_an_unchanged_study_goes_on(kept, tmp_path, monkeypatch):
-    """Elsewhere, with other comments and names; nothing is computed again."""
-    monkeypatch.setattr(_cases.Cases, "run", None)
+def test_an_unchanged_study_goes_on(kept, tmp_path):
+    """Elsewhere, with other comments and names; nothing is computed again, and then written."""
+    written = lambda: {path: path.stat().st_mtime_ns for path in kept[1].glob("done/*")}
+    before = written()
+    assert before
     for name, edits in SAME.items():
         again = run(imported(tmp_path / name, FILES, *edits), kept[1])
         assert again.identical(kept[0])
+    assert written() == before
 
 
 CHECKSUMS = """
@@ -157,7 +160,6 @@ import sys
 import jax
 import numpy as np
 jax.config.update("jax_enable_x64", True)
-from ukjax._sweep._cases import Cases
 for folder in sys.argv[1:]:
     sys.path.insert(0, folder)
     import spring_study as model
@@ -201,7 +203,7 @@ def test_an_edit_of_what_only_samples_in_between_do(tmp_path):
 
     def sums(folder, *edits):
         model = imported(tmp_path / folder, FILES, branch, share, other, *edits)
-        cases = _cases.Cases(model.scenario, {}, names, ts, "q", model.FIGURES, model.OPTIONS, ends)
+        cases = Cases(model.scenario, {}, names, ts, "q", model.FIGURES, model.OPTIONS, ends)
         assert not cases.traceable
         return cases.sums
 
@@ -233,8 +235,8 @@ def test_a_worker_whose_files_differ_is_refused(tmp_path):
     model = imported(tmp_path / "here", FILES)
     ends = [{k: x[i] for k, x in model.VARY.items()} for i in (0, -1)]
     recipe = (model.scenario, {}, tuple(model.VARY), np.linspace(0.0, 1.0, 3), "q", {}, {}, ends)
-    sums, packed = _cases.Cases(*recipe).sums, cloudpickle.dumps(recipe)
+    sums, packed = Cases(*recipe).sums, cloudpickle.dumps(recipe)
     imported(tmp_path / "there", FILES, EDITS["a number in another file"][0])
     values = {k: np.asarray(x) for k, x in model.VARY.items()}
     with pytest.raises(RuntimeError, match="A worker has another version of what makes the scenario"):
-        _cluster._compute(packed, "mark", sums, values, 2, _cluster.Manner.here())
+        compute_chunk(packed, "mark", sums, values, 2, Manner.here())

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import ukjax
-from ukjax._sweep import _cluster
 
+from ..inside import Manner
 from . import study
 
 
@@ -118,7 +118,7 @@ def test_a_worker_computes_as_the_process_that_studies(scheduler, tmp_path, monk
 
 
 def test_a_worker_with_another_version():
-    manner = _cluster.Manner.here()
+    manner = Manner.here()
     assert manner.versions["jax"] == jax.__version__
     with pytest.raises(RuntimeError, match=rf"A worker has other versions .*: jax {jax.__version__} \(there 0.1.2\)"):
         manner._replace(versions={**manner.versions, "jax": "0.1.2"}).take()

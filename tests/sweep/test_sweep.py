@@ -11,9 +11,9 @@ from scipy.stats import qmc
 
 import ukjax
 from ukjax import plot
-from ukjax._sweep import _design, opened, parse
 
 from ..helpers import assert_close, long
+from ..inside import design_of, opened, parse
 from . import study
 
 
@@ -184,9 +184,8 @@ def test_another_study_is_not_mixed_in(whole, tmp_path):
 
 
 def test_a_second_writer_is_refused(whole):
-    from ukjax._sweep import _store
 
-    with _store.opened(whole).locked(), pytest.raises(BlockingIOError, match="Another process is writing"):
+    with opened(whole).locked(), pytest.raises(BlockingIOError, match="Another process is writing"):
         study.run(whole)
 
 
@@ -319,16 +318,16 @@ def test_what_is_no_factory_or_client(tmp_path):
 
 
 def test_designs():
-    grid = _design.design_of({"a": (1.0, 100.0, 3, "log"), "b": [5.0, 7.0]}, "grid", None, 0)
+    grid = design_of({"a": (1.0, 100.0, 3, "log"), "b": [5.0, 7.0]}, "grid", None, 0)
     assert grid.shape == (3, 2)
     assert_close(grid.values["a"], np.array([1.0, 1.0, 10.0, 10.0, 100.0, 100.0]), atol=1e-12)
     assert_close(grid.values["b"], np.array([5.0, 7.0] * 3))
     for kind in ("random", "lhs", "sobol"):
-        one, again, other = (_design.design_of({"a": (2.0, 3.0)}, kind, 16, seed) for seed in (3, 3, 4))
+        one, again, other = (design_of({"a": (2.0, 3.0)}, kind, 16, seed) for seed in (3, 3, 4))
         assert_close(one.values["a"], again.values["a"])
         assert np.any(one.values["a"] != other.values["a"])
         assert np.all((one.values["a"] >= 2.0) & (one.values["a"] < 3.0))
-    strata = np.sort(np.floor(16 * (_design.design_of({"a": (2.0, 3.0)}, "lhs", 16, 0).values["a"] - 2.0)))
+    strata = np.sort(np.floor(16 * (design_of({"a": (2.0, 3.0)}, "lhs", 16, 0).values["a"] - 2.0)))
     assert_close(strata, np.arange(16.0))
     assert parse(["a=1:2:3", "b=1:9:log", "c=1,2.5", "d=0.1:10:5:log"]) == {
         "a": (1.0, 2.0, 3), "b": (1.0, 9.0, "log"), "c": [1.0, 2.5], "d": (0.1, 10.0, 5, "log"),

@@ -10,9 +10,9 @@ import pytest
 from jaxtyping import Array, Float
 
 import ukjax
-from ukjax._result import failures_as_nan
 
 from ..helpers import assert_close, assert_gradients, standard_promotion
+from ..inside import failures_as_nan
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,9 @@ import optimistix as optx
 import pytest
 
 import ukjax
-from ukjax._batch import _devices
-from ukjax._tune._objective import Objective
 
 from ..helpers import assert_close, falling, rod, standard_promotion
+from ..inside import Objective, replaced
 
 
 COUNT = 11
@@ -34,16 +33,16 @@ def at_once(params):
 
 
 @pytest.fixture(params=[(2, 3), (2, 64), (1, 3)], ids=str)
-def objectives(request, monkeypatch):
+def objectives(request):
     """Of the scalar loss, and of its residuals; on so many devices, with so many samples at a time."""
     devices, lanes = request.param
-    monkeypatch.setitem(_devices.LANES, "cpu", lanes)
     made = []
     for function, squares in ((loss, False), (residuals, True)):
         objective = Objective(function, jax.tree_util.tree_map(lambda _: None, PARAMS), squares)
         objective.devices = jax.devices()[:devices]
         made.append(objective)
-    return made
+    with replaced(lanes=lanes):
+        yield made
 
 
 def test_the_mean_and_its_derivatives(objectives):
@@ -99,15 +98,14 @@ OPTIMISERS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_a_tuning_is_the_same_whatever_the_tiles(name, monkeypatch):
+def test_a_tuning_is_the_same_whatever_the_tiles(name):
     """Through trajectories, on two devices, whose results lie on none of them in particular."""
     scalar = lambda params, length: jnp.sum(swung(params, length) ** 2)
     function = swung if "-" in name else scalar
     run = lambda: ukjax.tune(function, jnp.asarray(0.0), OPTIMISERS[name], 4, samples=LENGTHS, progress=False)
     found = []
     for lanes in (64, 4):
-        monkeypatch.setitem(_devices.LANES, "cpu", lanes)
-        with standard_promotion():
+        with replaced(lanes=lanes), standard_promotion():
             found.append(run())
     assert found[0].losses[-1] < found[0].losses[0]
     np.testing.assert_allclose(found[1].losses, found[0].losses, rtol=1e-9)
@@ -117,10 +115,9 @@ def test_a_tuning_is_the_same_whatever_the_tiles(name, monkeypatch):
 
 
 @pytest.mark.long
-def test_memory_does_not_grow_with_the_samples(monkeypatch):
+@replaced(lanes=64, rounds=1)
+def test_memory_does_not_grow_with_the_samples():
     """Of the compiled gradient: ten times the samples, as many at a time, and beside all of them at once."""
-    monkeypatch.setitem(_devices.LANES, "cpu", 64)
-    monkeypatch.setattr(_devices, "ROUNDS", 1)
     scalar = lambda params, length: jnp.sum(swung(params, length) ** 2)
     objective = Objective(scalar, None, False)
     sizes = {}

@@ -10,6 +10,7 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close, falling, long, rod, standard_promotion
+from ..inside import interrupted_tuning
 
 
 @pytest.fixture(autouse=True)
@@ -274,18 +275,9 @@ def test_goes_on_after_an_interruption(tmp_path, batch_size, optimizer):
     class Stop(Exception):
         pass
 
-    real = ukjax._tune._checkpoint.save
-
-    def save(path, record, definition):
-        real(path, record, definition)
-        if record.done == 8:
-            raise Stop
-
     file = tmp_path / "state.npz"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ukjax._tune._checkpoint, "save", save)
-        with pytest.raises(Stop):
-            ukjax.tune(loss, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
+    with interrupted_tuning(8, Stop), pytest.raises(Stop):
+        ukjax.tune(loss, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
     got = ukjax.tune(loss, jnp.zeros(2), optimizer, 20, checkpoint=file, **options)
     np.testing.assert_array_equal(got.losses, want.losses)
     np.testing.assert_array_equal(got.history, want.history)

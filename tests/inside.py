@@ -1,0 +1,271 @@
+"""What tests take from inside of the library, in one place: where it lies, and what is replaced for a test.
+
+A test asks for what is public wherever that shows the same; this is for what has no public name. Whoever moves a
+function within the library changes a line here, and no test.
+"""
+
+import contextlib
+
+import pytest
+
+from ukjax import (
+    _blocks,
+    _dataset,
+    _expand,
+    _identity,
+    _import_gc,
+    _linalg,
+    _panels,
+    _result,
+    _rounding,
+    _servo,
+    _sharing,
+    _trajectory,
+)
+from ukjax._batch import _devices, _portions, _simulate_batch
+from ukjax._expand import (
+    _directions,
+    _followed,
+    _graph,
+    _guarded_op,
+    _interpret,
+    _lane_step,
+    _loops,
+    _motion,
+    _parts,
+    _piece,
+    _program,
+    _scalar,
+    _symmetric,
+    _tiled,
+    _value,
+)
+from ukjax._hybrid import _impact
+from ukjax._integrate import _flow, _integrator, _lanes, _record, _segment
+from ukjax._manifold import _projection
+from ukjax._plan import _curve, _newton, _plan_request, _search, _shooting
+from ukjax._program import _fast_compile, _packed, _shapes, _unbatch, _wide_vectors
+from ukjax._sweep import _cases, _cluster, _design, _store
+from ukjax._tune import _checkpoint, _definition, _loop, _objective
+from ukjax.cli import _animate, _gallery, _list, _programs
+from ukjax.plot import _scene
+from ukjax.rigid import (
+    _actuators,
+    _branches,
+    _coordinates,
+    _dynamics,
+    _fields,
+    _files,
+    _from_file,
+    _from_model,
+    _layout,
+    _linkage,
+    _reactions,
+    _slopes,
+    _tree_arrays,
+    _tree_scan,
+    _tree_unrolled,
+    _turns,
+    _unsupported,
+)
+
+
+# What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
+REPLACEABLE = {
+    "all_at_once": (_portions, "_at_once"),
+    "cache_folder": (_programs, "user_cache_path"),
+    "controlled_by_matrices": (_servo._motion, "_by_matrices"),
+    "gathered": (_guarded_op, "TILE"),
+    "in_order": (_portions, "in_order"),
+    "lane_step": (_lanes, "MOST_OPERATIONS"),
+    "one_loop": (_parts, "LONGEST"),
+    "panel_motion": (_panels, "panel_motion"),
+    "part": (_parts, "PART"),
+    "portion": (_portions, "BYTES"),
+    "projected_by_matrices": (_projection, "_by_pseudoinverse"),
+    "read_armature": (_from_model, "at_joint"),
+    "read_start": (_from_model, "_home"),
+    "read_switches": (_from_model, "switches_of"),
+    "rounds": (_devices, "ROUNDS"),
+    "saved_tuning": (_checkpoint, "save"),
+    "scalar_code": (_expand, "MOST_OPERATIONS"),
+    "scalar_motion": (_motion.MotionPiece, "evaluate"),
+    "timed_run": (_animate, "timed_run"),
+    "together": (_portions, "TOGETHER"),
+    "unknown_fields": (_fields, "_unknown"),
+    "vector": (_wide_vectors, "WIDTH"),
+    "worth_steps": (_simulate_batch, "WORTH"),
+    "written_step": (_lane_step.ScalarLaneStep, "__call__"),
+}
+
+
+@contextlib.contextmanager
+def replaced(**others):
+    """What `REPLACEABLE` names is something else meanwhile; `lanes`: how many trajectories a CPU takes at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "lanes" in others:
+            patch.setitem(_devices.LANES, "cpu", others.pop("lanes"))
+        for name, other in others.items():
+            patch.setattr(*REPLACEABLE[name], other)
+        yield
+
+
+def interrupted_tuning(step, error):
+    """Raises it when a tuning has kept this step."""
+    save = _checkpoint.save
+
+    def saved(path, record, definition):
+        save(path, record, definition)
+        if record.done == step:
+            raise error
+
+    return replaced(saved_tuning=saved)
+
+
+LABELS = _dataset.LABELS
+STATS = _dataset.STATS
+OF_EACH = _trajectory.OF_EACH
+OPTIONAL = _trajectory.OPTIONAL
+rounding_errors = _rounding.rounding_errors
+failures_as_nan = _result.failures_as_nan
+joined = _sharing.joined
+separated = _sharing.separated
+import_gc = _import_gc
+BLOCK = _devices.BLOCK
+LANES = _devices.LANES
+barrier = _devices.barrier
+lanes_of = _devices.lanes_of
+on_each = _devices.on_each
+PORTION_BYTES = _portions.BYTES
+Size = _portions.Size
+TOGETHER = _portions.TOGETHER
+allocate_like = _portions._allocate_like
+in_order = _portions.in_order
+all_at_once = _portions._at_once
+factorise = _blocks._factors.factorise
+order_of = _blocks._order.order_of
+FEW_STATES = _guarded_op.FEW
+evaluated_where_needed = _guarded_op._evaluated
+guarded_by = _guarded_op.guarded_by
+directional = _directions.directional
+CALLS = _followed.CALLS
+OF_CALLS = _followed.OF_CALLS
+is_followed = _followed.is_followed
+Graph = _graph.Graph
+ELEMENTWISE = _interpret.ELEMENTWISE
+interpret = _interpret.interpret
+rule_of = _interpret.rule_of
+MANY = _lane_step.MANY
+ScalarLaneStep = _lane_step.ScalarLaneStep
+inline_op = _lane_step.inline_op
+FEW = _loops.FEW
+MotionPiece = _motion.MotionPiece
+MOST_OPERANDS = _parts.MOST_OPERANDS
+parts_of = _parts.parts_of
+EvalForm = _piece.EvalForm
+traced = _piece.traced
+turns = _program.turns
+ScalarPiece = _scalar.ScalarPiece
+ScalarProgram = _scalar.ScalarProgram
+pivots = _symmetric.pivots
+solve_symmetric = _symmetric.solve
+tiled_dynamics = _tiled.tiled_dynamics
+Constants = _value.Constants
+after_impact = _impact.after_impact
+checksum_of = _identity.checksum_of
+Dynamics = _flow.Dynamics
+IntegrationProblem = _flow.IntegrationProblem
+room_for = _flow.room_for
+vector_field = _flow.vector_field
+Integrator = _integrator.Integrator
+PARTS = _record.PARTS
+Layout = _record.Layout
+finer_of = _segment.finer_of
+segment_of = _segment.segment_of
+segments_of = _segment.segments_of
+panel_motion = _panels.panel_motion
+eliminate = _panels._factors.eliminate
+Point = _newton.Point
+descend = _newton.descend
+Curve = _curve.Curve
+PlanRequest = _plan_request.PlanRequest
+given_start = _plan_request.given_start
+problem_of = _plan_request.problem_of
+PlanLimits = _search.Limits
+curvature = _shooting.curvature
+independent_rows = _shooting.independent_rows
+look = _shooting.look
+jit_fast_compile = _fast_compile.jit_fast_compile
+light_options = _fast_compile.light_options
+not_tracing = _fast_compile.not_tracing
+packed = _packed.packed
+shapes_of = _shapes.shapes_of
+LAPACK = _unbatch.LAPACK
+unbatch_lapack = _unbatch.unbatch_lapack
+WIDTH = _wide_vectors.WIDTH
+jit_wide_vectors = _wide_vectors.jit_wide_vectors
+wide_options = _wide_vectors.wide_options
+controlled_motion = _servo._motion.controlled_motion
+controlled_by_matrices = _servo._motion._by_matrices
+Cases = _cases.Cases
+Manner = _cluster.Manner
+compute_chunk = _cluster._compute
+design_of = _design.design_of
+parse = _design.parse
+opened = _store.opened
+definition_of = _definition.definition_of
+Stopping = _loop.Stopping
+Objective = _objective.Objective
+Samples = _objective.Samples
+speed_of = _animate.speed_of
+measured = _gallery._measured
+work_of = _gallery._work
+entry_of = _list.entry
+rank_of = _list._rank
+CACHE_VARIABLE = _programs.VARIABLE
+are_kept = _programs.are_kept
+keep_programs = _programs.keep_programs
+check_drawing = _scene.check
+round_number = _scene._round
+scene = _scene.scene
+actuators_of = _actuators.actuators_of
+switches_of = _actuators.switches_of
+Branches = _branches.Branches
+in_tree = _coordinates.in_tree
+LARGE = _dynamics.LARGE
+SHORT = _dynamics.SHORT
+free_motion = _dynamics.free
+CONTACTS = _fields.CONTACTS
+FLAGS = _fields.FLAGS
+FOLLOWED = _fields.FOLLOWED
+LAWS = _fields.LAWS
+NAMED = _fields.NAMED
+NO_MATTER = _fields.NO_MATTER
+entries_of = _fields.entries_of
+unknown_fields = _fields._unknown
+fields_of = _fields.fields_of
+compiled = _files.compiled
+reading_of = _from_file.reading_of
+read = _from_model.read
+TreeLayout = _layout.Layout
+Node = _layout.Node
+armature = _linkage.armature
+own_forces = _linkage.own_forces
+posture = _linkage.posture
+bias = _reactions.bias
+falling = _reactions.falling
+slopes = _slopes.slopes
+stacked = _tree_arrays.stacked
+mass_by_loops = _tree_scan.mass_matrix
+solve_by_loops = _tree_scan.solve
+times_by_loops = _tree_scan.times
+mass_unrolled = _tree_unrolled.mass_matrix
+joint_rows = _turns.rows
+unsupported_features = _unsupported.unsupported_features
+pseudoinverse = _linalg.pseudoinverse
+pseudoinverse_at = _linalg.pseudoinverse_at
+pseudosolve = _linalg.pseudosolve
+pseudosolve_at = _linalg.pseudosolve_at
+whiten = _linalg.whiten
+solve_jointly = _linalg.solve_jointly
+in_tiles = _linalg.in_tiles
