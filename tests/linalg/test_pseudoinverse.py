@@ -298,6 +298,7 @@ def test_single_precision_stays_single():
 
 HANG = """
 import jax, jax.numpy as jnp, numpy as np, ukjax
+from ukjax._linalg import pseudosolve
 jax.config.update("jax_enable_x64", True)
 rng = np.random.default_rng(0)
 B, y = jnp.array(rng.normal(size=(50_000, 4, 4))), jnp.array(rng.normal(size=(50_000, 4)))

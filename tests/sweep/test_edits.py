@@ -160,6 +160,7 @@ import sys
 import jax
 import numpy as np
 jax.config.update("jax_enable_x64", True)
+from ukjax._sweep._cases import Cases
 for folder in sys.argv[1:]:
     sys.path.insert(0, folder)
     import spring_study as model
