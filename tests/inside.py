@@ -24,49 +24,39 @@ from ukjax import (
 )
 from ukjax._batch import _devices, _portions, _simulate_batch
 from ukjax._expand import (
-    _directions,
-    _followed,
+    _entry,
+    _fast_or_slow,
     _graph,
-    _guarded_op,
     _interpret,
-    _lane_step,
     _loops,
     _motion,
-    _parts,
     _piece,
     _program,
     _scalar,
     _symmetric,
     _tiled,
-    _value,
 )
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record, _segment
 from ukjax._manifold import _projection
 from ukjax._plan import _curve, _newton, _plan_request, _search, _shooting
-from ukjax._program import _fast_compile, _packed, _shapes, _unbatch, _wide_vectors
+from ukjax._program import _compile, _hoist, _packed, _unbatch
 from ukjax._sweep import _cases, _cluster, _design, _store
 from ukjax._tune import _checkpoint, _definition, _loop, _objective
 from ukjax.cli import _animate, _gallery, _list, _programs
 from ukjax.plot import _scene
 from ukjax.rigid import (
-    _actuators,
-    _branches,
     _coordinates,
     _dynamics,
-    _fields,
-    _files,
     _from_file,
     _from_model,
     _layout,
     _linkage,
-    _reactions,
+    _model,
     _slopes,
-    _tree_arrays,
     _tree_scan,
     _tree_unrolled,
     _turns,
-    _unsupported,
 )
 
 
@@ -75,12 +65,12 @@ REPLACEABLE = {
     "all_at_once": (_portions, "_at_once"),
     "cache_folder": (_programs, "user_cache_path"),
     "controlled_by_matrices": (_servo._motion, "_by_matrices"),
-    "gathered": (_guarded_op, "TILE"),
+    "gathered": (_fast_or_slow, "TILE"),
     "in_order": (_portions, "in_order"),
     "lane_step": (_lanes, "MOST_OPERATIONS"),
-    "one_loop": (_parts, "LONGEST"),
+    "one_loop": (_loops, "LONGEST"),
     "panel_motion": (_panels, "panel_motion"),
-    "part": (_parts, "PART"),
+    "part": (_loops, "PART"),
     "portion": (_portions, "BYTES"),
     "projected_by_matrices": (_projection, "_by_pseudoinverse"),
     "read_armature": (_from_model, "at_joint"),
@@ -92,10 +82,10 @@ REPLACEABLE = {
     "scalar_motion": (_motion.MotionPiece, "evaluate"),
     "timed_run": (_animate, "timed_run"),
     "together": (_portions, "TOGETHER"),
-    "unknown_fields": (_fields, "_unknown"),
-    "vector": (_wide_vectors, "WIDTH"),
+    "unknown_fields": (_model, "_unknown"),
+    "vector": (_compile, "WIDTH"),
     "worth_steps": (_simulate_batch, "WORTH"),
-    "written_step": (_lane_step.ScalarLaneStep, "__call__"),
+    "written_step": (_tiled.ScalarLaneStep, "__call__"),
 }
 
 
@@ -143,25 +133,25 @@ allocate_like = _portions._allocate_like
 in_order = _portions.in_order
 all_at_once = _portions._at_once
 factorise = _blocks._factors.factorise
-order_of = _blocks._order.order_of
-FEW_STATES = _guarded_op.FEW
-evaluated_where_needed = _guarded_op._evaluated
-guarded_by = _guarded_op.guarded_by
-directional = _directions.directional
-CALLS = _followed.CALLS
-OF_CALLS = _followed.OF_CALLS
-is_followed = _followed.is_followed
+order_of = _blocks._factors.order_of
+FEW_STATES = _fast_or_slow.FEW
+evaluated_where_needed = _fast_or_slow._evaluated
+guarded_by = _fast_or_slow.guarded_by
+directional = _tiled.directional
+CALLS = _interpret.CALLS
+OF_CALLS = _interpret.OF_CALLS
+is_followed = _interpret.is_followed
 Graph = _graph.Graph
 ELEMENTWISE = _interpret.ELEMENTWISE
 interpret = _interpret.interpret
 rule_of = _interpret.rule_of
-MANY = _lane_step.MANY
-ScalarLaneStep = _lane_step.ScalarLaneStep
-inline_op = _lane_step.inline_op
+MANY = _tiled.MANY
+ScalarLaneStep = _tiled.ScalarLaneStep
+inline_op = _tiled.inline_op
 FEW = _loops.FEW
 MotionPiece = _motion.MotionPiece
-MOST_OPERANDS = _parts.MOST_OPERANDS
-parts_of = _parts.parts_of
+MOST_OPERANDS = _loops.MOST_OPERANDS
+parts_of = _loops.parts_of
 EvalForm = _piece.EvalForm
 traced = _piece.traced
 turns = _program.turns
@@ -169,8 +159,9 @@ ScalarPiece = _scalar.ScalarPiece
 ScalarProgram = _scalar.ScalarProgram
 pivots = _symmetric.pivots
 solve_symmetric = _symmetric.solve
+Lowering = _tiled.Lowering
 tiled_dynamics = _tiled.tiled_dynamics
-Constants = _value.Constants
+Constants = _entry.Constants
 after_impact = _impact.after_impact
 checksum_of = _identity.checksum_of
 Dynamics = _flow.Dynamics
@@ -195,16 +186,16 @@ PlanLimits = _search.Limits
 curvature = _shooting.curvature
 independent_rows = _shooting.independent_rows
 look = _shooting.look
-jit_fast_compile = _fast_compile.jit_fast_compile
-light_options = _fast_compile.light_options
-not_tracing = _fast_compile.not_tracing
+jit_fast_compile = _compile.jit_fast_compile
+light_options = _compile.light_options
+not_tracing = _compile.not_tracing
 packed = _packed.packed
-shapes_of = _shapes.shapes_of
+shapes_of = _hoist.shapes_of
 LAPACK = _unbatch.LAPACK
 unbatch_lapack = _unbatch.unbatch_lapack
-WIDTH = _wide_vectors.WIDTH
-jit_wide_vectors = _wide_vectors.jit_wide_vectors
-wide_options = _wide_vectors.wide_options
+WIDTH = _compile.WIDTH
+jit_wide_vectors = _compile.jit_wide_vectors
+wide_options = _compile.wide_options
 controlled_motion = _servo._motion.controlled_motion
 controlled_by_matrices = _servo._motion._by_matrices
 Cases = _cases.Cases
@@ -228,23 +219,23 @@ keep_programs = _programs.keep_programs
 check_drawing = _scene.check
 round_number = _scene._round
 scene = _scene.scene
-actuators_of = _actuators.actuators_of
-switches_of = _actuators.switches_of
-Branches = _branches.Branches
+actuators_of = _model.actuators_of
+switches_of = _model.switches_of
+Branches = _slopes.Branches
 in_tree = _coordinates.in_tree
 LARGE = _dynamics.LARGE
 SHORT = _dynamics.SHORT
 free_motion = _dynamics.free
-CONTACTS = _fields.CONTACTS
-FLAGS = _fields.FLAGS
-FOLLOWED = _fields.FOLLOWED
-LAWS = _fields.LAWS
-NAMED = _fields.NAMED
-NO_MATTER = _fields.NO_MATTER
-entries_of = _fields.entries_of
-unknown_fields = _fields._unknown
-fields_of = _fields.fields_of
-compiled = _files.compiled
+CONTACTS = _model.CONTACTS
+FLAGS = _model.FLAGS
+FOLLOWED = _model.FOLLOWED
+LAWS = _model.LAWS
+NAMED = _model.NAMED
+NO_MATTER = _model.NO_MATTER
+entries_of = _model.entries_of
+unknown_fields = _model._unknown
+fields_of = _model.fields_of
+compiled = _from_file.compiled
 reading_of = _from_file.reading_of
 read = _from_model.read
 TreeLayout = _layout.Layout
@@ -252,16 +243,16 @@ Node = _layout.Node
 armature = _linkage.armature
 own_forces = _linkage.own_forces
 posture = _linkage.posture
-bias = _reactions.bias
-falling = _reactions.falling
+bias = _dynamics.bias
+falling = _linkage.falling
 slopes = _slopes.slopes
-stacked = _tree_arrays.stacked
+stacked = _linkage.stacked
 mass_by_loops = _tree_scan.mass_matrix
 solve_by_loops = _tree_scan.solve
 times_by_loops = _tree_scan.times
 mass_unrolled = _tree_unrolled.mass_matrix
 joint_rows = _turns.rows
-unsupported_features = _unsupported.unsupported_features
+unsupported_features = _model.unsupported_features
 pseudoinverse = _linalg.pseudoinverse
 pseudoinverse_at = _linalg.pseudoinverse_at
 pseudosolve = _linalg.pseudosolve

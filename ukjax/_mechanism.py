@@ -17,7 +17,7 @@ from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
 from ._sharing import joined, separated
 from ._system import AbstractKinematics, AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
 from ._terms import BlockTerms, ForwardDynamics, ModularTerms, Terms, TermsFunctions, of_loose
-from ._types import Coordinates, Matrix, Numbers, Rows, RowValues, Scalar, Vector
+from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 
 
 # Any number of constraints, with names or without.
@@ -45,7 +45,7 @@ class AbstractRecursiveSystem(AbstractSystem):
     """A system that can compute its unconstrained acceleration without forming M."""
 
     @abc.abstractmethod
-    def free(self, applied: Numbers | None) -> ForwardDynamics | None:
+    def free(self, applied: Vector | None) -> ForwardDynamics | None:
         """Returns the unconstrained dynamics, or None; `applied`: forces (n,) beside the system's, or None."""
 
 
@@ -159,7 +159,7 @@ class Mechanism(eqx.Module):
         return _check.output(self.system.mass(q, t), (n, n), q.dtype, "mass(q, t)", f"There are {n} {what}.")
 
     def terms(
-        self, q: Coordinates, v: Vector, t: Scalar, applied: Numbers | None = None, rows_by: Callable | None = None
+        self, q: Coordinates, v: Vector, t: Scalar, applied: Vector | None = None, rows_by: Callable | None = None
     ) -> Terms:
         """Returns M, Q, A, b and the non-ideal force at one state; raises ValueError, while tracing, on a wrong shape.
 
@@ -190,7 +190,7 @@ class Mechanism(eqx.Module):
         rounding = None if errors is None else of_loose(loose, errors)
         return Terms(M, Q, A, b, nonideal, partition, tuple(sizes), rounding, loose)
 
-    def terms_of(self, applied: Numbers | None = None) -> TermsFunctions:
+    def terms_of(self, applied: Vector | None = None) -> TermsFunctions:
         """Returns the terms as functions of the state; `applied`: forces (n,) beside the system's, or None."""
 
         def dense(q: Coordinates, v: Vector, t: Scalar, rows_by: Callable | None = None) -> Terms:

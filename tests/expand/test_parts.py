@@ -12,6 +12,7 @@ from ..inside import (
     MANY,
     MOST_OPERANDS,
     Graph,
+    Lowering,
     ScalarProgram,
     inline_op,
     interpret,
@@ -96,17 +97,18 @@ def test_a_recursion_is_written_out_for_many_states(size):
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.normal(size=(size, 2))), jnp.asarray(rng.normal(size=(size, 40, 2)))
 
-    def of(x, y, written):
-        return tiled_dynamics(lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1]), (x, y), written=(written, False))[
-            0
-        ]
+    ways = (Lowering.UNROLLED, Lowering.TILES)
 
-    both = [jax.jit(jax.vmap(lambda x, y, w=w: of(x, y, w))) for w in (True, False)]
+    def of(x, y, way):
+        function = lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1])
+        return tiled_dynamics(function, (x, y), lowering=way)[0]
+
+    both = [jax.jit(jax.vmap(lambda x, y, w=w: of(x, y, w))) for w in ways]
     got, want = (f(x, y) for f in both)
     assert_close(got, want, rtol=1e-12, atol=1e-12)
     loops = [f.lower(x, y).as_text().count("stablehlo.while") for f in both]
     assert (loops[0] < loops[1]) == (size >= MANY)
-    slopes = [jax.jit(jax.vmap(jax.jacfwd(lambda x, y, w=w: of(x, y, w)))) for w in (True, False)]
+    slopes = [jax.jit(jax.vmap(jax.jacfwd(lambda x, y, w=w: of(x, y, w)))) for w in ways]
     assert_close(slopes[0](x[:3], y[:3]), slopes[1](x[:3], y[:3]), rtol=1e-12, atol=1e-12)
 
 

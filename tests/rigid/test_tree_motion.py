@@ -13,7 +13,7 @@ import ukjax
 from ukjax import rigid
 
 from ..helpers import assert_close, assert_same_gradients, central_difference, long
-from ..inside import LARGE, MANY, SHORT, armature, bias, free_motion, mass_unrolled, own_forces, posture
+from ..inside import LARGE, MANY, SHORT, Lowering, armature, bias, free_motion, mass_unrolled, own_forces, posture
 from . import trees
 
 
@@ -69,7 +69,8 @@ def test_the_motion_and_its_derivatives(name, count):
     robot = tree(name, count)
     way, n = free_motion(robot, None), robot.layout.n
     assert (way.slopes is None) == (name == "balls")
-    assert way.short == (n <= LARGE, n <= SHORT)
+    assert (way.lowering is Lowering.SCALAR) == (n <= LARGE)
+    assert (way.slopes_lowering is Lowering.SCALAR) == (n <= SHORT)
     states = [trees.random_state(robot, k) for k in range(3)]
     q, v = (jnp.asarray(np.stack(x)) for x in zip(*states, strict=True))
     v = v.at[2].set(0.0)

@@ -167,7 +167,7 @@ def test_loops_over_the_nodes_and_one_after_the_other_are_the_same(name):
     q, v = moving(robot, 5)
     M = mass_unrolled(posture(robot, q), q.dtype)
     stack = stacked(robot, q, v)
-    assert_close(mass_by_loops(stack, robot.layout), M, atol=1e-14)
+    assert_close(mass_by_loops(stack), M, atol=1e-14)
     assert_close(bias(robot, q, v, large=True), bias(robot, q, v, large=False), atol=1e-12)
     rotor = jnp.cos(jnp.arange(1.0, v.size + 1)) ** 2
     M = M + jnp.diag(rotor)
