@@ -26,8 +26,7 @@ from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
 from .._types import IntScalar, Scalar
 from ._linearize import inputs_of, state_of
 from ._plant import Plant, quantities
-from ._search import fall, near_equilibrium, settled
-from ._sizes import sizes_of
+from ._search import fall, near_equilibrium, settled, sizes_of
 
 
 # The shortest row that counts, as a part of the longest.

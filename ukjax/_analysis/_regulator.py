@@ -17,7 +17,7 @@ from jaxtyping import Array, Complex, Float
 from .. import _check
 from .._result import is_traced
 from .._types import Coordinates, Scalar, Vector
-from ._linearization import Linearization
+from ._linearize import Linearization
 
 
 class Regulator(eqx.Module):

@@ -1,24 +1,127 @@
-"""Quantities that determine a consistent state among its neighbours.
+r"""Quantities that determine a consistent state among its neighbours, and the directions in which it can change.
 
-They are some coordinates and speeds, or functions chosen by the user.
+The quantities are some coordinates and speeds, or functions chosen by the user.
+
+d: displacement (n,) from q; J: Jacobian of the position errors in d; A, E: Jacobians of the velocity errors in v and in
+d; D: row scales; G: metric, W^T W = G^-1; B = D J W^T.
+
+Branches of the motion meet in a singular configuration. Let there be W^T W = M^-1; B = D A W^T, of rank r; N = 1 - B
+B^+ and T = 1 - B^+ B: projectors on dependent combinations of rows, and on free speeds. Where the rank is r nearby too,
+dependent rows remain dependent along every motion q' = t with A t = 0, and N dB[t] T = 0. Where branches meet, this is
+not so: along most directions t the rank grows, and no tangent space describes the motion. All speeds W^T z have one
+unit. Therefore all entries of dB[t] have one unit, and can be compared.
 """
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jax.lax import stop_gradient
+from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
-from .._linalg import rank_tolerance
+from .._formulation import metric, row_scales
+from .._linalg import SVD, pseudoinverse, rank_tolerance
 from .._mechanism import Mechanism
 from .._program import jit_fast_compile
 from .._result import is_traced
-from .._types import Coordinates, Scalar, Vector
-from ._tangents import Tangents, tangents
+from .._types import Coordinates, Matrix, Rows, Scalar, Vector
+
+
+class Tangents(NamedTuple):
+    """Columns that span the tangent space of the consistent states: n of displacements, then n of speeds alone.
+
+    Attributes:
+        q: Change of the coordinates, (n_q, 2 n).
+        v: Change of the speeds, (n, 2 n).
+        free_q: Lengths that the rows of `q` would have without constraints, (n_q,); infinite for a coordinate at a
+            turning point, which determines nothing.
+        free_v: Lengths that the rows of `v` would have without constraints, (n,).
+    """
+
+    q: Float[Array, "n_q k"]
+    v: Float[Array, "n k"]
+    free_q: Coordinates
+    free_v: Vector
+
+
+def tangents(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Tangents:
+    r"""Returns the tangents of consistent changes: $J\,\delta d = 0$, $A\,\delta v + E\,\delta d = 0$.
+
+    With orthonormal columns in the metric of the mass matrix the units of coordinates do not matter.
+    """
+    rest, M = jnp.zeros_like(v), mechanism.mass(q, t, v.shape[0])
+    at = lambda d: mechanism.retract(q, d, t)
+    of_position = jax.jacfwd(lambda d: mechanism.position_error(at(d), t))(rest)
+    along_d, along_v = jax.jacfwd(lambda d, v: mechanism.velocity_error(at(d), v, t), argnums=(0, 1))(rest, v)
+    moved, _, free = _null(M, of_position)
+    changed, back, _ = _null(M, along_v)
+    N = jax.jacfwd(at)(rest)
+    return Tangents(
+        q=jnp.concatenate([N @ moved, jnp.zeros((q.shape[0], v.shape[0]), q.dtype)], axis=1),
+        v=jnp.concatenate([-back @ (along_d @ moved), changed], axis=1),
+        free_q=_free(at, q, rest, N @ free, free),
+        free_v=jnp.linalg.norm(free, axis=1),
+    )
+
+
+def _free(at: Callable, q: Coordinates, rest: Vector, slopes: Matrix, moves: Matrix) -> Coordinates:
+    """Returns the lengths of the slopes, infinite where curvature makes them too small to be seen.
+
+    The scalar part of a unit quaternion is 1 - a^2 / 8 after a turn by a: at a = 1e-16 its slope is not zero, but no
+    change of it can be seen. A slope s counts if s^2 is not small beside the second derivative times the coordinate.
+    """
+    lengths = jnp.linalg.norm(slopes, axis=1)
+    bends = jax.jacfwd(jax.jacfwd(at))(rest)
+    bent = jnp.sqrt(jnp.sum(jnp.einsum("qij,ia,jb->qab", bends, moves, moves) ** 2, axis=(1, 2)))
+    turning = lengths**2 <= jnp.sqrt(jnp.finfo(q.dtype).eps) * bent * jnp.abs(q)
+    return jnp.where(turning, jnp.inf, lengths)
+
+
+def _null(M: Matrix, J: Rows) -> tuple[Matrix, Matrix, Matrix]:
+    """Returns W^T (1 - B^+ B), which spans the null space of J; J^+ in the metric; and W^T."""
+    W = metric(M, J).W
+    B = J @ W.T
+    D = row_scales(B)
+    B = D[:, None] * B
+    inverse = pseudoinverse(SVD(), B)[0] if J.shape[0] else jnp.zeros((J.shape[1], 0), J.dtype)
+    return W.T @ (jnp.eye(J.shape[1], dtype=J.dtype) - inverse @ B), (W.T @ inverse) * D[None], W.T
+
+
+# Part of their whole change by which rows may become independent: the rank test's own tolerance.
+GROWING = 1e-4
+
+
+def is_singular(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Array:
+    """Whether the rank of the constraint rows is greater next to this state than at it."""
+    q, v = stop_gradient((q, v))
+    rest, M = jnp.zeros_like(v), mechanism.mass(q, t, v.shape[0])
+    at = lambda d: mechanism.retract(q, d, t)
+    rows = lambda d: jax.jacfwd(lambda v: mechanism.velocity_error(at(d), v, t))(v)
+    A = rows(rest)
+    if not A.shape[0]:
+        return jnp.asarray(False)
+    W = metric(M, A).W
+    D = row_scales(A @ W.T)
+    left, free = _left(D[:, None] * A @ W.T)
+    of_position = jax.jacfwd(lambda d: mechanism.position_error(at(d), t))(rest)
+    B = of_position @ W.T
+    moves = free if not B.shape[0] else _left(row_scales(B)[:, None] * B)[1]
+    turned = jax.vmap(lambda d: jax.jvp(rows, (rest,), (d,))[1], in_axes=1)(W.T @ moves)
+    change = D[None, :, None] * turned @ W.T
+    grown = jnp.max(jnp.abs(left @ change @ free), initial=0.0)
+    return grown > GROWING * jnp.max(jnp.abs(change), initial=0.0)
+
+
+def _left(B: Matrix) -> tuple[Matrix, Matrix]:
+    """Returns N and T, projectors on the dependent combinations of rows and on the null space of B."""
+    inverse = pseudoinverse(SVD(), B)[0]
+    m, n = B.shape
+    return jnp.eye(m, dtype=B.dtype) - B @ inverse, jnp.eye(n, dtype=B.dtype) - inverse @ B
 
 
 # A coordinate with a higher index is chosen only if those with lower ones leave it this much more freedom.

@@ -1,15 +1,23 @@
-"""The state of a tuning on disk: a line of JSON with its definition, then the arrays in equinox's format."""
+"""The state of a tuning on disk: a line of JSON with its definition, then the arrays in equinox's format.
+
+The definition is everything on which the steps of a tuning depend. It tells checkpoints of other tunings apart.
+"""
 
 import json
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import equinox as eqx
+import jax
 import numpy as np
+import optax
 from jaxtyping import PyTree
 
-from .._identity import PACKAGES
-from ._loop import Record
+from .._batch import on_one_device
+from .._identity import PACKAGES, checksum_of, versions
+from ._box import Box
+from ._loop import Record, Stopping
+from ._objective import Objective, Samples
 
 
 MARK = "a checkpoint of ukjax.tune"
@@ -96,3 +104,47 @@ def _difference(name: str, there: str | None, here: str) -> str:
 def _state(record: Record) -> PyTree:
     """Returns the arrays to be kept; functions and settings are those of the optimiser that is passed again."""
     return eqx.filter((record.tuned, record.state), eqx.is_array)
+
+
+def definition_of(
+    objective: Objective, tuned: PyTree, optimizer: Any, box: Box | None, samples: Samples, stopping: Stopping
+) -> dict[str, str]:
+    """Returns texts by name: numbers in full, and checksums of the rest.
+
+    The checksum of the loss covers its traced function, with captured constants and own derivative rules; that of an
+    optax optimiser covers its traced step. The number of steps is not included.
+    """
+    first = () if samples.all is None else (jax.tree_util.tree_map(lambda x: x[0], samples.all),)
+    with on_one_device():
+        loss = jax.make_jaxpr(objective.loss)(tuned, *first)
+    return {
+        **versions(),
+        "loss": checksum_of(loss, with_rules=True),
+        "params": _of_arrays(tuned),
+        "optimizer": _of_optimizer(optimizer, tuned),
+        "bounds": _of_arrays(box),
+        "samples": _of_arrays(samples.all),
+        "batch_size": str(samples.size),
+        "seed": str(samples.seed),
+        "rtol": str(stopping.rtol),
+        "atol": str(stopping.atol),
+        "patience": str(stopping.patience),
+    }
+
+
+def _of_arrays(tree: PyTree) -> str:
+    return checksum_of([(jax.tree_util.keystr(path), x) for path, x in jax.tree_util.tree_leaves_with_path(tree)])
+
+
+def _of_optimizer(optimizer: Any, tuned: PyTree) -> str:
+    if not isinstance(optimizer, optax.GradientTransformation):
+        return checksum_of(optimizer)
+    any_loss = lambda tuned: optax.tree.norm(tuned, squared=True)
+
+    def step(tuned: PyTree, state: Any) -> Any:
+        value, gradient = jax.value_and_grad(any_loss)(tuned)
+        extra = {"value": value, "grad": gradient, "value_fn": any_loss}
+        return optax.with_extra_args_support(optimizer).update(gradient, state, tuned, **extra)
+
+    start = optimizer.init(tuned)
+    return checksum_of(eqx.filter_make_jaxpr(step)(tuned, start)[0], _of_arrays(eqx.filter(start, eqx.is_array)))
