@@ -31,7 +31,7 @@ class Format(enum.StrEnum):
     html = "html"
 
 
-def run(
+def run_animate(
     console: Console,
     target: str,
     settings: Sequence[str],
@@ -55,14 +55,14 @@ def run(
     # A GIF counts in hundredths of a second, and all formats show the same frames.
     frame_ms = 10 * round(100 / fps)
     speed = speed_of(end - scenario.t0, speed)
-    count = _frames(end - scenario.t0, frame_ms, speed)
+    count = _number_of_frames(end - scenario.t0, frame_ms, speed)
     folder = _output.claim(out, scenario.name)
 
     # The page draws quickly, so it has a further frame between every two.
     ts = scenario.t0 + speed * frame_ms / 2000 * jnp.arange(2.0 * count - 1)
     trajectory, _, _ = timed_run(console, target, scenario, ts)
     try:
-        files = _files(console, scenario, trajectory, frame_ms, speed, wanted)
+        files = _films(console, scenario, trajectory, frame_ms, speed, wanted)
     except ValueError as error:
         raise UsageError(f"{target}: {error}") from error
     paths = _output.write(folder, files)
@@ -87,7 +87,7 @@ def speed_of(duration: float, speed: float | None) -> float:
     return float(f"{max(m * power for m in (1, 2, 5) if m * power <= duration / 5.0 * (1 + 1e-9)):.3g}")
 
 
-def _frames(duration: float, frame_ms: int, speed: float) -> int:
+def _number_of_frames(duration: float, frame_ms: int, speed: float) -> int:
     count = int(duration / speed / frame_ms * 1000 * (1 + 1e-12)) + 1
     if not 2 <= count <= LONGEST:
         what = "a lower --speed or a later --t1" if count < 2 else "a higher --speed, a lower --fps or an earlier --t1"
@@ -98,7 +98,7 @@ def _frames(duration: float, frame_ms: int, speed: float) -> int:
     return count
 
 
-def _files(
+def _films(
     console: Console, scenario: Scenario, trajectory: Trajectory, frame_ms: int, speed: float, wanted: Sequence[Format]
 ) -> list[tuple[str, Callable[[Path], Any]]]:
     files: list[tuple[str, Callable[[Path], Any]]] = []

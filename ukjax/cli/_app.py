@@ -76,7 +76,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
-    _simulate.run(console, target, settings or [], t1, rtol, atol, points, out)
+    _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out)
 
 
 @app.command(short_help="Make a film of a scenario: GIF, MP4, web page.")
@@ -105,7 +105,7 @@ def animate(
     ] = None,
 ) -> None:
     """Animate a scenario that has a drawing: a GIF or MP4, and a web page that plays and scrubs without a network."""
-    _animate.run(console, target, settings or [], t1, out, fps, speed, formats or [])
+    _animate.run_animate(console, target, settings or [], t1, out, fps, speed, formats or [])
 
 
 @app.command("list", short_help="List the scenarios of a package.")
@@ -116,7 +116,7 @@ def list_(
     ] = "models",
 ) -> None:
     """List the scenarios of a package: coordinates, constraint rows and their rank at the start, kinds, source."""
-    _list.run(console, package)
+    _list.run_list(console, package)
 
 
 @app.command(short_help="Show the scenarios of a package: a contact sheet, and a page for each.")
@@ -128,7 +128,7 @@ def gallery(
     out: Annotated[Path | None, typer.Option(help="Folder to write to; out/gallery if omitted.")] = None,
 ) -> None:
     """Simulate all scenarios of a package and write a contact sheet, an index, and a page for each, with a film."""
-    _gallery.run(console, package, out)
+    _gallery.run_gallery(console, package, out)
 
 
 @app.command(short_help="Diagnose a scenario at its start; of a robot's file also how it was read.")
@@ -145,7 +145,7 @@ def inspect(
 
     For a robot's file (.xml, .urdf), also list the features that are followed, those that are not, and the start.
     """
-    _inspect.run(console, target, settings or [])
+    _inspect.run_inspect(console, target, settings or [])
 
 
 @app.command(short_help="Natural frequencies, damping and shapes of a scenario.")
@@ -170,7 +170,7 @@ def modes(
     ] = None,
 ) -> None:
     """Linearise a scenario, with its servo at work: print eigenvalues, frequencies, damping; animate a mode."""
-    _modes.run(console, target, settings or [], at, mode, out, formats or [])
+    _modes.run_modes(console, target, settings or [], at, mode, out, formats or [])
 
 
 @app.command(short_help="Minimise a loss by gradient.")
@@ -193,7 +193,7 @@ def tune(
 
     After an interruption the same command continues where it stopped.
     """
-    _tune.run(console, target, settings or [], steps, out, fresh)
+    _tune.run_tune(console, target, settings or [], steps, out, fresh)
 
 
 @app.command(short_help="Run a scenario over many values of its parameters, on disk.")
@@ -243,7 +243,7 @@ def sweep(
                 act(console, folder)
         return
     study = _sweep.Study(vary or [], samples, design, seed, t1, points, keep, chunk, rtol, atol, scheduler)
-    _sweep.run(console, target, settings or [], study, out)
+    _sweep.run_sweep(console, target, settings or [], study, out)
 
 
 @app.command(short_help="Write a study as NumPy archives, to learn from.")

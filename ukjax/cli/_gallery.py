@@ -54,7 +54,7 @@ class Exhibit:
         return f"{self.stem}-film.html"
 
 
-def run(console: Console, package: str, out: Path | None) -> None:
+def run_gallery(console: Console, package: str, out: Path | None) -> None:
     """Simulates the scenarios in `package`; writes pages, an index and a contact sheet. Raises UsageError."""
     folder = _output.claim(out, "gallery")
     with console.status(f"Importing {package}"):
@@ -77,7 +77,7 @@ def run(console: Console, package: str, out: Path | None) -> None:
     if not exhibits:
         raise UsageError(f"There is nothing to show in {package}: ukjax list {package} says what there is.")
     with console.status("Writing the gallery"):
-        paths = _output.write(folder, _files(package, exhibits))
+        paths = _output.write(folder, _pages(package, exhibits))
     pages = sum(path.suffix == ".md" for path in paths) - 1
     console.print(f"wrote {folder / 'sheet.png'}, {folder / 'index.md'} and {pages} pages", soft_wrap=True)
 
@@ -150,7 +150,7 @@ def _work(scenario: Scenario, trajectory: Trajectory) -> tuple[np.ndarray, np.nd
     return np.asarray(kinetic), done - done[0]
 
 
-def _files(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[Path], Any]]]:
+def _pages(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[Path], Any]]]:
     text = lambda content: lambda path: path.write_text(content, "utf-8")
     captions = ["\n".join(_said(one.entry)) for one in exhibits]
     sheet = plot.contact_sheet([one.picture for one in exhibits], captions)

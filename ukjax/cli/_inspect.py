@@ -14,7 +14,7 @@ from . import _robot, _target
 from ._target import UsageError
 
 
-def run(console: Console, target: str, settings: Sequence[str]) -> None:
+def run_inspect(console: Console, target: str, settings: Sequence[str]) -> None:
     """Diagnoses the start of a scenario and prints the result; for a file also how it was read. Raises UsageError."""
     if _robot.is_robot(target):
         reading, scenario = _target.reading(target, settings)

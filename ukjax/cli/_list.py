@@ -44,7 +44,7 @@ class Entry:
     source: str
 
 
-def run(console: Console, package: str) -> None:
+def run_list(console: Console, package: str) -> None:
     """Prints a table of the scenarios in `package`, and a line for each failure. Raises UsageError."""
     with console.status(f"Importing {package}"):
         found, failures = factories(package)

@@ -28,7 +28,7 @@ class Where(enum.StrEnum):
     start = "start"
 
 
-def run(
+def run_modes(
     console: Console,
     target: str,
     settings: Sequence[str],

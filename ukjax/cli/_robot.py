@@ -22,12 +22,12 @@ def is_robot(target: str) -> bool:
     return target.lower().endswith(SUFFIXES)
 
 
-def scenario(target: str, settings: dict[str, object]) -> Scenario:
+def robot_scenario(target: str, settings: dict[str, object]) -> Scenario:
     """The scenario of a robot without control, from the drawn state, with the joints that `settings` name set."""
     return of_robot(target, *_read(target, settings, from_file))
 
 
-def reading(target: str, settings: dict[str, object]) -> tuple[Reading, Scenario]:
+def robot_reading(target: str, settings: dict[str, object]) -> tuple[Reading, Scenario]:
     """The `Reading` of a robot's file with the features left out, and its scenario, without a warning."""
     found: list[Reading] = []
 

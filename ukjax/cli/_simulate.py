@@ -29,7 +29,7 @@ from . import _output, _programs, _target
 from ._target import UsageError
 
 
-def run(
+def run_simulate(
     console: Console,
     target: str,
     settings: Sequence[str],

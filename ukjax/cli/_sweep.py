@@ -33,7 +33,7 @@ class Study(NamedTuple):
     scheduler: str | None
 
 
-def run(console: Console, target: str, settings: Sequence[str], study: Study, out: Path | None) -> None:
+def run_sweep(console: Console, target: str, settings: Sequence[str], study: Study, out: Path | None) -> None:
     """Runs a study, or continues it, and draws it. Raises UsageError, or RuntimeError if the study cannot continue."""
     if _robot.is_robot(target):
         raise UsageError("TARGET of a study must be module:factory or file.py:factory, whose arguments are varied.")
@@ -73,7 +73,7 @@ def run(console: Console, target: str, settings: Sequence[str], study: Study, ou
     finally:
         if client is not None:
             client.close()
-    console.print(_summary(sweep_status(folder)))
+    console.print(_study_summary(sweep_status(folder)))
     console.print(f"wrote {folder / 'data.zarr'}", soft_wrap=True, highlight=False, markup=False)
     _draw(console, folder, data, first.name)
 
@@ -85,7 +85,7 @@ def status(console: Console, folder: Path) -> None:
             found = sweep_status(folder, thoroughly=True)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    console.print(_summary(found))
+    console.print(_study_summary(found))
 
 
 def draw(console: Console, folder: Path) -> None:
@@ -135,7 +135,7 @@ def _client(address: str) -> Any:
         raise UsageError(f"--scheduler {address}: there is no scheduler: {error}") from error
 
 
-def _summary(status: Status) -> Table:
+def _study_summary(status: Status) -> Table:
     table = Table(title=escape(str(status.about["study"])), show_header=False)
     whole = status.done == status.samples
     rate = f", {status.done / status.seconds:.3g} a second" if status.seconds else ""

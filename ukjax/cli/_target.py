@@ -37,12 +37,12 @@ def tuning_problem(target: str, settings: Sequence[str]) -> TuningProblem:
 
 def robot(target: str, settings: Sequence[str]) -> Scenario:
     """The scenario of a robot's file, with joints at the coordinates of the settings. Raises UsageError."""
-    return _of_robot(_robot.scenario, target, settings)
+    return _of_robot(_robot.robot_scenario, target, settings)
 
 
 def reading(target: str, settings: Sequence[str]) -> tuple[Reading, Scenario]:
     """The `Reading` of a robot's file, and its scenario, without a warning. Raises UsageError."""
-    return _of_robot(_robot.reading, target, settings)
+    return _of_robot(_robot.robot_reading, target, settings)
 
 
 def _of_robot(make: Callable[[str, dict[str, Any]], Any], target: str, settings: Sequence[str]) -> Any:

@@ -17,7 +17,7 @@ from . import _output, _target
 from ._target import UsageError
 
 
-def run(
+def run_tune(
     console: Console, target: str, settings: Sequence[str], steps: int | None, out: Path | None, fresh: bool
 ) -> None:
     """Tunes, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
@@ -48,7 +48,7 @@ def run(
     if not np.isfinite(tuning.loss):
         raise RuntimeError(f"{tuning.stopped} Nothing was written.")
     quantities = problem.shown(tuning.history)
-    console.print(_summary(problem.name, tuning, quantities, time.perf_counter() - start))
+    console.print(_tuning_summary(problem.name, tuning, quantities, time.perf_counter() - start))
     data = tuning.to_dataset().assign_attrs(title=problem.name)
     figure = plot.convergence(tuning, quantities, problem.name)
     with console.status("Writing the history and drawing it"):
@@ -66,7 +66,7 @@ def run(
         raise RuntimeError(f"{tuning.stopped} What was best until then was written.")
 
 
-def _summary(name: str, tuning: Tuning, quantities: dict[str, np.ndarray], seconds: float) -> Table:
+def _tuning_summary(name: str, tuning: Tuning, quantities: dict[str, np.ndarray], seconds: float) -> Table:
     table = Table("", "start", f"best (step {tuning.step})", title=escape(name))
     best = tuning.step
     table.add_row("loss", f"{tuning.full_losses[0]:.6g}", f"{tuning.loss:.6g}")
