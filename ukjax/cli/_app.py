@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import _animate, _gallery, _inspect, _list, _modes, _programs, _simulate, _sweep, _tune
+from . import _inspect, _list, _output, _simulate, _sweep
 from ._target import UsageError
 
 
@@ -45,7 +45,7 @@ def common(context: typer.Context) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
-    _programs.keep_programs()
+    _output.keep_programs()
     # Tracing makes millions of small objects, which the garbage collector would scan again and again.
     gc.freeze()
     gc.set_threshold(200_000, 50, 1000)
@@ -100,12 +100,12 @@ def animate(
         typer.Option(help="Seconds of motion in a second; if omitted 1, or what makes the animation 2 to 30 s long."),
     ] = None,
     formats: Annotated[
-        list[_animate.Format] | None,
+        list[_simulate.Format] | None,
         typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
     ] = None,
 ) -> None:
     """Animate a scenario that has a drawing: a GIF or MP4, and a web page that plays and scrubs without a network."""
-    _animate.run_animate(console, target, settings or [], t1, out, fps, speed, formats or [])
+    _simulate.run_animate(console, target, settings or [], t1, out, fps, speed, formats or [])
 
 
 @app.command("list", short_help="List the scenarios of a package.")
@@ -128,7 +128,7 @@ def gallery(
     out: Annotated[Path | None, typer.Option(help="Folder to write to; out/gallery if omitted.")] = None,
 ) -> None:
     """Simulate all scenarios of a package and write a contact sheet, an index, and a page for each, with a film."""
-    _gallery.run_gallery(console, package, out)
+    _list.run_gallery(console, package, out)
 
 
 @app.command(short_help="Diagnose a scenario at its start; of a robot's file also how it was read.")
@@ -158,19 +158,19 @@ def modes(
     ],
     settings: Settings = None,
     at: Annotated[
-        _modes.Where, typer.Option(help="About the equilibrium next to the start, or about the start itself.")
-    ] = _modes.Where.equilibrium,
+        _inspect.Where, typer.Option(help="About the equilibrium next to the start, or about the start itself.")
+    ] = _inspect.Where.equilibrium,
     mode: Annotated[int | None, typer.Option(min=1, help="Animate this one of the table.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")
     ] = None,
     formats: Annotated[
-        list[_animate.Format] | None,
+        list[_simulate.Format] | None,
         typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
     ] = None,
 ) -> None:
     """Linearise a scenario, with its servo at work: print eigenvalues, frequencies, damping; animate a mode."""
-    _modes.run_modes(console, target, settings or [], at, mode, out, formats or [])
+    _inspect.run_modes(console, target, settings or [], at, mode, out, formats or [])
 
 
 @app.command(short_help="Minimise a loss by gradient.")
@@ -193,7 +193,7 @@ def tune(
 
     After an interruption the same command continues where it stopped.
     """
-    _tune.run_tune(console, target, settings or [], steps, out, fresh)
+    _sweep.run_tune(console, target, settings or [], steps, out, fresh)
 
 
 @app.command(short_help="Run a scenario over many values of its parameters, on disk.")

@@ -1,11 +1,16 @@
-"""Files that a command writes: all of them, or none."""
+"""Files that a command writes, all of them or none, and compiled programs that it keeps in the user's cache folder."""
 
+import os
+import platform
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
+from platformdirs import user_cache_path
 
 from ._target import UsageError
 
@@ -33,3 +38,36 @@ def write(folder: Path, files: Sequence[tuple[str, Callable[[Path], Any]]]) -> l
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be written to: {error}. Nothing was left there.") from error
     return [folder / name for name, _ in files]
+
+
+VARIABLE = "UKJAX_CACHE"
+OFF = ("0", "off", "no", "false")
+LARGEST = 500_000_000  # [bytes]; the least recently used programs are removed first
+
+
+def keep_programs() -> None:
+    """Makes JAX keep compiled programs, unless `VARIABLE` is off, a folder is already set, or none can be written."""
+    if os.environ.get(VARIABLE, "").lower() in OFF or are_kept():
+        return
+    folder = _folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".writable").touch()
+    except OSError:
+        return  # the command works without kept programs
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", LARGEST)
+    # Many programs are small, and all of them take time to compile again.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def are_kept() -> bool:
+    """Whether compiled programs are kept; programs with callbacks to Python, as for progress bars, never are."""
+    config: Any = jax.config
+    return config.jax_compilation_cache_dir is not None
+
+
+def _folder() -> Path:
+    # Each machine has its own folder: a home may be shared, and a program is compiled for one processor.
+    return user_cache_path("ukjax") / "programs" / (platform.node() or "here")

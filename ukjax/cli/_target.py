@@ -9,10 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
+from .._manifold import Projection
 from .._scenario import Scenario
 from .._tune import TuningProblem
-from ..rigid._from_model import Reading
-from . import _robot
+from ..rigid import Robot, from_file
+from ..rigid._from_file import reading_of
+from ..rigid._parts import Reading
 
 
 class UsageError(Exception):
@@ -25,7 +29,7 @@ PLACES = {Scenario: "ukjax.Scenario", TuningProblem: "ukjax.tuning.TuningProblem
 
 def scenario(target: str, settings: Sequence[str]) -> Scenario:
     """The scenario that TARGET's factory makes with `--set` settings. Raises UsageError."""
-    if _robot.is_robot(target):
+    if is_robot(target):
         return robot(target, settings)
     return _made(target, settings, Scenario, "scenario")
 
@@ -37,12 +41,12 @@ def tuning_problem(target: str, settings: Sequence[str]) -> TuningProblem:
 
 def robot(target: str, settings: Sequence[str]) -> Scenario:
     """The scenario of a robot's file, with joints at the coordinates of the settings. Raises UsageError."""
-    return _of_robot(_robot.robot_scenario, target, settings)
+    return _of_robot(robot_scenario, target, settings)
 
 
 def reading(target: str, settings: Sequence[str]) -> tuple[Reading, Scenario]:
     """The `Reading` of a robot's file, and its scenario, without a warning. Raises UsageError."""
-    return _of_robot(_robot.robot_reading, target, settings)
+    return _of_robot(robot_reading, target, settings)
 
 
 def _of_robot(make: Callable[[str, dict[str, Any]], Any], target: str, settings: Sequence[str]) -> Any:
@@ -150,3 +154,58 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+SUFFIXES = (".xml", ".mjcf", ".urdf")
+# The default duration of a robot's motion [s].
+SECONDS = 5.0
+
+
+def is_robot(target: str) -> bool:
+    """Whether TARGET is the path of a robot's file."""
+    return target.lower().endswith(SUFFIXES)
+
+
+def robot_scenario(target: str, settings: dict[str, object]) -> Scenario:
+    """The scenario of a robot without control, from the drawn state, with the joints that `settings` name set."""
+    return of_robot(target, *_read(target, settings, from_file))
+
+
+def robot_reading(target: str, settings: dict[str, object]) -> tuple[Reading, Scenario]:
+    """The `Reading` of a robot's file with the features left out, and its scenario, without a warning."""
+    found: list[Reading] = []
+
+    def read(target: str, **options: str) -> Robot:
+        found.append(reading_of(target, **options))
+        return found[-1].robot
+
+    made = of_robot(target, *_read(target, settings, read))
+    return found[-1], made
+
+
+def _read(target: str, settings: dict[str, object], read: Callable[..., Robot]) -> tuple[Robot, dict[str, object]]:
+    """The robot, and settings of its joints; the setting "keyframe" selects the state to start from."""
+    settings = dict(settings)
+    keyframe = settings.pop("keyframe", None)
+    return (read(target) if keyframe is None else read(target, keyframe=str(keyframe))), settings
+
+
+def of_robot(target: str, robot: Robot, coordinates: dict[str, object]) -> Scenario:
+    """The scenario of a robot that was read, with joints at the given coordinates."""
+    q, v = robot.assemble(coordinates, keep=list(coordinates))
+    held = bool(robot.own_constraints) or robot.kinematics is not None
+    return robot.scenario(
+        q,
+        v,
+        SECONDS,
+        name=Path(target).stem,
+        projection=Projection() if held else None,
+        invariants={"energy [J]": robot.energy} if keeps_energy(robot) else None,
+        source=target,
+    )
+
+
+def keeps_energy(robot: Robot) -> bool:
+    """Whether no joint of the robot has damping."""
+    parts = [getattr(robot.joints[name], kind, None) for name in robot.joint_names for kind in ("effort", "drag")]
+    return not any(bool(jnp.any(part.damping != 0)) for part in parts if part is not None)
