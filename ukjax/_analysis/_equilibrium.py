@@ -5,7 +5,7 @@ stay constant; e: constraint errors; r(z) = (c', e), and J its Jacobian.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -23,9 +23,9 @@ from .._mechanism import Mechanism
 from .._program import in_batch, jit_fast_compile
 from .._result import RESULTS, is_traced, throw_if_failed, worst
 from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
-from .._types import IntScalar, Scalar
+from .._types import Coordinates, IntScalar, Scalar, Vector
 from ._linearize import inputs_of, state_of
-from ._plant import Plant, quantities
+from ._plant import Plant, StateFunction, quantities
 from ._search import fall, near_equilibrium, settled, sizes_of
 
 
@@ -53,7 +53,7 @@ class Equilibrium(eqx.Module):
     u: Float[Array, " p"]
     residual: Scalar
     freedom: IntScalar
-    result: Any
+    result: RESULTS
 
     def __iter__(self):
         return iter((self.q, self.v, self.u))
@@ -65,10 +65,11 @@ class Equilibrium(eqx.Module):
             return "No equilibrium was found."
         free = int(self.freedom)
         many = f"One of many: {free} ways lead to others nearby" if free else "Isolated: there is no other nearby"
-        listed = lambda x: ", ".join(f"{float(value):.6g}" for value in np.asarray(x))
-        rows = [f"{many} (residual {float(self.residual):.1e}).", f"  q = {listed(self.q)}"]
-        rows += [f"  v = {listed(self.v)}"] if np.any(np.asarray(self.v)) else []
-        return "\n".join(rows + ([f"  u = {listed(self.u)}"] if self.u.shape[0] else []))
+        rows = [f"{many} (residual {float(self.residual):.1e})."]
+        for name, x, is_shown in (("q", self.q, True), ("v", self.v, jnp.any(self.v)), ("u", self.u, self.u.shape[0])):
+            if is_shown:
+                rows.append(f"  {name} = {', '.join(f'{float(value):.6g}' for value in x)}")
+        return "\n".join(rows)
 
 
 class _Free(NamedTuple):
@@ -80,14 +81,14 @@ class _Free(NamedTuple):
 
 def equilibrium(
     mechanism: Mechanism,
-    q: Any,
-    v: Any = None,
+    q: ArrayLike | Sequence[ArrayLike],
+    v: ArrayLike | Sequence[ArrayLike] | None = None,
     t: ArrayLike = 0.0,
     *,
-    constant: Callable | None = None,
-    actuation: Any = None,
-    u: Any = None,
-    keep: Mapping[str, Any] | None = None,
+    constant: StateFunction | None = None,
+    actuation: ArrayLike | Sequence[Sequence[ArrayLike]] | Callable[[Array, Array], ArrayLike] | None = None,
+    u: ArrayLike | Sequence[ArrayLike] | None = None,
+    keep: Mapping[str, ArrayLike | Sequence[int]] | None = None,
     servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     atol: float | None = None,
@@ -144,9 +145,9 @@ def equilibrium(
     elif not is_traced(v) and np.any(np.asarray(v)):
         raise ValueError("v must be zero where everything is to rest. Say what is to stay constant: constant=...")
     controller = as_static_controller(servo)
-    actuation = None if actuation is None else actuation_of(actuation)
+    G = None if actuation is None else actuation_of(actuation)
     formulation = with_lowering(formulation, often=in_batch(mechanism, controller, q, v, t, u))
-    plant = Plant(mechanism, controller, actuation, formulation)
+    plant = Plant(mechanism, controller, G, formulation)
     u = inputs_of(plant, u, q, v, t)
     keep = dict(keep) if isinstance(keep, Mapping) else keep
     kept_inputs = keep.pop("u", ()) if isinstance(keep, dict) else ()
@@ -167,8 +168,8 @@ def _others(kept: tuple[int, ...], n: int) -> tuple[int, ...]:
 
 @jit_fast_compile
 def _equilibrium(
-    plant: Plant, constant: Callable | None, free: _Free, inputs: tuple[int, ...],
-    q0: Array, v0: Array, t: Array, u0: Array, atol: Any, max_steps: int,
+    plant: Plant, constant: StateFunction | None, free: _Free, inputs: tuple[int, ...],
+    q0: Array, v0: Array, t: Array, u0: Array, atol: float | None, max_steps: int,
 ) -> Equilibrium:  # fmt: skip
     mechanism, part = plant.mechanism, PART if jnp.finfo(q0.dtype).eps < 1e-12 else PART_OF_LOW_PRECISION
     ends = np.cumsum([len(free.d), len(free.v)])
@@ -179,7 +180,7 @@ def _equilibrium(
         d = jnp.zeros_like(v0).at[d_at].set(d)
         return mechanism.retract(q0, d, t), v0.at[v_at].add(w), u0.at[u_at].add(u)
 
-    def residual(z: Array) -> tuple[Array, tuple[Array, Any]]:
+    def residual(z: Array) -> tuple[Array, tuple[Array, RESULTS]]:
         """Returns (c', e), again as auxiliary output, and the result of the motion."""
         q, v, u = place(z)
         if constant is None:
@@ -189,8 +190,10 @@ def _equilibrium(
         r = jnp.concatenate([*rates, mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)])
         return r, (r, result)
 
-    stays = (lambda q, v, t: jnp.concatenate([q, v])) if constant is None else constant
-    stays = lambda q, v, t, stays=stays: quantities(stays, "constant", q, v, t)
+    def stays(q: Coordinates, v: Vector, t: Scalar) -> Array:
+        """Returns the quantities that must stay constant."""
+        return jnp.concatenate([q, v]) if constant is None else quantities(constant, "constant", q, v, t)
+
     sizes = sizes_of(plant, stays, q0, v0, t, u0)
     of = jnp.concatenate([sizes.d[d_at], sizes.v[v_at], sizes.u[u_at]])
     rows = jnp.concatenate([sizes.change, sizes.error])
@@ -216,11 +219,11 @@ def _equilibrium(
     started = RESULTS.where(started == RESULTS.constraints_contradict, RESULTS.successful, started)
     missing = RESULTS.where(met, RESULTS.successful, worst(started, RESULTS.no_equilibrium))
     result = worst(missing, result)
-    mask = lambda x: jnp.where(result == RESULTS.successful, x, jnp.nan)
+    q, v, u = (jnp.where(result == RESULTS.successful, x, jnp.nan) for x in (q, v, u))
     return Equilibrium(
-        q=mask(q),
-        v=mask(v),
-        u=mask(u),
+        q=q,
+        v=v,
+        u=u,
         residual=jnp.max(jnp.abs(r[:changing]), initial=0.0),
         freedom=of.shape[0] - rank,
         result=result,
@@ -247,6 +250,6 @@ def _held(J: Array) -> Array:
 
 
 @_held.defjvp
-def _held_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _held_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (J,), (dJ,) = primals, tangents
     return eqxi.nondifferentiable(J, msg="equilibrium can be differentiated once only."), jnp.zeros_like(dJ)

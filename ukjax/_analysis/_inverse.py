@@ -5,7 +5,7 @@ that the constraints leave free; r = W (M a - Q): N (r - W G u) = 0 gives u, and
 force.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from .._reactions import reactions
 from .._result import RESULTS, throw_if_failed, worst
 from .._servo import actuation_at, actuation_of
 from .._system import applied_force
-from .._types import Scalar
+from .._types import Coordinates, Scalar, Vector
 
 
 # Error that is allowed, as a part of the size of the forces, or of a row's own terms.
@@ -45,18 +45,18 @@ class InverseDynamics(eqx.Module):
     multipliers: dict[str, Array]
     missed: Float[Array, " n"]
     row_residual: Scalar
-    result: Any
+    result: RESULTS
 
 
 def inverse_dynamics(
     mechanism: Mechanism,
-    actuation: Any,
-    q: Any,
-    v: Any,
-    acceleration: Any,
+    actuation: ArrayLike | Sequence[Sequence[ArrayLike]] | Callable[[Array, Array], ArrayLike],
+    q: ArrayLike | Sequence[ArrayLike],
+    v: ArrayLike | Sequence[ArrayLike],
+    acceleration: ArrayLike | Sequence[ArrayLike],
     t: ArrayLike = 0.0,
     *,
-    applied: Any = None,
+    applied: ArrayLike | Sequence[ArrayLike] | None = None,
     throw: bool = True,
 ) -> InverseDynamics:
     r"""Returns controls u and multipliers $\lambda$ of a motion at one instant:  a = Q + G u + A^\top \lambda$.
@@ -93,18 +93,21 @@ def inverse_dynamics(
             "mechanism has a non-ideal force, which depends on the reactions that are asked for. Use a Servo."
         )
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
-    actuation = actuation_of(actuation)
+    G = actuation_of(actuation)
     hint = f"One acceleration for each rate, of which there are {v.shape[0]}."
     given = _check.floating(acceleration, "acceleration")
     a = _check.output(given, v.shape, v.dtype, "acceleration", hint)
     _check.finite(a, "acceleration")
-    applied = None if applied is None else applied_force(applied, v, "applied")
-    found = _inverse(mechanism, actuation, q, v, a, t, applied)
+    force = None if applied is None else applied_force(applied, v, "applied")  # pyright: ignore[reportArgumentType]  (a list is checked there)
+    found = _inverse(mechanism, G, q, v, a, t, force)
     return throw_if_failed(found, found.result) if throw else found
 
 
 @jit_fast_compile
-def _inverse(mechanism, actuation, q, v, a, t, applied):
+def _inverse(
+    mechanism: Mechanism, actuation: Array | Callable[[Array, Array], ArrayLike], q: Coordinates, v: Vector, a: Vector,
+    t: Scalar, applied: Vector | None,
+) -> InverseDynamics:  # fmt: skip
     terms = mechanism.terms_of(applied).whole(q, v, t).without_rounding
     G, all_are_real = actuation_at(actuation, q, t, v.shape[0]), terms.rounding is not None
     L, W, _, regular = metric(terms.M, terms.A, terms.partition, all_are_real)
@@ -112,10 +115,14 @@ def _inverse(mechanism, actuation, q, v, a, t, applied):
     B = terms.A @ W.T
     D = row_scales(B, all_are_real)
     inverse, _ = pseudoinverse(SVD(), D[:, None] * B)
-    leave = lambda x: x - inverse @ (D[:, None] * (B @ x) if x.ndim == 2 else D * (B @ x))
-    u, _ = pseudosolve(SVD(), leave(W @ G), leave(r))
+
+    def free_part(x: Array) -> Array:
+        """Returns N x for a vector, or for every column of a matrix."""
+        return x - inverse @ (D[:, None] * (B @ x) if x.ndim == 2 else D * (B @ x))
+
+    u, _ = pseudosolve(SVD(), free_part(W @ G), free_part(r))
     rest = r - W @ (G @ u)
-    missed = stop_gradient(leave(rest))
+    missed = stop_gradient(free_part(rest))
     force = L @ (rest - missed)
     size = jnp.linalg.norm(stop_gradient(r)) + jnp.linalg.norm(stop_gradient(W @ terms.Q))
     gap = stop_gradient(terms.A @ a - terms.b)

@@ -11,7 +11,7 @@ zeta: damping ratio, -Re(lambda) / |lambda|.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,11 +28,12 @@ from .._program import in_batch, jit_fast_compile
 from .._result import RESULTS, is_traced, throw_if_failed, worst
 from .._rounding import missed_part
 from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
-from ._plant import Plant, quantities
+from ._plant import Plant, StateFunction, quantities
 from ._states import Independent, is_singular, states_of, tangents
 
 
 if TYPE_CHECKING:
+    import control
     import scipy.signal
 
 
@@ -132,9 +133,9 @@ class Linearization(eqx.Module):
     u: Float[Array, " p"]
     directions: Float[Array, "n_q_and_n k"]
     names: tuple[str, ...] = eqx.field(static=True)
-    states: Callable
+    states: StateFunction
     coordinates: int = eqx.field(static=True)
-    result: Any
+    result: RESULTS
 
     @property
     def eigenvalues(self) -> Complex[Array, " k"]:
@@ -161,7 +162,7 @@ class Linearization(eqx.Module):
 
         return scipy.signal.StateSpace(*self._matrices("to_scipy()"))
 
-    def to_control(self) -> Any:
+    def to_control(self) -> "control.StateSpace":
         """Returns a `control.StateSpace` of python-control (extra `control`), with the names of the states.
 
         Raises:
@@ -172,7 +173,7 @@ class Linearization(eqx.Module):
             import control
         except ImportError as error:
             raise ImportError("to_control() needs python-control: pip install 'ukjax[control]'.") from error
-        return control.ss(*self._matrices("to_control()"), states=list(self.names))
+        return control.StateSpace(*self._matrices("to_control()"), states=list(self.names))
 
     def __str__(self) -> str:
         if is_traced(self.A) or not isinstance(self.A, Array) or self.A.ndim != 2:
@@ -209,14 +210,14 @@ OFF = 1e-6
 
 def linearize(
     mechanism: Mechanism,
-    q: Any,
-    v: Any = None,
+    q: ArrayLike | Sequence[ArrayLike],
+    v: ArrayLike | Sequence[ArrayLike] | None = None,
     t: ArrayLike = 0.0,
     *,
-    actuation: Any = None,
-    u: Any = None,
-    outputs: Callable | None = None,
-    states: Callable | None = None,
+    actuation: ArrayLike | Sequence[Sequence[ArrayLike]] | Callable[[Array, Array], ArrayLike] | None = None,
+    u: ArrayLike | Sequence[ArrayLike] | None = None,
+    outputs: StateFunction | None = None,
+    states: StateFunction | None = None,
     servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     throw: bool = True,
@@ -273,16 +274,18 @@ def linearize(
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = state_of(mechanism, q, v, t)
     controller = as_static_controller(servo)
-    actuation = None if actuation is None else actuation_of(actuation)
+    G = None if actuation is None else actuation_of(actuation)
     outputs = outputs if outputs is None else _check.function(outputs, "outputs", "outputs(q, v, t) -> (r,)")
     states = states_of(states, mechanism, q, v, t)
     formulation = with_lowering(formulation, often=in_batch(mechanism, controller, q, v, t, u))
-    plant = Plant(mechanism, controller, actuation, formulation)
+    plant = Plant(mechanism, controller, G, formulation)
     found = _linearize(plant, states, outputs, q, v, t, inputs_of(plant, u, q, v, t))
     return throw_if_failed(found, found.result) if throw else found
 
 
-def state_of(mechanism: Mechanism, q: Any, v: Any, t: Any) -> tuple[Array, Array, Array]:
+def state_of(
+    mechanism: Mechanism, q: ArrayLike | Sequence[ArrayLike], v: ArrayLike | Sequence[ArrayLike] | None, t: ArrayLike
+) -> tuple[Array, Array, Array]:
     """Returns a finite state, at rest if v is None; raises ValueError if it is invalid."""
     if v is None:
         q = _check.floating(q, "q")
@@ -295,7 +298,7 @@ def state_of(mechanism: Mechanism, q: Any, v: Any, t: Any) -> tuple[Array, Array
     return q, v, t
 
 
-def inputs_of(plant: Plant, u: Any, q: Array, v: Array, t: Array) -> Array:
+def inputs_of(plant: Plant, u: ArrayLike | Sequence[ArrayLike] | None, q: Array, v: Array, t: Array) -> Array:
     """Returns the argument `u`, (p,), or zero for None; raises ValueError if it does not fit."""
     p = plant.inputs(q, t, v.shape[0])
     if u is None:
@@ -309,7 +312,7 @@ def inputs_of(plant: Plant, u: Any, q: Array, v: Array, t: Array) -> Array:
 
 @jit_fast_compile
 def _linearize(
-    plant: Plant, states: Callable, outputs: Callable | None, q: Array, v: Array, t: Array, u: Array
+    plant: Plant, states: StateFunction, outputs: StateFunction | None, q: Array, v: Array, t: Array, u: Array
 ) -> Linearization:
     mechanism, along = plant.mechanism, tangents(plant.mechanism, q, v, t)
 
@@ -319,8 +322,8 @@ def _linearize(
         y = jnp.zeros(0, q.dtype) if outputs is None else quantities(outputs, "outputs", q, v, t)
         return s, plant.rates_of(states, "states", q, v, t, u)[0], y
 
-    moved = lambda dq, dv: jax.jvp(told, (q, v), (dq, dv))[1]
-    (S, R, Y), x = jax.vmap(moved, in_axes=1, out_axes=1)(along.q, along.v), quantities(states, "states", q, v, t)
+    pushed = jax.vmap(lambda dq, dv: jax.jvp(told, (q, v), (dq, dv))[1], in_axes=1, out_axes=1)
+    (S, R, Y), x = pushed(along.q, along.v), quantities(states, "states", q, v, t)
     T = jnp.concatenate([along.q, along.v])
     # The inputs enter the rates of the states through the accelerations.
     rates, result = plant.rates_of(states, "states", q, v, t, u)
@@ -360,7 +363,7 @@ def _closed(S: Array, R: Array, inverse: Array) -> Array:
     return jnp.all(rest <= OFF * jnp.maximum(jnp.linalg.norm(R, axis=1), jnp.sqrt(OFF) * size))
 
 
-def on_constraints(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Any:
+def on_constraints(mechanism: Mechanism, q: Array, v: Array, t: Array) -> RESULTS:
     """Returns success if the state is consistent, by the part of its terms by which each row is missed."""
     position = missed_part(lambda q: mechanism.position_error(q, t), q, jnp.zeros_like(q))
     velocity = missed_part(lambda v: mechanism.velocity_error(q, v, t), v, jnp.zeros_like(v))
@@ -368,7 +371,7 @@ def on_constraints(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Any:
     return RESULTS.where(near, RESULTS.successful, RESULTS.off_constraints)
 
 
-def _names(states: Callable, k: int) -> tuple[str, ...]:
+def _names(states: StateFunction, k: int) -> tuple[str, ...]:
     if isinstance(states, Independent):
         return (*(f"q[{i}]" for i in states.q), *(f"v[{i}]" for i in states.v))
     return tuple(f"states[{i}]" for i in range(k))

@@ -3,19 +3,23 @@
 q: coordinates (n_q,); v: speeds (n,); u: inputs (p,) of actuators; s: quantities of the state.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._formulation import AbstractFormulation
 from .._mechanism import Mechanism
+from .._result import RESULTS
 from .._servo import AbstractController, actuation_at
 from .._types import Coordinates, Matrix, Scalar, Vector
+
+
+# A user's function of the state (q, v, t), which returns some quantities (k,).
+StateFunction = Callable[[Coordinates, Vector, Scalar], ArrayLike | Sequence[ArrayLike]]
 
 
 class Plant(eqx.Module):
@@ -23,7 +27,7 @@ class Plant(eqx.Module):
 
     mechanism: Mechanism
     controller: AbstractController
-    actuation: Any
+    actuation: Array | Callable[[Array, Array], ArrayLike] | None
     formulation: AbstractFormulation
 
     def matrix(self, q: Coordinates, t: Scalar, n: int) -> Matrix:
@@ -44,21 +48,21 @@ class Plant(eqx.Module):
         """Returns G u, or None without actuators."""
         return None if self.actuation is None else self.matrix(q, t, n) @ u
 
-    def rates(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> tuple[Coordinates, Vector, Any]:
+    def rates(self, q: Coordinates, v: Vector, t: Scalar, u: Vector) -> tuple[Coordinates, Vector, RESULTS]:
         """Returns q', v', and the result of the motion."""
         applied, mechanism = self.driven(q, t, v.shape[0], u), self.mechanism
         motion = self.controller.drive(mechanism, self.formulation, q, v, t, None, applied).motion
         return mechanism.rates(q, v, t), motion.acceleration, motion.result
 
     def rates_of(
-        self, function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar, u: Vector
-    ) -> tuple[Array, Any]:
+        self, function: StateFunction, name: str, q: Coordinates, v: Vector, t: Scalar, u: Vector
+    ) -> tuple[Array, RESULTS]:
         """Returns d/dt of `function(q, v, t)`, shape (k,), along the motion, and the result of the motion."""
         *along, result = self.rates(q, v, t, u)
-        whole = lambda q, v, t: quantities(function, name, q, v, t)
-        return jax.jvp(whole, (q, v, t), (*along, jnp.ones_like(t)))[1], result
+        tangents = (*along, jnp.ones_like(t))
+        return jax.jvp(lambda *state: quantities(function, name, *state), (q, v, t), tangents)[1], result
 
 
-def quantities(function: Callable, name: str, q: Coordinates, v: Vector, t: Scalar) -> Array:
+def quantities(function: StateFunction, name: str, q: Coordinates, v: Vector, t: Scalar) -> Array:
     """Returns the value of a user's function of the state, (k,)."""
     return _check.output(function(q, v, t), ("k",), q.dtype, f"{name}(q, v, t)", "Put a single quantity in a list.")

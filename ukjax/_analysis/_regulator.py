@@ -6,18 +6,20 @@ S: cost to go, x^T S x. The Riccati equation F(S, theta) = 0 is differentiated i
 linear part is Lyapunov's equation of the closed loop.
 """
 
-from typing import Any, cast
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Complex, Float
+from jaxtyping import Array, ArrayLike, Complex, Float
+from numpy.typing import DTypeLike
 
 from .. import _check
 from .._result import is_traced
 from .._types import Coordinates, Scalar, Vector
 from ._linearize import Linearization
+from ._plant import StateFunction, quantities
 
 
 class Regulator(eqx.Module):
@@ -38,12 +40,12 @@ class Regulator(eqx.Module):
     x0: Float[Array, " k"]
     u0: Float[Array, " p"]
     A: Float[Array, "k k"]
-    states: Any
+    states: StateFunction
     period: float | None = eqx.field(static=True)
 
     def __call__(self, q: Coordinates, v: Vector, t: Scalar) -> Array:
         """Returns u (p,)."""
-        return self.u0 - self.K @ (self.states(q, v, t) - self.x0)
+        return self.u0 - self.K @ (quantities(self.states, "states", q, v, t) - self.x0)
 
     @property
     def eigenvalues(self) -> Complex[Array, " k"]:
@@ -52,7 +54,13 @@ class Regulator(eqx.Module):
         return values if self.period is None else jnp.log(values) / self.period
 
 
-def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = None) -> Regulator:
+def lqr(
+    linearization: Linearization,
+    Q: ArrayLike | Sequence[ArrayLike] | Sequence[Sequence[ArrayLike]],
+    R: ArrayLike | Sequence[ArrayLike] | Sequence[Sequence[ArrayLike]],
+    *,
+    period: float | None = None,
+) -> Regulator:
     r"""Returns the linear feedback that makes $\int x^\top Q x + u^\top R u \, dt$ smallest.
 
     With a `period` the control is held between samples, and the integral is smallest among such controls: the linear
@@ -105,7 +113,10 @@ def lqr(linearization: Linearization, Q: Any, R: Any, *, period: float | None = 
     return Regulator(K, S, x0, u0, A - B @ K, states, period)
 
 
-def _cost(value: Any, size: int, name: str, what: str, dtype: Any) -> Array:
+def _cost(
+    value: ArrayLike | Sequence[ArrayLike] | Sequence[Sequence[ArrayLike]], size: int, name: str, what: str,
+    dtype: DTypeLike,
+) -> Array:  # fmt: skip
     """Returns the argument `Q` or `R` as a matrix: from a matrix, a diagonal, or one number for all."""
     cost = _check.floating(value, name)
     if cost.ndim == 0:
@@ -164,27 +175,26 @@ def _unmet(S: Array, A: Array, B: Array, Q: Array, R: Array, N: Array, sampled: 
 
 @eqx.filter_custom_jvp
 def _riccati(A: Array, B: Array, Q: Array, R: Array, N: Array, sampled: bool) -> Array:
-    kind = jax.ShapeDtypeStruct(A.shape, A.dtype)
-    solve = lambda *matrices: _by_scipy(*map(np.asarray, matrices), sampled=sampled).astype(A.dtype)
-    return jax.pure_callback(solve, kind, A, B, Q, R, N, vmap_method="sequential")
+    def solution(*matrices: ArrayLike) -> np.ndarray:
+        return _by_scipy(*map(np.asarray, matrices), sampled=sampled).astype(A.dtype)
+
+    return jax.pure_callback(solution, jax.ShapeDtypeStruct(A.shape, A.dtype), A, B, Q, R, N, vmap_method="sequential")
 
 
 @_riccati.def_jvp
 def _riccati_jvp(primals, tangents):
     *matrices, sampled = primals
     A, B, Q, R, N = matrices
-    S = cast(Any, _riccati)(A, B, Q, R, N, sampled)
+    S = _riccati(A, B, Q, R, N, sampled)
     slopes = [jnp.zeros_like(x) if d is None else d for x, d in zip(matrices, tangents[:-1], strict=True)]
-    unmet = lambda A, B, Q, R, N: _unmet(S, A, B, Q, R, N, sampled)
-    change = jax.jvp(unmet, (A, B, Q, R, N), tuple(slopes))[1]
+    change = jax.jvp(lambda *x: _unmet(S, *x, sampled=sampled), (A, B, Q, R, N), tuple(slopes))[1]
     closed = (A - B @ _gain(S, A, B, R, N, sampled)).T
     one = jnp.eye(closed.shape[0], dtype=closed.dtype)
-    of_samples = lambda: jnp.kron(closed, closed) - jnp.kron(one, one)
-    whole = of_samples() if sampled else jnp.kron(closed, one) + jnp.kron(one, closed)
+    whole = jnp.kron(closed, closed) - jnp.kron(one, one) if sampled else jnp.kron(closed, one) + jnp.kron(one, closed)
     return S, jnp.linalg.solve(whole, -change.ravel()).reshape(S.shape)
 
 
-def _by_scipy(A: Any, B: Any, Q: Any, R: Any, N: Any, sampled: bool) -> np.ndarray:
+def _by_scipy(A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, sampled: bool) -> np.ndarray:
     """Returns S, or NaN if no solution stabilises."""
     import scipy.linalg
 

@@ -56,11 +56,10 @@ class Sizes(NamedTuple):
     scales: Vector
 
 
-def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Scalar, u: Array) -> Sizes:
+def sizes_of(plant: Plant, constant: Callable[..., Array], q: Coordinates, v: Vector, t: Scalar, u: Array) -> Sizes:
     """Returns sizes from the terms of the constraints, the coordinates, and the forces and their derivatives."""
     q, v, t, u = stop_gradient((q, v, t, u))
     mechanism, rest = plant.mechanism, jnp.zeros_like(v)
-    at = lambda d: mechanism.retract(q, d, t)
     terms = mechanism.terms(q, v, t, plant.applied(q, v, t, u))
     M, Q, A, b = stop_gradient((terms.M, terms.Q, terms.A, terms.b))
     C = coordinate_scales(M, A)
@@ -72,8 +71,11 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
     along = _lengths(of_d, position, E), _lengths(of_v, velocity, E)
 
     s_d = _first(_least(position.terms / along[0]), _largest(moved / E), 1.0)
-    applied = lambda d: plant.applied(at(d), v, t, u)
-    force = lambda d: mechanism.terms(at(d), v, t, applied(d)).Q
+
+    def force(d: Vector) -> Vector:
+        """Returns Q after a displacement."""
+        return mechanism.terms(mechanism.retract(q, d, t), v, t, plant.applied(mechanism.retract(q, d, t), v, t, u)).Q
+
     stiffness = C[:, None] * stop_gradient(jax.jacfwd(force)(rest)) * E[None]
     rows = jnp.linalg.norm(A * C[None], axis=1)
     rows = jnp.where(rows > 0, rows, 1.0)
@@ -98,10 +100,13 @@ def sizes_of(plant: Plant, constant: Callable, q: Coordinates, v: Vector, t: Sca
     )
 
 
-def _rows(function: Callable, q: Coordinates, x: Vector, t: Scalar) -> tuple[Rounding, Rows]:
+def _rows(function: Callable[..., Array], q: Coordinates, x: Vector, t: Scalar) -> tuple[Rounding, Rows]:
     """Returns rounding errors of function(q, x, t) (m,) and of its Jacobian in x (m, n), and that Jacobian."""
-    both = lambda q, x, t: (function(q, x, t), jax.jacfwd(lambda x: function(q, x, t))(x))
-    (_, J), errors = with_rounding_errors(both, q, x, t)
+
+    def with_jacobian(q: Coordinates, x: Vector, t: Scalar) -> tuple[Array, Rows]:
+        return function(q, x, t), jax.jacfwd(lambda x: function(q, x, t))(x)
+
+    (_, J), errors = with_rounding_errors(with_jacobian, q, x, t)
     return Rounding(*errors), stop_gradient(J)
 
 
@@ -155,14 +160,17 @@ class _RankTest(AbstractPseudoinverse):
 
 
 def near_equilibrium(
-    plant: Plant, constant: Callable, place: Callable, away: Array, of: Array, sizes: Sizes, t: Array, max_steps: int
-) -> Array:
+    plant: Plant, constant: Callable[..., Array], place: Callable[[Array], tuple[Array, Array, Array]], away: Array,
+    of: Array, sizes: Sizes, t: Array, max_steps: int,
+) -> Array:  # fmt: skip
     """Returns z with q, v, u = place(of * z) near a state where `constant` stays, from zero; `away`: step of a fall."""
     mechanism = plant.mechanism
     z = jnp.zeros_like(of)
     n = sizes.a.shape[0]
+    ends = [z.shape[0], z.shape[0] + n]
 
-    def unbalanced(z: Array, a: Array, l: Array) -> Array:
+    def unbalanced(x: Array) -> Array:
+        z, a, l = jnp.split(x, ends)
         (q, v, u), a, l = place(of * z), sizes.a * a, sizes.l * l
         terms, pull = mechanism.terms(q, v, t, plant.applied(q, v, t, u)), 0.0
         carried = terms.A.T @ l
@@ -175,14 +183,14 @@ def near_equilibrium(
         r = terms.M @ a - terms.Q - carried - pull, terms.A @ a - terms.b, *errors, changes
         return jnp.concatenate(r) / jnp.concatenate([sizes.force, sizes.row, sizes.error, sizes.change])
 
-    split = lambda x: jnp.split(x, [z.shape[0], z.shape[0] + n])
-    whole = lambda x, _=None: unbalanced(*split(x))
     start = jnp.concatenate([z, jnp.zeros(n, z.dtype), _carried(plant, place(z), sizes, t)])
-    J = jax.jacfwd(whole)(start)
+    J = jax.jacfwd(unbalanced)(start)
     D = row_scales(J)
     C = row_scales((D[:, None] * J).T)
     eps = float(jnp.finfo(z.dtype).eps)
-    scaled = lambda x, _: D * whole(C * x)
+
+    def scaled(x: Array, _: None) -> Array:
+        return D * unbalanced(C * x)
 
     def attempt(carry):
         i, best, least = carry
@@ -194,10 +202,12 @@ def near_equilibrium(
         better = r < least  # never if it is NaN
         return i + 1, jnp.where(better, x, best), jnp.where(better, r, least)
 
-    unmet = lambda carry: (carry[0] < len(TRIES)) & (carry[2] > eps**0.5)
+    def is_unmet(carry):
+        return (carry[0] < len(TRIES)) & (carry[2] > eps**0.5)
+
     carry = jnp.zeros((), int), start / C, jnp.asarray(jnp.inf, z.dtype)
-    _, found, least = jax.lax.while_loop(unmet, attempt, carry)
-    return jnp.where(jnp.isfinite(least), split(C * found)[0], z)
+    _, found, least = jax.lax.while_loop(is_unmet, attempt, carry)
+    return jnp.where(jnp.isfinite(least), jnp.split(C * found, ends)[0], z)
 
 
 def _carried(plant: Plant, state: tuple[Array, Array, Array], sizes: Sizes, t: Array) -> Array:
@@ -216,7 +226,7 @@ def _carried(plant: Plant, state: tuple[Array, Array, Array], sizes: Sizes, t: A
     return jnp.where(jnp.all(jnp.isfinite(l)), l, 0.0)
 
 
-def settled(residual: Callable, z: Array, max_steps: int) -> Array:
+def settled(residual: Callable[[Array, None], Array], z: Array, max_steps: int) -> Array:
     """Returns z after a few Gauss-Newton steps on the original equations."""
     tolerance = 4096 * float(jnp.finfo(z.dtype).eps)
     search = optx.GaussNewton(tolerance, tolerance, linear_solver=SVD(1e-8))

@@ -13,8 +13,8 @@ unit. Therefore all entries of dB[t] have one unit, and can be compared.
 """
 
 import operator
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, SupportsIndex
 
 import equinox as eqx
 import jax
@@ -30,6 +30,7 @@ from .._mechanism import Mechanism
 from .._program import jit_fast_compile
 from .._result import is_traced
 from .._types import Coordinates, Matrix, Rows, Scalar, Vector
+from ._plant import StateFunction
 
 
 class Tangents(NamedTuple):
@@ -55,7 +56,10 @@ def tangents(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Tang
     With orthonormal columns in the metric of the mass matrix the units of coordinates do not matter.
     """
     rest, M = jnp.zeros_like(v), mechanism.mass(q, t, v.shape[0])
-    at = lambda d: mechanism.retract(q, d, t)
+
+    def at(d: Vector) -> Coordinates:
+        return mechanism.retract(q, d, t)
+
     of_position = jax.jacfwd(lambda d: mechanism.position_error(at(d), t))(rest)
     along_d, along_v = jax.jacfwd(lambda d, v: mechanism.velocity_error(at(d), v, t), argnums=(0, 1))(rest, v)
     moved, _, free = _null(M, of_position)
@@ -69,7 +73,9 @@ def tangents(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> Tang
     )
 
 
-def _free(at: Callable, q: Coordinates, rest: Vector, slopes: Matrix, moves: Matrix) -> Coordinates:
+def _free(
+    at: Callable[[Vector], Coordinates], q: Coordinates, rest: Vector, slopes: Matrix, moves: Matrix
+) -> Coordinates:
     """Returns the lengths of the slopes, infinite where curvature makes them too small to be seen.
 
     The scalar part of a unit quaternion is 1 - a^2 / 8 after a turn by a: at a = 1e-16 its slope is not zero, but no
@@ -100,8 +106,13 @@ def is_singular(mechanism: Mechanism, q: Coordinates, v: Vector, t: Scalar) -> A
     """Whether the rank of the constraint rows is greater next to this state than at it."""
     q, v = stop_gradient((q, v))
     rest, M = jnp.zeros_like(v), mechanism.mass(q, t, v.shape[0])
-    at = lambda d: mechanism.retract(q, d, t)
-    rows = lambda d: jax.jacfwd(lambda v: mechanism.velocity_error(at(d), v, t))(v)
+
+    def at(d: Vector) -> Coordinates:
+        return mechanism.retract(q, d, t)
+
+    def rows(d: Vector) -> Rows:
+        return jax.jacfwd(lambda v: mechanism.velocity_error(at(d), v, t))(v)
+
     A = rows(rest)
     if not A.shape[0]:
         return jnp.asarray(False)
@@ -139,14 +150,19 @@ class Independent(eqx.Module):
         return jnp.concatenate([q[np.array(self.q, int)], v[np.array(self.v, int)]])
 
 
-def _indices(value: Any, name: str) -> tuple[int, ...]:
+def _indices(value: Iterable[SupportsIndex], name: str) -> tuple[int, ...]:
     try:
         return tuple(operator.index(i) for i in value)
     except TypeError as error:
         raise TypeError(f"{name} must be a sequence of indices, such as (0, 2), but is {value!r}.") from error
 
 
-def independent(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Independent:
+def independent(
+    mechanism: Mechanism,
+    q: ArrayLike | Sequence[ArrayLike],
+    v: ArrayLike | Sequence[ArrayLike],
+    t: ArrayLike = 0.0,
+) -> Independent:
     """Chooses coordinates and speeds that are independent of each other on the constraints, at a state.
 
     Coordinates are chosen one after the other. Each is the one to which the constraints and those before leave the
@@ -208,7 +224,7 @@ def _chosen(rows: np.ndarray, free: np.ndarray) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def states_of(value: Any, mechanism: Mechanism, q: Array, v: Array, t: Array) -> Callable:
+def states_of(value: StateFunction | None, mechanism: Mechanism, q: Array, v: Array, t: Array) -> StateFunction:
     """Returns the argument `states` as a function of (q, v, t); raises TypeError or ValueError if it is invalid."""
     if value is None:
         return independent(mechanism, q, v, t)
