@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 
 # Lengths of the trial steps along the projected gradient, as parts of the parameters.
@@ -34,8 +34,11 @@ class Box(NamedTuple):
 
     def free(self, tuned: PyTree, gradient: PyTree) -> PyTree:
         """Returns a mask of the parameters that no bound holds."""
-        held = lambda x, g, a, b: ((x <= a) & (g > 0)) | ((x >= b) & (g < 0))
-        return jax.tree_util.tree_map(lambda *leaf: ~held(*leaf), tuned, gradient, self.low, self.high)
+
+        def is_free(x: Array, g: Array, a: Array, b: Array) -> Array:
+            return ~(((x <= a) & (g > 0)) | ((x >= b) & (g < 0)))
+
+        return jax.tree_util.tree_map(is_free, tuned, gradient, self.low, self.high)
 
     def projected(self, tuned: PyTree, gradient: PyTree) -> PyTree:
         """Returns the gradient, with zeros for held parameters."""
@@ -44,8 +47,8 @@ class Box(NamedTuple):
 
 def without_bounds(tuned: PyTree) -> Box:
     """Returns the box of parameters without bounds."""
-    everywhere = lambda bound: jax.tree_util.tree_map(lambda x: jnp.full_like(x, bound), tuned)
-    return Box(everywhere(-jnp.inf), everywhere(jnp.inf))
+    high = jax.tree_util.tree_map(lambda x: jnp.full_like(x, jnp.inf), tuned)
+    return Box(jax.tree_util.tree_map(jnp.negative, high), high)
 
 
 def only(mask: PyTree, tree: PyTree, other: PyTree | None = None) -> PyTree:
@@ -55,8 +58,9 @@ def only(mask: PyTree, tree: PyTree, other: PyTree | None = None) -> PyTree:
 
 
 def lowers(
-    loss: Callable, tuned: PyTree, value: float, gradient: PyTree, sizes: PyTree, box: Box, visible: float
-) -> bool:
+    loss: Callable[[PyTree], Array | float], tuned: PyTree, value: float, gradient: PyTree, sizes: PyTree, box: Box,
+    visible: float,
+) -> bool:  # fmt: skip
     """Whether a step along the projected gradient lowers the loss by more than `visible`.
 
     The direction is that of the gradient by parameters divided by their sizes, so that units do not matter.
@@ -67,8 +71,8 @@ def lowers(
     if largest == 0:
         return False
     for length in LENGTHS:
-        move = lambda x, p, s, length=length: x - s * (length / largest) * p
-        if value - float(loss(box.inside(jax.tree_util.tree_map(move, tuned, parts, sizes)))) > visible:
+        tried = jax.tree_util.tree_map(lambda x, p, s, k=length / largest: x - s * k * p, tuned, parts, sizes)
+        if value - float(loss(box.inside(tried))) > visible:
             return True
     return False
 
@@ -76,7 +80,7 @@ def lowers(
 def sizes_of(history: PyTree, box: Box) -> PyTree:
     """Returns the size of every parameter: its largest value so far, or the width of its bounds, or one."""
 
-    def size(values, low, high):
+    def size(values: np.ndarray, low: Array, high: Array) -> np.ndarray:
         largest, width = np.max(np.abs(values), axis=0), np.asarray(high) - np.asarray(low)
         return np.where(largest > 0, largest, np.where(np.isfinite(width) & (width > 0), width, 1.0))
 

@@ -11,13 +11,14 @@ import equinox as eqx
 import jax
 import numpy as np
 import optax
-from jaxtyping import PyTree
+from jaxtyping import ArrayLike, PyTree
 
 from .._batch import on_one_device
 from .._identity import PACKAGES, checksum_of, versions
 from ._box import Box
 from ._loop import Record, Stopping
 from ._objective import Objective, Samples
+from ._optimistix import Optimizer
 
 
 MARK = "a checkpoint of ukjax.tune"
@@ -107,7 +108,7 @@ def _state(record: Record) -> PyTree:
 
 
 def definition_of(
-    objective: Objective, tuned: PyTree, optimizer: Any, box: Box | None, samples: Samples, stopping: Stopping
+    objective: Objective, tuned: PyTree, optimizer: Optimizer, box: Box | None, samples: Samples, stopping: Stopping
 ) -> dict[str, str]:
     """Returns texts by name: numbers in full, and checksums of the rest.
 
@@ -136,12 +137,14 @@ def _of_arrays(tree: PyTree) -> str:
     return checksum_of([(jax.tree_util.keystr(path), x) for path, x in jax.tree_util.tree_leaves_with_path(tree)])
 
 
-def _of_optimizer(optimizer: Any, tuned: PyTree) -> str:
+def _of_optimizer(optimizer: Optimizer, tuned: PyTree) -> str:
     if not isinstance(optimizer, optax.GradientTransformation):
         return checksum_of(optimizer)
-    any_loss = lambda tuned: optax.tree.norm(tuned, squared=True)
 
-    def step(tuned: PyTree, state: Any) -> Any:
+    def any_loss(tuned: PyTree) -> ArrayLike:
+        return optax.tree.norm(tuned, squared=True)
+
+    def step(tuned: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
         value, gradient = jax.value_and_grad(any_loss)(tuned)
         extra = {"value": value, "grad": gradient, "value_fn": any_loss}
         return optax.with_extra_args_support(optimizer).update(gradient, state, tuned, **extra)

@@ -12,7 +12,7 @@ k falls after an accepted step, and rises after a rejected one, with which the l
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -73,8 +73,9 @@ class LevenbergMarquardt:
         return {"damping": damping, "trials": jnp.zeros((), int), "exhausted": jnp.asarray(False)}
 
     def step(
-        self, x: Float[Array, " p"], r: Float[Array, " m"], J: Float[Array, "m p"], state: Any, loss: Callable
-    ) -> tuple[Float[Array, " p"], dict[str, Array]]:
+        self, x: Float[Array, " p"], r: Float[Array, " m"], J: Float[Array, "m p"],
+        state: dict[str, Array], loss: Callable[[Array], Array],
+    ) -> tuple[Float[Array, " p"], dict[str, Array]]:  # fmt: skip
         """Returns the next x (p,) and state; x itself where no length of step lowers `loss(x)` to a finite value."""
         value, p = r @ r, x.shape[0]
         Q, R = jnp.linalg.qr(J)
@@ -113,7 +114,7 @@ class Point(NamedTuple):
 
     loss: Array
     gradient: PyTree
-    extra: Any = None
+    extra: PyTree = None
 
     def finite(self) -> bool:
         return all(np.isfinite(np.asarray(x)).all() for x in jax.tree_util.tree_leaves((self.loss, self.gradient)))
@@ -122,15 +123,15 @@ class Point(NamedTuple):
 class Spent(NamedTuple):
     """Numbers of evaluations of the loss with its gradient, and of the loss alone."""
 
-    with_gradient: Any = 0
-    alone: Any = 0
+    with_gradient: int | Array = 0
+    alone: int | Array = 0
 
 
 class Step(NamedTuple):
     """Parameters, the state of the method there, and the evaluations spent on the step."""
 
     tuned: PyTree
-    state: Any
+    state: PyTree
     spent: Spent = Spent()
 
 
@@ -158,11 +159,11 @@ class Descent(Protocol):
         """Returns half the step from `before` to `after`, where the loss is not finite; None if the method cannot."""
         ...
 
-    def known(self, state: Any, /) -> Point | None:
+    def known(self, state: PyTree, /) -> Point | None:
         """Returns loss and gradient at the present parameters if the state holds them, which saves an evaluation."""
         ...
 
-    def finished(self, state: Any, /) -> Finish:
+    def finished(self, state: PyTree, /) -> Finish:
         """Returns the reason why the method itself ends here, if it does."""
         ...
 
@@ -191,7 +192,9 @@ class Optax:
         self.evaluate = compiled(lambda tuned, batch: Point(*objective.value_and_grad(tuned, batch)))
         descend = optax.with_extra_args_support(optimizer).update
 
-        def taken(step: Step, point: Point, inside: Callable, batch: PyTree) -> tuple[PyTree, Any, Spent]:
+        def taken(
+            step: Step, point: Point, inside: Callable[[PyTree], PyTree], batch: PyTree
+        ) -> tuple[PyTree, PyTree, Spent]:
             # Arguments for optimisers with a line search; others ignore them, and nothing is compiled for them.
             value = _avoiding_failures(objective, batch)
             extra = {"value": point.loss, "grad": point.gradient, "value_fn": lambda tuned: value(inside(tuned))}
@@ -220,13 +223,13 @@ class Optax:
         # The optimiser keeps its memory of the last gradient; only the step is half as long.
         return Step(halfway(before.tuned, after.tuned), after.state)
 
-    def known(self, state: Any) -> Point | None:
+    def known(self, state: PyTree) -> Point | None:
         value, gradient = _of(state, "value", None), _of(state, "grad", None)
         if self.box is not None or value is None or gradient is None or not np.isfinite(np.asarray(value)):
             return None
         return Point(value, gradient)
 
-    def finished(self, state: Any) -> Finish:
+    def finished(self, state: PyTree) -> Finish:
         # A line search that does not move would never end.
         error = _of(state, "decrease_error", None)
         if error is None or _of(state, "learning_rate", 1.0) != 0:
@@ -240,23 +243,23 @@ class Optax:
         _over(LBFGS, lambda memory: counts.append(int(memory.count)), step.state)
         if max(counts, default=0) <= 1:
             return None  # the last step was one without memory
-        nothing = lambda memory: jax.tree_util.tree_map(jnp.zeros_like, memory)
-        return Step(step.tuned, _over(LBFGS, nothing, step.state))
+        return Step(step.tuned, _over(LBFGS, lambda memory: jax.tree_util.tree_map(jnp.zeros_like, memory), step.state))
 
 
-def _of_kind(state: Any, kinds: Any) -> bool:
+def _of_kind(state: PyTree, kinds: tuple[type, ...]) -> bool:
     """Whether an optax state holds something of these kinds."""
-    is_one = lambda x: isinstance(x, kinds)
-    return any(map(is_one, jax.tree_util.tree_leaves(state, is_leaf=is_one)))
+    leaves = jax.tree_util.tree_leaves(state, is_leaf=lambda x: isinstance(x, kinds))
+    return any(isinstance(x, kinds) for x in leaves)
 
 
-def _over(kind: Any, change: Callable, state: Any) -> Any:
+def _over(kind: type, change: Callable[[PyTree], PyTree], state: PyTree) -> PyTree:
     """Returns an optax state with `change` applied to everything of a kind in it."""
-    is_one = lambda x: isinstance(x, kind)
-    return jax.tree_util.tree_map(lambda x: change(x) if is_one(x) else x, state, is_leaf=is_one)
+    return jax.tree_util.tree_map(
+        lambda x: change(x) if isinstance(x, kind) else x, state, is_leaf=lambda x: isinstance(x, kind)
+    )
 
 
-def _of_free(memory: Any, free: PyTree, tuned: PyTree, gradient: PyTree) -> Any:
+def _of_free(memory: optax.ScaleByLBFGSState, free: PyTree, tuned: PyTree, gradient: PyTree) -> optax.ScaleByLBFGSState:
     """Restricts L-BFGS's memory to the free parameters: a positive definite matrix for them, zero for the others.
 
     s: differences of parameters; y: differences of gradients. Pairs without s.y > 0 are left out.
@@ -277,16 +280,16 @@ def _of_free(memory: Any, free: PyTree, tuned: PyTree, gradient: PyTree) -> Any:
         updates=updates,
         diff_params_memory=s,
         diff_updates_memory=y,
-        weights_memory=weights.astype(memory.weights_memory.dtype),
+        weights_memory=weights.astype(jnp.result_type(memory.weights_memory)),
     )
 
 
-def _of(state: Any, name: str, default: Any) -> Any:
+def _of(state: PyTree, name: str, default: PyTree) -> PyTree:
     """Returns an entry of an optax state, wherever it is in the state."""
     return optax.tree.get(state, name, default)
 
 
-def _avoiding_failures(objective: Objective, batch: PyTree) -> Callable:
+def _avoiding_failures(objective: Objective, batch: PyTree) -> Callable[[PyTree], Array]:
     """Returns the loss for a line search: infinite, with no slope, where it or its gradient is not finite.
 
     The gradient of `where` would be NaN there, so the function has its own rule.
@@ -328,8 +331,7 @@ class LeastSquares:
             r, J = point.extra
             if box is not None:
                 J = jnp.where(ravel_pytree(box.free(step.tuned, point.gradient))[0], J, 0)  # held ones do not move
-            loss = lambda x: objective.scalar(inside(unravel(x)), batch)
-            x, state = optimizer.step(x, r, J, step.state, loss)
+            x, state = optimizer.step(x, r, J, step.state, lambda x: objective.scalar(inside(unravel(x)), batch))
             return Step(inside(unravel(x)), state, Spent(0, state["trials"]))
 
         self.evaluate, self.update = compiled(evaluate), compiled(update)
@@ -340,10 +342,10 @@ class LeastSquares:
     def shorter(self, before: Step, after: Step, batch: PyTree) -> Step:
         return Step(halfway(before.tuned, after.tuned), after.state)
 
-    def known(self, state: Any) -> None:
+    def known(self, state: PyTree) -> None:
         return None
 
-    def finished(self, state: Any) -> Finish:
+    def finished(self, state: PyTree) -> Finish:
         return NOTHING_LOWERS if bool(state["exhausted"]) else Finish()
 
     def again(self, step: Step, point: Point, batch: PyTree) -> None:

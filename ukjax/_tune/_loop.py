@@ -2,14 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float, PyTree
+from jaxtyping import Array, Float, PyTree
+from tqdm.auto import tqdm
 
 from ._box import Box, lowers, sizes_of, without_bounds
 from ._descent import Descent, Finish, Point, Spent, Step
@@ -54,7 +55,7 @@ class Tuning(eqx.Module):
         """Returns the history as a labelled xarray data set over `step`, one variable for each parameter."""
         import xarray as xr
 
-        data: dict[str, Any] = {
+        data: dict[str, tuple[str | list[str], np.ndarray, dict[str, str]]] = {
             "loss": ("step", self.losses, {"long_name": "loss"}),
             "full_loss": ("step", self.full_losses, {"long_name": "loss over all samples"}),
             "gradient_norm": ("step", self.gradient_norms, {"long_name": "norm of the gradient"}),
@@ -86,7 +87,7 @@ class Record:
     def move(self, step: Step) -> None:
         """Moves to the parameters and state after a step."""
         self.tuned, self.state = step.tuned, step.state
-        self.spent += step.spent
+        self.spent += np.asarray(step.spent)
 
     def add(self, loss: float, norm: float, over_all: float) -> None:
         """Fills the row of the present step."""
@@ -111,7 +112,7 @@ class Record:
         histories = jax.tree_util.tree_leaves(self.history)
         return [self.losses, self.norms, self.over_all, self.evaluations, *histories]
 
-    def tuning(self, fixed: Any, stopped: str) -> Tuning:
+    def tuning(self, fixed: PyTree, stopped: str) -> Tuning:
         """Returns the result of the tuning; `fixed`: the parameters that were not tuned."""
         best, seen = self.best(), self.seen
         history = jax.tree_util.tree_map(lambda x: jnp.asarray(x[:seen]), self.history)
@@ -171,13 +172,13 @@ class Loop:
     """
 
     descent: Descent
-    full: Callable
+    full: Callable[[PyTree, PyTree], Array]
     box: Box | None
     samples: Samples
     stopping: Stopping
     save: Callable[[Record], None]
 
-    def run(self, record: Record, steps: int, bar: Any) -> Ending:
+    def run(self, record: Record, steps: int, bar: tqdm) -> Ending:
         """Takes steps until `steps` are done, or there is a reason to stop."""
         batch = self.samples.batch(record.done)
         look = self._look(record, batch)
@@ -207,7 +208,7 @@ class Loop:
             shorter = None if look.point.finite() else self.descent.shorter(before, after, batch.samples)
             if shorter is None:
                 break
-            record.spent += look.spent
+            record.spent += np.asarray(look.spent)
             after = shorter
             record.move(after)
             look = self._look(record, batch)
@@ -224,7 +225,7 @@ class Loop:
             return Look(Point(jnp.asarray(jnp.nan), gradient), error, Spent(1))
 
     def _add(self, record: Record, look: Look, batch: Batch, steps: int) -> None:
-        record.spent += look.spent
+        record.spent += np.asarray(look.spent)
         loss = float(look.point.loss)
         due = record.done % self.samples.per_epoch == 0 or record.done == steps
         over_all = loss if not batch.partial else float(self.full(record.tuned, self.samples.all)) if due else np.nan
@@ -261,8 +262,7 @@ class Loop:
 
     def _steady(self, record: Record, point: Point) -> Finish:
         """Applies Cauchy's criterion, as optimistix does, to parameters and loss."""
-        i, atol = record.done, self.stopping.atol
-        rtol: Any = self.stopping.rtol
+        i, atol, rtol = record.done, self.stopping.atol, self.stopping.rtol or 0.0
         x, loss = record.parameters(i), record.losses[i]
         dx, dloss = x - record.parameters(i - 1), loss - record.losses[i - 1]
         if not dx.any():
@@ -283,8 +283,8 @@ class Loop:
         rtol, atol = self.descent.own or (self.stopping.rtol or 0.0, self.stopping.atol)
         box = without_bounds(record.tuned) if self.box is None else self.box
 
-        def loss(tuned: PyTree) -> Any:
-            record.spent += Spent(1)
+        def loss(tuned: PyTree) -> Array | float:
+            record.spent += np.asarray(Spent(1))
             try:
                 return self.descent.evaluate(tuned, batch.samples).loss
             except eqx.EquinoxRuntimeError:

@@ -7,7 +7,7 @@ B: samples; D: devices; p: parameters; m: residuals of a sample.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,6 +17,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._batch import devices_of, gathered, lanes_of, on_each, share_out
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Tiles:
@@ -36,11 +40,11 @@ class Tiles:
         filled = jax.tree_util.tree_map(lambda x: jnp.asarray(x)[np.minimum(index, self.count - 1)], batch)
         return share_out((filled, jnp.asarray(index < self.count)), len(self.devices))
 
-    def gathered(self, each: PyTree) -> Any:
+    def gathered(self, each: PyTree) -> PyTree:
         """Returns values of each sample (D * rounds * width, ...) in the order of the samples (B, ...)."""
         return jax.tree_util.tree_map(lambda x: x[: self.count], gathered(each, len(self.devices)))
 
-    def apart(self, tree: PyTree) -> Any:
+    def apart(self, tree: PyTree) -> PyTree:
         """Returns the share of a device (rounds * width, ...) as tiles (rounds, width, ...)."""
         return jax.tree_util.tree_map(lambda x: x.reshape(self.rounds, self.width, *x.shape[1:]), tree)
 
@@ -54,7 +58,7 @@ class Objective:
         squares: Whether the loss returns residuals.
     """
 
-    def __init__(self, loss: Callable, fixed: PyTree, squares: bool):
+    def __init__(self, loss: Callable[..., Array], fixed: PyTree, squares: bool):
         self.squares = squares
         self.loss = lambda tuned, *sample: loss(eqx.combine(tuned, fixed), *sample)
         self.devices = devices_of(None)
@@ -75,7 +79,7 @@ class Objective:
         tiles = self._tiles(batch)
         each = jax.checkpoint(jax.vmap(self.loss, (None, 0)))
 
-        def share(tuned, samples):
+        def share(tuned: PyTree, samples: PyTree) -> Array:
             found = jax.lax.map(lambda tile: each(tuned, tile), tiles.apart(samples))
             return found.reshape(-1, *found.shape[2:])
 
@@ -88,15 +92,17 @@ class Objective:
             return _with_jacobian(self.loss, tuned)
         tiles, p = self._tiles(batch), ravel_pytree(tuned)[0].size
 
-        def of_tile(tuned, samples, okay):
+        def of_tile(tuned: PyTree, samples: PyTree, okay: Array) -> Array:
             r, J = jax.vmap(lambda sample: _with_jacobian(lambda tuned: self.loss(tuned, sample), tuned))(samples)
             both = jnp.concatenate([J, r[:, :, None]], axis=2) / np.sqrt(tiles.count)
             return jnp.where(okay[:, None, None], both, 0).reshape(-1, p + 1)
 
-        def share(tuned, samples, okay):
+        def share(tuned: PyTree, samples: PyTree, okay: Array) -> Array:
+            def with_tile(triangle: Array, tile: PyTree) -> tuple[Array, None]:
+                return _triangle(triangle, of_tile(tuned, *tile)), None
+
             dtype = jax.eval_shape(of_tile, tuned, *_first(tiles.apart((samples, okay)))).dtype
-            add = lambda triangle, tile: (_triangle(triangle, of_tile(tuned, *tile)), None)
-            return jax.lax.scan(add, jnp.zeros((p + 1, p + 1), dtype), tiles.apart((samples, okay)))[0]
+            return jax.lax.scan(with_tile, jnp.zeros((p + 1, p + 1), dtype), tiles.apart((samples, okay)))[0]
 
         triangles = on_each(share, tiles.devices, tuned, *tiles.arranged(batch))
         rows = triangles if len(tiles.devices) == 1 else _triangle(triangles)
@@ -114,44 +120,58 @@ class Objective:
         each = jnp.sum(each**2, axis=1) if self.squares else each
         return jnp.sum(jnp.where(okay, each, 0)) / count
 
-    def _mean(self, function: Callable, tuned: PyTree, batch: PyTree) -> Any:
+    def _mean(self, function: Callable[..., PyTree], tuned: PyTree, batch: PyTree) -> PyTree:
         """Returns `function`, `_sum` or a linear operation on it, added up over all tiles."""
         if batch is None:
             return function(tuned, None, None, 1)
         tiles = self._tiles(batch)
 
-        def share(tuned, samples, okay):
-            one = lambda tile: function(tuned, *tile, float(tiles.count))
+        def share(tuned: PyTree, samples: PyTree, okay: Array) -> PyTree:
+            def of_tile(tile: PyTree) -> PyTree:
+                return function(tuned, *tile, float(tiles.count))
+
+            def with_tile(total: PyTree, tile: PyTree) -> tuple[PyTree, None]:
+                return jax.tree_util.tree_map(jnp.add, total, of_tile(tile)), None
+
             parts = tiles.apart((samples, okay))
             if tiles.rounds == 1:
-                return jax.tree_util.tree_map(lambda x: x[None], one(_first(parts)))
-            nothing = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, _first(parts)))
-            add = lambda total, tile: (jax.tree_util.tree_map(jnp.add, total, one(tile)), None)
-            return jax.tree_util.tree_map(lambda x: x[None], jax.lax.scan(add, nothing, parts)[0])
+                return jax.tree_util.tree_map(lambda x: x[None], of_tile(_first(parts)))
+            shapes = jax.eval_shape(of_tile, _first(parts))
+            nothing = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            return jax.tree_util.tree_map(lambda x: x[None], jax.lax.scan(with_tile, nothing, parts)[0])
 
         parts = on_each(share, tiles.devices, tuned, *tiles.arranged(batch))
         return jax.tree_util.tree_map(lambda x: jnp.sum(x, axis=0), parts)
 
 
-def compiled(function: Callable) -> Callable:
+def compiled(function: Callable[P, T]) -> Callable[P, T]:
     """Returns `function` compiled, with results moved off meshes of several devices."""
     program = eqx.filter_jit(function)
-    return lambda *args: jax.tree_util.tree_map(_home, program(*args))
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return jax.tree_util.tree_map(_home, program(*args, **kwargs))
+
+    return call
 
 
-def _home(x: Any) -> Any:
+def _home(x: object) -> object:
     several = isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
     return jnp.asarray(np.asarray(x)) if several else x
 
 
-def _first(tree: PyTree) -> Any:
+def _first(tree: PyTree) -> PyTree:
     return jax.tree_util.tree_map(lambda x: x[0], tree)
 
 
-def _with_jacobian(residuals: Callable, tuned: PyTree) -> tuple[Float[Array, " m"], Float[Array, "m p"]]:
+def _with_jacobian(
+    residuals: Callable[[PyTree], Array], tuned: PyTree
+) -> tuple[Float[Array, " m"], Float[Array, "m p"]]:
     """Returns residuals and their Jacobian by forward mode."""
     x, unravel = ravel_pytree(tuned)
-    along = lambda direction: jax.jvp(lambda x: residuals(unravel(x)), (x,), (direction,))
+
+    def along(direction: Array) -> tuple[Array, Array]:
+        return jax.jvp(lambda x: residuals(unravel(x)), (x,), (direction,))
+
     return jax.vmap(along, out_axes=(None, 1))(jnp.eye(x.size, dtype=x.dtype))
 
 
@@ -179,7 +199,7 @@ class Samples:
             `seed` has nothing to act on.
     """
 
-    def __init__(self, samples: PyTree | None, batch_size: Any, seed: Any):
+    def __init__(self, samples: PyTree | None, batch_size: int | None, seed: int | None):
         self.all = samples
         self.count = None if samples is None else _count(samples)
         self.size = _batch_size(batch_size, self.count)
@@ -215,7 +235,7 @@ def _count(samples: PyTree) -> int:
     return sizes.pop()[0]
 
 
-def _batch_size(size: Any, count: int | None) -> int | None:
+def _batch_size(size: int | None, count: int | None) -> int | None:
     if size is None:
         return None
     if count is None:

@@ -4,22 +4,23 @@ Most solvers evaluate a trial y_eval, accept it as y or not, and choose the next
 here.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
+import optax
 import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from ._box import Box, only
-from ._descent import Finish, Point, Spent, Step, halfway
+from ._descent import Finish, LevenbergMarquardt, Point, Spent, Step, halfway
 from ._objective import Objective, compiled
 
 
 Solver = optx.AbstractMinimiser | optx.AbstractLeastSquaresSolver
+Optimizer = optax.GradientTransformation | LevenbergMarquardt | Solver
 
 
 class State(NamedTuple):
@@ -37,7 +38,7 @@ class State(NamedTuple):
     arrays: PyTree
     point: Point | None
     terminate: Array
-    result: Any
+    result: optx.RESULTS
     free: PyTree
     fresh: Array
 
@@ -76,7 +77,7 @@ class Optimistix:
             return self.look(tuned, arrays, batch, free)
         point = self.evaluate(tuned, batch)
         step = self._first(tuned, point, batch)
-        return step._replace(spent=Spent(*(np.add(step.spent, (1, 0)))))
+        return step._replace(spent=Spent(step.spent.with_gradient + 1, step.spent.alone))
 
     def update(self, step: Step, point: Point, batch: PyTree) -> Step:
         state = step.state
@@ -112,7 +113,7 @@ class Optimistix:
         return Finish(f"Converged: {name}'s own test is satisfied.", True) if bool(state.terminate) else Finish()
 
     def _begin(self, tuned: PyTree, batch: PyTree, free: PyTree) -> PyTree:
-        shape, aux = self.converted.out_struct
+        shape, aux = self.converted.out_struct  # pyright: ignore[reportFunctionMemberAccess]  (of a closure)
         args = batch, free, tuned
         state = self.solver.init(self.converted, tuned, args, {}, shape, aux, frozenset())
         arrays, self.static = eqx.partition(state, eqx.is_array)
@@ -120,8 +121,8 @@ class Optimistix:
 
     def _first(self, tuned: PyTree, point: Point, batch: PyTree) -> Step:
         """Returns the first step within bounds, at parameters where loss and gradient are known."""
-        box: Any = self.box
-        free = box.free(tuned, point.gradient)
+        assert self.box is not None
+        free = self.box.free(tuned, point.gradient)
         step = self.look(tuned, self._begin(tuned, batch, free), batch, free)
         return step._replace(state=step.state._replace(point=point))
 
@@ -152,9 +153,9 @@ class Optimistix:
         kept = State(eqx.filter(state, eqx.is_array), point, terminate, result, free, jnp.asarray(True))
         return Step(tuned, kept, spent)
 
-    def _point(self, info: Any) -> Point | None:
+    def _point(self, info: optx.FunctionInfo | None) -> Point | None:
         """Returns loss and gradient at the last accepted parameters if kept; optimistix halves the sum of squares."""
         if isinstance(info, optx.FunctionInfo.ResidualJac):
             return Point(2 * info.as_min(), jax.tree_util.tree_map(lambda g: 2 * g, info.compute_grad()))
         gradient = getattr(info, "grad", None)
-        return None if gradient is None else Point(info.as_min(), gradient)
+        return None if info is None or gradient is None else Point(info.as_min(), gradient)

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import optimistix as optx
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 from tqdm.auto import tqdm
 
 from .. import _check
@@ -22,10 +21,7 @@ from ._checkpoint import definition_of
 from ._descent import Descent, LeastSquares, LevenbergMarquardt, Optax
 from ._loop import Loop, Record, Stopping, Tuning
 from ._objective import Objective, Samples, compiled
-from ._optimistix import Optimistix, Solver
-
-
-Optimizer = optax.GradientTransformation | LevenbergMarquardt | Solver
+from ._optimistix import Optimistix, Optimizer
 
 
 def tune(
@@ -115,11 +111,14 @@ def tune(
         objective = Objective(loss, fixed, squares)
         descent = _descent(optimizer, objective, box, drawn.partial)
         record = Record(descent.init(tuned, drawn.batch(0).samples), steps)
-        save = lambda record: None
+        definition = {} if path is None else definition_of(objective, tuned, optimizer, box, drawn, stopping)
         if path is not None:
-            definition = definition_of(objective, tuned, optimizer, box, drawn, stopping)
             _checkpoint.resume(path, record, definition)
-            save = lambda record: _checkpoint.save(path, record, definition)
+
+        def save(record: Record) -> None:
+            if path is not None:
+                _checkpoint.save(path, record, definition)
+
         loop = Loop(descent, compiled(objective.scalar), box, drawn, stopping, save)
         with tqdm(total=steps, initial=record.done, desc="tune", disable=not progress, unit="step") as bar:
             ending = loop.run(record, steps, bar)
@@ -142,7 +141,9 @@ def _descent(optimizer: Optimizer, objective: Objective, box: Box | None, miniba
 LEAST_SQUARES = (LevenbergMarquardt, optx.AbstractLeastSquaresSolver)
 
 
-def _is_sum_of_squares(loss: Callable, params: PyTree, samples: PyTree | None, optimizer: Any) -> bool:
+def _is_sum_of_squares(
+    loss: Callable[..., Array], params: PyTree, samples: PyTree | None, optimizer: Optimizer
+) -> bool:
     """Whether the loss returns residuals (m,); raises ValueError unless it returns those or a scalar, as needed."""
     call = "loss(params)" if samples is None else "loss(params, sample)"
     first = () if samples is None else (jax.tree_util.tree_map(lambda x: x[0], samples),)
@@ -156,7 +157,7 @@ def _is_sum_of_squares(loss: Callable, params: PyTree, samples: PyTree | None, o
     return len(shape) == 1
 
 
-def _check_arguments(loss: Any, optimizer: Any, steps: Any, patience: Any) -> None:
+def _check_arguments(loss: object, optimizer: object, steps: object, patience: object) -> None:
     if not callable(loss):
         raise TypeError(f"loss must be a function loss(params) -> scalar, but is {type(loss).__name__}.")
     if not isinstance(optimizer, Optimizer):
@@ -169,16 +170,16 @@ def _check_arguments(loss: Any, optimizer: Any, steps: Any, patience: Any) -> No
             raise ValueError(f"{name} must be an integer of at least 1, but is {value!r}.")
 
 
-def _box(bounds: Any, tuned: PyTree) -> Box:
+def _box(bounds: tuple[PyTree, PyTree], tuned: PyTree) -> Box:
     """Returns the lower and the upper bound of every tuned leaf."""
     if not isinstance(bounds, tuple) or len(bounds) != 2:
         raise ValueError("bounds must be a pair (lower, upper), each like params or a single number.")
 
-    def spread(bound: Any, name: str) -> PyTree:
+    def fit(b: ArrayLike, part: PyTree) -> PyTree:
+        return jax.tree_util.tree_map(lambda x: jnp.broadcast_to(jnp.asarray(b, x.dtype), x.shape), part)
+
+    def spread(bound: PyTree, name: str) -> PyTree:
         try:
-            fit = lambda b, part: jax.tree_util.tree_map(
-                lambda x: jnp.broadcast_to(jnp.asarray(b, x.dtype), x.shape), part
-            )
             return jax.tree_util.tree_map(fit, bound, tuned)
         except (ValueError, TypeError) as error:
             raise ValueError(f"bounds: the {name} one does not fit params: {error}") from error
@@ -216,15 +217,15 @@ class TuningProblem:
         TypeError: If `loss` or a quantity is not callable.
     """
 
-    loss: Callable
-    params: Any
+    loss: Callable[..., Array]
+    params: PyTree
     optimizer: Optimizer
     steps: int
     _: dataclasses.KW_ONLY
     name: str = "tuning"
-    quantities: Mapping[str, Callable] | None = None
-    bounds: tuple[Any, Any] | None = None
-    samples: Any = None
+    quantities: Mapping[str, Callable[[PyTree], ArrayLike]] | None = None
+    bounds: tuple[PyTree, PyTree] | None = None
+    samples: PyTree | None = None
     batch_size: int | None = None
     seed: int | None = None
     rtol: float | None = 1e-10
@@ -246,7 +247,7 @@ class TuningProblem:
             checkpoint=checkpoint, progress=progress, throw=throw,
         )  # fmt: skip
 
-    def shown(self, history: Any) -> dict[str, np.ndarray]:
+    def shown(self, history: PyTree) -> dict[str, np.ndarray]:
         """Returns the quantities to show, by name, for parameters with a leading axis such as `Tuning.history`."""
         if self.quantities is not None:
             return {name: np.asarray(jax.vmap(f)(history)) for name, f in self.quantities.items()}
