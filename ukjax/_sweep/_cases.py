@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array, ArrayLike, PyTree
 
 from .. import _check
 from .._batch import Reduction, on_one_device, simulate_batch
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+# A function of a trajectory that returns a number to store.
+Figure = Callable[[Trajectory], ArrayLike]
 DIFFERENT_SHAPES = (
     "The results have another shape for every sample when {} vary, and have no room in one table. Vary what leaves "
     "coordinates, constraints and actuators as many as they are."
@@ -50,7 +53,7 @@ WANTS_NUMBERS = (
 )
 OF_ONE = frozenset(inspect.signature(simulate).parameters)  # options of `simulate_batch` that one trajectory has too
 MOST_PROGRAMS = 16  # programs that are kept, of samples with a program of their own
-OF_ALL: dict[str, Callable] = {
+OF_ALL: dict[str, Figure] = {
     "largest position error": lambda trajectory: jnp.max(trajectory.position_residual),
     "largest velocity error": lambda trajectory: jnp.max(trajectory.velocity_residual),
 }
@@ -61,16 +64,16 @@ class Differ(Exception):
     """The scenarios of some samples differ in more than numbers."""
 
 
-def parts_of(one: Scenario) -> Any:
+def parts_of(one: Scenario) -> PyTree:
     """Mechanism, servo and start of a scenario, and its formulation and projection, which no sample may change."""
     return one.mechanism, one.servo, one.q0, one.v0, (one.formulation, one.projection)
 
 
-def at_once(make: Callable[[Any], Any], samples: Mapping[str, Any]) -> tuple[Any, Any]:
+def at_once(make: Callable[[Mapping[str, Array]], PyTree], samples: Mapping[str, Array]) -> tuple[PyTree, PyTree]:
     """Makes the parts of all samples at once, and the axes of their leaves: 0 for those that depend on a sample."""
-    seen: list[tuple[Any, list[Any]]] = []
+    seen = []
 
-    def varying(values):
+    def varying(values: Mapping[str, Array]) -> list[Array]:
         leaves, structure = jax.tree_util.tree_flatten(make(values))
         seen.append((structure, [None if is_traced(x) else x for x in leaves]))
         return [x for x in leaves if is_traced(x)]
@@ -81,7 +84,7 @@ def at_once(make: Callable[[Any], Any], samples: Mapping[str, Any]) -> tuple[Any
     return parts, jax.tree_util.tree_unflatten(structure, [0 if x is None else None for x in fixed])
 
 
-def one_by_one(parts: Sequence[Any], rows: Sequence[Mapping[str, float]], ends: int) -> tuple[Any, Any]:
+def one_by_one(parts: Sequence[PyTree], rows: Sequence[Mapping[str, float]], ends: int) -> tuple[PyTree, PyTree]:
     """Puts the parts of `rows` side by side where they differ, for a factory that needs plain numbers.
 
     The first rows are the ends of the study, which count in the comparison only, so that all chunks have the same
@@ -93,7 +96,10 @@ def one_by_one(parts: Sequence[Any], rows: Sequence[Mapping[str, float]], ends: 
         raise Differ
     stacked = jax.tree_util.tree_map(lambda *x: np.stack([np.asarray(y) for y in x]), *parts)
     alike = all(row == rows[0] for row in rows)
-    differs = lambda x: alike or bool(np.any(x != x[:1]))
+
+    def differs(x: np.ndarray) -> bool:
+        return alike or bool(np.any(x != x[:1]))
+
     one = jax.tree_util.tree_map(lambda x: jnp.asarray(x[ends:] if differs(x) else x[0]), stacked)
     return one, jax.tree_util.tree_map(lambda x: 0 if differs(x) else None, stacked)
 
@@ -127,9 +133,9 @@ class Cases:
     """
 
     def __init__(
-        self, factory: Callable[..., Scenario], settings: Mapping[str, Any], names: Sequence[str], ts: Any,
-        keep: str | Sequence[str], figures: Mapping[str, Callable], options: Mapping[str, Any],
-        ends: Sequence[Mapping[str, float]],
+        self, factory: Callable[..., Scenario], settings: Mapping[str, object], names: Sequence[str],
+        ts: ArrayLike | Sequence[float] | None, keep: str | Sequence[str], figures: Mapping[str, Figure],
+        options: Mapping[str, Any], ends: Sequence[Mapping[str, float]],
     ):  # fmt: skip
         self.names = tuple(names)
         self.make = lambda values: factory(**settings, **{name: values[name] for name in self.names})
@@ -155,8 +161,7 @@ class Cases:
             if (last.q0.shape, last.v0.shape) != (one.q0.shape, one.v0.shape):
                 raise ValueError(DIFFERENT_SHAPES.format(", ".join(names)))
             self.scenario = checksum_of(closed, self._traced(lambda: last)[0], factory, settings, self.names)
-        of = lambda name, f: checksum_of(jax.make_jaxpr(lambda trajectory: self._scalar(name, f(trajectory)))(shapes))
-        self.of_figures = {str(name): of(name, f) for name, f in self.figures.items()}
+        self.of_figures = {str(name): self._checksum_of(name, shapes) for name in self.figures}
         self.parts = {
             "mechanism": lambda values: self.make(values).mechanism,
             "q0": lambda values: self.make(values).q0,
@@ -191,7 +196,7 @@ class Cases:
         data = self._dataset(got, filled).isel(sample=slice(count))
         return Results(data, int(np.sum(data.result.values != 0)), time.perf_counter() - begin)
 
-    def _batch(self, values: Mapping[str, np.ndarray], given: dict[str, Any]) -> Any:
+    def _batch(self, values: Mapping[str, np.ndarray], given: dict[str, Any]) -> Reduction:
         samples = {name: jnp.asarray(values[name], self.first.q0.dtype) for name in self.names}
         if self.traceable:
             parts = self.parts
@@ -210,11 +215,15 @@ class Cases:
             self.apart = True
             return self._each(values)
         stored, shown, *states = got.value
-        of = lambda values, *states: self._drift(self.make(values), *states)
-        drifts = jax.vmap(of)(samples, *states) if together else self._drifts(values, *states)
+        if together:
+            drifts = jax.vmap(lambda values, *states: self._drift(self.make(values), *states))(samples, *states)
+        else:
+            drifts = self._drifts(values, *states)
         return dataclasses.replace(got, value=(stored, shown | drifts))
 
-    def _side_by_side(self, values: Mapping[str, np.ndarray], samples: Mapping[str, Any]) -> tuple[Any, Any, bool]:
+    def _side_by_side(
+        self, values: Mapping[str, np.ndarray], samples: Mapping[str, Array]
+    ) -> tuple[list[PyTree], list[PyTree], bool]:
         """The parts of all samples, the axes of their leaves, and whether the factory made them at once.
 
         Raises Differ if more than leaves depends on a sample.
@@ -237,9 +246,9 @@ class Cases:
             raise Differ  # whatever depends on a sample is hidden in functions
         return parts, axes, together
 
-    def _each(self, values: Mapping[str, np.ndarray]) -> Any:
+    def _each(self, values: Mapping[str, np.ndarray]) -> Reduction:
         """Computes each sample by itself. Samples whose programs differ in arrays only are compiled once."""
-        found: list[Any] = []
+        found: list[Reduction] = []
         rows = self._rows(values)
         for i, row in enumerate(rows):
             found.append(found[-1] if i and row == rows[i - 1] else self._by_itself(row))
@@ -248,10 +257,10 @@ class Cases:
             raise ValueError(DIFFERENT_SHAPES.format(", ".join(self.names)))
         return jax.tree_util.tree_map(lambda *x: np.stack([np.asarray(y) for y in x]), *found)
 
-    def _by_itself(self, values: Mapping[str, float]) -> Any:
+    def _by_itself(self, values: Mapping[str, float]) -> Reduction:
         one = self._with_numbers(values)
 
-        def run():
+        def run() -> Reduction:
             trajectory = self._simulated(one)
             shown = self._shown(trajectory) | self._drift(one, trajectory.q, trajectory.v)
             return Reduction((self._stored(trajectory), shown), trajectory.result, trajectory.stats)
@@ -275,10 +284,12 @@ class Cases:
         fields = (*NEEDED, *self.keep)
         return simulate(one.mechanism, one.q0, one.v0, self.ts, servo=one.servo, keep=fields, throw=False, **options)
 
-    def _traced(self, make: Callable[..., Scenario], *values: Mapping[str, Any]) -> tuple[ClosedJaxpr, Trajectory]:
+    def _traced(
+        self, make: Callable[..., Scenario], *values: Mapping[str, ArrayLike]
+    ) -> tuple[ClosedJaxpr, Trajectory]:
         """Traces all that follows from a scenario as a function of `values`; also returns the trajectory as shapes."""
 
-        def whole(*values):
+        def whole(*values: Mapping[str, Array]) -> tuple[Trajectory, PyTree, dict[Coordinate, Array]]:
             one = make(*values)
             trajectory = self._simulated(one)
             # Traced anew, for a program compiled before may still have a number that was changed since.
@@ -293,7 +304,7 @@ class Cases:
     def _together(self) -> tuple[ClosedJaxpr, Trajectory] | None:
         """The scenarios of all samples as one traced function; None if a function cannot be traced."""
 
-        def make(values):
+        def make(values: Mapping[str, Array]) -> Scenario:
             one = self.make(values)
             # Its times, name, formulation and projection must not depend on what is varied.
             hash((one.t0, one.t1, one.name))
@@ -306,7 +317,7 @@ class Cases:
         except Exception:  # the user's functions may raise anything; plain numbers raise it again, and it is reported
             return None
 
-    def _drift(self, one: Scenario, q: Any, v: Any) -> dict[str, Any]:
+    def _drift(self, one: Scenario, q: Array, v: Array) -> dict[Coordinate, Array]:
         """The largest deviation of each invariant of a scenario from its value at the start."""
         found = {}
         for name, drift in self.drifts.items():
@@ -314,13 +325,13 @@ class Cases:
             found[drift] = jnp.max(jnp.abs(kept - kept[0]))
         return found
 
-    def _drifts(self, values: Mapping[str, np.ndarray], q: Any, v: Any) -> dict[str, Any]:
+    def _drifts(self, values: Mapping[str, np.ndarray], q: Array, v: Array) -> dict[Coordinate, np.ndarray]:
         """The largest deviations of the invariants, for samples whose scenarios are made one by one."""
         rows = self._rows(values) if self.drifts else []
         each = [self._drift(self.make(row), q[i], v[i]) for i, row in enumerate(rows)]
         return {name: np.array([x[name] for x in each]) for name in self.drifts.values()}
 
-    def _check_names(self, figures: Mapping[str, Callable]) -> None:
+    def _check_names(self, figures: Mapping[str, Figure]) -> None:
         """Raises ValueError if a variable of the results would have the name of another."""
         of_figures = {slug(name) for name in (*map(Coordinate, OF_ALL), *self.drifts.values())}
         taken = {"sample", *LABELS, *self.keep, *of_figures}
@@ -353,14 +364,17 @@ class Cases:
 
     def _stored(self, trajectory: Trajectory) -> Trajectory:
         dropped = [name for name in OPTIONAL if name not in self.keep]
-        where = lambda t: [getattr(t, name) for name in dropped]
-        return eqx.tree_at(where, trajectory, [None] * len(dropped), is_leaf=lambda x: x is None)
+        empty = [None] * len(dropped)
+        return eqx.tree_at(lambda t: [getattr(t, k) for k in dropped], trajectory, empty, is_leaf=lambda x: x is None)
 
-    def _shown(self, trajectory: Trajectory) -> dict[str, Any]:
-        return {name: self._scalar(name, f(trajectory)) for name, f in self.figures.items()}
+    def _shown(self, trajectory: Trajectory) -> dict[Coordinate, Array]:
+        return {name: self._number(name, trajectory) for name in self.figures}
 
-    def _scalar(self, name: Coordinate, value: Any) -> Any:
-        return _check.output(value, (), self.first.q0.dtype, f"figures[{str(name)!r}]")
+    def _number(self, name: Coordinate, trajectory: Trajectory) -> Array:
+        return _check.output(self.figures[name](trajectory), (), self.first.q0.dtype, f"figures[{str(name)!r}]")
+
+    def _checksum_of(self, name: Coordinate, shapes: Trajectory) -> str:
+        return checksum_of(jax.make_jaxpr(lambda trajectory: self._number(name, trajectory))(shapes))
 
     def _dataset(self, got: Reduction, values: Mapping[str, np.ndarray]) -> "xr.Dataset":
         stored, shown = got.value

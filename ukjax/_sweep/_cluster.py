@@ -9,13 +9,17 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 
 from .._identity import versions
 from ._cases import Cases, Results
+
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 RETRIES = 5  # retries of a chunk whose worker dies
@@ -58,7 +62,7 @@ class Manner(NamedTuple):
                 jax.config.update("jax_num_cpu_devices", self.devices)
 
 
-def check(client: Any) -> None:
+def check(client: object) -> None:
     """Raises TypeError if `client` is no client of Dask."""
     from distributed import Client
 
@@ -67,8 +71,9 @@ def check(client: Any) -> None:
 
 
 def computed(
-    client: Any, recipe: tuple, sums: Any, todo: Mapping[int, Mapping[str, np.ndarray]], size: int
-) -> Iterator[tuple[int, Results]]:
+    client: "Client", recipe: tuple, sums: tuple[str, dict[str, str]], todo: Mapping[int, Mapping[str, np.ndarray]],
+    size: int,
+) -> Iterator[tuple[int, Results]]:  # fmt: skip
     """Yields the chunks as they are done; `sums`: the checksums of the recipe in this process.
 
     Raises ConnectionError if the scheduler is gone, RuntimeError if a chunk keeps failing.
@@ -87,8 +92,7 @@ def computed(
             client.submit(_compute, packed, mark, sums, dict(values), size, manner, pure=False, retries=RETRIES): number
             for number, values in todo.items()
         }
-        finished: Any = as_completed(list(futures))
-        for future in finished:
+        for future in as_completed(list(futures)):
             if future.status == "cancelled":
                 raise ConnectionError(gone)
             try:
@@ -106,8 +110,9 @@ _cases: dict[str, Cases] = {}  # the compiled programs of a worker
 
 
 def _compute(
-    packed: bytes, mark: str, sums: Any, values: Mapping[str, np.ndarray], size: int, manner: Manner
-) -> Results:
+    packed: bytes, mark: str, sums: tuple[str, dict[str, str]], values: Mapping[str, np.ndarray], size: int,
+    manner: Manner,
+) -> Results:  # fmt: skip
     """Computes a chunk on a worker; raises RuntimeError if the recipe has other checksums there."""
     manner.take()
     import cloudpickle

@@ -3,11 +3,13 @@
 N: samples; d: varied parameters.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from .. import _check
 
@@ -16,7 +18,12 @@ DESIGNS = ("grid", "random", "lhs", "sobol")
 MOST = 10**9  # points: of more, every parameter takes more than 8 GB
 
 
-class Design(NamedTuple):
+# The values of a parameter: (low, high) or (low, high, how many), either with "log" at the end; or a list of numbers.
+Varied = tuple[float | str, ...] | Sequence[float] | ArrayLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
     """The points of a study.
 
     Attributes:
@@ -38,7 +45,8 @@ class Design(NamedTuple):
         return len(next(iter(self.values.values())))
 
 
-class _Range(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Range:
     low: float
     high: float
     count: int | None
@@ -51,7 +59,7 @@ class _Range(NamedTuple):
         return self.low + (self.high - self.low) * share
 
 
-def design_of(vary: Mapping[str, Any], kind: str, samples: int | None, seed: int) -> Design:
+def design_of(vary: Mapping[str, Varied], kind: str, samples: int | None, seed: int) -> Design:
     """Makes the points of a study from the arguments of `sweep`; raises ValueError if these are invalid."""
     if kind not in DESIGNS:
         raise ValueError(f"design must be one of {', '.join(DESIGNS)}, but is {kind!r}.")
@@ -111,7 +119,7 @@ def _axis(name: str, given: "_Range | np.ndarray") -> np.ndarray:
     return given.at(np.linspace(0.0, 1.0, given.count))
 
 
-def _range(name: str, given: Any) -> "_Range | np.ndarray":
+def _range(name: str, given: Varied) -> "_Range | np.ndarray":
     """Reads a range (low, high) or (low, high, count), either followed by "log"; or the values of a list or array."""
     if not isinstance(given, tuple):
         return _values(name, given)
@@ -132,7 +140,7 @@ def _range(name: str, given: Any) -> "_Range | np.ndarray":
     return _Range(low, high, count, logarithmic)
 
 
-def _values(name: str, given: Any) -> np.ndarray:
+def _values(name: str, given: Sequence[float] | ArrayLike) -> np.ndarray:
     try:
         values = np.asarray(given, float)
     except (TypeError, ValueError) as error:
@@ -143,16 +151,16 @@ def _values(name: str, given: Any) -> np.ndarray:
     return values
 
 
-def _text(given: Any) -> str:
+def _text(given: Varied) -> str:
     if isinstance(given, tuple):
         ends, rest = [repr(float(x)) for x in given[:2]], given[2:]
         return ":".join([*ends, *(x if isinstance(x, str) else f"{int(x)}" for x in rest)])
     return ",".join(repr(float(x)) for x in np.asarray(given, float))
 
 
-def parse(settings: Sequence[str]) -> dict[str, Any]:
+def parse(settings: Sequence[str]) -> dict[str, Varied]:
     """Parses `name=lo:hi:n`, `name=lo:hi`, either with `:log`, or `name=a,b,c` into `vary`; raises ValueError."""
-    vary: dict[str, Any] = {}
+    vary: dict[str, Varied] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name or not text:

@@ -17,9 +17,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -30,8 +30,11 @@ from .. import _check
 
 if TYPE_CHECKING:
     import xarray as xr
+    import zarr
 
 
+# The description of a study, as in its JSON file.
+About = dict[str, Any]
 MARK = "a study of ukjax.sweep"
 VERSION = 2
 WITHOUT_CHECKSUMS = 1  # version without checksums of the traced functions: readable, but not to be continued
@@ -53,7 +56,7 @@ def writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def lock(file: Any) -> None:
+def lock(file: IO[str]) -> None:
     """Locks a file for this process, as long as it is open; raises BlockingIOError if another process has it."""
     words = "Another process is writing to this study. Wait for it, or stop it."
     try:
@@ -61,9 +64,8 @@ def lock(file: Any) -> None:
     except ImportError:  # Windows
         import msvcrt
 
-        windows: Any = msvcrt
         try:
-            windows.locking(file.fileno(), windows.LK_NBLCK, 1)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]
         except OSError as error:
             raise BlockingIOError(words) from error
         return
@@ -126,7 +128,7 @@ class Store:
         BlockingIOError: If another process writes to it.
     """
 
-    def __init__(self, folder: Path, about: dict[str, Any], count: int, chunk: int):
+    def __init__(self, folder: Path, about: About, count: int, chunk: int):
         self.folder, self.count, self.chunk = folder, count, chunk
         self.about = {"file": MARK, "version": VERSION, **about, "count": count, "chunk": chunk}
         self.data, self.done = folder / "data.zarr", folder / "done"
@@ -138,6 +140,10 @@ class Store:
     def span(self, number: int) -> slice:
         """The samples of a chunk."""
         return slice(number * self.chunk, min((number + 1) * self.chunk, self.count))
+
+    def length(self, number: int) -> int:
+        """The number of samples of a chunk."""
+        return self.span(number).stop - self.span(number).start
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -189,7 +195,7 @@ class Store:
         self._check_files(files)
         return True
 
-    def _difference(self, key: str, there: Mapping[str, Any]) -> str:
+    def _difference(self, key: str, there: About) -> str:
         """Describes the difference between the study on disk and this one, where `key` of them differs."""
         if key == "scenario":
             told = [k for k in TOLD[1:] if there.get(k) != self.about.get(k)]
@@ -220,7 +226,7 @@ class Store:
         for path in (self.data, self.done):
             shutil.rmtree(path, ignore_errors=True)
 
-    def create(self, template: "xr.Dataset", more: Mapping[str, Any]) -> None:
+    def create(self, template: "xr.Dataset", more: Mapping[str, str]) -> None:
         """Creates the store of results: variables like those of a chunk. Nothing counts before sweep.json is there."""
         # Format 2 has text and consolidated metadata in its specification.
         import zarr
@@ -237,7 +243,7 @@ class Store:
                 files[str(path.relative_to(self.data))] = checksum(path)
         write(self.folder / "sweep.json", json.dumps(self.about | {"files": files}, indent=1))
 
-    def _array(self, group: Any, name: str, variable: "xr.Variable", coordinates: list[str]) -> None:
+    def _array(self, group: "zarr.Group", name: str, variable: "xr.Variable", coordinates: list[str]) -> None:
         dims, shape = tuple(map(str, variable.dims)), list(variable.shape)
         chunks, whole = list(shape), "sample" in dims
         if whole:
@@ -262,14 +268,15 @@ class Store:
         """Writes a chunk, and then the record that it is done; raises OSError if there is no room."""
         import zarr
 
-        group: Any = zarr.open_group(self.data, mode="r+", use_consolidated=False)
+        group = zarr.open_group(self.data, mode="r+", use_consolidated=False)
         files: dict[str, tuple[int, str]] = {}
         try:
             for name, variable in data.variables.items():
                 if "sample" not in variable.dims:
                     continue
-                array = group[str(name)].with_config({"write_empty_chunks": True})
-                array[self.span(number)] = variable.values
+                array = group[str(name)]
+                assert isinstance(array, zarr.Array)
+                array.with_config({"write_empty_chunks": True})[self.span(number)] = variable.values
                 path = self._file(str(name), number, variable.ndim)
                 to_disk(path)
                 files[str(path.relative_to(self.data))] = checksum(path)
@@ -317,7 +324,7 @@ class Store:
             return False
 
 
-def _read_about(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_about(folder: Path) -> tuple[About, dict[str, tuple[int, str]]]:
     """The description of the study in a folder, and the files that its chunks share; raises ValueError if none."""
     path = folder / "sweep.json"
     try:
@@ -360,10 +367,9 @@ def _read_record(path: Path) -> Record | None:
         return None
 
 
-def _plain(attributes: Any) -> dict[str, Any]:
+def _plain(attributes: Mapping[Hashable, object]) -> dict[str, Any]:
     """Attributes as plain values, for JSON."""
-    as_list = lambda x: x.tolist() if isinstance(x, np.ndarray | np.generic) else x
-    return {str(k): as_list(v) for k, v in attributes.items()}
+    return {str(k): x.tolist() if isinstance(x, np.ndarray | np.generic) else x for k, x in attributes.items()}
 
 
 def sweep_export(
@@ -448,7 +454,7 @@ def _write(
     return shards, counts
 
 
-def _is_floating(dtype: Any) -> bool:
+def _is_floating(dtype: DTypeLike) -> bool:
     try:
         return np.dtype(dtype).kind == "f"
     except TypeError:
@@ -459,8 +465,8 @@ def _as(values: np.ndarray, dtype: DTypeLike | None) -> np.ndarray:
     return values.astype(dtype) if dtype is not None and values.dtype.kind == "f" else values
 
 
-def _index(store: Store, data: "xr.Dataset", shards: dict, counts: dict[str, int]) -> dict[str, Any]:
-    arrays: dict[str, Any] = {}
+def _index(store: Store, data: "xr.Dataset", shards: dict[str, list[str]], counts: dict[str, int]) -> dict[str, Any]:
+    arrays: dict[str, dict[str, object]] = {}
     for name, x in data.variables.items():
         if x.dims[:1] == ("sample",) and name != "result":
             text = {k: v for k, v in x.attrs.items() if k in ("long_name", "units")}

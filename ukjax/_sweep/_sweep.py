@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import ArrayLike
 from tqdm.auto import tqdm
 
 from .. import _check
@@ -15,13 +16,14 @@ from .._identity import checksum_of, versions
 from .._result import FailedTrajectories
 from .._scenario import Scenario
 from . import _cluster
-from ._cases import Cases
-from ._design import Design, design_of
-from ._store import Record, Store, dataset, opened
+from ._cases import Cases, Figure, Results
+from ._design import Design, Varied, design_of
+from ._store import About, Record, Store, dataset, opened
 
 
 if TYPE_CHECKING:
     import xarray as xr
+    from distributed import Client
 
 
 # The default size of a chunk: its bytes, and its least and most trajectories.
@@ -49,23 +51,23 @@ class Status(NamedTuple):
     chunks: int
     chunks_done: int
     seconds: float
-    about: dict[str, Any]
+    about: About
 
 
 def sweep(
     factory: Callable[..., Scenario],
-    vary: Mapping[str, Any],
+    vary: Mapping[str, Varied],
     out: str | os.PathLike[str],
     *,
     design: str = "grid",
     samples: int | None = None,
     seed: int = 0,
-    settings: Mapping[str, Any] | None = None,
-    ts: Any = None,
+    settings: Mapping[str, object] | None = None,
+    ts: ArrayLike | Sequence[float] | None = None,
     keep: str | Sequence[str] = ("q", "v"),
-    figures: Mapping[str, Callable] | None = None,
+    figures: Mapping[str, Figure] | None = None,
     chunk: int | None = None,
-    client: Any = None,
+    client: "Client | None" = None,
     name: str | None = None,
     progress: bool = True,
     **options: Any,
@@ -174,14 +176,13 @@ def sweep_status(out: str | os.PathLike[str], thoroughly: bool = False) -> Statu
     """Returns the progress of the study in a folder, by checksums if `thoroughly`; raises ValueError if none."""
     store = opened(_check.path(out, "out"))
     done = store.finished(thoroughly)
-    spans = [store.span(number) for number in done]
-    count = sum(span.stop - span.start for span in spans)
+    count = sum(map(store.length, done))
     failed = sum(record.failed for record in done.values())
     seconds = sum(record.seconds for record in done.values())
     return Status(store.count, count, failed, store.chunks, len(done), seconds, store.about)
 
 
-def _figures(given: Any) -> dict[str, Callable]:
+def _figures(given: Mapping[str, Figure] | None) -> dict[str, Figure]:
     """Checks the argument `figures`; raises TypeError unless it maps names to functions."""
     figures = _check.mapping(given, "figures", '{"end [m]": lambda trajectory: trajectory.q[-1, 0]}')
     for key, figure in figures.items():
@@ -189,7 +190,7 @@ def _figures(given: Any) -> dict[str, Callable]:
     return figures
 
 
-def _name(factory: Callable) -> str:
+def _name(factory: Callable[..., Scenario]) -> str:
     named = factory if hasattr(factory, "__qualname__") else type(factory)
     return f"{named.__module__}:{named.__qualname__}"
 
@@ -202,15 +203,14 @@ def _chunk(cases: Cases, count: int, chunk: int | None) -> int:
 
 
 def _about(
-    title: str, points: Design, settings: Mapping[str, Any], cases: Cases, options: Mapping[str, Any]
-) -> dict[str, Any]:
+    title: str, points: Design, settings: Mapping[str, object], cases: Cases, options: Mapping[str, object]
+) -> About:
     """The description of a study, in words, and the checksums that tell it from others."""
-    one, plain = cases.first, (str, bool, int, float, type(None))
-    marks = lambda given: {k: repr(v) if isinstance(v, plain) else _mark(v) for k, v in sorted(given.items())}
+    one = cases.first
     return {
         "study": title,
-        "settings": marks(settings),
-        "options": marks(options),
+        "settings": _marks(settings),
+        "options": _marks(options),
         "vary": points.text,
         "design": points.kind,
         "seed": points.seed,
@@ -224,11 +224,19 @@ def _about(
     }
 
 
-def _mark(value: Any) -> str:
-    return f"{getattr(value, '__qualname__', type(value).__qualname__)} {checksum_of(value)}"
+def _marks(given: Mapping[str, object]) -> dict[str, str]:
+    """Plain arguments as they are, others by a name and a checksum."""
+    return {
+        name: repr(value)
+        if isinstance(value, str | bool | int | float | None)
+        else f"{getattr(value, '__qualname__', type(value).__qualname__)} {checksum_of(value)}"
+        for name, value in sorted(given.items())
+    }
 
 
-def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iterator:
+def _created(
+    store: Store, run: Iterator[tuple[int, Results]], attributes: Mapping[str, str]
+) -> Iterator[tuple[int, Results]]:
     """Creates the store from the first chunk, and passes all chunks on."""
     for i, (number, results) in enumerate(run):
         if i == 0:
@@ -236,10 +244,9 @@ def _created(store: Store, run: Iterator, attributes: Mapping[str, Any]) -> Iter
         yield number, results
 
 
-def _write_all(store: Store, run: Iterator, done: Mapping[int, Record], progress: bool) -> None:
+def _write_all(store: Store, run: Iterator[tuple[int, Results]], done: Mapping[int, Record], progress: bool) -> None:
     """Writes chunks as they are computed."""
-    length = lambda number: store.span(number).stop - store.span(number).start
-    before = sum(map(length, done))
+    before = sum(map(store.length, done))
     bar = tqdm(total=store.count, initial=before, desc="sweep", disable=not progress, unit="run", smoothing=0.1)
     with bar:
         for number, results in run:
@@ -251,4 +258,4 @@ def _write_all(store: Store, run: Iterator, done: Mapping[int, Record], progress
                     f"{store.folder} cannot be written to: {error.strerror or error}. {len(store.finished(False))} of "
                     f"{store.chunks} chunks are there; the same call goes on when there is room",
                 ) from error
-            bar.update(length(number))
+            bar.update(store.length(number))
