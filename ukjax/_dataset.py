@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Array
 
 from ._coordinate import Coordinate, force_unit, named, rate_unit, speeds_named
 from ._result import code_of, codes
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import xarray
 
 
+# Variables of a data set by name: dimensions, values, and attributes if there are any.
+Variables = dict[str, tuple[object, ...]]
 # Name, description, and unit as a function of the coordinate's. All but q belong to speeds where those are no rates.
 VECTORS = (
     ("q", "coordinate", str),
@@ -59,9 +62,9 @@ def _of_speed(name: str, unit: str) -> str:
 
 def dataset(
     trajectory: Any,
-    coordinates: Sequence[Any] | None,
-    controls: Sequence[Any] | None,
-    speeds: Sequence[Any] | None = None,
+    coordinates: Sequence[str] | None,
+    controls: Sequence[str] | None,
+    speeds: Sequence[str] | None = None,
 ) -> "xarray.Dataset":
     """Returns the data set of `Trajectory.to_dataset`."""
     import xarray as xr
@@ -73,7 +76,7 @@ def dataset(
     names = named(coordinates, n, "q", "coordinates, coordinate")
     units = [name.unit for name in names]
     rates = speeds_named(speeds, names, next((size for k, size in sizes.items() if k != "q"), len(speeds or names)))
-    data: dict[str, Any] = {}
+    data: Variables = {}
     for k, what, of in kept:
         along, described = "coordinate", _described(what, [of(u) for u in units])
         if rates is not None and k != "q":
@@ -84,7 +87,7 @@ def dataset(
     data |= {
         k: ((*lead, "time"), np.asarray(getattr(trajectory, k)), {"long_name": what}) for k, what in scalars.items()
     }
-    coords: dict[str, Any] = {"time": ("time", time, {"units": "s", "long_name": "time"})}
+    coords: Variables = {"time": ("time", time, {"units": "s", "long_name": "time"})}
     coords |= {
         "coordinate": ("coordinate", list(map(str, names)), _described("coordinate", units)),
         "name": ("coordinate", [name.name for name in names]),
@@ -108,24 +111,24 @@ def dataset(
     return xr.Dataset(data, coords=coords)
 
 
-def _times(t: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+def _times(t: Array) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns the times (T,), and the batch axis if any; raises ValueError for batches of batches and other shapes."""
-    t = np.asarray(t)
-    if t.ndim == 1:
-        return t, ()
-    if t.ndim != 2 or not len(t):
-        raise ValueError(f"to_dataset takes a trajectory or a batch of them, but t has shape {t.shape}.")
-    if np.any(t != t[:1]):
+    times = np.asarray(t)
+    if times.ndim == 1:
+        return times, ()
+    if times.ndim != 2 or not len(times):
+        raise ValueError(f"to_dataset takes a trajectory or a batch of them, but t has shape {times.shape}.")
+    if np.any(times != times[:1]):
         raise ValueError("to_dataset takes a batch of which all are saved at the same times: index it first.")
-    return t[0], ("trajectory",)
+    return times[0], ("trajectory",)
 
 
-def _of_batch(trajectory: Any) -> dict[str, Any]:
+def _of_batch(trajectory: Any) -> Variables:
     """Returns the outcome of each trajectory: its result and its `stats`."""
     known = codes()
     flags = {"long_name": "how it ended", "flag_values": np.array(list(known.values()), np.int32)}
     flags["flag_meanings"] = " ".join(known)
-    data: dict[str, Any] = {"result": (("trajectory",), code_of(trajectory.result).astype(np.int32), flags)}
+    data: Variables = {"result": (("trajectory",), code_of(trajectory.result).astype(np.int32), flags)}
     for name, what, units in STATS:
         if name in trajectory.stats:
             text = {"long_name": what} | ({"units": units} if units else {})
@@ -134,8 +137,8 @@ def _of_batch(trajectory: Any) -> dict[str, Any]:
 
 
 def _control(
-    control: Any, controls: Sequence[Any] | None, lead: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    control: Array | None, controls: Sequence[str] | None, lead: tuple[str, ...]
+) -> tuple[Variables, Variables]:
     """Returns the control, with labels of its actuators if they have names."""
     if control is None:
         return {}, {}
@@ -143,7 +146,7 @@ def _control(
         [] if controls is None else list(named(controls, control.shape[-1], "u", "controls, actuator"))
     )
     units = [name.unit for name in actuators]
-    data = {"control": ((*lead, "time", "actuator"), np.asarray(control), _described("control", units))}
+    data: Variables = {"control": ((*lead, "time", "actuator"), np.asarray(control), _described("control", units))}
     if not actuators:
         return data, {}
     return data, {
@@ -153,11 +156,10 @@ def _control(
     }
 
 
-def _of_each(
-    trajectory: Any, along: str, units: Sequence[str], lead: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _of_each(trajectory: Any, along: str, units: Sequence[str], lead: tuple[str, ...]) -> tuple[Variables, Variables]:
     """Returns the force and the multipliers of each constraint, labelled by its name."""
-    data, labels = {}, {}
+    data: Variables = {}
+    labels: Variables = {}
     if trajectory.constraint_forces:
         forces = np.stack([np.asarray(x) for x in trajectory.constraint_forces.values()], axis=-2)
         text = _described("ideal constraint force, by constraint", units)

@@ -158,9 +158,9 @@ def _text(given: Varied) -> str:
     return ",".join(repr(float(x)) for x in np.asarray(given, float))
 
 
-def parse(settings: Sequence[str]) -> dict[str, Varied]:
+def parse(settings: Sequence[str]) -> dict[str, tuple[float | str, ...] | list[float]]:
     """Parses `name=lo:hi:n`, `name=lo:hi`, either with `:log`, or `name=a,b,c` into `vary`; raises ValueError."""
-    vary: dict[str, Varied] = {}
+    vary: dict[str, tuple[float | str, ...] | list[float]] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name or not text:

@@ -3,10 +3,10 @@
 import enum
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -98,6 +98,7 @@ def run_modes(
 ) -> None:
     """Prints the modes, and animates one of them. Raises UsageError, or RuntimeError if there is no equilibrium."""
     scenario = _target.scenario(target, settings)
+    folder = None
     if number is not None:
         drawable(target, scenario)
         folder = _output.claim(out, scenario.name)
@@ -109,7 +110,7 @@ def run_modes(
         raise UsageError(f"{target}: {error}") from error
     modes = _named(linear, scenario)
     console.print(_table(scenario, where, q, modes, linear))
-    if number is None:
+    if number is None or folder is None:
         return
     with console.status(f"Placing {scenario.name} for every frame"):
         try:
@@ -117,7 +118,7 @@ def run_modes(
         except ValueError as error:
             raise UsageError(f"{target}: --mode {number}: {str(error).removeprefix('index: ')}") from error
     speed = float(motion.t[-1]) / (len(motion.t) * FRAME / 1000)
-    files: list[Any] = []
+    files: _output.Files = []
     for kind in dict.fromkeys(formats or (Format.gif, Format.html)):
         if kind == Format.html:
             text = plot.page(shown, motion, speed)
@@ -129,14 +130,10 @@ def run_modes(
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _linearized(console: Console, scenario: Scenario, where: Where) -> tuple[Linearization, Any]:
+def _linearized(console: Console, scenario: Scenario, where: Where) -> tuple[Linearization, Array]:
     """The linearization about the equilibrium next to the start, or the start itself, with the servo; and its q."""
-    mechanism, t0, acts = (
-        scenario.mechanism,
-        scenario.t0,
-        {"servo": scenario.servo, "formulation": scenario.formulation},
-    )
-    q, v = scenario.q0, scenario.v0
+    mechanism, q, v, t0 = scenario.mechanism, scenario.q0, scenario.v0, scenario.t0
+    acts = {"servo": scenario.servo, "formulation": scenario.formulation}
     if where == Where.equilibrium:
         with console.status(f"Looking for the equilibrium of {scenario.name}"):
             q, v, _ = equilibrium(mechanism, q, jnp.zeros_like(v), t0, **acts)
@@ -154,7 +151,7 @@ def _named(linear: Linearization, scenario: Scenario) -> Modes:
     return modes._replace(names=tuple(called[name] for name in modes.names))
 
 
-def _table(scenario: Scenario, where: Where, q: Any, modes: Modes, linear: Linearization) -> Table:
+def _table(scenario: Scenario, where: Where, q: Array, modes: Modes, linear: Linearization) -> Table:
     about = "equilibrium" if where == Where.equilibrium else "start"
     grows = np.max(np.real(modes.eigenvalues), initial=-np.inf)
     stable = "stable" if grows < 0 else "unstable" if grows > 0 else "neither stable nor unstable, to first order"
@@ -171,7 +168,7 @@ def _table(scenario: Scenario, where: Where, q: Any, modes: Modes, linear: Linea
     return table
 
 
-def _clean(x: Any) -> np.ndarray:
+def _clean(x: Array) -> np.ndarray:
     """The array with zeros in place of entries that are rounding errors beside the largest."""
-    x = np.asarray(x, float)
-    return np.where(np.abs(x) > 1e-10 * np.max(np.abs(x), initial=1.0), x, 0.0)
+    values = np.asarray(x, float)
+    return np.where(np.abs(values) > 1e-10 * np.max(np.abs(values), initial=1.0), values, 0.0)

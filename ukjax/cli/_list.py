@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, ArrayLike
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -84,7 +84,7 @@ def run_list(console: Console, package: str) -> None:
         console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
 
 
-def factories(package: str) -> tuple[dict[str, Callable[..., Any]], list[str]]:
+def factories(package: str) -> tuple[dict[str, Callable[..., Scenario]], list[str]]:
     """The functions that make the scenarios of a package or a file, by their TARGET in the command.
 
     Also returns a line for each module that does not import. Raises UsageError if the package itself does not import.
@@ -120,7 +120,7 @@ def _walk(paths: Sequence[str], prefix: str) -> Iterator[str]:
             yield from _walk([str(Path(path) / folder) for path in paths], f"{info.name}.")
 
 
-def _own(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
+def _own(module: ModuleType) -> list[tuple[str, Callable[..., Scenario]]]:
     """The module's own public functions that return a Scenario and can be called without arguments."""
     found = []
     for name, value in vars(module).items():
@@ -144,7 +144,11 @@ def entry(scenario: Scenario) -> Entry:
     mechanism = scenario.mechanism
     terms = jit_fast_compile(lambda q, v, t: [getattr(mechanism.terms(q, v, t), k) for k in ("M", "Q", "A", "b")])
     M, Q, A, b = map(np.asarray, terms(q, v, t))
-    count = lambda c: jax.eval_shape(lambda *state: mechanism.rows_of(c, *state), q, v, t)[0].shape[0]
+
+    def count(constraint: AbstractConstraint) -> int:
+        """Returns the number of rows of a constraint."""
+        return jax.eval_shape(lambda *state: mechanism.rows_of(constraint, *state), q, v, t)[0].shape[0]
+
     kinds = _kinds(mechanism.constraints, count)
     if isinstance(scenario.servo, Feedback):
         acting = ["controller" if scenario.servo.period is None else f"controller, every {scenario.servo.period:g} s"]
@@ -154,7 +158,7 @@ def entry(scenario: Scenario) -> Entry:
     return Entry(scenario.name, q.shape[0], len(A), _rank(M, Q, A, b), shown or "none", scenario.source)
 
 
-def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[Any], int]) -> list[str]:
+def _kinds(constraints: Sequence[AbstractConstraint], count: Callable[[AbstractConstraint], int]) -> list[str]:
     """The kinds of constraints with their numbers of rows, such as "holonomic (2)" and "nonholonomic (1)"."""
     rows: dict[str, int] = {}
     for constraint in constraints:
@@ -189,7 +193,7 @@ def _rank(M: np.ndarray, Q: np.ndarray, A: np.ndarray, b: np.ndarray) -> int:
 
 
 @jit_fast_compile
-def _solve(formulation: AbstractFormulation, M: Any, Q: Any, A: Any, b: Any) -> tuple[Any, Any]:
+def _solve(formulation: AbstractFormulation, M: Array, Q: Array, A: Array, b: Array) -> tuple[Array, RESULTS]:
     motion = formulation.solve(Terms(M, Q, A, b))
     return motion.rank, motion.result
 
@@ -254,7 +258,7 @@ def run_gallery(console: Console, package: str, out: Path | None) -> None:
     console.print(f"wrote {folder / 'sheet.png'}, {folder / 'index.md'} and {pages} pages", soft_wrap=True)
 
 
-def _exhibit(target: str, factory: Callable[..., Any]) -> Exhibit:
+def _exhibit(target: str, factory: Callable[..., Scenario]) -> Exhibit:
     scenario = factory()
     _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
     speed = _simulate.speed_of(scenario.t1 - scenario.t0, None)
@@ -262,8 +266,7 @@ def _exhibit(target: str, factory: Callable[..., Any]) -> Exhibit:
     frames = max(2 * count - 2, 1)  # a page has a further frame between every two
     finer = -(-MEASURED // frames)
     ts = jnp.linspace(scenario.t0, scenario.t1, finer * frames + 1)
-    options: dict[str, Any] = {"throw": False}
-    whole = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))(scenario, ts)
+    whole = light_jit(lambda scenario, ts: scenario.simulate(ts, throw=False))(scenario, ts)
     if bool(whole.result != RESULTS.successful):
         raise RuntimeError(message(whole.result))
     trajectory = jax.tree.map(lambda x: x[::finer] if jnp.shape(x)[:1] == ts.shape else x, whole)
@@ -284,22 +287,25 @@ def _png(figure: Figure) -> bytes:
 
 def _measured(scenario: Scenario, trajectory: Trajectory) -> dict[str, str]:
     """The largest errors of constraints and servo, and drifts of invariants and of energy, as texts by name."""
-    largest = lambda x: f"{np.max(np.abs(x)):.1e}"
     found = {
-        "largest position error of the constraints": largest(trajectory.position_residual),
-        "largest velocity error of the constraints": largest(trajectory.velocity_residual),
+        "largest position error of the constraints": _largest(trajectory.position_residual),
+        "largest velocity error of the constraints": _largest(trajectory.velocity_residual),
     }
     if trajectory.servo_residual is not None:
-        found["largest acceleration that the servo misses"] = largest(trajectory.servo_residual)
+        found["largest acceleration that the servo misses"] = _largest(trajectory.servo_residual)
     for name, function in scenario.invariants.items():
         values = jax.vmap(function)(trajectory.q, trajectory.v, trajectory.t)
-        found[f"drift of {name}, which is {float(values[0]):.6g}"] = largest(values - values[0])
+        found[f"drift of {name}, which is {float(values[0]):.6g}"] = _largest(values - values[0])
     kinetic, work = _work(scenario, trajectory)
     highest = f"{np.max(kinetic):.6g}"
-    found[f"drift of the kinetic energy, at most {highest} J, less the work of all forces [J]"] = largest(
+    found[f"drift of the kinetic energy, at most {highest} J, less the work of all forces [J]"] = _largest(
         kinetic - kinetic[0] - work
     )
     return found
+
+
+def _largest(x: ArrayLike) -> str:
+    return f"{np.max(np.abs(x)):.1e}"
 
 
 def _work(scenario: Scenario, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
@@ -312,30 +318,37 @@ def _work(scenario: Scenario, trajectory: Trajectory) -> tuple[np.ndarray, np.nd
 
     mechanism = scenario.mechanism
 
-    def of(q: Any, v: Any, a: Any, t: Any) -> tuple[Any, Any]:
-        energy = lambda q, v, t: v @ mechanism.system.mass(q, t) @ v / 2
+    def energy(q: Array, v: Array, t: Array) -> Array:
+        return v @ mechanism.system.mass(q, t) @ v / 2
+
+    def energy_and_power(q: Array, v: Array, a: Array, t: Array) -> tuple[Array, Array]:
         return jax.jvp(energy, (q, v, t), (mechanism.rates(q, v, t), a, jnp.ones_like(t)))
 
-    kinetic, power = light_jit(jax.vmap(of))(trajectory.q, trajectory.v, trajectory.acceleration, trajectory.t)
+    kinetic, power = light_jit(jax.vmap(energy_and_power))(
+        trajectory.q, trajectory.v, trajectory.acceleration, trajectory.t
+    )
     power = make_interp_spline(trajectory.t, np.asarray(power), k=min(7, len(power) - 1 - (len(power) % 2)))
     done = power.antiderivative()(trajectory.t)
     return np.asarray(kinetic), done - done[0]
 
 
-def _pages(package: str, exhibits: list[Exhibit]) -> list[tuple[str, Callable[[Path], Any]]]:
-    text = lambda content: lambda path: path.write_text(content, "utf-8")
+def _pages(package: str, exhibits: list[Exhibit]) -> _output.Files:
     captions = ["\n".join(_said(one.entry)) for one in exhibits]
     sheet = plot.contact_sheet([one.picture for one in exhibits], captions)
-    files = [
-        ("index.md", text(_index(package, exhibits))),
+    files: _output.Files = [
+        ("index.md", _text(_index(package, exhibits))),
         ("sheet.png", lambda path: sheet.savefig(path)),
     ]
     for one in exhibits:
         files.append((f"{one.stem}.png", ft.partial(Path.write_bytes, data=one.picture)))
-        files.append((f"{one.stem}.md", text(_page(one))))
+        files.append((f"{one.stem}.md", _text(_page(one))))
         if one.animation is not None:
-            files.append((one.film, text(one.animation)))
+            files.append((one.film, _text(one.animation)))
     return files
+
+
+def _text(content: str) -> Callable[[Path], object]:
+    return ft.partial(Path.write_text, data=content, encoding="utf-8")
 
 
 def _said(entry: Entry) -> list[str]:

@@ -5,14 +5,17 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 from platformdirs import user_cache_path
 
 from ._target import UsageError
+
+
+# Names of files, and functions that write them to a path.
+Files = list[tuple[str, Callable[[Path], object]]]
 
 
 def claim(out: Path | None, name: str) -> Path:
@@ -27,7 +30,7 @@ def claim(out: Path | None, name: str) -> Path:
     return folder
 
 
-def write(folder: Path, files: Sequence[tuple[str, Callable[[Path], Any]]]) -> list[Path]:
+def write(folder: Path, files: Files) -> list[Path]:
     """Writes all files to a temporary folder, and moves them to `folder` when all are complete. Raises UsageError."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".unfinished-") as aside:
@@ -64,8 +67,7 @@ def keep_programs() -> None:
 
 def are_kept() -> bool:
     """Whether compiled programs are kept; programs with callbacks to Python, as for progress bars, never are."""
-    config: Any = jax.config
-    return config.jax_compilation_cache_dir is not None
+    return jax.config.jax_compilation_cache_dir is not None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _folder() -> Path:

@@ -6,15 +6,16 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -78,11 +79,14 @@ def run_simulate(
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _along(scenario: Scenario, trajectory: Trajectory) -> tuple[dict[str, Any], dict[str, Any]]:
+def _along(scenario: Scenario, trajectory: Trajectory) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Observables and invariants at the saved times, by one program instead of dozens of single operations."""
-    both = scenario.observables, scenario.invariants
-    of = lambda q, v, t: tuple({name: f(q, v, t) for name, f in functions.items()} for functions in both)
-    found = light_jit(jax.vmap(of))(trajectory.q, trajectory.v, trajectory.t)
+
+    def quantities(q: Array, v: Array, t: Array) -> tuple[dict[str, Array], ...]:
+        both = scenario.observables, scenario.invariants
+        return tuple({name: f(q, v, t) for name, f in functions.items()} for functions in both)
+
+    found = light_jit(jax.vmap(quantities))(trajectory.q, trajectory.v, trajectory.t)
     return jax.tree.map(np.asarray, found)
 
 
@@ -95,7 +99,7 @@ def drawable(target: str, scenario: Scenario) -> None:
 
 
 def timed_run(
-    console: Console, target: str, scenario: Scenario, ts: Any, rtol: float = 1e-8, atol: float = 1e-8
+    console: Console, target: str, scenario: Scenario, ts: Array, rtol: float = 1e-8, atol: float = 1e-8
 ) -> tuple[Trajectory, float, float]:
     """The trajectory, and the times of compilation and of the run [s]. Raises UsageError or RuntimeError."""
     try:
@@ -108,10 +112,10 @@ def timed_run(
     return trajectory, compile_s, run_s
 
 
-def _run(console: Console, scenario: Scenario, ts: Any, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
+def _run(console: Console, scenario: Scenario, ts: Array, rtol: float, atol: float) -> tuple[Trajectory, float, float]:
     # JAX keeps no program with callbacks, so the progress bar is only for programs that are not kept.
     kept = _output.are_kept()
-    options: dict[str, Any] = {"rtol": rtol, "atol": atol, "progress": not kept, "throw": False}
+    options = {"rtol": rtol, "atol": atol, "progress": not kept, "throw": False}
     function = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))
     with console.status(f"Compiling {scenario.name}"):
         start = time.perf_counter()
@@ -144,7 +148,7 @@ def _load_ahead() -> None:
 
 
 def _summary(
-    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, Any], compile_s: float, run_s: float
+    scenario: Scenario, trajectory: Trajectory, invariants: dict[str, np.ndarray], compile_s: float, run_s: float
 ) -> Table:
     table = Table(title=escape(scenario.name), show_header=False)
     stats = trajectory.stats
@@ -157,14 +161,8 @@ def _summary(
         ("time", f"{trajectory.t[0]:g} to {trajectory.t[-1]:g} s"),
         ("steps", f"{stats['num_accepted_steps']} accepted, {stats['num_rejected_steps']} rejected"),
         ("constraint rows", f"{rows}, of rank {ranks}; {trajectory.q.shape[1]} coordinates"),
-        (
-            "largest position error",
-            f"{np.max(trajectory.position_residual):.3g}, at the end {trajectory.position_residual[-1]:.3g}",
-        ),
-        (
-            "largest velocity error",
-            f"{np.max(trajectory.velocity_residual):.3g}, at the end {trajectory.velocity_residual[-1]:.3g}",
-        ),
+        ("largest position error", _largest(trajectory.position_residual)),
+        ("largest velocity error", _largest(trajectory.velocity_residual)),
         *_servo_entries(trajectory),
         *((f"drift of {name}", f"{np.max(np.abs(value - value[0])):.3g}") for name, value in invariants.items()),
         ("time to compile", f"{compile_s:.2f} s"),
@@ -180,20 +178,24 @@ def _servo_entries(trajectory: Trajectory) -> list[tuple[str, str]]:
         return []
     if trajectory.servo_residual is None:
         return [("largest control", f"{np.max(np.abs(trajectory.control)):.4g}")]
-    largest = lambda x: f"{np.max(x):.3g}, at the end {x[-1]:.3g}"
     since = float(trajectory.stats["servo_missed_from"])
     return [
         ("servo rows met", f"no, first missed at t = {since:g} s" if np.isfinite(since) else "at every saved time"),
         ("largest control", f"{np.max(np.abs(trajectory.control)):.4g}"),
-        ("largest servo position error", largest(np.asarray(trajectory.servo_position_residual))),
-        ("largest servo velocity error", largest(np.asarray(trajectory.servo_velocity_residual))),
-        ("largest acceleration missed by the servo", largest(np.asarray(trajectory.servo_residual))),
+        ("largest servo position error", _largest(trajectory.servo_position_residual)),
+        ("largest servo velocity error", _largest(trajectory.servo_velocity_residual)),
+        ("largest acceleration missed by the servo", _largest(trajectory.servo_residual)),
     ]
 
 
+def _largest(errors: Array | None) -> str:
+    values = np.asarray(errors)
+    return f"{np.max(values):.3g}, at the end {values[-1]:.3g}"
+
+
 def _files(
-    scenario: Scenario, trajectory: Trajectory, observed: dict[str, Any], invariants: dict[str, Any]
-) -> list[tuple[str, Callable[[Path], Any]]]:
+    scenario: Scenario, trajectory: Trajectory, observed: dict[str, np.ndarray], invariants: dict[str, np.ndarray]
+) -> _output.Files:
     data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds)
     data = data.assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name, scenario.speeds)}
@@ -209,9 +211,7 @@ def _files(
             stem += "-over-time"
         figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
     # The scipy engine writes NetCDF 3, which every reader opens, and needs no further package.
-    files: list[tuple[str, Callable[[Path], Any]]] = [
-        ("trajectory.nc", lambda path: data.to_netcdf(path, engine="scipy"))
-    ]
+    files: _output.Files = [("trajectory.nc", lambda path: data.to_netcdf(path, engine="scipy"))]
     for stem, figure in figures.items():
         files.append((f"{stem}.png", lambda path, figure=figure: figure.savefig(path, dpi=150)))
     return files
@@ -292,8 +292,8 @@ def _number_of_frames(duration: float, frame_ms: int, speed: float) -> int:
 
 def _films(
     console: Console, scenario: Scenario, trajectory: Trajectory, frame_ms: int, speed: float, wanted: Sequence[Format]
-) -> list[tuple[str, Callable[[Path], Any]]]:
-    files: list[tuple[str, Callable[[Path], Any]]] = []
+) -> _output.Files:
+    files: _output.Files = []
     for kind in wanted:
         if kind == Format.html:
             text = plot.page(scenario, trajectory, speed)
@@ -314,7 +314,7 @@ def save(console: Console, film: "FuncAnimation", path: Path, frame_ms: int) -> 
     else:
         kind, fps, options = FFMpegWriter, 1000 / frame_ms, {"codec": "h264"}
     # The annotation of `fps` asks for an integer, the code does not.
-    writer: Any = kind(fps=fps, **options)  # pyright: ignore
+    writer = kind(fps=fps, **options)  # pyright: ignore
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"Drawing {path.name}")

@@ -1,12 +1,13 @@
 """The commands that simulate many times: `ukjax sweep`, `ukjax dataset` and `ukjax tune`."""
 
 import dataclasses
+import functools as ft
 import hashlib
 import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -15,10 +16,16 @@ from rich.table import Table
 
 from .. import plot
 from .._result import FailedTrajectories
+from .._scenario import Scenario
 from .._sweep import Status, dataset, design_of, opened, parse, sweep, sweep_export, sweep_status
 from .._tune import Tuning
 from . import _output, _target
 from ._target import UsageError
+
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from distributed import Client
 
 
 class Study(NamedTuple):
@@ -43,7 +50,7 @@ def run_sweep(console: Console, target: str, settings: Sequence[str], study: Stu
         raise UsageError("TARGET of a study must be module:factory or file.py:factory, whose arguments are varied.")
     if not study.vary:
         raise UsageError("Pass --vary name=low:high:n, once for every parameter.")
-    factory = _target.factory(target)
+    factory = _target.factory(target, Scenario)
     fixed = _target.parse(settings, factory, target)
     try:
         vary = parse(study.vary)
@@ -58,14 +65,13 @@ def run_sweep(console: Console, target: str, settings: Sequence[str], study: Stu
     client = None if study.scheduler is None else _client(study.scheduler)
     folder = _output.claim(out, f"{first.name} sweep")
     console.print(f"Studying {escape(first.name)} in {folder}; the first chunk compiles.", highlight=False)
-    given: dict[str, Any] = {"rtol": study.rtol, "atol": study.atol}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FailedTrajectories)  # the table counts them
             data = sweep(
                 factory, vary, folder, design=study.design, samples=study.samples, seed=study.seed, settings=fixed,
                 ts=np.linspace(first.t0, end, study.points), keep=tuple(study.keep.split(",")), chunk=study.chunk,
-                client=client, name=target, **given,
+                client=client, name=target, rtol=study.rtol, atol=study.atol,
             )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
@@ -124,11 +130,11 @@ def export(console: Console, study: Path, out: Path, holdout: float, seed: int, 
     console.print(f"wrote {out / 'index.json'}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _first(given: Any) -> float:
+def _first(given: tuple[float | str, ...] | list[float]) -> float:
     return float(given[0])
 
 
-def _client(address: str) -> Any:
+def _client(address: str) -> "Client":
     try:
         from distributed import Client
     except ImportError as error:
@@ -157,7 +163,7 @@ def _study_summary(status: Status) -> Table:
     return table
 
 
-def _draw(console: Console, folder: Path, data: Any, title: str) -> None:
+def _draw(console: Console, folder: Path, data: "xr.Dataset", title: str) -> None:
     done = np.flatnonzero(np.isfinite(np.asarray(data.result)))
     if not len(done):
         raise UsageError(f"{folder} has no results to draw yet.")
@@ -168,8 +174,8 @@ def _draw(console: Console, folder: Path, data: Any, title: str) -> None:
         if "q" in data and np.any(np.asarray(data.result) == 0):
             pictures["quantiles"] = plot.quantiles(data, "q", title)
         folder.joinpath("plots").mkdir(exist_ok=True)
-        save = lambda figure: lambda path: figure.savefig(path, dpi=150)
-        paths = _output.write(folder / "plots", [(f"{name}.png", save(x)) for name, x in pictures.items()])
+        files: _output.Files = [(f"{name}.png", ft.partial(x.savefig, dpi=150)) for name, x in pictures.items()]
+        paths = _output.write(folder / "plots", files)
     for path in paths:
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 

@@ -7,7 +7,8 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TypeVar
 
 import jax.numpy as jnp
 
@@ -17,6 +18,9 @@ from .._tune import TuningProblem
 from ..rigid import Robot, from_file
 from ..rigid._from_file import reading_of
 from ..rigid._parts import Reading
+
+
+T = TypeVar("T")
 
 
 class UsageError(Exception):
@@ -49,14 +53,14 @@ def reading(target: str, settings: Sequence[str]) -> tuple[Reading, Scenario]:
     return _of_robot(robot_reading, target, settings)
 
 
-def _of_robot(make: Callable[[str, dict[str, Any]], Any], target: str, settings: Sequence[str]) -> Any:
+def _of_robot(make: Callable[[str, dict[str, object]], T], target: str, settings: Sequence[str]) -> T:
     try:
         return make(target, _named(settings))
     except (TypeError, ValueError, ImportError) as error:
         raise UsageError(f"{target} could not make a scenario: {error}") from error
 
 
-def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
+def _made(target: str, settings: Sequence[str], kind: type[T], noun: str) -> T:
     function = factory(target, kind)
     arguments = parse(settings, function, target)
     try:
@@ -70,7 +74,7 @@ def _made(target: str, settings: Sequence[str], kind: Any, noun: str) -> Any:
     return made
 
 
-def factory(target: str, kind: Any = Scenario) -> Callable[..., Any]:
+def factory(target: str, kind: type[T]) -> Callable[..., T]:
     """The function that TARGET names. Raises UsageError."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
@@ -79,7 +83,7 @@ def factory(target: str, kind: Any = Scenario) -> Callable[..., Any]:
             f"{target!r}. Try models.scara:scenario."
         )
     there = module(place)
-    found = getattr(there, name, None)
+    found: Callable[..., T] | None = getattr(there, name, None)
     if found is None:
         mine = (k for k, v in vars(there).items() if inspect.isfunction(v) and v.__module__ == there.__name__)
         known = ", ".join(k for k in mine if not k.startswith("_"))
@@ -90,12 +94,12 @@ def factory(target: str, kind: Any = Scenario) -> Callable[..., Any]:
     return found
 
 
-def module(place: str) -> Any:
+def module(place: str) -> ModuleType:
     """The module with a name, or in a file. Raises UsageError."""
     return _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
 
 
-def _from_file(path: Path) -> Any:
+def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"There is no file {path}.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -106,14 +110,14 @@ def _from_file(path: Path) -> Any:
     return _imported(str(path), lambda: spec.loader.exec_module(module) or module)  # pyright: ignore
 
 
-def _from_name(name: str) -> Any:
+def _from_name(name: str) -> ModuleType:
     # A console script, unlike `python -m`, does not look in the current folder.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     return _imported(name, lambda: importlib.import_module(name))
 
 
-def _imported(place: str, run: Callable[[], Any]) -> Any:
+def _imported(place: str, run: Callable[[], ModuleType]) -> ModuleType:
     try:
         return run()
     except ModuleNotFoundError as error:
@@ -124,7 +128,7 @@ def _imported(place: str, run: Callable[[], Any]) -> Any:
         raise UsageError(f"{place} does not import: {type(error).__name__}: {error}") from error
 
 
-def parse(settings: Sequence[str], factory: Callable[..., Any], target: str) -> dict[str, Any]:
+def parse(settings: Sequence[str], factory: Callable[..., object], target: str) -> dict[str, object]:
     """Settings `name=value` as keyword arguments of `factory`. Raises UsageError."""
     parameters = inspect.signature(factory).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -136,9 +140,9 @@ def parse(settings: Sequence[str], factory: Callable[..., Any], target: str) -> 
     return arguments
 
 
-def _named(settings: Sequence[str]) -> dict[str, Any]:
+def _named(settings: Sequence[str]) -> dict[str, object]:
     """Settings `name=value` as a dict by name. Raises UsageError."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name:
@@ -149,7 +153,7 @@ def _named(settings: Sequence[str]) -> dict[str, Any]:
     return arguments
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

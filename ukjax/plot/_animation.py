@@ -1,10 +1,11 @@
 """A mechanism in motion, for matplotlib's writers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -49,7 +50,7 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
     digits = _digits(step * float(seen.t[-1] - seen.t[0]) / len(seen.t))
     film = _Film(figure, axis, [*trails.values(), *links.values(), *arrows.values(), clock])
 
-    def draw(i: int) -> list[Any]:
+    def draw(i: int) -> list[Artist]:
         for name, line in links.items():
             _stage.move(line, seen.links[name][i])
         for name, line in trails.items():
@@ -72,7 +73,7 @@ class _Film:
     Drawing all artists in every frame, three times as matplotlib does, is slow.
     """
 
-    def __init__(self, figure: Figure, axis: Any, moving: Sequence[Artist]):
+    def __init__(self, figure: Figure, axis: Axes, moving: Sequence[Artist]):
         self.axis, self.moving = axis, moving
         self.canvas = FigureCanvasAgg(figure)
         # Before `set_animated`, because the layout makes no room for animated artists.

@@ -6,11 +6,12 @@ There is no global state: figures are made without pyplot.
 import textwrap
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import matplotlib.image
 import numpy as np
+from jaxtyping import Array, ArrayLike
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -22,6 +23,10 @@ from .._trajectory import Trajectory
 from .._tune import Tuning
 from . import _stage
 from ._scene import scene
+
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def overview(
@@ -63,7 +68,9 @@ def overview(
     return figure
 
 
-def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
+def components(
+    t: ArrayLike | Sequence[float], values: ArrayLike | Sequence[ArrayLike], name: str, title: str = ""
+) -> Figure:
     """A figure of a quantity over time, one curve per component.
 
     Args:
@@ -73,6 +80,7 @@ def components(t: Any, values: Any, name: str, title: str = "") -> Figure:
             "tool x, y, z [m]". Components that are not listed are numbered.
         title: Title above the figure.
     """
+    t = np.asarray(t)
     values = np.asarray(values).reshape(len(t), -1)
     quantity = Coordinate(name)
     labels = quantity.parts
@@ -176,7 +184,7 @@ def _residuals(axis: Axes, trajectory: Trajectory) -> None:
     _over_time(axis, trajectory.t, errors, "constraint error (norm, SI)", "no constraint error")
 
 
-def _over_time(axis: Axes, t: Any, errors: dict[str, Any], name: str, none: str) -> None:
+def _over_time(axis: Axes, t: Array, errors: Mapping[str, Array | None], name: str, none: str) -> None:
     for label, values in errors.items():
         values = np.asarray(values)
         if np.any(values > 0):
@@ -305,7 +313,7 @@ MOST = 4000  # most trajectories of which quantiles are taken
 BANDS = ((5, 95, 0.2), (25, 75, 0.4))  # lower and upper percentile, and opacity
 
 
-def quantiles(data: Any, field: str = "q", title: str = "") -> Figure:
+def quantiles(data: "xr.Dataset", field: str = "q", title: str = "") -> Figure:
     """A figure of a field's median and percentile bands over the samples of a study, a panel for each component.
 
     Args:
@@ -343,7 +351,7 @@ def quantiles(data: Any, field: str = "q", title: str = "") -> Figure:
     return figure
 
 
-def over_parameters(data: Any, figure_name: str, title: str = "") -> Figure:
+def over_parameters(data: "xr.Dataset", figure_name: str, title: str = "") -> Figure:
     """A figure of a number of each trajectory over the varied parameters; samples that failed are marked.
 
     Two parameters of a grid make a map; otherwise there is a panel for each parameter.
@@ -424,12 +432,12 @@ def _scales(axis: Axes, xs: np.ndarray, ys: np.ndarray) -> None:
             setter("log")
 
 
-def _components(data: Any, field: str, count: int) -> tuple[list[str], list[str]]:
+def _components(data: "xr.Dataset", field: str, count: int) -> tuple[list[str], list[str]]:
     """The names and units of a field's components."""
     dims = data[field].dims[2:]
     if not dims:
         return [data[field].attrs.get("long_name", field)], [data[field].attrs.get("units", "")]
-    names = {"coordinate": "name", "speed": "speed_name", "actuator": "actuator_name"}.get(dims[0], dims[0])
+    names = {"coordinate": "name", "speed": "speed_name", "actuator": "actuator_name"}.get(str(dims[0]), str(dims[0]))
     called = [str(x) for x in np.asarray(data[names])] if names in data.coords else [str(i) for i in range(count)]
     units = str(data[field].attrs.get("units", "")).split(", ")
     what = "" if field == "q" else f"{field} of "

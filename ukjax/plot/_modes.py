@@ -4,18 +4,21 @@ lambda: eigenvalue [1/s]; d: change of the coordinates (n_q,), complex; q: coord
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, ArrayLike
 from matplotlib.figure import Figure
 
 from .. import _check
 from .._analysis import Modes
 from .._manifold import Projection
-from .._scenario import Scenario
+from .._result import RESULTS
+from .._scenario import Drawing, Scenario
 from .._trajectory import Trajectory
 from ._figures import legend
 from ._scene import check
@@ -26,7 +29,9 @@ from ._scene import check
 MOVED, SHOWN = 0.12, 3.0
 
 
-def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int = 60) -> tuple[Scenario, Trajectory]:
+def mode(
+    scenario: Scenario, q: ArrayLike | Sequence[float], modes: Modes, index: int = 0, frames: int = 60
+) -> tuple[Scenario, Trajectory]:
     """A mode as a scenario and a motion, the arguments of `animation` and `page`.
 
     The motion is large enough to be seen, and every frame is projected to the constraints. A mode that swings is shown
@@ -59,15 +64,17 @@ def mode(scenario: Scenario, q: Any, modes: Modes, index: int = 0, frames: int =
     reach = _reach(drawing, q, t0, d)
     changes = jnp.asarray(MOVED * reach * np.real(course[:, None] * d[None]), q.dtype)
     placed = jax.jit(jax.vmap(lambda d: _on_constraints(scenario, q + d, t0)))(changes)
-    empty = {field.name: None for field in dataclasses.fields(Trajectory)}
-    moved: Any = {**empty, "t": jnp.asarray(times), "q": placed, "stats": {}}
+    moved: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Trajectory))
+    moved |= {"t": jnp.asarray(times), "q": placed, "stats": {}, "result": RESULTS.successful}
     plain = dataclasses.replace(drawing, forces={}, trails=())
     swings = f"{abs(value.imag) / (2 * np.pi):.4g} Hz" if value.imag else f"{value.real:.4g} 1/s"
     names = (f"{scenario.name}, mode {index + 1}: {swings}", plain)
     return eqx.tree_at(lambda s: (s.name, s.drawing), scenario, names), Trajectory(**moved)
 
 
-def eigenvalues(parameters: Any, values: Any, name: str, title: str = "") -> Figure:
+def eigenvalues(
+    parameters: ArrayLike | Sequence[float], values: ArrayLike | Sequence[ArrayLike], name: str, title: str = ""
+) -> Figure:
     """A figure of the real and imaginary parts of a steady motion's eigenvalues over a parameter.
 
     The ground is green where all real parts are negative, so that the motion is stable.
@@ -81,14 +88,14 @@ def eigenvalues(parameters: Any, values: Any, name: str, title: str = "") -> Fig
     Raises:
         ValueError: If the shapes do not fit.
     """
-    x, values = np.asarray(parameters, float), np.asarray(values)
-    if x.ndim != 1 or values.ndim != 2 or values.shape[0] != x.shape[0]:
-        raise ValueError(f"values must have shape (N, k) for parameters (N,), but have {values.shape} and {x.shape}.")
+    x, roots = np.asarray(parameters, float), np.asarray(values)
+    if x.ndim != 1 or roots.ndim != 2 or roots.shape[0] != x.shape[0]:
+        raise ValueError(f"values must have shape (N, k) for parameters (N,), but have {roots.shape} and {x.shape}.")
     figure = Figure(figsize=(7.0, 6.4), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
-    stable = np.all(values.real < 0, axis=1)
-    for axis, part, label in zip(axes, (values.real, values.imag), ("real part", "imaginary part"), strict=True):
-        swinging = np.abs(values.imag) > 1e-9 * np.max(np.abs(values))
+    real, imag = np.real(roots), np.imag(roots)
+    stable, swinging = np.all(real < 0, axis=1), np.abs(imag) > 1e-9 * np.max(np.abs(roots))
+    for axis, part, label in zip(axes, (real, imag), ("real part", "imaginary part"), strict=True):
         for which, color, kind in ((~swinging, "C0", "real"), (swinging, "C1", "in complex pairs")):
             rows, columns = np.nonzero(which)
             axis.plot(x[rows], part[rows, columns], ".", ms=3, color=color, label=kind)
@@ -125,18 +132,21 @@ def _course(value: complex, frames: int) -> tuple[np.ndarray, np.ndarray]:
     return times, times + 0j
 
 
-def _reach(drawing: Any, q: Any, t: Any, d: np.ndarray) -> float:
+def _reach(drawing: Drawing, q: Array, t: Array, d: np.ndarray) -> float:
     """The factor of a mode's shape at which the drawing moves by its own size."""
-    draw = lambda q: [jnp.asarray(link(q, t), q.dtype) for link in drawing.links.values()]
-    moves = lambda d: jax.jvp(draw, (q,), (jnp.asarray(d, q.dtype),))
-    (points, real), (_, imaginary) = moves(np.real(d)), moves(np.imag(d))
+
+    def drawn(q: Array) -> list[Array]:
+        return [jnp.asarray(link(q, t), q.dtype) for link in drawing.links.values()]
+
+    points, real = jax.jvp(drawn, (q,), (jnp.asarray(np.real(d), q.dtype),))
+    _, imaginary = jax.jvp(drawn, (q,), (jnp.asarray(np.imag(d), q.dtype),))
     size = max(float(jnp.max(jnp.ptp(jnp.concatenate(points), axis=0))), 1e-12)
     moved = [np.hypot(np.asarray(a), np.asarray(b)) for a, b in zip(real, imaginary, strict=True)]
     largest = max(float(np.max(x, initial=0.0)) for x in moved)
     return size / largest if largest > 0 else 1.0
 
 
-def _on_constraints(scenario: Scenario, q: Any, t: Any) -> Any:
+def _on_constraints(scenario: Scenario, q: Array, t: Array) -> Array:
     rest = jnp.zeros_like(scenario.v0)
     state = jnp.concatenate([q, rest])
     return Projection(iterations=4)(scenario.mechanism, t, state, coordinates=q.shape[0])[: q.shape[0]]

@@ -3,7 +3,6 @@
 import html
 import importlib.resources
 import json
-from typing import Any
 
 import numpy as np
 
@@ -34,12 +33,15 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
     return template.replace("%TITLE%", html.escape(scenario.name)).replace("%DATA%", text)
 
 
-def _data(seen: Scene, source: str, speed: float) -> dict[str, Any]:
+def _data(seen: Scene, source: str, speed: float) -> dict[str, object]:
     lower, upper = seen.bounds
     length, force = seen.scale
     # Six digits of the extent are finer than a screen, and take half the space of all sixteen.
     decimals = 5 - int(np.floor(np.log10(np.max(upper - lower))))
-    numbers = lambda x: np.round(x, decimals).ravel().tolist()
+
+    def numbers(x: np.ndarray) -> list[float]:
+        return np.round(x, decimals).ravel().tolist()
+
     links = [
         {
             "name": name,

@@ -6,17 +6,21 @@ T: number of times; k: points of a link; d: 2 in the plane, 3 in space.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, ArrayLike
 
 from .. import _check
 from .._scenario import Drawing, Scenario
 from .._trajectory import Trajectory
 
 
+T = TypeVar("T")
+# A force of a drawing: a function that returns a point and a force, or the name of a constraint and such a function.
+Arrow = Callable[..., tuple[ArrayLike, ArrayLike]] | tuple[str, Callable[..., tuple[ArrayLike, ArrayLike]]]
 COLORS = ("#2f7fd8", "#e8710a", "#1a9f6c", "#d6336c", "#8558d9", "#b58900", "#0c9bb3", "#c2571a")
 
 
@@ -78,8 +82,10 @@ class Scene:
         """The starts and spans of the arrows by name, (T, d) [m] each; a span is zero where a force is not finite."""
         length, force = self.scale
         per_newton = length / force if force else 0.0
-        finite = lambda force: np.nan_to_num(force, posinf=0.0, neginf=0.0)
-        return {name: (at, per_newton * finite(force)) for name, (at, force) in self.arrows.items()}
+        return {
+            name: (at, per_newton * np.nan_to_num(force, posinf=0.0, neginf=0.0))
+            for name, (at, force) in self.arrows.items()
+        }
 
     def _tips(self) -> list[np.ndarray]:
         return [at + along for at, along in self.vectors.values()]
@@ -114,7 +120,7 @@ def scene(scenario: Scenario, trajectory: Trajectory) -> Scene:
     return Scene(scenario.name, t, links, {name: links[name][:, -1] for name in drawing.trails}, arrows, scenery)
 
 
-def _forces_of(arrow: Callable | tuple[str, Callable], trajectory: Trajectory) -> tuple[Any, ...]:
+def _forces_of(arrow: Arrow, trajectory: Trajectory) -> tuple[Array, ...]:
     """The forces that the function of an arrow takes after q and t."""
     if not isinstance(arrow, tuple):
         return (trajectory.constraint_force,)
@@ -126,21 +132,23 @@ def _forces_of(arrow: Callable | tuple[str, Callable], trajectory: Trajectory) -
     return trajectory.constraint_forces[arrow[0]], trajectory.multipliers[arrow[0]]
 
 
-def _function_of(arrow: Callable | tuple[str, Callable]) -> Callable:
+def _function_of(arrow: Arrow) -> Callable[..., tuple[Array, ...]]:
     return _pair(arrow[1] if isinstance(arrow, tuple) else arrow)
 
 
-def _evaluated(drawing: Drawing, q: Any, t: Any, forces: dict[str, tuple[Any, ...]]) -> tuple[dict, dict]:
+def _evaluated(
+    drawing: Drawing, q: Array, t: Array, forces: dict[str, tuple[Array, ...]]
+) -> tuple[dict[str, Array], dict[str, tuple[Array, ...]]]:
     links = {name: jax.vmap(_array(f))(q, t) for name, f in drawing.links.items()}
     return links, {name: jax.vmap(_function_of(f))(q, t, *forces[name]) for name, f in drawing.forces.items()}
 
 
-def _array(function: Callable) -> Callable:
+def _array(function: Callable[..., ArrayLike]) -> Callable[..., Array]:
     """A link's function, which may return a list of lists, as a function that returns an array."""
     return lambda *arguments: jnp.asarray(function(*arguments))
 
 
-def _pair(function: Callable) -> Callable:
+def _pair(function: Callable[..., tuple[ArrayLike, ArrayLike]]) -> Callable[..., tuple[Array, ...]]:
     return lambda *arguments: tuple(jnp.asarray(x) for x in function(*arguments))
 
 
@@ -185,7 +193,7 @@ def check(scenario: Scenario) -> Drawing:
     return drawing
 
 
-def _multipliers(what: str, arrow: Any, scenario: Scenario) -> list[jax.ShapeDtypeStruct]:
+def _multipliers(what: str, arrow: Arrow, scenario: Scenario) -> list[jax.ShapeDtypeStruct]:
     """The shape of the multipliers of an arrow's constraint, in a list; raises ValueError for an unknown constraint."""
     if not isinstance(arrow, tuple):
         return []
@@ -197,7 +205,7 @@ def _multipliers(what: str, arrow: Any, scenario: Scenario) -> list[jax.ShapeDty
     return [jax.ShapeDtypeStruct((rows[arrow[0]],), scenario.q0.dtype)]
 
 
-def _traced(what: str, function: Callable, *arguments: Any) -> Any:
+def _traced(what: str, function: Callable[..., T], *arguments: jax.ShapeDtypeStruct) -> T:
     try:
         return jax.eval_shape(function, *arguments)
     except (TypeError, ValueError, IndexError, AttributeError, NameError, KeyError) as error:

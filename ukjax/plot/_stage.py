@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
-from mpl_toolkits.mplot3d import proj3d  # the import registers projection="3d" with matplotlib
+from mpl_toolkits.mplot3d import Axes3D, proj3d  # the import registers projection="3d" with matplotlib
+from mpl_toolkits.mplot3d.art3d import Line3D
 
 from .._coordinate import Coordinate
 from ._scene import Scene
@@ -22,20 +24,20 @@ SCENERY = "#8a8f98"
 HIGHEST = 6.0  # largest height of a scene in space [inch]
 
 
-def stage(scene: Scene) -> tuple[Figure, Any]:
+def stage(scene: Scene) -> tuple[Figure, Axes]:
     """A figure with equal axes that hold the whole scene, its scenery and a legend."""
     lower, upper = scene.bounds
     space = scene.dimension == 3
     figure = Figure(figsize=(7.0, 7.0) if space else _size(upper - lower), layout=None if space else "constrained")
     figure.suptitle(scene.title)
-    axis: Any = figure.add_subplot(projection="3d" if space else None)
+    axis = figure.add_subplot(projection="3d" if space else None)
     for name, *limits in zip("xyz", lower, upper):
         axis.set(**{f"{name}lim": limits})
     for name, points in scene.scenery.items():
         axis.plot(*points.T, color=SCENERY, lw=1.2, label=name, zorder=1, **_dot(points))
     axis.set_xlabel("x [m]")
     axis.set_ylabel("y [m]")
-    if space:
+    if isinstance(axis, Axes3D):
         _set_up_space(axis, upper - lower)
         _fill(figure, axis, _legend(figure, scene, "lower center")[0])
         return figure, axis
@@ -48,16 +50,16 @@ def stage(scene: Scene) -> tuple[Figure, Any]:
     return figure, axis
 
 
-def caption(axis: Any, text: str, fontsize: str) -> Text:
+def caption(axis: Axes, text: str, fontsize: str) -> Text:
     """A text above the scene, below the title of the figure."""
-    if not hasattr(axis, "set_zlabel"):
+    if not isinstance(axis, Axes3D):
         return axis.set_title(text, fontsize=fontsize)
     # In space the axes are larger than the visible scene: `_fill` has placed the title.
     axis.title.set(text=text, fontsize=fontsize)
     return axis.title
 
 
-def _set_up_space(axis: Any, extent: np.ndarray) -> None:
+def _set_up_space(axis: Axes3D, extent: np.ndarray) -> None:
     axis.view_init(ELEVATION, AZIMUTH)
     axis.set_proj_type("ortho")
     axis.set_box_aspect(extent)
@@ -68,7 +70,7 @@ def _set_up_space(axis: Any, extent: np.ndarray) -> None:
         each.set_major_locator(MaxNLocator(int(np.clip(round(6 * length / np.max(extent)), 2, 5))))
 
 
-def _fill(figure: Figure, axis: Any, legend: Legend) -> None:
+def _fill(figure: Figure, axis: Axes3D, legend: Legend) -> None:
     """Makes a scene in space as large as the figure, and the figure no larger than that.
 
     matplotlib draws the scene in the middle of a square, at half its width, and leaves the rest white.
@@ -90,20 +92,20 @@ def _fill(figure: Figure, axis: Any, legend: Legend) -> None:
     axis.title.set_position(((width / 2 - left) / side, (below + seen.height - bottom) / side))
 
 
-def _placed(figure: Figure, axis: Any, left: float, bottom: float, side: float) -> Bbox:
+def _placed(figure: Figure, axis: Axes3D, left: float, bottom: float, side: float) -> Bbox:
     """Puts the axes in a square with a side, and returns the box of their visible part [inch]."""
     width, height = figure.get_size_inches()
     axis.set_position((left / width, bottom / height, side / width, side / height))
     figure.draw_without_rendering()
-    corners = np.array(list(itertools.product(axis.get_xlim3d(), axis.get_ylim3d(), axis.get_zlim3d())))
+    corners = np.array(list(itertools.product(axis.get_xlim(), axis.get_ylim(), axis.get_zlim())))
     x, y, _ = proj3d.proj_transform(corners[:, 0], corners[:, 1], corners[:, 2], axis.get_proj())
     box = Bbox.null()
     box.update_from_data_xy(axis.transData.transform(np.stack([x, y], axis=1)))
     written = [each.get_tightbbox() for each in (axis.xaxis, axis.yaxis, axis.zaxis)]
-    return Bbox.union([box, *written]).transformed(figure.dpi_scale_trans.inverted())
+    return Bbox.union([box, *filter(None, written)]).transformed(figure.dpi_scale_trans.inverted())
 
 
-def link(axis: Any, scene: Scene, name: str, points: np.ndarray, alpha: float = 1.0) -> Line2D:
+def link(axis: Axes, scene: Scene, name: str, points: np.ndarray, alpha: float = 1.0) -> Line2D:
     """A line with a dot at either end, or a closed line without dots."""
     ends = [] if scene.closed(name) else [0, len(points) - 1]
     style = {"color": scene.color(name), "alpha": alpha, "solid_capstyle": "round", "zorder": 3}
@@ -111,12 +113,12 @@ def link(axis: Any, scene: Scene, name: str, points: np.ndarray, alpha: float = 
     return line
 
 
-def trail(axis: Any, scene: Scene, name: str, points: np.ndarray) -> Line2D:
+def trail(axis: Axes, scene: Scene, name: str, points: np.ndarray) -> Line2D:
     (line,) = axis.plot(*points.T, color=scene.color(name), lw=0.9, alpha=0.7, zorder=2)
     return line
 
 
-def arrow(axis: Any, scene: Scene, name: str, points: np.ndarray, alpha: float = 1.0) -> Line2D:
+def arrow(axis: Axes, scene: Scene, name: str, points: np.ndarray, alpha: float = 1.0) -> Line2D:
     (line,) = axis.plot(*points.T, color=scene.color(name), lw=1.6, alpha=alpha, zorder=4)
     return line
 
@@ -133,9 +135,9 @@ def outline(scene: Scene, at: np.ndarray, along: np.ndarray) -> np.ndarray:
     return np.stack([at, tip, tip + back + side, tip, tip + back - side])
 
 
-def move(line: Any, points: np.ndarray) -> None:
+def move(line: Line2D, points: np.ndarray) -> None:
     """Moves a line to new points, in the plane or in space."""
-    if points.shape[1] == 3:
+    if isinstance(line, Line3D):
         line.set_data_3d(*points.T)
     else:
         line.set_data(*points.T)
@@ -169,8 +171,9 @@ def _legend(figure: Figure, scene: Scene, place: Any) -> tuple[Legend, int]:
     """The legend of links (if at most 8), scenery, and arrows with their scale, and its number of lines."""
     handles: list[Line2D] = []
     if len(scene.links) <= 8:
-        marker = lambda name: "" if scene.closed(name) else "o"
-        handles += [Line2D([], [], color=scene.color(k), lw=2.5, marker=marker(k), ms=5, label=k) for k in scene.links]
+        for name in scene.links:
+            marker = "" if scene.closed(name) else "o"
+            handles.append(Line2D([], [], color=scene.color(name), lw=2.5, marker=marker, ms=5, label=name))
     handles += [Line2D([], [], color=SCENERY, lw=1.2, label=k, **_dot(x)) for k, x in scene.scenery.items()]
     length, force = scene.scale
     if force:
