@@ -25,6 +25,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+errors = Console(stderr=True)
+
+# Arguments and options of several commands.
+AS_FOR_SIMULATE = typer.Argument(
+    metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, as for simulate."
+)
+LookedAt = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET", help="What to look at: module:factory or path/to/file.py:factory, as for simulate."
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -33,7 +45,15 @@ Settings = Annotated[
         help="Pass an argument to the factory, or the angle of a joint of a file, or its keyframe; may be repeated.",
     ),
 ]
-errors = Console(stderr=True)
+End = Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")]
+Times = Annotated[int, typer.Option(min=2, help="How many times to save.")]
+Rtol = Annotated[float, typer.Option(help="Relative tolerance of the integration.")]
+Atol = Annotated[float, typer.Option(help="Absolute tolerance of the integration.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")]
+Formats = Annotated[
+    list[_simulate.Format] | None,
+    typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
+]
 
 
 @app.callback()
@@ -67,13 +87,11 @@ def simulate(
         ),
     ],
     settings: Settings = None,
-    t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
-    rtol: Annotated[float, typer.Option(help="Relative tolerance of the integration.")] = 1e-8,
-    atol: Annotated[float, typer.Option(help="Absolute tolerance of the integration.")] = 1e-8,
-    points: Annotated[int, typer.Option(min=2, help="How many times to save.")] = 1001,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")
-    ] = None,
+    t1: End = None,
+    rtol: Rtol = 1e-8,
+    atol: Atol = 1e-8,
+    points: Times = 1001,
+    out: Out = None,
 ) -> None:
     """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
     _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out)
@@ -81,17 +99,10 @@ def simulate(
 
 @app.command(short_help="Make a film of a scenario: GIF, MP4, web page.")
 def animate(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, as for simulate."
-        ),
-    ],
+    target: Annotated[str, AS_FOR_SIMULATE],
     settings: Settings = None,
-    t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")
-    ] = None,
+    t1: End = None,
+    out: Out = None,
     fps: Annotated[
         float, typer.Option(min=1, max=50, help="Frames a second; a frame lasts a whole number of hundredths of one.")
     ] = 25.0,
@@ -99,10 +110,7 @@ def animate(
         float | None,
         typer.Option(help="Seconds of motion in a second; if omitted 1, or what makes the animation 2 to 30 s long."),
     ] = None,
-    formats: Annotated[
-        list[_simulate.Format] | None,
-        typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
-    ] = None,
+    formats: Formats = None,
 ) -> None:
     """Animate a scenario that has a drawing: a GIF or MP4, and a web page that plays and scrubs without a network."""
     _simulate.run_animate(console, target, settings or [], t1, out, fps, speed, formats or [])
@@ -133,12 +141,7 @@ def gallery(
 
 @app.command(short_help="Diagnose a scenario at its start; of a robot's file also how it was read.")
 def inspect(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="What to look at: module:factory or path/to/file.py:factory, as for simulate."
-        ),
-    ],
+    target: LookedAt,
     settings: Settings = None,
 ) -> None:
     """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning.
@@ -150,24 +153,14 @@ def inspect(
 
 @app.command(short_help="Natural frequencies, damping and shapes of a scenario.")
 def modes(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="What to look at: module:factory or path/to/file.py:factory, as for simulate."
-        ),
-    ],
+    target: LookedAt,
     settings: Settings = None,
     at: Annotated[
         _inspect.Where, typer.Option(help="About the equilibrium next to the start, or about the start itself.")
     ] = _inspect.Where.equilibrium,
     mode: Annotated[int | None, typer.Option(min=1, help="Animate this one of the table.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")
-    ] = None,
-    formats: Annotated[
-        list[_simulate.Format] | None,
-        typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
-    ] = None,
+    out: Out = None,
+    formats: Formats = None,
 ) -> None:
     """Linearise a scenario, with its servo at work: print eigenvalues, frequencies, damping; animate a mode."""
     _inspect.run_modes(console, target, settings or [], at, mode, out, formats or [])
@@ -198,12 +191,7 @@ def tune(
 
 @app.command(short_help="Run a scenario over many values of its parameters, on disk.")
 def sweep(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, as for simulate."
-        ),
-    ] = None,
+    target: Annotated[str | None, AS_FOR_SIMULATE] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -216,12 +204,12 @@ def sweep(
     samples: Annotated[int | None, typer.Option(help="How many points, of any design but a grid.")] = None,
     design: Annotated[str, typer.Option(help="grid, random, lhs (Latin hypercube) or sobol.")] = "grid",
     seed: Annotated[int, typer.Option(help="Of what is random in the design.")] = 0,
-    t1: Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")] = None,
-    points: Annotated[int, typer.Option(min=2, help="How many times to save.")] = 101,
+    t1: End = None,
+    points: Times = 101,
     keep: Annotated[str, typer.Option(help="Fields of a trajectory to store, with commas between.")] = "q,v",
     chunk: Annotated[int | None, typer.Option(help="Trajectories of a chunk; by size if omitted.")] = None,
-    rtol: Annotated[float, typer.Option(help="Relative tolerance of the integration.")] = 1e-8,
-    atol: Annotated[float, typer.Option(help="Absolute tolerance of the integration.")] = 1e-8,
+    rtol: Rtol = 1e-8,
+    atol: Atol = 1e-8,
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
     ] = None,
