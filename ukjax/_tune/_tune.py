@@ -225,7 +225,7 @@ class TuningProblem:
     name: str = "tuning"
     quantities: Mapping[str, Callable[[PyTree], ArrayLike]] | None = None
     bounds: tuple[PyTree, PyTree] | None = None
-    samples: PyTree | None = None
+    samples: PyTree = None
     batch_size: int | None = None
     seed: int | None = None
     rtol: float | None = 1e-10
