@@ -133,7 +133,7 @@ class Linearization(eqx.Module):
     u: Float[Array, " p"]
     directions: Float[Array, "n_q_and_n k"]
     names: tuple[str, ...] = eqx.field(static=True)
-    states: StateFunction
+    states: Callable
     coordinates: int = eqx.field(static=True)
     result: RESULTS
 

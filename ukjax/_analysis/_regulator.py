@@ -6,7 +6,7 @@ S: cost to go, x^T S x. The Riccati equation F(S, theta) = 0 is differentiated i
 linear part is Lyapunov's equation of the closed loop.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from .. import _check
 from .._result import is_traced
 from .._types import Coordinates, Scalar, Vector
 from ._linearize import Linearization
-from ._plant import StateFunction, quantities
+from ._plant import quantities
 
 
 class Regulator(eqx.Module):
@@ -40,7 +40,7 @@ class Regulator(eqx.Module):
     x0: Float[Array, " k"]
     u0: Float[Array, " p"]
     A: Float[Array, "k k"]
-    states: StateFunction
+    states: Callable
     period: float | None = eqx.field(static=True)
 
     def __call__(self, q: Coordinates, v: Vector, t: Scalar) -> Array:
