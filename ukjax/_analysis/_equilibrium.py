@@ -220,14 +220,8 @@ def _equilibrium(
     missing = RESULTS.where(met, RESULTS.successful, worst(started, RESULTS.no_equilibrium))
     result = worst(missing, result)
     q, v, u = (jnp.where(result == RESULTS.successful, x, jnp.nan) for x in (q, v, u))
-    return Equilibrium(
-        q=q,
-        v=v,
-        u=u,
-        residual=jnp.max(jnp.abs(r[:changing]), initial=0.0),
-        freedom=of.shape[0] - rank,
-        result=result,
-    )
+    largest = jnp.max(jnp.abs(r[:changing]), initial=0.0)
+    return Equilibrium(q, v, u, largest, of.shape[0] - rank, result)
 
 
 def _lengths(J: Array, changing: int) -> Array:
