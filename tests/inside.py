@@ -42,8 +42,8 @@ from ukjax._manifold import _projection
 from ukjax._plan import _curve, _newton, _plan_request, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
 from ukjax._sweep import _cases, _cluster, _design, _store
-from ukjax._tune import _checkpoint, _definition, _loop, _objective
-from ukjax.cli import _animate, _gallery, _list, _programs
+from ukjax._tune import _checkpoint, _loop, _objective
+from ukjax.cli import _list, _output, _simulate
 from ukjax.plot import _scene
 from ukjax.rigid import (
     _coordinates,
@@ -63,7 +63,7 @@ from ukjax.rigid import (
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
     "all_at_once": (_portions, "_at_once"),
-    "cache_folder": (_programs, "user_cache_path"),
+    "cache_folder": (_output, "user_cache_path"),
     "controlled_by_matrices": (_servo._motion, "_by_matrices"),
     "gathered": (_fast_or_slow, "TILE"),
     "in_order": (_portions, "in_order"),
@@ -80,7 +80,7 @@ REPLACEABLE = {
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_expand, "MOST_OPERATIONS"),
     "scalar_motion": (_motion.MotionPiece, "evaluate"),
-    "timed_run": (_animate, "timed_run"),
+    "timed_run": (_simulate, "timed_run"),
     "together": (_portions, "TOGETHER"),
     "unknown_fields": (_model, "_unknown"),
     "vector": (_compile, "WIDTH"),
@@ -204,18 +204,18 @@ compute_chunk = _cluster._compute
 design_of = _design.design_of
 parse = _design.parse
 opened = _store.opened
-definition_of = _definition.definition_of
+definition_of = _checkpoint.definition_of
 Stopping = _loop.Stopping
 Objective = _objective.Objective
 Samples = _objective.Samples
-speed_of = _animate.speed_of
-measured = _gallery._measured
-work_of = _gallery._work
+speed_of = _simulate.speed_of
+measured = _list._measured
+work_of = _list._work
 entry_of = _list.entry
 rank_of = _list._rank
-CACHE_VARIABLE = _programs.VARIABLE
-are_kept = _programs.are_kept
-keep_programs = _programs.keep_programs
+CACHE_VARIABLE = _output.VARIABLE
+are_kept = _output.are_kept
+keep_programs = _output.keep_programs
 check_drawing = _scene.check
 round_number = _scene._round
 scene = _scene.scene

@@ -12,8 +12,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Complex, Float
-from numpy.typing import DTypeLike
 
 from .. import _check
 from .._result import is_traced

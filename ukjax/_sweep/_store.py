@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 from tqdm.auto import tqdm
 
 from .. import _check
