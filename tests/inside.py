@@ -37,7 +37,7 @@ from ukjax._expand import (
     _tiled,
 )
 from ukjax._hybrid import _impact
-from ukjax._integrate import _flow, _integrator, _lanes, _record, _segment
+from ukjax._integrate import _flow, _integrator, _lanes, _record
 from ukjax._manifold import _projection
 from ukjax._plan import _curve, _newton, _plan_request, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
@@ -171,9 +171,9 @@ vector_field = _flow.vector_field
 Integrator = _integrator.Integrator
 PARTS = _record.PARTS
 Layout = _record.Layout
-finer_of = _segment.finer_of
-segment_of = _segment.segment_of
-segments_of = _segment.segments_of
+finer_of = _record.finer_of
+segment_of = _record.segment_of
+segments_of = _record.segments_of
 panel_motion = _panels.panel_motion
 eliminate = _panels._factors.eliminate
 Point = _newton.Point

@@ -13,11 +13,11 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
+from .._equation import reactions
 from .._formulation import metric, row_scales
 from .._linalg import SVD, pseudoinverse, pseudosolve
 from .._mechanism import Mechanism
 from .._program import jit_fast_compile
-from .._reactions import reactions
 from .._result import RESULTS, throw_if_failed, worst
 from .._servo import actuation_at, actuation_of
 from .._system import applied_force

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from .._equation import reactions
 from .._integrate import IntegrationProblem, advance, first_crossing
 from .._program import hoist
-from .._reactions import reactions
 from .._result import RESULTS, worst
 from .._simulation import named, set_up
 from ._impact import transitions

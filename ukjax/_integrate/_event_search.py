@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._flow import IntegrationProblem
-from ._lane import start_of, stepper_of
+from ._lanes import start_of, stepper_of
 from ._march import Attempt, Place, before_end, step_until
 
 

@@ -10,16 +10,12 @@ from jaxtyping import Array
 
 from .._result import RESULTS
 from ._flow import Dynamics, IntegrationProblem, room_for
-from ._kinks import Kinked
-from ._lane import Common
-from ._lanes import Ends
-from ._own_loop import OwnLoop
+from ._lanes import Common, Ends
 from ._record import Record, layout_of
 from ._replay import both_modes
-from ._sampling import Sampled
-from ._solve import solved
+from ._solve import KnownFirstStep, OwnLoop, SavesAt, solved
+from ._step_sizes import Kinked, Sampled
 from ._steps import replayable
-from ._unchecked import KnownFirstStep, SavesAt
 
 
 class Integrator(eqx.Module):

@@ -27,8 +27,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
 from ._flow import IntegrationProblem, ProblemTangent
-from ._record import Record
-from ._segment import finer_of, segment_of, segments_of
+from ._record import Record, finer_of, segment_of, segments_of
 from ._steps import first, pulled_back, saved, side_by_side, step
 
 

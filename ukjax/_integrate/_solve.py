@@ -1,11 +1,29 @@
-"""The call of diffrax."""
+"""The call of diffrax, without its checks at run time, and with a loop over the steps in place of its own.
 
+`diffrax.diffeqsolve` checks the times to save at, the first step and the times of a `StepTo` while the compiled program
+runs. Such a check is a call from the program back to Python, and JAX's persistent compilation cache does not take a
+program that calls back. Here known values are checked before the work starts, and others as data
+(`RESULTS.times_do_not_fit`). `KnownFirstStep` and `SavesAt` stand in while diffrax checks, and hand over the real times
+and steps to its loop.
+
+`diffrax.diffeqsolve` prepares a solve and hands it to the loop of its adjoint, which may be a class of our own.
+diffrax's loops do more than is needed here (events, dense output, a second trace to find what is static), and count a
+hundred floating point numbers back from the end, one after the other. That takes long to compile.
+"""
+
+import dataclasses
 from typing import Any
 
 import diffrax
+import equinox as eqx
+import equinox.internal as eqxi
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import IntegrationProblem, vector_field
-from ._variants import solver_of
+from ._march import Attempt, Place, Stepper, before_end, step_until
+from ._record import Layout, Record, written
+from ._steps import solver_of
 
 
 def solved(
@@ -36,3 +54,116 @@ def solved(
         throw=False,
         progress_meter=progress,
     )
+
+
+class KnownFirstStep(diffrax.AbstractStepSizeController):
+    """A step size controller that knows its first step."""
+
+    controller: diffrax.AbstractStepSizeController
+    dt0: Array | None
+
+    def wrap(self, direction):
+        forward = isinstance(self.controller, diffrax.StepTo)  # times increase, so that nothing need be reversed
+        return KnownFirstStep(self.controller if forward else self.controller.wrap(direction), self.dt0)
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        if isinstance(self.controller, diffrax.StepTo):
+            return self.controller.ts[1], 2
+        return self.controller.init(terms, t0, t1, y0, self.dt0, args, func, error_order)
+
+    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
+        return self.controller.adapt_step_size(t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state)
+
+
+class SavesAt(diffrax.AbstractAdjoint):
+    """An adjoint whose solve saves at `ts` where its `saveat` asks diffrax to save the end.
+
+    It goes with `KnownFirstStep`. The `diffrax.SubSaveAt(t1=True)` to replace is the only one, or the one named "ts".
+    """
+
+    adjoint: diffrax.AbstractAdjoint
+    ts: Array
+
+    def loop(self, *, saveat: Any, init_state: Any, stepsize_controller: Any, **others: Any) -> Any:
+        several = isinstance(saveat.subs, dict)
+        wanted = diffrax.SubSaveAt(ts=self.ts)
+        subs = {**saveat.subs, "ts": wanted} if several else wanted
+        saveat = diffrax.SaveAt(subs=subs, controller_state=saveat.controller_state)
+        state = init_state.save_state["ts"] if several else init_state.save_state
+        room = lambda x: jnp.full((self.ts.shape[0], *x.shape[1:]), jnp.inf, x.dtype)
+        state = eqx.tree_at(lambda s: (s.ts, s.ys), state, (room(state.ts), room(state.ys)))
+        states = {**init_state.save_state, "ts": state} if several else state
+        init_state = eqx.tree_at(lambda s: s.save_state, init_state, states)
+        controller = stepsize_controller
+        controller = controller.controller if isinstance(controller, KnownFirstStep) else controller
+        return self.adjoint.loop(saveat=saveat, init_state=init_state, stepsize_controller=controller, **others)
+
+
+class _Notes(eqx.Module):
+    """The states saved so far, the index of the next, the accepted steps, their record, the progress meter's state."""
+
+    ys: Any  # (T, n); within a loop equinox wraps it
+    following: Int[Array, ""]
+    accepted: Int[Array, ""]
+    record: Record | None
+    meter: PyTree
+
+
+class OwnLoop(diffrax.AbstractAdjoint):
+    """The loop of a solve that is not differentiated; it saves the states at `ts`, and then the last one.
+
+    It goes with `KnownFirstStep`, and with `diffrax.SaveAt(t1=True)`, to which it adds the rest. With a `layout` it
+    records its steps: the `Record` takes the place of the controller's state, for `SaveAt(controller_state=True)`.
+    """
+
+    ts: Float[Array, " T"]
+    layout: Layout | None = eqx.field(static=True)
+
+    def loop(
+        self, *, terms: Any, solver: Any, stepsize_controller: Any, args: Any, init_state: Any,
+        t0: Any, t1: Any, max_steps: Any, progress_meter: Any, **others: Any,
+    ) -> Any:  # fmt: skip
+        first, ts = init_state, self.ts
+        controller = stepsize_controller
+        controller = controller.controller if isinstance(controller, KnownFirstStep) else controller
+        stepper = Stepper(terms, solver, controller, args)
+        start = Place(
+            first.tprev, first.tnext, first.y, first.solver_state, first.controller_state, jnp.asarray(first.made_jump)
+        )
+        clip = lambda at, tried: before_end(at, tried, t1)
+
+        def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
+            (begin, end), count = tried.span, ts.shape[0]
+            interpolant = solver.interpolation_cls(t0=begin, t1=end, **tried.dense)
+            due = lambda inner: tried.keep & (inner[0] < count) & (ts[inner[0]] <= end)
+            save = lambda inner: (inner[0] + 1, inner[1].at[inner[0]].set(interpolant.evaluate(ts[inner[0]])))
+            inner = notes.following, notes.ys
+            j, ys = eqxi.while_loop(due, save, inner, kind="lax", buffers=lambda inner: inner[1])
+            part = (at.t - t0) / jnp.where(t1 > t0, t1 - t0, 1)
+            record = None if notes.record is None else notes.record.after(tried.keep, at)
+            accepted = notes.accepted + tried.keep.astype(int)
+            return _Notes(ys, j, accepted, record, progress_meter.step(notes.meter, part))
+
+        zero = jnp.zeros((), int)
+        ys = jnp.full((ts.shape[0], *first.y.shape), jnp.inf, first.y.dtype)
+        record = Record.start(start, self.layout) if self.layout else None
+        notes = _Notes(ys, zero, zero, record, first.progress_meter_state)
+        buffers = lambda notes: (notes.ys, written(notes.record))
+        at, notes, result, tries = step_until(stepper, start, t1, max_steps, clip, note, notes, buffers)
+        times, states = jnp.append(ts, at.t), jnp.concatenate([notes.ys, at.y[None]])
+        final = dataclasses.replace(
+            first,
+            y=at.y,
+            tprev=at.t,
+            tnext=at.t_next,
+            made_jump=at.jumped,
+            solver_state=at.solver,
+            controller_state=notes.record if self.layout else at.controller,
+            result=result,
+            num_steps=tries,
+            num_accepted_steps=notes.accepted,
+            num_rejected_steps=tries - notes.accepted,
+            save_state=dataclasses.replace(first.save_state, ts=times, ys=states),
+            progress_meter_state=notes.meter,
+        )
+        return final, {}

@@ -29,8 +29,7 @@ from .._mechanism import Mechanism
 from .._result import RESULTS, worst
 from .._terms import Terms
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
-from ._law import AbstractLaw
-from ._plant import respond
+from ._law import AbstractLaw, respond
 from ._servo import AbstractServo
 
 

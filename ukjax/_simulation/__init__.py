@@ -8,13 +8,13 @@ from ._run import RunDiagnostics as RunDiagnostics
 from ._run import assemble_trajectory as assemble_trajectory
 from ._run import diagnose_failure as diagnose_failure
 from ._run import named as named
+from ._run import off_constraints as off_constraints
 from ._run import set_up as set_up
+from ._run import warn_of_start as warn_of_start
 from ._run import with_store as with_store
 from ._settings import Settings as Settings
 from ._settings import adaptive as adaptive
 from ._settings import kept as kept
-from ._start import off_constraints as off_constraints
-from ._start import warn_of_start as warn_of_start
 from ._states import OF_MOTION as OF_MOTION
 from ._states import StateLayout as StateLayout
 from ._states import derivative as derivative

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
+from .._equation import reactions
 from .._formulation import AbstractFormulation, Motion
 from .._mechanism import Mechanism
-from .._reactions import reactions
 from .._result import RESULTS, first_failure, worst
 from .._servo import AbstractController, Driven
 from .._trajectory import OF_EACH

@@ -13,8 +13,8 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .._constraint import AbstractConstraint
+from .._equation import sharing
 from .._mechanism import Mechanism
-from .._reactions import sharing
 from .._result import is_traced
 from .._types import BoolScalar, Vector
 from . import _linkage, _turns
