@@ -6,7 +6,7 @@ Q^c = A^T lambda: constraint force (n,); B = A W^T with W^T W = M^-1; D: row sca
 """
 
 import functools as ft
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,16 +22,16 @@ from ._program import in_batch, jit_fast_compile, outside_mesh
 from ._result import throw_if_failed
 from ._system import applied_force
 from ._terms import Terms
-from ._types import Matrix, Partition, Rows, Vector
+from ._types import Matrix, Numbers, Partition, Rows, Vector
 
 
 def equation_of_motion(
     mechanism: Mechanism,
-    q: Any,
-    v: Any,
+    q: Numbers,
+    v: Numbers,
     t: ArrayLike = 0.0,
     *,
-    applied: Any = None,
+    applied: Numbers | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     reactions: bool = False,
     throw: bool = True,
@@ -116,9 +116,9 @@ def reactions(terms: Terms, constraint_force: Vector) -> Reactions:
     Gradients: forward and reverse mode, where the rank of A is locally constant.
     """
     finite = stop_gradient(jnp.all(jnp.isfinite(constraint_force)) & jnp.all(jnp.isfinite(terms.A)))
-    usable = lambda x: jnp.where(finite, x, jnp.zeros_like(x))
-    force = usable(constraint_force)
-    share = sharing(usable(terms.M), usable(terms.A), terms.partition)
+    given = constraint_force, terms.M, terms.A
+    force, M, A = (jnp.where(finite, x, jnp.zeros_like(x)) for x in given)
+    share = sharing(M, A, terms.partition)
     multipliers = jnp.where(finite, share @ force, jnp.nan)
     rows = (("constraints", terms.A.shape[0]),) if terms.rows is None else terms.rows
     ends = np.cumsum([m for _, m in rows])

@@ -1,6 +1,6 @@
 """Results of a computation, each with a message that says what to do about a failure."""
 
-from typing import Any, cast
+from typing import TypeVar
 
 import diffrax
 import equinox as eqx
@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import PyTree
+
+
+T = TypeVar("T")
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
@@ -130,7 +134,7 @@ class FailedTrajectories(UserWarning):
     """Warns that some trajectories of a batch failed."""
 
 
-def is_traced(*trees: Any) -> bool:
+def is_traced(*trees: PyTree) -> bool:
     """Whether any array in `trees` is a tracer, so that its value is not known now."""
     leaves = jax.tree_util.tree_leaves(trees)
     return any(isinstance(leaf, Tracer) for leaf in leaves)
@@ -141,7 +145,7 @@ def is_traced(*trees: Any) -> bool:
 failures_as_nan = jax.make_user_context(False)
 
 
-def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
+def throw_if_failed(tree: T, result: RESULTS, where: str = "") -> T:
     """Returns `tree`; raises RuntimeError with the message of `result` unless it is successful.
 
     Outside of a trace the error is raised at once, from Python, and says `where` it happened. Inside, it is raised when
@@ -159,12 +163,12 @@ def throw_if_failed(tree: Any, result: Any, where: str = "") -> Any:
     return tree
 
 
-def message(result: Any) -> str:
+def message(result: RESULTS) -> str:
     """Returns the message of a concrete `result`."""
-    return cast(str, RESULTS[result])
+    return RESULTS[result]
 
 
-def code_of(result: Any) -> np.ndarray:
+def code_of(result: RESULTS) -> np.ndarray:
     """Returns the number of a concrete result, or the numbers of several; see `codes`."""
     return np.asarray(result._value)
 
@@ -177,7 +181,7 @@ def codes() -> dict[str, int]:
 SUCCESS = int(code_of(RESULTS.successful))
 
 
-def worst(*results: Any) -> Any:
+def worst(*results: RESULTS) -> RESULTS:
     """Returns the first of `results` that is not a success, or success."""
     out = results[-1]
     for result in reversed(results[:-1]):
@@ -185,7 +189,7 @@ def worst(*results: Any) -> Any:
     return out
 
 
-def first_failure(results: Any) -> Any:
+def first_failure(results: RESULTS) -> RESULTS:
     """Returns the first failure along the leading axis of a batched result, or success."""
     failed = results != RESULTS.successful
     index = failed.argmax()

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from . import _check
@@ -18,6 +19,7 @@ from ._mechanism import Mechanism
 from ._servo import AbstractServo, Feedback, ServoLike, as_controller, as_servos
 from ._simulate import simulate
 from ._trajectory import Trajectory
+from ._types import Numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +45,7 @@ class Drawing:
     _: dataclasses.KW_ONLY
     trails: Sequence[str] = ()
     forces: Mapping[str, Callable | tuple[str, Callable]] = dataclasses.field(default_factory=dict)
-    scenery: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    scenery: Mapping[str, npt.ArrayLike] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for name in ("links", "forces", "scenery"):
@@ -121,8 +123,8 @@ class Scenario(eqx.Module):
     def __init__(
         self,
         mechanism: Mechanism,
-        q0: Any,
-        v0: Any,
+        q0: Numbers,
+        v0: Numbers,
         t1: float,
         *,
         t0: float = 0.0,
@@ -162,7 +164,7 @@ class Scenario(eqx.Module):
         self.observables = _functions(observables, "observables", state, (0, 1))
         self.invariants = _functions(invariants, "invariants", state, (0,))
 
-    def simulate(self, ts: Any = None, **options: Any) -> Trajectory:
+    def simulate(self, ts: Numbers | None = None, **options: Any) -> Trajectory:
         """Runs `ukjax.simulate` from `q0`, `v0` with the servo, the formulation and the projection of the scenario.
 
         Args:

@@ -4,7 +4,6 @@ y = (q, v) side by side; n: coordinates; m: servo rows; T: saved times.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -28,13 +27,14 @@ from ._simulation import (
     warn_of_start,
 )
 from ._trajectory import Trajectory
+from ._types import Numbers
 
 
 def simulate(
     mechanism: Mechanism,
-    q0: Any,
-    v0: Any,
-    ts: Any,
+    q0: Numbers,
+    v0: Numbers,
+    ts: Numbers,
     *,
     servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
@@ -150,7 +150,7 @@ def simulate(
     return trajectory
 
 
-def _initial(mechanism: Mechanism, q0: Any, v0: Any, ts: Any) -> tuple[Array, Array, Array]:
+def _initial(mechanism: Mechanism, q0: Numbers, v0: Numbers, ts: Numbers) -> tuple[Array, Array, Array]:
     q0, v0 = _check.floating(q0, "q0"), _check.floating(v0, "v0")
     q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
     _check.finite(q0, "q0")

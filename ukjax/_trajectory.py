@@ -1,12 +1,13 @@
 """The result of a simulation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 from jaxtyping import Array, Float, Int
 
 from ._dataset import SCALARS, SERVO_SCALARS, VECTORS, dataset
+from ._result import RESULTS
 
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ class Trajectory(eqx.Module):
     servo_position_residual: Float[Array, " T"] | None
     servo_velocity_residual: Float[Array, " T"] | None
     rank: Counts
-    result: Any
-    stats: dict[str, Any]
+    result: RESULTS
+    stats: dict[str, Array]
     constraint_forces: dict[str, Float[Array, "T n"]] | None = None
     multipliers: dict[str, Float[Array, "T _"]] | None = None
     memory: Float[Array, "T s"] | None = None

@@ -6,6 +6,7 @@ from ._event_search import first_crossing as first_crossing
 from ._flow import Dynamics as Dynamics
 from ._flow import IntegrationProblem as IntegrationProblem
 from ._flow import advance as advance
+from ._integrator import Integrated as Integrated
 from ._integrator import Integrator as Integrator
 from ._lanes import Common as Common
 from ._lanes import Ends as Ends

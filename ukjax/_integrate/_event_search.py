@@ -5,24 +5,28 @@ they are evaluated.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ._flow import IntegrationProblem
 from ._lanes import start_of, stepper_of
-from ._march import Attempt, Place, before_end, step_until
+from ._march import Attempt, Place, before_end, step_until, where
 
 
 LOOKS = 6  # times within a step at which event functions are evaluated
 BISECTIONS = 60
 # The part of the largest value of a function in a step by which a continuous function cannot change at once.
 JUMP = 1e-6
+
+
+Events = Callable[[Array, Array], Array]  # (t, y) -> g (k,)
+Along = Callable[[Array], tuple[Array, Array]]  # t -> g and g' (k,), within a step
 
 
 class Watch(NamedTuple):
@@ -60,14 +64,14 @@ class Found(eqx.Module):
     undefined: Bool[Array, ""]
     jumped: Bool[Array, ""]
     tries: Int[Array, ""]
-    result: Any
+    result: diffrax.RESULTS
 
 
 class _Bracket(eqx.Module):
     """A step in which functions cross zero, and the times that enclose each crossing; (k,) all but `span`, `dense`."""
 
     span: tuple[Array, Array]
-    dense: Any
+    dense: PyTree
     low: Array
     high: Array
     before: Array
@@ -88,7 +92,7 @@ class _Notes(eqx.Module):
 
 def first_crossing(
     problem: IntegrationProblem,
-    events: Callable[[Array, Array], Array],
+    events: Events,
     directions: np.ndarray,
     watch: Watch,
     wanted: Array,
@@ -112,9 +116,11 @@ def first_crossing(
         before, rates, seen, values, bracket = crossing.looked_at(notes, tried, along)
         met = tried.keep & jnp.any(bracket.crossed)
         undefined = tried.keep & ~met & jnp.any(jnp.isnan(values))
-        keep: Any = lambda which, new, old: jax.tree_util.tree_map(lambda a, b: jnp.where(which, a, b), new, old)
-        before, rates, seen = keep(tried.keep, (before, rates, seen), (notes.before, notes.rates, notes.seen))
-        return _Notes(before, rates, seen, met, undefined, keep(met, bracket, notes.bracket))
+        before, rates, seen = where(tried.keep, (before, rates, seen), (notes.before, notes.rates, notes.seen))
+        return _Notes(before, rates, seen, met, undefined, where(met, bracket, notes.bracket))
+
+    def enough(notes: _Notes) -> Array:
+        return notes.met | notes.undefined | ~wanted
 
     shapes = jax.eval_shape(stepper.attempt, start)[1]
     dense = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), shapes.dense)
@@ -122,10 +128,8 @@ def first_crossing(
     bracket = _Bracket((start.t, end), dense, begin, begin, nothing, jnp.zeros(nothing.shape, bool), nothing)
     lost = jnp.any(jnp.isnan(watch.before))
     notes = _Notes(watch.before, watch.rates, begin, jnp.asarray(False), lost, bracket)
-    enough = lambda notes: notes.met | notes.undefined | ~wanted
-    clip = lambda at, tried: before_end(at, tried, end)
     at, notes, result, tries = step_until(
-        stepper, start, end, problem.max_steps, clip, note, notes, lambda notes: [], enough
+        stepper, start, end, problem.max_steps, before_end, note, notes, lambda notes: [], enough
     )
     t, which, jumped = crossing.root(notes.bracket, _along(problem, events, notes.bracket.span, notes.bracket.dense))
     # A solve that an event stopped did not run out of steps.
@@ -134,7 +138,7 @@ def first_crossing(
     return Found(jnp.where(notes.met, t, at.t), which, notes.undefined, notes.met & jumped, tries, result)
 
 
-def _along(problem: IntegrationProblem, events: Callable, span: tuple[Array, Array], dense: Any) -> Callable:
+def _along(problem: IntegrationProblem, events: Events, span: tuple[Array, Array], dense: PyTree) -> Along:
     """Returns t -> g and g' (k,) along the interpolant of a step."""
     state = problem.solver.interpolation_cls(t0=span[0], t1=span[1], **dense).evaluate
     return lambda t: jax.jvp(lambda t: events(t, state(t)), (t,), (jnp.ones_like(t),))
@@ -156,7 +160,7 @@ class _Crossing(NamedTuple):
         at_zero, floor = (jnp.broadcast_to(x, value.shape) for x in (self.watch.at_zero, self.watch.floor))
         return self.over(before, value) & (~at_zero | (jnp.abs(value) > floor))
 
-    def looked_at(self, notes: _Notes, tried: Attempt, along: Callable) -> tuple[Array, Array, Array, Array, _Bracket]:
+    def looked_at(self, notes: _Notes, tried: Attempt, along: Along) -> tuple[Array, Array, Array, Array, _Bracket]:
         """Evaluates a step: signs, rates and times seen at its end, the values at all looks, the first crossings."""
         begin, stop = tried.span
         times = begin + (stop - begin) * (jnp.arange(1, LOOKS + 1, dtype=begin.dtype) / LOOKS)
@@ -182,7 +186,7 @@ class _Crossing(NamedTuple):
         return before, rates[-1], seen, values, bracket
 
     def dips(
-        self, along: Callable, starts: Array, stops: Array, earlier: Array, values: Array, before: Array, after: Array
+        self, along: Along, starts: Array, stops: Array, earlier: Array, values: Array, before: Array, after: Array
     ) -> Array:
         """Times (L, k) between two looks at which a function has crossed zero, but at neither look; infinite for none.
 
@@ -206,12 +210,14 @@ class _Crossing(NamedTuple):
             low, high = jnp.where(rate * side < 0, middle, low), jnp.where(rate * side < 0, high, middle)
             return i + 1, between & ~over, low, high, found
 
-        full = lambda t: jnp.broadcast_to(t[:, None], values.shape)
-        carry = jnp.zeros((), int), between, full(starts), full(stops), jnp.full(values.shape, jnp.inf, values.dtype)
-        going = lambda carry: (carry[0] < BISECTIONS) & jnp.any(carry[1])
+        def going(carry):
+            return (carry[0] < BISECTIONS) & jnp.any(carry[1])
+
+        low, high = (jnp.broadcast_to(t[:, None], values.shape) for t in (starts, stops))
+        carry = jnp.zeros((), int), between, low, high, jnp.full(values.shape, jnp.inf, values.dtype)
         return jax.lax.while_loop(going, halve, carry)[-1]
 
-    def root(self, at: _Bracket, along: Callable) -> tuple[Array, Array, Array]:
+    def root(self, at: _Bracket, along: Along) -> tuple[Array, Array, Array]:
         """The time of the earliest crossing in a step, by bisection, its function, and whether that function jumps."""
         begin, stop = at.span
         index = jnp.arange(at.before.shape[0])

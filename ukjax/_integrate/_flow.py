@@ -4,13 +4,15 @@ y: state; ys: states at the saved times ts.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import diffrax
 import equinox as eqx
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
+
+# The controller of step sizes, and the first step (None: the controller chooses it).
+StepSizes = tuple[diffrax.AbstractStepSizeController, Array | None]
 
 # The checkpoints of a solve that is one of many; the most of a solve that stands alone, and the most numbers in all of
 # their states. Even, so that every other checkpoint can be given up.
@@ -50,8 +52,8 @@ def _later(function: Callable, begin: Array, t: Array, y: Array) -> Array:
 class IntegrationProblem(eqx.Module):
     """The inputs of the steps; `flow`, `y0` and `ts` carry derivatives, the rest does not.
 
-    `method` is the step size controller and the first step, which may be None. `room` is the number of checkpoints for
-    which there is room where the steps are recorded.
+    `method` is what chooses the steps, as `StepSizes`. `room` is the number of checkpoints for which there is room
+    where the steps are recorded.
     """
 
     flow: Dynamics
@@ -66,9 +68,9 @@ class IntegrationProblem(eqx.Module):
 class ProblemTangent(eqx.Module):
     """A tangent or a cotangent of a problem, or flags of its wanted parts; None where there is none."""
 
-    flow: Any
-    y0: Any
-    ts: Any
+    flow: PyTree
+    y0: Array | bool | None
+    ts: Array | bool | None
 
 
 @eqx.filter_jit

@@ -1,6 +1,6 @@
 """The integrator: one call of diffrax, under any adjoint."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import diffrax
 import equinox as eqx
@@ -9,13 +9,18 @@ from jax.lax import stop_gradient
 from jaxtyping import Array
 
 from .._result import RESULTS
-from ._flow import Dynamics, IntegrationProblem, room_for
+from ._flow import Dynamics, IntegrationProblem, StepSizes, room_for
 from ._lanes import Common, Ends
 from ._record import Record, layout_of
 from ._replay import both_modes
 from ._solve import KnownFirstStep, OwnLoop, SavesAt, solved
 from ._step_sizes import Kinked, Sampled
 from ._steps import replayable
+
+
+# The end (t, y) of a run, its statistics, and its result; and these after the states at the saved times.
+Rest = tuple[tuple[Array, Array], dict[str, Array], RESULTS]
+Integrated = tuple[Array, tuple[Array, Array], dict[str, Array], RESULTS]
 
 
 class Integrator(eqx.Module):
@@ -30,8 +35,14 @@ class Integrator(eqx.Module):
     alone: bool = eqx.field(static=True, default=False)
 
     def __call__(
-        self, flow: Dynamics, y0: Array, ts: Array, solver: diffrax.AbstractSolver, method: Any, repeats: bool = False
-    ) -> tuple[Array, tuple[Array, Array], dict[str, Array], Any]:
+        self,
+        flow: Dynamics,
+        y0: Array,
+        ts: Array,
+        solver: diffrax.AbstractSolver,
+        method: StepSizes,
+        repeats: bool = False,
+    ) -> Integrated:
         """Returns the states at ts, the end (t, y) of the run, its statistics, and its `RESULTS`.
 
         Times that do not increase, which only a trace lets pass, give a run that ends at once. If it `repeats` some,
@@ -48,17 +59,17 @@ class Integrator(eqx.Module):
         else:
             ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
         if begin is not None:
-            (t, y), *others = rest
-            rest = ((t + stop_gradient(begin), y), *others)
+            (t, y), counts, result = rest
+            rest = (t + stop_gradient(begin), y), counts, result
         return _in_given_order(increasing, y0, ys, rest)
 
-    def common(self, solver: Any, method: Any, ts: Array, whole_steps: bool) -> Common:
+    def common(self, solver: diffrax.AbstractSolver, method: StepSizes, ts: Array, whole_steps: bool) -> Common:
         """The settings for many solves that are done in lanes and not differentiated: see `Queue`."""
         _, ts = _increasing(ts)
         return Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps, whole_steps)
 
     @staticmethod
-    def to_result(ts: Array, y0: Array, end: Ends) -> Any:
+    def to_result(ts: Array, y0: Array, end: Ends) -> Integrated:
         """Converts the end of a solve of a queue into the results of calling the integrator."""
         increasing, ts = _increasing(ts)
         ys = _saved(y0, end.ys)
@@ -68,16 +79,18 @@ class Integrator(eqx.Module):
         result = diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, end.result)
         return _in_given_order(increasing, y0, ys, _rest(ts, ys, (end.t, end.y), counts, result))
 
-    def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Any]:
+    def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
         loop = OwnLoop(problem.ts, layout_of(problem) if record else None)
         solution = solved(problem, KnownFirstStep(*problem.method), saveat, loop, progress=self.progress)
         times, states = solution.ts, solution.ys
+        assert times is not None
+        assert states is not None
         ys, end = _saved(problem.y0, states[:-1]), (times[-1], states[-1])
         return ys, solution.controller_state, _rest(problem.ts, ys, end, solution.stats, solution.result)
 
-    def _solve(self, problem: IntegrationProblem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Any]:
+    def _solve(self, problem: IntegrationProblem, adjoint: diffrax.AbstractAdjoint) -> tuple[Array, Rest]:
         # The end tells why a run failed; the backsolve adjoint has room for one kind of output only.
         outputs = {"ts": diffrax.SubSaveAt(t1=True)}  # `SavesAt` replaces the end by ts
         if not isinstance(adjoint, diffrax.BacksolveAdjoint):
@@ -89,9 +102,11 @@ class Integrator(eqx.Module):
             problem = eqx.tree_at(lambda p: p.method, problem, (controller.controller, dt0))
         loop = SavesAt(adjoint, problem.ts)
         solution = solved(problem, KnownFirstStep(*problem.method), saveat, loop, adjoint, self.progress)
-        several = len(outputs) > 1
-        ys = _saved(problem.y0, solution.ys["ts"] if several else solution.ys)
-        end = (solution.ts["end"][0], solution.ys["end"][0]) if several else None
+        times, states, several = solution.ts, solution.ys, len(outputs) > 1
+        assert times is not None
+        assert states is not None
+        ys = _saved(problem.y0, states["ts"] if several else states)
+        end = (times["end"][0], states["end"][0]) if several else None
         return ys, _rest(problem.ts, ys, end, solution.stats, solution.result)
 
 
@@ -102,7 +117,7 @@ def _increasing(ts: Array, repeats: bool = False) -> tuple[Array, Array]:
     return increasing, jnp.where(increasing, ts, jnp.where(jnp.isfinite(ts[0]), ts[0], 0.0))
 
 
-def _in_given_order(increasing: Array, y0: Array, ys: Array, rest: Any) -> Any:
+def _in_given_order(increasing: Array, y0: Array, ys: Array, rest: Rest) -> Integrated:
     """The results of an integration, with those of a failure where the times do not increase."""
     end, counts, result = rest
     ys = jnp.where(increasing, ys, jnp.full_like(ys, jnp.nan).at[0].set(y0))
@@ -114,7 +129,9 @@ def _saved(y0: Array, states: Array) -> Array:
     return jnp.where(jnp.isfinite(states), states, jnp.nan).at[0].set(y0)
 
 
-def _rest(ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Any, result: Any) -> Any:
+def _rest(
+    ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Mapping[str, Array], result: diffrax.RESULTS
+) -> Rest:
     """The end of the run (t, y), its statistics, and its `RESULTS`."""
     end = _last_finite(ts, ys)
     if reached is not None:
@@ -124,7 +141,9 @@ def _rest(ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Any,
     return stop_gradient(end), counts, RESULTS.promote(result)
 
 
-def _with_tolerances(solver: Any, controller: Any) -> Any:
+def _with_tolerances(
+    solver: diffrax.AbstractSolver, controller: diffrax.AbstractStepSizeController
+) -> diffrax.AbstractSolver:
     """Gives an implicit solver the tolerances of the controller, as diffeqsolve does; a replay runs outside of it."""
     if not isinstance(solver, diffrax.AbstractImplicitSolver):
         return solver

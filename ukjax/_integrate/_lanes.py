@@ -10,15 +10,16 @@ B: solves; L: lanes; T: saved times; n: numbers of a state.
 """
 
 import dataclasses
+import functools as ft
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .. import _expand
 from .._result import is_traced
@@ -33,6 +34,8 @@ IDLE = 1 / 8
 # The most operations of a step that is compiled as a whole.
 MOST_OPERATIONS = 8000
 
+T = TypeVar("T")
+
 
 class Common(eqx.Module):
     """The settings that all solves share (`IntegrationProblem`), and whether a step of many lanes is one program."""
@@ -44,7 +47,9 @@ class Common(eqx.Module):
     whole_steps: bool = eqx.field(static=True)
 
 
-def within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array) -> Array:
+def within(
+    interpolant: Callable[..., diffrax.AbstractLocalInterpolation], span: tuple[Array, Array], dense: PyTree, t: Array
+) -> Array:
     """The state at t within a step over `span`."""
     return interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
@@ -52,7 +57,7 @@ def within(interpolant: Any, span: tuple[Array, Array], dense: PyTree, t: Array)
 class _NoSteps(diffrax.AbstractAdjoint):
     """An adjoint that makes no steps: its solution holds the first `Place` as the state of the controller."""
 
-    def loop(self, *, init_state: Any, **others: Any) -> Any:
+    def loop(self, *, init_state, **others):
         at = init_state
         place = Place(at.tprev, at.tnext, at.y, at.solver_state, at.controller_state, jnp.asarray(at.made_jump))
         place = jax.tree_util.tree_map(jnp.asarray, place)
@@ -85,7 +90,7 @@ def starts_of(
     return jax.lax.map(start, samples, batch_size=width)
 
 
-def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: Any) -> Any:
+def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: ArrayLike) -> Any:  # of JAX or of NumPy too
     """The order in which solves are best begun: fast ones first; those from `total` on are last and not to be done.
 
     Then no solve of many steps begins when the others are done.
@@ -99,8 +104,9 @@ def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: Any) -> 
 def start_of(problem: IntegrationProblem) -> Place:
     """The place where a solve begins."""
     saveat = diffrax.SaveAt(t1=True, controller_state=True)
-    solution: Any = solved(problem, KnownFirstStep(*problem.method), saveat, _NoSteps())
-    return solution.controller_state
+    place = solved(problem, KnownFirstStep(*problem.method), saveat, _NoSteps()).controller_state
+    assert isinstance(place, Place)
+    return place
 
 
 def stepper_of(problem: IntegrationProblem) -> Stepper:
@@ -117,16 +123,18 @@ def attempt(problem: IntegrationProblem, at: Place, t: Array) -> tuple[Place, At
     return eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, t1), t_next)), tried, value
 
 
-def okay(shape: tuple[int, ...]) -> Any:
+def okay(shape: tuple[int, ...]) -> diffrax.RESULTS:
     return jax.tree_util.tree_map(lambda x: jnp.full(shape, x), diffrax.RESULTS.successful)
 
 
-def chosen(which: Array, new: PyTree, old: PyTree) -> Any:
-    choose = lambda a, b: jnp.where(which.reshape(which.shape + (1,) * (jnp.ndim(a) - 1)), a, b)
+def chosen(which: Array, new: T, old: T) -> T:
+    def choose(a, b):
+        return jnp.where(which.reshape(which.shape + (1,) * (jnp.ndim(a) - 1)), a, b)
+
     return jax.tree_util.tree_map(choose, new, old)
 
 
-def rows(tree: PyTree, index: Any) -> Any:
+def rows(tree: T, index: ArrayLike) -> T:
     return jax.tree_util.tree_map(lambda x: jnp.take(x, index, axis=0, mode="clip"), tree)
 
 
@@ -138,16 +146,15 @@ class Ends(eqx.Module):
     y: Float[Array, "B n"]
     tries: Int[Array, " B"]
     accepted: Int[Array, " B"]
-    result: Any
+    result: diffrax.RESULTS
 
     @classmethod
     def room(cls, count: int, states: Array, ts: Array) -> "Ends":
         """Room for the ends of `count` solves with states like these (L, n)."""
         n, dtype = states.shape[1], states.dtype
         zeros = jnp.zeros(count, int)
-        nan = lambda *shape: jnp.full(shape, jnp.nan, dtype)
-        ys = nan(count, *ts.shape, n)
-        return cls(ys, jnp.full(count, ts[0]), nan(count, n), zeros, zeros, okay((count,)))
+        ys, t = jnp.full((count, *ts.shape, n), jnp.nan, dtype), jnp.full(count, ts[0])
+        return cls(ys, t, jnp.full((count, n), jnp.nan, dtype), zeros, zeros, okay((count,)))
 
 
 class _Lanes(eqx.Module):
@@ -158,7 +165,7 @@ class _Lanes(eqx.Module):
     following: Int[Array, " L"]
     tries: Int[Array, " L"]
     accepted: Int[Array, " L"]
-    result: Any
+    result: diffrax.RESULTS
 
 
 class _LaneStep(NamedTuple):
@@ -168,7 +175,7 @@ class _LaneStep(NamedTuple):
     following: Array
     tries: Array
     accepted: Array
-    result: Any
+    result: diffrax.RESULTS
     goes: Array
     waits: Array
 
@@ -230,6 +237,10 @@ class Queue(eqx.Module):
     def _problem(self, sample: PyTree) -> IntegrationProblem:
         return problem_of(self.begin, self.common, sample)
 
+    def _inside(self, span: tuple[Array, Array], dense: PyTree, t: Array) -> Array:
+        """The states of the lanes at times within their steps."""
+        return jax.vmap(ft.partial(within, self.common.solver.interpolation_cls))(span, dense, t)
+
     def _of(self, lanes: _Lanes) -> PyTree:
         """The samples of the lanes; a lane with nothing to do has the last sample."""
         return rows(self.samples, jnp.minimum(lanes.solve, self.count - 1))
@@ -245,17 +256,16 @@ class Queue(eqx.Module):
         number = taken + jnp.cumsum(free) - 1
         new = free & (number < self.total)
         lanes = eqx.tree_at(lambda x: x.solve, lanes, jnp.where(new, number, lanes.solve))
-        zero = lambda x: jnp.where(new, 0, x)
-        others = zero(lanes.following), zero(lanes.tries), zero(lanes.accepted)
+        following, tries, accepted = (jnp.where(new, 0, x) for x in (lanes.following, lanes.tries, lanes.accepted))
         result = chosen(new, okay(new.shape), lanes.result)
         place = chosen(new, rows(self.starts, number), lanes.place)
-        return taken + jnp.sum(new), _Lanes(lanes.solve, place, *others, result)
+        return taken + jnp.sum(new), _Lanes(lanes.solve, place, following, tries, accepted, result)
 
     def _active(self, lanes: _Lanes) -> Array:
         """Whether each lane has a solve that is not done."""
         return self._going(lanes) & (lanes.solve < self.count)
 
-    def _going(self, at: Any) -> Array:
+    def _going(self, at: _Lanes | _LaneStep) -> Array:
         going = (at.place.t < self.common.ts[-1]) & (at.result == diffrax.RESULTS.successful)
         return going & (at.tries < self.common.max_steps)
 
@@ -268,12 +278,18 @@ class Queue(eqx.Module):
             count = jnp.sum(self._active(carry[0]))
             return (count > 0) & ~(more & (start - count >= enough))
 
-        body = lambda carry: self._stepped(samples, carry[0], self._active(carry[0]), carry[1])
+        def body(carry):
+            lanes, ys = carry
+            return self._stepped(samples, lanes, self._active(lanes), ys)
+
         return jax.lax.while_loop(going, body, (lanes, ys))
 
     def _stepped(self, samples: PyTree, lanes: _Lanes, active: Array, ys: Array) -> tuple[_Lanes, Array]:
         """Makes a step in the lanes that are active."""
-        step = lambda sample, at, t: attempt(staged(self._problem(sample)), at, t)
+
+        def step(sample: PyTree, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
+            return attempt(staged(self._problem(sample)), at, t)
+
         place, tried, value = eqx.filter_vmap(step)(samples, lanes.place, rows(self.common.ts, lanes.following))
         kept = active & tried.keep
         place = chosen(active, place, lanes.place)
@@ -289,15 +305,15 @@ class Queue(eqx.Module):
         if not wanted or not isinstance(common.solver, diffrax.AbstractERK):
             return None
 
-        def turn(at: _LaneStep, sample: PyTree, t: Array) -> Any:
+        def turn(at: _LaneStep, sample: PyTree, t: Array) -> tuple[PyTree, ...]:
             place, tried, value = attempt(staged(self._problem(sample), written=True), at.place, t)
             kept = at.goes & tried.keep
             end = tried.span[1]
             due = kept & (at.following < common.ts.shape[0]) & (t <= end)
-            number = lambda x: x.astype(at.tries.dtype)
             place, result = chosen(at.goes, (place, tried.result), (at.place, at.result))
-            counts = at.following + number(due), at.tries + number(at.goes), at.accepted + number(kept)
-            new = _LaneStep(place, *counts, result, at.goes, at.waits)
+            steps = (at.following, due), (at.tries, at.goes), (at.accepted, kept)
+            following, tries, accepted = (before + more.astype(at.tries.dtype) for before, more in steps)
+            new = _LaneStep(place, following, tries, accepted, result, at.goes, at.waits)
             new = new._replace(goes=at.goes & self._going(new))
             # The first stage is not known at the start, nor after a jump.
             fresh = at.place.jumped if at.place.solver is None else at.place.jumped | at.place.solver[0]
@@ -320,9 +336,10 @@ class Queue(eqx.Module):
         """Steps all lanes by a scalar program until enough are done or wait; then steps the waiting ones ordinarily."""
         ts, samples = self.common.ts, self._of(lanes)
         start, enough = jnp.sum(self._active(lanes)), _enough(lanes)
-        row = lambda which: jnp.where(which, lanes.solve, ys.shape[0])  # beyond the last: nowhere
-        inside = jax.vmap(lambda dense, span, t: within(self.common.solver.interpolation_cls, span, dense, t))
         others = _expand.in_entries(samples)
+
+        def row(which: Array) -> Array:
+            return jnp.where(which, lanes.solve, ys.shape[0])  # beyond the last: nowhere
 
         def going(carry):
             return (carry[-1] > 0) & (start - carry[-1] < enough)
@@ -334,7 +351,9 @@ class Queue(eqx.Module):
             kept, due = (x.each[0] > 0 for x in found)
             ys = ys.at[row(due), before].set(value.joined(), mode="drop")
             (j,), end = at.following.each, step[0][1].each[0]
-            more = lambda j, t: kept & (j < ts.shape[0]) & (t <= end)
+
+            def more(j: Array, t: Array) -> Array:
+                return kept & (j < ts.shape[0]) & (t <= end)
 
             def save(carry):
                 j, t, ys = carry
@@ -342,7 +361,7 @@ class Queue(eqx.Module):
                 j, each = jax.lax.optimization_barrier((j, step))
                 span, dense = _expand.joined(each)
                 which = more(j, t)
-                ys = ys.at[row(which), j].set(inside(dense, span, t), mode="drop")
+                ys = ys.at[row(which), j].set(self._inside(span, dense, t), mode="drop")
                 j = j + which.astype(j.dtype)
                 return j, rows(ts, j), ys
 
@@ -354,7 +373,10 @@ class Queue(eqx.Module):
         at, _, ys, _ = jax.lax.while_loop(going, body, (at, _expand.in_entries(rows(ts, lanes.following)), ys, start))
         found = _expand.joined(at)
         lanes = _Lanes(lanes.solve, found.place, found.following, found.tries, found.accepted, found.result)
-        step = lambda lanes, ys: self._stepped(samples, lanes, found.waits, ys)
+
+        def step(lanes: _Lanes, ys: Array) -> tuple[_Lanes, Array]:
+            return self._stepped(samples, lanes, found.waits, ys)
+
         return jax.lax.cond(jnp.any(found.waits), step, lambda *same: same, lanes, ys)
 
     def _saved(self, lanes: _Lanes, kept: Array, tried: Attempt, value: Array, ys: Array) -> tuple[Array, Array]:
@@ -362,10 +384,10 @@ class Queue(eqx.Module):
 
         `value`: the state at the first of these times, which most often is the only one.
         """
-        ts, (begin, end) = self.common.ts, tried.span
-        due = lambda j: kept & (j < ts.shape[0]) & (rows(ts, j) <= end)
-        interpolant = self.common.solver.interpolation_cls
-        state = lambda begin, end, dense, t: within(interpolant, (begin, end), dense, t)
+        ts = self.common.ts
+
+        def due(j: Array) -> Array:
+            return kept & (j < ts.shape[0]) & (rows(ts, j) <= tried.span[1])
 
         def put(j, ys, values):
             row = jnp.where(due(j), lanes.solve, ys.shape[0])  # beyond the last: nowhere
@@ -373,7 +395,7 @@ class Queue(eqx.Module):
 
         def save(carry):
             j, ys = carry
-            return put(j, ys, jax.vmap(state)(begin, end, tried.dense, rows(ts, j)))
+            return put(j, ys, self._inside(tried.span, tried.dense, rows(ts, j)))
 
         start = put(lanes.following, ys, value)
         return jax.lax.while_loop(lambda carry: jnp.any(due(carry[0])), save, start)

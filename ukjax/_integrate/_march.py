@@ -1,7 +1,7 @@
 """The loop of a solve: steps are tried, one after the other, until the end."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -9,6 +9,11 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ._flow import Dynamics
+
+
+T = TypeVar("T")
 
 
 class Place(eqx.Module):
@@ -28,7 +33,7 @@ class Attempt(eqx.Module):
     keep: Bool[Array, ""]
     span: tuple[Array, Array]
     dense: PyTree
-    result: Any
+    result: diffrax.RESULTS
 
 
 def before_end(at: Place, tried: Attempt, end: Array) -> Array:
@@ -40,13 +45,18 @@ def before_end(at: Place, tried: Attempt, end: Array) -> Array:
     return jnp.where(at.t_next > near, jnp.where(tried.keep, end, at.t + (end - at.t) / 2), at.t_next)
 
 
+def where(condition: Array, a: T, b: T) -> T:
+    """The tree a where the condition holds, elsewhere b."""
+    return jax.tree_util.tree_map(lambda a, b: jnp.where(condition, a, b), a, b)
+
+
 class Stepper(eqx.Module):
     """A Runge-Kutta method with its control of the step size."""
 
-    terms: Any
-    solver: Any
-    controller: Any
-    args: Any
+    terms: diffrax.AbstractTerm
+    solver: diffrax.AbstractSolver
+    controller: diffrax.AbstractStepSizeController
+    args: Dynamics
 
     def attempt(self, at: Place) -> tuple[Place, Attempt]:
         solver, span = self.solver, (at.t, at.t_next)
@@ -54,13 +64,13 @@ class Stepper(eqx.Module):
         # A step to a state that has no motion counts as a step with too large an error.
         lost = ~jnp.all(jnp.isfinite(y))
         error = jax.tree_util.tree_map(lambda x: jnp.where(jnp.isnan(x) | lost, jnp.inf, x), error)
-        order = solver.error_order(self.terms)
+        order: Any = solver.error_order(self.terms)  # None for methods without one, which diffrax does not say
         keep, t, t_next, jumped, controller, failure = self.controller.adapt_step_size(
             *span, at.y, y, self.args, error, order, at.controller
         )
-        keep = jnp.asarray(keep)
+        keep, t, t_next = jnp.asarray(keep), jnp.asarray(t), jnp.asarray(t_next)
         new, old = (y, memory, jnp.asarray(jumped)), (at.y, at.solver, at.jumped)
-        y, memory, jumped = jax.tree_util.tree_map(lambda x, y: jnp.where(keep, x, y), new, old)
+        y, memory, jumped = where(keep, new, old)
         okay = diffrax.RESULTS.successful
         # From a state that is not finite no step is kept, and none is shorter than the last: the loop would go on until
         # all steps are spent.
@@ -78,12 +88,12 @@ def step_until(
     at: Place,
     end: Array,
     max_steps: int,
-    clip: Callable[[Place, Attempt], Array],
+    clip: Callable[[Place, Attempt, Array], Array],
     note: Callable[[PyTree, Place, Attempt], PyTree],
     notes: PyTree,
     written: Callable[[PyTree], PyTree],
     enough: Callable[[PyTree], Array] | None = None,
-) -> tuple[Place, PyTree, Any, Int[Array, ""]]:
+) -> tuple[Place, PyTree, diffrax.RESULTS, Int[Array, ""]]:
     """Steps from a place to the end; returns the place reached, the notes, the result, and the number of attempts.
 
     Args:
@@ -91,7 +101,7 @@ def step_until(
         at: The place to start from.
         end: The time to reach.
         max_steps: The number of attempts after which to give up.
-        clip: (place, attempt that led there) -> the time at which the next step ends.
+        clip: (place, attempt that led there, the end) -> the time at which the next step ends.
         note: (notes, place, attempt that led there) -> notes after the attempt.
         notes: The notes before the first attempt.
         written: The arrays in `notes` that are written to in one place at a time, which spares a batch copies of them.
@@ -107,11 +117,10 @@ def step_until(
     def body(carry):
         tries, at, _, notes = carry
         at, tried = stepper.attempt(at)
-        at = eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, end), clip(at, tried)))
+        at = eqx.tree_at(lambda at: (at.t, at.t_next), at, (jnp.minimum(at.t, end), clip(at, tried, end)))
         return tries + 1, at, tried.result, note(notes, at, tried)
 
     start = jnp.zeros((), int), jax.tree_util.tree_map(jnp.asarray, at), okay, notes
-    buffers: Any = lambda carry: written(carry[-1])
-    tries, at, result, notes = eqxi.while_loop(going, body, start, kind="lax", buffers=buffers)
+    tries, at, result, notes = eqxi.while_loop(going, body, start, kind="lax", buffers=lambda carry: written(carry[-1]))
     short = (result == okay) & (at.t < end)
     return at, notes, diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, result), tries

@@ -14,7 +14,7 @@ K: room for checkpoints; F, L: room for finer ones, and for the steps of a segme
 checkpoint, -1 for none.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -25,7 +25,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int, PyTree
 
 from ._flow import IntegrationProblem, vector_field
-from ._march import Attempt, Place, Stepper, step_until
+from ._march import Attempt, Place, Stepper, step_until, where
 from ._steps import solver_of, step
 
 
@@ -35,6 +35,8 @@ EVERY = 33
 STEPS = 32
 # Each layer of finer checkpoints divides the steps between two of the coarser ones by this.
 PARTS = 4
+
+T = TypeVar("T")
 
 
 class Layout(NamedTuple):
@@ -96,7 +98,10 @@ class Checkpoint(eqx.Module):
 
     def put(self, slot: Array, one: "Checkpoint") -> "Checkpoint":
         """A copy with the checkpoint `one` in a slot; a write beyond the last slot is dropped."""
-        put = lambda all, x: all.at[slot].set(x.astype(all.dtype), mode="drop")
+
+        def put(all, x):
+            return all.at[slot].set(x.astype(all.dtype), mode="drop")
+
         return jax.tree_util.tree_map(put, self, one, is_leaf=_is_written_to)
 
     def __getitem__(self, slot: Array) -> "Checkpoint":
@@ -148,12 +153,12 @@ class Record(eqx.Module):
         return jax.lax.while_loop(lambda number: number >= self.room, given_up, number)
 
 
-def written(record: Record | None) -> Any:
+def written(record: Record | None) -> Checkpoint | None:
     """The arrays of a record that are written to in one place at a time, which spares a loop over a batch copies."""
     return None if record is None else record.checkpoints
 
 
-def _is_written_to(x: Any) -> bool:
+def _is_written_to(x: object) -> bool:
     # Within a loop that writes to an array, the wrapper of equinox around it would be taken for a tree.
     return hasattr(x, "at")
 
@@ -234,7 +239,7 @@ def segment_of(
     place = jnp.argmax(jnp.where(finer.number[:] <= number, finer.number[:], -1))
     coarse, fine = record.checkpoints[slot], _constant(finer[place])
     nearer = (coarse.number < fine.number) & (fine.number <= number)
-    start = _where(nearer, fine, coarse)
+    start = where(nearer, fine, coarse)
     y = start.y
     if smooth:
         y = jnp.where(nearer, finer.y[place], live[1].checkpoints.y[slot])
@@ -290,7 +295,12 @@ def _run_again(
     solver = solver_of(problem, diffrax.ForwardMode())
     memory = solver.init(term, start.t, start.t_next, start.y, flow)
     end, room, layout = segment.end, notes.times.shape[0], layout_of(problem)
-    near = lambda t, t_next: jnp.where(end - t_next < 1e-3 * (t_next - t), end, t_next)
+
+    def near(t: Array, t_next: Array) -> Array:
+        return jnp.where(end - t_next < 1e-3 * (t_next - t), end, t_next)
+
+    def enough(notes: _Notes) -> Array:
+        return ~segment.known & (notes.number >= segment.following)
 
     def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
         number = notes.number + tried.keep.astype(notes.number.dtype)
@@ -305,9 +315,9 @@ def _run_again(
 
     at = Place(start.t, near(start.t, start.t_next), start.y, memory, start.controller, jnp.asarray(False))
     stepper = Stepper(term, solver, problem.method[0], flow)
-    clip = lambda at, _: near(at.t, at.t_next)
-    enough = lambda notes: ~segment.known & (notes.number >= segment.following)
-    _, notes, *_ = step_until(stepper, at, end, problem.max_steps, clip, note, notes, _written, enough)
+    _, notes, *_ = step_until(
+        stepper, at, end, problem.max_steps, lambda at, *_: near(at.t, at.t_next), note, notes, _written, enough
+    )
     # Where rounding has made one more step of it than there is room for, the last one goes on to the end.
     last = jnp.minimum(notes.number - segment.number, room - 1)
     ended = jnp.where(segment.known, end, notes.times[last])
@@ -316,17 +326,12 @@ def _run_again(
 
 def _smooth(problem: IntegrationProblem, tried: Attempt, y: Array) -> Array:
     """The state after a step, if it is kept, as a differentiable function of the state before it."""
-    taken = lambda y: step(problem, *tried.span, y, problem.flow)[0]
-    return jax.lax.cond(tried.keep, taken, lambda y: y, y)
+    return jax.lax.cond(tried.keep, lambda y: step(problem, *tried.span, y, problem.flow)[0], lambda y: y, y)
 
 
-def _written(notes: _Notes) -> Any:
+def _written(notes: _Notes) -> PyTree:
     return notes.times, notes.states, notes.finer
 
 
-def _where(condition: Array, a: PyTree, b: PyTree) -> Any:
-    return jax.tree_util.tree_map(lambda a, b: jnp.where(condition, a, b), a, b)
-
-
-def _constant(tree: PyTree) -> Any:
+def _constant(tree: T) -> T:
     return jax.tree_util.tree_map(lambda x: stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)

@@ -14,7 +14,7 @@ taken or not (`DirectAdjoint`).
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, cast
+from typing import NoReturn
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -37,7 +37,7 @@ Integrate = Callable[[IntegrationProblem, bool], tuple[Array, Record | None, PyT
 
 def both_modes(integrate: Integrate, problem: IntegrationProblem) -> tuple[Array, PyTree]:
     """The ys and rest of `integrate`; ys is differentiable with respect to the arrays of `flow`, to `y0` and `ts`."""
-    return cast(Any, _solve(problem, integrate=integrate))
+    return _solve(problem, integrate=integrate)
 
 
 @eqx.filter_custom_jvp
@@ -108,16 +108,17 @@ def _forward(constants, directions, moving):
             y = jnp.where(slot < record.room, record.checkpoints.y[slot], y)
             dpoints = dpoints.at[slot].set(dy, mode="drop")
             t0, t1 = steps.times[k], steps.times[k + 1]
-            move = lambda y, flow: step(problem, t0, t1, y, flow)
-            (y, dense), (dy, ddense) = eqx.filter_jvp(move, (y, flow), (dy, dflow))
+            (y, dense), (dy, ddense) = eqx.filter_jvp(ft.partial(step, problem, t0, t1), (y, flow), (dy, dflow))
 
             def save(inner):
                 j, dys = inner
-                state = lambda dense, t, flow: saved(problem, (t0, t1), dense, t, flow, moving)
+                state = ft.partial(saved, problem, (t0, t1), moving=moving)
                 _, d = eqx.filter_jvp(state, (dense, ts[j], flow), (ddense, None if dts is None else dts[j], dflow))
                 return j + 1, dys.at[j].set(d)
 
-            due = lambda inner: (inner[0] < ts.shape[0]) & (ts[inner[0]] <= t1)
+            def due(inner):
+                return (inner[0] < ts.shape[0]) & (ts[inner[0]] <= t1)
+
             j, dys = jax.lax.while_loop(due, save, (j, dys))
             return k + 1, j, y, dy, dys, dpoints
 
@@ -127,8 +128,9 @@ def _forward(constants, directions, moving):
 
     dy0 = jnp.zeros_like(problem.y0) if directions.y0 is None else directions.y0
     dys = jnp.zeros((ts.shape[0], *dy0.shape), dy0.dtype).at[0].set(dy0)
-    start = lambda y0, t0, flow: first(y0, t0, flow, moving)
-    _, dy0 = eqx.filter_jvp(start, (problem.y0, ts[0], flow), (dy0, None if dts is None else dts[0], dflow))
+    _, dy0 = eqx.filter_jvp(
+        ft.partial(first, moving=moving), (problem.y0, ts[0], flow), (dy0, None if dts is None else dts[0], dflow)
+    )
     one = jnp.ones((), record.count.dtype)
     y0, dpoints = jax.lax.stop_gradient(problem.y0), jnp.zeros_like(record.checkpoints.y)
     carry = (0 * one, finer_of(problem, record), one, y0, dy0, dys, dpoints)
@@ -179,11 +181,13 @@ def _backward(constants, wanted, cotangents, moving, smooth):
     problem, record = constants
     ts, cys, cpoints = problem.ts, *cotangents
     diff, fixed = eqx.partition(problem.flow, wanted.flow)
-    whole = lambda diff: eqx.combine(diff, fixed)
     # The cotangents of the flow lie in one vector, so that adding them is one operation and not dozens.
     cflow, apart = ravel_pytree(jax.tree_util.tree_map(jnp.zeros_like, diff))
     n = problem.y0.shape[0]
     cys = jnp.zeros((ts.shape[0], n), problem.y0.dtype) if cys is None else cys
+
+    def whole(diff):
+        return eqx.combine(diff, fixed)
 
     def segment(carry):
         index, finer, *rest = carry
@@ -197,7 +201,10 @@ def _backward(constants, wanted, cotangents, moving, smooth):
 
             def save(inner):
                 j, cdense, cflow, cts = inner
-                state = lambda dense, t, diff: saved(problem, span, dense, t, whole(diff), moving)
+
+                def state(dense, t, diff):
+                    return saved(problem, span, dense, t, whole(diff), moving)
+
                 if not moving:
                     _, pullback = jax.vjp(lambda dense: state(dense, ts[j], diff), dense)
                     return j - 1, _add(cdense, *pullback(cys[j])), cflow, cts
@@ -205,7 +212,9 @@ def _backward(constants, wanted, cotangents, moving, smooth):
                 to_dense, to_t, to_flow = pullback(cys[j])
                 return j - 1, _add(cdense, to_dense), cflow + side_by_side(to_flow), cts.at[j].add(to_t)
 
-            due = lambda inner: (inner[0] > 0) & (ts[inner[0]] > t0)
+            def due(inner):
+                return (inner[0] > 0) & (ts[inner[0]] > t0)
+
             inner = (j, jax.tree_util.tree_map(jnp.zeros_like, dense), cflow, cts)
             j, cdense, cflow, cts = jax.lax.while_loop(due, save, inner)
             cy, to_flow = pullback(cy, cdense)
@@ -220,8 +229,7 @@ def _backward(constants, wanted, cotangents, moving, smooth):
     zeros = jnp.zeros(n, problem.y0.dtype), cflow, jnp.zeros_like(ts)
     carry = (segments_of(problem, record), finer_of(problem, record), last, *zeros)
     *_, cy, cflow, cts = _over_segments(lambda carry: carry[0] > 0, segment, carry)
-    start = lambda y0, t0, diff: first(y0, t0, whole(diff), moving)
-    _, pullback = jax.vjp(start, problem.y0, ts[0], diff)
+    _, pullback = jax.vjp(lambda y0, t0, diff: first(y0, t0, whole(diff), moving), problem.y0, ts[0], diff)
     cy, to_t, to_flow = pullback(cy)
     cy0, cts = cy + cys[0], cts.at[0].add(to_t)
     return ProblemTangent(_add(apart(cflow), to_flow), cy0 if wanted.y0 else None, cts if wanted.ts else None)
@@ -243,7 +251,10 @@ def _backward_shapes(constants, wanted, cotangents):
 def _backward_jvp(primals, tangents):
     moving = primals[1].ts or tangents[0][0].ts is not None
     (constants, wanted, cotangents), (dconstants, _, dcotangents) = primals, tangents
-    pull = lambda constants, cotangents: _backward(constants, wanted, cotangents, moving, True)
+
+    def pull(constants, cotangents):
+        return _backward(constants, wanted, cotangents, moving, True)
+
     return _not_backwards(*eqx.filter_jvp(pull, (constants, cotangents), (dconstants, dcotangents)))
 
 
@@ -255,7 +266,7 @@ def _not_backwards(found: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
     return found, eqx.combine(jax.tree_util.tree_unflatten(structure, leaves), others)
 
 
-def _refuse(cotangent: Any, x: Any) -> Any:
+def _refuse(cotangent: object, x: object) -> NoReturn:
     raise NotImplementedError(
         "The outer derivative of a second derivative of a simulation is taken forwards: write jax.hessian(f), "
         "jax.jacfwd(jax.grad(f)) or jax.jacfwd(jax.jacfwd(f)). Reverse mode as the outer one is not supported."

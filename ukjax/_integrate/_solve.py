@@ -12,7 +12,6 @@ hundred floating point numbers back from the end, one after the other. That take
 """
 
 import dataclasses
-from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -28,12 +27,12 @@ from ._steps import solver_of
 
 def solved(
     problem: IntegrationProblem,
-    controller: Any,
+    controller: diffrax.AbstractStepSizeController,
     saveat: diffrax.SaveAt,
     loop: diffrax.AbstractAdjoint,
     adjoint: diffrax.AbstractAdjoint = diffrax.ForwardMode(),
     progress: diffrax.AbstractProgressMeter = diffrax.NoProgressMeter(),
-) -> Any:
+) -> diffrax.Solution:
     """diffrax's solution of a problem, with the `loop` over the steps of an adjoint.
 
     The loop over the stages of a step is the one that diffrax takes under `adjoint`: by default that for a solve
@@ -84,14 +83,14 @@ class SavesAt(diffrax.AbstractAdjoint):
     adjoint: diffrax.AbstractAdjoint
     ts: Array
 
-    def loop(self, *, saveat: Any, init_state: Any, stepsize_controller: Any, **others: Any) -> Any:
+    def loop(self, *, saveat, init_state, stepsize_controller, **others):
         several = isinstance(saveat.subs, dict)
         wanted = diffrax.SubSaveAt(ts=self.ts)
         subs = {**saveat.subs, "ts": wanted} if several else wanted
         saveat = diffrax.SaveAt(subs=subs, controller_state=saveat.controller_state)
         state = init_state.save_state["ts"] if several else init_state.save_state
-        room = lambda x: jnp.full((self.ts.shape[0], *x.shape[1:]), jnp.inf, x.dtype)
-        state = eqx.tree_at(lambda s: (s.ts, s.ys), state, (room(state.ts), room(state.ys)))
+        room = [jnp.full((self.ts.shape[0], *x.shape[1:]), jnp.inf, x.dtype) for x in (state.ts, state.ys)]
+        state = eqx.tree_at(lambda s: (s.ts, s.ys), state, room)
         states = {**init_state.save_state, "ts": state} if several else state
         init_state = eqx.tree_at(lambda s: s.save_state, init_state, states)
         controller = stepsize_controller
@@ -102,7 +101,7 @@ class SavesAt(diffrax.AbstractAdjoint):
 class _Notes(eqx.Module):
     """The states saved so far, the index of the next, the accepted steps, their record, the progress meter's state."""
 
-    ys: Any  # (T, n); within a loop equinox wraps it
+    ys: PyTree  # (T, n); within a loop equinox wraps it
     following: Int[Array, ""]
     accepted: Int[Array, ""]
     record: Record | None
@@ -120,9 +119,8 @@ class OwnLoop(diffrax.AbstractAdjoint):
     layout: Layout | None = eqx.field(static=True)
 
     def loop(
-        self, *, terms: Any, solver: Any, stepsize_controller: Any, args: Any, init_state: Any,
-        t0: Any, t1: Any, max_steps: Any, progress_meter: Any, **others: Any,
-    ) -> Any:  # fmt: skip
+        self, *, terms, solver, stepsize_controller, args, init_state, t0, t1, max_steps, progress_meter, **others
+    ):
         first, ts = init_state, self.ts
         controller = stepsize_controller
         controller = controller.controller if isinstance(controller, KnownFirstStep) else controller
@@ -130,13 +128,18 @@ class OwnLoop(diffrax.AbstractAdjoint):
         start = Place(
             first.tprev, first.tnext, first.y, first.solver_state, first.controller_state, jnp.asarray(first.made_jump)
         )
-        clip = lambda at, tried: before_end(at, tried, t1)
 
         def note(notes: _Notes, at: Place, tried: Attempt) -> _Notes:
             (begin, end), count = tried.span, ts.shape[0]
             interpolant = solver.interpolation_cls(t0=begin, t1=end, **tried.dense)
-            due = lambda inner: tried.keep & (inner[0] < count) & (ts[inner[0]] <= end)
-            save = lambda inner: (inner[0] + 1, inner[1].at[inner[0]].set(interpolant.evaluate(ts[inner[0]])))
+
+            def due(inner):
+                return tried.keep & (inner[0] < count) & (ts[inner[0]] <= end)
+
+            def save(inner):
+                j, ys = inner
+                return j + 1, ys.at[j].set(interpolant.evaluate(ts[j]))
+
             inner = notes.following, notes.ys
             j, ys = eqxi.while_loop(due, save, inner, kind="lax", buffers=lambda inner: inner[1])
             part = (at.t - t0) / jnp.where(t1 > t0, t1 - t0, 1)
@@ -148,8 +151,9 @@ class OwnLoop(diffrax.AbstractAdjoint):
         ys = jnp.full((ts.shape[0], *first.y.shape), jnp.inf, first.y.dtype)
         record = Record.start(start, self.layout) if self.layout else None
         notes = _Notes(ys, zero, zero, record, first.progress_meter_state)
-        buffers = lambda notes: (notes.ys, written(notes.record))
-        at, notes, result, tries = step_until(stepper, start, t1, max_steps, clip, note, notes, buffers)
+        at, notes, result, tries = step_until(
+            stepper, start, t1, max_steps, before_end, note, notes, lambda notes: (notes.ys, written(notes.record))
+        )
         times, states = jnp.append(ts, at.t), jnp.concatenate([notes.ys, at.y[None]])
         final = dataclasses.replace(
             first,

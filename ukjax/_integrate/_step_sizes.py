@@ -6,14 +6,13 @@ step, however small the error of the state is. So steps approach the kink, and a
 g: functions of the state that change their signs at kinks (k,), as `Dynamics.kinks(t, y)`.
 """
 
-from typing import Any
-
 import diffrax
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
+
+from ._march import where
 
 
 def next_sample(t: Array, start: Array, period: float) -> Array:
@@ -59,8 +58,8 @@ class Sampled(diffrax.AbstractStepSizeController):
         )
         return keep, begin, self._clipped(begin, end), jumped, state, result
 
-    def _clipped(self, t: Any, t_next: Any) -> Array:
-        start = stop_gradient(self.start)
+    def _clipped(self, t: ArrayLike, t_next: ArrayLike) -> Array:
+        t, t_next, start = jnp.asarray(t), jnp.asarray(t_next), stop_gradient(self.start)
         number = next_sample(t, start, self.period)
         due = start + number * self.period
         return jnp.where(is_due(t_next, number, start, self.period), due, t_next)
@@ -95,19 +94,17 @@ class Kinked(diffrax.AbstractStepSizeController):
         )
         g1 = stop_gradient(args.kinks(t1, y1_candidate))
         h, change = t1 - t0, jnp.where(g1 == g0, 1.0, g1 - g0)
-        within = lambda part: self._towards(h * jnp.min(jnp.where(jnp.isfinite(part), part, jnp.inf), initial=jnp.inf))
         over = jnp.where(g0 * g1 < 0, -g0 / change, jnp.inf)
         ahead = jnp.where((g1 != g0) & (g1 / change < 0), -g1 / change, jnp.inf)
         again = jnp.asarray(keep) & jnp.any(g0 * g1 < 0) & (h > 1.5 * self.shortest)
         # Extrapolated from the step that is kept.
-        end = jnp.where(keep, jnp.minimum(end, begin + within(ahead)), end)
-        choose = lambda new, old: jnp.where(again, old, new)
-        state = (_chosen(again, before, after), jnp.where(keep & ~again, g1, g0))
-        return keep & ~again, choose(begin, t0), choose(end, t0 + within(over)), jumped, state, result
+        end = jnp.where(keep, jnp.minimum(end, begin + self._towards(h, ahead)), end)
+        state = (where(again, before, after), jnp.where(keep & ~again, g1, g0))
+        keep = keep & ~again
+        begin, end = jnp.where(again, t0, begin), jnp.where(again, t0 + self._towards(h, over), end)
+        return keep, begin, end, jumped, state, result
 
-    def _towards(self, way: Any) -> Array:
+    def _towards(self, h: ArrayLike, parts: Array) -> Array:
+        """The way to the nearest of the kinks after these parts of a step of length h."""
+        way = h * jnp.min(jnp.where(jnp.isfinite(parts), parts, jnp.inf), initial=jnp.inf)
         return jnp.maximum(NEARER * way, self.shortest)
-
-
-def _chosen(which: Array, a: Any, b: Any) -> Any:
-    return jax.tree_util.tree_map(lambda a, b: jnp.where(which, a, b), a, b)

@@ -4,6 +4,7 @@ They end every step on the constraint manifold, or evaluate their stages differe
 """
 
 import functools as ft
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
@@ -30,7 +31,7 @@ def step(problem: IntegrationProblem, t0: Array, t1: Array, y: Array, flow: Dyna
         y1, _ = flow.leap(t0, t1, y)
         dense = {"y0": y, "y1": y1}
     elif isinstance(problem.solver, diffrax.AbstractERK):
-        y1, dense = Explicit.of(problem.solver.tableau, t0, t1).step(y, flow)
+        y1, dense = Explicit.of(problem.solver, t0, t1).step(y, flow)
     else:
         # The only kind of loop over the stages that diffrax can differentiate in both modes.
         solver = eqx.tree_at(lambda s: s.scan_kind, problem.solver, "bounded", is_leaf=lambda x: x is None)
@@ -47,23 +48,29 @@ class Explicit(NamedTuple):
     b: Array  # (s,)
     times: Array  # (s,)
     h: Array
+    b_error: np.ndarray  # (s,), b less that of the embedded method
 
     @classmethod
-    def of(cls, tableau: Any, t0: Array, t1: Array) -> "Explicit":
+    def of(cls, solver: diffrax.AbstractERK, t0: Array, t1: Array) -> "Explicit":
+        tableau = solver.tableau
+        assert isinstance(tableau, diffrax.ButcherTableau)
         h, stages = t1 - t0, tableau.b_sol.shape[0]
         a = [np.pad(row, (0, stages - len(row))) for row in ((), *tableau.a_lower)]
         times = t0 + h * jnp.array([0.0, *tableau.c], h.dtype)
-        return cls(jnp.array(a, h.dtype), jnp.asarray(tableau.b_sol, h.dtype), times, h)
+        return cls(jnp.array(a, h.dtype), jnp.asarray(tableau.b_sol, h.dtype), times, h, tableau.b_error)
 
     def step(self, y: Array, flow: Dynamics) -> tuple[Array, PyTree]:
         """Makes the step as a scan over the stages, which is much cheaper to differentiate than diffrax's loop."""
-        put = lambda k, i: (k.at[i].set(self.h * vector_field(self.times[i], self.before(i, y, k), flow)), None)
+
+        def put(k: Array, i: Array) -> tuple[Array, None]:
+            return k.at[i].set(self.h * vector_field(self.times[i], self.before(i, y, k), flow)), None
+
         stages = self.b.shape[0]
         k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
         y1 = self.after(y, k)
         return y1, {"y0": y, "y1": y1, "k": k}
 
-    def before(self, i: Any, y: Array, k: Array) -> Array:
+    def before(self, i: Array | int, y: Array, k: Array) -> Array:
         """The state at which a stage is evaluated."""
         return y + _weighted(self.a[i], k)
 
@@ -71,9 +78,9 @@ class Explicit(NamedTuple):
         """The state at the end of the step."""
         return y + _weighted(self.b, k)
 
-    def error(self, tableau: Any, k: Array) -> Array:
+    def error(self, k: Array) -> Array:
         """The difference between the states at the end of the step by this method and by the embedded one."""
-        return _weighted(jnp.asarray(tableau.b_error, k.dtype), k)
+        return _weighted(jnp.asarray(self.b_error, k.dtype), k)
 
 
 def _weighted(weights: Array, k: Array) -> Array:
@@ -81,21 +88,24 @@ def _weighted(weights: Array, k: Array) -> Array:
     return ft.reduce(jnp.add, [weights[i] * k[i] for i in range(k.shape[0])])
 
 
-def side_by_side(flow: Any) -> Array:
+def side_by_side(flow: PyTree) -> Array:
     """The numbers of a flow, or of its cotangent, in one vector."""
     return ravel_pytree(flow)[0]
 
 
 def pulled_back(
     problem: IntegrationProblem, t0: Array, t1: Array, y: Array, diff: Dynamics, fixed: Dynamics
-) -> tuple[PyTree, Any]:
+) -> tuple[PyTree, Callable[[Array, PyTree], tuple[Array, Array]]]:
     """The data of the interpolant of a step, and the pullback: cotangents of y1 and the data -> those of y and `diff`.
 
     The cotangent of `diff` is one vector: see `side_by_side`. `diff` and `fixed` are the parts of the flow with and
     without a derivative. The pullback of an explicit method goes through its stages backwards, one after the other, and
     keeps nothing of them but k.
     """
-    whole: Any = lambda diff: eqx.combine(diff, fixed)
+
+    def whole(diff: Dynamics) -> Dynamics:
+        return eqx.combine(diff, fixed)
+
     if not isinstance(problem.solver, diffrax.AbstractERK):
         (_, dense), back = jax.vjp(lambda y, diff: step(problem, t0, t1, y, whole(diff)), y, diff)
 
@@ -104,14 +114,14 @@ def pulled_back(
             return cy, side_by_side(cflow)
 
         return dense, whole_step
-    method = Explicit.of(problem.solver.tableau, t0, t1)
+    method = Explicit.of(problem.solver, t0, t1)
     y1, dense = method.step(y, whole(diff))
     k = dense["k"]
 
     def pullback(cy: Array, cdense: PyTree) -> tuple[Array, Array]:
         cflow = jax.tree_util.tree_map(jnp.zeros_like, diff)
         if problem.flow.project is not None:
-            _, back = jax.vjp(lambda y1, diff: whole(diff).project(t1, y1), y1, diff)
+            _, back = jax.vjp(lambda y1, diff: whole(diff).project(t1, y1), y1, diff)  # pyright: ignore
             cy, cflow = back(cy)
         cflow = side_by_side(cflow)
         cy = cy + cdense["y1"]
@@ -119,7 +129,10 @@ def pulled_back(
 
         def stage(carry, i):
             cy, ck, cflow = carry
-            of = lambda y, diff: method.h * vector_field(method.times[i], y, whole(diff))
+
+            def of(y: Array, diff: Dynamics) -> Array:
+                return method.h * vector_field(method.times[i], y, whole(diff))
+
             to_y, to_flow = jax.vjp(of, method.before(i, y, k), diff)[1](ck[i])
             return (cy + to_y, ck + jnp.outer(method.a[i], to_y), cflow + side_by_side(to_flow)), None
 
@@ -160,7 +173,7 @@ class AbstractVariant(diffrax.AbstractAdaptiveSolver):
     solver: eqx.AbstractVar[diffrax.AbstractSolver]
 
     @property
-    def term_structure(self):
+    def term_structure(self):  # pyright: ignore
         return self.solver.term_structure
 
     @property
@@ -168,7 +181,7 @@ class AbstractVariant(diffrax.AbstractAdaptiveSolver):
         return self.solver.interpolation_cls
 
     @property
-    def term_compatible_contr_kwargs(self):
+    def term_compatible_contr_kwargs(self):  # pyright: ignore
         return self.solver.term_compatible_contr_kwargs
 
     def order(self, terms):
@@ -203,7 +216,10 @@ class Projecting(AbstractVariant):
         lost = jnp.all(jnp.isfinite(y1)) & ~jnp.all(jnp.isfinite(end))
         if args.scales is not None:
             scales, least = args.scales
-            largest = lambda x: jnp.max(jnp.abs(x[: scales.shape[0]]) / scales)
+
+            def largest(x: Array) -> Array:
+                return jnp.max(jnp.abs(x[: scales.shape[0]]) / scales)
+
             leapt = largest(end - y1) > PART * largest(y1 - y0) + LEAP * largest(y0) + least
             lost, end = lost | leapt, jnp.where(leapt, jnp.nan, end)
         return end, error, dense, state, diffrax.RESULTS.where(lost, LOST, result)
@@ -216,13 +232,15 @@ class AbstractStaged(AbstractVariant):
     hands out to threads that other devices need. Here the stages are added up in place.
     """
 
-    solver: eqx.AbstractVar[diffrax.AbstractERK]
+    solver: eqx.AbstractVar[diffrax.AbstractERK]  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def made(self, method: Explicit, y0: Array, k: Array, f: Array, solver_state: Any) -> tuple[Any, ...]:
+    def made(
+        self, method: Explicit, y0: Array, k: Array, f: Array, solver_state: PyTree
+    ) -> tuple[Array, Array, dict[str, Array], PyTree, diffrax.RESULTS]:
         """The results of a step, from its stages and the field at the last of them."""
         y1 = method.after(y0, k)
         state = None if solver_state is None else (jnp.zeros_like(solver_state[0]), f)
-        error = method.error(self.solver.tableau, k)
+        error = method.error(k)
         return y1, error, {"y0": y0, "y1": y1, "k": k}, state, diffrax.RESULTS.successful
 
 
@@ -232,7 +250,7 @@ class Staged(AbstractStaged):
     solver: diffrax.AbstractERK
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
+        method = Explicit.of(self.solver, jnp.asarray(t0), jnp.asarray(t1))
         # If the last stage of a step is the first of the next, that is known, except in the first step.
         first, f = (True, jnp.zeros_like(y0)) if solver_state is None else solver_state
         again = eqxi.unvmap_any(first | jnp.asarray(made_jump))
@@ -257,7 +275,7 @@ class Written(AbstractStaged):
     solver: diffrax.AbstractERK
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        method = Explicit.of(self.solver.tableau, jnp.asarray(t0), jnp.asarray(t1))
+        method = Explicit.of(self.solver, jnp.asarray(t0), jnp.asarray(t1))
         k = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype)
         known = None if solver_state is None or made_jump is True else solver_state[1]
         f = vector_field(method.times[0], y0, args) if known is None else known

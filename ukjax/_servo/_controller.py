@@ -6,7 +6,7 @@ u: control (p,) of all actuators; G (n, p): actuation; store: numbers that a run
 import abc
 import functools as ft
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from .._formulation import AbstractFormulation, Motion, UdwadiaKalaba, motion_by
 from .._mechanism import Mechanism
 from .._program import in_batch, jit_fast_compile, outside_mesh
 from .._result import is_traced, throw_if_failed
-from .._types import Coordinates, Matrix, Scalar, Vector
+from .._types import Coordinates, Matrix, Numbers, Scalar, Vector
 from ._motion import Control, controlled_motion
 from ._servo import AbstractServo
 
@@ -193,8 +193,8 @@ ServoLike = AbstractServo | Sequence[AbstractServo] | AbstractController | None
 def servo_control(
     mechanism: Mechanism,
     servo: AbstractServo | Sequence[AbstractServo],
-    q: Any,
-    v: Any,
+    q: Numbers,
+    v: Numbers,
     t: ArrayLike = 0.0,
     *,
     formulation: AbstractFormulation = UdwadiaKalaba(),
@@ -268,12 +268,13 @@ def as_static_controller(servo: ServoLike) -> AbstractController:
     return controller
 
 
-def as_servos(servo: Any) -> tuple[AbstractServo, ...]:
+def as_servos(servo: object) -> tuple[AbstractServo, ...]:
     """Returns one servo or several as a tuple; raises TypeError or ValueError if they are invalid or incompatible."""
     several = isinstance(servo, (tuple, list))
-    servos = tuple(servo) if several else (servo,)
-    for i, one in enumerate(servos):
+    each = servo if several else [servo]
+    for i, one in enumerate(each):
         _check.instance(one, AbstractServo, f"servo[{i}]" if several else "servo", "ukjax.Servo(constraint, actuation)")
+    servos = tuple(one for one in each if isinstance(one, AbstractServo))
     if not servos:
         raise ValueError("servo must hold at least one ukjax.Servo, but is empty. Pass None for no servo.")
     if len({type(one) for one in servos}) > 1:

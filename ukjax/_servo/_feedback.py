@@ -5,20 +5,20 @@ the numbers that a run carries beside q and v, its store, are (x, u, k); without
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array, ArrayLike, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
 
 from .. import _check
 from .._formulation import motion_by
 from .._integrate import is_due
 from .._result import is_traced
-from .._types import Coordinates, Scalar, Vector
+from .._types import Coordinates, Numbers, Scalar, Vector
 from ._controller import AbstractController, Driven
-from ._servo import actuation_at, actuation_of, limits_at, limits_of
+from ._servo import ActuationLike, actuation_at, actuation_of, limits_at, limits_of
 
 
 class Feedback(AbstractController):
@@ -49,21 +49,21 @@ class Feedback(AbstractController):
     an error that grows with the step. A second derivative lacks the contribution of the kink, whose time moves.
     """
 
-    law: Any
-    actuation: Any
+    law: Callable
+    actuation: Array | Callable
     limits: tuple[Array, Array] | None
     memory: Float[Array, " s"] | None
-    rates: Any
-    update: Any
+    rates: Callable | None
+    update: Callable | None
     period: float | None = eqx.field(static=True)
 
     def __init__(
         self,
         law: Callable,
-        actuation: Any,
+        actuation: ActuationLike,
         *,
-        limits: tuple[ArrayLike, ArrayLike] | None = None,
-        memory: Any = None,
+        limits: tuple[Numbers, Numbers] | None = None,
+        memory: Numbers | None = None,
         rates: Callable | None = None,
         update: Callable | None = None,
         period: float | None = None,
@@ -71,12 +71,10 @@ class Feedback(AbstractController):
         self.actuation = actuation_of(actuation)
         self.limits = None if limits is None else limits_of(limits)
         self.memory = None if memory is None else _memory(memory)
-        changing = {"rates": rates, "update": update}
-        checked = lambda k, f: None if f is None else _check.function(f, k, f"{k}(q, v, t, x) -> (s,)")
-        made = {k: checked(k, f) for k, f in changing.items()}
-        self.rates, self.update = made["rates"], made["update"]
+        self.rates = None if rates is None else _check.function(rates, "rates", "rates(q, v, t, x) -> (s,)")
+        self.update = None if update is None else _check.function(update, "update", "update(q, v, t, x) -> (s,)")
         self.period = None if period is None else _check.positive(period, "period")
-        given = [name for name, f in made.items() if f is not None]
+        given = [name for name, f in (("rates", rates), ("update", update)) if f is not None]
         if memory is None and given:
             raise ValueError(f"{given[0]} has nothing to change without a memory. Pass memory=x0, of shape (s,).")
         if memory is not None and not given:
@@ -87,7 +85,7 @@ class Feedback(AbstractController):
         self.law = _check.function(law, "law", f"law(q, v, t{more}) -> (p,)")
 
     @property
-    def fields(self):
+    def fields(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return frozenset({"control"} if self.memory is None else {"control", "memory"})
 
     def matrix(self, q, t, n):
@@ -150,7 +148,7 @@ class Feedback(AbstractController):
     def _s(self) -> int:
         return 0 if self.memory is None else self.memory.shape[0]
 
-    def _x0(self, dtype: Any) -> Array:
+    def _x0(self, dtype: DTypeLike) -> Array:
         return jnp.zeros(0, dtype) if self.memory is None else self.memory.astype(dtype)
 
     def _updated(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> Array:
@@ -173,7 +171,7 @@ class Feedback(AbstractController):
         )
 
 
-def _memory(value: Any) -> Array:
+def _memory(value: object) -> Array:
     x = _check.floating(value, "memory")
     if x.ndim != 1 or not x.shape[0]:
         raise ValueError(f"memory must have shape (s,), one number per state of the controller, but has {x.shape}.")

@@ -8,13 +8,12 @@ the rows to the control; d: the demand, the error of the rows without control.
 import abc
 import functools as ft
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .._expand import ServoTerms
 from .._formulation import AbstractFormulation, AbstractLinearFormulation, Motion, row_scales
@@ -55,7 +54,10 @@ def fields_of_force(motion: Motion) -> tuple[Array, ...]:
 
 def respond(terms: Terms, formulation: AbstractFormulation, W: Matrix, force: Vector) -> Plant:
     """Returns the mechanism of these terms under a force (n,); W (n, n) is the inverse of the Cholesky factor of M."""
-    under = lambda force: Terms(terms.M, terms.Q + force, terms.A, terms.b, terms.nonideal, terms.partition)
+
+    def under(force: Vector) -> Terms:
+        return Terms(terms.M, terms.Q + force, terms.A, terms.b, terms.nonideal, terms.partition)
+
     if terms.nonideal is None and isinstance(formulation, AbstractLinearFormulation):
         state = formulation.init(under(force))
         return Plant(terms, W, state.motion, ft.partial(_change, terms, formulation, W, state))
@@ -69,7 +71,7 @@ def respond(terms: Terms, formulation: AbstractFormulation, W: Matrix, force: Ve
 
 
 def _change(
-    terms: Terms, formulation: AbstractLinearFormulation, W: Matrix, state: Any, force: Vector
+    terms: Terms, formulation: AbstractLinearFormulation, W: Matrix, state: PyTree, force: Vector
 ) -> tuple[Array, ...]:
     """Returns the changes of the fields of a motion by a further force."""
     response = formulation.compute(state, force, jnp.zeros_like(terms.b))
@@ -115,7 +117,7 @@ class LeastEffort(AbstractLaw):
         C = A @ plant.admit(G)
         demand = miss + C @ u
         solver, S, s = self.pseudoinverse, self.root, self.free
-        inverse_of = lambda C: _inverse(solver, C, S, scaled=self.exact)
+        inverse_of = ft.partial(_inverse, solver, S=S, scaled=self.exact)
         if not self.self_consistent:
             inverse, rank = inverse_of(C)
             u = inverse @ (demand - C @ s) + s
@@ -156,7 +158,7 @@ class Following(AbstractLaw):
         return None
 
 
-def _inverse(solver: Any, C: Array, S: Array, scaled: bool = True) -> tuple[Array, Array]:
+def _inverse(solver: lx.AbstractLinearSolver, C: Array, S: Array, scaled: bool = True) -> tuple[Array, Array]:
     """Returns S (C S)^+, the inverse that gives the control of least effort, and the rank of C.
 
     Unless `scaled` is False, the rows of C are brought to about the same length first, for the sake of the rank test.

@@ -4,11 +4,11 @@ M q'' = Q + Q^c + G u: actuation G (n, p), control u (p,), passive constraint fo
 rows; q0'': acceleration without control; N: response to a force under the passive constraints, q'' = q0'' + N G u;
 C = A N G (m, p); d = b - A q0'': the demand; D: row scales.
 
-Scalar code (`_expand._constrained`) finds the motion where it is certain of it; `Tolerances` and `certify` test that.
+Scalar code (`_expand.controlled`) finds the motion where it is certain of it; `Tolerances` and `certify` test that.
 """
 
 import functools as ft
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from .._mechanism import Mechanism
 from .._result import RESULTS, worst
 from .._terms import Terms
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
-from ._law import AbstractLaw, respond
+from ._law import AbstractLaw, Plant, respond
 from ._servo import AbstractServo
 
 
@@ -107,7 +107,7 @@ class Control(eqx.Module):
     controllable: BoolScalar
     unreachable: RowValues
     saturated: Bool[Array, " p"]
-    result: Any
+    result: RESULTS
 
 
 def controlled_motion(
@@ -117,16 +117,20 @@ def controlled_motion(
     q: Coordinates,
     v: Vector,
     t: Scalar,
-    applied: Any = None,
+    applied: Vector | None = None,
 ) -> tuple[Motion, Control]:
     """Returns the motion under the control of all servos, and the control; both have the same result.
 
     `applied`: generalised forces (n,) that act beside the system's, or None.
     """
-    asked = lambda q, v, t: _ServoProblem.of(mechanism, servos, q, v, t, applied)
-    by_matrices = lambda *state: _by_matrices(formulation, servos, asked(*state))
-    as_scalars = lambda *state: _as_scalars(formulation, servos, asked(*state))
-    state = q, v, t
+    asked, state = ft.partial(_ServoProblem.of, mechanism, servos, applied), (q, v, t)
+
+    def by_matrices(*state: Array) -> tuple[Motion, Control]:
+        return _by_matrices(formulation, servos, asked(*state))
+
+    def as_scalars(*state: Array) -> tuple[tuple[Motion, Control], Array, Array]:
+        return _as_scalars(formulation, servos, asked(*state))
+
     found = None
     if certain_of(formulation, 0, q.dtype) is not None:
         found = _expand.guarded_scalars(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
@@ -149,10 +153,10 @@ class _ServoProblem(NamedTuple):
         cls,
         mechanism: Mechanism,
         servos: tuple[AbstractServo, ...],
+        applied: Vector | None,
         q: Coordinates,
         v: Vector,
         t: Scalar,
-        applied: Vector | None,
     ) -> "_ServoProblem":
         rows = [mechanism.rows_of(one.constraint, q, v, t) for one in servos]
         A, b = jnp.concatenate([A for A, _ in rows]), jnp.concatenate([b for _, b in rows])
@@ -172,12 +176,17 @@ def _by_matrices(
     terms, A, b, G, law, low, high = asked
     rows_of_servos = in_metric(Terms(terms.M, terms.Q, A, b, None, terms.partition))
     under = ft.partial(respond, terms, formulation, rows_of_servos.W)
-    u = before = jnp.zeros(G.shape[1], G.dtype)
     linear = terms.nonideal is None
-    for _ in range(1 if linear else NEWTON):
+
+    def decided(u: Array) -> tuple[Array, Array, Array, Plant]:
         plant = under(G @ u)
-        wanted, rank, unmet = law.control(plant, A, G, b - A @ plant.motion.acceleration, u)
-        before, u = u, wanted
+        return *law.control(plant, A, G, b - A @ plant.motion.acceleration, u), plant
+
+    before = jnp.zeros(G.shape[1], G.dtype)
+    u, rank, unmet, plant = decided(before)
+    for _ in range(0 if linear else NEWTON - 1):
+        before = u
+        u, rank, unmet, plant = decided(before)
     acts = jnp.clip(u, low, high)
     motion = plant.under(G @ (acts - before)) if linear else under(G @ acts).motion
 
@@ -258,5 +267,5 @@ def _judged(rtol: float, exact: bool, rows: WhitenedTerms, found: _Found, motion
     )
 
 
-def _with_result(motion: Motion, result: Any) -> Motion:
+def _with_result(motion: Motion, result: RESULTS) -> Motion:
     return eqx.tree_at(lambda m: m.result, motion, result)

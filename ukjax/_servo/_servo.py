@@ -6,27 +6,33 @@ C = A N G (m, p); d = b - A q0'': the demand.
 """
 
 import abc
-from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Literal, Self, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 from jax.scipy.linalg import block_diag
-from jaxtyping import Array, ArrayLike, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
 
 from .. import _check
 from .._constraint import AbstractConstraint
 from .._expand import Certain
 from .._formulation import certainty
 from .._linalg import AbstractDecomposition, Jacobi, whiten
+from .._mechanism import Mechanism
 from .._result import is_traced
-from .._types import Coordinates, RowValues, Scalar, Vector
+from .._types import Coordinates, Numbers, RowValues, Scalar, Vector
 from ._law import AbstractLaw, Following, LeastEffort
 
 
-def actuation_of(value: Any) -> Any:
+# The argument `actuation`: G (n, p), or actuation(q, t) -> G.
+ActuationLike = Numbers | Callable[[Array, Array], Numbers]
+
+
+def actuation_of(value: ActuationLike) -> Array | Callable:
     """Returns the argument `actuation` as a matrix or a function; raises ValueError if it is neither."""
     if callable(value):
         return _check.function(value, "actuation", "actuation(q, t) -> (n, p)")
@@ -40,7 +46,7 @@ def actuation_of(value: Any) -> Any:
     return G
 
 
-def actuation_at(actuation: Any, q: Coordinates, t: Scalar, n: int) -> Float[Array, "n p"]:
+def actuation_at(actuation: Array | Callable, q: Coordinates, t: Scalar, n: int) -> Float[Array, "n p"]:
     """Returns G(q, t) from the result of `actuation_of`."""
     value = actuation(q, t) if callable(actuation) else actuation
     hint = f"One row per coordinate, of which there are {n}, and one column per actuator."
@@ -51,7 +57,7 @@ def actuation_at(actuation: Any, q: Coordinates, t: Scalar, n: int) -> Float[Arr
     return G
 
 
-def limits_of(value: Any) -> tuple[Array, Array]:
+def limits_of(value: object) -> tuple[Array, Array]:
     """Returns the argument `limits` as a lower and an upper limit; raises ValueError if it is invalid."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(
@@ -66,13 +72,13 @@ def limits_of(value: Any) -> tuple[Array, Array]:
     return low, high
 
 
-def limits_at(limits: tuple[Array, Array] | None, p: int, dtype: Any) -> tuple[Array, Array]:
+def limits_at(limits: tuple[Array, Array] | None, p: int, dtype: DTypeLike) -> tuple[Array, Array]:
     """Returns lower and upper limits (p,), infinite if there are none."""
     if limits is None:
         return jnp.full(p, -jnp.inf, dtype), jnp.full(p, jnp.inf, dtype)
     hint = f"A scalar, or one entry per actuator, of which there are {p}."
-    fit = lambda x: _check.output(jnp.full(p, x) if x.ndim == 0 else x, (p,), dtype, "limits", hint)
-    return fit(limits[0]), fit(limits[1])
+    low, high = (jnp.full(p, x) if x.ndim == 0 else x for x in limits)
+    return _check.output(low, (p,), dtype, "limits", hint), _check.output(high, (p,), dtype, "limits", hint)
 
 
 Reading = Literal["least_norm", "self_consistent"]
@@ -82,11 +88,17 @@ class AbstractServo(eqx.Module):
     """A servo constraint, the actuators that enforce it, and the law of their control."""
 
     constraint: AbstractConstraint
-    actuation: Any
+    actuation: Array | Callable
     pseudoinverse: lx.AbstractLinearSolver
     consistency_rtol: float = eqx.field(static=True)
 
-    def __init__(self, constraint: Any, actuation: Any, pseudoinverse: Any, consistency_rtol: Any):
+    def __init__(
+        self,
+        constraint: AbstractConstraint,
+        actuation: ActuationLike,
+        pseudoinverse: lx.AbstractLinearSolver,
+        consistency_rtol: float,
+    ):
         self.constraint, self.actuation, self.pseudoinverse = constraint, actuation_of(actuation), pseudoinverse
         self.consistency_rtol = _check.tolerance(consistency_rtol, "consistency_rtol")
 
@@ -95,14 +107,16 @@ class AbstractServo(eqx.Module):
         _check.instance(self.pseudoinverse, lx.AbstractLinearSolver, "pseudoinverse", "ukjax.pseudoinverse.Jacobi()")
 
     @abc.abstractmethod
-    def limits_at(self, p: int, dtype: Any) -> tuple[Array, Array]:
+    def limits_at(self, p: int, dtype: DTypeLike) -> tuple[Array, Array]:
         """Returns the lower and upper limit of every actuator, (p,) each; infinite where there is none."""
 
     @abc.abstractmethod
-    def law(self, mechanism: Any, servos: Sequence[Any], sizes: Sequence[int], q: Any, v: Any, t: Any) -> AbstractLaw:
+    def law(
+        self, mechanism: Mechanism, servos: Sequence[Self], sizes: Sequence[int], q: Coordinates, v: Vector, t: Scalar
+    ) -> AbstractLaw:
         """Returns the law of all `servos`, which are of this kind and have `sizes` actuators each, at one state."""
 
-    def certain(self, m: int, dtype: Any) -> Certain | None:
+    def certain(self, m: int, dtype: DTypeLike) -> Certain | None:
         """Returns the limits within which factors of C (m rows) decide the rank; None without singular values."""
         if not isinstance(self.pseudoinverse, AbstractDecomposition):
             return None
@@ -158,7 +172,7 @@ class Servo(AbstractServo):
     Source: Liu et al. (2015), eq. 16 to 35; Chen (2009).
     """
 
-    free: Any
+    free: Array | Callable | None
     weight: Array | None
     limits: tuple[Array, Array] | None
     reading: Reading = eqx.field(static=True)
@@ -167,11 +181,11 @@ class Servo(AbstractServo):
     def __init__(
         self,
         constraint: AbstractConstraint,
-        actuation: Any,
-        free: Any = None,
+        actuation: ActuationLike,
+        free: Numbers | Callable[[Array, Array, Array], Numbers] | None = None,
         *,
-        weight: Any = None,
-        limits: tuple[ArrayLike, ArrayLike] | None = None,
+        weight: Numbers | None = None,
+        limits: tuple[Numbers, Numbers] | None = None,
         reading: Reading = "least_norm",
         exact: bool = True,
         pseudoinverse: lx.AbstractLinearSolver = Jacobi(),
@@ -206,7 +220,7 @@ class Servo(AbstractServo):
         what = "free(q, v, t)" if callable(self.free) else "free"
         return _check.output(value, (p,), q.dtype, what, f"One entry per actuator, of which there are {p}.")
 
-    def inverse_root(self, p: int, dtype: Any) -> Float[Array, "p p"]:
+    def inverse_root(self, p: int, dtype: DTypeLike) -> Float[Array, "p p"]:
         """Returns S with S S^T = W^-1, so that the effort of u = S w is w^T w."""
         if self.weight is None:
             return jnp.eye(p, dtype=dtype)
@@ -252,8 +266,8 @@ class ConstraintFollowing(AbstractServo):
     def __init__(
         self,
         constraint: AbstractConstraint,
-        actuation: Any,
-        P: Any,
+        actuation: ActuationLike,
+        P: Numbers,
         *,
         pseudoinverse: lx.AbstractLinearSolver = Jacobi(),
         consistency_rtol: float = 1e-6,
@@ -289,7 +303,7 @@ class ConstraintFollowing(AbstractServo):
         return beta / P
 
 
-def _free(value: Any) -> Any:
+def _free(value: object) -> Array | Callable:
     if callable(value):
         return _check.function(value, "free", "free(q, v, t) -> (p,)")
     s = _check.floating(value, "free")
@@ -299,7 +313,7 @@ def _free(value: Any) -> Any:
     return s
 
 
-def _positive(value: Any, name: str, dimensions: tuple[int, ...]) -> Array:
+def _positive(value: object, name: str, dimensions: tuple[int, ...]) -> Array:
     """Returns `value` as an array, positive (definite) and with one of these `dimensions`."""
     array = _check.floating(value, name)
     if array.ndim not in dimensions or (array.ndim == 2 and array.shape[0] != array.shape[1]):

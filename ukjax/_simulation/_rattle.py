@@ -3,6 +3,7 @@
 y = (q, v); h: step; M = L L^T: constant mass matrix; W = L^-1; Q: force; A: Jacobian of the position errors.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -41,10 +42,10 @@ class Between(diffrax.AbstractLocalInterpolation):
     parabola through v0 and v1 whose second derivative is (a1 - a0) / h. It is the same seen from either end.
     """
 
-    t0: Any
+    t0: Any  # as of diffrax's own interpolations, for which class variables are declared
     t1: Any
-    y0: Any
-    y1: Any
+    y0: Array
+    y1: Array
 
     def evaluate(self, t0, t1=None, left=True):
         if t1 is not None:
@@ -97,7 +98,7 @@ class Rattle(diffrax.AbstractSolver):
 
     iterations: int = eqx.field(static=True)
 
-    def __init__(self, iterations: Any = 6):
+    def __init__(self, iterations: int = 6):
         self.iterations = _check.count(iterations, "iterations")
 
     term_structure = diffrax.AbstractTerm
@@ -111,9 +112,8 @@ class Rattle(diffrax.AbstractSolver):
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         y1, met = args.leap(t0, t1, y0)
-        okay: Any = diffrax.RESULTS.successful
-        lost: Any = diffrax.RESULTS.nonlinear_divergence
-        return y1, None, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.where(met, okay, lost)
+        lost: Any = diffrax.RESULTS.nonlinear_divergence  # which diffrax has from lineax, of whose class it seems
+        return y1, None, {"y0": y0, "y1": y1}, None, diffrax.RESULTS.where(met, diffrax.RESULTS.successful, lost)
 
     def func(self, terms, t0, y0, args):
         return terms.vf(t0, y0, args)
@@ -150,12 +150,16 @@ def rattle_step(
 
     def leap(t0: Array, t1: Array, y0: Array) -> tuple[Array, Array]:
         h, (q0, v0) = t1 - t0, layout.split(y0)
-        mass = lambda q, t: mechanism.mass(q, t, v0.shape[0])
-        force = lambda q, v, t: applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)")
+        mass, gap = ft.partial(mechanism.mass, n=v0.shape[0]), mechanism.position_error
         L, W, _ = whiten(mass(q0, t0))
-        kick = lambda q, v, t: h / 2 * (W.T @ (W @ force(q, v, t)))
+
+        def force(q: Array, v: Array, t: Array) -> Array:
+            return applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)")
+
+        def kick(q: Array, v: Array, t: Array) -> Array:
+            return h / 2 * (W.T @ (W @ force(q, v, t)))
+
         of_speeds = uses(force, q0, v0, t0)[1]
-        gap = lambda q, t: mechanism.position_error(q, t)
         v = v0 + kick(q0, v0, t0)
         if not mechanism.constraints:
             q = q0 + h * v
@@ -165,9 +169,14 @@ def rattle_step(
             return jnp.concatenate([q, end]), met
         rows = jax.jacfwd(gap)
 
-        def correct(q: Array, _: Any) -> tuple[Array, None]:
+        def along(q: Array, q0: Array, t0: Array, t1: Array) -> Linearisation:
             # The correction is along the rows at q0, wherever q is: that makes the step symplectic.
-            along = lambda q, q0, t0, t1: Linearisation(mass(q0, t0), gap(q, t1), rows(q0, t0), q)
+            return Linearisation(mass(q0, t0), gap(q, t1), rows(q0, t0), q)
+
+        def back(v: Array, q: Array, t: Array) -> Linearisation:
+            return Linearisation(mass(q, t), mechanism.velocity_error(q, v, t), rows(q, t), v)
+
+        def correct(q: Array, _: None) -> tuple[Array, None]:
             return q + way.shortest(along, (q, q0, t0, t1), expand, 1.0), None
 
         free = q0 + h * v
@@ -177,9 +186,8 @@ def rattle_step(
         q = jax.lax.cond(to_rounding, lambda: q, lambda: _newton(free, rows, gap, q0, t0, t1, W))
         met = to_rounding | (_missed(lambda q: gap(q, t1), q, M) <= _part(ENOUGH, q))
         v = (q - q0) / h
-        back = lambda v, q, t: Linearisation(mass(q, t), mechanism.velocity_error(q, v, t), rows(q, t), v)
-        onto = lambda v: v + way.shortest(back, (v, q, t1), expand, 0.0)
-        end = onto(v + kick(q, v, t1))
+        end = v + kick(q, v, t1)
+        end = end + way.shortest(back, (end, q, t1), expand, 0.0)
         if of_speeds:
             B = _scaled(rows(q, t1), W)
             within = jnp.eye(v.shape[0], dtype=v.dtype) - W.T @ (pseudoinverse(SVD(), B)[0] @ B) @ L.T
@@ -214,11 +222,18 @@ def _agreeing(kick: Callable[[Array], Array], v: Array, end: Array) -> tuple[Arr
     start of the step, so that a step back undoes a step.
     """
     there = kick(v)
-    change = lambda u: end + (kick(u) - there)
+
+    def change(u: Array) -> Array:
+        return end + (kick(u) - there)
+
     size = stop_gradient(jnp.max(jnp.abs(jnp.stack([end, v, there]))))
     unit = jnp.where(size > 0, size, 1.0)
-    at = lambda x: end + unit * x
-    found = at(root(lambda x, _: (at(x) - change(at(x))) / unit, jnp.zeros_like(end), SEARCH))
+
+    def error(x: Array, _: object) -> Array:
+        u = end + unit * x
+        return (u - change(u)) / unit
+
+    found = end + unit * root(error, jnp.zeros_like(end), SEARCH)
     missed = stop_gradient(found - change(found))
     return found, jnp.all(jnp.abs(missed) <= (1e3 * float(jnp.finfo(v.dtype).eps)) ** ENOUGH * size)
 
@@ -250,9 +265,9 @@ def _newton(q: Array, rows: Callable, gap: Callable, q0: Array, t0: Array, t1: A
     B0 = _scaled(rows(q0, t0), W)
     onto = pseudoinverse(SVD(), B0)[0] @ B0
 
-    def step(q: Array, _: Any) -> tuple[Array, None]:
+    def step(q: Array, _: None) -> tuple[Array, None]:
         J = rows(q, t1)
-        way, _ = pseudosolve(SVD(), _scaled(J, W) @ onto, row_scales(J) * gap(q, t1))
+        way = pseudosolve(SVD(), _scaled(J, W) @ onto, row_scales(J) * gap(q, t1))[0]
         return q - W.T @ (onto @ way), None
 
     return jax.lax.scan(step, q, length=NEWTON)[0]

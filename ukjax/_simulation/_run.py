@@ -8,7 +8,7 @@ y = (q, v) side by side; T: saved times; m: servo rows.
 import functools as ft
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jax.tree_util import Partial
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .._constraint import members_of
 from .._formulation import AbstractFormulation
-from .._integrate import Dynamics, Kinked
+from .._integrate import Dynamics, Integrated, Kinked
 from .._manifold import ConstraintSizes
 from .._mechanism import Mechanism
 from .._program import hoist
@@ -67,13 +67,19 @@ def off_constraints(layout: StateLayout, t: Array, y: Array, ys: Array) -> tuple
     `ys`: states (T, n) of the run that begins at y, for the scales of its coordinates and rates.
     """
     (q, v), mechanism = layout.split(stop_gradient(y)), layout.mechanism
-    returns = lambda one: getattr(one, "stabilization", None) is not None
-    bare = lambda constraint: not all(map(returns, members_of(constraint)))
-    which = [one for one in mechanism.constraints if bare(one)]
-    positions = lambda q: jnp.concatenate([jnp.zeros(0, y.dtype), *(one.position_error(q, t) for one in which)])
-    velocities = lambda v: jnp.concatenate(
-        [jnp.zeros(0, y.dtype), *(mechanism.velocity_error_of(one, q, v, t) for one in which)]
-    )
+    which = [
+        constraint
+        for constraint in mechanism.constraints
+        if any(getattr(one, "stabilization", None) is None for one in members_of(constraint))
+    ]
+
+    def positions(q: Array) -> Array:
+        return jnp.concatenate([jnp.zeros(0, y.dtype), *(one.position_error(q, t) for one in which)])
+
+    def velocities(v: Array) -> Array:
+        errors = (mechanism.velocity_error_of(one, q, v, t) for one in which)
+        return jnp.concatenate([jnp.zeros(0, y.dtype), *errors])
+
     ys = stop_gradient(ys)
     along = layout.split(jnp.max(jnp.where(jnp.isfinite(ys), jnp.abs(ys), 0.0), axis=0, initial=0.0))
     most = max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
@@ -82,7 +88,7 @@ def off_constraints(layout: StateLayout, t: Array, y: Array, ys: Array) -> tuple
     return position, velocity, much
 
 
-def starts_on_constraints(layout: StateLayout, t: Array, y: Array, before: Array, otherwise: Any) -> Any:
+def starts_on_constraints(layout: StateLayout, t: Array, y: Array, before: Array, otherwise: RESULTS) -> RESULTS:
     """Returns success if the positions of y satisfy the constraints, else `otherwise`; `before`: y unprojected."""
     (q, _), (q0, _) = layout.split(stop_gradient(y)), layout.split(stop_gradient(before))
     missed = _missed(lambda q: layout.mechanism.position_error(q, t), q, jnp.abs(q0))
@@ -97,8 +103,8 @@ def _missed(errors: Callable[[Array], Array], x: Array, size: Array) -> Array:
 class FailureEvidence(NamedTuple):
     """The data to explain a failure later; explaining it in the main program would double the size of that program."""
 
-    started: Any
-    outcome: Any
+    started: RESULTS
+    outcome: RESULTS
     layout: StateLayout
     states: tuple[Array, Array]
 
@@ -131,7 +137,7 @@ class Run(eqx.Module):
     onto: Callable | None
     flow: Dynamics
     y0: Float[Array, " n"]
-    started: Any
+    started: RESULTS
 
 
 def set_up(
@@ -148,9 +154,12 @@ def set_up(
     onto, projection, expand = None, settings.projection, settings.expands(y0.dtype)
     if projection is not None:
         sizes = ConstraintSizes.of(mechanism, *start, ts[0]) if sizes is None else sizes
-        back = lambda t, y: projection(mechanism, t, y, expand, layout.coordinates, sizes)
         whole = with_store(layout, controller, ts[0], y0)
-        onto = hoist(lambda t, y: _of_mechanism(layout, back, t, y), ts[0], whole)
+
+        def back(t: Array, y: Array) -> Array:
+            return projection(mechanism, t, y, expand, layout.coordinates, sizes)
+
+        onto = hoist(ft.partial(_of_mechanism, layout, back), ts[0], whole)
         y0 = onto(ts[0], whole)[: layout.size]
         # From far away the few iterations of a projection do not reach the constraints.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
@@ -159,7 +168,7 @@ def set_up(
     y0 = with_store(layout, controller, ts[0], y0)
     if motion is None:
         # The conversion finds every array that the user's functions close over, so that it can be differentiated.
-        motion = hoist(lambda t, y: motion_at(layout, controller, settings.formulation, t, y), ts[0], y0)
+        motion = hoist(ft.partial(motion_at, layout, controller, settings.formulation), ts[0], y0)
     project = onto
     if controller.period is not None:
         project = hoist(
@@ -167,7 +176,7 @@ def set_up(
         )
     kinks = None
     if isinstance(settings.method.controller, Kinked):
-        kinks = hoist(lambda t, y: margins_at(layout, controller, t, y), ts[0], y0)
+        kinks = hoist(ft.partial(margins_at, layout, controller), ts[0], y0)
     leap = None
     if settings.rattle is not None:
         leap = hoist(rattle_step(settings.rattle, mechanism, layout, expand), ts[0], ts[1], y0)
@@ -199,7 +208,7 @@ def _sampled(layout: StateLayout, controller: AbstractController, start: Array, 
 
 
 def assemble_trajectory(
-    run: Run, ts: Array, integrated: Any, kept: tuple[str, ...]
+    run: Run, ts: Array, integrated: Integrated, kept: tuple[str, ...]
 ) -> tuple[Trajectory, RunDiagnostics]:
     """Makes the trajectory, with the fields to keep, and its `RunDiagnostics` from the results of an `Integrator`."""
     (ys, end, stats, outcome), started = integrated, run.started
@@ -209,19 +218,16 @@ def assemble_trajectory(
     if run.onto is not None:
         # Between two steps lies an interpolant, which misses the constraints.
         between, ys = ys, jax.vmap(run.onto)(ts, ys)
-        finite = lambda ys: jnp.all(jnp.isfinite(ys), axis=1)
-        lost = jnp.any(finite(between) & ~finite(ys))
+        lost = jnp.any(_are_finite(between) & ~_are_finite(ys))
         okay = RESULTS.where(lost, RESULTS.projection_off_constraints, RESULTS.successful)
         outcome = worst(named(outcome), okay)
-    if controller.period is not None:
-        # At the time of a sample the control is the one decided there, with which the run continues.
-        decided = jax.vmap(lambda t, y: _sampled(layout, controller, ts[0], t, y))(ts, ys)
-    else:
-        decided = ys
+    # At the time of a sample the control is the one decided there, with which the run continues.
+    sampled = jax.vmap(ft.partial(_sampled, layout, controller, ts[0]))
+    decided = ys if controller.period is None else sampled(ts, ys)
     whole = any(name in OF_MOTION for name in kept)
     states = row_errors(layout, ts, decided, end, whole)
     errors = ft.partial(residuals, layout, controller)
-    fields: dict[str, Any] = dict(zip(("q", "v"), layout.split(ys), strict=True))
+    fields: dict[str, PyTree] = dict(zip(("q", "v"), layout.split(ys), strict=True))
     if controller.memory is not None:
         fields["memory"] = controller.seen(layout.stored(ys))
     stats = {**stats, "t_reached": jnp.where(started == RESULTS.successful, end[0], ts[0])}
@@ -230,8 +236,7 @@ def assemble_trajectory(
         rows, others = jax.vmap(lambda t, y: (report_state(motion, t, y), errors(t, y)))(*states)
         fields |= jax.tree_util.tree_map(lambda x: x[:-2], rows.fields | others)
         if any(name in OF_EACH for name in kept):
-            each = lambda t, y, force: of_each(layout, t, y, force)
-            fields |= jax.vmap(each)(ts, ys, fields["constraint_force"])
+            fields |= jax.vmap(ft.partial(of_each, layout))(ts, ys, fields["constraint_force"])
         result, unreachable = verdict(rows, outcome)
         if rows.missed is not None:
             stats["servo_missed_from"] = jnp.min(jnp.where(rows.missed[:-2], ts, jnp.inf))
@@ -239,7 +244,7 @@ def assemble_trajectory(
         fields |= jax.vmap(errors)(ts, ys)
         finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
         result, unreachable = worst(outcome, finite), None
-    values: dict[str, Any] = {name: fields[name] if name in kept else None for name in OPTIONAL}
+    values: dict[str, PyTree] = {name: fields[name] if name in kept else None for name in OPTIONAL}
     at_start = off_constraints(layout, ts[0], ys[0], ys)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
     return trajectory, RunDiagnostics(
@@ -247,12 +252,18 @@ def assemble_trajectory(
     )
 
 
-def named(outcome: Any) -> Any:
+def _are_finite(ys: Array) -> Array:
+    return jnp.all(jnp.isfinite(ys), axis=1)
+
+
+def named(outcome: RESULTS) -> RESULTS:
     """Replaces the code of a lost projection, diffrax's `internal_error`, by `projection_off_constraints`."""
     return RESULTS.where(outcome == RESULTS.internal_error, RESULTS.projection_off_constraints, outcome)
 
 
-def diagnose_failure(controller: AbstractController, formulation: AbstractFormulation, run: FailureEvidence) -> Any:
+def diagnose_failure(
+    controller: AbstractController, formulation: AbstractFormulation, run: FailureEvidence
+) -> tuple[RESULTS, Array | None]:
     """Finds the `RESULTS` of a run that failed, and the servo errors that no control could meet."""
     motion = ft.partial(motion_at, run.layout, controller, formulation)
     result, unreachable = verdict(jax.vmap(ft.partial(report_state, motion))(*run.states), run.outcome)

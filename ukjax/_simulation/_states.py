@@ -6,7 +6,7 @@ y = (q, v, store) side by side; m: servo rows; T: saved times; p: actuators.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -118,7 +118,7 @@ class StateReport(NamedTuple):
     """The fields of a trajectory at one state, the result of the motion, and the verdict on a servo."""
 
     fields: dict[str, Array]
-    result: Any
+    result: RESULTS
     missed: Array | None
     servo_failed: Array | None
     unreachable: Array | None
@@ -144,7 +144,7 @@ def of_each(layout: StateLayout, t: Array, y: Array, constraint_force: Array) ->
     return reactions(layout.mechanism.terms(*layout.split(y), t), constraint_force)._asdict()
 
 
-def verdict(rows: StateReport, outcome: Any) -> tuple[Any, Array | None]:
+def verdict(rows: StateReport, outcome: RESULTS) -> tuple[RESULTS, Array | None]:
     """Returns the result of a run and the servo errors that no control could meet, from the states of `row_errors`.
 
     `outcome`: how the integration ended. A run that broke down has its reason in the last two states; a run that
