@@ -6,7 +6,7 @@ import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._result import RESULTS
 from ._flow import Dynamics, IntegrationProblem, StepSizes, room_for
@@ -130,7 +130,7 @@ def _saved(y0: Array, states: Array) -> Array:
 
 
 def _rest(
-    ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Mapping[str, Array], result: diffrax.RESULTS
+    ts: Array, ys: Array, reached: tuple[Array, Array] | None, stats: Mapping[str, PyTree], result: diffrax.RESULTS
 ) -> Rest:
     """The end of the run (t, y), its statistics, and its `RESULTS`."""
     end = _last_finite(ts, ys)
