@@ -66,11 +66,11 @@ class IntegrationProblem(eqx.Module):
 
 
 class ProblemTangent(eqx.Module):
-    """A tangent or a cotangent of a problem, or flags of its wanted parts; None where there is none."""
+    """A tangent or a cotangent of a problem, its shapes, or flags of its wanted parts; None where there is none."""
 
     flow: PyTree
-    y0: Array | bool | None
-    ts: Array | bool | None
+    y0: PyTree
+    ts: PyTree
 
 
 @eqx.filter_jit
