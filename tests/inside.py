@@ -39,7 +39,7 @@ from ukjax._expand import (
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record
 from ukjax._manifold import _projection
-from ukjax._plan import _curve, _newton, _plan_request, _search, _shooting
+from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
 from ukjax._sweep import _cases, _cluster, _design, _store
 from ukjax._tune import _checkpoint, _loop, _objective
@@ -176,12 +176,12 @@ segment_of = _record.segment_of
 segments_of = _record.segments_of
 panel_motion = _panels.panel_motion
 eliminate = _panels._factors.eliminate
-Point = _newton.Point
-descend = _newton.descend
-Curve = _curve.Curve
-PlanRequest = _plan_request.PlanRequest
-given_start = _plan_request.given_start
-problem_of = _plan_request.problem_of
+Point = _search.Point
+descend = _search.descend
+Curve = _shooting.Curve
+PlanRequest = _plan.PlanRequest
+given_start = _plan.given_start
+problem_of = _plan.problem_of
 PlanLimits = _search.Limits
 curvature = _shooting.curvature
 independent_rows = _shooting.independent_rows

@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from . import _check
-from ._binding import Binding, Origin, binding
 from ._result import is_traced
-from ._sharing import joined, separated
+from ._sharing import Binding, Origin, binding, joined, separated
 from ._system import AbstractKinematics
 from ._types import Coordinates, Numbers, Rows, RowValues, Scalar, Vector
 

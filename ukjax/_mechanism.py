@@ -12,9 +12,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
 from . import _check
-from ._binding import Origin, binding
 from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
-from ._sharing import joined, separated
+from ._sharing import Origin, binding, joined, separated
 from ._system import AbstractKinematics, AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
 from ._terms import BlockTerms, ForwardDynamics, ModularTerms, Terms, TermsFunctions, of_loose
 from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector

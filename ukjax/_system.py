@@ -13,9 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from . import _check
-from ._binding import Origin, binding
-from ._parameters import own_parameters
-from ._sharing import joined, separated
+from ._sharing import Origin, binding, joined, own_parameters, separated
 from ._types import Coordinates, Matrix, Partition, Scalar, Vector
 
 

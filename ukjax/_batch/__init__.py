@@ -6,5 +6,5 @@ from ._devices import lanes_of as lanes_of
 from ._devices import on_each as on_each
 from ._devices import on_one_device as on_one_device
 from ._devices import share_out as share_out
-from ._outcome import Reduction as Reduction
+from ._plan import Reduction as Reduction
 from ._simulate_batch import simulate_batch as simulate_batch

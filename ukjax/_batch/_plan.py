@@ -1,23 +1,46 @@
-"""The traced functions that make the trajectories of a batch, one by one or many in lanes.
+"""The program of a batch: what makes its trajectories, one by one or many in lanes, as a differentiable operation.
 
-B: trajectories, a multiple of the number of lanes; T: saved times; n: numbers of a state.
+The value is computed in lanes. Its derivative, a linear map, runs the trajectories again, in tiles of as many as there
+are lanes. Its memory is that of a tile. Trajectories in a tile are about equally long, so that none waits for a much
+longer one.
+
+D: devices; B: trajectories, a multiple of the number of lanes; T: saved times; n: numbers of a state; d: tangent;
+c: cotangent.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.interpreters import ad
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._integrate import Common, Dynamics, Ends, Integrator, Kinked, Place, Queue, Sampled, in_order, rows, starts_of
+from .._integrate import (
+    Common,
+    Dynamics,
+    Ends,
+    Integrator,
+    Kinked,
+    Place,
+    Queue,
+    Sampled,
+    in_order,
+    linear_in_all,
+    rows,
+    starts_of,
+)
 from .._manifold import ConstraintSizes
 from .._program import Traced, traced
 from .._result import RESULTS
 from .._simulation import (
+    FailureEvidence,
+    RunDiagnostics,
     Settings,
     StateLayout,
     assemble_trajectory,
@@ -27,14 +50,98 @@ from .._simulation import (
     set_up,
     with_store,
 )
-from ._devices import barrier
-from ._outcome import Outcome, outcome_of
+from .._trajectory import OPTIONAL, Trajectory
+from ._devices import barrier, on_each
 from ._parts import BatchInputs
 
 
 # Devices meet at a barrier after about MEETING trajectories of each lane, and after the report on STATES saved states.
 # A barrier after every tile of states would take a large part of the time.
 MEETING, STATES = 16, 2**16
+
+
+class Reduction(eqx.Module):
+    """The values that `reduce` made of the trajectories of a batch.
+
+    Attributes:
+        value: The results of `reduce(trajectory)`, with a leading axis (B,).
+        result: `RESULTS` of each trajectory (B,); empty message where all went well.
+        stats: As of `Trajectory` (B,).
+    """
+
+    value: PyTree
+    result: Any
+    stats: dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """The result of a trajectory for the user, the errors of its start, and the data to explain a failure.
+
+    Attributes:
+        got: `Trajectory`, without its times, or `Reduction`.
+        start: See `RunDiagnostics`.
+        why: Start, outcome and states of `FailureEvidence`, if no reason of a failure was looked for.
+    """
+
+    got: Any
+    start: tuple[Array, Array, Array]
+    why: tuple[Any, Any, tuple[Array, Array]] | None
+
+    @property
+    def steps(self) -> Int[Array, " B"]:
+        return self.got.stats["num_steps"]
+
+
+def outcome_of(trajectory: Trajectory, notes: RunDiagnostics, reduce: Any) -> Outcome:
+    """The outcome of one trajectory; `reduce` is a function of it, or None."""
+    why = None
+    if notes.unexplained is not None:
+        why = notes.unexplained.started, notes.unexplained.outcome, notes.unexplained.states
+    if reduce is None:
+        got = eqx.tree_at(lambda t: t.t, trajectory, None)
+    else:
+        got = Reduction(_reduced(reduce, trajectory), trajectory.result, trajectory.stats)
+    return Outcome(got, notes.start, why)
+
+
+def _reduced(reduce: Callable, trajectory: Trajectory) -> PyTree:
+    """Applies the user's `reduce` to a trajectory; raises TypeError if it does not return arrays."""
+    try:
+        value = reduce(trajectory)
+    except (TypeError, AttributeError) as error:
+        there = [name for name in OPTIONAL if getattr(trajectory, name) is not None]
+        error.add_note(f"Of a trajectory there is here what `keep` names: {', '.join(there)}.")
+        raise
+    for leaf in jax.tree_util.tree_leaves(value):
+        if not eqx.is_array_like(leaf):
+            raise TypeError(f"reduce must return arrays or numbers, but returned a {type(leaf).__name__}: {leaf!r}.")
+    return value
+
+
+def smooth_of(outcome: Outcome) -> Outcome:
+    """The leaves of an outcome that have a derivative; None elsewhere."""
+    got, nothing = outcome.got, jax.tree_util.tree_map(lambda _: None, outcome)
+    if isinstance(got, Reduction):
+        values = eqx.tree_at(lambda g: g.value, nothing.got, eqx.filter(got.value, _is_smooth), is_leaf=_none)
+    else:
+        values = eqx.filter(got, _is_smooth)
+        values = eqx.tree_at(lambda t: (t.result, t.stats), values, (nothing.got.result, nothing.got.stats))
+    return nothing._replace(got=values)
+
+
+def _is_smooth(x: Any) -> bool:
+    """Whether an array, or its shape and dtype, is one of inexact numbers."""
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _none(x: Any) -> bool:
+    return x is None
+
+
+def unexplained(why: Any, layout: Any) -> FailureEvidence:
+    """The data to explain the failure of a trajectory: see `explain`."""
+    started, ended, states = why
+    return FailureEvidence(started, ended, layout, states)
 
 
 class BatchSettings(eqx.Module):
@@ -223,3 +330,130 @@ class BatchProgram(eqx.Module):
         project = None if self.project is None else _Of(self.project, measured)
         scales = None if sizes is None else sizes.scales
         return Dynamics(field, project, scales=scales, kinks=of(self.kinks)), self.first(measured)
+
+
+def batch_outcome(plan: BatchProgram, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Any]) -> Outcome:
+    """The outcome of all trajectories (B, ...), of which each device does the first `total` of its share."""
+    return _outcome(plan, samples, total, devices=devices)
+
+
+@eqx.filter_custom_jvp
+def _outcome(plan, samples, total, *, devices):
+    return _compiled(plan, samples, total, tuple(devices))
+
+
+@eqx.filter_jit
+def _compiled(plan, samples, total, devices):
+    return on_each(_value, devices, plan, samples, total)
+
+
+def _value(plan: BatchProgram, samples: PyTree, total: Int[Array, " 1"]) -> Outcome:
+    """The outcomes of the share of one device."""
+    return plan.run(samples, total[0])
+
+
+@_outcome.def_jvp
+def _outcome_jvp(primals, tangents, *, devices):
+    plan, samples, total = primals
+    outcome = _outcome(plan, samples, total, devices=devices)
+    okay = outcome.got.result == RESULTS.successful
+    at = plan, samples, outcome.got.stats["num_steps"], okay
+    # Each direction is made linear in all: then the cotangent of what a jax.vmap shares is a sum over the batch.
+    directions = linear_in_all((tangents[0], tangents[1]))
+    return outcome, eqxi.filter_primitive_bind(_slope_p, at, directions, devices)
+
+
+@eqxi.filter_primitive_def
+def _slope(at, directions, devices):
+    plan, samples, steps, okay = at
+    return _on_each(_along, devices, (plan, directions[0]), samples, directions[1], steps, okay)
+
+
+@eqxi.filter_primitive_def
+def _slope_shapes(at, directions, devices):
+    plan, samples, *_ = at
+    count = jax.tree_util.tree_leaves(samples)[0].shape[0]
+    smooth = smooth_of(plan.to_result.shapes)
+    return jax.tree_util.tree_map(lambda x: ShapedArray((count, *x.shape), x.dtype), smooth)
+
+
+@eqxi.filter_primitive_jvp
+def _slope_jvp(primals, tangents):
+    at, directions, devices = primals
+    d_at, d_directions, _ = tangents
+    # Second order in forward mode: the function inside differentiates like any other.
+    slope = lambda at, directions: _on_each(_along, devices, (at[0], directions[0]), at[1], directions[1], *at[2:])
+    return eqx.filter_jvp(slope, (at, directions), (d_at, d_directions))
+
+
+@eqxi.filter_primitive_transpose  # pyright: ignore
+def _transpose(arguments, cotangent):
+    at, directions, devices = arguments
+    plan, samples, steps, okay = at
+    wanted = jax.tree_util.tree_map(lambda x: _is_undefined(x) or None, directions, is_leaf=_is_undefined)
+    of_plan, of_samples = _on_each(_back, devices, (plan, wanted), samples, cotangent, steps, okay)
+    nothing = lambda tree: jax.tree_util.tree_map(lambda _: None, tree)
+    return nothing(at), (jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples), nothing(devices)
+
+
+def _is_undefined(x: Any) -> bool:
+    return isinstance(x, ad.UndefinedPrimal)
+
+
+_slope_p = eqxi.create_vprim("batch_tangent", _slope, _slope_shapes, _slope_jvp, _transpose)
+
+
+@eqx.filter_jit
+def _on_each(function: Any, devices: Sequence[Any], shared: PyTree, *split: PyTree) -> Any:
+    return on_each(function, devices, shared, *split)
+
+
+def _along(shared: Any, samples: PyTree, d_samples: PyTree, steps: Array, okay: Array) -> Outcome:
+    """The derivative along directions, for the share of one device."""
+    plan, d_plan = shared
+
+    def along(sample, d_sample, okay):
+        smooth = lambda plan, sample: smooth_of(plan.one(sample))
+        outcome, slopes = eqx.filter_jvp(smooth, (plan, sample), (d_plan, d_sample))
+        # A leaf without a derivative has slope None, which becomes 0; a failed trajectory has slope NaN.
+        slope = lambda x, d: jnp.zeros_like(x) if d is None else jnp.where(okay, d, jnp.nan)
+        return jax.tree_util.tree_map(slope, outcome, slopes)
+
+    order = jnp.argsort(-steps)
+    found = plan.in_tiles(jax.vmap(along), *rows((samples, d_samples, okay), order))
+    return rows(plan.joined(found), jnp.argsort(order))
+
+
+def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: Array) -> Any:
+    """The cotangents of the plan (1, ...) and of the samples, for the share of one device: the transpose of `_along`.
+
+    `cotangent` is None for fields that the loss does not use: a loss of q alone then needs no derivative of fields that
+    take another acceleration of each state.
+    """
+    plan, (plan_wanted, sample_wanted) = shared
+    smooth_plan, fixed = eqx.partition(plan, _flags(plan_wanted, plan))
+
+    def back(sample, cotangent, okay):
+        smooth_sample, others = eqx.partition(sample, _flags(sample_wanted, sample))
+
+        def function(a, b):
+            outcome = smooth_of(eqx.combine(a, fixed).one(eqx.combine(b, others)))
+            return jax.tree_util.tree_map(lambda x, c: None if c is None else x, outcome, cotangent)
+
+        _, pullback = jax.vjp(function, smooth_plan, smooth_sample)
+        # A failed trajectory has no derivative, and must not change those of the others.
+        return jax.tree_util.tree_map(lambda x: jnp.where(okay, x, 0), pullback(cotangent))
+
+    def tile(samples, cotangent, okay):
+        of_plan, of_samples = jax.vmap(back)(samples, cotangent, okay)
+        return jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples
+
+    order = jnp.argsort(-steps)
+    of_plan, of_samples = plan.in_tiles(tile, *rows((samples, cotangent, okay), order))
+    of_samples = rows(plan.joined(of_samples), jnp.argsort(order))
+    return jax.tree_util.tree_map(lambda x: jnp.sum(x, 0)[None], of_plan), of_samples
+
+
+def _flags(wanted: Any, tree: Any) -> Any:
+    """A tree of booleans like `tree`: True where `wanted` is, which is None elsewhere."""
+    return jax.tree_util.tree_map(lambda _, w: w is True, tree, wanted, is_leaf=lambda x: x is None)

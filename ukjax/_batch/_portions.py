@@ -20,8 +20,7 @@ from tqdm.auto import tqdm
 from .._integrate import Progress, in_order, rows
 from .._program import Packed, jit_wide_vectors, packed
 from ._devices import BLOCK, ROUNDS, everywhere, gathered, of_all, on_each, own_of, placed, share_out
-from ._outcome import Outcome
-from ._plan import BatchSettings
+from ._plan import BatchSettings, Outcome
 
 
 # The most bytes of results that a portion holds at once.

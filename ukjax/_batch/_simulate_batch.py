@@ -23,11 +23,9 @@ from .._program import not_tracing, shapes_of
 from .._result import SUCCESS, FailedTrajectories, code_of, is_traced, message
 from .._simulation import Rattle, Settings, StateLayout, diagnose_failure, warn_of_start
 from .._trajectory import Trajectory
-from ._derivative import batch_outcome
 from ._devices import WORTH, devices_of, gathered, is_here, lanes_of, share_out
-from ._outcome import Outcome, Reduction, unexplained
 from ._parts import batch_of
-from ._plan import BatchSettings
+from ._plan import BatchSettings, Outcome, Reduction, batch_outcome, unexplained
 from ._portions import Size, filled, in_portions
 
 

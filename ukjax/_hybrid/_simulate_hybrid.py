@@ -1,28 +1,184 @@
-"""Simulation of motions whose constraints change at events.
+"""Simulation of motions whose constraints change at events, and its result.
 
-y = (q, v); K: events at the most; T: saved times.
+y = (q, v); K: events at the most; T: saved times; p: actuators.
 """
 
-from collections.abc import Mapping, Sequence
+import functools as ft
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import stop_gradient
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba
-from .._manifold import Projection
+from .._manifold import ConstraintSizes, Projection
 from .._program import jit_fast_compile, not_tracing, outside_mesh
-from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._simulation import Settings, StateLayout, off_constraints, warn_of_start
-from .._trajectory import OF_CONTROLLERS, OPTIONAL
-from ._hybrid_trajectory import HybridTrajectory
+from .._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
+from .._simulation import (
+    OF_MOTION,
+    Settings,
+    StateLayout,
+    motion_at,
+    of_each,
+    off_constraints,
+    report_state,
+    residuals,
+    warn_of_start,
+)
+from .._trajectory import OF_CONTROLLERS, OF_EACH, OPTIONAL, Numbers, Positions, Vectors
 from ._mode import Came, Choices, Mode, Modes
-from ._rows import fields_of
 from ._segment import segment
+
+
+class HybridTrajectory(eqx.Module):
+    """A motion at the saved times, with its events; rows that it did not reach are NaN.
+
+    A field that `simulate_hybrid(keep=...)` left out is None.
+
+    Attributes:
+        t: Times (T,) [s]. At the time of an event, up to rounding, the state is the one before the event; with several
+            events at a time, before the first.
+        q: Coordinates (T, n_q) [m or rad].
+        v: Rates of q, or the speeds (T, n) [m/s or rad/s].
+        acceleration: (T, n) [m/s^2 or rad/s^2].
+        constraint_force: Ideal constraint force (T, n) [N or N m].
+        position_residual: Euclidean norm of Φ over all holonomic constraints of the mode (T,).
+        velocity_residual: Euclidean norm of Φ̇ and ψ over all constraints of the mode (T,).
+        mode: Number of the mode (T,), as in `modes`; -1 in rows that were not reached.
+        event_times: Times of the events (K,) [s], never decreasing; NaN beyond the last.
+        event: Number of each event (K,) within its mode, as in `events`; -1 beyond the last.
+        event_mode: The mode that each event ended (K,); -1 beyond the last.
+        event_q: Coordinates after the events (K, n_q); NaN beyond the last.
+        event_v: Velocities after the events (K, n); NaN beyond the last.
+        modes: Names of the modes.
+        events: Names of the events of each mode, then "NAME to rest" for each event with a `rest` mode.
+        result: `RESULTS`; empty message if all went well.
+        stats: `num_steps`: attempted steps, those of the search for events included; `num_events`.
+        nonideal_force: Acting part of the non-ideal force (T, n) [N or N m].
+        control: Control of all actuators (T, p), p as large as in the mode that has most; NaN for actuators that the
+            mode does not have. None if nothing acts in any mode.
+        servo_residual: As in `Trajectory` (T,), like the next two; NaN in modes without a servo, None if none has one.
+        servo_position_residual: (T,).
+        servo_velocity_residual: (T,).
+        rank: Rank of A (T,); -1 in rows that were not reached.
+        constraint_forces: Share of each constraint in `constraint_force`, by its name, (T, n) [N or N m]; NaN in
+            modes that have no constraint of this name. None unless `simulate_hybrid(keep="all")`, or `keep` names it.
+        multipliers: Lagrange multipliers of the rows of each constraint, by its name, (T, m); NaN and None likewise.
+    """
+
+    t: Float[Array, " T"]
+    q: Positions
+    v: Vectors
+    acceleration: Vectors
+    constraint_force: Vectors
+    position_residual: Numbers
+    velocity_residual: Numbers
+    mode: Int[Array, " T"]
+    event_times: Float[Array, " K"]
+    event: Int[Array, " K"]
+    event_mode: Int[Array, " K"]
+    event_q: Float[Array, "K n_q"]
+    event_v: Float[Array, "K n"]
+    modes: tuple[str, ...] = eqx.field(static=True)
+    events: tuple[tuple[str, ...], ...] = eqx.field(static=True)
+    result: Any
+    stats: dict[str, Any]
+    nonideal_force: Float[Array, "T n"] | None = None
+    control: Float[Array, "T p"] | None = None
+    servo_residual: Float[Array, " T"] | None = None
+    servo_position_residual: Float[Array, " T"] | None = None
+    servo_velocity_residual: Float[Array, " T"] | None = None
+    rank: Int[Array, " T"] | None = None
+    constraint_forces: dict[str, Float[Array, "T n"]] | None = None
+    multipliers: dict[str, Float[Array, "T _"]] | None = None
+
+    def happened(self) -> list[tuple[float, str, str]]:
+        """Returns time, mode and event of all events, in order; raises ValueError if traced, or for a batch."""
+        if is_traced(self.event) or self.event.ndim != 1:
+            raise ValueError("happened() is of one trajectory outside of jit, vmap and grad: index the batch first.")
+        found = []
+        for t, mode, event in zip(*map(np.asarray, (self.event_times, self.event_mode, self.event)), strict=True):
+            if event >= 0:
+                found.append((float(t), self.modes[mode], self.events[mode][event]))
+        return found
+
+
+def fields_of(modes: Modes, choices: Choices, ys: Array, which: Array, coordinates: int) -> tuple[dict[str, Any], Any]:
+    """Returns the fields of states (T, n), each in one of the modes (T,), by name, and the first failure among them.
+
+    Entries that a mode does not have, such as an actuator or a multiplier, are NaN.
+    """
+    known = [_of_mode(mode, choices.settings, coordinates) for mode in modes.each]
+    shapes = [jax.eval_shape(one, choices.ts[0], ys[0])[0] for one in known]
+    whole: dict[str, Any] = {}
+    for shape in shapes:
+        _widen(whole, shape)
+    branches = [lambda t, y, one=one: _padded(one(t, y), whole) for one in known]
+
+    def state(t: Array, y: Array, which: Array) -> tuple[dict[str, Any], Any]:
+        reached = jnp.all(jnp.isfinite(y))
+        # A row that was not reached uses the state at the start, so that no derivative is taken at NaN.
+        fields, result = jax.lax.switch(jnp.maximum(which, 0), branches, t, jnp.where(reached, y, ys[0]))
+        blank = lambda x: jnp.where(reached, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
+        okay = RESULTS.successful
+        return jax.tree_util.tree_map(blank, fields), RESULTS.where(reached, result, okay)
+
+    fields, results = jax.vmap(state)(choices.ts, ys, which)
+    return fields, first_failure(results)
+
+
+def _of_mode(mode: Mode, settings: Settings, coordinates: int) -> Callable:
+    """Returns a function (t, y) -> fields of a state in a mode, and whether there is a motion."""
+
+    def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
+        layout, controller = StateLayout.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.controller
+        result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
+        if settings.projection is not None:
+            sizes = ConstraintSizes.of(mode.mechanism, *layout.split(y), t)
+            y = settings.projection(mode.mechanism, t, y, settings.expands(y.dtype), coordinates, sizes)
+            result = RESULTS.where(jnp.all(jnp.isfinite(y)), result, RESULTS.projection_off_constraints)
+        fields: dict[str, Any] = dict(zip(("q", "v"), layout.split(y), strict=True))
+        if any(name in OF_MOTION for name in settings.keep):
+            found = report_state(ft.partial(motion_at, layout, controller, settings.formulation), t, y)
+            fields, result = fields | found.fields, worst(result, found.result)
+        fields |= residuals(layout, controller, t, y)
+        if any(name in OF_EACH for name in settings.keep):
+            fields |= of_each(layout, t, y, fields["constraint_force"])
+        return {name: fields[name] for name in settings.keep if name in fields}, result
+
+    return one
+
+
+def _widen(whole: dict[str, Any], more: dict[str, Any]) -> None:
+    """Adds shapes by name to others: the names of both, and the larger size where both have one."""
+    for name, shape in more.items():
+        if isinstance(shape, dict):
+            _widen(whole.setdefault(name, {}), shape)
+        elif name not in whole or shape.shape > whole[name].shape:
+            whole[name] = shape
+
+
+def _padded(found: tuple[dict[str, Any], Any], whole: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Returns fields of one mode in the shapes of all modes, with NaN where it has none."""
+
+    def pad(fields: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+        full = {}
+        for name, shape in whole.items():
+            if isinstance(shape, dict):
+                full[name] = pad(fields.get(name, {}), shape)
+                continue
+            nothing = jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else -1
+            x, missing = fields.get(name), jnp.full(shape.shape, nothing, shape.dtype)
+            full[name] = missing if x is None else missing.at[tuple(map(slice, x.shape))].set(x)
+        return full
+
+    return pad(found[0], whole), found[1]
 
 
 def simulate_hybrid(

@@ -19,8 +19,8 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh, Sharding
 
-from .._binding import Origin
 from .._expand import AbstractBatchedOp
+from .._sharing import Origin
 from ._code import cached, of_class, of_function, of_program, tag_of_shape
 
 

@@ -15,9 +15,9 @@ from jax.tree_util import tree_map
 from jaxtyping import Array
 
 from .. import _check
-from .._binding import Binding, Origin, stacks
 from .._constraint import AbstractConstraint, AbstractFunctionConstraint
 from .._mechanism import AbstractConstrainedSystem, Mechanism
+from .._sharing import Binding, Origin, stacks
 from .._system import AbstractModularSystem, AbstractSystem, applied_force
 from .._types import Numbers, Vector
 from ._coupled import Alike, Coupled, Stacked, Tree, alike_groups, rows_of, stacked

@@ -13,8 +13,8 @@ import numpy as np
 from jax.tree_util import tree_flatten, tree_leaves, tree_map, tree_structure, tree_unflatten
 from jaxtyping import Array, PyTree
 
-from .._binding import Binding, Place, stacks
 from .._constraint import AbstractConstraint, AbstractConstraintGroup, bound
+from .._sharing import Binding, Place, stacks
 
 
 Tree = TypeVar("Tree")
