@@ -183,6 +183,7 @@ PlanRequest = _plan.PlanRequest
 given_start = _plan.given_start
 problem_of = _plan.problem_of
 PlanLimits = _search.Limits
+MotionOptions = _shooting.MotionOptions
 curvature = _shooting.curvature
 independent_rows = _shooting.independent_rows
 look = _shooting.look

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 
 _WITH_UNIT = re.compile(r"(?P<name>.*\S)\s+\[(?P<unit>[^\[\]]*)\]\s*", re.DOTALL)
@@ -63,7 +62,7 @@ def force_unit(unit: str) -> str:
     return _FORCE_UNITS.get(unit, "")
 
 
-def named(names: Sequence[Any] | None, count: int, letter: str, what: str) -> tuple[Coordinate, ...]:
+def named(names: Sequence[str] | None, count: int, letter: str, what: str) -> tuple[Coordinate, ...]:
     """Returns a name for each of `count` numbers; "q1", "q2", ... (by `letter`) if `names` is None.
 
     Raises:
@@ -77,7 +76,7 @@ def named(names: Sequence[Any] | None, count: int, letter: str, what: str) -> tu
 
 
 def speeds_named(
-    names: Sequence[Any] | None, coordinates: Sequence[Coordinate], count: int
+    names: Sequence[str] | None, coordinates: Sequence[Coordinate], count: int
 ) -> tuple[Coordinate, ...] | None:
     """Returns a name for each of `count` speeds; None without `names` if the speeds are rates of the coordinates.
 

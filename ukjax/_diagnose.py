@@ -3,7 +3,7 @@
 B = A L^-T with rows of about unit length; x = (q, t); F: the constraints as one-forms F dx = 0, (m, n + 1).
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -14,13 +14,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from . import _check
 from ._constraint import AbstractConstraint, members_of
-from ._formulation import PennestriDeFalco, UdwadiaKalaba, row_scales
+from ._formulation import Motion, PennestriDeFalco, UdwadiaKalaba, row_scales
 from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
 from ._mechanism import Mechanism
 from ._program import jit_fast_compile
 from ._result import RESULTS
 from ._terms import Terms
-from ._types import BoolScalar, IntScalar, Scalar
+from ._types import BoolScalar, IntScalar, Numbers, Scalar
 
 
 # Places at which the forms are differentiated: the state itself, and points some way off along the admissible
@@ -28,6 +28,9 @@ from ._types import BoolScalar, IntScalar, Scalar
 PLACES = 4
 FAR = 0.1
 SMALL = 1e-7
+
+# x -> one-forms (m, n + 1) there.
+FormsAt = Callable[[Array], Array]
 
 # LAPACK on a CPU is not given a batch: see `SVD`.
 _spectrum = one_at_a_time(lambda B: jnp.linalg.svd(B, compute_uv=False))
@@ -105,7 +108,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names)
 
 
-def diagnose(mechanism: Mechanism, q: Any, v: Any, t: ArrayLike = 0.0) -> Diagnosis:
+def diagnose(mechanism: Mechanism, q: Numbers, v: Numbers, t: ArrayLike = 0.0) -> Diagnosis:
     r"""Diagnoses a mechanism at a state: rank, redundancy, freedom, consistency, conditioning and holonomy.
 
     Rank and consistency are those of `UdwadiaKalaba()` (`PennestriDeFalco()` where M is not positive definite), as
@@ -186,15 +189,14 @@ def _singular_values(H: Array, rank: Array) -> tuple[Array, Array]:
     m = H.shape[0]
     if 0 in H.shape:
         return jnp.zeros(min(H.shape), H.dtype), jnp.ones(m, bool)
-    of_first = lambda count: _spectrum(jnp.where(jnp.arange(m)[:, None] < count, H, 0))
     # `map`, not `vmap`: two batched LAPACK calls at a time can wait for each other forever.
-    leading = jax.lax.map(of_first, jnp.arange(m + 1))
+    leading = jax.lax.map(lambda count: _spectrum(jnp.where(jnp.arange(m)[:, None] < count, H, 0)), jnp.arange(m + 1))
     values = jnp.concatenate([jnp.full(1, jnp.inf, H.dtype), leading[-1], jnp.zeros(1, H.dtype)])
     counts = jnp.sum(leading > (values[rank] + values[rank + 1]) / 2, axis=1)
     return leading[-1], counts[1:] == counts[:-1]
 
 
-def _consistent(definite: Array, regular: Any, general: Any) -> Array:
+def _consistent(definite: Array, regular: Motion, general: Motion) -> Array:
     bad = RESULTS.constraints_contradict
     return jnp.where(definite, regular.result != bad, general.result != bad)
 
@@ -208,11 +210,16 @@ def _labels(mechanism: Mechanism, terms: Terms) -> tuple[str, ...]:
 
 def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
     """Returns the largest curl of each row on the admissible directions at all places; infinite if not linear in v."""
-    x = jnp.append(q, t)
-    forms = lambda x: jnp.concatenate([_form(mechanism, c, x[:-1], v, x[-1]) for c in mechanism.constraints])
     if not mechanism.constraints:
         return jnp.zeros(0, q.dtype)
-    possible = lambda x: jnp.concatenate([forms(x), _of_coordinates(mechanism, x[:-1], v, x[-1])])
+
+    def forms(x: Array) -> Array:
+        return jnp.concatenate([_form(mechanism, c, x[:-1], v, x[-1]) for c in mechanism.constraints])
+
+    def possible(x: Array) -> Array:
+        return jnp.concatenate([forms(x), _of_coordinates(mechanism, x[:-1], v, x[-1])])
+
+    x = jnp.append(q, t)
     size = FAR * jnp.maximum(1, jnp.abs(x))
     chosen = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (PLACES, x.shape[0])), x.dtype)
     offsets = jnp.concatenate([jnp.zeros((1, x.shape[0]), x.dtype), chosen * size[None]])
@@ -230,7 +237,7 @@ def _admissible(F: Array) -> tuple[Array, Array]:
     return F, jnp.eye(F.shape[1], dtype=F.dtype) - P @ F
 
 
-def _curl_at(mechanism: Mechanism, forms: Any, possible: Any, v: Array, x: Array) -> Array:
+def _curl_at(mechanism: Mechanism, forms: FormsAt, possible: FormsAt, v: Array, x: Array) -> Array:
     _, E = _admissible(possible(x))
     scales = row_scales(forms(x))
     slope = scales[:, None, None] * jax.jacfwd(forms)(x)  # (m, n + 1, n + 1)
@@ -287,7 +294,10 @@ def _has_velocities(
 
 def _is_linear(mechanism: Mechanism, constraint: AbstractConstraint, q: Array, v: Array, t: Array) -> Array:
     """Whether each row is linear in v, (m,): its matrix is equal at rest, at v, and at another velocity."""
-    matrix = lambda v: mechanism.rows_of(constraint, q, v, t)[0]
+
+    def matrix(v: Array) -> Array:
+        return mechanism.rows_of(constraint, q, v, t)[0]
+
     other = jnp.asarray(np.random.default_rng(1).uniform(-1, 1, v.shape), v.dtype) * jnp.maximum(1, jnp.abs(v))
     reference = matrix(other)
     size = jnp.max(jnp.abs(reference), axis=1)

@@ -21,20 +21,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_structure, tree_unflatten
-from jaxtyping import Array, PyTree
+from jax.tree_util import KeyPath, keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_structure, tree_unflatten
+from jaxtyping import Array, ArrayLike, PyTree
 
 from ._program import substituted
 from ._result import is_traced
 
 
-Path = tuple[Any, ...]
-
-
 class Place(NamedTuple):
     """The place of an array: a leaf of a pytree, or a row of such a leaf."""
 
-    path: Path
+    path: KeyPath
     row: int | None = None
 
 
@@ -67,7 +64,7 @@ class Binding(eqx.Module):
     """The arrays that functions reached when a pytree was made (`origin`), and their present `values`."""
 
     origin: "Origin" = eqx.field(static=True)
-    values: tuple[Any, ...]  # one for each path of the origin
+    values: tuple[PyTree, ...]  # one for each path of the origin
 
     @property
     def is_needed(self) -> bool:
@@ -123,7 +120,7 @@ class Origin:
         reached = [alive() for alive in (*self._reached.values(), *other._reached.values())]
         return all(self._place(x) == other._place(x) for x in reached if x is not None)
 
-    def __deepcopy__(self, memo: Any) -> "Origin":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Origin":
         return self
 
     def __reduce__(self):
@@ -135,18 +132,18 @@ class Origin:
         found = [(alive(), Place(self.paths[i], row)) for alive, (i, row) in self._places.values()]
         return [(x, at) for x, at in found if x is not None]
 
-    def is_at(self, values: Sequence[Any]) -> bool:
+    def is_at(self, values: Sequence[PyTree]) -> bool:
         """Whether `values`, one for each path, are the original arrays, and no other array shares their places."""
-        first = lambda i: self._first.get((i, None), lambda: None)()
-        return len(self._first) == len(self._places) and all(first(i) is x for i, x in enumerate(values))
+        first = [self._first.get((i, None), lambda: None)() for i in range(len(values))]
+        return len(self._first) == len(self._places) and all(x is y for x, y in zip(first, values, strict=True))
 
-    def knows(self, x: Any) -> bool:
+    def knows(self, x: object) -> bool:
         """Whether an operand of a function is one of the arrays."""
         if id(x) not in self._reached and isinstance(x, jax.Array) and not isinstance(x, Tracer):
             self._reached[id(x)] = weakref.ref(x, lambda _, key=id(x): self._reached.pop(key, None))
         return self._place(x) is not None
 
-    def current(self, x: Any, values: Sequence[Any]) -> Any:
+    def current(self, x: Array, values: Sequence[PyTree]) -> Array:
         """Returns the present value at the place of array `x`; `values`: one for each of the paths."""
         place = self._place(x)
         assert place is not None, "asked of what it knows"
@@ -163,21 +160,21 @@ class Origin:
             )
         return found if getattr(found, "dtype", None) == x.dtype else jnp.asarray(found, x.dtype)
 
-    def _place(self, x: Any) -> tuple[int, int | None] | None:
+    def _place(self, x: object) -> tuple[int, int | None] | None:
         alive, place = self._places.get(id(x), (lambda: None, None))
         return place if alive() is x else None
 
 
-def _can_replace(found: Any, x: Array) -> bool:
+def _can_replace(found: object, x: Array) -> bool:
     """Whether `found` is a number or an array whose kind of dtype may replace that of `x`."""
     dtype = getattr(found, "dtype", None)
     if dtype is None:
         return isinstance(found, int | float) and not isinstance(found, bool)
-    is_complex = lambda dtype: jnp.issubdtype(dtype, jnp.complexfloating)
-    return is_complex(dtype) <= is_complex(x.dtype) and jnp.issubdtype(dtype, bool) == jnp.issubdtype(x.dtype, bool)
+    becomes_real = jnp.issubdtype(dtype, jnp.complexfloating) and not jnp.issubdtype(x.dtype, jnp.complexfloating)
+    return not becomes_real and jnp.issubdtype(dtype, bool) == jnp.issubdtype(x.dtype, bool)
 
 
-def no_such(path: Path) -> ValueError:
+def no_such(path: KeyPath) -> ValueError:
     """Returns the error for a shared array whose place no longer exists."""
     return ValueError(
         f"A constraint shares {keystr(path[1:])} with its system, but the system has no such parameter: it was "
@@ -240,7 +237,7 @@ class _Known:
         self.modules: dict[int, tuple[eqx.Module, Place]] = {}
         self.arrays: dict[int, tuple[Array, Place | None]] = {}
 
-    def add(self, x: PyTree, path: Path) -> None:
+    def add(self, x: PyTree, path: KeyPath) -> None:
         if isinstance(x, eqx.Module):
             self.modules.setdefault(id(x), (x, Place(path)))
         elif eqx.is_array(x):
@@ -248,7 +245,7 @@ class _Known:
                 # An array that stands for two parameters of one pytree is neither of them.
                 self.arrays[id(array)] = array, None if id(array) in self.arrays else Place(path, row)
 
-    def find(self, x: PyTree, path: Path) -> Reference | None:
+    def find(self, x: PyTree, path: KeyPath) -> Reference | None:
         if isinstance(x, eqx.Module):
             place = self.modules.get(id(x), (x, None))[1] if any(map(eqx.is_array, tree_leaves(x))) else None
         else:
@@ -257,7 +254,7 @@ class _Known:
         return None if place is None else Reference(self.level, place)
 
 
-def _separate(x: PyTree, path: Path, known: _Known, whole: bool) -> PyTree:
+def _separate(x: PyTree, path: KeyPath, known: _Known, whole: bool) -> PyTree:
     found = None if whole else known.find(x, path)
     if found is not None:
         return found
@@ -294,11 +291,11 @@ def own_parameters(module: eqx.Module) -> None:
     """
     count: dict[int, int] = {}
 
-    def counted(x: Any) -> Any:
+    def counted(x: ArrayLike) -> ArrayLike:
         count[id(x)] = count.get(id(x), 0) + 1
         return x
 
-    def own(x: Any) -> Any:
+    def own(x: ArrayLike) -> ArrayLike:
         if is_traced(x):
             return jnp.array(x) if count[id(x)] > 1 else x
         with jax.ensure_compile_time_eval():
@@ -308,7 +305,7 @@ def own_parameters(module: eqx.Module) -> None:
         _change_numbers(module, change, set())
 
 
-def _change_numbers(x: Any, change: Callable[[Any], Any], entered: set[int]) -> Any:
+def _change_numbers(x: PyTree, change: Callable[[ArrayLike], ArrayLike], entered: set[int]) -> PyTree:
     if eqx.is_array(x) or isinstance(x, float):
         return change(x) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else x
     if isinstance(x, eqx.Module):

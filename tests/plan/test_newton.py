@@ -7,7 +7,18 @@ import pytest
 import ukjax
 
 from ..helpers import pendulum
-from ..inside import PlanLimits, PlanRequest, Point, curvature, descend, given_start, independent_rows, look, problem_of
+from ..inside import (
+    MotionOptions,
+    PlanLimits,
+    PlanRequest,
+    Point,
+    curvature,
+    descend,
+    given_start,
+    independent_rows,
+    look,
+    problem_of,
+)
 
 
 def minimum(f, g, bend, c, J, bends, met, begin, steps=60):
@@ -82,9 +93,9 @@ def test_the_curvature_of_a_plan():
     asked = PlanRequest(
         pendulum(2), np.eye(2), [0.0, -1.0], [0.0, 0.0], there, (0.5, 1.0, 2.0), 0.0, "cubic", 5, "effort", None,
         lambda q, v, t: jnp.stack([5.0 - v @ v, q[1] + 2.0]), 1.0, 3,
+        MotionOptions(ukjax.UdwadiaKalaba(), ukjax.Projection(), 1e-11),
     )  # fmt: skip
-    options = {"formulation": ukjax.UdwadiaKalaba(), "projection": ukjax.Projection(), "rtol": 1e-11, "atol": 1e-11}
-    problem, box, middle = problem_of(asked, options)
+    problem, box, middle = problem_of(asked)
     x = given_start(None, problem, PlanLimits(problem, box), middle)
     x = x + 0.05 * np.sin(np.arange(len(x)))
     joined = independent_rows(problem, x)

@@ -6,7 +6,8 @@ all devices.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import equinox as eqx
 import jax
@@ -36,7 +37,17 @@ WORTH = 256
 _is_share, _together = jax.make_user_context(False), jax.make_user_context(False)
 
 
-def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
+class Device(Protocol):
+    """A device for computation: a `jax.Device`, which type checkers do not know."""
+
+    @property
+    def platform(self) -> str: ...
+
+    @property
+    def process_index(self) -> int: ...
+
+
+def devices_of(devices: Sequence[Device] | None) -> tuple[Device, ...]:
     """The devices to use: those given, or all of this process; raises ValueError or TypeError for invalid ones."""
     if devices is None:
         here = tuple(jax.local_devices())
@@ -53,42 +64,42 @@ def devices_of(devices: Sequence[Any] | None) -> tuple[Any, ...]:
     return chosen
 
 
-def on_one_device() -> Any:
+def on_one_device() -> AbstractContextManager:
     """A context in which a batch uses one device, so that a trace is the same on every machine."""
     return _is_share(True)
 
 
-def lanes_of(devices: Sequence[Any], share: int) -> int:
+def lanes_of(devices: Sequence[Device], share: int) -> int:
     """The number of trajectories that a device works on at a time, out of a share of this size."""
     most = LANES.get(devices[0].platform)
     return LANES_ELSEWHERE if most is None else min(most, max(BLOCK, share // ROUNDS // BLOCK * BLOCK))
 
 
-def is_here(devices: Sequence[Any]) -> bool:
+def is_here(devices: Sequence[Device]) -> bool:
     """Whether all devices belong to this process."""
     return all(device.process_index == jax.process_index() for device in devices)
 
 
-def share_out(tree: PyTree, count: int) -> Any:
+def share_out(tree: PyTree, count: int) -> PyTree:
     """Reorders leaves (B, ...) so that the share of each of `count` devices lies together."""
     return jax.tree_util.tree_map(lambda x: _swapped(x, (-1, count)), tree)
 
 
-def gathered(tree: PyTree, count: int) -> Any:
+def gathered(tree: PyTree, count: int) -> PyTree:
     """Puts leaves (B, ...) that `share_out` reordered back into their original order."""
     return jax.tree_util.tree_map(lambda x: _swapped(x, (count, -1)), tree)
 
 
-def _swapped(x: Any, form: tuple[int, int]) -> Any:
+def _swapped(x: Array, form: tuple[int, int]) -> Array:
     return x if 1 in form or x.shape[0] == 0 else x.reshape(*form, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
 
-def placed(tree: PyTree, devices: Sequence[Any]) -> Any:
+def placed(tree: PyTree, devices: Sequence[Device]) -> PyTree:
     """Puts arrays (B, ...) on the devices, on each its share, as `on_each` expects them."""
     return _put(tree, devices, jax.P(AXIS))
 
 
-def everywhere(tree: PyTree, devices: Sequence[Any]) -> Packed:
+def everywhere(tree: PyTree, devices: Sequence[Device]) -> Packed:
     """Puts the arrays of a tree on every device once, so that not every call has to transfer them."""
     found = packed(tree)
     arrays, others = eqx.partition(found.others, eqx.is_array)
@@ -96,14 +107,14 @@ def everywhere(tree: PyTree, devices: Sequence[Any]) -> Packed:
     return dataclasses.replace(found, joined=joined, others=eqx.combine(arrays, others))
 
 
-def _put(tree: PyTree, devices: Sequence[Any], spec: Any) -> Any:
+def _put(tree: PyTree, devices: Sequence[Device], spec: jax.P) -> PyTree:
     here = devices[0] if len(devices) == 1 else jax.NamedSharding(Mesh(np.array(devices), (AXIS,)), spec)
     return jax.device_put(tree, here)
 
 
 def on_each(
-    function: Callable[..., PyTree], devices: Sequence[Any], shared: PyTree, *split: PyTree, alone: bool = False
-) -> Any:
+    function: Callable[..., PyTree], devices: Sequence[Device], shared: PyTree, *split: PyTree, alone: bool = False
+) -> PyTree:
     """Calls `function(shared, *split)` on each device for its share; the results are arrays with a leading axis.
 
     `split` holds arrays with a leading axis, and objects that are no arrays. `alone`: nothing else is in the program,
@@ -114,7 +125,10 @@ def on_each(
             return function(shared, *split)
     arrays, static = eqx.partition(shared, eqx.is_array)
     parts, others = eqx.partition(split, eqx.is_array)
-    call = lambda arrays, parts: function(eqx.combine(arrays, static), *eqx.combine(parts, others))
+
+    def call(arrays: PyTree, parts: PyTree) -> PyTree:
+        return function(eqx.combine(arrays, static), *eqx.combine(parts, others))
+
     # Traced outside of the `jax.shard_map`, and one operation of it: inside, the type of an array names the devices, so
     # that lineax, and so optimistix, refuses its own operators, whose types do not.
     with _is_share(True), _together(not alone):
@@ -122,23 +136,28 @@ def on_each(
     closed, rest = eqx.partition(of_share, eqx.is_array)
     mesh = Mesh(np.array(devices), (AXIS,))
     same, each = jax.P(), jax.P(AXIS)
-    run = lambda closed, arrays, parts: as_single_op(eqx.combine(closed, rest), arrays, parts)
+
+    def run(closed: PyTree, arrays: PyTree, parts: PyTree) -> PyTree:
+        return as_single_op(eqx.combine(closed, rest), arrays, parts)
+
     made = jax.shard_map(run, mesh=mesh, in_specs=(same, same, each), out_specs=each, check_vma=False)
     # Converted to their own dtypes, without weak types: converted inside, a number that all share would become another.
     return made(closed, *jax.tree_util.tree_map(lambda x: x.astype(x.dtype), (arrays, parts)))
 
 
-def _like(tree: PyTree, count: int) -> Any:
+def _like(tree: PyTree, count: int) -> PyTree:
     """The shapes of the share of one of `count` devices."""
-    shape = lambda x: (x.shape[0] // count, *x.shape[1:]) if count > 1 else x.shape
-    part = lambda x: jax.ShapeDtypeStruct(shape(x), x.dtype, weak_type=getattr(x, "weak_type", False))
+
+    def part(x: Array) -> jax.ShapeDtypeStruct:
+        shape = (x.shape[0] // count, *x.shape[1:]) if count > 1 else x.shape
+        return jax.ShapeDtypeStruct(shape, x.dtype, weak_type=getattr(x, "weak_type", False))
+
     return jax.tree_util.tree_map(part, tree)
 
 
-def of_all(tree: PyTree, count: int) -> Any:
+def of_all(tree: PyTree, count: int) -> PyTree:
     """Gathers arrays of which each of `count` devices has a share, so that every device has them whole."""
-    whole = lambda x: jax.lax.all_gather(x, AXIS, tiled=True)
-    return tree if count == 1 else jax.tree_util.tree_map(whole, tree)
+    return tree if count == 1 else jax.tree_util.tree_map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), tree)
 
 
 def own_of(order: Int[Array, " B"], count: int) -> Int[Array, " _"]:

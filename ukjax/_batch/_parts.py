@@ -3,8 +3,7 @@
 B: trajectories; a sample belongs to one trajectory: a pytree of arrays without the leading axis.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
 
 import equinox as eqx
 import jax
@@ -14,10 +13,16 @@ from jaxtyping import Array, PyTree
 
 from .. import _check
 from .._mechanism import Mechanism
-from .._servo import AbstractController, AbstractServo, Feedback, as_controller
+from .._servo import AbstractController, AbstractServo, Feedback, ServoLike, as_controller
+from .._types import Numbers
 
 
 NAMES = ("mechanism", "servo", "q0", "v0")
+
+# The parts of a batch as the user passes them: each may be a function of a sample.
+MechanismOf = Mechanism | Callable[[PyTree], Mechanism]
+ServoOf = ServoLike | Callable[[PyTree], ServoLike]
+NumbersOf = Numbers | Callable[[PyTree], Numbers]
 
 
 class BatchInputs(eqx.Module):
@@ -29,31 +34,36 @@ class BatchInputs(eqx.Module):
         keys: The random number generators of the leaves of a sample that are keys; else None.
     """
 
-    shared: dict[str, Any]
+    shared: dict[str, PyTree]
     made: frozenset[str] = eqx.field(static=True)
-    keys: tuple[Any, ...] = eqx.field(static=True)
+    keys: tuple[Hashable, ...] = eqx.field(static=True)
 
-    def whole(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, sample: dict[str, PyTree]) -> dict[str, PyTree]:
         """Restores the random keys of a sample, which `batch_of` stores as arrays of numbers."""
         if not any(self.keys):
             return sample
         leaves, structure = jax.tree_util.tree_flatten(sample)
-        key = lambda x, how: x if how is None else jax.random.wrap_key_data(x, impl=how)
-        return jax.tree_util.tree_unflatten(structure, map(key, leaves, self.keys))
+        each = zip(leaves, self.keys, strict=True)
+        whole = [x if how is None else jax.random.wrap_key_data(x, impl=how) for x, how in each]
+        return jax.tree_util.tree_unflatten(structure, whole)
 
-    def __call__(self, sample: dict[str, Any]) -> tuple[Mechanism, AbstractController, tuple[Array, Array]]:
+    def __call__(self, sample: dict[str, PyTree]) -> tuple[Mechanism, AbstractController, tuple[Array, Array]]:
         """Returns mechanism, controller and (q0, v0) for one sample, as `batch_of` arranges it."""
         sample = self.whole(sample)
-        own = lambda name: jax.tree_util.tree_leaves(sample[name])
-        given = lambda name: eqx.combine(sample[name], self.shared[name]) if own(name) else self.shared[name]
-        parts = {k: self._made(k, sample["samples"]) if k in self.made else given(k) for k in NAMES}
+        parts = {}
+        for name in NAMES:
+            if name in self.made:
+                parts[name] = self._made(name, sample["samples"])
+            else:
+                own = jax.tree_util.tree_leaves(sample[name])
+                parts[name] = eqx.combine(sample[name], self.shared[name]) if own else self.shared[name]
         mechanism, servo = parts["mechanism"], parts["servo"]
         _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
         q0, v0 = (_check.floating(parts[name], name) for name in ("q0", "v0"))
         q0, v0, _ = _check.state(q0, v0, names=("q0", "v0"), kinematics=mechanism.kinematics)
         return mechanism, as_controller(servo), (q0, v0)
 
-    def _made(self, name: str, sample: PyTree) -> Any:
+    def _made(self, name: str, sample: PyTree) -> PyTree:
         try:
             return self.shared[name](sample)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
@@ -61,8 +71,14 @@ class BatchInputs(eqx.Module):
 
 
 def batch_of(
-    mechanism: Any, servo: Any, q0: Any, v0: Any, samples: PyTree, axes: Mapping[str, Any] | None, others: bool = False
-) -> tuple[BatchInputs, dict[str, Any], int]:
+    mechanism: MechanismOf,
+    servo: ServoOf,
+    q0: NumbersOf,
+    v0: NumbersOf,
+    samples: PyTree,
+    axes: Mapping[str, PyTree] | None,
+    others: bool = False,
+) -> tuple[BatchInputs, dict[str, PyTree], int]:
     """Returns the `BatchInputs`, the samples (with a leading axis) and their number; raises ValueError or TypeError.
 
     `others`: further functions may use the samples.
@@ -99,11 +115,11 @@ def batch_of(
     return BatchInputs(shared, made, keys), jax.tree_util.tree_unflatten(structure, numbers), count
 
 
-def _is_key(x: Any) -> bool:
+def _is_key(x: Array | np.ndarray) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _array(path: Any, x: Any) -> Any:
+def _array(path: tuple[Hashable, ...], x: object) -> Array | np.ndarray:
     """Converts a leaf of the samples to an array; raises TypeError if it is not one of numbers or keys."""
     found = x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
     if not (_is_key(found) or jnp.issubdtype(found.dtype, np.number) or found.dtype == bool):
@@ -115,12 +131,12 @@ def _array(path: Any, x: Any) -> Any:
     return found if found is x else jnp.asarray(x)
 
 
-def _is_function(part: Any, name: str) -> bool:
+def _is_function(part: object, name: str) -> bool:
     kinds = {"mechanism": Mechanism, "servo": (AbstractServo, Feedback)}
     return callable(part) and not (name in kinds and isinstance(part, kinds[name]))
 
 
-def _axes(given: dict[str, Any], made: frozenset[str], axes: Mapping[str, Any] | None) -> dict[str, Any]:
+def _axes(given: dict[str, PyTree], made: frozenset[str], axes: Mapping[str, PyTree] | None) -> dict[str, PyTree]:
     """The axes of the parts by name: a prefix of each, 0 for leaves with a leading axis, else None."""
     if axes is not None:
         _check.instance(axes, Mapping, "axes", "{'mechanism': 0}")
@@ -137,13 +153,14 @@ def _axes(given: dict[str, Any], made: frozenset[str], axes: Mapping[str, Any] |
     return {name: axes.get(name) for name in NAMES}
 
 
-def _split(part: Any, axes: Any, name: str) -> tuple[Any, Any]:
+def _split(part: PyTree, axes: PyTree, name: str) -> tuple[PyTree, PyTree]:
     """Splits a part into the leaves with a leading axis (None if there are none) and the others."""
     if axes is None:
         return None, part
     try:
-        spread = lambda axis, tree: jax.tree_util.tree_map(lambda _: axis, tree)
-        flags = jax.tree_util.tree_map(spread, axes, part, is_leaf=lambda x: x is None)
+        flags = jax.tree_util.tree_map(
+            lambda axis, tree: jax.tree_util.tree_map(lambda _: axis, tree), axes, part, is_leaf=lambda x: x is None
+        )
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"axes[{name!r}] must be 0, None, or a pytree of these that {name} begins with, as for jax.vmap: {error}"
@@ -160,7 +177,7 @@ def _split(part: Any, axes: Any, name: str) -> tuple[Any, Any]:
     return own, shared
 
 
-def _count(own: dict[str, Any]) -> int:
+def _count(own: dict[str, PyTree]) -> int:
     """The number of trajectories, the common leading axis; raises ValueError if axes differ or are missing or empty."""
     sizes: dict[int, str] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(own):

@@ -9,7 +9,7 @@ c: cotangent.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -51,7 +51,7 @@ from .._simulation import (
     with_store,
 )
 from .._trajectory import OPTIONAL, Trajectory
-from ._devices import barrier, on_each
+from ._devices import Device, barrier, on_each
 from ._parts import BatchInputs
 
 
@@ -70,8 +70,8 @@ class Reduction(eqx.Module):
     """
 
     value: PyTree
-    result: Any
-    stats: dict[str, Any]
+    result: RESULTS
+    stats: dict[str, Array]
 
 
 class Outcome(NamedTuple):
@@ -83,16 +83,16 @@ class Outcome(NamedTuple):
         why: Start, outcome and states of `FailureEvidence`, if no reason of a failure was looked for.
     """
 
-    got: Any
+    got: Trajectory | Reduction
     start: tuple[Array, Array, Array]
-    why: tuple[Any, Any, tuple[Array, Array]] | None
+    why: tuple[RESULTS, RESULTS, tuple[Array, Array]] | None
 
     @property
     def steps(self) -> Int[Array, " B"]:
         return self.got.stats["num_steps"]
 
 
-def outcome_of(trajectory: Trajectory, notes: RunDiagnostics, reduce: Any) -> Outcome:
+def outcome_of(trajectory: Trajectory, notes: RunDiagnostics, reduce: Callable[[Trajectory], PyTree] | None) -> Outcome:
     """The outcome of one trajectory; `reduce` is a function of it, or None."""
     why = None
     if notes.unexplained is not None:
@@ -104,7 +104,7 @@ def outcome_of(trajectory: Trajectory, notes: RunDiagnostics, reduce: Any) -> Ou
     return Outcome(got, notes.start, why)
 
 
-def _reduced(reduce: Callable, trajectory: Trajectory) -> PyTree:
+def _reduced(reduce: Callable[[Trajectory], PyTree], trajectory: Trajectory) -> PyTree:
     """Applies the user's `reduce` to a trajectory; raises TypeError if it does not return arrays."""
     try:
         value = reduce(trajectory)
@@ -129,16 +129,16 @@ def smooth_of(outcome: Outcome) -> Outcome:
     return nothing._replace(got=values)
 
 
-def _is_smooth(x: Any) -> bool:
+def _is_smooth(x: PyTree) -> bool:
     """Whether an array, or its shape and dtype, is one of inexact numbers."""
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _none(x: Any) -> bool:
+def _none(x: object) -> bool:
     return x is None
 
 
-def unexplained(why: Any, layout: Any) -> FailureEvidence:
+def unexplained(why: tuple[RESULTS, RESULTS, tuple[Array, Array]], layout: StateLayout) -> FailureEvidence:
     """The data to explain the failure of a trajectory: see `explain`."""
     started, ended, states = why
     return FailureEvidence(started, ended, layout, states)
@@ -150,7 +150,7 @@ class BatchSettings(eqx.Module):
     parts: BatchInputs
     ts: Float[Array, " T"]
     settings: Settings
-    reduce: Callable | None
+    reduce: Callable[[Trajectory, PyTree], PyTree] | None
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)
 
@@ -175,12 +175,13 @@ class BatchSettings(eqx.Module):
 
         def to_result(measured, integrated):
             sample, _ = measured
-            make: Any = self.reduce
+            make = self.reduce
             reduce = None if make is None else lambda trajectory: make(trajectory, self.parts.whole(sample)["samples"])
             return outcome_of(*assemble_trajectory(run(*measured), self.ts, integrated, settings.keep), reduce)
 
         def project(t, y, measured):
-            back: Any = run(*measured).flow.project
+            back = run(*measured).flow.project
+            assert back is not None, "traced only where a step ends with it"
             return back(t, y)
 
         def kinks(t, y, sample):
@@ -215,11 +216,11 @@ class BatchSettings(eqx.Module):
         return self.settings.projection is not None or isinstance(self.settings.method.controller, Sampled)
 
 
-def _integrated(ts: Array, y: Array) -> Any:
+def _integrated(ts: Array, y: Array) -> tuple[Array, tuple[Array, Array], dict[str, Array], RESULTS]:
     """Zeros in the structure of the results of an `Integrator`."""
-    counts = dict.fromkeys(("num_steps", "num_accepted_steps", "num_rejected_steps"), jnp.zeros((), int))
+    names, zero = ("num_steps", "num_accepted_steps", "num_rejected_steps"), jnp.zeros((), int)
     result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
-    return jnp.zeros((*ts.shape, *y.shape), y.dtype), (ts[0], y), counts, result
+    return jnp.zeros((*ts.shape, *y.shape), y.dtype), (ts[0], y), dict.fromkeys(names, zero), result
 
 
 class _Of(eqx.Module):
@@ -228,7 +229,7 @@ class _Of(eqx.Module):
     function: Traced
     sample: PyTree
 
-    def __call__(self, t: Array, y: Array) -> Any:
+    def __call__(self, t: Array, y: Array) -> PyTree:
         return self.function(t, y, self.sample)
 
 
@@ -299,7 +300,7 @@ class BatchProgram(eqx.Module):
         meeting = max(1, STATES // (self.width * self.ts.size))
         return self.joined(self.in_tiles(jax.vmap(outcome), (samples, starts[0]), ends, meeting=meeting))
 
-    def in_tiles(self, function: Callable[..., PyTree], *batch: PyTree, meeting: int = 1) -> Any:
+    def in_tiles(self, function: Callable[..., PyTree], *batch: PyTree, meeting: int = 1) -> PyTree:
         """Calls `function` on tiles of as many trajectories as there are lanes; results have a leading axis of tiles.
 
         The cache then need not hold more than a tile. Devices wait for each other after `meeting` tiles.
@@ -315,7 +316,7 @@ class BatchProgram(eqx.Module):
         count = jax.tree_util.tree_leaves(tiles)[0].shape[0]
         return jax.lax.scan(one, jnp.zeros((), int), jnp.arange(count))[1]
 
-    def joined(self, results: PyTree) -> Any:
+    def joined(self, results: PyTree) -> PyTree:
         """Merges the axes of tiles, and of trajectories in a tile, into one axis of trajectories."""
         return jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[2:]), results)
 
@@ -325,14 +326,14 @@ class BatchProgram(eqx.Module):
 
     def _begin(self, measured: tuple[PyTree, ConstraintSizes | None]) -> tuple[Dynamics, Array]:
         sample, sizes = measured
-        of = lambda function: None if function is None else _Of(function, sample)
         field = Partial(derivative, _Of(self.motion, sample))
         project = None if self.project is None else _Of(self.project, measured)
         scales = None if sizes is None else sizes.scales
-        return Dynamics(field, project, scales=scales, kinks=of(self.kinks)), self.first(measured)
+        kinks = None if self.kinks is None else _Of(self.kinks, sample)
+        return Dynamics(field, project, scales=scales, kinks=kinks), self.first(measured)
 
 
-def batch_outcome(plan: BatchProgram, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Any]) -> Outcome:
+def batch_outcome(plan: BatchProgram, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Device]) -> Outcome:
     """The outcome of all trajectories (B, ...), of which each device does the first `total` of its share."""
     return _outcome(plan, samples, total, devices=devices)
 
@@ -382,7 +383,10 @@ def _slope_jvp(primals, tangents):
     at, directions, devices = primals
     d_at, d_directions, _ = tangents
     # Second order in forward mode: the function inside differentiates like any other.
-    slope = lambda at, directions: _on_each(_along, devices, (at[0], directions[0]), at[1], directions[1], *at[2:])
+
+    def slope(at, directions):
+        return _on_each(_along, devices, (at[0], directions[0]), at[1], directions[1], *at[2:])
+
     return eqx.filter_jvp(slope, (at, directions), (d_at, d_directions))
 
 
@@ -392,11 +396,11 @@ def _transpose(arguments, cotangent):
     plan, samples, steps, okay = at
     wanted = jax.tree_util.tree_map(lambda x: _is_undefined(x) or None, directions, is_leaf=_is_undefined)
     of_plan, of_samples = _on_each(_back, devices, (plan, wanted), samples, cotangent, steps, okay)
-    nothing = lambda tree: jax.tree_util.tree_map(lambda _: None, tree)
-    return nothing(at), (jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples), nothing(devices)
+    nothing = jax.tree_util.tree_map(lambda _: None, (at, devices))
+    return nothing[0], (jax.tree_util.tree_map(lambda x: jnp.sum(x, 0), of_plan), of_samples), nothing[1]
 
 
-def _is_undefined(x: Any) -> bool:
+def _is_undefined(x: object) -> bool:
     return isinstance(x, ad.UndefinedPrimal)
 
 
@@ -404,27 +408,33 @@ _slope_p = eqxi.create_vprim("batch_tangent", _slope, _slope_shapes, _slope_jvp,
 
 
 @eqx.filter_jit
-def _on_each(function: Any, devices: Sequence[Any], shared: PyTree, *split: PyTree) -> Any:
+def _on_each(function: Callable[..., PyTree], devices: Sequence[Device], shared: PyTree, *split: PyTree) -> PyTree:
     return on_each(function, devices, shared, *split)
 
 
-def _along(shared: Any, samples: PyTree, d_samples: PyTree, steps: Array, okay: Array) -> Outcome:
+def _along(
+    shared: tuple[BatchProgram, PyTree], samples: PyTree, d_samples: PyTree, steps: Array, okay: Array
+) -> Outcome:
     """The derivative along directions, for the share of one device."""
     plan, d_plan = shared
 
     def along(sample, d_sample, okay):
-        smooth = lambda plan, sample: smooth_of(plan.one(sample))
-        outcome, slopes = eqx.filter_jvp(smooth, (plan, sample), (d_plan, d_sample))
+        outcome, slopes = eqx.filter_jvp(
+            lambda plan, sample: smooth_of(plan.one(sample)), (plan, sample), (d_plan, d_sample)
+        )
         # A leaf without a derivative has slope None, which becomes 0; a failed trajectory has slope NaN.
-        slope = lambda x, d: jnp.zeros_like(x) if d is None else jnp.where(okay, d, jnp.nan)
-        return jax.tree_util.tree_map(slope, outcome, slopes)
+        return jax.tree_util.tree_map(
+            lambda x, d: jnp.zeros_like(x) if d is None else jnp.where(okay, d, jnp.nan), outcome, slopes
+        )
 
     order = jnp.argsort(-steps)
     found = plan.in_tiles(jax.vmap(along), *rows((samples, d_samples, okay), order))
     return rows(plan.joined(found), jnp.argsort(order))
 
 
-def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: Array) -> Any:
+def _back(
+    shared: tuple[BatchProgram, tuple[PyTree, PyTree]], samples: PyTree, cotangent: Outcome, steps: Array, okay: Array
+) -> tuple[PyTree, PyTree]:
     """The cotangents of the plan (1, ...) and of the samples, for the share of one device: the transpose of `_along`.
 
     `cotangent` is None for fields that the loss does not use: a loss of q alone then needs no derivative of fields that
@@ -454,6 +464,6 @@ def _back(shared: Any, samples: PyTree, cotangent: Outcome, steps: Array, okay: 
     return jax.tree_util.tree_map(lambda x: jnp.sum(x, 0)[None], of_plan), of_samples
 
 
-def _flags(wanted: Any, tree: Any) -> Any:
+def _flags(wanted: PyTree, tree: PyTree) -> PyTree:
     """A tree of booleans like `tree`: True where `wanted` is, which is None elsewhere."""
     return jax.tree_util.tree_map(lambda _, w: w is True, tree, wanted, is_leaf=lambda x: x is None)

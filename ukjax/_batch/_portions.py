@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -17,11 +17,14 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
-from .._integrate import Progress, in_order, rows
+from .._integrate import Ends, Progress, in_order, rows
 from .._program import Packed, jit_wide_vectors, packed
-from ._devices import BLOCK, ROUNDS, everywhere, gathered, of_all, on_each, own_of, placed, share_out
+from ._devices import BLOCK, ROUNDS, Device, everywhere, gathered, of_all, on_each, own_of, placed, share_out
 from ._plan import BatchSettings, Outcome
 
+
+Devices = tuple[Device, ...]
+Entries = TypeVar("Entries", Array, np.ndarray)
 
 # The most bytes of results that a portion holds at once.
 BYTES = 2**29
@@ -48,22 +51,22 @@ class Size:
 
 
 def in_portions(
-    recipe: BatchSettings, samples: PyTree, count: int, size: Size, devices: Sequence[Any], bar: tqdm
+    recipe: BatchSettings, samples: PyTree, count: int, size: Size, devices: Sequence[Device], bar: tqdm
 ) -> Outcome:
     """Runs all trajectories and returns their outcomes in memory of the host."""
-    room: Any = None
+    room = None
     shared = everywhere(recipe, devices)
     for begin in range(0, count, size.whole):
         end = min(begin + size.whole, count)
         portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin:end]), size.whole), samples)  # noqa: B023
         outcome, order = _portion(shared, packed(portion, axes=1), end - begin, size, devices, bar)
         if room is None:
-            room = _allocate_like(outcome, count)
+            room: PyTree = _allocate_like(outcome, count)
         _copy_back(outcome, order, jax.tree_util.tree_map(lambda x: x[begin:end], room))  # noqa: B023
     return room.tree
 
 
-def _allocate_like(portion: PyTree, count: int) -> Any:
+def _allocate_like(portion: PyTree, count: int) -> PyTree:
     """Empty arrays like those of a portion, for `count` trajectories, at multiples of 64 bytes: JAX need not copy them.
 
     Small ones share one piece of memory: pieces of their own would go back to the system when freed, which then has to
@@ -87,7 +90,7 @@ def _aligned(lengths: Sequence[int]) -> list[np.ndarray]:
     return [memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=False)]
 
 
-def _copy_back(outcome: Any, order: np.ndarray, to: Any) -> None:
+def _copy_back(outcome: PyTree, order: np.ndarray, to: PyTree) -> None:
     """Copies the results of the devices, for trajectories in this order, to their places in `to`.
 
     Large results are copied by a thread for each device, for the system spends much of the time on finding memory.
@@ -98,7 +101,7 @@ def _copy_back(outcome: Any, order: np.ndarray, to: Any) -> None:
     ]
     devices = len(leaves[0][0])
 
-    def share(i):
+    def share(i: int) -> None:
         places = order[i::devices]
         for shares, to in leaves:
             there, made = places < len(to), np.asarray(shares[i].data)
@@ -111,14 +114,14 @@ def _copy_back(outcome: Any, order: np.ndarray, to: Any) -> None:
         list(threads.map(share, range(devices)))
 
 
-def filled(x: Any, count: int) -> Any:
+def filled(x: Entries, count: int) -> Entries:
     """Pads x to `count` entries by repeating the last one."""
     index = np.minimum(np.arange(count), len(x) - 1)
     return x if len(x) == count else x[index]
 
 
 def _portion(
-    recipe: Packed, samples: Packed, count: int, size: Size, devices: Sequence[Any], bar: tqdm
+    recipe: Packed, samples: Packed, count: int, size: Size, devices: Sequence[Device], bar: tqdm
 ) -> tuple[Packed, np.ndarray]:
     """Runs a portion and returns its outcomes, and the order in which its trajectories were dealt to the devices."""
     most = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
@@ -152,7 +155,7 @@ _of_devices = ft.partial(jit_wide_vectors, by_itself=lambda devices, *_: len(dev
 
 
 @_of_devices
-def _at_once(devices: Any, recipe: Packed, samples: Packed, most: Array) -> tuple[Packed, Array]:
+def _at_once(devices: Devices, recipe: Packed, samples: Packed, most: Array) -> tuple[Packed, Array]:
     """Runs a small batch in one program, without a progress bar; also returns the trajectories of each device.
 
     One program saves time: for each call a device is woken, and waits until the others are done.
@@ -171,7 +174,7 @@ def _at_once(devices: Any, recipe: Packed, samples: Packed, most: Array) -> tupl
 
 
 @_of_devices
-def _begin(devices: Any, recipe: Packed, samples: Packed) -> tuple[tuple[Packed, Array], Progress]:
+def _begin(devices: Devices, recipe: Packed, samples: Packed) -> tuple[tuple[Packed, Array], Progress]:
     """The first places of all trajectories with their paces, and the progress of a queue that has begun none."""
 
     def share(plan, samples):
@@ -183,7 +186,7 @@ def _begin(devices: Any, recipe: Packed, samples: Packed) -> tuple[tuple[Packed,
 
 
 @ft.partial(jit_wide_vectors, by_itself=lambda *_: True, donate="all-except-first")
-def _advance(given: Any, progress: Progress, upto: Array) -> Progress:
+def _advance(given: tuple[Devices, Packed, Packed, Packed], progress: Progress, upto: Array) -> Progress:
     """Continues until enough trajectories have begun: `upto` (D, 2) holds the total of each device, and that number."""
     devices, recipe, samples, starts = given
 
@@ -196,8 +199,10 @@ def _advance(given: Any, progress: Progress, upto: Array) -> Progress:
 
 
 @_of_devices
-def _finish(devices: Any, recipe: Packed, samples: Packed, starts: Packed, ends: Any) -> Packed:
-    share = lambda plan, samples, starts, ends: packed(plan.finish(samples.tree, starts.tree, ends), axes=1, most=1)
+def _finish(devices: Devices, recipe: Packed, samples: Packed, starts: Packed, ends: Ends) -> Packed:
+    def share(plan, samples, starts, ends):
+        return packed(plan.finish(samples.tree, starts.tree, ends), axes=1, most=1)
+
     return on_each(share, devices, recipe.tree.plan(samples.tree), samples, starts, ends, alone=True)
 
 

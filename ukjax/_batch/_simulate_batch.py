@@ -13,18 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 from tqdm.auto import tqdm
 
 from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba
 from .._manifold import Projection
 from .._program import not_tracing, shapes_of
-from .._result import SUCCESS, FailedTrajectories, code_of, is_traced, message
+from .._result import RESULTS, SUCCESS, FailedTrajectories, code_of, is_traced, message
+from .._servo import AbstractController
 from .._simulation import Rattle, Settings, StateLayout, diagnose_failure, warn_of_start
 from .._trajectory import Trajectory
-from ._devices import WORTH, devices_of, gathered, is_here, lanes_of, share_out
-from ._parts import batch_of
+from .._types import Numbers
+from ._devices import WORTH, Device, devices_of, gathered, is_here, lanes_of, share_out
+from ._parts import BatchInputs, MechanismOf, NumbersOf, ServoOf, batch_of
 from ._plan import BatchSettings, Outcome, Reduction, batch_outcome, unexplained
 from ._portions import Size, filled, in_portions
 
@@ -33,14 +35,14 @@ EXPLAINED = 64  # failures that are explained at a time
 
 
 def simulate_batch(
-    mechanism: Any,
-    q0: Any,
-    v0: Any,
-    ts: Any,
+    mechanism: MechanismOf,
+    q0: NumbersOf,
+    v0: NumbersOf,
+    ts: Numbers,
     *,
     samples: PyTree | None = None,
-    axes: Mapping[str, Any] | None = None,
-    servo: Any = None,
+    axes: Mapping[str, PyTree] | None = None,
+    servo: ServoOf = None,
     formulation: AbstractFormulation = UdwadiaKalaba(),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     rtol: ArrayLike | None = None,
@@ -52,11 +54,11 @@ def simulate_batch(
     max_steps: int = 16_384,
     keep: str | Sequence[str] | None = None,
     reduce: Callable[..., PyTree] | None = None,
-    devices: Sequence[Any] | None = None,
+    devices: Sequence[Device] | None = None,
     lanes: int | None = None,
     progress: bool = True,
     throw: bool = False,
-) -> Any:
+) -> Any:  # a `Trajectory` or a `Reduction`: a union would have every user ask which
     r"""Integrates many trajectories, as `jax.vmap` of `simulate` does, but faster: any number, on every device.
 
     Each device works on a few trajectories at a time, as many as its cache holds. A finished trajectory makes room for
@@ -153,14 +155,14 @@ def simulate_batch(
         raise ValueError(
             "devices of other processes are for what is inside of jit: pass jax.local_devices(), or compile the whole."
         )
-    numbers = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree_util.tree_leaves(tree))
-    size = Size(count, len(used), width, numbers(outcome) + ts.size * y.size * y.dtype.itemsize)
+    each = sum(x.size * x.dtype.itemsize for x in jax.tree_util.tree_leaves(outcome))
+    size = Size(count, len(used), width, each + ts.size * y.size * y.dtype.itemsize)
     with tqdm(total=count, desc="simulate", unit="run", disable=not progress, delay=2) as bar:
         outcome = in_portions(dataclasses.replace(recipe, width=size.lanes), own, count, size, used, bar)
     return _raise_or_warn(recipe, own, outcome, ts, count, throw)
 
 
-def _with_sample(reduce: Callable, known: bool) -> Callable:
+def _with_sample(reduce: Callable[..., PyTree], known: bool) -> Callable[[Trajectory, PyTree], PyTree]:
     """Makes `reduce` a function of a trajectory and its sample; raises ValueError if it needs a sample without any."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     given = [p for p in inspect.signature(reduce).parameters.values() if p.kind in kinds and p.default is p.empty]
@@ -171,12 +173,12 @@ def _with_sample(reduce: Callable, known: bool) -> Callable:
     return reduce
 
 
-def _without(reduce: Callable, trajectory: Trajectory, sample: PyTree) -> PyTree:
+def _without(reduce: Callable[[Trajectory], PyTree], trajectory: Trajectory, sample: PyTree) -> PyTree:
     return reduce(trajectory)
 
 
 @eqx.filter_jit
-def _first(parts: Any, sample: PyTree) -> Any:
+def _first(parts: BatchInputs, sample: PyTree) -> tuple[Array, AbstractController]:
     """The first state of a trajectory, and its controller; traced as often as `_shape` is."""
     _, controller, start = parts(sample)
     return jnp.concatenate(start), controller
@@ -188,7 +190,7 @@ def _shape(recipe: BatchSettings, samples: PyTree) -> Outcome:
     return recipe.plan(samples).one(jax.tree_util.tree_map(lambda x: x[0], samples))
 
 
-def _traced(recipe: BatchSettings, own: PyTree, count: int, lanes: int, devices: Sequence[Any]) -> Outcome:
+def _traced(recipe: BatchSettings, own: PyTree, count: int, lanes: int, devices: Sequence[Device]) -> Outcome:
     """The outcome of a batch that is part of a larger program, as one portion."""
     size = Size(count, len(devices), lanes, 0)
     plan = dataclasses.replace(recipe, width=size.lanes).plan(own)
@@ -197,7 +199,7 @@ def _traced(recipe: BatchSettings, own: PyTree, count: int, lanes: int, devices:
     return gathered(batch_outcome(plan, samples, total, devices), len(devices))
 
 
-def _given(outcome: Outcome, ts: Any, count: int) -> Any:
+def _given(outcome: Outcome, ts: Array, count: int) -> Trajectory | Reduction:
     """The result for the user: the `Trajectory` or `Reduction` of an outcome, on the host unless traced."""
     got, traced = jax.tree_util.tree_map(lambda x: x[:count], outcome.got), is_traced(outcome.got, ts)
     if not isinstance(got, Reduction):
@@ -206,7 +208,9 @@ def _given(outcome: Outcome, ts: Any, count: int) -> Any:
     return got if traced else jax.device_put(got, may_alias=True)
 
 
-def _raise_or_warn(recipe: BatchSettings, own: PyTree, outcome: Outcome, ts: Any, count: int, throw: bool) -> Any:
+def _raise_or_warn(
+    recipe: BatchSettings, own: PyTree, outcome: Outcome, ts: Array, count: int, throw: bool
+) -> Trajectory | Reduction:
     """Returns the result for the user; raises or warns of failures, and warns of starts off the constraints."""
     okay = code_of(outcome.got.result) == SUCCESS
     failed = np.flatnonzero(~okay)
@@ -233,8 +237,7 @@ def _explained(recipe: BatchSettings, own: PyTree, outcome: Outcome, failed: np.
         samples = jax.tree_util.tree_map(lambda x: np.asarray(x)[padded], own)  # noqa: B023
         why = jax.tree_util.tree_map(lambda x: x[padded], outcome.why)  # noqa: B023
         found = _why(recipe, samples, why)
-        put = lambda to, x: _put(to, index, np.asarray(x)[: len(index)])  # noqa: B023
-        result = jax.tree_util.tree_map(put, result, found)
+        result = jax.tree_util.tree_map(lambda to, x: _put(to, index, np.asarray(x)[: len(index)]), result, found)  # noqa: B023
     return outcome._replace(got=eqx.tree_at(lambda g: g.result, outcome.got, result))
 
 
@@ -245,7 +248,7 @@ def _put(to: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _why(recipe: BatchSettings, samples: PyTree, why: Any) -> Any:
+def _why(recipe: BatchSettings, samples: PyTree, why: PyTree) -> RESULTS:
     def one(sample, why):
         mechanism, controller, start = recipe.parts(sample)
         evidence = unexplained(why, StateLayout.of(mechanism, start))
@@ -257,9 +260,12 @@ def _why(recipe: BatchSettings, samples: PyTree, why: Any) -> Any:
 def _words(outcome: Outcome, failed: np.ndarray, count: int) -> str:
     """The message about failures: how many trajectories failed, why, and which is the first."""
     results = outcome.got.result
-    one = lambda i: message(jax.tree_util.tree_map(lambda x: np.asarray(x[i]), results))
-    reasons = collections.Counter(one(int(i)) for i in failed)
-    first = {one(int(i)): int(i) for i in failed[::-1]}
+
+    def reason_of(i: int) -> str:
+        return message(jax.tree_util.tree_map(lambda x: np.asarray(x[i]), results))
+
+    reasons = collections.Counter(reason_of(int(i)) for i in failed)
+    first = {reason_of(int(i)): int(i) for i in failed[::-1]}
     reached = outcome.got.stats["t_reached"]
     lines = [
         f"{number} of them, first number {first[reason]} at t = {float(reached[first[reason]]):.6g} s: {reason}"

@@ -6,7 +6,6 @@ v+ = v - W^T B^+ D (J v - r): the impulse M (v+ - v) lies in the space of the ro
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from .._manifold import Rounding
 from .._mechanism import Mechanism
 from .._rounding import missed_part, with_rounding_errors
 from .._types import BoolScalar
-from ._mode import Event, Impact, Mode, Modes
+from ._mode import Event, Impact, Mode, Modes, Velocities
 
 
 STEPS = 3  # of Newton's method, for rows that are nonlinear in v; the first step is exact for linear rows
@@ -29,22 +28,29 @@ MISSED = 1e-6  # allowed error of a row, as a part of the size of its terms, or 
 
 
 def after_impact(
-    impact: Any, mechanism: Mechanism, q: Array, v: Array, t: Array, ends: bool
+    impact: Impact | Velocities | None, mechanism: Mechanism, q: Array, v: Array, t: Array, ends: bool
 ) -> tuple[Array, Array, BoolScalar]:
     """Returns q and v after an event, where a mode with this mechanism begins, and whether the mode can begin there.
 
     If the motion `ends`, only the rows of the impact need be satisfied.
     """
-    none = lambda v: jnp.zeros(0, v.dtype)
-    hits, held = none, none if ends else lambda v: mechanism.velocity_error(q, v, t)
-    if isinstance(impact, Impact):
-        hits = lambda v: mechanism.velocity_error_of(impact.constraint, q, v, t)
-        _check_rows(impact, hits(v).shape)
-    elif impact is not None:
+    if impact is not None and not isinstance(impact, Impact):
         q, v = _given(impact(q, v, t), q, v)
-    rows = lambda v: jnp.concatenate([held(v), hits(v)])
-    both = lambda v: (rows(v), jax.jacfwd(rows)(v))
-    of_start, errors = with_rounding_errors(both, v)
+
+    def held(v: Array) -> Array:
+        return jnp.zeros(0, v.dtype) if ends else mechanism.velocity_error(q, v, t)
+
+    def hits(v: Array) -> Array:
+        if isinstance(impact, Impact):
+            return mechanism.velocity_error_of(impact.constraint, q, v, t)
+        return jnp.zeros(0, v.dtype)
+
+    def rows(v: Array) -> Array:
+        return jnp.concatenate([held(v), hits(v)])
+
+    if isinstance(impact, Impact):
+        _check_rows(impact, hits(v).shape)
+    of_start, errors = with_rounding_errors(lambda v: (rows(v), jax.jacfwd(rows)(v)), v)
     rounding = Rounding(*errors)
     speeds, J = rounding.without(*of_start)
     M, m = mechanism.mass(q, t, v.shape[0]), jax.eval_shape(held, v).shape[0]
@@ -53,7 +59,10 @@ def after_impact(
     if isinstance(impact, Impact):
         back = jnp.where(_stay(J[:m] @ W.T, J[m:] @ W.T), 0.0, impact.restitution * speeds[m:])
         returned = returned.at[m:].set(back)
-    error, before = lambda v: rows(v) + returned, v
+    before = v
+
+    def error(v: Array) -> Array:
+        return rows(v) + returned
 
     def nearer(v: Array, _: None) -> tuple[Array, None]:
         e, J = rounding.without(error(v), jax.jacfwd(rows)(v))
@@ -97,7 +106,7 @@ def _check_rows(impact: Impact, shape: tuple[int, ...]) -> None:
         raise ValueError(f"restitution must be a scalar or of shape {shape}, one per row of constraint, but has {e}.")
 
 
-def _given(value: Any, q: Array, v: Array) -> tuple[Array, Array]:
+def _given(value: object, q: Array, v: Array) -> tuple[Array, Array]:
     if not isinstance(value, tuple) or len(value) != 2:
         shape = getattr(value, "shape", None)
         what = type(value).__name__ if shape is None else f"an array of shape {shape}"
@@ -113,10 +122,13 @@ Transition = Callable[[Array, Array, Array, dict[str, Array] | None], tuple[Arra
 
 def transitions(mode: Mode, modes: Modes) -> list[Transition]:
     """Returns the transitions without an event, at each event, and at each coming to rest, as in `Mode.names`."""
-    stays = lambda q, v, t, carried: (q, v, jnp.asarray(-1), jnp.asarray(True))
     events = tuple(mode.events.values())
     rests = [_towards(None, mode, modes, events[i].rest) for i in mode.resting]
-    return [stays, *(of_event(event, mode, modes) for event in events), *rests]
+    return [_stays, *(of_event(event, mode, modes) for event in events), *rests]
+
+
+def _stays(q: Array, v: Array, t: Array, carried: dict[str, Array] | None) -> tuple[Array, Array, Array, Array]:
+    return q, v, jnp.asarray(-1), jnp.asarray(True)
 
 
 def of_event(event: Event, mode: Mode, modes: Modes) -> Transition:
@@ -132,7 +144,7 @@ def of_event(event: Event, mode: Mode, modes: Modes) -> Transition:
     return chosen
 
 
-def _towards(impact: object, mode: Mode, modes: Modes, target: str | None) -> Transition:
+def _towards(impact: Impact | Velocities | None, mode: Mode, modes: Modes, target: str | None) -> Transition:
     number = -1 if target is None else modes.number(target)
     following = mode if target is None else modes.each[number]
 

@@ -1,7 +1,7 @@
 """Modes of a motion, the events that lead from one to another, and the settings that all modes share."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -20,6 +20,12 @@ from .._simulation import Settings
 
 
 Direction = Literal["falling", "rising", "both"]
+
+# (q, v, t), or (q, v, t, multipliers) -> a number, or a boolean of a condition.
+OfState = Callable[..., ArrayLike]
+# (q, v, t) -> q and v after an impact.
+Velocities = Callable[[Array, Array, Array], tuple[ArrayLike, ArrayLike]]
+Following = str | Mapping[str | None, OfState | None] | None
 
 
 class Impact(eqx.Module):
@@ -79,9 +85,9 @@ class Event(eqx.Module):
     zero causes no event.
     """
 
-    function: Any
-    impact: Any
-    conditions: tuple[Any, ...]
+    function: OfState
+    impact: Impact | Velocities | None
+    conditions: tuple[OfState, ...]
     targets: tuple[str | None, ...] = eqx.field(static=True)
     direction: Direction = eqx.field(static=True)
     multipliers: bool = eqx.field(static=True)
@@ -89,11 +95,11 @@ class Event(eqx.Module):
 
     def __init__(
         self,
-        function: Callable,
-        then: str | Mapping[str | None, Callable | None] | None = None,
+        function: OfState,
+        then: Following = None,
         *,
         direction: Direction = "falling",
-        impact: Impact | Callable | None = None,
+        impact: Impact | Velocities | None = None,
         multipliers: bool = False,
         rest: str | None = None,
     ):
@@ -124,7 +130,8 @@ class Event(eqx.Module):
         holds = [condition(q, v, t, *more) for condition in self.conditions]
         for target, value in zip(self.targets, holds, strict=False):
             if not _is_boolean(value) or getattr(value, "shape", ()):
-                what = f"shape {value.shape} of {value.dtype}" if hasattr(value, "shape") else repr(value)
+                known = isinstance(value, jax.Array | np.ndarray | np.generic)
+                what = f"shape {value.shape} of {value.dtype}" if known else repr(value)
                 raise ValueError(
                     f"the condition of {target!r} in then must return one boolean, but returned {what}. "
                     "Compare: jnp.abs(v[0]) > 0.1."
@@ -132,11 +139,11 @@ class Event(eqx.Module):
         return jnp.argmax(jnp.stack([*holds, jnp.asarray(True)]))
 
 
-def _is_boolean(value: Any) -> bool:
+def _is_boolean(value: object) -> bool:
     return isinstance(value, bool) or jnp.issubdtype(getattr(value, "dtype", float), bool)
 
 
-def _targets(then: Any, arguments: str) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
+def _targets(then: Following, arguments: str) -> tuple[tuple[str | None, ...], tuple[OfState, ...]]:
     """Returns the modes that may follow, and the conditions of all but the last; raises an error if `then` is wrong."""
     if then is None or isinstance(then, str):
         return (then,), ()
@@ -242,7 +249,7 @@ class Modes(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)  # a mapping would come out of `jit` in another order
 
     @classmethod
-    def of(cls, given: Any) -> "Modes":
+    def of(cls, given: Mapping[str, Mode]) -> "Modes":
         """Returns the argument `modes` as an object; raises TypeError or ValueError if it is invalid."""
         if not isinstance(given, Mapping) or not given:
             raise TypeError(
@@ -269,9 +276,8 @@ class Modes(eqx.Module):
     def check(self, q: Array, v: Array) -> None:
         """Raises ValueError, with the mode's name, unless every mode takes coordinates and speeds of these shapes."""
         for name, mode in zip(self.names, self.each, strict=True):
-            mass = lambda q, t, of=mode.mechanism: of.mass(q, t, v.shape[0])
             try:
-                jax.eval_shape(mass, q, jnp.zeros((), q.dtype))
+                jax.eval_shape(lambda q, t: mode.mechanism.mass(q, t, v.shape[0]), q, jnp.zeros((), q.dtype))  # noqa: B023
             except ValueError as error:
                 raise ValueError(f"modes[{name!r}] does not take q0 of shape {q.shape}: {error}") from error
 

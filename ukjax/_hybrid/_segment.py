@@ -10,14 +10,14 @@ has there.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._formulation import metric
 from .._integrate import IntegrationProblem, Watch, advance, first_crossing
@@ -28,6 +28,10 @@ from .._simulation import Run, StateLayout, motion_at, named, set_up
 from ._impact import MISSED, of_event, transitions
 from ._mode import AT_ONCE, Came, Choices, Impact, Mode, Modes
 
+
+# (t, y) -> all event functions of a mode (k,); (q, v, t) -> one of them.
+EventValues = Callable[[Array, Array], Array]
+EventOfState = Callable[[Array, Array, Array], Array]
 
 CORRECTIONS = 4  # steps for the time of an event: two for its second derivatives, the others for large tolerances
 # Part of the whole time within which events count as simultaneous.
@@ -77,7 +81,7 @@ class _Sizes(NamedTuple):
     rounded: Array
 
 
-def onset(at: Beginning, events: Callable, a: Array, y: Array, came: Came) -> Onset:
+def onset(at: Beginning, events: EventValues, a: Array, y: Array, came: Came) -> Onset:
     """Returns the events at the beginning of a mode, whose functions are `events(t, y)`."""
     mode, k = at.mode, len(at.mode.events)
     value, rate = jax.jvp(events, (a, y), (jnp.ones_like(a), at.run.flow.field(a, y)))
@@ -132,7 +136,10 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
     terms = jnp.abs(of_q) @ jnp.abs(q) + jnp.abs(of_v) @ jnp.abs(v) + jnp.abs(of_t * t)
     speeds = jnp.abs(rows) @ jnp.abs(v) + jnp.abs(of_v) @ jnp.abs(a) + jnp.abs(of_t)
     G = metric(mechanism.mass(q, t, v.shape[0]), jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t))(v))
-    of_metric = lambda rows, x: jnp.linalg.norm(rows @ G.W.T, axis=1) * jnp.linalg.norm(G.L.T @ x)
+
+    def of_metric(rows: Array, x: Array) -> Array:
+        return jnp.linalg.norm(rows @ G.W.T, axis=1) * jnp.linalg.norm(G.L.T @ x)
+
     carried = np.array([event.multipliers for event in each])
     value = eps * (terms + whole * speeds + whole**2 * (jnp.abs(rows) @ jnp.abs(a)))
     value = value + eps * jnp.abs(t * rate)
@@ -164,7 +171,10 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
         return jnp.sign(before) * rate <= STOPPED * jnp.abs(before)
     if not of_q:
         return False
-    speed = lambda q, v: jax.jvp(lambda q: value(q, v, t), (q,), (mechanism.rates(q, v, t),))[1]
+
+    def speed(q: Array, v: Array) -> Array:
+        return jax.jvp(lambda q: value(q, v, t), (q,), (mechanism.rates(q, v, t),))[1]
+
     rows = jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t))(v)
     W = metric(mechanism.mass(q, t, v.shape[0]), rows).W
     row = jax.grad(speed, argnums=1)(q, v)
@@ -173,7 +183,7 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
     return (after <= STOPPED * (row @ way)) & (row @ way > 0)
 
 
-def _rate_in(other: Mode, value: Callable, choices: Choices, q: Array, v: Array, t: Array) -> Array:
+def _rate_in(other: Mode, value: EventOfState, choices: Choices, q: Array, v: Array, t: Array) -> Array:
     """Returns the rate of a function along the motion of another mode."""
     layout = StateLayout.of(other.mechanism, (q, v))
     (motion, *_), rates = motion_at(layout, other.controller, choices.settings.formulation, t, jnp.concatenate([q, v]))
@@ -205,7 +215,7 @@ class Segment(NamedTuple):
     which: Array
     came: Came
     tries: Array
-    result: Any
+    result: RESULTS
 
 
 class _End(NamedTuple):
@@ -225,7 +235,7 @@ class _End(NamedTuple):
     begun: Onset
     rests: Array
     tries: Array
-    result: Any
+    result: RESULTS
 
 
 def segment(number: int, modes: Modes, choices: Choices, a: Array, q: Array, v: Array, came: Came) -> Segment:
@@ -277,11 +287,11 @@ def _carried(at: Beginning, t: Array, y: Array) -> dict[str, Array]:
     return reactions(terms, motion.constraint_force).multipliers
 
 
-def _fixed(tree: Any) -> Any:
+def _fixed(tree: PyTree) -> PyTree:
     return jax.tree_util.tree_map(lambda x: stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)
 
 
-def _search(at: Beginning, events: Any, a: Array, came: Came) -> _End:
+def _search(at: Beginning, events: EventValues, a: Array, came: Came) -> _End:
     """Searches for the end of the mode."""
     choices, directions = at.choices, at.mode.directions()
     begins = hoist(lambda a, y, *came: onset(at, events, a, y, Came(*came)), a, at.run.y0, *came)
@@ -324,7 +334,7 @@ def _local(ts: Array, a: Array, b: Array) -> Array:
     return jnp.concatenate([a[None], jnp.where(ts <= a, stop_gradient(a), jnp.where(ts <= b, ts, late)), b[None]])
 
 
-def _integrated(at: Beginning, end: _End, a: Array) -> tuple[Array, Array, Array, Any]:
+def _integrated(at: Beginning, end: _End, a: Array) -> tuple[Array, Array, Array, RESULTS]:
     """Returns states at the saved times and at the end found, (T + 1,); the last state; attempted steps; `RESULTS`."""
     (ts, settings), run = at.choices, at.run
     b = jnp.where(end.which >= 0, end.b, ts[-1])
@@ -336,7 +346,7 @@ def _integrated(at: Beginning, end: _End, a: Array) -> tuple[Array, Array, Array
     return ys[1:], jnp.where(moved, ys[-1], run.y0), counts["num_steps"], outcome
 
 
-def _corrected(at: Beginning, events: Any, end: _End, a: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+def _corrected(at: Beginning, events: EventValues, end: _End, a: Array, y: Array) -> tuple[Array, Array, Array, Array]:
     """Returns time and state at the event, corrected from those of the search, and values and rates of functions."""
     run, i = at.run, jnp.maximum(end.which, 0)
     moved = end.b > a

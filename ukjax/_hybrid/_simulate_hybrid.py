@@ -5,7 +5,7 @@ y = (q, v); K: events at the most; T: saved times; p: actuators.
 
 import functools as ft
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .. import _check
 from .._formulation import AbstractFormulation, UdwadiaKalaba
@@ -31,7 +31,9 @@ from .._simulation import (
     residuals,
     warn_of_start,
 )
-from .._trajectory import OF_CONTROLLERS, OF_EACH, OPTIONAL, Numbers, Positions, Vectors
+from .._trajectory import OF_CONTROLLERS, OF_EACH, OPTIONAL, Positions, Vectors
+from .._trajectory import Numbers as Norms
+from .._types import Numbers
 from ._mode import Came, Choices, Mode, Modes
 from ._segment import segment
 
@@ -77,8 +79,8 @@ class HybridTrajectory(eqx.Module):
     v: Vectors
     acceleration: Vectors
     constraint_force: Vectors
-    position_residual: Numbers
-    velocity_residual: Numbers
+    position_residual: Norms
+    velocity_residual: Norms
     mode: Int[Array, " T"]
     event_times: Float[Array, " K"]
     event: Int[Array, " K"]
@@ -87,8 +89,8 @@ class HybridTrajectory(eqx.Module):
     event_v: Float[Array, "K n"]
     modes: tuple[str, ...] = eqx.field(static=True)
     events: tuple[tuple[str, ...], ...] = eqx.field(static=True)
-    result: Any
-    stats: dict[str, Any]
+    result: RESULTS
+    stats: dict[str, Array]
     nonideal_force: Float[Array, "T n"] | None = None
     control: Float[Array, "T p"] | None = None
     servo_residual: Float[Array, " T"] | None = None
@@ -109,41 +111,47 @@ class HybridTrajectory(eqx.Module):
         return found
 
 
-def fields_of(modes: Modes, choices: Choices, ys: Array, which: Array, coordinates: int) -> tuple[dict[str, Any], Any]:
+def fields_of(
+    modes: Modes, choices: Choices, ys: Array, which: Array, coordinates: int
+) -> tuple[dict[str, PyTree], RESULTS]:
     """Returns the fields of states (T, n), each in one of the modes (T,), by name, and the first failure among them.
 
     Entries that a mode does not have, such as an actuator or a multiplier, are NaN.
     """
     known = [_of_mode(mode, choices.settings, coordinates) for mode in modes.each]
     shapes = [jax.eval_shape(one, choices.ts[0], ys[0])[0] for one in known]
-    whole: dict[str, Any] = {}
+    whole: dict[str, PyTree] = {}
     for shape in shapes:
         _widen(whole, shape)
     branches = [lambda t, y, one=one: _padded(one(t, y), whole) for one in known]
 
-    def state(t: Array, y: Array, which: Array) -> tuple[dict[str, Any], Any]:
+    def state(t: Array, y: Array, which: Array) -> tuple[dict[str, PyTree], RESULTS]:
         reached = jnp.all(jnp.isfinite(y))
         # A row that was not reached uses the state at the start, so that no derivative is taken at NaN.
         fields, result = jax.lax.switch(jnp.maximum(which, 0), branches, t, jnp.where(reached, y, ys[0]))
-        blank = lambda x: jnp.where(reached, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
-        okay = RESULTS.successful
-        return jax.tree_util.tree_map(blank, fields), RESULTS.where(reached, result, okay)
+
+        def blank(x: Array) -> Array:
+            return jnp.where(reached, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
+
+        return jax.tree_util.tree_map(blank, fields), RESULTS.where(reached, result, RESULTS.successful)
 
     fields, results = jax.vmap(state)(choices.ts, ys, which)
     return fields, first_failure(results)
 
 
-def _of_mode(mode: Mode, settings: Settings, coordinates: int) -> Callable:
+def _of_mode(
+    mode: Mode, settings: Settings, coordinates: int
+) -> Callable[[Array, Array], tuple[dict[str, PyTree], RESULTS]]:
     """Returns a function (t, y) -> fields of a state in a mode, and whether there is a motion."""
 
-    def one(t: Array, y: Array) -> tuple[dict[str, Any], Any]:
+    def one(t: Array, y: Array) -> tuple[dict[str, PyTree], RESULTS]:
         layout, controller = StateLayout.of(mode.mechanism, (y[:coordinates], y[coordinates:])), mode.controller
         result = jax.tree_util.tree_map(jnp.asarray, RESULTS.successful)
         if settings.projection is not None:
             sizes = ConstraintSizes.of(mode.mechanism, *layout.split(y), t)
             y = settings.projection(mode.mechanism, t, y, settings.expands(y.dtype), coordinates, sizes)
             result = RESULTS.where(jnp.all(jnp.isfinite(y)), result, RESULTS.projection_off_constraints)
-        fields: dict[str, Any] = dict(zip(("q", "v"), layout.split(y), strict=True))
+        fields: dict[str, PyTree] = dict(zip(("q", "v"), layout.split(y), strict=True))
         if any(name in OF_MOTION for name in settings.keep):
             found = report_state(ft.partial(motion_at, layout, controller, settings.formulation), t, y)
             fields, result = fields | found.fields, worst(result, found.result)
@@ -155,7 +163,7 @@ def _of_mode(mode: Mode, settings: Settings, coordinates: int) -> Callable:
     return one
 
 
-def _widen(whole: dict[str, Any], more: dict[str, Any]) -> None:
+def _widen(whole: dict[str, PyTree], more: dict[str, PyTree]) -> None:
     """Adds shapes by name to others: the names of both, and the larger size where both have one."""
     for name, shape in more.items():
         if isinstance(shape, dict):
@@ -164,10 +172,10 @@ def _widen(whole: dict[str, Any], more: dict[str, Any]) -> None:
             whole[name] = shape
 
 
-def _padded(found: tuple[dict[str, Any], Any], whole: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+def _padded(found: tuple[dict[str, PyTree], RESULTS], whole: dict[str, PyTree]) -> tuple[dict[str, PyTree], RESULTS]:
     """Returns fields of one mode in the shapes of all modes, with NaN where it has none."""
 
-    def pad(fields: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    def pad(fields: dict[str, PyTree], whole: dict[str, PyTree]) -> dict[str, PyTree]:
         full = {}
         for name, shape in whole.items():
             if isinstance(shape, dict):
@@ -183,9 +191,9 @@ def _padded(found: tuple[dict[str, Any], Any], whole: dict[str, Any]) -> tuple[d
 
 def simulate_hybrid(
     modes: Mapping[str, Mode],
-    q0: Any,
-    v0: Any,
-    ts: Any,
+    q0: Numbers,
+    v0: Numbers,
+    ts: Numbers,
     *,
     start: str | None = None,
     max_events: int = 32,
@@ -293,7 +301,7 @@ class _Way(NamedTuple):
     rows: Array
     of_rows: Array
     tries: Array
-    result: Any
+    result: RESULTS
 
 
 class _Happened(NamedTuple):
@@ -307,7 +315,9 @@ class _Happened(NamedTuple):
 
 
 @jit_fast_compile
-def _simulate(modes, first, q0, v0, choices, count):
+def _simulate(
+    modes: Modes, first: int, q0: Array, v0: Array, choices: Choices, count: int
+) -> tuple[HybridTrajectory, tuple[Array, Array, Array]]:
     ts, size = choices.ts, q0.shape[0]
     branches = [
         lambda a, q, v, came, number=number: segment(number, modes, choices, a, q, v, came)
@@ -329,7 +339,9 @@ def _simulate(modes, first, q0, v0, choices, count):
         )  # fmt: skip
         return way, happened
 
-    rest = lambda at: (at, _happened(jnp.asarray(False), at.t, at.mode, at.mode, at.q, at.v))
+    def rest(at: _Way) -> tuple[_Way, _Happened]:
+        return at, _happened(jnp.asarray(False), at.t, at.mode, at.mode, at.q, at.v)
+
     # The first row is the start itself, whatever happens at once.
     y0 = jnp.concatenate([q0, v0])
     rows = jnp.full((ts.shape[0], y0.shape[0]), jnp.nan, q0.dtype).at[0].set(y0)
@@ -344,7 +356,7 @@ def _simulate(modes, first, q0, v0, choices, count):
     result = worst(end.result, RESULTS.where(end.going, RESULTS.too_many_events, RESULTS.successful))
     result = RESULTS.where(increasing, result, RESULTS.times_do_not_fit)
     fields, failed = fields_of(modes, choices, end.rows, end.of_rows, size)
-    optional: dict[str, Any] = {name: fields.get(name) for name in OPTIONAL if name not in OF_CONTROLLERS}
+    optional: dict[str, PyTree] = {name: fields.get(name) for name in OPTIONAL if name not in OF_CONTROLLERS}
     trajectory = HybridTrajectory(
         t=ts,
         mode=end.of_rows,
@@ -364,5 +376,8 @@ def _simulate(modes, first, q0, v0, choices, count):
 
 def _happened(event: Array, t: Array, which: Array, mode: Array, q: Array, v: Array) -> _Happened:
     """Returns the record of an event, blank if there was none."""
-    known, number = lambda x: jnp.where(event, x, jnp.nan), lambda x: jnp.where(event, x, -1)
-    return _Happened(known(t), number(which), number(mode), known(q), known(v))
+
+    def known(x: Array) -> Array:
+        return jnp.where(event, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
+
+    return _Happened(*map(known, (t, which, mode, q, v)))

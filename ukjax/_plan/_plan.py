@@ -3,8 +3,8 @@
 A `PlanRequest` holds what the user asks for; `problem_of` makes a problem of it, with starts of the search.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,9 +22,15 @@ from .._result import RESULTS, message
 from .._rounding import rounding_errors
 from .._servo import Feedback, actuation_at, actuation_of, limits_at, limits_of
 from .._trajectory import Trajectory
-from ._search import Found, Limits, Search, method_of
-from ._shooting import Curve, Shooting, kind_of, least_points, shown
+from .._types import Numbers
+from ._search import Cost, Found, Limits, Method, Search, method_of
+from ._shooting import Actuation, Curve, Kind, MotionOptions, Shooting, kind_of, least_points, shown
 
+
+# A pair of q and v, or a function of both that must vanish.
+Goal = Sequence[Numbers] | Callable[[Array, Array], ArrayLike]
+# A number, or (shortest, guess, longest).
+Duration = ArrayLike | Sequence[ArrayLike]
 
 SHOWN = 201  # saved times of the trajectory of a plan
 
@@ -32,25 +38,24 @@ SHOWN = 201  # saved times of the trajectory of a plan
 class PlanRequest(NamedTuple):
     """The arguments of `plan` that define the problem."""
 
-    mechanism: Any
-    actuation: Any
-    q0: Any
-    v0: Any
-    goal: Any
-    duration: Any
-    t0: Any
-    curve: Any
-    points: Any
-    cost: Any
-    limits: Any
-    path: Any
-    size: Any
-    segments: Any
+    mechanism: Mechanism
+    actuation: Actuation
+    q0: Numbers
+    v0: Numbers
+    goal: Goal
+    duration: Duration
+    t0: float
+    curve: Kind
+    points: int
+    cost: Cost
+    limits: tuple[Numbers, Numbers] | None
+    path: Callable[[Array, Array, Array], ArrayLike] | None
+    size: float | None
+    segments: int
+    motion: MotionOptions
 
 
-def problem_of(
-    asked: PlanRequest, options: dict[str, Any]
-) -> tuple[Shooting, tuple[np.ndarray, np.ndarray], np.ndarray]:
+def problem_of(asked: PlanRequest) -> tuple[Shooting, tuple[np.ndarray, np.ndarray], np.ndarray]:
     """Returns the problem, the bounds of controls and duration, and first states; raises TypeError or ValueError."""
     mechanism = asked.mechanism
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
@@ -79,17 +84,18 @@ def problem_of(
     segments = points if kind == "constant" else segments
     goal, last = _goal(asked.goal, mechanism, q0, v0, t0 + about)
     problem = Shooting(
-        mechanism, actuation, q0, v0, t0, goal, path, jnp.asarray(about, q0.dtype), options,
+        mechanism, actuation, q0, v0, t0, goal, path, jnp.asarray(about, q0.dtype), asked.motion,
         jnp.asarray(sizes, q0.dtype), kind, (points, p), free, segments,
         segments * (1 if path is None else -(-points // segments)),
     )  # fmt: skip
     _must_be_possible(problem)
-    spread = lambda x: np.tile(x / sizes, points)
-    more = ([low / about], [high / about]) if free else ([], [])
+    least, most = (np.tile(x / sizes, points) for x in (least, most))
+    if free:
+        least, most = np.append(least, low / about), np.append(most, high / about)
     way = np.linspace(0.0, 1.0, segments + 1)[1:-1, None]
     first = np.concatenate([np.asarray(q0), np.asarray(v0)])
     middle = first + way * (last - first)
-    return problem, (np.concatenate([spread(least), more[0]]), np.concatenate([spread(most), more[1]])), middle
+    return problem, (least, most), middle
 
 
 def _must_be_possible(problem: Shooting) -> None:
@@ -111,7 +117,7 @@ def _must_be_possible(problem: Shooting) -> None:
         )
 
 
-def _durations(value: Any) -> tuple[float, float, float]:
+def _durations(value: Duration) -> tuple[float, float, float]:
     if isinstance(value, tuple | list):
         if len(value) != 3:
             raise ValueError(f"duration must be a number or (shortest, guess, longest) [s], but is {value!r}.")
@@ -123,7 +129,9 @@ def _durations(value: Any) -> tuple[float, float, float]:
     return about, about, about
 
 
-def _goal(goal: Any, mechanism: Mechanism, q0: Array, v0: Array, t1: Array) -> tuple[Callable, np.ndarray]:
+def _goal(
+    goal: Goal, mechanism: Mechanism, q0: Array, v0: Array, t1: Array
+) -> tuple[Callable[[Array, Array], ArrayLike], np.ndarray]:
     """Returns a goal as a function of the last state, and a state near the end if known, else the start."""
     if callable(goal):
         here = np.concatenate([np.asarray(q0), np.asarray(v0)])
@@ -154,7 +162,7 @@ def _must_fit(mechanism: Mechanism, q: Array, v: Array, t: Array, name: str) -> 
 class _At(eqx.Module):
     """The errors of independent states."""
 
-    states: Any
+    states: Callable[[Array, Array, Array], Array]
     wanted: Array
     t: Array
 
@@ -162,7 +170,7 @@ class _At(eqx.Module):
         return self.states(q, v, self.t) - self.wanted
 
 
-def given_start(guess: Any, problem: Shooting, within: Limits, middle: np.ndarray) -> np.ndarray:
+def given_start(guess: Numbers | None, problem: Shooting, within: Limits, middle: np.ndarray) -> np.ndarray:
     """Returns x at the start of the search, by the user's guess or without one."""
     if guess is None:
         # From rest, with no direction preferred, a search might stay where it is.
@@ -182,7 +190,7 @@ def given_start(guess: Any, problem: Shooting, within: Limits, middle: np.ndarra
     return np.concatenate([x, np.where(np.isfinite(states), states, middle).ravel()])
 
 
-def random_start(draws: Any, problem: Shooting, within: Limits, middle: np.ndarray) -> np.ndarray:
+def random_start(draws: np.random.Generator, problem: Shooting, within: Limits, middle: np.ndarray) -> np.ndarray:
     """Returns x with random controls, and first states off the straight way by about its length."""
     z = _holding(problem, middle) + draws.normal(size=problem.controls)
     long = np.max(np.abs(middle), initial=0.0)
@@ -193,10 +201,10 @@ def random_start(draws: Any, problem: Shooting, within: Limits, middle: np.ndarr
 def _holding(problem: Shooting, middle: np.ndarray) -> np.ndarray:
     """Returns control points, over their size, that would hold the mechanism at rest on the straight way; else zero."""
     n, rest = problem.q0.shape[0], jnp.zeros_like(problem.v0)
-    back = lambda x: problem.begin(jnp.concatenate([x[:n], rest]))[:n]
 
-    def hold(x):
-        at = inverse_dynamics(problem.mechanism, problem.actuation, back(x), rest, rest, problem.t0, throw=False)
+    def hold(x: Array) -> Array:
+        q = problem.begin(jnp.concatenate([x[:n], rest]))[:n]
+        at = inverse_dynamics(problem.mechanism, problem.actuation, q, rest, rest, problem.t0, throw=False)
         okay = (at.result == RESULTS.successful) & jnp.all(jnp.isfinite(at.u))
         return jnp.where(okay, at.u / problem.size, 0.0)
 
@@ -231,7 +239,7 @@ class Plan(eqx.Module):
     costs: np.ndarray
     success: bool
     message: str
-    actuation: Any
+    actuation: Actuation
 
     def controller(self) -> Feedback:
         """Returns a controller for `simulate(..., servo=)` that makes this motion."""
@@ -241,20 +249,20 @@ class Plan(eqx.Module):
 
 def plan(
     mechanism: Mechanism,
-    actuation: Any,
-    q0: Any,
-    v0: Any,
-    goal: Any,
-    duration: Any,
+    actuation: Actuation,
+    q0: Numbers,
+    v0: Numbers,
+    goal: Goal,
+    duration: Duration,
     *,
     t0: float = 0.0,
-    curve: str = "cubic",
+    curve: Kind = "cubic",
     points: int = 16,
-    cost: Literal["effort", "time"] = "effort",
-    weights: Any = None,
-    limits: tuple[ArrayLike, ArrayLike] | None = None,
-    path: Callable | None = None,
-    guess: Any = None,
+    cost: Cost = "effort",
+    weights: Numbers | None = None,
+    limits: tuple[Numbers, Numbers] | None = None,
+    path: Callable[[Array, Array, Array], ArrayLike] | None = None,
+    guess: Numbers | None = None,
     starts: int = 1,
     seed: int = 0,
     size: float | None = None,
@@ -263,7 +271,7 @@ def plan(
     rtol: float = 1e-8,
     atol: float = 1e-4,
     segments: int = 8,
-    search: Literal["slsqp", "newton"] = "slsqp",
+    search: Method = "slsqp",
     steps: int = 200,
     progress: bool = True,
     throw: bool = True,
@@ -325,11 +333,11 @@ def plan(
     if projection is None and isinstance(mechanism, Mechanism) and mechanism.constraints:
         projection = Projection()
     rtol, atol = _check.positive(rtol, "rtol"), _check.positive(atol, "atol")
-    options = {"formulation": formulation, "projection": projection, "rtol": rtol, "atol": rtol}
     asked = PlanRequest(
-        mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments
-    )
-    problem, box, middle = problem_of(asked, options)
+        mechanism, actuation, q0, v0, goal, duration, t0, curve, points, cost, limits, path, size, segments,
+        MotionOptions(formulation, projection, rtol),
+    )  # fmt: skip
+    problem, box, middle = problem_of(asked)
     within, draws = Limits(problem, box), np.random.default_rng(seed)
     method, steps = method_of(search), _check.count(steps, "steps")
     seeker = Search(problem, within, _weights(weights, problem), cost, method, atol, steps)
@@ -350,7 +358,7 @@ def plan(
     return plan
 
 
-def _weights(weights: Any, problem: Shooting) -> np.ndarray:
+def _weights(weights: Numbers | None, problem: Shooting) -> np.ndarray:
     """Returns the diagonal of W (p,)."""
     p = problem.shape[1]
     if weights is None:

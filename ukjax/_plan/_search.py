@@ -11,17 +11,20 @@ Source: Nocedal & Wright (2006), Numerical Optimization, chapter 18; least dista
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
+from tqdm.auto import tqdm
 
 from ._shooting import Look, Shooting, curvature, independent_rows, look
 
 
 Method = Literal["slsqp", "newton"]
+Cost = Literal["effort", "time"]
 RANK = 1e-10  # least singular value of J that counts, relative to the largest
 FLAT = 1e-5  # least curvature of a model, relative to the largest
 SHORT = 1e-7  # least part of a step that is tried
@@ -50,6 +53,12 @@ class Point(NamedTuple):
         return float(np.sum(np.abs(self.c[: self.met])) + np.sum(np.maximum(-self.c[self.met :], 0.0)))
 
 
+# x -> what is known there; `Tell` is called with each x that a search comes to.
+PointAt = Callable[[np.ndarray], Point]
+LookAt = Callable[[np.ndarray], Look]
+Tell = Callable[[np.ndarray], None]
+
+
 class _Step(NamedTuple):
     """A step p, the value of p^T H p in the model, and multipliers of c."""
 
@@ -59,8 +68,8 @@ class _Step(NamedTuple):
 
 
 def descend(
-    at: Callable[[np.ndarray], Point], curvature: Callable[[np.ndarray, np.ndarray], np.ndarray], begin: np.ndarray,
-    steps: int, ftol: float, tell: Callable[[np.ndarray], None],
+    at: PointAt, curvature: Callable[[np.ndarray, np.ndarray], np.ndarray], begin: np.ndarray,
+    steps: int, ftol: float, tell: Tell,
 ) -> tuple[np.ndarray, bool, str]:  # fmt: skip
     """Returns the x where the descent ended, whether it is a minimum, and how the descent ended.
 
@@ -93,9 +102,12 @@ def descend(
     return here.x, False, "Step limit reached"
 
 
-def _along(at: Callable, here: Point, step: _Step, penalty: float, fall: float) -> Point | None:
+def _along(at: PointAt, here: Point, step: _Step, penalty: float, fall: float) -> Point | None:
     """Returns the first point along a step, halved repeatedly, where the merit falls enough, or None."""
-    merit = lambda point: point.f + penalty * point.missed
+
+    def merit(point: Point) -> float:
+        return point.f + penalty * point.missed
+
     noise = ROUNDING * max(abs(merit(here)), 1e-3)
     part = min(1.0, REACH / max(float(np.max(np.abs(step.p))), 1e-300))
     while part > SHORT:
@@ -140,7 +152,9 @@ def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -
     rows, c = here.J[here.met :], here.c[here.met :]
     from scipy.optimize import nnls
 
-    lowest = lambda part: scaled.T @ (here.g + part * (H @ home))
+    def lowest(part: float) -> np.ndarray:
+        return scaled.T @ (here.g + part * (H @ home))
+
     if not len(c):
         return home - scaled @ lowest(1.0), np.zeros(0)
     G = rows @ scaled
@@ -193,20 +207,22 @@ class Search:
     """A search by SLSQP or Newton's steps from one start, then, in one piece, the shortest way to the goal."""
 
     def __init__(
-        self, problem: Shooting, within: "Limits", weights: np.ndarray, cost: str, method: Method, atol: float,
+        self, problem: Shooting, within: "Limits", weights: np.ndarray, cost: Cost, method: Method, atol: float,
         steps: int,
     ):  # fmt: skip
         self.problem, self.within, self.kind, self.atol, self.steps = problem, within, cost, atol, steps
         self.search = {"slsqp": self._slsqp, "newton": self._newton}[method]
         self.whole = dataclasses.replace(problem, segments=1)
         scale = float(np.max(np.asarray(problem.size))) ** 2 * float(problem.duration) * float(np.max(weights))
-        effort = lambda x: problem.curve_of(x).effort(jnp.asarray(weights, x.dtype)) / scale / 2
-        # The least time leaves controls undetermined; a trace of effort chooses among them.
-        time = lambda x: x[problem.controls] + 1e-4 * effort(x)
         self.unit = 2 * scale if cost == "effort" else float(problem.duration)
-        asked = effort if cost == "effort" else time
-        # SLSQP begins with steps that are short in every direction, and would have another term to learn.
-        spent = asked if method == "slsqp" else lambda x: asked(x) + problem.astray(x)
+
+        def spent(x: Array) -> Array:
+            value = problem.curve_of(x).effort(jnp.asarray(weights, x.dtype)) / scale / 2
+            # The least time leaves controls undetermined; a trace of effort chooses among them.
+            value = value if cost == "effort" else x[problem.controls] + 1e-4 * value
+            # SLSQP begins with steps that are short in every direction, and would have another term to learn.
+            return value if method == "slsqp" else value + problem.astray(x)
+
         self.value, self.bend = jax.jit(jax.value_and_grad(spent)), jax.jit(jax.hessian(spent))
         self.cached: tuple[bytes, Look] | None = None
         self.runs, self.joined = 0, NOWHERE
@@ -218,10 +234,13 @@ class Search:
             self.cached = key, look(problem, x, self.joined if problem is self.problem else NOWHERE)
         return self.cached[1]
 
-    def run(self, begin: np.ndarray, bar: Any) -> Found:
+    def run(self, begin: np.ndarray, bar: tqdm) -> Found:
         self.runs, problem = 0, self.problem
         self.joined = independent_rows(problem, begin)
-        at = lambda x: self.look(problem, x)
+
+        def at(x: np.ndarray) -> Look:
+            return self.look(problem, x)
+
         met, best = at(begin).met, _Best(begin, np.inf, np.inf)
 
         def tell(x: np.ndarray) -> None:
@@ -247,7 +266,9 @@ class Search:
     def _valued(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.asarray(y, float) for y in self.value(jnp.asarray(x)))
 
-    def _slsqp(self, at: Callable, begin: np.ndarray, tell: Callable) -> tuple[np.ndarray, bool, str]:
+    def _slsqp(
+        self, at: Callable[[np.ndarray], Look], begin: np.ndarray, tell: Callable[[np.ndarray], None]
+    ) -> tuple[np.ndarray, bool, str]:
         import scipy.optimize
 
         met = at(begin).met
@@ -262,7 +283,9 @@ class Search:
         )
         return found.x, bool(found.success), str(found.message)
 
-    def _newton(self, at: Callable, begin: np.ndarray, tell: Callable) -> tuple[np.ndarray, bool, str]:
+    def _newton(
+        self, at: Callable[[np.ndarray], Look], begin: np.ndarray, tell: Callable[[np.ndarray], None]
+    ) -> tuple[np.ndarray, bool, str]:
         limits = len(self.within.slopes)
 
         def point(x: np.ndarray) -> Point:
@@ -299,7 +322,7 @@ class Search:
         return float(self.value(jnp.asarray(x[: self.problem.controls + self.problem.free]))[0]) * self.unit
 
 
-def method_of(value: Any) -> Method:
+def method_of(value: Method) -> Method:
     """Returns the argument `search`; raises ValueError if it is invalid."""
     if value not in get_args(Method):
         raise ValueError(f"search must be one of {', '.join(map(repr, get_args(Method)))}, but is {value!r}.")

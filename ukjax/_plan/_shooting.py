@@ -13,7 +13,7 @@ the values of the path; J: derivative of c.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import diffrax
 import equinox as eqx
@@ -21,10 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .. import _check
 from .._analysis import independent
+from .._formulation import AbstractFormulation
 from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._program import jit_fast_compile
@@ -33,9 +34,11 @@ from .._servo import Feedback
 from .._simulate import simulate
 from .._simulation import adaptive
 from .._trajectory import Trajectory
+from .._types import Numbers
 
 
 Kind = Literal["constant", "linear", "cubic"]
+Actuation = Numbers | Callable[[Array, Array], ArrayLike]
 DEGREE = {"constant": 0, "linear": 1, "cubic": 3}
 # Error that is reported if a simulation fails, so that a search turns back.
 FAR = 1e3
@@ -71,13 +74,13 @@ class Curve(eqx.Module):
         weights = jnp.take(jnp.asarray(pieces, self.points.dtype), i, axis=2) @ powers
         return weights @ self.points
 
-    def effort(self, weights: Any) -> Array:
+    def effort(self, weights: Array) -> Array:
         r"""Returns $\int u^\top W u\,dt$ for weights (p,), exactly."""
         H = jnp.asarray(_products(self.kind, self.points.shape[0]), self.points.dtype)
         return self.duration * jnp.sum(weights * jnp.sum(self.points * (H @ self.points), axis=0))
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: Kind) -> Kind:
     """Returns the argument `curve`; raises ValueError if it is invalid."""
     if value not in get_args(Kind):
         raise ValueError(f"curve must be one of {', '.join(map(repr, get_args(Kind)))}, but is {value!r}.")
@@ -127,18 +130,26 @@ def least_points(kind: Kind) -> int:
     return DEGREE[kind] + 1
 
 
+class MotionOptions(eqx.Module):
+    """The method and accuracy of the simulations of a plan."""
+
+    formulation: AbstractFormulation
+    projection: Projection | None
+    rtol: float
+
+
 class Shooting(eqx.Module):
     """The problem of a plan; see `plan`."""
 
     mechanism: Mechanism
-    actuation: Any
+    actuation: Actuation
     q0: Array
     v0: Array
     t0: Array
-    goal: Callable
-    path: Callable | None
+    goal: Callable[[Array, Array], ArrayLike]
+    path: Callable[[Array, Array, Array], ArrayLike] | None
     duration: Array
-    options: dict[str, Any]
+    motion: MotionOptions
     size: Array
     kind: Kind = eqx.field(static=True)
     shape: tuple[int, int] = eqx.field(static=True)
@@ -181,21 +192,24 @@ class Shooting(eqx.Module):
         """Whether each segment has one control, so that none jumps within, at a time that changes with T."""
         return self.kind == "constant" and self.segments == self.shape[0]
 
-    def run(self, curve: Curve, state: Array, parts: Array, keep: Any, piece: Array | None = None) -> Trajectory:
+    def run(
+        self, curve: Curve, state: Array, parts: Array, keep: tuple[str, ...] | None, piece: Array | None = None
+    ) -> Trajectory:
         """Returns the motion from a state, saved at parts of the whole duration; `piece`: that control alone."""
         held = curve if piece is None else Curve(curve.points[piece][None], curve.start, curve.duration, curve.kind)
         controller = Feedback(_Law(held), self.actuation)
         q, v = state[: self.q0.shape[0]], state[self.q0.shape[0] :]
         ts = self.t0 + curve.duration * parts
-        options = dict(self.options)
-        steps = adaptive(options.pop("rtol"), options.pop("atol"), ts, options["projection"] is not None)
+        motion = self.motion
+        steps = adaptive(motion.rtol, motion.rtol, ts, motion.projection is not None)
         if self.kind != "constant":
             # A step that passes over a knot is as exact as required for these controls, but not for a change of them.
             knots = self.t0 + curve.duration * jnp.asarray(knots_of(self.kind, self.shape[0]), ts.dtype)
             steps = diffrax.ClipStepSizeController(steps, step_ts=stop_gradient(knots))
         return simulate(
-            self.mechanism, q, v, ts, servo=controller, stepsize_controller=steps, keep=keep, throw=False, **options
-        )
+            self.mechanism, q, v, ts, servo=controller, formulation=motion.formulation, stepsize_controller=steps,
+            projection=motion.projection, keep=keep, throw=False,
+        )  # fmt: skip
 
     def segment(self, state: Array, y: Array, T: Array, number: Array) -> Array:
         """Returns q and v at the end of one segment, the error of the goal there, and its path values."""
@@ -217,12 +231,12 @@ class Shooting(eqx.Module):
 
     def limit(self, q: Array, v: Array, t: Array) -> Array:
         """Returns the values of the path at a state (k,), which must not be negative."""
-        path: Any = self.path
-        return _check.output(path(q, v, t), ("k",), q.dtype, "path(q, v, t)")
+        assert self.path is not None, "asked only if there is one"
+        return _check.output(self.path(q, v, t), ("k",), q.dtype, "path(q, v, t)")
 
     def begin(self, state: Array) -> Array:
         """Returns a first state after its projection on the constraints."""
-        back = self.options["projection"]
+        back = self.motion.projection
         if back is None:
             return state
         back = Projection(FAR_BACK, back.pseudoinverse)
@@ -231,7 +245,7 @@ class Shooting(eqx.Module):
     def astray(self, x: Array) -> Array:
         """Returns half the squared distance of first states from their projections, which makes the optimum unique."""
         states = self.split(x)[2]
-        if self.options["projection"] is None or not states.shape[0]:
+        if self.motion.projection is None or not states.shape[0]:
             return jnp.zeros((), x.dtype)
         return jnp.sum((states - jax.vmap(self.begin)(states)) ** 2) / 2
 
@@ -261,12 +275,12 @@ class Look(NamedTuple):
 class Parts(NamedTuple):
     """Ends of segments, with derivatives by state, control points and duration; beginnings, with derivatives."""
 
-    ends: Any
-    of_state: Any
-    of_controls: Any
-    of_duration: Any
-    begins: Any
-    of_begins: Any
+    ends: Array | np.ndarray
+    of_state: Array | np.ndarray
+    of_controls: Array | np.ndarray
+    of_duration: Array | np.ndarray
+    begins: Array | np.ndarray
+    of_begins: Array | np.ndarray
 
 
 @jit_fast_compile
@@ -276,12 +290,14 @@ def _parts(problem: Shooting, x: Array) -> Parts:
     first = jnp.concatenate([problem.q0, problem.v0])
     numbers = jnp.arange(problem.segments)
 
-    def one(state, number):
-        of = lambda state, y, T: problem.segment(state, y, T, number)
-        rows = jax.eval_shape(of, state, y, T).shape[0]
+    def one(state: Array, number: Array) -> tuple[Array, Array, Array, Array]:
+        def ends_twice(state: Array, y: Array, T: Array) -> tuple[Array, Array]:
+            end = problem.segment(state, y, T, number)
+            return end, end
+
+        rows = jax.eval_shape(ends_twice, state, y, T)[0].shape[0]
         derive = jax.jacrev if rows <= state.shape[0] + y.shape[0] else jax.jacfwd
-        both = lambda *z: (of(*z),) * 2
-        (of_state, of_controls, of_duration), value = derive(both, argnums=(0, 1, 2), has_aux=True)(state, y, T)
+        (of_state, of_controls, of_duration), value = derive(ends_twice, argnums=(0, 1, 2), has_aux=True)(state, y, T)
         return value, of_state, of_controls, of_duration
 
     value, of_state, of_controls, of_duration = jax.vmap(one)(jnp.concatenate([first[None], states]), numbers)
@@ -345,7 +361,7 @@ def look(problem: Shooting, x: np.ndarray, joined: np.ndarray) -> Look:
     c = np.concatenate([gaps.ravel(), parts.ends[-1, width : width + r], parts.ends[:, width + r :].ravel()])
     J = np.zeros((len(c), len(x)))
     for k in range(S):
-        places: list[Any] = [(joined[k], slice(k * d, (k + 1) * d))] if k < S - 1 else []
+        places: list[tuple[np.ndarray | slice, slice]] = [(joined[k], slice(k * d, (k + 1) * d))] if k < S - 1 else []
         places += [(slice(width, width + r), slice((S - 1) * d, met))] if k == S - 1 else []
         places += [(slice(width + r, None), slice(met + k * rows, met + (k + 1) * rows))]
         for here, there in places:
