@@ -382,8 +382,8 @@ def _slope_shapes(at, directions, devices):
 def _slope_jvp(primals, tangents):
     at, directions, devices = primals
     d_at, d_directions, _ = tangents
-    # Second order in forward mode: the function inside differentiates like any other.
 
+    # Second order in forward mode: the function inside differentiates like any other.
     def slope(at, directions):
         return _on_each(_along, devices, (at[0], directions[0]), at[1], directions[1], *at[2:])
 

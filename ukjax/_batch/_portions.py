@@ -54,14 +54,14 @@ def in_portions(
     recipe: BatchSettings, samples: PyTree, count: int, size: Size, devices: Sequence[Device], bar: tqdm
 ) -> Outcome:
     """Runs all trajectories and returns their outcomes in memory of the host."""
-    room = None
+    room: PyTree = None
     shared = everywhere(recipe, devices)
     for begin in range(0, count, size.whole):
         end = min(begin + size.whole, count)
         portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin:end]), size.whole), samples)  # noqa: B023
         outcome, order = _portion(shared, packed(portion, axes=1), end - begin, size, devices, bar)
         if room is None:
-            room: PyTree = _allocate_like(outcome, count)
+            room = _allocate_like(outcome, count)
         _copy_back(outcome, order, jax.tree_util.tree_map(lambda x: x[begin:end], room))  # noqa: B023
     return room.tree
 

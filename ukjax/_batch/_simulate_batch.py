@@ -260,12 +260,8 @@ def _why(recipe: BatchSettings, samples: PyTree, why: PyTree) -> RESULTS:
 def _words(outcome: Outcome, failed: np.ndarray, count: int) -> str:
     """The message about failures: how many trajectories failed, why, and which is the first."""
     results = outcome.got.result
-
-    def reason_of(i: int) -> str:
-        return message(jax.tree_util.tree_map(lambda x: np.asarray(x[i]), results))
-
-    reasons = collections.Counter(reason_of(int(i)) for i in failed)
-    first = {reason_of(int(i)): int(i) for i in failed[::-1]}
+    each = {int(i): message(jax.tree_util.tree_map(lambda x: np.asarray(x[i]), results)) for i in failed}  # noqa: B023
+    reasons, first = collections.Counter(each.values()), {reason: i for i, reason in reversed(each.items())}
     reached = outcome.got.stats["t_reached"]
     lines = [
         f"{number} of them, first number {first[reason]} at t = {float(reached[first[reason]]):.6g} s: {reason}"

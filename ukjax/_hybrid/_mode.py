@@ -17,6 +17,7 @@ from .._mechanism import Mechanism
 from .._result import is_traced
 from .._servo import AbstractController, AbstractServo, Feedback, as_static_controller
 from .._simulation import Settings
+from .._types import Numbers
 
 
 Direction = Literal["falling", "rising", "both"]
@@ -24,7 +25,7 @@ Direction = Literal["falling", "rising", "both"]
 # (q, v, t), or (q, v, t, multipliers) -> a number, or a boolean of a condition.
 OfState = Callable[..., ArrayLike]
 # (q, v, t) -> q and v after an impact.
-Velocities = Callable[[Array, Array, Array], tuple[ArrayLike, ArrayLike]]
+Velocities = Callable[[Array, Array, Array], tuple[Numbers, Numbers]]
 Following = str | Mapping[str | None, OfState | None] | None
 
 

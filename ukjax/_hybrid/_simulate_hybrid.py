@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .. import _check
@@ -129,14 +130,16 @@ def fields_of(
         reached = jnp.all(jnp.isfinite(y))
         # A row that was not reached uses the state at the start, so that no derivative is taken at NaN.
         fields, result = jax.lax.switch(jnp.maximum(which, 0), branches, t, jnp.where(reached, y, ys[0]))
-
-        def blank(x: Array) -> Array:
-            return jnp.where(reached, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
-
-        return jax.tree_util.tree_map(blank, fields), RESULTS.where(reached, result, RESULTS.successful)
+        fields = jax.tree_util.tree_map(lambda x: jnp.where(reached, x, _nothing(x.dtype)), fields)
+        return fields, RESULTS.where(reached, result, RESULTS.successful)
 
     fields, results = jax.vmap(state)(choices.ts, ys, which)
     return fields, first_failure(results)
+
+
+def _nothing(dtype: DTypeLike) -> float:
+    """Returns the number that stands for no value."""
+    return jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else -1
 
 
 def _of_mode(
@@ -181,8 +184,7 @@ def _padded(found: tuple[dict[str, PyTree], RESULTS], whole: dict[str, PyTree]) 
             if isinstance(shape, dict):
                 full[name] = pad(fields.get(name, {}), shape)
                 continue
-            nothing = jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else -1
-            x, missing = fields.get(name), jnp.full(shape.shape, nothing, shape.dtype)
+            x, missing = fields.get(name), jnp.full(shape.shape, _nothing(shape.dtype), shape.dtype)
             full[name] = missing if x is None else missing.at[tuple(map(slice, x.shape))].set(x)
         return full
 
@@ -376,8 +378,4 @@ def _simulate(
 
 def _happened(event: Array, t: Array, which: Array, mode: Array, q: Array, v: Array) -> _Happened:
     """Returns the record of an event, blank if there was none."""
-
-    def known(x: Array) -> Array:
-        return jnp.where(event, x, jnp.nan if jnp.issubdtype(x.dtype, jnp.inexact) else -1)
-
-    return _Happened(*map(known, (t, which, mode, q, v)))
+    return _Happened(*(jnp.where(event, x, _nothing(x.dtype)) for x in (t, which, mode, q, v)))

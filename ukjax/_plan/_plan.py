@@ -28,7 +28,7 @@ from ._shooting import Actuation, Curve, Kind, MotionOptions, Shooting, kind_of,
 
 
 # A pair of q and v, or a function of both that must vanish.
-Goal = Sequence[Numbers] | Callable[[Array, Array], ArrayLike]
+Goal = Sequence[Numbers] | Callable[[Array, Array], Numbers]
 # A number, or (shortest, guess, longest).
 Duration = ArrayLike | Sequence[ArrayLike]
 
@@ -49,7 +49,7 @@ class PlanRequest(NamedTuple):
     points: int
     cost: Cost
     limits: tuple[Numbers, Numbers] | None
-    path: Callable[[Array, Array, Array], ArrayLike] | None
+    path: Callable[[Array, Array, Array], Numbers] | None
     size: float | None
     segments: int
     motion: MotionOptions
@@ -131,7 +131,7 @@ def _durations(value: Duration) -> tuple[float, float, float]:
 
 def _goal(
     goal: Goal, mechanism: Mechanism, q0: Array, v0: Array, t1: Array
-) -> tuple[Callable[[Array, Array], ArrayLike], np.ndarray]:
+) -> tuple[Callable[[Array, Array], Numbers], np.ndarray]:
     """Returns a goal as a function of the last state, and a state near the end if known, else the start."""
     if callable(goal):
         here = np.concatenate([np.asarray(q0), np.asarray(v0)])
@@ -261,7 +261,7 @@ def plan(
     cost: Cost = "effort",
     weights: Numbers | None = None,
     limits: tuple[Numbers, Numbers] | None = None,
-    path: Callable[[Array, Array, Array], ArrayLike] | None = None,
+    path: Callable[[Array, Array, Array], Numbers] | None = None,
     guess: Numbers | None = None,
     starts: int = 1,
     seed: int = 0,

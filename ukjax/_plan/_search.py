@@ -10,6 +10,7 @@ Source: Nocedal & Wright (2006), Numerical Optimization, chapter 18; least dista
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
@@ -51,6 +52,10 @@ class Point(NamedTuple):
     def missed(self) -> float:
         """Sum of all violations of the conditions."""
         return float(np.sum(np.abs(self.c[: self.met])) + np.sum(np.maximum(-self.c[self.met :], 0.0)))
+
+    def merit(self, penalty: float) -> float:
+        """Returns f with all violations, each weighed by the penalty."""
+        return self.f + penalty * self.missed
 
 
 # x -> what is known there; `Tell` is called with each x that a search comes to.
@@ -104,22 +109,19 @@ def descend(
 
 def _along(at: PointAt, here: Point, step: _Step, penalty: float, fall: float) -> Point | None:
     """Returns the first point along a step, halved repeatedly, where the merit falls enough, or None."""
-
-    def merit(point: Point) -> float:
-        return point.f + penalty * point.missed
-
-    noise = ROUNDING * max(abs(merit(here)), 1e-3)
+    merit = here.merit(penalty)
+    noise = ROUNDING * max(abs(merit), 1e-3)
     part = min(1.0, REACH / max(float(np.max(np.abs(step.p))), 1e-300))
     while part > SHORT:
         there = at(here.x + part * step.p)
-        if merit(there) <= merit(here) + 1e-4 * part * fall + noise:
+        if there.merit(penalty) <= merit + 1e-4 * part * fall + noise:
             return there
         if part == 1.0:
             wanting = np.concatenate([there.c[: here.met], np.minimum(there.c[here.met :], 0.0)])
             rows = np.concatenate([np.ones(here.met, bool), wanting[here.met :] < 0])
             back = np.linalg.lstsq(here.J[rows], -wanting[rows], rcond=RANK)[0]
             there = at(there.x + back)
-            if merit(there) <= merit(here) + 1e-4 * fall + noise:
+            if there.merit(penalty) <= merit + 1e-4 * fall + noise:
                 return there
         part /= 2
     return None
@@ -152,15 +154,12 @@ def _nearest(here: Point, H: np.ndarray, home: np.ndarray, scaled: np.ndarray) -
     rows, c = here.J[here.met :], here.c[here.met :]
     from scipy.optimize import nnls
 
-    def lowest(part: float) -> np.ndarray:
-        return scaled.T @ (here.g + part * (H @ home))
-
     if not len(c):
-        return home - scaled @ lowest(1.0), np.zeros(0)
+        return home - scaled @ (scaled.T @ (here.g + H @ home)), np.zeros(0)
     G = rows @ scaled
     for part in (1.0, 0.5, 0.1, 0.0):
         # The same part of a violation of c_I is corrected.
-        low = lowest(part)
+        low = scaled.T @ (here.g + part * (H @ home))
         least = -np.where(c < 0, part * c, c) - part * (rows @ home) + G @ low
         E, f = np.vstack([G.T, least]), np.zeros(G.shape[1] + 1)
         f[-1] = 1.0
@@ -237,10 +236,7 @@ class Search:
     def run(self, begin: np.ndarray, bar: tqdm) -> Found:
         self.runs, problem = 0, self.problem
         self.joined = independent_rows(problem, begin)
-
-        def at(x: np.ndarray) -> Look:
-            return self.look(problem, x)
-
+        at = functools.partial(self.look, problem)
         met, best = at(begin).met, _Best(begin, np.inf, np.inf)
 
         def tell(x: np.ndarray) -> None:

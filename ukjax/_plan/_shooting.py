@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from .. import _check
 from .._analysis import independent
@@ -38,7 +38,7 @@ from .._types import Numbers
 
 
 Kind = Literal["constant", "linear", "cubic"]
-Actuation = Numbers | Callable[[Array, Array], ArrayLike]
+Actuation = Numbers | Callable[[Array, Array], Numbers]
 DEGREE = {"constant": 0, "linear": 1, "cubic": 3}
 # Error that is reported if a simulation fails, so that a search turns back.
 FAR = 1e3
@@ -131,7 +131,7 @@ def least_points(kind: Kind) -> int:
 
 
 class MotionOptions(eqx.Module):
-    """The method and accuracy of the simulations of a plan."""
+    """The method and the accuracy of the simulations of a plan; `rtol` is the absolute tolerance too."""
 
     formulation: AbstractFormulation
     projection: Projection | None
@@ -146,8 +146,8 @@ class Shooting(eqx.Module):
     q0: Array
     v0: Array
     t0: Array
-    goal: Callable[[Array, Array], ArrayLike]
-    path: Callable[[Array, Array, Array], ArrayLike] | None
+    goal: Callable[[Array, Array], Numbers]
+    path: Callable[[Array, Array, Array], Numbers] | None
     duration: Array
     motion: MotionOptions
     size: Array
