@@ -71,14 +71,9 @@ class BatchInputs(eqx.Module):
 
 
 def batch_of(
-    mechanism: MechanismOf,
-    servo: ServoOf,
-    q0: NumbersOf,
-    v0: NumbersOf,
-    samples: PyTree,
-    axes: Mapping[str, PyTree] | None,
-    others: bool = False,
-) -> tuple[BatchInputs, dict[str, PyTree], int]:
+    mechanism: MechanismOf, servo: ServoOf, q0: NumbersOf, v0: NumbersOf, samples: PyTree,
+    axes: Mapping[str, PyTree] | None, others: bool = False,
+) -> tuple[BatchInputs, dict[str, PyTree], int]:  # fmt: skip
     """Returns the `BatchInputs`, the samples (with a leading axis) and their number; raises ValueError or TypeError.
 
     `others`: further functions may use the samples.

@@ -61,11 +61,8 @@ def after_impact(
         returned = returned.at[m:].set(back)
     before = v
 
-    def error(v: Array) -> Array:
-        return rows(v) + returned
-
     def nearer(v: Array, _: None) -> tuple[Array, None]:
-        e, J = rounding.without(error(v), jax.jacfwd(rows)(v))
+        e, J = rounding.without(rows(v) + returned, jax.jacfwd(rows)(v))
         B = J @ W.T
         D = row_scales(B, all_are_real=True)
         return v - W.T @ pseudosolve(SVD(), D[:, None] * B, D * e)[0], None
@@ -73,7 +70,7 @@ def after_impact(
     v, _ = jax.lax.scan(nearer, v, length=STEPS if returned.shape[0] else 0)
     C = coordinate_scales(M, J)
     fast = stop_gradient(C * jnp.max(jnp.maximum(jnp.abs(before), jnp.abs(v)) / C))
-    met = jnp.all(missed_part(error, v, fast) <= MISSED)
+    met = jnp.all(missed_part(lambda v: rows(v) + returned, v, fast) <= MISSED)
     if not ends:
         gaps = missed_part(lambda q: mechanism.position_error(q, t), q, _extent(mechanism, q, t, C))
         met &= jnp.all(gaps <= MISSED)
