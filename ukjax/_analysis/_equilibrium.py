@@ -4,7 +4,7 @@ z = (d, w, u): displacement from the given q, speeds, inputs, as far as they are
 stay constant; e: constraint errors; r(z) = (c', e), and J its Jacobian.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,7 +22,7 @@ from .._manifold import indices_of, kept_of
 from .._mechanism import Mechanism
 from .._program import in_batch, jit_fast_compile
 from .._result import RESULTS, is_traced, throw_if_failed, worst
-from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
+from .._servo import AbstractServo, ActuationLike, Feedback, actuation_of, as_static_controller
 from .._types import Coordinates, IntScalar, Scalar, Vector
 from ._linearize import inputs_of, state_of
 from ._plant import Plant, StateFunction, quantities
@@ -86,7 +86,7 @@ def equilibrium(
     t: ArrayLike = 0.0,
     *,
     constant: StateFunction | None = None,
-    actuation: ArrayLike | Sequence[Sequence[ArrayLike]] | Callable[[Array, Array], ArrayLike] | None = None,
+    actuation: ActuationLike | None = None,
     u: ArrayLike | Sequence[ArrayLike] | None = None,
     keep: Mapping[str, ArrayLike | Sequence[int]] | None = None,
     servo: AbstractServo | Sequence[AbstractServo] | Feedback | None = None,

@@ -19,7 +19,7 @@ from .._linalg import SVD, pseudoinverse, pseudosolve
 from .._mechanism import Mechanism
 from .._program import jit_fast_compile
 from .._result import RESULTS, throw_if_failed, worst
-from .._servo import actuation_at, actuation_of
+from .._servo import ActuationLike, actuation_at, actuation_of
 from .._system import applied_force
 from .._types import Coordinates, Scalar, Vector
 
@@ -50,7 +50,7 @@ class InverseDynamics(eqx.Module):
 
 def inverse_dynamics(
     mechanism: Mechanism,
-    actuation: ArrayLike | Sequence[Sequence[ArrayLike]] | Callable[[Array, Array], ArrayLike],
+    actuation: ActuationLike,
     q: ArrayLike | Sequence[ArrayLike],
     v: ArrayLike | Sequence[ArrayLike],
     acceleration: ArrayLike | Sequence[ArrayLike],

@@ -27,7 +27,7 @@ from .._mechanism import Mechanism
 from .._program import in_batch, jit_fast_compile
 from .._result import RESULTS, is_traced, throw_if_failed, worst
 from .._rounding import missed_part
-from .._servo import AbstractServo, Feedback, actuation_of, as_static_controller
+from .._servo import AbstractServo, ActuationLike, Feedback, actuation_of, as_static_controller
 from ._plant import Plant, StateFunction, quantities
 from ._states import Independent, is_singular, states_of, tangents
 
@@ -214,7 +214,7 @@ def linearize(
     v: ArrayLike | Sequence[ArrayLike] | None = None,
     t: ArrayLike = 0.0,
     *,
-    actuation: ArrayLike | Sequence[Sequence[ArrayLike]] | Callable[[Array, Array], ArrayLike] | None = None,
+    actuation: ActuationLike | None = None,
     u: ArrayLike | Sequence[ArrayLike] | None = None,
     outputs: StateFunction | None = None,
     states: StateFunction | None = None,

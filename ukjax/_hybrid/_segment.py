@@ -19,10 +19,10 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
+from .._equation import reactions
 from .._formulation import metric
 from .._integrate import IntegrationProblem, Watch, advance, first_crossing
 from .._program import hoist, uses
-from .._equation import reactions
 from .._result import RESULTS, worst
 from .._simulation import Run, StateLayout, motion_at, named, set_up
 from ._impact import MISSED, of_event, transitions

@@ -20,11 +20,11 @@ from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._result import RESULTS, message
 from .._rounding import rounding_errors
-from .._servo import Feedback, actuation_at, actuation_of, limits_at, limits_of
+from .._servo import ActuationLike, Feedback, actuation_at, actuation_of, limits_at, limits_of
 from .._trajectory import Trajectory
 from .._types import Numbers
 from ._search import Cost, Found, Limits, Method, Search, method_of
-from ._shooting import Actuation, Curve, Kind, MotionOptions, Shooting, kind_of, least_points, shown
+from ._shooting import Curve, Kind, MotionOptions, Shooting, kind_of, least_points, shown
 
 
 # A pair of q and v, or a function of both that must vanish.
@@ -39,7 +39,7 @@ class PlanRequest(NamedTuple):
     """The arguments of `plan` that define the problem."""
 
     mechanism: Mechanism
-    actuation: Actuation
+    actuation: ActuationLike
     q0: Numbers
     v0: Numbers
     goal: Goal
@@ -239,7 +239,7 @@ class Plan(eqx.Module):
     costs: np.ndarray
     success: bool
     message: str
-    actuation: Actuation
+    actuation: ActuationLike
 
     def controller(self) -> Feedback:
         """Returns a controller for `simulate(..., servo=)` that makes this motion."""
@@ -249,7 +249,7 @@ class Plan(eqx.Module):
 
 def plan(
     mechanism: Mechanism,
-    actuation: Actuation,
+    actuation: ActuationLike,
     q0: Numbers,
     v0: Numbers,
     goal: Goal,

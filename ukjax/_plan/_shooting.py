@@ -30,7 +30,7 @@ from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._program import jit_fast_compile
 from .._result import RESULTS
-from .._servo import Feedback
+from .._servo import ActuationLike, Feedback
 from .._simulate import simulate
 from .._simulation import adaptive
 from .._trajectory import Trajectory
@@ -38,7 +38,6 @@ from .._types import Numbers
 
 
 Kind = Literal["constant", "linear", "cubic"]
-Actuation = Numbers | Callable[[Array, Array], Numbers]
 DEGREE = {"constant": 0, "linear": 1, "cubic": 3}
 # Error that is reported if a simulation fails, so that a search turns back.
 FAR = 1e3
@@ -142,7 +141,7 @@ class Shooting(eqx.Module):
     """The problem of a plan; see `plan`."""
 
     mechanism: Mechanism
-    actuation: Actuation
+    actuation: ActuationLike
     q0: Array
     v0: Array
     t0: Array

@@ -13,6 +13,7 @@ from ._feedback import Feedback as Feedback
 from ._motion import Control as Control
 from ._motion import controlled_motion as controlled_motion
 from ._servo import AbstractServo as AbstractServo
+from ._servo import ActuationLike as ActuationLike
 from ._servo import ConstraintFollowing as ConstraintFollowing
 from ._servo import Servo as Servo
 from ._servo import actuation_at as actuation_at
