@@ -8,6 +8,8 @@ from ._constrained import are_clear as are_clear
 from ._constrained import constrained as constrained
 from ._constrained import controlled as controlled
 from ._constrained import is_definite as is_definite
+from ._entry import Entry as Entry
+from ._entry import Node as Node
 from ._entry import NotScalar as NotScalar
 from ._expand import MOST_OPERATIONS as MOST_OPERATIONS
 from ._expand import Expanded as Expanded
@@ -23,6 +25,8 @@ from ._piece import AbstractBatchedOp as AbstractBatchedOp
 from ._piece import EvalForm as EvalForm
 from ._piece import exchanged as exchanged
 from ._piece import traced as traced
+from ._program import Program as Program
+from ._program import arguments_of as arguments_of
 from ._scalar import PlainPiece as PlainPiece
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of
@@ -32,6 +36,7 @@ from ._scalar_kkt import Rows as Rows
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
 from ._tiled import MANY as MANY
+from ._tiled import InlinedProgram as InlinedProgram
 from ._tiled import Lowering as Lowering
 from ._tiled import ScalarLaneStep as ScalarLaneStep
 from ._tiled import in_entries as in_entries

@@ -25,6 +25,8 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
+from .._program import Parameters
+
 
 class NotScalar(Exception):
     """The function does what no scalar program can: it has effects, or arrays that are too large."""
@@ -37,13 +39,14 @@ LARGEST = 4096
 class Node:
     """A number that is known when the program runs; other numbers are constants, NumPy scalars."""
 
-    __slots__ = ("args", "dtype", "function", "order", "place", "primitive", "value")
+    __slots__ = ("args", "dtype", "function", "order", "params", "place", "primitive", "value")
     __array_ufunc__ = None
 
     def __init__(self, function: Callable[..., PyTree], args: tuple[Any, ...], dtype: np.dtype, order: int):
         # Arguments are entries, and those of a block arrays of entries.
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
         self.primitive: Primitive | None = None
+        self.params: Parameters = {}
         self.place: tuple[int, tuple[int, ...]] | None = None  # of an entry of a block: the result, and the index there
         self.value: Value | None = None  # if known
 

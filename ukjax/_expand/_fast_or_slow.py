@@ -294,7 +294,7 @@ class FastOrSlowOp(AbstractSmallOp):
         return _ChosenCotangent(self, moving, given)
 
 
-class _AbstractSlope(AbstractSmallOp):
+class AbstractFastOrSlowSlope(AbstractSmallOp):
     """A derivative of a chosen piece; further derivatives are those of its parts."""
 
     base: FastOrSlowOp
@@ -340,7 +340,7 @@ class _AbstractSlope(AbstractSmallOp):
         return where_needed(self.slow, form._replace(batched=batched), ~smooth, arrays, found)
 
 
-class _ChosenTangent(_AbstractSlope):
+class _ChosenTangent(AbstractFastOrSlowSlope):
     """The piece (x, dx of those that are `moving`) -> tangents of the inexact leaves."""
 
     def __init__(self, base: FastOrSlowOp, moving: tuple[int, ...]):
@@ -370,7 +370,7 @@ class _ChosenTangent(_AbstractSlope):
         return traced_tangent(self.base.whole, self.moving, self.base.inexact)
 
 
-class _ChosenCotangent(_AbstractSlope):
+class _ChosenCotangent(AbstractFastOrSlowSlope):
     """The piece (x, cotangents of the leaves that are `given`) -> those of the x that are `moving`."""
 
     def __init__(self, base: FastOrSlowOp, moving: tuple[int, ...], given: tuple[int, ...]):

@@ -352,7 +352,7 @@ class Graph:
         # A product has a parameter, which its function fills in.
         bind = lax.mul if primitive is prims.mul_p else primitive.bind
         node = self._once(key, lambda *xs: bind(*xs, **params), tuple(args), dtype)
-        node.primitive = primitive
+        node.primitive, node.params = primitive, params
         self._set_value(node, value)
         return node
 

@@ -94,10 +94,10 @@ class MotionPiece(AbstractCertainPiece):
         return _Cotangent(self, moving, given)
 
     def judged_tangent(self, moving):
-        return _Judged.of(_Tangent(self, moving))
+        return JudgedSlope.of(_Tangent(self, moving))
 
     def judged_cotangent(self, moving, given):
-        return _Judged.of(_Cotangent(self, moving, given))
+        return JudgedSlope.of(_Cotangent(self, moving, given))
 
     def dense(self, *x: Array) -> tuple[Array, Array, Array]:
         """q'', a and the constraint force by matrices, to be differentiated any number of times."""
@@ -252,7 +252,7 @@ class _Cotangent(_Derived):
         return jax.grad(work, argnums=tuple(range(len(self.moving))))(*(x[i] for i in self.moving))
 
 
-class _Judged(AbstractBatchedOp):
+class JudgedSlope(AbstractBatchedOp):
     """A derivative of a motion, and whether it is certain."""
 
     def __init__(self, slope: _Derived):
@@ -264,10 +264,10 @@ class _Judged(AbstractBatchedOp):
             smooth = graph.both(solved.clear(), solved.at_most_one_depends)
             return [*slope.from_solved(solved, arguments), alone(smooth)]
 
-        self.program = ScalarProgram(self.takes, self.gives, build, grown(slope.base.limit))
+        self.build, self.program = build, ScalarProgram(self.takes, self.gives, build, grown(slope.base.limit))
 
     @classmethod
-    def of(cls, slope: _Derived) -> "_Judged | None":
+    def of(cls, slope: _Derived) -> "JudgedSlope | None":
         try:
             return cls(slope)
         except (TooLong, NotScalar):

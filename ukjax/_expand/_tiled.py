@@ -23,14 +23,14 @@ from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
 from .._program import TreeStructure
-from ._entry import Entry, NotScalar
+from ._entry import Entry, NotScalar, constant
 from ._expand import MOST_OPERATIONS, with_constants_as_arguments
-from ._fast_or_slow import CertainScalars, FastOrSlowOp, GuardedOp
+from ._fast_or_slow import AbstractFastOrSlowSlope, CertainScalars, FastOrSlowOp, GuardedOp
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._loops import side_by_side
-from ._motion import MotionPiece
-from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged
+from ._motion import JudgedSlope, MotionPiece, alone
+from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged, traced
 from ._scalar import ScalarPiece, ScalarProgram, as_number, over_batch, size_of
 
 
@@ -51,9 +51,33 @@ def inline_op(graph: Graph, piece: AbstractBatchedOp, arguments: list[np.ndarray
     if isinstance(piece, GuardedOp):
         graph.doubts.append(arguments[0].item())
         return arguments[piece.passed :]
+    if isinstance(piece, JudgedSlope):
+        return piece.build(graph, arguments)
+    if isinstance(piece, AbstractFastOrSlowSlope) and piece.fast is not None:
+        *values, smooth = interpret(graph, traced(piece.fast, piece.takes), arguments)
+        graph.doubts.append(graph.negation(smooth.item()))
+        return values
     if isinstance(piece, AbstractTracedPiece):
         return interpret(graph, piece.closed, arguments)
     raise NotScalar("what goes by whole matrices")
+
+
+class InlinedProgram:
+    """A function with all the pieces in it inlined, as one scalar program; its last result is whether it is certain.
+
+    Raises NotScalar or TooLong if there is no such program of at most `most` operations.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, most: int):
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            values = interpret(graph, closed, arguments)
+            doubt = ft.reduce(graph.either, graph.doubts, constant(False, bool))
+            return [*values, alone(graph.negation(doubt))]
+
+        self.takes, self.gives = closed.in_avals, [*closed.out_avals, jax.ShapeDtypeStruct((), bool)]
+        self.program = ScalarProgram(self.takes, self.gives, build, most, inline_op).program
+        if self.program.has_arrays:
+            raise NotScalar("what stays an operation on arrays")
 
 
 class Entries(eqx.Module):
