@@ -15,6 +15,7 @@ from ukjax import (
     _identity,
     _import_gc,
     _linalg,
+    _lowering,
     _panels,
     _result,
     _rounding,
@@ -159,6 +160,7 @@ ScalarPiece = _scalar.ScalarPiece
 ScalarProgram = _scalar.ScalarProgram
 pivots = _symmetric.pivots
 solve_symmetric = _symmetric.solve
+InlinedProgram = _tiled.InlinedProgram
 Lowering = _tiled.Lowering
 tiled_dynamics = _tiled.tiled_dynamics
 Constants = _entry.Constants
@@ -261,3 +263,6 @@ pseudosolve_at = _linalg.pseudosolve_at
 whiten = _linalg.whiten
 solve_jointly = _linalg.solve_jointly
 in_tiles = _linalg.in_tiles
+Row = _lowering.Row
+compiled_kernel = _lowering.compiled
+kernel = _lowering.kernel

@@ -1,0 +1,233 @@
+"""LLVM's language: the body of a function under construction, and the numbers in it.
+
+Every number stands for `width` numbers of the same dtype, one for each state of a vector. No instruction carries a flag
+that lets LLVM change the arithmetic: a number has the same bits whatever the width.
+"""
+
+from typing import Union
+
+import numpy as np
+
+
+FLOATS = {"f8": "double", "f4": "float"}
+BITS = {np.dtype(np.float64): np.dtype(np.int64), np.dtype(np.float32): np.dtype(np.int32)}
+BOOL = np.dtype(bool)
+
+Operand = Union["Number", float, int, bool]
+
+
+def scalar_type(dtype: np.dtype) -> str:
+    """LLVM's name of the type of one number."""
+    if dtype == BOOL:
+        return "i1"
+    return FLOATS.get(dtype.str[1:]) or f"i{8 * dtype.itemsize}"
+
+
+class Number:
+    """A number in a body, or a constant; operators add instructions to the body."""
+
+    __slots__ = ("code", "dtype", "name")
+    __hash__ = object.__hash__
+
+    def __init__(self, code: "Code", name: str, dtype: np.dtype):
+        self.code, self.name, self.dtype = code, name, dtype
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.kind == "f"
+
+    @property
+    def typed(self) -> str:
+        """The number with its type, as an operand."""
+        return f"{self.code.type_of(self.dtype)} {self.name}"
+
+    def _with(self, instruction: str, other: Operand) -> "Number":
+        return self.code.instruction(f"{instruction} {self.typed}, {self.code.like(other, self).name}", self.dtype)
+
+    def __add__(self, other: Operand) -> "Number":
+        return self._with("fadd" if self.is_float else "add", other)
+
+    def __sub__(self, other: Operand) -> "Number":
+        return self._with("fsub" if self.is_float else "sub", other)
+
+    def __mul__(self, other: Operand) -> "Number":
+        return self._with("fmul" if self.is_float else "mul", other)
+
+    def __truediv__(self, other: Operand) -> "Number":
+        return self._with("fdiv", other)
+
+    def __radd__(self, other: Operand) -> "Number":
+        return self.code.like(other, self) + self
+
+    def __rsub__(self, other: Operand) -> "Number":
+        return self.code.like(other, self) - self
+
+    def __rmul__(self, other: Operand) -> "Number":
+        return self.code.like(other, self) * self
+
+    def __rtruediv__(self, other: Operand) -> "Number":
+        return self.code.like(other, self) / self
+
+    def __neg__(self) -> "Number":
+        if self.is_float:
+            return self.code.instruction(f"fneg {self.typed}", self.dtype)
+        return self.code.like(0, self) - self
+
+    def __and__(self, other: Operand) -> "Number":
+        return self._with("and", other)
+
+    def __or__(self, other: Operand) -> "Number":
+        return self._with("or", other)
+
+    def __xor__(self, other: Operand) -> "Number":
+        return self._with("xor", other)
+
+    def __invert__(self) -> "Number":
+        return self ^ (True if self.dtype == BOOL else -1)
+
+    def __lshift__(self, other: Operand) -> "Number":
+        return self._with("shl", other)
+
+    def __rshift__(self, other: Operand) -> "Number":
+        return self._with("ashr" if self.dtype.kind == "i" else "lshr", other)
+
+    def _compared(self, of_floats: str, of_integers: str, other: Operand) -> "Number":
+        if self.is_float:
+            instruction = f"fcmp {of_floats}"
+        else:
+            sign = "s" if self.dtype.kind == "i" else "u"
+            instruction = f"icmp {of_integers if of_integers in ('eq', 'ne') else sign + of_integers}"
+        return self.code.instruction(f"{instruction} {self.typed}, {self.code.like(other, self).name}", BOOL)
+
+    def __lt__(self, other: Operand) -> "Number":
+        return self._compared("olt", "lt", other)
+
+    def __le__(self, other: Operand) -> "Number":
+        return self._compared("ole", "le", other)
+
+    def __gt__(self, other: Operand) -> "Number":
+        return self._compared("ogt", "gt", other)
+
+    def __ge__(self, other: Operand) -> "Number":
+        return self._compared("oge", "ge", other)
+
+    def equals(self, other: Operand) -> "Number":
+        return self._compared("oeq", "eq", other)
+
+    def differs(self, other: Operand) -> "Number":
+        return self._compared("une", "ne", other)
+
+    def is_nan(self) -> "Number":
+        return self.code.instruction(f"fcmp uno {self.typed}, {self.name}", BOOL)
+
+    def bits(self) -> "Number":
+        """The bits of a floating-point number, as a signed integer."""
+        return self._cast("bitcast", BITS[self.dtype])
+
+    def of_bits(self, dtype: np.dtype) -> "Number":
+        return self._cast("bitcast", dtype)
+
+    def astype(self, dtype: np.dtype) -> "Number":
+        """Converts as XLA does: integers from floats are truncated, at most their range, and zero for NaN."""
+        dtype, source = np.dtype(dtype), self.dtype
+        if dtype == source:
+            return self
+        if dtype == BOOL:
+            return self.differs(0)
+        if source == BOOL or (source.kind in "iu" and dtype.kind == "f"):
+            if source == BOOL and dtype.kind in "iu":
+                return self._cast("zext", dtype)
+            return self._cast("sitofp" if source.kind == "i" else "uitofp", dtype)
+        if source.kind == "f" and dtype.kind == "f":
+            return self._cast("fpext" if dtype.itemsize > source.itemsize else "fptrunc", dtype)
+        if source.kind == "f":
+            kind = "fptosi" if dtype.kind == "i" else "fptoui"
+            return self.code.call(f"{kind}.sat", dtype, self, suffixes=(dtype, source))
+        if dtype.itemsize > source.itemsize:
+            return self._cast("sext" if source.kind == "i" else "zext", dtype)
+        return self._cast("trunc", dtype) if dtype.itemsize < source.itemsize else Number(self.code, self.name, dtype)
+
+    def _cast(self, instruction: str, dtype: np.dtype) -> "Number":
+        return self.code.instruction(f"{instruction} {self.typed} to {self.code.type_of(dtype)}", dtype)
+
+
+class Code:
+    """The body of a function for vectors of `width` numbers.
+
+    Attributes:
+        lines: Instructions in order.
+        declared: Declarations of the intrinsic functions that are called.
+    """
+
+    def __init__(self, width: int = 1):
+        self.width, self.lines, self.declared, self._count = width, [], set(), 0
+
+    def type_of(self, dtype: np.dtype) -> str:
+        one = scalar_type(np.dtype(dtype))
+        return one if self.width == 1 else f"<{self.width} x {one}>"
+
+    def _suffix(self, dtype: np.dtype) -> str:
+        letter = f"{'f' if dtype.kind == 'f' else 'i'}{8 * dtype.itemsize}"
+        return letter if self.width == 1 else f"v{self.width}{letter}"
+
+    def name(self) -> str:
+        """A name that is not used yet."""
+        self._count += 1
+        return f"%v{self._count}"
+
+    def instruction(self, text: str, dtype: np.dtype) -> Number:
+        name = self.name()
+        self.lines.append(f"  {name} = {text}")
+        return Number(self, name, np.dtype(dtype))
+
+    def constant(self, value: float | int | bool | np.generic, dtype: np.dtype) -> Number:
+        dtype = np.dtype(dtype)
+        if dtype == BOOL:
+            text = "true" if value else "false"
+        elif dtype.kind == "f":
+            # A float of 32 bits too is written by the bits of the double that it is.
+            number = float(np.asarray(value, dtype))
+            text = f"0x{np.float64(number).view(np.uint64):016X}"
+        else:
+            text = str(int(np.asarray(value).astype(dtype)))
+        if self.width > 1:
+            text = "<" + ", ".join([f"{scalar_type(dtype)} {text}"] * self.width) + ">"
+        return Number(self, text, dtype)
+
+    def like(self, value: Operand, other: Number) -> Number:
+        """The value as a number of the dtype of another."""
+        return value if isinstance(value, Number) else self.constant(value, other.dtype)
+
+    def call(self, name: str, dtype: np.dtype, *args: Number, suffixes: tuple[np.dtype, ...] = ()) -> Number:
+        """A call of an intrinsic function of LLVM."""
+        full = ".".join(["@llvm", name, *(self._suffix(np.dtype(x)) for x in suffixes or (args[0].dtype,))])
+        kinds = ", ".join(self.type_of(x.dtype) for x in args)
+        self.declared.add(f"declare {self.type_of(dtype)} {full}({kinds})")
+        return self.instruction(f"call {self.type_of(dtype)} {full}({', '.join(x.typed for x in args)})", dtype)
+
+    def fma(self, x: Operand, y: Operand, z: Operand) -> Number:
+        """x y + z, rounded once."""
+        one = next(n for n in (x, y, z) if isinstance(n, Number))
+        return self.call("fma", one.dtype, *(self.like(n, one) for n in (x, y, z)))
+
+    def select(self, which: Number, x: Operand, y: Operand) -> Number:
+        """x where `which` is set, else y."""
+        one = next(n for n in (x, y) if isinstance(n, Number))
+        a, b = self.like(x, one), self.like(y, one)
+        return self.instruction(f"select {which.typed}, {a.typed}, {b.typed}", one.dtype)
+
+    def abs(self, x: Number) -> Number:
+        return self.call("fabs", x.dtype, x)
+
+    def sqrt(self, x: Number) -> Number:
+        return self.call("sqrt", x.dtype, x)
+
+    def floor(self, x: Number) -> Number:
+        return self.call("floor", x.dtype, x)
+
+    def nearest(self, x: Number) -> Number:
+        """The nearest whole number, the even one of two."""
+        return self.call("roundeven", x.dtype, x)
+
+    def copysign(self, x: Number, sign: Number) -> Number:
+        return self.call("copysign", x.dtype, x, sign)

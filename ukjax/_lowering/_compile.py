@@ -1,0 +1,78 @@
+"""Compilation of LLVM's language for the CPU of this process."""
+
+import ctypes
+import functools as ft
+import hashlib
+import threading
+import weakref
+from types import ModuleType
+
+from ._kernel import Kernel
+
+
+# LLVM's passes before the code is generated, and those of the code: more take longer, for code as fast.
+PASSES, CODE = 1, 2
+
+
+@ft.cache
+def _binding() -> ModuleType:
+    """LLVM, with what it needs for this CPU; imported when the first function is compiled."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
+
+
+@ft.cache
+def has_compiler() -> bool:
+    """Whether llvmlite is installed, as on every platform for which it has a wheel."""
+    try:
+        _binding()
+    except ImportError:
+        return False
+    return True
+
+
+@ft.cache
+def vector_width() -> int:
+    """The doubles in a vector of this CPU."""
+    features = _binding().get_host_cpu_features()
+    return 8 if features.get("avx512f") else 4 if features.get("avx") else 2
+
+
+class Machine:
+    """A kernel as machine code, which is freed with this object.
+
+    Attributes:
+        run: (place of the places of all arrays, begin, end) evaluates these states. It lets other threads run.
+    """
+
+    def __init__(self, kernel: Kernel):
+        llvm = _binding()
+        # Vectors of 512 bits have to be asked for.
+        features = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
+        target = llvm.Target.from_default_triple()
+        machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=CODE)
+        module = llvm.parse_assembly(kernel.text)
+        module.verify()
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=PASSES))
+        passes.getModulePassManager().run(module, passes)
+        self.engine = llvm.create_mcjit_compiler(module, machine)
+        self.engine.finalize_object()
+        address = self.engine.get_function_address("run")
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
+
+
+_known: "weakref.WeakValueDictionary[bytes, Machine]" = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def compiled(kernel: Kernel) -> Machine:
+    """The machine code of a kernel; kernels with the same text share it as long as one of them is in use."""
+    key = hashlib.sha256(kernel.text.encode()).digest()
+    with _lock:
+        machine = _known.get(key)
+        if machine is None:
+            machine = _known[key] = Machine(kernel)
+        return machine
