@@ -10,6 +10,7 @@ import pytest
 
 from ukjax import (
     _blocks,
+    _compiled,
     _dataset,
     _expand,
     _identity,
@@ -65,6 +66,7 @@ from ukjax.rigid import (
 REPLACEABLE = {
     "all_at_once": (_portions, "_at_once"),
     "cache_folder": (_output, "user_cache_path"),
+    "has_compiler": (_compiled, "has_compiler"),
     "controlled_by_matrices": (_servo._motion, "_by_matrices"),
     "gathered": (_fast_or_slow, "TILE"),
     "in_order": (_portions, "in_order"),

@@ -18,6 +18,7 @@ from . import symbolic as symbolic
 from . import tuning as tuning
 from ._batch import Reduction as Reduction
 from ._batch import simulate_batch as simulate_batch
+from ._compiled import compile as compile
 from ._constraint import AbstractConstraint as AbstractConstraint
 from ._constraint import AccelerationConstraint as AccelerationConstraint
 from ._constraint import Baumgarte as Baumgarte

@@ -1,0 +1,212 @@
+"""Machine code of a mechanism, called from Python for one state at a time."""
+
+import ctypes
+import functools as ft
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from . import _check
+from ._expand import InlinedProgram, NotScalar, TooLong
+from ._formulation import UdwadiaKalaba
+from ._lowering import Machine, Row, compiled, has_compiler, kernel
+from ._mechanism import Mechanism
+from ._result import RESULTS, is_traced, message
+from ._servo import AbstractController, ServoLike, as_static_controller
+
+
+# Operations beyond which compiling takes longer than a minute.
+MOST_OPERATIONS = 100_000
+WHAT = ("acceleration", "constraint_force", "control", "jacobian")
+
+
+class _Code(NamedTuple):
+    """The machine code for states of a shape, and the shapes of its results; None where there is no scalar program."""
+
+    machine: Machine | None
+    shapes: tuple[tuple[int, ...], ...]
+    operations: int | None
+
+
+class _Buffers:
+    """The arrays of one thread: arguments and results, whose places the machine code is told once."""
+
+    def __init__(self, code: _Code, coordinates: int, speeds: int, dtype: np.dtype):
+        self.coordinates, self.speeds, self.operations = coordinates, speeds, code.operations
+        self.q, self.v, self.t = np.zeros(coordinates, dtype), np.zeros(speeds, dtype), np.zeros(1, dtype)
+        self.results = [np.zeros(shape, dtype) for shape in code.shapes]
+        self.certain = np.zeros(1, bool)
+        arrays = (self.q, self.v, self.t, *self.results, self.certain)
+        self.places = (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))
+        self.run = code.machine and ft.partial(code.machine.run, self.places, 0, 1)
+
+
+class Compiled:
+    """A mechanism as machine code; see `ukjax.compile`.
+
+    Attributes:
+        what: Names of the results.
+    """
+
+    def __init__(self, mechanism: Mechanism, controller: AbstractController, what: Sequence[str], alone: bool):
+        self.mechanism, self.what, self._controller, self._alone = mechanism, tuple(what), controller, alone
+        self._local, self._lock = threading.local(), threading.Lock()
+        self._codes: dict[tuple[int, int], _Code] = {}
+        self._sure = jax.jit(self._function)
+
+    def __call__(self, q, v, t=0.0, *, out=None):
+        """Returns the results at one state.
+
+        Args:
+            q: Coordinates, shape (n,) [m or rad].
+            v: Rates of q, shape (n,) [m/s or rad/s].
+            t: Time, scalar [s].
+            out: Array, or one for each result, into which results are written; None for new ones.
+
+        Raises:
+            ValueError: If a shape does not fit.
+            RuntimeError: If the mechanism has no motion at this state.
+        """
+        buffers = getattr(self._local, "buffers", None)
+        if buffers is None or len(q) != buffers.coordinates or len(v) != buffers.speeds:
+            buffers = self._prepared(q, v)
+        try:
+            buffers.q[:], buffers.v[:], buffers.t[0] = q, v, t
+        except (TypeError, ValueError) as error:
+            raise _named(error, q, v, t) from error
+        if buffers.run is not None:
+            buffers.run()
+        if not buffers.certain[0]:
+            self._go_the_sure_way(buffers)
+        if out is None:
+            return buffers.results[0].copy() if self._alone else tuple(x.copy() for x in buffers.results)
+        for x, y in zip((out,) if self._alone else out, buffers.results, strict=True):
+            x[...] = y
+        return out
+
+    @property
+    def certain(self) -> bool:
+        """Whether the last result of this thread is that of the machine code, which is certain of the rank there.
+
+        Elsewhere it has been computed by matrices, as `equation_of_motion` does, which takes a thousand times as long.
+        """
+        return bool(self._buffers.certain[0])
+
+    @property
+    def operations(self) -> int | None:
+        """The operations of the machine code; None if the mechanism has none, and all goes by matrices."""
+        return self._buffers.operations
+
+    @property
+    def _buffers(self) -> _Buffers:
+        buffers = getattr(self._local, "buffers", None)
+        if buffers is None:
+            raise RuntimeError("This thread has not called the compiled mechanism yet, so there is no last result.")
+        return buffers
+
+    def _prepared(self, q: Array, v: Array) -> _Buffers:
+        q, v, t = _check.state(q, v, kinematics=self.mechanism.kinematics)
+        key = q.shape[0], v.shape[0]
+        with self._lock:
+            if key not in self._codes:
+                self._codes[key] = self._code(q, v, t)
+            code = self._codes[key]
+        self._local.buffers = _Buffers(code, *key, np.dtype(q.dtype))
+        return self._local.buffers
+
+    def _code(self, q: Array, v: Array, t: Array) -> _Code:
+        closed, given = jax.make_jaxpr(lambda *state: self._function(*state)[0], return_shape=True)(q, v, t)
+        shapes, dtype = tuple(x.shape for x in given), np.dtype(q.dtype)
+        if not has_compiler():
+            return _Code(None, shapes, None)
+        try:
+            program = InlinedProgram(closed, MOST_OPERATIONS).program
+            takes = [Row(x.size, dtype) for x in (q, v, t)]
+            gives = [*(Row(x.size, dtype) for x in given), Row(1, np.dtype(bool))]
+            return _Code(compiled(kernel(program, takes, gives, 1)), shapes, program.operations)
+        except (NotScalar, TooLong):
+            return _Code(None, shapes, None)
+
+    def _go_the_sure_way(self, buffers: _Buffers) -> None:
+        found, result = self._sure(*map(jnp.asarray, (buffers.q, buffers.v, buffers.t[0])))
+        if bool(result != RESULTS.successful):
+            raise RuntimeError(f"{message(result)} (q = {buffers.q}, v = {buffers.v}, t = {buffers.t[0]})")
+        for x, y in zip(buffers.results, found, strict=True):
+            x[...] = y
+
+    def _function(self, q: Array, v: Array, t: Array) -> tuple[list[Array], RESULTS]:
+        drive = ft.partial(self._controller.drive, self.mechanism, UdwadiaKalaba(expand=True))
+        driven = drive(q, v, t, None)
+        found: dict[str, Callable[[], Array]] = {
+            "acceleration": lambda: driven.motion.acceleration,
+            "constraint_force": lambda: driven.motion.constraint_force,
+            "control": lambda: jnp.zeros(0, q.dtype) if driven.u is None else driven.u,
+            "jacobian": lambda: jax.jacfwd(lambda y: drive(y[: q.size], y[q.size :], t, None).motion.acceleration)(
+                jnp.concatenate([q, v])
+            ),
+        }
+        return [found[name]() for name in self.what], driven.motion.result
+
+
+def _named(error: Exception, *state: object) -> Exception:
+    """The error of a state that is none, with the names of the arguments."""
+    if is_traced(*state):
+        return TypeError(
+            "q, v and t must be numbers here, not what jit or another transformation traces. Inside of these use "
+            "ukjax.equation_of_motion."
+        )
+    return type(error)(f"q and v must be real numbers of shape (n,), and t one: {error}")
+
+
+def compile(mechanism: Mechanism, *, servo: ServoLike = None, what: str | Sequence[str] = "acceleration") -> Compiled:
+    """Returns a mechanism as machine code, for loops in Python: NumPy arrays in and out, microseconds a call.
+
+    The first call compiles, for the shape of its state. Parameters are constants of the code: compile anew for others.
+    Calls let other threads run. Inside of `jax.jit`, and for batches, use `equation_of_motion` and `servo_control`.
+
+    Args:
+        mechanism: System and constraints.
+        servo: `Servo` or `ConstraintFollowing`, or several of one kind, or a `Feedback` without memory and samples,
+            that acts on the mechanism; None for none.
+        what: "acceleration" (n,) [m/s^2 or rad/s^2]; "constraint_force" (n,) [N or N m]; "control" (p,) of all
+            actuators; "jacobian", that of the acceleration with respect to q and v, (n, n_q + n). Or several of these.
+
+    Returns:
+        `handle(q, v, t=0.0, *, out=None)`, which returns an array, or a tuple of arrays for several names.
+        `handle.certain` tells whether the machine code was certain of the rank at the last state. Where it was not, the
+        result has been computed by matrices.
+
+    Raises:
+        TypeError: If `mechanism` or `servo` is something else.
+        ValueError: If `what` names something else, or "control" comes without a servo.
+
+    Example:
+        ```python
+        import jax.numpy as jnp, ukjax
+
+        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
+        acceleration = ukjax.compile(ukjax.Mechanism(system, rod))
+        print(acceleration([1.0, 0.0], [0.0, 0.0]))  # [0, -9.81]: the rod is level
+        ```
+
+    Gradients: none; ask for "jacobian".
+    """
+    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+    controller = as_static_controller(servo)
+    if not isinstance(what, (str, tuple, list)):
+        raise TypeError(f"what must be a name, or a tuple of names, of {', '.join(map(repr, WHAT))}, but is {what!r}.")
+    names = [what] if isinstance(what, str) else list(what)
+    for name in names:
+        if name not in WHAT:
+            raise ValueError(f"what must be of {', '.join(map(repr, WHAT))}, but is or has {name!r}.")
+    if not names:
+        raise ValueError(f"what must name at least one of {', '.join(map(repr, WHAT))}, but is empty.")
+    if "control" in names and servo is None:
+        raise ValueError('what="control" is that of a servo. Pass servo=ukjax.Servo(...) too.')
+    return Compiled(mechanism, controller, names, isinstance(what, str))
