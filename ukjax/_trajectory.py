@@ -25,12 +25,12 @@ OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH, *
 if TYPE_CHECKING:
     Positions = Float[Array, "T n_q"]
     Vectors = Float[Array, "T n"]
-    Numbers = Float[Array, " T"]
+    Norms = Float[Array, " T"]
     Counts = Int[Array, " T"]
 else:
     Positions = Float[Array, "T n_q"] | None
     Vectors = Float[Array, "T n"] | None
-    Numbers = Float[Array, " T"] | None
+    Norms = Float[Array, " T"] | None
     Counts = Int[Array, " T"] | None
 
 
@@ -74,8 +74,8 @@ class Trajectory(eqx.Module):
     constraint_force: Vectors
     nonideal_force: Vectors
     control: Float[Array, "T p"] | None
-    position_residual: Numbers
-    velocity_residual: Numbers
+    position_residual: Norms
+    velocity_residual: Norms
     servo_residual: Float[Array, " T"] | None
     servo_position_residual: Float[Array, " T"] | None
     servo_velocity_residual: Float[Array, " T"] | None

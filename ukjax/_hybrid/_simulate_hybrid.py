@@ -32,8 +32,7 @@ from .._simulation import (
     residuals,
     warn_of_start,
 )
-from .._trajectory import OF_CONTROLLERS, OF_EACH, OPTIONAL, Positions, Vectors
-from .._trajectory import Numbers as Norms
+from .._trajectory import OF_CONTROLLERS, OF_EACH, OPTIONAL, Norms, Positions, Vectors
 from .._types import Numbers
 from ._mode import Came, Choices, Mode, Modes
 from ._segment import segment

@@ -41,8 +41,8 @@ class Dynamics(eqx.Module):
 
     def from_time(self, begin: Array) -> "Dynamics":
         """The flow with its time counted from `begin`."""
-        project = None if self.project is None else Partial(_later, self.project, begin)
-        return Dynamics(Partial(_later, self.field, begin), project, self.leap, self.scales)
+        project, kinks = (f if f is None else Partial(_later, f, begin) for f in (self.project, self.kinks))
+        return Dynamics(Partial(_later, self.field, begin), project, self.leap, self.scales, kinks)
 
 
 def _later(function: Callable, begin: Array, t: Array, y: Array) -> Array:
