@@ -34,7 +34,7 @@ class _Code(NamedTuple):
 
 
 class _Buffers:
-    """The arrays of one thread: arguments and results, whose places the machine code is told once."""
+    """The arguments and results of one thread, in arrays that the machine code reads and writes."""
 
     def __init__(self, code: _Code, coordinates: int, speeds: int, dtype: np.dtype):
         self.coordinates, self.speeds, self.operations = coordinates, speeds, code.operations

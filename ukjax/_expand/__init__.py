@@ -18,6 +18,7 @@ from ._expand import expand as expand
 from ._expand import short_program as short_program
 from ._expand import with_constants_as_arguments as with_constants_as_arguments
 from ._graph import TooLong as TooLong
+from ._loops import cut as cut
 from ._motion import guarded as guarded
 from ._motion import guarded_motion as guarded_motion
 from ._motion import guarded_scalars as guarded_scalars
@@ -26,7 +27,6 @@ from ._piece import EvalForm as EvalForm
 from ._piece import exchanged as exchanged
 from ._piece import traced as traced
 from ._program import Program as Program
-from ._program import arguments_of as arguments_of
 from ._scalar import PlainPiece as PlainPiece
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of

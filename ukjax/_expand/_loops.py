@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from ._entry import Node
+from ._entry import Entry, Node
 from ._program import OPERATIONS, Program, arguments_of, constants_of, turns
 
 
@@ -43,20 +43,33 @@ def parts_of(program: Program) -> Iterator[Program]:
     Cuts are made one after the other: among the places near the length of a part, where the part reads and gives the
     least numbers for each operation. Inputs and constants that are merely returned are in no part.
     """
-    is_one = fits(program)
-    steps = _Order(program).steps
+    is_one, steps = fits(program), _Order(program).steps
+
+    def end_of(place: dict[int, int], last: Sequence[int], begin: int) -> int:
+        return len(steps) if is_one else _end_of_part(steps, place, last, begin)
+
+    return cut(steps, program.outputs, end_of)
+
+
+def cut(
+    steps: Sequence[Node], outputs: Sequence[Entry], end_of: Callable[[dict[int, int], Sequence[int], int], int]
+) -> Iterator[Program]:
+    """Cuts steps into programs, each of which gives the numbers that later ones, or the outputs, need.
+
+    `end_of`: (place of each step by its order, last use of each step, begin of a part) -> its end.
+    """
     place = {node.order: i for i, node in enumerate(steps)}
     last = [0] * len(steps)
     for i, node in enumerate(steps):
         for x in arguments_of(node):
             if x.order in place:
                 last[place[x.order]] = i
-    for x in program.outputs:
+    for x in outputs:
         if isinstance(x, Node) and x.order in place:
             last[place[x.order]] = len(steps)
     begin = 0
     while begin < len(steps):
-        end = len(steps) if is_one else _end_of_part(steps, place, last, begin)
+        end = end_of(place, last, begin)
         read = {x.order: x for node in steps[begin:end] for x in arguments_of(node) if place.get(x.order, -1) < begin}
         given = [node for node, i in zip(steps[begin:end], last[begin:end], strict=True) if i >= end]
         yield Program([read[i] for i in sorted(read)], given)

@@ -1,4 +1,4 @@
-"""The call of diffrax, without its checks at run time, and with a loop over the steps in place of its own.
+"""The call of diffrax, without its checks at run time; a loop of ours over the steps replaces its own.
 
 `diffrax.diffeqsolve` checks the times to save at, the first step and the times of a `StepTo` while the compiled program
 runs. Such a check is a call from the program back to Python, and JAX's persistent compilation cache does not take a

@@ -247,7 +247,7 @@ def _factors(dependent: float, B: Array, _: Array) -> tuple[Array, Array]:
     """The factors of M and S in one array (n + m, n + m, batch), from B = [M; A]."""
     n, m = B.shape[1], B.shape[0] - B.shape[1]
     mass, rows, sides = eliminated(dependent, B[:n], B[n:], B[:0])
-    # The inverses of D lie on the diagonals, in place of the ones of L.
+    # The diagonals, which are ones in L, hold the inverses of D.
     on_mass, on_rows = (f.L.at[jnp.arange(len(f.L)), jnp.arange(len(f.L))].set(f.inverses) for f in (mass, rows))
     beside = jnp.zeros((n, m, B.shape[-1]), B.dtype)
     whole = [[on_mass, beside], [sides.Y, on_rows]]

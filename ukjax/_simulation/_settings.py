@@ -73,13 +73,14 @@ class Settings(eqx.Module):
     ) -> "Settings":
         """Returns the settings for the arguments of `simulate`; raises ValueError or TypeError if these conflict.
 
-        `controllers`: what acts in each mode. `often`: whether the equation of motion is evaluated at many states.
+        `controllers`: what acts in each mode. `often`: whether the call is part of a larger program.
         `alone`: whether the run is one and not one of many, see `Integrator`.
         """
         _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
         _check.instance(solver, diffrax.AbstractSolver, "solver", "diffrax.Tsit5()")
         integrator = _integrator(adjoint, projection, max_steps, progress, alone)
-        method = _method(stepsize_controller, rtol, atol, dt0, ts, projection is not None, controllers)
+        asked = _asked_steps(stepsize_controller, rtol, atol, dt0, ts, projection is not None)
+        method = _met_by_steps(asked, ts, controllers)
         fields = kept(keep, *controllers)
         if isinstance(solver, Rattle):
             method = _equal_steps(method, ts, projection, controllers)
@@ -95,18 +96,9 @@ class Settings(eqx.Module):
         return certain_of(self.formulation, 0, dtype) is not None
 
 
-def _method(
-    controller: diffrax.AbstractStepSizeController | None,
-    rtol: ArrayLike | None,
-    atol: ArrayLike | None,
-    dt0: ArrayLike | None,
-    ts: Array,
-    projected: bool,
-    controllers: Sequence[AbstractController],
-) -> Method:
-    """Returns the choice of the steps; a controller that takes samples is the only one of `controllers`."""
+def _met_by_steps(chosen: Method, ts: Array, controllers: Sequence[AbstractController]) -> Method:
+    """Returns the method whose steps also end at samples and at kinks; a controller with samples is the only one."""
     periods = [one.period for one in controllers if one.period is not None]
-    chosen = _given_method(controller, rtol, atol, dt0, ts, projected)
     if not periods:
         adapts = isinstance(chosen.controller, diffrax.AbstractAdaptiveStepSizeController)
         kinks = adapts and any(one.limits is not None for one in controllers)
@@ -119,7 +111,7 @@ def _method(
     return chosen._replace(controller=Sampled(chosen.controller, ts[0], periods[0]))
 
 
-def _given_method(
+def _asked_steps(
     controller: diffrax.AbstractStepSizeController | None,
     rtol: ArrayLike | None,
     atol: ArrayLike | None,
