@@ -26,20 +26,17 @@ from ukjax import (
 )
 from ukjax._batch import _devices, _portions, _simulate_batch
 from ukjax._expand import (
-    _entry,
     _fast_or_slow,
     _graph,
     _interpret,
-    _loops,
-    _motion,
     _piece,
-    _program,
     _scalar,
     _symmetric,
     _tiled,
 )
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record
+from ukjax._lowering import _bind, _entry, _handler, _kernel, _schedule
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
@@ -67,13 +64,13 @@ REPLACEABLE = {
     "all_at_once": (_portions, "_at_once"),
     "cache_folder": (_output, "user_cache_path"),
     "has_compiler": (_compiled, "has_compiler"),
+    "known_interface": (_handler, "KNOWN"),
     "controlled_by_matrices": (_servo._motion, "_by_matrices"),
     "gathered": (_fast_or_slow, "TILE"),
     "in_order": (_portions, "in_order"),
     "lane_step": (_lanes, "MOST_OPERATIONS"),
-    "one_loop": (_loops, "LONGEST"),
     "panel_motion": (_panels, "panel_motion"),
-    "part": (_loops, "PART"),
+    "part": (_kernel, "PART"),
     "portion": (_portions, "BYTES"),
     "projected_by_matrices": (_projection, "_by_pseudoinverse"),
     "read_armature": (_from_model, "at_joint"),
@@ -82,11 +79,10 @@ REPLACEABLE = {
     "rounds": (_devices, "ROUNDS"),
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_expand, "MOST_OPERATIONS"),
-    "scalar_motion": (_motion.MotionPiece, "evaluate"),
+    "scalar_motion": (_fast_or_slow.FastOrSlowOp, "evaluate"),
     "timed_run": (_simulate, "timed_run"),
     "together": (_portions, "TOGETHER"),
     "unknown_fields": (_model, "_unknown"),
-    "vector": (_compile, "WIDTH"),
     "worth_steps": (_simulate_batch, "WORTH"),
     "written_step": (_tiled.ScalarLaneStep, "__call__"),
 }
@@ -151,13 +147,11 @@ rule_of = _interpret.rule_of
 MANY = _tiled.MANY
 ScalarLaneStep = _tiled.ScalarLaneStep
 inline_op = _tiled.inline_op
-FEW = _loops.FEW
-MotionPiece = _motion.MotionPiece
-MOST_OPERANDS = _loops.MOST_OPERANDS
-parts_of = _loops.parts_of
+FastOrSlowOp = _fast_or_slow.FastOrSlowOp
+parts_of = _schedule.parts_of
+fused = _schedule.fused
 EvalForm = _piece.EvalForm
 traced = _piece.traced
-turns = _program.turns
 ScalarPiece = _scalar.ScalarPiece
 ScalarProgram = _scalar.ScalarProgram
 pivots = _symmetric.pivots
@@ -198,9 +192,6 @@ packed = _packed.packed
 shapes_of = _hoist.shapes_of
 LAPACK = _unbatch.LAPACK
 unbatch_lapack = _unbatch.unbatch_lapack
-WIDTH = _compile.WIDTH
-jit_wide_vectors = _compile.jit_wide_vectors
-wide_options = _compile.wide_options
 controlled_motion = _servo._motion.controlled_motion
 controlled_by_matrices = _servo._motion._by_matrices
 Cases = _cases.Cases
@@ -266,5 +257,29 @@ whiten = _linalg.whiten
 solve_jointly = _linalg.solve_jointly
 in_tiles = _linalg.in_tiles
 Row = _lowering.Row
+SureWay = _bind.SureWay
+Traceable = _bind.Traceable
+mended = _bind.mended
+interface = _handler.interface
+can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
 kernel = _lowering.kernel
+
+
+def codes():
+    """The numbers of codes that XLA can call, and of those that wait to be freed."""
+    table = _handler._table()
+    with table.lock:
+        table.tidy()
+        return sum(place.entry is not None for place in table.places), len(table.retired)
+
+
+@contextlib.contextmanager
+def without_codes():
+    """XLA finds no code meanwhile."""
+    places = [(place, place.entry) for place in _handler._table().places if place.entry is not None]
+    for place, _ in places:
+        place.entry = None
+    yield
+    for place, entry in places:
+        place.entry = entry

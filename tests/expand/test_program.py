@@ -1,4 +1,4 @@
-"""Programs that are too long for one loop."""
+"""Programs that are too long for one function, and numbers of several kinds in one."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close, standard_promotion
-from ..inside import FEW, replaced
+from ..inside import replaced
 from .test_motion import OFF, ON, assert_same, motions, states
 
 
@@ -28,7 +28,7 @@ def tangle(operations):
 
 @pytest.mark.long
 def test_long_programs_end():
-    """In one loop neither compiling nor running it did: XLA computes what is shared once for every use."""
+    """XLA computes what is shared once for every use, and so ended neither compiling nor running it."""
     function = tangle(1500)
     long = ukjax.expand(lambda x: function(x, jnp), limit=100_000)
     x = np.random.default_rng(1).uniform(0.9, 1.1, size=(150, 20))  # tiles, the last of which overlaps
@@ -39,8 +39,8 @@ def test_long_programs_end():
 
 
 @pytest.mark.long
-@replaced(one_loop=300, part=300)
-def test_programs_in_several_loops_are_what_they_are_in_one():
+@replaced(part=300)
+def test_programs_in_several_parts_are_what_they_are_in_one():
     mechanism, *state = states("random, redundant")
     want = motions(mechanism, *state, OFF)
     of = lambda *state: ukjax.equation_of_motion(mechanism, *state, formulation=ON, throw=False)
@@ -48,9 +48,9 @@ def test_programs_in_several_loops_are_what_they_are_in_one():
     assert_same(jax.jit(of)(*(x[0] for x in state)), jax.tree_util.tree_map(lambda x: x[0], want))
 
 
-@pytest.mark.parametrize("size", [5, FEW, FEW + 1])
-def test_a_loop_takes_floats_of_two_kinds_and_truth_values(size):
-    """And gives back each as what it is: XLA reduces neither together. In windows and in pairs, with what all share."""
+@pytest.mark.parametrize("size", [1, 5, 8, 9, 515])
+def test_a_program_takes_floats_of_two_kinds_and_truth_values(size):
+    """And gives back each as what it is."""
 
     def function(single, double, flag, shared, known):
         one = jnp.where(known, shared, double)

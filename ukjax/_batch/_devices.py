@@ -25,7 +25,7 @@ AXIS = "trajectories"
 # cache, and there are to be ROUNDS of them, for the last ones run with few beside them. Loops go by blocks of BLOCK,
 # and a rest that fills none takes as long as a block. A GPU hides its latency behind as many as there are.
 LANES = {"cpu": 128}
-BLOCK, ROUNDS = 32, 16
+BLOCK, ROUNDS = 32, 4
 LANES_ELSEWHERE = 8192
 # The least number of trajectories, in the batch and not in a device's share, for which it pays to compile a step of all
 # lanes as a whole. Otherwise every stage has to check on the device whether a lane needs more.

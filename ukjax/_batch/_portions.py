@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
 from .._integrate import Ends, Progress, in_order, rows
-from .._program import Packed, jit_wide_vectors, packed
+from .._program import Packed, packed
 from ._devices import BLOCK, ROUNDS, Device, everywhere, gathered, of_all, on_each, own_of, placed, share_out
 from ._plan import BatchSettings, Outcome
 
@@ -142,19 +142,16 @@ def _portion(
         bar.update(now - done)
         seconds, did, done = time.perf_counter() - begin, now - done, now
         if until >= most.max():
-            return _finish(*given, progress.ends), order
+            return _finish(given, progress.ends), order
         ahead = did / len(devices) * TICK / max(seconds, 1e-3)
         until += int(np.clip(ahead, size.lanes, 16 * size.lanes + until))
 
-
-# A device that is the only one may use other cores for large operations; those of a step are small.
-_of_devices = ft.partial(jit_wide_vectors, by_itself=lambda devices, *_: len(devices) > 1)
 
 # The user's functions are traced outside of the program of each device, so that the arrays they close over become
 # arguments of it.
 
 
-@_of_devices
+@eqx.filter_jit
 def _at_once(devices: Devices, recipe: Packed, samples: Packed, most: Array) -> tuple[Packed, Array]:
     """Runs a small batch in one program, without a progress bar; also returns the trajectories of each device.
 
@@ -173,7 +170,7 @@ def _at_once(devices: Devices, recipe: Packed, samples: Packed, most: Array) -> 
     return on_each(share, devices, recipe.tree.plan(samples.tree), samples, most, alone=True)
 
 
-@_of_devices
+@eqx.filter_jit
 def _begin(devices: Devices, recipe: Packed, samples: Packed) -> tuple[tuple[Packed, Array], Progress]:
     """The first places of all trajectories with their paces, and the progress of a queue that has begun none."""
 
@@ -185,7 +182,7 @@ def _begin(devices: Devices, recipe: Packed, samples: Packed) -> tuple[tuple[Pac
     return on_each(share, devices, recipe.tree.plan(samples.tree), samples, alone=True)
 
 
-@ft.partial(jit_wide_vectors, by_itself=lambda *_: True, donate="all-except-first")
+@ft.partial(eqx.filter_jit, donate="all-except-first")
 def _advance(given: tuple[Devices, Packed, Packed, Packed], progress: Progress, upto: Array) -> Progress:
     """Continues until enough trajectories have begun: `upto` (D, 2) holds the total of each device, and that number."""
     devices, recipe, samples, starts = given
@@ -198,8 +195,10 @@ def _advance(given: tuple[Devices, Packed, Packed, Packed], progress: Progress, 
     return on_each(share, devices, recipe.tree.plan(samples.tree), samples, starts, progress, upto, alone=True)
 
 
-@_of_devices
-def _finish(devices: Devices, recipe: Packed, samples: Packed, starts: Packed, ends: Ends) -> Packed:
+@eqx.filter_jit
+def _finish(given: tuple[Devices, Packed, Packed, Packed], ends: Ends) -> Packed:
+    devices, recipe, samples, starts = given
+
     def share(plan, samples, starts, ends):
         return packed(plan.finish(samples.tree, starts.tree, ends), axes=1, most=1)
 

@@ -1,5 +1,9 @@
 """Small programs as scalar code."""
 
+from .._lowering._entry import Entry as Entry
+from .._lowering._entry import Node as Node
+from .._lowering._entry import NotScalar as NotScalar
+from .._lowering._program import Program as Program
 from ._constrained import Controlled as Controlled
 from ._constrained import KKTTerms as KKTTerms
 from ._constrained import SchurComplement as SchurComplement
@@ -8,9 +12,6 @@ from ._constrained import are_clear as are_clear
 from ._constrained import constrained as constrained
 from ._constrained import controlled as controlled
 from ._constrained import is_definite as is_definite
-from ._entry import Entry as Entry
-from ._entry import Node as Node
-from ._entry import NotScalar as NotScalar
 from ._expand import MOST_OPERATIONS as MOST_OPERATIONS
 from ._expand import Expanded as Expanded
 from ._expand import Expansion as Expansion
@@ -18,7 +19,6 @@ from ._expand import expand as expand
 from ._expand import short_program as short_program
 from ._expand import with_constants_as_arguments as with_constants_as_arguments
 from ._graph import TooLong as TooLong
-from ._loops import cut as cut
 from ._motion import guarded as guarded
 from ._motion import guarded_motion as guarded_motion
 from ._motion import guarded_scalars as guarded_scalars
@@ -26,7 +26,6 @@ from ._piece import AbstractBatchedOp as AbstractBatchedOp
 from ._piece import EvalForm as EvalForm
 from ._piece import exchanged as exchanged
 from ._piece import traced as traced
-from ._program import Program as Program
 from ._scalar import PlainPiece as PlainPiece
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of
@@ -39,6 +38,4 @@ from ._tiled import MANY as MANY
 from ._tiled import InlinedProgram as InlinedProgram
 from ._tiled import Lowering as Lowering
 from ._tiled import ScalarLaneStep as ScalarLaneStep
-from ._tiled import in_entries as in_entries
-from ._tiled import joined as joined
 from ._tiled import tiled_dynamics as tiled_dynamics

@@ -9,9 +9,9 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
 from .. import _check
+from .._lowering._entry import Block, Node, NotScalar
 from .._program import TreeStructure
 from .._result import is_traced
-from ._entry import Block, Node, NotScalar
 from ._graph import TooLong
 from ._piece import traced
 from ._scalar import ScalarPiece, ScalarProgram

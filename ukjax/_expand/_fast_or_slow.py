@@ -12,14 +12,19 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
 from .._linalg import in_tiles
-from ._entry import NotScalar
+from .._lowering import SureWay, Traceable, can_be_deferred, mended
+from .._lowering._entry import NotScalar
+from .._lowering._program import Program
+from .._lowering._stages import NativeProgram
 from ._graph import TooLong
+from ._interpret import interpret
 from ._piece import (
     AbstractBatchedOp,
     AbstractSmallOp,
@@ -30,7 +35,7 @@ from ._piece import (
     traced_cotangent,
     traced_tangent,
 )
-from ._scalar import PlainPiece, ScalarPiece, grown, over_batch, size_of
+from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, over_batch, size_of
 
 
 # A batch is checked tile by tile, so that one state that needs the function costs no more than a tile. On a GPU, where
@@ -54,6 +59,7 @@ class AbstractSeldomPiece(AbstractTracedPiece):
 
     def __init__(self, closed: ClosedJaxpr):
         super().__init__(closed)
+        self._ways = SureWays()
         self._along: dict[tuple[tuple[int | None, ...], int], tuple[AbstractSeldomPiece, list[int]]] = {}
 
     @abc.abstractmethod
@@ -80,7 +86,33 @@ class AbstractSeldomPiece(AbstractTracedPiece):
         return self._along[axes, size]
 
     def evaluate(self, form, *arrays):
+        closed = Traceable.of(self.closed)
+        if form.native and can_be_deferred(closed):
+            form, arrays = form.wide(arrays)
+            fast = list(over_batch(jaxpr_as_fun(self.otherwise), form.batched)(*arrays))
+            return self._ways.mended(closed, form, arrays[self.flag], arrays, fast)
         return _evaluated(form, self.flag, jaxpr_as_fun(self.closed), jaxpr_as_fun(self.otherwise), self.gives, arrays)
+
+
+class SureWays:
+    """The sure ways of a piece, one for each choice of arguments with a batch."""
+
+    def __init__(self):
+        self.known: dict[tuple[bool, ...], SureWay] = {}
+
+    def of(self, slow: Traceable, batched: tuple[bool, ...]) -> SureWay:
+        if batched not in self.known:
+            self.known[batched] = SureWay(slow, batched)
+        return self.known[batched]
+
+    def mended(
+        self, slow: Traceable, form: EvalForm, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
+    ) -> list[Array]:
+        """The results of `slow` where it is needed, and `fast` elsewhere; `form` is that of `arrays`."""
+        way = self.of(slow, form.batched)
+        size = size_of(form.batched, arrays)
+        wide = [jnp.broadcast_to(x, (*size, *y.shape)) for x, y in zip(fast, slow.out_avals, strict=True)]
+        return mended(way, jnp.broadcast_to(needed, size), arrays, wide)
 
 
 def _evaluated(
@@ -131,14 +163,17 @@ def _gathered(
 
 
 def where_needed(
-    slow: ClosedJaxpr, form: EvalForm, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]
+    slow: Traceable, form: EvalForm, needed: Array, arrays: Sequence[Array], fast: Sequence[Array], ways: SureWays
 ) -> list[Array]:
     """The results of `slow` where it is needed, and `fast` elsewhere; `form` is that of all three together."""
+    if form.native and can_be_deferred(slow):
+        some, arrays = form._replace(batched=form.batched[1 : 1 + len(arrays)]).wide(arrays)
+        return ways.mended(slow, some, needed, arrays, fast)
 
     def passed(_: Array, *args: Array) -> list[Array]:
         return list(args[len(arrays) :])
 
-    return _evaluated(form, 0, _mended(slow), passed, slow.out_avals, [needed, *arrays, *fast])
+    return _evaluated(form, 0, _mended(slow.closed), passed, slow.out_avals, [needed, *arrays, *fast])
 
 
 def _mended(slow: ClosedJaxpr) -> OfArrays:
@@ -200,6 +235,11 @@ class GuardedDerivative(AbstractSeldomPiece):
 class AbstractCertainPiece(AbstractSmallOp):
     """A piece whose last two results tell whether the others are certain, and whether their derivatives are."""
 
+    @property
+    @abc.abstractmethod
+    def scalar(self) -> ScalarProgram:
+        """The piece as a scalar program."""
+
     @abc.abstractmethod
     def judged_tangent(self, moving: tuple[int, ...]) -> AbstractBatchedOp | None:
         """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether they are certain.
@@ -219,6 +259,10 @@ class CertainScalars(AbstractCertainPiece):
         super().__init__(closed.in_avals, closed.out_avals)
         self.piece, self.closed, self.limit = ScalarPiece(closed, limit), closed, limit
         _ = self.piece.program
+
+    @property
+    def scalar(self):
+        return self.piece.program
 
     def evaluate(self, form, *arrays):
         return self.piece.evaluate(form, *arrays)
@@ -258,24 +302,43 @@ class FastOrSlowOp(AbstractSmallOp):
         slow: x -> leaves.
     """
 
-    def __init__(self, fast: AbstractCertainPiece, found: ClosedJaxpr, slow: ClosedJaxpr):
+    def __init__(self, fast: AbstractCertainPiece, found: ClosedJaxpr, slow: Traceable):
         super().__init__(slow.in_avals, slow.out_avals)
         self.fast, self.found, self.slow, self.known = fast, found, slow, len(fast.takes)
+        self._ways = SureWays()
         place = {id(x): i for i, x in enumerate(found.jaxpr.invars)}
         # The index of the value that each leaf is, or None.
         self.origin = [place.get(id(x)) for x in found.jaxpr.outvars]
 
     @ft.cached_property
     def guarded_slow(self) -> GuardedOp:
-        return guarded_by(self.slow, self.gives)
+        return guarded_by(self.slow.closed, self.gives)
+
+    @property
+    def traced_later(self):
+        return (self.slow.closed,)
+
+    @ft.cached_property
+    def native(self) -> NativeProgram:
+        """x -> the leaves, and whether they are in doubt, as one program."""
+        fast = self.fast.scalar
+        *values, clear, _ = fast.results
+        leaves = interpret(fast.graph, self.found, values)
+        doubt = fast.graph.negation(clear.item())
+        program = Program(fast.inputs, [*(x for leaf in leaves for x in leaf.ravel()), doubt])
+        return NativeProgram.of(program, self.takes, [*self.gives, ShapedArray((), np.dtype(bool))])
 
     def evaluate(self, form, *arrays):
+        if form.native and self.native.is_possible and can_be_deferred(self.slow):
+            form, arrays = form.wide(arrays)
+            return self.native(form.batched, arrays, self._ways.of(self.slow, form.batched))[:-1]
         fast = over_batch(self.fast, form.batched[: self.known])
         *values, clear, _ = fast(*arrays[: self.known])
         wide = (any(form.batched[: self.known]),)
         leaves = over_batch(jaxpr_as_fun(self.found), wide * len(values))(*values)
         batched = (*form.batched, *wide * len(leaves))
-        return where_needed(self.slow, form._replace(batched=(*wide, *batched)), ~clear, arrays, leaves)
+        form = form._replace(batched=(*wide, *batched))
+        return where_needed(self.slow, form, ~clear, arrays, leaves, self._ways)
 
     @ft.cached_property
     def whole(self) -> ClosedJaxpr:
@@ -299,20 +362,32 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
 
     base: FastOrSlowOp
 
+    def __init__(self, takes: Sequence[Shaped], gives: Sequence[Shaped]):
+        super().__init__(takes, gives)
+        self._ways = SureWays()
+
     @abc.abstractmethod
     def make_fast(self) -> OfArrays | None:
         """The derivative by the fast piece, and whether it is certain; None if that is no scalar program."""
 
     @abc.abstractmethod
-    def make_slow(self) -> ClosedJaxpr:
+    def make_slow(self) -> Traceable:
         """The derivative by the slow function."""
+
+    def _later(self, trace: Callable[[], ClosedJaxpr]) -> Traceable:
+        """The derivative by the slow function, traced when it is needed."""
+
+        def function(*arrays):
+            return jaxpr_as_fun(trace())(*arrays)
+
+        return Traceable(function, self.takes, self.gives, self.base.slow.has_effects)
 
     @ft.cached_property
     def fast(self) -> OfArrays | None:
         return self.make_fast()
 
     @ft.cached_property
-    def slow(self) -> ClosedJaxpr:
+    def slow(self) -> Traceable:
         return self.make_slow()
 
     @property
@@ -337,7 +412,7 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
         *found, smooth = over_batch(fast, form.batched)(*arrays)
         wide = any(form.batched)
         batched = (wide, *form.batched, *(wide,) * len(found))
-        return where_needed(self.slow, form._replace(batched=batched), ~smooth, arrays, found)
+        return where_needed(self.slow, form._replace(batched=batched), ~smooth, arrays, found, self._ways)
 
 
 class _ChosenTangent(AbstractFastOrSlowSlope):
@@ -363,7 +438,7 @@ class _ChosenTangent(AbstractFastOrSlowSlope):
         return tangent
 
     def make_slow(self):
-        return traced_tangent(self.base.slow, self.moving, self.base.inexact)
+        return self._later(lambda: traced_tangent(self.base.slow.closed, self.moving, self.base.inexact))
 
     @property
     def by_parts(self):
@@ -395,7 +470,7 @@ class _ChosenCotangent(AbstractFastOrSlowSlope):
         return cotangent
 
     def make_slow(self):
-        return traced_cotangent(self.base.slow, self.moving, self.given)
+        return self._later(lambda: traced_cotangent(self.base.slow.closed, self.moving, self.given))
 
     @property
     def by_parts(self):

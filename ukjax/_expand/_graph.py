@@ -18,8 +18,21 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
+from .._lowering._entry import (
+    Block,
+    Constants,
+    Entry,
+    Name,
+    Node,
+    P,
+    Value,
+    constant,
+    drawn,
+    is_constant,
+    name_of,
+    value_of,
+)
 from .._program import Parameters
-from ._entry import Block, Constants, Entry, Name, Node, P, Value, constant, drawn, is_constant, name_of, value_of
 from ._piece import AbstractBatchedOp
 
 

@@ -16,8 +16,8 @@ from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 from .. import _program
+from .._lowering._entry import LARGEST, Node, NotScalar, entries
 from .._program import Parameters
-from ._entry import LARGEST, Node, NotScalar, entries
 from ._graph import FOLDED, Graph
 from ._piece import piece_p
 from ._structure import BY_NAME, STRUCTURE, Rule, row

@@ -24,8 +24,9 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
 from .._linalg import whiten
+from .._lowering import Traceable
+from .._lowering._entry import Entry, NotScalar, constant
 from .._program import TreeStructure
-from ._entry import Entry, NotScalar, constant
 from ._expand import with_constants_as_arguments
 from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, guarded_by
 from ._graph import Graph, TooLong
@@ -67,6 +68,10 @@ class MotionPiece(AbstractCertainPiece):
 
         self.program = ScalarProgram(self.takes, self.gives, build, limit)
         self.terms = ScalarPiece(closed, limit, self.program.part(closed.out_avals, found))
+
+    @property
+    def scalar(self):
+        return self.program
 
     def found(self, graph: Graph, terms: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results from M, Q, A, b, as entries of a graph."""
@@ -298,6 +303,7 @@ def guarded_motion(
     terms: ClosedJaxpr,
     state: list[Array],
     more: ClosedJaxpr | None = None,
+    later: bool = False,
 ) -> PyTree | None:
     """A tree of arrays from M, Q, A, b at a state, by `found` from a scalar program, or by the fallback `otherwise`.
 
@@ -309,6 +315,7 @@ def guarded_motion(
         terms: state -> M, Q, A, b, traced.
         state: Arrays.
         more: state -> further arguments of `otherwise`, traced.
+        later: Whether `otherwise` closes over no array that is being traced, so that it can be traced when needed.
 
     Returns:
         The tree; None if there is no such program.
@@ -320,7 +327,14 @@ def guarded_motion(
         return None
     tree, structure = _leaves_of(found, piece.gives[:-2])
     otherwise, arrays = _with_more(otherwise, piece.terms, [*state, *further], len(state), more)
-    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)), map(jax.typeof, arrays))
+    slow = Traceable(
+        lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)),
+        [*map(jax.typeof, arrays)],
+        tree.out_avals,
+        bool(terms.effects) or (more is not None and bool(more.effects)),
+    )
+    if not later:
+        _ = slow.closed
     return jax.tree_util.tree_unflatten(structure, FastOrSlowOp(piece, tree, slow)(*arrays))
 
 
@@ -406,7 +420,7 @@ def guarded_scalars(
     arrays = [*state, *further, *unknown]
     slow = traced(lambda *args: jaxpr_as_fun(kept)(*args[:first], *args[known:]), map(jax.typeof, arrays))
     tree, _ = _leaves_of(lambda *values: values, piece.gives[:-2])
-    return jax.tree_util.tree_unflatten(structures[0], FastOrSlowOp(piece, tree, slow)(*arrays))
+    return jax.tree_util.tree_unflatten(structures[0], FastOrSlowOp(piece, tree, Traceable.of(slow))(*arrays))
 
 
 def _leaves_of(found: Callable[..., PyTree], values: Sequence[ShapedArray]) -> tuple[ClosedJaxpr, TreeStructure]:

@@ -16,7 +16,10 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jaxlib.mlir import ir
 from jaxtyping import Array, PyTree
+
+from .._lowering import can_be_called
 
 
 T = TypeVar("T")
@@ -33,10 +36,27 @@ class Shaped(Protocol):
 
 
 class EvalForm(NamedTuple):
-    """The form of an evaluation: which arguments have the batch as their first axis, and whether it is on a CPU."""
+    """The form of an evaluation.
+
+    Attributes:
+        batched: Which arguments have the batch as their first axis.
+        on_cpu: Whether it is on a CPU.
+        native: Whether machine code can be called there.
+        partitioned: Whether XLA shares arrays out among devices.
+    """
 
     batched: tuple[bool, ...]
     on_cpu: bool
+    native: bool = False
+    partitioned: bool = False
+
+    def wide(self, arrays: Sequence[Array]) -> "tuple[EvalForm, Sequence[Array]]":
+        """The form and the arrays for machine code: where a batch may be shared out among devices, all have it."""
+        if not self.partitioned or not any(self.batched):
+            return self, arrays
+        size = next(x.shape[0] for x, b in zip(arrays, self.batched, strict=True) if b)
+        wide = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(arrays, self.batched, strict=True)]
+        return self._replace(batched=(True,) * len(arrays)), wide
 
 
 class AbstractBatchedOp(abc.ABC):
@@ -58,6 +78,11 @@ class AbstractBatchedOp(abc.ABC):
         Returns None where one batch of everything is better.
         """
         return None
+
+    @property
+    def traced_later(self) -> tuple[ClosedJaxpr, ...]:
+        """Programs of the function that are traced only where they are needed."""
+        return ()
 
     def __call__(self, *arrays: Array) -> list[Array]:
         return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
@@ -199,7 +224,15 @@ def _compiled(piece: AbstractBatchedOp, batched: tuple[bool, ...]) -> Callable[.
 
 @piece_p.def_impl
 def _impl(*arrays, piece, batched):
-    return _compiled(piece, batched)(*arrays)
+    """Calls a piece by itself. JAX's check for NaN would evaluate it so again, and again."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        found = _compiled(piece, batched)(*arrays)
+    for setting, is_wrong in (("jax_debug_nans", jnp.isnan), ("jax_debug_infs", jnp.isinf)):
+        if getattr(jax.config, setting) and any(
+            jnp.issubdtype(x.dtype, jnp.inexact) and bool(jnp.any(is_wrong(x))) for x in found
+        ):
+            raise FloatingPointError(f"invalid value in a function as scalar code, by {setting}")
+    return found
 
 
 @piece_p.def_abstract_eval
@@ -217,12 +250,16 @@ def _here(shape: tuple[int, ...], dtype: np.dtype) -> ShapedArray:
     return ShapedArray(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P(*[None] * len(shape))))
 
 
-def _evaluated(on_cpu, *arrays, piece, batched):
-    return piece.evaluate(EvalForm(batched, on_cpu), *arrays)
+def _lowered(ctx: mlir.LoweringRuleContext, *operands: ir.Value, piece: AbstractBatchedOp, batched: tuple[bool, ...]):
+    """Lowers a piece, on a CPU to machine code; but a program that is exported must run where there is none."""
+    on_cpu = tuple(ctx.module_context.platforms) == ("cpu",)
+    exported = ctx.module_context.lowering_parameters.for_export
+    devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
+    form = EvalForm(batched, on_cpu, on_cpu and not exported and can_be_called(), devices != 1)
+    return mlir.lower_fun(ft.partial(piece.evaluate, form), multiple_results=True)(ctx, *operands)
 
 
-mlir.register_lowering(piece_p, mlir.lower_fun(ft.partial(_evaluated, False), multiple_results=True))
-mlir.register_lowering(piece_p, mlir.lower_fun(ft.partial(_evaluated, True), multiple_results=True), platform="cpu")
+mlir.register_lowering(piece_p, _lowered)
 
 
 def _jvp(primals, tangents, *, piece, batched):

@@ -16,17 +16,14 @@ from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._linalg import in_tiles
-from ._entry import LARGEST, Entry, NotScalar
+from .._lowering._entry import LARGEST, Entry, NotScalar
+from .._lowering._program import Program
+from .._lowering._stages import NativeProgram
 from ._graph import Graph, Inlines, TooLong
 from ._interpret import interpret
-from ._loops import FEW, fits, in_loops
 from ._piece import AbstractTracedPiece, EvalForm
-from ._program import Program
 
 
-# States of a tile: the numbers that loops hand on, some 100 for each state, are to stay in the cache.
-TILE = 128
 # A graph under construction may have this many times the operations of the final program.
 WASTE = 8
 
@@ -34,8 +31,6 @@ WASTE = 8
 T = TypeVar("T")
 # (graph, arguments) -> results, all of them arrays of entries.
 Builds = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
-# (shape of the batch, entries) -> arrays.
-Joins = Callable[[tuple[int, ...], Sequence[Array]], list[Array]]
 
 
 class ScalarProgram:
@@ -54,7 +49,7 @@ class ScalarProgram:
         pieces: Inlines | None = None,
     ):
         self.takes = takes
-        graph = Graph(WASTE * limit, pieces)
+        self.graph = graph = Graph(WASTE * limit, pieces)
         arguments, inputs = [], []
         for aval in takes:
             if aval.size > LARGEST or jnp.issubdtype(aval.dtype, extended):
@@ -70,64 +65,42 @@ class ScalarProgram:
             raise TooLong(f"{self.program.operations} operations, more than {limit}")
 
     def _is_to_give(self, gives: Sequence[ShapedArray], results: Sequence[np.ndarray]) -> None:
-        self.gives = gives
+        self.gives, self.results = gives, results
         outputs: list[Entry] = [x for array in results for x in array.ravel()]
         self.program = Program(self.inputs, outputs)
 
     def part(self, gives: Sequence[ShapedArray], results: Sequence[np.ndarray]) -> "ScalarProgram":
         """The program that gives other entries of the same graph."""
         other = copy.copy(self)
+        other.__dict__.pop("native", None)
         other._is_to_give(gives, results)
         return other
 
     def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
         """The results; if any argument is batched, the batch is its first axis, and that of all results."""
-        return self._of(form, arrays, self._joined)
+        if form.native and self.native.is_possible:
+            wide, given = form.wide(arrays)
+            return self.native(wide.batched, given)
+        return self._by_operations(form, arrays)
 
-    def entries(self, form: EvalForm, *arrays: Array) -> list[Array]:
-        """The entries of the results, each with the batch as its only axis, or none if no argument is batched."""
-        return self._of(form, arrays, lambda batch, entries: list(entries))
+    def entries(self, form: EvalForm, *arrays: Array) -> Array:
+        """The entries of all results, with the batch as the last axis."""
+        found = [x.reshape(x.shape[0], -1) for x in self.evaluate(form, *arrays)]
+        return jnp.concatenate(found, axis=1).T
 
-    def of_entries(self, own: Sequence[Array], shared: Sequence[Array]) -> list[Array]:
-        """The entries of the results, from `own` entries with a batch as their only axis, and `shared` ones without.
+    @ft.cached_property
+    def native(self) -> NativeProgram:
+        return NativeProgram.of(self.program, self.takes, self.gives)
 
-        It is for a CPU. Truth values are numbers.
-        """
-        before, each = self.program.split([*(True for _ in own), *(False for _ in shared)])
-        values = [*own, *before(*shared)]
-        if not reduces_one_by_one():
-            values = [x.astype(y.dtype) for x, y in zip(values, each.inputs, strict=True)]
-            found = each(*values)
-        else:
-            found = in_loops(each, own[0].size, values, apart=True)
-        size = own[0].shape
-        return [_like(x, size).astype(as_number(y.dtype)) for x, y in zip(found, each.outputs, strict=True)]
-
-    def _of(self, form: EvalForm, arrays: Sequence[Array], join: Joins) -> list[Array]:
-        """Evaluates the program; `join` makes arrays of the shape of a batch, or of a tile, and the entries of results.
-
-        Several loops hand on many numbers from one to the next, which stay in the cache where the loops run for a tile
-        of the batch after the other.
-        """
+    def _by_operations(self, form: EvalForm, arrays: Sequence[Array]) -> list[Array]:
+        """Evaluates the program by operations of JAX on numbers, or on batches of numbers."""
         batch, alone = size_of(form.batched, arrays), not any(form.batched)
         flags = [b or alone for b in form.batched]
         before, each = self.program.split([b for x, b in zip(self.takes, flags, strict=True) for _ in range(x.size)])
         # Numbers that depend on shared inputs only are computed once. A state without a batch is a batch of one.
         shared = before(*(y for x, b in zip(arrays, flags, strict=True) if not b for y in _rows(x, False)))
-        loops = form.on_cpu and 0 not in batch and each.steps and not each.has_arrays and reduces_one_by_one()
-
-        def of(*own: Array) -> list[Array]:
-            batch = () if alone else own[0].shape[:1]
-            values = [*(y for x in own for y in _rows(x, not alone)), *shared]
-            found = in_loops(each, math.prod(batch), values) if loops else each(*values)
-            return join(batch, [_like(x, batch) for x in found])
-
-        own = [x for x, b in zip(arrays, flags, strict=True) if b]
-        count = -(-math.prod(batch) // TILE)
-        if not loops or fits(each) or count == 1:
-            return of(*own)
-        start = join(batch, [jnp.zeros(batch, x.dtype) for x in each.outputs])
-        return in_tiles(of, -(-batch[0] // count), start, [0] * len(own), own)
+        own = [y for x, b in zip(arrays, flags, strict=True) if b for y in _rows(x, not alone)]
+        return self._joined(batch, [_like(x, batch) for x in each(*own, *shared)])
 
     def _joined(self, batch: tuple[int, ...], entries: Sequence[Array]) -> list[Array]:
         found, rest = [], iter(entries)
@@ -138,11 +111,6 @@ class ScalarProgram:
         return found
 
 
-def as_number(dtype: np.dtype) -> np.dtype:
-    """The dtype in which entries are kept between steps: an integer for truth values."""
-    return jnp.result_type(int) if jnp.issubdtype(dtype, bool) else dtype
-
-
 def _like(x: Array, batch: tuple[int, ...]) -> Array:
     return x.reshape(batch) if x.size == math.prod(batch) else lax.broadcast(x, batch)
 
@@ -151,25 +119,6 @@ def _rows(array: Array, batched: bool) -> list[Array]:
     """The entries of an array, each with the batch as its only axis."""
     flat = array.reshape(array.shape[0], math.prod(array.shape[1:])).T if batched else array.ravel()
     return [flat[i] for i in range(flat.shape[0])]
-
-
-@ft.cache
-def reduces_one_by_one() -> bool:
-    """Whether a reduction on the CPU takes one element after the other, as `in_loops` needs it."""
-    graph = Graph(9)
-    inputs = [graph.input(np.dtype(np.float32)) for _ in range(2)]
-    program = Program(inputs, [graph.add(*inputs), graph.neg(inputs[1])])
-    cpu = jax.local_devices(backend="cpu")[0]
-    with jax.ensure_compile_time_eval():
-        for size in (1, 5, FEW + 1):
-            x, y = np.arange(1, size + 1, dtype=np.float32), np.float32(7)
-            arrays = [jax.device_put(value, cpu) for value in (x, y)]
-            found = jax.jit(lambda *xs, size=size: in_loops(program, size, xs))(*arrays)
-            if not all(
-                np.array_equal(got, np.broadcast_to(want, size)) for got, want in zip(found, (x + y, -y), strict=True)
-            ):
-                return False
-    return True
 
 
 # How many times as many operations a derivative may have as its function, and how many at most: longer ones take too

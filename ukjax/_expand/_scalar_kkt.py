@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._entry import Entry, Node, constant, is_constant
+from .._lowering._entry import Entry, Node, constant, is_constant
 from ._graph import Graph
 from ._symmetric import Factors, combined, product
 

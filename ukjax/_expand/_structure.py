@@ -9,8 +9,8 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, Primitive
 
+from .._lowering._entry import Node, constant, entries
 from .._program import Parameters
-from ._entry import Node, constant, entries
 from ._graph import Graph
 
 

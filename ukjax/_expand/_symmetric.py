@@ -20,9 +20,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, Float, PyTree
 
+from .._lowering._entry import Entry, constant, is_constant
 from .._program import Parameters
 from .._types import Matrix, Scalar, Vector
-from ._entry import Entry, constant, is_constant
 from ._graph import Graph
 
 

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,16 +21,16 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
+from .._lowering import can_be_called
+from .._lowering._entry import Entry, NotScalar, constant
 from .._program import TreeStructure
-from ._entry import Entry, NotScalar, constant
 from ._expand import MOST_OPERATIONS, with_constants_as_arguments
 from ._fast_or_slow import AbstractFastOrSlowSlope, CertainScalars, FastOrSlowOp, GuardedOp
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._loops import side_by_side
 from ._motion import JudgedSlope, MotionPiece, alone
 from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged, traced
-from ._scalar import ScalarPiece, ScalarProgram, as_number, over_batch, size_of
+from ._scalar import ScalarPiece, ScalarProgram, over_batch, size_of
 
 
 # For fewer states compiling takes longer than what is saved.
@@ -80,38 +79,8 @@ class InlinedProgram:
             raise NotScalar("what stays an operation on arrays")
 
 
-class Entries(eqx.Module):
-    """An array of each of many states as its entries, each with the batch as its only axis; truth values as numbers."""
-
-    each: list[Array]
-    shape: tuple[int, ...] = eqx.field(static=True)
-    dtype: np.dtype = eqx.field(static=True)
-
-    @classmethod
-    def of(cls, array: Array) -> "Entries":
-        """The entries of an array whose first axis is the batch."""
-        flat = array.reshape(array.shape[0], -1).astype(as_number(array.dtype))
-        return cls([flat[:, i] for i in range(flat.shape[1])], array.shape[1:], array.dtype)
-
-    def joined(self) -> Array:
-        """The array of these entries, with the batch as its first axis."""
-        return jnp.stack(self.each, axis=-1).reshape(-1, *self.shape).astype(self.dtype)
-
-
-def in_entries(tree: PyTree) -> PyTree:
-    """The tree with the `Entries` of its arrays."""
-    return jax.tree_util.tree_map(Entries.of, tree)
-
-
-def joined(tree: PyTree) -> PyTree:
-    """The tree with the arrays of its `Entries`."""
-    return jax.tree_util.tree_map(lambda x: x.joined(), tree, is_leaf=lambda x: isinstance(x, Entries))
-
-
 class ScalarLaneStep:
-    """A step that many states repeat, as one scalar program with all the pieces in it.
-
-    Between steps a state is kept in entries, so that no arrays are joined or split.
+    """A step that many states repeat, as one scalar program with all the pieces in it; for a CPU.
 
     Args:
         function: (state, *others) -> (new, otherwise, found, wanted, doubt, matters). The state becomes `new`; where
@@ -148,17 +117,17 @@ class ScalarLaneStep:
             return [*states, *(_fast_or_slow(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
 
         self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
-        self.program = ScalarProgram(closed.in_avals, self.gives, build, most, inline_op)
-        if self.program.program.has_arrays:
-            raise NotScalar("what stays an operation on arrays")
+        self.program = ScalarProgram(closed.in_avals, self.gives, build, most, inline_op).native
+        self.count = len(leaves)
+        if not can_be_called() or not self.program.is_one:
+            raise NotScalar("what stays an operation on arrays, or a CPU without machine code")
 
     def __call__(self, state: PyTree, *others: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-        """Makes a step: returns the new states, `found` and `wanted`, all in entries, as are the arguments."""
-        # One loop copies the states first. Otherwise XLA copies each of them before it writes new ones over old ones.
-        own = [*side_by_side(jax.tree_util.tree_leaves(state)), *jax.tree_util.tree_leaves(others)]
-        found = iter(self.program.of_entries(own, [x for leaf in self.further for x in jnp.ravel(leaf)]))
-        results = iter([Entries([next(found) for _ in range(x.size)], x.shape, x.dtype) for x in self.gives])
-        made = [[next(results) for _ in range(self.forms[i].num_leaves)] for i in (0, 2, 3)]
+        """Makes a step: returns the new states, `found` and `wanted`, for arrays whose first axis is that of states."""
+        leaves = [*jax.tree_util.tree_leaves((state, others)), *self.further]
+        batched = [i < self.count for i in range(len(leaves))]
+        found = iter(self.program(batched, leaves))
+        made = [[next(found) for _ in range(self.forms[i].num_leaves)] for i in (0, 2, 3)]
         new, *rest = (jax.tree_util.tree_unflatten(self.forms[i], x) for i, x in zip((0, 2, 3), made, strict=True))
         return new, rest[0], rest[1]
 

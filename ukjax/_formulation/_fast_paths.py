@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from .. import _blocks, _expand, _panels
 from .._linalg import rank_tolerance_of
-from .._result import RESULTS
+from .._result import RESULTS, is_traced
 from .._rounding import rounding_errors_of
 from .._terms import Terms, TermsFunctions, of_loose
 from .._types import Matrix, Rows, RowValues, Vector
@@ -96,7 +96,8 @@ def expanded(
         return None
     slow, certain = dense.solve_by(formulation), dense.certain(formulation)
     most = _expand.MOST_OPERATIONS if terms_of.modular is None else min(_expand.MOST_OPERATIONS, MOST_OF_MODULES)
-    return _expand.guarded_motion(slow, _certainly, certain, most, dense.traced, list(state), dense.rounding)
+    later = not is_traced(formulation)
+    return _expand.guarded_motion(slow, _certainly, certain, most, dense.traced, list(state), dense.rounding, later)
 
 
 def by_recursion(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from .._linalg import AbstractDecomposition, Jacobi, whiten
+from .._lowering import runs_machine_code
 from .._result import RESULTS
 from .._terms import Terms
 from .._types import BoolScalar, RowValues, Vector
@@ -35,12 +36,12 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
             terms. Where rows are not met, and a finer rank test with a moderate acceleration does not meet them either,
             the constraints contradict each other.
         expand: Whether small mechanisms are computed as scalar code, each array entry by itself, factorised over the
-            nonzero entries. Scalar code is many times as fast in a batch or along a trajectory, and takes longer to
-            compile. The motion, the rank and the verdict are the same: matrices are used where M or the rows are not
-            conditioned well enough for certainty. None (default) uses scalar code in `simulate` inside of `jax.jit` and
-            other transformations, with servos and projection, and under a `jax.vmap` around `equation_of_motion` or
-            `servo_control`. Pass True where you call these in a loop of your own. With True and None, larger mechanisms
-            made of modules (a `Composite` of many) are solved block by block; with False always by matrices.
+            nonzero entries. Scalar code is many times as fast. The motion, the rank and the verdict are the same:
+            matrices are used where M or the rows are not conditioned well enough for certainty. None (default) uses
+            scalar code wherever it is machine code, on a CPU; elsewhere, where it takes long to compile, in `simulate`
+            inside of `jax.jit` and other transformations, with servos and projection, and under a `jax.vmap` around
+            `equation_of_motion` or `servo_control`. With True and None, larger mechanisms made of modules (a
+            `Composite` of many) are solved block by block; with False always by matrices.
 
     Rows may be redundant. M may be singular if it has no negative direction and [M; A] has full rank: then L is the
     factor of M and multiples of the rows, which changes nothing of the motion, and `unconstrained_acceleration` is NaN.
@@ -58,7 +59,8 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
             raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
 
     def with_lowering(self, often):
-        return dataclasses.replace(self, expand=True) if self.expand is None and often and self._is_svd else self
+        pays = often or runs_machine_code()
+        return dataclasses.replace(self, expand=True) if self.expand is None and pays and self._is_svd else self
 
     def certain(self, m, dtype):
         return certainty(self.pseudoinverse, self.consistency_rtol, m, dtype) if self.expand else None

@@ -141,7 +141,8 @@ class Checksum:
         parts = (ClosedJaxpr, AbstractBatchedOp, bool, int, str, tuple)
         held = {name: x for name, x in vars(piece).items() if isinstance(x, parts) and name not in cached(type(piece))}
         held = {name: x for name, x in held.items() if not name.startswith("_") and name != "tangent_of"}
-        return self.put("piece", type(piece).__qualname__.encode(), self.of_names("held", held))
+        later = self.of_all("later", piece.traced_later)
+        return self.put("piece", type(piece).__qualname__.encode(), self.of_names("held", held), later)
 
 
 def _as_tuple(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -336,7 +336,6 @@ class Queue(eqx.Module):
         """Steps all lanes by a scalar program until enough are done or wait; then steps the waiting ones ordinarily."""
         ts, samples = self.common.ts, self._of(lanes)
         start, enough = jnp.sum(self._active(lanes)), _enough(lanes)
-        others = _expand.in_entries(samples)
 
         def row(which: Array) -> Array:
             return jnp.where(which, lanes.solve, ys.shape[0])  # beyond the last: nowhere
@@ -346,32 +345,26 @@ class Queue(eqx.Module):
 
         def body(carry):
             at, t, ys, _ = carry
-            (before,) = at.following.each
-            at, found, (value, *step) = turn(at, others, t)
-            kept, due = (x.each[0] > 0 for x in found)
-            ys = ys.at[row(due), before].set(value.joined(), mode="drop")
-            (j,), end = at.following.each, step[0][1].each[0]
+            before = at.following
+            at, (kept, due), (value, span, dense) = turn(at, samples, t)
+            ys = ys.at[row(due), before].set(value, mode="drop")
+            j, end = at.following, span[1]
 
             def more(j: Array, t: Array) -> Array:
                 return kept & (j < ts.shape[0]) & (t <= end)
 
             def save(carry):
                 j, t, ys = carry
-                # Joined here, in the loop, for most steps contain no other saved time.
-                j, each = jax.lax.optimization_barrier((j, step))
-                span, dense = _expand.joined(each)
                 which = more(j, t)
                 ys = ys.at[row(which), j].set(self._inside(span, dense, t), mode="drop")
                 j = j + which.astype(j.dtype)
                 return j, rows(ts, j), ys
 
             j, t, ys = jax.lax.while_loop(lambda carry: jnp.any(more(*carry[:2])), save, (j, rows(ts, j), ys))
-            at = at._replace(following=eqx.tree_at(lambda x: x.each[0], at.following, j))
-            return at, _expand.in_entries(t), ys, jnp.sum(at.goes.each[0])
+            return at._replace(following=j), t, ys, jnp.sum(at.goes)
 
-        at = _expand.in_entries(self._turning(lanes, self._active(lanes)))
-        at, _, ys, _ = jax.lax.while_loop(going, body, (at, _expand.in_entries(rows(ts, lanes.following)), ys, start))
-        found = _expand.joined(at)
+        at = self._turning(lanes, self._active(lanes))
+        found, _, ys, _ = jax.lax.while_loop(going, body, (at, rows(ts, lanes.following), ys, start))
         lanes = _Lanes(lanes.solve, found.place, found.following, found.tries, found.accepted, found.result)
 
         def step(lanes: _Lanes, ys: Array) -> tuple[_Lanes, Array]:

@@ -1,9 +1,15 @@
 """Scalar programs as machine code, by LLVM: printed, cut into parts, compiled."""
 
+from ._bind import SureWay as SureWay
+from ._bind import Traceable as Traceable
+from ._bind import can_be_deferred as can_be_deferred
+from ._bind import mended as mended
 from ._compile import Machine as Machine
 from ._compile import compiled as compiled
 from ._compile import has_compiler as has_compiler
 from ._compile import vector_width as vector_width
+from ._handler import can_be_called as can_be_called
+from ._handler import runs_machine_code as runs_machine_code
 from ._kernel import Kernel as Kernel
 from ._kernel import Row as Row
 from ._kernel import kernel as kernel

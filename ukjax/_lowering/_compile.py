@@ -10,8 +10,8 @@ from types import ModuleType
 from ._kernel import Kernel
 
 
-# LLVM's passes before the code is generated, and those of the code: more take longer, for code as fast.
-PASSES, CODE = 1, 2
+# LLVM's passes before the code is generated, and those of the code: more take longer, for code that is hardly faster.
+PASSES, CODE = 0, 2
 
 
 @ft.cache
@@ -41,27 +41,37 @@ def vector_width() -> int:
     return 8 if features.get("avx512f") else 4 if features.get("avx") else 2
 
 
-class Machine:
-    """A kernel as machine code, which is freed with this object.
+class Library:
+    """Functions of LLVM as machine code, which is freed with this object."""
+
+    def __init__(self, text: str):
+        llvm = _binding()
+        # Vectors of 512 bits have to be asked for.
+        features = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
+        target = llvm.Target.from_default_triple()
+        machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=CODE)
+        module = llvm.parse_assembly(text)
+        module.verify()
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=PASSES))
+        passes.getModulePassManager().run(module, passes)
+        self.engine = llvm.create_mcjit_compiler(module, machine)
+        self.engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """The place of a function."""
+        return self.engine.get_function_address(name)
+
+
+class Machine(Library):
+    """A kernel as machine code.
 
     Attributes:
         run: (place of the places of all arrays, begin, end) evaluates these states. It lets other threads run.
     """
 
     def __init__(self, kernel: Kernel):
-        llvm = _binding()
-        # Vectors of 512 bits have to be asked for.
-        features = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
-        target = llvm.Target.from_default_triple()
-        machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=CODE)
-        module = llvm.parse_assembly(kernel.text)
-        module.verify()
-        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=PASSES))
-        passes.getModulePassManager().run(module, passes)
-        self.engine = llvm.create_mcjit_compiler(module, machine)
-        self.engine.finalize_object()
-        address = self.engine.get_function_address("run")
-        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
+        super().__init__(kernel.text)
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.address("run"))
 
 
 _known: "weakref.WeakValueDictionary[bytes, Machine]" = weakref.WeakValueDictionary()

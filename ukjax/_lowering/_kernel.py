@@ -1,19 +1,32 @@
 """Functions of LLVM that evaluate a scalar program for many states, which lie in arrays of rows.
 
 The function `run` takes the places of all arrays, those of arguments first, and evaluates the states from `begin` to
-`end`. As many states at a time as fit a vector go first, the rest one by one, with the same bits. An argument with a
-batch is an array of rows, a row for each state; an argument without one is a single row that all states share.
+`end`, as many at a time as fit a vector. An argument with a batch is an array of rows, a row for each state; an
+argument without one is a single row that all states share, and what depends on such rows alone is computed once.
+
+The program itself sees no arrays. Loops copy the rows of a vector of states to slots on the stack, each of which holds
+one number of all these states, and the results back; what all states share has slots of one number each. The program
+is cut into parts, functions between slots. So LLVM has no long row of stores to compare with each other, which would
+take it longer than the arithmetic.
+
+The last vector of a batch overlaps the one before. Fewer states than fit a vector are copied to where there is room for
+one, and the last of them is repeated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .._expand import Node, Program
 from ._code import BOOL, Code, Number, scalar_type
+from ._entry import Entry, Node
 from ._print import print_program
-from ._schedule import PART, parts_of
+from ._program import Program
+from ._schedule import PART, fused, parts_of
+
+
+# Bytes of a number in a slot.
+ROOM = 8
 
 
 class Row(NamedTuple):
@@ -23,176 +36,348 @@ class Row(NamedTuple):
     dtype: np.dtype
     batched: bool = True
 
+    @property
+    def kept_as(self) -> np.dtype:
+        """The dtype of an entry in memory."""
+        return _kept_as(self.dtype)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of a state."""
+        return self.size * self.kept_as.itemsize
+
 
 class Kernel(NamedTuple):
-    """A kernel in LLVM's language, and the width of its vectors."""
+    """A kernel in LLVM's language, the width of its vectors, and the operations for each state."""
 
     text: str
     width: int
+    operations: int
 
 
-def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int, part: int = PART) -> Kernel:
+def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int, part: int | None = None) -> Kernel:
     """Prints a program whose inputs are the entries of `takes`, and whose outputs are those of `gives`, in order.
 
     `part`: operations of a part of a long program, which is a function of its own.
     """
-    widths = (width, 1) if width > 1 else (1,)
-    declared: set[str] = set()
-    parts = list(parts_of(program, part))
-    bodies = [_Body(program, parts, takes, gives, w) for w in widths]
-    for body in bodies:
-        declared |= body.declared
-    functions = [text for body in bodies for text in body.functions]
-    return Kernel("\n".join([*sorted(declared), *functions, _run(widths)]), width)
+    program, part = fused(program), part or PART
+    own = [row.batched for row in takes for _ in range(row.size)]
+    before, each = program.split(own)
+    shared, kept = _Slots("shared", 1), _Slots("kept", width)
+    inputs = iter(program.inputs)
+    begins: list[int] = []
+    for row in takes:
+        slots = kept if row.batched else shared
+        begins.append(slots.count)
+        for _ in range(row.size):
+            slots.add(next(inputs))
+    outputs, computed = iter(each.outputs), {node.order for node in each.steps}
+    for row in gives:
+        begins.append(kept.count)
+        for _ in range(row.size):
+            kept.add(next(outputs), computed)
+    shared_parts = _parts("before", before, shared, shared, part)
+    own_parts = _parts("each", each, kept, shared, part)
+    rows = list(zip([*takes, *gives], begins, strict=True))
+    moves = [
+        _move("read", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if x[0].batched], width, into=True),
+        _move("read.shared", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if not x[0].batched], 1, into=True),
+        _move("write", [(k, *x) for k, x in enumerate(rows[len(takes) :], len(takes))], width, into=False),
+    ]
+    run = _run(takes, gives, width, kept.count, shared.count)
+    declared = sorted(own_parts.declared | shared_parts.declared)
+    return Kernel(
+        "\n".join([*declared, *own_parts.texts, *shared_parts.texts, *moves, *run]), width, program.operations
+    )
 
 
-class _Body:
-    """The functions that evaluate a program for `width` states at `%i`."""
+def _kept_as(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.uint8) if dtype == BOOL else np.dtype(dtype)
 
-    def __init__(
-        self, program: Program, parts: Sequence[Program], takes: Sequence[Row], gives: Sequence[Row], width: int
-    ):
-        self.width, self.takes, self.gives = width, takes, gives
-        self.declared: set[str] = set()
-        self.functions: list[str] = []
-        if len(parts) <= 1:
-            self._add("at", "ptr %arrays, i64 %i", lambda code: self._whole(code, program))
-            return
-        # Numbers that go from one part to another lie on the stack, each as a row of `width` numbers.
-        kept = [*program.inputs, *(x for part in parts for x in part.outputs if isinstance(x, Node))]
-        self.slots = {x.order: k for k, x in enumerate(kept)}
-        for k, part in enumerate(parts):
-            self._add(f"part{k}", "ptr %kept", lambda code, part=part: self._part(code, part))
-        self._add("at", "ptr %arrays, i64 %i", lambda code: self._parts(code, program, len(parts)))
 
-    def _add(self, name: str, parameters: str, build: Callable[[Code], None]) -> None:
-        code = Code(self.width)
-        build(code)
-        self.declared |= code.declared
-        lines = "\n".join(code.lines)
-        linkage = "noinline" if name != "at" else "alwaysinline"
-        head = f"define internal void @{name}_{self.width}({parameters}) {linkage} {{"
-        self.functions.append(f"{head}\n{lines}\n  ret void\n}}")
+class _Slots:
+    """Numbers in slots at `%name`, each for `width` states; the slot of a node, and slots that are filled by a copy."""
 
-    def _whole(self, code: Code, program: Program) -> None:
-        found = print_program(code, program, self._loaded(code))
-        self._store(code, found)
+    def __init__(self, name: str, width: int):
+        self.name, self.width, self.count = name, width, 0
+        self.of: dict[int, int] = {}
+        self.copies: list[tuple[int, Entry]] = []
 
-    def _parts(self, code: Code, program: Program, count: int) -> None:
-        code.lines.append(f"  %kept = alloca [{len(self.slots)} x [{self.width} x i64]], align 64")
-        for node, x in zip(program.inputs, self._loaded(code), strict=True):
-            self._keep(code, node, x)
-        code.lines += [f"  call void @part{k}_{self.width}(ptr %kept)" for k in range(count)]
-        self._store(
-            code, [self._kept(code, x) if isinstance(x, Node) else code.constant(x, x.dtype) for x in program.outputs]
-        )
+    def add(self, x: Entry, computed: Collection[int] | None = None) -> None:
+        """Makes a slot; it is filled by a copy if it is not the first of a node, or not that of a `computed` one."""
+        if isinstance(x, Node) and x.order not in self.of and (computed is None or x.order in computed):
+            self.of[x.order] = self.count
+        else:
+            self.copies.append((self.count, x))
+        self.count += 1
 
-    def _part(self, code: Code, part: Program) -> None:
-        found = print_program(code, part, [self._kept(code, x) for x in part.inputs])
-        for node, x in zip(part.outputs, found, strict=True):
-            if isinstance(node, Node):
-                self._keep(code, node, x)
-
-    def _slot(self, code: Code, node: Node) -> str:
+    def place(self, code: Code, slot: int) -> str:
         name = code.name()
-        code.lines.append(f"  {name} = getelementptr i8, ptr %kept, i64 {8 * self.width * self.slots[node.order]}")
+        code.lines.append(f"  {name} = getelementptr i8, ptr %{self.name}, i64 {ROOM * self.width * slot}")
         return name
 
-    def _keep(self, code: Code, node: Node, x: Number) -> None:
-        stored = x.astype(np.dtype(np.uint8)) if x.dtype == BOOL else x
-        code.lines.append(f"  store {stored.typed}, ptr {self._slot(code, node)}, align 8")
+    def put(self, code: Code, slot: int, x: Number) -> None:
+        stored = x.astype(_kept_as(x.dtype))
+        code.lines.append(f"  store {stored.typed}, ptr {self.place(code, slot)}, align 8")
 
-    def _kept(self, code: Code, node: Node) -> Number:
+    def get(self, code: Code, node: Node) -> Number:
+        """The number of a node, repeated if `code` is for vectors and the slot for one number."""
         dtype = np.dtype(node.dtype)
-        kind = np.dtype(np.uint8) if dtype == BOOL else dtype
-        return code.instruction(f"load {code.type_of(kind)}, ptr {self._slot(code, node)}, align 8", kind).astype(dtype)
-
-    def _base(self, code: Code, number: int) -> str:
-        """The place of an array."""
-        place, base = code.name(), code.name()
+        kind, place = _kept_as(dtype), self.place(code, self.of[node.order])
+        if code.width == self.width:
+            return code.instruction(f"load {code.type_of(kind)}, ptr {place}, align 8", kind).astype(dtype)
+        one, whole, many = code.name(), code.name(), code.type_of(kind)
         code.lines += [
-            f"  {place} = getelementptr ptr, ptr %arrays, i64 {number}",
-            f"  {base} = load ptr, ptr {place}, align 8",
+            f"  {one} = load {scalar_type(kind)}, ptr {place}, align 8",
+            f"  {whole} = insertelement {many} poison, {scalar_type(kind)} {one}, i32 0",
         ]
-        return base
-
-    def _entry(self, code: Code, base: str, row: Row, lane: int, entry: int) -> str:
-        """The place of an entry of a state."""
-        name, kind = code.name(), "i8" if row.dtype == BOOL else scalar_type(row.dtype)
-        if not row.batched:
-            code.lines.append(f"  {name} = getelementptr {kind}, ptr {base}, i64 {entry}")
-            return name
-        first, place = code.name(), code.name()
-        code.lines += [
-            f"  {first} = mul i64 %i, {row.size}",
-            f"  {place} = add i64 {first}, {lane * row.size + entry}",
-            f"  {name} = getelementptr {kind}, ptr {base}, i64 {place}",
-        ]
-        return name
-
-    def _loaded(self, code: Code) -> list[Number]:
-        found = []
-        for number, row in enumerate(self.takes):
-            base = self._base(code, number) if row.size else ""
-            kind = np.dtype(np.uint8) if row.dtype == BOOL else row.dtype
-            found += [self._load(code, base, row, kind, entry).astype(row.dtype) for entry in range(row.size)]
-        return found
-
-    def _load(self, code: Code, base: str, row: Row, kind: np.dtype, entry: int) -> Number:
-        align = f"align {kind.itemsize}"
-        if self.width == 1 or (row.batched and row.size == 1):
-            place = self._entry(code, base, row, 0, entry)
-            return code.instruction(f"load {code.type_of(kind)}, ptr {place}, {align}", kind)
-        whole = "poison"
-        lanes = range(self.width) if row.batched else range(1)
-        for lane in lanes:
-            place, one, name = self._entry(code, base, row, lane, entry), code.name(), code.name()
-            code.lines += [
-                f"  {one} = load {scalar_type(kind)}, ptr {place}, {align}",
-                f"  {name} = insertelement {code.type_of(kind)} {whole}, {scalar_type(kind)} {one}, i32 {lane}",
-            ]
-            whole = name
-        if not row.batched:
-            zeros = f"<{self.width} x i32> zeroinitializer"
-            whole = code.instruction(
-                f"shufflevector {code.type_of(kind)} {whole}, {code.type_of(kind)} poison, {zeros}", kind
-            ).name
-        return Number(code, whole, kind)
-
-    def _store(self, code: Code, values: Sequence[Number]) -> None:
-        rest = iter(values)
-        for number, row in enumerate(self.gives, len(self.takes)):
-            base = self._base(code, number) if row.size else ""
-            kind = np.dtype(np.uint8) if row.dtype == BOOL else row.dtype
-            for entry in range(row.size):
-                x = next(rest).astype(kind)
-                if self.width == 1 or row.size == 1:
-                    place = self._entry(code, base, row, 0, entry)
-                    code.lines.append(f"  store {x.typed}, ptr {place}, align {kind.itemsize}")
-                    continue
-                for lane in range(self.width):
-                    place, one = self._entry(code, base, row, lane, entry), code.name()
-                    code.lines += [
-                        f"  {one} = extractelement {x.typed}, i32 {lane}",
-                        f"  store {scalar_type(kind)} {one}, ptr {place}, align {kind.itemsize}",
-                    ]
+        zeros = f"<{code.width} x i32> zeroinitializer"
+        return code.instruction(f"shufflevector {many} {whole}, {many} poison, {zeros}", kind).astype(dtype)
 
 
-def _run(widths: Sequence[int]) -> str:
-    """The function `run`: loops over states, by vectors first."""
-    lines, begin = ["entry:", f"  br label %head{widths[0]}"], "%begin"
-    previous = "entry"
-    for width, following in zip(widths, [*(f"head{w}" for w in widths[1:]), "done"], strict=True):
+class _Parts(NamedTuple):
+    """The functions of a program, one for each part, and one that calls them; declarations of what they call."""
+
+    texts: list[str]
+    declared: set[str]
+
+
+def _parts(name: str, program: Program, kept: _Slots, shared: _Slots, part: int) -> _Parts:
+    """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones."""
+    made, declared = [], set()
+
+    def read(code: Code, node: Node) -> Number:
+        return (kept if node.order in kept.of else shared).get(code, node)
+
+    parts = list(parts_of(program, part))
+    for one in parts:
+        for x in one.outputs:
+            if isinstance(x, Node) and x.order not in kept.of:
+                kept.add(x)
+    for k, one in enumerate(parts):
+        code = Code(kept.width)
+        found = print_program(code, one, [read(code, x) for x in one.inputs])
+        for node, x in zip(one.outputs, found, strict=True):
+            assert isinstance(node, Node)
+            kept.put(code, kept.of[node.order], x)
+        made.append(_function(f"{name}.part{k}", code))
+        declared |= code.declared
+    code = Code(kept.width)
+    code.lines += [f"  call void @{name}.part{k}(ptr %kept, ptr %shared)" for k in range(len(parts))]
+    for slot, x in kept.copies:
+        kept.put(code, slot, read(code, x) if isinstance(x, Node) else code.constant(x, x.dtype))
+    return _Parts([*made, _function(name, code)], declared | code.declared)
+
+
+def _function(name: str, code: Code) -> str:
+    lines = "\n".join(code.lines)
+    return f"define internal void @{name}(ptr %kept, ptr %shared) noinline {{\n{lines}\n  ret void\n}}"
+
+
+def _move(name: str, rows: Sequence[tuple[int, Row, int]], width: int, into: bool) -> str:
+    """The function that copies arrays into slots, or slots into arrays, for `width` states from `%i` on.
+
+    `rows`: number of each array, what it is, and its first slot.
+    """
+    lines, previous = [], "entry"
+    for number, row, slot in rows:
+        k, kind = f"{number}", scalar_type(row.kept_as)
+        many = kind if width == 1 else f"<{width} x {kind}>"
         lines += [
-            f"head{width}:",
-            f"  %i{width} = phi i64 [{begin}, %{previous}], [%next{width}, %body{width}]",
-            f"  %next{width} = add i64 %i{width}, {width}",
-            f"  %more{width} = icmp sle i64 %next{width}, %end",
-            f"  br i1 %more{width}, label %body{width}, label %{following}",
-            f"body{width}:",
-            f"  call void @at_{width}(ptr %arrays, i64 %i{width})",
-            f"  br label %head{width}",
+            f"  %p{k} = getelementptr ptr, ptr %arrays, i64 {number}",
+            f"  %b{k} = load ptr, ptr %p{k}, align 8",
+            f"  %o{k} = mul i64 %i, {row.bytes}",
+            f"  %r{k} = getelementptr i8, ptr %b{k}, i64 %o{k}",
+            f"  %s{k} = getelementptr i8, ptr %slots, i64 {ROOM * width * slot}",
+            f"  br label %head{k}",
+            f"head{k}:",
+            f"  %e{k} = phi i64 [0, %{previous}], [%n{k}, %body{k}]",
+            f"  %n{k} = add i64 %e{k}, 1",
+            f"  %m{k} = icmp slt i64 %e{k}, {row.size}",
+            f"  br i1 %m{k}, label %body{k}, label %next{k}",
+            f"body{k}:",
+            f"  %t{k} = getelementptr [{ROOM * width} x i8], ptr %s{k}, i64 %e{k}",
+            f"  %f{k} = getelementptr {kind}, ptr %r{k}, i64 %e{k}",
+            *_moved(k, row, kind, many, width, into),
+            f"  br label %head{k}",
+            f"next{k}:",
         ]
-        begin, previous = f"%i{width}", f"head{width}"
-    body = "\n".join([*lines, "done:", "  ret void"])
-    return f"define void @run(ptr noalias %arrays, i64 %begin, i64 %end) {{\n{body}\n}}"
+        previous = f"next{k}"
+    body = "\n".join(lines)
+    return f"define internal void @{name}(ptr %arrays, ptr %slots, i64 %i) noinline {{\nentry:\n{body}\n  ret void\n}}"
+
+
+def _moved(k: str, row: Row, kind: str, many: str, width: int, into: bool) -> list[str]:
+    """Copies one entry of an array, at `%f`, of `width` states to its slot, at `%t`, or back."""
+    align = f"align {row.kept_as.itemsize}"
+    if width == 1 or row.size == 1:  # the states lie side by side
+        source, target = (f"%f{k}", f"%t{k}") if into else (f"%t{k}", f"%f{k}")
+        return [f"  %x{k} = load {many}, ptr {source}, {align}", f"  store {many} %x{k}, ptr {target}, {align}"]
+    lines, whole = [], "poison"
+    if not into:
+        lines.append(f"  %w{k} = load {many}, ptr %t{k}, align 8")
+    for lane in range(width):
+        place, one = f"%a{k}.{lane}", f"%x{k}.{lane}"
+        lines.append(f"  {place} = getelementptr i8, ptr %f{k}, i64 {lane * row.bytes}")
+        if into:
+            lines += [
+                f"  {one} = load {kind}, ptr {place}, {align}",
+                f"  %w{k}.{lane} = insertelement {many} {whole}, {kind} {one}, i32 {lane}",
+            ]
+            whole = f"%w{k}.{lane}"
+        else:
+            lines += [
+                f"  {one} = extractelement {many} %w{k}, i32 {lane}",
+                f"  store {kind} {one}, ptr {place}, {align}",
+            ]
+    return [*lines, f"  store {many} {whole}, ptr %t{k}, align 8"] if into else lines
+
+
+RUN = """define internal void @vector(ptr %arrays, ptr %kept, ptr %shared, i64 %i) noinline {{
+entry:
+  call void @read(ptr %arrays, ptr %kept, i64 %i)
+  call void @each(ptr %kept, ptr %shared)
+  call void @write(ptr %arrays, ptr %kept, i64 %i)
+  ret void
+}}
+define void @run(ptr noalias %arrays, i64 %begin, i64 %end) {{
+entry:
+  %kept = alloca [{kept} x i64], align 64
+  %shared = alloca [{shared} x i64], align 64
+  %count = sub i64 %end, %begin
+  call void @read.shared(ptr %arrays, ptr %shared, i64 0)
+  call void @before(ptr %shared, ptr %shared)
+  %room = icmp sge i64 %count, {width}
+  br i1 %room, label %head, label %{short}
+head:
+  %i = phi i64 [%begin, %entry], [%next, %body]
+  %next = add i64 %i, {width}
+  %fits = icmp sle i64 %next, %end
+  br i1 %fits, label %body, label %rest
+body:
+  call void @vector(ptr %arrays, ptr %kept, ptr %shared, i64 %i)
+  br label %head
+rest:
+  %more = icmp slt i64 %i, %end
+  br i1 %more, label %overlap, label %done
+overlap:
+  %last = sub i64 %end, {width}
+  call void @vector(ptr %arrays, ptr %kept, ptr %shared, i64 %last)
+  br label %done
+{few}done:
+  ret void
+}}"""
+# Fewer states than fit a vector.
+FEW = """few:
+  %none = icmp sle i64 %count, 0
+  br i1 %none, label %done, label %copies
+copies:
+  %others = alloca [{arrays} x ptr], align 8
+  %room.of = alloca [{room} x i8], align 64
+  call void @copied(ptr %arrays, ptr %others, ptr %room.of, i64 %begin, i64 %count)
+  call void @vector(ptr %others, ptr %kept, ptr %shared, i64 0)
+  call void @returned(ptr %arrays, ptr %others, i64 %begin, i64 %count)
+  br label %done
+"""
+# Bytes of each array for a state, 0 for those that all share, and where there is room for its copies.
+TABLES = """@bytes = internal constant [{arrays} x i64] [{bytes}]
+@rooms = internal constant [{arrays} x i64] [{rooms}]
+define internal void @copy(ptr %to, ptr %from, i64 %bytes) noinline "no-builtins" {{
+entry:
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%next, %body]
+  %more = icmp slt i64 %k, %bytes
+  br i1 %more, label %body, label %done
+body:
+  %source = getelementptr i8, ptr %from, i64 %k
+  %target = getelementptr i8, ptr %to, i64 %k
+  %x = load i8, ptr %source
+  store i8 %x, ptr %target
+  %next = add i64 %k, 1
+  br label %head
+done:
+  ret void
+}}
+define internal void @copied(ptr %arrays, ptr %others, ptr %room, i64 %begin, i64 %count) noinline {{
+entry:
+  %end = sub i64 %count, 1
+  br label %array
+array:
+  %k = phi i64 [0, %entry], [%k1, %after]
+  %pa = getelementptr ptr, ptr %arrays, i64 %k
+  %a = load ptr, ptr %pa
+  %po = getelementptr ptr, ptr %others, i64 %k
+  %pb = getelementptr i64, ptr @bytes, i64 %k
+  %b = load i64, ptr %pb
+  %pr = getelementptr i64, ptr @rooms, i64 %k
+  %r = load i64, ptr %pr
+  %copy = getelementptr i8, ptr %room, i64 %r
+  %shared = icmp eq i64 %b, 0
+  %o = select i1 %shared, ptr %a, ptr %copy
+  store ptr %o, ptr %po
+  %given = icmp slt i64 %k, {takes}
+  br i1 %given, label %lane, label %after
+lane:
+  %j = phi i64 [0, %array], [%j1, %lane]
+  %over = icmp sgt i64 %j, %end
+  %j0 = select i1 %over, i64 %end, i64 %j
+  %state = add i64 %begin, %j0
+  %from0 = mul i64 %state, %b
+  %from = getelementptr i8, ptr %a, i64 %from0
+  %to0 = mul i64 %j, %b
+  %to = getelementptr i8, ptr %o, i64 %to0
+  call void @copy(ptr %to, ptr %from, i64 %b)
+  %j1 = add i64 %j, 1
+  %lanes = icmp slt i64 %j1, {width}
+  br i1 %lanes, label %lane, label %after
+after:
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, {arrays}
+  br i1 %more, label %array, label %done
+done:
+  ret void
+}}
+define internal void @returned(ptr %arrays, ptr %others, i64 %begin, i64 %count) noinline {{
+entry:
+  br label %head
+head:
+  %k = phi i64 [{takes}, %entry], [%k1, %array]
+  %more = icmp slt i64 %k, {arrays}
+  br i1 %more, label %array, label %done
+array:
+  %pa = getelementptr ptr, ptr %arrays, i64 %k
+  %a = load ptr, ptr %pa
+  %po = getelementptr ptr, ptr %others, i64 %k
+  %o = load ptr, ptr %po
+  %pb = getelementptr i64, ptr @bytes, i64 %k
+  %b = load i64, ptr %pb
+  %to0 = mul i64 %begin, %b
+  %to = getelementptr i8, ptr %a, i64 %to0
+  %size = mul i64 %count, %b
+  call void @copy(ptr %to, ptr %o, i64 %size)
+  %k1 = add i64 %k, 1
+  br label %head
+done:
+  ret void
+}}"""
+
+
+def _run(takes: Sequence[Row], gives: Sequence[Row], width: int, kept: int, shared: int) -> list[str]:
+    """The function `run`: loops over states; `kept`, `shared`: the number of slots."""
+    counts = {"kept": max(kept, 1) * width, "shared": max(shared, 1), "width": width}
+    if width == 1:
+        return [RUN.format(short="done", few="", **counts)]
+    sizes = [row.bytes if row.batched else 0 for row in (*takes, *gives)]
+    rooms, end = [], 0
+    for size in sizes:
+        rooms.append(end)
+        end += -(-width * size // 64) * 64
+    listed = {"bytes": _listed(sizes), "rooms": _listed(rooms)}
+    tables = TABLES.format(arrays=len(sizes), takes=len(takes), width=width, **listed)
+    few = FEW.format(room=max(end, 1), arrays=len(sizes))
+    return [tables, RUN.format(short="few", few=few, **counts)]
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(f"i64 {x}" for x in numbers)

@@ -11,9 +11,11 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.lax import RoundingMethod
 
-from .._expand import Entry, Node, NotScalar, Program
 from . import _arithmetic as of
 from ._code import BOOL, Code, Number
+from ._entry import Block, Entry, Node, NotScalar
+from ._program import Program
+from ._schedule import fma_p
 
 
 Args = Sequence[Number]
@@ -31,10 +33,8 @@ class _Printer:
         self.code, self.program = code, program
         self.known = {node.order: x for node, x in zip(program.inputs, inputs, strict=True)}
         self.turns: dict[int, tuple[Number, Number]] = {}
-        self.fused = _fused_products(program)
         for node in program.steps:
-            if node.order not in self.fused:
-                self.known[node.order] = self._printed(node)
+            self.known[node.order] = self._printed(node)
 
     def outputs(self) -> list[Number]:
         return [self._of(x) for x in self.program.outputs]
@@ -44,8 +44,6 @@ class _Printer:
 
     def _printed(self, node: Node) -> Number:
         primitive = node.primitive
-        if primitive in (prims.add_p, prims.sub_p) and np.dtype(node.dtype).kind == "f":
-            return self._sum(node)
         args = [self._of(x) for x in node.args]
         dtype = np.dtype(node.dtype)
         if primitive in (prims.sin_p, prims.cos_p):
@@ -57,18 +55,6 @@ class _Printer:
             raise NotScalar(f"{primitive}, which has no instruction")
         return rule(self.code, node, args)
 
-    def _sum(self, node: Node) -> Number:
-        """x + y or x - y, with a product among them fused."""
-        minus, (x, y) = node.primitive is prims.sub_p, node.args
-        if isinstance(y, Node) and y.order in self.fused:
-            a, b = map(self._of, y.args)
-            return self.code.fma(-a if minus else a, b, self._of(x))
-        if isinstance(x, Node) and x.order in self.fused:
-            a, b = map(self._of, x.args)
-            other = self._of(y)
-            return self.code.fma(a, b, -other if minus else other)
-        return self._of(x) - self._of(y) if minus else self._of(x) + self._of(y)
-
     def _turn(self, node: Node, angle: Number, cosine: bool) -> Number:
         (x,) = node.args
         if x.order not in self.turns:
@@ -77,25 +63,24 @@ class _Printer:
         return self.turns[x.order][cosine]
 
 
-def _fused_products(program: Program) -> set[int]:
-    """The products, by order, that become part of the sum that alone uses them; one for each sum."""
-    uses: dict[int, int] = {}
-    for node in program.steps:
-        for x in node.args:
-            if isinstance(x, Node):
-                uses[x.order] = uses.get(x.order, 0) + 1
-    for x in program.outputs:
-        if isinstance(x, Node):
-            uses[x.order] = uses.get(x.order, 0) + 1
-    given, fused = {node.order for node in program.inputs}, set()
-    for node in program.steps:
-        if node.primitive not in (prims.add_p, prims.sub_p) or np.dtype(node.dtype).kind != "f":
-            continue
-        for x in node.args[::-1]:
-            if isinstance(x, Node) and x.primitive is prims.mul_p and uses[x.order] == 1 and x.order not in given:
-                fused.add(x.order)
-                break
-    return fused
+def is_supported(dtype: np.dtype) -> bool:
+    """Whether there are numbers of a dtype in machine code."""
+    return dtype == BOOL or (dtype.kind in "iu" and dtype.itemsize <= 8) or dtype in (of.F64, np.dtype(np.float32))
+
+
+def has_instruction(node: Node) -> bool:
+    """Whether an operation can be printed."""
+    primitive, dtype = node.primitive, np.dtype(node.dtype)
+    if primitive is None or isinstance(node, Block):
+        return False
+    if primitive in (prims.sin_p, prims.cos_p) or primitive in ELEMENTARY:
+        return dtype.kind == "f"
+    if primitive is prims.reduce_precision_p:
+        return (
+            node.params["exponent_bits"] == np.finfo(dtype).nexp
+            and node.params["mantissa_bits"] <= np.finfo(dtype).nmant
+        )
+    return primitive in RULES and not (primitive is prims.pow_p and dtype.kind != "f")
 
 
 def in_doubles(code: Code, function: Callable[..., Number], args: Args) -> Number:
@@ -123,6 +108,11 @@ ELEMENTARY: dict[Primitive, Callable[..., Number]] = {
     prims.logistic_p: of.logistic,
     prims.cbrt_p: of.cube_root,
 }
+
+
+def _fma(code: Code, node: Node, args: Args) -> Number:
+    (x, y, z), (product, addend) = args, node.params["negated"]
+    return code.fma(-x if product else x, y, -z if addend else z)
 
 
 def _add(code: Code, node: Node, args: Args) -> Number:
@@ -297,6 +287,7 @@ def _compare(operator: str) -> Callable[[Code, Node, Args], Number]:
 
 
 RULES: dict[Primitive, Callable[[Code, Node, Args], Number]] = {
+    fma_p: _fma,
     prims.add_p: _add,
     prims.sub_p: _sub,
     prims.mul_p: _mul,

@@ -1,15 +1,107 @@
-"""A long program cut into parts, each of which is a function of its own: LLVM compiles long functions slowly."""
+"""A program put in order for LLVM: products fused into sums, and a long program cut into parts.
 
-from collections.abc import Iterator, Sequence
+Each part is a function of its own, for LLVM compiles long functions slowly. What is fused is decided for the program as
+a whole, so that no cut changes its numbers.
+"""
 
-from .._expand import Program, cut
+from collections.abc import Callable, Iterator, Sequence
+
+import jax.extend.core.primitives as prims
+import numpy as np
+from jax.extend.core import Primitive
+
+from ._entry import Block, Entry, Node
+from ._program import Program, arguments_of
 
 
 # Operations of a part.
-PART = 1500
+PART = 600
+# x y + z, rounded once. The signs of the product and of z are among its parameters.
+fma_p = Primitive("fma")
 
 
-def parts_of(program: Program, part: int = PART) -> Iterator[Program]:
+def fused(program: Program) -> Program:
+    """The program with every product that one sum alone uses made part of that sum; one for each sum."""
+    products = _fused_products(program)
+    made: dict[int, Node] = {node.order: node for node in program.inputs}
+
+    def of(x: Entry) -> Entry:
+        return made[x.order] if isinstance(x, Node) else x
+
+    for node in program.steps:
+        if node.order in products:
+            continue
+        sum_of_product = _with_product(node, products)
+        if sum_of_product is not None:
+            made[node.order] = _copy(sum_of_product, tuple(map(of, sum_of_product.args)))
+        elif isinstance(node, Block):
+            made[node.order] = _block(node, of)
+        else:
+            args = tuple(map(of, node.args))
+            same = all(x is y for x, y in zip(args, node.args, strict=True))
+            made[node.order] = node if same else _copy(node, args)
+    return Program(program.inputs, [of(x) for x in program.outputs])
+
+
+def _copy(node: Node, args: tuple[Entry, ...]) -> Node:
+    copy = Node(node.function, args, node.dtype, node.order)
+    copy.primitive, copy.params, copy.place = node.primitive, node.params, node.place
+    return copy
+
+
+def _block(node: Block, of: Callable[[Entry], Entry]) -> Block:
+    arrays = []
+    for entries in node.args:
+        array = np.empty(entries.shape, object)
+        for i in np.ndindex(entries.shape):
+            array[i] = of(entries[i])
+        arrays.append(array)
+    copy = Block(node.function, tuple(arrays), node.dtypes, node.order)
+    copy.primitive, copy.params = node.primitive, node.params
+    return copy
+
+
+def _with_product(node: Node, products: set[int]) -> Node | None:
+    """The node x y + z that stands for a sum or difference with a product in it that is fused; else None."""
+    if not _is_sum(node):
+        return None
+    minus, (x, y) = node.primitive is prims.sub_p, node.args
+    if isinstance(y, Node) and y.order in products:
+        args, signs = (*y.args, x), (minus, False)
+    elif isinstance(x, Node) and x.order in products:
+        args, signs = (*x.args, y), (False, minus)
+    else:
+        return None
+    found = Node(node.function, args, node.dtype, node.order)
+    found.primitive, found.params = fma_p, {"negated": signs}
+    return found
+
+
+def _is_sum(node: Node) -> bool:
+    return node.primitive in (prims.add_p, prims.sub_p) and np.dtype(node.dtype).kind == "f"
+
+
+def _fused_products(program: Program) -> set[int]:
+    """The products, by order, that become part of the sum that alone uses them; one for each sum."""
+    uses: dict[int, int] = {}
+    for node in program.steps:
+        for x in arguments_of(node):
+            uses[x.order] = uses.get(x.order, 0) + 1
+    for x in program.outputs:
+        if isinstance(x, Node):
+            uses[x.order] = uses.get(x.order, 0) + 1
+    given, found = {node.order for node in program.inputs}, set()
+    for node in program.steps:
+        if not _is_sum(node):
+            continue
+        for x in node.args[::-1]:
+            if isinstance(x, Node) and x.primitive is prims.mul_p and uses[x.order] == 1 and x.order not in given:
+                found.add(x.order)
+                break
+    return found
+
+
+def parts_of(program: Program, part: int) -> Iterator[Program]:
     """Parts of about equal length, to be run in order."""
     count = len(program.steps)
 
@@ -18,3 +110,28 @@ def parts_of(program: Program, part: int = PART) -> Iterator[Program]:
         return begin + -(-left // -(-left // part))
 
     return cut(program.steps, program.outputs, end_of)
+
+
+def cut(
+    steps: Sequence[Node], outputs: Sequence[Entry], end_of: Callable[[dict[int, int], Sequence[int], int], int]
+) -> Iterator[Program]:
+    """Cuts steps into programs, each of which gives the numbers that later ones, or the outputs, need.
+
+    `end_of`: (place of each step by its order, last use of each step, begin of a part) -> its end.
+    """
+    place = {node.order: i for i, node in enumerate(steps)}
+    last = [0] * len(steps)
+    for i, node in enumerate(steps):
+        for x in arguments_of(node):
+            if x.order in place:
+                last[place[x.order]] = i
+    for x in outputs:
+        if isinstance(x, Node) and x.order in place:
+            last[place[x.order]] = len(steps)
+    begin = 0
+    while begin < len(steps):
+        end = end_of(place, last, begin)
+        read = {x.order: x for node in steps[begin:end] for x in arguments_of(node) if place.get(x.order, -1) < begin}
+        given = [node for node, i in zip(steps[begin:end], last[begin:end], strict=True) if i >= end]
+        yield Program([read[i] for i in sorted(read)], given)
+        begin = end

@@ -20,7 +20,6 @@ from .._expand import (
     AbstractBatchedOp,
     Candidate,
     Certain,
-    EvalForm,
     PlainPiece,
     Rows,
     over_batch,
@@ -91,14 +90,14 @@ class Forward(AbstractBatchedOp):
 
     def evaluate(self, form, *arrays):
         if not any(form.batched):
-            alone = EvalForm((True,) * len(arrays), form.on_cpu)
+            alone = form._replace(batched=(True,) * len(arrays))
             return [x[0] for x in self.evaluate(alone, *(x[None] for x in arrays))]
         (size,) = size_of(form.batched, arrays)
         start = [jnp.zeros((size, *x.shape), x.dtype) for x in self.gives]
         if not size:
             return start
-        entries = () if self.program is None else self.program.entries(form, *arrays)
-        whole = [*arrays, *([jnp.stack(entries)] if entries else [])]
+        entries = [] if self.program is None else [self.program.entries(form, *arrays)]
+        whole = [*arrays, *entries]
         of_tile = ft.partial(self._tile, form.batched)
         if not (form.on_cpu and size > TILE):
             return of_tile(*whole)

@@ -2,10 +2,8 @@
 
 from ._compile import in_batch as in_batch
 from ._compile import jit_fast_compile as jit_fast_compile
-from ._compile import jit_wide_vectors as jit_wide_vectors
 from ._compile import light_jit as light_jit
 from ._compile import not_tracing as not_tracing
-from ._compile import wide_options as wide_options
 from ._hoist import Traced as Traced
 from ._hoist import TreeStructure as TreeStructure
 from ._hoist import hoist as hoist
@@ -22,3 +20,4 @@ from ._unbatch import PLAIN_CALLS as PLAIN_CALLS
 from ._unbatch import Parameters as Parameters
 from ._unbatch import aval_of as aval_of
 from ._unbatch import sizes_of_scan as sizes_of_scan
+from ._unbatch import unbatch_lapack as unbatch_lapack

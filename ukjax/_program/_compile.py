@@ -1,9 +1,6 @@
-"""Options of the compiler for functions that are called once and for loops that run for long, and what is being traced.
+"""Options of the compiler for functions that are called once, and what is being traced.
 
-A program for one plain call takes longer to compile than to run. One that runs for long on a CPU gets the widest
-vectors that it has, and no more threads than are of use: a large operation is shared out to threads, of which there are
-as many as cores, and the same for all devices. Where every core is a device, or operations are short, that costs more
-than it gains.
+A program for one plain call takes longer to compile than to run.
 """
 
 import functools as ft
@@ -111,42 +108,3 @@ def _kind() -> type:
     with jax.ensure_compile_time_eval():
         jax.vmap(lambda x: (seen.append(type(x)), x)[1])(jnp.zeros(1))
     return seen[0]
-
-
-WIDTH = 512  # bits
-
-
-def jit_wide_vectors(function: Callable[..., R], by_itself: Callable[..., bool], **how: str) -> Callable[..., R]:
-    """Compiles `eqx.filter_jit(function, **how)` with `wide_options`; devices have one thread if `by_itself(*args)`."""
-
-    @ft.cache
-    def made(by_itself: bool) -> Callable[..., R]:
-        return eqx.filter_jit(function, compiler_options=wide_options(by_itself), **how)  # pyright: ignore
-
-    @ft.wraps(function)
-    def call(*arguments: PyTree) -> R:
-        return made(by_itself(*arguments))(*arguments)
-
-    return call
-
-
-@ft.cache
-def wide_options(by_itself: bool) -> dict[str, int | bool]:
-    """The compiler options for loops over a batch, without those that the user has set in XLA_FLAGS.
-
-    LLVM makes vectors of 256 bits even where a CPU has 512, for these slow down the clock of some older CPUs.
-    """
-    options: dict[str, int | bool] = {"xla_cpu_prefer_vector_width": WIDTH}
-    if by_itself:
-        options["xla_cpu_multi_thread_eigen"] = False
-    return {name: value for name, value in options.items() if _is_possible(name, value)}
-
-
-def _is_possible(name: str, value: int | bool) -> bool:
-    if name in os.environ.get("XLA_FLAGS", ""):
-        return False
-    try:
-        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
-    except jax.errors.JaxRuntimeError:  # no such option
-        return False
-    return True

@@ -1,0 +1,307 @@
+"""Machine code as operations of JAX programs on a CPU.
+
+`evaluate` computes arrays by a kernel. `mended` takes results that are certain but for some states, and has these
+computed the sure way: by a function of JAX that is traced already, but compiled only when a state needs it.
+
+The sure way is taken within a call, by the thread that runs the program, which waits. It is compiled for, and run on, a
+client of XLA of its own, with threads of its own: if it shared those of the program, which may all be waiting in such
+calls, none would be left to do the work.
+"""
+
+import collections
+import contextlib
+import ctypes
+import functools as ft
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import mlir
+from jaxlib import xla_client
+from jaxlib.mlir import ir
+from jaxtyping import Array
+
+from .._program import unbatch_lapack
+from ._compile import compiled
+from ._handler import TARGET, Code, Does, chunk_of, code
+from ._kernel import Kernel
+
+
+machine_code_p = Primitive("machine_code")
+machine_code_p.multiple_results = True
+mended_p = Primitive("mended")
+mended_p.multiple_results = True
+
+# States that are computed the sure way at a time.
+TILE = 16
+# (places of all arrays, size of the batch) -> null, or the place of a message.
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64)
+# Messages of errors that are kept for XLA to read.
+MESSAGES: collections.deque[ctypes.Array] = collections.deque(maxlen=64)
+
+
+def evaluate(
+    kernel: Kernel,
+    batched: tuple[bool, ...],
+    gives: Sequence[ShapedArray],
+    arrays: Sequence[Array],
+    way: "SureWay | None" = None,
+) -> list[Array]:
+    """The results of a kernel for arrays, of which those that are `batched` have the batch as their first axis.
+
+    `gives`: shape and dtype of each result of one state. `way`: computes all of them but the last where that is set.
+    """
+    kinds = tuple((x.shape, np.dtype(x.dtype)) for x in gives)
+    return machine_code_p.bind(*arrays, kernel=kernel, batched=batched, gives=kinds, way=way)
+
+
+def _batch(avals: Sequence[ShapedArray], batched: Sequence[bool]) -> tuple[int, ...]:
+    return next(((x.shape[0],) for x, b in zip(avals, batched, strict=True) if b), ())
+
+
+@machine_code_p.def_abstract_eval
+def _shapes(*avals, batched, gives, **_):
+    batch = _batch(avals, batched)
+    return [_here((*batch, *shape), dtype) for shape, dtype in gives]
+
+
+def _here(shape: tuple[int, ...], dtype: np.dtype) -> ShapedArray:
+    """The type of an array here, with the mesh that it lies on within a `jax.shard_map`, which lineax reads."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return ShapedArray(shape, dtype)
+    return ShapedArray(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P(*[None] * len(shape))))
+
+
+def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, kernel, batched, gives, way) -> Sequence:
+    first = batched.index(True) if True in batched else -1
+    chunk = chunk_of(kernel.operations, kernel.width)
+    count = len(operands)
+    flags = count + len(gives) - 1
+
+    def make() -> Does:
+        machine = compiled(kernel)
+        mend, kept = (0, None) if way is None else way.mending(flags, 0, count)
+        return Does(machine.address("run"), mend, flags, first, chunk, (machine, kept))
+
+    text = "" if way is None else way.text
+    return _call(ctx, code(f"{first} {chunk} {text} {kernel.text}", make), operands, batched)
+
+
+mlir.register_lowering(machine_code_p, _lower, platform="cpu")
+
+
+def _call(
+    ctx: mlir.LoweringRuleContext,
+    found: Code,
+    operands: Sequence[ir.Value],
+    batched: Sequence[bool],
+    aliases: dict[int, int] | None = None,
+) -> Sequence:
+    ctx.module_context.add_keepalive(found)
+    several = getattr(ctx.module_context.axis_context, "num_devices", 1) != 1
+    extra = _shared_out(ctx) if several and batched and all(batched) else {}
+    rule = jax.ffi.ffi_lowering(TARGET, operand_output_aliases=aliases, extra_attributes=extra)
+    return rule(ctx, *operands, key=np.int64(found.key))
+
+
+def _shared_out(ctx: mlir.LoweringRuleContext) -> dict[str, ir.Attribute]:
+    """The attributes of a call that may be shared out among devices by its first axis, which all arrays have."""
+    sizes = {"i": 1}
+
+    def factors(aval: ShapedArray) -> str:
+        sizes["i"] = aval.shape[0]
+        names = ["i"]
+        for size in aval.shape[1:]:
+            k = len(sizes)  # Shardy's names of axes: i to z, then z_1, z_2, ...
+            name = chr(ord("i") + k) if k < 18 else f"z_{k - 17}"
+            sizes[name] = size
+            names.append(name)
+        return "[" + ", ".join(names) + "]"
+
+    sides = [", ".join(factors(x) for x in avals) for avals in (ctx.avals_in, ctx.avals_out)]  # pyright: ignore
+    listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    rule = f"#sdy.op_sharding_rule<({sides[0]})->({sides[1]}) {{{listed}}}, custom>"
+    return {
+        "mhlo.frontend_attributes": ir.DictAttr.get({"num_batch_dims": ir.StringAttr.get("1")}),
+        "sdy.sharding_rule": ir.Attribute.parse(rule),
+    }
+
+
+class Traceable:
+    """A function of arrays that is traced when its program is asked for.
+
+    Args:
+        function: A function that needs nothing but its arguments.
+        in_avals, out_avals: Arrays of the arguments and of the results.
+        has_effects: Whether its program has effects.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Sequence[Array]],
+        in_avals: Sequence[ShapedArray],
+        out_avals: Sequence[ShapedArray],
+        has_effects: bool,
+    ):
+        self.function, self.has_effects = function, has_effects
+        self.in_avals, self.out_avals = tuple(in_avals), tuple(out_avals)
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr) -> "Traceable":
+        """The function of a program."""
+        found = cls(jaxpr_as_fun(closed), closed.in_avals, closed.out_avals, bool(closed.effects))
+        found.closed = closed
+        return found
+
+    @ft.cached_property
+    def closed(self) -> ClosedJaxpr:
+        with _wide(self.in_avals):
+            return jax.make_jaxpr(self.function)(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.in_avals))
+
+
+class SureWay:
+    """A function of one state that is computed for those states of a batch that need it.
+
+    Args:
+        slow: arguments -> results.
+        batched: Which arguments have the batch as their first axis; if any has, the results do.
+    """
+
+    def __init__(self, slow: Traceable, batched: Sequence[bool]):
+        self.slow, self.batched = slow, tuple(batched)
+        self._lock = threading.Lock()
+        self._compiled: Callable[..., Sequence[Array]] | None = None
+
+    def mending(self, flags: int, first: int, result: int) -> tuple[int, object]:
+        """The place of a function (places, size) that XLA's threads call, and what keeps it alive.
+
+        `flags`, `first`, `result`: numbers of the arrays of truth values that tell where it is needed, of the first
+        argument, and of the first result.
+        """
+
+        def called(places, size) -> int | None:
+            try:
+                self._mend(places, size, flags, first, result)
+            except BaseException as error:  # which cannot pass through XLA
+                message = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode()[:2000])
+                MESSAGES.append(message)
+                return ctypes.addressof(message)
+            return None
+
+        function = FUNCTION(called)
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        assert address is not None
+        return address, function
+
+    @ft.cached_property
+    def text(self) -> str:
+        """The function in words, the same in every process where XLA keeps programs on disk; that takes long."""
+        if not jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
+            return os.urandom(16).hex()
+        constants = b"".join(np.asarray(x).tobytes() for x in self.slow.closed.consts)
+        return f"{self.slow.closed.jaxpr} {hashlib.sha256(constants).hexdigest()} {self.batched}"
+
+    def _mend(self, places, size: int, flags: int, first: int, result: int) -> None:
+        wide = any(self.batched)
+        batch = (size,) if wide else ()
+        needed = _view(places[flags], batch, np.dtype(bool))
+        arguments = [
+            _view(places[k], (*batch, *x.shape) if b else x.shape, np.dtype(x.dtype))
+            for k, (x, b) in enumerate(zip(self.slow.in_avals, self.batched, strict=True), first)
+        ]
+        results = [
+            _view(places[k], (*batch, *x.shape), np.dtype(x.dtype)) for k, x in enumerate(self.slow.out_avals, result)
+        ]
+        if not wide:
+            arguments, results = [x[None] for x in arguments], [x[None] for x in results]
+        varies = self.batched if wide else (True,) * len(arguments)
+        index = np.flatnonzero(needed)
+        for begin in range(0, len(index), TILE):
+            some = index[begin : begin + TILE]
+            padded = np.resize(some, TILE)
+            given = [x[padded] if b else x for x, b in zip(arguments, varies, strict=True)]
+            for x, y in zip(results, self._of(given), strict=True):
+                x[some] = np.asarray(y)[: len(some)]
+
+    def _of(self, arrays: Sequence[np.ndarray]) -> Sequence[Array]:
+        with _by_itself(arrays):
+            if self._compiled is None:
+                with self._lock:
+                    if self._compiled is None:
+                        axes = [0 if b or not any(self.batched) else None for b in self.batched]
+                        function = jax.vmap(jaxpr_as_fun(self.slow.closed), in_axes=axes)
+                        closed = unbatch_lapack(jax.make_jaxpr(function)(*arrays))
+                        self._compiled = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile()
+            return jax.block_until_ready(self._compiled(*arrays))
+
+
+def _view(place: int | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The array at a place in memory."""
+    size = int(np.prod(shape, dtype=int)) * dtype.itemsize
+    if not size or place is None:
+        return np.zeros(shape, dtype)
+    memory = memoryview((ctypes.c_char * size).from_address(place))
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+@ft.cache
+def _client() -> Any:  # a class of jaxlib without a public name
+    return xla_client.make_cpu_client()
+
+
+def _wide(arrays: Sequence[Any]) -> contextlib.AbstractContextManager:
+    """A context in which numbers keep their 64 bits: threads of XLA know nothing of the settings of the user."""
+    return jax.enable_x64(any(x.dtype.itemsize == 8 for x in arrays) or jax.config.read("jax_enable_x64"))
+
+
+@contextlib.contextmanager
+def _by_itself(arrays: Sequence[np.ndarray]):
+    """A place for computations within a computation: devices of their own, and none of the user's checks."""
+    with (
+        jax.default_device(_client().local_devices()[0]),
+        _wide(arrays),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.transfer_guard("allow"),
+        jax.check_tracer_leaks(False),
+    ):
+        yield
+
+
+def can_be_deferred(slow: Traceable) -> bool:
+    """Whether a function can be computed outside of the program: it has no effects, nor sums over devices."""
+    return not slow.has_effects and jax.sharding.get_abstract_mesh().empty
+
+
+def mended(way: SureWay, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]) -> list[Array]:
+    """The results `fast`, with those of the states that are `needed` computed by `way` from the arrays."""
+    return mended_p.bind(needed, *arrays, *fast, way=way)
+
+
+@mended_p.def_abstract_eval
+def _mended_shapes(*avals, way):
+    count = len(way.slow.out_avals)
+    return [_here(x.shape, x.dtype) for x in avals[len(avals) - count :]]
+
+
+def _lower_mended(ctx: mlir.LoweringRuleContext, *operands: ir.Value, way: SureWay) -> Sequence:
+    wide, count = any(way.batched), len(way.slow.out_avals)
+    first = len(operands) - count
+
+    def make() -> Does:
+        mend, kept = way.mending(0, 1, len(operands))
+        return Does(0, mend, 0, 0 if wide else -1, 0, kept)
+
+    found = code(way.text, make)
+    batched = (wide, *way.batched, *(wide,) * count)
+    return _call(ctx, found, operands, batched, {first + k: k for k in range(count)})
+
+
+mlir.register_lowering(mended_p, _lower_mended, platform="cpu")

@@ -1,0 +1,264 @@
+"""The one function that XLA calls, through its foreign function interface, for all machine code of this process.
+
+A call names its code by a number, the key, which is made of the text of the code: it is the same in every process, so
+that a program which XLA keeps on disk finds its code again. The function looks the key up in a table, takes the places
+of the arrays from the call, and runs the code, for a large batch on the threads that XLA has. It is machine code too.
+
+Threads take a few states at a time from a counter. The caller takes part, and waits only for states that another thread
+has begun: no order of threads can make it wait for ever. A thread that comes late finds nothing to do.
+
+Code that is no longer needed leaves the table first and memory later; a call that comes too late is an error.
+
+Source: XLA's header xla/ffi/api/c_api.h, which jaxlib brings. Its text is compared with the one that is known here.
+"""
+
+import collections
+import ctypes
+import functools as ft
+import hashlib
+import re
+import string
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from ._compile import Library, has_compiler
+
+
+TARGET = "ukjax_machine_code"
+# The structures that the function reads, as in the header of version 0.3.
+KNOWN = {
+    "XLA_FFI_CallFrame": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; const XLA_FFI_Api* api; "
+    "XLA_FFI_ExecutionContext* ctx; XLA_FFI_ExecutionStage stage; XLA_FFI_Args args; XLA_FFI_Rets rets; "
+    "XLA_FFI_Attrs attrs;",
+    "XLA_FFI_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int64_t size; "
+    "XLA_FFI_ArgType* types; void** args;",
+    "XLA_FFI_Rets": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int64_t size; "
+    "XLA_FFI_RetType* types; void** rets;",
+    "XLA_FFI_Attrs": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int64_t size; "
+    "XLA_FFI_AttrType* types; XLA_FFI_ByteSpan** names; void** attrs;",
+    "XLA_FFI_Buffer": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; XLA_FFI_DataType dtype; "
+    "void* data; int64_t rank; int64_t* dims;",
+    "XLA_FFI_Scalar": "XLA_FFI_DataType dtype; void* value;",
+    "XLA_FFI_Metadata": "size_t struct_size; XLA_FFI_Api_Version api_version; XLA_FFI_Handler_Traits traits;",
+    "XLA_FFI_Api_Version": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int major_version; "
+    "int minor_version;",
+    "XLA_FFI_Api": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; XLA_FFI_Api_Version api_version; "
+    "const XLA_FFI_InternalApi* internal_api;",
+    "XLA_FFI_ThreadPool_Schedule_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; "
+    "XLA_FFI_ExecutionContext* ctx; XLA_FFI_Task* task; void* data;",
+    "XLA_FFI_ThreadPool_NumThreads_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; "
+    "XLA_FFI_ExecutionContext* ctx; int64_t* num_threads;",
+    "XLA_FFI_Error_Create_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; const char* message; "
+    "XLA_FFI_Error_Code errc;",
+    "XLA_FFI_Error_Destroy_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; XLA_FFI_Error* error;",
+}
+MAJOR = 0
+# The functions of XLA that are called; they come in the structure XLA_FFI_Api after so many bytes, in their order.
+FUNCTIONS = ("Error_Create", "Error_Destroy", "ThreadPool_Schedule", "ThreadPool_NumThreads")
+BEFORE_FUNCTIONS = 48
+
+# Places in the table, a power of two.
+PLACES = 1 << 16
+# Codes that are kept for a while after their last use.
+RETIRED = 64
+# Operations that a thread does before it takes the next states: some tens of microseconds.
+OPERATIONS_OF_A_CHUNK = 150_000
+
+
+class Entry(ctypes.Structure):
+    """The needs of the function for one code.
+
+    Attributes:
+        run: The code, see `_kernel`; null for none.
+        mend: A function of Python, (places, size) -> 0 or the place of a message, which is called then where one of
+            some truth values is set; null for none.
+        flags: The number of the array of these truth values, among arguments and results.
+        first: The first argument with a batch; -1 if there is none.
+        chunk: States that a thread takes at a time.
+        running: Calls that run now.
+    """
+
+    _fields_ = (
+        ("run", ctypes.c_void_p),
+        ("mend", ctypes.c_void_p),
+        ("flags", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
+        ("running", ctypes.c_int64),
+    )
+
+
+class _Place(ctypes.Structure):
+    _fields_ = (("key", ctypes.c_int64), ("entry", ctypes.c_void_p))
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL))
+
+
+@ft.cache
+def interface() -> tuple[int, dict[str, int]] | None:
+    """The minor version of XLA's interface, and where its functions lie; None where it is not the one known here."""
+    try:
+        header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    except OSError:
+        return None
+    text = _without_comments(header)
+    versions = [re.search(rf"#define XLA_FFI_API_{part} (\d+)", header) for part in ("MAJOR", "MINOR")]
+    if None in versions or int(versions[0][1]) != MAJOR:  # pyright: ignore[reportOptionalSubscript]
+        return None
+    for name, fields in KNOWN.items():
+        found = re.search(rf"struct {name} \{{(.*?)\}}", text)
+        if found is None or not found[1].strip().startswith(fields):
+            return None
+    functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\)", text)
+    if not set(FUNCTIONS) <= set(functions):
+        return None
+    return int(versions[1][1]), {x: BEFORE_FUNCTIONS + 8 * functions.index(x) for x in FUNCTIONS}  # pyright: ignore
+
+
+@ft.cache
+def can_be_called() -> bool:
+    """Whether XLA can call machine code here; there is a warning where only XLA's interface is in the way."""
+    if not has_compiler():
+        return False
+    if interface() is None:
+        warnings.warn(
+            f"XLA's foreign function interface of jaxlib {version('jaxlib')} is none that ukjax knows: everything "
+            "goes by matrices, which takes longer. Install a newer ukjax, or an older jaxlib.",
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def runs_machine_code() -> bool:
+    """Whether what JAX computes by default is computed by machine code."""
+    return jax.default_backend() == "cpu" and can_be_called()
+
+
+class _Table:
+    """The codes of this process, by their keys."""
+
+    def __init__(self):
+        interface_ = interface()
+        assert interface_ is not None
+        minor, at = interface_
+        self.places = (_Place * PLACES)()
+        self.lock = threading.Lock()
+        self.known: weakref.WeakValueDictionary[int, Code] = weakref.WeakValueDictionary()
+        # Codes whose last use has ended, and those of them that have left the table.
+        self.ended: collections.deque[tuple[int, Entry, object]] = collections.deque()
+        self.retired: collections.deque[tuple[Entry, object]] = collections.deque()
+        self.free: list[Entry] = []
+        text = handler_text(ctypes.addressof(self.places), minor, at)
+        self.library = Library(text)
+        capsule = ctypes.pythonapi.PyCapsule_New
+        capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        address = self.library.address("handler")
+        jax.ffi.register_ffi_target(TARGET, capsule(address, b"xla._CUSTOM_CALL_TARGET", None), platform="cpu")
+        jax.ffi.register_ffi_target_as_batch_partitionable(TARGET)
+
+    def _place(self, key: int) -> _Place:
+        free = None
+        for k in range(PLACES):
+            place = self.places[(key + k) % PLACES]
+            if place.key == key:
+                return place
+            if free is None and place.key != 0 and not place.entry:
+                free = place
+            if place.key == 0:
+                return free or place
+        if free is None:
+            raise RuntimeError(f"More than {PLACES} mechanisms have machine code at a time. Call jax.clear_caches().")
+        return free
+
+    def put(self, key: int, does: "Does") -> Entry:
+        entry = self.free.pop() if self.free else Entry()
+        entry.run, entry.mend, entry.flags, entry.first, entry.chunk = does[:5]
+        place = self._place(key)
+        place.key, place.entry = key, ctypes.addressof(entry)
+        return entry
+
+    def end(self, key: int, entry: Entry, kept: object) -> None:
+        """Notes that a code is no longer in use. Python may call this anywhere, so it does nothing else."""
+        self.ended.append((key, entry, kept))
+
+    def tidy(self) -> None:
+        """Takes codes whose use has ended out of the table; frees those that left it long ago and do not run."""
+        while self.ended:
+            key, entry, kept = self.ended.popleft()
+            place = self._place(key)
+            if place.key == key and place.entry == ctypes.addressof(entry):
+                place.entry = None
+            self.retired.append((entry, kept))
+        while len(self.retired) > RETIRED and self.retired[0][0].running == 0:
+            self.free.append(self.retired.popleft()[0])
+
+
+@ft.cache
+def _table() -> _Table:
+    return _Table()
+
+
+class Code:
+    """Machine code that XLA can call by its key, for as long as this object is in use."""
+
+    def __init__(self, key: int, entry: Entry, kept: object):
+        self.key = key
+        weakref.finalize(self, _table().end, key, entry, kept).atexit = False
+
+
+class Does(NamedTuple):
+    """What a code does: see `Entry`; and what is to be kept for it."""
+
+    run: int
+    mend: int
+    flags: int
+    first: int
+    chunk: int
+    kept: object
+
+
+def code(text: str, make: Callable[[], Does]) -> Code:
+    """The code that a text stands for, made if it is not known."""
+    table = _table()
+    key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+    with table.lock:
+        found = table.known.get(key)
+    if found is not None:
+        return found
+    does = make()
+    with table.lock:
+        table.tidy()
+        found = table.known.get(key)
+        if found is None:
+            entry = table.put(key, does)
+            found = table.known[key] = Code(key, entry, does.kept)
+        return found
+
+
+def chunk_of(operations: int, width: int) -> int:
+    """States that a thread takes at a time: whole vectors."""
+    return max(1, -(-OPERATIONS_OF_A_CHUNK // max(operations, 1) // width)) * width
+
+
+GONE = "ukjax: the machine code of this program is not in this process. Trace and compile the program here."
+
+
+def handler_text(table: int, minor: int, functions: dict[str, int]) -> str:
+    """The function in LLVM's language, for a table at this place, and functions of XLA that lie there."""
+    template = string.Template(Path(__file__).with_name("handler.ll").read_text(encoding="utf-8"))
+    known = {"table": table, "mask": PLACES - 1, "major": MAJOR, "minor": minor, "gone": GONE, "length": len(GONE) + 1}
+    text = template.substitute(known | functions)
+    if sys.platform == "win32":  # which has no `sched_yield`: all states go on the thread of the caller
+        text = text.replace("declare i32 @sched_yield()", "define internal i32 @sched_yield() {\n  ret i32 0\n}")
+    return text
