@@ -218,7 +218,7 @@ class Code:
 
 
 class Does(NamedTuple):
-    """What a code does: see `Entry`; and what is to be kept for it."""
+    """The parts of an `Entry`, and what is to be kept for it."""
 
     run: int
     mend: int
