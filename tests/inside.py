@@ -36,7 +36,7 @@ from ukjax._expand import (
 )
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record
-from ukjax._lowering import _bind, _entry, _handler, _kernel, _schedule
+from ukjax._lowering import _bind, _disk, _entry, _handler, _kernel, _schedule
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
@@ -257,6 +257,7 @@ whiten = _linalg.whiten
 solve_jointly = _linalg.solve_jointly
 in_tiles = _linalg.in_tiles
 Row = _lowering.Row
+CodeFolder = _disk.CodeFolder
 SureWay = _bind.SureWay
 Traceable = _bind.Traceable
 mended = _bind.mended

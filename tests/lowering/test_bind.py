@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close
-from ..inside import SureWay, Traceable, can_be_called, codes, interface, mended, replaced, without_codes
+from ..inside import CodeFolder, SureWay, Traceable, can_be_called, codes, interface, mended, replaced, without_codes
 
 
 def tangle(x, p):
@@ -260,3 +261,33 @@ FORKED = """
 def test_a_handle_is_called_in_a_forked_process():
     with warnings.catch_warnings():
         assert "the same" in elsewhere(FORKED)
+
+
+COMPILED = """
+    import jax, jax.numpy as jnp, ukjax
+    of = jax.jit(jax.vmap(ukjax.expand(lambda x: jnp.sin(x) * x[0] + 0.25)))
+    print(of(jnp.ones((5, 3))).tobytes().hex())
+"""
+
+
+def test_code_is_kept_on_disk_where_the_user_says_so(tmp_path):
+    first = elsewhere(COMPILED, UKJAX_CACHE=str(tmp_path))
+    kept = {file: file.stat().st_ctime_ns for file in (tmp_path / "code").iterdir()}
+    assert kept
+    assert all(re.fullmatch("[0-9a-f]{64}", file.name) for file in kept)
+    assert elsewhere(COMPILED, UKJAX_CACHE=str(tmp_path)) == first
+    assert set((tmp_path / "code").iterdir()) == set(kept)
+    assert elsewhere(COMPILED, UKJAX_CACHE="off") == first
+
+
+def test_the_folder_of_code_is_bounded_and_forgets_what_was_not_used_for_longest(tmp_path):
+    folder = CodeFolder(tmp_path / "code", largest=1000)
+    for k in range(70):
+        folder.put(f"{k:02}", bytes(100))
+        os.utime(tmp_path / "code" / f"{k:02}", (k, k))
+    left = sorted(file.name for file in (tmp_path / "code").iterdir())
+    assert len(left) <= 10 + 32
+    assert left[-1] == "69"
+    assert folder.get("00") is None
+    assert folder.get("69") == bytes(100)
+    CodeFolder(tmp_path / "code" / "69").put("nowhere", b"x")  # a folder that cannot be made is no error

@@ -8,6 +8,9 @@ from ._compile import Machine as Machine
 from ._compile import compiled as compiled
 from ._compile import has_compiler as has_compiler
 from ._compile import vector_width as vector_width
+from ._disk import OFF as OFF
+from ._disk import VARIABLE as VARIABLE
+from ._disk import keep_code as keep_code
 from ._handler import can_be_called as can_be_called
 from ._handler import runs_machine_code as runs_machine_code
 from ._kernel import Kernel as Kernel

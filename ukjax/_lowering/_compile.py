@@ -7,6 +7,7 @@ import threading
 import weakref
 from types import ModuleType
 
+from ._disk import CodeFolder, code_folder
 from ._kernel import Kernel
 
 
@@ -42,9 +43,12 @@ def vector_width() -> int:
 
 
 class Library:
-    """Functions of LLVM as machine code, which is freed with this object."""
+    """Functions of LLVM as machine code, which is freed with this object.
 
-    def __init__(self, text: str):
+    `folder`: where code is kept from one process to the next; None for nowhere.
+    """
+
+    def __init__(self, text: str, folder: CodeFolder | None = None):
         llvm = _binding()
         # Vectors of 512 bits have to be asked for.
         features = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
@@ -55,6 +59,10 @@ class Library:
         passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=PASSES))
         passes.getModulePassManager().run(module, passes)
         self.engine = llvm.create_mcjit_compiler(module, machine)
+        if folder is not None:
+            made_by = (text, llvm.llvm_version_info, llvm.get_host_cpu_name(), features, PASSES, CODE)
+            key = hashlib.sha256(repr(made_by).encode()).hexdigest()
+            self.engine.set_object_cache(lambda _, code: folder.put(key, code), lambda _: folder.get(key))
         self.engine.finalize_object()
 
     def address(self, name: str) -> int:
@@ -70,7 +78,7 @@ class Machine(Library):
     """
 
     def __init__(self, kernel: Kernel):
-        super().__init__(kernel.text)
+        super().__init__(kernel.text, code_folder())
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.address("run"))
 
 

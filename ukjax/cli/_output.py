@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 from platformdirs import user_cache_path
 
+from .._lowering import OFF, VARIABLE, keep_code
 from ._target import UsageError
 
 
@@ -43,14 +44,18 @@ def write(folder: Path, files: Files) -> list[Path]:
     return [folder / name for name, _ in files]
 
 
-VARIABLE = "UKJAX_CACHE"
-OFF = ("0", "off", "no", "false")
 LARGEST = 500_000_000  # [bytes]; the least recently used programs are removed first
 
 
 def keep_programs() -> None:
-    """Makes JAX keep compiled programs, unless `VARIABLE` is off, a folder is already set, or none can be written."""
-    if os.environ.get(VARIABLE, "").lower() in OFF or are_kept():
+    """Makes JAX keep compiled programs, unless `VARIABLE` is off, a folder is already set, or none can be written.
+
+    Machine code is kept beside them.
+    """
+    if os.environ.get(VARIABLE, "").lower() in OFF:
+        return
+    keep_code(_folder() / "code")
+    if are_kept():
         return
     folder = _folder()
     try:
@@ -71,5 +76,7 @@ def are_kept() -> bool:
 
 
 def _folder() -> Path:
+    if said := os.environ.get(VARIABLE):
+        return Path(said)
     # Each machine has its own folder: a home may be shared, and a program is compiled for one processor.
     return user_cache_path("ukjax") / "programs" / (platform.node() or "here")
