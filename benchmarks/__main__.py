@@ -20,6 +20,7 @@ from . import (
     _first_hour,
     _formalisms,
     _gpu,
+    _native,
     _peers,
     _profile,
     _pseudoinverse,
@@ -42,6 +43,7 @@ TABLES = {
     "formalisms": (_formalisms.rows, _formalisms.HEADER),
     "gpu": (_gpu.rows, _gpu.HEADER),
     "compile": (_compile.rows, _compile.HEADER),
+    "native": (_native.rows, _native.HEADER),
     "first-hour": (_first_hour.rows, _first_hour.HEADER),
 }
 
@@ -49,8 +51,8 @@ TABLES = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("table", nargs="?", choices=TABLES, default="scara")
-    parser.add_argument("--against", type=Path, help="compile: another checkout to compare with")
-    parser.add_argument("--only", default="", help="compile: scenarios whose name contains this")
+    parser.add_argument("--against", type=Path, help="compile, native: another checkout to compare with")
+    parser.add_argument("--only", default="", help="compile, native: what has this in its name")
     parser.add_argument("--out", type=Path, help="a folder for the table as JSON; of peers, with a picture too")
     chosen = parser.parse_args()
     if chosen.out:
@@ -59,16 +61,16 @@ def main() -> None:
         except OSError as error:
             parser.error(f"--out must be a folder, or a name for one: {error}")
     rows, header = TABLES[chosen.table]
-    if chosen.table == "compile":
+    if chosen.table in ("compile", "native"):
         rows = ft.partial(rows, against=chosen.against, only=chosen.only)
     elif chosen.against or chosen.only:
-        parser.error("--against and --only are for the table compile.")
+        parser.error("--against and --only are for the tables compile and native.")
     jax.config.update("jax_enable_x64", True)
     if chosen.table == "peers" and os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":
         with contextlib.suppress(RuntimeError):  # where JAX has started, with the devices that it has
             jax.config.update("jax_num_cpu_devices", os.cpu_count())
     console = Console(stderr=True)
-    with console.status("KnownFirstStep") as status:
+    with console.status("Starting") as status:
         report = lambda what: status.update(f"Measuring: {what}")
         cells = rows(report)
         curves = _work.curves(report) if chosen.out and chosen.table == "peers" else []

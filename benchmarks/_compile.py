@@ -84,16 +84,20 @@ def _workers(*checkouts: Path) -> Iterator[list[_Worker]]:
         yield workers
 
 
+def checkouts_of(against: Path | None) -> list[Path]:
+    """This checkout, and the one to compare with, if there is one."""
+    if against is not None and not (against / "ukjax" / "__init__.py").is_file():
+        raise SystemExit(f"--against must be a checkout of ukjax, but there is no ukjax package in {against}.")
+    return [Path(__file__).parents[1], *([] if against is None else [against.resolve()])]
+
+
 def rows(report: Callable[[str], None], against: Path | None = None, only: str = "") -> list[tuple[str, ...]]:
     """A row for each scenario whose name contains `only`, and one for the sum of those that both checkouts have."""
     report("imports")
     names = [name for name in cli.factories("models")[0] if only in name]
     if not names:
         raise SystemExit(f"--only must be a part of a scenario's name, such as scara, but no name contains {only!r}.")
-    if against is not None and not (against / "ukjax" / "__init__.py").is_file():
-        raise SystemExit(f"--against must be a checkout of ukjax, but there is no ukjax package in {against}.")
-    checkouts = [Path(__file__).parents[1], *([] if against is None else [against.resolve()])]
-    with _workers(*checkouts) as workers:
+    with _workers(*checkouts_of(against)) as workers:
         best = {name: [math.inf] * len(workers) for name in names}
         for turn in range(ROUNDS):
             for i, name in enumerate(names):

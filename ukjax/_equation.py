@@ -18,7 +18,7 @@ from . import _check
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba, metric, motion_by, row_scales, with_lowering
 from ._linalg import Jacobi, SkipIfZero, pseudoinverse
 from ._mechanism import Mechanism
-from ._program import in_batch, jit_fast_compile, outside_mesh
+from ._program import PlainCalls, in_batch, jit_fast_compile, outside_mesh
 from ._result import throw_if_failed
 from ._system import applied_force
 from ._terms import Terms
@@ -72,23 +72,39 @@ def equation_of_motion(
 
     Source: Udwadia & Kalaba (1992); Zhao et al. (2018), eq. 36.
     """
+    prepared = None if applied is not None else _plain.find((mechanism, formulation), (q, v, t), bool(reactions))
+    if prepared is not None:
+        motion = prepared(q, v, t)
+        return throw_if_failed(motion, motion.result) if throw else motion
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     applied = None if applied is None else applied_force(applied, v, "applied")
-    formulation = with_lowering(formulation, often=in_batch(mechanism, q, v, t, applied))
-    motion = outside_mesh(_equation, mechanism, formulation, q, v, t, applied, reactions)
+    lowered = with_lowering(formulation, often=in_batch(mechanism, q, v, t, applied))
+    if applied is None:
+        of = _motion_with_reactions if reactions else _motion
+        prepared = _plain.prepare(of, (mechanism, formulation), (mechanism, lowered), (q, v, t), bool(reactions))
+    if prepared is not None:
+        motion = prepared(q, v, t)
+    else:
+        motion = outside_mesh(_equation, mechanism, lowered, q, v, t, applied, reactions)
     return throw_if_failed(motion, motion.result) if throw else motion
 
 
-@ft.partial(jit_fast_compile, inlined=True)
-def _equation(mechanism, formulation, q, v, t, applied, carried):
+_plain = PlainCalls()
+
+
+def _motion(mechanism, formulation, q, v, t, applied=None, carried=False):
     motion = motion_by(formulation, mechanism.terms_of(applied), q, v, t)
     if not carried:
         return motion
     # The terms are traced a second time but compiled once, since XLA merges equal expressions.
     each = reactions(mechanism.terms(q, v, t, applied), motion.constraint_force)
     return eqx.tree_at(_of_each, motion, (each.constraint_forces, each.multipliers), is_leaf=lambda x: x is None)
+
+
+_motion_with_reactions = ft.partial(_motion, carried=True)
+_equation = jit_fast_compile(_motion, inlined=True)
 
 
 def _of_each(motion: Motion) -> tuple:

@@ -158,7 +158,7 @@ def throw_if_failed(tree: T, result: RESULTS, where: str = "") -> T:
         return jax.tree_util.tree_map(lambda x: jnp.where(okay, x, jnp.nan) if eqx.is_inexact_array(x) else x, tree)
     if is_traced(tree, result):
         return result.error_if(tree, result != RESULTS.successful)
-    if bool(result != RESULTS.successful):
+    if code_of(result) != SUCCESS:
         raise RuntimeError(f"{message(result)}{where}")
     return tree
 

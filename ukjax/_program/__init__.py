@@ -14,6 +14,7 @@ from ._outside_mesh import as_single_op as as_single_op
 from ._outside_mesh import outside_mesh as outside_mesh
 from ._packed import Packed as Packed
 from ._packed import packed as packed
+from ._plain import PlainCalls as PlainCalls
 from ._substitute import substituted as substituted
 from ._unbatch import CALLS as CALLS
 from ._unbatch import PLAIN_CALLS as PLAIN_CALLS

@@ -4,7 +4,6 @@ u: control (p,) of all actuators; G (n, p): actuation; store: numbers that a run
 """
 
 import abc
-import functools as ft
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from .. import _check
 from .._formulation import AbstractFormulation, Motion, UdwadiaKalaba, motion_by, with_lowering
 from .._mechanism import Mechanism
-from .._program import in_batch, jit_fast_compile, outside_mesh
+from .._program import PlainCalls, in_batch, jit_fast_compile, outside_mesh
 from .._result import is_traced, throw_if_failed
 from .._types import Coordinates, Matrix, Numbers, Scalar, Vector
 from ._motion import Control, controlled_motion
@@ -227,11 +226,17 @@ def servo_control(
 
     Source: Liu et al. (2015), section II; Zhao et al. (2018), eq. 72.
     """
-    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
-    _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    servos, state = as_servos(servo), _check.state(q, v, t, kinematics=mechanism.kinematics)
-    formulation = with_lowering(formulation, often=in_batch(mechanism, servos, *state))
-    control = outside_mesh(_servo_control, mechanism, servos, formulation, *state)
+    prepared = _plain.find((mechanism, servo, formulation), (q, v, t))
+    if prepared is not None:
+        control = prepared(q, v, t)
+    else:
+        _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+        _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
+        servos, state = as_servos(servo), _check.state(q, v, t, kinematics=mechanism.kinematics)
+        lowered = with_lowering(formulation, often=in_batch(mechanism, servos, *state))
+        used = (mechanism, servos, lowered)
+        prepared = _plain.prepare(_control, (mechanism, servo, formulation), used, state)
+        control = outside_mesh(_servo_control, *used, *state) if prepared is None else prepared(*state)
     if not throw:
         return control
     where = ""
@@ -240,9 +245,14 @@ def servo_control(
     return throw_if_failed(control, control.result, where)
 
 
-@ft.partial(jit_fast_compile, inlined=True)
-def _servo_control(mechanism, servos, formulation, q, v, t):
+_plain = PlainCalls()
+
+
+def _control(mechanism, servos, formulation, q, v, t):
     return controlled_motion(mechanism, servos, formulation, q, v, t)[1]
+
+
+_servo_control = jit_fast_compile(_control, inlined=True)
 
 
 def missed_rows(unreachable: Array) -> str:
