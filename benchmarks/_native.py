@@ -36,11 +36,12 @@ jax.config.update("jax_enable_x64", True)
 import ukjax
 from benchmarks import _trees
 from models import coordinated_robots, n_pendulum, parallelogram, scara
+from ukjax import rigid
 
 which, servo = sys.argv[1], None
 if which in ("arm", "tree"):
     tree = _trees.trees()[which == "tree"]
-    mechanism, n = ukjax.Mechanism(tree.robot), len(tree.parents)
+    mechanism, n = rigid.from_mjcf(tree.text).mechanism(), len(tree.parents)
     q, v = jnp.linspace(-0.5, 0.7, n), jnp.linspace(0.3, -0.4, n)
 else:
     case = {"scara": scara.scenario, "rods": n_pendulum.closed, "parallelogram": parallelogram.scenario,

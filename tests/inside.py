@@ -262,6 +262,7 @@ SureWay = _bind.SureWay
 Traceable = _bind.Traceable
 mended = _bind.mended
 interface = _handler.interface
+interface_of = _handler.interface_of
 can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
 kernel = _lowering.kernel

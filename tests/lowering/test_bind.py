@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,18 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close
-from ..inside import CodeFolder, SureWay, Traceable, can_be_called, codes, interface, mended, replaced, without_codes
+from ..inside import (
+    CodeFolder,
+    SureWay,
+    Traceable,
+    can_be_called,
+    codes,
+    interface,
+    interface_of,
+    mended,
+    replaced,
+    without_codes,
+)
 
 
 def tangle(x, p):
@@ -159,6 +171,18 @@ def test_where_the_interface_is_unknown_there_is_a_warning_and_no_machine_code()
         finally:
             interface.cache_clear()
             can_be_called.cache_clear()
+
+
+def test_the_interface_is_recognised_by_the_layout_of_its_structures():
+    header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    assert interface_of(header) == interface()
+    # Of another name is what a pointer points to in JAX 0.11.
+    assert interface_of(header.replace("XLA_FFI_ExecutionContext*", "XLA_FFI_InvokeContext*")) == interface()
+    stage = "  XLA_FFI_ExecutionStage stage;"
+    assert stage in header
+    assert interface_of(header.replace(stage, f"  int64_t more;\n{stage}")) is None
+    assert interface_of(header.replace("API_MAJOR 0", "API_MAJOR 1")) is None
+    assert interface_of("") is None
 
 
 def test_an_exported_program_has_no_machine_code_in_it():

@@ -329,6 +329,8 @@ class FastOrSlowOp(AbstractSmallOp):
         return NativeProgram.of(program, self.takes, [*self.gives, ShapedArray((), np.dtype(bool))])
 
     def evaluate(self, form, *arrays):
+        if form.on_arrays:
+            return over_batch(jaxpr_as_fun(self.slow.closed), form.batched)(*arrays)
         if form.native and self.native.is_possible and can_be_deferred(self.slow):
             form, arrays = form.wide(arrays)
             return self.native(form.batched, arrays, self._ways.of(self.slow, form.batched))[:-1]
@@ -406,6 +408,8 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
         return self.plain.make_cotangent(moving, given)
 
     def evaluate(self, form, *arrays):
+        if form.on_arrays:
+            return over_batch(jaxpr_as_fun(self.slow.closed), form.batched)(*arrays)
         fast = self.fast
         if fast is None:
             return self.plain.evaluate(form, *arrays)

@@ -50,6 +50,11 @@ class EvalForm(NamedTuple):
     native: bool = False
     partitioned: bool = False
 
+    @property
+    def on_arrays(self) -> bool:
+        """Whether functions are evaluated on arrays: XLA's CPU compiler takes too long for scalar code."""
+        return self.on_cpu and not self.native
+
     def wide(self, arrays: Sequence[Array]) -> "tuple[EvalForm, Sequence[Array]]":
         """The form and the arrays for machine code: where a batch may be shared out among devices, all have it."""
         if not self.partitioned or not any(self.batched):

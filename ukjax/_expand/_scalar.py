@@ -150,6 +150,8 @@ class ScalarPiece(AbstractTracedPiece):
         return ScalarPiece(change(self.closed), grown(self.limit))
 
     def evaluate(self, form, *arrays):
+        if form.on_arrays:
+            return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
         try:
             program = self.program
         except (TooLong, NotScalar):

@@ -8,6 +8,7 @@ import functools as ft
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
@@ -59,7 +60,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
             raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
 
     def with_lowering(self, often):
-        pays = often or runs_machine_code()
+        pays = runs_machine_code() or (often and jax.default_backend() != "cpu")
         return dataclasses.replace(self, expand=True) if self.expand is None and pays and self._is_svd else self
 
     def certain(self, m, dtype):

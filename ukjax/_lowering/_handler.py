@@ -33,32 +33,24 @@ from ._compile import Library, has_compiler
 
 
 TARGET = "ukjax_machine_code"
-# The structures that the function reads, as in the header of version 0.3.
+# The fields of the structures that the function reads, as in the header of version 0.3; any pointer is *. Versions 0.4
+# and 0.5 (JAX 0.11 and 0.12) have other names for what some point to.
+_HEAD = "size_t struct_size; * extension_start; "
 KNOWN = {
-    "XLA_FFI_CallFrame": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; const XLA_FFI_Api* api; "
-    "XLA_FFI_ExecutionContext* ctx; XLA_FFI_ExecutionStage stage; XLA_FFI_Args args; XLA_FFI_Rets rets; "
+    "XLA_FFI_CallFrame": _HEAD + "* api; * ctx; XLA_FFI_ExecutionStage stage; XLA_FFI_Args args; XLA_FFI_Rets rets; "
     "XLA_FFI_Attrs attrs;",
-    "XLA_FFI_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int64_t size; "
-    "XLA_FFI_ArgType* types; void** args;",
-    "XLA_FFI_Rets": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int64_t size; "
-    "XLA_FFI_RetType* types; void** rets;",
-    "XLA_FFI_Attrs": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int64_t size; "
-    "XLA_FFI_AttrType* types; XLA_FFI_ByteSpan** names; void** attrs;",
-    "XLA_FFI_Buffer": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; XLA_FFI_DataType dtype; "
-    "void* data; int64_t rank; int64_t* dims;",
-    "XLA_FFI_Scalar": "XLA_FFI_DataType dtype; void* value;",
+    "XLA_FFI_Args": _HEAD + "int64_t size; * types; * args;",
+    "XLA_FFI_Rets": _HEAD + "int64_t size; * types; * rets;",
+    "XLA_FFI_Attrs": _HEAD + "int64_t size; * types; * names; * attrs;",
+    "XLA_FFI_Buffer": _HEAD + "XLA_FFI_DataType dtype; * data; int64_t rank; * dims;",
+    "XLA_FFI_Scalar": "XLA_FFI_DataType dtype; * value;",
     "XLA_FFI_Metadata": "size_t struct_size; XLA_FFI_Api_Version api_version; XLA_FFI_Handler_Traits traits;",
-    "XLA_FFI_Api_Version": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; int major_version; "
-    "int minor_version;",
-    "XLA_FFI_Api": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; XLA_FFI_Api_Version api_version; "
-    "const XLA_FFI_InternalApi* internal_api;",
-    "XLA_FFI_ThreadPool_Schedule_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; "
-    "XLA_FFI_ExecutionContext* ctx; XLA_FFI_Task* task; void* data;",
-    "XLA_FFI_ThreadPool_NumThreads_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; "
-    "XLA_FFI_ExecutionContext* ctx; int64_t* num_threads;",
-    "XLA_FFI_Error_Create_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; const char* message; "
-    "XLA_FFI_Error_Code errc;",
-    "XLA_FFI_Error_Destroy_Args": "size_t struct_size; XLA_FFI_Extension_Base* extension_start; XLA_FFI_Error* error;",
+    "XLA_FFI_Api_Version": _HEAD + "int major_version; int minor_version;",
+    "XLA_FFI_Api": _HEAD + "XLA_FFI_Api_Version api_version; * internal_api;",
+    "XLA_FFI_ThreadPool_Schedule_Args": _HEAD + "* ctx; * task; * data;",
+    "XLA_FFI_ThreadPool_NumThreads_Args": _HEAD + "* ctx; * num_threads;",
+    "XLA_FFI_Error_Create_Args": _HEAD + "* message; XLA_FFI_Error_Code errc;",
+    "XLA_FFI_Error_Destroy_Args": _HEAD + "* error;",
 }
 MAJOR = 0
 # The functions of XLA that are called; they come in the structure XLA_FFI_Api after so many bytes, in their order.
@@ -100,29 +92,36 @@ class _Place(ctypes.Structure):
     _fields_ = (("key", ctypes.c_int64), ("entry", ctypes.c_void_p))
 
 
-def _without_comments(text: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL))
+def _fields(text: str) -> str:
+    """The fields of a structure, without comments and the types of pointers."""
+    plain = re.sub(r"\s+", " ", text).strip()
+    return re.sub(r"\w[\w ]*\*+ ?(?=\w+;)", "* ", plain)
 
 
-@ft.cache
-def interface() -> tuple[int, dict[str, int]] | None:
-    """The minor version of XLA's interface, and where its functions lie; None where it is not the one known here."""
-    try:
-        header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
-    except OSError:
-        return None
-    text = _without_comments(header)
-    versions = [re.search(rf"#define XLA_FFI_API_{part} (\d+)", header) for part in ("MAJOR", "MINOR")]
-    if None in versions or int(versions[0][1]) != MAJOR:  # pyright: ignore[reportOptionalSubscript]
+def interface_of(header: str) -> tuple[int, dict[str, int]] | None:
+    """The minor version of the interface in a header, and where its functions lie; None if it is not the known one."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", header, flags=re.DOTALL)
+    major, minor = (re.search(rf"#define XLA_FFI_API_{part} (\d+)", text) for part in ("MAJOR", "MINOR"))
+    if major is None or minor is None or int(major[1]) != MAJOR:
         return None
     for name, fields in KNOWN.items():
-        found = re.search(rf"struct {name} \{{(.*?)\}}", text)
-        if found is None or not found[1].strip().startswith(fields):
+        found = re.search(rf"struct {name} \{{(.*?)\}}", text, re.DOTALL)
+        if found is None or not _fields(found[1]).startswith(fields):
             return None
     functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\)", text)
     if not set(FUNCTIONS) <= set(functions):
         return None
-    return int(versions[1][1]), {x: BEFORE_FUNCTIONS + 8 * functions.index(x) for x in FUNCTIONS}  # pyright: ignore
+    return int(minor[1]), {x: BEFORE_FUNCTIONS + 8 * functions.index(x) for x in FUNCTIONS}
+
+
+@ft.cache
+def interface() -> tuple[int, dict[str, int]] | None:
+    """The interface of the XLA that is installed; see `interface_of`."""
+    try:
+        header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return interface_of(header)
 
 
 @ft.cache
