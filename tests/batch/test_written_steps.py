@@ -23,7 +23,7 @@ def programs():
     found, call = [], ScalarLaneStep.__call__
 
     def spy(self, *arguments):
-        found.append(self.program.program.operations)
+        found.append(self.operation.program.program.operations)
         return call(self, *arguments)
 
     jax.clear_caches()

@@ -29,7 +29,7 @@ from ._fast_or_slow import AbstractFastOrSlowSlope, CertainScalars, FastOrSlowOp
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._motion import JudgedSlope, MotionPiece, alone
-from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged, traced
+from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged, piece_p, traced
 from ._scalar import ScalarPiece, ScalarProgram, over_batch, size_of
 
 
@@ -79,8 +79,19 @@ class InlinedProgram:
             raise NotScalar("what stays an operation on arrays")
 
 
+class _ProgramOp(AbstractBatchedOp):
+    """A scalar program as an operation."""
+
+    def __init__(self, program: ScalarProgram):
+        super().__init__(program.takes, program.gives)
+        self.program = program
+
+    def evaluate(self, form, *arrays):
+        return self.program.evaluate(form, *arrays)
+
+
 class ScalarLaneStep:
-    """A step that many states repeat, as one scalar program with all the pieces in it; for a CPU.
+    """A step that many states repeat, as one scalar program with all the pieces in it.
 
     Args:
         function: (state, *others) -> (new, otherwise, found, wanted, doubt, matters). The state becomes `new`; where
@@ -117,16 +128,18 @@ class ScalarLaneStep:
             return [*states, *(_fast_or_slow(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
 
         self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
-        self.program = ScalarProgram(closed.in_avals, self.gives, build, most, inline_op).native
-        self.count = len(leaves)
-        if not can_be_called() or not self.program.is_one:
-            raise NotScalar("what stays an operation on arrays, or a CPU without machine code")
+        program = ScalarProgram(closed.in_avals, self.gives, build, most, inline_op)
+        self.operation, self.count = _ProgramOp(program), len(leaves)
+        if program.program.has_arrays:
+            raise NotScalar("what stays an operation on arrays")
+        if jax.default_backend() == "cpu" and not (can_be_called() and program.native.is_one):
+            raise NotScalar("a CPU without machine code for it")
 
     def __call__(self, state: PyTree, *others: PyTree) -> tuple[PyTree, PyTree, PyTree]:
         """Makes a step: returns the new states, `found` and `wanted`, for arrays whose first axis is that of states."""
         leaves = [*jax.tree_util.tree_leaves((state, others)), *self.further]
-        batched = [i < self.count for i in range(len(leaves))]
-        found = iter(self.program(batched, leaves))
+        batched = tuple(i < self.count for i in range(len(leaves)))
+        found = iter(piece_p.bind(*leaves, piece=self.operation, batched=batched))
         made = [[next(found) for _ in range(self.forms[i].num_leaves)] for i in (0, 2, 3)]
         new, *rest = (jax.tree_util.tree_unflatten(self.forms[i], x) for i, x in zip((0, 2, 3), made, strict=True))
         return new, rest[0], rest[1]

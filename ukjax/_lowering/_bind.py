@@ -16,6 +16,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -223,12 +224,18 @@ class SureWay:
             arguments, results = [x[None] for x in arguments], [x[None] for x in results]
         varies = self.batched if wide else (True,) * len(arguments)
         index = np.flatnonzero(needed)
-        for begin in range(0, len(index), TILE):
+
+        def compute(begin: int) -> None:
             some = index[begin : begin + TILE]
             padded = np.resize(some, TILE)
             given = [x[padded] if b else x for x, b in zip(arguments, varies, strict=True)]
             for x, y in zip(results, self._of(given), strict=True):
                 x[some] = np.asarray(y)[: len(some)]
+
+        first, *rest = range(0, len(index), TILE)
+        compute(first)
+        if rest:
+            list(_threads().map(compute, rest))
 
     def _of(self, arrays: Sequence[np.ndarray]) -> Sequence[Array]:
         with _by_itself(arrays):
@@ -249,6 +256,12 @@ def _view(place: int | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndar
         return np.zeros(shape, dtype)
     memory = memoryview((ctypes.c_char * size).from_address(place))
     return np.frombuffer(memory, dtype).reshape(shape)
+
+
+@ft.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads that each compute some states at a time the sure way, and nothing else."""
+    return ThreadPoolExecutor(os.cpu_count())
 
 
 @ft.cache
