@@ -36,7 +36,7 @@ from ukjax._expand import (
 )
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record
-from ukjax._lowering import _bind, _disk, _entry, _handler, _kernel, _schedule
+from ukjax._lowering import _bind, _disk, _entry, _handler, _kernel, _schedule, _stages
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
@@ -83,6 +83,7 @@ REPLACEABLE = {
     "timed_run": (_simulate, "timed_run"),
     "together": (_portions, "TOGETHER"),
     "unknown_fields": (_model, "_unknown"),
+    "vector_width": (_stages, "vector_width"),
     "worth_steps": (_simulate_batch, "WORTH"),
     "written_step": (_tiled.ScalarLaneStep, "__call__"),
 }

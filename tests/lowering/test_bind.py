@@ -75,10 +75,10 @@ def sure(x, k):
     return jax.jit(lambda x, k: mended(way, k, [x], [-x])[0])(x, k)
 
 
-@pytest.mark.parametrize("wanted", [0, 1, 15, 16, 17, 40])
+@pytest.mark.parametrize("wanted", [0, 1, 15, 16, 17, 40, 128, 129, 300])
 def test_states_that_need_it_are_computed_the_sure_way(wanted):
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(40, 3)))
-    k = jnp.arange(40) < wanted
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(400, 3)))
+    k = jnp.arange(400) < wanted
     got = sure(x, k)
     want = jnp.where(k[:, None], -jnp.sort(-jnp.abs(x), axis=1), -x)
     assert_close(got, want, rtol=1e-13)

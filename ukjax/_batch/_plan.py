@@ -32,6 +32,7 @@ from .._integrate import (
     Sampled,
     in_order,
     linear_in_all,
+    mapped,
     rows,
     starts_of,
 )
@@ -266,7 +267,7 @@ class BatchProgram(eqx.Module):
 
     def starts(self, samples: PyTree) -> tuple[tuple[ConstraintSizes | None, Place], Float[Array, " B"]]:
         """The sizes of the rows and the first place of each trajectory, and the pace of each: see `starts_of`."""
-        sizes = None if self.sizes is None else jax.lax.map(self.sizes, samples, batch_size=self.width)
+        sizes = None if self.sizes is None else mapped(self.sizes, samples, self.width)
         places, pace = starts_of(self._begin, self._common, (samples, sizes), self.width)
         return (sizes, places), pace
 
@@ -305,7 +306,7 @@ class BatchProgram(eqx.Module):
 
         The cache then need not hold more than a tile. Devices wait for each other after `meeting` tiles.
         """
-        tiles = jax.tree_util.tree_map(lambda x: x.reshape(-1, self.width, *x.shape[1:]), batch)
+        tiles = jax.tree_util.tree_map(lambda x: x.reshape(x.shape[0] // self.width, self.width, *x.shape[1:]), batch)
 
         def one(met, i):
             result = function(*jax.tree_util.tree_map(lambda x: x[i + met], tiles))
@@ -318,7 +319,7 @@ class BatchProgram(eqx.Module):
 
     def joined(self, results: PyTree) -> PyTree:
         """Merges the axes of tiles, and of trajectories in a tile, into one axis of trajectories."""
-        return jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[2:]), results)
+        return jax.tree_util.tree_map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), results)
 
     @property
     def _common(self) -> Common:

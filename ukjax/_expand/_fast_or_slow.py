@@ -18,7 +18,6 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
-from .._linalg import in_tiles
 from .._lowering import SureWay, Traceable, can_be_deferred, mended
 from .._lowering._entry import NotScalar
 from .._lowering._program import Program
@@ -38,8 +37,7 @@ from ._piece import (
 from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, over_batch, size_of
 
 
-# A batch is checked tile by tile, so that one state that needs the function costs no more than a tile. On a GPU, where
-# every check costs a pause, the states that need it are gathered into tiles instead.
+# On a GPU, where every check costs a pause, the states of a batch that need a function are gathered into tiles.
 TILE = 256
 FEW = 8  # they are gathered if they are no more than one in so many of the batch
 
@@ -129,13 +127,9 @@ def _evaluated(
     def at_once(*xs: Array) -> list[Array]:
         return lax.cond(jnp.any(xs[flag]), lambda *xs: list(whole(*xs)), wide, *xs)
 
-    if not batched[flag] or needed.shape[0] <= TILE:
+    if form.on_cpu or not batched[flag] or needed.shape[0] <= TILE:
         return at_once(*arrays)
-    if not form.on_cpu:
-        return _gathered(whole, needed, wide(*arrays), batched, arrays)
-    axes = [0 if b else None for b in batched]
-    # No tile is run if no state needs it: a conditional would copy the values passed on.
-    return in_tiles(at_once, TILE, wide(*arrays), axes, arrays, jnp.any(needed))
+    return _gathered(whole, needed, wide(*arrays), batched, arrays)
 
 
 def _gathered(

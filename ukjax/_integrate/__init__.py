@@ -13,6 +13,7 @@ from ._lanes import Ends as Ends
 from ._lanes import Progress as Progress
 from ._lanes import Queue as Queue
 from ._lanes import in_order as in_order
+from ._lanes import mapped as mapped
 from ._lanes import rows as rows
 from ._lanes import starts_of as starts_of
 from ._march import Place as Place

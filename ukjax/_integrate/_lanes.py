@@ -87,7 +87,32 @@ def starts_of(
             place = eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
         return place, pace
 
-    return jax.lax.map(start, samples, batch_size=width)
+    return mapped(start, samples, width)
+
+
+def mapped(function: Callable[[PyTree], T], tree: PyTree, width: int) -> T:
+    """The results of a function for all entries of arrays (B, ...), `width` at a time.
+
+    `jax.lax.map` divides by the number of entries of an array, and here some have none.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    given = [bool(x.size) for x in leaves]
+    (size,) = {x.shape[0] for x in leaves}
+    kinds, form = jax.tree_util.tree_flatten(
+        jax.eval_shape(function, jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), tree))
+    )
+
+    def of_some(some: list[Array]) -> list[Array]:
+        rest = iter(some)
+        every = [next(rest) if has else jnp.zeros(x.shape[1:], x.dtype) for x, has in zip(leaves, given, strict=True)]
+        return [
+            x for x in jax.tree_util.tree_leaves(function(jax.tree_util.tree_unflatten(structure, every))) if x.size
+        ]
+
+    some = [x for x, has in zip(leaves, given, strict=True) if has]
+    found = iter(jax.lax.map(of_some, some, batch_size=width))
+    filled = [next(found) if x.size else jnp.zeros((size, *x.shape), x.dtype) for x in kinds]
+    return jax.tree_util.tree_unflatten(form, filled)
 
 
 def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: ArrayLike) -> Any:  # of JAX or of NumPy too

@@ -39,8 +39,8 @@ machine_code_p.multiple_results = True
 mended_p = Primitive("mended")
 mended_p.multiple_results = True
 
-# States that are computed the sure way at a time.
-TILE = 16
+# States that are computed the sure way at a time: few, or, of more than MANY, the larger number.
+TILE, LARGE, MANY = 16, 256, 128
 # (places of all arrays, size of the batch) -> null, or the place of a message.
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64)
 # Messages of errors that are kept for XLA to read.
@@ -178,7 +178,7 @@ class SureWay:
     def __init__(self, slow: Traceable, batched: Sequence[bool]):
         self.slow, self.batched = slow, tuple(batched)
         self._lock = threading.Lock()
-        self._compiled: Callable[..., Sequence[Array]] | None = None
+        self._compiled: dict[int, Callable[..., Sequence[Array]]] = {}  # by the number of states
 
     def mending(self, flags: int, first: int, result: int) -> tuple[int, object]:
         """The place of a function (places, size) that XLA's threads call, and what keeps it alive.
@@ -225,28 +225,31 @@ class SureWay:
         varies = self.batched if wide else (True,) * len(arguments)
         index = np.flatnonzero(needed)
 
+        tile = TILE if len(index) <= MANY else LARGE
+
         def compute(begin: int) -> None:
-            some = index[begin : begin + TILE]
-            padded = np.resize(some, TILE)
+            some = index[begin : begin + tile]
+            padded = np.resize(some, tile)
             given = [x[padded] if b else x for x, b in zip(arguments, varies, strict=True)]
             for x, y in zip(results, self._of(given), strict=True):
                 x[some] = np.asarray(y)[: len(some)]
 
-        first, *rest = range(0, len(index), TILE)
+        first, *rest = range(0, len(index), tile)
         compute(first)
         if rest:
             list(_threads().map(compute, rest))
 
     def _of(self, arrays: Sequence[np.ndarray]) -> Sequence[Array]:
+        wide = not any(self.batched)
+        axes = [0 if b or wide else None for b in self.batched]
+        size = next((len(x) for x, axis in zip(arrays, axes, strict=True) if axis == 0), 0)
         with _by_itself(arrays):
-            if self._compiled is None:
-                with self._lock:
-                    if self._compiled is None:
-                        axes = [0 if b or not any(self.batched) else None for b in self.batched]
-                        function = jax.vmap(jaxpr_as_fun(self.slow.closed), in_axes=axes)
-                        closed = unbatch_lapack(jax.make_jaxpr(function)(*arrays))
-                        self._compiled = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile()
-            return jax.block_until_ready(self._compiled(*arrays))
+            with self._lock:
+                if size not in self._compiled:
+                    function = jax.vmap(jaxpr_as_fun(self.slow.closed), in_axes=axes)
+                    closed = unbatch_lapack(jax.make_jaxpr(function)(*arrays))
+                    self._compiled[size] = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile()
+            return jax.block_until_ready(self._compiled[size](*arrays))
 
 
 def _view(place: int | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
