@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxtyping import Array, PyTree
 
-from .._lowering import can_be_called
+from .._lowering import can_be_called, type_here
 
 
 T = TypeVar("T")
@@ -244,15 +244,7 @@ def _impl(*arrays, piece, batched):
 def _shapes(*avals, piece, batched):
     sizes = {aval.shape[0] for aval, is_batched in zip(avals, batched) if is_batched}
     assert len(sizes) <= 1, sizes
-    return [_here((*sizes, *x.shape), x.dtype) for x in piece.gives]
-
-
-def _here(shape: tuple[int, ...], dtype: np.dtype) -> ShapedArray:
-    """The type of an array here, with the mesh that it lies on within a `jax.shard_map`, which lineax reads."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return ShapedArray(shape, dtype)
-    return ShapedArray(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P(*[None] * len(shape))))
+    return [type_here((*sizes, *x.shape), x.dtype) for x in piece.gives]
 
 
 def _lowered(ctx: mlir.LoweringRuleContext, *operands: ir.Value, piece: AbstractBatchedOp, batched: tuple[bool, ...]):

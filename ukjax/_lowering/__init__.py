@@ -4,6 +4,7 @@ from ._bind import SureWay as SureWay
 from ._bind import Traceable as Traceable
 from ._bind import can_be_deferred as can_be_deferred
 from ._bind import mended as mended
+from ._bind import type_here as type_here
 from ._compile import Machine as Machine
 from ._compile import compiled as compiled
 from ._compile import has_compiler as has_compiler

@@ -69,10 +69,10 @@ def _batch(avals: Sequence[ShapedArray], batched: Sequence[bool]) -> tuple[int, 
 @machine_code_p.def_abstract_eval
 def _shapes(*avals, batched, gives, **_):
     batch = _batch(avals, batched)
-    return [_here((*batch, *shape), dtype) for shape, dtype in gives]
+    return [type_here((*batch, *shape), dtype) for shape, dtype in gives]
 
 
-def _here(shape: tuple[int, ...], dtype: np.dtype) -> ShapedArray:
+def type_here(shape: tuple[int, ...], dtype: np.dtype) -> ShapedArray:
     """The type of an array here, with the mesh that it lies on within a `jax.shard_map`, which lineax reads."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -304,7 +304,7 @@ def mended(way: SureWay, needed: Array, arrays: Sequence[Array], fast: Sequence[
 @mended_p.def_abstract_eval
 def _mended_shapes(*avals, way):
     count = len(way.slow.out_avals)
-    return [_here(x.shape, x.dtype) for x in avals[len(avals) - count :]]
+    return [type_here(x.shape, x.dtype) for x in avals[len(avals) - count :]]
 
 
 def _lower_mended(ctx: mlir.LoweringRuleContext, *operands: ir.Value, way: SureWay) -> Sequence:
