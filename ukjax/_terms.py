@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
+from jax.tree_util import Partial
 from jaxtyping import Array
 
 from ._expand import Lowering
@@ -81,18 +82,18 @@ class Pivots(NamedTuple):
 
 
 class ForwardDynamics(NamedTuple):
-    """The acceleration of a system without constraints, computed without M.
+    """The acceleration of a system without constraints.
 
     Attributes:
-        acceleration: (q, v, t) -> M^-1 Q (n,), and how M was factorised.
+        acceleration: (q, v, t) -> M^-1 Q (n,), and how M was factorised; None if M itself is to be factorised.
         slopes: (q, v, t, acceleration) -> derivatives of the acceleration by q and v (n, 2 n), where q' = v; None if
             nothing cheaper than automatic differentiation is known.
         lowering: How `acceleration` becomes a program.
         slopes_lowering: How `slopes` becomes a program.
     """
 
-    acceleration: Callable[..., tuple[Vector, Pivots]]
-    slopes: Callable[..., Matrix] | None
+    acceleration: Callable[..., tuple[Vector, Pivots]] | None
+    slopes: Partial | None
     lowering: Lowering
     slopes_lowering: Lowering
 

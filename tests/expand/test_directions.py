@@ -7,7 +7,7 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 from ..helpers import assert_close, long
-from ..inside import FEW_STATES, EvalForm, directional, evaluated_where_needed, guarded_by, replaced
+from ..inside import FEW_STATES, EvalForm, Traceable, directional, evaluated_where_needed, guarded_by, replaced
 
 
 rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def mended(x, y):
     like = jax.ShapeDtypeStruct((3,), x.dtype)
     slow = jax.make_jaxpr(lambda x, y: [jnp.sin(x) * y])(like, like)
     needed = x[0] < 0
-    return guarded_by(slow, [like])(needed, needed, x, y, y**2)[0]
+    return guarded_by(Traceable.of(slow))(needed, needed, x, y, y**2)[0]
 
 
 def literal(x, y):

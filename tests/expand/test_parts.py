@@ -90,7 +90,7 @@ def test_a_recursion_is_written_out_for_many_states(size):
 
     def of(x, y, way):
         function = lambda x, y: (chain(x, y)[0].ravel(), chain(x, y)[1])
-        return tiled_dynamics(function, (x, y), lowering=way)[0]
+        return tiled_dynamics(function, (x, y), (), lowering=way)[0]
 
     both = [jax.jit(jax.vmap(lambda x, y, w=w: of(x, y, w))) for w in ways]
     got, want = (f(x, y) for f in both)

@@ -5,15 +5,13 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
 from .. import _check
 from .._lowering._entry import Block, Node, NotScalar
-from .._program import TreeStructure
-from .._result import is_traced
+from .._program import TreeStructure, with_constants_as_arguments
 from ._graph import TooLong
-from ._piece import traced
 from ._scalar import ScalarPiece, ScalarProgram
 
 
@@ -120,19 +118,6 @@ class _Traced(NamedTuple):
 
         closed, further = with_constants_as_arguments(jax.make_jaxpr(flat)(*arrays))
         return cls(closed, [*arrays, *further], lambda leaves: jax.tree_util.tree_unflatten(kept[0], leaves))
-
-
-def with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
-    """Turns constants that are not known while tracing into further arguments; returns the function and these."""
-    unknown = [x for x in closed.consts if is_traced(x)]
-    count = len(closed.in_avals)
-
-    def function(*args):
-        rest = iter(args[count:])
-        constants = [next(rest) if is_traced(x) else x for x in closed.consts]
-        return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(*args[:count])
-
-    return traced(function, closed.in_avals, map(jax.typeof, unknown)), unknown
 
 
 def short_program(closed: ClosedJaxpr) -> ScalarProgram | None:

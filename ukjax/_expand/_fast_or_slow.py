@@ -27,12 +27,12 @@ from ._interpret import interpret
 from ._piece import (
     AbstractBatchedOp,
     AbstractSmallOp,
-    AbstractTracedPiece,
     EvalForm,
     Shaped,
     traced,
     traced_cotangent,
     traced_tangent,
+    traced_transpose,
 )
 from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, over_batch, size_of
 
@@ -44,25 +44,40 @@ FEW = 8  # they are gathered if they are no more than one in so many of the batc
 
 # A function of arrays that returns arrays.
 OfArrays = Callable[..., Sequence[Array]]
+# A change of a program, such as to its derivative.
+Change = Callable[[ClosedJaxpr], ClosedJaxpr]
 
 
-class AbstractSeldomPiece(AbstractTracedPiece):
-    """A traced function that is needed only where its argument number `flag` is set.
+class AbstractSeldomPiece(AbstractSmallOp):
+    """A function that is needed, and traced, only where its argument number `flag` is set.
 
-    `otherwise` gives the same results where the flag is not set.
+    `otherwise` gives the same results where the flag is not set. The derivatives are those of `slope`.
     """
 
     flag: int
-    otherwise: ClosedJaxpr
 
-    def __init__(self, closed: ClosedJaxpr):
-        super().__init__(closed)
+    def __init__(self, function: Traceable, otherwise: ClosedJaxpr, slope: Traceable | None = None):
+        super().__init__(function.in_avals, function.out_avals)
+        self.function, self.otherwise, self.slope = function, otherwise, function if slope is None else slope
         self._ways = SureWays()
         self._along: dict[tuple[tuple[int | None, ...], int], tuple[AbstractSeldomPiece, list[int]]] = {}
 
     @abc.abstractmethod
-    def each(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> "AbstractSeldomPiece":
+    def each(self, change: Change) -> "AbstractSeldomPiece":
         """The piece with each of its functions changed."""
+
+    def make_tangent(self, moving):
+        return self._derivative(lambda closed: traced_tangent(closed, moving, self.inexact))
+
+    def make_cotangent(self, moving, given):
+        return self._derivative(lambda closed: traced_cotangent(closed, moving, given))
+
+    def make_transposed(self, linear, given):
+        return self._derivative(lambda closed: traced_transpose(closed, linear, given))
+
+    def _derivative(self, change: Change) -> "GuardedDerivative":
+        otherwise = change(self.otherwise)
+        return GuardedDerivative(self.slope.changed(change, otherwise.in_avals, otherwise.out_avals), otherwise)
 
     def along(self, axes, size):
         # Directions share a state: it need not be repeated for each, nor need the values passed on be moved.
@@ -84,12 +99,12 @@ class AbstractSeldomPiece(AbstractTracedPiece):
         return self._along[axes, size]
 
     def evaluate(self, form, *arrays):
-        closed = Traceable.of(self.closed)
-        if form.native and can_be_deferred(closed):
+        if form.native and can_be_deferred(self.function):
             form, arrays = form.wide(arrays)
             fast = list(over_batch(jaxpr_as_fun(self.otherwise), form.batched)(*arrays))
-            return self._ways.mended(closed, form, arrays[self.flag], arrays, fast)
-        return _evaluated(form, self.flag, jaxpr_as_fun(self.closed), jaxpr_as_fun(self.otherwise), self.gives, arrays)
+            return self._ways.mended(self.function, form, arrays[self.flag], arrays, fast)
+        whole, otherwise = jaxpr_as_fun(self.function.closed), jaxpr_as_fun(self.otherwise)
+        return _evaluated(form, self.flag, whole, otherwise, self.gives, arrays)
 
 
 class SureWays:
@@ -181,13 +196,20 @@ def _mended(slow: ClosedJaxpr) -> OfArrays:
     return whole
 
 
-def guarded_by(slow: ClosedJaxpr, leaves: Sequence[Shaped]) -> "GuardedOp":
+def guarded_by(slow: Traceable) -> "GuardedOp":
     """The piece (not clear, not smooth, x, leaves) -> the leaves, with values or slopes of `slow` where not certain."""
-    count, whole = len(slow.in_avals), _mended(slow)
-    avals = [jax.ShapeDtypeStruct((), bool)] * 2, slow.in_avals, leaves
-    passed = traced(lambda _, __, *args: list(args[count:]), *avals)
-    values, slopes = (traced(lambda *args, i=i: whole(args[i], *args[2:]), *avals) for i in (0, 1))
-    return GuardedOp(values, slopes, passed, 2 + count)
+    count, leaves = len(slow.in_avals), slow.out_avals
+    flags = [ShapedArray((), np.dtype(bool))] * 2
+    avals = [*flags, *slow.in_avals, *leaves]
+
+    def where(flag: int) -> Traceable:
+        def trace(closed: ClosedJaxpr) -> ClosedJaxpr:
+            whole = _mended(closed)
+            return traced(lambda *args: whole(args[flag], *args[2:]), avals)
+
+        return slow.changed(trace, avals, leaves)
+
+    return GuardedOp(where(0), where(1), traced(lambda _, __, *args: list(args[count:]), avals), 2 + count)
 
 
 class GuardedOp(AbstractSeldomPiece):
@@ -195,16 +217,16 @@ class GuardedOp(AbstractSeldomPiece):
 
     flag = 0
 
-    def __init__(self, closed: ClosedJaxpr, slope: ClosedJaxpr, otherwise: ClosedJaxpr, passed: int):
+    def __init__(self, function: Traceable, slope: Traceable, otherwise: ClosedJaxpr, passed: int):
         """Takes the functions; arguments from `passed` on are the results where it is not needed, each only its own."""
-        super().__init__(closed)
-        self.slope, self.otherwise, self.passed = slope, otherwise, passed
+        super().__init__(function, otherwise, slope)
+        self.passed = passed
 
     def each(self, change):
-        return GuardedOp(change(self.closed), change(self.slope), change(self.otherwise), self.passed)
-
-    def through(self, change):
-        return GuardedDerivative(change(self.slope), change(self.otherwise))
+        otherwise = change(self.otherwise)
+        types = otherwise.in_avals, otherwise.out_avals
+        function, slope = self.function.changed(change, *types), self.slope.changed(change, *types)
+        return GuardedOp(function, slope, otherwise, self.passed)
 
     def depends(self, argument, given):
         return argument < self.passed or argument - self.passed in given
@@ -215,15 +237,9 @@ class GuardedDerivative(AbstractSeldomPiece):
 
     flag = 1
 
-    def __init__(self, closed: ClosedJaxpr, otherwise: ClosedJaxpr):
-        super().__init__(closed)
-        self.otherwise = otherwise
-
     def each(self, change):
-        return GuardedDerivative(change(self.closed), change(self.otherwise))
-
-    def through(self, change):
-        return self.each(change)
+        otherwise = change(self.otherwise)
+        return GuardedDerivative(self.function.changed(change, otherwise.in_avals, otherwise.out_avals), otherwise)
 
 
 class AbstractCertainPiece(AbstractSmallOp):
@@ -306,11 +322,7 @@ class FastOrSlowOp(AbstractSmallOp):
 
     @ft.cached_property
     def guarded_slow(self) -> GuardedOp:
-        return guarded_by(self.slow.closed, self.gives)
-
-    @property
-    def traced_later(self):
-        return (self.slow.closed,)
+        return guarded_by(self.slow)
 
     @ft.cached_property
     def native(self) -> NativeProgram:
@@ -370,14 +382,6 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
     def make_slow(self) -> Traceable:
         """The derivative by the slow function."""
 
-    def _later(self, trace: Callable[[], ClosedJaxpr]) -> Traceable:
-        """The derivative by the slow function, traced when it is needed."""
-
-        def function(*arrays):
-            return jaxpr_as_fun(trace())(*arrays)
-
-        return Traceable(function, self.takes, self.gives, self.base.slow.has_effects)
-
     @ft.cached_property
     def fast(self) -> OfArrays | None:
         return self.make_fast()
@@ -436,7 +440,8 @@ class _ChosenTangent(AbstractFastOrSlowSlope):
         return tangent
 
     def make_slow(self):
-        return self._later(lambda: traced_tangent(self.base.slow.closed, self.moving, self.base.inexact))
+        change = ft.partial(traced_tangent, moving=self.moving, results=self.base.inexact)
+        return self.base.slow.changed(change, self.takes, self.gives)
 
     @property
     def by_parts(self):
@@ -468,7 +473,8 @@ class _ChosenCotangent(AbstractFastOrSlowSlope):
         return cotangent
 
     def make_slow(self):
-        return self._later(lambda: traced_cotangent(self.base.slow.closed, self.moving, self.given))
+        change = ft.partial(traced_cotangent, moving=self.moving, results=self.given)
+        return self.base.slow.changed(change, self.takes, self.gives)
 
     @property
     def by_parts(self):

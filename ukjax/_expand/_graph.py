@@ -174,13 +174,11 @@ def _neg(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dt
 
 def _integer_pow(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     (x,), power = args, params["y"]
-    if not isinstance(x, Node):
-        return _by_jax(lambda x: lax.integer_pow(x, power), x, dtype)
     if power == 0:
         return constant(1, dtype)
     if power < 0:
         return graph.div(constant(1, dtype), graph.apply(prims.integer_pow_p, {"y": -power}, args, dtype))
-    return None if power > 8 else _power(graph, x, power)
+    return None if power > 8 and isinstance(x, Node) else _power(graph, x, power)
 
 
 def _power(graph: "Graph", x: Entry, power: int) -> Entry:
@@ -353,7 +351,7 @@ class Graph:
             return simple
         if primitive in COMMUTATIVE:
             args = sorted(args, key=name_of)
-        key = primitive, tuple(sorted((k, str(v)) for k, v in params.items()))
+        key = primitive, tuple(sorted((k, str(v)) for k, v in params.items())) if params else ()
         names = tuple(name_of(x) for x in args)
         if (key, names) in self.known:
             return self.known[key, names]

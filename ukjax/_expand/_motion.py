@@ -15,19 +15,21 @@ import abc
 import functools as ft
 from collections.abc import Callable, Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.lax import stop_gradient
+from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from .._linalg import whiten
 from .._lowering import Traceable
 from .._lowering._entry import Entry, NotScalar, constant
-from .._program import TreeStructure
-from ._expand import with_constants_as_arguments
+from .._program import TreeStructure, called, with_constants_as_arguments, with_results
+from .._result import is_traced
 from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, guarded_by
 from ._graph import Graph, TooLong
 from ._interpret import interpret
@@ -301,9 +303,8 @@ def guarded_motion(
     certain: Certain,
     limit: int,
     terms: ClosedJaxpr,
-    state: list[Array],
-    more: ClosedJaxpr | None = None,
-    later: bool = False,
+    arrays: Sequence[Array],
+    more: Callable[..., Sequence[Array]] | None = None,
 ) -> PyTree | None:
     """A tree of arrays from M, Q, A, b at a state, by `found` from a scalar program, or by the fallback `otherwise`.
 
@@ -312,49 +313,44 @@ def guarded_motion(
         found: (q'', a, constraint force, residual, rows that count) -> the tree, where the program is certain of them.
         certain: The thresholds for being certain.
         limit: Most operations of the program.
-        terms: state -> M, Q, A, b, traced.
-        state: Arrays.
-        more: state -> further arguments of `otherwise`, traced.
-        later: Whether `otherwise` closes over no array that is being traced, so that it can be traced when needed.
+        terms: arrays -> M, Q, A, b, traced, without constants that are being traced.
+        arrays: The state, and whatever else the terms are made of.
+        more: arrays -> further arguments of `otherwise`.
 
     Returns:
         The tree; None if there is no such program.
     """
-    closed, further = with_constants_as_arguments(terms)
     try:
-        piece = MotionPiece(closed, certain, limit, vanishing=more is not None)
+        piece = MotionPiece(terms, certain, limit, vanishing=more is not None)
     except (TooLong, NotScalar):
         return None
     tree, structure = _leaves_of(found, piece.gives[:-2])
-    otherwise, arrays = _with_more(otherwise, piece.terms, [*state, *further], len(state), more)
-    slow = Traceable(
-        lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)),
-        [*map(jax.typeof, arrays)],
-        tree.out_avals,
-        bool(terms.effects) or (more is not None and bool(more.effects)),
-    )
-    if not later:
-        _ = slow.closed
+    slow, arrays = _slow_way(otherwise, piece.terms, more, arrays, tree.out_avals, bool(terms.effects))
     return jax.tree_util.tree_unflatten(structure, FastOrSlowOp(piece, tree, slow)(*arrays))
 
 
-def _with_more(
+def _slow_way(
     otherwise: Callable[..., PyTree],
     terms: Callable[..., Sequence[Array]],
-    arrays: list[Array],
-    count: int,
-    more: ClosedJaxpr | None,
-) -> tuple[Callable[..., PyTree], list[Array]]:
-    """Makes `otherwise` a function of arrays; returns it, and the arrays, of which the first `count` are the state."""
-    if more is None:
-        return lambda *arrays: otherwise(*terms(*arrays)), arrays
-    closed, unknown = with_constants_as_arguments(more)
-    known = len(arrays)
+    more: Callable[..., Sequence[Array]] | None,
+    arrays: Sequence[Array],
+    gives: Sequence[ShapedArray],
+    has_effects: bool,
+) -> tuple[Traceable, Sequence[Array]]:
+    """The leaves that `otherwise` makes of the results of `terms` and `more`; and the arrays that it takes.
 
-    def with_both(*args: Array) -> PyTree:
-        return otherwise(*terms(*args[:known]), *jaxpr_as_fun(closed)(*args[:count], *args[known:]))
+    It is traced when it is needed, unless `otherwise`, a pytree, has arrays in it that are being traced now.
+    """
 
-    return with_both, [*arrays, *unknown]
+    def leaves(*arrays: Array) -> list[Array]:
+        further = [] if more is None else more(*arrays)
+        return jax.tree_util.tree_leaves(otherwise(*terms(*arrays), *further))
+
+    if not is_traced(otherwise):
+        avals = [ShapedArray(x.shape, x.dtype) for x in arrays]
+        return Traceable(lambda: traced(leaves, avals), avals, gives, has_effects), arrays
+    closed, further = with_constants_as_arguments(jax.make_jaxpr(leaves)(*arrays))
+    return Traceable.of(closed), [*arrays, *further]
 
 
 def guarded(
@@ -363,36 +359,36 @@ def guarded(
     clear: Array,
     smooth: Array,
     terms: ClosedJaxpr,
-    state: list[Array],
+    arrays: Sequence[Array],
     limit: int | None = None,
-    more: ClosedJaxpr | None = None,
+    more: Callable[..., Sequence[Array]] | None = None,
 ) -> PyTree:
     """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
 
-    `otherwise`, `terms`, `state`, `more`: as for `guarded_motion`. `otherwise` is evaluated only where it is needed.
+    `otherwise`, `terms`, `arrays`, `more`: as for `guarded_motion`. `otherwise` is evaluated only where it is needed.
     `limit`: most operations of `terms` as scalar code; None for operations on arrays.
     """
-    closed, further = with_constants_as_arguments(terms)
-    of = jaxpr_as_fun(closed) if limit is None else ScalarPiece(closed, limit)
+    of = ft.partial(called, terms) if limit is None else ScalarPiece(terms, limit)
     leaves, structure = jax.tree_util.tree_flatten(found)
     leaves = [jnp.asarray(x) for x in leaves]
-    otherwise, arrays = _with_more(otherwise, of, [*state, *further], len(state), more)
-    slow = traced(lambda *arrays: jax.tree_util.tree_leaves(otherwise(*arrays)), map(jax.typeof, arrays))
-    mended = guarded_by(slow, [jax.typeof(x) for x in leaves])(~clear, ~smooth, *arrays, *leaves)
-    return jax.tree_util.tree_unflatten(structure, mended)
+    gives = [ShapedArray(x.shape, x.dtype) for x in leaves]
+    slow, arrays = _slow_way(otherwise, of, more, arrays, gives, bool(terms.effects))
+    return jax.tree_util.tree_unflatten(structure, guarded_by(slow)(~clear, ~smooth, *arrays, *leaves))
 
 
 def guarded_scalars(
-    otherwise: Callable[..., PyTree],
-    found: Callable[..., tuple[PyTree, Array, Array]],
+    problem: Callable[..., PyTree],
+    otherwise: Callable[[PyTree], PyTree],
+    found: Callable[[PyTree], tuple[PyTree, Array, Array]],
     limit: int,
     state: Sequence[Array],
 ) -> PyTree | None:
     """A tree of arrays at a state, by `found` as scalar code where that is certain, or by the fallback `otherwise`.
 
     Args:
-        otherwise: (*state) -> the tree.
-        found: (*state) -> the tree, whether it is certain, and whether its derivatives are; raises NotScalar where it
+        problem: (*state) -> a pytree, from which both find the tree.
+        otherwise: problem -> the tree. Here and above, the arrays that it closes over are those of a `Partial`.
+        found: problem -> the tree, whether it is certain, and whether its derivatives are; raises NotScalar where it
             is not possible.
         limit: Most operations of the program.
         state: Arrays.
@@ -401,26 +397,35 @@ def guarded_scalars(
         The tree; None if there is no such program.
     """
     structures: list[TreeStructure] = []
+    asked: list[Callable[[Sequence[Array]], PyTree]] = []
 
     def leaves(*state):
-        tree, clear, smooth = found(*state)
-        flat, structure = jax.tree_util.tree_flatten(tree)
-        structures.append(structure)
-        return [*map(jnp.asarray, flat), clear, smooth]
+        given, rest = eqx.partition(problem(*state), eqx.is_array)
+        given, structure = jax.tree_util.tree_flatten(given)
+        asked.append(lambda arrays: eqx.combine(jax.tree_util.tree_unflatten(structure, arrays), rest))
+        tree, clear, smooth = found(asked[0](given))
+        flat, structure_of_tree = jax.tree_util.tree_flatten(tree)
+        structures.append(structure_of_tree)
+        return [*map(jnp.asarray, flat), clear, smooth], given
 
     try:
         closed, further = with_constants_as_arguments(jax.make_jaxpr(leaves)(*state))
-        piece = CertainScalars(closed, limit)
+        count = structures[0].num_leaves + 2
+        piece = CertainScalars(with_results(closed, 0, count), limit)
     except (TooLong, NotScalar):
         return None
-    kept, unknown = with_constants_as_arguments(
-        jax.make_jaxpr(lambda *state: jax.tree_util.tree_leaves(otherwise(*state)))(*state)
-    )
-    first, known = len(state), len(piece.takes)
-    arrays = [*state, *further, *unknown]
-    slow = traced(lambda *args: jaxpr_as_fun(kept)(*args[:first], *args[known:]), map(jax.typeof, arrays))
+
+    of_leaves = Partial(lambda otherwise, *leaves: otherwise(asked[0](leaves)), otherwise)
     tree, _ = _leaves_of(lambda *values: values, piece.gives[:-2])
-    return jax.tree_util.tree_unflatten(structures[0], FastOrSlowOp(piece, tree, Traceable.of(slow))(*arrays))
+    slow, arrays = _slow_way(
+        of_leaves,
+        ft.partial(called, with_results(closed, count)),
+        None,
+        [*state, *further],
+        tree.out_avals,
+        bool(closed.effects),
+    )
+    return jax.tree_util.tree_unflatten(structures[0], FastOrSlowOp(piece, tree, slow)(*arrays))
 
 
 def _leaves_of(found: Callable[..., PyTree], values: Sequence[ShapedArray]) -> tuple[ClosedJaxpr, TreeStructure]:

@@ -84,11 +84,6 @@ class AbstractBatchedOp(abc.ABC):
         """
         return None
 
-    @property
-    def traced_later(self) -> tuple[ClosedJaxpr, ...]:
-        """Programs of the function that are traced only where they are needed."""
-        return ()
-
     def __call__(self, *arrays: Array) -> list[Array]:
         return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
 
@@ -100,6 +95,7 @@ class AbstractSmallOp(AbstractBatchedOp):
         super().__init__(takes, gives)
         self._tangents: dict[tuple[int, ...], AbstractSmallOp] = {}
         self._cotangents: dict[tuple[tuple[int, ...], tuple[int, ...]], AbstractSmallOp] = {}
+        self._transposed: dict[tuple[tuple[int, ...], tuple[int, ...]], AbstractSmallOp] = {}
 
     @abc.abstractmethod
     def make_tangent(self, moving: tuple[int, ...]) -> "AbstractSmallOp":
@@ -119,6 +115,18 @@ class AbstractSmallOp(AbstractBatchedOp):
         if (moving, given) not in self._cotangents:
             self._cotangents[moving, given] = self.make_cotangent(moving, given)
         return self._cotangents[moving, given]
+
+    def make_transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
+        """The piece (arguments not `linear`, cotangents of the `given` results) -> those of the `linear` arguments.
+
+        It is asked for only where a piece is linear in some of its arguments, and is the tangent of no other.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is linear in no argument")
+
+    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
+        if (linear, given) not in self._transposed:
+            self._transposed[linear, given] = self.make_transposed(linear, given)
+        return self._transposed[linear, given]
 
     def depends(self, argument: int, given: tuple[int, ...]) -> bool:
         """Whether some of the `given` results may depend on an argument."""
@@ -150,11 +158,8 @@ class AbstractTracedPiece(AbstractSmallOp):
     def make_cotangent(self, moving, given):
         return self.through(lambda closed: traced_cotangent(closed, moving, given))
 
-    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> AbstractSmallOp:
-        """The piece (arguments not `linear`, cotangents of the `given` results) -> those of the `linear` arguments."""
-        if (linear, given) not in self._cotangents:
-            self._cotangents[linear, given] = self.through(lambda closed: _traced_transpose(closed, linear, given))
-        return self._cotangents[linear, given]
+    def make_transposed(self, linear, given):
+        return self.through(lambda closed: traced_transpose(closed, linear, given))
 
 
 def traced_tangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
@@ -179,7 +184,7 @@ def traced_cotangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequen
     return traced(cotangent, closed.in_avals, [closed.out_avals[i] for i in results])
 
 
-def _traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
+def traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
     """The function (arguments not `linear`, cotangents of some results) -> cotangents of the `linear` arguments."""
     known = [i for i in range(len(closed.in_avals)) if i not in linear]
     zeros = [jnp.zeros(closed.in_avals[i].shape, closed.in_avals[i].dtype) for i in linear]

@@ -9,7 +9,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, Primitive
 
-from .._lowering._entry import Node, constant, entries
+from .._lowering._entry import Entry, Node, constant, entries
 from .._program import Parameters
 from ._graph import Graph
 
@@ -151,10 +151,21 @@ def _dot_general(graph, params, args, avals):
     x = x.transpose([*batch_left, *free_left, *left]).reshape(math.prod(batch), math.prod(rows), depth)
     y = y.transpose([*batch_right, *free_right, *right]).reshape(math.prod(batch), math.prod(columns), depth)
     found = np.empty((x.shape[0], x.shape[1], y.shape[1]), object)
+    left, right = _rows_with_kinds(x), _rows_with_kinds(y)
     for b, i, j in np.ndindex(found.shape):
-        products = [graph.mul(p, q) for p, q in zip(x[b, i], y[b, j])]
+        pairs = zip(left[b][i], right[b][j], strict=True)
+        products = [graph.mul(p, q) for (p, k), (q, m) in pairs if k + m < 1 or k * m < 0]
         found[b, i, j] = graph.sum(products, aval.dtype)
     return [found.reshape(aval.shape)]
+
+
+def _rows_with_kinds(x: np.ndarray) -> list[list[list[tuple[Entry, int]]]]:
+    """The entries, each with 1 if it is zero, -1 if it is an infinite constant or NaN, and 0 else."""
+
+    def kind(entry: Entry) -> int:
+        return 0 if isinstance(entry, Node) else 1 if entry == 0 else 0 if np.isfinite(entry) else -1
+
+    return [[[(entry, kind(entry)) for entry in row] for row in matrix] for matrix in x]
 
 
 def _gather(graph, params, args, avals):

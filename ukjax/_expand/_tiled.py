@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,13 +19,15 @@ from jax.core import ShapedArray
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
 from .._lowering import can_be_called
 from .._lowering._entry import Entry, NotScalar, constant
-from .._program import TreeStructure
-from ._expand import MOST_OPERATIONS, with_constants_as_arguments
+from .._program import TreeStructure, with_constants_as_arguments
+from .._result import is_traced
+from ._expand import MOST_OPERATIONS
 from ._fast_or_slow import AbstractFastOrSlowSlope, CertainScalars, FastOrSlowOp, GuardedOp
 from ._graph import Graph, TooLong
 from ._interpret import interpret
@@ -257,7 +260,8 @@ class Lowering(enum.Enum):
 def tiled_dynamics(
     function: Callable[..., tuple[Array, Array]],
     state: Sequence[Array],
-    slopes: Callable[..., Array] | None = None,
+    others: Sequence[Array],
+    slopes: Partial | None = None,
     lowering: Lowering = Lowering.TILES,
     slopes_lowering: Lowering = Lowering.TILES,
 ) -> tuple[Array, Array]:
@@ -266,8 +270,8 @@ def tiled_dynamics(
     The numbers that one step of the function hands on to the next then come from the cache.
 
     Args:
-        function: (*state) -> the vector and the flag.
-        state: Arrays.
+        function: (*state, *others) -> the vector and the flag.
+        state, others: Arrays.
         slopes: (*state, vector) -> the Jacobian with respect to the first of the state, one after the other.
             Derivatives with respect to these are made of it, once for all directions; derivatives with respect to the
             others, and to what the function closes over, are made of the function.
@@ -277,38 +281,33 @@ def tiled_dynamics(
     Raises:
         NotScalar, TooLong: If the function is to be scalar code, and cannot be.
     """
-    closed, further = with_constants_as_arguments(jax.make_jaxpr(function)(*state))
+    arrays = [*state, *others]
+    closed, further = with_constants_as_arguments(jax.make_jaxpr(function)(*arrays))
     piece = _lowered(closed, lowering)
     if slopes is None:
-        vector, flag = piece(*state, *further)
+        vector, flag = piece(*arrays, *further)
         return vector, flag
-    blank = jnp.zeros(closed.out_avals[0].shape, closed.out_avals[0].dtype)
-    slope, more = with_constants_as_arguments(jax.make_jaxpr(slopes)(*state, blank))
-    ends = list(itertools.accumulate(len(x) for x in state if x.ndim))
-    count = ends.index(slope.out_avals[0].shape[1]) + 1
-    try:
-        of = _lowered(slope, slopes_lowering)
-    except (TooLong, NotScalar):
-        of = TiledPiece(slope)
+    jacobian = _Slopes(slopes, state, [*others, *further], closed.out_avals[0], slopes_lowering)
     used = {id(x) for equation in closed.jaxpr.eqns for x in equation.invars}
 
     # The flag as a number: truth values have tangents of a dtype of their own.
     @jax.custom_jvp
-    def apply(state, further, more):
-        vector, flag = piece(*state, *further)
+    def apply(arrays, further, of_slopes):
+        vector, flag = piece(*arrays, *further)
         return vector, flag.astype(vector.dtype)
 
     def change(primals, tangents):
-        (state, further, more), known = primals, len(tangents[0])
+        (arrays, further, of_slopes), known = primals, len(tangents[0])
         found, flag = apply(*primals)
         total = jnp.zeros_like(found)
+        count, ends = jacobian.count, jacobian.ends
         given = [(i, x) for i, x in enumerate(tangents[0][:count]) if not isinstance(x, SymbolicZero)]
         if given:
-            (J,) = of(*state, found, *more)
+            (J,) = jacobian.piece(*arrays[: len(state)], found, *of_slopes)
             columns = np.concatenate([np.arange(ends[i] - len(x), ends[i]) for i, x in given])
             J = J if len(columns) == J.shape[1] else J[:, columns]
             total = directional(J, jnp.concatenate([x for _, x in given]))
-        values, ways = [*state, *further], [*tangents[0], *tangents[1]]
+        values, ways = [*arrays, *further], [*tangents[0], *tangents[1]]
         moving = [
             i for i, x in enumerate(ways)
             if i >= min(count, known) and not isinstance(x, SymbolicZero) and id(closed.jaxpr.invars[i]) in used
@@ -322,8 +321,58 @@ def tiled_dynamics(
         return (found, flag), (total, jnp.zeros_like(flag))
 
     apply.defjvp(change, symbolic_zeros=True)
-    vector, flag = apply(list(state), list(further), list(more))
+    vector, flag = apply(arrays, list(further), jacobian.arrays)
     return vector, flag > 0.5
+
+
+class _Slopes:
+    """The Jacobian of a vector as a piece, which is traced when it is needed, if it can be.
+
+    Args:
+        slopes: (*state, vector) -> the Jacobian.
+        state: Arrays.
+        others: Arrays that the vector depends on. If others than those within `slopes` are being traced, these may be
+            hidden in its functions, and it is traced at once.
+        vector: The type of the vector.
+        lowering: How it becomes a program.
+
+    Attributes:
+        arrays: What the piece takes after the state and the vector.
+    """
+
+    def __init__(
+        self, slopes: Partial, state: Sequence[Array], others: Sequence[Array], vector: ShapedArray, lowering: Lowering
+    ):
+        self.lowering, self.ends = lowering, list(itertools.accumulate(len(x) for x in state if x.ndim))
+        parts, rest = eqx.partition(slopes, is_traced)
+        self.arrays, structure = jax.tree_util.tree_flatten(parts)
+        takes = [*map(jax.typeof, state), vector]
+
+        def function(*arrays):
+            parts = jax.tree_util.tree_unflatten(structure, arrays[len(takes) :])
+            return eqx.combine(parts, rest)(*arrays[: len(takes)])
+
+        if {*map(id, others)} <= {*map(id, self.arrays)}:
+            self._trace = ft.partial(traced, function, takes, [*map(jax.typeof, self.arrays)])
+        else:
+            closed, self.arrays = with_constants_as_arguments(traced(slopes, takes))
+            self._trace = lambda: closed
+
+    @ft.cached_property
+    def piece(self) -> AbstractTracedPiece:
+        try:
+            return _lowered(self._closed, self.lowering)
+        except (TooLong, NotScalar):
+            return TiledPiece(self._closed)
+
+    @ft.cached_property
+    def _closed(self) -> ClosedJaxpr:
+        return self._trace()
+
+    @property
+    def count(self) -> int:
+        """The arrays of the state by which the slopes are taken."""
+        return self.ends.index(self._closed.out_avals[0].shape[1]) + 1
 
 
 def _lowered(closed: ClosedJaxpr, lowering: Lowering) -> AbstractTracedPiece:

@@ -1,5 +1,6 @@
 """Fast paths to the motion: by scalar code for small mechanisms, by blocks for large ones, or by panels."""
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -7,15 +8,17 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from .. import _blocks, _expand, _panels
 from .._linalg import rank_tolerance_of
-from .._result import RESULTS, is_traced
+from .._program import with_constants_as_arguments, with_results
+from .._result import RESULTS
 from .._rounding import rounding_errors_of
 from .._terms import Terms, TermsFunctions, of_loose
-from .._types import Matrix, Rows, RowValues, Vector
+from .._types import Matrix, Partition, Rows, RowValues, Vector
 from ._base import AbstractPseudoinverseFormulation, Motion
 
 
@@ -34,10 +37,16 @@ RANK_MARGIN = 4.0
 
 
 class TracedTerms(NamedTuple):
-    """M, Q, A, b as a traced function of the state, traced rounding errors of A and b, and the rest of the terms."""
+    """The terms as a traced function, and the rest of them.
 
-    traced: ClosedJaxpr
-    rounding: ClosedJaxpr | None
+    Attributes:
+        closed: arrays -> M, Q, A, b, and the rows whose rounding errors are asked for.
+        arrays: The state, and arrays that are being traced and that the terms are made of.
+        terms: What else there is.
+    """
+
+    closed: ClosedJaxpr
+    arrays: list[Array]
     terms: Terms
 
     @classmethod
@@ -55,38 +64,54 @@ class TracedTerms(NamedTuple):
             kept.append(terms)
             return (terms.M, terms.Q, terms.A, terms.b), loose
 
-        both = jax.make_jaxpr(arrays)(*state)
-        count = len(both.out_avals)
-        traced = jax.make_jaxpr(lambda *state: jaxpr_as_fun(both)(*state)[:4])(*state)
+        closed, further = with_constants_as_arguments(jax.make_jaxpr(arrays)(*state))
+        return cls(closed, [*state, *further], kept[0])
 
-        def errors(*state):
-            found = iter(rounding_errors_of(both, range(4, count), state))
-            return of_loose(kept[0].loose, list(zip(found, found, strict=True)))
+    @property
+    def traced(self) -> ClosedJaxpr:
+        """The function arrays -> M, Q, A, b."""
+        return with_results(self.closed, 0, 4)
 
-        rounding = jax.make_jaxpr(errors)(*state) if any(kept[0].loose) else None
-        return cls(traced, rounding, kept[0])
+    @property
+    def rounding(self) -> Callable[..., Sequence[Array]] | None:
+        """The function arrays -> sizes of the rounding errors of A and b; None if these are not asked for."""
+        closed, loose = self.closed, self.terms.loose
+
+        def errors(*arrays: Array) -> Sequence[Array]:
+            found = iter(rounding_errors_of(closed, range(4, len(closed.out_avals)), arrays))
+            return of_loose(loose, list(zip(found, found, strict=True))) or ()
+
+        return errors if any(loose) else None
 
     @property
     def coordinates(self) -> int:
-        return self.traced.out_avals[0].shape[0]
+        return self.closed.out_avals[0].shape[0]
 
     def certain(self, formulation: AbstractPseudoinverseFormulation) -> _expand.Certain:
         """Returns the limits within which a factorisation of M and A M^-1 A^T is trusted."""
-        mass, _, rows, _ = self.traced.out_avals
+        mass, _, rows, *_ = self.closed.out_avals
         return certainty(formulation.pseudoinverse, formulation.consistency_rtol, rows.shape[0], mass.dtype)
 
     def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
-        partition, rows = self.terms.partition, self.terms.rows
+        return Partial(ft.partial(_solved, self.terms.partition, self.terms.rows), formulation)
 
-        def motion(M: Matrix, Q: Vector, A: Rows, b: RowValues, *rounding: Array) -> Motion:
-            errors = (rounding[0], rounding[1]) if rounding else None
-            return formulation.solve(Terms(M, Q, A, b, None, partition, rows, errors))
 
-        return motion
+def _solved(
+    partition: Partition | None,
+    rows: tuple[tuple[str, int], ...] | None,
+    formulation: AbstractPseudoinverseFormulation,
+    M: Matrix,
+    Q: Vector,
+    A: Rows,
+    b: RowValues,
+    *rounding: Array,
+) -> Motion:
+    errors = (rounding[0], rounding[1]) if rounding else None
+    return formulation.solve(Terms(M, Q, A, b, None, partition, rows, errors))
 
 
 def expanded(
-    formulation: AbstractPseudoinverseFormulation, terms_of: TermsFunctions, dense: TracedTerms, state: Sequence[Array]
+    formulation: AbstractPseudoinverseFormulation, terms_of: TermsFunctions, dense: TracedTerms
 ) -> Motion | None:
     """Returns the motion at a state by scalar code, or None if scalar code does not apply.
 
@@ -94,10 +119,16 @@ def expanded(
     """
     if dense.terms.nonideal is not None or dense.coordinates == 0:
         return None
-    slow, certain = dense.solve_by(formulation), dense.certain(formulation)
     most = _expand.MOST_OPERATIONS if terms_of.modular is None else min(_expand.MOST_OPERATIONS, MOST_OF_MODULES)
-    later = not is_traced(formulation)
-    return _expand.guarded_motion(slow, _certainly, certain, most, dense.traced, list(state), dense.rounding, later)
+    return _expand.guarded_motion(
+        dense.solve_by(formulation),
+        _certainly,
+        dense.certain(formulation),
+        most,
+        dense.traced,
+        dense.arrays,
+        dense.rounding,
+    )
 
 
 def by_recursion(
@@ -113,22 +144,28 @@ def by_recursion(
     free = terms_of.free
     if free is None:
         return None
-    certain = dense().certain(formulation)
+    terms, certain = dense(), dense().certain(formulation)
+    others = terms.arrays[len(state) :] if free.acceleration is None else []
 
-    def found(*state):
-        acceleration, (pivots, diagonal) = free.acceleration(*state)
+    def found(*arrays):
+        if free.acceleration is None:
+            M, Q, _, _ = jaxpr_as_fun(terms.traced)(*arrays)
+            acceleration, (pivots, diagonal) = _expand.solve(M, Q), (_expand.pivots(M).pivots, jnp.diag(M))
+        else:
+            acceleration, (pivots, diagonal) = free.acceleration(*arrays)
         definite = jnp.all(pivots > certain.pivot * diagonal)
         return acceleration, definite & jnp.isfinite(jnp.sum(acceleration))
 
     try:
-        acceleration, clear = _expand.tiled_dynamics(found, state, free.slopes, free.lowering, free.slopes_lowering)
+        lowerings = free.lowering, free.slopes_lowering
+        acceleration, clear = _expand.tiled_dynamics(found, state, others, free.slopes, *lowerings)
     except (_expand.TooLong, _expand.NotScalar):
         return None
     none, zero = jnp.zeros(0, bool), jnp.zeros((), acceleration.dtype)
     candidate = _expand.Candidate(
         acceleration, acceleration, jnp.zeros_like(acceleration), zero, kept=none, clear=clear, smooth=clear
     )
-    return _where_clear(formulation, dense(), candidate, state, short=free.lowering is _expand.Lowering.SCALAR)
+    return _where_clear(formulation, terms, candidate, short=free.lowering is _expand.Lowering.SCALAR)
 
 
 def by_blocks(
@@ -157,33 +194,30 @@ def by_blocks(
     # Rounding errors of some hundred blocks add up.
     certain = certain._replace(push=certain.residual)
     found = _blocks.block_motion(places, certain, masses, Q, rows)
-    return _where_clear(formulation, dense(), found, state)
+    return _where_clear(formulation, dense(), found)
 
 
-def by_panels(
-    formulation: AbstractPseudoinverseFormulation, dense: TracedTerms, state: Sequence[Array]
-) -> Motion | None:
+def by_panels(formulation: AbstractPseudoinverseFormulation, dense: TracedTerms) -> Motion | None:
     """Returns the motion by M as a whole, for many states at a time, or None if there are too many coordinates.
 
     Where the panels are not certain of the motion, `formulation` computes it.
     """
     if dense.terms.nonideal is not None or not 0 < dense.coordinates <= MOST_COORDINATES:
         return None
-    found = _panels.panel_motion(dense.certain(formulation), dense.traced, state)
-    return _where_clear(formulation, dense, found, state)
+    found = _panels.panel_motion(dense.certain(formulation), dense.traced, dense.arrays)
+    return _where_clear(formulation, dense, found)
 
 
 def _where_clear(
     formulation: AbstractPseudoinverseFormulation,
     dense: TracedTerms,
     found: _expand.Candidate,
-    state: Sequence[Array],
     short: bool = False,
 ) -> Motion:
     motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)
     limit = _expand.MOST_OPERATIONS if short else None
-    return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, list(state), limit, dense.rounding)
+    return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, dense.arrays, limit, dense.rounding)
 
 
 def certainty(

@@ -75,11 +75,11 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
         dense = ft.cache(lambda: TracedTerms.of(terms_of, state))
         found = by_recursion(self, terms_of, dense, state) if self.expand else None
         if found is None and self.expand:
-            found = expanded(self, terms_of, dense(), state)
+            found = expanded(self, terms_of, dense())
         if found is None and self.expand is not False and self._is_svd:
             found = by_blocks(self, terms_of, dense, state, often=bool(self.expand))
         if found is None and self.expand:
-            found = by_panels(self, dense(), state)
+            found = by_panels(self, dense())
         return self.solve(terms_of.whole(*state)) if found is None else found
 
     def _problem(self, terms):

@@ -20,6 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh, Sharding
 
 from .._expand import AbstractBatchedOp
+from .._lowering import Traceable
 from .._sharing import Origin
 from ._code import cached, of_class, of_function, of_program, tag_of_shape
 
@@ -138,11 +139,11 @@ class Checksum:
 
     def _piece(self, piece: AbstractBatchedOp) -> bytes:
         """The checksum of an operation of this package: of its functions, from which all else in it follows."""
-        parts = (ClosedJaxpr, AbstractBatchedOp, bool, int, str, tuple)
+        parts = (ClosedJaxpr, Traceable, AbstractBatchedOp, bool, int, str, tuple)
         held = {name: x for name, x in vars(piece).items() if isinstance(x, parts) and name not in cached(type(piece))}
         held = {name: x for name, x in held.items() if not name.startswith("_") and name != "tangent_of"}
-        later = self.of_all("later", piece.traced_later)
-        return self.put("piece", type(piece).__qualname__.encode(), self.of_names("held", held), later)
+        held = {name: x.closed if isinstance(x, Traceable) else x for name, x in held.items()}
+        return self.put("piece", type(piece).__qualname__.encode(), self.of_names("held", held))
 
 
 def _as_tuple(names: str | Iterable[str]) -> tuple[str, ...]:

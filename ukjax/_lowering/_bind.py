@@ -139,32 +139,39 @@ class Traceable:
     """A function of arrays that is traced when its program is asked for.
 
     Args:
-        function: A function that needs nothing but its arguments.
+        trace: Traces the function; needs nothing that changes, nor an array that is being traced.
         in_avals, out_avals: Arrays of the arguments and of the results.
         has_effects: Whether its program has effects.
     """
 
     def __init__(
         self,
-        function: Callable[..., Sequence[Array]],
+        trace: Callable[[], ClosedJaxpr],
         in_avals: Sequence[ShapedArray],
         out_avals: Sequence[ShapedArray],
         has_effects: bool,
     ):
-        self.function, self.has_effects = function, has_effects
+        self.trace, self.has_effects = trace, has_effects
         self.in_avals, self.out_avals = tuple(in_avals), tuple(out_avals)
 
     @classmethod
     def of(cls, closed: ClosedJaxpr) -> "Traceable":
         """The function of a program."""
-        found = cls(jaxpr_as_fun(closed), closed.in_avals, closed.out_avals, bool(closed.effects))
-        found.closed = closed
-        return found
+        return cls(lambda: closed, closed.in_avals, closed.out_avals, bool(closed.effects))
 
     @ft.cached_property
     def closed(self) -> ClosedJaxpr:
         with _wide(self.in_avals):
-            return jax.make_jaxpr(self.function)(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.in_avals))
+            return self.trace()
+
+    def changed(
+        self,
+        change: Callable[[ClosedJaxpr], ClosedJaxpr],
+        in_avals: Sequence[ShapedArray],
+        out_avals: Sequence[ShapedArray],
+    ) -> "Traceable":
+        """The function that `change` makes of it, traced later too, with these arguments and results."""
+        return Traceable(lambda: change(self.closed), in_avals, out_avals, self.has_effects)
 
 
 class SureWay:

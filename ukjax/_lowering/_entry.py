@@ -81,7 +81,7 @@ def is_constant(x: Entry, value: float | None = None) -> bool:
 def name_of(x: Entry) -> Name:
     if isinstance(x, Node):
         return (1, x.order)
-    return (0, str(x.dtype), x.tobytes())
+    return (0, x.dtype.char, x.tobytes())
 
 
 def entries(value: ArrayLike, dtype: np.dtype) -> np.ndarray:
@@ -123,6 +123,45 @@ class Value(NamedTuple):
         return Value(-self.element % P, tuple((term, -k) for term, k in self.angle))
 
 
+class Mantissas:
+    """Numbers from 1/2 to 1 with their elements; numbers within `eps` of each other are the same."""
+
+    def __init__(self, eps: float):
+        self.eps = eps
+        self.cells: dict[int, tuple[float, int]] = {}
+        self.numbers, self.elements = np.empty(64), list[int]()
+
+    def find(self, number: float) -> int | None:
+        """The element of a number, if it is known."""
+        cell = round(number / self.eps)
+        for near in (cell, cell - 1, cell + 1):
+            known, element = self.cells.get(near, (0.0, 0))
+            if abs(known - number) <= self.eps * number:
+                return element
+        return None
+
+    def put(self, number: float, element: int) -> None:
+        count = len(self.elements)
+        if count == len(self.numbers):
+            self.numbers = np.resize(self.numbers, 2 * count)
+        self.numbers[count] = number
+        self.elements.append(element)
+        self.cells[round(number / self.eps)] = number, element
+
+    def find_product(self, number: float) -> int | None:
+        """The element of a number that is the product of two known ones, and of a power of two."""
+        known = self.numbers[: len(self.elements)]
+        ordered = np.sort(known)
+        others, exponents = np.frexp(number / known)
+        at = np.searchsorted(ordered, others * (1 - 2 * self.eps))
+        near = ordered[np.minimum(at, len(known) - 1)] <= others * (1 + 2 * self.eps)
+        for i in np.flatnonzero(near & (at < len(known))):
+            found = self.find(float(others[i]))
+            if found is not None:
+                return found * self.elements[i] * _power_of_two(int(exponents[i])) % P
+        return None
+
+
 class Constants:
     """Floating-point numbers as elements of the field.
 
@@ -132,61 +171,55 @@ class Constants:
     """
 
     def __init__(self):
-        # By the mantissa, in cells, as numbers that differ by powers of two belong together.
-        self.known: dict[tuple[float, int], tuple[float, int]] = {}
+        # By the mantissa, as numbers that differ by powers of two belong together.
+        self.known: dict[np.dtype, Mantissas] = {}
+        self.seen: dict[tuple[np.dtype, float], int] = {}
 
     def element(self, x: np.generic) -> int:
         number = float(x)
         if number == 0:
             return 0
-        mantissa, exponent = math.frexp(abs(number))
-        eps = CLOSE * float(jnp.finfo(x.dtype).eps)
-        found = self._near(mantissa, eps)
+        found = self.seen.get((x.dtype, abs(number)))
         if found is None:
-            fraction = _fraction(abs(number), eps)
+            found = self.seen[x.dtype, abs(number)] = self._element(abs(number), self._of(x.dtype))
+        return found if number > 0 else -found % P
+
+    def _of(self, dtype: np.dtype) -> Mantissas:
+        if dtype not in self.known:
+            self.known[dtype] = Mantissas(CLOSE * float(jnp.finfo(dtype).eps))
+        return self.known[dtype]
+
+    def _element(self, number: float, known: Mantissas) -> int:
+        mantissa, exponent = math.frexp(number)
+        found = known.find(mantissa)
+        if found is None:
+            fraction = _fraction(number, known.eps)
             if fraction is not None:
                 found = _quotient(fraction.numerator, fraction.denominator) * _power_of_two(-exponent) % P
-                self._remember(mantissa, eps, found)
             else:
-                found = self._of_two(mantissa, eps) or self._on_circle(abs(number), eps)
-        found = found * _power_of_two(exponent) % P
-        return found if number > 0 else -found % P
+                found = known.find_product(mantissa)
+            if found is None:
+                found = self._on_circle(number, known)
+            else:
+                known.put(mantissa, found)
+        return found * _power_of_two(exponent) % P
 
     def computed(self, primitive: Primitive, args: Sequence[np.generic], x: np.generic) -> None:
         """Records the result of an operation on constants."""
         operation = ARITHMETIC.get(primitive)
-        if operation is None or not isinstance(x, np.floating) or not np.all(np.isfinite([*args, x])) or x == 0:
+        if operation is None or not isinstance(x, np.floating):
             return
-        mantissa, exponent = math.frexp(abs(float(x)))
-        eps = CLOSE * float(np.finfo(x.dtype).eps)
-        if self._near(mantissa, eps) is None and _fraction(abs(float(x)), eps) is None:
+        number = abs(float(x))
+        if number == 0 or (x.dtype, number) in self.seen or not all(map(math.isfinite, (number, *map(float, args)))):
+            return
+        known = self._of(x.dtype)
+        mantissa, exponent = math.frexp(number)
+        if known.find(mantissa) is None and _fraction(number, known.eps) is None:
             found = operation(*map(self.element, args)) * (1 if x > 0 else -1) * _power_of_two(-exponent) % P
-            self._remember(mantissa, eps, found)
+            known.put(mantissa, found)
+        self.element(x)
 
-    def _near(self, mantissa: float, eps: float) -> int | None:
-        cell = round(mantissa / eps)
-        for near in (cell, cell - 1, cell + 1):
-            known, element = self.known.get((eps, near), (0.0, 0))
-            if abs(known - mantissa) <= eps * mantissa:
-                return element
-        return None
-
-    def _remember(self, mantissa: float, eps: float, element: int) -> None:
-        self.known[eps, round(mantissa / eps)] = mantissa, element
-
-    def _of_two(self, mantissa: float, eps: float) -> int | None:
-        """The element of a mantissa that is the product of two known ones, else None."""
-        for known, element in [*self.known.values()]:
-            other = mantissa / known
-            scale, exponent = math.frexp(other)
-            found = self._near(scale, eps)
-            if found is not None:
-                product = found * element * _power_of_two(exponent) % P
-                self._remember(mantissa, eps, product)
-                return product
-        return None
-
-    def _on_circle(self, number: float, eps: float) -> int:
+    def _on_circle(self, number: float, known: Mantissas) -> int:
         """A new element for the mantissa of a number; one below 1 is taken for a cosine, whose sine is recorded too."""
         mantissa, exponent = math.frexp(number)
         exponent = min(exponent, 0)
@@ -194,10 +227,10 @@ class Constants:
         sine = math.sqrt((1 - cosine) * (1 + cosine))
         of_cosine, of_sine = _point(drawn("constant", cosine))
         found = of_cosine * _power_of_two(-exponent) % P
-        self._remember(mantissa, eps, found)
+        known.put(mantissa, found)
         other, exponent = math.frexp(sine)
-        if self._near(other, eps) is None and _fraction(sine, eps) is None:
-            self._remember(other, eps, of_sine * _power_of_two(-exponent) % P)
+        if known.find(other) is None and _fraction(sine, known.eps) is None:
+            known.put(other, of_sine * _power_of_two(-exponent) % P)
         return found
 
 
@@ -212,11 +245,18 @@ ARITHMETIC = {
 
 def _fraction(number: float, eps: float) -> Fraction | None:
     """The simple or short decimal fraction that a number stands for, or None."""
-    exact = Fraction(number)
-    for near in (exact.limit_denominator(LARGEST_DENOMINATOR), Fraction(f"{number:.{DIGITS}g}")):
-        if near and abs(near - exact) <= Fraction(eps) * exact / 2:
-            return near
-    return None
+    # The convergents of the continued fraction: no other fraction with a denominator as small is as near.
+    p, q, before, below, rest = math.floor(number), 1, 1, 0, number % 1.0
+    while q <= LARGEST_DENOMINATOR:
+        if abs(p / q - number) <= eps * number / 2:
+            return Fraction(p, q)
+        if rest < 1 / LARGEST_DENOMINATOR:
+            break
+        whole, rest = divmod(1 / rest, 1.0)
+        p, before = int(whole) * p + before, p
+        q, below = int(whole) * q + below, q
+    decimal = f"{number:.{DIGITS}g}"
+    return Fraction(decimal) if abs(float(decimal) - number) <= eps * number / 2 else None
 
 
 def _quotient(x: int, y: int) -> int:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.lax import stop_gradient
+from jax.tree_util import Partial
 from jaxtyping import Array
 
 from .. import _check, _expand
@@ -148,22 +149,18 @@ class Projection(eqx.Module):
             return jnp.zeros(n, state[0].dtype)
         found, solver = None, self.pseudoinverse
 
-        def by_matrices(*state: Array) -> Array:
-            at = towards(*state)
-            return jnp.concatenate([_by_pseudoinverse(solver, at), *at.left])
-
+        by_matrices = Partial(_by_matrices, solver)
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
             certain = certainty(solver, 1e-6, m, state[0].dtype)
             certain = certain._replace(rank=FAR * certain.rank, push=certain.residual)
 
-            def as_scalars(*state: Array) -> tuple[Array, BoolScalar, BoolScalar]:
-                at = towards(*state)
+            def as_scalars(at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:
                 way, clear, smooth = _by_factors(certain, curved, at)
                 return jnp.concatenate([way, *at.left]), clear, smooth
 
-            found = _expand.guarded_scalars(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
-        return by_matrices(*state) if found is None else found
+            found = _expand.guarded_scalars(towards, by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+        return by_matrices(towards(*state)) if found is None else found
 
 
 def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
@@ -263,6 +260,10 @@ class Linearisation(NamedTuple):
     size: Vector
     lengths: RowValues | float = 1.0
     left: tuple[RowValues, ...] = ()
+
+
+def _by_matrices(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:
+    return jnp.concatenate([_by_pseudoinverse(solver, at), *at.left])
 
 
 def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Array:

@@ -26,7 +26,6 @@ from .._expand import (
     short_program,
     size_of,
     traced,
-    with_constants_as_arguments,
 )
 from .._linalg import at_tolerance, in_tiles, solve_jointly, with_derivative
 from ._factors import Elimination, Factors, eliminate, fusion_barrier
@@ -181,13 +180,12 @@ def diagonal(S: Array) -> Array:
     return jnp.moveaxis(jnp.diagonal(S), -1, 0)
 
 
-def panel_motion(certain: Certain, terms: ClosedJaxpr, state: Sequence[Array]) -> Candidate:
-    """The motion from `terms`, a traced function of the state that returns M, Q, A, b.
+def panel_motion(certain: Certain, terms: ClosedJaxpr, arrays: Sequence[Array]) -> Candidate:
+    """The motion from `terms`, a traced function of arrays, such as the state, that returns M, Q, A, b.
 
     Gradients: of the accelerations and forces, any number of times in either mode, where `smooth`.
     """
-    closed, further = with_constants_as_arguments(terms)
-    found = _solution(Forward(closed, certain), (*state, *further))
+    found = _solution(Forward(terms, certain), tuple(arrays))
     fixed = stop_gradient(found)
     kept = fixed.pivots > certain.dependent**2 * fixed.squares
     rows = Rows(fixed.squares, fixed.pivots, kept, fixed.b, fixed.demand, fixed.missed)

@@ -6,10 +6,13 @@ from ._compile import light_jit as light_jit
 from ._compile import not_tracing as not_tracing
 from ._hoist import Traced as Traced
 from ._hoist import TreeStructure as TreeStructure
+from ._hoist import called as called
 from ._hoist import hoist as hoist
 from ._hoist import shapes_of as shapes_of
 from ._hoist import traced as traced
 from ._hoist import uses as uses
+from ._hoist import with_constants_as_arguments as with_constants_as_arguments
+from ._hoist import with_results as with_results
 from ._outside_mesh import as_single_op as as_single_op
 from ._outside_mesh import outside_mesh as outside_mesh
 from ._packed import Packed as Packed

@@ -8,10 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var, jaxpr_as_fun
 from jax.interpreters import partial_eval
 from jaxtyping import Array, PyTree
 
+from .._result import is_traced
 from ._compile import not_tracing
 from ._unbatch import aval_of
 
@@ -34,11 +35,14 @@ class Hoisted(eqx.Module):
     structure: TreeStructure = eqx.field(static=True)
 
     def __call__(self, *arguments: Array) -> PyTree:
-        found = jaxpr_as_fun(ClosedJaxpr(self.jaxpr, self.constants))(*arguments)
-        # A result that does not depend on the arguments comes as a Python number.
-        kinds = map(aval_of, self.jaxpr.outvars)
-        leaves = [x if eqx.is_array(x) else jnp.asarray(x, of.dtype) for x, of in zip(found, kinds, strict=True)]
-        return jax.tree_util.tree_unflatten(self.structure, leaves)
+        found = called(ClosedJaxpr(self.jaxpr, self.constants), *arguments)
+        return jax.tree_util.tree_unflatten(self.structure, found)
+
+
+def called(closed: ClosedJaxpr, *arguments: Array) -> list[Array]:
+    """The results of a program, all of them arrays of JAX, as some that depend on no argument are not."""
+    found = jaxpr_as_fun(closed)(*arguments)
+    return [jnp.asarray(x, of.dtype) for x, of in zip(found, closed.out_avals, strict=True)]
 
 
 def hoist(function: Callable[..., PyTree], *examples: Array, axes: Sequence[tuple[str, int]] = ()) -> Hoisted:
@@ -87,6 +91,32 @@ def uses(function: Callable[..., PyTree], *examples: Array) -> list[bool]:
     """Returns for each of the arguments whether the results of the function, as traced, depend on it."""
     jaxpr = jax.make_jaxpr(function)(*examples).jaxpr
     return list(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1])
+
+
+def with_constants_as_arguments(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
+    """Turns constants that are not known while tracing into further arguments; returns the function and these."""
+    pairs = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    further = [(variable, x) for variable, x in pairs if is_traced(x)]
+    if not further:
+        return closed, []
+    known = [(variable, x) for variable, x in pairs if not is_traced(x)]
+    takes = [*closed.jaxpr.invars, *(variable for variable, _ in further)]
+    jaxpr = with_arguments(closed.jaxpr, takes, [variable for variable, _ in known])
+    return ClosedJaxpr(jaxpr, [x for _, x in known]), [x for _, x in further]
+
+
+def with_arguments(jaxpr: Jaxpr, invars: Sequence[Var], constvars: Sequence[Var] = ()) -> Jaxpr:
+    """The program with its variables in another order, and some of them constants."""
+    names = jaxpr.debug_info._replace(arg_names=("",) * len(invars))
+    return jaxpr.replace(constvars=[*constvars], invars=[*invars], debug_info=names)
+
+
+def with_results(closed: ClosedJaxpr, begin: int, end: int | None = None) -> ClosedJaxpr:
+    """The program that computes some of the results, and nothing that these do not need."""
+    count = len(closed.jaxpr.outvars)
+    used = [i in range(count)[begin:end] for i in range(count)]
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, used, True)  # pyright: ignore
+    return ClosedJaxpr(jaxpr, closed.consts)
 
 
 MOST = 64

@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
-from ._hoist import Traced
+from ._hoist import Traced, with_arguments
 from ._unbatch import unbatch_lapack
 
 
@@ -40,8 +40,7 @@ def outside_mesh(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
 def as_single_op(function: Traced, *arguments: PyTree) -> PyTree:
     """Calls `function(*arguments)` as one operation of a `jax.shard_map`, within which it is not traced again."""
     jaxpr, constants = function.hoisted.jaxpr, function.hoisted.constants
-    names = jaxpr.debug_info._replace(arg_names=("",) * (len(jaxpr.constvars) + len(jaxpr.invars)))
-    jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars], debug_info=names)
+    jaxpr = with_arguments(jaxpr, [*jaxpr.constvars, *jaxpr.invars])
     results = _apart_p.bind(*constants, *function.leaves(arguments), jaxpr=jaxpr, origin=None)
     return jax.tree_util.tree_unflatten(function.hoisted.structure, results)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 from jax.lax import stop_gradient
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
 from .. import _expand
@@ -124,17 +125,12 @@ def controlled_motion(
     `applied`: generalised forces (n,) that act beside the system's, or None.
     """
     asked, state = ft.partial(_ServoProblem.of, mechanism, servos, applied), (q, v, t)
-
-    def by_matrices(*state: Array) -> tuple[Motion, Control]:
-        return _by_matrices(formulation, servos, asked(*state))
-
-    def as_scalars(*state: Array) -> tuple[tuple[Motion, Control], Array, Array]:
-        return _as_scalars(formulation, servos, asked(*state))
-
+    by_matrices = Partial(_by_matrices, formulation, servos[0].consistency_rtol)
+    as_scalars = ft.partial(_as_scalars, formulation, servos[0])
     found = None
     if certain_of(formulation, 0, q.dtype) is not None:
-        found = _expand.guarded_scalars(by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
-    return by_matrices(*state) if found is None else found
+        found = _expand.guarded_scalars(asked, by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+    return by_matrices(asked(*state)) if found is None else found
 
 
 class _ServoProblem(NamedTuple):
@@ -170,9 +166,7 @@ class _ServoProblem(NamedTuple):
         )
 
 
-def _by_matrices(
-    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _ServoProblem
-) -> tuple[Motion, Control]:
+def _by_matrices(formulation: AbstractFormulation, rtol: float, asked: _ServoProblem) -> tuple[Motion, Control]:
     terms, A, b, G, law, low, high = asked
     rows_of_servos = in_metric(Terms(terms.M, terms.Q, A, b, None, terms.partition))
     under = ft.partial(respond, terms, formulation, rows_of_servos.W)
@@ -191,21 +185,21 @@ def _by_matrices(
     motion = plant.under(G @ (acts - before)) if linear else under(G @ acts).motion
 
     found = _Found(u, low, high, acts, rank, stop_gradient(unmet))
-    control = _judged(servos[0].consistency_rtol, law.exact, rows_of_servos, found, motion, plant.motion)
+    control = _judged(rtol, law.exact, rows_of_servos, found, motion, plant.motion)
     return _with_result(motion, control.result), control
 
 
 def _as_scalars(
-    formulation: AbstractFormulation, servos: tuple[AbstractServo, ...], asked: _ServoProblem
+    formulation: AbstractFormulation, servo: AbstractServo, asked: _ServoProblem
 ) -> tuple[tuple[Motion, Control], Array, Array]:
     """Returns motion and control for conversion to scalar code, and whether they and their derivatives are certain."""
     terms, A, b, G, law, low, high = asked
     wanted = None if terms.nonideal is not None else law.wanted(A, b, G)
-    passive, servo = certain_of(formulation, len(terms.b), G.dtype), servos[0].certain(len(b), G.dtype)
-    if wanted is None or passive is None or servo is None:
+    passive, of_servo = certain_of(formulation, len(terms.b), G.dtype), servo.certain(len(b), G.dtype)
+    if wanted is None or passive is None or of_servo is None:
         raise _expand.NotScalar("a law, or a force that is not ideal, which goes by matrices")
     of_mechanism = _expand.KKTTerms(terms.M, terms.Q, terms.A, terms.b)
-    judges = Tolerances(passive, servo)
+    judges = Tolerances(passive, of_servo)
     found = _expand.controlled(judges.least, of_mechanism, wanted, (low, high))
     rank, reached, clear, smooth = certify(judges, of_mechanism, wanted, found)
     motion = Motion(

@@ -11,7 +11,7 @@ The bias force (`bias`): by recursive Newton-Euler with the accelerations at zer
 
 The acceleration of a robot without constraints (`free`), M^-1 y:
 
-- of a small tree, by M in scalar code (`_by_matrices`), if derivatives in closed form are worth it;
+- of a small tree, by M in scalar code (no `acceleration` is given), if derivatives in closed form are worth it;
 - of a large tree, by articulated bodies without M (`_acceleration`), with a number of operations linear in the nodes;
 - else None: by M and Q, as for any other system. So it is with efforts or drags of loops, which fill M.
 
@@ -27,6 +27,7 @@ q: coordinates (n_q,); v: speeds (n,).
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
 from .. import _expand
@@ -97,22 +98,14 @@ def free(robot: AbstractRobot, applied: Vector | None) -> ForwardDynamics | None
     if _linkage.efforts(robot, of_loops=True) or _turns.drags_of_loops(robot):
         return None
     simple = not robot.forces and all(isinstance(motion, CONSTANT) for motion in _linkage.motions(robot))
-    n, slopes = robot.layout.n, (lambda q, v, t, a: _slopes_of(robot, q, v, a)) if simple else None
+    n, slopes = robot.layout.n, Partial(_slopes_of, robot) if simple else None
     of_slopes = Lowering.SCALAR if n <= SHORT else Lowering.TILES if is_large(robot) else Lowering.UNROLLED
     if is_large(robot):
         own = Lowering.UNROLLED if n <= WRITTEN else Lowering.TILES
         return ForwardDynamics(lambda q, v, t: _acceleration(robot, q, v, applied), slopes, own, of_slopes)
     if slopes is None or n < FEW:
         return None
-    return ForwardDynamics(lambda q, v, t: _by_matrices(robot, q, v, t, applied), slopes, Lowering.SCALAR, of_slopes)
-
-
-def _by_matrices(
-    robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar, applied: Vector | None
-) -> tuple[Vector, Pivots]:
-    """M^-1 (Q + applied), by M in scalar code, and its pivots."""
-    M, Q = mass(robot, q, t), force(robot, q, v, t)
-    return _expand.solve(M, Q if applied is None else Q + applied), Pivots(_expand.pivots(M).pivots, jnp.diag(M))
+    return ForwardDynamics(None, slopes, Lowering.SCALAR, of_slopes)
 
 
 def _acceleration(robot: AbstractRobot, q: Coordinates, v: Vector, applied: Vector | None) -> tuple[Vector, Pivots]:
@@ -140,7 +133,7 @@ def _acceleration(robot: AbstractRobot, q: Coordinates, v: Vector, applied: Vect
     return found, Pivots(*pivots)
 
 
-def _slopes_of(robot: AbstractRobot, q: Coordinates, v: Vector, a: Vector) -> Array:
+def _slopes_of(robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar, a: Vector) -> Array:
     """The derivatives of the acceleration by q and v (n, 2 n): M da = dQ - d tau."""
     tree = Branches.of(robot.layout)
     found = slopes(stacked(robot, q), tree, v, a, falling(robot, q), robot.layout.n <= SHORT)
