@@ -27,7 +27,8 @@ CASES = {
     "tree of 30 joints": "tree",
 }
 WHATS = ("trace", "compile", "plain call: first", "plain call: again", "one state in jit", "batch: first call",
-         "batch, a state", "Jacobian: compile", "Jacobian: first call", "Jacobian, a state")  # fmt: skip
+         "batch, a state", "Jacobian: compile", "Jacobian: first call", "Jacobian, a state",
+         "value and gradient: compile", "value and gradient: first call", "value and gradient, a state")  # fmt: skip
 
 # Prints the seconds of each of `WHATS`; both checkouts know what it uses.
 WORKER = """
@@ -84,10 +85,12 @@ alone = jax.jit(one)
 alone(q, v)
 found += [max(least(lambda: alone(q, v)) - least(lambda: sums(q, v)), 0.0)]
 found += [first(lambda: batch(Q, V)), least(lambda: batch(Q, V)) / len(Q)]
-jacobian = jax.vmap(jax.jacfwd(one, argnums=(0, 1)))
-_, compile_s, program = compiled(jacobian, Q[:4096], V[:4096])
+jacobian = jax.jacfwd(one, argnums=(0, 1))
+gradient = jax.value_and_grad(lambda q, v: jnp.sum(one(q, v) ** 2), argnums=(0, 1))
 some = Q[:4096], V[:4096]
-found += [compile_s, first(lambda: program(*some)), least(lambda: program(*some)) / 4096]
+for function in (jacobian, gradient):
+    _, compile_s, program = compiled(jax.vmap(function), *some)
+    found += [compile_s, first(lambda: program(*some)), least(lambda: program(*some)) / 4096]
 print(json.dumps(found))
 """
 

@@ -69,6 +69,7 @@ PARAMETERS: dict[str, dict[str, Accepts]] = {
     "concatenate": {"dimension": _any},
     "cond": {"branches": _any, "branches_platforms": _any},
     "copy": {},
+    "custom_linear_solve": {"const_lengths": _any, "jaxprs": _any},
     "cumprod": CUMULATIVE,
     "cumsum": CUMULATIVE,
     "dot_general": {
@@ -188,7 +189,8 @@ def rule_of(primitive: Primitive) -> Rule | None:
         return lambda graph, params, args, avals: [_elementwise(graph, primitive, params, args, avals[0])]
     if primitive.name in CALLS:
         return _call
-    return CONTROL.get(primitive) or STRUCTURE.get(primitive) or BY_NAME.get(primitive.name)
+    by_name = CONTROL_BY_NAME | BY_NAME
+    return CONTROL.get(primitive) or STRUCTURE.get(primitive) or by_name.get(primitive.name)
 
 
 def _call(graph, params, args, avals):
@@ -311,6 +313,13 @@ def _cond(graph, params, args, avals):
     return interpret(graph, chosen, operands)
 
 
+def _custom_linear_solve(graph, params, args, avals):
+    """The solution as `solve` finds it; the other functions are for the derivatives of the operation."""
+    lengths, jaxprs = params["const_lengths"], params["jaxprs"]
+    begin, count = lengths.matvec + lengths.vecmat, sum(lengths)
+    return interpret(graph, jaxprs.solve, [*args[begin : begin + lengths.solve], *args[count:]])
+
+
 def _sum(graph, params, args, avals):
     return [_elementwise(graph, prims.add_p, {}, args, avals[0])]
 
@@ -321,5 +330,7 @@ CONTROL: dict[Primitive, Rule] = {
     prims.cond_p: _cond,
     prims.add_jaxvals_p: _sum,
 }
+# Operations that jax.extend does not name.
+CONTROL_BY_NAME: dict[str, Rule] = {"custom_linear_solve": _custom_linear_solve}
 # Operations of this package.
 OURS: dict[Primitive, Rule] = {solve_p: solve_rule, pivots_p: pivots_rule, piece_p: _piece}

@@ -24,8 +24,8 @@ from ._interpret import interpret
 from ._piece import AbstractTracedPiece, EvalForm
 
 
-# A graph under construction may have this many times the operations of the final program.
-WASTE = 8
+# A graph under construction may have this many times the operations of the final program, but not so many more.
+WASTE, MOST_WASTE = 8, 64_000
 
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class ScalarProgram:
         pieces: Inlines | None = None,
     ):
         self.takes = takes
-        self.graph = graph = Graph(WASTE * limit, pieces)
+        self.graph = graph = Graph(min(WASTE * limit, limit + MOST_WASTE), pieces)
         arguments, inputs = [], []
         for aval in takes:
             if aval.size > LARGEST or jnp.issubdtype(aval.dtype, extended):

@@ -240,7 +240,7 @@ batching.primitive_batchers[directional_p] = _batch
 # States of a tile; fewer and more take longer for each.
 TILE = 128
 # Most operations of a function that is inlined for many states.
-MOST_WRITTEN = 32_000
+MOST_WRITTEN = 64_000
 
 
 class Lowering(enum.Enum):

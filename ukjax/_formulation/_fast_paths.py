@@ -1,5 +1,6 @@
 """Fast paths to the motion: by scalar code for small mechanisms, by blocks for large ones, or by panels."""
 
+import dataclasses
 import functools as ft
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -161,11 +162,20 @@ def by_recursion(
         acceleration, clear = _expand.tiled_dynamics(found, state, others, free.slopes, *lowerings)
     except (_expand.TooLong, _expand.NotScalar):
         return None
-    none, zero = jnp.zeros(0, bool), jnp.zeros((), acceleration.dtype)
-    candidate = _expand.Candidate(
-        acceleration, acceleration, jnp.zeros_like(acceleration), zero, kept=none, clear=clear, smooth=clear
+    # The rest of the motion is known: nothing else need be computed, nor carried through derivatives.
+    slow = Partial(_without_constraints, terms.solve_by(formulation))
+    limit = _expand.MOST_OPERATIONS if free.lowering is _expand.Lowering.SCALAR else None
+    none, zero = jnp.zeros_like(acceleration), jnp.zeros((), acceleration.dtype)
+    known = _certainly(acceleration, acceleration, none, zero, jnp.zeros(0, bool))
+    acceleration, result = _expand.guarded(
+        slow, (acceleration, known.result), clear, clear, terms.traced, terms.arrays, limit, terms.rounding
     )
-    return _where_clear(formulation, terms, candidate, short=free.lowering is _expand.Lowering.SCALAR)
+    return dataclasses.replace(known, acceleration=acceleration, unconstrained_acceleration=acceleration, result=result)
+
+
+def _without_constraints(solve: Callable[..., Motion], *terms: Array) -> tuple[Vector, RESULTS]:
+    motion = solve(*terms)
+    return motion.acceleration, motion.result
 
 
 def by_blocks(
@@ -208,16 +218,10 @@ def by_panels(formulation: AbstractPseudoinverseFormulation, dense: TracedTerms)
     return _where_clear(formulation, dense, found)
 
 
-def _where_clear(
-    formulation: AbstractPseudoinverseFormulation,
-    dense: TracedTerms,
-    found: _expand.Candidate,
-    short: bool = False,
-) -> Motion:
+def _where_clear(formulation: AbstractPseudoinverseFormulation, dense: TracedTerms, found: _expand.Candidate) -> Motion:
     motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)
-    limit = _expand.MOST_OPERATIONS if short else None
-    return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, dense.arrays, limit, dense.rounding)
+    return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, dense.arrays, more=dense.rounding)
 
 
 def certainty(

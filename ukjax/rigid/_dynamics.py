@@ -99,7 +99,8 @@ def free(robot: AbstractRobot, applied: Vector | None) -> ForwardDynamics | None
         return None
     simple = not robot.forces and all(isinstance(motion, CONSTANT) for motion in _linkage.motions(robot))
     n, slopes = robot.layout.n, Partial(_slopes_of, robot) if simple else None
-    of_slopes = Lowering.SCALAR if n <= SHORT else Lowering.TILES if is_large(robot) else Lowering.UNROLLED
+    is_short = not is_large(robot) or (simple and Branches.of(robot.layout).are_short)
+    of_slopes = Lowering.SCALAR if n <= SHORT else Lowering.UNROLLED if is_short else Lowering.TILES
     if is_large(robot):
         own = Lowering.UNROLLED if n <= WRITTEN else Lowering.TILES
         return ForwardDynamics(lambda q, v, t: _acceleration(robot, q, v, applied), slopes, own, of_slopes)
