@@ -22,6 +22,7 @@ from .._lowering import SureWay, Traceable, can_be_deferred, mended
 from .._lowering._entry import NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
+from .._program import with_results
 from ._graph import TooLong
 from ._interpret import interpret
 from ._piece import (
@@ -358,6 +359,11 @@ class FastOrSlowOp(AbstractSmallOp):
 
         return traced(by_parts, self.takes)
 
+    def make_some(self, outputs):
+        gives = [self.gives[i] for i in outputs]
+        slow = self.slow.changed(lambda closed: with_results(closed, outputs), self.takes, gives)
+        return FastOrSlowOp(self.fast, with_results(self.found, outputs), slow)
+
     def make_tangent(self, moving):
         return _ChosenTangent(self, moving)
 
@@ -431,10 +437,14 @@ class _ChosenTangent(AbstractFastOrSlowSlope):
         if piece is None:
             return None
         moved = [count + k for k, i in enumerate(self.moving) if i < base.known]
+        # Of the changes of the values, those that are the change of a leaf.
+        values = [(k, i) for k, i in enumerate(base.fast.inexact) if i in {base.origin[i] for i in base.inexact}]
+        used = piece.some((*(k for k, _ in values), len(piece.gives) - 1))
+        assert used is not None
 
         def tangent(*args):
-            *changes, smooth = piece(*args[: base.known], *(args[k] for k in moved))
-            of: dict[int | None, Array] = dict(zip(base.fast.inexact, changes, strict=True))
+            *changes, smooth = used(*args[: base.known], *(args[k] for k in moved))
+            of: dict[int | None, Array] = dict(zip((i for _, i in values), changes, strict=True))
             return [*(_or_zero(of.get(base.origin[i]), base.gives[i]) for i in base.inexact), smooth]
 
         return tangent

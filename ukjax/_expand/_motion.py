@@ -34,7 +34,7 @@ from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, g
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractBatchedOp, AbstractSmallOp, exchanged, traced
-from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown
+from ._scalar import PlainPiece, ProgramOp, ScalarPiece, ScalarProgram, grown
 from ._scalar_kkt import Certain, ScalarKKT
 from ._symmetric import combined, product
 
@@ -280,6 +280,9 @@ class JudgedSlope(AbstractBatchedOp):
         except (TooLong, NotScalar):
             return None
 
+    def make_some(self, outputs):
+        return ProgramOp(self.program.some(outputs))
+
     def evaluate(self, form, *arrays):
         return self.program.evaluate(form, *arrays)
 
@@ -411,7 +414,7 @@ def guarded_scalars(
     try:
         closed, further = with_constants_as_arguments(jax.make_jaxpr(leaves)(*state))
         count = structures[0].num_leaves + 2
-        piece = CertainScalars(with_results(closed, 0, count), limit)
+        piece = CertainScalars(with_results(closed, range(count)), limit)
     except (TooLong, NotScalar):
         return None
 
@@ -419,7 +422,7 @@ def guarded_scalars(
     tree, _ = _leaves_of(lambda *values: values, piece.gives[:-2])
     slow, arrays = _slow_way(
         of_leaves,
-        ft.partial(called, with_results(closed, count)),
+        ft.partial(called, with_results(closed, range(count, len(closed.out_avals)))),
         None,
         [*state, *further],
         tree.out_avals,

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
-from jax.interpreters import ad, batching, mlir
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir, partial_eval
 from jaxlib.mlir import ir
 from jaxtyping import Array, PyTree
 
 from .._lowering import can_be_called, type_here
+from .._program import with_results
 
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class AbstractBatchedOp(abc.ABC):
 
     def __init__(self, takes: Sequence[Shaped], gives: Sequence[Shaped]):
         self.takes, self.gives = (tuple(ShapedArray(x.shape, x.dtype) for x in some) for some in (takes, gives))
+        self._some: dict[tuple[int, ...], AbstractBatchedOp | None] = {}
 
     @abc.abstractmethod
     def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
@@ -83,6 +85,15 @@ class AbstractBatchedOp(abc.ABC):
         Returns None where one batch of everything is better.
         """
         return None
+
+    def make_some(self, outputs: tuple[int, ...]) -> "AbstractBatchedOp | None":
+        """The function that gives some of the results, with the same arguments; None if that is no shorter."""
+        return None
+
+    def some(self, outputs: tuple[int, ...]) -> "AbstractBatchedOp | None":
+        if outputs not in self._some:
+            self._some[outputs] = self.make_some(outputs)
+        return self._some[outputs]
 
     def __call__(self, *arrays: Array) -> list[Array]:
         return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
@@ -113,8 +124,19 @@ class AbstractSmallOp(AbstractBatchedOp):
 
     def cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
         if (moving, given) not in self._cotangents:
-            self._cotangents[moving, given] = self.make_cotangent(moving, given)
+            piece = self._cotangents[moving, given] = self.make_cotangent(moving, given)
+            piece.cotangent_of = self, moving, given
         return self._cotangents[moving, given]
+
+    def some(self, outputs):
+        if self.tangent_of is not None:
+            base, moving = self.tangent_of
+            base = base.some(tuple(base.inexact[k] for k in outputs))
+            return base.tangent(moving) if isinstance(base, AbstractSmallOp) else None
+        if self.cotangent_of is not None:
+            base, moving, given = self.cotangent_of
+            return base.cotangent(tuple(moving[k] for k in outputs), given)
+        return super().some(outputs)
 
     def make_transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
         """The piece (arguments not `linear`, cotangents of the `given` results) -> those of the `linear` arguments.
@@ -134,6 +156,8 @@ class AbstractSmallOp(AbstractBatchedOp):
 
     # The piece of which this is the tangent, and which of its arguments are moving.
     tangent_of: "tuple[AbstractSmallOp, tuple[int, ...]] | None" = None
+    # The piece of which these are cotangents, of which of its arguments, and by which of its results.
+    cotangent_of: "tuple[AbstractSmallOp, tuple[int, ...], tuple[int, ...]] | None" = None
 
     @property
     def inexact(self) -> tuple[int, ...]:
@@ -160,6 +184,9 @@ class AbstractTracedPiece(AbstractSmallOp):
 
     def make_transposed(self, linear, given):
         return self.through(lambda closed: traced_transpose(closed, linear, given))
+
+    def make_some(self, outputs):
+        return self.through(lambda closed: with_results(closed, outputs))
 
 
 def traced_tangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
@@ -351,3 +378,18 @@ def _inner_size(x: Array, d: int | None, mapped: bool) -> int:
 
 
 batching.primitive_batchers[piece_p] = _batch
+
+
+def _only_used(used: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
+    """Leaves out results that a program does not use."""
+    count, piece = len(equation.invars), equation.params["piece"]
+    if not any(used):
+        return [False] * count, None
+    some = None if all(used) else piece.some(tuple(i for i, is_used in enumerate(used) if is_used))
+    if some is not None:
+        outvars = [x for x, is_used in zip(equation.outvars, used, strict=True) if is_used]
+        equation = equation.replace(outvars=outvars, params={**equation.params, "piece": some})
+    return [True] * count, equation
+
+
+partial_eval.dce_rules[piece_p] = _only_used

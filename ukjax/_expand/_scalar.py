@@ -19,9 +19,10 @@ from jaxtyping import Array
 from .._lowering._entry import LARGEST, Entry, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
+from .._program import with_results
 from ._graph import Graph, Inlines, TooLong
 from ._interpret import interpret
-from ._piece import AbstractTracedPiece, EvalForm
+from ._piece import AbstractBatchedOp, AbstractTracedPiece, EvalForm
 
 
 # A graph under construction may have this many times the operations of the final program, but not so many more.
@@ -75,6 +76,10 @@ class ScalarProgram:
         other.__dict__.pop("native", None)
         other._is_to_give(gives, results)
         return other
+
+    def some(self, which: Sequence[int]) -> "ScalarProgram":
+        """The program that gives some of the results."""
+        return self.part([self.gives[i] for i in which], [self.results[i] for i in which])
 
     def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
         """The results; if any argument is batched, the batch is its first axis, and that of all results."""
@@ -132,6 +137,20 @@ def grown(limit: int) -> int:
     return max(limit, min(GROWTH * limit, MOST_OF_DERIVATIVE))
 
 
+class ProgramOp(AbstractBatchedOp):
+    """A scalar program as an operation."""
+
+    def __init__(self, program: ScalarProgram):
+        super().__init__(program.takes, program.gives)
+        self.program = program
+
+    def make_some(self, outputs):
+        return ProgramOp(self.program.some(outputs))
+
+    def evaluate(self, form, *arrays):
+        return self.program.evaluate(form, *arrays)
+
+
 class ScalarPiece(AbstractTracedPiece):
     """A traced function as a scalar program of at most `limit` operations; evaluated on arrays if it has more."""
 
@@ -148,6 +167,10 @@ class ScalarPiece(AbstractTracedPiece):
 
     def through(self, change):
         return ScalarPiece(change(self.closed), grown(self.limit))
+
+    def make_some(self, outputs):
+        program = self.__dict__.get("program", self.ready)
+        return ScalarPiece(with_results(self.closed, outputs), self.limit, program and program.some(outputs))
 
     def evaluate(self, form, *arrays):
         if form.on_arrays:

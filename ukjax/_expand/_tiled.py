@@ -33,7 +33,7 @@ from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._motion import JudgedSlope, MotionPiece, alone
 from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged, piece_p, traced
-from ._scalar import ScalarPiece, ScalarProgram, over_batch, size_of
+from ._scalar import ProgramOp, ScalarPiece, ScalarProgram, over_batch, size_of
 
 
 # For fewer states compiling takes longer than what is saved.
@@ -82,17 +82,6 @@ class InlinedProgram:
             raise NotScalar("what stays an operation on arrays")
 
 
-class _ProgramOp(AbstractBatchedOp):
-    """A scalar program as an operation."""
-
-    def __init__(self, program: ScalarProgram):
-        super().__init__(program.takes, program.gives)
-        self.program = program
-
-    def evaluate(self, form, *arrays):
-        return self.program.evaluate(form, *arrays)
-
-
 class ScalarLaneStep:
     """A step that many states repeat, as one scalar program with all the pieces in it.
 
@@ -132,7 +121,7 @@ class ScalarLaneStep:
 
         self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
         program = ScalarProgram(closed.in_avals, self.gives, build, most, inline_op)
-        self.operation, self.count = _ProgramOp(program), len(leaves)
+        self.operation, self.count = ProgramOp(program), len(leaves)
         if program.program.has_arrays:
             raise NotScalar("what stays an operation on arrays")
         if jax.default_backend() == "cpu" and not (can_be_called() and program.native.is_one):

@@ -71,7 +71,7 @@ class TracedTerms(NamedTuple):
     @property
     def traced(self) -> ClosedJaxpr:
         """The function arrays -> M, Q, A, b."""
-        return with_results(self.closed, 0, 4)
+        return with_results(self.closed, range(4))
 
     @property
     def rounding(self) -> Callable[..., Sequence[Array]] | None:

@@ -1,7 +1,7 @@
 """Functions as they are traced: as pytrees with what they close over, what they use, and the shapes of results."""
 
 import functools as ft
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 
 import equinox as eqx
@@ -111,10 +111,9 @@ def with_arguments(jaxpr: Jaxpr, invars: Sequence[Var], constvars: Sequence[Var]
     return jaxpr.replace(constvars=[*constvars], invars=[*invars], debug_info=names)
 
 
-def with_results(closed: ClosedJaxpr, begin: int, end: int | None = None) -> ClosedJaxpr:
-    """The program that computes some of the results, and nothing that these do not need."""
-    count = len(closed.jaxpr.outvars)
-    used = [i in range(count)[begin:end] for i in range(count)]
+def with_results(closed: ClosedJaxpr, which: Collection[int]) -> ClosedJaxpr:
+    """The program that computes some of the results, in their order, and nothing that these do not need."""
+    used = [i in which for i in range(len(closed.jaxpr.outvars))]
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, used, True)  # pyright: ignore
     return ClosedJaxpr(jaxpr, closed.consts)
 
