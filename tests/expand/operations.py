@@ -275,7 +275,14 @@ EXAMPLES: dict[str, list[Example]] = {
     "cumprod": cumulative(lax.cumprod, A),
     "cumsum": cumulative(lax.cumsum, A, II),
     "custom_jvp_call": unary(with_jvp, X),
-    "custom_linear_solve": unary(lambda x: lax.custom_linear_solve(lambda y: 2 * y, x, lambda f, b: b / 2), X),
+    "custom_linear_solve": [
+        *unary(lambda x: lax.custom_linear_solve(lambda y: 2 * y, x, lambda f, b: b / 2), X),
+        # What the functions close over comes before the right-hand side, and the solution need not be its image.
+        (
+            lambda x: lax.custom_linear_solve(lambda y: x * y, X, lambda f, b: b / (x + 0.0), lambda f, b: b / x),
+            (X + 3,),
+        ),
+    ],
     "custom_vjp_call": unary(with_vjp, X),
     "device_put": unary(lambda x: jax.device_put(x) * 2, X),
     "digamma": unary(lax.digamma, SMALL),

@@ -25,7 +25,7 @@ from jaxtyping import Array, PyTree
 from .._linalg import in_tiles
 from .._lowering import can_be_called
 from .._lowering._entry import Entry, NotScalar, constant
-from .._program import TreeStructure, with_constants_as_arguments
+from .._program import TreeStructure, with_constants_as_arguments, with_results
 from .._result import is_traced
 from ._expand import MOST_OPERATIONS
 from ._fast_or_slow import AbstractFastOrSlowSlope, CertainScalars, FastOrSlowOp, GuardedOp
@@ -385,6 +385,9 @@ class TiledPiece(AbstractTracedPiece):
 
     def through(self, change):
         return TiledPiece(change(self.closed))
+
+    def make_some(self, outputs):
+        return TiledPiece(with_results(self.closed, outputs), self.lowering)
 
     @ft.cached_property
     def program(self) -> ScalarProgram | None:
