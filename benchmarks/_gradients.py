@@ -89,8 +89,7 @@ def rows(report: Callable[[str], None], against: Path | None = None, only: str =
 def _row(name: str, values: list[tuple[float, float] | str]) -> tuple[str, ...]:
     seconds = [x if isinstance(x, str) else f"{x[0]:.1f} s" for x in values]
     memory = ["-" if isinstance(x, str) else f"{x[1] / 1e9:.2f} GB" for x in values]
-    here, there = values[0], values[-1]
-    both = len(values) == 2 and not isinstance(here, str) and not isinstance(there, str)
-    ratio = f"{here[0] / there[0]:.2f}" if both else ""
+    known = [x[0] for x in values if not isinstance(x, str)]
+    ratio = f"{known[0] / known[1]:.2f}" if len(known) == 2 else ""
     seconds, memory = (x if len(values) == 2 else [*x, ""] for x in (seconds, memory))
     return name, *seconds, ratio, *memory

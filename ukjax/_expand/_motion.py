@@ -12,6 +12,7 @@ and its transpose, which takes the gradient of one number, p . (Q - M q'' + A^T 
 """
 
 import abc
+import copy
 import functools as ft
 from collections.abc import Callable, Sequence
 
@@ -34,7 +35,7 @@ from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, g
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractBatchedOp, AbstractSmallOp, exchanged, traced
-from ._scalar import PlainPiece, ProgramOp, ScalarPiece, ScalarProgram, grown
+from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown
 from ._scalar_kkt import Certain, ScalarKKT
 from ._symmetric import combined, product
 
@@ -281,7 +282,16 @@ class JudgedSlope(AbstractBatchedOp):
             return None
 
     def make_some(self, outputs):
-        return ProgramOp(self.program.some(outputs))
+        some = copy.copy(self)
+        AbstractBatchedOp.__init__(some, self.takes, [self.gives[i] for i in outputs])
+        some.program = self.program.some(outputs)
+
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            found = self.build(graph, arguments)
+            return [found[i] for i in outputs]
+
+        some.build = build
+        return some
 
     def evaluate(self, form, *arrays):
         return self.program.evaluate(form, *arrays)
