@@ -16,6 +16,7 @@ from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
+from .._lowering import runs_machine_code
 from .._lowering._entry import LARGEST, Entry, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
@@ -129,12 +130,12 @@ def _rows(array: Array, batched: bool) -> list[Array]:
 # How many times as many operations a derivative may have as its function, and how many at most: longer ones take too
 # long to compile. The derivatives of the models' accelerations have fewer.
 GROWTH = 8
-MOST_OF_DERIVATIVE = 16_000
+MOST_OF_DERIVATIVE, MOST_FOR_XLA = 64_000, 16_000
 
 
 def grown(limit: int) -> int:
     """The most operations of a derivative of a function that may have `limit`."""
-    return max(limit, min(GROWTH * limit, MOST_OF_DERIVATIVE))
+    return max(limit, min(GROWTH * limit, MOST_OF_DERIVATIVE if runs_machine_code() else MOST_FOR_XLA))
 
 
 class ProgramOp(AbstractBatchedOp):
