@@ -85,3 +85,19 @@ def test_controls_again():
         want = jax.jit(lambda t: ukjax.servo_control(case.mechanism, case.servo, *state, t, throw=False).u)(t)
         assert_close(got.u, want, rtol=1e-12)
     assert_close(got.u, first.u)
+
+
+def test_a_list_of_servos_that_changes():
+    """It is compared by what is in it, as a list can be neither a key nor be referred to weakly."""
+    case = unicycle.scenario()
+    state = jnp.asarray(case.q0), jnp.asarray(case.v0)
+    servos = list(case.servo) if isinstance(case.servo, tuple) else [case.servo]
+    first = ukjax.servo_control(case.mechanism, servos, *state, throw=False)
+    again = ukjax.servo_control(case.mechanism, servos, *state, throw=False)
+    assert_close(again.u, first.u, rtol=0)
+    servos.append(servos[0])
+    twice = ukjax.servo_control(case.mechanism, servos, *state, throw=False)
+    assert twice.u.shape == (2 * first.u.size,)
+    servos.clear()
+    with pytest.raises(ValueError, match="servo must hold at least one"):
+        ukjax.servo_control(case.mechanism, servos, *state)

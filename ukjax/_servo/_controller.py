@@ -226,7 +226,8 @@ def servo_control(
 
     Source: Liu et al. (2015), section II; Zhao et al. (2018), eq. 72.
     """
-    prepared = _plain.find((mechanism, servo, formulation), (q, v, t))
+    objects = mechanism, *(servo if isinstance(servo, tuple | list) else (servo,)), formulation
+    prepared = _plain.find(objects, (q, v, t))
     if prepared is not None:
         control = prepared(q, v, t)
     else:
@@ -235,7 +236,7 @@ def servo_control(
         servos, state = as_servos(servo), _check.state(q, v, t, kinematics=mechanism.kinematics)
         lowered = with_lowering(formulation, often=in_batch(mechanism, servos, *state))
         used = (mechanism, servos, lowered)
-        prepared = _plain.prepare(_control, (mechanism, servo, formulation), used, state)
+        prepared = _plain.prepare(_control, objects, used, state)
         control = outside_mesh(_servo_control, *used, *state) if prepared is None else prepared(*state)
     if not throw:
         return control
