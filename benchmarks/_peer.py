@@ -1,5 +1,6 @@
 """What is found of one program that computes accelerations, and how ours, and others in JAX, are timed."""
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -48,6 +49,20 @@ def on_all_devices(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int, 
     q, v = (jax.device_put(x, jax.NamedSharding(mesh, part)) for x in (q, v))
     found = in_a_batch(_acceleration_of(mechanism), q, v, rounds, slopes, PORTION, apart)
     return found._replace(name=f"ukjax, {jax.device_count()} devices")
+
+
+def by_handle(mechanism: ukjax.Mechanism, q: Array, v: Array, rounds: int) -> Peer:
+    """By `ukjax.compile`, one state at a time from Python with arrays of NumPy, on one thread."""
+    states = np.asarray(q[:64]), np.asarray(v[:64])
+    start = time.perf_counter()
+    acceleration = ukjax.compile(mechanism)
+    found = [acceleration(states[0][0], states[1][0])]
+    compile_s = time.perf_counter() - start
+    found += [acceleration(*state) for state in list(zip(*states, strict=True))[1:]]
+    both = ukjax.compile(mechanism, what=("acceleration", "jacobian"))
+    at = states[0][0], states[1][0]
+    one, jacobian = (_measure.least(lambda f=f: f(*at), rounds, 1000) for f in (acceleration, both))
+    return Peer("ukjax.compile, one thread", one, jacobian, one, np.array(found), compile_s)
 
 
 def _acceleration_of(mechanism: ukjax.Mechanism) -> Callable[..., Array]:

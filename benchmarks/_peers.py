@@ -43,7 +43,7 @@ def _of(linkage: Linkage, report: Callable[[str], None], size: int, rounds: int)
     peers, large = [], len(linkage.bars) > 10
     for name, measured in (
         ("ukjax, angles", _in_angles), (f"ukjax, angles, {jax.device_count()} devices", _on_all_devices),
-        ("ukjax, absolute coordinates", _in_absolute),
+        ("ukjax, absolute coordinates", _in_absolute), ("ukjax.compile, one thread", _by_handle),
         ("MuJoCo", _in_c), *([] if large else [("MJX", _in_mjx)]), ("Pinocchio", _in_pinocchio),
     ):  # fmt: skip
         report(f"{linkage.name}: {name}")
@@ -72,6 +72,10 @@ def _on_all_devices(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
 def _in_absolute(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
     found = _peer.of_ukjax(linkage.absolute, *jax.vmap(linkage.place)(q, v), rounds)
     return found._replace(found=found.found[:64, linkage.angles])
+
+
+def _by_handle(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:
+    return _peer.by_handle(linkage.mechanism(), q, v, rounds)
 
 
 def _in_mjx(linkage: Linkage, q: Array, v: Array, rounds: int) -> Peer:

@@ -94,7 +94,8 @@ def rows(report: Callable[[str], None], size: int, rounds: int) -> Iterator[tupl
 def _ukjax(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
     mechanism, state = rigid.from_mjcf(tree.text).mechanism(), (jnp.asarray(q), jnp.asarray(v))
     found = [of(mechanism, *state, rounds, len(q)) for of in (_peer.of_ukjax, _peer.on_all_devices)]
-    return [peer._replace(found=peer.found[:64]) for peer in found]
+    handle = _peer.by_handle(mechanism, *state, rounds)
+    return [*(peer._replace(found=peer.found[:64]) for peer in found), handle]
 
 
 def _pinocchio(tree: Tree, q: np.ndarray, v: np.ndarray, rounds: int) -> list[Peer]:
