@@ -45,6 +45,10 @@ def test_a_tree_goes_by_its_recursion():
     q, v = jnp.linspace(-0.4, 0.5, 6), jnp.linspace(1.0, -0.7, 6)
     assert_close(handle(q, v), of_matrices(mechanism, q, v).acceleration, rtol=1e-11, atol=1e-11)
     assert handle.certain
+    slope = ukjax.compile(mechanism, what="jacobian")
+    want = jax.jacfwd(lambda q, v: of_matrices(mechanism, q, v).acceleration, argnums=(0, 1))(q, v)
+    assert_close(slope(q, v), jnp.concatenate(want, axis=1), rtol=1e-9, atol=1e-9)
+    assert slope.certain
 
 
 def test_the_jacobian_is_that_of_central_differences():

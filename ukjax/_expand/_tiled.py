@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
+import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -28,12 +29,13 @@ from .._lowering._entry import Entry, NotScalar, constant
 from .._program import TreeStructure, with_constants_as_arguments, with_results
 from .._result import is_traced
 from ._expand import MOST_OPERATIONS
-from ._fast_or_slow import AbstractFastOrSlowSlope, CertainScalars, FastOrSlowOp, GuardedOp
+from ._fast_or_slow import AbstractFastOrSlowSlope, AbstractSeldomPiece, CertainScalars, FastOrSlowOp
 from ._graph import Graph, TooLong
-from ._interpret import interpret
+from ._interpret import OURS, interpret
 from ._motion import JudgedSlope, MotionPiece, alone
 from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged, piece_p, traced
 from ._scalar import ProgramOp, ScalarPiece, ScalarProgram, over_batch, size_of
+from ._structure import STRUCTURE
 
 
 # For fewer states compiling takes longer than what is saved.
@@ -50,9 +52,9 @@ def inline_op(graph: Graph, piece: AbstractBatchedOp, arguments: list[np.ndarray
         *values, clear, _ = inline_op(graph, piece.fast, arguments[: piece.known])
         graph.doubts.append(graph.negation(clear.item()))
         return interpret(graph, piece.found, values)
-    if isinstance(piece, GuardedOp):
-        graph.doubts.append(arguments[0].item())
-        return arguments[piece.passed :]
+    if isinstance(piece, AbstractSeldomPiece):
+        graph.doubts.append(arguments[piece.flag].item())
+        return interpret(graph, piece.otherwise, arguments)
     if isinstance(piece, JudgedSlope):
         return piece.build(graph, arguments)
     if isinstance(piece, AbstractFastOrSlowSlope) and piece.fast is not None:
@@ -224,6 +226,15 @@ def _batch(args, dims):
 
 
 batching.primitive_batchers[directional_p] = _batch
+
+
+def _as_scalars(graph, params, args, avals):
+    J, x = args
+    numbers = (((J.ndim - 1,), (x.ndim - 1,)), ((), ()))
+    return STRUCTURE[prims.dot_general_p](graph, {"dimension_numbers": numbers}, args, avals)
+
+
+OURS[directional_p] = _as_scalars
 
 
 # States of a tile; fewer and more take longer for each.
