@@ -29,7 +29,7 @@ from jaxlib.mlir import ir
 from jaxtyping import Array
 
 from .._program import unbatch_lapack
-from ._compile import compiled
+from ._compile import compiled, once
 from ._handler import TARGET, Code, Does, chunk_of, code
 from ._kernel import Kernel
 
@@ -268,13 +268,13 @@ def _view(place: int | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndar
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
-@ft.cache
+@once
 def _threads() -> ThreadPoolExecutor:
     """Threads that each compute some states at a time the sure way, and nothing else."""
     return ThreadPoolExecutor(os.cpu_count())
 
 
-@ft.cache
+@once
 def _client() -> Any:  # a class of jaxlib without a public name
     return xla_client.make_cpu_client()
 

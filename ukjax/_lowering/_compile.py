@@ -5,17 +5,33 @@ import functools as ft
 import hashlib
 import threading
 import weakref
+from collections.abc import Callable
 from types import ModuleType
+from typing import TypeVar
 
 from ._disk import CodeFolder, code_folder
 from ._kernel import Kernel
 
 
+T = TypeVar("T")
+
 # LLVM's passes before the code is generated, and those of the code: more take longer, for code that is hardly faster.
 PASSES, CODE = 0, 2
 
 
-@ft.cache
+def once(make: Callable[[], T]) -> Callable[[], T]:
+    """A function that is called once in a process, however many threads ask for its result at a time."""
+    lock, cached = threading.Lock(), ft.cache(make)
+
+    @ft.wraps(make)
+    def made() -> T:
+        with lock:
+            return cached()
+
+    return made
+
+
+@once
 def _binding() -> ModuleType:
     """LLVM, with what it needs for this CPU; imported when the first function is compiled."""
     from llvmlite import binding

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import jax
 
-from ._compile import Library, has_compiler
+from ._compile import Library, has_compiler, once
 
 
 TARGET = "ukjax_machine_code"
@@ -203,7 +203,7 @@ class _Table:
             self.free.append(self.retired.popleft()[0])
 
 
-@ft.cache
+@once
 def _table() -> _Table:
     return _Table()
 
