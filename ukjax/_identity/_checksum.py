@@ -141,7 +141,11 @@ class Checksum:
         """The checksum of an operation of this package: of its functions, from which all else in it follows."""
         parts = (ClosedJaxpr, Traceable, AbstractBatchedOp, bool, int, str, tuple)
         held = {name: x for name, x in vars(piece).items() if isinstance(x, parts) and name not in cached(type(piece))}
-        held = {name: x for name, x in held.items() if not name.startswith("_") and name != "tangent_of"}
+        held = {
+            name: x
+            for name, x in held.items()
+            if not name.startswith("_") and name not in ("tangent_of", "cotangent_of")
+        }
         held = {name: x.closed if isinstance(x, Traceable) else x for name, x in held.items()}
         return self.put("piece", type(piece).__qualname__.encode(), self.of_names("held", held))
 
