@@ -28,7 +28,7 @@ from jaxlib import xla_client
 from jaxlib.mlir import ir
 from jaxtyping import Array
 
-from .._program import unbatch_lapack
+from .._program import light_options, unbatch_lapack
 from ._compile import compiled, once
 from ._handler import TARGET, Code, Does, chunk_of, code
 from ._kernel import Kernel
@@ -255,7 +255,9 @@ class SureWay:
                 if size not in self._compiled:
                     function = jax.vmap(jaxpr_as_fun(self.slow.closed), in_axes=axes)
                     closed = unbatch_lapack(jax.make_jaxpr(function)(*arrays))
-                    self._compiled[size] = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile()
+                    # A few states take less time than the optimisations of XLA.
+                    options = light_options() if size <= TILE else {}
+                    self._compiled[size] = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile(options)
             return jax.block_until_ready(self._compiled[size](*arrays))
 
 
