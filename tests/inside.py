@@ -10,11 +10,11 @@ import pytest
 
 from ukjax import (
     _blocks,
+    _collector,
     _compiled,
     _dataset,
     _expand,
     _identity,
-    _import_gc,
     _linalg,
     _lowering,
     _panels,
@@ -120,7 +120,7 @@ rounding_errors = _rounding.rounding_errors
 failures_as_nan = _result.failures_as_nan
 joined = _sharing.joined
 separated = _sharing.separated
-import_gc = _import_gc
+seldom_collecting = _collector.seldom_collecting
 BLOCK = _devices.BLOCK
 LANES = _devices.LANES
 barrier = _devices.barrier

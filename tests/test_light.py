@@ -1,7 +1,6 @@
 """Plain calls are compiled to be done soon, and nothing else is."""
 
 import gc
-import importlib
 
 import equinox as eqx
 import jax
@@ -11,7 +10,7 @@ import pytest
 import ukjax
 
 from .helpers import assert_close, pendulum
-from .inside import import_gc, jit_fast_compile, light_options, not_tracing
+from .inside import jit_fast_compile, light_options, not_tracing, seldom_collecting
 
 
 Q, V = jnp.array([0.6, -0.8]), jnp.array([0.4, 0.3])
@@ -99,19 +98,23 @@ def test_what_a_person_says_counts(said, flags, options):
     assert light_options() == options
 
 
-@pytest.mark.parametrize(("usual", "meanwhile"), [((700, 10, 10), (200_000, 10, 10)), ((0, 10, 10), (0, 10, 10))])
-def test_imports_leave_the_collector_as_it_was(usual, meanwhile):
+@pytest.mark.parametrize(
+    ("usual", "meanwhile"),
+    [((700, 10, 10), (200_000, 10, 10)), ((0, 10, 10), (0, 10, 10)), ((300_000, 9, 9), (300_000, 9, 9))],
+)
+def test_the_collector_is_left_as_it_was(usual, meanwhile):
     """And what somebody else said meanwhile counts."""
     before = gc.get_threshold()
     try:
         gc.set_threshold(*usual)
-        seldom = importlib.reload(import_gc)
-        assert gc.get_threshold() == meanwhile
-        seldom.restore_gc()
+        with seldom_collecting():
+            assert gc.get_threshold() == meanwhile
+            with pytest.raises(ValueError, match="inside"), seldom_collecting():
+                raise ValueError("inside")
+            assert gc.get_threshold() == meanwhile
         assert gc.get_threshold() == usual
-        seldom = importlib.reload(import_gc)
-        gc.set_threshold(5, 5, 5)
-        seldom.restore_gc()
+        with seldom_collecting():
+            gc.set_threshold(5, 5, 5)
         assert gc.get_threshold() == (5, 5, 5)
     finally:
         gc.set_threshold(*before)

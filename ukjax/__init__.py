@@ -3,7 +3,7 @@
 import importlib.metadata as _metadata
 import typing as _typing
 
-from . import _import_gc
+from . import _collector
 
 
 # isort: split
@@ -70,7 +70,7 @@ from ._trajectory import Trajectory as Trajectory
 from ._tune import tune as tune
 
 
-_import_gc.restore_gc()
+_collector.imports.__exit__(None, None, None)
 _NAMESPACES = (analysis, formulation, modular, planning, pseudoinverse, rigid, study, symbolic, tuning)
 # What calls return, warn of and raise, which nobody calls; and the command.
 _NOT_SHOWN = """AbstractKinematics Assembly Control Expanded Expansion FailedTrajectories HybridTrajectory

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from . import _check
+from ._collector import seldom_collecting
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
@@ -175,6 +176,7 @@ def _where(trajectory: Trajectory, notes: RunDiagnostics) -> str:
 
 
 @jit_fast_compile
+@seldom_collecting()
 def _simulate(mechanism, controller, start, ts, settings):
     run = set_up(mechanism, controller, start, ts, settings)
     integrated = settings.integrator(run.flow, run.y0, ts, settings.solver, settings.method)

@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from jaxlib.mlir import ir
 from jaxtyping import Array, PyTree
 
+from .._collector import seldom_collecting
 from .._lowering import can_be_called, type_here
 from .._program import with_results
 
@@ -279,6 +280,7 @@ def _shapes(*avals, piece, batched):
     return [type_here((*sizes, *x.shape), x.dtype) for x in piece.gives]
 
 
+@seldom_collecting()
 def _lowered(ctx: mlir.LoweringRuleContext, *operands: ir.Value, piece: AbstractBatchedOp, batched: tuple[bool, ...]):
     """Lowers a piece, on a CPU to machine code; but a program that is exported must run where there is none."""
     on_cpu = tuple(ctx.module_context.platforms) == ("cpu",)

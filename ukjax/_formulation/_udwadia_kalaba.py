@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
+from .._collector import seldom_collecting
 from .._linalg import AbstractDecomposition, Jacobi, whiten
 from .._lowering import runs_machine_code
 from .._result import RESULTS
@@ -71,6 +72,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
         """Whether the rank is found from the singular values, so that a bound on them decides it."""
         return isinstance(self.pseudoinverse, AbstractDecomposition)
 
+    @seldom_collecting()
     def motion(self, terms_of, *state):
         dense = ft.cache(lambda: TracedTerms.of(terms_of, state))
         found = by_recursion(self, terms_of, dense, state) if self.expand else None

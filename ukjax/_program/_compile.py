@@ -66,7 +66,7 @@ def _is_within_a_program() -> bool:
 
 
 @ft.cache
-def light_options() -> dict[str, bool | int]:
+def light_options() -> dict[str, Any]:
     """The compiler options for a short time of compilation, without those that the user has set in XLA_FLAGS."""
     if jax.default_backend() != "cpu":
         return {}

@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
 from .. import _expand
+from .._collector import seldom_collecting
 from .._formulation import (
     AbstractFormulation,
     Motion,
@@ -111,6 +112,7 @@ class Control(eqx.Module):
     result: RESULTS
 
 
+@seldom_collecting()
 def controlled_motion(
     mechanism: Mechanism,
     servos: tuple[AbstractServo, ...],
