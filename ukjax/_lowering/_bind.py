@@ -28,7 +28,7 @@ from jaxlib import xla_client
 from jaxlib.mlir import ir
 from jaxtyping import Array
 
-from .._program import light_options, unbatch_lapack
+from .._program import unbatch_lapack
 from ._compile import compiled, once
 from ._handler import TARGET, Code, Does, chunk_of, code
 from ._kernel import Kernel
@@ -41,6 +41,8 @@ mended_p.multiple_results = True
 
 # States that are computed the sure way at a time: few, or, of more than MANY, the larger number.
 TILE, LARGE, MANY = 16, 256, 128
+# Arguments with more numbers are not repeated for each state if all states share them.
+SMALL = 256
 # (places of all arrays, size of the batch) -> null, or the place of a message.
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64)
 # Messages of errors that are kept for XLA to read.
@@ -228,17 +230,18 @@ class SureWay:
             _view(places[k], (*batch, *x.shape), np.dtype(x.dtype)) for k, x in enumerate(self.slow.out_avals, result)
         ]
         if not wide:
-            arguments, results = [x[None] for x in arguments], [x[None] for x in results]
-        varies = self.batched if wide else (True,) * len(arguments)
+            results = [x[None] for x in results]
         index = np.flatnonzero(needed)
-
         tile = TILE if len(index) <= MANY else LARGE
 
         def compute(begin: int) -> None:
             some = index[begin : begin + tile]
             padded = np.resize(some, tile)
-            given = [x[padded] if b else x for x, b in zip(arguments, varies, strict=True)]
-            for x, y in zip(results, self._of(given), strict=True):
+            given = [
+                x[padded] if b else x if axis is None else np.broadcast_to(x, (tile, *x.shape))
+                for x, b, axis in zip(arguments, self.batched, self._axes, strict=True)
+            ]
+            for x, y in zip(results, self._of(given, tile), strict=True):
                 x[some] = np.asarray(y)[: len(some)]
 
         first, *rest = range(0, len(index), tile)
@@ -246,18 +249,19 @@ class SureWay:
         if rest:
             list(_threads().map(compute, rest))
 
-    def _of(self, arrays: Sequence[np.ndarray]) -> Sequence[Array]:
-        wide = not any(self.batched)
-        axes = [0 if b or wide else None for b in self.batched]
-        size = next((len(x) for x, axis in zip(arrays, axes, strict=True) if axis == 0), 0)
+    @ft.cached_property
+    def _axes(self) -> list[int | None]:
+        """The axes of the batch in the arguments: the same for a state alone, so that it has the same bits."""
+        axes = [0 if b or x.size <= SMALL else None for x, b in zip(self.slow.in_avals, self.batched, strict=True)]
+        return axes if 0 in axes else [0, *axes[1:]]
+
+    def _of(self, arrays: Sequence[np.ndarray], size: int) -> Sequence[Array]:
         with _by_itself(arrays):
             with self._lock:
                 if size not in self._compiled:
-                    function = jax.vmap(jaxpr_as_fun(self.slow.closed), in_axes=axes)
+                    function = jax.vmap(jaxpr_as_fun(self.slow.closed), in_axes=self._axes)
                     closed = unbatch_lapack(jax.make_jaxpr(function)(*arrays))
-                    # A few states take less time than the optimisations of XLA.
-                    options = light_options() if size <= TILE else {}
-                    self._compiled[size] = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile(options)
+                    self._compiled[size] = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile()
             return jax.block_until_ready(self._compiled[size](*arrays))
 
 

@@ -3,7 +3,6 @@
 from ._compile import in_batch as in_batch
 from ._compile import jit_fast_compile as jit_fast_compile
 from ._compile import light_jit as light_jit
-from ._compile import light_options as light_options
 from ._compile import not_tracing as not_tracing
 from ._hoist import Traced as Traced
 from ._hoist import TreeStructure as TreeStructure
