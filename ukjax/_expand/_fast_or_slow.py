@@ -27,13 +27,14 @@ from ._graph import TooLong
 from ._interpret import interpret
 from ._piece import (
     AbstractBatchedOp,
+    AbstractChangedPiece,
     AbstractSmallOp,
+    Change,
     EvalForm,
     Shaped,
     traced,
     traced_cotangent,
     traced_tangent,
-    traced_transpose,
 )
 from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, over_batch, size_of
 
@@ -45,11 +46,9 @@ FEW = 8  # they are gathered if they are no more than one in so many of the batc
 
 # A function of arrays that returns arrays.
 OfArrays = Callable[..., Sequence[Array]]
-# A change of a program, such as to its derivative.
-Change = Callable[[ClosedJaxpr], ClosedJaxpr]
 
 
-class AbstractSeldomPiece(AbstractSmallOp):
+class AbstractSeldomPiece(AbstractChangedPiece):
     """A function that is needed, and traced, only where its argument number `flag` is set.
 
     `otherwise` gives the same results where the flag is not set. The derivatives are those of `slope`.
@@ -67,16 +66,7 @@ class AbstractSeldomPiece(AbstractSmallOp):
     def each(self, change: Change) -> "AbstractSeldomPiece":
         """The piece with each of its functions changed."""
 
-    def make_tangent(self, moving):
-        return self._derivative(lambda closed: traced_tangent(closed, moving, self.inexact))
-
-    def make_cotangent(self, moving, given):
-        return self._derivative(lambda closed: traced_cotangent(closed, moving, given))
-
-    def make_transposed(self, linear, given):
-        return self._derivative(lambda closed: traced_transpose(closed, linear, given))
-
-    def _derivative(self, change: Change) -> "GuardedDerivative":
+    def through(self, change):
         otherwise = change(self.otherwise)
         return GuardedDerivative(self.slope.changed(change, otherwise.in_avals, otherwise.out_avals), otherwise)
 

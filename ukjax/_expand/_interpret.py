@@ -189,8 +189,7 @@ def rule_of(primitive: Primitive) -> Rule | None:
         return lambda graph, params, args, avals: [_elementwise(graph, primitive, params, args, avals[0])]
     if primitive.name in CALLS:
         return _call
-    by_name = CONTROL_BY_NAME | BY_NAME
-    return CONTROL.get(primitive) or STRUCTURE.get(primitive) or by_name.get(primitive.name)
+    return CONTROL.get(primitive) or STRUCTURE.get(primitive) or NAMED.get(primitive.name)
 
 
 def _call(graph, params, args, avals):
@@ -331,6 +330,6 @@ CONTROL: dict[Primitive, Rule] = {
     prims.add_jaxvals_p: _sum,
 }
 # Operations that jax.extend does not name.
-CONTROL_BY_NAME: dict[str, Rule] = {"custom_linear_solve": _custom_linear_solve}
+NAMED: dict[str, Rule] = {**BY_NAME, "custom_linear_solve": _custom_linear_solve}
 # Operations of this package.
 OURS: dict[Primitive, Rule] = {solve_p: solve_rule, pivots_p: pivots_rule, piece_p: _piece}

@@ -107,7 +107,6 @@ class AbstractSmallOp(AbstractBatchedOp):
         super().__init__(takes, gives)
         self._tangents: dict[tuple[int, ...], AbstractSmallOp] = {}
         self._cotangents: dict[tuple[tuple[int, ...], tuple[int, ...]], AbstractSmallOp] = {}
-        self._transposed: dict[tuple[tuple[int, ...], tuple[int, ...]], AbstractSmallOp] = {}
 
     @abc.abstractmethod
     def make_tangent(self, moving: tuple[int, ...]) -> "AbstractSmallOp":
@@ -139,18 +138,6 @@ class AbstractSmallOp(AbstractBatchedOp):
             return base.cotangent(tuple(moving[k] for k in outputs), given)
         return super().some(outputs)
 
-    def make_transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
-        """The piece (arguments not `linear`, cotangents of the `given` results) -> those of the `linear` arguments.
-
-        It is asked for only where a piece is linear in some of its arguments, and is the tangent of no other.
-        """
-        raise NotImplementedError(f"{type(self).__name__} is linear in no argument")
-
-    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> "AbstractSmallOp":
-        if (linear, given) not in self._transposed:
-            self._transposed[linear, given] = self.make_transposed(linear, given)
-        return self._transposed[linear, given]
-
     def depends(self, argument: int, given: tuple[int, ...]) -> bool:
         """Whether some of the `given` results may depend on an argument."""
         return True
@@ -166,15 +153,19 @@ class AbstractSmallOp(AbstractBatchedOp):
         return tuple(i for i, x in enumerate(self.gives) if jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-class AbstractTracedPiece(AbstractSmallOp):
-    """A piece that is a traced function, as are its derivatives."""
+# A change of a program, such as to its derivative.
+Change = Callable[[ClosedJaxpr], ClosedJaxpr]
 
-    def __init__(self, closed: ClosedJaxpr):
-        super().__init__(closed.in_avals, closed.out_avals)
-        self.closed = closed
+
+class AbstractChangedPiece(AbstractSmallOp):
+    """A piece whose derivatives are pieces of changed programs."""
+
+    def __init__(self, takes: Sequence[Shaped], gives: Sequence[Shaped]):
+        super().__init__(takes, gives)
+        self._transposed: dict[tuple[tuple[int, ...], tuple[int, ...]], AbstractSmallOp] = {}
 
     @abc.abstractmethod
-    def through(self, change: Callable[[ClosedJaxpr], ClosedJaxpr]) -> AbstractSmallOp:
+    def through(self, change: Change) -> AbstractSmallOp:
         """A piece of the changed function, evaluated like this one."""
 
     def make_tangent(self, moving):
@@ -183,8 +174,19 @@ class AbstractTracedPiece(AbstractSmallOp):
     def make_cotangent(self, moving, given):
         return self.through(lambda closed: traced_cotangent(closed, moving, given))
 
-    def make_transposed(self, linear, given):
-        return self.through(lambda closed: traced_transpose(closed, linear, given))
+    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> AbstractSmallOp:
+        """The piece (arguments not `linear`, cotangents of the `given` results) -> those of the `linear` arguments."""
+        if (linear, given) not in self._transposed:
+            self._transposed[linear, given] = self.through(lambda closed: _traced_transpose(closed, linear, given))
+        return self._transposed[linear, given]
+
+
+class AbstractTracedPiece(AbstractChangedPiece):
+    """A piece that is a traced function, as are its derivatives."""
+
+    def __init__(self, closed: ClosedJaxpr):
+        super().__init__(closed.in_avals, closed.out_avals)
+        self.closed = closed
 
     def make_some(self, outputs):
         return self.through(lambda closed: with_results(closed, outputs))
@@ -212,7 +214,7 @@ def traced_cotangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequen
     return traced(cotangent, closed.in_avals, [closed.out_avals[i] for i in results])
 
 
-def traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
+def _traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
     """The function (arguments not `linear`, cotangents of some results) -> cotangents of the `linear` arguments."""
     known = [i for i in range(len(closed.in_avals)) if i not in linear]
     zeros = [jnp.zeros(closed.in_avals[i].shape, closed.in_avals[i].dtype) for i in linear]
