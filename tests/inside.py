@@ -13,7 +13,6 @@ from ukjax import (
     _collector,
     _compiled,
     _dataset,
-    _expand,
     _identity,
     _linalg,
     _lowering,
@@ -78,7 +77,7 @@ REPLACEABLE = {
     "read_switches": (_from_model, "switches_of"),
     "rounds": (_devices, "ROUNDS"),
     "saved_tuning": (_checkpoint, "save"),
-    "scalar_code": (_expand, "MOST_OPERATIONS"),
+    "scalar_code": (_scalar, "OF_MACHINE_CODE"),
     "scalar_motion": (_fast_or_slow.FastOrSlowOp, "evaluate"),
     "timed_run": (_simulate, "timed_run"),
     "together": (_portions, "TOGETHER"),
@@ -145,9 +144,8 @@ Graph = _graph.Graph
 ELEMENTWISE = _interpret.ELEMENTWISE
 interpret = _interpret.interpret
 rule_of = _interpret.rule_of
-MANY = _tiled.MANY
+Limits = _scalar.Limits
 ScalarLaneStep = _tiled.ScalarLaneStep
-inline_op = _tiled.inline_op
 FastOrSlowOp = _fast_or_slow.FastOrSlowOp
 parts_of = _schedule.parts_of
 fused = _schedule.fused

@@ -82,7 +82,7 @@ def equation_of_motion(
     applied = None if applied is None else applied_force(applied, v, "applied")
     lowered = with_lowering(formulation, often=in_batch(mechanism, q, v, t, applied))
     if applied is None:
-        of = _motion_with_reactions if reactions else _motion
+        of = _motion_with_reactions_soon if reactions else _motion_soon
         prepared = _plain.prepare(of, (mechanism, formulation), (mechanism, lowered), (q, v, t), bool(reactions))
     if prepared is not None:
         motion = prepared(q, v, t)
@@ -94,8 +94,9 @@ def equation_of_motion(
 _plain = PlainCalls()
 
 
-def _motion(mechanism, formulation, q, v, t, applied=None, carried=False):
-    motion = motion_by(formulation, mechanism.terms_of(applied), q, v, t)
+def _motion(mechanism, formulation, q, v, t, applied=None, carried=False, soon=False):
+    terms_of = mechanism.terms_of(applied)
+    motion = motion_by(formulation, terms_of.soon if soon else terms_of, q, v, t)
     if not carried:
         return motion
     # The terms are traced a second time but compiled once, since XLA merges equal expressions.
@@ -103,7 +104,8 @@ def _motion(mechanism, formulation, q, v, t, applied=None, carried=False):
     return eqx.tree_at(_of_each, motion, (each.constraint_forces, each.multipliers), is_leaf=lambda x: x is None)
 
 
-_motion_with_reactions = ft.partial(_motion, carried=True)
+_motion_soon = ft.partial(_motion, soon=True)
+_motion_with_reactions_soon = ft.partial(_motion, soon=True, carried=True)
 _equation = jit_fast_compile(_motion, inlined=True)
 
 

@@ -111,6 +111,13 @@ class TermsFunctions(NamedTuple):
     modular: BlockTerms | None = None
     free: ForwardDynamics | None = None
 
+    @property
+    def soon(self) -> "TermsFunctions":
+        """These functions, for a program whose first result matters most: long recursions stay loops."""
+        if self.free is None or self.free.lowering is Lowering.SCALAR:
+            return self
+        return self._replace(free=self.free._replace(lowering=Lowering.TILES))
+
     def whole(self, *state: Array) -> Terms:
         """Returns the dense terms with the sizes of their rounding errors."""
         return self.dense(*state, rows_by=with_rounding_errors)

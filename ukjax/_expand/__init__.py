@@ -12,7 +12,6 @@ from ._constrained import are_clear as are_clear
 from ._constrained import constrained as constrained
 from ._constrained import controlled as controlled
 from ._constrained import is_definite as is_definite
-from ._expand import MOST_OPERATIONS as MOST_OPERATIONS
 from ._expand import Expanded as Expanded
 from ._expand import Expansion as Expansion
 from ._expand import expand as expand
@@ -27,6 +26,7 @@ from ._piece import EvalForm as EvalForm
 from ._piece import exchanged as exchanged
 from ._piece import traced as traced
 from ._scalar import PlainPiece as PlainPiece
+from ._scalar import limits as limits
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of
 from ._scalar_kkt import Candidate as Candidate
@@ -34,7 +34,6 @@ from ._scalar_kkt import Certain as Certain
 from ._scalar_kkt import Rows as Rows
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
-from ._tiled import MANY as MANY
 from ._tiled import InlinedProgram as InlinedProgram
 from ._tiled import Lowering as Lowering
 from ._tiled import ScalarLaneStep as ScalarLaneStep

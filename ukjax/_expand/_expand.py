@@ -9,15 +9,14 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
 from .. import _check
+from .._lowering import runs_machine_code
 from .._lowering._entry import Block, Node, NotScalar
 from .._program import TreeStructure, with_constants_as_arguments
 from ._graph import TooLong
-from ._scalar import ScalarPiece, ScalarProgram
+from ._scalar import ScalarPiece, ScalarProgram, limits
 
 
-# Beyond it compiling takes longer than what is gained: see docs/expand.md.
-MOST_OPERATIONS = 8000
-# Every result is written on its own, so that many take long.
+# XLA writes every result on its own, so that many take long.
 MOST_RESULTS = 128
 
 
@@ -61,7 +60,7 @@ class Expanded(eqx.Module):
         return Expansion(program.operations, tuple(sorted(kept)), "")
 
 
-def expand(function: Callable[..., PyTree], *, limit: int = MOST_OPERATIONS) -> Expanded:
+def expand(function: Callable[..., PyTree], *, limit: int | None = None) -> Expanded:
     """Turns a function of small arrays into scalar code: every entry of every array becomes a number of its own.
 
     The function is traced. Multiplications by zero and one vanish, constants are computed beforehand, and equal numbers
@@ -74,12 +73,13 @@ def expand(function: Callable[..., PyTree], *, limit: int = MOST_OPERATIONS) -> 
     `equation_of_motion` and `simulate` use it by themselves.
 
     What changes: 0 times NaN, or infinity, is 0; sums are in another order; equality of numbers is decided at random
-    points, to 1e-9 of their digits. Functions with effects, random keys, arrays of more than 4 096 entries, or more
+    points, to 1e-9 of their digits. Functions with effects, random keys, arrays of more than 16 384 entries, or more
     than `limit` operations are evaluated as they are.
 
     Args:
         function: Takes and gives trees of arrays. An argument that is no array is part of the function.
-        limit: Most operations; more take long to compile.
+        limit: Most operations; more take long to compile. By default 64 000 on a CPU, where there is machine code, and
+            8 000 elsewhere.
 
     Returns:
         A callable with the same arguments and results, for `jit`, `vmap`, and `grad` in both modes, any number of
@@ -90,8 +90,9 @@ def expand(function: Callable[..., PyTree], *, limit: int = MOST_OPERATIONS) -> 
         ValueError: If `limit` is no positive integer.
     """
     _check.function(function, "function", "(*arrays)")
-    _check.count(limit, "limit")
-    return Expanded(function, limit)
+    if limit is not None:
+        _check.count(limit, "limit")
+    return Expanded(function, limits().function if limit is None else limit)
 
 
 class _Traced(NamedTuple):
@@ -123,7 +124,8 @@ class _Traced(NamedTuple):
 def short_program(closed: ClosedJaxpr) -> ScalarProgram | None:
     """A traced function as a scalar program, or None if that has many operations or many results."""
     try:
-        program = ScalarPiece(closed, MOST_OPERATIONS).program
+        program = ScalarPiece(closed, limits().function).program
     except (TooLong, NotScalar):
         return None
-    return program if sum(isinstance(x, Node) for x in program.program.outputs) <= MOST_RESULTS else None
+    results = sum(isinstance(x, Node) for x in program.program.outputs)
+    return program if runs_machine_code() or results <= MOST_RESULTS else None

@@ -89,6 +89,10 @@ class AbstractSeldomPiece(AbstractChangedPiece):
             self._along[axes, size] = self.each(every), found
         return self._along[axes, size]
 
+    def inline(self, graph, arguments):
+        graph.doubts.append(arguments[self.flag].item())
+        return interpret(graph, self.otherwise, arguments)
+
     def evaluate(self, form, *arrays):
         if form.native and can_be_deferred(self.function):
             form, arrays = form.wide(arrays)
@@ -265,6 +269,9 @@ class CertainScalars(AbstractCertainPiece):
     def scalar(self):
         return self.piece.program
 
+    def inline(self, graph, arguments):
+        return interpret(graph, self.closed, arguments)
+
     def evaluate(self, form, *arrays):
         return self.piece.evaluate(form, *arrays)
 
@@ -324,6 +331,11 @@ class FastOrSlowOp(AbstractSmallOp):
         doubt = fast.graph.negation(clear.item())
         program = Program(fast.inputs, [*(x for leaf in leaves for x in leaf.ravel()), doubt])
         return NativeProgram.of(program, self.takes, [*self.gives, ShapedArray((), np.dtype(bool))])
+
+    def inline(self, graph, arguments):
+        *values, clear, _ = self.fast.inline(graph, arguments[: self.known])
+        graph.doubts.append(graph.negation(clear.item()))
+        return interpret(graph, self.found, values)
 
     def evaluate(self, form, *arrays):
         if form.on_arrays:
@@ -400,6 +412,13 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
 
     def make_cotangent(self, moving, given):
         return self.plain.make_cotangent(moving, given)
+
+    def inline(self, graph, arguments):
+        if self.fast is None:
+            return super().inline(graph, arguments)
+        *values, smooth = interpret(graph, traced(self.fast, self.takes), arguments)
+        graph.doubts.append(graph.negation(smooth.item()))
+        return values
 
     def evaluate(self, form, *arrays):
         if form.on_arrays:

@@ -4,6 +4,7 @@ While a program is put together constants are folded, multiplications by zero an
 already is not computed again, however differently it was written.
 """
 
+import functools as ft
 import math
 from collections.abc import Callable, Hashable, Sequence
 
@@ -33,7 +34,6 @@ from .._lowering._entry import (
     value_of,
 )
 from .._program import Parameters
-from ._piece import AbstractBatchedOp
 
 
 def _divided(x: np.number, y: np.number) -> ArrayLike:
@@ -140,7 +140,7 @@ def _mul(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dt
             return constant(0, dtype)
         if is_constant(x, 1):
             return y
-        if not np.issubdtype(dtype, np.floating):
+        if dtype.kind != "f":
             continue
         if is_constant(x, -1):
             return graph.neg(y)
@@ -163,7 +163,7 @@ def _div(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dt
         return x
     if is_constant(x, 0) and isinstance(y, Node) and np.issubdtype(dtype, np.inexact):
         return constant(0, dtype)
-    minus = negated(x) if np.issubdtype(dtype, np.floating) else None
+    minus = negated(x) if dtype.kind == "f" else None
     return None if minus is None else graph.neg(graph.div(minus, y))
 
 
@@ -224,7 +224,7 @@ def _bounded_by(bound: float) -> Rule:
 
     def rule(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
         for x, y in (args, args[::-1]):
-            if np.issubdtype(dtype, np.floating) and is_constant(x, bound):
+            if dtype.kind == "f" and is_constant(x, bound):
                 return y
         return None
 
@@ -282,10 +282,6 @@ RULES: dict[Primitive, Rule] = {
 QUARTERS = 4096
 
 
-# (graph, piece, arguments) -> results: inlines a piece.
-Inlines = Callable[["Graph", AbstractBatchedOp, list[np.ndarray]], list[np.ndarray]]
-
-
 class TooLong(Exception):
     """A scalar program has more operations than its limit."""
 
@@ -294,13 +290,12 @@ class Graph:
     """A scalar program under construction, of at most `limit` operations and inputs.
 
     Attributes:
-        pieces: Inlines pieces; loops are unrolled then, however long. None if pieces are not inlined, and are scalar
-            code by themselves.
+        inlines: Whether pieces become part of it, and loops are unrolled, however long.
         doubts: Truth values, none of which may be set for the results to hold.
     """
 
-    def __init__(self, limit: int, pieces: Inlines | None = None):
-        self.count, self.limit, self.pieces = 0, limit, pieces
+    def __init__(self, limit: int, inlines: bool = False):
+        self.count, self.limit, self.inlines = 0, limit, inlines
         self.doubts: list[Entry] = []
         self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}
         self.by_value: dict[tuple[int, np.dtype], Node] = {}
@@ -313,9 +308,14 @@ class Graph:
 
     def _set_value(self, node: Node, value: Value | None = None) -> None:
         """Sets the value of a node to `value`, or to that of a number of which nothing is known."""
-        if np.issubdtype(node.dtype, np.floating):
+        if node.dtype.kind == "f":
             node.value = value or Value.of(drawn("number", node.order))
             self.by_value.setdefault((node.value.element, node.dtype), node)
+
+    def doubt(self) -> Entry:
+        """Whether any of the doubts is set; they are part of the program then."""
+        doubts, self.doubts = self.doubts, []
+        return ft.reduce(self.either, doubts, constant(False, bool))
 
     def _next(self) -> int:
         self.count += 1
@@ -397,11 +397,11 @@ class Graph:
             found = rule(self, args, params, dtype)
             if found is not None:
                 return found
-        fold, numbers = FOLDED.get(primitive), [x for x in args if not isinstance(x, Node)]
+        fold = FOLDED.get(primitive)
+        numbers = [x for x in args if not isinstance(x, Node)] if fold else []
         if fold is None or len(numbers) < len(args):
             return None
-        with np.errstate(all="ignore"):
-            found = constant(fold(*numbers), dtype)
+        found = constant(fold(*numbers), dtype)
         self.constants.computed(primitive, numbers, found)
         return found
 
@@ -452,10 +452,7 @@ class Graph:
         return self.apply(prims.not_p, {}, (x,), np.dtype(bool))
 
     def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
-        total = constant(0, dtype)
-        for term in terms:
-            total = self.add(total, term)
-        return total
+        return ft.reduce(self.add, terms) if terms else constant(0, dtype)
 
 
 def _given(*_: Array) -> Array:

@@ -148,6 +148,7 @@ def is_followed(primitive: Primitive, params: Parameters, entrywise: bool) -> bo
 LONGEST = 32
 
 
+@np.errstate(all="ignore")
 def interpret(graph: Graph, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Evaluates a traced function for arrays of entries."""
     jaxpr: Jaxpr = closed.jaxpr
@@ -213,11 +214,10 @@ def _elementwise(
     graph: Graph, primitive: Primitive, params: Parameters, args: list[np.ndarray], aval: ShapedArray
 ) -> np.ndarray:
     params = {k: None if k == "sharding" else v for k, v in params.items() if k != "out_dtype"}
-    found = np.empty(aval.shape, object)
-    spread = [np.broadcast_to(x, aval.shape).flat for x in args]  # a predicate of `select_n`, a bound of `clamp`
-    for i, each in zip(np.ndindex(aval.shape), zip(*spread, strict=True), strict=True):
-        found[i] = graph.apply(primitive, params, each, aval.dtype)
-    return found
+    # A predicate of `select_n` and a bound of `clamp` may be single.
+    spread = [x.flat if x.shape == aval.shape else np.broadcast_to(x, aval.shape).flat for x in args]
+    found = (graph.apply(primitive, params, each, aval.dtype) for each in zip(*spread, strict=True))
+    return np.fromiter(found, object, aval.size).reshape(aval.shape)
 
 
 def _kept(
@@ -257,21 +257,21 @@ def _calls_python(primitive: Primitive, params: Parameters) -> bool:
 
 def _piece(graph, params, args, avals):
     piece, batched = params["piece"], params["batched"]
-    if graph.pieces is None:
+    if not graph.inlines:
         raise NotScalar("a loop of programs, each of which is scalar code by itself")
     if not any(batched):
-        return graph.pieces(graph, piece, args)
+        return piece.inline(graph, args)
     found = [np.empty(aval.shape, object) for aval in avals]
     for i in range(next(x.shape[0] for x, b in zip(args, batched, strict=True) if b)):
         of_one = [row(x, i) if b else x for x, b in zip(args, batched, strict=True)]
-        for column, y in zip(found, graph.pieces(graph, piece, of_one), strict=True):
+        for column, y in zip(found, piece.inline(graph, of_one), strict=True):
             column[i] = y[()]
     return found
 
 
 def _scan(graph, params, args, avals):
     length, closed = params["length"], params["jaxpr"]
-    if length > LONGEST and graph.pieces is None:
+    if length > LONGEST and not graph.inlines:
         return None
     n, m = _program.sizes_of_scan(params)
     fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]

@@ -35,7 +35,7 @@ from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, g
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractBatchedOp, AbstractSmallOp, exchanged, traced
-from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown
+from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, limits
 from ._scalar_kkt import Certain, ScalarKKT
 from ._symmetric import combined, product
 
@@ -75,6 +75,9 @@ class MotionPiece(AbstractCertainPiece):
     @property
     def scalar(self):
         return self.program
+
+    def inline(self, graph, arguments):
+        return self.found(graph, interpret(graph, self.closed, arguments))
 
     def found(self, graph: Graph, terms: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results from M, Q, A, b, as entries of a graph."""
@@ -272,7 +275,7 @@ class JudgedSlope(AbstractBatchedOp):
             smooth = graph.both(solved.clear(), solved.at_most_one_depends)
             return [*slope.from_solved(solved, arguments), alone(smooth)]
 
-        self.build, self.program = build, ScalarProgram(self.takes, self.gives, build, grown(slope.base.limit))
+        self.inline, self.program = build, ScalarProgram(self.takes, self.gives, build, grown(slope.base.limit))
 
     @classmethod
     def of(cls, slope: _Derived) -> "JudgedSlope | None":
@@ -287,10 +290,10 @@ class JudgedSlope(AbstractBatchedOp):
         some.program = self.program.some(outputs)
 
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            found = self.build(graph, arguments)
+            found = self.inline(graph, arguments)
             return [found[i] for i in outputs]
 
-        some.build = build
+        some.inline = build
         return some
 
     def evaluate(self, form, *arrays):
@@ -373,15 +376,13 @@ def guarded(
     smooth: Array,
     terms: ClosedJaxpr,
     arrays: Sequence[Array],
-    limit: int | None = None,
     more: Callable[..., Sequence[Array]] | None = None,
 ) -> PyTree:
     """A tree of arrays: `found` where it is `clear`, and its derivatives where it is `smooth`, or else `otherwise`.
 
     `otherwise`, `terms`, `arrays`, `more`: as for `guarded_motion`. `otherwise` is evaluated only where it is needed.
-    `limit`: most operations of `terms` as scalar code; None for operations on arrays.
     """
-    of = ft.partial(called, terms) if limit is None else ScalarPiece(terms, limit)
+    of = ScalarPiece(terms, limits().function)
     leaves, structure = jax.tree_util.tree_flatten(found)
     leaves = [jnp.asarray(x) for x in leaves]
     gives = [ShapedArray(x.shape, x.dtype) for x in leaves]

@@ -21,7 +21,8 @@ from jaxtyping import Array, PyTree
 
 from .._collector import seldom_collecting
 from .._lowering import can_be_called, type_here
-from .._program import with_results
+from .._lowering._entry import NotScalar
+from ._graph import Graph
 
 
 T = TypeVar("T")
@@ -86,6 +87,10 @@ class AbstractBatchedOp(abc.ABC):
         Returns None where one batch of everything is better.
         """
         return None
+
+    def inline(self, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+        """The results as entries of a graph, to which the doubts about them are added; raises NotScalar for arrays."""
+        raise NotScalar("what goes by whole matrices")
 
     def make_some(self, outputs: tuple[int, ...]) -> "AbstractBatchedOp | None":
         """The function that gives some of the results, with the same arguments; None if that is no shorter."""
@@ -179,17 +184,6 @@ class AbstractChangedPiece(AbstractSmallOp):
         if (linear, given) not in self._transposed:
             self._transposed[linear, given] = self.through(lambda closed: _traced_transpose(closed, linear, given))
         return self._transposed[linear, given]
-
-
-class AbstractTracedPiece(AbstractChangedPiece):
-    """A piece that is a traced function, as are its derivatives."""
-
-    def __init__(self, closed: ClosedJaxpr):
-        super().__init__(closed.in_avals, closed.out_avals)
-        self.closed = closed
-
-    def make_some(self, outputs):
-        return self.through(lambda closed: with_results(closed, outputs))
 
 
 def traced_tangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:

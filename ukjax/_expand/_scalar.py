@@ -5,7 +5,7 @@ import functools as ft
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,9 @@ from .._lowering._entry import LARGEST, Entry, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
 from .._program import with_results
-from ._graph import Graph, Inlines, TooLong
+from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._piece import AbstractBatchedOp, AbstractTracedPiece, EvalForm
+from ._piece import AbstractBatchedOp, AbstractChangedPiece, EvalForm
 
 
 # A graph under construction may have this many times the operations of the final program, but not so many more.
@@ -38,20 +38,22 @@ Builds = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
 class ScalarProgram:
     """A scalar program between arrays, of at most `limit` operations; raises TooLong or NotScalar.
 
-    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of the results; `pieces`: as of
-    `Graph`.
+    `takes` and `gives`: shape and dtype of the arrays; `build` makes the entries of the results; `inlines`: as of
+    `Graph`, by default where there is machine code.
     """
 
+    @np.errstate(all="ignore")
     def __init__(
         self,
         takes: Sequence[ShapedArray],
         gives: Sequence[ShapedArray],
         build: Builds,
         limit: int,
-        pieces: Inlines | None = None,
+        inlines: bool | None = None,
     ):
         self.takes = takes
-        self.graph = graph = Graph(min(WASTE * limit, limit + MOST_WASTE), pieces)
+        inlines = runs_machine_code() if inlines is None else inlines
+        self.graph = graph = Graph(min(WASTE * limit, limit + MOST_WASTE), inlines)
         arguments, inputs = [], []
         for aval in takes:
             if aval.size > LARGEST or jnp.issubdtype(aval.dtype, extended):
@@ -63,6 +65,8 @@ class ScalarProgram:
             arguments.append(array)
         self.inputs = inputs
         self._is_to_give(gives, build(graph, arguments))
+        if graph.doubts:
+            raise NotScalar("a piece that is not always certain")
         if self.program.operations > limit:
             raise TooLong(f"{self.program.operations} operations, more than {limit}")
 
@@ -127,15 +131,27 @@ def _rows(array: Array, batched: bool) -> list[Array]:
     return [flat[i] for i in range(flat.shape[0])]
 
 
-# How many times as many operations a derivative may have as its function, and how many at most: longer ones take too
-# long to compile. The derivatives of the models' accelerations have fewer.
+class Limits(NamedTuple):
+    """The most operations of a function of a mechanism as scalar code, and of a derivative of such a function."""
+
+    function: int
+    derivative: int
+
+
+# Machine code compiles in time linear in its length; XLA does not.
+OF_MACHINE_CODE, OF_XLA = Limits(64_000, 256_000), Limits(8000, 16_000)
+# How many times as many operations a derivative may have as its function.
 GROWTH = 8
-MOST_OF_DERIVATIVE, MOST_FOR_XLA = 64_000, 16_000
+
+
+def limits() -> Limits:
+    """The limits of scalar code for what computes by default."""
+    return OF_MACHINE_CODE if runs_machine_code() else OF_XLA
 
 
 def grown(limit: int) -> int:
     """The most operations of a derivative of a function that may have `limit`."""
-    return max(limit, min(GROWTH * limit, MOST_OF_DERIVATIVE if runs_machine_code() else MOST_FOR_XLA))
+    return max(limit, min(GROWTH * limit, limits().derivative))
 
 
 class ProgramOp(AbstractBatchedOp):
@@ -150,6 +166,20 @@ class ProgramOp(AbstractBatchedOp):
 
     def evaluate(self, form, *arrays):
         return self.program.evaluate(form, *arrays)
+
+
+class AbstractTracedPiece(AbstractChangedPiece):
+    """A piece that is a traced function, as are its derivatives."""
+
+    def __init__(self, closed: ClosedJaxpr):
+        super().__init__(closed.in_avals, closed.out_avals)
+        self.closed = closed
+
+    def inline(self, graph, arguments):
+        return interpret(graph, self.closed, arguments)
+
+    def make_some(self, outputs):
+        return self.through(lambda closed: with_results(closed, outputs))
 
 
 class ScalarPiece(AbstractTracedPiece):

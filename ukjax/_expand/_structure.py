@@ -1,5 +1,6 @@
 """The rules of operations that move entries of arrays, or combine them, on arrays of entries."""
 
+import cmath
 import math
 from collections.abc import Callable, Sequence
 
@@ -163,7 +164,7 @@ def _rows_with_kinds(x: np.ndarray) -> list[list[list[tuple[Entry, int]]]]:
     """The entries, each with 1 if it is zero, -1 if it is an infinite constant or NaN, and 0 else."""
 
     def kind(entry: Entry) -> int:
-        return 0 if isinstance(entry, Node) else 1 if entry == 0 else 0 if np.isfinite(entry) else -1
+        return 0 if isinstance(entry, Node) else 1 if entry == 0 else 0 if cmath.isfinite(entry) else -1
 
     return [[[(entry, kind(entry)) for entry in row] for row in matrix] for matrix in x]
 

@@ -25,45 +25,15 @@ from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
 from .._lowering import can_be_called
-from .._lowering._entry import Entry, NotScalar, constant
+from .._lowering._entry import Entry, NotScalar
 from .._program import TreeStructure, with_constants_as_arguments, with_results
 from .._result import is_traced
-from ._expand import MOST_OPERATIONS
-from ._fast_or_slow import AbstractFastOrSlowSlope, AbstractSeldomPiece, CertainScalars, FastOrSlowOp
 from ._graph import Graph, TooLong
 from ._interpret import OURS, interpret
-from ._motion import JudgedSlope, MotionPiece, alone
-from ._piece import AbstractBatchedOp, AbstractTracedPiece, exchanged, piece_p, traced
-from ._scalar import ProgramOp, ScalarPiece, ScalarProgram, over_batch, size_of
+from ._motion import alone
+from ._piece import exchanged, piece_p, traced
+from ._scalar import AbstractTracedPiece, ProgramOp, ScalarPiece, ScalarProgram, limits, over_batch, size_of
 from ._structure import STRUCTURE
-
-
-# For fewer states compiling takes longer than what is saved.
-MANY = 32
-
-
-def inline_op(graph: Graph, piece: AbstractBatchedOp, arguments: list[np.ndarray]) -> list[np.ndarray]:
-    """Inlines a piece: returns its results as entries of a graph, and adds the doubts about them to the graph."""
-    if isinstance(piece, MotionPiece):
-        return piece.found(graph, interpret(graph, piece.closed, arguments))
-    if isinstance(piece, CertainScalars):
-        return interpret(graph, piece.closed, arguments)
-    if isinstance(piece, FastOrSlowOp):
-        *values, clear, _ = inline_op(graph, piece.fast, arguments[: piece.known])
-        graph.doubts.append(graph.negation(clear.item()))
-        return interpret(graph, piece.found, values)
-    if isinstance(piece, AbstractSeldomPiece):
-        graph.doubts.append(arguments[piece.flag].item())
-        return interpret(graph, piece.otherwise, arguments)
-    if isinstance(piece, JudgedSlope):
-        return piece.build(graph, arguments)
-    if isinstance(piece, AbstractFastOrSlowSlope) and piece.fast is not None:
-        *values, smooth = interpret(graph, traced(piece.fast, piece.takes), arguments)
-        graph.doubts.append(graph.negation(smooth.item()))
-        return values
-    if isinstance(piece, AbstractTracedPiece):
-        return interpret(graph, piece.closed, arguments)
-    raise NotScalar("what goes by whole matrices")
 
 
 class InlinedProgram:
@@ -75,11 +45,10 @@ class InlinedProgram:
     def __init__(self, closed: ClosedJaxpr, most: int):
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
             values = interpret(graph, closed, arguments)
-            doubt = ft.reduce(graph.either, graph.doubts, constant(False, bool))
-            return [*values, alone(graph.negation(doubt))]
+            return [*values, alone(graph.negation(graph.doubt()))]
 
         self.takes, self.gives = closed.in_avals, [*closed.out_avals, jax.ShapeDtypeStruct((), bool)]
-        self.program = ScalarProgram(self.takes, self.gives, build, most, inline_op).program
+        self.program = ScalarProgram(self.takes, self.gives, build, most, inlines=True).program
         if self.program.has_arrays:
             raise NotScalar("what stays an operation on arrays")
 
@@ -114,7 +83,7 @@ class ScalarLaneStep:
 
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
             *values, doubt, matters = interpret(graph, closed, arguments)
-            flag = graph.both(matters.item(), ft.reduce(graph.either, graph.doubts, doubt.item()))
+            flag = graph.both(matters.item(), graph.either(doubt.item(), graph.doubt()))
             states = [
                 _fast_or_slow(graph, flag, *both) for both in zip(values[new : 2 * new], values[:new], strict=True)
             ]
@@ -122,7 +91,7 @@ class ScalarLaneStep:
             return [*states, *(_fast_or_slow(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
 
         self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
-        program = ScalarProgram(closed.in_avals, self.gives, build, most, inline_op)
+        program = ScalarProgram(closed.in_avals, self.gives, build, most, inlines=True)
         self.operation, self.count = ProgramOp(program), len(leaves)
         if program.program.has_arrays:
             raise NotScalar("what stays an operation on arrays")
@@ -239,8 +208,6 @@ OURS[directional_p] = _as_scalars
 
 # States of a tile; fewer and more take longer for each.
 TILE = 128
-# Most operations of a function that is inlined for many states.
-MOST_WRITTEN = 64_000
 
 
 class Lowering(enum.Enum):
@@ -248,7 +215,7 @@ class Lowering(enum.Enum):
 
     Attributes:
         SCALAR: Scalar code; for functions that are short.
-        UNROLLED: As TILES; but for many states on a CPU scalar code, with all loops unrolled and all pieces inlined.
+        UNROLLED: As TILES; but where there is machine code scalar code, with loops unrolled and pieces inlined.
         TILES: The function as it is; on a CPU for a tile of a batch after the other.
     """
 
@@ -379,7 +346,7 @@ def _lowered(closed: ClosedJaxpr, lowering: Lowering) -> AbstractTracedPiece:
     """The piece of a traced function; raises NotScalar or TooLong if it is to be scalar code, and cannot be."""
     if lowering is not Lowering.SCALAR:
         return TiledPiece(closed, lowering)
-    piece = ScalarPiece(closed, MOST_OPERATIONS)
+    piece = ScalarPiece(closed, limits().function)
     _ = piece.program
     return piece
 
@@ -402,22 +369,15 @@ class TiledPiece(AbstractTracedPiece):
 
     @ft.cached_property
     def program(self) -> ScalarProgram | None:
-        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            found = interpret(graph, self.closed, arguments)
-            if graph.doubts:
-                raise NotScalar("a piece that is not always certain")
-            return found
-
         try:
-            return ScalarProgram(self.takes, self.gives, build, MOST_WRITTEN, inline_op)
+            return ScalarProgram(self.takes, self.gives, self.inline, limits().function)
         except (TooLong, NotScalar):
             return None
 
     def evaluate(self, form, *arrays):
-        (size,) = size_of(form.batched, arrays) or (1,)
-        many = form.on_cpu and size >= MANY
-        if self.lowering is Lowering.UNROLLED and many and self.program is not None:
+        if self.lowering is Lowering.UNROLLED and form.native and self.program is not None:
             return self.program.evaluate(form, *arrays)
+        (size,) = size_of(form.batched, arrays) or (1,)
         function = over_batch(jaxpr_as_fun(self.closed), form.batched)
         if not form.on_cpu or size <= TILE:
             return list(function(*arrays))

@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from .. import _blocks, _expand, _panels
 from .._linalg import rank_tolerance_of
+from .._lowering import runs_machine_code
 from .._program import with_constants_as_arguments, with_results
 from .._result import RESULTS
 from .._rounding import rounding_errors_of
@@ -27,7 +28,7 @@ from ._base import AbstractPseudoinverseFormulation, Motion
 # slower, but scalar code may not be.
 FEWEST_CONSTRAINTS = 8
 FEWEST_AT_ONE_STATE = 32
-# Operations of scalar code of a mechanism of modules: beyond, blocks compile much sooner.
+# Operations of scalar code of a mechanism of modules for XLA: beyond, blocks compile much sooner.
 MOST_OF_MODULES = 2200
 # The compile time of panels grows with their number.
 MOST_COORDINATES = 64
@@ -120,7 +121,9 @@ def expanded(
     """
     if dense.terms.nonideal is not None or dense.coordinates == 0:
         return None
-    most = _expand.MOST_OPERATIONS if terms_of.modular is None else min(_expand.MOST_OPERATIONS, MOST_OF_MODULES)
+    most = _expand.limits().function
+    if terms_of.modular is not None and not runs_machine_code():
+        most = min(most, MOST_OF_MODULES)
     return _expand.guarded_motion(
         dense.solve_by(formulation),
         _certainly,
@@ -164,11 +167,10 @@ def by_recursion(
         return None
     # The rest of the motion is known: nothing else need be computed, nor carried through derivatives.
     slow = Partial(_without_constraints, terms.solve_by(formulation))
-    limit = _expand.MOST_OPERATIONS if free.lowering is _expand.Lowering.SCALAR else None
     none, zero = jnp.zeros_like(acceleration), jnp.zeros((), acceleration.dtype)
     known = _certainly(acceleration, acceleration, none, zero, jnp.zeros(0, bool))
     acceleration, result = _expand.guarded(
-        slow, (acceleration, known.result), clear, clear, terms.traced, terms.arrays, limit, terms.rounding
+        slow, (acceleration, known.result), clear, clear, terms.traced, terms.arrays, terms.rounding
     )
     return dataclasses.replace(known, acceleration=acceleration, unconstrained_acceleration=acceleration, result=result)
 
@@ -221,7 +223,7 @@ def by_panels(formulation: AbstractPseudoinverseFormulation, dense: TracedTerms)
 def _where_clear(formulation: AbstractPseudoinverseFormulation, dense: TracedTerms, found: _expand.Candidate) -> Motion:
     motion = _certainly(found.acceleration, found.unconstrained, found.constraint_force, found.residual, found.kept)
     slow = dense.solve_by(formulation)
-    return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, dense.arrays, more=dense.rounding)
+    return _expand.guarded(slow, motion, found.clear, found.smooth, dense.traced, dense.arrays, dense.rounding)
 
 
 def certainty(

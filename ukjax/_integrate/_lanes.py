@@ -31,6 +31,8 @@ from ._steps import solver_of, staged
 
 # The part of the lanes that is done, or waits, when the others are interrupted for them.
 IDLE = 1 / 8
+# For fewer lanes compiling a step as a whole takes longer than what is saved.
+MANY = 32
 # The most operations of a step that is compiled as a whole.
 MOST_OPERATIONS = 8000
 
@@ -326,7 +328,7 @@ class Queue(eqx.Module):
     def _turn(self, lanes: _Lanes) -> _expand.ScalarLaneStep | None:
         """The step of a lane as a scalar program, or None where that is not wanted or not possible."""
         common = self.common
-        wanted = common.whole_steps and lanes.solve.shape[0] >= _expand.MANY
+        wanted = common.whole_steps and lanes.solve.shape[0] >= MANY
         if not wanted or not isinstance(common.solver, diffrax.AbstractERK):
             return None
 

@@ -10,6 +10,7 @@ theirs.
 Not recognised are roots (sqrt(x^2) is x for half of all x), functions with branches, and angles that are no such sums.
 """
 
+import functools as ft
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ class NotScalar(Exception):
 
 
 # The most entries of an array; larger ones do not belong to a small mechanism.
-LARGEST = 4096
+LARGEST = 16_384
 
 
 class Node:
@@ -151,14 +152,16 @@ class Mantissas:
     def find_product(self, number: float) -> int | None:
         """The element of a number that is the product of two known ones, and of a power of two."""
         known = self.numbers[: len(self.elements)]
-        ordered = np.sort(known)
-        others, exponents = np.frexp(number / known)
+        order = np.argsort(known)
+        ordered = known[order]
+        # In this order they are nearly sorted, and found sooner.
+        others, exponents = np.frexp(number / ordered)
         at = np.searchsorted(ordered, others * (1 - 2 * self.eps))
         near = ordered[np.minimum(at, len(known) - 1)] <= others * (1 + 2 * self.eps)
         for i in np.flatnonzero(near & (at < len(known))):
             found = self.find(float(others[i]))
             if found is not None:
-                return found * self.elements[i] * _power_of_two(int(exponents[i])) % P
+                return found * self.elements[order[i]] * _power_of_two(int(exponents[i])) % P
         return None
 
 
@@ -193,10 +196,8 @@ class Constants:
         mantissa, exponent = math.frexp(number)
         found = known.find(mantissa)
         if found is None:
-            fraction = _fraction(number, known.eps)
-            if fraction is not None:
-                found = _quotient(fraction.numerator, fraction.denominator) * _power_of_two(-exponent) % P
-            else:
+            found = _simple(number, exponent, known.eps)
+            if found is None:
                 found = known.find_product(mantissa)
             if found is None:
                 found = self._on_circle(number, known)
@@ -207,17 +208,20 @@ class Constants:
     def computed(self, primitive: Primitive, args: Sequence[np.generic], x: np.generic) -> None:
         """Records the result of an operation on constants."""
         operation = ARITHMETIC.get(primitive)
-        if operation is None or not isinstance(x, np.floating):
+        if operation is None or x.dtype.kind != "f":
             return
         number = abs(float(x))
         if number == 0 or (x.dtype, number) in self.seen or not all(map(math.isfinite, (number, *map(float, args)))):
             return
         known = self._of(x.dtype)
         mantissa, exponent = math.frexp(number)
-        if known.find(mantissa) is None and _fraction(number, known.eps) is None:
-            found = operation(*map(self.element, args)) * (1 if x > 0 else -1) * _power_of_two(-exponent) % P
+        found = known.find(mantissa)
+        if found is None:
+            found = _simple(number, exponent, known.eps)
+            if found is None:
+                found = operation(*map(self.element, args)) * (1 if float(x) > 0 else -1) * _power_of_two(-exponent) % P
             known.put(mantissa, found)
-        self.element(x)
+        self.seen[x.dtype, number] = found * _power_of_two(exponent) % P
 
     def _on_circle(self, number: float, known: Mantissas) -> int:
         """A new element for the mantissa of a number; one below 1 is taken for a cosine, whose sine is recorded too."""
@@ -243,6 +247,14 @@ ARITHMETIC = {
 }
 
 
+def _simple(number: float, exponent: int, eps: float) -> int | None:
+    """The element of the mantissa of a simple or short decimal fraction; None for another number."""
+    fraction = _fraction(number, eps)
+    if fraction is None:
+        return None
+    return _quotient(fraction.numerator, fraction.denominator) * _power_of_two(-exponent) % P
+
+
 def _fraction(number: float, eps: float) -> Fraction | None:
     """The simple or short decimal fraction that a number stands for, or None."""
     # The convergents of the continued fraction: no other fraction with a denominator as small is as near.
@@ -263,6 +275,7 @@ def _quotient(x: int, y: int) -> int:
     return x * pow(y, -1, P) % P if y % P else 0
 
 
+@ft.cache
 def _power_of_two(exponent: int) -> int:
     return pow(2, exponent, P)
 
@@ -280,7 +293,7 @@ def drawn(*of: object) -> int:
 
 def value_of(primitive: Primitive, args: Sequence[Entry], dtype: np.dtype, constants: Constants) -> Value | None:
     """The value of the result of an operation; None if nothing more is known of it."""
-    if not np.issubdtype(dtype, np.floating):
+    if dtype.kind != "f":
         return None
     known = [_value(x, constants) for x in args]
     values = [x for x in known if x is not None]
@@ -309,7 +322,7 @@ def value_of(primitive: Primitive, args: Sequence[Entry], dtype: np.dtype, const
 def _value(x: Entry, constants: Constants) -> Value | None:
     if isinstance(x, Node):
         return x.value
-    return Value.of(constants.element(x)) if np.issubdtype(x.dtype, np.floating) and np.isfinite(x) else None
+    return Value.of(constants.element(x)) if x.dtype.kind == "f" and math.isfinite(x) else None
 
 
 def _sum(x: Value, y: Value) -> Value:

@@ -159,7 +159,7 @@ class Projection(eqx.Module):
                 way, clear, smooth = _by_factors(certain, curved, at)
                 return jnp.concatenate([way, *at.left]), clear, smooth
 
-            found = _expand.guarded_scalars(towards, by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+            found = _expand.guarded_scalars(towards, by_matrices, as_scalars, _expand.limits().function, state)
         return by_matrices(towards(*state)) if found is None else found
 
 

@@ -131,7 +131,7 @@ def controlled_motion(
     as_scalars = ft.partial(_as_scalars, formulation, servos[0])
     found = None
     if certain_of(formulation, 0, q.dtype) is not None:
-        found = _expand.guarded_scalars(asked, by_matrices, as_scalars, _expand.MOST_OPERATIONS, state)
+        found = _expand.guarded_scalars(asked, by_matrices, as_scalars, _expand.limits().function, state)
     return by_matrices(asked(*state)) if found is None else found
 
 
