@@ -41,12 +41,17 @@ def rerun(start: str, damping: float, stiffness: float) -> Run:
     case = scenario(start, damping, stiffness, T_END)
     ts = jnp.linspace(0.0, T_END, 2001)
     trajectory = ukjax.simulate(case.mechanism, case.q0, case.v0, ts, rtol=1e-10, atol=1e-10)
-    tool = jax.vmap(Scara().tool)(trajectory.q)
-    theory = theoretical_joints(ts)
-    numbers = (trajectory.q - theory, tool, tool - jax.vmap(helix)(ts))
-    return Run(trajectory, *(np.asarray(x) for x in numbers))
+    return Run(trajectory, *map(np.asarray, beside_theory(trajectory.q, ts)))
 
 
+@jax.jit
+def beside_theory(q, ts):
+    """Errors of the joints (T, 4), the tool and its error (T, 3)."""
+    tool = jax.vmap(Scara().tool)(q)
+    return q - theoretical_joints(ts), tool, tool - jax.vmap(helix)(ts)
+
+
+@jax.jit
 def theoretical_joints(ts):
     """Joint coordinates on the helix (T, 4)."""
     return jax.vmap(lambda t: Scara().joints(helix(t)))(ts)
@@ -74,19 +79,19 @@ def loosely_integrated() -> np.ndarray:
 
     start = np.concatenate([case.q0, case.v0])
     t, y = ode45(lambda t, y: np.asarray(derivative(t, y)), 0.0, T_END, start)
-    error = jax.vmap(Scara().tool)(y[:, :4]) - jax.vmap(helix)(t)
-    return np.max(np.abs(np.asarray(error)), axis=0)
+    return np.max(np.abs(beside_theory(y[:, :4], t)[2]), axis=0)
 
 
 def printed_equation_8_violates() -> tuple[float, float]:
     """Norm of A q'' - b with M^{-1/2} where eq. 8 has it, and with M^{1/2} as it must be."""
     case = scenario("consistent", 0.0, 0.0)
     terms = eqx.filter_jit(case.mechanism.terms)(case.q0, case.v0, jnp.asarray(0.0))
-    values, vectors = jnp.linalg.eigh(terms.M)
-    root = vectors @ jnp.diag(jnp.sqrt(values)) @ vectors.T
-    inverse = jnp.linalg.inv(root)
-    correction = jnp.linalg.pinv(terms.A @ inverse) @ (terms.b - terms.A @ jnp.linalg.solve(terms.M, terms.Q))
-    miss = lambda half: jnp.linalg.norm(terms.A @ jnp.linalg.solve(terms.M, terms.Q + half @ correction) - terms.b)
+    M, Q, A, b = map(np.asarray, (terms.M, terms.Q, terms.A, terms.b))
+    values, vectors = np.linalg.eigh(M)
+    root = vectors @ np.diag(np.sqrt(values)) @ vectors.T
+    inverse = np.linalg.inv(root)
+    correction = np.linalg.pinv(A @ inverse) @ (b - A @ np.linalg.solve(M, Q))
+    miss = lambda half: np.linalg.norm(A @ np.linalg.solve(M, Q + half @ correction) - b)
     return float(miss(inverse)), float(miss(root))
 
 
@@ -95,10 +100,8 @@ def rows(drifting: Run, held: Run, rounded: Run) -> list[tuple[str, str, str]]:
     t = np.asarray(drifting.trajectory.t)
     worst, worst_held, worst_rounded = (np.max(np.abs(run.tool_error), axis=0) for run in (drifting, held, rounded))
     reached = t[np.argmax(np.abs(drifting.tool_error[:, 0]) >= 8e-4)]
-    start = np.degrees(np.asarray(theoretical_joints(jnp.zeros(1)))[0, :3])
-    away = lambda q2: np.linalg.norm(
-        np.asarray(Scara().tool(jnp.radians(jnp.array([30.0, q2, 24.0, 0.0]))) - helix(0.0))
-    )
+    start = np.degrees(np.asarray(theoretical_joints(np.zeros(1)))[0, :3])
+    away = lambda q2: np.linalg.norm(beside_theory(np.radians([[30.0, q2, 24.0, 0.0]]), np.zeros(1))[2])
     wrong, right = printed_equation_8_violates()
     forces = np.asarray(forces_on_helix(drifting.trajectory.t))
     forces = forces.round(3) + 0.0  # no minus zero
