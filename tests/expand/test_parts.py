@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import ukjax
+from models import spatial_chain
 
-from ..helpers import assert_close, long
+from ..helpers import assert_close, central_difference, long
 from ..inside import (
     Graph,
     Lowering,
@@ -105,3 +106,27 @@ def test_pieces_within_a_program_are_none_of_its_own():
     graph = Graph(10_000)
     with pytest.raises(Exception, match="scalar code by itself"):
         interpret(graph, closed, [np.full(x.shape, 0.5, object) for x in closed.in_avals])
+
+
+def chained(**options):
+    """The acceleration of a robot of more than nine speeds with a loop, whose recursions are loops of pieces."""
+    case = spatial_chain.closed()
+    of = lambda q, v: ukjax.equation_of_motion(case.mechanism, q, v, throw=False, **options).acceleration
+    return of, jnp.asarray(case.q0, float), jnp.asarray(case.v0, float)
+
+
+@pytest.mark.long
+def test_a_robot_with_loops_in_space_is_one_operation_and_moves_as_by_matrices():
+    fast, q, v = chained()
+    text = jax.jit(fast).lower(q, v).as_text()
+    assert text.count("stablehlo.custom_call") == 1
+    assert "stablehlo.while" not in text
+    assert "stablehlo.dot_general" not in text
+    slow = jax.jit(chained(formulation=ukjax.UdwadiaKalaba(expand=False))[0])
+    assert_close(jax.jit(fast)(q, v), slow(q, v), rtol=1e-9, atol=1e-9)
+    along = jnp.linspace(-1.0, 1.0, len(v))
+    slope = jax.jit(lambda v: jax.jvp(lambda v: fast(q, v), (v,), (along,))[1])(v)
+    differences = central_difference(lambda h: slow(q, v + h * along), jnp.zeros(()))[:, 0]
+    assert_close(slope, differences, rtol=1e-6, atol=1e-6)
+    back = jax.jit(lambda v: jax.vjp(lambda v: fast(q, v), v)[1](along)[0])(v)
+    assert_close(back @ along, slope @ along, rtol=1e-10, atol=1e-10)

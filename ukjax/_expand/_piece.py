@@ -8,7 +8,7 @@ differentiated: derivatives are pieces of their own.
 import abc
 import functools as ft
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -378,8 +378,9 @@ def _inner_size(x: Array, d: int | None, mapped: bool) -> int:
 batching.primitive_batchers[piece_p] = _batch
 
 
-def _only_used(used: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
-    """Leaves out results that a program does not use."""
+def _only_used(used: list[bool], *others: Any) -> tuple[list[bool], JaxprEqn | None]:
+    """Leaves out results that a program does not use; the equation is the last of what JAX hands over."""
+    equation: JaxprEqn = others[-1]  # JAX 0.12 tells before it which arguments are known to be live
     count, piece = len(equation.invars), equation.params["piece"]
     if not any(used):
         return [False] * count, None

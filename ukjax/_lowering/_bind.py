@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import functools as ft
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -39,8 +40,9 @@ machine_code_p.multiple_results = True
 mended_p = Primitive("mended")
 mended_p.multiple_results = True
 
-# States that are computed the sure way at a time: few, or, of more than MANY, the larger number.
-TILE, LARGE, MANY = 16, 256, 128
+# States that are computed the sure way at a time: few, or, of more than MANY, the larger number. Where there are arrays
+# of HEAVY numbers and more, few are one: more of them would take as many times as long.
+TILE, LARGE, MANY, HEAVY = 16, 256, 128, 1024
 # Arguments with more numbers are not repeated for each state if all states share them.
 SMALL = 256
 # (places of all arrays, size of the batch) -> null, or the place of a message.
@@ -232,7 +234,7 @@ class SureWay:
         if not wide:
             results = [x[None] for x in results]
         index = np.flatnonzero(needed)
-        tile = TILE if len(index) <= MANY else LARGE
+        tile = self._few if len(index) <= MANY else LARGE
 
         def compute(begin: int) -> None:
             some = index[begin : begin + tile]
@@ -248,6 +250,11 @@ class SureWay:
         compute(first)
         if rest:
             list(_threads().map(compute, rest))
+
+    @ft.cached_property
+    def _few(self) -> int:
+        arrays = (x.aval for equation in self.slow.closed.jaxpr.eqns for x in equation.outvars)
+        return TILE if max((math.prod(x.shape) for x in arrays), default=0) < HEAVY else 1
 
     @ft.cached_property
     def _axes(self) -> list[int | None]:
