@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from . import _check
-from ._expand import InlinedProgram, NotScalar, TooLong
+from ._expand import InlinedProgram, NotScalar, TooLong, limits
 from ._formulation import UdwadiaKalaba
 from ._lowering import Machine, Row, compiled, has_compiler, kernel
 from ._mechanism import Mechanism
@@ -20,8 +20,6 @@ from ._result import RESULTS, is_traced, message
 from ._servo import AbstractController, ServoLike, as_static_controller
 
 
-# Operations beyond which compiling takes longer than a minute.
-MOST_OPERATIONS = 100_000
 WHAT = ("acceleration", "constraint_force", "control", "jacobian")
 
 
@@ -125,7 +123,7 @@ class Compiled:
         if not has_compiler():
             return _Code(None, shapes, None)
         try:
-            program = InlinedProgram(closed, MOST_OPERATIONS).program
+            program = InlinedProgram(closed, limits().derivative).program
             takes = [Row(x.size, dtype) for x in (q, v, t)]
             gives = [*(Row(x.size, dtype) for x in given), Row(1, np.dtype(bool))]
             return _Code(compiled(kernel(program, takes, gives, 1)), shapes, program.operations)

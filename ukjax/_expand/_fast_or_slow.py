@@ -36,7 +36,7 @@ from ._piece import (
     traced_cotangent,
     traced_tangent,
 )
-from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, over_batch, size_of
+from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, inlined, over_batch, size_of
 
 
 # On a GPU, where every check costs a pause, the states of a batch that need a function are gathered into tiles.
@@ -89,9 +89,9 @@ class AbstractSeldomPiece(AbstractChangedPiece):
             self._along[axes, size] = self.each(every), found
         return self._along[axes, size]
 
-    def inline(self, graph, arguments):
-        graph.doubts.append(arguments[self.flag].item())
-        return interpret(graph, self.otherwise, arguments)
+    def inline(self, graph, batched, arguments):
+        graph.doubts.extend(arguments[self.flag].flat)
+        return inlined(graph, self.otherwise, batched, arguments)
 
     def evaluate(self, form, *arrays):
         if form.native and can_be_deferred(self.function):
@@ -269,8 +269,8 @@ class CertainScalars(AbstractCertainPiece):
     def scalar(self):
         return self.piece.program
 
-    def inline(self, graph, arguments):
-        return interpret(graph, self.closed, arguments)
+    def inline(self, graph, batched, arguments):
+        return inlined(graph, self.closed, batched, arguments)
 
     def evaluate(self, form, *arrays):
         return self.piece.evaluate(form, *arrays)
@@ -332,8 +332,8 @@ class FastOrSlowOp(AbstractSmallOp):
         program = Program(fast.inputs, [*(x for leaf in leaves for x in leaf.ravel()), doubt])
         return NativeProgram.of(program, self.takes, [*self.gives, ShapedArray((), np.dtype(bool))])
 
-    def inline(self, graph, arguments):
-        *values, clear, _ = self.fast.inline(graph, arguments[: self.known])
+    def inline_one(self, graph, arguments):
+        *values, clear, _ = self.fast.inline_one(graph, arguments[: self.known])
         graph.doubts.append(graph.negation(clear.item()))
         return interpret(graph, self.found, values)
 
@@ -413,12 +413,17 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
     def make_cotangent(self, moving, given):
         return self.plain.make_cotangent(moving, given)
 
-    def inline(self, graph, arguments):
+    def inline(self, graph, batched, arguments):
         if self.fast is None:
-            return super().inline(graph, arguments)
-        *values, smooth = interpret(graph, traced(self.fast, self.takes), arguments)
-        graph.doubts.append(graph.negation(smooth.item()))
+            return super().inline(graph, batched, arguments)
+        *values, smooth = inlined(graph, self._traced_fast, batched, arguments)
+        graph.doubts.extend(map(graph.negation, smooth.flat))
         return values
+
+    @ft.cached_property
+    def _traced_fast(self) -> ClosedJaxpr:
+        assert self.fast is not None
+        return traced(self.fast, self.takes)
 
     def evaluate(self, form, *arrays):
         if form.on_arrays:

@@ -4,6 +4,7 @@ While a program is put together constants are folded, multiplications by zero an
 already is not computed again, however differently it was written.
 """
 
+import contextlib
 import functools as ft
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -20,6 +21,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from .._lowering._entry import (
+    LARGEST,
     Block,
     Constants,
     Entry,
@@ -291,15 +293,23 @@ class Graph:
 
     Attributes:
         inlines: Whether pieces become part of it, and loops are unrolled, however long.
+        largest: The most entries of an array.
         doubts: Truth values, none of which may be set for the results to hold.
     """
 
     def __init__(self, limit: int, inlines: bool = False):
-        self.count, self.limit, self.inlines = 0, limit, inlines
+        self.count, self.limit, self.inlines, self.largest = 0, limit, inlines, LARGEST
         self.doubts: list[Entry] = []
         self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}
         self.by_value: dict[tuple[int, np.dtype], Node] = {}
         self.constants = Constants()
+
+    @contextlib.contextmanager
+    def members(self, size: int):
+        """A context in which arrays are those of a batch, and may be larger."""
+        self.largest *= size
+        yield
+        self.largest //= size
 
     def input(self, dtype: np.dtype) -> Node:
         node = Node(_given, (), dtype, self._next())

@@ -16,7 +16,7 @@ from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 from .. import _program
-from .._lowering._entry import LARGEST, Node, NotScalar, entries
+from .._lowering._entry import Node, NotScalar, entries
 from .._program import Parameters
 from ._graph import FOLDED, Graph
 from ._piece import piece_p
@@ -164,7 +164,7 @@ def interpret(graph: Graph, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]
         if equation.effects:
             raise NotScalar(f"{equation.primitive} has effects")
         avals = [*map(_program.aval_of, equation.outvars)]
-        if any(math.prod(x.shape) > LARGEST for x in avals):
+        if any(math.prod(x.shape) > graph.largest for x in avals):
             raise NotScalar(f"{equation.primitive} makes a large array")
         found = _equation(graph, equation, [read(x) for x in equation.invars], avals)
         for variable, value, aval in zip(equation.outvars, found, avals, strict=True):
@@ -259,14 +259,9 @@ def _piece(graph, params, args, avals):
     piece, batched = params["piece"], params["batched"]
     if not graph.inlines:
         raise NotScalar("a loop of programs, each of which is scalar code by itself")
-    if not any(batched):
-        return piece.inline(graph, args)
-    found = [np.empty(aval.shape, object) for aval in avals]
-    for i in range(next(x.shape[0] for x, b in zip(args, batched, strict=True) if b)):
-        of_one = [row(x, i) if b else x for x, b in zip(args, batched, strict=True)]
-        for column, y in zip(found, piece.inline(graph, of_one), strict=True):
-            column[i] = y[()]
-    return found
+    if any(x.shape[0] == 0 for x, b in zip(args, batched, strict=True) if b):
+        return [np.empty(aval.shape, object) for aval in avals]
+    return piece.inline(graph, batched, args)
 
 
 def _scan(graph, params, args, avals):

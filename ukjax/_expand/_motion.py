@@ -35,7 +35,7 @@ from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, g
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractBatchedOp, AbstractSmallOp, exchanged, traced
-from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, limits
+from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, inlined, limits
 from ._scalar_kkt import Certain, ScalarKKT
 from ._symmetric import combined, product
 
@@ -76,7 +76,7 @@ class MotionPiece(AbstractCertainPiece):
     def scalar(self):
         return self.program
 
-    def inline(self, graph, arguments):
+    def inline_one(self, graph, arguments):
         return self.found(graph, interpret(graph, self.closed, arguments))
 
     def found(self, graph: Graph, terms: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -198,15 +198,29 @@ class _Tangent(_Derived):
             return jax.jvp(unbalanced, [x[i] for i in moving], list(dx))[1]
 
         vectors = [jax.ShapeDtypeStruct((k,), base.dtype) for k in (n, m, n)]
-        self.changes = ft.partial(traced, changes, self.takes, vectors)
+        self.changes = ft.cache(ft.partial(traced, changes, self.takes, vectors))
 
     def from_solved(self, solved, arguments):
-        graph = solved.graph
+        return self._response(solved, *inlined(solved.graph, *self._changes(solved, arguments)))
+
+    def of_directions(
+        self, solved: ScalarKKT, batched: tuple[bool, ...], arguments: list[np.ndarray]
+    ) -> list[np.ndarray]:
+        """The results as entries of a graph, for a batch of directions at one state."""
+        changes, _, given = self._changes(solved, arguments)
+        rows = zip(*inlined(solved.graph, changes, (*batched, *(False,) * 3), given), strict=True)
+        return [np.stack(x) for x in zip(*(self._response(solved, *row) for row in rows), strict=True)]
+
+    def _changes(self, solved: ScalarKKT, arguments: list[np.ndarray]) -> tuple[ClosedJaxpr, tuple[bool, ...], list]:
         further = map(column, (solved.acceleration, solved.least(solved.multipliers), solved.free))
-        r1, r2, r3, r4 = interpret(graph, self.changes(), [*arguments, *further])
-        change, multipliers = solved.respond(list(r1), list(r2))
-        force = combined(graph, graph.add, list(r4), solved.force(multipliers))
-        return [column(change), column(solved.mass.solve(list(r3))), column(force), alone(constant(0, self.base.dtype))]
+        given = [*arguments, *further]
+        return self.changes(), (False,) * len(given), given
+
+    def _response(self, solved: ScalarKKT, *changes: np.ndarray) -> list[np.ndarray]:
+        graph, (r1, r2, r3, r4) = solved.graph, map(list, changes)
+        change, multipliers = solved.respond(r1, r2)
+        force = combined(graph, graph.add, r4, solved.force(multipliers))
+        return [column(change), column(solved.mass.solve(r3)), column(force), alone(constant(0, self.base.dtype))]
 
     def dense(self, *args):
         count = len(self.base.takes)
@@ -238,7 +252,7 @@ class _Cotangent(_Derived):
             return jax.grad(work, argnums=tuple(range(len(moving))))(*(x[i] for i in moving))
 
         vectors = [jax.ShapeDtypeStruct((k,), base.dtype) for k in (n, m, n, n, n, m, n)]
-        self.gradient = ft.partial(traced, gradient, base.takes, vectors)
+        self.gradient = ft.cache(ft.partial(traced, gradient, base.takes, vectors))
 
     def from_solved(self, solved, arguments):
         graph, base, count = solved.graph, self.base, len(self.base.takes)
@@ -270,12 +284,26 @@ class JudgedSlope(AbstractBatchedOp):
         flag = jax.ShapeDtypeStruct((), bool)
         super().__init__(slope.takes, (*slope.gives, flag))
 
-        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            solved = slope.solved(graph, arguments)
-            smooth = graph.both(solved.clear(), solved.at_most_one_depends)
-            return [*slope.from_solved(solved, arguments), alone(smooth)]
+        self.slope, self.outputs = slope, range(len(self.gives))
+        self.program = ScalarProgram(self.takes, self.gives, self.inline_one, grown(slope.base.limit))
 
-        self.inline, self.program = build, ScalarProgram(self.takes, self.gives, build, grown(slope.base.limit))
+    def inline_one(self, graph, arguments):
+        solved = self.slope.solved(graph, arguments)
+        found = [*self.slope.from_solved(solved, arguments), alone(self._smooth(solved))]
+        return [found[i] for i in self.outputs]
+
+    def inline(self, graph, batched, arguments):
+        slope, count = self.slope, len(self.slope.base.takes)
+        if not any(batched) or any(batched[:count]) or not isinstance(slope, _Tangent):
+            return super().inline(graph, batched, arguments)
+        solved = slope.solved(graph, arguments)
+        found = slope.of_directions(solved, batched, arguments)
+        found.append(np.repeat(alone(self._smooth(solved))[None], len(found[0])))
+        return [found[i] for i in self.outputs]
+
+    @staticmethod
+    def _smooth(solved: ScalarKKT) -> Entry:
+        return solved.graph.both(solved.clear(), solved.at_most_one_depends)
 
     @classmethod
     def of(cls, slope: _Derived) -> "JudgedSlope | None":
@@ -287,13 +315,7 @@ class JudgedSlope(AbstractBatchedOp):
     def make_some(self, outputs):
         some = copy.copy(self)
         AbstractBatchedOp.__init__(some, self.takes, [self.gives[i] for i in outputs])
-        some.program = self.program.some(outputs)
-
-        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            found = self.inline(graph, arguments)
-            return [found[i] for i in outputs]
-
-        some.inline = build
+        some.program, some.outputs = self.program.some(outputs), [self.outputs[i] for i in outputs]
         return some
 
     def evaluate(self, form, *arrays):

@@ -88,8 +88,23 @@ class AbstractBatchedOp(abc.ABC):
         """
         return None
 
-    def inline(self, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-        """The results as entries of a graph, to which the doubts about them are added; raises NotScalar for arrays."""
+    def inline(self, graph: Graph, batched: tuple[bool, ...], arguments: list[np.ndarray]) -> list[np.ndarray]:
+        """The results as entries of a graph, to which the doubts about them are added; raises NotScalar for arrays.
+
+        `batched`: which arguments have a batch as their first axis; if any has, the results do.
+        """
+        if not any(batched):
+            return self.inline_one(graph, arguments)
+        size = next(len(x) for x, b in zip(arguments, batched, strict=True) if b)
+
+        def member(i: int) -> list[np.ndarray]:
+            return [x[i : i + 1].reshape(x.shape[1:]) if b else x for x, b in zip(arguments, batched, strict=True)]
+
+        found = [self.inline_one(graph, member(i)) for i in range(size)]
+        return [np.stack(x) for x in zip(*found, strict=True)]
+
+    def inline_one(self, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+        """The results of `inline` without a batch."""
         raise NotScalar("what goes by whole matrices")
 
     def make_some(self, outputs: tuple[int, ...]) -> "AbstractBatchedOp | None":

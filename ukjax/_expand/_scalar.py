@@ -23,7 +23,7 @@ from .._lowering._stages import NativeProgram
 from .._program import with_results
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._piece import AbstractBatchedOp, AbstractChangedPiece, EvalForm
+from ._piece import AbstractBatchedOp, AbstractChangedPiece, EvalForm, traced
 
 
 # A graph under construction may have this many times the operations of the final program, but not so many more.
@@ -168,6 +168,24 @@ class ProgramOp(AbstractBatchedOp):
         return self.program.evaluate(form, *arrays)
 
 
+def inlined(
+    graph: Graph, closed: ClosedJaxpr, batched: tuple[bool, ...], arguments: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The results of a traced function as entries of a graph, for a whole batch: what its members share comes once."""
+    if not any(batched):
+        return interpret(graph, closed, arguments)
+    (size,) = {len(x) for x, b in zip(arguments, batched, strict=True) if b}
+    with graph.members(size):
+        return interpret(graph, _of_batch(closed, batched, size), arguments)
+
+
+@ft.lru_cache(maxsize=1024)
+def _of_batch(closed: ClosedJaxpr, batched: tuple[bool, ...], size: int) -> ClosedJaxpr:
+    shapes = [(size, *x.shape) if b else x.shape for x, b in zip(closed.in_avals, batched, strict=True)]
+    avals = [ShapedArray(shape, x.dtype) for shape, x in zip(shapes, closed.in_avals, strict=True)]
+    return traced(over_batch(jaxpr_as_fun(closed), batched), avals)
+
+
 class AbstractTracedPiece(AbstractChangedPiece):
     """A piece that is a traced function, as are its derivatives."""
 
@@ -175,8 +193,8 @@ class AbstractTracedPiece(AbstractChangedPiece):
         super().__init__(closed.in_avals, closed.out_avals)
         self.closed = closed
 
-    def inline(self, graph, arguments):
-        return interpret(graph, self.closed, arguments)
+    def inline(self, graph, batched, arguments):
+        return inlined(graph, self.closed, batched, arguments)
 
     def make_some(self, outputs):
         return self.through(lambda closed: with_results(closed, outputs))

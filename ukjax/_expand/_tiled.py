@@ -369,8 +369,11 @@ class TiledPiece(AbstractTracedPiece):
 
     @ft.cached_property
     def program(self) -> ScalarProgram | None:
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            return interpret(graph, self.closed, arguments)
+
         try:
-            return ScalarProgram(self.takes, self.gives, self.inline, limits().function)
+            return ScalarProgram(self.takes, self.gives, build, limits().function)
         except (TooLong, NotScalar):
             return None
 
