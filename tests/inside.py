@@ -145,6 +145,7 @@ ELEMENTWISE = _interpret.ELEMENTWISE
 interpret = _interpret.interpret
 rule_of = _interpret.rule_of
 Limits = _scalar.Limits
+sizes_of_scan = _unbatch.sizes_of_scan
 ScalarLaneStep = _tiled.ScalarLaneStep
 FastOrSlowOp = _fast_or_slow.FastOrSlowOp
 parts_of = _schedule.parts_of

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from ..inside import EvalForm, ScalarPiece, traced
+from ..inside import EvalForm, ScalarPiece, sizes_of_scan, traced
 from .operations import EXAMPLES
 
 
@@ -184,7 +184,7 @@ class Reference:
         return [self.changed(x) for x in (found if equation.primitive.multiple_results else [found])]
 
     def scan(self, params: Any, args: list[Any]) -> list[Any]:
-        n, m, length = params["num_consts"], params["num_carry"], params["length"]
+        (n, m), length = sizes_of_scan(params), params["length"]
         fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
         rows: list[Any] = [None] * length
         for i in reversed(range(length)) if params["reverse"] else range(length):

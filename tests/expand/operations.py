@@ -1,5 +1,6 @@
 """Every operation of `jax.lax`, with all of its parameters, as functions of small arrays."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,9 @@ def binary(f: Callable[..., Any], *pairs: tuple[Any, Any]) -> list[Example]:
 
 
 def accurate(f: Callable[..., Any], *args: Any) -> list[Example]:
+    """With an accuracy too, where the installed JAX takes one."""
+    if "accuracy" not in inspect.signature(f).parameters:
+        return unary(f, *args)
     return [*unary(f, *args), *unary(lambda x: f(x, accuracy=lax.AccuracyMode.HIGHEST), *args)]
 
 
@@ -215,7 +219,8 @@ WITHOUT_EXAMPLE = {
         all_to_all all_to_all_done all_to_all_start axis_index pbroadcast pbroadcast_done pbroadcast_start pmax pmin
         ppermute ppermute_done ppermute_start precv preduced psend psum psum_done psum_invariant psum_invariant_start
         psum_start ragged_all_to_all reduce_scatter reduce_scatter_done reduce_scatter_start unreduced_psum
-        unreduced_psum_start unreduced_reduce_scatter unreduced_reduce_scatter_start vary_unreduced_cast_p""",
+        unreduced_psum_start unreduced_reduce_scatter unreduced_reduce_scatter_start vary_unreduced_cast_p
+        pbroadcast_dynamic unreduced_pmax unreduced_pmin vary_unreduced_cast""",
     "tokens, references and what else has effects": "after_all create_token dce_sink empty2 get stage swap",
     "only within other operations of JAX, or written by them": """
         call closed_call custom_lin eq_to eval_jaxpr from_edtype geqp3 geqrf le_to lt_to lu_pivots_to_permutation mulhi
@@ -265,7 +270,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "conj": unary(jnp.conj, Z),
     "conv_general_dilated": convolutions(),
     "convert_element_type": [(convert(t), (x,)) for t in TYPES for x in LARGE]
-    + [(lambda z, t=t, x=x: (z, convert(t)(np.asarray(x))), (X,)) for t in TYPES for x in LARGE],
+    + [(lambda z, t=t, x=x: (z, convert(t)(jnp.asarray(x))), (X,)) for t in TYPES for x in LARGE],
     "copy": unary(jnp.copy, X),
     "cos": accurate(lax.cos, X),
     "cosh": unary(lax.cosh, X),
@@ -300,9 +305,9 @@ EXAMPLES: dict[str, list[Example]] = {
     "eigh": unary(lambda x: lax.linalg.eigh(x)[1], S),
     "empty": unary(lambda x: (lax.empty((2,), jnp.float64) * 0 + x[:2])[:0], X),
     "eq": binary(lax.eq, *PAIRS, (X, X), (B, ~B), (EXTREME, EXTREME)),
-    "erf": unary(lax.erf, X),
+    "erf": accurate(lax.erf, X),
     "erf_inv": unary(lax.erf_inv, U),
-    "erfc": unary(lax.erfc, X),
+    "erfc": accurate(lax.erfc, X),
     "exp": accurate(lax.exp, X, EXTREME),
     "exp2": accurate(lax.exp2, X),
     "expm1": accurate(lax.expm1, X),
@@ -471,3 +476,13 @@ EXAMPLES: dict[str, list[Example]] = {
     "xor": binary(lax.bitwise_xor, (B, ~B), (I, J)),
     "zeta": [(lax.zeta, (1 + SMALL, SMALL))],
 }
+# From JAX 0.12 on.
+NEWER: dict[str, list[Example]] = {
+    "log2": accurate(getattr(lax, "log2", jnp.log2), SMALL),
+    "one_minus_square": [
+        (jax.grad(lambda x: jnp.sum(jnp.tanh(x))), (X,)),
+        (jax.grad(lambda x: jnp.sum(lax.asin(x))), (U,)),
+    ],
+    "polynomial": unary(lambda x: lax.polynomial(x, (jnp.array(2.0), jnp.array(-1.0), jnp.array(0.5))), X),  # pyright: ignore
+}
+EXAMPLES |= {name: examples for name, examples in NEWER.items() if hasattr(lax, f"{name}_p")}

@@ -69,6 +69,8 @@ PARAMETERS: dict[str, dict[str, Accepts]] = {
     "concatenate": {"dimension": _any},
     "cond": {"branches": _any, "branches_platforms": _any},
     "copy": {},
+    "log2": {"accuracy": _any},
+    "one_minus_square": {},
     "custom_linear_solve": {"const_lengths": _any, "jaxprs": _any},
     "cumprod": CUMULATIVE,
     "cumsum": CUMULATIVE,

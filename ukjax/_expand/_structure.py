@@ -285,7 +285,29 @@ def _platform_index(graph, params, args, avals):
 
 
 # Operations that jax.extend does not name. The place of a value on devices does not change its entries.
+def _entrywise(function: Callable[[Graph, Entry], Entry]) -> Rule:
+    def rule(graph, params, args, avals):
+        (x,), (aval,) = args, avals
+        if aval.dtype.kind != "f":
+            return None
+        return [np.fromiter((function(graph, entry) for entry in x.flat), object, x.size).reshape(x.shape)]
+
+    return rule
+
+
+def _log2(graph: Graph, x: Entry) -> Entry:
+    of_e = graph.apply(prims.log_p, {"accuracy": None}, (x,), x.dtype)
+    return graph.mul(of_e, constant(1 / math.log(2), x.dtype))
+
+
+def _one_minus_square(graph: Graph, x: Entry) -> Entry:
+    one = constant(1, x.dtype)
+    return graph.mul(graph.add(one, x), graph.sub(one, x))
+
+
 BY_NAME: dict[str, Rule] = {
+    "log2": _entrywise(_log2),
+    "one_minus_square": _entrywise(_one_minus_square),
     "platform_index": _platform_index,
     "split": _split,
     "stack": _one(_stack),

@@ -46,10 +46,14 @@ def as_single_op(function: Traced, *arguments: PyTree) -> PyTree:
 
 
 class _Origin(NamedTuple):
-    """The function that an operation is the derivative of, and the arguments by which it is taken."""
+    """The function that an operation is the derivative of, and the arguments by which it is taken.
 
-    jaxpr: Jaxpr
+    `before`: the number of arguments of the operation before those of the function.
+    """
+
+    closed: ClosedJaxpr
     active: tuple[int, ...]
+    before: int = 0
 
 
 def _varying(x: Array) -> frozenset[str]:
@@ -81,7 +85,7 @@ def _bind(function: Callable, arguments: Sequence[Array], origin: _Origin | None
 
     jaxpr = jax.make_jaxpr(whole)(*_like([jnp.asarray(x) for x in hoisted]), *_like(arguments)).jaxpr
     if origin is not None:
-        assert not hoisted, "a derivative closes over nothing"
+        origin = origin._replace(before=origin.before + len(hoisted))
     flat = [*(jnp.asarray(x) for x in hoisted), *arguments]
     axes = _axes(flat)
     flat = [jax.lax.pcast(x, tuple(sorted(axes - _varying(x))), to="varying") for x in flat]
@@ -125,15 +129,15 @@ def _smooth(jaxpr: Jaxpr) -> list[int]:
     return [i for i, x in enumerate(jaxpr.outvars) if jnp.issubdtype(jnp.result_type(x.aval), jnp.inexact)]
 
 
-def _of_active(jaxpr: Jaxpr, active: Sequence[int], arguments: Sequence[Array]) -> Callable[..., list[Array]]:
+def _of_active(closed: ClosedJaxpr, active: Sequence[int], arguments: Sequence[Array]) -> Callable[..., list[Array]]:
     """The smooth results as a function of the active arguments."""
 
     def function(*values):
         flat = list(arguments)
         for i, value in zip(active, values, strict=True):
             flat[i] = value
-        results = _function(jaxpr)(*flat)
-        return [results[i] for i in _smooth(jaxpr)]
+        results = jaxpr_as_fun(closed)(*flat)
+        return [results[i] for i in _smooth(closed.jaxpr)]
 
     return function
 
@@ -143,14 +147,14 @@ def _derive(arguments, tangents, *, jaxpr, origin):
     active = tuple(i for i, x in enumerate(tangents) if not isinstance(x, ad.Zero))
     smooth = dict.fromkeys(range(len(results)))
     if active and _smooth(jaxpr):
-        n = len(arguments)
+        n, closed = len(arguments), ClosedJaxpr(jaxpr, ())
 
         def derivative(*flat):
-            at = _of_active(jaxpr, active, flat[:n])
+            at = _of_active(closed, active, flat[:n])
             return jax.jvp(at, tuple(flat[i] for i in active), tuple(flat[n:]))[1]
 
         given = [*arguments, *(tangents[i] for i in active)]
-        smooth |= dict(zip(_smooth(jaxpr), _bind(derivative, given, _Origin(jaxpr, active)), strict=True))
+        smooth |= dict(zip(_smooth(jaxpr), _bind(derivative, given, _Origin(closed, active)), strict=True))
     zeros = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
     return results, [zero if smooth[i] is None else smooth[i] for i, zero in enumerate(zeros)]
 
@@ -161,14 +165,14 @@ ad.primitive_jvps[_apart_p] = _derive
 def _transpose(cotangents, *arguments, jaxpr, origin):
     assert origin is not None, "JAX transposes what is linear, and of these operations that is derivatives only"
     n = len(arguments) - len(origin.active)
-    at, directions = arguments[:n], arguments[n:]
+    at, directions = arguments[origin.before : n], arguments[n:]
     given = [i for i, x in enumerate(cotangents) if not isinstance(x, ad.Zero)]
 
     def pull(*flat):
-        function = _of_active(origin.jaxpr, origin.active, flat[:n])
+        function = _of_active(origin.closed, origin.active, flat[: len(at)])
         kinds, pullback = jax.vjp(function, *(flat[i] for i in origin.active))
         values = [jnp.zeros_like(x) for x in kinds]
-        for i, value in zip(given, flat[n:], strict=True):
+        for i, value in zip(given, flat[len(at) :], strict=True):
             values[i] = value
         return pullback(values)
 
@@ -190,9 +194,8 @@ def _batch(arguments, axes, *, jaxpr, origin):
         for x, axis in zip(arguments, axes, strict=True)
     ]
     n = len(arguments) - len(origin.active)
-    of = jax.make_jaxpr(jax.vmap(_function(origin.jaxpr)))(*_like(whole[:n]))
-    assert not of.consts, "a derivative closes over nothing"
-    bound = _bind(jax.vmap(_function(jaxpr)), whole, _Origin(of.jaxpr, origin.active))
+    of = jax.make_jaxpr(jax.vmap(jaxpr_as_fun(origin.closed)))(*_like(whole[origin.before : n]))
+    bound = _bind(jax.vmap(_function(jaxpr)), whole, origin._replace(closed=of))
     return bound, [0] * len(bound)
 
 

@@ -138,8 +138,9 @@ class _Change:
         called = equation.params.get(CALLS.get(primitive.name, ""), solve)
         if called is not None:
             return self._evaluated(getattr(called, "jaxpr", called), getattr(called, "consts", ()), *values)
-        # The operation `outside_mesh` does this when it is lowered.
-        params = {name: x if primitive.name == "outside_mesh" else self.of(x) for name, x in equation.params.items()}
+        # The operation `outside_mesh` does this when it is lowered; the program of `jax.checkpoint` has no constants.
+        kept = primitive.name in ("outside_mesh", "checkpoint", "remat2")
+        params = {name: x if kept else self.of(x) for name, x in equation.params.items()}
         results = _in_turn(ft.partial(primitive.bind, **params), _batch(equation), values)
         return results if primitive.multiple_results else [results]
 
