@@ -18,7 +18,7 @@ _depth, _usual = 0, None
 
 @contextlib.contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """A context, or a decorator. Inside of it the collector runs seldom, in every thread."""
+    """A context within which the collector runs seldom, in every thread; it may also decorate a function."""
     global _depth, _usual
     with _lock:
         if not _depth:
