@@ -35,6 +35,7 @@ from .._lowering._entry import (
     name_of,
     value_of,
 )
+from .._lowering._program import Routine
 from .._program import Parameters
 
 
@@ -293,12 +294,14 @@ class Graph:
 
     Attributes:
         inlines: Whether pieces become part of it, and loops are unrolled, however long.
+        calls: Whether a long function that is called several times becomes a routine.
         largest: The most entries of an array.
         doubts: Truth values, none of which may be set for the results to hold.
     """
 
     def __init__(self, limit: int, inlines: bool = False):
         self.count, self.limit, self.inlines, self.largest = 0, limit, inlines, LARGEST
+        self.calls = False
         self.doubts: list[Entry] = []
         self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}
         self.by_value: dict[tuple[int, np.dtype], Node] = {}
@@ -346,6 +349,18 @@ class Graph:
             node.place = output, index
             self._set_value(node)
         return node
+
+    def call(self, routine: Routine, arguments: Sequence[Entry]) -> list[Entry]:
+        """The results of a routine."""
+        block = routine.called(arguments, self._next())
+        return [self.take(block, k, ()) for k in range(len(routine.program.outputs))]
+
+    @contextlib.contextmanager
+    def apart(self):
+        """A context for the program of a routine, which has doubts of its own and calls no other."""
+        calls, doubts, self.calls, self.doubts = self.calls, self.doubts, False, []
+        yield
+        self.calls, self.doubts = calls, doubts
 
     def _once(self, key: Hashable, apply: Callable[..., Array], args: tuple[Entry, ...], dtype: np.dtype) -> Node:
         names = tuple(name_of(x) for x in args)

@@ -16,7 +16,8 @@ from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 from .. import _program
-from .._lowering._entry import Node, NotScalar, entries
+from .._lowering._entry import Entry, Node, NotScalar, entries, name_of
+from .._lowering._program import Program, Routine, arguments_of
 from .._program import Parameters
 from ._graph import FOLDED, Graph
 from ._piece import piece_p
@@ -148,6 +149,8 @@ def is_followed(primitive: Primitive, params: Parameters, entrywise: bool) -> bo
 
 # Longer loops are kept as loops.
 LONGEST = 32
+# A function with fewer operations is no routine.
+SHORT = 100
 
 
 @np.errstate(all="ignore")
@@ -162,17 +165,101 @@ def interpret(graph: Graph, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]
 
     for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True):
         known[variable] = value
+    repeated = repeated_calls(jaxpr) if graph.calls else {}
     for equation in jaxpr.eqns:
         if equation.effects:
             raise NotScalar(f"{equation.primitive} has effects")
         avals = [*map(_program.aval_of, equation.outvars)]
         if any(math.prod(x.shape) > graph.largest for x in avals):
             raise NotScalar(f"{equation.primitive} makes a large array")
-        found = _equation(graph, equation, [read(x) for x in equation.invars], avals)
+        args = [read(x) for x in equation.invars]
+        called = repeated.get(id(equation.params.get("jaxpr")))
+        found = called.results(graph, args) if called else None
+        found = _equation(graph, equation, args, avals) if found is None else found
         for variable, value, aval in zip(equation.outvars, found, avals, strict=True):
             assert value.shape == aval.shape, (equation.primitive, value.shape, aval.shape)
             known[variable] = value
     return [read(x) for x in jaxpr.outvars]
+
+
+def repeated_calls(jaxpr: Jaxpr) -> "dict[int, _RepeatedCall]":
+    """The functions that several equations call, by identity."""
+    calls: dict[int, list[JaxprEqn]] = {}
+    for equation in jaxpr.eqns:
+        called = equation.params.get("jaxpr")
+        if equation.primitive.name in CALLS and isinstance(called, ClosedJaxpr):
+            calls.setdefault(id(called), []).append(equation)
+    return {key: _RepeatedCall(several) for key, several in calls.items() if len(several) > 1}
+
+
+class _RepeatedCall:
+    """A function that several equations call, which becomes a routine if that is long."""
+
+    def __init__(self, calls: Sequence[JaxprEqn]):
+        self.closed: ClosedJaxpr = calls[0].params["jaxpr"]
+        each = zip(*(equation.invars for equation in calls), strict=True)
+        self.differ = [any(x is not some[0] for x in some) for some in each]
+        self.is_short, self.routine = False, None
+
+    def results(self, graph: Graph, args: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """The results of a call; None if the function is short."""
+        if self.routine is None and not self.is_short:
+            self._build(graph, args)
+        if self.routine is None:
+            return None
+        actual = [x for array, differs in zip(args, self.differ, strict=True) if differs for x in array.ravel()]
+        passed = dict(zip((x.order for x in self.routine.program.inputs), actual, strict=False))
+        found = dict(zip((name_of(x) for x in self.routine.program.outputs), graph.call(self.routine, actual), strict=True))
+
+        def result(x: Entry) -> Entry:
+            x = found.get(name_of(x), x)
+            return passed.get(x.order, x) if isinstance(x, Node) else x
+
+        arrays = []
+        for array in (*self.entries, np.array(self.doubt, object)):
+            entries_ = np.empty(array.shape, object)
+            for i in np.ndindex(array.shape):
+                entries_[i] = result(array[i])
+            arrays.append(entries_)
+        graph.doubts.append(arrays.pop().item())
+        return arrays
+
+    def _build(self, graph: Graph, args: Sequence[np.ndarray]) -> None:
+        given, formal = [], []
+        for array, differs in zip(args, self.differ, strict=True):
+            if differs:
+                new = np.empty(array.shape, object)
+                for i in np.ndindex(array.shape):
+                    new[i] = graph.input(array[i].dtype)
+                formal += list(new.ravel())
+                array = new
+            given.append(array)
+        with graph.apart():
+            self.entries = interpret(graph, self.closed, given)
+            self.doubt = graph.doubt()
+        outputs = [x for array in self.entries for x in array.ravel()]
+        inside = _dependent([*outputs, self.doubt], formal)
+        self.is_short = len(inside) < SHORT
+        if self.is_short:
+            return
+        around = {x.order: x for node in inside.values() for x in arguments_of(node)}
+        for node in formal:
+            around.pop(node.order, None)
+        inputs = [*formal, *(around[i] for i in sorted(around) if i not in inside)]
+        results = {x.order: x for x in (*outputs, self.doubt) if isinstance(x, Node) and x.order in inside}
+        self.routine = Routine(Program(inputs, list(results.values())), len(formal))
+
+
+def _dependent(outputs: Sequence[Entry], inputs: Sequence[Node]) -> dict[int, Node]:
+    """The numbers on the way from some inputs to some outputs, by their order."""
+    depends = {x.order for x in inputs}
+    steps = Program(inputs, outputs).steps if inputs else []
+    found = {}
+    for node in steps:
+        if any(x.order in depends for x in arguments_of(node)):
+            depends.add(node.order)
+            found[node.order] = node
+    return found
 
 
 def _equation(graph: Graph, equation: JaxprEqn, args: list[np.ndarray], avals: list[ShapedArray]) -> list[np.ndarray]:

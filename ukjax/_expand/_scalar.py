@@ -67,8 +67,8 @@ class ScalarProgram:
         self._is_to_give(gives, build(graph, arguments))
         if graph.doubts:
             raise NotScalar("a piece that is not always certain")
-        if self.program.operations > limit:
-            raise TooLong(f"{self.program.operations} operations, more than {limit}")
+        if self.program.length > limit:
+            raise TooLong(f"{self.program.length} operations, more than {limit}")
 
     def _is_to_give(self, gives: Sequence[ShapedArray], results: Sequence[np.ndarray]) -> None:
         self.gives, self.results = gives, results

@@ -24,7 +24,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
-from .._lowering import can_be_called
+from .._lowering import can_be_called, runs_machine_code
 from .._lowering._entry import Entry, NotScalar
 from .._program import TreeStructure, with_constants_as_arguments, with_results
 from .._result import is_traced
@@ -82,6 +82,7 @@ class ScalarLaneStep:
         assert new == otherwise
 
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            graph.calls = runs_machine_code()
             *values, doubt, matters = interpret(graph, closed, arguments)
             flag = graph.both(matters.item(), graph.either(doubt.item(), graph.doubt()))
             states = [

@@ -13,7 +13,7 @@ The last vector of a batch overlaps the one before. Fewer states than fit a vect
 one, and the last of them is repeated.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from ._code import BOOL, Code, Number, scalar_type
 from ._entry import Entry, Node
 from ._print import print_program
-from ._program import Program
+from ._program import Program, routine_of
 from ._schedule import PART, fused, parts_of
 
 
@@ -76,8 +76,8 @@ def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: 
         begins.append(kept.count)
         for _ in range(row.size):
             kept.add(next(outputs), computed)
-    shared_parts = _parts("before", before, shared, shared, part)
-    own_parts = _parts("each", each, kept, shared, part)
+    shared_parts = _parts("before", before, shared, shared, part, shared.copies)
+    own_parts = _parts("each", each, kept, shared, part, kept.copies)
     rows = list(zip([*takes, *gives], begins, strict=True))
     moves = [
         _move("read", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if x[0].batched], width, into=True),
@@ -142,21 +142,42 @@ class _Parts(NamedTuple):
     declared: set[str]
 
 
-def _parts(name: str, program: Program, kept: _Slots, shared: _Slots, part: int) -> _Parts:
-    """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones."""
+def _parts(
+    name: str, program: Program, kept: _Slots, shared: _Slots, part: int, copies: Sequence[tuple[int, Entry]] = ()
+) -> _Parts:
+    """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones, `copies` at the end."""
     made, declared = [], set()
 
     def read(code: Code, node: Node) -> Number:
         return (kept if node.order in kept.of else shared).get(code, node)
 
+    names: dict[int, str] = {}
+    for k, routine in enumerate(program.routines):
+        for x in (*routine.program.inputs, *routine.program.outputs):
+            if isinstance(x, Node) and x.order not in kept.of and x.order not in shared.of:
+                kept.add(x)
+        names[id(routine)] = f"{name}.routine{k}"
+        inner = _parts(names[id(routine)], routine.program, kept, shared, part)
+        made += inner.texts
+        declared |= inner.declared
     parts = list(parts_of(program, part))
     for one in parts:
         for x in one.outputs:
             if isinstance(x, Node) and x.order not in kept.of:
                 kept.add(x)
     for k, one in enumerate(parts):
-        code = Code(kept.width)
-        found = print_program(code, one, [read(code, x) for x in one.inputs])
+        code, here = Code(kept.width), {node.order for node in one.steps}
+
+        def call(node: Node, number: Callable[[Entry], Number], code: Code = code, here: set[int] = here):
+            """Puts the arguments, and what is computed in this part, where the routine reads them; reads its results."""
+            routine = routine_of(node)
+            for i, (x, given) in enumerate(zip(routine.program.inputs, node.args, strict=True)):
+                if i < routine.arguments or x.order in here:
+                    kept.put(code, kept.of[x.order], number(given.item()))
+            code.lines.append(f"  call void @{names[id(routine)]}(ptr %kept, ptr %shared)")
+            return [kept.get(code, x) for x in routine.program.outputs if isinstance(x, Node)]
+
+        found = print_program(code, one, [read(code, x) for x in one.inputs], call)
         for node, x in zip(one.outputs, found, strict=True):
             assert isinstance(node, Node)
             kept.put(code, kept.of[node.order], x)
@@ -164,7 +185,7 @@ def _parts(name: str, program: Program, kept: _Slots, shared: _Slots, part: int)
         declared |= code.declared
     code = Code(kept.width)
     code.lines += [f"  call void @{name}.part{k}(ptr %kept, ptr %shared)" for k in range(len(parts))]
-    for slot, x in kept.copies:
+    for slot, x in copies:
         kept.put(code, slot, read(code, x) if isinstance(x, Node) else code.constant(x, x.dtype))
     return _Parts([*made, _function(name, code)], declared | code.declared)
 

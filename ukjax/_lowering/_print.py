@@ -14,27 +14,38 @@ from jax.lax import RoundingMethod
 from . import _arithmetic as of
 from ._code import BOOL, Code, Number
 from ._entry import Block, Entry, Node, NotScalar
-from ._program import Program
+from ._program import Program, call_p, routine_of
 from ._schedule import fma_p
 
 
 Args = Sequence[Number]
+# (the call of a routine, the numbers that are its arguments) -> the results.
+PrintsCall = Callable[[Node, Callable[[Entry], Number]], list[Number]]
 
 
-def print_program(code: Code, program: Program, inputs: Args) -> list[Number]:
-    """Adds a program to a body; returns its outputs for these inputs. Raises NotScalar for what has no instruction."""
-    return _Printer(code, program, inputs).outputs()
+def print_program(code: Code, program: Program, inputs: Args, call: PrintsCall | None = None) -> list[Number]:
+    """Adds a program to a body; returns its outputs for these inputs. Raises NotScalar for what has no instruction.
+
+    `call`: prints the call of a routine, if the program has such calls.
+    """
+    return _Printer(code, program, inputs, call).outputs()
 
 
 class _Printer:
     """A program that is being printed: its numbers so far, sines and cosines, and the products that go into sums."""
 
-    def __init__(self, code: Code, program: Program, inputs: Args):
+    def __init__(self, code: Code, program: Program, inputs: Args, call: PrintsCall | None):
         self.code, self.program = code, program
         self.known = {node.order: x for node, x in zip(program.inputs, inputs, strict=True)}
         self.turns: dict[int, tuple[Number, Number]] = {}
+        results: dict[int, list[Number]] = {}
         for node in program.steps:
-            self.known[node.order] = self._printed(node)
+            if node.primitive is call_p and call is not None:
+                results[node.order] = call(node, self._of)
+            elif node.place is not None and node.args[0].order in results:
+                self.known[node.order] = results[node.args[0].order][node.place[0]]
+            else:
+                self.known[node.order] = self._printed(node)
 
     def outputs(self) -> list[Number]:
         return [self._of(x) for x in self.program.outputs]
@@ -70,6 +81,10 @@ def is_supported(dtype: np.dtype) -> bool:
 
 def has_instruction(node: Node) -> bool:
     """Whether an operation can be printed."""
+    if node.primitive is call_p:
+        return all(map(has_instruction, routine_of(node).program.steps))
+    if node.place is not None:
+        return node.args[0].primitive is call_p
     primitive, dtype = node.primitive, np.dtype(node.dtype)
     if primitive is None or isinstance(node, Block):
         return False

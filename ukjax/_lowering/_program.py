@@ -7,9 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
 from jaxtyping import Array, PyTree
 
 from ._entry import Block, Entry, Node
+
+
+# A call of a routine, which is among its parameters.
+call_p = Primitive("call_of_routine")
 
 
 class Program:
@@ -22,12 +27,28 @@ class Program:
 
     @property
     def operations(self) -> int:
-        return len(self.steps)
+        """The operations that are done, those of a routine once for each call."""
+        return len(self.steps) + sum(routine_of(node).program.operations for node in self.calls)
+
+    @property
+    def length(self) -> int:
+        """The operations that are written down, those of a routine once."""
+        return len(self.steps) + sum(routine.program.length for routine in self.routines)
+
+    @property
+    def calls(self) -> list[Node]:
+        """The calls of routines."""
+        return [node for node in self.steps if node.primitive is call_p]
+
+    @property
+    def routines(self) -> "list[Routine]":
+        """The routines that the program calls."""
+        return list({id(routine_of(node)): routine_of(node) for node in self.calls}.values())
 
     @property
     def has_arrays(self) -> bool:
         """Whether the program has operations on arrays."""
-        return any(isinstance(node, Block) for node in self.steps)
+        return any(isinstance(node, Block) and node.primitive is not call_p for node in self.steps)
 
     def __call__(self, *values: Array) -> list[Array]:
         """The outputs for inputs each of which is a number or a batch (size,) of numbers."""
@@ -61,6 +82,31 @@ class Program:
         own = [node for node, b in zip(self.inputs, batched, strict=True) if not b]
         inside = [node for node, b in zip(self.inputs, batched, strict=True) if b]
         return Split(Program(own, shared), Program([*inside, *shared], self.outputs))
+
+
+class Routine(NamedTuple):
+    """A program that another calls several times; its first inputs are the arguments of a call.
+
+    The other inputs are numbers of the calling program, the same in all calls.
+    """
+
+    program: Program
+    arguments: int
+
+    def called(self, arguments: Sequence[Entry], order: int) -> Block:
+        """The call as an operation of a program, whose results are the outputs of the routine."""
+        entries = [np.array(x, object) for x in (*arguments, *self.program.inputs[self.arguments :])]
+        dtypes = tuple(np.dtype(x.dtype) for x in self.program.outputs)
+        block = Block(self.program, tuple(entries), dtypes, order)
+        block.primitive, block.params = call_p, {"routine": self}
+        return block
+
+
+def routine_of(node: Node) -> Routine:
+    """The routine that a node calls."""
+    routine = node.params["routine"]
+    assert isinstance(routine, Routine)
+    return routine
 
 
 class Split(NamedTuple):

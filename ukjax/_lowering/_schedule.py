@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from ._entry import Block, Entry, Node
-from ._program import Program, arguments_of
+from ._program import Program, Routine, arguments_of, call_p, routine_of
 
 
 # Operations of a part.
@@ -24,6 +24,7 @@ def fused(program: Program) -> Program:
     """The program with every product that one sum alone uses made part of that sum; one for each sum."""
     products = _fused_products(program)
     made: dict[int, Node] = {node.order: node for node in program.inputs}
+    routines = {id(x): Routine(fused(x.program), x.arguments) for x in program.routines}
 
     def of(x: Entry) -> Entry:
         return made[x.order] if isinstance(x, Node) else x
@@ -35,7 +36,9 @@ def fused(program: Program) -> Program:
         if sum_of_product is not None:
             made[node.order] = _copy(sum_of_product, tuple(map(of, sum_of_product.args)))
         elif isinstance(node, Block):
-            made[node.order] = _block(node, of)
+            block = made[node.order] = _block(node, of)
+            if node.primitive is call_p:
+                block.params = {"routine": routines[id(routine_of(node))]}
         else:
             args = tuple(map(of, node.args))
             same = all(x is y for x, y in zip(args, node.args, strict=True))
@@ -107,7 +110,10 @@ def parts_of(program: Program, part: int) -> Iterator[Program]:
 
     def end_of(place: dict[int, int], last: Sequence[int], begin: int) -> int:
         left = count - begin
-        return begin + -(-left // -(-left // part))
+        end = begin + -(-left // -(-left // part))
+        while end < count and program.steps[end].place is not None:
+            end += 1  # the results of a call are read where it is made
+        return end
 
     return cut(program.steps, program.outputs, end_of)
 
