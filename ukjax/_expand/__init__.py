@@ -34,6 +34,8 @@ from ._scalar_kkt import Certain as Certain
 from ._scalar_kkt import Rows as Rows
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
+from ._loop import Repeats as Repeats
+from ._loop import ScalarLoop as ScalarLoop
 from ._tiled import InlinedProgram as InlinedProgram
 from ._tiled import Lowering as Lowering
 from ._tiled import ScalarLaneStep as ScalarLaneStep

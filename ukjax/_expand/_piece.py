@@ -20,7 +20,7 @@ from jaxlib.mlir import ir
 from jaxtyping import Array, PyTree
 
 from .._collector import seldom_collecting
-from .._lowering import can_be_called, type_here
+from .._lowering import allows_machine_code, can_be_called, type_here
 from .._lowering._entry import NotScalar
 from ._graph import Graph
 
@@ -297,7 +297,7 @@ def _lowered(ctx: mlir.LoweringRuleContext, *operands: ir.Value, piece: Abstract
     on_cpu = tuple(ctx.module_context.platforms) == ("cpu",)
     exported = ctx.module_context.lowering_parameters.for_export
     devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
-    form = EvalForm(batched, on_cpu, on_cpu and not exported and can_be_called(), devices != 1)
+    form = EvalForm(batched, on_cpu, on_cpu and not exported and can_be_called() and allows_machine_code(), devices != 1)
     return mlir.lower_fun(ft.partial(piece.evaluate, form), multiple_results=True)(ctx, *operands)
 
 

@@ -13,6 +13,7 @@ from ._flow import Dynamics, IntegrationProblem, StepSizes, room_for
 from ._lanes import Common, Ends
 from ._record import Record, layout_of
 from ._replay import both_modes
+from ._run import run
 from ._solve import KnownFirstStep, OwnLoop, SavesAt, solved
 from ._step_sizes import Kinked, Sampled
 from ._steps import replayable
@@ -80,6 +81,15 @@ class Integrator(eqx.Module):
         return _in_given_order(increasing, y0, ys, _rest(ts, ys, (end.t, end.y), counts, result))
 
     def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
+        ran = None if record or not isinstance(self.progress, diffrax.NoProgressMeter) else run(problem)
+        if ran is not None:
+            ys, at = ran
+            counts = {"num_steps": at.tries, "num_accepted_steps": at.accepted}
+            counts["num_rejected_steps"] = at.tries - at.accepted
+            short = (at.result == diffrax.RESULTS.successful) & (at.place.t < problem.ts[-1])
+            result = diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, at.result)
+            ys = _saved(problem.y0, ys)
+            return ys, None, _rest(problem.ts, ys, (at.place.t, at.place.y), counts, result)
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
         loop = OwnLoop(problem.ts, layout_of(problem) if record else None)

@@ -269,15 +269,16 @@ class Staged(AbstractStaged):
 class Written(AbstractStaged):
     """An explicit method whose stages are unrolled, for scalar code.
 
-    If the last stage of a step is the first of the next, that is taken to be known.
+    If the last stage of a step is the first of the next, that is taken to be known, unless every step begins `anew`.
     """
 
     solver: diffrax.AbstractERK
+    anew: bool = eqx.field(static=True, default=False)
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         method = Explicit.of(self.solver, jnp.asarray(t0), jnp.asarray(t1))
         k = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype)
-        known = None if solver_state is None or made_jump is True else solver_state[1]
+        known = None if solver_state is None or self.anew or made_jump is True else solver_state[1]
         f = vector_field(method.times[0], y0, args) if known is None else known
         for i in range(len(k)):
             f = f if i == 0 else vector_field(method.times[i], method.before(i, y0, k), args)
@@ -293,6 +294,13 @@ def solver_of(problem: IntegrationProblem, adjoint: diffrax.AbstractAdjoint) -> 
         kind = "lax" if simple else "bounded"
         solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=lambda x: x is None)
     return Projecting(solver) if projects else solver
+
+
+def written_out(problem: IntegrationProblem) -> IntegrationProblem:
+    """The problem with a solver whose steps are scalar code; the method is an explicit one."""
+    # Other controllers may jump, after which the last stage is not the first of the next step.
+    anew = not isinstance(problem.method[0], diffrax.PIDController | diffrax.ConstantStepSize | diffrax.StepTo)
+    return eqx.tree_at(lambda p: p.solver, problem, Written(problem.solver, anew))  # pyright: ignore
 
 
 def staged(problem: IntegrationProblem, written: bool = False) -> IntegrationProblem:

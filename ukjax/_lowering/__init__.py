@@ -2,6 +2,7 @@
 
 from ._bind import SureWay as SureWay
 from ._bind import Traceable as Traceable
+from ._bind import allows_machine_code as allows_machine_code
 from ._bind import can_be_deferred as can_be_deferred
 from ._bind import mended as mended
 from ._bind import type_here as type_here
@@ -17,3 +18,8 @@ from ._handler import runs_machine_code as runs_machine_code
 from ._kernel import Kernel as Kernel
 from ._kernel import Row as Row
 from ._kernel import kernel as kernel
+from ._loop import Loop as Loop
+from ._loop import LoopArrays as LoopArrays
+from ._loop import LoopPrograms as LoopPrograms
+from ._loop import loop_kernel as loop_kernel
+from ._loop import run_loop as run_loop

@@ -10,6 +10,7 @@ calls, none would be left to do the work.
 
 import collections
 import contextlib
+import contextvars
 import ctypes
 import functools as ft
 import hashlib
@@ -96,13 +97,13 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, kernel, batched, 
         return Does(machine.address("run"), mend, flags, first, chunk, (machine, kept))
 
     text = "" if way is None else way.text
-    return _call(ctx, code(f"{first} {chunk} {text} {kernel.text}", make), operands, batched)
+    return call_of(ctx, code(f"{first} {chunk} {text} {kernel.text}", make), operands, batched)
 
 
 mlir.register_lowering(machine_code_p, _lower, platform="cpu")
 
 
-def _call(
+def call_of(
     ctx: mlir.LoweringRuleContext,
     found: Code,
     operands: Sequence[ir.Value],
@@ -184,10 +185,11 @@ class SureWay:
     Args:
         slow: arguments -> results.
         batched: Which arguments have the batch as their first axis; if any has, the results do.
+        plain: Whether it is computed without machine code, so that nothing in it needs a sure way itself.
     """
 
-    def __init__(self, slow: Traceable, batched: Sequence[bool]):
-        self.slow, self.batched = slow, tuple(batched)
+    def __init__(self, slow: Traceable, batched: Sequence[bool], plain: bool = False):
+        self.slow, self.batched, self.plain = slow, tuple(batched), plain
         self._lock = threading.Lock()
         self._compiled: dict[int, Callable[..., Sequence[Array]]] = {}  # by the number of states
 
@@ -198,19 +200,30 @@ class SureWay:
         argument, and of the first result.
         """
 
-        def called(places, size) -> int | None:
-            try:
-                self._mend(places, size, flags, first, result)
-            except BaseException as error:  # which cannot pass through XLA
-                message = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode()[:2000])
-                MESSAGES.append(message)
-                return ctypes.addressof(message)
-            return None
+        return _called(lambda places, size: self._mend(places, size, flags, first, result))
 
-        function = FUNCTION(called)
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        assert address is not None
-        return address, function
+    def mending_of_loop(
+        self, run: Callable[..., int], waits: int, state: int, changed: Sequence[ShapedArray], count: int
+    ) -> tuple[int, object]:
+        """The same for a loop: until no member waits, `run` continues, (places, place of a counter, size).
+
+        The function is (state, what stays) -> (state, findings).
+
+        `waits`: number of the array of the state that tells which members wait. `state`: arrays of the state. `changed`:
+        shape and dtype of each result: state, findings, and others. `count`: arguments, which are these, and what stays.
+        """
+
+        def mend(places, size: int) -> None:
+            batch, number = (size,) if any(self.batched) else (), ctypes.c_int64()
+            found = [_view(places[k], (*batch, *x.shape), np.dtype(x.dtype)) for k, x in enumerate(changed, count)]
+            stays = self._views(places, size, len(changed), state)
+            while np.any(found[waits]):
+                index = np.flatnonzero(found[waits])
+                self._compute(index, [*found[:state], *stays], found[: len(self.slow.out_avals)])
+                number.value = 0
+                run(ctypes.cast(places, ctypes.c_void_p), ctypes.byref(number), size)
+
+        return _called(mend)
 
     @ft.cached_property
     def text(self) -> str:
@@ -224,16 +237,24 @@ class SureWay:
         wide = any(self.batched)
         batch = (size,) if wide else ()
         needed = _view(places[flags], batch, np.dtype(bool))
-        arguments = [
-            _view(places[k], (*batch, *x.shape) if b else x.shape, np.dtype(x.dtype))
-            for k, (x, b) in enumerate(zip(self.slow.in_avals, self.batched, strict=True), first)
-        ]
         results = [
             _view(places[k], (*batch, *x.shape), np.dtype(x.dtype)) for k, x in enumerate(self.slow.out_avals, result)
         ]
-        if not wide:
+        self._compute(np.flatnonzero(needed), self._views(places, size, first), results)
+
+    def _views(self, places, size: int, first: int, skipped: int = 0) -> list[np.ndarray]:
+        """The arguments from the number `skipped` on, the first of which is at this place."""
+        batch = (size,) if any(self.batched) else ()
+        kinds = list(zip(self.slow.in_avals, self.batched, strict=True))[skipped:]
+        return [
+            _view(places[k], (*batch, *x.shape) if b else x.shape, np.dtype(x.dtype))
+            for k, (x, b) in enumerate(kinds, first)
+        ]
+
+    def _compute(self, index: np.ndarray, arguments: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+        """Computes the results of the states with these numbers."""
+        if not any(self.batched):
             results = [x[None] for x in results]
-        index = np.flatnonzero(needed)
         tile = self._few if len(index) <= MANY else LARGE
 
         def compute(begin: int) -> None:
@@ -268,8 +289,44 @@ class SureWay:
                 if size not in self._compiled:
                     function = jax.vmap(jaxpr_as_fun(self.slow.closed), in_axes=self._axes)
                     closed = unbatch_lapack(jax.make_jaxpr(function)(*arrays))
-                    self._compiled[size] = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile()
+                    with by_matrices(self.plain):
+                        self._compiled[size] = jax.jit(jaxpr_as_fun(closed)).lower(*arrays).compile()
             return jax.block_until_ready(self._compiled[size](*arrays))
+
+
+def _called(function: Callable[[Any, int], None]) -> tuple[int, object]:
+    """The place of a function (places, size) that threads of XLA call, and what keeps it alive."""
+
+    def called(places, size) -> int | None:
+        try:
+            function(places, size)
+        except BaseException as error:  # which cannot pass through XLA
+            message = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode()[:2000])
+            MESSAGES.append(message)
+            return ctypes.addressof(message)
+        return None
+
+    kept = FUNCTION(called)
+    address = ctypes.cast(kept, ctypes.c_void_p).value
+    assert address is not None
+    return address, kept
+
+
+# Whether functions are lowered without machine code.
+_plain = contextvars.ContextVar("plain", default=False)
+
+
+@contextlib.contextmanager
+def by_matrices(plain: bool = True):
+    """A context in which nothing is lowered to machine code, if `plain`."""
+    before = _plain.set(plain or _plain.get())
+    yield
+    _plain.reset(before)
+
+
+def allows_machine_code() -> bool:
+    """Whether what is lowered here may be machine code."""
+    return not _plain.get()
 
 
 def _view(place: int | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -337,7 +394,7 @@ def _lower_mended(ctx: mlir.LoweringRuleContext, *operands: ir.Value, way: SureW
 
     found = code(way.text, make)
     batched = (wide, *way.batched, *(wide,) * count)
-    return _call(ctx, found, operands, batched, {first + k: k for k in range(count)})
+    return call_of(ctx, found, operands, batched, {first + k: k for k in range(count)})
 
 
 mlir.register_lowering(mended_p, _lower_mended, platform="cpu")

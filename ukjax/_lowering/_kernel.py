@@ -63,7 +63,7 @@ def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: 
     program, part = fused(program), part or PART
     own = [row.batched for row in takes for _ in range(row.size)]
     before, each = program.split(own)
-    shared, kept = _Slots("shared", 1), _Slots("kept", width)
+    shared, kept = Slots("shared", 1), Slots("kept", width)
     inputs = iter(program.inputs)
     begins: list[int] = []
     for row in takes:
@@ -76,13 +76,13 @@ def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: 
         begins.append(kept.count)
         for _ in range(row.size):
             kept.add(next(outputs), computed)
-    shared_parts = _parts("before", before, shared, shared, part, shared.copies)
-    own_parts = _parts("each", each, kept, shared, part, kept.copies)
+    shared_parts = parts("before", before, shared, shared, part, shared.copies)
+    own_parts = parts("each", each, kept, shared, part, kept.copies)
     rows = list(zip([*takes, *gives], begins, strict=True))
     moves = [
-        _move("read", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if x[0].batched], width, into=True),
-        _move("read.shared", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if not x[0].batched], 1, into=True),
-        _move("write", [(k, *x) for k, x in enumerate(rows[len(takes) :], len(takes))], width, into=False),
+        move("read", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if x[0].batched], width, into=True),
+        move("read.shared", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if not x[0].batched], 1, into=True),
+        move("write", [(k, *x) for k, x in enumerate(rows[len(takes) :], len(takes))], width, into=False),
     ]
     run = _run(takes, gives, width, kept.count, shared.count)
     declared = sorted(own_parts.declared | shared_parts.declared)
@@ -95,7 +95,7 @@ def _kept_as(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.uint8) if dtype == BOOL else np.dtype(dtype)
 
 
-class _Slots:
+class Slots:
     """Numbers in slots at `%name`, each for `width` states; the slot of a node, and slots that are filled by a copy."""
 
     def __init__(self, name: str, width: int):
@@ -110,6 +110,12 @@ class _Slots:
         else:
             self.copies.append((self.count, x))
         self.count += 1
+
+    def beside(self, of: dict[int, int]) -> "Slots":
+        """Further slots after these, for another program, some of whose nodes have slots already."""
+        other = Slots(self.name, self.width)
+        other.count, other.of = self.count, of
+        return other
 
     def place(self, code: Code, slot: int) -> str:
         name = code.name()
@@ -135,16 +141,16 @@ class _Slots:
         return code.instruction(f"shufflevector {many} {whole}, {many} poison, {zeros}", kind).astype(dtype)
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """The functions of a program, one for each part, and one that calls them; declarations of what they call."""
 
     texts: list[str]
     declared: set[str]
 
 
-def _parts(
-    name: str, program: Program, kept: _Slots, shared: _Slots, part: int, copies: Sequence[tuple[int, Entry]] = ()
-) -> _Parts:
+def parts(
+    name: str, program: Program, kept: Slots, shared: Slots, part: int, copies: Sequence[tuple[int, Entry]] = ()
+) -> Parts:
     """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones, `copies` at the end."""
     made, declared = [], set()
 
@@ -157,15 +163,15 @@ def _parts(
             if isinstance(x, Node) and x.order not in kept.of and x.order not in shared.of:
                 kept.add(x)
         names[id(routine)] = f"{name}.routine{k}"
-        inner = _parts(names[id(routine)], routine.program, kept, shared, part)
+        inner = parts(names[id(routine)], routine.program, kept, shared, part)
         made += inner.texts
         declared |= inner.declared
-    parts = list(parts_of(program, part))
-    for one in parts:
+    pieces = list(parts_of(program, part))
+    for one in pieces:
         for x in one.outputs:
             if isinstance(x, Node) and x.order not in kept.of:
                 kept.add(x)
-    for k, one in enumerate(parts):
+    for k, one in enumerate(pieces):
         code, here = Code(kept.width), {node.order for node in one.steps}
 
         def call(node: Node, number: Callable[[Entry], Number], code: Code = code, here: set[int] = here):
@@ -184,10 +190,10 @@ def _parts(
         made.append(_function(f"{name}.part{k}", code))
         declared |= code.declared
     code = Code(kept.width)
-    code.lines += [f"  call void @{name}.part{k}(ptr %kept, ptr %shared)" for k in range(len(parts))]
+    code.lines += [f"  call void @{name}.part{k}(ptr %kept, ptr %shared)" for k in range(len(pieces))]
     for slot, x in copies:
         kept.put(code, slot, read(code, x) if isinstance(x, Node) else code.constant(x, x.dtype))
-    return _Parts([*made, _function(name, code)], declared | code.declared)
+    return Parts([*made, _function(name, code)], declared | code.declared)
 
 
 def _function(name: str, code: Code) -> str:
@@ -195,7 +201,7 @@ def _function(name: str, code: Code) -> str:
     return f"define internal void @{name}(ptr %kept, ptr %shared) noinline {{\n{lines}\n  ret void\n}}"
 
 
-def _move(name: str, rows: Sequence[tuple[int, Row, int]], width: int, into: bool) -> str:
+def move(name: str, rows: Sequence[tuple[int, Row, int]], width: int, into: bool) -> str:
     """The function that copies arrays into slots, or slots into arrays, for `width` states from `%i` on.
 
     `rows`: number of each array, what it is, and its first slot.

@@ -49,7 +49,8 @@ no:
   ret i1 false
 }
 
-; The work that threads share: next state, states done, threads that have not left, size, chunk, code, arrays.
+; The work that threads share: next state, states done, threads that have not left, size, chunk, code, arrays. Code with a
+; negative chunk takes states, members of a loop, from the counter itself.
 %work = type { i64, i64, i64, i64, i64, ptr, ptr }
 
 define internal void @take(ptr %w) {
@@ -63,7 +64,12 @@ entry:
   %run = load ptr, ptr %pr
   %pa = getelementptr %work, ptr %w, i32 0, i32 6
   %arrays = load ptr, ptr %pa
-  br label %head
+  %loops = icmp slt i64 %chunk, 0
+  br i1 %loops, label %members, label %head
+members:
+  %finished = call i64 %run(ptr %arrays, ptr %w, i64 %size)
+  %earlier = atomicrmw add ptr %pd, i64 %finished seq_cst
+  ret void
 head:
   %begin = atomicrmw add ptr %w, i64 %chunk seq_cst
   %some = icmp slt i64 %begin, %size
@@ -100,12 +106,22 @@ entry:
   ret void
 }
 
-define internal void @everywhere(ptr %frame, ptr %run, ptr %arrays, i64 %size, i64 %chunk) noinline {
+define internal void @everywhere(ptr %frame, ptr %run, ptr %arrays, i64 %size, i64 %asked) noinline {
 entry:
+  %loops = icmp slt i64 %asked, 0
+  %minus = sub i64 0, %asked
+  %chunk = select i1 %loops, i64 %minus, i64 %asked
   %over = icmp sgt i64 %size, %chunk
   br i1 %over, label %ask, label %alone
 alone:
+  br i1 %loops, label %members, label %states
+states:
   call void %run(ptr %arrays, i64 0, i64 %size)
+  ret void
+members:
+  %counter = alloca i64, align 8
+  store i64 0, ptr %counter
+  %finished = call i64 %run(ptr %arrays, ptr %counter, i64 %size)
   ret void
 ask:
   %pa = getelementptr i8, ptr %frame, i64 16
@@ -147,7 +163,7 @@ share:
   store i64 0, ptr %w1
   store i64 %users, ptr %w2
   store i64 %size, ptr %w3
-  store i64 %chunk, ptr %w4
+  store i64 %asked, ptr %w4
   store ptr %run, ptr %w5
   store ptr %arrays, ptr %w6
   store i64 40, ptr %args

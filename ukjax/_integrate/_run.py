@@ -1,0 +1,134 @@
+"""A solve by an explicit method as one operation: its steps, the control of their size, and the states to save.
+
+On a CPU it is a loop of machine code, in which the field is a routine (`ScalarLoop`). A step that is not certain there
+is made the sure way.
+
+T: saved times; n: numbers of a state.
+"""
+
+from collections.abc import Callable
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jaxtyping import Array, Bool, Int, PyTree
+
+from .. import _expand
+from .._lowering import runs_machine_code
+from ._flow import IntegrationProblem, vector_field
+from ._lanes import start_of, stepper_of
+from ._march import Place, before_end, where
+from ._steps import staged, written_out
+
+
+class Member(eqx.Module):
+    """A solve under way.
+
+    Attributes:
+        place: Where it is.
+        following: The index of the next time to save at.
+        tries, accepted: The numbers of steps that were tried, and kept.
+        result: How the last step went.
+        goes: Whether it goes on.
+        waits: Whether a step waits for the sure way.
+    """
+
+    place: Place
+    following: Int[Array, ""]
+    tries: Int[Array, ""]
+    accepted: Int[Array, ""]
+    result: diffrax.RESULTS
+    goes: Bool[Array, ""]
+    waits: Bool[Array, ""]
+
+    @classmethod
+    def at(cls, place: Place, end: Array) -> "Member":
+        """The solve that begins at a place."""
+        zero, no = jnp.zeros((), int), jnp.asarray(False)
+        return cls(place, zero, zero, zero, diffrax.RESULTS.successful, place.t < end, no)
+
+
+# (whether the step was kept), ((its span), the data of its interpolant)
+Findings = tuple[Array, tuple[tuple[Array, Array], PyTree]]
+
+
+class Steps(eqx.Module):
+    """The functions of a step of a solve, for a `ScalarLoop`.
+
+    Attributes:
+        problem_of: Arrays -> the problem, of which only the last of the saved times matters.
+    """
+
+    problem_of: Callable[[PyTree], IntegrationProblem]
+    interpolant: Callable[..., diffrax.AbstractLocalInterpolation]
+
+    def step(self, at: Member, arrays: PyTree) -> tuple[PyTree, ...]:
+        """Makes a step, if the solve goes on."""
+        new, (kept, rest) = self._made(written_out(self.problem_of(arrays)), at)
+        new = where(at.goes, new, at)
+        stays = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
+        # The first stage is not known where a solve has just begun.
+        first = at.place.solver[0] if at.place.solver is not None else jnp.zeros_like(at.goes)
+        return new, stays, at.goes & kept, rest, first, at.goes
+
+    def sure(self, at: Member, arrays: PyTree) -> tuple[Member, Findings]:
+        """Makes a step that waits."""
+        return self._made(staged(self.problem_of(arrays)), at)
+
+    def _made(self, problem: IntegrationProblem, at: Member) -> tuple[Member, Findings]:
+        place, tried = stepper_of(problem).attempt(at.place)
+        end = problem.ts[-1]
+        t, t_next = jnp.minimum(place.t, end), before_end(place, tried, end)
+        place = eqx.tree_at(lambda x: (x.t, x.t_next), place, (t, t_next))
+        tries, accepted = at.tries + 1, at.accepted + tried.keep.astype(at.accepted.dtype)
+        goes = (t < end) & (tried.result == diffrax.RESULTS.successful) & (tries < problem.max_steps)
+        new = Member(place, at.following, tries, accepted, tried.result, goes, jnp.zeros_like(at.waits))
+        return new, (tried.keep, (tried.span, tried.dense))
+
+    def due(self, found: Findings, t: Array) -> Array:
+        kept, (span, _) = found
+        return kept & (t <= span[1])
+
+    def look(self, found: Findings, t: Array) -> Array:
+        _, (span, dense) = found
+        return self.interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
+
+    def loop(self, at: Member, arrays: PyTree, times: Array) -> "_expand.ScalarLoop | None":
+        """The loop, or None if a step is no scalar program."""
+        repeats = _expand.Repeats(
+            self.step, self.sure, self.due, self.look, lambda x: x.goes, lambda x: x.waits, lambda x: x.following
+        )
+        try:
+            return _expand.ScalarLoop(repeats, at, arrays, ShapedArray(times.shape, times.dtype))
+        except (_expand.TooLong, _expand.NotScalar):
+            return None
+
+
+def is_runnable(problem: IntegrationProblem) -> bool:
+    """Whether the steps of a problem may be machine code."""
+    explicit = isinstance(problem.solver, diffrax.AbstractERK) and problem.flow.leap is None
+    return explicit and runs_machine_code()
+
+
+def begun(problem: IntegrationProblem, place: Place) -> Place:
+    """The place where a solve begins, with the first stage if the method hands on its last one."""
+    if not isinstance(problem.solver, diffrax.AbstractERK) or place.solver is None:
+        return place
+    first = vector_field(place.t, place.y, problem.flow)
+    return eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
+
+
+def run(problem: IntegrationProblem) -> tuple[Array, Member] | None:
+    """The states (T, n) at the saved times, inf where it does not get, and the end of a solve; None if not possible."""
+    if not is_runnable(problem):
+        return None
+    ts = problem.ts
+    short = eqx.tree_at(lambda p: p.ts, problem, ts[-1:])
+    arrays, static = eqx.partition(short, eqx.is_array)
+    at = Member.at(begun(problem, start_of(problem)), ts[-1])
+    loop = Steps(lambda arrays: eqx.combine(arrays, static), problem.solver.interpolation_cls).loop(at, arrays, ts)
+    if loop is None:
+        return None
+    at, ys = loop(at, arrays, ts, jnp.full((*ts.shape, *problem.y0.shape), jnp.inf, problem.y0.dtype))
+    return ys, at
