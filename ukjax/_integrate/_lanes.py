@@ -25,8 +25,9 @@ from .. import _expand
 from .._result import is_traced
 from ._flow import Dynamics, IntegrationProblem, vector_field
 from ._march import Attempt, Place, Stepper, before_end
-from ._solve import KnownFirstStep, solved
-from ._steps import solver_of, staged
+from ._run import Member, Steps, with_first_stage
+from ._solve import start_of, stepper_of
+from ._steps import staged
 
 
 # The part of the lanes that is done, or waits, when the others are interrupted for them.
@@ -56,16 +57,6 @@ def within(
     return interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
 
-class _NoSteps(diffrax.AbstractAdjoint):
-    """An adjoint that makes no steps: its solution holds the first `Place` as the state of the controller."""
-
-    def loop(self, *, init_state, **others):
-        at = init_state
-        place = Place(at.tprev, at.tnext, at.y, at.solver_state, at.controller_state, jnp.asarray(at.made_jump))
-        place = jax.tree_util.tree_map(jnp.asarray, place)
-        return dataclasses.replace(at, controller_state=place), {}
-
-
 def problem_of(begin: Callable[[PyTree], tuple[Dynamics, Array]], common: Common, sample: PyTree) -> IntegrationProblem:
     return IntegrationProblem(*begin(sample), common.ts, common.solver, common.method, common.max_steps)
 
@@ -85,9 +76,7 @@ def starts_of(
         first = vector_field(place.t, place.y, problem.flow)
         # The norm of a method with equal tolerances, which correlates with the number of steps.
         pace = jnp.sqrt(jnp.mean((first / (1 + jnp.abs(place.y))) ** 2))
-        if isinstance(problem.solver, diffrax.AbstractERK) and place.solver is not None:
-            place = eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
-        return place, pace
+        return with_first_stage(problem, place, first), pace
 
     return mapped(start, samples, width)
 
@@ -126,19 +115,6 @@ def in_order(pace: Float[Array, " B"] | Float[np.ndarray, " B"], total: ArrayLik
     index = xp.arange(pace.shape[0])
     fast = xp.where(xp.isfinite(pace), pace, 0.0)  # a solve whose pace is not finite ends at once
     return xp.argsort(xp.where(index < total, -fast, xp.inf), stable=True)
-
-
-def start_of(problem: IntegrationProblem) -> Place:
-    """The place where a solve begins."""
-    saveat = diffrax.SaveAt(t1=True, controller_state=True)
-    place = solved(problem, KnownFirstStep(*problem.method), saveat, _NoSteps()).controller_state
-    assert isinstance(place, Place)
-    return place
-
-
-def stepper_of(problem: IntegrationProblem) -> Stepper:
-    controller = KnownFirstStep(*problem.method).wrap(1).controller
-    return Stepper(diffrax.ODETerm(vector_field), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
 
 
 def attempt(problem: IntegrationProblem, at: Place, t: Array) -> tuple[Place, Attempt, Array]:
@@ -239,6 +215,9 @@ class Queue(eqx.Module):
 
     def run(self, progress: Progress, until: Array) -> Progress:
         """Continues until this many solves were taken up; if these are all, until they are done."""
+        ran = self._ran(progress, until)
+        if ran is not None:
+            return ran
         everything = until >= self.total
 
         def going(at):
@@ -256,6 +235,30 @@ class Queue(eqx.Module):
             return Progress(taken, *_handed_over(self._active(lanes), lanes, ends))
 
         return jax.lax.while_loop(going, body, progress)
+
+    def _ran(self, progress: Progress, until: Array) -> Progress | None:
+        """The progress when the next solves are done, each as a run of its own; None where a run is not possible."""
+        common, until = self.common, jnp.minimum(until, self.total)
+        sample, place = jax.tree_util.tree_map(lambda x: x[0], (self.samples, self.starts))
+
+        def problem_of(sample: PyTree) -> IntegrationProblem:
+            return eqx.tree_at(lambda p: p.ts, self._problem(sample), common.ts[-1:])
+
+        steps = Steps.of(common.solver, problem_of)
+        loop = None if steps is None else steps.loop(Member.at(place, common.ts[-1]), sample, common.ts)
+        if loop is None:
+            return None
+        index = jnp.arange(self.count)
+        due = (progress.taken <= index) & (index < until)
+
+        def run(place: Place, sample: PyTree, due: Array, ys: Array) -> tuple[Member, Array]:
+            at = Member.at(place, common.ts[-1])
+            return loop(eqx.tree_at(lambda x: x.goes, at, at.goes & due), sample, common.ts, ys)
+
+        at, ys = jax.vmap(run)(self.starts, self.samples, due, progress.ends.ys)
+        old = progress.ends
+        new = chosen(due, (at.place.t, at.place.y, at.tries, at.accepted, at.result), (old.t, old.y, old.tries, old.accepted, old.result))
+        return Progress(until, progress.lanes, Ends(ys, *new))
 
     @property
     def count(self) -> int:

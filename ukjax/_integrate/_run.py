@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Int, PyTree
 from .. import _expand
 from .._lowering import runs_machine_code
 from ._flow import IntegrationProblem, vector_field
-from ._lanes import start_of, stepper_of
-from ._march import Place, before_end, where
+from ._march import Place, before_end
+from ._solve import start_of, stepper_of
 from ._steps import staged, written_out
 
 
@@ -63,14 +63,19 @@ class Steps(eqx.Module):
     problem_of: Callable[[PyTree], IntegrationProblem]
     interpolant: Callable[..., diffrax.AbstractLocalInterpolation]
 
+    @classmethod
+    def of(cls, solver: diffrax.AbstractSolver, problem_of: Callable[[PyTree], IntegrationProblem]) -> "Steps | None":
+        """The steps of a method; None if they cannot be machine code here."""
+        is_possible = isinstance(solver, diffrax.AbstractERK) and runs_machine_code()
+        return cls(problem_of, solver.interpolation_cls) if is_possible else None
+
     def step(self, at: Member, arrays: PyTree) -> tuple[PyTree, ...]:
-        """Makes a step, if the solve goes on."""
+        """Makes a step of a solve that goes on."""
         new, (kept, rest) = self._made(written_out(self.problem_of(arrays)), at)
-        new = where(at.goes, new, at)
         stays = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
         # The first stage is not known where a solve has just begun.
         first = at.place.solver[0] if at.place.solver is not None else jnp.zeros_like(at.goes)
-        return new, stays, at.goes & kept, rest, first, at.goes
+        return new, stays, kept, rest, first, jnp.asarray(True)
 
     def sure(self, at: Member, arrays: PyTree) -> tuple[Member, Findings]:
         """Makes a step that waits."""
@@ -105,29 +110,23 @@ class Steps(eqx.Module):
             return None
 
 
-def is_runnable(problem: IntegrationProblem) -> bool:
-    """Whether the steps of a problem may be machine code."""
-    explicit = isinstance(problem.solver, diffrax.AbstractERK) and problem.flow.leap is None
-    return explicit and runs_machine_code()
-
-
-def begun(problem: IntegrationProblem, place: Place) -> Place:
-    """The place where a solve begins, with the first stage if the method hands on its last one."""
+def with_first_stage(problem: IntegrationProblem, place: Place, first: Array) -> Place:
+    """The place where a solve begins, with the field there if the method hands on its last stage."""
     if not isinstance(problem.solver, diffrax.AbstractERK) or place.solver is None:
         return place
-    first = vector_field(place.t, place.y, problem.flow)
     return eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
 
 
 def run(problem: IntegrationProblem) -> tuple[Array, Member] | None:
     """The states (T, n) at the saved times, inf where it does not get, and the end of a solve; None if not possible."""
-    if not is_runnable(problem):
-        return None
     ts = problem.ts
-    short = eqx.tree_at(lambda p: p.ts, problem, ts[-1:])
-    arrays, static = eqx.partition(short, eqx.is_array)
-    at = Member.at(begun(problem, start_of(problem)), ts[-1])
-    loop = Steps(lambda arrays: eqx.combine(arrays, static), problem.solver.interpolation_cls).loop(at, arrays, ts)
+    arrays, static = eqx.partition(eqx.tree_at(lambda p: p.ts, problem, ts[-1:]), eqx.is_array)
+    steps = Steps.of(problem.solver, lambda arrays: eqx.combine(arrays, static))
+    if steps is None:
+        return None
+    place = start_of(problem)
+    at = Member.at(with_first_stage(problem, place, vector_field(place.t, place.y, problem.flow)), ts[-1])
+    loop = steps.loop(at, arrays, ts)
     if loop is None:
         return None
     at, ys = loop(at, arrays, ts, jnp.full((*ts.shape, *problem.y0.shape), jnp.inf, problem.y0.dtype))

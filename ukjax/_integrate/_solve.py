@@ -16,6 +16,7 @@ import dataclasses
 import diffrax
 import equinox as eqx
 import equinox.internal as eqxi
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -171,3 +172,26 @@ class OwnLoop(diffrax.AbstractAdjoint):
             progress_meter_state=notes.meter,
         )
         return final, {}
+
+
+class _NoSteps(diffrax.AbstractAdjoint):
+    """An adjoint that makes no steps: its solution holds the first `Place` as the state of the controller."""
+
+    def loop(self, *, init_state, **others):
+        at = init_state
+        place = Place(at.tprev, at.tnext, at.y, at.solver_state, at.controller_state, jnp.asarray(at.made_jump))
+        place = jax.tree_util.tree_map(jnp.asarray, place)
+        return dataclasses.replace(at, controller_state=place), {}
+
+
+def start_of(problem: IntegrationProblem) -> Place:
+    """The place where a solve begins."""
+    saveat = diffrax.SaveAt(t1=True, controller_state=True)
+    place = solved(problem, KnownFirstStep(*problem.method), saveat, _NoSteps()).controller_state
+    assert isinstance(place, Place)
+    return place
+
+
+def stepper_of(problem: IntegrationProblem) -> Stepper:
+    controller = KnownFirstStep(*problem.method).wrap(1).controller
+    return Stepper(diffrax.ODETerm(vector_field), solver_of(problem, diffrax.ForwardMode()), controller, problem.flow)
