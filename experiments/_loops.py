@@ -73,8 +73,11 @@ class Run(NamedTuple):
 def four_bar() -> Linkage:
     def absolute():
         robot, data = rigid.from_mjcf(FOUR_BAR, coordinates="absolute"), fresh(FOUR_BAR)[1]
-        q = np.concatenate([np.append(p, turn) for p, turn in zip(data.xpos[1:], data.xquat[1:], strict=True)])
-        v = np.zeros(6 * len(robot.bodies))
+        poses = np.concatenate([np.append(p, turn) for p, turn in zip(data.xpos[1:], data.xquat[1:], strict=True)])
+        q, v = (
+            np.zeros(len(names)) for names in robot.names
+        )  # the angles of the hinges, at zero, are behind the poses
+        q[: len(poses)] = poses
         return robot.mechanism(), q, v, lambda q: robot.position(q, "coupler.D_0")
 
     return Linkage("planar four-bar", FOUR_BAR, (("coupler.D_0", "rocker.D_1"),), "coupler.D_0", absolute)

@@ -9,6 +9,7 @@ from where it comes home, for a controller that acts all the time, and for one t
     python -m experiments.hold_upright [--out DIR]
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -119,11 +120,14 @@ def regions(case: Case, count: int = COUNT) -> list[Region]:
         controller = ukjax.Feedback(regulator, case.actuation, limits=(-case.limit, case.limit), period=period)
         # Starts that cannot be assembled are none.
         fits = np.asarray(jnp.all(jnp.isfinite(q0), axis=1))
-        runs = ukjax.simulate_batch(
-            case.mechanism, jnp.where(fits[:, None], q0, case.q[None]), jnp.where(fits[:, None], v0, 0.0),
-            jnp.array([0.0, END]), servo=controller, projection=ukjax.Projection(), keep=("q", "v"), rtol=1e-6,
-            atol=1e-6,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            # From far away a motion under limits may take more steps than there are: it does not come home.
+            warnings.simplefilter("ignore", ukjax.FailedTrajectories)
+            runs = ukjax.simulate_batch(
+                case.mechanism, jnp.where(fits[:, None], q0, case.q[None]), jnp.where(fits[:, None], v0, 0.0),
+                jnp.array([0.0, END]), servo=controller, projection=ukjax.Projection(), keep=("q", "v"), rtol=1e-6,
+                atol=1e-6,
+            )  # fmt: skip
         states = jax.vmap(linear.states, (0, 0, None))(runs.q[:, -1], runs.v[:, -1], END)
         near = np.max(np.abs(np.asarray(states - linear.x[None])), axis=1) < HOME
         near &= np.asarray(runs.result == ukjax.RESULTS.successful) & fits

@@ -16,24 +16,33 @@ from ..inside import Dynamics, Integrator, vector_field
 
 TS = jnp.array([0.0, 0.3, 0.31, 1.7, 4.0])
 PID = diffrax.PIDController(rtol=1e-8, atol=1e-8)
+WITH_MEMORY = diffrax.PIDController(rtol=1e-7, atol=1e-9, pcoeff=0.2, icoeff=0.4, dcoeff=0.1, safety=0.8)
+SHORT = diffrax.PIDController(rtol=1e-4, atol=1e-4, dtmin=1e-4, dtmax=0.02)
+AT_TIMES = diffrax.ClipStepSizeController(diffrax.PIDController(rtol=1e-4, atol=1e-4), step_ts=np.array([0.7, 0.71]))
 AT_JUMPS = diffrax.ClipStepSizeController(PID, jump_ts=np.array([0.5, 2.0]))
 
 
 class Swinging(eqx.Module):
-    """Van der Pol's equation, pushed from 0.5 to 2.0 s; no motion where y[0] exceeds a limit."""
+    """Van der Pol's equation, pushed from 0.5 to 2.0 s, suddenly or smoothly; no motion where y[0] exceeds a limit."""
 
     limit: Array
+    sudden: bool = False
 
     def __call__(self, t, y):
-        push = jnp.where((t > 0.5) & (t < 2.0), 3.0, 0.0)
+        suddenly = jnp.where((t > 0.5) & (t < 2.0), 3.0, 0.0)
+        push = suddenly if self.sudden else 3.0 * jnp.exp(-4.0 * (t - 1.25) ** 2)
         change = jnp.stack([y[1], 5.0 * (1 - y[0] ** 2) * y[1] - y[0] + push])
         return jnp.where(y[0] < self.limit, change, jnp.nan)
 
 
 @eqx.filter_jit(compiler_options=OPTIMISED)
 def both(solver, controller, dt0, max_steps, limit, y0):
-    """What the loop gives, and what diffrax's own does."""
-    flow = Dynamics(Swinging(limit))
+    """What the loop gives, and what diffrax's own does.
+
+    Only where steps end at the sudden changes is the sequence of steps that of rounded numbers: elsewhere the last bit
+    of an error decides whether a step that meets one is kept.
+    """
+    flow = Dynamics(Swinging(limit, getattr(controller, "jump_ts", None) is not None))
     integrate = Integrator(None, max_steps, diffrax.NoProgressMeter())
     ours = integrate(flow, y0, TS, solver, (controller, dt0))
     theirs = diffrax.diffeqsolve(
@@ -58,6 +67,9 @@ def both(solver, controller, dt0, max_steps, limit, y0):
     [
         pytest.param(diffrax.Dopri8(), PID, None, id="adaptive"),
         long(diffrax.Tsit5(), PID, jnp.asarray(0.5), id="hands on a stage, first step rejected"),
+        long(diffrax.Dopri5(), WITH_MEMORY, None, id="the controller has a memory"),
+        long(diffrax.Heun(), SHORT, None, id="steps within bounds"),
+        long(diffrax.Ralston(), AT_TIMES, None, id="steps end at times"),
         pytest.param(diffrax.Bosh3(), diffrax.ConstantStepSize(), jnp.asarray(0.003), id="constant"),
         long(diffrax.Dopri5(), diffrax.StepTo(ts=np.linspace(0.0, 4.0, 801)), None, id="given"),
         pytest.param(diffrax.Tsit5(), AT_JUMPS, None, id="jumps"),

@@ -18,6 +18,8 @@ from ._expand import expand as expand
 from ._expand import short_program as short_program
 from ._expand import with_constants_as_arguments as with_constants_as_arguments
 from ._graph import TooLong as TooLong
+from ._loop import Repeats as Repeats
+from ._loop import ScalarLoop as ScalarLoop
 from ._motion import guarded as guarded
 from ._motion import guarded_motion as guarded_motion
 from ._motion import guarded_scalars as guarded_scalars
@@ -34,8 +36,6 @@ from ._scalar_kkt import Certain as Certain
 from ._scalar_kkt import Rows as Rows
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
-from ._loop import Repeats as Repeats
-from ._loop import ScalarLoop as ScalarLoop
 from ._tiled import InlinedProgram as InlinedProgram
 from ._tiled import Lowering as Lowering
 from ._tiled import ScalarLaneStep as ScalarLaneStep

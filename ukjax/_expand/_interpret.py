@@ -209,31 +209,22 @@ class _RepeatedCall:
             return None
         actual = [x for array, differs in zip(args, self.differ, strict=True) if differs for x in array.ravel()]
         passed = dict(zip((x.order for x in self.routine.program.inputs), actual, strict=False))
-        found = dict(zip((name_of(x) for x in self.routine.program.outputs), graph.call(self.routine, actual), strict=True))
+        found = dict(
+            zip((name_of(x) for x in self.routine.program.outputs), graph.call(self.routine, actual), strict=True)
+        )
 
         def result(x: Entry) -> Entry:
             x = found.get(name_of(x), x)
             return passed.get(x.order, x) if isinstance(x, Node) else x
 
-        arrays = []
-        for array in (*self.entries, np.array(self.doubt, object)):
-            entries_ = np.empty(array.shape, object)
-            for i in np.ndindex(array.shape):
-                entries_[i] = result(array[i])
-            arrays.append(entries_)
-        graph.doubts.append(arrays.pop().item())
-        return arrays
+        graph.doubts.append(result(self.doubt))
+        return [_each(result, array) for array in self.entries]
 
     def _build(self, graph: Graph, args: Sequence[np.ndarray]) -> None:
         given, formal = [], []
         for array, differs in zip(args, self.differ, strict=True):
-            if differs:
-                new = np.empty(array.shape, object)
-                for i in np.ndindex(array.shape):
-                    new[i] = graph.input(array[i].dtype)
-                formal += list(new.ravel())
-                array = new
-            given.append(array)
+            given.append(_each(lambda x: graph.input(x.dtype), array) if differs else array)
+            formal += list(given[-1].ravel()) if differs else []
         with graph.apart():
             self.entries = interpret(graph, self.closed, given)
             self.doubt = graph.doubt()
@@ -248,6 +239,11 @@ class _RepeatedCall:
         inputs = [*formal, *(around[i] for i in sorted(around) if i not in inside)]
         results = {x.order: x for x in (*outputs, self.doubt) if isinstance(x, Node) and x.order in inside}
         self.routine = Routine(Program(inputs, list(results.values())), len(formal))
+
+
+def _each(function: Callable[[Entry], Entry], array: np.ndarray) -> np.ndarray:
+    """The array of what a function makes of each entry."""
+    return np.fromiter(map(function, array.flat), object, array.size).reshape(array.shape)
 
 
 def _dependent(outputs: Sequence[Entry], inputs: Sequence[Node]) -> dict[int, Node]:

@@ -1,7 +1,7 @@
 """A loop of a step that is one scalar program: as machine code on a CPU, else as a loop of JAX."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +20,20 @@ from .._lowering import (
     run_loop,
     vector_width,
 )
-from .._program import with_constants_as_arguments
+from .._lowering._entry import NotScalar
+from .._program import TreeStructure
 from ._piece import AbstractBatchedOp, EvalForm
 from ._scalar import ScalarPiece, limits, over_batch, size_of
 from ._tiled import ScalarLaneStep
 
 
 class Repeats(NamedTuple):
-    """The functions of one member of a batch that a `ScalarLoop` repeats.
+    """The functions of one member of a batch that a `ScalarLoop` repeats; they close over no array being traced.
 
     Attributes:
-        step: (state, stays) -> (new, otherwise, certain findings, other findings, doubt, matters): see `ScalarLaneStep`.
-        sure: (state, stays) -> (new, findings), where the step is in doubt; findings as a pair of such trees.
+        step: (state, stays) -> (new, otherwise, certain findings, other findings, doubt, matters), see
+            `ScalarLaneStep`.
+        sure: (state, stays) -> (new, (certain findings, other findings)), where the step is in doubt.
         due: (findings, time) -> whether the time lies within the step.
         look: (findings, time) -> the row to save (n,).
         going, waits, following: state -> its leaf that tells whether the member goes on, whether a step waits for the
@@ -42,9 +44,9 @@ class Repeats(NamedTuple):
     sure: Callable[..., tuple[PyTree, PyTree]]
     due: Callable[[PyTree, Array], Array]
     look: Callable[[PyTree, Array], Array]
-    going: Callable[[PyTree], Array]
-    waits: Callable[[PyTree], Array]
-    following: Callable[[PyTree], Array]
+    going: Callable[[PyTree], Any]
+    waits: Callable[[PyTree], Any]
+    following: Callable[[PyTree], Any]
 
 
 class ScalarLoop:
@@ -60,76 +62,68 @@ class ScalarLoop:
     """
 
     def __init__(self, repeats: Repeats, state: PyTree, stays: PyTree, times: ShapedArray):
-        step = ScalarLaneStep(repeats.step, state, stays, most=limits().function)
-        sure, more = with_constants_as_arguments(_flat(repeats.sure, state, stays))
-        sure = _with_unused(sure, len(sure.in_avals) - len(more), [jax.typeof(x) for x in step.further])
-        state_leaves, structure = jax.tree_util.tree_flatten(state)
-        numbers = jax.tree_util.tree_unflatten(structure, range(len(state_leaves)))
-        findings = jax.eval_shape(lambda *both: repeats.sure(*both)[1], state, stays)
+        most = limits().function
+        step = ScalarLaneStep(repeats.step, state, stays, most=most)
+        if step.further:
+            raise NotScalar("a step that closes over arrays")
+        leaves, structure = jax.tree_util.tree_flatten(state)
+        count = len(leaves)
+        new, found = tuple(step.gives[:count]), tuple(step.gives[count:])
+        self.findings = jax.tree_util.tree_unflatten(_joined(*step.forms[2:]), found)
         time = jax.ShapeDtypeStruct((), times.dtype)
-        due, look = (_flat(f, findings, time) for f in (repeats.due, repeats.look))
-        (row,) = look.out_avals
-        self.further, self.findings = [*step.further, *more], findings
-        takes = [*step.operation.takes, *map(jax.typeof, more)]
-        self.op = LoopOp(
-            LoopPrograms(step.operation.program.program, *(ScalarPiece(x, limits().function).program.program for x in (due, look))),
-            LoopArrays(
-                tuple(takes[: len(state_leaves)]),
-                tuple(ShapedArray(x.shape, x.dtype) for x in jax.tree_util.tree_leaves(findings)),
-                tuple(takes[len(state_leaves) :]),
-                ShapedArray(times.shape, times.dtype),
-                row,
-                len(takes) - len(state_leaves) - len(more),
-                *(which(numbers) for which in (repeats.going, repeats.waits, repeats.following)),
-            ),
-            sure,
-            (due, look),
-        )
+        looks = [_flat(f, self.findings, time) for f in (repeats.due, repeats.look)]
+        numbers = jax.tree_util.tree_unflatten(structure, range(count))
+        places = (which(numbers) for which in (repeats.going, repeats.waits, repeats.following))
+        takes = step.operation.takes
+        programs = LoopPrograms(step.operation.program.program, *(ScalarPiece(x, most).program.program for x in looks))
+        arrays = LoopArrays(takes[:count], found, takes[count:], times, looks[1].out_avals[0], *places)
+        assert new == arrays.state, "a step keeps shapes and dtypes"
+        shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, stays))
+        sure = Traceable(lambda: _flat(repeats.sure, *shapes), takes, (*new, *found), False)
+        self.op = LoopOp(programs, arrays, sure, looks)
 
     def __call__(self, state: PyTree, stays: PyTree, times: Array, rows: Array) -> tuple[PyTree, Array]:
         """Steps a member to its end: returns its state there, and the rows (T, n) with those that it saved."""
         found = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), self.findings)
         leaves, structure = jax.tree_util.tree_flatten(state)
-        arrays = [*leaves, *jax.tree_util.tree_leaves(found), rows]
-        arrays += [*jax.tree_util.tree_leaves(stays), *self.further, times]
-        results = self.op(*arrays)
+        stay, before = (jax.tree_util.tree_leaves(x) for x in (stays, found))
+        results = self.op(*leaves, *before, rows, *stay, times)
         return jax.tree_util.tree_unflatten(structure, results[: len(leaves)]), results[-1]
+
+
+def _joined(*forms: TreeStructure) -> TreeStructure:
+    """The structure of a tuple of trees."""
+    return jax.tree_util.tree_structure(
+        tuple(jax.tree_util.tree_unflatten(form, range(form.num_leaves)) for form in forms)
+    )
 
 
 def _flat(function: Callable[..., PyTree], *args: PyTree) -> ClosedJaxpr:
     """Traces a function of trees as one of their leaves."""
     leaves, structure = jax.tree_util.tree_flatten(args)
-    return jax.make_jaxpr(lambda *xs: jax.tree_util.tree_leaves(function(*jax.tree_util.tree_unflatten(structure, xs))))(
-        *leaves
-    )
 
+    def flat(*leaves):
+        return jax.tree_util.tree_leaves(function(*jax.tree_util.tree_unflatten(structure, leaves)))
 
-def _with_unused(closed: ClosedJaxpr, place: int, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
-    """The program with further arguments at a place, which it does not use."""
-    if not avals:
-        return closed
-    given = [*closed.in_avals[:place], *avals, *closed.in_avals[place:]]
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given]
-    return jax.make_jaxpr(lambda *xs: jaxpr_as_fun(closed)(*xs[:place], *xs[place + len(avals) :]))(*shapes)
+    return jax.make_jaxpr(flat)(*leaves)
 
 
 class LoopOp(AbstractBatchedOp):
     """A `ScalarLoop` of flat arrays: those that change, those that stay, and the times -> those that change."""
 
-    def __init__(
-        self, programs: LoopPrograms, arrays: LoopArrays, sure: ClosedJaxpr, looks: tuple[ClosedJaxpr, ClosedJaxpr]
-    ):
+    def __init__(self, programs: LoopPrograms, arrays: LoopArrays, sure: Traceable, looks: Sequence[ClosedJaxpr]):
         super().__init__([*arrays.changed, *arrays.stays, arrays.times], arrays.changed)
         self.programs, self.arrays, self.sure, self.looks = programs, arrays, sure, looks
         self._made: dict[tuple[bool, ...], tuple] = {}
 
-    def evaluate(self, form: EvalForm, *arrays: Array) -> list[Array]:
-        form, arrays = form.wide(arrays)
+    def evaluate(self, form: EvalForm, *given: Array) -> list[Array]:
+        form, arrays = form.wide(given)
         changed, size = len(self.gives), size_of(form.batched, arrays)
         flags = form.batched[changed:]
         if size and not all(form.batched[:changed]):
-            given = zip(arrays[:changed], self.gives, strict=True)
-            arrays = [*(jnp.broadcast_to(x, (*size, *y.shape)) for x, y in given), *arrays[changed:]]
+            pairs = zip(arrays[:changed], self.gives, strict=True)
+            wide = [x if x.ndim > y.ndim else jnp.broadcast_to(x, (*size, *y.shape)) for x, y in pairs]
+            arrays = [*wide, *arrays[changed:]]
         if not form.native:
             return over_batch(self._by_steps, ((bool(size),) * changed + flags))(*arrays)
         key = (bool(size), *flags)
@@ -137,7 +131,7 @@ class LoopOp(AbstractBatchedOp):
             # What all members share is computed once, what belongs to a single one likewise.
             kernel = loop_kernel(self.programs, self.arrays, flags, vector_width() if size else 1)
             batched = (bool(size),) * len(self.arrays.state) + flags[:-1]
-            self._made[key] = kernel, Loop(self.programs, self.arrays, SureWay(Traceable.of(self.sure), batched, plain=True))
+            self._made[key] = kernel, Loop(self.programs, self.arrays, SureWay(self.sure, batched, plain=True))
         kernel, loop = self._made[key]
         return run_loop(kernel, loop, bool(size), flags, arrays)
 
@@ -163,7 +157,7 @@ class LoopOp(AbstractBatchedOp):
 
         def body(carry):
             changed, rows = carry
-            changed = list(jaxpr_as_fun(self.sure)(*changed[:state], *stays))
+            changed = list(jaxpr_as_fun(self.sure.closed)(*changed[:state], *stays))
             return lax.while_loop(lambda carry: left(carry[0]), save, (changed, rows))
 
         changed, rows = lax.while_loop(lambda carry: carry[0][kinds.going], body, (changed, rows))

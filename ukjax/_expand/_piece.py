@@ -297,7 +297,9 @@ def _lowered(ctx: mlir.LoweringRuleContext, *operands: ir.Value, piece: Abstract
     on_cpu = tuple(ctx.module_context.platforms) == ("cpu",)
     exported = ctx.module_context.lowering_parameters.for_export
     devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
-    form = EvalForm(batched, on_cpu, on_cpu and not exported and can_be_called() and allows_machine_code(), devices != 1)
+    form = EvalForm(
+        batched, on_cpu, on_cpu and not exported and can_be_called() and allows_machine_code(), devices != 1
+    )
     return mlir.lower_fun(ft.partial(piece.evaluate, form), multiple_results=True)(ctx, *operands)
 
 

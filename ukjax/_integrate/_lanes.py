@@ -9,7 +9,6 @@ is made when some lanes wait, or no other goes on.
 B: solves; L: lanes; T: saved times; n: numbers of a state.
 """
 
-import dataclasses
 import functools as ft
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +23,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 from .. import _expand
 from .._result import is_traced
 from ._flow import Dynamics, IntegrationProblem, vector_field
-from ._march import Attempt, Place, Stepper, before_end
+from ._march import Attempt, Place, before_end
 from ._run import Member, Steps, with_first_stage
 from ._solve import start_of, stepper_of
 from ._steps import staged
@@ -241,11 +240,15 @@ class Queue(eqx.Module):
         common, until = self.common, jnp.minimum(until, self.total)
         sample, place = jax.tree_util.tree_map(lambda x: x[0], (self.samples, self.starts))
 
-        def problem_of(sample: PyTree) -> IntegrationProblem:
-            return eqx.tree_at(lambda p: p.ts, self._problem(sample), common.ts[-1:])
+        shorter = eqx.tree_at(lambda c: c.ts, common, common.ts[-1:])
+        shared, static = eqx.partition((self.begin, shorter), eqx.is_array)
 
-        steps = Steps.of(common.solver, problem_of)
-        loop = None if steps is None else steps.loop(Member.at(place, common.ts[-1]), sample, common.ts)
+        def begun(arrays: PyTree) -> IntegrationProblem:
+            begin, short = eqx.combine(arrays[0], static)
+            return problem_of(begin, short, arrays[1])
+
+        steps = Steps.of(common.solver, begun)
+        loop = None if steps is None else steps.loop(Member.at(place, common.ts[-1]), (shared, sample), common.ts)
         if loop is None:
             return None
         index = jnp.arange(self.count)
@@ -253,11 +256,15 @@ class Queue(eqx.Module):
 
         def run(place: Place, sample: PyTree, due: Array, ys: Array) -> tuple[Member, Array]:
             at = Member.at(place, common.ts[-1])
-            return loop(eqx.tree_at(lambda x: x.goes, at, at.goes & due), sample, common.ts, ys)
+            return loop(eqx.tree_at(lambda x: x.goes, at, at.goes & due), (shared, sample), common.ts, ys)
 
         at, ys = jax.vmap(run)(self.starts, self.samples, due, progress.ends.ys)
         old = progress.ends
-        new = chosen(due, (at.place.t, at.place.y, at.tries, at.accepted, at.result), (old.t, old.y, old.tries, old.accepted, old.result))
+        new = chosen(
+            due,
+            (at.place.t, at.place.y, at.tries, at.accepted, at.result),
+            (old.t, old.y, old.tries, old.accepted, old.result),
+        )
         return Progress(until, progress.lanes, Ends(ys, *new))
 
     @property

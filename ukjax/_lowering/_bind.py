@@ -205,12 +205,13 @@ class SureWay:
     def mending_of_loop(
         self, run: Callable[..., int], waits: int, state: int, changed: Sequence[ShapedArray], count: int
     ) -> tuple[int, object]:
-        """The same for a loop: until no member waits, `run` continues, (places, place of a counter, size).
+        """The place of a function for a loop: until no member waits, it makes their steps, and `run` goes on.
 
-        The function is (state, what stays) -> (state, findings).
+        The sure way is (state, what stays) -> (state, findings). `run`: (places, place of a counter, size, first member).
 
-        `waits`: number of the array of the state that tells which members wait. `state`: arrays of the state. `changed`:
-        shape and dtype of each result: state, findings, and others. `count`: arguments, which are these, and what stays.
+        `waits`: number of the array of the state that tells which members wait. `state`: count of arrays of the state.
+        `changed`: shape and dtype of each result: state, findings, and others. `count`: of the arguments, which are
+        these, and what stays.
         """
 
         def mend(places, size: int) -> None:
@@ -220,8 +221,8 @@ class SureWay:
             while np.any(found[waits]):
                 index = np.flatnonzero(found[waits])
                 self._compute(index, [*found[:state], *stays], found[: len(self.slow.out_avals)])
-                number.value = 0
-                run(ctypes.cast(places, ctypes.c_void_p), ctypes.byref(number), size)
+                number.value = 1
+                run(ctypes.cast(places, ctypes.c_void_p), ctypes.byref(number), size, 0)
 
         return _called(mend)
 

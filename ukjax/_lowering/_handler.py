@@ -74,8 +74,8 @@ class Entry(ctypes.Structure):
             some truth values is set; null for none.
         flags: The number of the array of these truth values, among arguments and results.
         first: The first argument with a batch; -1 if there is none.
-        chunk: States that a thread takes at a time. Negative for a loop, which takes members by itself: the number, less
-            the sign, of those for which a thread is worth it.
+        chunk: States that a thread takes at a time. Negative for a loop, which takes members by itself: the number of
+            those for which a thread is worth it, with the other sign.
         running: Calls that run now.
     """
 

@@ -151,7 +151,7 @@ class Parts(NamedTuple):
 def parts(
     name: str, program: Program, kept: Slots, shared: Slots, part: int, copies: Sequence[tuple[int, Entry]] = ()
 ) -> Parts:
-    """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones, `copies` at the end."""
+    """Prints a program between slots: it reads `kept` and `shared` ones, and writes `kept` ones, `copies` last."""
     made, declared = [], set()
 
     def read(code: Code, node: Node) -> Number:
@@ -175,7 +175,7 @@ def parts(
         code, here = Code(kept.width), {node.order for node in one.steps}
 
         def call(node: Node, number: Callable[[Entry], Number], code: Code = code, here: set[int] = here):
-            """Puts the arguments, and what is computed in this part, where the routine reads them; reads its results."""
+            """Puts the arguments, and what is computed in this part, where the routine reads it; reads the results."""
             routine = routine_of(node)
             for i, (x, given) in enumerate(zip(routine.program.inputs, node.args, strict=True)):
                 if i < routine.arguments or x.order in here:

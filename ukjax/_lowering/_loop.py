@@ -9,7 +9,7 @@ Lanes of a vector hold as many members, and threads of XLA as many vectors. A la
 
 import ctypes
 import string
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +23,15 @@ from jaxtyping import Array
 from ._bind import SureWay, call_of, type_here
 from ._code import scalar_type
 from ._compile import compiled
+from ._entry import Entry
 from ._handler import Does, code
 from ._kernel import ROOM, Kernel, Row, Slots, move, parts
 from ._program import Program
 from ._schedule import PART, fused
 
 
-# (places of all arrays, place of a counter of members, number of members) -> members that were stepped to their ends.
-RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+# (places of all arrays, place of the next member's number, count of members, first member) -> members that are done.
+RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 loop_p = Primitive("loop_of_machine_code")
 loop_p.multiple_results = True
 
@@ -57,7 +58,6 @@ class LoopArrays(NamedTuple):
         stays: Read by a step.
         times: The table of times (T,), in order.
         row: A row to save (n,).
-        read: How many of the arrays that stay the program reads, the first ones; the sure way reads all.
         going, waits, following: The numbers of the arrays of the state that tell whether the member goes on, whether a
             step waits for the sure way, and which time is the next to look at.
     """
@@ -67,7 +67,6 @@ class LoopArrays(NamedTuple):
     stays: tuple[ShapedArray, ...]
     times: ShapedArray
     row: ShapedArray
-    read: int
     going: int
     waits: int
     following: int
@@ -92,8 +91,8 @@ def run_loop(
 ) -> list[Array]:
     """The changed arrays of all members when they are done.
 
-    `arrays`: those that change, those that stay, and the times. Of a batch the first have the batch as their first axis,
-    and those of the others that are `batched`.
+    `arrays`: those that change, those that stay, and the times. Of a batch the first have the batch as their first
+    axis, and those of the others that are `batched`.
     """
     return loop_p.bind(*arrays, kernel=kernel, loop=loop, is_batch=is_batch, batched=tuple(batched))
 
@@ -104,7 +103,12 @@ def _shapes(*avals, loop, **_):
 
 
 def _lower(
-    ctx: mlir.LoweringRuleContext, *operands: ir.Value, kernel: Kernel, loop: Loop, is_batch: bool, batched: Sequence[bool]
+    ctx: mlir.LoweringRuleContext,
+    *operands: ir.Value,
+    kernel: Kernel,
+    loop: Loop,
+    is_batch: bool,
+    batched: Sequence[bool],
 ) -> Sequence:
     wide, changed = is_batch, len(loop.arrays.changed)
     count = len(operands)
@@ -122,75 +126,138 @@ def _lower(
 mlir.register_lowering(loop_p, _lower, platform="cpu")
 
 
-def _size(avals: Sequence[ShapedArray]) -> int:
-    return sum(x.size for x in avals)
-
-
 def loop_kernel(programs: LoopPrograms, arrays: LoopArrays, batched: Sequence[bool], width: int) -> Kernel:
     """Prints a loop. `batched`: which of the arrays that stay, and whether the times, belong to a single member."""
-    step, due, look = (fused(program) for program in programs)
-    own, own_times = batched[: arrays.read], batched[-1]
-    rows = [Row(x.size, np.dtype(x.dtype)) for x in (*arrays.state, *arrays.findings)]
-    stays = [Row(x.size, np.dtype(x.dtype), b) for x, b in zip(arrays.stays[: arrays.read], own, strict=True)]
-    state, changed = len(arrays.state), len(arrays.changed)
-    before, each = step.split([*[True] * _size(arrays.state), *(row.batched for row in stays for _ in range(row.size))])
-    kept, shared = Slots("kept", width), Slots("shared", 1)
-    inputs, outputs = iter(step.inputs), iter(each.outputs)
-    slots, computed = [], {node.order for node in each.steps}
+    text = _LoopText(arrays, batched, width)
+    texts = [*text.step(fused(programs.step)), *text.looks(fused(programs.due), fused(programs.look))]
+    template = string.Template(Path(__file__).with_name("loop.ll").read_text(encoding="utf-8"))
+    filled = template.substitute(text.tables() | text.places() | text.types())
+    return Kernel("\n".join([*sorted(text.declared), *texts, filled]), width, programs.step.operations)
 
-    def room(slots_: Slots, row: Row, entries, computed_=None) -> int:
-        first = slots_.count
+
+class _LoopText:
+    """The text of a loop in the making: slots for the numbers of a vector of members, and programs between them.
+
+    A state has slots where a step reads it, and others where a step leaves it; findings have the latter only.
+    """
+
+    def __init__(self, arrays: LoopArrays, batched: Sequence[bool], width: int):
+        *own, self.own_times = batched
+        self.arrays, self.width, self.unit = arrays, width, ROOM * width
+        self.kept, self.shared, self.declared = Slots("kept", width), Slots("shared", 1), set[str]()
+        self.changed = [Row(x.size, np.dtype(x.dtype)) for x in (*arrays.state, *arrays.findings)]
+        self.stays = [Row(x.size, np.dtype(x.dtype), b) for x, b in zip(arrays.stays, own, strict=True)]
+        self.numbers = sum(x.size for x in arrays.state)
+
+    def step(self, program: Program) -> list[str]:
+        """Prints the step; also what it computes of arrays that all members share, once."""
+        state = len(self.arrays.state)
+        own = [True] * self.numbers + [row.batched for row in self.stays for _ in range(row.size)]
+        before, each = program.split(own)
+        inputs, outputs = iter(program.inputs), iter(each.outputs)
+        computed = {node.order for node in each.steps}
+        places = [self._room(self.kept, row, inputs) for row in self.changed[:state]]
+        self.stay_slots = [self._room(self.kept if row.batched else self.shared, row, inputs) for row in self.stays]
+        self.given = self.kept.count
+        rooms = [self._room(self.kept, row, outputs, computed) for row in self.changed]
+        self.slots, self.filled = [*places, *rooms[state:]], self.kept.count
+        shared = [(k, *x) for k, x in self._numbered(self.stays, self.stay_slots) if not x[0].batched]
+        return [
+            *self._printed("step.before", before, self.shared),
+            *self._printed("step", each, self.kept),
+            move("read.shared", shared, 1, into=True),
+        ]
+
+    def looks(self, *programs: Program) -> list[str]:
+        """Prints the programs (findings, time) -> whether the time is due, and the row to save."""
+        first = len(self.arrays.state)
+        findings = [
+            slot + k
+            for slot, row in zip(self.slots[first:], self.changed[first:], strict=True)
+            for k in range(row.size)
+        ]
+        self.times, self.results, texts = [], [], []
+        for name, program in zip(("due", "look"), programs, strict=True):
+            slots = self.kept.beside({x.order: k for x, k in zip(program.inputs, findings, strict=False)})
+            self.times.append(slots.count)
+            slots.add(program.inputs[-1])
+            self.results.append(slots.count)
+            for x in program.outputs:
+                slots.add(x, {node.order for node in program.steps})
+            texts += self._printed(name, program, slots)
+            self.kept.count = slots.count
+        return texts
+
+    def _room(self, slots: Slots, row: Row, entries: Iterator[Entry], computed: Collection[int] | None = None) -> int:
+        """Makes the slots of an array; returns the first of them."""
+        first = slots.count
         for _ in range(row.size):
-            slots_.add(next(entries), computed_)
+            slots.add(next(entries), computed)
         return first
 
-    slots += [room(kept, row, inputs) for row in rows[:state]]
-    stay_slots = [room(kept if row.batched else shared, row, inputs) for row in stays]
-    given = kept.count
-    for row in rows[:state]:
-        room(kept, row, outputs, computed)
-    slots += [room(kept, row, outputs, computed) for row in rows[state:]]
-    findings = [first + k for first, row in zip(slots[state:], rows[state:], strict=True) for k in range(row.size)]
-    made = [parts("step.before", before, shared, shared, PART, shared.copies)]
-    made.append(parts("step", each, kept, shared, PART, kept.copies))
-    times, results = [], []
-    for name, program in (("due", due), ("look", look)):
-        other = kept.beside(dict(zip((x.order for x in program.inputs), findings, strict=False)))
-        times.append(other.count)
-        other.add(program.inputs[-1])
-        results.append(other.count)
-        of_program = {node.order for node in program.steps}
-        for x in program.outputs:
-            other.add(x, of_program)
-        made.append(parts(name, program, other, shared, PART, other.copies))
-        kept.count = other.count
-    first = changed + len(arrays.stays) + 1  # the first result
-    listed = [(first + k, row, slot) for k, (row, slot) in enumerate(zip(rows, slots, strict=True))]
-    listed += [(changed + k, row, slot) for k, (row, slot) in enumerate(zip(stays, stay_slots, strict=True)) if row.batched]
-    common = [(changed + k, row, slot) for k, (row, slot) in enumerate(zip(stays, stay_slots, strict=True)) if not row.batched]
-    index, time, value = (np.dtype(x.dtype) for x in (arrays.state[arrays.following], arrays.times, arrays.row))
-    unit = ROOM * width
-    columns = {
-        "of": [number for number, _, _ in listed],
-        "bytes": [row.bytes for _, row, _ in listed],
-        "item": [row.kept_as.itemsize for _, row, _ in listed],
-        "slot": [unit * slot for _, _, slot in listed],
-        "size": [row.size for _, row, _ in listed],
-    }
-    known = {name: ", ".join(f"i64 {x}" for x in column) for name, column in columns.items()} | {
-        "arrays": len(listed), "kept_arrays": len(rows), "room": unit, "width": width,
-        "index": scalar_type(index), "widen": f"{'sext' if index.itemsize < 8 else 'bitcast'} {scalar_type(index)} %j to i64",
-        "following": unit * slots[arrays.following], "going": unit * slots[arrays.going],
-        "times": arrays.times.size, "last": arrays.times.size - 1, "table": first - 1,
-        "table_row": arrays.times.size * time.itemsize if own_times else 0, "time": scalar_type(time),
-        "due_time": unit * times[0], "look_time": unit * times[1], "due": unit * results[0], "look": unit * results[1],
-        "saved": first + changed - 1, "values": arrays.row.size, "value": scalar_type(value),
-        "given_slot": given, "taken_slot": 0, "carried": _size(arrays.state),
-        "kept": max(kept.count, 1) * width, "shared": max(shared.count, 1),
-        "cleared": width * max(findings[-1] + 1 if findings else given, 1),
-    }  # fmt: skip
-    template = string.Template(Path(__file__).with_name("loop.ll").read_text(encoding="utf-8"))
-    declared = sorted(set().union(*(x.declared for x in made)))
-    texts = [text for x in made for text in x.texts]
-    text = "\n".join([*declared, *texts, move("read.shared", common, 1, into=True), template.substitute(known)])
-    return Kernel(text, width, step.operations)
+    def _printed(self, name: str, program: Program, slots: Slots) -> list[str]:
+        made = parts(name, program, slots, self.shared, PART, slots.copies)
+        self.declared |= made.declared
+        return made.texts
+
+    def _numbered(self, rows: Sequence[Row], slots: Sequence[int]) -> list[tuple[int, tuple[Row, int]]]:
+        """The arrays that stay, with their numbers among the arguments."""
+        return list(enumerate(zip(rows, slots, strict=True), len(self.arrays.changed)))
+
+    @property
+    def _first(self) -> int:
+        """The number of the first result, behind all arguments."""
+        return len(self.arrays.changed) + len(self.stays) + 1
+
+    def tables(self) -> dict[str, str | int]:
+        """The arrays that a lane copies: their numbers, bytes of a member and of an entry, slots, and sizes."""
+        listed = [
+            (k, row, slot) for k, (row, slot) in enumerate(zip(self.changed, self.slots, strict=True), self._first)
+        ]
+        listed += [(k, *x) for k, x in self._numbered(self.stays, self.stay_slots) if x[0].batched]
+        columns = {
+            "of": [k for k, _, _ in listed],
+            "bytes": [row.bytes for _, row, _ in listed],
+            "item": [row.kept_as.itemsize for _, row, _ in listed],
+            "slot": [self.unit * slot for _, _, slot in listed],
+            "size": [row.size for _, row, _ in listed],
+        }
+        found: dict[str, str | int] = {name: ", ".join(f"i64 {x}" for x in column) for name, column in columns.items()}
+        return found | {"arrays": len(listed), "kept_arrays": len(self.changed)}
+
+    def places(self) -> dict[str, str | int]:
+        """The places of what the loop itself reads and writes: in bytes of slots, or numbers of arrays."""
+        arrays, unit, (due, look), (due_time, look_time) = self.arrays, self.unit, self.results, self.times
+        return {
+            "following": unit * self.slots[arrays.following],
+            "going": unit * self.slots[arrays.going],
+            "due": unit * due,
+            "look": unit * look,
+            "due_time": unit * due_time,
+            "look_time": unit * look_time,
+            "table": self._first - 1,
+            "saved": self._first + len(arrays.changed) - 1,
+            "given_slot": self.given,
+            "taken_slot": 0,
+            "carried": self.numbers,
+            "cleared": self.width * max(self.filled, 1),
+            "kept": self.width * max(self.kept.count, 1),
+            "shared": max(self.shared.count, 1),
+        }
+
+    def types(self) -> dict[str, str | int]:
+        """Types and sizes of what the loop itself reads and writes."""
+        arrays, table = self.arrays, self.arrays.times
+        index = scalar_type(np.dtype(arrays.state[arrays.following].dtype))
+        return {
+            "width": self.width,
+            "room": self.unit,
+            "index": index,
+            "widen": f"{'bitcast' if index == 'i64' else 'sext'} {index} %j to i64",
+            "time": scalar_type(np.dtype(table.dtype)),
+            "times": table.size,
+            "last": table.size - 1,
+            "table_row": table.size * table.dtype.itemsize if self.own_times else 0,
+            "value": scalar_type(np.dtype(arrays.row.dtype)),
+            "values": arrays.row.size,
+        }

@@ -67,7 +67,12 @@ entry:
   %loops = icmp slt i64 %chunk, 0
   br i1 %loops, label %members, label %head
 members:
-  %finished = call i64 %run(ptr %arrays, ptr %w, i64 %size)
+  ; The arrays are there as long as a member that was taken is not done.
+  %one = atomicrmw add ptr %w, i64 1 seq_cst
+  %left = icmp slt i64 %one, %size
+  br i1 %left, label %loop, label %done
+loop:
+  %finished = call i64 %run(ptr %arrays, ptr %w, i64 %size, i64 %one)
   %earlier = atomicrmw add ptr %pd, i64 %finished seq_cst
   ret void
 head:
@@ -119,9 +124,14 @@ states:
   call void %run(ptr %arrays, i64 0, i64 %size)
   ret void
 members:
+  %some = icmp sgt i64 %size, 0
+  br i1 %some, label %loop, label %nobody
+loop:
   %counter = alloca i64, align 8
-  store i64 0, ptr %counter
-  %finished = call i64 %run(ptr %arrays, ptr %counter, i64 %size)
+  store i64 1, ptr %counter
+  %finished = call i64 %run(ptr %arrays, ptr %counter, i64 %size, i64 0)
+  ret void
+nobody:
   ret void
 ask:
   %pa = getelementptr i8, ptr %frame, i64 16

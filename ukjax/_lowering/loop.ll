@@ -105,10 +105,15 @@ entry:
 }
 
 ; Lets a lane take the next member, if there is one.
-define internal i1 @take(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %lane) noinline {
+define internal i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %lane) noinline {
+entry:
+  %next = atomicrmw add ptr %counter, i64 1 seq_cst
+  %new = call i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 %lane, i64 %next)
+  ret i1 %new
+}
+define internal i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 %lane, i64 %next) noinline {
 entry:
   %p = getelementptr i64, ptr %members, i64 %lane
-  %next = atomicrmw add ptr %counter, i64 1 seq_cst
   %some = icmp slt i64 %next, %size
   br i1 %some, label %yes, label %no
 yes:
@@ -235,7 +240,7 @@ over:
   %f = load i64, ptr %finished
   %f1 = add i64 %f, 1
   store i64 %f1, ptr %finished
-  %new = call i1 @take(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k)
+  %new = call i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k)
   %found = select i1 %new, i64 2, i64 0
   br label %next
 next:
@@ -266,8 +271,8 @@ done:
   ret void
 }
 
-; Steps members, which `counter` counts, to their ends; returns how many of them.
-define i64 @run(ptr %arrays, ptr %counter, i64 %size) {
+; Steps a member, and those that it takes from the counter, to their ends; returns how many.
+define i64 @run(ptr %arrays, ptr %counter, i64 %size, i64 %first) {
 entry:
   %kept = alloca [${kept} x i64], align 64
   %shared = alloca [${shared} x i64], align 64
@@ -285,13 +290,16 @@ clear:
 begin:
   call void @read.shared(ptr %arrays, ptr %shared, i64 0)
   call void @step.before(ptr %shared, ptr %shared)
+  %t = call i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 0, i64 %first)
   br label %fill
 fill:
-  %k = phi i64 [0, %begin], [%k1, %fill]
-  %t = call i1 @take(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k)
+  %k = phi i64 [1, %begin], [%k1, %next]
+  %more = icmp slt i64 %k, ${width}
+  br i1 %more, label %next, label %saves
+next:
+  %u = call i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k)
   %k1 = add i64 %k, 1
-  %more = icmp slt i64 %k1, ${width}
-  br i1 %more, label %fill, label %saves
+  br label %fill
 saves:
   call void @due(ptr %kept, ptr %shared)
   %d = call i1 @has.due(ptr %kept, ptr %members)

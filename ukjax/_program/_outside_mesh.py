@@ -15,12 +15,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
+from ._compile import not_tracing
 from ._hoist import Traced, with_arguments
 from ._unbatch import unbatch_lapack
 
 
 def outside_mesh(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     """Calls `function(*arguments)`, a pytree of arrays, as one operation if an argument varies over a mesh."""
+    if not_tracing():
+        return function(*arguments)
     arrays, others = eqx.partition(arguments, eqx.is_array)
     flat, structure = jax.tree_util.tree_flatten(arrays)
     if not _axes(flat):
