@@ -35,7 +35,7 @@ from ukjax._expand import (
 )
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record
-from ukjax._lowering import _bind, _disk, _entry, _handler, _kernel, _schedule, _stages
+from ukjax._lowering import _bind, _c, _disk, _entry, _handler, _kernel, _schedule, _stages
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
@@ -61,6 +61,7 @@ from ukjax.rigid import (
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
     "all_at_once": (_portions, "_at_once"),
+    "c_part": (_c, "C_PART"),
     "cache_folder": (_output, "user_cache_path"),
     "has_compiler": (_compiled, "has_compiler"),
     "known_interface": (_handler, "KNOWN"),
@@ -79,6 +80,7 @@ REPLACEABLE = {
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_scalar, "OF_MACHINE_CODE"),
     "scalar_motion": (_fast_or_slow.FastOrSlowOp, "evaluate"),
+    "sure_way": (_compiled.Compiled, "_go_the_sure_way"),
     "timed_run": (_simulate, "timed_run"),
     "together": (_portions, "TOGETHER"),
     "unknown_fields": (_model, "_unknown"),

@@ -72,6 +72,7 @@ def test_a_servo_acts_and_its_control_is_that_of_servo_control():
     handle = ukjax.compile(cart, servo=servo, what=("control", "acceleration"))
     q, v, t = np.array([0.1, 0.2]), np.array([0.9, -0.1]), 0.3
     control, acceleration = handle(q, v, t)
+    assert handle.certain
     want = ukjax.servo_control(cart, servo, q, v, t)
     assert_close(control, want.u, rtol=1e-12)
     assert_close(acceleration[:1], (control - 0.3 * v[:1]) / 2.0, rtol=1e-12)

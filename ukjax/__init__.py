@@ -29,6 +29,7 @@ from ._equation import equation_of_motion as equation_of_motion
 from ._expand import Expanded as Expanded
 from ._expand import Expansion as Expansion
 from ._expand import expand as expand
+from ._export import export as export
 from ._formulation import AbstractFormulation as AbstractFormulation
 from ._formulation import Motion as Motion
 from ._formulation import UdwadiaKalaba as UdwadiaKalaba

@@ -333,7 +333,7 @@ class FastOrSlowOp(AbstractSmallOp):
         return NativeProgram.of(program, self.takes, [*self.gives, ShapedArray((), np.dtype(bool))])
 
     def inline_one(self, graph, arguments):
-        *values, clear, _ = self.fast.inline_one(graph, arguments[: self.known])
+        *values, clear, _ = self.fast.inline(graph, (False,) * self.known, arguments[: self.known])
         graph.doubts.append(graph.negation(clear.item()))
         return interpret(graph, self.found, values)
 

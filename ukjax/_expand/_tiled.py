@@ -25,7 +25,7 @@ from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
 from .._lowering import can_be_called, runs_machine_code
-from .._lowering._entry import Entry, NotScalar
+from .._lowering._entry import Block, Entry, NotScalar, constant
 from .._program import TreeStructure, with_constants_as_arguments, with_results
 from .._result import is_traced
 from ._graph import Graph, TooLong
@@ -39,18 +39,32 @@ from ._structure import STRUCTURE
 class InlinedProgram:
     """A function with all the pieces in it inlined, as one scalar program; its last result is whether it is certain.
 
+    `judged`: the function's own last result, a truth value, must be set too, and where either is not, numbers are NaN.
     Raises NotScalar or TooLong if there is no such program of at most `most` operations.
     """
 
-    def __init__(self, closed: ClosedJaxpr, most: int):
+    def __init__(self, closed: ClosedJaxpr, most: int, judged: bool = False):
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
             values = interpret(graph, closed, arguments)
-            return [*values, alone(graph.negation(graph.doubt()))]
+            certain = graph.negation(graph.doubt())
+            if judged:
+                certain = graph.both(certain, values.pop().item())
+                values = [_fast_or_slow(graph, certain, x, _unknown(x)) for x in values]
+            return [*values, alone(certain)]
 
-        self.takes, self.gives = closed.in_avals, [*closed.out_avals, jax.ShapeDtypeStruct((), bool)]
+        given = closed.out_avals[:-1] if judged else closed.out_avals
+        self.takes, self.gives = closed.in_avals, [*given, jax.ShapeDtypeStruct((), bool)]
         self.program = ScalarProgram(self.takes, self.gives, build, most, inlines=True).program
         if self.program.has_arrays:
-            raise NotScalar("what stays an operation on arrays")
+            kept = sorted({str(node.primitive) for node in self.program.steps if isinstance(node, Block)})
+            raise NotScalar(f"{', '.join(kept)}, which stays an operation on arrays")
+
+
+def _unknown(like: np.ndarray) -> np.ndarray:
+    found = np.empty(like.shape, object)
+    for i in np.ndindex(like.shape):
+        found[i] = constant(np.nan, like[i].dtype)
+    return found
 
 
 class ScalarLaneStep:

@@ -1,4 +1,4 @@
-"""Scalar programs as machine code, by LLVM: printed, cut into parts, compiled."""
+"""Scalar programs as machine code, by LLVM: printed, cut into parts, compiled; and in C."""
 
 from ._bind import SureWay as SureWay
 from ._bind import Traceable as Traceable
@@ -6,6 +6,11 @@ from ._bind import allows_machine_code as allows_machine_code
 from ._bind import can_be_deferred as can_be_deferred
 from ._bind import mended as mended
 from ._bind import type_here as type_here
+from ._c import CArray as CArray
+from ._c import c_function as c_function
+from ._c import c_number as c_number
+from ._c import c_type as c_type
+from ._code import scalar_type as scalar_type
 from ._compile import Machine as Machine
 from ._compile import compiled as compiled
 from ._compile import has_compiler as has_compiler
@@ -23,3 +28,5 @@ from ._loop import LoopArrays as LoopArrays
 from ._loop import LoopPrograms as LoopPrograms
 from ._loop import loop_kernel as loop_kernel
 from ._loop import run_loop as run_loop
+from ._object import Target as Target
+from ._object import object_code as object_code

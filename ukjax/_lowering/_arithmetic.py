@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._code import Code, Number, Operand
+from ._code import AbstractCode, Number, Operand
 
 
 F64, I64 = np.dtype(np.float64), np.dtype(np.int64)
@@ -42,13 +42,13 @@ def fast_two_sum(x: Number, y: Number) -> Pair:
     return Pair(total, y - (total - x))
 
 
-def two_product(code: Code, x: Number, y: Operand) -> Pair:
+def two_product(code: AbstractCode, x: Number, y: Operand) -> Pair:
     """The exact product of two numbers."""
     product = x * y
     return Pair(product, code.fma(x, y, -product))
 
 
-def polynomial(code: Code, coefficients: Sequence[float], z: Number) -> Number:
+def polynomial(code: AbstractCode, coefficients: Sequence[float], z: Number) -> Number:
     """The sum of c[k] z^k, by Horner's rule."""
     total: Operand = coefficients[-1]
     for c in coefficients[-2::-1]:
@@ -79,7 +79,7 @@ class Quarter(NamedTuple):
     second: Number
 
 
-def _quarter(code: Code, x: Number) -> Quarter:
+def _quarter(code: AbstractCode, x: Number) -> Quarter:
     """Reduces an angle to |r| <= pi/4: x = k pi/2 + r."""
     a, b, c = HALF_PI
     coarse = code.nearest(x * (2.0 / math.pi / COARSE)) * COARSE
@@ -100,14 +100,14 @@ def _quarter(code: Code, x: Number) -> Quarter:
     return Quarter(sine, fast_two_sum(near, low), (number & 1).differs(0), (number & 2).differs(0))
 
 
-def sine_and_cosine(code: Code, x: Number) -> tuple[Number, Number]:
+def sine_and_cosine(code: AbstractCode, x: Number) -> tuple[Number, Number]:
     sine, cosine, odd, second = _quarter(code, x)
     s, c = code.select(odd, cosine.high, sine.high), code.select(odd, sine.high, cosine.high)
     s = code.select(x.equals(0.0), x, s)  # -0 has the sine -0
     return code.select(second, -s, s), code.select(odd ^ second, -c, c)
 
 
-def tangent(code: Code, x: Number) -> Number:
+def tangent(code: AbstractCode, x: Number) -> Number:
     sine, cosine, odd, _ = _quarter(code, x)
     over = Pair(*(code.select(odd, a, b) for a, b in zip(cosine, sine, strict=True)))
     under = Pair(*(code.select(odd, a, b) for a, b in zip(sine, cosine, strict=True)))
@@ -123,18 +123,18 @@ EXPONENTIAL = [1 / math.factorial(k) for k in range(2, 15)]
 OVER, UNDER = 709.782712893384, -745.1332191019412  # beyond, exp is infinite or zero
 
 
-def _power_of_two(code: Code, k: Number) -> Number:
+def _power_of_two(code: AbstractCode, k: Number) -> Number:
     """2^k for a whole number k as a double, -1022 to 1023."""
     return ((k.astype(I64) + 1023) << 52).of_bits(F64)
 
 
-def _times_power_of_two(code: Code, x: Number, k: Number) -> Number:
+def _times_power_of_two(code: AbstractCode, x: Number, k: Number) -> Number:
     """x 2^k for a whole number -2044 to 2046 as a double, rounded once at most."""
     half = code.floor(k * 0.5)
     return (x * _power_of_two(code, half)) * _power_of_two(code, k - half)
 
 
-def _reduced(code: Code, x: Number, low: Operand = 0.0) -> tuple[Number, Pair]:
+def _reduced(code: AbstractCode, x: Number, low: Operand = 0.0) -> tuple[Number, Pair]:
     """k, and the pair r with x + low = k ln 2 + r, |r| <= ln 2 / 2 or little more."""
     k = code.nearest(x * (1 / math.log(2)))
     left = code.fma(k, -LN2[0], x)  # exact: LN2[0] has 11 zeros at its end
@@ -143,14 +143,14 @@ def _reduced(code: Code, x: Number, low: Operand = 0.0) -> tuple[Number, Pair]:
     return k, fast_two_sum(r, rest - second.low + low)
 
 
-def _small_exponential(code: Code, r: Pair) -> Pair:
+def _small_exponential(code: AbstractCode, r: Pair) -> Pair:
     """exp(r) - 1 for |r| <= 0.35, as a pair."""
     high, low = r
     tail = code.fma(high * high, polynomial(code, EXPONENTIAL, high), low + low * high)
     return fast_two_sum(high, tail)
 
 
-def exponential(code: Code, x: Number, low: Operand = 0.0) -> Number:
+def exponential(code: AbstractCode, x: Number, low: Operand = 0.0) -> Number:
     """exp(x + low)."""
     inside = code.select(x < UNDER, UNDER, code.select(x > OVER, OVER, x))
     k, r = _reduced(code, inside, low)
@@ -160,7 +160,7 @@ def exponential(code: Code, x: Number, low: Operand = 0.0) -> Number:
     return code.select(x > OVER, INF, code.select(x < UNDER, 0.0, value))
 
 
-def exponential_less_one(code: Code, x: Number) -> Number:
+def exponential_less_one(code: AbstractCode, x: Number) -> Number:
     inside = code.select(x < -50.0, -50.0, code.select(x > OVER, OVER, x))
     k, r = _reduced(code, inside)
     p = _small_exponential(code, r)
@@ -184,7 +184,7 @@ LOGARITHM = [
 TWO_THIRDS = (2 / 3, float.fromhex("0x1.5555555555555p-55"))
 
 
-def _split(code: Code, x: Number) -> tuple[Number, Number]:
+def _split(code: AbstractCode, x: Number) -> tuple[Number, Number]:
     """The exponent e and f with x = 2^e (1 + f), 1/sqrt 2 <= 1 + f < sqrt 2, of a positive number."""
     tiny = x < 2.0**-1022
     scaled = code.select(tiny, x * 2.0**54, x)
@@ -198,17 +198,17 @@ def _split(code: Code, x: Number) -> tuple[Number, Number]:
     return e, mantissa - 1.0
 
 
-def logarithm(code: Code, x: Number) -> Number:
+def logarithm(code: AbstractCode, x: Number) -> Number:
     high, low = _logarithm(code, x)
     return _where_positive(code, x, high + low)
 
 
-def _where_positive(code: Code, x: Number, value: Number) -> Number:
+def _where_positive(code: AbstractCode, x: Number, value: Number) -> Number:
     value = code.select(x > 0.0, value, code.select(x.equals(0.0), code.constant(-INF, F64), math.nan))
     return code.select(x.equals(INF), INF, value)
 
 
-def _logarithm(code: Code, x: Number) -> Pair:
+def _logarithm(code: AbstractCode, x: Number) -> Pair:
     """The logarithm of a positive, finite number, as a pair with some 64 digits."""
     e, f = _split(code, x)
     # s = f / (2 + f); 2 + f is exact as a pair.
@@ -232,7 +232,7 @@ def _logarithm(code: Code, x: Number) -> Pair:
     return fast_two_sum(first.high, first.low + (log.low + of_e.high))
 
 
-def logarithm_of_one_more(code: Code, x: Number) -> Number:
+def logarithm_of_one_more(code: AbstractCode, x: Number) -> Number:
     """log(1 + x)."""
     total = two_sum(code.constant(1.0, F64), x)
     log = _logarithm(code, code.select(total.high > 0.0, total.high, 1.0))
@@ -241,7 +241,7 @@ def logarithm_of_one_more(code: Code, x: Number) -> Number:
     return code.select(code.abs(x) < 1e-300, x, code.select(x.equals(INF), INF, value))
 
 
-def power(code: Code, x: Number, y: Number) -> Number:
+def power(code: AbstractCode, x: Number, y: Number) -> Number:
     """x^y, with the values of IEEE 754 at zeros and infinities."""
     size = code.abs(x)
     usual = (size > 0.0) & (size < INF)
@@ -269,12 +269,12 @@ def power(code: Code, x: Number, y: Number) -> Number:
     return code.select(y.equals(0.0) | x.equals(1.0), code.constant(1.0, F64), value)
 
 
-def power_of_two(code: Code, x: Number) -> Number:
+def power_of_two(code: AbstractCode, x: Number) -> Number:
     """2^x."""
     return power(code, code.constant(2.0, F64), x)
 
 
-def cube_root(code: Code, x: Number) -> Number:
+def cube_root(code: AbstractCode, x: Number) -> Number:
     size = code.abs(x)
     usual = (size > 0.0) & (size < INF)
     inside = code.select(usual, size, 1.0)
@@ -297,7 +297,7 @@ ARCTANGENT = [
 PI = (math.pi, float.fromhex("0x1.1a62633145c07p-53"))
 
 
-def _arctangent(code: Code, over: Pair, under: Pair) -> Pair:
+def _arctangent(code: AbstractCode, over: Pair, under: Pair) -> Pair:
     """The arctangent of a ratio of numbers that are not negative, not both zero, and finite."""
     swapped = over.high > under.high
     a, a_low = (code.select(swapped, u, o) for o, u in zip(over, under, strict=True))
@@ -324,7 +324,7 @@ def _plus(x: Pair, low: Number) -> Pair:
     return Pair(x.high, x.low + low)
 
 
-def arctangent_of_two(code: Code, y: Number, x: Number) -> Number:
+def arctangent_of_two(code: AbstractCode, y: Number, x: Number) -> Number:
     """The angle of the point (x, y), with the signs of zeros and the angles of infinities of IEEE 754."""
     over, under = code.abs(y), code.abs(x)
     largest = code.select(over > under, over, under)
@@ -349,11 +349,11 @@ def arctangent_of_two(code: Code, y: Number, x: Number) -> Number:
     return code.select(x.is_nan() | y.is_nan(), math.nan, value)
 
 
-def arctangent(code: Code, x: Number) -> Number:
+def arctangent(code: AbstractCode, x: Number) -> Number:
     return arctangent_of_two(code, x, code.constant(1.0, F64))
 
 
-def _leg(code: Code, x: Number) -> Pair:
+def _leg(code: AbstractCode, x: Number) -> Pair:
     """sqrt(1 - x^2) as a pair; NaN beyond 1."""
     square = two_product(code, x, x)
     rest = two_sum(code.constant(1.0, F64), -square.high)
@@ -363,7 +363,7 @@ def _leg(code: Code, x: Number) -> Pair:
     return Pair(root, code.select(root > 0.0, correction, 0.0))
 
 
-def arcsine(code: Code, x: Number) -> Number:
+def arcsine(code: AbstractCode, x: Number) -> Number:
     size, none = code.abs(x), code.constant(0.0, F64)
     leg = _leg(code, size)
     angle = _arctangent(code, Pair(size, none), leg)
@@ -372,7 +372,7 @@ def arcsine(code: Code, x: Number) -> Number:
     return code.select(size <= 1.0, value, math.nan)
 
 
-def arccosine(code: Code, x: Number) -> Number:
+def arccosine(code: AbstractCode, x: Number) -> Number:
     size, none = code.abs(x), code.constant(0.0, F64)
     leg = _leg(code, size)
     angle = _arctangent(code, leg, Pair(size, none))
@@ -382,14 +382,14 @@ def arccosine(code: Code, x: Number) -> Number:
     return code.select(size <= 1.0, value, math.nan)
 
 
-def _large_half_exponential(code: Code, size: Number) -> Number:
+def _large_half_exponential(code: AbstractCode, size: Number) -> Number:
     """exp(size) / 2, up to where it overflows itself."""
     k, r = _reduced(code, code.select(size > 720.0, 720.0, size))
     p = _small_exponential(code, r)
     return _times_power_of_two(code, 1.0 + (p.high + p.low), k - 1.0)
 
 
-def hyperbolic_sine(code: Code, x: Number) -> Number:
+def hyperbolic_sine(code: AbstractCode, x: Number) -> Number:
     size = code.abs(x)
     t = exponential_less_one(code, code.select(size < 22.0, size, 22.0))
     value = code.select(size < 22.0, 0.5 * (t + t / (t + 1.0)), _large_half_exponential(code, size))
@@ -397,21 +397,21 @@ def hyperbolic_sine(code: Code, x: Number) -> Number:
     return code.copysign(code.select(x.is_nan(), x, value), x)
 
 
-def hyperbolic_cosine(code: Code, x: Number) -> Number:
+def hyperbolic_cosine(code: AbstractCode, x: Number) -> Number:
     size = code.abs(x)
     t = exponential_less_one(code, code.select(size < 22.0, size, 22.0))
     value = code.select(size < 22.0, code.fma(t, t / (2.0 * (1.0 + t)), 1.0), _large_half_exponential(code, size))
     return code.select(x.is_nan(), x, value)
 
 
-def hyperbolic_tangent(code: Code, x: Number) -> Number:
+def hyperbolic_tangent(code: AbstractCode, x: Number) -> Number:
     size = code.abs(x)
     t = exponential_less_one(code, 2.0 * code.select(size < 22.0, size, 22.0))
     value = code.select(size < 1e-300, size, t / (t + 2.0))
     return code.copysign(code.select(x.is_nan(), x, value), x)
 
 
-def inverse_hyperbolic_sine(code: Code, x: Number) -> Number:
+def inverse_hyperbolic_sine(code: AbstractCode, x: Number) -> Number:
     size = code.abs(x)
     inside = code.select(size < 2.0**28, size, 1.0)
     square = inside * inside
@@ -422,14 +422,14 @@ def inverse_hyperbolic_sine(code: Code, x: Number) -> Number:
     return code.copysign(code.select(x.is_nan(), x, value), x)
 
 
-def inverse_hyperbolic_cosine(code: Code, x: Number) -> Number:
+def inverse_hyperbolic_cosine(code: AbstractCode, x: Number) -> Number:
     t = code.select(x < 2.0**28, x - 1.0, 1.0)
     small = logarithm_of_one_more(code, t + code.sqrt(2.0 * t + t * t))
     value = code.select(x < 2.0**28, small, logarithm(code, x) + math.log(2))
     return code.select(x >= 1.0, value, math.nan)
 
 
-def inverse_hyperbolic_tangent(code: Code, x: Number) -> Number:
+def inverse_hyperbolic_tangent(code: AbstractCode, x: Number) -> Number:
     size = code.abs(x)
     value = 0.5 * logarithm_of_one_more(code, 2.0 * size / (1.0 - size))
     value = code.select(size.equals(1.0), code.constant(INF, F64), value)
@@ -437,7 +437,7 @@ def inverse_hyperbolic_tangent(code: Code, x: Number) -> Number:
     return code.select(size <= 1.0, code.copysign(value, x), math.nan)
 
 
-def logistic(code: Code, x: Number) -> Number:
+def logistic(code: AbstractCode, x: Number) -> Number:
     """1 / (1 + exp(-x))."""
     small = exponential(code, -code.abs(x))
     return code.select(x < 0.0, small, code.constant(1.0, F64)) / (1.0 + small)

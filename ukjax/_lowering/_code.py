@@ -1,10 +1,12 @@
-"""LLVM's language: the body of a function under construction, and the numbers in it.
+"""The body of a function under construction, and the numbers in it; and LLVM's language.
 
 Every number stands for `width` numbers of the same dtype, one for each state of a vector. No instruction carries a flag
 that lets LLVM change the arithmetic: a number has the same bits whatever the width.
 """
 
-from typing import Union
+import abc
+from collections.abc import Callable
+from typing import TypeVar, Union
 
 import numpy as np
 
@@ -14,6 +16,8 @@ BITS = {np.dtype(np.float64): np.dtype(np.int64), np.dtype(np.float32): np.dtype
 BOOL = np.dtype(bool)
 
 Operand = Union["Number", float, int, bool]
+# A number, or a tuple of numbers.
+Results = TypeVar("Results")
 
 
 def scalar_type(dtype: np.dtype) -> str:
@@ -29,20 +33,15 @@ class Number:
     __slots__ = ("code", "dtype", "name")
     __hash__ = object.__hash__
 
-    def __init__(self, code: "Code", name: str, dtype: np.dtype):
+    def __init__(self, code: "AbstractCode", name: str, dtype: np.dtype):
         self.code, self.name, self.dtype = code, name, dtype
 
     @property
     def is_float(self) -> bool:
         return self.dtype.kind == "f"
 
-    @property
-    def typed(self) -> str:
-        """The number with its type, as an operand."""
-        return f"{self.code.type_of(self.dtype)} {self.name}"
-
     def _with(self, instruction: str, other: Operand) -> "Number":
-        return self.code.instruction(f"{instruction} {self.typed}, {self.code.like(other, self).name}", self.dtype)
+        return self.code.operation(instruction, self.dtype, self, self.code.like(other, self))
 
     def __add__(self, other: Operand) -> "Number":
         return self._with("fadd" if self.is_float else "add", other)
@@ -70,7 +69,7 @@ class Number:
 
     def __neg__(self) -> "Number":
         if self.is_float:
-            return self.code.instruction(f"fneg {self.typed}", self.dtype)
+            return self.code.operation("fneg", self.dtype, self)
         return self.code.like(0, self) - self
 
     def __and__(self, other: Operand) -> "Number":
@@ -97,7 +96,7 @@ class Number:
         else:
             sign = "s" if self.dtype.kind == "i" else "u"
             instruction = f"icmp {of_integers if of_integers in ('eq', 'ne') else sign + of_integers}"
-        return self.code.instruction(f"{instruction} {self.typed}, {self.code.like(other, self).name}", BOOL)
+        return self.code.operation(instruction, BOOL, self, self.code.like(other, self))
 
     def __lt__(self, other: Operand) -> "Number":
         return self._compared("olt", "lt", other)
@@ -118,14 +117,14 @@ class Number:
         return self._compared("une", "ne", other)
 
     def is_nan(self) -> "Number":
-        return self.code.instruction(f"fcmp uno {self.typed}, {self.name}", BOOL)
+        return self.code.operation("fcmp uno", BOOL, self, self)
 
     def bits(self) -> "Number":
         """The bits of a floating-point number, as a signed integer."""
-        return self._cast("bitcast", BITS[self.dtype])
+        return self.code.cast("bitcast", self, BITS[self.dtype])
 
     def of_bits(self, dtype: np.dtype) -> "Number":
-        return self._cast("bitcast", dtype)
+        return self.code.cast("bitcast", self, dtype)
 
     def astype(self, dtype: np.dtype) -> "Number":
         """Converts as XLA does: integers from floats are truncated, at most their range, and zero for NaN."""
@@ -136,74 +135,49 @@ class Number:
             return self.differs(0)
         if source == BOOL or (source.kind in "iu" and dtype.kind == "f"):
             if source == BOOL and dtype.kind in "iu":
-                return self._cast("zext", dtype)
-            return self._cast("sitofp" if source.kind == "i" else "uitofp", dtype)
+                return self.code.cast("zext", self, dtype)
+            return self.code.cast("sitofp" if source.kind == "i" else "uitofp", self, dtype)
         if source.kind == "f" and dtype.kind == "f":
-            return self._cast("fpext" if dtype.itemsize > source.itemsize else "fptrunc", dtype)
+            return self.code.cast("fpext" if dtype.itemsize > source.itemsize else "fptrunc", self, dtype)
         if source.kind == "f":
             kind = "fptosi" if dtype.kind == "i" else "fptoui"
             return self.code.call(f"{kind}.sat", dtype, self, suffixes=(dtype, source))
         if dtype.itemsize > source.itemsize:
-            return self._cast("sext" if source.kind == "i" else "zext", dtype)
-        return self._cast("trunc", dtype) if dtype.itemsize < source.itemsize else Number(self.code, self.name, dtype)
+            return self.code.cast("sext" if source.kind == "i" else "zext", self, dtype)
+        if dtype.itemsize < source.itemsize:
+            return self.code.cast("trunc", self, dtype)
+        return self.code.cast("bitcast", self, dtype)
 
-    def _cast(self, instruction: str, dtype: np.dtype) -> "Number":
-        return self.code.instruction(f"{instruction} {self.typed} to {self.code.type_of(dtype)}", dtype)
 
+class AbstractCode(abc.ABC):
+    """The body of a function under construction, in some language.
 
-class Code:
-    """The body of a function for vectors of `width` numbers.
-
-    Attributes:
-        lines: Instructions in order.
-        declared: Declarations of the intrinsic functions that are called.
+    Names of operations are those of LLVM: "fadd", "icmp slt", "sitofp".
     """
 
-    def __init__(self, width: int = 1):
-        self.width, self.lines, self.declared, self._count = width, [], set(), 0
+    @abc.abstractmethod
+    def operation(self, name: str, dtype: np.dtype, *args: Number) -> Number:
+        """Adds an operation on numbers, of the same dtype unless it is a "select"."""
 
-    def type_of(self, dtype: np.dtype) -> str:
-        one = scalar_type(np.dtype(dtype))
-        return one if self.width == 1 else f"<{self.width} x {one}>"
+    @abc.abstractmethod
+    def cast(self, name: str, x: Number, dtype: np.dtype) -> Number:
+        """Adds a conversion; "bitcast" between integers of one size changes the sign's meaning only."""
 
-    def _suffix(self, dtype: np.dtype) -> str:
-        letter = f"{'f' if dtype.kind == 'f' else 'i'}{8 * dtype.itemsize}"
-        return letter if self.width == 1 else f"v{self.width}{letter}"
-
-    def name(self) -> str:
-        """A name that is not used yet."""
-        self._count += 1
-        return f"%v{self._count}"
-
-    def instruction(self, text: str, dtype: np.dtype) -> Number:
-        name = self.name()
-        self.lines.append(f"  {name} = {text}")
-        return Number(self, name, np.dtype(dtype))
-
+    @abc.abstractmethod
     def constant(self, value: float | int | bool | np.generic, dtype: np.dtype) -> Number:
-        dtype = np.dtype(dtype)
-        if dtype == BOOL:
-            text = "true" if value else "false"
-        elif dtype.kind == "f":
-            # A float of 32 bits too is written by the bits of the double that it is.
-            number = float(np.asarray(value, dtype))
-            text = f"0x{np.float64(number).view(np.uint64):016X}"
-        else:
-            text = str(int(np.asarray(value).astype(dtype)))
-        if self.width > 1:
-            text = "<" + ", ".join([f"{scalar_type(dtype)} {text}"] * self.width) + ">"
-        return Number(self, text, dtype)
+        """Returns a known number."""
+
+    @abc.abstractmethod
+    def call(self, name: str, dtype: np.dtype, *args: Number, suffixes: tuple[np.dtype, ...] = ()) -> Number:
+        """Adds a call of an intrinsic function of LLVM; `suffixes`: dtypes in its name, by default that of `args`."""
+
+    @abc.abstractmethod
+    def function(self, of: Callable[..., Results], *args: Number) -> Results:
+        """Adds the operations of a function (code, *args) -> a number or several, or a call of them."""
 
     def like(self, value: Operand, other: Number) -> Number:
         """The value as a number of the dtype of another."""
         return value if isinstance(value, Number) else self.constant(value, other.dtype)
-
-    def call(self, name: str, dtype: np.dtype, *args: Number, suffixes: tuple[np.dtype, ...] = ()) -> Number:
-        """A call of an intrinsic function of LLVM."""
-        full = ".".join(["@llvm", name, *(self._suffix(np.dtype(x)) for x in suffixes or (args[0].dtype,))])
-        kinds = ", ".join(self.type_of(x.dtype) for x in args)
-        self.declared.add(f"declare {self.type_of(dtype)} {full}({kinds})")
-        return self.instruction(f"call {self.type_of(dtype)} {full}({', '.join(x.typed for x in args)})", dtype)
 
     def fma(self, x: Operand, y: Operand, z: Operand) -> Number:
         """x y + z, rounded once."""
@@ -213,8 +187,7 @@ class Code:
     def select(self, which: Number, x: Operand, y: Operand) -> Number:
         """x where `which` is set, else y."""
         one = next(n for n in (x, y) if isinstance(n, Number))
-        a, b = self.like(x, one), self.like(y, one)
-        return self.instruction(f"select {which.typed}, {a.typed}, {b.typed}", one.dtype)
+        return self.operation("select", one.dtype, which, self.like(x, one), self.like(y, one))
 
     def abs(self, x: Number) -> Number:
         return self.call("fabs", x.dtype, x)
@@ -231,3 +204,70 @@ class Code:
 
     def copysign(self, x: Number, sign: Number) -> Number:
         return self.call("copysign", x.dtype, x, sign)
+
+
+class Code(AbstractCode):
+    """The body of a function for vectors of `width` numbers, in LLVM's language.
+
+    Attributes:
+        lines: Instructions in order.
+        declared: Declarations of the intrinsic functions that are called.
+    """
+
+    def __init__(self, width: int = 1):
+        self.width, self.lines, self.declared, self._count = width, [], set(), 0
+
+    def type_of(self, dtype: np.dtype) -> str:
+        one = scalar_type(np.dtype(dtype))
+        return one if self.width == 1 else f"<{self.width} x {one}>"
+
+    def typed(self, x: Number) -> str:
+        """The number with its type, as an operand."""
+        return f"{self.type_of(x.dtype)} {x.name}"
+
+    def _suffix(self, dtype: np.dtype) -> str:
+        letter = f"{'f' if dtype.kind == 'f' else 'i'}{8 * dtype.itemsize}"
+        return letter if self.width == 1 else f"v{self.width}{letter}"
+
+    def name(self) -> str:
+        """A name that is not used yet."""
+        self._count += 1
+        return f"%v{self._count}"
+
+    def instruction(self, text: str, dtype: np.dtype) -> Number:
+        name = self.name()
+        self.lines.append(f"  {name} = {text}")
+        return Number(self, name, np.dtype(dtype))
+
+    def operation(self, name, dtype, *args):
+        if name == "select":
+            return self.instruction(f"select {', '.join(map(self.typed, args))}", dtype)
+        return self.instruction(f"{name} {', '.join([self.typed(args[0]), *(x.name for x in args[1:])])}", dtype)
+
+    def cast(self, name, x, dtype):
+        if name == "bitcast" and self.type_of(x.dtype) == self.type_of(dtype):
+            return Number(self, x.name, dtype)
+        return self.instruction(f"{name} {self.typed(x)} to {self.type_of(dtype)}", dtype)
+
+    def constant(self, value, dtype):
+        dtype = np.dtype(dtype)
+        if dtype == BOOL:
+            text = "true" if value else "false"
+        elif dtype.kind == "f":
+            # A float of 32 bits too is written by the bits of the double that it is.
+            number = float(np.asarray(value, dtype))
+            text = f"0x{np.float64(number).view(np.uint64):016X}"
+        else:
+            text = str(int(np.asarray(value).astype(dtype)))
+        if self.width > 1:
+            text = "<" + ", ".join([f"{scalar_type(dtype)} {text}"] * self.width) + ">"
+        return Number(self, text, dtype)
+
+    def call(self, name, dtype, *args, suffixes=()):
+        full = ".".join(["@llvm", name, *(self._suffix(np.dtype(x)) for x in suffixes or (args[0].dtype,))])
+        kinds = ", ".join(self.type_of(x.dtype) for x in args)
+        self.declared.add(f"declare {self.type_of(dtype)} {full}({kinds})")
+        return self.instruction(f"call {self.type_of(dtype)} {full}({', '.join(map(self.typed, args))})", dtype)
+
+    def function(self, of, *args):
+        return of(self, *args)

@@ -124,7 +124,7 @@ class Slots:
 
     def put(self, code: Code, slot: int, x: Number) -> None:
         stored = x.astype(_kept_as(x.dtype))
-        code.lines.append(f"  store {stored.typed}, ptr {self.place(code, slot)}, align 8")
+        code.lines.append(f"  store {code.typed(stored)}, ptr {self.place(code, slot)}, align 8")
 
     def get(self, code: Code, node: Node) -> Number:
         """The number of a node, repeated if `code` is for vectors and the slot for one number."""

@@ -1,4 +1,4 @@
-"""Scalar programs in LLVM's language.
+"""Scalar programs as operations of a language, LLVM's or C.
 
 The arithmetic is decided here: a sum whose term is a product that nothing else uses is one fused operation. Elementary
 functions are those of `_arithmetic`. So a program gives the same bits for one state and for vectors of any width.
@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.lax import RoundingMethod
 
 from . import _arithmetic as of
-from ._code import BOOL, Code, Number
+from ._code import BOOL, AbstractCode, Number
 from ._entry import Block, Entry, Node, NotScalar
 from ._program import Program, call_p, routine_of
 from ._schedule import fma_p
@@ -23,7 +23,7 @@ Args = Sequence[Number]
 PrintsCall = Callable[[Node, Callable[[Entry], Number]], list[Number]]
 
 
-def print_program(code: Code, program: Program, inputs: Args, call: PrintsCall | None = None) -> list[Number]:
+def print_program(code: AbstractCode, program: Program, inputs: Args, call: PrintsCall | None = None) -> list[Number]:
     """Adds a program to a body; returns its outputs for these inputs. Raises NotScalar for what has no instruction.
 
     `call`: prints the call of a routine, if the program has such calls.
@@ -34,7 +34,7 @@ def print_program(code: Code, program: Program, inputs: Args, call: PrintsCall |
 class _Printer:
     """A program that is being printed: its numbers so far, sines and cosines, and the products that go into sums."""
 
-    def __init__(self, code: Code, program: Program, inputs: Args, call: PrintsCall | None):
+    def __init__(self, code: AbstractCode, program: Program, inputs: Args, call: PrintsCall | None):
         self.code, self.program = code, program
         self.known = {node.order: x for node, x in zip(program.inputs, inputs, strict=True)}
         self.turns: dict[int, tuple[Number, Number]] = {}
@@ -69,7 +69,7 @@ class _Printer:
     def _turn(self, node: Node, angle: Number, cosine: bool) -> Number:
         (x,) = node.args
         if x.order not in self.turns:
-            pair = of.sine_and_cosine(self.code, angle.astype(of.F64))
+            pair = self.code.function(of.sine_and_cosine, angle.astype(of.F64))
             self.turns[x.order] = pair[0].astype(angle.dtype), pair[1].astype(angle.dtype)
         return self.turns[x.order][cosine]
 
@@ -98,9 +98,9 @@ def has_instruction(node: Node) -> bool:
     return primitive in RULES and not (primitive is prims.pow_p and dtype.kind != "f")
 
 
-def in_doubles(code: Code, function: Callable[..., Number], args: Args) -> Number:
+def in_doubles(code: AbstractCode, function: Callable[..., Number], args: Args) -> Number:
     """An elementary function of doubles for numbers of any precision, rounded once."""
-    return function(code, *(x.astype(of.F64) for x in args)).astype(args[0].dtype)
+    return code.function(function, *(x.astype(of.F64) for x in args)).astype(args[0].dtype)
 
 
 ELEMENTARY: dict[Primitive, Callable[..., Number]] = {
@@ -125,24 +125,24 @@ ELEMENTARY: dict[Primitive, Callable[..., Number]] = {
 }
 
 
-def _fma(code: Code, node: Node, args: Args) -> Number:
+def _fma(code: AbstractCode, node: Node, args: Args) -> Number:
     (x, y, z), (product, addend) = args, node.params["negated"]
     return code.fma(-x if product else x, y, -z if addend else z)
 
 
-def _add(code: Code, node: Node, args: Args) -> Number:
+def _add(code: AbstractCode, node: Node, args: Args) -> Number:
     return args[0] | args[1] if args[0].dtype == BOOL else args[0] + args[1]
 
 
-def _sub(code: Code, node: Node, args: Args) -> Number:
+def _sub(code: AbstractCode, node: Node, args: Args) -> Number:
     return args[0] - args[1]
 
 
-def _mul(code: Code, node: Node, args: Args) -> Number:
+def _mul(code: AbstractCode, node: Node, args: Args) -> Number:
     return args[0] & args[1] if args[0].dtype == BOOL else args[0] * args[1]
 
 
-def _div(code: Code, node: Node, args: Args) -> Number:
+def _div(code: AbstractCode, node: Node, args: Args) -> Number:
     """The quotient; of integers truncated, -1 where the divisor is zero, as in XLA."""
     x, y = args
     if x.is_float:
@@ -151,37 +151,37 @@ def _div(code: Code, node: Node, args: Args) -> Number:
     return code.select(y.equals(0), -1, quotient)
 
 
-def _rem(code: Code, node: Node, args: Args) -> Number:
+def _rem(code: AbstractCode, node: Node, args: Args) -> Number:
     """The remainder with the sign of the dividend; of integers the dividend where the divisor is zero."""
     x, y = args
     if x.is_float:
-        return code.instruction(f"frem {x.typed}, {y.name}", x.dtype)
+        return code.operation("frem", x.dtype, x, y)
     _, remainder = _divided(code, x, y)
     return code.select(y.equals(0), x, remainder)
 
 
-def _divided(code: Code, x: Number, y: Number) -> tuple[Number, Number]:
+def _divided(code: AbstractCode, x: Number, y: Number) -> tuple[Number, Number]:
     sign = "s" if x.dtype.kind == "i" else "u"
     unsafe = y.equals(0)
     if sign == "s":
         unsafe = unsafe | (y.equals(-1) & x.equals(np.iinfo(x.dtype).min))
     divisor = code.select(unsafe, 1, y)
-    quotient = code.instruction(f"{sign}div {x.typed}, {divisor.name}", x.dtype)
-    return quotient, code.instruction(f"{sign}rem {x.typed}, {divisor.name}", x.dtype)
+    quotient = code.operation(f"{sign}div", x.dtype, x, divisor)
+    return quotient, code.operation(f"{sign}rem", x.dtype, x, divisor)
 
 
-def _neg(code: Code, node: Node, args: Args) -> Number:
+def _neg(code: AbstractCode, node: Node, args: Args) -> Number:
     return -args[0]
 
 
-def _abs(code: Code, node: Node, args: Args) -> Number:
+def _abs(code: AbstractCode, node: Node, args: Args) -> Number:
     (x,) = args
     if x.is_float:
         return code.abs(x)
     return x if x.dtype.kind == "u" else code.select(x < 0, -x, x)
 
 
-def _sign(code: Code, node: Node, args: Args) -> Number:
+def _sign(code: AbstractCode, node: Node, args: Args) -> Number:
     (x,) = args
     one = code.like(1, x)
     if x.dtype.kind == "u":
@@ -189,51 +189,51 @@ def _sign(code: Code, node: Node, args: Args) -> Number:
     return code.select(x > 0, one, code.select(x < 0, -one, x))
 
 
-def _square(code: Code, node: Node, args: Args) -> Number:
+def _square(code: AbstractCode, node: Node, args: Args) -> Number:
     return args[0] * args[0]
 
 
-def _sqrt(code: Code, node: Node, args: Args) -> Number:
+def _sqrt(code: AbstractCode, node: Node, args: Args) -> Number:
     return code.sqrt(args[0])
 
 
-def _rsqrt(code: Code, node: Node, args: Args) -> Number:
+def _rsqrt(code: AbstractCode, node: Node, args: Args) -> Number:
     return 1.0 / code.sqrt(args[0])
 
 
-def _larger(code: Code, node: Node, args: Args) -> Number:
+def _larger(code: AbstractCode, node: Node, args: Args) -> Number:
     x, y = args
     return code.call("maximum", x.dtype, x, y) if x.is_float else code.select(x > y, x, y)
 
 
-def _smaller(code: Code, node: Node, args: Args) -> Number:
+def _smaller(code: AbstractCode, node: Node, args: Args) -> Number:
     x, y = args
     return code.call("minimum", x.dtype, x, y) if x.is_float else code.select(x < y, x, y)
 
 
-def _floor(code: Code, node: Node, args: Args) -> Number:
+def _floor(code: AbstractCode, node: Node, args: Args) -> Number:
     return code.floor(args[0])
 
 
-def _ceil(code: Code, node: Node, args: Args) -> Number:
+def _ceil(code: AbstractCode, node: Node, args: Args) -> Number:
     return code.call("ceil", args[0].dtype, args[0])
 
 
-def _round(code: Code, node: Node, args: Args) -> Number:
+def _round(code: AbstractCode, node: Node, args: Args) -> Number:
     even = node.params["rounding_method"] is RoundingMethod.TO_NEAREST_EVEN
     return code.call("roundeven" if even else "round", args[0].dtype, args[0])
 
 
-def _is_finite(code: Code, node: Node, args: Args) -> Number:
+def _is_finite(code: AbstractCode, node: Node, args: Args) -> Number:
     return code.abs(args[0]) < np.inf
 
 
-def _clamp(code: Code, node: Node, args: Args) -> Number:
+def _clamp(code: AbstractCode, node: Node, args: Args) -> Number:
     low, x, high = args
     return _smaller(code, node, [_larger(code, node, [x, low]), high])
 
 
-def _select_n(code: Code, node: Node, args: Args) -> Number:
+def _select_n(code: AbstractCode, node: Node, args: Args) -> Number:
     which, *cases = args
     if which.dtype == BOOL:
         return code.select(which, cases[-1], cases[0]) if len(cases) > 1 else cases[0]
@@ -243,11 +243,11 @@ def _select_n(code: Code, node: Node, args: Args) -> Number:
     return found
 
 
-def _convert(code: Code, node: Node, args: Args) -> Number:
+def _convert(code: AbstractCode, node: Node, args: Args) -> Number:
     return args[0].astype(np.dtype(node.dtype))
 
 
-def _integer_pow(code: Code, node: Node, args: Args) -> Number:
+def _integer_pow(code: AbstractCode, node: Node, args: Args) -> Number:
     """x^k by squaring, for whole k."""
     (x,), k = args, node.params["y"]
     total, square, left = None, x, abs(k)
@@ -259,14 +259,14 @@ def _integer_pow(code: Code, node: Node, args: Args) -> Number:
     return 1.0 / total if k < 0 else total
 
 
-def _pow(code: Code, node: Node, args: Args) -> Number:
+def _pow(code: AbstractCode, node: Node, args: Args) -> Number:
     x, y = args
     if not x.is_float:
         raise NotScalar("a power of an integer")
     return in_doubles(code, of.power, [x, y.astype(of.F64)])
 
 
-def _power_of_two(code: Code, node: Node, args: Args) -> Number:
+def _power_of_two(code: AbstractCode, node: Node, args: Args) -> Number:
     """Rounds a number to fewer digits, to the nearest, the even one of two."""
     (x,) = args
     digits, kept = np.finfo(x.dtype).nmant, node.params["mantissa_bits"]
@@ -280,19 +280,19 @@ def _power_of_two(code: Code, node: Node, args: Args) -> Number:
     return code.select(code.abs(x) < np.inf, rounded.of_bits(x.dtype), x)
 
 
-def _bitwise(operator: str) -> Callable[[Code, Node, Args], Number]:
-    def rule(code: Code, node: Node, args: Args) -> Number:
+def _bitwise(operator: str) -> Callable[[AbstractCode, Node, Args], Number]:
+    def rule(code: AbstractCode, node: Node, args: Args) -> Number:
         return getattr(args[0], operator)(args[1])
 
     return rule
 
 
-def _not(code: Code, node: Node, args: Args) -> Number:
+def _not(code: AbstractCode, node: Node, args: Args) -> Number:
     return ~args[0]
 
 
-def _compare(operator: str) -> Callable[[Code, Node, Args], Number]:
-    def rule(code: Code, node: Node, args: Args) -> Number:
+def _compare(operator: str) -> Callable[[AbstractCode, Node, Args], Number]:
+    def rule(code: AbstractCode, node: Node, args: Args) -> Number:
         x, y = args
         if x.dtype == BOOL and operator not in ("equals", "differs"):
             x, y = (n.astype(np.dtype(np.uint8)) for n in args)
@@ -301,7 +301,7 @@ def _compare(operator: str) -> Callable[[Code, Node, Args], Number]:
     return rule
 
 
-RULES: dict[Primitive, Callable[[Code, Node, Args], Number]] = {
+RULES: dict[Primitive, Callable[[AbstractCode, Node, Args], Number]] = {
     fma_p: _fma,
     prims.add_p: _add,
     prims.sub_p: _sub,

@@ -106,8 +106,12 @@ class Feedback(AbstractController):
         if self.period is None:
             return x
         # The store holds the control of this sample and the memory for the next one.
-        u = self._decide(q, v, t, x)
-        return jnp.concatenate([self._updated(q, v, t, x), u, jnp.ones(1, q.dtype)])
+        u, x = self.sample(q, v, t, x)
+        return jnp.concatenate([x, u, jnp.ones(1, q.dtype)])
+
+    def sample(self, q: Coordinates, v: Vector, t: Scalar, x: Array) -> tuple[Array, Array]:
+        """Returns the control at a sample (p,), and the memory for the next one (s,)."""
+        return self._decide(q, v, t, x), self._updated(q, v, t, x)
 
     def control(self, q: Coordinates, v: Vector, t: Scalar, store: Array | None) -> Array:
         """Returns u (p,)."""
@@ -134,8 +138,8 @@ class Feedback(AbstractController):
             return store
         x, k = store[: self._s], store[-1]
         due = stop_gradient(is_due(t, k, start, self.period))
-        u = self._decide(q, v, t, x)
-        new = jnp.concatenate([self._updated(q, v, t, x), u, k[None] + 1])
+        u, x = self.sample(q, v, t, x)
+        new = jnp.concatenate([x, u, k[None] + 1])
         return jnp.where(due, new, store)
 
     def seen(self, store):

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import _inspect, _list, _output, _simulate, _sweep
+from .._lowering import Target
+from . import _export, _inspect, _list, _output, _simulate, _sweep
 from ._target import UsageError
 
 
@@ -164,6 +165,49 @@ def modes(
 ) -> None:
     """Linearise a scenario, with its servo at work: print eigenvalues, frequencies, damping; animate a mode."""
     _inspect.run_modes(console, target, settings or [], at, mode, out, formats or [])
+
+
+@app.command(short_help="Write functions of a scenario in C, or as an object.")
+def export(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="What to export: module:factory or path/to/file.py:factory, or robot.xml."
+        ),
+    ],
+    settings: Settings = None,
+    to: Annotated[str, typer.Option(help=_export.TO_HELP)] = "c",
+    what: Annotated[list[str] | None, typer.Option(help=_export.WHAT_HELP)] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What the files are called, and all names in them begin with; by the scenario.")
+    ] = None,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Make all parameters arguments, in place of constants.")
+    ] = False,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARAMETER", help="Make this parameter an argument; may be repeated."),
+    ] = None,
+    machine: Annotated[
+        str,
+        typer.Option(
+            "--target", metavar="TRIPLE", help="For an object: thumbv7em-none-eabihf; this machine if omitted."
+        ),
+    ] = "",
+    cpu: Annotated[str, typer.Option(help="For an object: a processor of the target, such as cortex-m7.")] = "",
+    features: Annotated[str, typer.Option(help="For an object: features of the processor, such as +fma.")] = "",
+    out: Out = None,
+) -> None:
+    """Write accelerations, the control of a servo, a step, and other functions of a scenario for other programs.
+
+    The functions in C need no memory and no library but math.h, and give the bits that they have here. Each returns
+    whether it is certain of its results.
+    """
+    if parameters and parameter:
+        raise UsageError("Pass --parameters for all of them, or --parameter for some, but not both.")
+    chosen = parameter or parameters
+    asked = Target(machine, cpu, features)
+    _export.run_export(console, target, settings or [], to, what or [], name, chosen, asked, out)
 
 
 @app.command(short_help="Minimise a loss by gradient.")

@@ -19,9 +19,14 @@ from ._target import UsageError
 Files = list[tuple[str, Callable[[Path], object]]]
 
 
+def folder_of(name: str) -> Path:
+    """The folder that a command writes to if none is given."""
+    return Path("out") / re.sub(r"\W+", "-", name).strip("-").lower()
+
+
 def claim(out: Path | None, name: str) -> Path:
     """The folder `out`, or a folder named after `name`, made and found writable before any work. Raises UsageError."""
-    folder = out or Path("out") / re.sub(r"\W+", "-", name).strip("-").lower()
+    folder = out or folder_of(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -1,0 +1,5 @@
+"""Functions of a mechanism for other programs: C, and objects."""
+
+from ._export import TO as TO
+from ._export import export as export
+from ._quantities import QUANTITIES as QUANTITIES

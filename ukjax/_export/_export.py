@@ -1,0 +1,270 @@
+"""The public function: a mechanism's functions as files for other programs."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import diffrax
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array
+
+from .. import _check
+from .._coordinate import Coordinate, named, rate_unit, speeds_named
+from .._lowering import Target
+from .._manifold import Projection
+from .._mechanism import Mechanism
+from .._result import is_traced
+from .._servo import AbstractController, ServoLike, Uncontrolled, as_controller
+from .._types import Numbers
+from ._c import Title, header, source
+from ._object import object_file
+from ._program import Exported, Parameter, exported, parameters_of
+from ._quantities import OF_ACTUATORS, OF_STATE, QUANTITIES, Context
+
+
+TO = ("c", "object")
+# States of the test in a C file: the given one, and others around it.
+STATES = 8
+
+
+def export(
+    mechanism: Mechanism,
+    q: Numbers,
+    v: Numbers,
+    t: ArrayLike = 0.0,
+    *,
+    out: str | Path,
+    to: str = "c",
+    what: str | Sequence[str] | None = None,
+    servo: ServoLike = None,
+    name: str = "mechanism",
+    parameters: bool | Sequence[str] = False,
+    solver: diffrax.AbstractERK = diffrax.Tsit5(),
+    projection: Projection | None = None,
+    target: str = "",
+    cpu: str = "",
+    features: str = "",
+    coordinates: Sequence[str] | None = None,
+    speeds: Sequence[str] | None = None,
+    controls: Sequence[str] | None = None,
+) -> list[Path]:
+    r"""Writes functions of a mechanism as C99, or as an object file, and returns the paths of the files.
+
+    The functions have the bits of `ukjax.compile`: the same sums are fused, and sines come from the same arithmetic.
+    They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results. Elsewhere,
+    next to a state in which the rank changes, its results are NaN. Then the program that calls it has to decide.
+
+    Args:
+        mechanism: System and constraints.
+        q: Coordinates (n_q,) [m or rad] of a state, for the shapes and for the test.
+        v: Speeds (n,) [m/s or rad/s] of that state.
+        t: Time of that state, scalar [s].
+        out: Folder to write to. Files of the same names are replaced, all of them or none.
+        to: "c" for NAME.c and NAME.h; "object" for NAME.o and NAME.h.
+        what: One name or several; by default "acceleration", and "control" if there is a servo.
+
+            - "acceleration" (n,), "constraint_force" (n,), "jacobian" (n, n_q + n) by q and v: under the servo, if any;
+            - "control" (p,) of the servo, or of a `Feedback`; one with memory takes it and gives the next;
+            - "step": one step of `solver` of size h, with the servo at work at each of its stages;
+            - "plant", "plant_jacobian" (n, n_q + n + p) by q, v and u, "plant_step": the same under a given control u;
+            - "inverse_dynamics": the force M a - Q (n,) of an acceleration a;
+            - "projection": the nearest state that satisfies the constraints.
+        servo: `Servo` or several, or a `Feedback`; None for none.
+        name: The name of the files, which all names in them begin with.
+        parameters: Whether the parameters of mechanism and servo are arguments of the functions; or the names of those
+            that are, as in the header that True makes. Others are constants, which makes shorter code.
+        solver: An explicit Runge-Kutta method of diffrax, for steps.
+        projection: `Projection()` to end a step on the constraints; None for none.
+        target: For objects, a target of LLVM such as "thumbv7em-none-eabihf"; this machine if empty.
+        cpu: For objects, a processor such as "cortex-m7"; any of the target if empty.
+        features: For objects, features of LLVM such as "+fma".
+        coordinates: A name with unit for each coordinate, such as "q1 [rad]", for the comments.
+        speeds: Names for speeds that are not the rates of the coordinates.
+        controls: A name with unit for each actuator.
+
+    Raises:
+        TypeError: If an argument is something else than listed.
+        ValueError: If a name is none that C takes, `what`, `to` or `target` is not known, a function is no scalar
+            program, or `out` cannot be written to.
+
+    Gradients: none; ask for "jacobian".
+
+    Example:
+        ```python
+        import tempfile
+        import jax.numpy as jnp, ukjax
+
+        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        rod = ukjax.Mechanism(system, ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0])))
+        with tempfile.TemporaryDirectory() as folder:
+            for path in ukjax.export(rod, [1.0, 0.0], [0.0, 0.0], name="rod", out=folder):
+                print(path.name, path.stat().st_size, "bytes")  # rod.c and rod.h
+        ```
+    """
+    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+    controller = as_controller(servo)
+    if to not in TO:
+        raise ValueError(f"to must be of {', '.join(map(repr, TO))}, but is {to!r}.")
+    if to == "c" and (target or cpu or features):
+        raise ValueError('target, cpu and features are for to="object": C is for any machine.')
+    if is_traced(mechanism, controller, q, v, t):
+        raise TypeError("export writes files, which jit and other transformations cannot. Call it outside of them.")
+    q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
+    _check.finite(q, "q")
+    _check.finite(v, "v")
+    _check_methods(solver, projection)
+    names = _what(what, controller)
+    folder = _check.path(out, "out")
+    context = _context(controller, (q, v, t), coordinates, speeds, controls, solver, projection)
+    chosen = _chosen(parameters, parameters_of(mechanism, controller))
+    title = _title(_name(name), context, chosen)
+    asked = Target(target, cpu, features)
+
+    def files() -> dict[str, bytes]:
+        made = [exported(x, QUANTITIES[x](context), mechanism, controller, chosen, np.dtype(q.dtype)) for x in names]
+        texts = {f"{name}.h": header(title, made).encode()}
+        if to == "object":
+            return {f"{name}.o": object_file(title, made, asked), **texts}
+        return {f"{name}.c": source(title, made, _states(made, controller, chosen, (q, v, t))).encode(), **texts}
+
+    return _written(folder, files)
+
+
+def _what(what: str | Sequence[str] | None, controller: AbstractController) -> list[str]:
+    """The names of functions. Raises TypeError or ValueError."""
+    acts = not isinstance(controller, Uncontrolled)
+    first = "plant" if controller.has_store else "acceleration"
+    if what is None:
+        return [first, *(["control"] if acts else [])]
+    known = ", ".join(map(repr, QUANTITIES))
+    if not isinstance(what, str | tuple | list):
+        raise TypeError(f"what must be a name, or a tuple of names, of {known}, but is {what!r}.")
+    names = list(dict.fromkeys([what] if isinstance(what, str) else what))
+    if not names:
+        raise ValueError(f"what must name at least one of {known}, but is empty.")
+    for name in names:
+        if name not in QUANTITIES:
+            raise ValueError(f"what must be of {known}, but is or has {name!r}.")
+        if name in OF_ACTUATORS and not acts:
+            raise ValueError(f"what={name!r} is about actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
+        if name in OF_STATE and controller.has_store:
+            raise ValueError(
+                f"what={name!r} needs a servo that is a function of the state, but this one has memory or samples. "
+                'Export "control", and "plant" or "plant_step", which take the control as an argument.'
+            )
+    return names
+
+
+def _check_methods(solver: object, projection: object) -> None:
+    _check.instance(solver, diffrax.AbstractERK, "solver", "an explicit Runge-Kutta method such as diffrax.Tsit5()")
+    if not isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau):
+        raise ValueError(f"solver must have one tableau, as diffrax.Tsit5() has, but is {solver}.")
+    if projection is not None:
+        _check.instance(projection, Projection, "projection", "ukjax.Projection()")
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"name must be text, but is {name!r}.")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name, re.ASCII):
+        raise ValueError(
+            f"name must be one that C takes: a letter, then letters, digits and underscores, at most 64 in all, but "
+            f"is {name!r}."
+        )
+    return name
+
+
+def _context(
+    controller: AbstractController,
+    state: tuple[Array, Array, Array],
+    coordinates: Sequence[str] | None,
+    speeds: Sequence[str] | None,
+    controls: Sequence[str] | None,
+    solver: diffrax.AbstractERK,
+    projection: Projection | None,
+) -> Context:
+    q, v, t = state
+    of_q = named(coordinates, q.shape[0], "q", "coordinates, coordinate")
+    of_v = speeds_named(speeds, of_q, v.shape[0])
+    rates = tuple(Coordinate(f"{x.name}'", rate_unit(x.unit)) for x in of_q)
+    of_u = named(controls, controller.actuators(q, t, v.shape[0]), "u", "controls, actuator")
+    memory = 0 if controller.memory is None else controller.memory.shape[0]
+    return Context(of_q, rates if of_v is None else of_v, of_u, memory, solver, projection)
+
+
+def _chosen(asked: bool | Sequence[str], known: list[Parameter]) -> list[Parameter]:
+    """The parameters that are to be arguments. Raises TypeError or ValueError."""
+    if isinstance(asked, bool):
+        return known if asked else []
+    if isinstance(asked, str) or not isinstance(asked, Sequence):
+        raise TypeError(f"parameters must be True, False or a list of names, but is {asked!r}.")
+    names = {x.name: x for x in known}
+    for name in asked:
+        if name not in names:
+            raise ValueError(f"parameters must be of {', '.join(names) or 'none, for there are none'}; not {name!r}.")
+    return [names[name] for name in dict.fromkeys(asked)]
+
+
+def _title(name: str, context: Context, chosen: Sequence[Parameter]) -> Title:
+    sizes = {"COORDINATES": len(context.coordinates), "SPEEDS": len(context.speeds)}
+    sizes |= {"CONTROLS": len(context.controls)} if context.controls else {}
+    sizes |= {"MEMORY": context.memory} if context.memory else {}
+    sizes |= {"PARAMETERS": sum(x.values.size for x in chosen)} if chosen else {}
+    return Title(name, f"{name}: a constrained mechanical system", sizes, chosen)
+
+
+def _states(
+    functions: Sequence[Exported],
+    controller: AbstractController,
+    chosen: Sequence[Parameter],
+    state: tuple[Array, Array, Array],
+) -> list[list[list[np.ndarray]]]:
+    """Arguments for the test of each function: those of the given state, and of others around it."""
+    random = np.random.default_rng(0)
+    q, v, t = map(np.asarray, state)
+    memory = np.zeros(0) if controller.memory is None else np.asarray(controller.memory)
+    p = np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in chosen)])
+    middle = {"q": q, "v": v, "t": t, "x": memory, "h": np.asarray(1e-3)}
+    widths = {"q": 0.1, "v": 0.5, "t": 1.0, "x": 0.1, "h": 0.0, "p": 0.0}
+    found = []
+    for one in functions:
+        sizes = {x.name: () if x.size is None else (x.size,) for x in one.quantity.takes}
+        drawn = [
+            {k: middle.get(k, np.zeros(n) if k != "p" else p) + (i > 0) * widths.get(k, 1.0) * random.normal(size=n)
+             for k, n in sizes.items()}
+            for i in range(STATES)
+        ]  # fmt: skip
+        found.append([[some[x.name] for x in one.quantity.takes] for some in drawn])
+    return found
+
+
+def _written(folder: Path, make: Callable[[], dict[str, bytes]]) -> list[Path]:
+    """Writes the files of `make`, all of them or none, to a folder that is found writable before. Raises ValueError."""
+    made = [x for x in (folder, *folder.parents) if not x.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".unfinished-") as aside:
+            files = make()
+            for name, content in files.items():
+                (Path(aside) / name).write_bytes(content)
+            for name in files:
+                shutil.move(Path(aside) / name, folder / name)
+    except OSError as error:
+        _remove(made)
+        raise ValueError(f"out={str(folder)!r} cannot be written to: {error.strerror}. Pass another folder.") from error
+    except BaseException:
+        _remove(made)
+        raise
+    return [folder / name for name in files]
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    """Removes folders that were made for nothing."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
