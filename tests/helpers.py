@@ -130,7 +130,6 @@ def command(main, *arguments, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["program", *map(str, arguments)])
         patch.setenv("COLUMNS", "200")
-        patch.setattr("rich._console", None)  # rich keeps the width of its first table
         try:
             main(**options)
         except SystemExit as end:

@@ -24,6 +24,8 @@ from ukjax import (
     _trajectory,
 )
 from ukjax._batch import _devices, _portions, _simulate_batch
+from ukjax._expand import Repeats as Repeats
+from ukjax._expand import ScalarLoop as ScalarLoop
 from ukjax._expand import (
     _fast_or_slow,
     _graph,
@@ -155,6 +157,7 @@ fused = _schedule.fused
 EvalForm = _piece.EvalForm
 traced = _piece.traced
 ScalarPiece = _scalar.ScalarPiece
+NotScalar = _entry.NotScalar
 ScalarProgram = _scalar.ScalarProgram
 pivots = _symmetric.pivots
 solve_symmetric = _symmetric.solve

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import experiments.defalco2008_pseudoinverse as defalco
 import experiments.identify_scara
@@ -19,13 +20,16 @@ import experiments.tune_servo
 import experiments.xu2017_scara
 import experiments.zhao2018_flexible_joint
 import ukjax
+from experiments import _report
 from models.scara import Scara
 
 from ..helpers import command, standard_promotion
 
 
 def run(module, capsys, out, **options):
-    with standard_promotion():
+    """What an experiment prints in a wide terminal."""
+    with standard_promotion(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_report, "console", Console(width=200))
         assert command(module.main, "--out", out, **options) == 0
     return capsys.readouterr().out
 

@@ -1,5 +1,7 @@
 """A loop of a step that is one scalar program: as machine code on a CPU, else as a loop of JAX."""
 
+import functools as ft
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,7 +79,8 @@ class ScalarLoop:
         takes = step.operation.takes
         programs = LoopPrograms(step.operation.program.program, *(ScalarPiece(x, most).program.program for x in looks))
         arrays = LoopArrays(takes[:count], found, takes[count:], times, looks[1].out_avals[0], *places)
-        assert new == arrays.state, "a step keeps shapes and dtypes"
+        kinds = ([(x.shape, x.dtype) for x in some] for some in (new, arrays.state))
+        assert ft.reduce(operator.eq, kinds), "a step keeps shapes and dtypes"
         shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, stays))
         sure = Traceable(lambda: _flat(repeats.sure, *shapes), takes, (*new, *found), False)
         self.op = LoopOp(programs, arrays, sure, looks)

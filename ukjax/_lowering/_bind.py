@@ -207,7 +207,7 @@ class SureWay:
     ) -> tuple[int, object]:
         """The place of a function for a loop: until no member waits, it makes their steps, and `run` goes on.
 
-        The sure way is (state, what stays) -> (state, findings). `run`: (places, place of a counter, size, first member).
+        The sure way is (state, what stays) -> (state, findings). `run`: see `_loop`.
 
         `waits`: number of the array of the state that tells which members wait. `state`: count of arrays of the state.
         `changed`: shape and dtype of each result: state, findings, and others. `count`: of the arguments, which are
@@ -222,7 +222,7 @@ class SureWay:
                 index = np.flatnonzero(found[waits])
                 self._compute(index, [*found[:state], *stays], found[: len(self.slow.out_avals)])
                 number.value = 1
-                run(ctypes.cast(places, ctypes.c_void_p), ctypes.byref(number), size, 0)
+                run(ctypes.cast(places, ctypes.c_void_p), ctypes.byref(number), size, 0, 1)
 
         return _called(mend)
 

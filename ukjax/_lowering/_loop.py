@@ -30,8 +30,9 @@ from ._program import Program
 from ._schedule import PART, fused
 
 
-# (places of all arrays, place of the next member's number, count of members, first member) -> members that are done.
-RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+# (places of all arrays, place of the next member's number, count of members, first member, whether they go on from
+# where they are) -> members that are done.
+RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 3)
 loop_p = Primitive("loop_of_machine_code")
 loop_p.multiple_results = True
 
@@ -120,7 +121,7 @@ def _lower(
         return Does(address, mend, count + arrays.waits, 0 if wide else -1, -kernel.width, (machine, kept))
 
     found = code(f"{wide} {loop.way.text} {kernel.text}", make)
-    return call_of(ctx, found, operands, (wide,) * changed + tuple(batched), {k: k for k in range(changed)})
+    return call_of(ctx, found, operands, (wide,) * changed + tuple(batched))
 
 
 mlir.register_lowering(loop_p, _lower, platform="cpu")
@@ -216,6 +217,7 @@ class _LoopText:
         ]
         listed += [(k, *x) for k, x in self._numbered(self.stays, self.stay_slots) if x[0].batched]
         columns = {
+            "given": [k - self._first if k >= self._first else k for k, _, _ in listed],
             "of": [k for k, _, _ in listed],
             "bytes": [row.bytes for _, row, _ in listed],
             "item": [row.kept_as.itemsize for _, row, _ in listed],
@@ -236,6 +238,7 @@ class _LoopText:
             "due_time": unit * due_time,
             "look_time": unit * look_time,
             "table": self._first - 1,
+            "rows": len(arrays.changed) - 1,
             "saved": self._first + len(arrays.changed) - 1,
             "given_slot": self.given,
             "taken_slot": 0,

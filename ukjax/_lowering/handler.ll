@@ -72,7 +72,7 @@ members:
   %left = icmp slt i64 %one, %size
   br i1 %left, label %loop, label %done
 loop:
-  %finished = call i64 %run(ptr %arrays, ptr %w, i64 %size, i64 %one)
+  %finished = call i64 %run(ptr %arrays, ptr %w, i64 %size, i64 %one, i64 0)
   %earlier = atomicrmw add ptr %pd, i64 %finished seq_cst
   ret void
 head:
@@ -129,7 +129,7 @@ members:
 loop:
   %counter = alloca i64, align 8
   store i64 1, ptr %counter
-  %finished = call i64 %run(ptr %arrays, ptr %counter, i64 %size, i64 0)
+  %finished = call i64 %run(ptr %arrays, ptr %counter, i64 %size, i64 0, i64 0)
   ret void
 nobody:
   ret void

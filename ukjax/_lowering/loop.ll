@@ -3,14 +3,15 @@
 ; Lanes of a vector hold members. A lane whose member is done writes it down and takes the next one from a counter, which
 ; other threads take from too.
 
+@array.given = internal constant [${arrays} x i64] [${given}]
 @array.of = internal constant [${arrays} x i64] [${of}]
 @array.bytes = internal constant [${arrays} x i64] [${bytes}]
 @array.item = internal constant [${arrays} x i64] [${item}]
 @array.slot = internal constant [${arrays} x i64] [${slot}]
 @array.size = internal constant [${arrays} x i64] [${size}]
 
-; Copies the entries of arrays of a member to its lane, or those of the first `count` arrays back.
-define internal void @carry(ptr %arrays, ptr %kept, i64 %member, i64 %lane, i64 %count, i1 %into) noinline {
+; Copies the entries of a member's arrays, whose numbers are in a table, to its lane, or those of the first `count` back.
+define internal void @carry(ptr %table, ptr %arrays, ptr %kept, i64 %member, i64 %lane, i64 %count, i1 %into) noinline {
 entry:
   br label %array
 array:
@@ -18,7 +19,7 @@ array:
   %some = icmp slt i64 %k, %count
   br i1 %some, label %known, label %done
 known:
-  %po = getelementptr i64, ptr @array.of, i64 %k
+  %po = getelementptr i64, ptr %table, i64 %k
   %o = load i64, ptr %po
   %pa = getelementptr ptr, ptr %arrays, i64 %o
   %a = load ptr, ptr %pa
@@ -104,21 +105,53 @@ entry:
   ret void
 }
 
-; Lets a lane take the next member, if there is one.
-define internal i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %lane) noinline {
+; The rows of a member as they are given.
+define internal void @rows(ptr %arrays, i64 %member) noinline {
+entry:
+  %pf = getelementptr ptr, ptr %arrays, i64 ${rows}
+  %from0 = load ptr, ptr %pf
+  %pt = getelementptr ptr, ptr %arrays, i64 ${saved}
+  %to0 = load ptr, ptr %pt
+  %count = mul i64 ${times}, ${values}
+  %first = mul i64 %member, %count
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%k1, %body]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %body, label %done
+body:
+  %e = add i64 %first, %k
+  %from = getelementptr ${value}, ptr %from0, i64 %e
+  %to = getelementptr ${value}, ptr %to0, i64 %e
+  %x = load ${value}, ptr %from
+  store ${value} %x, ptr %to
+  %k1 = add i64 %k, 1
+  br label %head
+done:
+  ret void
+}
+
+; Lets a lane take the next member, if there is one; on its way already, or as it is given.
+define internal i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %lane, i1 %begun) noinline {
 entry:
   %next = atomicrmw add ptr %counter, i64 1 seq_cst
-  %new = call i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 %lane, i64 %next)
+  %new = call i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 %lane, i64 %next, i1 %begun)
   ret i1 %new
 }
-define internal i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 %lane, i64 %next) noinline {
+define internal i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 %lane, i64 %next, i1 %begun) noinline {
 entry:
   %p = getelementptr i64, ptr %members, i64 %lane
   %some = icmp slt i64 %next, %size
   br i1 %some, label %yes, label %no
 yes:
   store i64 %next, ptr %p
-  call void @carry(ptr %arrays, ptr %kept, i64 %next, i64 %lane, i64 ${arrays}, i1 true)
+  %table = select i1 %begun, ptr @array.of, ptr @array.given
+  call void @carry(ptr %table, ptr %arrays, ptr %kept, i64 %next, i64 %lane, i64 ${arrays}, i1 true)
+  br i1 %begun, label %aimed, label %given
+given:
+  call void @rows(ptr %arrays, i64 %next)
+  br label %aimed
+aimed:
   call void @aim(ptr %arrays, ptr %kept, i64 %next, i64 %lane)
   ret i1 true
 no:
@@ -216,7 +249,7 @@ done:
 }
 
 ; Writes down members that are done, and takes others: 0 if no lane has a member, 1 if some go on, 2 if some are new.
-define internal i64 @refill(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, ptr %finished) noinline {
+define internal i64 @refill(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i1 %begun, ptr %finished) noinline {
 entry:
   %g = getelementptr i8, ptr %kept, i64 ${going}
   br label %head
@@ -236,11 +269,11 @@ member:
   %goes = icmp ne i8 %goes0, 0
   br i1 %goes, label %next, label %over
 over:
-  call void @carry(ptr %arrays, ptr %kept, i64 %m, i64 %k, i64 ${kept_arrays}, i1 false)
+  call void @carry(ptr @array.of, ptr %arrays, ptr %kept, i64 %m, i64 %k, i64 ${kept_arrays}, i1 false)
   %f = load i64, ptr %finished
   %f1 = add i64 %f, 1
   store i64 %f1, ptr %finished
-  %new = call i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k)
+  %new = call i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k, i1 %begun)
   %found = select i1 %new, i64 2, i64 0
   br label %next
 next:
@@ -271,14 +304,16 @@ done:
   ret void
 }
 
-; Steps a member, and those that it takes from the counter, to their ends; returns how many.
-define i64 @run(ptr %arrays, ptr %counter, i64 %size, i64 %first) {
+; Steps a member, and those that it takes from the counter, to their ends; returns how many. If `resumed` is not zero they
+; go on from where they are, in the results.
+define i64 @run(ptr %arrays, ptr %counter, i64 %size, i64 %first, i64 %resumed) {
 entry:
   %kept = alloca [${kept} x i64], align 64
   %shared = alloca [${shared} x i64], align 64
   %members = alloca [${width} x i64], align 64
   %finished = alloca i64, align 8
   store i64 0, ptr %finished
+  %begun = icmp ne i64 %resumed, 0
   br label %clear
 clear:
   %c = phi i64 [0, %entry], [%c1, %clear]
@@ -290,14 +325,14 @@ clear:
 begin:
   call void @read.shared(ptr %arrays, ptr %shared, i64 0)
   call void @step.before(ptr %shared, ptr %shared)
-  %t = call i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 0, i64 %first)
+  %t = call i1 @take(ptr %arrays, ptr %kept, ptr %members, i64 %size, i64 0, i64 %first, i1 %begun)
   br label %fill
 fill:
   %k = phi i64 [1, %begin], [%k1, %next]
   %more = icmp slt i64 %k, ${width}
   br i1 %more, label %next, label %saves
 next:
-  %u = call i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k)
+  %u = call i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k, i1 %begun)
   %k1 = add i64 %k, 1
   br label %fill
 saves:
@@ -309,7 +344,7 @@ look:
   call void @save(ptr %arrays, ptr %kept, ptr %members)
   br label %saves
 check:
-  %state = call i64 @refill(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, ptr %finished)
+  %state = call i64 @refill(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i1 %begun, ptr %finished)
   switch i64 %state, label %done [ i64 1, label %step i64 2, label %saves ]
 step:
   call void @step(ptr %kept, ptr %shared)
