@@ -1,4 +1,4 @@
-"""Loops of machine code: members of a batch that step to their ends, save rows, and wait for steps made the sure way."""
+"""Loops of machine code: members that step to their ends, save rows, and wait for steps made the sure way."""
 
 import jax
 import jax.numpy as jnp

@@ -11,7 +11,7 @@ B: solves; L: lanes; T: saved times; n: numbers of a state.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -170,18 +170,6 @@ class _Lanes(eqx.Module):
     result: diffrax.RESULTS
 
 
-class _LaneStep(NamedTuple):
-    """The state of one lane between steps: see `_Lanes`; whether it goes on, and whether it waits for another step."""
-
-    place: Place
-    following: Array
-    tries: Array
-    accepted: Array
-    result: diffrax.RESULTS
-    goes: Array
-    waits: Array
-
-
 class Progress(eqx.Module):
     """The progress of a queue: the number of solves taken up, those under way, and those that are done."""
 
@@ -302,7 +290,7 @@ class Queue(eqx.Module):
         """Whether each lane has a solve that is not done."""
         return self._going(lanes) & (lanes.solve < self.count)
 
-    def _going(self, at: _Lanes | _LaneStep) -> Array:
+    def _going(self, at: _Lanes) -> Array:
         going = (at.place.t < self.common.ts[-1]) & (at.result == diffrax.RESULTS.successful)
         return going & (at.tries < self.common.max_steps)
 
@@ -342,20 +330,15 @@ class Queue(eqx.Module):
         if not wanted or not isinstance(common.solver, diffrax.AbstractERK):
             return None
 
-        def turn(at: _LaneStep, sample: PyTree, t: Array) -> tuple[PyTree, ...]:
-            place, tried, value = attempt(staged(self._problem(sample), written=True), at.place, t)
-            kept = at.goes & tried.keep
-            end = tried.span[1]
-            due = kept & (at.following < common.ts.shape[0]) & (t <= end)
-            place, result = chosen(at.goes, (place, tried.result), (at.place, at.result))
-            steps = (at.following, due), (at.tries, at.goes), (at.accepted, kept)
-            following, tries, accepted = (before + more.astype(at.tries.dtype) for before, more in steps)
-            new = _LaneStep(place, following, tries, accepted, result, at.goes, at.waits)
-            new = new._replace(goes=at.goes & self._going(new))
-            # The first stage is not known at the start, nor after a jump.
-            fresh = at.place.jumped if at.place.solver is None else at.place.jumped | at.place.solver[0]
-            otherwise = at._replace(goes=jnp.zeros_like(at.goes), waits=jnp.ones_like(at.waits))
-            return new, otherwise, (kept, due), (value, tried.span, tried.dense), fresh, at.goes
+        steps = Steps(self._problem, common.solver.interpolation_cls)
+
+        def turn(at: Member, sample: PyTree, t: Array) -> tuple[PyTree, ...]:
+            new, waits, kept, (span, dense), doubt, _ = steps.step(at, sample)
+            new, kept = chosen(at.goes, new, at), at.goes & kept
+            due = kept & (at.following < common.ts.shape[0]) & steps.due((kept, (span, dense)), t)
+            new = eqx.tree_at(lambda x: x.following, new, at.following + due.astype(at.following.dtype))
+            value = steps.look((kept, (span, dense)), t)
+            return new, waits, (kept, due), (value, span, dense), doubt, at.goes
 
         one = jax.tree_util.tree_map(lambda x: x[0], (lanes, self._of(lanes)))
         try:
@@ -365,9 +348,9 @@ class Queue(eqx.Module):
             return None
 
     @staticmethod
-    def _turning(lanes: _Lanes, goes: Array) -> _LaneStep:
+    def _turning(lanes: _Lanes, goes: Array) -> Member:
         counts = lanes.following, lanes.tries, lanes.accepted
-        return _LaneStep(lanes.place, *counts, lanes.result, goes, jnp.zeros_like(goes))
+        return Member(lanes.place, *counts, lanes.result, goes, jnp.zeros_like(goes))
 
     def _turned(self, turn: _expand.ScalarLaneStep, lanes: _Lanes, ys: Array) -> tuple[_Lanes, Array]:
         """Steps all lanes by a scalar program until enough are done or wait; then steps the waiting ones ordinarily."""
@@ -398,7 +381,7 @@ class Queue(eqx.Module):
                 return j, rows(ts, j), ys
 
             j, t, ys = jax.lax.while_loop(lambda carry: jnp.any(more(*carry[:2])), save, (j, rows(ts, j), ys))
-            return at._replace(following=j), t, ys, jnp.sum(at.goes)
+            return eqx.tree_at(lambda x: x.following, at, j), t, ys, jnp.sum(at.goes)
 
         at = self._turning(lanes, self._active(lanes))
         found, _, ys, _ = jax.lax.while_loop(going, body, (at, rows(ts, lanes.following), ys, start))

@@ -303,9 +303,9 @@ def written_out(problem: IntegrationProblem) -> IntegrationProblem:
     return eqx.tree_at(lambda p: p.solver, problem, Written(problem.solver, anew))  # pyright: ignore
 
 
-def staged(problem: IntegrationProblem, written: bool = False) -> IntegrationProblem:
+def staged(problem: IntegrationProblem) -> IntegrationProblem:
     """The problem with a solver that is fast for many steps at a time, if there is one; not to be differentiated."""
     if not isinstance(problem.solver, diffrax.AbstractERK):
         return problem
-    solver = (Written if written else Staged)(problem.solver)
+    solver = Staged(problem.solver)
     return eqx.tree_at(lambda p: p.solver, problem, solver)
