@@ -88,6 +88,7 @@ REPLACEABLE = {
     "unknown_fields": (_model, "_unknown"),
     "vector_width": (_stages, "vector_width"),
     "worth_steps": (_simulate_batch, "WORTH"),
+    "runs": (_lanes.Queue, "_ran"),
     "written_step": (_tiled.ScalarLaneStep, "__call__"),
 }
 

@@ -23,7 +23,7 @@ from ._steps import staged, written_out
 
 
 class Member(eqx.Module):
-    """A solve under way.
+    """A solve under way, or many.
 
     Attributes:
         place: Where it is.
@@ -35,12 +35,12 @@ class Member(eqx.Module):
     """
 
     place: Place
-    following: Int[Array, ""]
-    tries: Int[Array, ""]
-    accepted: Int[Array, ""]
+    following: Int[Array, "..."]
+    tries: Int[Array, "..."]
+    accepted: Int[Array, "..."]
     result: diffrax.RESULTS
-    goes: Bool[Array, ""]
-    waits: Bool[Array, ""]
+    goes: Bool[Array, "..."]
+    waits: Bool[Array, "..."]
 
     @classmethod
     def at(cls, place: Place, end: Array) -> "Member":
