@@ -186,8 +186,8 @@ def _first(parts: BatchInputs, sample: PyTree) -> tuple[Array, AbstractControlle
 
 @eqx.filter_jit
 def _shape(recipe: BatchSettings, samples: PyTree) -> Outcome:
-    """The outcome of a trajectory, traced once for all calls that differ in numbers only."""
-    return recipe.plan(samples).one(jax.tree_util.tree_map(lambda x: x[0], samples))
+    """Zeros in the shape of the outcome of a trajectory, traced once for all calls that differ in numbers only."""
+    return jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), recipe.plan(samples).to_result.shapes)
 
 
 def _traced(recipe: BatchSettings, own: PyTree, count: int, lanes: int, devices: Sequence[Device]) -> Outcome:
