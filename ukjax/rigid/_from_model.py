@@ -58,6 +58,8 @@ def read(
     keyframe: str | None = None,
 ) -> Reading:
     """The `Reading` of a model, MuJoCo's warnings included; arguments as for `from_mjcf`."""
+    if model.nbody < 2:
+        raise ValueError("source has no <body>, so nothing could move. Add one to <worldbody>.")
     switches = switches_of(model)
     actuators = actuators_of(model, switches)
     known, parts = _Model(switches, actuators, _names(model)), Parts.none()
