@@ -44,6 +44,7 @@ from ukjax._tune import _checkpoint, _loop, _objective
 from ukjax.cli import _list, _output, _simulate
 from ukjax.plot import _scene
 from ukjax.rigid import (
+    _chain,
     _coordinates,
     _dynamics,
     _from_file,
@@ -233,6 +234,7 @@ unknown_fields = _model._unknown
 fields_of = _model.fields_of
 compiled = _from_file.compiled
 reading_of = _from_file.reading_of
+chain_of = _chain.Chain.of
 read = _from_model.read
 TreeLayout = _layout.Layout
 Node = _layout.Node

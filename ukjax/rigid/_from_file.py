@@ -317,11 +317,11 @@ def from_mjcf(
     """A robot from an MJCF file, or its text, as MuJoCo reads it.
 
     Supported are bodies with their inertias; hinge, slide, ball and free joints with stiffness, damping and
-    armature, those of their actuators included; `connect`, `weld` and `joint` equalities, which are met exactly instead
-    of softly; motors; gravity; and the flags of `<option>`, groups of actuators that it disables, and the state in
-    which the file draws the robot. One warning names the features that are not simulated (contacts, limits, dry
-    friction, tendons, laws and limits of actuators, ...), unless the file itself switches them off.
-    `ukjax inspect robot.xml` lists both.
+    armature, those of their actuators included; `connect`, `weld` and `joint` equalities, and those of fixed tendons,
+    which are met exactly instead of softly; motors; gravity; and the flags of `<option>`, groups of actuators that it
+    disables, and the state in which the file draws the robot. One warning names the features that are not simulated
+    (contacts, limits, dry friction, forces of tendons, laws and limits of actuators, ...), unless the file itself
+    switches them off. `ukjax inspect robot.xml` lists both.
 
     Args:
         source: A path, or the text. Files that it names must lie in its folder or in `trusted`, or below.
