@@ -160,3 +160,20 @@ def test_files_that_are_no_loops_are_said_or_left_alone(tmp_path):
         rigid.from_urdf(leg(), loops=3)
     with pytest.raises(ValueError, match="loops is .* but is for URDF only"):
         reading_of("<mujoco/>", loops={})
+
+
+def test_links_without_mass_are_held_by_loops_or_named():
+    """A massless rod moves with the parallelogram on a universal joint and a ball; on two balls it spins freely."""
+    text = leg().replace(link("rod", 0.5, ROD, "0.2 0 0"), link("rod"))
+    loops = {"closed_loop": PAIR, "type": ["3D"], "name_mot": ["motor_left", "motor_right"], "joint_name": ["free_rod"]}
+    robot = rigid.from_urdf(text, loops={**loops, "joint_type": ["UJOINT_YZ"]})
+    assert robot.bodies["rod"].inertia is None
+    J = 0.02 * 2 + 3 * 0.25**2
+    want = (2.0 - 1.0 - 0.1 - 9.81 * 3 * 0.25 * np.sin(0.3)) / J
+    assert_close(acceleration(robot).acceleration[0], jnp.asarray(want), atol=1e-9)
+    with pytest.raises(
+        ValueError, match="joint 'free_rod' can move without any mass: its child, the link 'rod'.*FIXED"
+    ):
+        rigid.from_urdf(text, loops={**loops, "joint_type": ["SPHERICAL"]})
+    with pytest.raises(ValueError, match="joint 'free_rod' can move without any mass"):
+        rigid.from_urdf(text)

@@ -13,11 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._additions import Additions, closing, motors_of, retyped
+from ._chain import Chain
+from ._closing import loose
 from ._effort import Drag, Effort, Gear, Motor
 from ._frame import Axis, Frame, Inertia, about_z, from_matrix
 from ._joint import Fixed, Free, Prismatic, Revolute, Spherical, Universal
 from ._layout import GROUND
+from ._linkage import motions
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused
+from ._robot import Robot
 from ._urdf import WORLD, Description, Inertial, Joint, Link, Placed
 
 
@@ -188,7 +192,32 @@ def read_urdf(
         parts.motors[unused(parts.motors, names.joints[joint])] = Motor(names.joints[joint])
     for body, more in frames.items():
         parts.frames.setdefault(body, {}).update(more)
-    return Reading(parts.robot(options, coordinates=coordinates), _unsupported(found), [], [], odd)
+    robot = parts.robot(options, coordinates=coordinates)
+    if always is not None:
+        held = _not_held(found, robot, names)
+        if held is not None:
+            raise ValueError(_moves_nothing(found, held))
+    return Reading(robot, _unsupported(found), [], [], odd)
+
+
+def _not_held(found: Description, robot: Robot, names: _Names) -> str | None:
+    """The joint that moves no mass although loops hold the robot, in a generic state; None where no joint does."""
+    robot = robot if robot.layout == robot.tree else robot.in_joints()
+    chain = Chain.of(robot)
+    if chain is None or not chain.n:
+        return None
+    q = np.concatenate([np.asarray(motion.rest(float)) for motion in motions(robot)])
+    q = chain.retract(
+        np.append(q, np.zeros(len(robot.layout.counted))), np.random.default_rng(0).uniform(0.3, 1.0, chain.n)
+    )
+    way = loose(chain, q, chain.mass(chain.state(q)), np.zeros(chain.n, bool))
+    if not way.size:
+        return None
+    place = int(np.argmax(np.abs(way)))
+    body = next(node.body for node in robot.layout.nodes if node.v[0] <= place < node.v[1])
+    # A planar joint hangs its link on bodies "link~0", "link~1".
+    link = next(link for link, name in names.links.items() if body == name or body.startswith(f"{name}~"))
+    return next((joint.name for joint in found.joints.values() if joint.child == link), link)
 
 
 def _kinds(found: Description, floating: bool) -> Callable[[str, Joint | None], str]:
@@ -317,7 +346,7 @@ def _moves_nothing(found: Description, joint: str) -> str:
     return (
         f"joint {joint!r} can move without any mass: its child, the link {link.name!r}, has {has} and no moment of "
         "inertia in that direction, nor has what hangs on it. Give the link an <inertial> with mass and moments, make "
-        'the joint type="fixed", or hold the link by a joint in loops={...}.'
+        'the joint type="fixed", which loops may say too (joint_type: [FIXED]), or hold the link by a joint in loops.'
     )
 
 
