@@ -47,6 +47,7 @@ from ukjax.rigid import (
     _chain,
     _coordinates,
     _dynamics,
+    _frame,
     _from_file,
     _from_model,
     _layout,
@@ -235,6 +236,7 @@ fields_of = _model.fields_of
 compiled = _from_file.compiled
 reading_of = _from_file.reading_of
 chain_of = _chain.Chain.of
+rotation_vector = _frame.rotation_vector
 read = _from_model.read
 TreeLayout = _layout.Layout
 Node = _layout.Node

@@ -10,7 +10,7 @@ import ukjax
 from ukjax import rigid
 
 from ..helpers import assert_close
-from ..inside import chain_of, in_tree
+from ..inside import chain_of, in_tree, rotation_vector
 
 
 TIME = jnp.zeros(())
@@ -137,6 +137,42 @@ def test_a_weld_half_a_turn_off_is_open_and_closed_by_turning_it():
     assert_close(robot.pose(found.q, "a").R, robot.pose(found.q, "b").R, atol=1e-12)
     moved = jnp.abs(found.moved_q)
     assert_close(moved[:4], moved[jnp.array([7, 6, 5, 4])], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"planar": True}, {"planar": True, "coordinates": "absolute"}, pytest.param({}, marks=pytest.mark.long)],
+    ids=["plane", "absolute", "space"],
+)
+@pytest.mark.parametrize("loop", ["weld", "slide"])
+def test_the_compiled_search_finds_no_loop_closed_half_a_turn_off(options, loop):
+    """Two bars on hinges at one point, half a turn apart, to be welded or slid: sines of angles are zero there."""
+    of = {"weld": rigid.Fixed("a", "b"), "slide": rigid.Prismatic("a", "b", "x")}[loop]
+    joints = {"A": rigid.Revolute("ground", "a"), "B": rigid.Revolute("ground", "b"), "loop": of}
+    robot = rigid.Robot({"a": BAR, "b": BAR}, joints, **options)
+    q, v = robot.assemble({"A": 0.2, "B": 0.2})
+    start = q.at[-1].add(np.pi - 0.01)
+    found = ukjax.assemble(robot.mechanism(), start, v)
+    assert_close(robot.pose(found.q, "a").R, robot.pose(found.q, "b").R, atol=1e-12)
+    assert jnp.abs(found.moved_q[-1]) > 1.0
+
+
+def test_rotation_vectors_are_those_of_scipy_also_near_half_a_turn():
+    rng = np.random.default_rng(0)
+    for angle in (0.0, 1e-7, 1e-3, 1.0, 2.5, np.pi - 1e-3, np.pi - 1e-6, np.pi - 1e-9):
+        axis = rng.normal(size=3)
+        w = angle * axis / np.linalg.norm(axis)
+        R = jnp.asarray(Rotation.from_rotvec(w).as_matrix())
+        assert_close(rotation_vector(R), jnp.asarray(w), atol=2e-9 if angle > 3 else 1e-14)
+        slope = jax.jacfwd(lambda d, R=R: rotation_vector(R @ matrix_of(d)))(jnp.zeros(3))
+        assert jnp.all(jnp.isfinite(slope))
+        # A turn about the same axis adds to the angle.
+        assert_close(slope @ (axis / np.linalg.norm(axis)), jnp.asarray(axis / np.linalg.norm(axis)), atol=1e-5)
+
+
+def matrix_of(w):
+    K = jnp.array([[0.0, -w[2], w[1]], [w[2], 0.0, -w[0]], [-w[1], w[0], 0.0]])
+    return jnp.eye(3) + K
 
 
 def test_a_start_from_which_no_step_leads_on_is_left():
