@@ -46,8 +46,10 @@ from ukjax._tune import _checkpoint, _loop, _objective
 from ukjax.cli import _list, _output, _simulate
 from ukjax.plot import _scene
 from ukjax.rigid import (
+    _chain,
     _coordinates,
     _dynamics,
+    _frame,
     _from_file,
     _from_model,
     _layout,
@@ -239,6 +241,8 @@ unknown_fields = _model._unknown
 fields_of = _model.fields_of
 compiled = _from_file.compiled
 reading_of = _from_file.reading_of
+chain_of = _chain.Chain.of
+rotation_vector = _frame.rotation_vector
 read = _from_model.read
 TreeLayout = _layout.Layout
 Node = _layout.Node

@@ -180,6 +180,25 @@ def are_rates(constraints: Iterable[AbstractConstraint]) -> bool:
     return all(isinstance(member, Holonomic | AccelerationConstraint) for member in members)
 
 
+class AbstractGap(eqx.Module):
+    """A function Φ(q, t) that is zero in other states too, which only a search from far away reaches."""
+
+    @abc.abstractmethod
+    def __call__(self, q: Coordinates, t: Scalar) -> RowValues:
+        """Returns Φ(q, t), (m,)."""
+
+    @abc.abstractmethod
+    def from_afar(self, q: Coordinates, t: Scalar) -> RowValues:
+        """Returns errors (m,) that vanish in the states that are meant only, and there have the slopes of Φ."""
+
+
+def error_from_afar(constraint: AbstractConstraint, q: Coordinates, t: Scalar) -> RowValues:
+    """Returns the position error of a constraint by which a search finds it: of an `AbstractGap` that `from_afar`."""
+    if isinstance(constraint, Holonomic) and isinstance(constraint.phi, AbstractGap):
+        return constraint.phi.from_afar(q, t)
+    return constraint.position_error(q, t)
+
+
 class Holonomic(AbstractFunctionConstraint):
     r"""$\Phi(q, t) = 0$; $A = \partial\Phi/\partial q$ and b by automatic differentiation.
 

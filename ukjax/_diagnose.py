@@ -156,7 +156,7 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     B = terms.A @ W.T
     values, redundant = _singular_values(stop_gradient(row_scales(B, terms.rounding is not None)[:, None] * B), rank)
     smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
-    masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2))
+    masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2)) if n else jnp.ones(1, q.dtype)
     curl = _curl(mechanism, q, v, t)
     return Diagnosis(
         rows=m,

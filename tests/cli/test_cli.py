@@ -17,6 +17,7 @@ from ukjax.cli import main
 
 from ..helpers import command, falling, pendulum, standard_promotion
 from ..inside import interrupted_tuning
+from ..rigid.test_loops_of_files import leg
 
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +196,22 @@ def test_a_robots_file_is_a_target(run, tmp_path):
     status, _, errors = run("inspect", "robot.xml", "--set", "knee=1")
     assert status == 2
     assert "coordinates has 'knee'" in errors
+
+
+def test_loops_beside_a_urdf_are_closed_and_a_robot_that_cannot_move_says_so(run, tmp_path):
+    (tmp_path / "leg.urdf").write_text(leg())
+    loops = "closed_loop: [[loop1_A, loop1_B]]\ntype: [3D]\njoint_name: [free_rod]\njoint_type: [SPHERICAL]\n"
+    (tmp_path / "loops.yaml").write_text(loops)
+    status, shown, _ = run("simulate", "leg.urdf", "--loops", "loops.yaml", "--t1", "0.01", "--points", "3")
+    assert status == 0
+    assert "3, of rank 3; 6 coordinates" in shown
+    status, _, errors = run("simulate", "leg.urdf", "--loops", "none.yaml")
+    assert (status, "loops must be a path to a YAML file" in errors) == (2, True)
+    status, _, errors = run("simulate", "own.py:scenario", "--trusted", ".")
+    assert (status, "--trusted is for a robot's file (.xml, .urdf)" in errors) == (2, True)
+    (tmp_path / "still.urdf").write_text('<robot name="r"><link name="a"/></robot>')
+    status, _, errors = run("simulate", "still.urdf")
+    assert (status, "no joint of it moves, so there is nothing to simulate" in errors) == (2, True)
 
 
 def test_inspect_says_what_of_a_file_was_followed_what_was_not_and_where_it_starts(run, tmp_path):

@@ -84,7 +84,10 @@ EXAMPLES = {
     "limits of actuators": driven('<motor joint="j" forcelimited="true" forcerange="-1 1"/>'),
     "tendons": WORLD.format("", plain, TENDON.format('stiffness="1"')),
     "equalities of other kinds": WORLD.format(
-        "", plain, TENDON.format("") + '<equality><tendon tendon1="t"/></equality>'
+        "",
+        plain.replace("<inertial", '<site name="s"/><inertial') + '<site name="g" pos="0 1 0"/>',
+        '<tendon><spatial name="t"><site site="s"/><site site="g"/></spatial></tendon>'
+        '<equality><tendon tendon1="t"/></equality>',
     ),
     "compensation of gravity": WORLD.format("", plain.replace("<body", '<body gravcomp="1"'), ""),
     "bodies moved by hand": WORLD.format("", plain + '<body mocap="true"/>', ""),
@@ -150,7 +153,10 @@ RICH = """<mujoco><compiler angle="radian"/><option gravity="0.3 -0.2 -9.7"/>
       <inertial pos="0.1 0.2 0.01" mass="2" diaginertia="0.1 0.2 0.25"/></body>
   </worldbody>
   <equality><connect name="pin" site1="tip" site2="peg"/>
-    <joint name="teeth" joint1="D" joint2="A" polycoef="0.1 -2 0.3 0.02 0.03"/></equality>
+    <joint name="teeth" joint1="D" joint2="A" polycoef="0.1 -2 0.3 0.02 0.03"/>
+    <tendon name="pull" tendon1="rope" tendon2="cord" polycoef="0.1 0.7 0.05 0 0"/></equality>
+  <tendon><fixed name="rope"><joint joint="B" coef="1.5"/><joint joint="D" coef="-0.4"/></fixed>
+    <fixed name="cord"><joint joint="A" coef="0.6"/></fixed></tendon>
   <actuator><motor name="m" joint="A" gear="3"{}/></actuator><sensor><jointpos joint="A"/></sensor></mujoco>"""
 MOVED = RICH.format(' armature="0.02" damping="0.1"' if hasattr(mujoco.MjModel, "actuator_armature") else "")
 
@@ -201,12 +207,12 @@ def test_what_does_not_matter_changes_nothing_in_mujoco():
 
 NUMBERS = [
     "opt.gravity", "qpos_spring", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mass", "body_inertia",
-    "jnt_pos", "jnt_axis", "jnt_stiffness", "dof_armature", "dof_damping", "site_pos", "eq_data", "qpos0",
+    "jnt_pos", "jnt_axis", "jnt_stiffness", "dof_armature", "dof_damping", "site_pos", "eq_data", "qpos0", "wrap_prm",
     *(k for k in ("actuator_damping", "actuator_armature") if hasattr(mujoco.MjModel, k)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("field", sampled(NUMBERS, ["body_iquat", "eq_data", NUMBERS[-1]]))
+@pytest.mark.parametrize("field", sampled(NUMBERS, ["body_iquat", "eq_data", "wrap_prm", NUMBERS[-1]]))
 def test_what_is_followed_is_what_mujoco_does(field):
     assert field in FOLLOWED
     model = mujoco.MjModel.from_xml_string(MOVED)

@@ -286,3 +286,43 @@ def test_home_is_a_parameter_in_either_mode():
     for home in ({"C": 0.0}, {"A": [0.0, 1.0]}):
         with pytest.raises(ValueError, match="home"):
             rigid.Robot(robot.bodies, robot.joints, home=home)
+
+
+def test_tendons_that_add_up_joints_are_exact_rows():
+    """A finger whose tendon is pulled by another: rows by hand, the motion beside MuJoCo."""
+    text = """<mujoco><compiler angle="radian"/><worldbody>
+        <body name="a"><joint name="A" axis="0 1 0" ref="0.2"/>{0}
+        <body name="b" pos="0.3 0 0"><joint name="B" axis="0 1 0"/>{0}
+        <body name="c" pos="0.3 0 0"><joint name="C" axis="0 1 0"/>{0}</body></body></body></worldbody>
+      <tendon><fixed name="all"><joint joint="A" coef="1"/><joint joint="B" coef="0.75"/>
+        <joint joint="C" coef="-2"/></fixed><fixed name="first"><joint joint="A" coef="3"/></fixed></tendon>
+      <equality><tendon name="pull" tendon1="all" tendon2="first" polycoef="0.1 0.3 0 0 0"/>{1}</equality></mujoco>"""
+    inertia = '<inertial pos="0.15 0 0" mass="1" diaginertia="0.01 0.02 0.03"/>'
+    robot = rigid.from_mjcf(text.format(inertia, ""))
+    q, v = jnp.array([0.3, -0.2, 0.1]), jnp.array([0.4, 0.1, -0.2])
+    # a + 0.75 b - 2 c - 0.2 = 0.1 + 0.3 (3 a - 0.6)
+    terms = robot.mechanism().terms(q, v, TIME)
+    assert_close(terms.A, jnp.array([[1.0 - 0.9, 0.75, -2.0]]), atol=1e-14)
+    assert_close(terms.b, jnp.zeros(1), atol=1e-14)
+    assert_same(robot, Theirs(mujoco.MjModel.from_xml_string(text.format(inertia, ""))), seeds=range(2))
+    error = robot.mechanism().position_error(q, TIME)
+    assert_close(error, jnp.array([0.3 - 0.15 - 0.2 - 0.2 - 0.1 - 0.3 * (0.9 - 0.6)]), atol=1e-14)
+    held = rigid.from_mjcf(text.format(inertia, '<tendon name="hold" tendon1="first" polycoef="0.6 0 0 0 0"/>'))
+    state = held.assemble({"A": 0.3})
+    assert_close(3 * state.q[0] - 0.6, jnp.asarray(0.6), atol=1e-12)
+    slope = jax.grad(lambda robot: ukjax.equation_of_motion(robot.mechanism(), q, v).acceleration[2])(robot)
+    changed = lambda x: eqx.tree_at(lambda r: r.gears["pull"].factors[0], robot, jnp.array([1.0, x, -2.0]))
+    found = [ukjax.equation_of_motion(changed(0.75 + d).mechanism(), q, v).acceleration[2] for d in (-1e-5, 1e-5)]
+    assert_close(slope.gears["pull"].factors[0][1], (found[1] - found[0]) / 2e-5, atol=1e-6)
+
+
+def test_sides_of_a_gear_are_checked():
+    with pytest.raises(TypeError, match="first must be the name of a joint, or a mapping"):
+        rigid.Gear(3, None, 0.0)
+    with pytest.raises(ValueError, match="second must name a joint at least"):
+        rigid.Gear("a", {}, 0.0)
+    with pytest.raises(ValueError, match=r"first\['a'\] must be a scalar"):
+        rigid.Gear({"a": [1.0, 2.0]}, None, 0.0)
+    arm = rigid.Body(rigid.Inertia(1.0, 0.1))
+    with pytest.raises(ValueError, match="names 'none'"):
+        rigid.Robot({"a": arm}, {"A": rigid.Revolute("ground", "a")}, gears={"g": rigid.Gear({"none": 1.0}, None, 0.0)})

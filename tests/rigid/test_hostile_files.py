@@ -10,6 +10,7 @@ import pytest
 
 from ukjax import rigid
 
+from ..inside import reading_of
 from .test_from_file import SMALL, URDF, WITHIN, write
 
 
@@ -161,10 +162,61 @@ def test_files_that_lead_elsewhere_or_are_too_large_end_in_an_error(tmp_path):
         rigid.from_mjcf(tmp_path / "bytes.xml")
     with pytest.raises(ValueError, match="whose root is <robot>"):
         rigid.from_urdf(SMALL)
-    with pytest.raises(ValueError, match="joint 'hip' has the parent 'face', but there is no"):
+    with pytest.raises(ValueError, match=r"joint 'hip' \(line \d+\) has the parent 'face', but there is no"):
         rigid.from_urdf(re.sub('link="base"', 'link="face"', URDF))
     large = SMALL + " " * 2**23
     with pytest.raises(ValueError, match=r"at most \d+ are read"):
         rigid.from_mjcf(large)
     with pytest.raises(ValueError, match=r"at most \d+ are read"):
         rigid.from_mjcf(write(tmp_path, "long.xml", large))
+
+
+def test_files_of_a_trusted_folder_are_read(tmp_path):
+    """As in collections of robots that share meshes and parts: `../parts/arm.xml`."""
+    own, parts = tmp_path / "robots" / "one", tmp_path / "robots" / "parts"
+    own.mkdir(parents=True)
+    parts.mkdir()
+    (parts / "arm.xml").write_text(SMALL)
+    (own / "robot.xml").write_text('<mujoco><include file="../parts/arm.xml"/></mujoco>')
+    with pytest.raises(ValueError, match="lies outside of its folder .*trusted=..., or --trusted DIR"):
+        rigid.from_file(own / "robot.xml")
+    for trusted in (parts, str(tmp_path / "robots")):
+        assert rigid.from_mjcf(own / "robot.xml", trusted=trusted).layout.bodies
+    (own / "robot.xml").write_text('<mujoco><include file="../../arm.xml"/></mujoco>')
+    (tmp_path / "arm.xml").write_text(SMALL)
+    with pytest.raises(ValueError, match="outside of its folder .* and of the trusted one"):
+        rigid.from_mjcf(own / "robot.xml", trusted=parts)
+    with pytest.raises(ValueError, match="trusted must be the path of a folder, but there is none"):
+        rigid.from_mjcf(own / "robot.xml", trusted=own / "robot.xml")
+    with pytest.raises(TypeError, match="trusted must be the path of a folder"):
+        rigid.from_mjcf(own / "robot.xml", trusted=3)
+    with pytest.raises(ValueError, match="trusted is .* but is for MJCF only"):
+        reading_of(URDF, trusted=own)
+
+
+def test_a_line_before_the_declaration_is_no_error_and_lines_are_those_of_the_file(tmp_path):
+    declared = '\n \n<?xml version="1.0"?>\n'
+    assert rigid.from_urdf(declared + '<robot name="r"><link name="a"/></robot>').layout.n == 0
+    assert rigid.from_mjcf(declared + SMALL).layout.n == rigid.from_mjcf(SMALL).layout.n
+    place = tmp_path / "robot.urdf"
+    text = declared + '<robot name="r">\n<link name="a"/>\n<link name="b"/>\n{}\n</robot>'
+    part = '<joint name="j" type="{}"><parent link="{}"/><child link="b"/></joint>'
+    for wrong, words in (
+        ("<link>", "not well-formed XML, mismatched tag: line 8"),
+        ('<link name="b"/>', r"two of its <link> are called 'b', the second \(line 7\)"),
+        ("<link/>", r"a <link> has no name \(line 7\)"),
+        (part.format("hook", "a"), r"joint 'j' has the type 'hook'.* \(line 7\)"),
+        (part.format("fixed", "c"), r"joint 'j' \(line 7\) has the parent 'c'"),
+    ):
+        place.write_text(text.format(wrong))
+        with pytest.raises(ValueError, match=words):
+            rigid.from_urdf(place)
+
+
+def test_files_without_bodies_say_so():
+    for text in ("<mujoco/>", WITHIN.format("")):
+        with pytest.raises(ValueError, match="source has no <body>, so nothing could move"):
+            rigid.from_mjcf(text)
+    for text in ('<robot name="r"/>', '<robot name="r"><link name="world"/></robot>'):
+        with pytest.raises(ValueError, match="it has no <link> that could move"):
+            rigid.from_urdf(text)

@@ -14,7 +14,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
 from .. import _check
-from .._constraint import are_rates
+from .._constraint import are_rates, error_from_afar
 from .._mechanism import Mechanism
 from .._program import jit_fast_compile
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
@@ -172,15 +172,20 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     at, x0 = (lambda x: x), q0
     if mechanism.kinematics is not None:
         at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
-    of_q = _nearest_with(kept.q, lambda x: mechanism.position_error(at(x), t), x0, M, max_steps)
+    constraints = mechanism.constraints
+
+    def of_position(x: Array) -> Array:
+        return jnp.concatenate([jnp.zeros(0, q0.dtype), *(error_from_afar(c, at(x), t) for c in constraints)])
+
+    of_q = _nearest_with(kept.q, of_position, x0, M, max_steps)
     q = at(of_q.x)
-    of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), are_rates(mechanism.constraints)
+    of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), are_rates(constraints)
     of_v = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
     v, at_q, at_v = of_v.x, of_q.rounding, of_v.rounding
 
     checks = []
-    for constraint in mechanism.constraints:
-        position, at_q = _check_rows(lambda x, c=constraint: c.position_error(at(x), t), of_q, atol, at_q)
+    for constraint in constraints:
+        position, at_q = _check_rows(lambda x, c=constraint: error_from_afar(c, at(x), t), of_q, atol, at_q)
         velocity, at_v = _check_rows(lambda x, c=constraint: mechanism.velocity_error_of(c, q, x, t), of_v, atol, at_v)
         checks.append((position, velocity))
     met = jnp.array([jnp.all(rows.met) for pair in checks for rows in pair], bool)

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from .._lowering import Target
 from . import _export, _inspect, _list, _output, _simulate, _sweep
-from ._target import UsageError
+from ._target import FileOptions, UsageError
 
 
 app = typer.Typer(
@@ -45,6 +45,17 @@ Settings = Annotated[
         metavar="NAME=VALUE",
         help="Pass an argument to the factory, or the angle of a joint of a file, or its keyframe; may be repeated.",
     ),
+]
+Loops = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="YAML",
+        help="Loops, motors and kinds of joints of a URDF; if omitted robot.yaml beside robot.urdf, if there is one.",
+    ),
+]
+Trusted = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder whose files, such as meshes, an MJCF file may name, beside its own."),
 ]
 End = Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")]
 Times = Annotated[int, typer.Option(min=2, help="How many times to save.")]
@@ -93,9 +104,12 @@ def simulate(
     atol: Atol = 1e-8,
     points: Times = 1001,
     out: Out = None,
+    loops: Loops = None,
+    trusted: Trusted = None,
 ) -> None:
     """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
-    _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out)
+    options = FileOptions(loops, trusted)
+    _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out, options)
 
 
 @app.command(short_help="Make a film of a scenario: GIF, MP4, web page.")
@@ -112,9 +126,12 @@ def animate(
         typer.Option(help="Seconds of motion in a second; if omitted 1, or what makes the animation 2 to 30 s long."),
     ] = None,
     formats: Formats = None,
+    loops: Loops = None,
+    trusted: Trusted = None,
 ) -> None:
     """Animate a scenario that has a drawing: a GIF or MP4, and a web page that plays and scrubs without a network."""
-    _simulate.run_animate(console, target, settings or [], t1, out, fps, speed, formats or [])
+    options = FileOptions(loops, trusted)
+    _simulate.run_animate(console, target, settings or [], t1, out, fps, speed, formats or [], options)
 
 
 @app.command("list", short_help="List the scenarios of a package.")
@@ -144,12 +161,14 @@ def gallery(
 def inspect(
     target: LookedAt,
     settings: Settings = None,
+    loops: Loops = None,
+    trusted: Trusted = None,
 ) -> None:
     """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning.
 
     For a robot's file (.xml, .urdf), also list the features that are followed, those that are not, and the start.
     """
-    _inspect.run_inspect(console, target, settings or [])
+    _inspect.run_inspect(console, target, settings or [], FileOptions(loops, trusted))
 
 
 @app.command(short_help="Natural frequencies, damping and shapes of a scenario.")

@@ -21,14 +21,14 @@ from ._simulate import Format, drawable, save
 from ._target import UsageError
 
 
-def run_inspect(console: Console, target: str, settings: Sequence[str]) -> None:
+def run_inspect(console: Console, target: str, settings: Sequence[str], options: _target.FileOptions) -> None:
     """Diagnoses the start of a scenario and prints the result; for a file also how it was read. Raises UsageError."""
     if _target.is_robot(target):
-        reading, scenario = _target.reading(target, settings)
+        reading, scenario = _target.reading(target, settings, options)
         for table in _read(reading, scenario):
             console.print(table)
     else:
-        scenario = _target.scenario(target, settings)
+        scenario = _target.scenario(target, settings, options)
     with console.status(f"Looking at {scenario.name}"):
         try:
             diagnosis = diagnose(scenario.mechanism, scenario.q0, scenario.v0, scenario.t0)

@@ -55,9 +55,10 @@ def run_simulate(
     atol: float,
     points: int,
     out: Path | None,
+    options: _target.FileOptions,
 ) -> None:
     """Simulates, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
-    scenario = _target.scenario(target, settings)
+    scenario = _target.scenario(target, settings, options)
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
@@ -232,6 +233,7 @@ def run_animate(
     fps: float,
     speed: float | None,
     formats: Sequence[Format],
+    options: _target.FileOptions,
 ) -> None:
     """Simulates and writes animations to `out`. Raises UsageError, or RuntimeError if it fails."""
     wanted = list(dict.fromkeys(formats or (Format.gif, Format.html)))
@@ -239,7 +241,7 @@ def run_animate(
 
     if Format.mp4 in wanted and not FFMpegWriter.isAvailable():
         raise UsageError("--format mp4 needs ffmpeg, which is not on the PATH. Install it, or pass --format gif.")
-    scenario = _target.scenario(target, settings)
+    scenario = _target.scenario(target, settings, options)
     drawable(target, scenario)
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:

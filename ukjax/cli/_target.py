@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
 
@@ -31,10 +31,25 @@ class UsageError(Exception):
 PLACES = {Scenario: "ukjax.Scenario", TuningProblem: "ukjax.tuning.TuningProblem"}
 
 
-def scenario(target: str, settings: Sequence[str]) -> Scenario:
+class FileOptions(NamedTuple):
+    """Options of a robot's file: a YAML of its loops, and a folder whose files it may name."""
+
+    loops: Path | None = None
+    trusted: Path | None = None
+
+    def given(self) -> dict[str, object]:
+        """The options that are given, by name."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+def scenario(target: str, settings: Sequence[str], options: FileOptions | None = None) -> Scenario:
     """The scenario that TARGET's factory makes with `--set` settings. Raises UsageError."""
     if is_robot(target):
-        return robot(target, settings)
+        return robot(target, settings, options)
+    if options is not None and options.given():
+        raise UsageError(
+            f"--{next(iter(options.given()))} is for a robot's file (.xml, .urdf), but TARGET is {target!r}."
+        )
     return _made(target, settings, Scenario, "scenario")
 
 
@@ -43,19 +58,19 @@ def tuning_problem(target: str, settings: Sequence[str]) -> TuningProblem:
     return _made(target, settings, TuningProblem, "tuning problem")
 
 
-def robot(target: str, settings: Sequence[str]) -> Scenario:
+def robot(target: str, settings: Sequence[str], options: FileOptions | None = None) -> Scenario:
     """The scenario of a robot's file, with joints at the coordinates of the settings. Raises UsageError."""
-    return _of_robot(robot_scenario, target, settings)
+    return _of_robot(robot_scenario, target, settings, options)
 
 
-def reading(target: str, settings: Sequence[str]) -> tuple[Reading, Scenario]:
+def reading(target: str, settings: Sequence[str], options: FileOptions | None = None) -> tuple[Reading, Scenario]:
     """The `Reading` of a robot's file, and its scenario, without a warning. Raises UsageError."""
-    return _of_robot(robot_reading, target, settings)
+    return _of_robot(robot_reading, target, settings, options)
 
 
-def _of_robot(make: Callable[[str, dict[str, object]], T], target: str, settings: Sequence[str]) -> T:
+def _of_robot(make: Callable[..., T], target: str, settings: Sequence[str], options: FileOptions | None) -> T:
     try:
-        return make(target, _named(settings))
+        return make(target, _named(settings), {} if options is None else options.given())
     except (TypeError, ValueError, ImportError) as error:
         raise UsageError(f"{target} could not make a scenario: {error}") from error
 
@@ -170,32 +185,36 @@ def is_robot(target: str) -> bool:
     return target.lower().endswith(SUFFIXES)
 
 
-def robot_scenario(target: str, settings: dict[str, object]) -> Scenario:
+def robot_scenario(target: str, settings: dict[str, object], options: dict[str, object]) -> Scenario:
     """The scenario of a robot without control, from the drawn state, with the joints that `settings` name set."""
-    return of_robot(target, *_read(target, settings, from_file))
+    return of_robot(target, *_read(target, settings, options, from_file))
 
 
-def robot_reading(target: str, settings: dict[str, object]) -> tuple[Reading, Scenario]:
+def robot_reading(target: str, settings: dict[str, object], options: dict[str, object]) -> tuple[Reading, Scenario]:
     """The `Reading` of a robot's file with the features left out, and its scenario, without a warning."""
     found: list[Reading] = []
 
-    def read(target: str, **options: str) -> Robot:
+    def read(target: str, **options: object) -> Robot:
         found.append(reading_of(target, **options))
         return found[-1].robot
 
-    made = of_robot(target, *_read(target, settings, read))
+    made = of_robot(target, *_read(target, settings, options, read))
     return found[-1], made
 
 
-def _read(target: str, settings: dict[str, object], read: Callable[..., Robot]) -> tuple[Robot, dict[str, object]]:
+def _read(
+    target: str, settings: dict[str, object], options: dict[str, object], read: Callable[..., Robot]
+) -> tuple[Robot, dict[str, object]]:
     """The robot, and settings of its joints; the setting "keyframe" selects the state to start from."""
     settings = dict(settings)
-    keyframe = settings.pop("keyframe", None)
-    return (read(target) if keyframe is None else read(target, keyframe=str(keyframe))), settings
+    keyframe = {"keyframe": str(settings.pop("keyframe"))} if "keyframe" in settings else {}
+    return read(target, **keyframe, **options), settings
 
 
 def of_robot(target: str, robot: Robot, coordinates: dict[str, object]) -> Scenario:
     """The scenario of a robot that was read, with joints at the given coordinates."""
+    if not robot.layout.n:
+        raise ValueError("no joint of it moves, so there is nothing to simulate. Give a body a joint, or let it float.")
     q, v = robot.assemble(coordinates, keep=list(coordinates))
     held = bool(robot.own_constraints) or robot.kinematics is not None
     return robot.scenario(

@@ -6,6 +6,7 @@ q: coordinates (n_q,); v: speeds (n,); d: small displacement (n,).
 from collections.abc import Callable, Mapping, Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -17,9 +18,11 @@ from .._coordinate import Coordinate
 from .._manifold import Assembly
 from .._manifold import assemble as nearest
 from .._mechanism import Mechanism
-from .._result import is_traced
+from .._result import RESULTS, is_traced, message
 from .._system import AbstractKinematics
 from . import _linkage, _turns
+from ._chain import Chain
+from ._closing import STARTS, Free, Search, close, is_massive, missed, nearest_speeds
 from ._frame import from_matrix
 from ._joint import AbstractJoint, Revolute
 from ._layout import Layout
@@ -107,9 +110,11 @@ def assembled(
     rates: Mapping[str, object],
     t: ArrayLike,
     keep: Sequence[str],
+    bounds: Mapping[str, object] | None = None,
 ) -> Assembly:
     """The consistent state nearest to the given coordinates and rates of the joints of the tree."""
     q, v = roughly(robot, coordinates, rates)
+    ends = _bounds(robot, {} if bounds is None else bounds)
     kept, held = [], {}
     for name in [keep] if isinstance(keep, str) else keep:
         if name not in robot.joints:
@@ -120,7 +125,73 @@ def assembled(
             value = _kept(coordinates, robot.home, name, "coordinates")
             rate = _kept(rates, robot.home_rates, name, "rates")
             held[f"keep {name}"] = Holonomic(Held(robot, name, value, rate, jnp.asarray(t, q.dtype)))
-    return nearest(Mechanism(robot, held), q, v, t, keep={"q": kept, "v": kept})
+    found = None if held else _searched(robot, q, v, kept, ends)
+    if found is None and ends:
+        raise ValueError(
+            "bounds are for robots in joint coordinates, outside of jit, grad and vmap, whose loops close by joints or "
+            "Distance, and with keep=... for joints of the tree only."
+        )
+    return nearest(Mechanism(robot, held), q, v, t, keep={"q": kept, "v": kept}) if found is None else found
+
+
+def _bounds(robot: AbstractRobot, bounds: Mapping[str, object]) -> dict[int, tuple[float, float]]:
+    """The least and the greatest coordinate by index in q; raises ValueError for what is no range of a joint."""
+    if not isinstance(bounds, Mapping):
+        raise TypeError(
+            f'bounds must be a mapping from joints to ranges, such as {{"hip": (-1.0, 1.0)}}, but is {bounds!r}.'
+        )
+    found = {}
+    for name, given in bounds.items():
+        of = _linkage.driven(robot, name, "bounds") if name in robot.layout.tree else None
+        ends = np.asarray(given, float) if of is not None else np.zeros(0)
+        if ends.shape != (2,) or not ends[0] <= ends[1]:
+            raise ValueError(
+                f"bounds[{name!r}] must be the least and the greatest coordinate of a joint of the tree with a single "
+                f"one, such as (-1.0, 1.0), but is {given!r}."
+            )
+        found[robot.layout.node(name).q[0]] = (float(ends[0]), float(ends[1]))
+    return found
+
+
+def _searched(
+    robot: AbstractRobot, q: Array, v: Array, kept: Sequence[int], bounds: Mapping[int, tuple[float, float]]
+) -> Assembly | None:
+    """The consistent state by a search in NumPy, which compiles nothing; None where `assemble` must find it.
+
+    Raises RuntimeError, which says what is open and by how much, if the loops cannot be closed.
+    """
+    chain = None if is_traced(q, v, *jax.tree_util.tree_leaves(robot)) else Chain.of(robot)
+    if chain is None:
+        return None
+    place, speeds = np.asarray(q, float), np.asarray(v, float)
+    held = np.isin(np.arange(chain.n), kept)
+    low, high = np.full(chain.n, -np.inf), np.full(chain.n, np.inf)
+    for at, (least, greatest) in bounds.items():
+        i = int(np.flatnonzero(chain.places == at)[0])
+        low[i], high[i] = least - place[at], greatest - place[at]
+    search = Search.of(chain, place, Free(~held, low, high))
+    closed = close(search)
+    if not closed.is_closed:
+        raise RuntimeError(
+            f"{message(RESULTS.not_assembled)} From here and {STARTS} other starts the least that stays open is: "
+            f"{missed(chain, closed.q, closed.errors, search.size)}.{_said(robot, kept, bounds)}"
+        )
+    w = nearest_speeds(chain, closed.q, speeds, search.M, held) if is_massive(chain, closed.q, search.M, held) else None
+    if w is None:  # `assemble` says why
+        return None
+    end, kinematics = jnp.asarray(closed.q, q.dtype), robot.kinematics
+    if robot.layout.counted and kinematics is not None:
+        end = kinematics.retract(q, jnp.asarray(closed.d, q.dtype), jnp.zeros((), q.dtype))
+    w = jnp.asarray(w, v.dtype)
+    return Assembly(end, w, end - q, w - v)
+
+
+def _said(robot: AbstractRobot, kept: Sequence[int], bounds: Mapping[int, tuple[float, float]]) -> str:
+    """Text on what was kept and bounded."""
+    names = [node.joint for node in robot.layout.nodes if node.v[0] in kept]
+    said = f" Kept: {', '.join(map(repr, names))}." if names else ""
+    within = [node.joint for node in robot.layout.nodes if node.q[0] in bounds and node.q[1] > node.q[0]]
+    return said + (f" Within bounds: {', '.join(map(repr, within))}." if within else "")
 
 
 def _kept(values: Mapping[str, object], home: Mapping[str, Array], name: str, what: str) -> Array:

@@ -1,5 +1,7 @@
 """Springs, dampers, rotor inertias and stops of joints."""
 
+from collections.abc import Callable, Mapping
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
@@ -166,23 +168,70 @@ class Motor(eqx.Module):
 class Gear(eqx.Module):
     """A coupling of two joints of one coordinate: c_first = a_0 + a_1 c_second + a_2 c_second^2 + ...; one row.
 
+    Either side may be a sum, as of a tendon over several joints: c_first = sum of f_i c_i.
+
     Args:
-        first: Name of a joint.
-        second: Name of another joint; None to hold the first at a_0.
+        first: Name of a joint, or joint -> factor f for a sum.
+        second: Likewise; None to hold the first at a_0.
         coefficients: a (k,); the ratio a_1 alone if it is a number.
 
     Raises:
-        ValueError: If the coefficients are not finite, or have another shape.
+        TypeError: If a side is neither a name nor a mapping.
+        ValueError: If the coefficients are not finite, or have another shape; or if a sum is empty, or has such
+            factors.
     """
 
-    first: str = eqx.field(static=True)
-    second: str | None = eqx.field(static=True)
+    first: str | tuple[str, ...] = eqx.field(static=True)
+    second: str | tuple[str, ...] | None = eqx.field(static=True)
     coefficients: Array
+    factors: tuple[Array | None, Array | None]
 
-    def __init__(self, first: str, second: str | None, coefficients: Numbers):
+    def __init__(
+        self,
+        first: str | Mapping[str, ArrayLike],
+        second: str | Mapping[str, ArrayLike] | None,
+        coefficients: Numbers,
+    ):
         a = _check.floating(coefficients, "coefficients")
         if a.ndim > 1 or 0 in a.shape:
             raise ValueError(f"coefficients must be a number or have shape (k,), but have shape {a.shape}.")
         _check.finite(a, "coefficients")
-        self.first, self.second = first, second
         self.coefficients = jnp.stack([jnp.zeros_like(a), a]) if a.ndim == 0 else a
+        self.first, of_first = _side(first, "first")
+        self.second, of_second = (None, None) if second is None else _side(second, "second")
+        self.factors = of_first, of_second
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """The names of the joints on both sides."""
+        sides = ((side,) if isinstance(side, str) else side for side in (self.first, self.second) if side is not None)
+        return tuple(name for side in sides for name in side)
+
+    def row(self, coordinate: Callable[[str], Array]) -> Array:
+        """The first side less the polynomial of the second, where `coordinate` gives that of a joint by name."""
+        first, second = (
+            coordinate(side) if isinstance(side, str) else self._sum(side, factors, coordinate)
+            for side, factors in zip((self.first, self.second), self.factors, strict=True)
+        )
+        wanted = jnp.zeros_like(first)
+        for a in self.coefficients[::-1]:
+            wanted = wanted * second + a
+        return first - wanted
+
+    def _sum(self, side: tuple[str, ...] | None, factors: Array | None, coordinate: Callable[[str], Array]) -> Array:
+        if side is None or factors is None:
+            return jnp.zeros((), self.coefficients.dtype)
+        return sum(f * coordinate(name) for f, name in zip(factors, side, strict=True))  # pyright: ignore
+
+
+def _side(value: object, name: str) -> tuple[str | tuple[str, ...], Array | None]:
+    """A side of a gear as the name of a joint without factors, or names with factors."""
+    if isinstance(value, str):
+        return value, None
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f'{name} must be the name of a joint, or a mapping such as {{"a": 1.0, "b": -0.5}}, but is {value!r}.'
+        )
+    if not value:
+        raise ValueError(f'{name} must name a joint at least, such as {{"a": 1.0, "b": -0.5}}, but is empty.')
+    return tuple(value), jnp.stack([number(factor, f"{name}[{joint!r}]") for joint, factor in value.items()])

@@ -86,6 +86,22 @@ def from_matrix(R: Rotation) -> Quaternion:
     return unit(rows[jnp.argmax(sizes)])
 
 
+def rotation_vector(R: Rotation) -> Vector3:
+    """The rotation vector of R (3,) [rad], of length up to pi; smooth but at half a turn, where it changes its sign."""
+    sines = jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]]) / 2
+    cosine, squared = (jnp.trace(R) - 1) / 2, sines @ sines
+    small = squared < SMALL
+    sine = jnp.sqrt(jnp.where(small, 1.0, squared))
+    angle = jnp.arctan2(sine, cosine)
+    near = jnp.where(small, 1 + squared / 6, angle / sine) * sines
+    # Half a turn away the sines vanish: there R + R^T has the axis.
+    axes = (R + R.T) / 2 - cosine * jnp.eye(3, dtype=R.dtype)
+    axis = axes[jnp.argmax(jnp.diagonal(axes))]
+    axis = axis / jnp.sqrt(jnp.where(cosine < -0.5, axis @ axis, 1.0))
+    far = jnp.where(small, jnp.pi - jnp.abs(axis @ sines), angle) * jnp.where(axis @ sines < 0, -axis, axis)
+    return jnp.where(cosine < -0.5, far, near)
+
+
 _SIGNS = ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
 
 

@@ -1,8 +1,8 @@
 """Robots from files, MJCF and URDF, which may come from untrusted sources.
 
 MuJoCo reads MJCF, `_urdf` reads URDF, after checks here of sizes and paths. An MJCF file may name other files (parts,
-meshes), which must lie in its folder, or below; nothing is fetched. Files that a URDF file names only show how links
-look, and are not read.
+meshes), which must lie in its folder, or below, or in one that the user trusts; nothing is fetched. Files that a URDF
+file names only show how links look, and are not read; a YAML beside it may add loops.
 """
 
 import contextlib
@@ -12,18 +12,17 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
-from ._body import named_parts
+from ._additions import additions
 from ._frame import Frame
 from ._from_model import read
 from ._from_urdf import read_urdf
-from ._joint import AbstractJoint
 from ._model import MjModel, in_words
 from ._parts import Reading
 from ._robot import Robot
-from ._urdf import Description, described
+from ._urdf import Description, Element, described
 
 
 # Largest sizes of a text and of all files together [bytes]; most bodies, elements, and levels of nested elements.
@@ -42,11 +41,11 @@ REFUSED = {
 FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
-def compiled(source: object) -> tuple[MjModel, list[str]]:
+def compiled(source: object, trusted: str | Path | None = None) -> tuple[MjModel, list[str]]:
     """The `mujoco.MjModel` of MJCF, a path or the text, and MuJoCo's warnings; raises ValueError for another source."""
     mujoco = _mujoco()
     root, text, path = _document(source, "MJCF", "mujoco")
-    _check_files(root, None if path is None else path.parent)
+    _check_files(root, None if path is None else Folders(path.parent, _trusted(trusted)))
     warned: list[str] = []
     try:
         with _listening(mujoco, warned):
@@ -57,16 +56,33 @@ def compiled(source: object) -> tuple[MjModel, list[str]]:
         raise ValueError(f"{said}{_advice(str(error))}") from error
 
 
-def description(source: object) -> Description:
-    """The `Description` in URDF, a path or the text; raises ValueError, with the reason, for another source."""
+def described_file(source: object) -> tuple[Description, Path | None]:
+    """The `Description` in URDF, a path or the text, and the path; raises ValueError for another source."""
     root, _, path = _document(source, "URDF", "robot")
     links = len(root.findall("link"))
     if links > MOST_BODIES:
         raise ValueError(f"source has {links} bodies, but at most {MOST_BODIES} are read.")
     try:
-        return described(root)
+        return described(root), path
     except ValueError as error:
         raise ValueError(f"source is no URDF that can be read ({_called(path)}): {error}.") from error
+
+
+class Folders(NamedTuple):
+    """The folder of a file, and another one in which, or below, files that it names may lie."""
+
+    own: Path
+    trusted: Path | None
+
+
+def _trusted(folder: str | Path | None) -> Path | None:
+    if folder is None:
+        return None
+    if not isinstance(folder, str | Path):
+        raise TypeError(f"trusted must be the path of a folder, but is a {type(folder).__name__}.")
+    if not Path(folder).is_dir():
+        raise ValueError(f"trusted must be the path of a folder, but there is none at {str(folder)[:300]!r}.")
+    return Path(folder)
 
 
 def _document(source: object, what: str, tag: str) -> tuple[ET.Element, str, Path | None]:
@@ -139,7 +155,10 @@ def _read(source: object, what: str) -> tuple[str, Path | None]:
 
 def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
     """The root element of a text; prefixes of names are kept, since many URDFs do not declare theirs."""
-    tree, open_ones, count = ET.TreeBuilder(), [], itertools.count(1)
+    tree, open_ones, count = ET.TreeBuilder(Element), [], itertools.count(1)
+    # Many files begin with an empty line, which XML does not allow before a declaration.
+    body = text.lstrip()
+    before = text[: len(text) - len(body)].count("\n")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         open_ones.append(tag)
@@ -149,7 +168,8 @@ def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
                 if len(open_ones) > DEEPEST
                 else f"source has more than {MOST_ELEMENTS} elements ({_called(path)}), which is the most that is read."
             )
-        tree.start(tag, attributes)
+        part: Element = tree.start(tag, attributes)  # pyright: ignore[reportAssignmentType]
+        part.line = before + parser.CurrentLineNumber
 
     def end(tag: str) -> None:
         open_ones.pop()
@@ -163,14 +183,15 @@ def _parsed(text: str, what: str, path: Path | None) -> ET.Element:
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.StartDoctypeDeclHandler = doctype
     try:
-        parser.Parse(text, True)
+        parser.Parse(body, True)
     except expat.ExpatError as error:
-        raise ValueError(f"source is no {what}: {_called(path)} is not well-formed XML, {error}.") from error
+        why = f"{expat.ErrorString(error.code)}: line {before + error.lineno}, column {error.offset}"
+        raise ValueError(f"source is no {what}: {_called(path)} is not well-formed XML, {why}.") from error
     return tree.close()
 
 
-def _check_files(root: ET.Element, folder: Path | None) -> None:
-    """Raises ValueError if a named file lies outside the folder, or all files together are too large."""
+def _check_files(root: ET.Element, folder: Folders | None) -> None:
+    """Raises ValueError if a named file lies outside the folders, or all files together are too large."""
     waiting, seen, included, total, numbers = [root], set(), [root], 0, 0
     while waiting:
         parts = list(waiting.pop().iter())
@@ -236,22 +257,26 @@ def _check_numbers(part: ET.Element) -> None:
             raise ValueError(f"source must hold finite numbers, but {name} of <{part.tag}> is {value!r}.")
 
 
-def _inside(folder: Path | None, name: str) -> Path | None:
+def _inside(folder: Folders | None, name: str) -> Path | None:
     """The path of a named file, or None if there is no folder; raises ValueError if the file lies outside."""
     if folder is None:
         if name and name != ".":
             raise ValueError(f"source is a text, and so names no other files, but has {name!r}. Pass a path.")
         return None
     try:
-        place = (folder / name).resolve()
+        place = (folder.own / name).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"source names {name[:300]!r}, which leads to no file: {error}.") from error
-    if not place.is_relative_to(folder.resolve()):
-        raise ValueError(f"source names {name!r}, which lies outside of its folder {str(folder)!r}.")
+    if not any(place.is_relative_to(one.resolve()) for one in folder if one is not None):
+        also = "" if folder.trusted is None else f" and of the trusted one, {str(folder.trusted)!r}"
+        raise ValueError(
+            f"source names {name!r}, which lies outside of its folder {str(folder.own)!r}{also}. Pass a folder above "
+            "both, if you trust all that lies there: trusted=..., or --trusted DIR."
+        )
     return place
 
 
-def _found(folder: Path | None, base: str, name: str) -> Path | None:
+def _found(folder: Folders | None, base: str, name: str) -> Path | None:
     """The path of a named file, if it exists; raises ValueError if it is no file, since a pipe may block a reader."""
     place = _inside(folder, str(Path(base) / name))
     if place is None or _is_file(place):
@@ -281,22 +306,30 @@ def from_file(source: str | Path, **options: Any) -> Robot:
     return from_urdf(source, **options) if is_urdf(source) else from_mjcf(source, **options)
 
 
-def from_mjcf(source: str | Path, *, coordinates: str = "joint", keyframe: str | None = None, **options: Any) -> Robot:
+def from_mjcf(
+    source: str | Path,
+    *,
+    coordinates: str = "joint",
+    keyframe: str | None = None,
+    trusted: str | Path | None = None,
+    **options: Any,
+) -> Robot:
     """A robot from an MJCF file, or its text, as MuJoCo reads it.
 
     Supported are bodies with their inertias; hinge, slide, ball and free joints with stiffness, damping and
-    armature, those of their actuators included; `connect`, `weld` and `joint` equalities, which are met exactly instead
-    of softly; motors; gravity; and the flags of `<option>`, groups of actuators that it disables, and the state in
-    which the file draws the robot. One warning names the features that are not simulated (contacts, limits, dry
-    friction, tendons, laws and limits of actuators, ...), unless the file itself switches them off.
-    `ukjax inspect robot.xml` lists both.
+    armature, those of their actuators included; `connect`, `weld` and `joint` equalities, and those of fixed tendons,
+    which are met exactly instead of softly; motors; gravity; and the flags of `<option>`, groups of actuators that it
+    disables, and the state in which the file draws the robot. One warning names the features that are not simulated
+    (contacts, limits, dry friction, forces of tendons, laws and limits of actuators, ...), unless the file itself
+    switches them off. `ukjax inspect robot.xml` lists both.
 
     Args:
-        source: A path, or the text. Files that it names must lie in its folder, or below.
+        source: A path, or the text. Files that it names must lie in its folder or in `trusted`, or below.
         coordinates: "joint" or "absolute", as for `Robot`.
         keyframe: Name of a keyframe of the file, or its number, such as "0", if it has no name. Its positions and
             velocities are `home` and `home_rates` of the robot. If omitted, home is the state in which the file draws
             the robot, MuJoCo's `qpos0`, at rest.
+        trusted: A folder whose files the file may name, such as one above that holds the meshes of several robots.
         **options: Further arguments of `Robot`, in place of those of the file.
 
     Returns:
@@ -306,19 +339,20 @@ def from_mjcf(source: str | Path, *, coordinates: str = "joint", keyframe: str |
 
     Raises:
         ImportError: If MuJoCo is not installed: `pip install "ukjax[robots]"`.
-        TypeError: If `source` is neither a path nor a text.
-        ValueError: If `source` is no MJCF, names files elsewhere, is too large, or has no such keyframe.
+        TypeError: If `source` is neither a path nor a text, or `trusted` no path.
+        ValueError: If `source` is no MJCF, names files elsewhere, is too large, or has no such keyframe; or if
+            `trusted` is no folder.
 
     Warns:
         UserWarning: If something of the file is not simulated, or MuJoCo warns of it.
     """
-    return _with_warning(read(*compiled(source), coordinates, options, keyframe))
+    return _with_warning(read(*compiled(source, trusted), coordinates, options, keyframe))
 
 
 def from_urdf(
     source: str | Path,
     *,
-    loops: Mapping[str, AbstractJoint] | None = None,
+    loops: Mapping[str, Any] | str | Path | None = None,
     frames: Mapping[str, Mapping[str, Frame]] | None = None,
     floating: bool = False,
     coordinates: str = "joint",
@@ -337,7 +371,12 @@ def from_urdf(
 
     Args:
         source: A path, or the text. Meshes are not read.
-        loops: Name -> joint that closes a loop, such as `Revolute("left.tip", "right.tip")`.
+        loops: Name -> joint that closes a loop, such as `Revolute("left.tip", "right.tip")`; or a path to a YAML file,
+            or its contents as a mapping, in the form of Gepetto's example-parallel-robots: pairs of links or joints
+            whose frames coincide (`closed_loop`), each as a weld, "6D", a ball, "3D", or a hinge about z, "5D"
+            (`type`); joints with a motor (`name_mot`); and joints of another kind than the file says (`joint_name`,
+            `joint_type`: SPHERICAL, FIXED, or UJOINT_XY, which turns about x and then y). If omitted, the file of the
+            same name that ends in .yaml or .yml, if there is one with these keys; {} for none.
         frames: Body -> name -> `Frame`, for the loops.
         floating: Whether the root link, or a link that is fixed to the world, floats; else it is fixed to the ground.
         coordinates: "joint" or "absolute", as for `Robot`.
@@ -358,19 +397,33 @@ def from_urdf(
     """
     if not isinstance(floating, bool):
         raise TypeError(f"floating must be True or False, but is {floating!r}.")
-    loops = named_parts(loops or {}, AbstractJoint, "loops", 'rigid.Revolute("left.tip", "right.tip")')
-    return _with_warning(read_urdf(description(source), coordinates, options, loops, frames or {}, floating))
+    return _with_warning(_read_urdf(source, coordinates, options, loops, frames, floating))
+
+
+def _read_urdf(
+    source: object,
+    coordinates: str,
+    options: Mapping[str, Any],
+    loops: object,
+    frames: Mapping[str, Mapping[str, Frame]] | None,
+    floating: bool,
+) -> Reading:
+    found, path = described_file(source)
+    return read_urdf(found, coordinates, options, additions(loops, path), frames or {}, floating)
 
 
 def reading_of(source: str | Path, **options: Any) -> Reading:
     """The `Reading` of a file, with the features left out, without a warning; `options` as for `from_file`."""
-    coordinates, keyframe = options.pop("coordinates", "joint"), options.pop("keyframe", None)
-    if is_urdf(source):
-        if keyframe is not None:
-            raise ValueError(f"keyframe is {keyframe!r}, but URDF has none. Leave it out.")
-        loops, frames = options.pop("loops", {}), options.pop("frames", {})
-        return read_urdf(description(source), coordinates, options, loops, frames, options.pop("floating", False))
-    return read(*compiled(source), coordinates, options, keyframe)
+    for_mjcf = {name: options.pop(name, None) for name in ("keyframe", "trusted")}
+    for_urdf = {"loops": options.pop("loops", None), "frames": options.pop("frames", None)}
+    coordinates, floating = options.pop("coordinates", "joint"), options.pop("floating", False)
+    urdf = is_urdf(source)
+    for name, value in (for_mjcf if urdf else for_urdf).items():
+        if value is not None:
+            raise ValueError(f"{name} is {value!r}, but is for {'MJCF' if urdf else 'URDF'} only. Leave it out.")
+    if urdf:
+        return _read_urdf(source, coordinates, options, for_urdf["loops"], for_urdf["frames"], floating)
+    return read(*compiled(source, for_mjcf["trusted"]), coordinates, options, for_mjcf["keyframe"])
 
 
 def _with_warning(reading: Reading) -> Robot:

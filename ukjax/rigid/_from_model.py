@@ -24,6 +24,7 @@ from ._model import (
     Switches,
     actuators_of,
     at_joint,
+    factors_of,
     switches_of,
     unsupported_features,
 )
@@ -31,7 +32,7 @@ from ._parts import Part, Parts, Reading, distinct, named_axis, unused, usable
 
 
 # MuJoCo's numbers for kinds of equalities, and for what their ends are.
-CONNECT, WELD, JOINT = range(3)
+CONNECT, WELD, JOINT, TENDON = range(4)
 SITE = 6
 
 
@@ -58,6 +59,8 @@ def read(
     keyframe: str | None = None,
 ) -> Reading:
     """The `Reading` of a model, MuJoCo's warnings included; arguments as for `from_mjcf`."""
+    if model.nbody < 2:
+        raise ValueError("source has no <body>, so nothing could move. Add one to <worldbody>.")
     switches = switches_of(model)
     actuators = actuators_of(model, switches)
     known, parts = _Model(switches, actuators, _names(model)), Parts.none()
@@ -186,17 +189,16 @@ def _add_equality(model: MjModel, known: _Model, parts: Parts, k: int) -> None:
     kind, data, name = model.eq_type[k], model.eq_data[k], usable(model.equality(k).name, f"equality{k}")
     first, second = model.eq_obj1id[k], model.eq_obj2id[k]
     name = unused({*parts.joints, *parts.gears}, name)
-    if kind == JOINT:
-        if not all(_is_driven(model, j) for j in (first, second) if j >= 0):
+    if kind in (JOINT, TENDON):
+        one, other = (None if at < 0 else _side(model, known, kind, at) for at in (first, second))
+        if one is None or (other is None and second >= 0):
             return
         a = np.array(data[:5])
-        first_zero, second_zero = (model.qpos0[model.jnt_qposadr[j]] if j >= 0 else 0.0 for j in (first, second))
         # MuJoCo's coefficients are for the offsets of the coordinates from their reference.
-        shifted = np.polynomial.Polynomial(a)(np.polynomial.Polynomial([-second_zero, 1.0]))
-        a = np.append(shifted.coef, np.zeros(5 - len(shifted.coef))) if second >= 0 else a[:1]
-        a[0] += first_zero
-        other = known.names.joints[second] if second >= 0 else None
-        parts.gears[name] = Gear(known.names.joints[first], other, np.trim_zeros(a, "b") if np.any(a) else a[:1])
+        shifted = np.polynomial.Polynomial(a)(np.polynomial.Polynomial([-other.start if other else 0.0, 1.0]))
+        a = np.append(shifted.coef, np.zeros(5 - len(shifted.coef))) if other else a[:1]
+        a[0] += one.start
+        parts.gears[name] = Gear(one.of, other.of if other else None, np.trim_zeros(a, "b") if np.any(a) else a[:1])
     elif kind in (CONNECT, WELD):
         if model.eq_objtype[k] == SITE:
             poses = [_pose(model.site_pos[s], model.site_quat[s]) for s in (first, second)]
@@ -212,8 +214,22 @@ def _add_equality(model: MjModel, known: _Model, parts: Parts, k: int) -> None:
         parts.joints[name] = Fixed(one, other) if kind == WELD and data[10] else Spherical(one, other)
 
 
-def _is_driven(model: MjModel, j: int) -> bool:
-    return model.jnt_type[j] in (HINGE, SLIDE)
+class _Side(NamedTuple):
+    """A side of an equality: a joint, or factors by joint of a tendon; and its coordinate as drawn."""
+
+    of: str | dict[str, float]
+    start: float
+
+
+def _side(model: MjModel, known: _Model, kind: int, one: int) -> _Side | None:
+    """The joint or the fixed tendon with a number; None if it is no joint of one coordinate, or another tendon."""
+    if kind == JOINT:
+        is_driven = model.jnt_type[one] in (HINGE, SLIDE)
+        return _Side(known.names.joints[one], float(model.qpos0[model.jnt_qposadr[one]])) if is_driven else None
+    factors = factors_of(model, one)
+    if factors is None:
+        return None
+    return _Side({known.names.joints[j]: factor for j, factor in factors.items()}, float(model.tendon_length0[one]))
 
 
 def _inertia(model: MjModel, i: int) -> Inertia | None:

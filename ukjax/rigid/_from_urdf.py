@@ -12,11 +12,16 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ._effort import Drag, Effort, Gear
+from ._additions import Additions, closing, motors_of, retyped
+from ._chain import Chain
+from ._closing import loose
+from ._effort import Drag, Effort, Gear, Motor
 from ._frame import Axis, Frame, Inertia, about_z, from_matrix
-from ._joint import AbstractJoint, Fixed, Free, Prismatic, Revolute, Spherical
+from ._joint import Fixed, Free, Prismatic, Revolute, Spherical, Universal
 from ._layout import GROUND
+from ._linkage import motions
 from ._parts import Part, Parts, Reading, distinct, named_axis, unused
+from ._robot import Robot
 from ._urdf import WORLD, Description, Inertial, Joint, Link, Placed
 
 
@@ -70,7 +75,7 @@ def _mass(found: Description, kind: Kind, way: Callable[[], np.ndarray]) -> tupl
     moved: dict[str, list[int]] = {}
     for link, joint in found.tree():
         parent = "" if joint is None else joint.parent
-        own = _twists(kind(link, joint), np.array([1.0, 0.0, 0.0]) if joint is None else joint.axis)
+        own = _twists(kind(link, joint), joint)
         place = places.get(parent, ground)
         place = place if joint is None else _then(place, joint.origin)
         linear, angular = np.split(own @ way()[: own.shape[1]], 2)
@@ -86,19 +91,29 @@ def _mass(found: Description, kind: Kind, way: Callable[[], np.ndarray]) -> tupl
     return M, owners
 
 
-def _twists(kind: str, axis: np.ndarray) -> np.ndarray:
-    """The twists (linear, angular) per unit of a joint's speeds, as columns (6, k)."""
+def _twists(kind: str, joint: Joint | None) -> np.ndarray:
+    """The twists (linear, angular) per unit of a joint's speeds, at rest, as columns (6, k)."""
+    axis = np.array([1.0, 0.0, 0.0]) if joint is None else joint.axis
     if kind == "floating":
         return np.eye(6)
     if kind == "spherical":
         return np.eye(6)[:, 3:]
     if kind == "fixed":
         return np.zeros((6, 0))
+    if kind == "universal":
+        return np.concatenate([np.zeros((3, 2)), np.stack([axis, _second(joint)], axis=1)])
     slides, turns = np.append(axis, np.zeros(3)), np.append(np.zeros(3), axis)
     if kind == "planar":
         across = np.linalg.svd(axis[None])[2][1:]
         return np.stack([np.append(across[0], np.zeros(3)), np.append(across[1], np.zeros(3)), turns], axis=1)
     return (slides if kind == "prismatic" else turns)[:, None]
+
+
+def _second(joint: Joint | None) -> np.ndarray:
+    """The second axis of a universal joint."""
+    assert joint is not None
+    assert joint.second is not None
+    return joint.second
 
 
 def _then(outer: Placed, inner: Placed) -> Placed:
@@ -152,28 +167,57 @@ def read_urdf(
     found: Description,
     coordinates: str,
     options: Mapping[str, Any],
-    loops: Mapping[str, AbstractJoint],
+    added: Additions,
     frames: Mapping[str, Mapping[str, Frame]],
     floating: bool,
 ) -> Reading:
     """The `Reading` of a URDF file; arguments as for `from_urdf`."""
     odd = [said for link in found.links.values() if (said := _judged(link))]
+    found = retyped(found, added.kinds, odd)
+    names = _Names(*(dict(zip(part, distinct(list(part), "", 0), strict=True)) for part in (found.links, found.joints)))
+    loops = closing(found, added, names.links)
     kind = _kinds(found, floating)
     drawn, always = without_mass(found, kind)
     if always is not None and not loops:
         raise ValueError(_moves_nothing(found, always))
     if drawn is not None and always is None:
         odd.append(f"Joint {drawn!r} moves no mass where the robot is drawn, though it does elsewhere.")
-    names = _Names(*(dict(zip(part, distinct(list(part), "", 0), strict=True)) for part in (found.links, found.joints)))
     parts = Parts.none()
     for link, joint in found.tree():
         _add(names, parts, found.links[link], joint, kind(link, joint))
     _add_gears(found, names, parts)
     for name, joint in loops.items():
         parts.joints[unused(parts.joints, name)] = joint
+    for joint in motors_of(found, added.motors, odd):
+        parts.motors[unused(parts.motors, names.joints[joint])] = Motor(names.joints[joint])
     for body, more in frames.items():
         parts.frames.setdefault(body, {}).update(more)
-    return Reading(parts.robot(options, coordinates=coordinates), _unsupported(found), [], [], odd)
+    robot = parts.robot(options, coordinates=coordinates)
+    if always is not None:
+        held = _not_held(found, robot, names)
+        if held is not None:
+            raise ValueError(_moves_nothing(found, held))
+    return Reading(robot, _unsupported(found), [], [], odd)
+
+
+def _not_held(found: Description, robot: Robot, names: _Names) -> str | None:
+    """The joint that moves no mass although loops hold the robot, in a generic state; None where no joint does."""
+    robot = robot if robot.layout == robot.tree else robot.in_joints()
+    chain = Chain.of(robot)
+    if chain is None or not chain.n:
+        return None
+    q = np.concatenate([np.asarray(motion.rest(float)) for motion in motions(robot)])
+    q = chain.retract(
+        np.append(q, np.zeros(len(robot.layout.counted))), np.random.default_rng(0).uniform(0.3, 1.0, chain.n)
+    )
+    way = loose(chain, q, chain.mass(chain.state(q)), np.zeros(chain.n, bool))
+    if not way.size:
+        return None
+    place = int(np.argmax(np.abs(way)))
+    body = next(node.body for node in robot.layout.nodes if node.v[0] <= place < node.v[1])
+    # A planar joint hangs its link on bodies "link~0", "link~1".
+    link = next(link for link, name in names.links.items() if body == name or body.startswith(f"{name}~"))
+    return next((joint.name for joint in found.joints.values() if joint.child == link), link)
 
 
 def _kinds(found: Description, floating: bool) -> Callable[[str, Joint | None], str]:
@@ -224,6 +268,8 @@ def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str
         ends = parts.at(parent, f"to_{name}", *place), body
         if kind == "spherical":
             parts.joints[name] = Spherical(*ends, Drag(joint.damping) if joint.damping else None)
+        elif kind == "universal":
+            parts.joints[name] = Universal(*ends, named_axis(joint.axis), named_axis(_second(joint)))
         else:
             of = Prismatic if kind == "prismatic" else Revolute
             parts.joints[name] = of(*ends, named_axis(joint.axis), _effort(joint))
@@ -300,7 +346,7 @@ def _moves_nothing(found: Description, joint: str) -> str:
     return (
         f"joint {joint!r} can move without any mass: its child, the link {link.name!r}, has {has} and no moment of "
         "inertia in that direction, nor has what hangs on it. Give the link an <inertial> with mass and moments, make "
-        'the joint type="fixed", or hold the link by a joint in loops={...}.'
+        'the joint type="fixed", which loops may say too (joint_type: [FIXED]), or hold the link by a joint in loops.'
     )
 
 
@@ -317,7 +363,10 @@ def _unsupported(found: Description) -> list[Part]:
             [joint.name for joint in ranged if joint.limits.get("lower") or joint.limits.get("upper")],
         ),
         ("dry friction of joints", [joint.name for joint in moving if joint.friction]),
-        ("damping of free joints", [joint.name for joint in moving if joint.kind == "floating" and joint.damping]),
+        (
+            "damping of free and universal joints",
+            [joint.name for joint in moving if joint.kind in ("floating", "universal") and joint.damping],
+        ),
         ("limits of what actuators do to joints", [joint.name for joint in moving if joint.limits.get("effort")]),
         ("limits of the speeds of joints", [joint.name for joint in moving if joint.limits.get("velocity")]),
         ("safety controllers of joints", [joint.name for joint in moving if joint.has_safety_controller]),

@@ -19,7 +19,7 @@ from .. import _check
 from .._result import is_traced
 from .._types import RowValues
 from ._effort import Drag, Effort, number, pitch_of
-from ._frame import Axis, Direction, Pose, Rotation, Vector3, cross
+from ._frame import SMALL, Axis, Direction, Pose, Rotation, Vector3, cross, rotation_vector
 from ._motion import AbstractMotion, Ball, Cross, Cylinder, Float, Helix, Plane, Slide, Turn, Weld
 
 
@@ -48,10 +48,12 @@ class AbstractJoint(eqx.Module):
         """The motion of the child's frame against the parent's; None for a link, which has no coordinates."""
 
     @abc.abstractmethod
-    def gap(self, P: Pose, planar: bool) -> RowValues:
+    def gap(self, P: Pose, planar: bool, angles: bool = False) -> RowValues:
         """The residual of the joint's rows (m,), zero where the frames are joined: lengths [m], and sines of angles.
 
-        `planar`: whether bodies stay in the plane x, y, where fewer rows suffice.
+        `planar`: whether bodies stay in the plane x, y, where fewer rows suffice. `angles`: whether angles take the
+        place of their sines, which are zero half a turn off too. Where frames are joined, both have the same
+        derivatives up to the second.
         """
 
 
@@ -87,8 +89,8 @@ class Revolute(AbstractDrivenJoint):
     def motion(self):
         return Turn(self.axis)
 
-    def gap(self, P, planar):
-        return P.p[:2] if planar else jnp.concatenate([P.p, _tilt(self.axis, P.R)])
+    def gap(self, P, planar, angles=False):
+        return P.p[:2] if planar else jnp.concatenate([P.p, _tilt(self.axis, P.R, angles)])
 
     def coordinate(self, P):
         return _angle(self.axis, P.R)
@@ -109,11 +111,11 @@ class Prismatic(AbstractDrivenJoint):
     def motion(self):
         return Slide(self.axis)
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         if planar:
             x, y, _ = self.axis.of(P.p.dtype)
-            return jnp.stack([x * P.p[1] - y * P.p[0], P.R[1, 0]])
-        return jnp.concatenate([_off(self.axis, P.p), _turned(P.R)])
+            return jnp.stack([x * P.p[1] - y * P.p[0], _turned_in_plane(P.R, angles)])
+        return jnp.concatenate([_off(self.axis, P.p), _turned(P.R, angles)])
 
     def coordinate(self, P):
         return self.axis.of(P.p.dtype) @ P.p
@@ -136,11 +138,13 @@ class Screw(AbstractDrivenJoint):
     def motion(self):
         return Helix(self.axis, self.pitch)
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         first, second = self.axis.across(P.p.dtype)
         turned, angle = P.R @ first, self.coordinate(P)
         ahead = (second @ turned) * jnp.cos(angle) - (first @ turned) * jnp.sin(angle)
-        return jnp.concatenate([_off(self.axis, P.p), _tilt(self.axis, P.R), ahead[None]])
+        if angles:
+            ahead = jnp.arctan2(ahead, (first @ turned) * jnp.cos(angle) + (second @ turned) * jnp.sin(angle))
+        return jnp.concatenate([_off(self.axis, P.p), _tilt(self.axis, P.R, angles), ahead[None]])
 
     def coordinate(self, P):
         return self.axis.of(P.p.dtype) @ P.p / self.pitch
@@ -160,8 +164,8 @@ class Cylindrical(AbstractJoint):
     def motion(self):
         return Cylinder(self.axis)
 
-    def gap(self, P, planar):
-        return jnp.concatenate([_off(self.axis, P.p), _tilt(self.axis, P.R)])
+    def gap(self, P, planar, angles=False):
+        return jnp.concatenate([_off(self.axis, P.p), _tilt(self.axis, P.R, angles)])
 
 
 class Universal(AbstractJoint):
@@ -188,7 +192,7 @@ class Universal(AbstractJoint):
     def motion(self):
         return Cross(self.first, self.second)
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         dtype = P.p.dtype
         cosine = self.first.of(dtype) @ (P.R @ self.second.of(dtype))
         return jnp.concatenate([P.p, cosine[None]])
@@ -215,11 +219,11 @@ class Planar(AbstractJoint):
     def motion(self):
         return Plane(self.normal)
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         if planar:
             return jnp.zeros(0, P.p.dtype)
         axis = Axis(self.normal)
-        return jnp.concatenate([(axis.of(P.p.dtype) @ P.p)[None], _tilt(axis, P.R)])
+        return jnp.concatenate([(axis.of(P.p.dtype) @ P.p)[None], _tilt(axis, P.R, angles)])
 
 
 class Spherical(AbstractJoint):
@@ -239,7 +243,7 @@ class Spherical(AbstractJoint):
     def motion(self):
         return Ball()
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         return P.p
 
 
@@ -253,7 +257,7 @@ class Free(AbstractJoint):
     def motion(self):
         return Float()
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         return jnp.zeros(0, P.p.dtype)
 
 
@@ -267,8 +271,12 @@ class Fixed(AbstractJoint):
     def motion(self):
         return Weld()
 
-    def gap(self, P, planar):
-        return jnp.stack([*P.p[:2], P.R[1, 0]]) if planar else jnp.concatenate([P.p, _turned(P.R)])
+    def gap(self, P, planar, angles=False):
+        return (
+            jnp.stack([*P.p[:2], _turned_in_plane(P.R, angles)])
+            if planar
+            else jnp.concatenate([P.p, _turned(P.R, angles)])
+        )
 
 
 def _angle(axis: Axis, R: Rotation) -> Array:
@@ -283,15 +291,30 @@ def _off(axis: Axis, p: Vector3) -> Array:
     return jnp.stack([e @ p for e in axis.across(p.dtype)])
 
 
-def _tilt(axis: Axis, R: Rotation) -> Array:
-    """The tilt of the child's axis against the parent's: sines, in the two directions across the axis (2,)."""
+def _tilt(axis: Axis, R: Rotation, angles: bool) -> Array:
+    """The tilt of the child's axis against the parent's (2,): sines, or angles, in two directions across the axis."""
     turned = R @ axis.of(R.dtype)
-    return jnp.stack([e @ turned for e in axis.across(R.dtype)])
+    sines = jnp.stack([e @ turned for e in axis.across(R.dtype)])
+    if not angles:
+        return sines
+    cosine, squared = axis.of(R.dtype) @ turned, sines @ sines
+    small = squared < SMALL
+    sine = jnp.sqrt(jnp.where(small, 1.0, squared))
+    found = jnp.where(small, 1 + squared / 6, jnp.arctan2(sine, cosine) / sine) * sines
+    # Where the axes are opposite, any direction across them leads back.
+    return jnp.where(small & (cosine < 0), jnp.pi * jnp.asarray([1.0, 0.0], R.dtype) - sines, found)
 
 
-def _turned(R: Rotation) -> Vector3:
-    """sin(angle) times the axis of R (3,): zero where R is the identity, or a half turn."""
+def _turned(R: Rotation, angles: bool) -> Vector3:
+    """The axis of R times sin(angle) (3,), which is zero where R is the identity or a half turn; or times the angle."""
+    if angles:
+        return rotation_vector(R)
     return jnp.stack([R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1]]) / 2
+
+
+def _turned_in_plane(R: Rotation, angles: bool) -> Array:
+    """The sine of the angle about z, or the angle."""
+    return jnp.arctan2(R[1, 0], R[0, 0]) if angles else R[1, 0]
 
 
 class AbstractLink(AbstractJoint):
@@ -318,7 +341,7 @@ class Distance(AbstractLink):
     def motion(self):
         return None
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         return ((P.p @ P.p - self.length**2) / (2 * self.length))[None]
 
 
@@ -343,7 +366,7 @@ class PointOn(AbstractLink):
     def motion(self):
         return None
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         value = jnp.atleast_1d(jnp.asarray(self.surface(P.p)))
         return _check.output(value, ("m",), P.p.dtype, "surface(p)", "A scalar, or (2,) for a curve.")
 
@@ -416,7 +439,7 @@ class Rolling(AbstractRollingLink):
     def motion(self):
         return None
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         n = self.normal.of(P.p.dtype)
         return (n @ (P.p + self._arm(P)))[None]
 
@@ -468,7 +491,7 @@ class KnifeEdge(AbstractRollingLink):
     def motion(self):
         return None
 
-    def gap(self, P, planar):
+    def gap(self, P, planar, angles=False):
         return jnp.zeros(0, P.p.dtype)
 
     def slip(self, P, rate, planar):

@@ -25,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._constraint import AbstractConstraint, Baumgarte, Holonomic, Nonholonomic, stabilized
+from .._constraint import AbstractConstraint, AbstractGap, Baumgarte, Holonomic, Nonholonomic, stabilized
 from .._types import Coordinates, RowValues, Vector
 from . import _linkage, _tree_unrolled, _turns
-from ._effort import Gear, Motor
+from ._effort import Motor
 from ._frame import Pose, Twist, cross, skew
 from ._joint import AbstractJoint, AbstractRollingLink, Free, KnifeEdge, slip_of
 from ._layout import body_of
@@ -43,12 +43,7 @@ class Geared(eqx.Module):
     gear: str = eqx.field(static=True)
 
     def __call__(self, q: Coordinates, t: Array) -> RowValues:
-        gear: Gear = self.robot.gears[self.gear]
-        c = jnp.zeros((), q.dtype) if gear.second is None else _turns.coordinate(self.robot, q, gear.second)
-        wanted = jnp.zeros_like(c)
-        for a in gear.coefficients[::-1]:
-            wanted = wanted * c + a
-        return (_turns.coordinate(self.robot, q, gear.first) - wanted)[None]
+        return self.robot.gears[self.gear].row(lambda name: _turns.coordinate(self.robot, q, name))[None]
 
 
 class Motors(eqx.Module):
@@ -105,15 +100,19 @@ def _damped(stabilization: Baumgarte | None) -> Baumgarte | None:
     return None if stabilization is None else Baumgarte(stabilization.damping)
 
 
-class Gap(eqx.Module):
+class Gap(AbstractGap):
     """The gap of a joint of a robot, zero where the joint is closed; a function of (q, t)."""
 
     robot: AbstractRobot
     joint: str = eqx.field(static=True)
 
-    def __call__(self, q: Coordinates, t: Array) -> RowValues:
+    def __call__(self, q, t):
         joint = self.robot.joints[self.joint]
         return joint.gap(_linkage.between(self.robot, q, joint), self.robot.planar)
+
+    def from_afar(self, q, t):
+        joint = self.robot.joints[self.joint]
+        return joint.gap(_linkage.between(self.robot, q, joint), self.robot.planar, angles=True)
 
 
 class Slip(eqx.Module):

@@ -62,6 +62,9 @@ FOLLOWED = {
     "eq_objtype": "what it holds",
     "eq_active0": "whether there is one",
     "eq_data": "frames of equalities, Gear.coefficients, and whether a weld holds rotation",
+    **dict.fromkeys(("tendon_adr", "tendon_num", "wrap_type", "wrap_objid"), "the joints that a fixed tendon adds up"),
+    "wrap_prm": "Gear.factors",
+    "tendon_length0": "Gear.coefficients",
     "actuator_ctrladr": "the place of its controls",
     "actuator_ctrlnum": "whether it is a motor",
     "actuator_outadr": "the place of its gear",
@@ -115,10 +118,8 @@ NAMED = {
     **dict.fromkeys(("tendon_actfrclimited", "tendon_actfrcrange"), "limits of what actuators do to tendons"),
     **dict.fromkeys((f"tendon_{k}" for k in ("stiffness", "stiffnesspoly", "damping", "dampingpoly")), TENDONS),
     **dict.fromkeys((f"tendon_{k}" for k in ("armature", "frictionloss", "limited", "range", "margin")), TENDONS),
-    **dict.fromkeys(
-        (f"tendon_{k}" for k in ("lengthspring", "springyield", "plasticadr", "type", "adr", "num")), TENDONS
-    ),
-    **dict.fromkeys(("ntendon", "nwrap", "wrap_*"), TENDONS),
+    **dict.fromkeys((f"tendon_{k}" for k in ("lengthspring", "springyield", "plasticadr", "type")), TENDONS),
+    **dict.fromkeys(("ntendon", "nwrap"), TENDONS),
     **dict.fromkeys(("body_gravcomp", "ngravcomp", "flg_gravcomp", "jnt_actgravcomp"), "compensation of gravity"),
     **dict.fromkeys(("body_mocapid", "nmocap"), "bodies moved by hand"),
     **dict.fromkeys(("flex*", "nflex*", "nJfe", "nJfv", "nefm*", "efm*"), "flexible bodies"),
@@ -156,7 +157,7 @@ NO_MATTER = {
     **dict.fromkeys(("body_subtreemass", "body_margin", "body_contype", "body_conaffinity"), MADE),
     **dict.fromkeys(("body_bvhadr", "body_bvhnum", "bvh_*", "nbvh*", "oct_*", "noct", "npolygonmax"), MADE),
     **dict.fromkeys(("dof_M0", "dof_length", "geom_aabb", "geom_rbound"), MADE),
-    **dict.fromkeys(("tendon_length0", "actuator_acc0", "actuator_length0"), MADE),
+    **dict.fromkeys(("actuator_acc0", "actuator_length0"), MADE),
     **dict.fromkeys(
         ("mesh_*", "nmesh*"), "the shape of geoms, whose inertia is that of their body, and whose contacts are named"
     ),
@@ -290,6 +291,8 @@ def _is_set(flags: int, bits: object, name: str) -> bool:
 
 # MuJoCo's numbers for kinds of joints.
 FREE, BALL, SLIDE, HINGE = range(4)
+# Its numbers for an equality of tendons, and for a joint on the way of a tendon.
+OF_TENDONS, WRAPS_JOINT = 3, 1
 
 
 class Actuator(NamedTuple):
@@ -511,8 +514,24 @@ def _of_tendons(model: MjModel, switches: Switches) -> list[Part]:
     return [(what, [model.tendon(k).name or f"tendon{k}" for k in np.flatnonzero(which)]) for what, which in both]
 
 
+def factors_of(model: MjModel, k: int) -> dict[int, float] | None:
+    """The factors of a fixed tendon by the number of the joint; None for a tendon through space."""
+    at = range(model.tendon_adr[k], model.tendon_adr[k] + model.tendon_num[k])
+    if any(model.wrap_type[i] != WRAPS_JOINT for i in at):
+        return None
+    return {int(model.wrap_objid[i]): float(model.wrap_prm[i]) for i in at}
+
+
 def _other_equalities(model: MjModel, switches: Switches) -> list[str]:
-    others = (np.asarray(model.eq_type) > 2) & np.asarray(model.eq_active0, bool) & switches.equality
+
+    def is_other(k: int) -> bool:
+        if model.eq_type[k] != OF_TENDONS:
+            return model.eq_type[k] > OF_TENDONS
+        tendons = (model.eq_obj1id[k], model.eq_obj2id[k])
+        return any(factors_of(model, one) is None for one in tendons if one >= 0)
+
+    others = np.array([is_other(k) for k in range(model.neq)], bool)
+    others &= np.asarray(model.eq_active0, bool) & switches.equality
     return [model.equality(k).name or f"equality{k}" for k in np.flatnonzero(others)]
 
 

@@ -83,7 +83,7 @@ class Robot(AbstractRobot):
             "body" for its own.
         gravity: Acceleration of gravity (3,) [m/s^2].
         frames: Name -> `Frame`, of the ground.
-        gears: Name -> `Gear`, which couples two joints; one row each.
+        gears: Name -> `Gear`, which couples two joints, or two sums of joints; one row each.
         motors: Name -> `Motor`, on a joint; for `actuation`.
         forces: Name -> force, such as `Spring("a.end", "b.end", stiffness, length)`.
         coordinates: "joint": those of the joints of the tree; "absolute": of every body, position and quaternion (of
@@ -191,9 +191,9 @@ class Robot(AbstractRobot):
         for name, motor in self.motors.items():
             _linkage.driven(self, motor.joint, f"motors[{name!r}]")
         for name, gear in self.gears.items():
-            for joint in (gear.first, gear.second):
-                _ = joint is None or _linkage.driven(self, joint, f"gears[{name!r}]")
-        geared = {joint for gear in self.gears.values() for joint in (gear.first, gear.second) if joint is not None}
+            for joint in gear.joints:
+                _linkage.driven(self, joint, f"gears[{name!r}]")
+        geared = {joint for gear in self.gears.values() for joint in gear.joints}
         check_held(self.tree, self.bodies, self.joints, geared)
 
     def mechanism(
@@ -231,6 +231,7 @@ class Robot(AbstractRobot):
         rates: Mapping[str, Numbers] | None = None,
         t: ArrayLike = 0.0,
         keep: Sequence[str] = (),
+        bounds: Mapping[str, Numbers] | None = None,
     ) -> Assembly:
         """The consistent state nearest to the given coordinates of joints of the tree.
 
@@ -242,15 +243,22 @@ class Robot(AbstractRobot):
             rates: Joint -> rate, or all its speeds; those of `home_rates`, or zero, for a joint that is left out.
             t: Time [s].
             keep: Names of joints that must keep their given coordinates; the others move as needed.
+            bounds: Joint of one coordinate -> its least and greatest coordinate, such as {"knee": (0.0, 2.0)}. The
+                state is then the nearest of those whose joints stay at the ends that were reached.
 
         Returns:
-            `Assembly`, which unpacks as q and v.
+            `Assembly`, which unpacks as q and v; `print` it to see what moved, and how far.
+
+        In joint coordinates, outside of transformations, the search compiles nothing and goes on from two dozen other
+        starts, up to three radians away, where loops do not close from the given one. A weld half a turn off is open.
 
         Raises:
-            ValueError: If a name is no joint, or a joint has another number of coordinates.
-            RuntimeError: If the loops cannot be closed from there; the message names the constraints that are missed.
+            TypeError: If `bounds` is no mapping.
+            ValueError: If a name is no joint, or a joint has another number of coordinates, or bounds are no range.
+            RuntimeError: If the loops cannot be closed from there; the message names those that stay open, by how much,
+                and along what.
         """
-        return assembled(self, coordinates or {}, rates or {}, t, keep)
+        return assembled(self, coordinates or {}, rates or {}, t, keep, bounds)
 
     def reactions(
         self,

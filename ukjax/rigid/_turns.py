@@ -43,7 +43,7 @@ def counted(robot: AbstractRobot, turns: Sequence[str], absolute: bool) -> tuple
         if not isinstance(robot.joints.get(name), Revolute):
             hinges = [name for name in robot.joint_names if isinstance(robot.joints[name], Revolute)]
             raise ValueError(f"turns must name joints that are a Revolute, of {hinges}, but names {name!r}.")
-    geared = [name for gear in robot.gears.values() for name in (gear.first, gear.second)]
+    geared = [name for gear in robot.gears.values() for name in gear.joints]
     found = []
     for name in robot.layout.loops:
         joint = robot.joints[name]

@@ -12,8 +12,10 @@ import numpy as np
 
 
 WORLD = "world"
-# Kinds of joints, and the number of speeds of each; URDF defines all but the last.
-SPEEDS = {"revolute": 1, "continuous": 1, "prismatic": 1, "fixed": 0, "floating": 6, "planar": 3, "spherical": 3}
+# Kinds of joints in files, and the number of speeds of each; URDF defines all but the last.
+KINDS = {"revolute": 1, "continuous": 1, "prismatic": 1, "fixed": 0, "floating": 6, "planar": 3, "spherical": 3}
+# Kinds of joints, with those that loops beside the file may give.
+SPEEDS = {**KINDS, "universal": 2}
 # Known elements of a robot, a link and a joint. Elements that only show how a link looks do not matter.
 OF_ROBOT, OF_LINK = ("link", "joint", "material"), ("inertial", "visual", "collision")
 OF_JOINT = {
@@ -28,6 +30,12 @@ OF_JOINT = {
     "safety_controller": ("soft_lower_limit", "soft_upper_limit", "k_position", "k_velocity"),
 }
 MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
+
+
+class Element(ET.Element):
+    """An element with its line in the file."""
+
+    line = 0
 
 
 class Placed(NamedTuple):
@@ -62,7 +70,10 @@ class Mimic(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """A joint; `axis` is a unit vector, `limits` holds the numbers that <limit> gives."""
+    """A joint; `axis` is a unit vector, `limits` holds the numbers that <limit> gives.
+
+    `second`: the axis about which the child of a universal joint turns, seen from the child; else None.
+    """
 
     name: str
     kind: str
@@ -75,6 +86,7 @@ class Joint(NamedTuple):
     limits: Mapping[str, float]
     mimic: Mimic | None
     has_safety_controller: bool
+    second: np.ndarray | None = None
 
 
 class Description(NamedTuple):
@@ -126,21 +138,31 @@ def described(root: ET.Element) -> Description:
     if WORLD in links and not any(joint.child == WORLD for joint in joints.values()):
         del links[WORLD]
     found = Description(links, joints, _others(root))
-    _check_tree(found)
-    _check_followers(found)
+    lines = {name: _line(part) for part in root.findall("joint") if (name := part.attrib.get("name", ""))}
+    _check_tree(found, lines)
+    check_followers(found)
     return found
 
 
 def _named(root: ET.Element, tag: str, read) -> dict:
     found = {}
     for part in root.findall(tag):
-        name = part.attrib.get("name", "")
+        name, line = part.attrib.get("name", ""), _line(part)
         if not name:
-            _refuse(f"a <{tag}> has no name")
+            _refuse(f"a <{tag}> has no name{line}")
         if name in found:
-            _refuse(f"two of its <{tag}> are called {name!r}")
-        found[name] = read(name, part)
+            _refuse(f"two of its <{tag}> are called {name!r}, the second{line or ' further on'}")
+        try:
+            found[name] = read(name, part)
+        except ValueError as error:
+            raise ValueError(f"{error}{line}") from error
     return found
+
+
+def _line(part: ET.Element) -> str:
+    """The line of an element in words, after a space; empty where it is unknown."""
+    line = getattr(part, "line", 0)
+    return f" (line {line})" if line else ""
 
 
 def _link(name: str, part: ET.Element) -> Link:
@@ -164,8 +186,8 @@ def _link(name: str, part: ET.Element) -> Link:
 
 def _joint(name: str, part: ET.Element) -> Joint:
     where, kind = f"joint {name!r}", part.attrib.get("type")
-    if kind not in SPEEDS:
-        _refuse(f"{where} has the type {kind!r}, which is none of {', '.join(SPEEDS)}")
+    if kind not in KINDS:
+        _refuse(f"{where} has the type {kind!r}, which is none of {', '.join(KINDS)}")
     ends = []
     for end in ("parent", "child"):
         found = part.find(end)
@@ -256,18 +278,20 @@ def _others(root: ET.Element) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _check_tree(found: Description) -> None:
+def _check_tree(found: Description, lines: Mapping[str, str]) -> None:
     hangs: dict[str, str] = {}
     for joint in found.joints.values():
         for what, link in (("parent", joint.parent), ("child", joint.child)):
             if link not in found.links and (link != WORLD or what == "child"):
                 _refuse(
-                    f'joint {joint.name!r} has the {what} {link!r}, but there is no <link name="{link}"/>. Add it, or '
+                    f"joint {joint.name!r}{lines[joint.name]} has the {what} {link!r}, but there is no "
+                    f'<link name="{link}"/>. Add it, or '
                     f"name one of {_few(found.links)}"
                 )
         if joint.child in hangs:
             _refuse(
-                f"link {joint.child!r} is the child of two joints, {hangs[joint.child]!r} and {joint.name!r}: "
+                f"link {joint.child!r} is the child of two joints, {hangs[joint.child]!r} and {joint.name!r}"
+                f"{lines[joint.name]}: "
                 "links must form a tree. Take one of the joints out, and pass it as one that closes a loop: loops={...}"
             )
         hangs[joint.child] = joint.name
@@ -277,7 +301,8 @@ def _check_tree(found: Description) -> None:
         _refuse(f"joints {_few(round_)} lead round in a circle, but links must form a tree")
 
 
-def _check_followers(found: Description) -> None:
+def check_followers(found: Description) -> None:
+    """Raises ValueError if a <mimic> names a joint that does not exist, or one without a single coordinate."""
     for joint in found.joints.values():
         if joint.mimic is None or joint.kind == "fixed":
             continue
