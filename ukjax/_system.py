@@ -123,6 +123,15 @@ class AbstractKinematicSystem(AbstractSystem):
         """The kinematics by which q changes with v; None for q' = v."""
 
 
+class AbstractNamedSystem(AbstractSystem):
+    """A system that names its numbers."""
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of the coordinates and of the speeds, with units."""
+
+
 class AbstractModularSystem(AbstractSystem):
     """A system whose mass matrix is block-diagonal, whatever the state."""
 

@@ -88,6 +88,33 @@ def test_simulates_a_persons_own_file(run, tmp_path):
             assert len(np.unique(np.asarray(image.convert("L")))) > 20  # something is drawn
 
 
+def test_tables_and_pictures_to_print(run, tmp_path):
+    status, _, _ = run("simulate", "own.py:scenario", "--points", "5", "--csv", "--format", "pdf", "--format", "svg")
+    assert status == 0
+    folder = tmp_path / "out" / "mine"
+    stems = ("overview", "height", "energy")
+    assert {p.name for p in folder.iterdir()} == {
+        "trajectory.nc", "trajectory.csv", *(f"{stem}.{kind}" for stem in stems for kind in ("pdf", "svg"))
+    }  # fmt: skip
+    assert (folder / "height.pdf").read_bytes().startswith(b"%PDF")
+    assert "<svg" in (folder / "height.svg").read_text()
+    head, *rows = (folder / "trajectory.csv").read_text().splitlines()
+    table = {name: [float(row.split(",")[i]) for row in rows] for i, name in enumerate(head.split(","))}
+    assert table["t [s]"] == list(np.linspace(0, 0.5, 5))
+    assert table["height [m]"] == table["q2"]
+    with xr.open_dataset(folder / "trajectory.nc") as data:
+        np.testing.assert_array_equal(data.height, data.q[:, 1])
+        assert data.height.attrs == {"long_name": "height", "units": "m"}
+        assert data.energy.attrs["units"] == "J"
+    status, _, err = run("simulate", "own.py:scenario", "--format", "bmp")
+    assert status == 2
+    assert "'bmp' is not one of 'png', 'pdf', 'svg'" in err
+
+
+def test_version(run):
+    assert run("--version") == (0, f"ukjax {ukjax.__version__}", "")
+
+
 def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     status, shown, _ = run("simulate", "models.two_mass_spring:scenario", "--t1", "0.2", "--rtol", "1e-6", "--points",

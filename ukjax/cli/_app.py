@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib.metadata
 import os
 from pathlib import Path
 from typing import Annotated
@@ -56,8 +57,19 @@ Formats = Annotated[
 ]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"ukjax {importlib.metadata.version('ukjax')}", highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
-def common(context: typer.Context) -> None:
+def common(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     # Mechanics needs double precision. The library leaves this setting to its user, here the command.
     jax.config.update("jax_enable_x64", True)
     # The code generator of JAX 0.10 for the CPU compiles slowly, for no faster code. JAX 0.12 has no such flag and
@@ -92,9 +104,14 @@ def simulate(
     atol: Atol = 1e-8,
     points: Times = 1001,
     out: Out = None,
+    pictures: Annotated[
+        list[_simulate.Picture] | None,
+        typer.Option("--format", help="Format of the pictures; may be repeated. png if omitted; pdf and svg to print."),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Also write the trajectory as a table, trajectory.csv.")] = False,
 ) -> None:
-    """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
-    _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out)
+    """Simulate a scenario: print a summary, write the trajectory (NetCDF, CSV) and pictures."""
+    _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out, pictures or (), csv)
 
 
 @app.command(short_help="Make a film of a scenario: GIF, MP4, web page.")

@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 LONGEST = 1000  # most frames; Pillow holds all of them in memory
 
 
+class Picture(enum.StrEnum):
+    png = "png"
+    pdf = "pdf"
+    svg = "svg"
+
+
 def run_simulate(
     console: Console,
     target: str,
@@ -55,6 +61,8 @@ def run_simulate(
     atol: float,
     points: int,
     out: Path | None,
+    pictures: Sequence[Picture] = (),
+    csv: bool = False,
 ) -> None:
     """Simulates, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
     scenario = _target.scenario(target, settings)
@@ -70,7 +78,7 @@ def run_simulate(
         observed, invariants = _along(scenario, trajectory)
         console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
         with console.status("Writing the trajectory and drawing it"):
-            files = _files(scenario, trajectory, observed, invariants)
+            files = _files(scenario, trajectory, observed, invariants, pictures or [Picture.png], csv)
     except ValueError as error:
         raise UsageError(f"{target}: {error}") from error
     with console.status("Writing the trajectory and drawing it"):
@@ -194,9 +202,15 @@ def _largest(errors: Array | None) -> str:
 
 
 def _files(
-    scenario: Scenario, trajectory: Trajectory, observed: dict[str, np.ndarray], invariants: dict[str, np.ndarray]
+    scenario: Scenario,
+    trajectory: Trajectory,
+    observed: dict[str, np.ndarray],
+    invariants: dict[str, np.ndarray],
+    pictures: Sequence[Picture],
+    csv: bool,
 ) -> _output.Files:
-    data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds)
+    further = observed | invariants
+    data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds, further)
     data = data.assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name, scenario.speeds)}
     if trajectory.control is not None:
@@ -212,8 +226,11 @@ def _files(
         figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
     # The scipy engine writes NetCDF 3, which every reader opens, and needs no further package.
     files: _output.Files = [("trajectory.nc", lambda path: data.to_netcdf(path, engine="scipy"))]
+    if csv:
+        files.append(("trajectory.csv", lambda path: trajectory.to_csv(path, observables=further)))
     for stem, figure in figures.items():
-        files.append((f"{stem}.png", lambda path, figure=figure: figure.savefig(path, dpi=150)))
+        for kind in dict.fromkeys(pictures):
+            files.append((f"{stem}.{kind}", lambda path, figure=figure: figure.savefig(path, dpi=150)))
     return files
 
 
