@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import ukjax
+from ukjax import rigid
 
 from .helpers import assert_close, pendulum
 
@@ -187,3 +188,21 @@ def test_tables(run, batch, tmp_path):
         run.to_dataframe(["x"])
     alike = run.to_dataframe(["x", "x"])
     assert_close(alike["x (2)"].to_numpy(), np.asarray(run.q[:, 1]), atol=0.0)
+
+
+def test_a_robot_names_its_trajectories():
+    rod = rigid.Body(rigid.Inertia.rod(1.0, [0.0, 0.0, 0.0], [0.0, -1.0, 0.0]))
+    robot = rigid.Robot({"rod": rod}, {"hip": rigid.Revolute("ground", "rod")}, gravity=(0.0, -9.81, 0.0), planar=True)
+    run = ukjax.simulate(ukjax.Mechanism(robot), [0.1], [0.0], TS, keep=("q", "v"))
+    assert "hip [rad]" in repr(run)
+    assert list(run.to_dataframe().columns) == ["hip [rad]", "v hip [rad/s]"]
+    many = ukjax.simulate_batch(
+        ukjax.Mechanism(robot), jnp.array([[0.1], [0.2]]), [0.0], TS, keep=("q", "v"), progress=False
+    )
+    assert list(many.to_dataset().coordinate.values) == ["hip [rad]"]
+    ends = lambda trajectory: {"end": trajectory.q[-1]}
+    reduced = ukjax.simulate_batch(
+        ukjax.Mechanism(robot), jnp.array([[0.1], [0.2]]), [0.0], TS, reduce=ends, progress=False
+    )
+    assert "2 of 2 successful" in repr(reduced)
+    assert "end" in repr(reduced)

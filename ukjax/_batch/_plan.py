@@ -39,6 +39,7 @@ from .._integrate import (
 from .._manifold import ConstraintSizes
 from .._program import Traced, traced
 from .._result import RESULTS
+from .._show import AbstractShown, Report, outcome, parameters, shortened
 from .._simulation import (
     FailureEvidence,
     RunDiagnostics,
@@ -61,7 +62,7 @@ from ._parts import BatchInputs
 MEETING, STATES = 16, 2**16
 
 
-class Reduction(eqx.Module):
+class Reduction(AbstractShown):
     """The values that `reduce` made of the trajectories of a batch.
 
     Attributes:
@@ -73,6 +74,10 @@ class Reduction(eqx.Module):
     value: PyTree
     result: RESULTS
     stats: dict[str, Array]
+
+    def _report(self) -> Report:
+        shown, more = shortened(parameters(self.value))
+        return Report(f"Reduction of a batch: {outcome(self.result)}", shown, notes=more)
 
 
 class Outcome(NamedTuple):
