@@ -100,6 +100,9 @@ class AbstractSystem(eqx.Module):
     """
 
     def __check_init__(self):
+        methods = {"mass": "mass(self, q, t) -> (n, n)", "force": "force(self, q, v, t) -> (n,)"}
+        for name, signature in methods.items():
+            _check.function(getattr(type(self), name), f"{name} of {type(self).__name__}", signature)
         own_parameters(self)
 
     @abc.abstractmethod

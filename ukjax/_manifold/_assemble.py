@@ -15,6 +15,7 @@ from jaxtyping import Array, ArrayLike
 from .. import _check
 from .._constraint import are_rates
 from .._mechanism import Mechanism
+from .._not_finite import culprit
 from .._program import jit_fast_compile
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from .._rounding import relative_rounding
@@ -162,7 +163,8 @@ def assemble(
     assembly, checks, result = _assemble(mechanism, q, v, t, atol, max_steps, kept)
     if throw:
         if not is_traced(result, checks) and bool(result == RESULTS.not_assembled):
-            raise RuntimeError(f"{message(result)} {_missed(mechanism, checks, kept)}")
+            reason = culprit(mechanism, [(q, v, t)])
+            raise RuntimeError(f"{message(result)} {_missed(mechanism, checks, kept)}{reason}")
         assembly = throw_if_failed(assembly, result)
     return assembly
 

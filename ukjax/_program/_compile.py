@@ -16,6 +16,7 @@ from jax.extend.core import get_opaque_trace_state
 from jaxtyping import PyTree
 
 from .._result import is_traced
+from .._user_code import noted
 
 
 P = ParamSpec("P")
@@ -42,9 +43,10 @@ def jit_fast_compile(function: Callable[P, R], inlined: bool = False) -> Callabl
 
     @ft.wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        if inlined and _is_within_a_program():
-            return function(*arguments, **keywords)
-        return (alone() if not_tracing() and light_options() else by_itself)(*arguments, **keywords)
+        with noted():
+            if inlined and _is_within_a_program():
+                return function(*arguments, **keywords)
+            return (alone() if not_tracing() and light_options() else by_itself)(*arguments, **keywords)
 
     return call
 
