@@ -25,6 +25,7 @@ from ._system import applied_force
 from ._terms import Terms
 from ._types import Matrix, Numbers, Partition, Rows, Vector
 from ._user_code import noted
+from ._waiting import reported
 
 
 def equation_of_motion(
@@ -78,7 +79,7 @@ def equation_of_motion(
     if prepared is not None:
         motion = prepared(q, v, t)
     else:
-        with noted():
+        with noted(), reported("equation of motion"):
             motion = _motion_anew(mechanism, (q, v, t), applied, formulation, bool(reactions))
     return throw_if_failed(motion, motion.result, ft.partial(_why, mechanism, motion, q, v, t)) if throw else motion
 

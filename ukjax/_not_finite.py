@@ -26,7 +26,7 @@ def culprit(mechanism: Mechanism, states: Sequence[tuple[ArrayLike, ArrayLike, A
         bad = [name for name, okay in found.items() if not okay]
         if bad:
             q, v = (np.array2string(np.asarray(x), precision=6, threshold=12) for x in state[:2])
-            return f" {bad[0]} is not finite at q = {q}, v = {v}, t = {float(state[2]):.6g}."
+            return f" {bad[0]} is not finite at q = {q}, v = {v}, t = {np.asarray(state[2]).item():.6g}."
     return ""
 
 

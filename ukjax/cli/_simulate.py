@@ -29,13 +29,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from .. import plot
 from .._coordinate import Coordinate
 from .._program import light_jit
 from .._result import RESULTS, message
 from .._scenario import Scenario
 from .._trajectory import Trajectory
-from ..plot._scene import check
 from . import _output, _target
 from ._target import UsageError
 
@@ -65,7 +63,8 @@ def run_simulate(
     csv: bool = False,
 ) -> None:
     """Simulates, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
-    scenario = _target.scenario(target, settings)
+    with _output.working(console, f"Making {target}"):
+        scenario = _target.scenario(target, settings)
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
@@ -77,11 +76,11 @@ def run_simulate(
     try:
         observed, invariants = _along(scenario, trajectory)
         console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
-        with console.status("Writing the trajectory and drawing it"):
+        with _output.working(console, "Writing the trajectory and drawing it"):
             files = _files(scenario, trajectory, observed, invariants, pictures or [Picture.png], csv)
     except ValueError as error:
         raise UsageError(f"{target}: {error}") from error
-    with console.status("Writing the trajectory and drawing it"):
+    with _output.working(console, "Writing the trajectory and drawing it"):
         paths = _output.write(folder, files)
     for path in paths:
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
@@ -100,6 +99,8 @@ def _along(scenario: Scenario, trajectory: Trajectory) -> tuple[dict[str, np.nda
 
 def drawable(target: str, scenario: Scenario) -> None:
     """Raises UsageError if the scenario cannot be drawn, before it is simulated."""
+    from ..plot._scene import check
+
     try:
         check(scenario)
     except ValueError as error:
@@ -125,7 +126,7 @@ def _run(console: Console, scenario: Scenario, ts: Array, rtol: float, atol: flo
     kept = _output.are_kept()
     options = {"rtol": rtol, "atol": atol, "progress": not kept, "throw": False}
     function = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))
-    with console.status(f"Compiling {scenario.name}"):
+    with _output.working(console, f"Compiling {scenario.name}"):
         start = time.perf_counter()
         lowered = function.lower(scenario, ts)
         # While XLA compiles, or reads a kept program, Python is idle.
@@ -209,6 +210,8 @@ def _files(
     pictures: Sequence[Picture],
     csv: bool,
 ) -> _output.Files:
+    from .. import plot
+
     further = observed | invariants
     data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds, further)
     data = data.assign_attrs(title=scenario.name)
@@ -256,7 +259,8 @@ def run_animate(
 
     if Format.mp4 in wanted and not FFMpegWriter.isAvailable():
         raise UsageError("--format mp4 needs ffmpeg, which is not on the PATH. Install it, or pass --format gif.")
-    scenario = _target.scenario(target, settings)
+    with _output.working(console, f"Making {target}"):
+        scenario = _target.scenario(target, settings)
     drawable(target, scenario)
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
@@ -310,6 +314,8 @@ def _number_of_frames(duration: float, frame_ms: int, speed: float) -> int:
 def _films(
     console: Console, scenario: Scenario, trajectory: Trajectory, frame_ms: int, speed: float, wanted: Sequence[Format]
 ) -> _output.Files:
+    from .. import plot
+
     files: _output.Files = []
     for kind in wanted:
         if kind == Format.html:

@@ -106,9 +106,10 @@ def warn_of_degrees(robot: AbstractRobot, coordinates: Mapping[str, object]) -> 
     """Warns of angles that look like degrees; attributed to the caller's caller."""
     for name, value in coordinates.items() if isinstance(coordinates, Mapping) else ():
         motion = robot.joints[name].motion if name in robot.joints else None
-        if motion is None or is_traced(value) or np.size(value) != len(motion.coordinates):
+        given = np.ravel(np.zeros(0) if is_traced(value) else np.asarray(value))
+        if motion is None or len(given) != len(motion.coordinates) or given.dtype.kind not in "fi":
             continue
-        for (_, unit), x in zip(motion.coordinates, np.ravel(np.asarray(value)), strict=True):
+        for (_, unit), x in zip(motion.coordinates, given, strict=True):
             if unit == "rad" and abs(x) > 2 * np.pi and x == np.round(x):
                 warnings.warn(
                     f"coordinates[{name!r}] holds {x:g} rad, more than a full turn. If it is in degrees, pass "
