@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import ukjax
-from models.rr_leg import Leg, energy, leg, names, state
+
+from .rr_leg import Leg, energy, leg, names, state
 
 
 ANGLES = tuple(np.deg2rad((90.0, 210.0, 330.0)))

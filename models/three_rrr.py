@@ -26,8 +26,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import ukjax
-from models import rr_leg
-from models.rr_leg import FreeBar, G, Leg, along, energy, leg, names
+
+from . import rr_leg
+from .rr_leg import FreeBar, G, Leg, along, energy, leg, names
 
 
 ANGLES = tuple(np.deg2rad((90.0, 210.0, 330.0)))

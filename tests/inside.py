@@ -22,6 +22,7 @@ from ukjax import (
     _servo,
     _sharing,
     _trajectory,
+    _waiting,
 )
 from ukjax._batch import _devices, _portions, _simulate_batch
 from ukjax._expand import Repeats as Repeats
@@ -43,7 +44,7 @@ from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
 from ukjax._sweep import _cases, _cluster, _design, _store
 from ukjax._tune import _checkpoint, _loop, _objective
-from ukjax.cli import _list, _output, _simulate
+from ukjax.cli import _declared, _list, _output, _simulate
 from ukjax.plot import _scene
 from ukjax.rigid import (
     _chain,
@@ -80,6 +81,8 @@ REPLACEABLE = {
     "read_armature": (_from_model, "at_joint"),
     "read_start": (_from_model, "_home"),
     "read_switches": (_from_model, "switches_of"),
+    "report_after": (_waiting, "AFTER"),
+    "silent": (_output, "SILENT"),
     "rounds": (_devices, "ROUNDS"),
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_scalar, "OF_MACHINE_CODE"),
@@ -215,6 +218,9 @@ Samples = _objective.Samples
 speed_of = _simulate.speed_of
 measured = _list._measured
 work_of = _list._work
+declared = _declared.declared
+reported = _waiting.reported
+working = _output.working
 entry_of = _list.entry
 rank_of = _list._rank
 CACHE_VARIABLE = _output.VARIABLE

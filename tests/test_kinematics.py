@@ -230,7 +230,8 @@ def test_labels_of_speeds():
     assert data.acceleration.attrs["units"] == "rad/s^2"
     assert data.constraint_force.attrs["units"] == "N m"
     assert list(data.speed_name.values) == ["omega x", "omega y", "omega z"]
-    plain = scenario.simulate(TS[:3]).to_dataset()
+    assert list(scenario.simulate(TS[:3]).to_dataset().speed.values) == turns
+    plain = ukjax.simulate(ukjax.Mechanism(system), Q0, V0, TS[:3]).to_dataset()
     assert list(plain.speed.values) == ["v1", "v2", "v3"]
     with pytest.raises(ValueError, match="speeds must be 3 names"):
         ukjax.Scenario(ukjax.Mechanism(system), Q0, V0, 1.0, speeds=["a"])

@@ -81,7 +81,10 @@ def test_units_are_attributes_of_the_data_and_of_its_file(tmp_path):
         assert file.acceleration.attrs["units"] == "m/s^2, rad/s^2"
         assert file.constraint_force.attrs["units"] == "N, N m"
     assert got.to_dataset(["x [m]", "y [m]"]).q.attrs["units"] == "m"
-    assert "units" not in got.to_dataset().q.attrs
+    assert got.to_dataset().q.attrs["units"] == "m, rad"
+    plain = scenario().simulate(jnp.linspace(0.0, 0.1, 3))
+    assert plain.names is None or plain.names.coordinates is None
+    assert "units" not in plain.to_dataset().q.attrs
 
 
 def test_controls_have_units_too():

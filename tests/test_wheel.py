@@ -1,11 +1,13 @@
 """The wheel, built, installed elsewhere, and used there."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import hatchling.build
 import pytest
 
 
@@ -33,6 +35,7 @@ def test_the_wheel_works_elsewhere(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {"ukjax/py.typed", "ukjax/plot/_page.html", "ukjax/__init__.py"} <= set(names)
+    assert {f"ukjax/examples/{path.name}" for path in (ROOT / "models").glob("*.py")} <= set(names)
     assert not [name for name in names if name.split("/")[0] in ("tests", "models", "experiments", "docs")]
     target = tmp_path / "elsewhere"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True, capture_output=True)
@@ -43,3 +46,23 @@ def test_the_wheel_works_elsewhere(tmp_path):
     version, size = ended.stdout.split()
     assert f"-{version}-" in wheel.name
     assert int(size) > 5_000
+    code = "from ukjax.cli import main; main()"
+    for arguments in (["list"], ["simulate", "ukjax.examples.simple_pendulum:scenario", "--t1", "0.1"]):
+        command = [sys.executable, "-c", code, *arguments]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        assert "ukjax.examples.scara:scenario" in ended.stdout or "wrote out" in ended.stdout
+
+
+def test_an_editable_install_hides_nobodys_modules(tmp_path, monkeypatch):
+    """It has `ukjax` alone, and neither the folders beside it nor copies of files."""
+    monkeypatch.chdir(ROOT)
+    wheel = hatchling.build.build_editable(str(tmp_path))
+    with zipfile.ZipFile(tmp_path / wheel) as file:
+        names = [name for name in file.namelist() if ".dist-info/" not in name]
+        texts = {name: file.read(name).decode() for name in names}
+    assert not [name for name in names if name.startswith("ukjax/")]
+    (mapped,) = [text for name, text in texts.items() if name.endswith(".py")]
+    assert re.findall(r"map_module\('(\w+)'", mapped) == ["ukjax"]
+    for name, text in texts.items():
+        assert not name.endswith(".pth") or str(ROOT) not in text

@@ -4,6 +4,7 @@ import inspect
 import operator
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex, TypeVar
@@ -138,6 +139,12 @@ def positive(x: object, name: str) -> float:
     if number <= 0:
         raise ValueError(f"{name} must be positive, but is {number}.")
     return number
+
+
+def warn_if_negative(x: object, name: str, effect: str, callers: int) -> None:
+    """Warns if a known number, or one of several, is negative; attributed to the frame `callers` levels up."""
+    if not is_traced(x) and np.any(np.asarray(x) < 0):
+        warnings.warn(f"{name} is negative, {x}: {effect}. Pass it with the other sign.", stacklevel=callers + 1)
 
 
 def tolerance(x: object, name: str) -> Any:

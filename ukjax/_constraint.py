@@ -34,6 +34,9 @@ class Baumgarte(eqx.Module):
     Raises:
         ValueError: If a gain is no scalar, vector or square matrix, or is not finite.
 
+    Warns:
+        UserWarning: If a scalar or an entry of a vector is negative, so that errors grow.
+
     Gradients: both gains are differentiable leaves.
 
     Source: Baumgarte (1972); Xu & Liu (2017), eq. 52.
@@ -45,6 +48,9 @@ class Baumgarte(eqx.Module):
     def __init__(self, damping: Numbers, stiffness: Numbers = 0.0):
         self.damping = _gain(damping, "damping")
         self.stiffness = _gain(stiffness, "stiffness")
+        for name, gain in (("damping", self.damping), ("stiffness", self.stiffness)):
+            if gain.ndim < 2:
+                _check.warn_if_negative(gain, f"{name} of Baumgarte", "errors of the constraint grow", callers=4)
 
     @classmethod
     def classic(cls, alpha: Numbers, beta: Numbers) -> "Baumgarte":

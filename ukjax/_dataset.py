@@ -1,8 +1,8 @@
 """A trajectory as a labelled data set."""
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -12,6 +12,7 @@ from ._result import code_of, codes
 
 
 if TYPE_CHECKING:
+    import pandas
     import xarray
 
 
@@ -60,33 +61,72 @@ def _of_speed(name: str, unit: str) -> str:
     return unit and (f"{unit}^2" if name == "acceleration" else unit)
 
 
-def dataset(
-    trajectory: Any,
-    coordinates: Sequence[str] | None,
-    controls: Sequence[str] | None,
-    speeds: Sequence[str] | None = None,
-) -> "xarray.Dataset":
+class Labels(NamedTuple):
+    """Names with units: of the coordinates, of the speeds (None if these are rates), and of the actuators."""
+
+    coordinates: tuple[Coordinate, ...]
+    speeds: tuple[Coordinate, ...] | None
+    controls: tuple[Coordinate, ...] | None
+
+    @classmethod
+    def of(
+        cls,
+        trajectory: Any,
+        coordinates: Sequence[str] | None,
+        controls: Sequence[str] | None,
+        speeds: Sequence[str] | None,
+    ) -> "Labels":
+        """Returns the given names, else those that the trajectory has; raises ValueError if their number is wrong."""
+        own = trajectory.names or Names()
+        coordinates = own.coordinates if coordinates is None else coordinates
+        speeds = own.speeds if speeds is None else speeds
+        controls = own.controls if controls is None else controls
+        fields = vars(trajectory)
+        sizes = {k: fields[k].shape[-1] for k, *_ in VECTORS if fields[k] is not None}
+        n = sizes.get("q", len(coordinates) if coordinates else next(iter(sizes.values()), 0))
+        names = named(coordinates, n, "q", "coordinates, coordinate")
+        count = next((size for k, size in sizes.items() if k != "q"), len(speeds or names))
+        rates, control = speeds_named(speeds, names, count), fields["control"]
+        if control is None or controls is None:
+            return cls(names, rates, None)
+        return cls(names, rates, named(controls, control.shape[-1], "u", "controls, actuator"))
+
+    def of_field(self, field: str) -> list[Coordinate]:
+        """Returns the names that belong to a vector field, with the units of its numbers."""
+        if self.speeds is None or field == "q":
+            unit = {k: of for k, _, of in VECTORS}[field]
+            return [Coordinate(x.name, unit(x.unit)) for x in self.coordinates]
+        return [Coordinate(x.name, _of_speed(field, x.unit)) for x in self.speeds]
+
+
+class Names(NamedTuple):
+    """The names with units that a trajectory has of its mechanism or scenario; None for those that are not known."""
+
+    coordinates: tuple[str, ...] | None = None
+    speeds: tuple[str, ...] | None = None
+    controls: tuple[str, ...] | None = None
+
+
+def dataset(trajectory: Any, labels: Labels, observables: Mapping[str, object]) -> "xarray.Dataset":
     """Returns the data set of `Trajectory.to_dataset`."""
     import xarray as xr
 
     time, lead = _times(trajectory.t)
-    kept = [(k, what, of) for k, what, of in VECTORS if getattr(trajectory, k) is not None]
-    sizes = {k: getattr(trajectory, k).shape[-1] for k, _, _ in kept}
-    n = sizes.get("q", len(coordinates) if coordinates else next(iter(sizes.values()), 0))
-    names = named(coordinates, n, "q", "coordinates, coordinate")
+    fields = vars(trajectory)
+    names, rates, controls = labels
     units = [name.unit for name in names]
-    rates = speeds_named(speeds, names, next((size for k, size in sizes.items() if k != "q"), len(speeds or names)))
     data: Variables = {}
-    for k, what, of in kept:
-        along, described = "coordinate", _described(what, [of(u) for u in units])
-        if rates is not None and k != "q":
+    for k, what, _ in VECTORS:
+        if fields[k] is None:
+            continue
+        along = "coordinate" if rates is None or k == "q" else "speed"
+        if along == "speed":
             what = what.replace("rate of the coordinate", "speed").replace("acceleration of the coordinate", "its rate")
-            along, described = "speed", _described(what, [_of_speed(k, rate.unit) for rate in rates])
-        data[k] = ((*lead, "time", along), np.asarray(getattr(trajectory, k)), described)
-    scalars = {k: what for k, what in (SCALARS | SERVO_SCALARS).items() if getattr(trajectory, k) is not None}
-    data |= {
-        k: ((*lead, "time"), np.asarray(getattr(trajectory, k)), {"long_name": what}) for k, what in scalars.items()
-    }
+        described = _described(what, [name.unit for name in labels.of_field(k)])
+        data[k] = ((*lead, "time", along), np.asarray(fields[k]), described)
+    for k, what in (SCALARS | SERVO_SCALARS).items():
+        if fields[k] is not None:
+            data[k] = ((*lead, "time"), np.asarray(fields[k]), {"long_name": what})
     coords: Variables = {"time": ("time", time, {"units": "s", "long_name": "time"})}
     coords |= {
         "coordinate": ("coordinate", list(map(str, names)), _described("coordinate", units)),
@@ -101,14 +141,103 @@ def dataset(
             "speed_name": ("speed", [rate.name for rate in rates]),
             "speed_unit": ("speed", [rate.unit for rate in rates]),
         }
-    for more, labels in (_control(trajectory.control, controls, lead), _of_each(trajectory, along, forces, lead)):
-        data, coords = data | more, coords | labels
-    if trajectory.memory is not None:
+    for more, texts in (_control(fields["control"], controls, lead), _of_each(fields, along, forces, lead)):
+        data, coords = data | more, coords | texts
+    if fields["memory"] is not None:
         text = {"long_name": "memory of the controller"}
-        data["memory"] = ((*lead, "time", "memory_entry"), np.asarray(trajectory.memory), text)
+        data["memory"] = ((*lead, "time", "memory_entry"), np.asarray(fields["memory"]), text)
     if lead:
         data |= _of_batch(trajectory)
+    for name, x in observables.items():
+        variable = variable_of(Coordinate(name), {*data, *coords})
+        more, texts = observable(variable, Coordinate(name), np.asarray(x), (*lead, "time"))
+        data, coords = data | more, coords | texts
     return xr.Dataset(data, coords=coords)
+
+
+def slug(name: Coordinate) -> str:
+    """Returns the name of a variable for the name of a quantity: letters, digits and underscores."""
+    return "_".join("".join(c if c.isalnum() else " " for c in name.name).split())
+
+
+def variable_of(name: Coordinate, taken: set[str]) -> str:
+    """Returns the name of an observable's variable, which is none of those that are `taken`."""
+    chosen = slug(Coordinate(_stem(name), "")) or "observable"
+    while chosen in taken:
+        chosen += "_observed"
+    return chosen
+
+
+def _stem(name: Coordinate) -> str:
+    """Returns the name of a vector without those of its components: "tool" of "tool x, y, z"."""
+    stem = name.name.partition(",")[0].strip().rpartition(" ")[0] if len(name.parts) > 1 else ""
+    return stem or name.name
+
+
+def observable(
+    variable: str, name: Coordinate, values: np.ndarray, lead: tuple[str, ...]
+) -> tuple[Variables, Variables]:
+    """Returns the variable of an observable, and the labels of its components; raises ValueError for a wrong shape."""
+    if values.ndim not in (len(lead), len(lead) + 1):
+        raise ValueError(f"observables[{str(name)!r}] must have the axes {lead}, but has shape {values.shape}.")
+    text = {"long_name": name.name} | ({"units": name.unit} if name.unit else {})
+    if values.ndim == len(lead):
+        return {variable: (lead, values, text)}, {}
+    along = f"{variable}_component"
+    return {variable: ((*lead, along), values, text)}, {along: (along, components(name, values.shape[-1]))}
+
+
+def components(name: Coordinate, count: int) -> list[str]:
+    """Returns a label for each component of an observable: those that its name lists, else numbers."""
+    return name.parts if len(name.parts) == count else [str(i + 1) for i in range(count)]
+
+
+def columns(trajectory: Any, labels: Labels, observables: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Returns every number that was kept over time, (T,) or (B, T), by name: "theta [rad]", "v theta [rad/s]", ..."""
+    found: dict[str, np.ndarray] = {}
+    fields = vars(trajectory)
+
+    def add(what: str, names: Sequence[str], values: object) -> None:
+        for i, name in enumerate(names):
+            column = f"{what} {name}".strip()
+            # Two quantities of one name have two columns.
+            found[column if column not in found else f"{column} ({i + 1})"] = np.asarray(values)[..., i]
+
+    for field, *_ in VECTORS:
+        if fields[field] is not None:
+            add("" if field == "q" else field, labels.of_field(field), fields[field])
+    along = labels.of_field("constraint_force")
+    if fields["control"] is not None:
+        add("control", labels.controls or named(None, fields["control"].shape[-1], "u", ""), fields["control"])
+    found |= {k: np.asarray(fields[k]) for k in SCALARS | SERVO_SCALARS if fields[k] is not None}
+    for name, force in (fields["constraint_forces"] or {}).items():
+        add(f"constraint_forces {name}", along, force)
+    for name, rows in (fields["multipliers"] or {}).items():
+        add(f"multipliers {name}", [f"row {i}" for i in range(rows.shape[-1])], rows)
+    if fields["memory"] is not None:
+        add("memory", [str(i) for i in range(fields["memory"].shape[-1])], fields["memory"])
+    for key, x in observables.items():
+        name, values = Coordinate(key), np.asarray(x)
+        if values.ndim == np.ndim(trajectory.t):
+            add("", [name], values[..., None])
+        else:
+            unit = f" [{name.unit}]" if name.unit else ""
+            add(_stem(name), [f"{part}{unit}" for part in components(name, values.shape[-1])], values)
+    return found
+
+
+def frame(trajectory: Any, labels: Labels, observables: Mapping[str, object]) -> "pandas.DataFrame":
+    """Returns the data frame of `Trajectory.to_dataframe`."""
+    import pandas as pd
+
+    t = np.asarray(trajectory.t)
+    if t.ndim > 2:
+        raise ValueError(f"to_dataframe takes a trajectory or a batch of them, but t has shape {t.shape}.")
+    index = pd.Index(t.ravel(), name="t [s]")
+    if t.ndim == 2:
+        which = np.repeat(np.arange(len(t)), t.shape[1])
+        index = pd.MultiIndex.from_arrays([which, t.ravel()], names=["trajectory", "t [s]"])
+    return pd.DataFrame({k: x.ravel() for k, x in columns(trajectory, labels, observables).items()}, index=index)
 
 
 def _times(t: Array) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -137,15 +266,12 @@ def _of_batch(trajectory: Any) -> Variables:
 
 
 def _control(
-    control: Array | None, controls: Sequence[str] | None, lead: tuple[str, ...]
+    control: Array | None, actuators: Sequence[Coordinate] | None, lead: tuple[str, ...]
 ) -> tuple[Variables, Variables]:
     """Returns the control, with labels of its actuators if they have names."""
     if control is None:
         return {}, {}
-    actuators: list[Coordinate] = (
-        [] if controls is None else list(named(controls, control.shape[-1], "u", "controls, actuator"))
-    )
-    units = [name.unit for name in actuators]
+    units = [name.unit for name in actuators or ()]
     data: Variables = {"control": ((*lead, "time", "actuator"), np.asarray(control), _described("control", units))}
     if not actuators:
         return data, {}
@@ -156,17 +282,19 @@ def _control(
     }
 
 
-def _of_each(trajectory: Any, along: str, units: Sequence[str], lead: tuple[str, ...]) -> tuple[Variables, Variables]:
+def _of_each(
+    fields: Mapping[str, Any], along: str, units: Sequence[str], lead: tuple[str, ...]
+) -> tuple[Variables, Variables]:
     """Returns the force and the multipliers of each constraint, labelled by its name."""
     data: Variables = {}
     labels: Variables = {}
-    if trajectory.constraint_forces:
-        forces = np.stack([np.asarray(x) for x in trajectory.constraint_forces.values()], axis=-2)
+    if fields["constraint_forces"]:
+        forces = np.stack([np.asarray(x) for x in fields["constraint_forces"].values()], axis=-2)
         text = _described("ideal constraint force, by constraint", units)
         data["constraint_forces"] = ((*lead, "time", "constraint", along), forces, text)
-        labels["constraint"] = ("constraint", list(trajectory.constraint_forces))
-    if trajectory.multipliers:
-        rows = {f"{k} row {i}": x[..., i] for k, x in trajectory.multipliers.items() for i in range(x.shape[-1])}
+        labels["constraint"] = ("constraint", list(fields["constraint_forces"]))
+    if fields["multipliers"]:
+        rows = {f"{k} row {i}": x[..., i] for k, x in fields["multipliers"].items() for i in range(x.shape[-1])}
         values = np.stack([np.asarray(x) for x in rows.values()], axis=-1)
         data["multipliers"] = ((*lead, "time", "row"), values, {"long_name": "Lagrange multiplier"})
         labels["row"] = ("row", list(rows))

@@ -19,6 +19,7 @@ from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
 from ._mechanism import Mechanism
 from ._program import jit_fast_compile
 from ._result import RESULTS
+from ._show import AbstractShown, Report
 from ._terms import Terms
 from ._types import BoolScalar, IntScalar, Numbers, Scalar
 
@@ -37,8 +38,8 @@ _spectrum = one_at_a_time(lambda B: jnp.linalg.svd(B, compute_uv=False))
 _eigenvalues = one_at_a_time(jnp.linalg.eigvalsh)
 
 
-class Diagnosis(eqx.Module):
-    """Properties of a mechanism at a state; `print` shows them.
+class Diagnosis(AbstractShown):
+    """Properties of a mechanism at a state; its display shows them.
 
     Attributes:
         rows: Number of constraint rows m.
@@ -98,10 +99,8 @@ class Diagnosis(eqx.Module):
             ("holonomic", kind if self.rows else "no rows"),
         ]
 
-    def __str__(self) -> str:
-        entries = self.entries()
-        width = max(len(name) for name, _ in entries)
-        return "\n".join(f"{name:{width}}  {text}" for name, text in entries)
+    def _report(self) -> Report:
+        return Report("", self.entries())
 
 
 def _listed(names: list[str]) -> str:

@@ -18,11 +18,14 @@ from . import _check
 from ._formulation import AbstractFormulation, Motion, UdwadiaKalaba, metric, motion_by, row_scales, with_lowering
 from ._linalg import Jacobi, SkipIfZero, pseudoinverse
 from ._mechanism import Mechanism
+from ._not_finite import culprit
 from ._program import PlainCalls, in_batch, jit_fast_compile, outside_mesh
-from ._result import throw_if_failed
+from ._result import RESULTS, throw_if_failed
 from ._system import applied_force
 from ._terms import Terms
 from ._types import Matrix, Numbers, Partition, Rows, Vector
+from ._user_code import noted
+from ._waiting import reported
 
 
 def equation_of_motion(
@@ -75,20 +78,38 @@ def equation_of_motion(
     prepared = None if applied is not None else _plain.find((mechanism, formulation), (q, v, t), bool(reactions))
     if prepared is not None:
         motion = prepared(q, v, t)
-        return throw_if_failed(motion, motion.result) if throw else motion
+    else:
+        with noted(), reported("equation of motion"):
+            motion = _motion_anew(mechanism, (q, v, t), applied, formulation, bool(reactions))
+    return throw_if_failed(motion, motion.result, ft.partial(_why, mechanism, motion, q, v, t)) if throw else motion
+
+
+def _why(mechanism: Mechanism, motion: Motion, q: Numbers, v: Numbers, t: ArrayLike) -> str:
+    """Returns a sentence about the function that is not finite, if one is at fault."""
+    state = _check.state(q, v, t, kinematics=mechanism.kinematics)
+    return culprit(mechanism, [state]) if bool(motion.result == RESULTS.not_finite) else ""
+
+
+def _motion_anew(
+    mechanism: Mechanism,
+    state: tuple[Numbers, Numbers, ArrayLike],
+    applied: Numbers | None,
+    formulation: AbstractFormulation,
+    reactions: bool,
+) -> Motion:
+    """Returns the motion by a program that is kept for further plain calls, or as part of a larger one."""
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     _check.instance(formulation, AbstractFormulation, "formulation", "ukjax.UdwadiaKalaba()")
-    q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
+    q, v, t = _check.state(*state, kinematics=mechanism.kinematics)
     applied = None if applied is None else applied_force(applied, v, "applied")
     lowered = with_lowering(formulation, often=in_batch(mechanism, q, v, t, applied))
+    prepared = None
     if applied is None:
         of = _motion_with_reactions_soon if reactions else _motion_soon
-        prepared = _plain.prepare(of, (mechanism, formulation), (mechanism, lowered), (q, v, t), bool(reactions))
+        prepared = _plain.prepare(of, (mechanism, formulation), (mechanism, lowered), (q, v, t), reactions)
     if prepared is not None:
-        motion = prepared(q, v, t)
-    else:
-        motion = outside_mesh(_equation, mechanism, lowered, q, v, t, applied, reactions)
-    return throw_if_failed(motion, motion.result) if throw else motion
+        return prepared(q, v, t)
+    return outside_mesh(_equation, mechanism, lowered, q, v, t, applied, reactions)
 
 
 _plain = PlainCalls()

@@ -12,9 +12,18 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
 from . import _check
-from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound
+from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound, members_of
+from ._dataset import Names
 from ._sharing import Origin, binding, joined, separated
-from ._system import AbstractKinematics, AbstractKinematicSystem, AbstractModularSystem, AbstractSystem, applied_force
+from ._show import AbstractShown, Report, parameters, shortened
+from ._system import (
+    AbstractKinematics,
+    AbstractKinematicSystem,
+    AbstractModularSystem,
+    AbstractNamedSystem,
+    AbstractSystem,
+    applied_force,
+)
 from ._terms import BlockTerms, ForwardDynamics, ModularTerms, Terms, TermsFunctions, of_loose
 from ._types import Coordinates, Matrix, Rows, RowValues, Scalar, Vector
 
@@ -48,7 +57,7 @@ class AbstractRecursiveSystem(AbstractSystem):
         """Returns the unconstrained dynamics, or None; `applied`: forces (n,) beside the system's, or None."""
 
 
-class Mechanism(eqx.Module):
+class Mechanism(AbstractShown):
     r"""A system, its constraints, and the non-ideal part of their forces.
 
     Args:
@@ -136,6 +145,27 @@ class Mechanism(eqx.Module):
     def kinematics(self) -> AbstractKinematics | None:
         """The kinematics by which q changes with v, or None if v are the rates of q."""
         return self.system.kinematics if isinstance(self.system, AbstractKinematicSystem) else None
+
+    def _report(self) -> Report:
+        constraints = self.named_constraints
+        rows = [(name, _kind(constraint)) for name, constraint in constraints.items()]
+        shown, notes = shortened(rows)
+        if self._nonideal is not None:
+            shown.append(("nonideal", "forces whose work the constraints do"))
+        further = zip(self._names, self._further, strict=True)
+        found, more = shortened([*parameters(self.system), *parameters(dict(further))])
+        known = [] if self.names is None else [f"coordinates: {', '.join(self.names.coordinates or ())}"]
+        notes += [*known, "parameters:" if found else "no parameters", *(f"  {k} = {x}" for k, x in found), *more]
+        count = f"{len(rows)} constraint{'' if len(rows) == 1 else 's'}"
+        return Report(f"Mechanism of a {type(self.system).__name__} and {count}", shown, notes=notes)
+
+    @property
+    def names(self) -> Names | None:
+        """The names of coordinates and speeds, if the system has names; speeds have their own if they are no rates."""
+        if not isinstance(self.system, AbstractNamedSystem):
+            return None
+        coordinates, speeds = self.system.names
+        return Names(coordinates, None if self.kinematics is None else speeds)
 
     def rates(self, q: Coordinates, v: Vector, t: Scalar) -> Coordinates:
         """Returns q', shape (n_q,)."""
@@ -229,6 +259,14 @@ class Mechanism(eqx.Module):
     def _kinematics(self) -> tuple[AbstractKinematics, ...]:
         # A user's own constraint need not accept a kinematics where the system has none.
         return () if self.kinematics is None else (self.kinematics,)
+
+
+def _kind(constraint: AbstractConstraint) -> str:
+    """Returns the kind of a constraint, and its stabilisation, as text."""
+    one = members_of(constraint)[0]
+    stabilization = parameters(getattr(one, "stabilization", None))
+    gains = ", ".join(f"{name} {x}" for name, x in stabilization)
+    return f"{type(one).__name__}{f', {gains}' if gains else ''}"
 
 
 def _own(system: AbstractSystem) -> dict[str, AbstractConstraint]:

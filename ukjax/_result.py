@@ -1,5 +1,6 @@
 """Results of a computation, each with a message that says what to do about a failure."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import diffrax
@@ -145,13 +146,14 @@ def is_traced(*trees: PyTree) -> bool:
 failures_as_nan = jax.make_user_context(False)
 
 
-def throw_if_failed(tree: T, result: RESULTS, where: str = "") -> T:
+def throw_if_failed(tree: T, result: RESULTS, where: str | Callable[[], str] = "") -> T:
     """Returns `tree`; raises RuntimeError with the message of `result` unless it is successful.
 
-    Outside of a trace the error is raised at once, from Python, and says `where` it happened. Inside, it is raised when
-    the compiled function runs, by a call back to Python. JAX's persistent compilation cache takes no such program,
-    which is one reason why every `throw` can be False. Within `failures_as_nan(True)` no error is raised, but all
-    floating arrays of `tree` become NaN: a search then avoids the point that failed.
+    Outside of a trace the error is raised at once, from Python, and says `where` it happened: a text, or a function
+    that returns it. Inside, it is raised when the compiled function runs, by a call back to Python. JAX's persistent
+    compilation cache takes no such program, which is one reason why every `throw` can be False. Within
+    `failures_as_nan(True)` no error is raised, but all floating arrays of `tree` become NaN: a search then avoids the
+    point that failed.
     """
     if failures_as_nan.value:
         okay = result == RESULTS.successful
@@ -159,7 +161,7 @@ def throw_if_failed(tree: T, result: RESULTS, where: str = "") -> T:
     if is_traced(tree, result):
         return result.error_if(tree, result != RESULTS.successful)
     if code_of(result) != SUCCESS:
-        raise RuntimeError(f"{message(result)}{where}")
+        raise RuntimeError(f"{message(result)}{where() if callable(where) else where}")
     return tree
 
 

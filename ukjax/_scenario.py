@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +11,13 @@ import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from . import _check
-from ._coordinate import Coordinate, named, speeds_named
+from ._coordinate import Coordinate, named, rate_unit, speeds_named
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
+from ._program import jit_fast_compile
 from ._servo import AbstractServo, Feedback, ServoLike, as_controller, as_servos
+from ._show import AbstractShown, Report, number, shortened
 from ._simulate import simulate
 from ._trajectory import Trajectory
 from ._types import Numbers
@@ -71,7 +72,7 @@ class Drawing:
             _check.finite(np.asarray(points, float), f"scenery[{name!r}]")
 
 
-class Scenario(eqx.Module):
+class Scenario(AbstractShown):
     """A mechanism with its initial state, its times, and names for its numbers.
 
     Args:
@@ -164,8 +165,23 @@ class Scenario(eqx.Module):
         self.observables = _functions(observables, "observables", state, (0, 1))
         self.invariants = _functions(invariants, "invariants", state, (0,))
 
+    def _report(self) -> Report:
+        rates = self.speeds or tuple(Coordinate(f"v {x.name}", rate_unit(x.unit)) for x in self.coordinates)
+        start = [*zip(self.coordinates, map(number, self.q0)), *zip(rates, map(number, self.v0))]
+        shown, more = shortened(start)
+        notes = [
+            f"from {self.t0:g} to {self.t1:g} s",
+            *([f"actuators: {', '.join(self.controls)}"] if self.controls else []),
+            *([f"observables: {', '.join(self.observables)}"] if self.observables else []),
+            *([f"invariants: {', '.join(self.invariants)}"] if self.invariants else []),
+            *([f"source: {self.source}"] if self.source else []),
+        ]
+        return Report(f"Scenario: {self.name}", shown, ("at the start", ""), [*more, *notes])
+
     def simulate(self, ts: Numbers | None = None, **options: Any) -> Trajectory:
         """Runs `ukjax.simulate` from `q0`, `v0` with the servo, the formulation and the projection of the scenario.
+
+        The trajectory has the names of the scenario, in its display, `to_dataframe` and `to_dataset`.
 
         Args:
             ts: Times to save at (T,) [s]; 1001 from `t0` to `t1` if omitted.
@@ -173,7 +189,27 @@ class Scenario(eqx.Module):
         """
         ts = jnp.linspace(self.t0, self.t1, 1001) if ts is None else ts
         own = {"servo": self.servo, "formulation": self.formulation, "projection": self.projection}
-        return simulate(self.mechanism, self.q0, self.v0, ts, **{**own, **options})
+        chosen = {**own, **options}
+        trajectory = simulate(self.mechanism, self.q0, self.v0, ts, **chosen)
+        # Names that nobody chose would only hide those of the mechanism.
+        coordinates = self.coordinates if self.coordinates != named(None, len(self.q0), "q", "") else None
+        controls = self.controls if self.controls and chosen["servo"] is self.servo else None
+        return trajectory.called(coordinates, self.speeds, controls)
+
+    def observed(self, trajectory: Trajectory) -> dict[str, Array]:
+        """Returns observables and invariants along a trajectory of the scenario, or a batch of them, by name.
+
+        Pass them on to `Trajectory.to_dataset`, `to_dataframe` or `to_csv` as `observables`.
+
+        Raises:
+            AttributeError: If q or v was not kept.
+        """
+
+        def at(q: Array, v: Array, t: Array) -> dict[str, Array]:
+            return {name: f(q, v, t) for name, f in {**self.observables, **self.invariants}.items()}
+
+        along = jax.vmap(at) if trajectory.t.ndim == 1 else jax.vmap(jax.vmap(at))
+        return jit_fast_compile(along)(trajectory.q, trajectory.v, trajectory.t)
 
 
 def _control_names(servo: ServoLike, names: Sequence[str] | None, q: Array, t: Array, n: int) -> tuple[Coordinate, ...]:

@@ -15,6 +15,7 @@ from ._collector import seldom_collecting
 from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
+from ._not_finite import culprit_along
 from ._program import in_batch, jit_fast_compile, not_tracing, outside_mesh
 from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, Feedback, as_controller, missed_rows
@@ -145,7 +146,7 @@ def simulate(
         trajectory = eqx.tree_at(lambda t: t.result, trajectory, result)
         notes = notes._replace(unreachable=unreachable)
     if failed and throw:
-        throw_if_failed(trajectory, trajectory.result, _where(trajectory, notes))
+        throw_if_failed(trajectory, trajectory.result, _where(trajectory, notes) + culprit_along(mechanism, trajectory))
     if not failed and projection is None:
         warn_of_start(*notes.start)
     return trajectory

@@ -100,6 +100,9 @@ class AbstractSystem(eqx.Module):
     """
 
     def __check_init__(self):
+        methods = {"mass": "mass(self, q, t) -> (n, n)", "force": "force(self, q, v, t) -> (n,)"}
+        for name, signature in methods.items():
+            _check.function(getattr(type(self), name), f"{name} of {type(self).__name__}", signature)
         own_parameters(self)
 
     @abc.abstractmethod
@@ -121,6 +124,15 @@ class AbstractKinematicSystem(AbstractSystem):
     @abc.abstractmethod
     def kinematics(self) -> AbstractKinematics | None:
         """The kinematics by which q changes with v; None for q' = v."""
+
+
+class AbstractNamedSystem(AbstractSystem):
+    """A system that names its numbers."""
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of the coordinates and of the speeds, with units."""
 
 
 class AbstractModularSystem(AbstractSystem):

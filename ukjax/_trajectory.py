@@ -1,16 +1,21 @@
 """The result of a simulation."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ._dataset import SCALARS, SERVO_SCALARS, VECTORS, dataset
+from . import _check
+from ._dataset import SCALARS, SERVO_SCALARS, VECTORS, Labels, Names, columns, dataset, frame
 from ._result import RESULTS
+from ._show import AbstractShown, Report, extent, number, outcome, shortened, values
 
 
 if TYPE_CHECKING:
+    import pandas
     import xarray
 
 
@@ -20,8 +25,11 @@ OF_EACH = ("constraint_forces", "multipliers")
 OF_CONTROLLERS = ("memory",)
 OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH, *OF_CONTROLLERS)
 
-# A field that was not kept is None. Type checkers see an array all the same: nearly every user keeps everything, and
-# need not check each field for None.
+# Fields that every trajectory has unless they were not kept; to read one that was not kept is an error.
+ALWAYS = (*(name for name, _, _ in VECTORS), *SCALARS, *OF_EACH)
+
+# A field that was not kept is None in the pytree. Type checkers see an array all the same: nearly every user keeps
+# everything, and need not check each field for None.
 if TYPE_CHECKING:
     Positions = Float[Array, "T n_q"]
     Vectors = Float[Array, "T n"]
@@ -34,10 +42,11 @@ else:
     Counts = Int[Array, " T"] | None
 
 
-class Trajectory(eqx.Module):
+class Trajectory(AbstractShown):
     """A motion at the saved times; rows that a failed simulation did not reach are NaN.
 
-    A field that `simulate(keep=...)` left out is None.
+    A field that `simulate(keep=...)` left out is None in the pytree. Reading it is an AttributeError that says what to
+    keep; `hasattr` and `getattr(trajectory, name, None)` ask for it.
 
     Attributes:
         t: Times (T,) [s].
@@ -55,16 +64,18 @@ class Trajectory(eqx.Module):
         servo_position_residual: Euclidean norm of Φ over the servo constraints (T,).
         servo_velocity_residual: Euclidean norm of Φ̇ and ψ over the servo constraints (T,).
         rank: Rank of A (T,); -1 in rows that were not reached.
-        constraint_forces: Share of each constraint in `constraint_force`, by its name, (T, n) [N or N m]; None unless
-            `simulate(keep="all")`, or `keep` names it. Where rows depend on each other only the sum is determined; the
-            shares are those of the multipliers of least norm.
-        multipliers: Lagrange multipliers of each constraint's rows, by its name, (T, m); None unless kept likewise.
+        constraint_forces: Share of each constraint in `constraint_force`, by its name, (T, n) [N or N m]; kept by
+            `simulate(keep="all")`, or if `keep` names it. Where rows depend on each other only the sum is determined;
+            the shares are those of the multipliers of least norm.
+        multipliers: Lagrange multipliers of each constraint's rows, by its name, (T, m); kept likewise.
         memory: Memory of a `Feedback` which has one (T, s).
         result: `RESULTS`; empty message if all went well.
         stats: Numbers of steps (`num_steps`, `num_accepted_steps`, `num_rejected_steps`), the time reached (`t_reached`
             [s]), and with a servo the first saved time at which it missed its rows, because an actuator was at a limit
             or no control meets them (`servo_missed_from` [s], infinite if there is none; where a field was kept that
             needs the control).
+        names: `Names` of coordinates, speeds and actuators, with units, as far as the mechanism or the scenario has
+            them.
     """
 
     t: Float[Array, " T"]
@@ -85,12 +96,27 @@ class Trajectory(eqx.Module):
     constraint_forces: dict[str, Float[Array, "T n"]] | None = None
     multipliers: dict[str, Float[Array, "T _"]] | None = None
     memory: Float[Array, "T s"] | None = None
+    names: Names | None = eqx.field(static=True, default=None)
+    _made: bool = eqx.field(static=True, default=False, init=False, repr=False)
+
+    def __check_init__(self):
+        # Until here equinox itself reads every field.
+        object.__setattr__(self, "_made", True)
+
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            value = super().__getattribute__(name)
+            if value is None and name in ALWAYS and self._made:
+                raise AttributeError(_not_kept(vars(self), name))
+            return value
 
     def to_dataset(
         self,
         coordinates: Sequence[str] | None = None,
         controls: Sequence[str] | None = None,
         speeds: Sequence[str] | None = None,
+        observables: Mapping[str, object] | None = None,
     ) -> "xarray.Dataset":
         """Returns the trajectory, or a batch of them, as a labelled xarray data set for `to_netcdf` or `to_zarr`.
 
@@ -98,17 +124,126 @@ class Trajectory(eqx.Module):
         `flag_meanings` names.
 
         Along `coordinate` lie the labels, and the coordinates `name` and `unit` of which they are made; the attribute
-        `units` of `coordinate` and of every variable is the unit of all, or one for each, with commas between. With
-        `controls`, `actuator` is labelled likewise, by `actuator_name` and `actuator_unit`.
+        `units` of `coordinate` and of every variable is the unit of all, or one for each, with commas between. Where
+        actuators have names, `actuator` is labelled likewise, by `actuator_name` and `actuator_unit`.
 
         Args:
-            coordinates: A name for each coordinate, `Coordinate("x", "m")` or "x [m]"; `q1`, `q2`, ... if omitted.
-            controls: A name for each actuator, likewise; without labels if omitted.
+            coordinates: A name for each coordinate, `Coordinate("x", "m")` or "x [m]". If omitted, those in `names`,
+                or `q1`, `q2`, ...
+            controls: A name for each actuator, likewise; without labels if there are none.
             speeds: A name for each speed of a mechanism with a kinematics. Then v, accelerations and forces lie along
                 `speed`; otherwise along `coordinate`, whose rates v are.
+            observables: Further quantities over the saved times: "tool x, y [m]" -> (T,) or (T, k), as
+                `Scenario.observed` returns them.
 
         Raises:
-            ValueError: If the number of names is not the number of coordinates, speeds or actuators, or those of a
-                batch are saved at different times.
+            ValueError: If the number of names is not the number of coordinates, speeds or actuators, those of a
+                batch are saved at different times, or an observable has another number of times.
         """
-        return dataset(self, coordinates, controls, speeds)
+        return dataset(self, Labels.of(self, coordinates, controls, speeds), observables or {})
+
+    def to_dataframe(
+        self,
+        coordinates: Sequence[str] | None = None,
+        controls: Sequence[str] | None = None,
+        speeds: Sequence[str] | None = None,
+        observables: Mapping[str, object] | None = None,
+    ) -> "pandas.DataFrame":
+        """Returns the trajectory as a pandas data frame: a row for each saved time, a column for each number.
+
+        Coordinates have columns of their names, such as "theta [rad]", other fields of field and name, such as
+        "v theta [rad/s]" and "control u1 [N]". A batch has an index of two levels, `trajectory` and `t [s]`.
+
+        Args:
+            coordinates: As in `to_dataset`.
+            controls: As in `to_dataset`; "u1", "u2", ... if there are none.
+            speeds: As in `to_dataset`.
+            observables: As in `to_dataset`.
+
+        Raises:
+            ValueError: If the number of names is wrong, or the trajectory is a batch of batches.
+        """
+        return frame(self, Labels.of(self, coordinates, controls, speeds), observables or {})
+
+    def to_csv(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Writes the table of `to_dataframe` to a CSV file, which spreadsheets and MATLAB's `readtable` read.
+
+        Args:
+            path: File to write.
+            **options: Arguments of `to_dataframe`.
+
+        Raises:
+            TypeError: If `path` is no path, or an option has another name.
+            OSError: If the file cannot be written.
+        """
+        file, table = _check.path(path, "path"), self.to_dataframe(**options)
+        table.to_csv(file)
+
+    def called(
+        self,
+        coordinates: Sequence[str] | None = None,
+        speeds: Sequence[str] | None = None,
+        controls: Sequence[str] | None = None,
+    ) -> "Trajectory":
+        """Returns the same trajectory with names for its coordinates, speeds and actuators, such as "theta [rad]".
+
+        Names that are omitted stay as they are.
+
+        Raises:
+            ValueError: If the number of names is not the number of coordinates, speeds or actuators.
+        """
+        given, own = (coordinates, speeds, controls), self.names or Names()
+        found = Names(*(old if x is None else tuple(map(str, x)) for x, old in zip(given, own, strict=True)))
+        made = object.__new__(Trajectory)
+        vars(made).update(vars(self), names=found)
+        Labels.of(made, None, None, None)
+        return made
+
+    def _report(self) -> Report:
+        return _report(self)
+
+    def __pdoc__(self, **options: Any) -> Any:
+        import wadler_lindig as wl
+
+        # By default it would ask for fields that were not kept.
+        fields = wl.named_objs([(k, x) for k, x in vars(self).items() if k != "_made"], **options)
+        return wl.bracketed(wl.TextDoc("Trajectory("), fields, wl.comma, wl.TextDoc(")"), options["indent"])
+
+
+def _not_kept(fields: Mapping[str, Any], name: str) -> str:
+    kept = [k for k in OPTIONAL if fields.get(k) is not None]
+    shown = "".join(f"{k!r}, " for k in (*kept, name))
+    return f'{name} was not kept. Pass keep=({shown[:-2]}) or keep="all" to the simulation.'
+
+
+def _report(trajectory: Trajectory) -> Report:
+    """Returns the display of a trajectory or a batch: ranges of what moves, errors, and how it ended."""
+    t, fields = np.asarray(trajectory.t), vars(trajectory)
+    if t.ndim > 2:
+        return Report("Trajectory", [("t", values(t)), ("result", outcome(trajectory.result))])
+    batch = t.ndim == 2
+    low, high = extent(t)
+    steps = np.asarray(trajectory.stats["num_accepted_steps"])
+    many = f"{steps}" if not batch else f"{steps.min()} to {steps.max()}"
+    title = f"Trajectory: {outcome(trajectory.result)}"
+    about = f"{t.shape[-1]} saved times from {number(low)} to {number(high)} s, {many} steps"
+    labels = Labels.of(trajectory, None, None, None)
+    found = columns(trajectory, labels, {})
+    coordinates = () if fields["q"] is None else labels.of_field("q")
+    rows, curves = [], []
+    for name, x in found.items():
+        if name in coordinates or name.startswith(("v ", "control ")):
+            ends = extent(x[:, -1]) if batch else (x[0], x[-1])
+            rows.append((name, *map(number, (*ends, *extent(x)))))
+            curves.append(x.reshape(-1, x.shape[-1]))
+    head = ("", "least at the end", "largest at the end") if batch else ("", "start", "end")
+    rows, more = shortened(rows)
+    notes = [about, *more]
+    if errors := [f"{k.split('_')[0]} {np.nanmax(found[k]):.3g}" for k in (*SCALARS,)[:2] if k in found]:
+        notes.append(f"largest error of the constraints: in {', in '.join(errors)}")
+    ranks = np.unique(found["rank"][found["rank"] >= 0]) if "rank" in found else np.zeros(0)
+    if len(ranks):
+        notes.append(f"rank of the constraints: {' to '.join(map(str, dict.fromkeys(ranks[[0, -1]])))}")
+    if missing := [k for k in ALWAYS if fields[k] is None]:
+        notes.append(f"not kept: {', '.join(missing)}")
+    return Report(title, rows, (*head, "least", "largest"), notes, curves[: len(rows)])

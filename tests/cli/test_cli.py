@@ -89,6 +89,33 @@ def test_simulates_a_persons_own_file(run, tmp_path):
             assert len(np.unique(np.asarray(image.convert("L")))) > 20  # something is drawn
 
 
+def test_tables_and_pictures_to_print(run, tmp_path):
+    status, _, _ = run("simulate", "own.py:scenario", "--points", "5", "--csv", "--format", "pdf", "--format", "svg")
+    assert status == 0
+    folder = tmp_path / "out" / "mine"
+    stems = ("overview", "height", "energy")
+    assert {p.name for p in folder.iterdir()} == {
+        "trajectory.nc", "trajectory.csv", *(f"{stem}.{kind}" for stem in stems for kind in ("pdf", "svg"))
+    }  # fmt: skip
+    assert (folder / "height.pdf").read_bytes().startswith(b"%PDF")
+    assert "<svg" in (folder / "height.svg").read_text()
+    head, *rows = (folder / "trajectory.csv").read_text().splitlines()
+    table = {name: [float(row.split(",")[i]) for row in rows] for i, name in enumerate(head.split(","))}
+    assert table["t [s]"] == list(np.linspace(0, 0.5, 5))
+    assert table["height [m]"] == table["q2"]
+    with xr.open_dataset(folder / "trajectory.nc") as data:
+        np.testing.assert_array_equal(data.height, data.q[:, 1])
+        assert data.height.attrs == {"long_name": "height", "units": "m"}
+        assert data.energy.attrs["units"] == "J"
+    status, _, err = run("simulate", "own.py:scenario", "--format", "bmp")
+    assert status == 2
+    assert "'bmp' is not one of 'png', 'pdf', 'svg'" in err
+
+
+def test_version(run):
+    assert run("--version") == (0, f"ukjax {ukjax.__version__}", "")
+
+
 def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     status, shown, _ = run("simulate", "models.two_mass_spring:scenario", "--t1", "0.2", "--rtol", "1e-6", "--points",
@@ -111,7 +138,7 @@ def test_module_target_options_and_default_folder(run, monkeypatch, tmp_path):
         (["own.py:nowhere"], "could not make a scenario: q0 must be finite, but q0[0] is nan."),
         (["own.py:scenario", "--t1", "-1"], "--t1 must be later than the start, 0.0 s, but is -1.0 s"),
         (["own.py:scenario", "--rtol", "1e-20", "--atol", "1e-20"], "out of reach of float64"),
-        (["own.py"], "path/to/file.py:factory or a robot's file (.xml, .urdf), but is 'own.py'"),
+        (["own.py"], "TARGET must also name a function in own.py: own.py:scenario or own.py:tuning"),
         (["robot.xml"], "there is no file 'robot.xml'"),
         (["own.py:nothing"], "own.py has no factory 'nothing'. Functions there: scenario, tuning, nowhere, wrong."),
         (["own.py:number"], "own.py:number must be a function that returns a ukjax.Scenario, but is int"),
@@ -180,17 +207,19 @@ ROBOT = """<mujoco><worldbody><body name="arm"><joint name="hip" axis="0 1 0" ra
 <inertial pos="0.5 0 0" mass="1" diaginertia="0.01 0.1 0.1"/></body></worldbody></mujoco>"""
 
 
+@pytest.mark.filterwarnings("always::UserWarning")
 def test_a_robots_file_is_a_target(run, tmp_path):
     (tmp_path / "robot.xml").write_text(ROBOT)
-    with pytest.warns(UserWarning, match="limits of joints .hip."):
-        status, shown, _ = run("simulate", "robot.xml", "--set", "hip=0.3", "--t1", "0.1", "--points", "3")
+    status, shown, warned = run("simulate", "robot.xml", "--set", "hip=0.3", "--t1", "0.1", "--points", "3")
     assert status == 0
+    assert warned.startswith("Warning:")
+    assert "limits of joints (hip)" in warned
+    assert "from_urdf(" not in warned  # a line of the library's source
     assert "drift of energy [J]" in shown
     with xr.open_dataset(tmp_path / "out" / "robot" / "trajectory.nc") as data:
         assert list(data.name.values) == ["hip"]
         assert float(data.q[0, 0]) == 0.3
-    with pytest.warns(UserWarning, match="limits of joints"):
-        status, shown, _ = run("list", "robot.xml")
+    status, shown, _ = run("list", "robot.xml")
     assert status == 0
     assert "robot.xml" in shown
     status, _, errors = run("inspect", "robot.xml", "--set", "knee=1")
@@ -309,7 +338,7 @@ def test_help_is_enough_to_get_going(run):
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "ukjax.cli", "--help"]
     shown = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
-    assert "ukjax simulate models.scara:scenario" in shown
+    assert "ukjax simulate ukjax.examples.scara:scenario" in shown
     status, shown, _ = run("simulate", "--help")
     assert status == 0
     for word in ("--set", "--t1", "--rtol", "--out", "module:factory", "file.py:factory", "TARGET", "End time [s]"):
@@ -350,3 +379,47 @@ def test_the_flag_that_halves_the_time_to_compile(monkeypatch, version, before, 
     monkeypatch.setattr(jax, "__version_info__", version)
     assert command(main, "list", "--no-such-option") == 2  # what holds for every command is done before
     assert os.environ["XLA_FLAGS"] == after
+
+
+BROKEN = """
+import warnings
+
+import numpy as np
+import ukjax
+
+def scenario(kind="numpy"):
+    warnings.warn("look out", stacklevel=1)
+    if kind == "key":
+        return {}["nothing"]
+    system = ukjax.System(lambda q, t: np.eye(2), pushed)
+    return ukjax.Scenario(ukjax.Mechanism(system), [1.0, 0.0], [0.0, 0.0], 0.5)
+
+def pushed(q, v, t):
+    return np.sin(q)
+"""
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_errors_in_a_users_file_show_that_file_alone(run, tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    status, _, shown = run("simulate", "broken.py:scenario")
+    assert status == 1
+    assert "Traceback in your own files:" in shown
+    assert "broken.py" in shown
+    assert "return np.sin(q)" in shown
+    assert "Write jnp.sin for np.sin" in shown
+    assert "Warning: look out Traceback" in shown  # without a line of source
+    for word in ("typer", "click", "site-packages", "/ukjax/cli/"):
+        assert word not in shown
+    status, _, shown = run("simulate", "broken.py:scenario", "--set", "kind=key")
+    assert status == 1
+    assert "KeyError: 'nothing'" in shown
+
+
+def test_targets_that_are_nearly_right(run):
+    status, _, shown = run("simulate", "own.py")
+    assert status == 2
+    assert "TARGET must also name a function in own.py: own.py:scenario or own.py:tuning" in shown
+    status, _, shown = run("simulate", "ukjax.stduy:scenario")
+    assert status == 2
+    assert "There is no module 'ukjax.stduy' here or among the installed packages. Did you mean ukjax.study?" in shown

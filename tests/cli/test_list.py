@@ -13,7 +13,7 @@ from models import parallelogram, unicycle
 from ukjax import cli
 
 from ..helpers import long
-from ..inside import entry_of, rank_of
+from ..inside import declared, entry_of, rank_of
 from .test_cli import run as command  # noqa: F401  (a fixture)
 
 
@@ -69,6 +69,27 @@ def plane(**options) -> ukjax.Scenario:
     return ukjax.Scenario(ukjax.Mechanism(free), [0.0, 0.0], [1.0, 0.0], 1.0, name="Free")
 """
 
+COMPUTED = """
+import ukjax
+BOOK = "By hand"
+
+def chain(n: int = 3) -> ukjax.Scenario:
+    return ukjax.Scenario(n, name=f"Chain of {n} rods", source=BOOK)
+
+def quoted(*, n=1) -> "ukjax.Scenario":
+    return _made(n)
+
+def loose(n=1) -> ukjax.Scenario:
+    '''Its first line
+
+    and more.
+    '''
+    return other(n)
+
+def _made(n):
+    return ukjax.Scenario(n, name="By a helper", source=BOOK)
+"""
+
 
 @pytest.fixture
 def listed(command, monkeypatch, tmp_path):  # noqa: F811
@@ -78,8 +99,7 @@ def listed(command, monkeypatch, tmp_path):  # noqa: F811
         "__init__.py": "",
         "good.py": GOOD,
         "helper.py": HELPER,
-        "broken.py": "1 / 0",
-        "needs.py": "import not_there",
+        "garbled.py": "1 /",
         "_hidden.py": "1 / 0",
         "deep/__init__.py": "",
         "deep/more.py": HELPER,
@@ -90,26 +110,56 @@ def listed(command, monkeypatch, tmp_path):  # noqa: F811
     return lambda *arguments: command("list", *arguments)
 
 
-def test_lists_a_persons_own_package(listed):
+def test_lists_what_a_package_declares(listed):
+    """Without importing it: a module that would fail is listed, one that cannot be read is left out."""
     status, shown, _ = listed("robots")
     assert status == 0
-    # 3 coordinates, 4 rows of which one is twice another: rank 3.
-    assert "robots.good:skate 3 4 3 nonholonomic (1) A skate [own] holonomic (2) Me, 2026 acceleration (1)" in shown
-    assert "robots.helper:plane 2 0 0 none Free" in shown
-    assert "robots.deep.more:plane 2 0 0 none Free" in shown
-    assert "Left out: robots.broken does not import: ZeroDivisionError: division by zero" in shown
-    assert "Left out: robots.needs does not import: No module named 'not_there'" in shown
-    assert "Left out: robots.good:fails fails: KeyError: 'nothing\\nhere'" in shown
-    assert "Left out: robots.good:wrong fails: TypeError: what it returns must be an instance of Scenario" in shown
-    for name in ("_hidden", "needs(", "_private", "unannotated", "number", "good:plane"):
+    assert "robots.good:skate A skate [own]. Me, 2026" in shown
+    assert "robots.good:fails" in shown
+    assert "robots.helper:plane Free" in shown
+    assert "robots.deep.more:plane Free" in shown
+    assert "Left out: robots.garbled cannot be read: SyntaxError" in shown
+    assert "Run one: ukjax simulate robots.deep.more:plane" in shown
+    for name in ("_hidden", "needs(", "good:needs", "_private", "unannotated", "number", "good:plane"):
         assert name not in shown
+    assert "robots.good" not in sys.modules
 
 
-def test_lists_a_module_and_a_file(listed):
+def test_what_scenarios_are_like_at_their_start(listed, monkeypatch, tmp_path):
+    monkeypatch.setenv("UKJAX_CACHE", str(tmp_path / "cache"))
+    for _ in range(2):
+        status, shown, _ = listed("robots", "--rank")
+        assert status == 0
+        # 3 coordinates, 4 rows of which one is twice another: rank 3.
+        assert "robots.good:skate 3 4 3 nonholonomic (1) A skate [own] holonomic (2) Me, 2026 acceleration (1)" in shown
+        assert "robots.helper:plane 2 0 0 none Free" in shown
+        assert "Left out: robots.good:fails fails: KeyError: 'nothing\\nhere'" in shown
+        assert "Left out: robots.good:wrong fails: UsageError: robots.good:wrong must return a ukjax.Scenario" in shown
+        # What is kept is not computed again.
+        monkeypatch.setattr("ukjax.cli._list.entry", None)
+    (kept,) = (tmp_path / "cache" / "lists").iterdir()
+    assert "robots.good:skate" in kept.read_text()
+    # An edit of the package, and it is.
+    (tmp_path / "robots" / "helper.py").write_text(HELPER.replace("Free", "Freed"))
+    _, shown, _ = listed("robots", "--rank")
+    assert "robots.helper:plane 2 0 0" not in shown
+
+
+def test_lists_a_module_and_a_file(listed, tmp_path):
+    (tmp_path / "robots" / "helper.py").write_text('"""A plane.\n\n   o--->  its sketch\n"""\n' + HELPER)
     for place in ("robots.helper", "robots/helper.py"):
         status, shown, _ = listed(place)
         assert status == 0
-        assert f"{place}:plane 2 0 0 none Free" in shown
+        assert f"{place}:plane Free" in shown
+        assert "o---> its sketch" in shown
+
+
+def test_names_that_are_not_plain_text(listed, tmp_path):
+    (tmp_path / "computed.py").write_text(COMPUTED)
+    _, shown, _ = listed("computed.py")
+    assert "computed.py:chain Chain of ... rods. By hand" in shown
+    assert "computed.py:quoted By a helper. By hand" in shown
+    assert "computed.py:loose Its first line" in shown
 
 
 def test_an_empty_package_and_none(listed, tmp_path):
@@ -120,6 +170,31 @@ def test_an_empty_package_and_none(listed, tmp_path):
     status, _, errors = listed("no_such_package")
     assert status == 2
     assert "There is no module 'no_such_package' here or among the installed packages" in errors
+    status, _, errors = listed("no_such_file.py")
+    assert status == 2
+    assert "There is no file no_such_file.py" in errors
+
+
+def test_the_examples_are_listed_by_default(listed):
+    status, shown, _ = listed()
+    assert status == 0
+    assert "ukjax.examples.simple_pendulum:scenario Simple pendulum (IFToMM A01). IFToMM benchmark A01" in shown
+
+
+def test_what_is_declared_is_what_is_made(monkeypatch):
+    """Of every model: names and sources as the scenarios have them, unless they are computed."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    found, failures = declared("models")
+    assert failures == []
+    assert {one.target for one in found} == cli.factories("models")[0].keys()
+    for one in found:
+        if one.target in (
+            "models.simple_pendulum:scenario",
+            "models.coordinated_robots:scenario",
+            "models.scara:scenario",
+        ):
+            made = cli.factories("models")[0][one.target]()
+            assert (one.name, one.source) == (made.name, made.source)
 
 
 def test_every_module_of_models_is_found(monkeypatch):

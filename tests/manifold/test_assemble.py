@@ -297,6 +297,8 @@ def test_an_assembly_is_a_pair_that_tells_how_far_it_moved():
     assert_close(found.moved_q, q - jnp.array([3.0, 0.0]), atol=0.0)
     assert_close(found.moved_v, v - jnp.array([0.5, 2.0]), atol=0.0)
     assert str(found).splitlines()[1:] == [
+        "  q  1, 0",
+        "  v  0, 2",
         "  q[0] moved by -2, from 3 to 1",
         "  v[0] moved by -0.5, from 0.5 to 0",
     ]

@@ -53,6 +53,38 @@ def test_what_is_in_a_study(whole):
     assert status.about["versions"]["ukjax"] == ukjax.__version__
 
 
+OBSERVED = {
+    "place a, b [m]": lambda q, v, t: q,
+    "pace [m/s]": lambda q, v, t: jnp.abs(v[0]),
+    "stiffness [N/m]": lambda q, v, t: q[0] * t,  # called like a parameter
+    "drift of energy [J]": lambda q, v, t: q[0],  # like a result
+}
+
+
+def observed(stiffness=4.0, plain=False):
+    one = study.scenario(float(stiffness) if plain else stiffness)
+    return ukjax.Scenario(one.mechanism, one.q0, one.v0, 2.0, observables=OBSERVED, invariants=one.invariants)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_observables_are_stored_over_time(tmp_path, plain):
+    """Whether the factory is traced or not."""
+    vary, fixed = {"stiffness": (1.0, 9.0, 3)}, {"plain": plain}
+    data = ukjax.sweep(observed, vary, tmp_path, settings=fixed, ts=study.TS, chunk=2, progress=False)
+    assert data.place.dims == ("sample", "time", "place_component")
+    assert data.place_component.values.tolist() == ["a", "b"]
+    assert data.place.attrs == {"long_name": "place a, b", "units": "m"}
+    assert_close(np.asarray(data.place), np.asarray(data.q), atol=0.0)
+    assert_close(np.asarray(data.pace), np.abs(np.asarray(data.v)[..., 0]), atol=0.0)
+    assert_close(np.asarray(data.stiffness), np.array([1.0, 5.0, 9.0]))
+    assert_close(np.asarray(data.stiffness_observed), np.asarray(data.q)[..., 0] * study.TS, atol=1e-15)
+    assert_close(np.asarray(data.drift_of_energy_observed), np.asarray(data.q)[..., 0], atol=0.0)
+    assert np.all(np.asarray(data.drift_of_energy) < 1e-6)
+    ukjax.study.sweep_export(tmp_path, tmp_path / "arrays", progress=False)
+    with np.load(tmp_path / "arrays" / "train-000000.npz") as arrays:
+        assert arrays["place"].shape == (2, 5, 2)
+
+
 @pytest.mark.long
 def test_chunks_that_are_not_whole_are_done_again(whole, tmp_path):
     """Missing, shorter, with other bytes, and of a record that was half written; the others are left alone."""

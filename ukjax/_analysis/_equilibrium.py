@@ -7,7 +7,6 @@ stay constant; e: constraint errors; r(z) = (c', e), and J its Jacobian.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,9 @@ from .._linalg import SVD, pseudosolve
 from .._manifold import indices_of, kept_of
 from .._mechanism import Mechanism
 from .._program import in_batch, jit_fast_compile
-from .._result import RESULTS, is_traced, throw_if_failed, worst
+from .._result import RESULTS, SUCCESS, code_of, is_traced, throw_if_failed, worst
 from .._servo import AbstractServo, ActuationLike, Feedback, actuation_of, as_static_controller
+from .._show import AbstractShown, Report, outcome, values
 from .._types import Coordinates, IntScalar, Scalar, Vector
 from ._linearize import inputs_of, state_of
 from ._plant import Plant, StateFunction, quantities
@@ -35,8 +35,8 @@ LEAST = 1e-4
 PART, PART_OF_LOW_PRECISION = 1e-9, 1e-4
 
 
-class Equilibrium(eqx.Module):
-    """A state at rest, or a steady motion; it unpacks as `q, v, u`, and `print` shows it.
+class Equilibrium(AbstractShown):
+    """A state at rest, or a steady motion; it unpacks as `q, v, u`.
 
     Attributes:
         q: Coordinates (n,) [m or rad].
@@ -58,18 +58,16 @@ class Equilibrium(eqx.Module):
     def __iter__(self):
         return iter((self.q, self.v, self.u))
 
-    def __str__(self) -> str:
-        if is_traced(self.q) or not isinstance(self.q, Array) or self.q.ndim != 1:
-            return repr(self)
-        if bool(self.result != RESULTS.successful):
-            return "No equilibrium was found."
+    def _report(self) -> Report:
+        shown = [("q", self.q), ("v", self.v), ("u", self.u)]
+        rows = [(name, values(x)) for name, x in shown if name == "q" or np.any(x)]
+        if self.q.ndim != 1:
+            return Report(f"Equilibria: {outcome(self.result)}", rows)
+        if code_of(self.result) != SUCCESS:
+            return Report("No equilibrium was found.")
         free = int(self.freedom)
         many = f"One of many: {free} ways lead to others nearby" if free else "Isolated: there is no other nearby"
-        rows = [f"{many} (residual {float(self.residual):.1e})."]
-        for name, x, is_shown in (("q", self.q, True), ("v", self.v, jnp.any(self.v)), ("u", self.u, self.u.shape[0])):
-            if is_shown:
-                rows.append(f"  {name} = {', '.join(f'{float(value):.6g}' for value in x)}")
-        return "\n".join(rows)
+        return Report(f"{many} (residual {float(self.residual):.1e}).", rows)
 
 
 class _Free(NamedTuple):

@@ -7,7 +7,6 @@ force.
 
 from collections.abc import Callable, Sequence
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Float
@@ -20,6 +19,7 @@ from .._mechanism import Mechanism
 from .._program import jit_fast_compile
 from .._result import RESULTS, throw_if_failed, worst
 from .._servo import ActuationLike, actuation_at, actuation_of
+from .._show import AbstractShown, Report, outcome, shortened, values
 from .._system import applied_force
 from .._types import Coordinates, Scalar, Vector
 
@@ -28,7 +28,7 @@ from .._types import Coordinates, Scalar, Vector
 MISSED = 1e-6
 
 
-class InverseDynamics(eqx.Module):
+class InverseDynamics(AbstractShown):
     """The controls and forces that make a motion.
 
     Attributes:
@@ -46,6 +46,17 @@ class InverseDynamics(eqx.Module):
     missed: Float[Array, " n"]
     row_residual: Scalar
     result: RESULTS
+
+    def _report(self) -> Report:
+        rows = [
+            ("u [N or N m]", values(self.u)),
+            ("constraint force [N or N m]", values(self.constraint_force)),
+            *((f"multipliers of {name}", values(x)) for name, x in self.multipliers.items()),
+            ("missed force [N or N m]", values(self.missed)),
+            ("residual of the constraints", values(self.row_residual)),
+        ]
+        shown, more = shortened(rows)
+        return Report(f"Inverse dynamics: {outcome(self.result)}", shown, notes=more)
 
 
 def inverse_dynamics(

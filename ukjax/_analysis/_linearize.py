@@ -25,9 +25,10 @@ from .._formulation import AbstractFormulation, UdwadiaKalaba, row_scales, with_
 from .._linalg import SVD, pseudoinverse
 from .._mechanism import Mechanism
 from .._program import in_batch, jit_fast_compile
-from .._result import RESULTS, is_traced, throw_if_failed, worst
+from .._result import RESULTS, code_of, is_traced, throw_if_failed, worst
 from .._rounding import missed_part
 from .._servo import AbstractServo, ActuationLike, Feedback, actuation_of, as_static_controller
+from .._show import AbstractShown, Report, as_html, as_text, outcome, shortened, values
 from ._plant import Plant, StateFunction, quantities
 from ._states import Independent, is_singular, states_of, tangents
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 # A real part counts as rounding below this part of the largest eigenvalue.
 ROUNDING = 1e-13
+# Titles of the table of modes; states up to which a display computes them.
+MODES = ("eigenvalue [1/s]", "frequency [Hz]", "damping", "mostly")
+MOST_STATES = 64
 
 
 class Modes(NamedTuple):
@@ -97,17 +101,18 @@ class Modes(NamedTuple):
             rows.append((f"{value.real:.6g}{turning}", f"{size / (2 * np.pi):.6g}", damping, ", ".join(most)))
         return rows
 
-    def __str__(self) -> str:
-        rows = [("eigenvalue [1/s]", "frequency [Hz]", "damping", "mostly"), *self.rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        return "\n".join("  ".join(f"{x:{w}}" for x, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    def __repr__(self) -> str:
+        return as_text(Report("", self.rows(), MODES))
+
+    def _repr_html_(self) -> str:
+        return as_html(Report("", self.rows(), MODES))
 
 
-class Linearization(eqx.Module):
+class Linearization(AbstractShown):
     r"""The system $\dot x = A x + B u$, $y = C x + D u$ for small changes of states, inputs and outputs of a mechanism.
 
     The states are independent of each other on the constraints, so that no eigenvalue belongs to a constraint.
-    `print` shows it, and `modes()` analyses it.
+    Its display has the modes, and `modes()` returns them.
 
     Attributes:
         A: (k, k) [1/s, times the units of the states].
@@ -175,13 +180,17 @@ class Linearization(eqx.Module):
             raise ImportError("to_control() needs python-control: pip install 'ukjax[control]'.") from error
         return control.StateSpace(*self._matrices("to_control()"), states=list(self.names))
 
-    def __str__(self) -> str:
-        if is_traced(self.A) or not isinstance(self.A, Array) or self.A.ndim != 2:
-            return repr(self)
-        inputs, outputs = self.B.shape[1], self.C.shape[0]
+    def _report(self) -> Report:
+        inputs, outputs = self.B.shape[-1], self.C.shape[-2]
         states = ", ".join(self.names)
-        head = f"Linearisation in {len(self.names)} states ({states}), {inputs} inputs, {outputs} outputs."
-        return f"{head}\n{self.modes()}"
+        ended = "" if not np.any(code_of(self.result)) else f" {outcome(self.result)}"
+        head = f"Linearisation in {len(self.names)} states ({states}), {inputs} inputs, {outputs} outputs.{ended}"
+        if self.A.ndim != 2:
+            return Report(head, [(name, values(getattr(self, name))) for name in ("A", "B", "C", "x", "u")])
+        if len(self.names) > MOST_STATES:
+            return Report(head, notes=["modes() has its modes."])
+        rows, more = shortened(self.modes().rows())
+        return Report(head, rows, MODES, more)
 
     def _matrices(self, what: str) -> list[np.ndarray]:
         self._must_be_one(what)

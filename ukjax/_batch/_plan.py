@@ -39,6 +39,7 @@ from .._integrate import (
 from .._manifold import ConstraintSizes
 from .._program import Traced, traced
 from .._result import RESULTS
+from .._show import AbstractShown, Report, outcome, parameters, shortened
 from .._simulation import (
     FailureEvidence,
     RunDiagnostics,
@@ -61,7 +62,7 @@ from ._parts import BatchInputs
 MEETING, STATES = 16, 2**16
 
 
-class Reduction(eqx.Module):
+class Reduction(AbstractShown):
     """The values that `reduce` made of the trajectories of a batch.
 
     Attributes:
@@ -73,6 +74,10 @@ class Reduction(eqx.Module):
     value: PyTree
     result: RESULTS
     stats: dict[str, Array]
+
+    def _report(self) -> Report:
+        shown, more = shortened(parameters(self.value))
+        return Report(f"Reduction of a batch: {outcome(self.result)}", shown, notes=more)
 
 
 class Outcome(NamedTuple):
@@ -110,7 +115,7 @@ def _reduced(reduce: Callable[[Trajectory], PyTree], trajectory: Trajectory) -> 
     try:
         value = reduce(trajectory)
     except (TypeError, AttributeError) as error:
-        there = [name for name in OPTIONAL if getattr(trajectory, name) is not None]
+        there = [name for name in OPTIONAL if getattr(trajectory, name, None) is not None]
         error.add_note(f"Of a trajectory there is here what `keep` names: {', '.join(there)}.")
         raise
     for leaf in jax.tree_util.tree_leaves(value):

@@ -25,6 +25,7 @@ from .._servo import AbstractController
 from .._simulation import Rattle, Settings, StateLayout, diagnose_failure, warn_of_start
 from .._trajectory import Trajectory
 from .._types import Numbers
+from .._user_code import noted
 from ._devices import WORTH, Device, devices_of, gathered, is_here, lanes_of, share_out
 from ._parts import BatchInputs, MechanismOf, NumbersOf, ServoOf, batch_of
 from ._plan import BatchSettings, Outcome, Reduction, batch_outcome, unexplained
@@ -34,6 +35,7 @@ from ._portions import Size, filled, in_portions
 EXPLAINED = 64  # failures that are explained at a time
 
 
+@noted()
 def simulate_batch(
     mechanism: MechanismOf,
     q0: NumbersOf,

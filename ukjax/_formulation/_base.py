@@ -34,6 +34,7 @@ from .._linalg import (
     rank_tolerance_of,
 )
 from .._result import RESULTS, worst
+from .._show import AbstractShown, Report, outcome, shortened, values
 from .._terms import Terms, TermsFunctions
 from .._types import BoolScalar, IntScalar, Matrix, Rows, RowValues, Scalar, Vector
 from ._consistency import ConsistencyTest
@@ -179,7 +180,7 @@ class SingularMass(AbstractLinearMap):
         return jnp.abs(self.F) @ size + jnp.max(size, initial=0.0)
 
 
-class Motion(eqx.Module):
+class Motion(AbstractShown):
     """The motion at one state.
 
     Attributes:
@@ -210,6 +211,20 @@ class Motion(eqx.Module):
     drifted: BoolScalar
     constraint_forces: dict[str, Vector] | None = None
     multipliers: dict[str, Array] | None = None
+
+    def _report(self) -> Report:
+        rows = [
+            ("acceleration [m/s^2 or rad/s^2]", values(self.acceleration)),
+            ("without constraints", values(self.unconstrained_acceleration)),
+            ("constraint force [N or N m]", values(self.constraint_force)),
+            ("non-ideal force [N or N m]", values(self.nonideal_force)),
+            ("rank of the constraints", values(self.rank)),
+            ("residual of the constraints", values(self.residual)),
+        ]
+        rows += [(f"force of {name}", values(x)) for name, x in (self.constraint_forces or {}).items()]
+        rows += [(f"multipliers of {name}", values(x)) for name, x in (self.multipliers or {}).items()]
+        shown, more = shortened(rows)
+        return Report(f"Motion: {outcome(self.result)}", shown, notes=more)
 
 
 class AbstractFormulation(eqx.Module):

@@ -21,6 +21,7 @@ from .._formulation import AbstractFormulation, UdwadiaKalaba
 from .._manifold import ConstraintSizes, Projection
 from .._program import jit_fast_compile, not_tracing, outside_mesh
 from .._result import RESULTS, first_failure, is_traced, throw_if_failed, worst
+from .._show import AbstractShown, Report, number, outcome, shortened, values
 from .._simulation import (
     OF_MOTION,
     Settings,
@@ -38,7 +39,7 @@ from ._mode import Came, Choices, Mode, Modes
 from ._segment import segment
 
 
-class HybridTrajectory(eqx.Module):
+class HybridTrajectory(AbstractShown):
     """A motion at the saved times, with its events; rows that it did not reach are NaN.
 
     A field that `simulate_hybrid(keep=...)` left out is None.
@@ -99,6 +100,15 @@ class HybridTrajectory(eqx.Module):
     rank: Int[Array, " T"] | None = None
     constraint_forces: dict[str, Float[Array, "T n"]] | None = None
     multipliers: dict[str, Float[Array, "T _"]] | None = None
+
+    def _report(self) -> Report:
+        if self.t.ndim != 1:
+            return Report(f"HybridTrajectory: {outcome(self.result)}", [("q", values(self.q))])
+        found = [(f"{t:.6g}", mode, event) for t, mode, event in self.happened()]
+        shown, more = shortened(found)
+        about = f"{len(self.t)} saved times from {number(self.t[0])} to {number(self.t[-1])} s, {len(found)} events"
+        head = ("event at [s]", "ends the mode", "by")
+        return Report(f"HybridTrajectory: {outcome(self.result)}", shown, head if shown else (), [*more, about])
 
     def happened(self) -> list[tuple[float, str, str]]:
         """Returns time, mode and event of all events, in order; raises ValueError if traced, or for a batch."""

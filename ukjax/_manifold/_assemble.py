@@ -6,7 +6,6 @@ q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,17 +15,19 @@ from jaxtyping import Array, ArrayLike
 from .. import _check
 from .._constraint import are_rates, error_from_afar
 from .._mechanism import Mechanism
+from .._not_finite import culprit
 from .._program import jit_fast_compile
 from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from .._rounding import relative_rounding
+from .._show import AbstractShown, Report, shortened, values
 from .._types import Numbers
 from ._nearest import Nearest, Rounding, nearest
 
 
-class Assembly(eqx.Module):
+class Assembly(AbstractShown):
     """A consistent state, which unpacks as `q, v = assemble(...)`, and its distance from the given one.
 
-    `print` shows the coordinates and rates that were moved, and how far, the largest first.
+    Its display shows the coordinates and rates, which of them were moved and how far, the largest first.
 
     Attributes:
         q: Coordinates (n,) [m or rad].
@@ -49,31 +50,32 @@ class Assembly(eqx.Module):
     def __getitem__(self, index):
         return (self.q, self.v)[index]
 
-    def __str__(self) -> str:
-        if is_traced(self.moved_q, self.moved_v) or not all(isinstance(x, Array) for x in (self.moved_q, self.moved_v)):
-            return repr(self)
-        rows = [_report("q", self.q, self.moved_q), _report("v", self.v, self.moved_v)]
+    def _report(self) -> Report:
+        moves = [*_moves("q", self.q, self.moved_q), *_moves("v", self.v, self.moved_v)]
         batch = self.moved_q.shape[:-1]
         where = f" Of a batch {batch} the largest moves:" if batch else ""
-        return f"The nearest consistent state.{where}\n" + "\n".join(rows)
+        rows = [("q", values(self.q)), ("v", values(self.v))]
+        return Report(f"The nearest consistent state.{where}", rows, notes=moves)
 
 
-def _report(name: str, values: Array, moved: Array) -> str:
+def _moves(name: str, values: Array, moved: Array) -> list[str]:
     """Lists the entries of `values` that moved by more than rounding, largest first; for a batch the largest moves."""
     changes = np.asarray(moved).reshape(-1, moved.shape[-1])
     after = np.asarray(values).reshape(changes.shape)
     if not np.isfinite(changes).any():
-        return f"  {name}: no consistent state was found"
+        return [f"{name}: no consistent state was found"]
     sizes = np.where(np.isfinite(changes), np.abs(changes), -1.0)
     rows, columns = np.argmax(sizes, axis=0), np.arange(changes.shape[1])
     changes, after = changes[rows, columns], after[rows, columns]
     rounding = 64 * np.finfo(changes.dtype).eps * np.nanmax(np.abs(after) + np.abs(changes))
     order = [i for i in np.argsort(-np.abs(changes), kind="stable") if abs(changes[i]) > rounding]
     if not order:
-        return f"  {name}: nothing moved"
-    return "\n".join(
-        f"  {name}[{i}] moved by {changes[i]:+.3g}, from {after[i] - changes[i]:.6g} to {after[i]:.6g}" for i in order
-    )
+        return [f"{name}: nothing moved"]
+    moves = [
+        f"{name}[{i}] moved by {changes[i]:+.3g}, from {after[i] - changes[i]:.6g} to {after[i]:.6g}" for i in order
+    ]
+    shown, more = shortened(moves)
+    return [*shown, *more]
 
 
 class Kept(NamedTuple):
@@ -161,7 +163,8 @@ def assemble(
     assembly, checks, result = _assemble(mechanism, q, v, t, atol, max_steps, kept)
     if throw:
         if not is_traced(result, checks) and bool(result == RESULTS.not_assembled):
-            raise RuntimeError(f"{message(result)} {_missed(mechanism, checks, kept)}")
+            reason = culprit(mechanism, [(q, v, t)])
+            raise RuntimeError(f"{message(result)} {_missed(mechanism, checks, kept)}{reason}")
         assembly = throw_if_failed(assembly, result)
     return assembly
 

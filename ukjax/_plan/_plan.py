@@ -21,6 +21,7 @@ from .._mechanism import Mechanism
 from .._result import RESULTS, message
 from .._rounding import rounding_errors
 from .._servo import ActuationLike, Feedback, actuation_at, actuation_of, limits_at, limits_of
+from .._show import AbstractShown, Report, values
 from .._trajectory import Trajectory
 from .._types import Numbers
 from ._search import Cost, Found, Limits, Method, Search, method_of
@@ -217,7 +218,7 @@ def _holding(problem: Shooting, middle: np.ndarray) -> np.ndarray:
     return np.asarray(jax.vmap(hold)(states)).ravel()
 
 
-class Plan(eqx.Module):
+class Plan(AbstractShown):
     """Controls that lead to a goal, and the motion that they make.
 
     Attributes:
@@ -240,6 +241,16 @@ class Plan(eqx.Module):
     success: bool
     message: str
     actuation: ActuationLike
+
+    def _report(self) -> Report:
+        rows = [
+            ("duration [s]", values(self.curve.duration)),
+            ("cost", values(self.cost)),
+            ("largest error of the goal", f"{np.max(np.abs(self.missed), initial=0.0):.3g}"),
+            ("cost from each start", values(self.costs)),
+            ("simulations", values(self.simulations)),
+        ]
+        return Report(f"Plan: {'successful' if self.success else 'FAILED'}", rows, notes=[self.message])
 
     def controller(self) -> Feedback:
         """Returns a controller for `simulate(..., servo=)` that makes this motion."""

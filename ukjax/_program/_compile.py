@@ -16,6 +16,8 @@ from jax.extend.core import get_opaque_trace_state
 from jaxtyping import PyTree
 
 from .._result import is_traced
+from .._user_code import noted
+from .._waiting import reported
 
 
 P = ParamSpec("P")
@@ -38,13 +40,15 @@ def jit_fast_compile(function: Callable[P, R], inlined: bool = False) -> Callabl
     start them. A program that the user compiles, to call it often or for a batch, keeps the user's options. If
     `function` is `inlined` there, a mechanism that is no argument of the program is constant, which scalar code uses.
     """
+    name = getattr(function, "__name__", "a function").strip("_").replace("_", " ")
     by_itself, alone = eqx.filter_jit(function), ft.cache(lambda: light_jit(function))
 
     @ft.wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        if inlined and _is_within_a_program():
-            return function(*arguments, **keywords)
-        return (alone() if not_tracing() and light_options() else by_itself)(*arguments, **keywords)
+        with noted(), reported(name):
+            if inlined and _is_within_a_program():
+                return function(*arguments, **keywords)
+            return (alone() if not_tracing() and light_options() else by_itself)(*arguments, **keywords)
 
     return call
 

@@ -29,6 +29,7 @@ from .._formulation import (
 )
 from .._mechanism import Mechanism
 from .._result import RESULTS, worst
+from .._show import AbstractShown, Report, outcome, values
 from .._terms import Terms
 from .._types import BoolScalar, Coordinates, IntScalar, RowValues, Scalar, Vector
 from ._law import AbstractLaw, Plant, respond
@@ -85,7 +86,7 @@ def certify(
 NEWTON = 6
 
 
-class Control(eqx.Module):
+class Control(AbstractShown):
     """The control at one state, and whether it satisfies the servo constraints.
 
     Attributes:
@@ -110,6 +111,19 @@ class Control(eqx.Module):
     unreachable: RowValues
     saturated: Bool[Array, " p"]
     result: RESULTS
+
+    def _report(self) -> Report:
+        rows = [
+            ("u [N or N m]", values(self.u)),
+            ("at a limit", values(self.saturated)),
+            ("rank of the servo rows", values(self.rank)),
+            ("residual of the servo rows", values(self.residual)),
+            ("contradictory", values(self.contradictory)),
+            ("consistent", values(self.consistent)),
+            ("controllable", values(self.controllable)),
+            ("unreachable", values(self.unreachable)),
+        ]
+        return Report(f"Control: {outcome(self.result)}", rows)
 
 
 @seldom_collecting()

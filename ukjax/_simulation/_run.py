@@ -246,7 +246,7 @@ def assemble_trajectory(
         result, unreachable = worst(outcome, finite), None
     values: dict[str, PyTree] = {name: fields[name] if name in kept else None for name in OPTIONAL}
     at_start = off_constraints(layout, ts[0], ys[0], ys)
-    trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, **values)
+    trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, names=layout.mechanism.names, **values)
     return trajectory, RunDiagnostics(
         at_start, unreachable, None if whole else FailureEvidence(started, outcome, layout, states)
     )

@@ -23,7 +23,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 from .. import _check
 from .._batch import Reduction, on_one_device, simulate_batch
 from .._coordinate import Coordinate
-from .._dataset import LABELS
+from .._dataset import LABELS, observable, slug, variable_of
 from .._identity import checksum_of
 from .._result import FailedTrajectories, InconsistentStart, is_traced
 from .._scenario import Scenario
@@ -147,6 +147,7 @@ class Cases:
         invariants = map(Coordinate, one.invariants)
         self.drifts = {str(name): Coordinate(f"drift of {name.name}", name.unit) for name in invariants}
         self._check_names(figures)
+        self.observed = self._variables(figures)
         self.given = dict(options)
         self.options = {"formulation": one.formulation, "projection": one.projection, **options}
         self.pattern, self.apart, self.programs = None, False, {}
@@ -174,7 +175,7 @@ class Cases:
         )  # fmt: skip
         self.reduce_of = lambda trajectory, values: (
             self._stored(trajectory),
-            self._shown(trajectory) | self._drift(self.make(values), trajectory.q, trajectory.v),
+            self._shown(trajectory) | self._along(self.make(values), trajectory.q, trajectory.v),
         )
 
     @property
@@ -216,9 +217,9 @@ class Cases:
             return self._each(values)
         stored, shown, *states = got.value
         if together:
-            drifts = jax.vmap(lambda values, *states: self._drift(self.make(values), *states))(samples, *states)
+            drifts = jax.vmap(lambda values, *states: self._along(self.make(values), *states))(samples, *states)
         else:
-            drifts = self._drifts(values, *states)
+            drifts = self._each_along(values, *states)
         return dataclasses.replace(got, value=(stored, shown | drifts))
 
     def _side_by_side(
@@ -262,7 +263,7 @@ class Cases:
 
         def run() -> Reduction:
             trajectory = self._simulated(one)
-            shown = self._shown(trajectory) | self._drift(one, trajectory.q, trajectory.v)
+            shown = self._shown(trajectory) | self._along(one, trajectory.q, trajectory.v)
             return Reduction((self._stored(trajectory), shown), trajectory.result, trajectory.stats)
 
         closed, shapes = jax.make_jaxpr(run, return_shape=True)()
@@ -294,7 +295,7 @@ class Cases:
             trajectory = self._simulated(one)
             # Traced anew, for a program compiled before may still have a number that was changed since.
             terms = one.mechanism.terms(one.q0, one.v0, jnp.asarray(one.t0, one.q0.dtype))
-            drift = self._drift(one, trajectory.q, trajectory.v)
+            drift = self._along(one, trajectory.q, trajectory.v)
             return trajectory, eqx.filter(terms, eqx.is_array), drift
 
         with on_one_device():
@@ -317,19 +318,30 @@ class Cases:
         except Exception:  # the user's functions may raise anything; plain numbers raise it again, and it is reported
             return None
 
-    def _drift(self, one: Scenario, q: Array, v: Array) -> dict[Coordinate, Array]:
-        """The largest deviation of each invariant of a scenario from its value at the start."""
+    def _along(self, one: Scenario, q: Array, v: Array) -> dict[Coordinate, Array]:
+        """The largest deviation of each invariant of a scenario from its value at the start, and its observables."""
         found = {}
+        ts = jnp.asarray(self.ts, q.dtype)
         for name, drift in self.drifts.items():
-            kept = jax.vmap(one.invariants[name])(q, v, jnp.asarray(self.ts, q.dtype))
+            kept = jax.vmap(one.invariants[name])(q, v, ts)
             found[drift] = jnp.max(jnp.abs(kept - kept[0]))
-        return found
+        return found | {key: jax.vmap(one.observables[name])(q, v, ts) for key, name in self.observed.items()}
 
-    def _drifts(self, values: Mapping[str, np.ndarray], q: Array, v: Array) -> dict[Coordinate, np.ndarray]:
-        """The largest deviations of the invariants, for samples whose scenarios are made one by one."""
-        rows = self._rows(values) if self.drifts else []
-        each = [self._drift(self.make(row), q[i], v[i]) for i, row in enumerate(rows)]
-        return {name: np.array([x[name] for x in each]) for name in self.drifts.values()}
+    def _each_along(self, values: Mapping[str, np.ndarray], q: Array, v: Array) -> dict[Coordinate, np.ndarray]:
+        """The deviations of the invariants, and observables, for samples whose scenarios are made one by one."""
+        names = (*self.drifts.values(), *self.observed)
+        rows = self._rows(values) if names else []
+        each = [self._along(self.make(row), q[i], v[i]) for i, row in enumerate(rows)]
+        return {name: np.array([x[name] for x in each]) for name in names}
+
+    def _variables(self, figures: Mapping[str, Figure]) -> dict[Coordinate, Coordinate]:
+        """The scenario's observables by the names of their variables, which are none of the other names."""
+        own = {slug(Coordinate(name)) for name in (*OF_ALL, *self.drifts.values(), *figures)}
+        taken = {"sample", *LABELS, *OPTIONAL, *self.names, *own}
+        found: dict[Coordinate, Coordinate] = {}
+        for name in map(Coordinate, self.first.observables):
+            found[Coordinate(variable_of(name, {*taken, *found}))] = name
+        return found
 
     def _check_names(self, figures: Mapping[str, Figure]) -> None:
         """Raises ValueError if a variable of the results would have the name of another."""
@@ -365,7 +377,7 @@ class Cases:
     def _stored(self, trajectory: Trajectory) -> Trajectory:
         dropped = [name for name in OPTIONAL if name not in self.keep]
         empty = [None] * len(dropped)
-        return eqx.tree_at(lambda t: [getattr(t, k) for k in dropped], trajectory, empty, is_leaf=lambda x: x is None)
+        return eqx.tree_at(lambda t: [vars(t)[k] for k in dropped], trajectory, empty, is_leaf=lambda x: x is None)
 
     def _shown(self, trajectory: Trajectory) -> dict[Coordinate, Array]:
         return {name: self._number(name, trajectory) for name in self.figures}
@@ -381,6 +393,10 @@ class Cases:
         one = self.first
         data = stored.to_dataset(one.coordinates, one.controls or None, one.speeds).rename(trajectory="sample")
         for name, x in shown.items():
+            if name in self.observed:
+                more, labels = observable(str(name), self.observed[name], np.asarray(x), ("sample", "time"))
+                data = data.assign(more).assign_coords(labels)
+                continue
             text = {"long_name": name.name, "units": name.unit} if name.unit else {"long_name": name.name}
             data[slug(name)] = (("sample",), np.asarray(x), text)
         varied = {name: (("sample",), np.asarray(values[name]), {"long_name": name}) for name in self.names}
@@ -393,8 +409,3 @@ class Results(NamedTuple):
     data: "xr.Dataset"
     failed: int
     seconds: float
-
-
-def slug(name: Coordinate) -> str:
-    """The name of a variable for the name of a figure."""
-    return "_".join("".join(c if c.isalnum() else " " for c in name.name).split())

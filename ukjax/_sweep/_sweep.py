@@ -114,9 +114,10 @@ def sweep(
         **options: Options of `simulate_batch`: `rtol`, `solver`, `max_steps`, `projection`, ...
 
     Returns:
-        The results, a lazily loaded `xarray.Dataset`: fields along (sample, time, coordinate), the varied parameters
-        and the figures along `sample`, and of each trajectory `result` (0 for success; `flag_meanings` names the
-        others). The varied parameters of a grid are in the order of `itertools.product`.
+        The results, a lazily loaded `xarray.Dataset`: fields along (sample, time, coordinate), the observables of the
+        scenario along (sample, time) and their components, the varied parameters and the figures along `sample`, and of
+        each trajectory `result` (0 for success; `flag_meanings` names the others). The varied parameters of a grid are
+        in the order of `itertools.product`.
 
     Warns:
         FailedTrajectories: If some failed; they are stored as far as they got.

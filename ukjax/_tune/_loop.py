@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 from tqdm.auto import tqdm
 
+from .._show import AbstractShown, Report, number, parameters, shortened
 from ._box import Box, lowers, sizes_of, without_bounds
 from ._descent import Descent, Finish, Point, Spent, Step
 from ._objective import Batch, Samples
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import xarray
 
 
-class Tuning(eqx.Module):
+class Tuning(AbstractShown):
     """The result of `tune`: the best parameters and the history.
 
     Attributes:
@@ -50,6 +51,17 @@ class Tuning(eqx.Module):
     trials: Float[np.ndarray, " points"]
     history: PyTree
     stopped: str
+
+    def _report(self) -> Report:
+        best, last = self.step, len(self.losses) - 1
+        rows = [("loss", number(self.full_losses[0]), number(self.loss))]
+        starts = dict(parameters(jax.tree_util.tree_map(lambda x: x[0], self.history)))
+        rows += [(name, starts[name], text) for name, text in parameters(self.params)]
+        rows.append(("norm of the gradient", number(self.gradient_norms[0]), number(self.gradient_norms[best])))
+        curves = [np.asarray(self.losses)[None], *(np.zeros((1, 0)) for _ in rows[1:])]
+        shown, more = shortened(rows)
+        notes = [*more, f"{last} steps. {self.stopped}".strip()]
+        return Report("Tuning", shown, ("", "start", f"best (step {best})"), notes, curves[: len(shown)])
 
     def to_dataset(self) -> "xarray.Dataset":
         """Returns the history as a labelled xarray data set over `step`, one variable for each parameter."""

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from .. import _check
 from .._result import failures_as_nan
+from .._user_code import noted
 from . import _checkpoint
 from ._box import Box
 from ._checkpoint import definition_of
@@ -24,6 +25,7 @@ from ._objective import Objective, Samples, compiled
 from ._optimistix import Optimistix, Optimizer
 
 
+@noted()
 def tune(
     loss: Callable[..., Array],
     params: PyTree,

@@ -2,7 +2,10 @@
 
 import contextlib
 import gc
+import importlib.metadata
 import os
+import traceback
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +14,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from .. import _waiting
 from .._lowering import Target
+from .._user_code import users_frames
 from . import _export, _inspect, _list, _output, _simulate, _sweep
+from ._declared import EXAMPLES
 from ._target import FileOptions, UsageError
 
 
 app = typer.Typer(
     name="ukjax",
     help="Constrained mechanical systems by the Udwadia-Kalaba equation.\n\n"
-    "Start with: ukjax simulate models.scara:scenario",
+    "Start with: ukjax simulate ukjax.examples.scara:scenario",
     no_args_is_help=True,
     rich_markup_mode=None,  # with markup, "[s]" would be a tag
     add_completion=False,
@@ -68,8 +74,19 @@ Formats = Annotated[
 ]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"ukjax {importlib.metadata.version('ukjax')}", highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
-def common(context: typer.Context) -> None:
+def common(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     # Mechanics needs double precision. The library leaves this setting to its user, here the command.
     jax.config.update("jax_enable_x64", True)
     # The code generator of JAX 0.10 for the CPU compiles slowly, for no faster code. JAX 0.12 has no such flag and
@@ -78,6 +95,7 @@ def common(context: typer.Context) -> None:
     if jax.__version_info__[:2] == (0, 10) and "fusion_emitters" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
     _output.keep_programs()
+    os.environ.setdefault(_waiting.VARIABLE, "off")  # the command reports by itself
     # Tracing makes millions of small objects, which the garbage collector would scan again and again.
     gc.freeze()
     gc.set_threshold(200_000, 50, 1000)
@@ -106,10 +124,15 @@ def simulate(
     out: Out = None,
     loops: Loops = None,
     trusted: Trusted = None,
+    pictures: Annotated[
+        list[_simulate.Picture] | None,
+        typer.Option("--format", help="Format of the pictures; may be repeated. png if omitted; pdf and svg to print."),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Also write the trajectory as a table, trajectory.csv.")] = False,
 ) -> None:
-    """Simulate a scenario: print a summary, write the trajectory (NetCDF) and pictures."""
+    """Simulate a scenario: print a summary, write the trajectory (NetCDF, CSV) and pictures."""
     options = FileOptions(loops, trusted)
-    _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out, options)
+    _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out, options, pictures or (), csv)
 
 
 @app.command(short_help="Make a film of a scenario: GIF, MP4, web page.")
@@ -139,10 +162,18 @@ def list_(
     package: Annotated[
         str,
         typer.Argument(metavar="PACKAGE", help="Where to look: a package, a module, path/to/file.py, or robot.xml."),
-    ] = "models",
+    ] = EXAMPLES,
+    rank: Annotated[
+        bool,
+        typer.Option(
+            "--rank",
+            help="Also show coordinates, constraint rows, their rank at the start, and their kinds. The first time it "
+            "compiles every scenario, for minutes.",
+        ),
+    ] = False,
 ) -> None:
-    """List the scenarios of a package: coordinates, constraint rows and their rank at the start, kinds, source."""
-    _list.run_list(console, package)
+    """List the scenarios of a package: target, name, source; of a single module also its sketch and equations."""
+    _list.run_list(console, package, rank)
 
 
 @app.command(short_help="Show the scenarios of a package: a contact sheet, and a page for each.")
@@ -150,7 +181,7 @@ def gallery(
     package: Annotated[
         str,
         typer.Argument(metavar="PACKAGE", help="What to show: a package, a module, path/to/file.py, or robot.xml."),
-    ] = "models",
+    ] = EXAMPLES,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; out/gallery if omitted.")] = None,
 ) -> None:
     """Simulate all scenarios of a package and write a contact sheet, an index, and a page for each, with a film."""
@@ -311,11 +342,29 @@ def dataset(
 
 def main() -> None:
     """Runs the command; an error of use ends in one message and exit status 2, a failed run in 1."""
-    try:
-        app()
-    except UsageError as error:
-        errors.print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None
-    except RuntimeError as error:
-        errors.print(f"[red]Failed:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(1) from None
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            app()
+        except UsageError as error:
+            errors.print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise SystemExit(2) from None
+        except RuntimeError as error:
+            errors.print(f"[red]Failed:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise SystemExit(1) from None
+        except Exception as error:
+            frames = users_frames(error)
+            if not frames:  # the library is at fault, and all of the traceback is needed to see where
+                raise
+            errors.print(escape("".join(_of_user(error, frames))), highlight=False, soft_wrap=True, end="")
+            raise SystemExit(1) from None
+
+
+def _of_user(error: Exception, frames: list[traceback.FrameSummary]) -> list[str]:
+    """Returns the traceback of an error within the user's files alone, without frames of this command."""
+    return ["Traceback in your own files:\n", *traceback.format_list(frames), *traceback.format_exception_only(error)]
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """Prints a warning without the line of the library's source that raised it."""
+    errors.print(f"[yellow]Warning:[/yellow] {escape(str(message))}", highlight=False, soft_wrap=True)

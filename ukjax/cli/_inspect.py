@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .. import plot
 from .._analysis import Linearization, Modes, equilibrium, linearize
 from .._diagnose import Diagnosis, diagnose
 from .._scenario import Scenario
@@ -28,8 +27,9 @@ def run_inspect(console: Console, target: str, settings: Sequence[str], options:
         for table in _read(reading, scenario):
             console.print(table)
     else:
-        scenario = _target.scenario(target, settings, options)
-    with console.status(f"Looking at {scenario.name}"):
+        with _output.working(console, f"Making {target}"):
+            scenario = _target.scenario(target, settings, options)
+    with _output.working(console, f"Looking at {scenario.name}"):
         try:
             diagnosis = diagnose(scenario.mechanism, scenario.q0, scenario.v0, scenario.t0)
         except ValueError as error:
@@ -97,7 +97,8 @@ def run_modes(
     formats: Sequence[Format],
 ) -> None:
     """Prints the modes, and animates one of them. Raises UsageError, or RuntimeError if there is no equilibrium."""
-    scenario = _target.scenario(target, settings)
+    with _output.working(console, f"Making {target}"):
+        scenario = _target.scenario(target, settings)
     folder = None
     if number is not None:
         drawable(target, scenario)
@@ -112,7 +113,9 @@ def run_modes(
     console.print(_table(scenario, where, q, modes, linear))
     if number is None or folder is None:
         return
-    with console.status(f"Placing {scenario.name} for every frame"):
+    from .. import plot
+
+    with _output.working(console, f"Placing {scenario.name} for every frame"):
         try:
             shown, motion = plot.mode(scenario, q, modes, number - 1)
         except ValueError as error:
@@ -135,9 +138,9 @@ def _linearized(console: Console, scenario: Scenario, where: Where) -> tuple[Lin
     mechanism, q, v, t0 = scenario.mechanism, scenario.q0, scenario.v0, scenario.t0
     acts = {"servo": scenario.servo, "formulation": scenario.formulation}
     if where == Where.equilibrium:
-        with console.status(f"Looking for the equilibrium of {scenario.name}"):
+        with _output.working(console, f"Looking for the equilibrium of {scenario.name}"):
             q, v, _ = equilibrium(mechanism, q, jnp.zeros_like(v), t0, **acts)
-    with console.status(f"Linearising {scenario.name}"):
+    with _output.working(console, f"Linearising {scenario.name}"):
         return linearize(mechanism, q, v, t0, **acts), q
 
 

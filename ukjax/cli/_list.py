@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
-from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
 
-from .. import _check, plot
+from .. import _check
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic, members_of
 from .._formulation import AbstractFormulation, PennestriDeFalco, UdwadiaKalaba
 from .._program import jit_fast_compile, light_jit
@@ -30,9 +30,13 @@ from .._scenario import Scenario
 from .._servo import Feedback
 from .._terms import Terms
 from .._trajectory import Trajectory
-from . import _output, _simulate, _target
+from . import _kept, _output, _simulate, _target
+from ._declared import Declared, declared
 from ._target import UsageError
 
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KINDS = {Holonomic: "holonomic", Nonholonomic: "nonholonomic", AccelerationConstraint: "acceleration"}
 
@@ -49,37 +53,62 @@ class Entry:
     source: str
 
 
-def run_list(console: Console, package: str) -> None:
-    """Prints a table of the scenarios in `package`, and a line for each failure. Raises UsageError."""
-    with console.status(f"Importing {package}"):
-        found, failures = factories(package)
+def run_list(console: Console, package: str, rank: bool) -> None:
+    """Prints the scenarios that `package` declares; with `rank` also what they are at their start. Raises UsageError.
+
+    The sketch of a single module is printed too.
+    """
+    found, failures = declared(package)
+    if rank:
+        _print_ranks(console, package, found)
+    elif found:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        table.add_column("target", no_wrap=True)  # to be copied
+        table.add_column("name, source", overflow="fold")
+        for one in found:
+            about = ". ".join(x.removesuffix(".") for x in (one.name, one.source) if x)
+            table.add_row(f"[bold]{escape(one.target)}[/bold]", escape(about))
+        console.print(table)
+        about = {one.about for one in found if one.about}
+        if len(about) == 1:
+            console.print(about.pop(), markup=False, highlight=False, soft_wrap=True)
+        for what, verb in (("Run", "simulate"), ("See", "animate")):
+            line = f"{what} one: ukjax {verb} {found[0].target}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not found:
+        console.print(
+            f"No scenarios in {package}: no public function there is annotated to return a ukjax.Scenario and needs no "
+            "argument.",
+            markup=False,
+        )
+    for failure in failures:
+        console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
+
+
+def _print_ranks(console: Console, package: str, found: Sequence[Declared]) -> None:
+    """Prints the table with coordinates, rows, rank and kinds, which takes a compilation for each that is not kept."""
     title = f"Scenarios of {escape(package)}; rank at the start"
     table = Table(title=title, box=box.SIMPLE_HEAD, leading=1, pad_edge=False, collapse_padding=True)
     table.add_column("target, name, source", overflow="fold")
     for column in ("coord-\ninates", "rows", "rank"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("kinds of constraint\n(rows)", no_wrap=True)
-    for target, factory in track(
-        found.items(), "Looking at", console=console, transient=True, disable=not console.is_terminal
-    ):
+    kept = _kept.Entries(package)
+    failures = []
+    for one in track(found, "Looking at", console=console, transient=True, disable=not console.is_terminal):
+        known = kept.find(one.target)
         try:
-            scenario = factory()
-            _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
-            one = entry(scenario)
+            shown = Entry(**known) if known else entry(_target.scenario(one.target, []))
         except Exception as error:  # a user's functions may raise anything
-            failures.append(f"{target} fails: {first_line(error)}")
+            failures.append(f"{one.target} fails: {first_line(error)}")
             continue
-        about = "\n".join(escape(x) for x in (one.name, one.source) if x)
-        numbers = (str(x) for x in (one.coordinates, one.rows, one.rank))
-        table.add_row(f"[bold]{escape(target)}[/bold]\n{about}", *numbers, one.kinds)
+        kept.add(one.target, dataclasses.asdict(shown))
+        about = "\n".join(escape(x) for x in (shown.name, shown.source) if x)
+        numbers = (str(x) for x in (shown.coordinates, shown.rows, shown.rank))
+        table.add_row(f"[bold]{escape(one.target)}[/bold]\n{about}", *numbers, shown.kinds)
+    kept.write()
     if table.rows:
         console.print(table)
-    else:
-        console.print(
-            f"No scenarios in {package}: no public function there is annotated to return a ukjax.Scenario and needs no "
-            "argument.",
-            markup=False,
-        )
     for failure in failures:
         console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
 
@@ -233,7 +262,7 @@ class Exhibit:
 def run_gallery(console: Console, package: str, out: Path | None) -> None:
     """Simulates the scenarios in `package`; writes pages, an index and a contact sheet. Raises UsageError."""
     folder = _output.claim(out, "gallery")
-    with console.status(f"Importing {package}"):
+    with _output.working(console, f"Importing {package}"):
         found, failures = factories(package)
     exhibits: list[Exhibit] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -252,13 +281,15 @@ def run_gallery(console: Console, package: str, out: Path | None) -> None:
         console.print(f"[yellow]Left out:[/yellow] {escape(failure)}", highlight=False, soft_wrap=True)
     if not exhibits:
         raise UsageError(f"There is nothing to show in {package}: ukjax list {package} says what there is.")
-    with console.status("Writing the gallery"):
+    with _output.working(console, "Writing the gallery"):
         paths = _output.write(folder, _pages(package, exhibits))
     pages = sum(path.suffix == ".md" for path in paths) - 1
     console.print(f"wrote {folder / 'sheet.png'}, {folder / 'index.md'} and {pages} pages", soft_wrap=True)
 
 
 def _exhibit(target: str, factory: Callable[..., Scenario]) -> Exhibit:
+    from .. import plot
+
     scenario = factory()
     _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
     speed = _simulate.speed_of(scenario.t1 - scenario.t0, None)
@@ -279,7 +310,7 @@ def _exhibit(target: str, factory: Callable[..., Scenario]) -> Exhibit:
     return Exhibit(target, entry(scenario), about, _measured(scenario, whole), _png(figure), animation)
 
 
-def _png(figure: Figure) -> bytes:
+def _png(figure: "Figure") -> bytes:
     stream = BytesIO()
     figure.savefig(stream, format="png", dpi=DPI)
     return stream.getvalue()
@@ -333,6 +364,8 @@ def _work(scenario: Scenario, trajectory: Trajectory) -> tuple[np.ndarray, np.nd
 
 
 def _pages(package: str, exhibits: list[Exhibit]) -> _output.Files:
+    from .. import plot
+
     captions = ["\n".join(_said(one.entry)) for one in exhibits]
     sheet = plot.contact_sheet([one.picture for one in exhibits], captions)
     files: _output.Files = [

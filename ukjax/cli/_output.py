@@ -1,15 +1,20 @@
 """Files that a command writes, all of them or none, and compiled programs that it keeps in the user's cache folder."""
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 from platformdirs import user_cache_path
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from .._lowering import OFF, VARIABLE, keep_code
 from ._target import UsageError
@@ -49,6 +54,28 @@ def write(folder: Path, files: Files) -> list[Path]:
     return [folder / name for name, _ in files]
 
 
+SILENT = 3.0  # [s]: the longest wait without a word
+
+
+@contextlib.contextmanager
+def working(console: Console, what: str) -> Iterator[None]:
+    """Shows what is being done, and for how long; where the output is no terminal, a line after three seconds."""
+    if console.is_terminal:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            progress.add_task(escape(what), total=None)
+            yield
+        return
+    line = {"soft_wrap": True, "highlight": False, "markup": False}
+    later = threading.Timer(SILENT, console.print, (f"{what} ...",), line)
+    later.daemon = True
+    later.start()
+    try:
+        yield
+    finally:
+        later.cancel()
+
+
 LARGEST = 500_000_000  # [bytes]; the least recently used programs are removed first
 
 
@@ -73,6 +100,11 @@ def keep_programs() -> None:
     # Many programs are small, and all of them take time to compile again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cache() -> Path | None:
+    """The folder in which the command keeps what it computed; None if it keeps nothing."""
+    return None if os.environ.get(VARIABLE, "").lower() in OFF else _folder()
 
 
 def are_kept() -> bool:

@@ -29,13 +29,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from .. import plot
 from .._coordinate import Coordinate
 from .._program import light_jit
 from .._result import RESULTS, message
 from .._scenario import Scenario
 from .._trajectory import Trajectory
-from ..plot._scene import check
 from . import _output, _target
 from ._target import UsageError
 
@@ -44,6 +42,12 @@ if TYPE_CHECKING:
     from matplotlib.animation import FuncAnimation
 
 LONGEST = 1000  # most frames; Pillow holds all of them in memory
+
+
+class Picture(enum.StrEnum):
+    png = "png"
+    pdf = "pdf"
+    svg = "svg"
 
 
 def run_simulate(
@@ -56,9 +60,12 @@ def run_simulate(
     points: int,
     out: Path | None,
     options: _target.FileOptions,
+    pictures: Sequence[Picture] = (),
+    csv: bool = False,
 ) -> None:
     """Simulates, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
-    scenario = _target.scenario(target, settings, options)
+    with _output.working(console, f"Making {target}"):
+        scenario = _target.scenario(target, settings, options)
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
         raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
@@ -70,11 +77,11 @@ def run_simulate(
     try:
         observed, invariants = _along(scenario, trajectory)
         console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
-        with console.status("Writing the trajectory and drawing it"):
-            files = _files(scenario, trajectory, observed, invariants)
+        with _output.working(console, "Writing the trajectory and drawing it"):
+            files = _files(scenario, trajectory, observed, invariants, pictures or [Picture.png], csv)
     except ValueError as error:
         raise UsageError(f"{target}: {error}") from error
-    with console.status("Writing the trajectory and drawing it"):
+    with _output.working(console, "Writing the trajectory and drawing it"):
         paths = _output.write(folder, files)
     for path in paths:
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
@@ -93,6 +100,8 @@ def _along(scenario: Scenario, trajectory: Trajectory) -> tuple[dict[str, np.nda
 
 def drawable(target: str, scenario: Scenario) -> None:
     """Raises UsageError if the scenario cannot be drawn, before it is simulated."""
+    from ..plot._scene import check
+
     try:
         check(scenario)
     except ValueError as error:
@@ -118,7 +127,7 @@ def _run(console: Console, scenario: Scenario, ts: Array, rtol: float, atol: flo
     kept = _output.are_kept()
     options = {"rtol": rtol, "atol": atol, "progress": not kept, "throw": False}
     function = light_jit(lambda scenario, ts: scenario.simulate(ts, **options))
-    with console.status(f"Compiling {scenario.name}"):
+    with _output.working(console, f"Compiling {scenario.name}"):
         start = time.perf_counter()
         lowered = function.lower(scenario, ts)
         # While XLA compiles, or reads a kept program, Python is idle.
@@ -195,9 +204,17 @@ def _largest(errors: Array | None) -> str:
 
 
 def _files(
-    scenario: Scenario, trajectory: Trajectory, observed: dict[str, np.ndarray], invariants: dict[str, np.ndarray]
+    scenario: Scenario,
+    trajectory: Trajectory,
+    observed: dict[str, np.ndarray],
+    invariants: dict[str, np.ndarray],
+    pictures: Sequence[Picture],
+    csv: bool,
 ) -> _output.Files:
-    data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds)
+    from .. import plot
+
+    further = observed | invariants
+    data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds, further)
     data = data.assign_attrs(title=scenario.name)
     figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name, scenario.speeds)}
     if trajectory.control is not None:
@@ -213,8 +230,11 @@ def _files(
         figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
     # The scipy engine writes NetCDF 3, which every reader opens, and needs no further package.
     files: _output.Files = [("trajectory.nc", lambda path: data.to_netcdf(path, engine="scipy"))]
+    if csv:
+        files.append(("trajectory.csv", lambda path: trajectory.to_csv(path, observables=further)))
     for stem, figure in figures.items():
-        files.append((f"{stem}.png", lambda path, figure=figure: figure.savefig(path, dpi=150)))
+        for kind in dict.fromkeys(pictures):
+            files.append((f"{stem}.{kind}", lambda path, figure=figure: figure.savefig(path, dpi=150)))
     return files
 
 
@@ -241,7 +261,8 @@ def run_animate(
 
     if Format.mp4 in wanted and not FFMpegWriter.isAvailable():
         raise UsageError("--format mp4 needs ffmpeg, which is not on the PATH. Install it, or pass --format gif.")
-    scenario = _target.scenario(target, settings, options)
+    with _output.working(console, f"Making {target}"):
+        scenario = _target.scenario(target, settings, options)
     drawable(target, scenario)
     end = scenario.t1 if t1 is None else t1
     if not end > scenario.t0:
@@ -295,6 +316,8 @@ def _number_of_frames(duration: float, frame_ms: int, speed: float) -> int:
 def _films(
     console: Console, scenario: Scenario, trajectory: Trajectory, frame_ms: int, speed: float, wanted: Sequence[Format]
 ) -> _output.Files:
+    from .. import plot
+
     files: _output.Files = []
     for kind in wanted:
         if kind == Format.html:

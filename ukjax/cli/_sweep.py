@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .. import plot
 from .._result import FailedTrajectories
 from .._scenario import Scenario
 from .._sweep import Status, dataset, design_of, opened, parse, sweep, sweep_export, sweep_status
@@ -91,7 +90,7 @@ def run_sweep(console: Console, target: str, settings: Sequence[str], study: Stu
 def status(console: Console, folder: Path) -> None:
     """Prints the progress of a study. Raises UsageError."""
     try:
-        with console.status("Looking at the chunks"):
+        with _output.working(console, "Looking at the chunks"):
             found = sweep_status(folder, thoroughly=True)
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -164,12 +163,14 @@ def _study_summary(status: Status) -> Table:
 
 
 def _draw(console: Console, folder: Path, data: "xr.Dataset", title: str) -> None:
+    from .. import plot
+
     done = np.flatnonzero(np.isfinite(np.asarray(data.result)))
     if not len(done):
         raise UsageError(f"{folder} has no results to draw yet.")
     own = [str(k) for k, x in data.data_vars.items() if x.dims == ("sample",) and "long_name" in x.attrs]
     figures = [k for k in own if k not in ("result", "num_accepted_steps", "num_rejected_steps", "t_reached")]
-    with console.status("Drawing"):
+    with _output.working(console, "Drawing"):
         pictures = {name: plot.over_parameters(data, name, title) for name in figures}
         if "q" in data and np.any(np.asarray(data.result) == 0):
             pictures["quantiles"] = plot.quantiles(data, "q", title)
@@ -210,11 +211,13 @@ def run_tune(
         checkpoint.unlink(missing_ok=True)  # continuing from there would only fail again
     if not np.isfinite(tuning.loss):
         raise RuntimeError(f"{tuning.stopped} Nothing was written.")
+    from .. import plot
+
     quantities = problem.shown(tuning.history)
     console.print(_tuning_summary(problem.name, tuning, quantities, time.perf_counter() - start))
     data = tuning.to_dataset().assign_attrs(title=problem.name)
     figure = plot.convergence(tuning, quantities, problem.name)
-    with console.status("Writing the history and drawing it"):
+    with _output.working(console, "Writing the history and drawing it"):
         paths = _output.write(
             folder,
             [

@@ -1,9 +1,11 @@
 """TARGET: `package.module:factory`, `path/to/file.py:factory` or a robot's file, and the settings passed to it."""
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -92,21 +94,31 @@ def _made(target: str, settings: Sequence[str], kind: type[T], noun: str) -> T:
 def factory(target: str, kind: type[T]) -> Callable[..., T]:
     """The function that TARGET names. Raises UsageError."""
     place, colon, name = target.rpartition(":")
+    if target.endswith(".py") and Path(target).is_file():
+        names = _public(module(target)) or ["a_function_that_returns_it"]
+        raise UsageError(
+            f"TARGET must also name a function in {target}: {' or '.join(f'{target}:{k}' for k in names)}."
+        )
     if not colon or not place or not name:
         raise UsageError(
             "TARGET must be module:factory, path/to/file.py:factory or a robot's file (.xml, .urdf), but is "
-            f"{target!r}. Try models.scara:scenario."
+            f"{target!r}. Try ukjax.examples.scara:scenario."
         )
     there = module(place)
     found: Callable[..., T] | None = getattr(there, name, None)
     if found is None:
-        mine = (k for k, v in vars(there).items() if inspect.isfunction(v) and v.__module__ == there.__name__)
-        known = ", ".join(k for k in mine if not k.startswith("_"))
+        known = ", ".join(_public(there))
         raise UsageError(f"{place} has no factory {name!r}. Functions there: {known or 'none'}.")
     if not callable(found):
         wanted = f"a function that returns a {PLACES[kind]}"
         raise UsageError(f"{target} must be {wanted}, but is {type(found).__name__}.")
     return found
+
+
+def _public(there: ModuleType) -> list[str]:
+    """The names of the module's own public functions."""
+    mine = (k for k, v in vars(there).items() if inspect.isfunction(v) and v.__module__ == there.__name__)
+    return [k for k in mine if not k.startswith("_")]
 
 
 def module(place: str) -> ModuleType:
@@ -137,10 +149,25 @@ def _imported(place: str, run: Callable[[], ModuleType]) -> ModuleType:
         return run()
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
-            raise UsageError(f"There is no module {place!r} here or among the installed packages.") from error
+            raise UsageError(no_module(place)) from error
         raise UsageError(f"{place} does not import: {error}") from error
     except Exception as error:  # a user's file may raise anything
         raise UsageError(f"{place} does not import: {type(error).__name__}: {error}") from error
+
+
+def no_module(place: str) -> str:
+    """The message about a module that does not exist."""
+    near = difflib.get_close_matches(place, _neighbours(place), 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"There is no module {place!r} here or among the installed packages.{hint}"
+
+
+def _neighbours(place: str) -> list[str]:
+    """The names of the modules in the package that a module would be in."""
+    package = sys.modules.get(place.rpartition(".")[0])
+    return [
+        info.name for info in pkgutil.iter_modules(getattr(package, "__path__", []), place.rpartition(".")[0] + ".")
+    ]
 
 
 def parse(settings: Sequence[str], factory: Callable[..., object], target: str) -> dict[str, object]:

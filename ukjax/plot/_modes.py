@@ -64,7 +64,7 @@ def mode(
     reach = _reach(drawing, q, t0, d)
     changes = jnp.asarray(MOVED * reach * np.real(course[:, None] * d[None]), q.dtype)
     placed = jax.jit(jax.vmap(lambda d: _on_constraints(scenario, q + d, t0)))(changes)
-    moved: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Trajectory))
+    moved: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Trajectory) if field.init)
     moved |= {"t": jnp.asarray(times), "q": placed, "stats": {}, "result": RESULTS.successful}
     plain = dataclasses.replace(drawing, forces={}, trails=())
     swings = f"{abs(value.imag) / (2 * np.pi):.4g} Hz" if value.imag else f"{value.real:.4g} 1/s"

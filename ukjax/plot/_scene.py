@@ -124,12 +124,13 @@ def _forces_of(arrow: Arrow, trajectory: Trajectory) -> tuple[Array, ...]:
     """The forces that the function of an arrow takes after q and t."""
     if not isinstance(arrow, tuple):
         return (trajectory.constraint_force,)
-    if trajectory.constraint_forces is None or trajectory.multipliers is None:
+    forces, multipliers = (getattr(trajectory, name, None) for name in ("constraint_forces", "multipliers"))
+    if forces is None or multipliers is None:
         raise ValueError(
             "The drawing has an arrow for what one constraint does, but the trajectory does not tell. Pass "
             'keep="all" to ukjax.simulate.'
         )
-    return trajectory.constraint_forces[arrow[0]], trajectory.multipliers[arrow[0]]
+    return forces[arrow[0]], multipliers[arrow[0]]
 
 
 def _function_of(arrow: Arrow) -> Callable[..., tuple[Array, ...]]:

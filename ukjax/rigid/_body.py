@@ -217,8 +217,8 @@ def frame_at(bodies: Mapping[str, Body], frames: Mapping[str, Frame], end: str) 
     return of_body[name] if name else None
 
 
-def check_planar(joints: Mapping[str, AbstractJoint]) -> None:
-    """Raises ValueError if a joint would lead bodies out of the plane x, y."""
+def check_planar(joints: Mapping[str, AbstractJoint], gravity: Array) -> None:
+    """Raises ValueError if a joint, or gravity, would lead bodies out of the plane x, y."""
     for name, joint in joints.items():
         inside = isinstance(joint, Fixed | AbstractLink)
         if isinstance(joint, Revolute):
@@ -237,6 +237,11 @@ def check_planar(joints: Mapping[str, AbstractJoint]) -> None:
                 'axis="z" for what turns, one across it for what slides and as the normal of what rolls, or '
                 "planar=False."
             )
+    if not is_traced(gravity) and gravity[2] != 0:
+        raise ValueError(
+            f"gravity is {tuple(gravity.tolist())}, out of the plane x, y of planar bodies, which would be weightless. "
+            "Pass gravity=(0.0, -9.81, 0.0), or gravity=(0.0, 0.0, 0.0) for none."
+        )
 
 
 def _is_along(axis: Axis) -> bool:

@@ -3,6 +3,7 @@
 q: coordinates (n_q,); v: speeds (n,); d: small displacement (n,).
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import equinox as eqx
@@ -102,6 +103,22 @@ def of_joints(
             raise ValueError(f"{what}[{name!r}] has a quaternion of length zero. Pass (1, 0, 0, 0) for no rotation.")
         found[name] = given
     return found
+
+
+def warn_of_degrees(robot: AbstractRobot, coordinates: Mapping[str, object]) -> None:
+    """Warns of angles that look like degrees; attributed to the caller's caller."""
+    for name, value in coordinates.items() if isinstance(coordinates, Mapping) else ():
+        motion = robot.joints[name].motion if name in robot.joints else None
+        given = np.ravel(np.zeros(0) if is_traced(value) else np.asarray(value))
+        if motion is None or len(given) != len(motion.coordinates) or given.dtype.kind not in "fi":
+            continue
+        for (_, unit), x in zip(motion.coordinates, given, strict=True):
+            if unit == "rad" and abs(x) > 2 * np.pi and x == np.round(x):
+                warnings.warn(
+                    f"coordinates[{name!r}] holds {x:g} rad, more than a full turn. If it is in degrees, pass "
+                    f"jnp.deg2rad({x:g}).",
+                    stacklevel=4,
+                )
 
 
 def assembled(

@@ -91,7 +91,7 @@ class Effort(eqx.Module):
             _check.instance(limit, Limit, "limit", "rigid.Limit(-1.0, 1.0, stiffness=1e4)")
         self.limit = limit
         self.stiffness, self.rest = number(stiffness, "stiffness"), number(rest, "rest")
-        self.damping = number(damping, "damping")
+        self.damping = damping_of(damping)
         self.armature = _inertia(armature)
 
     def of(self, q: Array, v: Array) -> Array:
@@ -120,7 +120,7 @@ class Drag(eqx.Module):
     armature: Array
 
     def __init__(self, damping: ArrayLike = 0.0, armature: ArrayLike = 0.0):
-        self.damping = number(damping, "damping")
+        self.damping = damping_of(damping)
         self.armature = _inertia(armature)
 
 
@@ -129,6 +129,13 @@ def _inertia(armature: object) -> Array:
     x = number(armature, "armature")
     if not is_traced(x) and x < 0:
         raise ValueError(f"armature must not be negative, but is {x}.")
+    return x
+
+
+def damping_of(value: object) -> Array:
+    """`value` as a finite scalar; warns if it is negative."""
+    x = number(value, "damping")
+    _check.warn_if_negative(x, "damping", "it drives the motion instead of damping it", callers=5)
     return x
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._types import Numbers, Scalar
 from ._body import Body, frame_at
-from ._effort import number
+from ._effort import damping_of, number
 from ._frame import Frame, Pose, Twist, Vector3, Wrench, cross, vector
 from ._layout import Layout, body_of
 
@@ -98,7 +98,7 @@ class Spring(AbstractForce):
         self, first: str, second: str, stiffness: ArrayLike, length: ArrayLike = 0.0, damping: ArrayLike = 0.0
     ):
         self.first, self.second, self.stiffness = first, second, number(stiffness, "stiffness")
-        self.length, self.damping = number(length, "length"), number(damping, "damping")
+        self.length, self.damping = number(length, "length"), damping_of(damping)
 
     @property
     def ends(self):

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from .._constraint import Baumgarte
 from .._mechanism import AbstractLinkedSystem, AbstractRecursiveSystem
-from .._system import AbstractKinematicSystem
+from .._system import AbstractKinematicSystem, AbstractNamedSystem
 from ._body import Body, frame_at
 from ._effort import Drag, Effort, Gear, Motor
 from ._force import AbstractForce, Placement
@@ -31,7 +31,7 @@ from ._tree_scan import TreeArrays
 from ._tree_unrolled import Move, TreeState, poses_in_world, twists
 
 
-class AbstractRobot(AbstractKinematicSystem, AbstractLinkedSystem, AbstractRecursiveSystem):
+class AbstractRobot(AbstractKinematicSystem, AbstractNamedSystem, AbstractLinkedSystem, AbstractRecursiveSystem):
     """A system of bodies, joints and forces, with the tree that its coordinates are of: see `Robot`."""
 
     bodies: eqx.AbstractVar[dict[str, Body]]

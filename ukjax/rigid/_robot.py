@@ -21,7 +21,7 @@ from .._trajectory import Trajectory
 from .._types import Coordinates, Numbers, Vector
 from . import _dynamics, _linkage, _turns
 from ._body import Body, Shape, check_ends, check_held, check_names, check_planar, named_parts
-from ._coordinates import TreeKinematics, assembled, names_of, of_joints
+from ._coordinates import TreeKinematics, assembled, names_of, of_joints, warn_of_degrees
 from ._dynamics import energy
 from ._effort import Gear, Motor
 from ._force import AbstractForce
@@ -81,7 +81,7 @@ class Robot(AbstractRobot):
         bodies: Name -> `Body(inertia, frames)`.
         joints: Name -> joint, such as `Revolute("ground", "crank", "z")`, each between two frames, "body.frame" or
             "body" for its own.
-        gravity: Acceleration of gravity (3,) [m/s^2].
+        gravity: Acceleration of gravity (3,) [m/s^2]; of a planar robot it lies in the plane.
         frames: Name -> `Frame`, of the ground.
         gears: Name -> `Gear`, which couples two joints, or two sums of joints; one row each.
         motors: Name -> `Motor`, on a joint; for `actuation`.
@@ -171,7 +171,7 @@ class Robot(AbstractRobot):
             check_ends(f"forces[{name!r}]", frames_of, *force.ends)
         check_names(self.joints, self.gears)
         if planar:
-            check_planar(self.joints)
+            check_planar(self.joints, self.gravity)
         names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
         self.tree = self.layout = laid_out(names, self.joints)
         self.home = of_joints(self.joints, self.tree, {} if home is None else home, "home", self.gravity.dtype)
@@ -257,7 +257,11 @@ class Robot(AbstractRobot):
             ValueError: If a name is no joint, or a joint has another number of coordinates, or bounds are no range.
             RuntimeError: If the loops cannot be closed from there; the message names those that stay open, by how much,
                 and along what.
+
+        Warns:
+            UserWarning: If an angle is a whole number beyond a full turn, as those in degrees are.
         """
+        warn_of_degrees(self, coordinates or {})
         return assembled(self, coordinates or {}, rates or {}, t, keep, bounds)
 
     def reactions(
