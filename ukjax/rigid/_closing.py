@@ -31,6 +31,8 @@ DEPENDENT = 1e-7
 MASSLESS = 1e-13
 # Starts beside the given one, each farther from it, and the steps of a search.
 STARTS, STEPS, LONGEST, PULL = 24, 150, 0.6, 0.05
+# A search gives up where this many steps bring little, and where this many starts end at the same errors.
+SLOW, SAME = 20, 8
 
 
 class Free(NamedTuple):
@@ -42,12 +44,16 @@ class Free(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The coordinates that a search ends at, their displacement, the errors of loops by name, and whether all close."""
+    """The coordinates that a search ends at, their displacement, the errors of loops by name, and whether all close.
+
+    `starts`: the number of starts beside the given state.
+    """
 
     q: np.ndarray
     d: np.ndarray
     errors: dict[str, np.ndarray]
     is_closed: bool
+    starts: int
 
 
 class Search(NamedTuple):
@@ -95,7 +101,11 @@ class Search(NamedTuple):
 
         e, J = at(d)
         damping, left = 1e-2, np.linalg.norm(e)
+        history = [np.inf] * SLOW
         for _ in range(STEPS):
+            history.append(float(left))
+            if left > 0.98 * history[-SLOW]:
+                break
             held = self._held(d, -J.T @ e)
             U, s, Vt = np.linalg.svd(np.where(held, 0.0, J) @ W, full_matrices=False)
             weight = np.max(s, initial=1e-300) ** 2 * min(left, 1.0)
@@ -209,7 +219,9 @@ def close(search: Search) -> Closed:
     pulled, _ = search.closed(start, by_mass, PULL)
     found = [search.closed(pulled, by_mass), search.closed(start, by_mass), search.closed(start, equal)]
     for k in range(STARTS):
-        if min(left for _, left in found) <= CLOSED:
+        left = np.array([left for _, left in found])
+        # The same least errors from many starts are those of loops that do not close anywhere.
+        if np.min(left) <= CLOSED or np.sum(left < np.min(left) * (1 + 1e-4)) >= SAME:
             break
         spread = 3.0 * (k + 1) / STARTS * search.free.which
         other = np.clip(start + spread * rng.normal(size=n), search.free.lower, search.free.upper)
@@ -218,7 +230,7 @@ def close(search: Search) -> Closed:
     best = min(closed, key=search.cost) if closed else min(found, key=lambda one: one[1])[0]
     polished = search.back(best) if closed else None
     best = best if polished is None else polished
-    return Closed(search.chain.retract(search.q, best), best, search.at(best)[2], bool(closed))
+    return Closed(search.chain.retract(search.q, best), best, search.at(best)[2], bool(closed), len(found) - 3)
 
 
 def is_massive(chain: Chain, q: np.ndarray, M: np.ndarray, kept: np.ndarray) -> bool:

@@ -23,7 +23,7 @@ from .._result import RESULTS, is_traced, message
 from .._system import AbstractKinematics
 from . import _linkage, _turns
 from ._chain import Chain
-from ._closing import STARTS, Free, Search, close, is_massive, missed, nearest_speeds
+from ._closing import Free, Search, close, is_massive, missed, nearest_speeds
 from ._frame import from_matrix
 from ._joint import AbstractJoint, Revolute
 from ._layout import Layout
@@ -190,7 +190,7 @@ def _searched(
     closed = close(search)
     if not closed.is_closed:
         raise RuntimeError(
-            f"{message(RESULTS.not_assembled)} From here and {STARTS} other starts the least that stays open is: "
+            f"{message(RESULTS.not_assembled)} From here and {closed.starts} other starts at least this stays open: "
             f"{missed(chain, closed.q, closed.errors, search.size)}.{_said(robot, kept, bounds)}"
         )
     w = nearest_speeds(chain, closed.q, speeds, search.M, held) if is_massive(chain, closed.q, search.M, held) else None

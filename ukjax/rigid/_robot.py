@@ -249,7 +249,7 @@ class Robot(AbstractRobot):
         Returns:
             `Assembly`, which unpacks as q and v; `print` it to see what moved, and how far.
 
-        In joint coordinates, outside of transformations, the search compiles nothing and goes on from two dozen other
+        In joint coordinates, outside of transformations, the search compiles nothing and goes on from up to 24 other
         starts, up to three radians away, where loops do not close from the given one. A weld half a turn off is open.
 
         Raises:
