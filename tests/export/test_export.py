@@ -29,7 +29,7 @@ def refused(tmp_path, error, match, *given, **options):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"to": "wasm"}, "to must be of 'c', 'object', but is 'wasm'"),
+        ({"to": "wasm"}, "to must be of 'c', 'object', 'casadi', but is 'wasm'"),
         ({"to": None}, "to must be of"),
         ({"what": "speed"}, "what must be of 'acceleration', .*, but is or has 'speed'"),
         ({"what": []}, "is empty"),
@@ -63,6 +63,7 @@ def test_values_that_are_refused(tmp_path, options, match):
         ({"solver": diffrax.KenCarp4()}, "solver must be an instance of AbstractERK"),
         ({"projection": True}, "projection must be"),
         ({"servo": 3}, "servo must be"),
+        ({"to": "object", "target": 3}, "target must be text"),
     ],
 )
 def test_kinds_that_are_refused(tmp_path, options, match):
@@ -73,6 +74,9 @@ def test_states_that_are_refused(tmp_path):
     refused(tmp_path, TypeError, "mechanism must be", "robot", Q, V)
     refused(tmp_path, ValueError, "must have the same shape", pendulum(), Q, [0.0])
     refused(tmp_path, ValueError, "q must be finite", pendulum(), [np.nan, 0.0], V)
+    refused(tmp_path, ValueError, "t must be finite", pendulum(), Q, V, np.nan)
+    plain = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: -q)
+    refused(tmp_path, ValueError, "there are none: numbers within", ukjax.Mechanism(plain), Q, V, parameters=True)
     with pytest.raises(TypeError, match="export writes files"):
         jax.jit(lambda q: ukjax.export(pendulum(), q, jnp.zeros(2), out=tmp_path / "a"))(jnp.zeros(2))
 
