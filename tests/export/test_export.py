@@ -11,7 +11,7 @@ import pytest
 import ukjax
 from models import flexible_joint
 
-from ..helpers import falling, pendulum
+from ..helpers import falling, pendulum, sampled
 from .compilers import COMPILERS, STRICT, compile_c, first
 
 
@@ -142,7 +142,7 @@ EVERYTHING = (
 )
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("compiler", sampled(list(COMPILERS), [first()]))
 def test_the_main_of_the_file_compares_bits(tmp_path, compiler):
     """All functions, with parameters; and it fails where a bit is another."""
     rod = ukjax.Mechanism(falling(), ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None], ukjax.Baumgarte(2.0, 1.0)))
