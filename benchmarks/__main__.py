@@ -17,6 +17,7 @@ from . import (
     _chain,
     _compile,
     _expand,
+    _export,
     _first_hour,
     _formalisms,
     _gpu,
@@ -34,6 +35,7 @@ from . import (
 TABLES = {
     "scara": (_scara.rows, ("", "", "")),
     "expand": (_expand.rows, _expand.HEADER),
+    "export": (_export.rows, _export.HEADER),
     "batch": (_batch.rows, _batch.HEADER),
     "batch-gpu": (_batch.rows_of_gpu, _batch.HEADER_OF_GPU),
     "servo": (_servo.rows, _servo.HEADER),

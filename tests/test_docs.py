@@ -95,7 +95,12 @@ def test_the_readmes_own_mechanism():
 
 def test_every_page_with_code_is_run():
     """In this file, or by the test of what it is about."""
-    elsewhere = {"batch.md": __file__, "formalisms.md": str(DOCS.parent / "tests" / "test_formalisms.py")}
+    tests = DOCS.parent / "tests"
+    elsewhere = {
+        "batch.md": __file__,
+        "formalisms.md": str(tests / "test_formalisms.py"),
+        "export.md": str(tests / "export" / "test_page.py"),
+    }
     for page in DOCS.rglob("*.md"):
         name = str(page.relative_to(DOCS))
         if "```python" in page.read_text() and name not in PAGES:

@@ -1,4 +1,4 @@
-"""Functions of a mechanism for other programs: C, and objects."""
+"""Functions of a mechanism for other programs: C, objects, CasADi."""
 
 from ._export import TO as TO
 from ._export import export as export

@@ -20,12 +20,13 @@ from .._result import is_traced
 from .._servo import AbstractController, ServoLike, Uncontrolled, as_controller
 from .._types import Numbers
 from ._c import Title, header, source
+from ._casadi import casadi_file, has_casadi
 from ._object import object_file
 from ._program import Exported, Parameter, exported, parameters_of
 from ._quantities import OF_ACTUATORS, OF_STATE, QUANTITIES, Context
 
 
-TO = ("c", "object")
+TO = ("c", "object", "casadi")
 # States of the test in a C file: the given one, and others around it.
 STATES = 8
 
@@ -51,11 +52,11 @@ def export(
     speeds: Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
 ) -> list[Path]:
-    r"""Writes functions of a mechanism as C99, or as an object file, and returns the paths of the files.
+    r"""Writes functions of a mechanism as C99, as an object file, or for CasADi, and returns the paths of the files.
 
-    The functions have the bits of `ukjax.compile`: the same sums are fused, and sines come from the same arithmetic.
-    They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results. Elsewhere,
-    next to a state in which the rank changes, its results are NaN. Then the program that calls it has to decide.
+    The functions have the bits of `ukjax.compile` for one name: the same sums are fused, and sines come from the same
+    arithmetic. They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results.
+    Elsewhere, next to a state in which the rank changes, its results are NaN, and the program that calls it decides.
 
     Args:
         mechanism: System and constraints.
@@ -63,7 +64,9 @@ def export(
         v: Speeds (n,) [m/s or rad/s] of that state.
         t: Time of that state, scalar [s].
         out: Folder to write to. Files of the same names are replaced, all of them or none.
-        to: "c" for NAME.c and NAME.h; "object" for NAME.o and NAME.h.
+        to: "c" for NAME.c and NAME.h; "object" for NAME.o and NAME.h; "casadi" for a file for each function,
+            NAME_acceleration.casadi, which `casadi.Function.load` reads: symbolic, with `certain` as its last result.
+            There results are numbers also where they are not certain, so that CasADi sees what depends on what.
         what: One name or several; by default "acceleration", and "control" if there is a servo.
 
             - "acceleration" (n,), "constraint_force" (n,), "jacobian" (n, n_q + n) by q and v: under the servo, if any;
@@ -108,13 +111,19 @@ def export(
     controller = as_controller(servo)
     if to not in TO:
         raise ValueError(f"to must be of {', '.join(map(repr, TO))}, but is {to!r}.")
-    if to == "c" and (target or cpu or features):
-        raise ValueError('target, cpu and features are for to="object": C is for any machine.')
+    if to != "object" and (target or cpu or features):
+        raise ValueError(f'target, cpu and features are for to="object": {to} is for any machine.')
+    if to == "casadi" and not has_casadi():
+        raise ValueError('to="casadi" needs CasADi. Run: pip install "ukjax[casadi]".')
     if is_traced(mechanism, controller, q, v, t):
         raise TypeError("export writes files, which jit and other transformations cannot. Call it outside of them.")
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     _check.finite(q, "q")
     _check.finite(v, "v")
+    _check.finite(t, "t")
+    for words, given in (("target", target), ("cpu", cpu), ("features", features)):
+        if not isinstance(given, str):
+            raise TypeError(f"{words} must be text in LLVM's words, or empty, but is {given!r}.")
     _check_methods(solver, projection)
     names = _what(what, controller)
     folder = _check.path(out, "out")
@@ -125,6 +134,8 @@ def export(
 
     def files() -> dict[str, bytes]:
         made = [exported(x, QUANTITIES[x](context), mechanism, controller, chosen, np.dtype(q.dtype)) for x in names]
+        if to == "casadi":
+            return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
         texts = {f"{name}.h": header(title, made).encode()}
         if to == "object":
             return {f"{name}.o": object_file(title, made, asked), **texts}
@@ -159,9 +170,7 @@ def _what(what: str | Sequence[str] | None, controller: AbstractController) -> l
 
 
 def _check_methods(solver: object, projection: object) -> None:
-    _check.instance(solver, diffrax.AbstractERK, "solver", "an explicit Runge-Kutta method such as diffrax.Tsit5()")
-    if not isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau):
-        raise ValueError(f"solver must have one tableau, as diffrax.Tsit5() has, but is {solver}.")
+    _check.instance(solver, diffrax.AbstractERK, "solver", "diffrax.Tsit5()")
     if projection is not None:
         _check.instance(projection, Projection, "projection", "ukjax.Projection()")
 
@@ -197,6 +206,11 @@ def _context(
 
 def _chosen(asked: bool | Sequence[str], known: list[Parameter]) -> list[Parameter]:
     """The parameters that are to be arguments. Raises TypeError or ValueError."""
+    if asked is True and not known:
+        raise ValueError(
+            "parameters=True makes arguments of the arrays of mechanism and servo, but there are none: numbers within "
+            "functions are constants. Pass False, or make them fields of a ukjax.AbstractSystem."
+        )
     if isinstance(asked, bool):
         return known if asked else []
     if isinstance(asked, str) or not isinstance(asked, Sequence):

@@ -129,8 +129,25 @@ def exported(
         program = InlinedProgram(jax.make_jaxpr(function)(*takes), limits().derivative, judged=True).program
         return Exported(name, quantity, program, kernel(program, rows, gives, 1), dtype)
     except (NotScalar, TooLong) as error:
+        whose, reason = _fault(mechanism, takes[:3]) or ("it is", str(error))
         raise ValueError(
-            f"what={name!r} cannot be exported: the function is no scalar program, because of {error}. It would need "
-            "matrices (a pseudoinverse, a law such as ConstraintFollowing, a callback, a large table), which exported "
-            "code has not. Leave it out of what, or change the mechanism or its servo."
+            f"what={name!r} cannot be exported, for {whose} no scalar program: {reason}. Exported code has no "
+            "matrices, no LAPACK, no callbacks and no large tables. Leave it out of what, or change the mechanism or "
+            "its servo (a ConstraintFollowing goes by matrices, a Servo does not)."
         ) from error
+
+
+def _fault(mechanism: Mechanism, state: Sequence[jax.ShapeDtypeStruct]) -> tuple[str, str] | None:
+    """The reason why the functions of a mechanism are no scalar program; None if they are one."""
+
+    def terms(q: Array, v: Array, t: Array) -> list[Array]:
+        found = mechanism.terms(q, v, t)
+        return [found.M, found.Q, found.A, found.b]
+
+    try:
+        program = InlinedProgram(jax.make_jaxpr(terms)(*state), limits().function).program
+        rows = [Row(x.size, np.dtype(x.dtype)) for x in state]
+        kernel(program, rows, [Row(1, np.dtype(x.dtype)) for x in program.outputs], 1)
+    except (NotScalar, TooLong) as error:
+        return "M, Q, A and b of the mechanism are", str(error)
+    return None

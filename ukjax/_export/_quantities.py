@@ -214,7 +214,7 @@ def _method(of: Context) -> str:
 def _stepped(
     of: Context, mechanism: Mechanism, motion_at: Callable[..., Motion], q: Array, v: Array, t: Array, h: Array
 ) -> tuple[list[Array], Array]:
-    """One step of an explicit Runge-Kutta method of size h, and whether there is a motion at all its stages."""
+    """The end of a step of an explicit Runge-Kutta method, and whether there is a motion at all of its stages."""
     tableau = of.solver.tableau
     assert isinstance(tableau, diffrax.ButcherTableau)
     b = [float(x) for x in tableau.b_sol]

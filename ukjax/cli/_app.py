@@ -217,7 +217,7 @@ def modes(
     _inspect.run_modes(console, target, settings or [], at, mode, out, formats or [])
 
 
-@app.command(short_help="Write functions of a scenario in C, or as an object.")
+@app.command(short_help="Write functions of a scenario in C, as an object, or for CasADi.")
 def export(
     target: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The command `ukjax export`: functions of a scenario as C, or as an object."""
+"""The command `ukjax export`: functions of a scenario as C, as an object, or for CasADi."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ._target import UsageError
 
 
 # What the options --to and --what take.
-TO_HELP = f"{' or '.join(TO)}: C99, or an object file for any of LLVM's targets."
+TO_HELP = f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, or functions of CasADi."
 WHAT_HELP = f"A function: {', '.join(QUANTITIES)}; may be repeated. acceleration, and control of a servo, if omitted."
 
 
