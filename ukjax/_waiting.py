@@ -58,7 +58,7 @@ def _watch() -> None:
             what, start = _calls[0]
             _begun.set()
             seconds = time.perf_counter() - start
-            if any(getattr(bar, "n", 0) for bar in tqdm._instances):
+            if any(getattr(bar, "n", 0) for bar in getattr(tqdm, "_instances", ())):
                 _write("")  # the bar says more
             elif seconds > AFTER:
                 _write(f"ukjax: {what}, {seconds:.0f} s; the first call compiles")
