@@ -186,6 +186,10 @@ def test_tables(run, batch, tmp_path):
     assert_close(many.loc[1]["q2"].to_numpy(), np.asarray(batch.q[1, :, 1]), atol=0.0)
     with pytest.raises(ValueError, match="coordinates must be 2 names"):
         run.to_dataframe(["x"])
+    for wrong in (3.0, np.zeros(3), np.zeros((21, 2, 2))):
+        for method in (run.to_dataframe, run.to_dataset):
+            with pytest.raises(ValueError, match=r"observables\['a'\] must have shape \(21,\)"):
+                method(observables={"a": wrong})
     alike = run.to_dataframe(["x", "x"])
     assert_close(alike["x (2)"].to_numpy(), np.asarray(run.q[:, 1]), atol=0.0)
 

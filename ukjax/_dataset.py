@@ -177,9 +177,7 @@ def _stem(name: Coordinate) -> str:
 def observable(
     variable: str, name: Coordinate, values: np.ndarray, lead: tuple[str, ...]
 ) -> tuple[Variables, Variables]:
-    """Returns the variable of an observable, and the labels of its components; raises ValueError for a wrong shape."""
-    if values.ndim not in (len(lead), len(lead) + 1):
-        raise ValueError(f"observables[{str(name)!r}] must have the axes {lead}, but has shape {values.shape}.")
+    """Returns the variable of an observable, and the labels of its components."""
     text = {"long_name": name.name} | ({"units": name.unit} if name.unit else {})
     if values.ndim == len(lead):
         return {variable: (lead, values, text)}, {}

@@ -140,7 +140,7 @@ class Trajectory(AbstractShown):
             ValueError: If the number of names is not the number of coordinates, speeds or actuators, those of a
                 batch are saved at different times, or an observable has another number of times.
         """
-        return dataset(self, Labels.of(self, coordinates, controls, speeds), observables or {})
+        return dataset(self, Labels.of(self, coordinates, controls, speeds), _observables(observables, self.t))
 
     def to_dataframe(
         self,
@@ -161,9 +161,10 @@ class Trajectory(AbstractShown):
             observables: As in `to_dataset`.
 
         Raises:
-            ValueError: If the number of names is wrong, or the trajectory is a batch of batches.
+            ValueError: If the number of names is wrong, the trajectory is a batch of batches, or an observable has
+                another number of times.
         """
-        return frame(self, Labels.of(self, coordinates, controls, speeds), observables or {})
+        return frame(self, Labels.of(self, coordinates, controls, speeds), _observables(observables, self.t))
 
     def to_csv(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Writes the table of `to_dataframe` to a CSV file, which spreadsheets and MATLAB's `readtable` read.
@@ -208,6 +209,19 @@ class Trajectory(AbstractShown):
         # By default it would ask for fields that were not kept.
         fields = wl.named_objs([(k, x) for k, x in vars(self).items() if k != "_made"], **options)
         return wl.bracketed(wl.TextDoc("Trajectory("), fields, wl.comma, wl.TextDoc(")"), options["indent"])
+
+
+def _observables(given: Mapping[str, object] | None, t: Array) -> dict[str, np.ndarray]:
+    """Returns observables as arrays over the saved times; raises TypeError or ValueError if they are none."""
+    found = _check.mapping(given, "observables", '{"tool x, y [m]": values}')
+    arrays = {name: np.asarray(x) for name, x in found.items()}
+    for name, x in arrays.items():
+        if x.shape[: t.ndim] != t.shape or x.ndim > t.ndim + 1:
+            raise ValueError(
+                f"observables[{name!r}] must have shape {t.shape}, a number for each saved time, or one more axis for "
+                f"its components, but has {x.shape}."
+            )
+    return arrays
 
 
 def _not_kept(fields: Mapping[str, Any], name: str) -> str:

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from tqdm.auto import tqdm
+
 
 VARIABLE = "UKJAX_PROGRESS"  # "off" in the environment: no line is ever written
 AFTER, BETWEEN = 3.0, 0.25  # [s]: from when on a call is reported, and how often the time is looked at
@@ -56,7 +58,9 @@ def _watch() -> None:
             what, start = _calls[0]
             _begun.set()
             seconds = time.perf_counter() - start
-            if seconds > AFTER:
+            if any(getattr(bar, "n", 0) for bar in getattr(tqdm, "_instances", ())):
+                _write("")  # the bar says more
+            elif seconds > AFTER:
                 _write(f"ukjax: {what}, {seconds:.0f} s; the first call compiles")
 
 

@@ -173,6 +173,9 @@ def test_an_empty_package_and_none(listed, tmp_path):
     status, _, errors = listed("no_such_file.py")
     assert status == 2
     assert "There is no file no_such_file.py" in errors
+    status, _, errors = listed("no_such_robot.xml")
+    assert status == 2
+    assert "There is no file no_such_robot.xml" in errors
 
 
 def test_the_examples_are_listed_by_default(listed):

@@ -26,6 +26,7 @@ from .._simulation import Rattle, Settings, StateLayout, diagnose_failure, warn_
 from .._trajectory import Trajectory
 from .._types import Numbers
 from .._user_code import noted
+from .._waiting import reported
 from ._devices import WORTH, Device, devices_of, gathered, is_here, lanes_of, share_out
 from ._parts import BatchInputs, MechanismOf, NumbersOf, ServoOf, batch_of
 from ._plan import BatchSettings, Outcome, Reduction, batch_outcome, unexplained
@@ -36,6 +37,7 @@ EXPLAINED = 64  # failures that are explained at a time
 
 
 @noted()
+@reported("simulate_batch")
 def simulate_batch(
     mechanism: MechanismOf,
     q0: NumbersOf,

@@ -38,6 +38,8 @@ def declared(package: str) -> tuple[list[Declared], list[str]]:
     if there is no such package.
     """
     if _target.is_robot(package):
+        if not Path(package).is_file():
+            raise UsageError(f"There is no file {package}.")
         return [Declared(package, Path(package).stem, "", "")], []
     found: list[Declared] = []
     failures: list[str] = []
