@@ -180,7 +180,7 @@ def test_every_public_name_has_a_docstring():
 
 def test_few_names_are_shown_and_old_ones_tell_where_they_are():
     shown = [name for name in dir(ukjax) if not name.startswith("_")]
-    assert len(shown) <= 51
+    assert len(shown) <= 50
     assert {"Mechanism", "simulate", "analysis", "rigid"} <= set(shown)
     assert "Trajectory" not in shown
     assert inspect.isclass(ukjax.Trajectory)

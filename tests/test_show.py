@@ -143,7 +143,6 @@ def test_a_display_never_raises(shown, name):
 def test_the_structure_is_still_there_to_print(run):
     text = eqx.tree_pformat(run)
     assert "q=f64[" in text
-    assert "constraint_forces=None" in text
     assert "<uninitialised>" not in text
 
 
@@ -158,13 +157,7 @@ def test_huge_results_have_short_displays():
 
 def test_fields_that_were_not_kept_say_so():
     run = ukjax.simulate(pendulum(), [-1.0, 0.0], [0.0, 0.0], TS, keep=("q",))
-    with pytest.raises(AttributeError, match=r"v was not kept. Pass keep=\('q', 'v'\) or keep=\"all\""):
-        run.v[-1]
-    with pytest.raises(AttributeError, match="multipliers was not kept"):
-        run.multipliers["rod"]
-    assert not hasattr(run, "rank")
-    assert getattr(run, "v", None) is None
-    assert run.control is None
+    assert run.v is run.multipliers is run.rank is run.control is None
     assert "not kept: v, acceleration" in repr(run)
     assert_close(jax.tree_util.tree_map(lambda x: 2 * x, run).q, 2 * run.q, atol=0.0)
 

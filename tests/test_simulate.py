@@ -233,8 +233,8 @@ def test_only_what_is_to_be_kept():
     assert_close(got.q, whole.q)
     assert_close(got.position_residual, whole.position_residual)
     without = {"control", "servo_residual", "servo_position_residual", "servo_velocity_residual", "memory"}
-    assert {name for name in OPTIONAL if getattr(got, name, None) is not None} == {*names}
-    assert {name for name in OPTIONAL if getattr(whole, name, None) is None} == without | {*OF_EACH}
+    assert {name for name in OPTIONAL if getattr(got, name) is not None} == {*names}
+    assert {name for name in OPTIONAL if getattr(whole, name) is None} == without | {*OF_EACH}
     assert set(got.to_dataset(["x", "y"])) == set(names)
 
 

@@ -75,7 +75,7 @@ _collector.imports.__exit__(None, None, None)
 _NAMESPACES = (analysis, formulation, modular, planning, pseudoinverse, rigid, study, symbolic, tuning)
 # What calls return, warn of and raise, which nobody calls; and the command.
 _NOT_SHOWN = """AbstractKinematics Assembly Control Expanded Expansion FailedTrajectories HybridTrajectory
-InconsistentStart Motion Plan Terms Trajectory cli examples"""
+InconsistentStart Motion Plan Reduction Terms Trajectory cli examples"""
 
 
 def __dir__() -> list[str]:

@@ -25,7 +25,7 @@ OF_EACH = ("constraint_forces", "multipliers")
 OF_CONTROLLERS = ("memory",)
 OPTIONAL = (*(name for name, _, _ in VECTORS), *OF_SERVOS, *SCALARS, *OF_EACH, *OF_CONTROLLERS)
 
-# Fields that every trajectory has unless they were not kept; to read one that was not kept is an error.
+# Fields that every trajectory has unless they were not kept.
 ALWAYS = (*(name for name, _, _ in VECTORS), *SCALARS, *OF_EACH)
 
 # A field that was not kept is None in the pytree. Type checkers see an array all the same: nearly every user keeps
@@ -45,8 +45,7 @@ else:
 class Trajectory(AbstractShown):
     """A motion at the saved times; rows that a failed simulation did not reach are NaN.
 
-    A field that `simulate(keep=...)` left out is None in the pytree. Reading it is an AttributeError that says what to
-    keep; `hasattr` and `getattr(trajectory, name, None)` ask for it.
+    A field that `simulate(keep=...)` left out is None; `print` names those that are.
 
     Attributes:
         t: Times (T,) [s].
@@ -97,19 +96,6 @@ class Trajectory(AbstractShown):
     multipliers: dict[str, Float[Array, "T _"]] | None = None
     memory: Float[Array, "T s"] | None = None
     names: Names | None = eqx.field(static=True, default=None)
-    _made: bool = eqx.field(static=True, default=False, init=False, repr=False)
-
-    def __check_init__(self):
-        # Until here equinox itself reads every field.
-        object.__setattr__(self, "_made", True)
-
-    if not TYPE_CHECKING:
-
-        def __getattribute__(self, name: str) -> Any:
-            value = super().__getattribute__(name)
-            if value is None and name in ALWAYS and self._made:
-                raise AttributeError(_not_kept(vars(self), name))
-            return value
 
     def to_dataset(
         self,
@@ -203,12 +189,22 @@ class Trajectory(AbstractShown):
     def _report(self) -> Report:
         return _report(self)
 
-    def __pdoc__(self, **options: Any) -> Any:
-        import wadler_lindig as wl
 
-        # By default it would ask for fields that were not kept.
-        fields = wl.named_objs([(k, x) for k, x in vars(self).items() if k != "_made"], **options)
-        return wl.bracketed(wl.TextDoc("Trajectory("), fields, wl.comma, wl.TextDoc(")"), options["indent"])
+def _observables(given: Mapping[str, object] | None, t: Array) -> dict[str, np.ndarray]:
+    """Returns observables as arrays over the saved times; raises TypeError or ValueError if they are none."""
+    found = _check.mapping(given, "observables", '{"tool x, y [m]": values}')
+    arrays = {name: np.asarray(x) for name, x in found.items()}
+    for name, x in arrays.items():
+        if x.shape[: t.ndim] != t.shape or x.ndim > t.ndim + 1:
+            raise ValueError(
+                f"observables[{name!r}] must have shape {t.shape}, a number for each saved time, or one more axis for "
+                f"its components, but has {x.shape}."
+            )
+    return arrays
+
+
+def _report(self) -> Report:
+        return _report(self)
 
 
 def _observables(given: Mapping[str, object] | None, t: Array) -> dict[str, np.ndarray]:
