@@ -11,7 +11,7 @@ import pytest
 import ukjax
 from ukjax import rigid
 
-from .helpers import falling, pendulum
+from .helpers import assert_close, falling, pendulum
 
 
 START = [1.0, 0.0], [0.0, 0.0]
@@ -123,8 +123,10 @@ def test_gravity_out_of_the_plane():
     with pytest.raises(
         ValueError, match=r"gravity is \(0.0, 0.0, -9.81\), out of the plane .*gravity=\(0.0, -9.81, 0.0\)"
     ):
-        rigid.Robot({"rod": ROD}, HINGE, planar=True)
+        rigid.Robot({"rod": ROD}, HINGE, gravity=(0.0, 0.0, -9.81), planar=True)
     rigid.Robot({"rod": ROD}, HINGE, gravity=(0.0, 0.0, 0.0), planar=True)
+    assert_close(rigid.Robot({"rod": ROD}, HINGE, planar=True).gravity, jnp.array([0.0, -9.81, 0.0]))
+    assert_close(rigid.Robot({"rod": ROD}, HINGE).gravity, jnp.array([0.0, 0.0, -9.81]))
 
 
 def warned(make):

@@ -190,7 +190,7 @@ class Trajectory(AbstractShown):
         return _report(self)
 
 
-def _observables(given: Mapping[str, object] | None, t: Array) -> dict[str, np.ndarray]:
+def _observables(given: Mapping[str, object] | None, t: Array | np.ndarray) -> dict[str, np.ndarray]:
     """Returns observables as arrays over the saved times; raises TypeError or ValueError if they are none."""
     found = _check.mapping(given, "observables", '{"tool x, y [m]": values}')
     arrays = {name: np.asarray(x) for name, x in found.items()}
@@ -207,7 +207,7 @@ def _report(self) -> Report:
         return _report(self)
 
 
-def _observables(given: Mapping[str, object] | None, t: Array) -> dict[str, np.ndarray]:
+def _observables(given: Mapping[str, object] | None, t: Array | np.ndarray) -> dict[str, np.ndarray]:
     """Returns observables as arrays over the saved times; raises TypeError or ValueError if they are none."""
     found = _check.mapping(given, "observables", '{"tool x, y [m]": values}')
     arrays = {name: np.asarray(x) for name, x in found.items()}

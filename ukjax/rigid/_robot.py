@@ -81,7 +81,8 @@ class Robot(AbstractRobot):
         bodies: Name -> `Body(inertia, frames)`.
         joints: Name -> joint, such as `Revolute("ground", "crank", "z")`, each between two frames, "body.frame" or
             "body" for its own.
-        gravity: Acceleration of gravity (3,) [m/s^2]; of a planar robot it lies in the plane.
+        gravity: Acceleration of gravity (3,) [m/s^2], in the plane of a planar robot. If omitted 9.81 m/s^2 along -z,
+            or along -y of a planar robot.
         frames: Name -> `Frame`, of the ground.
         gears: Name -> `Gear`, which couples two joints, or two sums of joints; one row each.
         motors: Name -> `Motor`, on a joint; for `actuation`.
@@ -141,7 +142,7 @@ class Robot(AbstractRobot):
         bodies: Mapping[str, Body],
         joints: Mapping[str, AbstractJoint],
         *,
-        gravity: Numbers = (0.0, 0.0, -9.81),
+        gravity: Numbers | None = None,
         frames: Mapping[str, Frame] | None = None,
         gears: Mapping[str, Gear] | None = None,
         motors: Mapping[str, Motor] | None = None,
@@ -159,7 +160,9 @@ class Robot(AbstractRobot):
         self.gears = named_parts(gears or {}, Gear, "gears", 'rigid.Gear("A", "B", 2.0)')
         self.motors = named_parts(motors or {}, Motor, "motors", 'rigid.Motor("A")')
         self.forces = named_parts(forces or {}, AbstractForce, "forces", 'rigid.Spring("a", "b", 100.0)')
-        self.gravity, self.planar, self.stabilization = vector(gravity, "gravity"), planar, stabilization
+        down = (0.0, -9.81, 0.0) if planar else (0.0, 0.0, -9.81)
+        self.gravity = vector(down if gravity is None else gravity, "gravity")
+        self.planar, self.stabilization = planar, stabilization
         if not self.bodies:
             raise ValueError('bodies must hold one at least, as {"arm": rigid.Body(rigid.Inertia(1.0))}.')
         if coordinates not in ("joint", "absolute"):
