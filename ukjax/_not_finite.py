@@ -35,7 +35,8 @@ def culprit_along(mechanism: Mechanism, trajectory: Trajectory) -> str:
 
     The states that are tried lead from the last saved one to where the run stopped, and a little beyond.
     """
-    if bool(trajectory.result != RESULTS.not_finite) or not (hasattr(trajectory, "q") and hasattr(trajectory, "v")):
+    kept = vars(trajectory)
+    if bool(trajectory.result != RESULTS.not_finite) or kept["q"] is None or kept["v"] is None:
         return ""
     q, v, t = (np.asarray(x) for x in (trajectory.q, trajectory.v, trajectory.t))
     whole = np.flatnonzero(np.isfinite(q).all(axis=1) & np.isfinite(v).all(axis=1))

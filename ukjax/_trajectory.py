@@ -203,29 +203,6 @@ def _observables(given: Mapping[str, object] | None, t: Array | np.ndarray) -> d
     return arrays
 
 
-def _report(self) -> Report:
-        return _report(self)
-
-
-def _observables(given: Mapping[str, object] | None, t: Array | np.ndarray) -> dict[str, np.ndarray]:
-    """Returns observables as arrays over the saved times; raises TypeError or ValueError if they are none."""
-    found = _check.mapping(given, "observables", '{"tool x, y [m]": values}')
-    arrays = {name: np.asarray(x) for name, x in found.items()}
-    for name, x in arrays.items():
-        if x.shape[: t.ndim] != t.shape or x.ndim > t.ndim + 1:
-            raise ValueError(
-                f"observables[{name!r}] must have shape {t.shape}, a number for each saved time, or one more axis for "
-                f"its components, but has {x.shape}."
-            )
-    return arrays
-
-
-def _not_kept(fields: Mapping[str, Any], name: str) -> str:
-    kept = [k for k in OPTIONAL if fields.get(k) is not None]
-    shown = "".join(f"{k!r}, " for k in (*kept, name))
-    return f'{name} was not kept. Pass keep=({shown[:-2]}) or keep="all" to the simulation.'
-
-
 def _report(trajectory: Trajectory) -> Report:
     """Returns the display of a trajectory or a batch: ranges of what moves, errors, and how it ended."""
     t, fields = np.asarray(trajectory.t), vars(trajectory)

@@ -115,7 +115,7 @@ def _reduced(reduce: Callable[[Trajectory], PyTree], trajectory: Trajectory) -> 
     try:
         value = reduce(trajectory)
     except (TypeError, AttributeError) as error:
-        there = [name for name in OPTIONAL if getattr(trajectory, name, None) is not None]
+        there = [name for name in OPTIONAL if getattr(trajectory, name) is not None]
         error.add_note(f"Of a trajectory there is here what `keep` names: {', '.join(there)}.")
         raise
     for leaf in jax.tree_util.tree_leaves(value):

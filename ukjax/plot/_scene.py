@@ -124,7 +124,7 @@ def _forces_of(arrow: Arrow, trajectory: Trajectory) -> tuple[Array, ...]:
     """The forces that the function of an arrow takes after q and t."""
     if not isinstance(arrow, tuple):
         return (trajectory.constraint_force,)
-    forces, multipliers = (getattr(trajectory, name, None) for name in ("constraint_forces", "multipliers"))
+    forces, multipliers = (getattr(trajectory, name) for name in ("constraint_forces", "multipliers"))
     if forces is None or multipliers is None:
         raise ValueError(
             "The drawing has an arrow for what one constraint does, but the trajectory does not tell. Pass "

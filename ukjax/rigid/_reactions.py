@@ -34,9 +34,9 @@ def reactions_along(
     if not isinstance(trajectory, Trajectory):
         raise TypeError(f'trajectory must be that of simulate(keep="all"), but is {type(trajectory).__name__}.')
     for name in ("q", "v", "acceleration", "multipliers"):
-        if getattr(trajectory, name, None) is None and (name != "multipliers" or robot.own_constraints):
+        if getattr(trajectory, name) is None and (name != "multipliers" or robot.own_constraints):
             raise ValueError(f'trajectory has no {name}: pass simulate(keep="all").')
-    multipliers = dict(getattr(trajectory, "multipliers", None) or {})
+    multipliers = dict(trajectory.multipliers or {})
     others = [name for name in multipliers if name not in robot.own_constraints]
     if others:
         raise ValueError(
