@@ -37,19 +37,10 @@ def test_what_was_compiled_once_is_not_compiled_again(tmp_path):
 
 @pytest.fixture
 def caching(monkeypatch, tmp_path):
-    """JAX's settings as they are, and afterwards again."""
-    names = (
-        "jax_compilation_cache_dir",
-        "jax_compilation_cache_max_size",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_min_entry_size_bytes",
-    )
-    before = {name: getattr(jax.config, name) for name in names}
+    """The command keeps programs in a folder of its own."""
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     with replaced(cache_folder=lambda name: tmp_path / name):
         yield monkeypatch
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 @pytest.mark.parametrize("word", ["0", "off", "No", "FALSE"])

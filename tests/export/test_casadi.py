@@ -8,7 +8,7 @@ import pytest
 import ukjax
 from models import cart_pole, scara, spatial_chain, unicycle
 
-from ..helpers import assert_close, falling, pendulum
+from ..helpers import assert_close, falling, long, pendulum
 
 
 def loaded(folder, what, *given, **options):
@@ -18,7 +18,9 @@ def loaded(folder, what, *given, **options):
 
 
 @pytest.mark.parametrize(
-    "case", [scara.scenario, unicycle.scenario, spatial_chain.scenario], ids=["scara", "unicycle", "spatial_chain"]
+    "case",
+    [scara.scenario, unicycle.scenario, long(spatial_chain.scenario)],
+    ids=["scara", "unicycle", "spatial_chain"],
 )
 def test_values_and_slopes_are_ours(tmp_path, case):
     scenario = case()

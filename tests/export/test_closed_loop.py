@@ -73,6 +73,7 @@ def test_a_servo_sampled_at_a_kilohertz(tmp_path, seconds):
     assert np.max(np.abs(found[1] - want.v[-1])) < 1e-10
 
 
+@pytest.mark.long
 def test_a_servo_that_acts_all_the_time(tmp_path):
     mechanism, servo, q, v = servoed()
     want = ukjax.simulate(mechanism, q, v, np.array([0.0, 1.0]), servo=servo, rtol=1e-11, atol=1e-11)

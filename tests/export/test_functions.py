@@ -52,6 +52,7 @@ def test_a_step_follows_a_parabola_and_may_overwrite_its_start(tmp_path):
     np.testing.assert_array_equal(np.concatenate([q, v]), np.concatenate([q1, v1]))
 
 
+@pytest.mark.long
 def test_a_projection_returns_to_the_constraints(tmp_path):
     scenario = n_pendulum.closed(N=3)
     mechanism, back = scenario.mechanism, ukjax.Projection(iterations=3)

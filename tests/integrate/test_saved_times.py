@@ -96,7 +96,8 @@ def test_second_derivatives(motion):
     """Forward over reverse, as `jax.hessian` has it, is right; reverse mode as the outer one says that it is not."""
     both = jax.jit(lambda ts: (jax.grad(motion)(ts), jax.hessian(motion)(ts)))
     want = central_difference(lambda ts: both(ts)[0], TS)
-    assert_close(both(TS)[1], want, atol=1e-5 * np.max(np.abs(want)))
+    # A start at another time has other steps, which differences see: they are not symmetric to more digits.
+    assert_close(both(TS)[1], want, atol=4e-5 * np.max(np.abs(want)))
     with pytest.raises(NotImplementedError, match="The outer derivative of a second derivative"):
         jax.jacrev(jax.grad(motion))(TS)
 

@@ -9,7 +9,7 @@ from scipy.spatial.transform import Rotation
 import ukjax
 from ukjax import rigid
 
-from ..helpers import assert_close
+from ..helpers import assert_close, long
 from ..inside import chain_of, in_tree, rotation_vector
 
 
@@ -141,10 +141,10 @@ def test_a_weld_half_a_turn_off_is_open_and_closed_by_turning_it():
 
 @pytest.mark.parametrize(
     "options",
-    [{"planar": True}, {"planar": True, "coordinates": "absolute"}, pytest.param({}, marks=pytest.mark.long)],
+    [{"planar": True}, long({"planar": True, "coordinates": "absolute"}), long({})],
     ids=["plane", "absolute", "space"],
 )
-@pytest.mark.parametrize("loop", ["weld", "slide"])
+@pytest.mark.parametrize("loop", ["weld", long("slide")])
 def test_the_compiled_search_finds_no_loop_closed_half_a_turn_off(options, loop):
     """Two bars on hinges at one point, half a turn apart, to be welded or slid: sines of angles are zero there."""
     of = {"weld": rigid.Fixed("a", "b"), "slide": rigid.Prismatic("a", "b", "x")}[loop]

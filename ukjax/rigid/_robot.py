@@ -70,6 +70,10 @@ def _outline(robot: AbstractRobot, body: str, shape: Shape, show: Callable[[Arra
     return points
 
 
+# Gravity [m/s^2] where none is given.
+DOWN, PLANAR_DOWN = (0.0, 0.0, -9.81), (0.0, -9.81, 0.0)
+
+
 class Robot(AbstractRobot):
     r"""A mechanical system of rigid bodies, in the coordinates of its joints, or of its bodies.
 
@@ -160,8 +164,7 @@ class Robot(AbstractRobot):
         self.gears = named_parts(gears or {}, Gear, "gears", 'rigid.Gear("A", "B", 2.0)')
         self.motors = named_parts(motors or {}, Motor, "motors", 'rigid.Motor("A")')
         self.forces = named_parts(forces or {}, AbstractForce, "forces", 'rigid.Spring("a", "b", 100.0)')
-        down = (0.0, -9.81, 0.0) if planar else (0.0, 0.0, -9.81)
-        self.gravity = vector(down if gravity is None else gravity, "gravity")
+        self.gravity = vector((PLANAR_DOWN if planar else DOWN) if gravity is None else gravity, "gravity")
         self.planar, self.stabilization = planar, stabilization
         if not self.bodies:
             raise ValueError('bodies must hold one at least, as {"arm": rigid.Body(rigid.Inertia(1.0))}.')
