@@ -39,7 +39,8 @@ from ._structure import STRUCTURE
 class InlinedProgram:
     """A function with all the pieces in it inlined, as one scalar program; its last result is whether it is certain.
 
-    `judged`: the function's own last result, a truth value, must be set too, and where either is not, numbers are NaN.
+    `judged`: whether the last result of the function itself, a truth value, counts too. Numbers are NaN where it does
+    not hold, or they are not certain.
     Raises NotScalar or TooLong if there is no such program of at most `most` operations.
     """
 

@@ -13,7 +13,7 @@ from ._flow import Dynamics, IntegrationProblem, StepSizes, room_for
 from ._lanes import Common, Ends
 from ._record import Record, layout_of
 from ._replay import both_modes
-from ._run import run
+from ._run import Member, run
 from ._solve import KnownFirstStep, OwnLoop, SavesAt, solved
 from ._step_sizes import Kinked, Sampled
 from ._steps import replayable
@@ -74,22 +74,15 @@ class Integrator(eqx.Module):
         """Converts the end of a solve of a queue into the results of calling the integrator."""
         increasing, ts = _increasing(ts)
         ys = _saved(y0, end.ys)
-        counts = {"num_steps": end.tries, "num_accepted_steps": end.accepted}
-        counts["num_rejected_steps"] = end.tries - end.accepted
-        short = (end.result == diffrax.RESULTS.successful) & (end.t < ts[-1])
-        result = diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, end.result)
-        return _in_given_order(increasing, y0, ys, _rest(ts, ys, (end.t, end.y), counts, result))
+        rest = _rest(ts, ys, (end.t, end.y), *_outcome(end, end.t < ts[-1]))
+        return _in_given_order(increasing, y0, ys, rest)
 
     def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
         ran = None if record or not isinstance(self.progress, diffrax.NoProgressMeter) else run(problem)
         if ran is not None:
-            ys, at = ran
-            counts = {"num_steps": at.tries, "num_accepted_steps": at.accepted}
-            counts["num_rejected_steps"] = at.tries - at.accepted
-            short = (at.result == diffrax.RESULTS.successful) & (at.place.t < problem.ts[-1])
-            result = diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, at.result)
+            (ys, at), end = ran, problem.ts[-1]
             ys = _saved(problem.y0, ys)
-            return ys, None, _rest(problem.ts, ys, (at.place.t, at.place.y), counts, result)
+            return ys, None, _rest(problem.ts, ys, (at.place.t, at.place.y), *_outcome(at, at.place.t < end))
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
         loop = OwnLoop(problem.ts, layout_of(problem) if record else None)
@@ -118,6 +111,13 @@ class Integrator(eqx.Module):
         ys = _saved(problem.y0, states["ts"] if several else states)
         end = (times["end"][0], states["end"][0]) if several else None
         return ys, _rest(problem.ts, ys, end, solution.stats, solution.result)
+
+
+def _outcome(at: Ends | Member, short: Array) -> tuple[dict[str, Array], diffrax.RESULTS]:
+    """The statistics of a solve and its result; `short`: whether it ended before the last time."""
+    counts = {"num_steps": at.tries, "num_accepted_steps": at.accepted, "num_rejected_steps": at.tries - at.accepted}
+    short &= at.result == diffrax.RESULTS.successful
+    return counts, diffrax.RESULTS.where(short, diffrax.RESULTS.max_steps_reached, at.result)
 
 
 def _increasing(ts: Array, repeats: bool = False) -> tuple[Array, Array]:
