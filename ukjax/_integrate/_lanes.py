@@ -242,9 +242,11 @@ class Queue(eqx.Module):
         index = jnp.arange(self.count)
         due = (progress.taken <= index) & (index < until)
 
-        def run(place: Place, sample: PyTree, due: Array, ys: Array) -> tuple[Member, Array]:
+        def run(place: Place, sample: PyTree, due: Array, ys: Array) -> tuple[Member, Array | None]:
             at = Member.at(place, common.ts[-1])
-            return loop(eqx.tree_at(lambda x: x.goes, at, at.goes & due), (shared, sample), common.ts, ys)
+            at = eqx.tree_at(lambda x: x.goes, at, at.goes & due)
+            end = loop(at, (shared, sample), saves=(common.ts, ys))
+            return end.state, end.rows
 
         at, ys = jax.vmap(run)(self.starts, self.samples, due, progress.ends.ys)
         old = progress.ends
@@ -253,6 +255,7 @@ class Queue(eqx.Module):
             (at.place.t, at.place.y, at.tries, at.accepted, at.result),
             (old.t, old.y, old.tries, old.accepted, old.result),
         )
+        assert ys is not None
         return Progress(until, progress.lanes, Ends(ys, *new))
 
     @property
@@ -333,7 +336,7 @@ class Queue(eqx.Module):
         steps = Steps(self._problem, common.solver.interpolation_cls)
 
         def turn(at: Member, sample: PyTree, t: Array) -> tuple[PyTree, ...]:
-            new, waits, kept, (span, dense), doubt, _ = steps.step(at, sample)
+            new, waits, kept, (span, dense), doubt, _ = steps.step(at, sample, ())
             new, kept = chosen(at.goes, new, at), at.goes & kept
             due = kept & (at.following < common.ts.shape[0]) & steps.due((kept, (span, dense)), t)
             new = eqx.tree_at(lambda x: x.following, new, at.following + due.astype(at.following.dtype))
