@@ -194,12 +194,9 @@ def _backward(constants, wanted, cotangents, moving, smooth):
     def segment(carry):
         index, finer, *rest = carry
         steps, finer = segment_of(problem, record, finer, index - 1, smooth)
-        if not (smooth or moving) and cpoints is None:
-            j, cy, cflow, cts = rest
-            start = reversed_steps(problem, wanted.flow, steps, j, cy, cflow, cys)
-            if start is not None:
-                cy, cflow, j = start
-                return index - 1, finer, j, cy, cflow, cts
+        simple = not (smooth or moving) and cpoints is None
+        if simple and (start := reversed_steps(problem, wanted.flow, steps, *rest[:3], cys)) is not None:
+            return index - 1, finer, *start, rest[3]
 
         def one(inner):
             k, j, cy, cflow, cts = inner

@@ -89,7 +89,7 @@ class StepsBack(eqx.Module):
         return is_due, eqx.tree_at(lambda x: (x.j, x.dense), at, (at.j - 1, dense))
 
 
-# The cotangents of the state and of the flow at the start of a segment, and the index of the saved time before it.
+# The index of the saved time before the start of a segment, and the cotangents of the state there and of the flow.
 AtStart = tuple[Array, Array, Array]
 
 
@@ -117,4 +117,4 @@ def reversed_steps(
     except (_expand.TooLong, _expand.NotScalar):
         return None
     end, *_ = loop(at, arrays, tables)
-    return end.y, end.flow, end.j
+    return end.j, end.y, end.flow

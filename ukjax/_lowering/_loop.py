@@ -108,7 +108,7 @@ class Tables(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What is gathered before a step: the tables, and the numbers of the arrays of the state that become new."""
+    """The tables that are gathered before a step, and the numbers of the arrays of the state that become new."""
 
     tables: Tables
     new: tuple[int, ...]
@@ -403,7 +403,9 @@ class _LoopText:
     def places(self) -> dict[str, str | int]:
         """The places of what the loop itself reads and writes, in bytes of slots, and sizes."""
         arrays, unit = self.arrays, self.unit
-        index = scalar_type(np.dtype(next(x.dtype for x in arrays.state if np.issubdtype(x.dtype, np.integer))))
+        # Where no array of the state is one of integers, no row is looked for.
+        integers = [x.dtype for x in arrays.state if np.issubdtype(x.dtype, np.integer)]
+        index = scalar_type(np.dtype(integers[0] if integers else np.int64))
         return {
             "going": unit * self.slots[arrays.going],
             "given_slot": self.given,
