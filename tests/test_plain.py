@@ -101,3 +101,42 @@ def test_a_list_of_servos_that_changes():
     servos.clear()
     with pytest.raises(ValueError, match="servo must hold at least one"):
         ukjax.servo_control(case.mechanism, servos, *state)
+
+
+def test_simulations_again_with_what_differs_have_their_own_results():
+    mechanism, other = pendulum(), pendulum(2.0)
+    ts, half = jnp.linspace(0.0, 1.0, 5), np.linspace(0.0, 0.5, 5)
+    calls = [
+        (mechanism, Q, V, ts, {}), (mechanism, Q, 2 * V, ts, {}), (other, 2 * Q, V, ts, {}),
+        (mechanism, Q, V, half, {}), (mechanism, Q, V, ts, {"rtol": 1e-4, "atol": 1e-4}),
+        (mechanism, Q, V, ts, {"keep": ["q", "v"]}), (mechanism, Q, V, ts, {"projection": ukjax.Projection()}),
+        (mechanism, np.asarray(Q), [0.0, 0.5], ts, {}), (mechanism, Q, V, ts, {"dt0": 0.01}),
+    ]  # fmt: skip
+    for mechanism, q, v, times, options in (*calls, *calls[::-1]):
+        got = ukjax.simulate(mechanism, q, v, times, **options)
+        want = ukjax.simulate(mechanism, q, v, jnp.asarray(times) + 0.0, **options)
+        assert_close(got.q, want.q)
+        assert got.stats["num_steps"] == want.stats["num_steps"]
+        assert (got.acceleration is None) == ("keep" in options)
+    # An array of NumPy may change: the times are those of now.
+    half *= 2
+    got = ukjax.simulate(calls[0][0], Q, V, half)
+    assert_close(got.q, ukjax.simulate(calls[0][0], Q, V, ts).q, rtol=1e-9)
+
+
+def test_errors_of_simulations_are_those_of_the_first_call():
+    mechanism, ts = pendulum(), jnp.linspace(0.0, 1.0, 5)
+    ukjax.simulate(mechanism, Q, V, ts)
+    with pytest.raises(ValueError, match="q0 must be finite"):
+        ukjax.simulate(mechanism, Q * jnp.nan, V, ts)
+    with pytest.raises(ValueError, match="q0 and v0 must have the same shape"):
+        ukjax.simulate(mechanism, Q, jnp.zeros(3), ts)
+    with pytest.raises(RuntimeError, match="max_steps"):
+        ukjax.simulate(mechanism, Q, V, ts, max_steps=2)
+    for _ in range(2):
+        with pytest.warns(ukjax.InconsistentStart):
+            ukjax.simulate(mechanism, 2 * Q, V, ts)
+    gone = weakref.ref(mechanism)
+    del mechanism
+    gc.collect()
+    assert gone() is None
