@@ -1,0 +1,315 @@
+"""A motion as a WebAssembly module: its steps, under forces of a hand, and what a page draws and measures of it.
+
+The module has these functions beside `march` (see `march.ll`): NAME_derivative, NAME_projection, NAME_points, NAME_pull,
+NAME_measures. Each returns whether it is certain.
+
+q: coordinates (n_q,); v: speeds (n,); f: generalised forces of a hand (n,); X: points of the drawing (K d,); F: forces at
+these points (K d,).
+"""
+
+import ctypes
+import importlib.resources
+import string
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._coordinate import Coordinate
+from .._expand import Node
+from .._formulation import motion_by
+from .._lowering import compiled
+from .._manifold import Projection
+from .._mechanism import Mechanism
+from .._program import substituted
+from .._result import RESULTS
+from .._servo import AbstractController, as_controller
+from .._scenario import Scenario
+from ._c import Title
+from ._program import Exported, Parameter, exported, parameters_of
+from ._quantities import WAY, Argument, Quantity
+from ._wasm import wasm_file
+
+
+NAME = "live"
+# Its order lets steps be long, which the projection at the end of each makes worth while.
+SOLVER = diffrax.Dopri8()
+# Sliders that a page has without being asked.
+MOST = 8
+# The error of a step, against its state, that two halves of the step may show.
+LOCAL = 1e-11
+
+
+class Live(NamedTuple):
+    """The module, and what a program has to know of it.
+
+    Attributes:
+        code: The WebAssembly module.
+        points: Numbers of points of each link.
+        dimension: 2 in the plane, 3 in space.
+        measured: Names of the entries of `measures` before the errors of positions and speeds.
+        parameters: Those that are arguments.
+        step: Longest step that is accurate along a trajectory [s].
+    """
+
+    code: bytes
+    points: dict[str, int]
+    dimension: int
+    measured: tuple[str, ...]
+    parameters: list[Parameter]
+    step: float
+
+
+class _Leaves:
+    """The arrays of mechanism and controller, by which functions of the scenario reach their parameters."""
+
+    def __init__(self, leaves: Sequence[PyTree]):
+        self.places = {id(x): i for i, x in enumerate(leaves) if isinstance(x, jax.Array)}
+        self.kept = leaves  # an identity is one only as long as its object lives
+
+    def knows(self, x: object) -> bool:
+        return id(x) in self.places
+
+    def current(self, x: Array, values: Sequence[PyTree]) -> Array:
+        return values[self.places[id(x)]]
+
+
+def live(scenario: Scenario, states: Sequence[tuple[np.ndarray, np.ndarray, float]], parameters: Sequence[str] | None):
+    """The module of a scenario's motion.
+
+    Args:
+        scenario: A scenario with a drawing.
+        states: q, v and t of some states along its motion, for which steps have to be short enough.
+        parameters: Names of parameters that are arguments, as `ukjax.export` knows them; None for some of one number.
+
+    Raises:
+        ValueError: If a function is no scalar program, a name is not known, or a controller has memory or samples.
+    """
+    controller = as_controller(scenario.servo)
+    if controller.has_store:
+        raise ValueError("A live page has no controller with memory or samples: it steps functions of the state.")
+    chosen = _chosen(parameters, parameters_of(scenario.mechanism, controller))
+    made = _functions(scenario, controller, chosen)
+    if parameters is None:
+        chosen = _of_use(chosen, made)
+        made = _functions(scenario, controller, chosen)
+    sizes = {"COORDINATES": len(scenario.q0), "SPEEDS": len(scenario.v0)}
+    title = Title(NAME, scenario.name, sizes, chosen)
+    code = wasm_file(title, list(made.values()), [_march(title, SOLVER)], ["march"])
+    shapes = {name: jax.eval_shape(f, scenario.q0, jnp.asarray(scenario.t0, float)).shape for name, f in _links(scenario)}
+    p = _values(chosen)
+    step = _longest_step(made["derivative"], states, p, scenario.t1 - scenario.t0)
+    points, dimension = {k: x[0] for k, x in shapes.items()}, next(iter(shapes.values()))[1]
+    return Live(code, points, dimension, tuple(_invariants(scenario)), chosen, step)
+
+
+def _links(scenario: Scenario) -> list[tuple[str, Callable[[Array, Array], Array]]]:
+    assert scenario.drawing is not None
+
+    def array(function: Callable) -> Callable[[Array, Array], Array]:
+        return lambda q, t: jnp.asarray(function(q, t))
+
+    return [(name, array(f)) for name, f in scenario.drawing.links.items()]
+
+
+def _invariants(scenario: Scenario) -> dict[str, Callable[[Array, Array, Array], Array]]:
+    """What theory keeps constant; if there is no energy among it the kinetic energy too, which is not constant."""
+    known = dict(scenario.invariants)
+    if any(Coordinate(name).unit == "J" for name in known):
+        return known
+
+    def kinetic(q: Array, v: Array, t: Array) -> Array:
+        return v @ scenario.mechanism.system.mass(q, t) @ v / 2
+
+    return {**known, "kinetic energy [J]": kinetic}
+
+
+def _chosen(names: Sequence[str] | None, known: list[Parameter]) -> list[Parameter]:
+    """The parameters by their names; without names those of few numbers, of a servo first, then those of one number."""
+    if names is None:
+        few = [x for x in known if x.values.size <= MOST]
+        return sorted(few, key=lambda x: (not x.name.startswith("servo"), x.values.size > 1, not np.any(x.values)))
+    by_name = {x.name: x for x in known}
+    for name in names:
+        if name not in by_name:
+            listed = ", ".join(by_name) or "none, for there are none"
+            raise ValueError(f"parameters must be of {listed}; not {name!r}.")
+    return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def _of_use(chosen: list[Parameter], made: dict[str, Exported]) -> list[Parameter]:
+    """The first of the parameters on which the motion depends, of so many numbers together as a page has room for."""
+    program = made["derivative"].program
+    nodes = [x for x in (*program.steps, *program.outputs) if isinstance(x, Node)]
+    reached = {x.order for node in nodes for x in (node, *node.args) if isinstance(x, Node)}
+    place, found = len(program.inputs) - sum(x.values.size for x in chosen), []
+    for x in chosen:
+        own = program.inputs[place : place + x.values.size]
+        place += x.values.size
+        if any(node.order in reached for node in own) and sum(y.values.size for y in found) + x.values.size <= MOST:
+            found.append(x)
+    return found
+
+
+def _values(chosen: Sequence[Parameter]) -> np.ndarray:
+    return np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in chosen)])
+
+
+def _functions(scenario: Scenario, controller: AbstractController, chosen: Sequence[Parameter]) -> dict[str, Exported]:
+    """The functions of the module by name. Raises ValueError if one of them is no scalar program."""
+    mechanism, dtype = scenario.mechanism, np.dtype(float)
+    leaves = _Leaves(jax.tree_util.tree_leaves((mechanism, controller)))
+    n_q, n = len(scenario.q0), len(scenario.v0)
+    q, v = Argument("q", "coordinates", (), n_q), Argument("v", "speeds", (), n)
+    state = q, v, Argument("t", "time [s]")
+    f = Argument("f", "generalised forces of a hand", (), n)
+    count = sum(x.size for x in jax.eval_shape(lambda q, t: [g(q, t) for _, g in _links(scenario)], scenario.q0, jnp.asarray(0.0, float)))
+    X = Argument("X", "points of the drawing", (), count)
+    back = Projection() if scenario.projection is None else scenario.projection
+
+    def bound(function: Callable, mechanism: Mechanism, controller: AbstractController) -> Callable:
+        """A function of the scenario, with the parameters of this mechanism."""
+        return substituted(function, leaves, jax.tree_util.tree_leaves((mechanism, controller)))
+
+    def points(q: Array, t: Array) -> Array:
+        return jnp.concatenate([jnp.ravel(g(q, t)) for _, g in _links(scenario)])
+
+    def derivative(mechanism, controller, q, v, t, f):
+        fine, force = jnp.asarray(True), f
+        if controller.actuators(q, t, n):
+            # The controller does not know of the hand.
+            driven = controller.drive(mechanism, WAY, q, v, t, None)
+            fine = driven.motion.result == RESULTS.successful
+            force = f + controller.matrix(q, t, n) @ driven.u
+        motion = motion_by(WAY, mechanism.terms_of(force), q, v, t)
+        fine &= motion.result == RESULTS.successful
+        return [mechanism.rates(q, v, t), motion.acceleration], fine
+
+    def projection(mechanism, controller, q, v, t):
+        y = jnp.concatenate([q, v])
+        if mechanism.constraints:
+            y = back(mechanism, t, y, expand=True, coordinates=n_q)
+        return [y[:n_q], y[n_q:]], jnp.asarray(True)
+
+    def drawn(mechanism, controller, q, t):
+        return [bound(points, mechanism, controller)(q, t)], jnp.asarray(True)
+
+    def pull(mechanism, controller, q, v, t, F):
+        def power(v: Array) -> Array:
+            here = bound(points, mechanism, controller)
+            return F @ jax.jvp(lambda q: here(q, t), (q,), (mechanism.rates(q, v, t),))[1]
+
+        return [jax.grad(power)(v)], jnp.asarray(True)
+
+    def measures(mechanism, controller, q, v, t):
+        found = [bound(g, mechanism, controller)(q, v, t) for g in _invariants(scenario).values()]
+        errors = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
+        sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in errors]
+        return [jnp.stack([*(jnp.asarray(x, dtype) for x in found), *sizes])], jnp.asarray(True)
+
+    gives = {
+        "derivative": ((*state, f), (q._replace(name="dq"), v._replace(name="a")), derivative),
+        "projection": (state, (q._replace(name="q_next"), v._replace(name="v_next")), projection),
+        "points": ((q, state[2]), (X,), drawn),
+        "pull": ((*state, X._replace(name="F")), (f,), pull),
+        "measures": (state, (Argument("w", "what is measured", (), len(_invariants(scenario)) + 2),), measures),
+    }
+    return {
+        name: exported(name, Quantity("", takes, results, function), mechanism, controller, chosen, dtype)
+        for name, (takes, results, function) in gives.items()
+    }
+
+
+class Tableau(NamedTuple):
+    """The stages of a Runge-Kutta method on which its result depends."""
+
+    a: np.ndarray  # (s, s)
+    b: np.ndarray  # (s,)
+    c: np.ndarray  # (s,)
+
+    @classmethod
+    def of(cls, solver: diffrax.AbstractERK) -> "Tableau":
+        tableau = solver.tableau
+        assert isinstance(tableau, diffrax.ButcherTableau)
+        b, s = np.asarray(tableau.b_sol, float), len(tableau.b_sol)
+        a = np.zeros((s, s))
+        for i, row in enumerate(tableau.a_lower):
+            a[i + 1, : len(row)] = row
+        c = np.concatenate([[0.0], np.asarray(tableau.c, float)])
+        needed = b != 0
+        for i in reversed(range(s)):
+            if needed[i]:
+                needed |= a[i] != 0
+        return cls(a[needed][:, needed], b[needed], c[needed])
+
+
+def _march(title: Title, solver: diffrax.AbstractERK) -> str:
+    a, b, c = Tableau.of(solver)
+    n, s = title.sizes["COORDINATES"] + title.sizes["SPEEDS"], len(b)
+
+    def listed(x: np.ndarray) -> str:
+        return ", ".join(f"double 0x{int(y):016X}" for y in np.ravel(x).view(np.uint64))
+
+    template = importlib.resources.files("ukjax._export").joinpath("march.ll").read_text("utf-8")
+    takes_p = bool(title.parameters)
+    text = string.Template(template).substitute(
+        n=n, q=title.sizes["COORDINATES"], stages=s, squared=s * s, slopes=s * n, name=title.name,
+        a=listed(a), b=listed(b), c=listed(c), p=", ptr %p" if takes_p else "", p_head=", ptr %p" if takes_p else "",
+    )  # fmt: skip
+    more = ", ptr" if takes_p else ""
+    return (
+        f"{text}\ndeclare i32 @{title.name}_derivative(ptr, ptr, double, ptr{more}, ptr, ptr)\n"
+        f"declare i32 @{title.name}_projection(ptr, ptr, double{more}, ptr, ptr)\n"
+    )
+
+
+def _longest_step(
+    derivative: Exported, states: Sequence[tuple[np.ndarray, np.ndarray, float]], p: np.ndarray, duration: float
+) -> float:
+    """The longest step, a power of two times the duration, whose two halves do not differ from it at any state."""
+    a, b, c = Tableau.of(SOLVER)
+    slope = _Slope(derivative, p)
+
+    def stepped(y: np.ndarray, t: float, h: float) -> np.ndarray:
+        slopes = np.zeros((len(b), len(y)))
+        for i, (row, later) in enumerate(zip(a, c, strict=True)):
+            slopes[i] = slope(y + h * row[:i] @ slopes[:i], t + later * h)
+        return y + h * b @ slopes
+
+    h = duration / 16
+    for _ in range(24):
+        for q, v, t in states:
+            y = np.concatenate([q, v])
+            whole, half = stepped(y, t, h), stepped(y, t, h / 2)
+            twice = stepped(half, t + h / 2, h / 2)
+            if not np.max(np.abs(whole - twice) / (1 + np.abs(y))) <= LOCAL:
+                break
+        else:
+            return h
+        h /= 2
+    raise ValueError(
+        "no step is accurate at all states of the motion: it cannot be followed by steps of one length, as a live page does."
+    )
+
+
+class _Slope:
+    """The derivative of y = (q, v) by machine code; NaN where it is not certain."""
+
+    def __init__(self, derivative: Exported, p: np.ndarray):
+        self.machine = compiled(derivative.kernel)
+        q, v, *_ = derivative.quantity.takes
+        self.n_q, self.y = q.total, np.zeros(q.total + v.total)
+        self.slopes, self.t, self.certain = np.zeros_like(self.y), np.zeros(1), np.zeros(1, bool)
+        f = np.zeros(v.total)
+        parts = self.y[: self.n_q], self.y[self.n_q :], self.t, f, *([p] if p.size else [])
+        places = *parts, self.slopes[: self.n_q], self.slopes[self.n_q :], self.certain
+        self.arrays, self.places = places, (ctypes.c_void_p * len(places))(*(x.ctypes.data for x in places))
+
+    def __call__(self, y: np.ndarray, t: float) -> np.ndarray:
+        self.y[:], self.t[:] = y, t
+        self.machine.run(self.places, 0, 1)
+        return self.slopes if self.certain[0] else np.full_like(self.y, np.nan)
