@@ -78,7 +78,9 @@ class _Leaves:
         return values[self.places[id(x)]]
 
 
-def live(scenario: Scenario, states: Sequence[tuple[np.ndarray, np.ndarray, float]], parameters: Sequence[str] | None):
+def live_module(
+    scenario: Scenario, states: Sequence[tuple[np.ndarray, np.ndarray, float]], parameters: Sequence[str] | None
+) -> Live:
     """The module of a scenario's motion.
 
     Args:
