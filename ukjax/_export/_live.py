@@ -8,6 +8,7 @@ these points (K d,).
 """
 
 import ctypes
+import dataclasses
 import importlib.resources
 import string
 from collections.abc import Callable, Sequence
@@ -20,8 +21,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._coordinate import Coordinate
-from .._expand import Node
+from .._expand import Entry, Node, Program
 from .._formulation import motion_by
+from .._linalg import SVD
 from .._lowering import compiled
 from .._manifold import Projection
 from .._mechanism import Mechanism
@@ -42,6 +44,9 @@ SOLVER = diffrax.Dopri8()
 MOST = 8
 # The error of a step, against its state, that two halves of the step may show.
 LOCAL = 1e-11
+# A projection trusts factors only 24 times farther from singular states than the acceleration does (`_manifold`), by
+# default from 1e-4: with this tolerance it trusts them as near.
+NEAR = 4e-6
 
 
 class Live(NamedTuple):
@@ -94,7 +99,8 @@ def live_module(
     controller = as_controller(scenario.servo)
     if controller.has_store:
         raise ValueError("A live page has no controller with memory or samples: it steps functions of the state.")
-    chosen = _chosen(parameters, parameters_of(scenario.mechanism, controller))
+    known = parameters_of(scenario.mechanism, controller)
+    chosen = _likely(known, (scenario.mechanism, controller)) if parameters is None else _named(parameters, known)
     made = _functions(scenario, controller, chosen)
     if parameters is None:
         chosen = _of_use(chosen, made)
@@ -130,11 +136,8 @@ def _invariants(scenario: Scenario) -> dict[str, Callable[[Array, Array, Array],
     return {**known, "kinetic energy [J]": kinetic}
 
 
-def _chosen(names: Sequence[str] | None, known: list[Parameter]) -> list[Parameter]:
-    """The parameters by their names; without names those of few numbers, of a servo first, then those of one number."""
-    if names is None:
-        few = [x for x in known if x.values.size <= MOST]
-        return sorted(few, key=lambda x: (not x.name.startswith("servo"), x.values.size > 1, not np.any(x.values)))
+def _named(names: Sequence[str], known: list[Parameter]) -> list[Parameter]:
+    """The parameters by their names. Raises ValueError for one that is not known."""
     by_name = {x.name: x for x in known}
     for name in names:
         if name not in by_name:
@@ -143,17 +146,50 @@ def _chosen(names: Sequence[str] | None, known: list[Parameter]) -> list[Paramet
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
+def _likely(known: list[Parameter], tree: PyTree) -> list[Parameter]:
+    """Parameters of few numbers: gains of a servo first, then those of one number, then others; zeros last of each."""
+    leaves, first = jax.tree_util.tree_leaves(tree), dict[int, int]()
+    for i, x in enumerate(leaves):
+        first.setdefault(id(x), i)
+    # What a servo has of its system is listed with the system.
+    own = [x for x in known if x.values.size <= MOST and first[id(leaves[x.leaf])] == x.leaf]
+
+    def place(x: Parameter) -> tuple[bool, bool, bool]:
+        return not x.name.startswith("servo"), x.values.size > 1, not np.any(x.values)
+
+    return sorted(own, key=place)
+
+
 def _of_use(chosen: list[Parameter], made: dict[str, Exported]) -> list[Parameter]:
-    """The first of the parameters on which the motion depends, of so many numbers together as a page has room for."""
-    program = made["derivative"].program
-    nodes = [x for x in (*program.steps, *program.outputs) if isinstance(x, Node)]
-    reached = {x.order for node in nodes for x in (node, *node.args) if isinstance(x, Node)}
-    place, found = len(program.inputs) - sum(x.values.size for x in chosen), []
-    for x in chosen:
-        own = program.inputs[place : place + x.values.size]
-        place += x.values.size
-        if any(node.order in reached for node in own) and sum(y.values.size for y in found) + x.values.size <= MOST:
+    """The first of the parameters on which the motion depends, of so many numbers together as a page has room for.
+
+    What the constraints know but the drawing does not, such as a length that it has as a number, would not be seen.
+    """
+    *_, position, _, _ = made["measures"].program.outputs
+    moving = _places(chosen, made["derivative"].program, made["derivative"].program.outputs)
+    places = _places(chosen, made["measures"].program, [position])
+    drawn = _places(chosen, made["points"].program, made["points"].program.outputs)
+    found, total = [], 0
+    for i, x in enumerate(chosen):
+        if i in moving and (i in drawn or i not in places) and total + x.values.size <= MOST:
             found.append(x)
+            total += x.values.size
+    return found
+
+
+def _places(chosen: list[Parameter], program: Program, outputs: Sequence[Entry]) -> set[int]:
+    """The places among `chosen` of those parameters on which outputs of a program depend."""
+    waiting, seen = [x for x in outputs if isinstance(x, Node)], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node.order not in seen:
+            seen.add(node.order)
+            waiting += [x for x in node.args if isinstance(x, Node)]
+    place, found = len(program.inputs) - sum(x.values.size for x in chosen), set()
+    for i, x in enumerate(chosen):
+        if any(node.order in seen for node in program.inputs[place : place + x.values.size]):
+            found.add(i)
+        place += x.values.size
     return found
 
 
@@ -169,9 +205,10 @@ def _functions(scenario: Scenario, controller: AbstractController, chosen: Seque
     q, v = Argument("q", "coordinates", (), n_q), Argument("v", "speeds", (), n)
     state = q, v, Argument("t", "time [s]")
     f = Argument("f", "generalised forces of a hand", (), n)
-    count = sum(x.size for x in jax.eval_shape(lambda q, t: [g(q, t) for _, g in _links(scenario)], scenario.q0, jnp.asarray(0.0, float)))
+    here = scenario.q0, jnp.asarray(scenario.t0, float)
+    count = sum(jax.eval_shape(g, *here).size for _, g in _links(scenario))
     X = Argument("X", "points of the drawing", (), count)
-    back = Projection() if scenario.projection is None else scenario.projection
+    back = _near(Projection() if scenario.projection is None else scenario.projection)
 
     def bound(function: Callable, mechanism: Mechanism, controller: AbstractController) -> Callable:
         """A function of the scenario, with the parameters of this mechanism."""
@@ -224,6 +261,14 @@ def _functions(scenario: Scenario, controller: AbstractController, chosen: Seque
         name: exported(name, Quantity("", takes, results, function), mechanism, controller, chosen, dtype)
         for name, (takes, results, function) in gives.items()
     }
+
+
+def _near(projection: Projection) -> Projection:
+    """The projection, trusted wherever the acceleration is, for the page measures what it leaves of the errors."""
+    own = projection.pseudoinverse
+    if isinstance(own, SVD) and own.rtol is None:
+        return dataclasses.replace(projection, pseudoinverse=dataclasses.replace(own, rtol=NEAR))
+    return projection
 
 
 class Tableau(NamedTuple):

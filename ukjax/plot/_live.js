@@ -3,7 +3,7 @@
 
 const { coordinates: nq, speeds: n, step: longest, measured } = data;
 const count = data.links.reduce((sum, link) => sum + link.count, 0), size = count * dimension;
-const WISH = 12;                                     // how fast what is held follows the hand [rad/s of the clock]
+const WISH = 20;                                     // how fast what is held follows the hand [rad/s of the clock]
 const LIMIT = 1e-6;                                  // of constraint errors, beyond which the page stops [m, rad]
 const SAMPLES = 600;
 let program, cell, p = data.parameters.map(x => x.value);
@@ -132,10 +132,13 @@ function hand(frequency) {                           // sets f; whether the moti
   cell.f.fill(0);
   held.firm = !(response > 1e-9 * size);
   if (held.firm) return true;
+  // Next to a state in which the point cannot follow, a force for it would be endless.
+  held.most = Math.max(held.most || 0, response);
+  const mass = response / (response ** 2 + (0.1 * held.most) ** 2);
   let squares = 0;
   for (const { along, gap } of pulls) {
     const speed = along.reduce((sum, x, i) => sum + x * cell.y[nq + i], 0);
-    const strength = (frequency ** 2 * gap - 1.4 * frequency * speed) / response;
+    const strength = (frequency ** 2 * gap - 1.4 * frequency * speed) * mass;
     along.forEach((x, i) => { cell.f[i] += strength * x; });
     squares += strength ** 2;
   }
