@@ -49,7 +49,7 @@ SLOW = {
     "bricard:scenario",
     *("cart_pole:scenario", "coordinated_robots:scenario", "flexible_joint:scenario", "n_four_bar:scenario"),
     *("n_pendulum:scenario", "n_pendulum:closed", "parallelogram:scenario", "rolling_disc:scenario"),
-    *("scara:scenario", "unicycle:scenario", "swarm:scenario", "log_spiral:scenario", "log_spiral:printed_bead"),
+    *("scara:scenario", "scara:motors", "unicycle:scenario", "swarm:scenario", "log_spiral:scenario", "log_spiral:printed_bead"),
     *("rotating_hoop:scenario", "chaplygin_sleigh:scenario", "moving_pivot:scenario", "spherical_pendulum:scenario"),
     *("constraint_examples:scenario", "log_spiral:bead", "projectile:on_wire", "ellipsoid:scenario"),
     *("two_mass_spring:scenario", "acrobot:scenario"),

@@ -327,6 +327,12 @@ def _longest_step(
             slopes[i] = slope(y + h * row[:i] @ slopes[:i], t + later * h)
         return y + h * b @ slopes
 
+    for q, v, t in states:
+        if not np.all(np.isfinite(slope(np.concatenate([q, v]), t))):
+            raise ValueError(
+                f"scalar code is not certain of the acceleration at t = {t:g} s, so that a live page would stop there. "
+                "The rank of the constraints changes next to that state, or the mass matrix is singular."
+            )
     h = duration / 16
     for _ in range(24):
         for q, v, t in states:

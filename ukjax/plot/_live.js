@@ -264,6 +264,7 @@ function drawPlots() {
     find("plot" + i + "-value").textContent = value.toExponential(1);
     plot(find("plot" + i), history.map(x => x[i + 1] - from), false);
   });
+  if (!data.constrained) return;
   const errors = history.map(x => errorOf(x));
   find("plot-error-value").textContent = errors[errors.length - 1].toExponential(1);
   plot(find("plot-error"), errors.map(x => x > 0 ? Math.log10(x) : LOWEST), true);
@@ -309,7 +310,7 @@ function draw() {
     line([from, to], colors.ink, 1.5, 0.8);
     disc(from, 4, colors.ink);
     disc(to, 3, colors.ink);
-    if (force) text(force.toPrecision(2) + " N", [to[0] + 9, to[1] - 9], "left", "bottom", colors.ink);
+    if (force) text((force < 100 ? force.toPrecision(2) : force.toFixed(0)) + " N", [to[0] + 9, to[1] - 9], "left", "bottom", colors.ink);
   }
   const digits = Math.min(6, Math.max(2, Math.ceil(-Math.log10(data.speed / 60) - 1e-9)));
   find("time").textContent = "t = " + time.toFixed(digits) + " s";
@@ -492,7 +493,7 @@ function addPlot(id, words) {
 }
 
 measured.forEach(({ name, kept }, i) => addPlot("plot" + i, kept ? "drift of " + name : name));
-addPlot("plot-error", "error of the constraints");
+if (data.constrained) addPlot("plot-error", "error of the constraints");
 
 for (const factor of [0.05, 0.1, 0.2, 0.5, 1, 2, 5]) {
   const option = add("speed", "option", "speed" + factor, Number((factor * data.speed).toPrecision(3)));

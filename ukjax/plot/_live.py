@@ -63,11 +63,8 @@ def _data(scenario: Scenario, seen: Scene, made: Live, speed: float) -> dict[str
         {"color": seen.color(k), "trail": k in seen.trails, "closed": seen.closed(k), "count": count}
         for k, count in made.points.items()
     ]
-    parameters = [
-        {"name": name.removeprefix("system_").replace("_", " "), "value": float(value)}
-        for x in made.parameters
-        for name, value in zip(x.entries, x.values.ravel(), strict=True)
-    ]
+    values = [float(value) for x in made.parameters for value in x.values.ravel()]
+    labels = _labels([name for x in made.parameters for name in x.entries])
     # Where speeds are not the rates of the coordinates, no speed belongs to one.
     names = list(scenario.coordinates) if scenario.mechanism.kinematics is None else []
     return {
@@ -88,9 +85,20 @@ def _data(scenario: Scenario, seen: Scene, made: Live, speed: float) -> dict[str
         "t0": float(scenario.t0),
         "step": made.step,
         "measured": [{"name": name, "kept": name in scenario.invariants} for name in made.measured],
-        "parameters": parameters,
+        "parameters": [{"name": name, "value": value} for name, value in zip(labels, values, strict=True)],
+        "constrained": bool(scenario.mechanism.constraints),
         "names": names,
     }
+
+
+# Words of the names of parameters that say where they are found, not what they are.
+PLACES = {"system", "self", "constraint", "stabilization", "kinetic", "potential", "phi", "bodies", "joints", "inertia"}
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """The names of parameters without the words for their places, unless two would be alike."""
+    short = [" ".join(x for x in name.split("_") if x and x not in PLACES) for name in names]
+    return [x if x and short.count(x) == 1 else name.replace("_", " ") for x, name in zip(short, names, strict=True)]
 
 
 def _box(seen: Scene) -> tuple[np.ndarray, np.ndarray, bool]:
