@@ -234,7 +234,7 @@ def _functions(scenario: Scenario, controller: AbstractController, chosen: Seque
             y = back(mechanism, t, y, expand=True, coordinates=n_q)
         return [y[:n_q], y[n_q:]], jnp.asarray(True)
 
-    def drawn(mechanism, controller, q, t):
+    def drawn(mechanism, controller, q, v, t):
         return [bound(points, mechanism, controller)(q, t)], jnp.asarray(True)
 
     def pull(mechanism, controller, q, v, t, F):
@@ -253,7 +253,7 @@ def _functions(scenario: Scenario, controller: AbstractController, chosen: Seque
     gives = {
         "derivative": ((*state, f), (q._replace(name="dq"), v._replace(name="a")), derivative),
         "projection": (state, (q._replace(name="q_next"), v._replace(name="v_next")), projection),
-        "points": ((q, state[2]), (X,), drawn),
+        "points": (state, (X,), drawn),
         "pull": ((*state, X._replace(name="F")), (f,), pull),
         "measures": (state, (Argument("w", "what is measured", (), len(_invariants(scenario)) + 2),), measures),
     }

@@ -52,7 +52,7 @@ function measure(name = "y") {
 }
 
 function drawPoints() {
-  program.live_points(at("y"), time, ...given(), at("X"));
+  program.live_points(at("y"), at("y", nq), time, ...given(), at("X"));
   X = cell.X.slice();
 }
 
