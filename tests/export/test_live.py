@@ -61,7 +61,9 @@ def test_the_module_moves_as_simulate_does(make):
     scenario = make()
     run = simulated(scenario, rtol=1e-10, atol=1e-10, projection=scenario.projection or ukjax.Projection())
     page = Page(scenario, run)
-    y = np.concatenate(page("projection", *map(np.asarray, (scenario.q0, scenario.v0)), scenario.t0, gives=[page.n_q, page.n]))
+    y = np.concatenate(
+        page("projection", *map(np.asarray, (scenario.q0, scenario.v0)), scenario.t0, gives=[page.n_q, page.n])
+    )
     first, worst, pictures = page.measures(y, scenario.t0), 0.0, 100
     count = int(np.ceil((scenario.t1 - scenario.t0) / pictures / page.data["step"]))
     h = (scenario.t1 - scenario.t0) / pictures / count

@@ -18,8 +18,8 @@ from .test_c import awkward, bits
 
 
 def edges(random, n):
-    """Factors and addends: any bits; alike numbers; sums that cancel; products and sums next to the smallest numbers and
-    to the largest; short numbers, whose sums are ties."""
+    """Factors and addends: any bits; alike numbers; sums that cancel; results next to the smallest numbers and to the
+    largest; short numbers, whose sums are ties."""
     sign, part = random.choice([-1.0, 1.0], size=(n, 3)), 1 + random.integers(0, 2**52, size=(n, 3)) / 2**52
     short, at = sign * random.integers(1, 9, size=(n, 3)), random.integers(-1074, 100, size=n)
     yield random.integers(0, 2**64, size=(n, 3), dtype=np.uint64).view(float)
@@ -113,9 +113,8 @@ def test_javascript_calls_it(tmp_path):
     assert "plant_step(q, v, t, u, h, p) -> {certain, q_next, v_next}: A step" in text
     engine = MiniRacer()
     engine.eval(text.replace("export ", "") + f"const BYTES = new Uint8Array({list(path.read_bytes())});")
-    engine.eval(
-        "WebAssembly.instantiate = async bytes => ({ instance: new WebAssembly.Instance(new WebAssembly.Module(bytes)) })"
-    )
+    at_once = "instance: new WebAssembly.Instance(new WebAssembly.Module(bytes))"
+    engine.eval(f"WebAssembly.instantiate = async bytes => ({{ {at_once} }})")
     engine.eval("let stone, said; load(BYTES).then(x => { stone = x; })")
     shown = lambda code: json.loads(engine.eval(f"JSON.stringify({code})"))
     assert shown("[SIZES, PARAMETERS]") == [

@@ -119,7 +119,9 @@ def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequenc
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
     start = [*safe_comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
-    start += [*safe_comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])]
+    start += [
+        *safe_comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])
+    ]
     start += [f'#include "{name}.h"', "", "#include <float.h>", "#include <math.h>", "#include <stdint.h>"]
     start += ["#include <string.h>", "", DEMANDS, ""]
     return "\n".join([*start, "\n\n".join([*helpers.values(), *texts, test(title, functions, states)]), ""])

@@ -53,7 +53,7 @@ def export(
     speeds: Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
 ) -> list[Path]:
-    r"""Writes functions of a mechanism as C99, an object, WebAssembly or for CasADi, and returns the paths of the files.
+    r"""Writes functions of a mechanism as C99, an object, WebAssembly or for CasADi; returns the paths of the files.
 
     The functions have the bits of `ukjax.compile` for one name: the same sums are fused, and sines come from the same
     arithmetic. They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results.

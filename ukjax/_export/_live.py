@@ -1,10 +1,10 @@
 """A motion as a WebAssembly module: its steps, under forces of a hand, and what a page draws and measures of it.
 
-The module has these functions beside `march` (see `march.ll`): NAME_derivative, NAME_projection, NAME_points, NAME_pull,
-NAME_measures. Each returns whether it is certain.
+The module has these functions beside `march` (see `march.ll`): live_derivative, live_projection, live_points, live_pull,
+live_measures. Each returns whether it is certain.
 
-q: coordinates (n_q,); v: speeds (n,); f: generalised forces of a hand (n,); X: points of the drawing (K d,); F: forces at
-these points (K d,).
+q: coordinates (n_q,); v: speeds (n,); f: generalised forces of a hand (n,); X: points of the drawing (K d,); F: forces
+at these points (K d,).
 """
 
 import ctypes
@@ -29,8 +29,8 @@ from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._program import substituted
 from .._result import RESULTS
-from .._servo import AbstractController, as_controller
 from .._scenario import Scenario
+from .._servo import AbstractController, as_controller
 from ._c import Title
 from ._program import Exported, Parameter, exported, parameters_of
 from ._quantities import WAY, Argument, Quantity
@@ -108,7 +108,9 @@ def live_module(
     sizes = {"COORDINATES": len(scenario.q0), "SPEEDS": len(scenario.v0)}
     title = Title(NAME, scenario.name, sizes, chosen)
     code = wasm_file(title, list(made.values()), [_march(title, SOLVER)], ["march"])
-    shapes = {name: jax.eval_shape(f, scenario.q0, jnp.asarray(scenario.t0, float)).shape for name, f in _links(scenario)}
+    shapes = {
+        name: jax.eval_shape(f, scenario.q0, jnp.asarray(scenario.t0, float)).shape for name, f in _links(scenario)
+    }
     p = _values(chosen)
     step = _longest_step(made["derivative"], states, p, scenario.t1 - scenario.t0)
     points, dimension = {k: x[0] for k, x in shapes.items()}, next(iter(shapes.values()))[1]
@@ -345,7 +347,8 @@ def _longest_step(
             return h
         h /= 2
     raise ValueError(
-        "no step is accurate at all states of the motion: it cannot be followed by steps of one length, as a live page does."
+        "no step is accurate at all states of the motion: it cannot be followed by steps of one length, which a "
+        "live page makes."
     )
 
 

@@ -10,7 +10,9 @@ from ._object import defaults_text, with_c_signature
 from ._program import Exported
 
 
-def wasm_file(title: Title, functions: Sequence[Exported], further: Sequence[str] = (), more: Sequence[str] = ()) -> bytes:
+def wasm_file(
+    title: Title, functions: Sequence[Exported], further: Sequence[str] = (), more: Sequence[str] = ()
+) -> bytes:
     """The module of the functions, under the names of the C header, and of those that `further` texts define.
 
     `more`: the names of the latter. Raises ValueError if WebAssembly lacks an operation.
@@ -85,7 +87,8 @@ def javascript(title: Title, functions: Sequence[Exported]) -> str:
         }
         for one in functions
     }
-    entries = [(entry, float(y)) for x in title.parameters for entry, y in zip(x.entries, x.values.ravel(), strict=True)]
+    pairs = [(x.entries, x.values.ravel()) for x in title.parameters]
+    entries = [(name, float(y)) for names, values in pairs for name, y in zip(names, values, strict=True)]
     parameters = [
         "",
         "/** Names and values of the parameters in p, as they were exported. */",

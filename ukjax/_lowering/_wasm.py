@@ -1,7 +1,7 @@
 """WebAssembly modules of modules in LLVM's language.
 
-LLVM writes an object: a module whose memory and stack pointer are imports, and whose further sections tell a linker what
-to move. There is one object, which calls nothing outside of itself, so that nothing has to be moved: the numbers that
+LLVM writes an object: a module whose memory and stack pointer are imports, and whose further sections tell a linker
+what to move. There is one object, which calls nothing outside of itself, so that nothing has to be moved: the numbers that
 LLVM wrote are those of the module. What is left of a linker's work is to define memory and stack pointer, and to export
 functions.
 
@@ -80,7 +80,7 @@ class _Import(NamedTuple):
 
 class _Symbol(NamedTuple):
     name: str
-    index: int
+    place: int
 
 
 def _number(value: int) -> bytes:
@@ -118,7 +118,7 @@ def _linked(code: bytes, names: Sequence[str], room: int) -> bytes:
         if kind:
             sections[kind] = content
         elif (custom := _Bytes(content)).text() == "linking":
-            symbols = {x.name: x.index for x in _functions(custom)}
+            symbols = {x.name: x.place for x in _functions(custom)}
     lacking = [x.name for x in _imports(sections[IMPORT]) if x.kind == FUNCTION]
     if lacking:
         raise ValueError(f"WebAssembly has no {', '.join(lacking)}.")

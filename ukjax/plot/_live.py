@@ -28,9 +28,9 @@ def live(
     """The text of an HTML page that simulates a scenario, without a network: it plays, and answers to the hand.
 
     A part that is pulled with the mouse follows by a damped spring, which acts on it as a force does; in a pause it
-    stays where it is put. There are sliders for parameters, and plots of invariants and of the constraints' error. Steps
-    are those of `diffrax.Dopri8`, of one length, each ended by the scenario's projection, or by `ukjax.Projection()`.
-    Where the equation of motion is not certain the page says so, and stops.
+    stays where it is put. There are sliders for parameters, and plots of invariants and of the constraints' error.
+    Steps are those of `diffrax.Dopri8`, of one length, each ended by the scenario's projection, or by
+    `ukjax.Projection()`. Where the equation of motion is not certain the page says so, and stops.
 
     Args:
         scenario: A scenario with a `ukjax.study.Drawing`, whose functions are scalar code, as for `ukjax.export`.
@@ -41,9 +41,9 @@ def live(
 
     Raises:
         TypeError: If `scenario` or `trajectory` has another type.
-        ValueError: If there is no drawing, the trajectory is a batch, `speed` is not positive, a parameter is not known,
-            a function of the mechanism, of its servo or of the drawing is no scalar program, or the servo has memory or
-            samples.
+        ValueError: If there is no drawing, the trajectory is a batch, `speed` is not positive, a parameter is not
+            known, a function of the mechanism, of its servo or of the drawing is no scalar program or not certain along
+            the trajectory, or the servo has memory or samples.
     """
     speed = _check.positive(speed, "speed")
     _check.instance(scenario, Scenario, "scenario", "ukjax.Scenario(mechanism, q0, v0, t1)")
