@@ -1,9 +1,9 @@
 """WebAssembly modules, run by wasmtime."""
 
-import struct
-
 import numpy as np
 import wasmtime
+
+from ..inside import wasm_module
 
 
 class Module:
@@ -47,18 +47,12 @@ class Module:
 
 def fused(cases):
     """a b + c of a module's own function, rounded once; cases: (n, 3)."""
-    from ukjax._lowering import wasm_module
-
     code = wasm_module([FUSED], ["many"], 0)
     module = Module(code)
     rows = np.concatenate([cases, np.zeros((len(cases), 1))], axis=1)
     at = module.place(rows)
     module["many"](at, len(rows))
     return module.read(at, rows.size).reshape(-1, 4)[:, 3]
-
-
-def number(bits):
-    return struct.unpack("d", struct.pack("Q", bits))[0]
 
 
 FUSED = """

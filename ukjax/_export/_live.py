@@ -1,7 +1,7 @@
 """A motion as a WebAssembly module: its steps, under forces of a hand, and what a page draws and measures of it.
 
-The module has these functions beside `march` (see `march.ll`): live_derivative, live_projection, live_points, live_pull,
-live_measures. Each returns whether it is certain.
+The module has these functions beside `march` (see `march.ll`): live_derivative, live_projection, live_points,
+live_pull, live_measures. Each returns whether it is certain.
 
 q: coordinates (n_q,); v: speeds (n,); f: generalised forces of a hand (n,); X: points of the drawing (K d,); F: forces
 at these points (K d,).
@@ -127,7 +127,7 @@ def _links(scenario: Scenario) -> list[tuple[str, Callable[[Array, Array], Array
 
 
 def _invariants(scenario: Scenario) -> dict[str, Callable[[Array, Array, Array], Array]]:
-    """What theory keeps constant; if there is no energy among it the kinetic energy too, which is not constant."""
+    """The invariants of a scenario; without an energy among them the kinetic energy too, which is not constant."""
     known = dict(scenario.invariants)
     if any(Coordinate(name).unit == "J" for name in known):
         return known
@@ -202,22 +202,28 @@ def _values(chosen: Sequence[Parameter]) -> np.ndarray:
 def _functions(scenario: Scenario, controller: AbstractController, chosen: Sequence[Parameter]) -> dict[str, Exported]:
     """The functions of the module by name. Raises ValueError if one of them is no scalar program."""
     mechanism, dtype = scenario.mechanism, np.dtype(float)
-    leaves = _Leaves(jax.tree_util.tree_leaves((mechanism, controller)))
-    n_q, n = len(scenario.q0), len(scenario.v0)
-    q, v = Argument("q", "coordinates", (), n_q), Argument("v", "speeds", (), n)
+    q, v = Argument("q", "coordinates", (), len(scenario.q0)), Argument("v", "speeds", (), len(scenario.v0))
     state = q, v, Argument("t", "time [s]")
-    f = Argument("f", "generalised forces of a hand", (), n)
+    f = Argument("f", "generalised forces of a hand", (), len(scenario.v0))
     here = scenario.q0, jnp.asarray(scenario.t0, float)
-    count = sum(jax.eval_shape(g, *here).size for _, g in _links(scenario))
-    X = Argument("X", "points of the drawing", (), count)
+    X = Argument("X", "points of the drawing", (), sum(jax.eval_shape(g, *here).size for _, g in _links(scenario)))
+    w = Argument("w", "what is measured", (), len(_invariants(scenario)) + 2)
+    signatures = {
+        "derivative": ((*state, f), (q._replace(name="dq"), v._replace(name="a"))),
+        "projection": (state, (q._replace(name="q_next"), v._replace(name="v_next"))),
+        "points": (state, (X,)),
+        "pull": ((*state, X._replace(name="F")), (f,)),
+        "measures": (state, (w,)),
+    }
+    functions = {**_moving(scenario), **_seen(scenario, controller)}
+    quantities = {name: Quantity("", *signatures[name], functions[name]) for name in signatures}
+    return {name: exported(name, x, mechanism, controller, chosen, dtype) for name, x in quantities.items()}
+
+
+def _moving(scenario: Scenario) -> dict[str, Callable]:
+    """The functions of mechanism and controller by which the state moves."""
+    n_q, n = len(scenario.q0), len(scenario.v0)
     back = _near(Projection() if scenario.projection is None else scenario.projection)
-
-    def bound(function: Callable, mechanism: Mechanism, controller: AbstractController) -> Callable:
-        """A function of the scenario, with the parameters of this mechanism."""
-        return substituted(function, leaves, jax.tree_util.tree_leaves((mechanism, controller)))
-
-    def points(q: Array, t: Array) -> Array:
-        return jnp.concatenate([jnp.ravel(g(q, t)) for _, g in _links(scenario)])
 
     def derivative(mechanism, controller, q, v, t, f):
         fine, force = jnp.asarray(True), f
@@ -236,12 +242,26 @@ def _functions(scenario: Scenario, controller: AbstractController, chosen: Seque
             y = back(mechanism, t, y, expand=True, coordinates=n_q)
         return [y[:n_q], y[n_q:]], jnp.asarray(True)
 
-    def drawn(mechanism, controller, q, v, t):
-        return [bound(points, mechanism, controller)(q, t)], jnp.asarray(True)
+    return {"derivative": derivative, "projection": projection}
+
+
+def _seen(scenario: Scenario, controller: AbstractController) -> dict[str, Callable]:
+    """The functions of mechanism and controller that the page shows, and the hand holds."""
+    leaves = _Leaves(jax.tree_util.tree_leaves((scenario.mechanism, controller)))
+
+    def bound(function: Callable, mechanism: Mechanism, controller: AbstractController) -> Callable:
+        """A function of the scenario, with the parameters of this mechanism."""
+        return substituted(function, leaves, jax.tree_util.tree_leaves((mechanism, controller)))
+
+    def drawn(q: Array, t: Array) -> Array:
+        return jnp.concatenate([jnp.ravel(g(q, t)) for _, g in _links(scenario)])
+
+    def points(mechanism, controller, q, v, t):
+        return [bound(drawn, mechanism, controller)(q, t)], jnp.asarray(True)
 
     def pull(mechanism, controller, q, v, t, F):
         def power(v: Array) -> Array:
-            here = bound(points, mechanism, controller)
+            here = bound(drawn, mechanism, controller)
             return F @ jax.jvp(lambda q: here(q, t), (q,), (mechanism.rates(q, v, t),))[1]
 
         return [jax.grad(power)(v)], jnp.asarray(True)
@@ -250,19 +270,9 @@ def _functions(scenario: Scenario, controller: AbstractController, chosen: Seque
         found = [bound(g, mechanism, controller)(q, v, t) for g in _invariants(scenario).values()]
         errors = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
         sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in errors]
-        return [jnp.stack([*(jnp.asarray(x, dtype) for x in found), *sizes])], jnp.asarray(True)
+        return [jnp.stack([*(jnp.asarray(x, q.dtype) for x in found), *sizes])], jnp.asarray(True)
 
-    gives = {
-        "derivative": ((*state, f), (q._replace(name="dq"), v._replace(name="a")), derivative),
-        "projection": (state, (q._replace(name="q_next"), v._replace(name="v_next")), projection),
-        "points": (state, (X,), drawn),
-        "pull": ((*state, X._replace(name="F")), (f,), pull),
-        "measures": (state, (Argument("w", "what is measured", (), len(_invariants(scenario)) + 2),), measures),
-    }
-    return {
-        name: exported(name, Quantity("", takes, results, function), mechanism, controller, chosen, dtype)
-        for name, (takes, results, function) in gives.items()
-    }
+    return {"points": points, "pull": pull, "measures": measures}
 
 
 def _near(projection: Projection) -> Projection:

@@ -1,9 +1,9 @@
 """WebAssembly modules of modules in LLVM's language.
 
 LLVM writes an object: a module whose memory and stack pointer are imports, and whose further sections tell a linker
-what to move. There is one object, which calls nothing outside of itself, so that nothing has to be moved: the numbers that
-LLVM wrote are those of the module. What is left of a linker's work is to define memory and stack pointer, and to export
-functions.
+what to move. There is one object, which calls nothing outside of itself, so that nothing has to be moved: the numbers
+that LLVM wrote are those of the module. What is left of a linker's work is to define memory and stack pointer, and to
+export functions.
 
 Source: the WebAssembly specification, 5 (binary format), and its tool conventions, Linking.md.
 """
