@@ -44,6 +44,8 @@ SOLVER = diffrax.Dopri8()
 MOST = 8
 # The error of a step, against its state, that two halves of the step may show.
 LOCAL = 1e-11
+# Most steps of a run.
+LONGEST_RUN = 2**24
 # A projection trusts factors only 24 times farther from singular states than the acceleration does (`_manifold`), by
 # default from 1e-4: with this tolerance it trusts them as near.
 NEAR = 4e-6
@@ -112,7 +114,7 @@ def live_module(
         name: jax.eval_shape(f, scenario.q0, jnp.asarray(scenario.t0, float)).shape for name, f in _links(scenario)
     }
     p = _values(chosen)
-    step = _longest_step(made["derivative"], states, p, scenario.t1 - scenario.t0)
+    step = _longest_step(made, states, p, scenario.t1 - scenario.t0)
     points, dimension = {k: x[0] for k, x in shapes.items()}, next(iter(shapes.values()))[1]
     return Live(code, points, dimension, tuple(_invariants(scenario)), chosen, step)
 
@@ -326,40 +328,59 @@ def _march(title: Title, solver: diffrax.AbstractERK) -> str:
     )
 
 
+class _Steps:
+    """Steps of the module, by machine code of this machine."""
+
+    def __init__(self, made: dict[str, Exported], p: np.ndarray):
+        self.slope, self.projection, self.p = _Slope(made["derivative"], p), made["projection"], p
+        self.a, self.b, self.c = Tableau.of(SOLVER)
+        self.kept = compiled(self.projection.kernel)  # the projection compiles only once while this is there
+
+    def end(self, y: np.ndarray, t: float, h: float) -> np.ndarray:
+        """The end of a step, before it is projected; NaN where it is not certain."""
+        slopes = np.zeros((len(self.b), len(y)))
+        for i, (row, later) in enumerate(zip(self.a, self.c, strict=True)):
+            slopes[i] = self.slope(y + h * row[:i] @ slopes[:i], t + later * h)
+        return y + h * self.b @ slopes
+
+    def is_accurate(self, y: np.ndarray, t: float, h: float) -> bool:
+        """Whether the two halves of a step do not differ from it."""
+        whole, half = self.end(y, t, h), self.end(y, t, h / 2)
+        twice = self.end(half, t + h / 2, h / 2)
+        return bool(np.max(np.abs(whole - twice) / (1 + np.abs(y))) <= LOCAL)
+
+    def is_projected(self, y: np.ndarray, t: float, h: float) -> bool:
+        """Whether a step ends in a state that surely leads back to the constraints."""
+        end, n_q = self.end(y, t, h), self.slope.n_q
+        return self.projection(end[:n_q], end[n_q:], np.asarray(t + h), *([self.p] if self.p.size else []))[1]
+
+
 def _longest_step(
-    derivative: Exported, states: Sequence[tuple[np.ndarray, np.ndarray, float]], p: np.ndarray, duration: float
+    made: dict[str, Exported], states: Sequence[tuple[np.ndarray, np.ndarray, float]], p: np.ndarray, duration: float
 ) -> float:
-    """The longest step, a power of two times the duration, whose two halves do not differ from it at any state."""
-    a, b, c = Tableau.of(SOLVER)
-    slope = _Slope(derivative, p)
-
-    def stepped(y: np.ndarray, t: float, h: float) -> np.ndarray:
-        slopes = np.zeros((len(b), len(y)))
-        for i, (row, later) in enumerate(zip(a, c, strict=True)):
-            slopes[i] = slope(y + h * row[:i] @ slopes[:i], t + later * h)
-        return y + h * b @ slopes
-
-    for q, v, t in states:
-        if not np.all(np.isfinite(slope(np.concatenate([q, v]), t))):
+    """The longest step, the duration divided by a power of two, that is accurate at all states. Raises ValueError."""
+    steps, starts = _Steps(made, p), [(np.concatenate([q, v]), t) for q, v, t in states]
+    for y, t in starts:
+        if not np.all(np.isfinite(steps.slope(y, t))):
             raise ValueError(
                 f"scalar code is not certain of the acceleration at t = {t:g} s, so that a live page would stop there. "
                 "The rank of the constraints changes next to that state, or the mass matrix is singular."
             )
     h = duration / 16
-    for _ in range(24):
-        for q, v, t in states:
-            y = np.concatenate([q, v])
-            whole, half = stepped(y, t, h), stepped(y, t, h / 2)
-            twice = stepped(half, t + h / 2, h / 2)
-            if not np.max(np.abs(whole - twice) / (1 + np.abs(y))) <= LOCAL:
-                break
-        else:
-            return h
+    while not all(steps.is_accurate(y, t, h) for y, t in starts):
         h /= 2
-    raise ValueError(
-        "no step is accurate at all states of the motion: it cannot be followed by steps of one length, which a "
-        "live page makes."
-    )
+        if h < duration / LONGEST_RUN:
+            raise ValueError(
+                "no step is accurate at all states of the motion: it cannot be followed by steps of one length, which "
+                "a live page makes."
+            )
+    for y, t in starts:
+        if not steps.is_projected(y, t, h):
+            raise ValueError(
+                f"scalar code is not certain of the way back to the constraints at t = {t:g} s, so that a live page "
+                "would stop there. Redundant rows, which drift apart by rounding, are the usual reason: leave them out."
+            )
+    return h
 
 
 class _Slope:
