@@ -98,7 +98,7 @@ def test_the_hand_and_the_sliders(rods):
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [long(1280), 400])
 def test_nothing_is_wider_than_the_window(rods, width):
     with Browser(rods, width, 800, dark=width == 400) as page:
         page.wait('typeof program === "object" && time > 0.1')
@@ -114,6 +114,7 @@ def test_nothing_is_wider_than_the_window(rods, width):
 
 
 @needs_chromium
+@pytest.mark.long
 def test_a_page_says_where_it_stops(tmp_path):
     """Rows of which one turns into the other: next to t = 1 their rank is not certain."""
     plain = simple_pendulum.scenario()
