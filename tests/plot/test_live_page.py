@@ -63,13 +63,13 @@ def test_the_hand_and_the_sliders(rods):
         page.wait("history.length > 10")
         assert page("Math.max(...history.map(w => Math.abs(w[1] - baseline[0])))") < 1e-10
         # In a pause it stays where it is put.
-        page('find("play").click()')
+        page('find("play").click(), reset()')
         at = page(f"(r => {middle}.map((x, i) => x + [r.left, r.top][i]))(canvas.getBoundingClientRect())")
         before = page("[time, ...cell.y]")
         page.mouse("mousePressed", *at)
-        page.mouse("mouseMoved", at[0] + 10, at[1] - 25)
+        page.mouse("mouseMoved", at[0] + 60, at[1])
         page.wait(f"[...cell.y].some((x, i) => i < 9 && Math.abs(x - {before[1:]}[i]) > 0.02)")
-        page.mouse("mouseReleased", at[0] + 10, at[1] - 25)
+        page.mouse("mouseReleased", at[0] + 60, at[1])
         after = page("[time, ...cell.y]")
         assert after[0] == before[0]
         assert np.max(np.abs(np.subtract(after, before))) > 0.01
