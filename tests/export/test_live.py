@@ -166,6 +166,11 @@ def test_values_that_are_refused():
         plot.live(scenario, run, speed=0.0)
     with pytest.raises(TypeError, match="scenario must be"):
         plot.live("pendulum", run)
+    small = [np.asarray(x, np.float32) for x in (scenario.q0, scenario.v0)]
+    point = ukjax.study.Drawing({"point": lambda q, t: q[None]})
+    single = ukjax.Scenario(scenario.mechanism, *small, scenario.t1, drawing=point)
+    with pytest.raises(ValueError, match="computes in double precision, but the scenario's q0 is float32"):
+        plot.live(single, run)
     special = ukjax.study.Drawing({"a": lambda q, t: jax.scipy.special.erf(q)[None]})
     drawn = ukjax.Scenario(scenario.mechanism, scenario.q0, scenario.v0, 1.0, drawing=special)
     with pytest.raises(ValueError, match="'points' cannot be exported.*erf"):

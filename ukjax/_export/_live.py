@@ -99,6 +99,11 @@ def live_module(
         ValueError: If a function is no scalar program, a name is not known, or a controller has memory or samples.
     """
     controller = as_controller(scenario.servo)
+    if scenario.q0.dtype != np.float64:
+        raise ValueError(
+            f"A live page computes in double precision, but the scenario's q0 is {scenario.q0.dtype}. Make it after "
+            'jax.config.update("jax_enable_x64", True).'
+        )
     if controller.has_store:
         raise ValueError("A live page has no controller with memory or samples: it steps functions of the state.")
     known = parameters_of(scenario.mechanism, controller)
