@@ -223,7 +223,7 @@ def _functions(scenario: Scenario, controller: AbstractController, chosen: Seque
         "measures": (state, (w,)),
     }
     functions = {**_moving(scenario), **_seen(scenario, controller)}
-    quantities = {name: Quantity("", *signatures[name], functions[name]) for name in signatures}
+    quantities = {name: Quantity("", takes, gives, functions[name]) for name, (takes, gives) in signatures.items()}
     return {name: exported(name, x, mechanism, controller, chosen, dtype) for name, x in quantities.items()}
 
 
