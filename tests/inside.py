@@ -285,6 +285,7 @@ interface = _handler.interface
 interface_of = _handler.interface_of
 can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
+wasm_module = _lowering.wasm_module
 kernel = _lowering.kernel
 
 

@@ -36,7 +36,7 @@ WIDTH = 110
 STATE = ("q", "v", "t", "u", "h", "p")
 
 
-def _comment(lines: Sequence[str]) -> list[str]:
+def safe_comment(lines: Sequence[str]) -> list[str]:
     """A comment of C. Text of the user's neither ends it nor starts another one."""
     safe = [x.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/") for x in lines]
     wrapped = [y for x in safe for y in textwrap.wrap(x, WIDTH, subsequent_indent="        " * x.startswith(" "))]
@@ -45,7 +45,7 @@ def _comment(lines: Sequence[str]) -> list[str]:
     return ["/* " + wrapped[0], *(f" * {x}".rstrip() for x in wrapped[1:]), " */"]
 
 
-def _described(argument: Argument) -> str:
+def described(argument: Argument) -> str:
     entries = f": {', '.join(argument.entries)}" if argument.entries else ""
     return f"    {argument.name}: {argument.about}{entries}"
 
@@ -70,26 +70,26 @@ def header(title: Title, functions: Sequence[Exported]) -> str:
         "They have no memory, and no global variables. Units are SI, in brackets.",
     ]
     state = {x.name: x for one in functions for x in one.quantity.takes if x.name in STATE}
-    about += ["Arguments of several functions, in this order:", *map(_described, state.values())]
-    lines = [*_comment(about), f"#ifndef {prefix}_H", f"#define {prefix}_H", ""]
+    about += ["Arguments of several functions, in this order:", *map(described, state.values())]
+    lines = [*safe_comment(about), f"#ifndef {prefix}_H", f"#define {prefix}_H", ""]
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     lines += [f"#define {prefix}_{size} {count}" for size, count in title.sizes.items()]
     lines += ["", f"enum {name}_result {{ {prefix}_UNCERTAIN = 0, {prefix}_CERTAIN = 1 }};"]
     if title.parameters:
         kind = c_type(functions[0].dtype)
         entries = [entry for x in title.parameters for entry in x.entries]
-        lines += ["", *_comment(["Places of parameters in the array p."]), f"enum {name}_parameter {{"]
+        lines += ["", *safe_comment(["Places of parameters in the array p."]), f"enum {name}_parameter {{"]
         lines += [f"    {prefix}_P_{x.upper()}," for x in entries[:-1]] + [
             f"    {prefix}_P_{entries[-1].upper()}",
             "};",
         ]
-        lines += ["", *_comment(["Writes the values that the parameters had when they were exported."])]
+        lines += ["", *safe_comment(["Writes the values that the parameters had when they were exported."])]
         lines += [f"void {name}_defaults({kind} p[{prefix}_PARAMETERS]);"]
     for one in functions:
         takes, gives = one.quantity.takes, one.quantity.gives
-        about = [one.quantity.about, *(_described(x) for x in takes if x.name not in STATE)]
-        about += ["Results:", *map(_described, gives)]
-        lines += ["", *_comment(about), f"{_signature(title, one)};"]
+        about = [one.quantity.about, *(described(x) for x in takes if x.name not in STATE)]
+        about += ["Results:", *map(described, gives)]
+        lines += ["", *safe_comment(about), f"{_signature(title, one)};"]
     return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
 
 
@@ -118,8 +118,10 @@ def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequenc
         texts += [*parts, _block(_signature(title, one), body)]
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
-    start = [*_comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
-    start += [*_comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])]
+    start = [*safe_comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
+    start += [
+        *safe_comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])
+    ]
     start += [f'#include "{name}.h"', "", "#include <float.h>", "#include <math.h>", "#include <stdint.h>"]
     start += ["#include <string.h>", "", DEMANDS, ""]
     return "\n".join([*start, "\n\n".join([*helpers.values(), *texts, test(title, functions, states)]), ""])

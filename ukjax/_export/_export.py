@@ -24,9 +24,10 @@ from ._casadi import casadi_file, has_casadi
 from ._object import object_file
 from ._program import Exported, Parameter, exported, parameters_of
 from ._quantities import OF_ACTUATORS, OF_STATE, QUANTITIES, Context
+from ._wasm import javascript, wasm_file
 
 
-TO = ("c", "object", "casadi")
+TO = ("c", "object", "wasm", "casadi")
 # States of the test in a C file: the given one, and others around it.
 STATES = 8
 
@@ -52,7 +53,7 @@ def export(
     speeds: Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
 ) -> list[Path]:
-    r"""Writes functions of a mechanism as C99, as an object file, or for CasADi, and returns the paths of the files.
+    r"""Writes functions of a mechanism as C99, an object, WebAssembly or for CasADi; returns the paths of the files.
 
     The functions have the bits of `ukjax.compile` for one name: the same sums are fused, and sines come from the same
     arithmetic. They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results.
@@ -64,7 +65,8 @@ def export(
         v: Speeds (n,) [m/s or rad/s] of that state.
         t: Time of that state, scalar [s].
         out: Folder to write to. Files of the same names are replaced, all of them or none.
-        to: "c" for NAME.c and NAME.h; "object" for NAME.o and NAME.h; "casadi" for a file for each function,
+        to: "c" for NAME.c and NAME.h; "object" for NAME.o and NAME.h; "wasm" for NAME.wasm, a WebAssembly module that
+            imports nothing, and NAME.js, which calls it with arrays; "casadi" for a file for each function,
             NAME_acceleration.casadi, which `casadi.Function.load` reads: symbolic, with `certain` as its last result.
             There results are numbers also where they are not certain, so that CasADi sees what depends on what.
         what: One name or several; by default "acceleration", and "control" if there is a servo.
@@ -136,6 +138,8 @@ def export(
         made = [exported(x, QUANTITIES[x](context), mechanism, controller, chosen, np.dtype(q.dtype)) for x in names]
         if to == "casadi":
             return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
+        if to == "wasm":
+            return {f"{name}.wasm": wasm_file(title, made), f"{name}.js": javascript(title, made).encode()}
         texts = {f"{name}.h": header(title, made).encode()}
         if to == "object":
             return {f"{name}.o": object_file(title, made, asked), **texts}

@@ -11,13 +11,13 @@ from ._program import Exported
 
 def object_file(title: Title, functions: Sequence[Exported], target: Target) -> bytes:
     """The object file of the functions that the header declares. Raises ValueError for a target that is none."""
-    texts = [_with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
+    texts = [with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
     if title.parameters:
-        texts.append(_defaults(title, functions[0].dtype))
+        texts.append(defaults_text(title, functions[0].dtype))
     return object_code(texts, target)
 
 
-def _defaults(title: Title, dtype: np.dtype) -> str:
+def defaults_text(title: Title, dtype: np.dtype) -> str:
     kind, lines = scalar_type(dtype), []
     values = [float(y) for x in title.parameters for y in np.asarray(x.values, dtype).ravel()]
     for i, x in enumerate(values):
@@ -26,7 +26,7 @@ def _defaults(title: Title, dtype: np.dtype) -> str:
     return "\n".join([f"define void @{title.name}_defaults(ptr %p) {{", *lines, "  ret void", "}", ""])
 
 
-def _with_c_signature(name: str, one: Exported) -> str:
+def with_c_signature(name: str, one: Exported) -> str:
     """The kernel of a function, with a function around it that has the signature of the header."""
     kind, places, lines = scalar_type(one.dtype), [], []
     heads = []

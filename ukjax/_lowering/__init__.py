@@ -35,3 +35,4 @@ from ._loop import loop_kernel as loop_kernel
 from ._loop import run_loop as run_loop
 from ._object import Target as Target
 from ._object import object_code as object_code
+from ._wasm import wasm_module as wasm_module

@@ -1,4 +1,4 @@
-"""The command `ukjax export`: functions of a scenario as C, as an object, or for CasADi."""
+"""The command `ukjax export`: functions of a scenario as C, an object, WebAssembly, or for CasADi."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,9 @@ from ._target import UsageError
 
 
 # What the options --to and --what take.
-TO_HELP = f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, or functions of CasADi."
+TO_HELP = (
+    f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, a module of WebAssembly, or functions of CasADi."
+)
 WHAT_HELP = f"A function: {', '.join(QUANTITIES)}; may be repeated. acceleration, and control of a servo, if omitted."
 
 
