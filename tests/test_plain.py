@@ -32,11 +32,15 @@ def test_calls_again_with_what_differs_have_their_own_results():
         (first, Q, V, 0.0, {"formulation": spinning}), (first, Q, V, 0.0, {"reactions": True}),
         (first, Q, V, 0.0, {"applied": jnp.array([1.0, 2.0])}),
     ]  # fmt: skip
-    for mechanism, q, v, t, options in (*calls, *calls[::-1]):
+    wanted = [
+        jax.jit(lambda q, v, m=mechanism, t=t, o=options: ukjax.equation_of_motion(m, q, v, t, throw=False, **o))(
+            jnp.asarray(q), jnp.asarray(v)
+        )
+        for mechanism, q, v, t, options in calls
+    ]
+    pairs = list(zip(calls, wanted, strict=True))
+    for (mechanism, q, v, t, options), want in (*pairs, *pairs[::-1]):
         got = ukjax.equation_of_motion(mechanism, q, v, t, **options)
-        want = jax.jit(
-            lambda q, v, m=mechanism, t=t, o=options: ukjax.equation_of_motion(m, q, v, t, throw=False, **o)
-        )(jnp.asarray(q), jnp.asarray(v))
         assert_close(got.acceleration, want.acceleration, rtol=1e-5 if got.acceleration.dtype == np.float32 else 1e-13)
         assert (got.multipliers is None) == ("reactions" not in options)
 
@@ -112,9 +116,13 @@ def test_simulations_again_with_what_differs_have_their_own_results():
         (mechanism, Q, V, ts, {"keep": ["q", "v"]}), (mechanism, Q, V, ts, {"projection": ukjax.Projection()}),
         (mechanism, np.asarray(Q), [0.0, 0.5], ts, {}), (mechanism, Q, V, ts, {"dt0": 0.01}),
     ]  # fmt: skip
-    for mechanism, q, v, times, options in (*calls, *calls[::-1]):
+    wanted = [
+        ukjax.simulate(mechanism, q, v, jnp.asarray(times) + 0.0, **options)
+        for mechanism, q, v, times, options in calls
+    ]
+    pairs = list(zip(calls, wanted, strict=True))
+    for (mechanism, q, v, times, options), want in (*pairs, *pairs[::-1]):
         got = ukjax.simulate(mechanism, q, v, times, **options)
-        want = ukjax.simulate(mechanism, q, v, jnp.asarray(times) + 0.0, **options)
         assert_close(got.q, want.q)
         assert got.stats["num_steps"] == want.stats["num_steps"]
         assert (got.acceleration is None) == ("keep" in options)
