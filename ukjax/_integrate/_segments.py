@@ -16,6 +16,7 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -81,7 +82,7 @@ def segments_of(problem: IntegrationProblem, record: Record) -> Array:
     """
     length = length_of(problem, record)
     longest = jnp.maximum(record.stride, length)  # the steps between two checkpoints, or those looked up at once
-    return -(-record.count // longest) * (longest // length)
+    return lax.div(record.count + longest - 1, longest) * lax.div(longest, length)
 
 
 def finer_of(problem: IntegrationProblem, record: Record) -> Checkpoint:
@@ -102,9 +103,9 @@ def segment_of(
     length = length_of(problem, record)
     # Under jax.vmap a solve with few segments gets an index beyond them while others are not done: nothing is run then.
     wanted = (index >= 0) & (index * length < record.count)
-    index = jnp.clip(index, 0, jnp.maximum(record.count - 1, 0) // length)
+    index = jnp.clip(index, 0, lax.div(jnp.maximum(record.count - 1, 0), length))
     number = index * length
-    slot = record.slot(number // record.stride * record.stride)
+    slot = record.slot(number & -record.stride)  # the stride is a power of two
     place = jnp.argmax(jnp.where(finer.number[:] <= number, finer.number[:], -1))
     coarse, fine = record.checkpoints[slot], _constant(finer[place])
     nearer = (coarse.number < fine.number) & (fine.number <= number)
@@ -184,7 +185,7 @@ class _Slots(NamedTuple):
         # The length is a power of two.
         passed = keep & (number & (segment.length - 1) == 0)
         room = layout.steps + 1
-        place = layout.place(number // segment.length)
+        place = layout.place(lax.div(number, segment.length))
         return cls(number, jnp.where(keep & (since >= 0), since, room), jnp.where(passed, place, layout.finer + 1))
 
 
