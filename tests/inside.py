@@ -36,6 +36,7 @@ from ukjax._expand import (
     _symmetric,
     _tiled,
 )
+from ukjax._export import _compiler
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record
 from ukjax._lowering import _bind, _c, _disk, _entry, _handler, _kernel, _schedule, _stages
@@ -66,6 +67,7 @@ from ukjax.rigid import (
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
     "all_at_once": (_portions, "_at_once"),
+    "c_compiler": (_compiler, "c_compiler"),
     "c_part": (_c, "C_PART"),
     "cache_folder": (_output, "user_cache_path"),
     "has_compiler": (_compiled, "has_compiler"),

@@ -29,7 +29,7 @@ def refused(tmp_path, error, match, *given, **options):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"to": "wasm"}, "to must be of 'c', 'object', 'casadi', but is 'wasm'"),
+        ({"to": "wasm"}, "to must be of 'c', 'object', 'casadi', 'fmu', but is 'wasm'"),
         ({"to": None}, "to must be of"),
         ({"what": "speed"}, "what must be of 'acceleration', .*, but is or has 'speed'"),
         ({"what": []}, "is empty"),

@@ -103,8 +103,8 @@ DEMANDS = """\
 #endif"""
 
 
-def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequence[Sequence[np.ndarray]]]) -> str:
-    """The C file; `states`: for each function the arguments of its test. Raises NotScalar."""
+def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequence[Sequence[np.ndarray]]] | None) -> str:
+    """The C file; `states`: for each function the arguments of its test, None for no test. Raises NotScalar."""
     name, prefix = title.name, title.prefix
     helpers: dict[str, str] = {}
     texts = []
@@ -119,10 +119,14 @@ def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequenc
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
     start = [*_comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
-    start += [*_comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])]
+    if states is not None:
+        texts.append(test(title, functions, states))
+        start += _comment(
+            [f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."]
+        )
     start += [f'#include "{name}.h"', "", "#include <float.h>", "#include <math.h>", "#include <stdint.h>"]
     start += ["#include <string.h>", "", DEMANDS, ""]
-    return "\n".join([*start, "\n\n".join([*helpers.values(), *texts, test(title, functions, states)]), ""])
+    return "\n".join([*start, "\n\n".join([*helpers.values(), *texts]), ""])
 
 
 def _block(head: str, lines: Sequence[str]) -> str:

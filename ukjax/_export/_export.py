@@ -21,12 +21,15 @@ from .._servo import AbstractController, ServoLike, Uncontrolled, as_controller
 from .._types import Numbers
 from ._c import Title, header, source
 from ._casadi import casadi_file, has_casadi
+from ._compiler import needed_compiler
+from ._fmu import check_solver, fmu_archive
 from ._object import object_file
 from ._program import Exported, Parameter, exported, parameters_of
 from ._quantities import OF_ACTUATORS, OF_STATE, QUANTITIES, Context
+from ._system import SYSTEMS, System, system_of
 
 
-TO = ("c", "object", "casadi")
+TO = ("c", "object", "casadi", "fmu")
 # States of the test in a C file: the given one, and others around it.
 STATES = 8
 
@@ -113,6 +116,8 @@ def export(
         raise ValueError(f"to must be of {', '.join(map(repr, TO))}, but is {to!r}.")
     if to != "object" and (target or cpu or features):
         raise ValueError(f'target, cpu and features are for to="object": {to} is for any machine.')
+    if to == "fmu":
+        needed_compiler(to)
     if to == "casadi" and not has_casadi():
         raise ValueError('to="casadi" needs CasADi. Run: pip install "ukjax[casadi]".')
     if is_traced(mechanism, controller, q, v, t):
@@ -125,7 +130,9 @@ def export(
         if not isinstance(given, str):
             raise TypeError(f"{words} must be text in LLVM's words, or empty, but is {given!r}.")
     _check_methods(solver, projection)
-    names = _what(what, controller)
+    names = _what(what, controller) if to != "fmu" else [_system(what, controller, q)]
+    if to == "fmu":
+        check_solver(solver)
     folder = _check.path(out, "out")
     context = _context(controller, (q, v, t), coordinates, speeds, controls, solver, projection)
     chosen = _chosen(parameters, parameters_of(mechanism, controller))
@@ -133,6 +140,9 @@ def export(
     asked = Target(target, cpu, features)
 
     def files() -> dict[str, bytes]:
+        if to == "fmu":
+            system = system_of(names[0], context, mechanism, controller, chosen, (q, v, t))
+            return {f"{name}.fmu": fmu_archive(_of_system(title, system), system, solver)}
         made = [exported(x, QUANTITIES[x](context), mechanism, controller, chosen, np.dtype(q.dtype)) for x in names]
         if to == "casadi":
             return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
@@ -167,6 +177,33 @@ def _what(what: str | Sequence[str] | None, controller: AbstractController) -> l
                 'Export "control", and "plant" or "plant_step", which take the control as an argument.'
             )
     return names
+
+
+def _system(what: str | Sequence[str] | None, controller: AbstractController, q: Array) -> str:
+    """What is inside of an FMU. Raises TypeError or ValueError."""
+    known, acts = ", ".join(map(repr, SYSTEMS)), not isinstance(controller, Uncontrolled)
+    if q.dtype != np.float64:
+        raise ValueError(
+            f'to="fmu" is of double precision, but q is {q.dtype}. Call jax.config.update("jax_enable_x64", True).'
+        )
+    if what is None:
+        return "acceleration"
+    names = [what] if isinstance(what, str) else what
+    if not isinstance(names, tuple | list):
+        raise TypeError(f'what must be a name of {known} for to="fmu", but is {what!r}.')
+    if len(names) != 1 or names[0] not in SYSTEMS:
+        raise ValueError(f'what must be one of {known} for to="fmu", but is {what!r}.')
+    if names[0] != "acceleration" and not acts:
+        raise ValueError(f"what={names[0]!r} is about actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
+    return names[0]
+
+
+def _of_system(title: Title, system: System) -> Title:
+    """The title with the sizes of a system."""
+    sizes = {"STATES": len(system.states), "INPUTS": len(system.given), "OUTPUTS": len(system.outputs)}
+    sizes["HELD"] = len(system.held)
+    kept = {k: n for k, n in title.sizes.items() if k == "PARAMETERS"}
+    return title._replace(sizes={k: n for k, n in sizes.items() if n} | kept)
 
 
 def _check_methods(solver: object, projection: object) -> None:
