@@ -17,9 +17,9 @@ import pytest
 import ukjax
 from models import unicycle
 
-from ..helpers import assert_close, pendulum
+from ..helpers import assert_close, long, pendulum, sampled
 from ..inside import replaced
-from .compilers import COMPILERS, STRICT, compile_c
+from .compilers import COMPILERS, STRICT, compile_c, first
 
 
 Q, V, TIMES = np.array([0.6, -0.8]), np.array([0.4, 0.3]), np.linspace(0.0, 1.0, 11)
@@ -138,7 +138,7 @@ def test_quaternions(made, kind, tolerance):
 
 
 @KINDS
-@pytest.mark.parametrize("servo", [SAMPLED, SMOOTH], ids=["sampled", "smooth"])
+@pytest.mark.parametrize("servo", [pytest.param(SAMPLED, id="sampled"), long(SMOOTH, id="smooth")])
 def test_a_controller_with_memory(made, servo, kind, tolerance):
     fmu = made("sampled" if servo is SAMPLED else "smooth", pendulum(), Q, V, servo=servo)
     assert not fmpy.validation.validate_fmu(str(fmu.path))
@@ -149,6 +149,7 @@ def test_a_controller_with_memory(made, servo, kind, tolerance):
     assert_moves(fmu, run, kind, ["q1", "q2", "q1'", "q2'"], tolerance, **more)
 
 
+@pytest.mark.long
 @KINDS
 def test_a_plant_with_inputs(made, kind, tolerance):
     fmu = made("plant", pendulum(), Q, V, servo=LAW, what="plant", controls=["push [N]"])
@@ -160,7 +161,7 @@ def test_a_plant_with_inputs(made, kind, tolerance):
         assert_close(found[f"q{i + 1}"], np.asarray(run.q)[:, i], atol=tolerance)
 
 
-@pytest.mark.parametrize("servo", [SAMPLED, SMOOTH, LAW], ids=["sampled", "smooth", "law"])
+@pytest.mark.parametrize("servo", [pytest.param(SAMPLED, id="sampled"), long(SMOOTH, id="smooth"), long(LAW, id="law")])
 def test_a_controller_alone(made, servo):
     """Its inputs are coordinates and speeds; a sampled one sees them at its samples only."""
     name = {id(SAMPLED): "one", id(SMOOTH): "two", id(LAW): "three"}[id(servo)]
@@ -197,7 +198,7 @@ def every(made, case):
     return made("plant", pendulum(), Q, V, servo=LAW, what="plant", controls=["push [N]"])
 
 
-@pytest.mark.parametrize("case", ["tuned", "top", "plant"])
+@pytest.mark.parametrize("case", ["top", long("tuned"), long("plant")])
 def test_directional_and_adjoint_derivatives(made, case):
     """By central differences of what the FMU gives, for all unknowns and knowns; one is the other's transpose."""
     fmu = every(made, case)
@@ -228,6 +229,7 @@ def test_what_is_held_does_not_change(made):
     one.freeInstance()
 
 
+@pytest.mark.long
 def test_derivatives_by_time_and_dependencies(made):
     fmu = made("smooth", pendulum(), Q, V, servo=SMOOTH)
     one = fmu.instance()
@@ -243,6 +245,7 @@ def test_derivatives_by_time_and_dependencies(made):
     one.freeInstance()
 
 
+@pytest.mark.long
 def test_parameters_can_be_tuned(made):
     """A mass twice as heavy halves the acceleration by a force; the other values are those of here."""
     fmu = made("plant tuned".replace(" ", "_"), ukjax.Mechanism(pendulum().system), Q, V, servo=LAW, what="plant",
@@ -338,7 +341,7 @@ def test_calls_that_are_not_allowed(made):
     assert "token" in said[-1]
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("compiler", sampled(list(COMPILERS), [first()]))
 def test_the_sources_build_without_a_warning(made, compiler, tmp_path):
     """By the description of the build; the library has all functions of FMI 3.0, which FMPy has looked up."""
     fmu = robot(made)
@@ -355,6 +358,7 @@ def test_the_sources_build_without_a_warning(made, compiler, tmp_path):
     assert all(x.startswith("fmi3") for x in names)
 
 
+@pytest.mark.long
 def test_names_and_units(made):
     """Names that occur twice, or mean something in XML; units by the exponents of SI's."""
     fmu = made("named", ukjax.Mechanism(pendulum().system), Q, V,
@@ -367,6 +371,7 @@ def test_names_and_units(made):
     assert (units["J"].kg, units["J"].m, units["J"].s, units["J"].factor) == (1, 2, -2, 1.0)
 
 
+@pytest.mark.long
 def test_the_same_mechanism_makes_the_same_archive(made, tmp_path):
     fmu = made("sampled", pendulum(), Q, V, servo=SAMPLED)
     (again,) = ukjax.export(pendulum(), Q, V, to="fmu", servo=SAMPLED, out=tmp_path, name="sampled")

@@ -1,5 +1,5 @@
-"""Functions of a mechanism for other programs: C, objects, CasADi."""
+"""Functions of a mechanism for other programs: C, objects, CasADi, FMUs."""
 
 from ._export import TO as TO
 from ._export import export as export
-from ._quantities import QUANTITIES as QUANTITIES
+from ._further import QUANTITIES as QUANTITIES

@@ -36,7 +36,7 @@ WIDTH = 110
 STATE = ("q", "v", "t", "u", "h", "p")
 
 
-def _comment(lines: Sequence[str]) -> list[str]:
+def comment(lines: Sequence[str]) -> list[str]:
     """A comment of C. Text of the user's neither ends it nor starts another one."""
     safe = [x.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/") for x in lines]
     wrapped = [y for x in safe for y in textwrap.wrap(x, WIDTH, subsequent_indent="        " * x.startswith(" "))]
@@ -45,7 +45,8 @@ def _comment(lines: Sequence[str]) -> list[str]:
     return ["/* " + wrapped[0], *(f" * {x}".rstrip() for x in wrapped[1:]), " */"]
 
 
-def _described(argument: Argument) -> str:
+def described(argument: Argument) -> str:
+    """The line about an argument in a comment."""
     entries = f": {', '.join(argument.entries)}" if argument.entries else ""
     return f"    {argument.name}: {argument.about}{entries}"
 
@@ -59,8 +60,8 @@ def _signature(title: Title, one: Exported) -> str:
     return f"int {title.name}_{one.name}({', '.join([*takes, *gives])})"
 
 
-def header(title: Title, functions: Sequence[Exported]) -> str:
-    """The header, the same for C and for an object."""
+def header(title: Title, functions: Sequence[Exported], further: Sequence[str] = ()) -> str:
+    """The header, the same for C and for an object; `further`: lines about further functions."""
     name, prefix = title.name, title.prefix
     about = [
         f"{title.about}, by ukjax {importlib.metadata.version('ukjax')}.",
@@ -70,27 +71,27 @@ def header(title: Title, functions: Sequence[Exported]) -> str:
         "They have no memory, and no global variables. Units are SI, in brackets.",
     ]
     state = {x.name: x for one in functions for x in one.quantity.takes if x.name in STATE}
-    about += ["Arguments of several functions, in this order:", *map(_described, state.values())]
-    lines = [*_comment(about), f"#ifndef {prefix}_H", f"#define {prefix}_H", ""]
+    about += ["Arguments of several functions, in this order:", *map(described, state.values())]
+    lines = [*comment(about), f"#ifndef {prefix}_H", f"#define {prefix}_H", ""]
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     lines += [f"#define {prefix}_{size} {count}" for size, count in title.sizes.items()]
     lines += ["", f"enum {name}_result {{ {prefix}_UNCERTAIN = 0, {prefix}_CERTAIN = 1 }};"]
     if title.parameters:
         kind = c_type(functions[0].dtype)
         entries = [entry for x in title.parameters for entry in x.entries]
-        lines += ["", *_comment(["Places of parameters in the array p."]), f"enum {name}_parameter {{"]
+        lines += ["", *comment(["Places of parameters in the array p."]), f"enum {name}_parameter {{"]
         lines += [f"    {prefix}_P_{x.upper()}," for x in entries[:-1]] + [
             f"    {prefix}_P_{entries[-1].upper()}",
             "};",
         ]
-        lines += ["", *_comment(["Writes the values that the parameters had when they were exported."])]
+        lines += ["", *comment(["Writes the values that the parameters had when they were exported."])]
         lines += [f"void {name}_defaults({kind} p[{prefix}_PARAMETERS]);"]
     for one in functions:
         takes, gives = one.quantity.takes, one.quantity.gives
-        about = [one.quantity.about, *(_described(x) for x in takes if x.name not in STATE)]
-        about += ["Results:", *map(_described, gives)]
-        lines += ["", *_comment(about), f"{_signature(title, one)};"]
-    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
+        about = [one.quantity.about, *(described(x) for x in takes if x.name not in STATE)]
+        about += ["Results:", *map(described, gives)]
+        lines += ["", *comment(about), f"{_signature(title, one)};"]
+    return "\n".join([*lines, *further, "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
 
 
 # Bits depend on sums and products being rounded one by one.
@@ -103,8 +104,16 @@ DEMANDS = """\
 #endif"""
 
 
-def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequence[Sequence[np.ndarray]]] | None) -> str:
-    """The C file; `states`: for each function the arguments of its test, None for no test. Raises NotScalar."""
+def source(
+    title: Title,
+    functions: Sequence[Exported],
+    states: Sequence[Sequence[Sequence[np.ndarray]]] | None,
+    further: Sequence[str] = (),
+) -> str:
+    """The C file. Raises NotScalar.
+
+    `states`: for each function the arguments of its test, None for no test. `further`: texts of further functions.
+    """
     name, prefix = title.name, title.prefix
     helpers: dict[str, str] = {}
     texts = []
@@ -115,21 +124,21 @@ def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequenc
         full = f"{name}_{one.name}"
         lines, parts = c_function(full, name, helpers, one.program, takes, gives)
         body = ["int certain;", *lines, f"return certain ? {prefix}_CERTAIN : {prefix}_UNCERTAIN;"]
-        texts += [*parts, _block(_signature(title, one), body)]
+        texts += [*parts, block(_signature(title, one), body)]
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
-    start = [*_comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
+    texts += further
+    start = [*comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
     if states is not None:
         texts.append(test(title, functions, states))
-        start += _comment(
-            [f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."]
-        )
+        start += comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])
     start += [f'#include "{name}.h"', "", "#include <float.h>", "#include <math.h>", "#include <stdint.h>"]
     start += ["#include <string.h>", "", DEMANDS, ""]
     return "\n".join([*start, "\n\n".join([*helpers.values(), *texts]), ""])
 
 
-def _block(head: str, lines: Sequence[str]) -> str:
+def block(head: str, lines: Sequence[str]) -> str:
+    """A function of C."""
     return "\n".join([head, "{", *(f"    {x}" for x in lines), "}"])
 
 
@@ -137,7 +146,7 @@ def _defaults(title: Title, dtype: np.dtype) -> str:
     values = [float(y) for x in title.parameters for y in np.asarray(x.values, dtype).ravel()]
     kind = c_type(dtype)
     lines = [f"p[{i}] = ({kind}){c_number(x)};" for i, x in enumerate(values)]
-    return _block(f"void {title.name}_defaults({kind} p[{title.prefix}_PARAMETERS])", lines)
+    return block(f"void {title.name}_defaults({kind} p[{title.prefix}_PARAMETERS])", lines)
 
 
 TEST = """\

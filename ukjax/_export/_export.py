@@ -18,20 +18,25 @@ from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._result import is_traced
 from .._servo import AbstractController, ServoLike, Uncontrolled, as_controller
+from .._simulation import Rattle
 from .._types import Numbers
 from ._c import Title, header, source
 from ._casadi import casadi_file, has_casadi
 from ._compiler import needed_compiler
 from ._fmu import check_solver, fmu_archive
+from ._further import QUANTITIES
 from ._object import object_file
 from ._program import Exported, Parameter, exported, parameters_of
-from ._quantities import OF_ACTUATORS, OF_STATE, QUANTITIES, Context
+from ._quantities import OF_ACTUATORS, OF_STATE, Context
+from ._run import run_of
 from ._system import SYSTEMS, System, system_of
 
 
 TO = ("c", "object", "casadi", "fmu")
 # States of the test in a C file: the given one, and others around it.
 STATES = 8
+# What is a loop over others.
+RUN = "run"
 
 
 def export(
@@ -46,7 +51,7 @@ def export(
     servo: ServoLike = None,
     name: str = "mechanism",
     parameters: bool | Sequence[str] = False,
-    solver: diffrax.AbstractERK = diffrax.Tsit5(),
+    solver: diffrax.AbstractERK | Rattle = diffrax.Tsit5(),
     projection: Projection | None = None,
     target: str = "",
     cpu: str = "",
@@ -130,44 +135,62 @@ def export(
         if not isinstance(given, str):
             raise TypeError(f"{words} must be text in LLVM's words, or empty, but is {given!r}.")
     _check_methods(solver, projection)
-    names = _what(what, controller) if to != "fmu" else [_system(what, controller, q)]
+    names = _what(what, controller, to, solver) if to != "fmu" else [_system(what, controller, q)]
     if to == "fmu":
         check_solver(solver)
     folder = _check.path(out, "out")
-    context = _context(controller, (q, v, t), coordinates, speeds, controls, solver, projection)
+    context = _context(mechanism, controller, (q, v, t), coordinates, speeds, controls, solver, projection)
     chosen = _chosen(parameters, parameters_of(mechanism, controller))
     title = _title(_name(name), context, chosen)
+    if to == "fmu":
+        return _written(folder, lambda: {f"{name}.fmu": _fmu(names[0], context, chosen, title)})
     asked = Target(target, cpu, features)
-
-    def files() -> dict[str, bytes]:
-        if to == "fmu":
-            system = system_of(names[0], context, mechanism, controller, chosen, (q, v, t))
-            return {f"{name}.fmu": fmu_archive(_of_system(title, system), system, solver)}
-        made = [exported(x, QUANTITIES[x](context), mechanism, controller, chosen, np.dtype(q.dtype)) for x in names]
-        if to == "casadi":
-            return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
-        texts = {f"{name}.h": header(title, made).encode()}
-        if to == "object":
-            return {f"{name}.o": object_file(title, made, asked), **texts}
-        return {f"{name}.c": source(title, made, _states(made, controller, chosen, (q, v, t))).encode(), **texts}
-
-    return _written(folder, files)
+    return _written(folder, lambda: _files(to, names, context, chosen, title, asked))
 
 
-def _what(what: str | Sequence[str] | None, controller: AbstractController) -> list[str]:
-    """The names of functions. Raises TypeError or ValueError."""
+def _fmu(what: str, context: Context, chosen: Sequence[Parameter], title: Title) -> bytes:
+    system = system_of(what, context, context.mechanism, context.controller, chosen, context.start)
+    return fmu_archive(_of_system(title, system), system, context.solver)
+
+
+def _files(
+    to: str, names: Sequence[str], context: Context, chosen: Sequence[Parameter], title: Title, asked: Target
+) -> dict[str, bytes]:
+    """The files of C, of an object, or of CasADi, by their names."""
+    quantities = {x: QUANTITIES[x](context) for x in names if x != RUN}
+    sizes = [size for x in quantities.values() for size in x.sizes.items()]
+    title, name, dtype = (
+        title._replace(sizes={**title.sizes, **dict(sizes)}),
+        title.name,
+        np.dtype(context.start[0].dtype),
+    )
+    made = [exported(x, y, context.mechanism, context.controller, chosen, dtype) for x, y in quantities.items()]
+    if to == "casadi":
+        return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
+    runs = [run_of(title, made)] if RUN in names else []
+    texts = {f"{name}.h": header(title, made, [line for x in runs for line in x.declaration()]).encode()}
+    if to == "object":
+        return {f"{name}.o": object_file(title, made, asked, [x.llvm_text() for x in runs]), **texts}
+    states = _states(made, context.controller, chosen, context.start)
+    return {f"{name}.c": source(title, made, states, [x.c_text() for x in runs]).encode(), **texts}
+
+
+def _what(
+    what: str | Sequence[str] | None, controller: AbstractController, to: str, solver: diffrax.AbstractERK | Rattle
+) -> list[str]:
+    """The names of functions, with those that a run needs. Raises TypeError or ValueError."""
     acts = not isinstance(controller, Uncontrolled)
     first = "plant" if controller.has_store else "acceleration"
     if what is None:
         return [first, *(["control"] if acts else [])]
-    known = ", ".join(map(repr, QUANTITIES))
+    known = ", ".join(map(repr, (*QUANTITIES, RUN)))
     if not isinstance(what, str | tuple | list):
         raise TypeError(f"what must be a name, or a tuple of names, of {known}, but is {what!r}.")
     names = list(dict.fromkeys([what] if isinstance(what, str) else what))
     if not names:
         raise ValueError(f"what must name at least one of {known}, but is empty.")
     for name in names:
-        if name not in QUANTITIES:
+        if name not in QUANTITIES and name != RUN:
             raise ValueError(f"what must be of {known}, but is or has {name!r}.")
         if name in OF_ACTUATORS and not acts:
             raise ValueError(f"what={name!r} is about actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
@@ -176,7 +199,16 @@ def _what(what: str | Sequence[str] | None, controller: AbstractController) -> l
                 f"what={name!r} needs a servo that is a function of the state, but this one has memory or samples. "
                 'Export "control", and "plant" or "plant_step", which take the control as an argument.'
             )
-    return names
+    if RUN not in names:
+        return names
+    if to == "casadi":
+        raise ValueError("what='run' is a loop, of which CasADi has its own. Export \"step\", and call its mapaccum.")
+    if controller.has_store and controller.period is None:
+        raise ValueError("what='run' needs a controller without memory, or one with samples, but this one has rates.")
+    needed = (
+        ["control", "plant_step"] if controller.has_store else ["rattle_step" if isinstance(solver, Rattle) else "step"]
+    )
+    return list(dict.fromkeys([*names, *needed]))
 
 
 def _system(what: str | Sequence[str] | None, controller: AbstractController, q: Array) -> str:
@@ -207,7 +239,8 @@ def _of_system(title: Title, system: System) -> Title:
 
 
 def _check_methods(solver: object, projection: object) -> None:
-    _check.instance(solver, diffrax.AbstractERK, "solver", "diffrax.Tsit5()")
+    if not isinstance(solver, Rattle):
+        _check.instance(solver, diffrax.AbstractERK, "solver", "diffrax.Tsit5()")
     if projection is not None:
         _check.instance(projection, Projection, "projection", "ukjax.Projection()")
 
@@ -224,12 +257,13 @@ def _name(name: object) -> str:
 
 
 def _context(
+    mechanism: Mechanism,
     controller: AbstractController,
     state: tuple[Array, Array, Array],
     coordinates: Sequence[str] | None,
     speeds: Sequence[str] | None,
     controls: Sequence[str] | None,
-    solver: diffrax.AbstractERK,
+    solver: diffrax.AbstractERK | Rattle,
     projection: Projection | None,
 ) -> Context:
     q, v, t = state
@@ -238,7 +272,9 @@ def _context(
     rates = tuple(Coordinate(f"{x.name}'", rate_unit(x.unit)) for x in of_q)
     of_u = named(controls, controller.actuators(q, t, v.shape[0]), "u", "controls, actuator")
     memory = 0 if controller.memory is None else controller.memory.shape[0]
-    return Context(of_q, rates if of_v is None else of_v, of_u, memory, solver, projection)
+    of_v = rates if of_v is None else of_v
+    rattle, explicit = (solver, diffrax.Tsit5()) if isinstance(solver, Rattle) else (Rattle(), solver)
+    return Context(mechanism, controller, state, of_q, of_v, of_u, memory, explicit, projection, rattle)
 
 
 def _chosen(asked: bool | Sequence[str], known: list[Parameter]) -> list[Parameter]:

@@ -9,12 +9,15 @@ from ._c import Title
 from ._program import Exported
 
 
-def object_file(title: Title, functions: Sequence[Exported], target: Target) -> bytes:
-    """The object file of the functions that the header declares. Raises ValueError for a target that is none."""
+def object_file(title: Title, functions: Sequence[Exported], target: Target, further: Sequence[str] = ()) -> bytes:
+    """The object file of the functions that the header declares. Raises ValueError for a target that is none.
+
+    `further`: texts of further functions, in LLVM's language.
+    """
     texts = [_with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
-    return object_code(texts, target)
+    return object_code([*texts, *further], target)
 
 
 def _defaults(title: Title, dtype: np.dtype) -> str:

@@ -3,7 +3,7 @@
 q: coordinates (n_q,); v: speeds (n,); u: control (p,); x: memory of a controller (s,); h: time step; a: acceleration.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import diffrax
@@ -17,6 +17,7 @@ from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._result import RESULTS
 from .._servo import AbstractController, Driven
+from .._simulation import Rattle
 
 
 class Argument(NamedTuple):
@@ -49,16 +50,29 @@ class Quantity(NamedTuple):
         takes: Arguments, besides parameters.
         gives: Results.
         function: (mechanism, controller, *arrays) -> the results, and whether they are a motion.
+        sizes: Names of further sizes that stand in the header, and the sizes.
     """
 
     about: str
     takes: tuple[Argument, ...]
     gives: tuple[Argument, ...]
     function: Callable[..., tuple[list[Array], Array]]
+    sizes: Mapping[str, int] = {}
 
 
 class Context(NamedTuple):
-    """Names with units of coordinates, speeds and actuators, the states of the controller, and the way of a step."""
+    """What functions are made of.
+
+    Attributes:
+        mechanism, controller, start: The mechanism, its controller, and the given state (q, v, t).
+        coordinates, speeds, controls: Names with units of coordinates, speeds and actuators.
+        memory: How many numbers the controller remembers.
+        solver, projection, rattle: The ways of a step.
+    """
+
+    mechanism: Mechanism
+    controller: AbstractController
+    start: tuple[Array, Array, Array]
 
     coordinates: tuple[Coordinate, ...]
     speeds: tuple[Coordinate, ...]
@@ -66,6 +80,7 @@ class Context(NamedTuple):
     memory: int
     solver: diffrax.AbstractERK
     projection: Projection | None
+    rattle: Rattle
 
     @property
     def q(self) -> Argument:
@@ -302,8 +317,8 @@ def _projection(of: Context) -> Quantity:
     return Quantity("The nearest state that satisfies the constraints.", of.state, ends, function)
 
 
-# All functions by their names.
-QUANTITIES: dict[str, Callable[[Context], Quantity]] = {
+# Functions by their names.
+BASIC: dict[str, Callable[[Context], Quantity]] = {
     "acceleration": _acceleration,
     "control": _control,
     "constraint_force": _constraint_force,
@@ -316,5 +331,7 @@ QUANTITIES: dict[str, Callable[[Context], Quantity]] = {
     "projection": _projection,
 }
 # Those of actuators; and those in which the controller is a function of the state.
-OF_ACTUATORS = ("control", "plant", "plant_jacobian", "plant_step")
-OF_STATE = ("acceleration", "constraint_force", "jacobian", "step")
+OF_ACTUATORS = ("control", "plant", "plant_jacobian", "plant_step", "plant_linearization")
+OF_STATE = (
+    *("acceleration", "constraint_force", "constraint_forces", "multipliers", "jacobian", "linearization", "step"),
+)
