@@ -100,3 +100,6 @@ def test_a_run_on_a_microcontroller(tmp_path, board):
     want = subprocess.run([tmp_path / "here"], capture_output=True, text=True, check=True).stdout
     assert found == want
     assert found.startswith("1\n")
+    options = {"to": "object", "target": "thumbv7em-none-eabihf", "cpu": "cortex-m7", "projection": ukjax.Projection()}
+    code = made(tmp_path / "object", pendulum(), [0.6, -0.8], [0.4, 0.3], what="run", **options)
+    assert run_on(board, tmp_path, tmp_path / "run.c", code) == want

@@ -1,5 +1,6 @@
 """Exported functions as an object file for any of LLVM's targets, with the same header as in C."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +18,12 @@ def object_file(title: Title, functions: Sequence[Exported], target: Target, fur
     texts = [_with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
-    return object_code([*texts, *further], target)
+    texts += further
+    if target.has_hard_floats:
+        texts = [
+            re.sub(rf"\b(define|declare|call) (signext i32 @{title.name}_)", r"\1 arm_aapcs_vfpcc \2", x) for x in texts
+        ]
+    return object_code(texts, target)
 
 
 def _defaults(title: Title, dtype: np.dtype) -> str:
