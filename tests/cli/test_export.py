@@ -49,7 +49,7 @@ def test_a_robot_of_a_file_has_the_name_of_the_file(command, tmp_path):  # noqa:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--to", "wasm"], "to must be of 'c', 'object', 'casadi', but is 'wasm'"),
+        (["--to", "wasm"], "to must be of 'c', 'object', 'casadi', 'fmu', but is 'wasm'"),
         (["--what", "speed"], "what must be of 'acceleration', 'control'"),
         (["--what", "control"], "there is no servo"),
         (["--name", "2"], "name must be one that C takes"),

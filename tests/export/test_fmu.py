@@ -10,6 +10,7 @@ import fmpy
 import fmpy.fmi1
 import fmpy.fmi3
 import fmpy.validation
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -390,6 +391,11 @@ def test_what_is_refused_leaves_nothing_behind(tmp_path):
     refused(tmp_path, "what must be a name", error=TypeError, what=3)
     refused(tmp_path, "what='plant' is about actuators, but there is no servo", what="plant")
     refused(tmp_path, "solver must be an instance of AbstractERK", error=TypeError, solver=diffrax.Euler())
+    special = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jax.scipy.special.erf(q))
+    with pytest.raises(
+        ValueError, match='to="fmu" cannot be exported, for M, Q, A and b of the mechanism are no scalar'
+    ):
+        ukjax.export(ukjax.Mechanism(special), Q, V, to="fmu", out=tmp_path / "x")
     with pytest.raises(ValueError, match="of double precision, but q is float32"):
         ukjax.export(pendulum(), Q.astype(np.float32), V.astype(np.float32), to="fmu", out=tmp_path / "x")
     assert not list(tmp_path.iterdir())

@@ -60,7 +60,7 @@ def export(
     speeds: Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
 ) -> list[Path]:
-    r"""Writes functions of a mechanism as C99, as an object file, or for CasADi, and returns the paths of the files.
+    r"""Writes functions of a mechanism as C99, an object, functions of CasADi, or an FMU, and returns the paths.
 
     The functions have the bits of `ukjax.compile` for one name: the same sums are fused, and sines come from the same
     arithmetic. They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results.
@@ -72,34 +72,49 @@ def export(
         v: Speeds (n,) [m/s or rad/s] of that state.
         t: Time of that state, scalar [s].
         out: Folder to write to. Files of the same names are replaced, all of them or none.
-        to: "c" for NAME.c and NAME.h; "object" for NAME.o and NAME.h; "casadi" for a file for each function,
-            NAME_acceleration.casadi, which `casadi.Function.load` reads: symbolic, with `certain` as its last result.
-            There results are numbers also where they are not certain, so that CasADi sees what depends on what.
+        to: What to write.
+
+            - "c": NAME.c and NAME.h;
+            - "object": NAME.o and NAME.h;
+            - "casadi": a file for each function, NAME_acceleration.casadi, which `casadi.Function.load` reads. It is
+              symbolic, with `certain` as its last result. Results are numbers also where they are not certain, so that
+              CasADi sees what depends on what.
+            - "fmu": NAME.fmu of FMI 3.0, for model exchange and co-simulation on this platform, with its sources. It
+              needs a C compiler. `what` is then "acceleration" for the mechanism with its servo inside, "plant" with
+              the control as inputs, or "control" for the controller alone.
         what: One name or several; by default "acceleration", and "control" if there is a servo.
 
             - "acceleration" (n,), "constraint_force" (n,), "jacobian" (n, n_q + n) by q and v: under the servo, if any;
+            - "multipliers" (m,) of all rows, "constraint_forces" (c, n) of each constraint, as by
+              `equation_of_motion(reactions=True)`; "reactions" (j, 6), the force and torque of each joint of a robot;
             - "control" (p,) of the servo, or of a `Feedback`; one with memory takes it and gives the next;
-            - "step": one step of `solver` of size h, with the servo at work at each of its stages;
+            - "step": one step of `solver` of size h, with the servo at work at each of its stages; "rattle_step": one
+              of RATTLE, certain where its iterations arrive;
+            - "run": a loop over steps, "rattle_step" if `solver` is one, which saves states to arrays of the caller;
             - "plant", "plant_jacobian" (n, n_q + n + p) by q, v and u, "plant_step": the same under a given control u;
+            - "linearization" (k, k), "plant_linearization" (k, k) and (k, p): A and B for independent states, which
+              are chosen at the given state, as by `ukjax.analysis.linearize`;
             - "inverse_dynamics": the force M a - Q (n,) of an acceleration a;
             - "projection": the nearest state that satisfies the constraints.
         servo: `Servo` or several, or a `Feedback`; None for none.
         name: The name of the files, which all names in them begin with.
         parameters: Whether the parameters of mechanism and servo are arguments of the functions; or the names of those
-            that are, as in the header that True makes. Others are constants, which makes shorter code.
-        solver: An explicit Runge-Kutta method of diffrax, for steps.
+            that are, as in the header that True makes. Others are constants, which makes shorter code. Those of an FMU
+            are tunable.
+        solver: An explicit Runge-Kutta method of diffrax for steps, and for co-simulation, which adapts their size. A
+            `Rattle` for "rattle_step" and "run".
         projection: `Projection()` to end a step on the constraints; None for none.
         target: For objects, a target of LLVM such as "thumbv7em-none-eabihf"; this machine if empty.
         cpu: For objects, a processor such as "cortex-m7"; any of the target if empty.
         features: For objects, features of LLVM such as "+fma".
-        coordinates: A name with unit for each coordinate, such as "q1 [rad]", for the comments.
+        coordinates: A name with unit for each coordinate, such as "q1 [rad]", for comments and variables.
         speeds: Names for speeds that are not the rates of the coordinates.
         controls: A name with unit for each actuator.
 
     Raises:
         TypeError: If an argument is something else than listed.
         ValueError: If a name is none that C takes, `what`, `to` or `target` is not known, a function is no scalar
-            program, or `out` cannot be written to.
+            program, there is no compiler for an FMU, or `out` cannot be written to.
 
     Gradients: none; ask for "jacobian".
 
@@ -117,23 +132,13 @@ def export(
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     controller = as_controller(servo)
-    if to not in TO:
-        raise ValueError(f"to must be of {', '.join(map(repr, TO))}, but is {to!r}.")
-    if to != "object" and (target or cpu or features):
-        raise ValueError(f'target, cpu and features are for to="object": {to} is for any machine.')
-    if to == "fmu":
-        needed_compiler(to)
-    if to == "casadi" and not has_casadi():
-        raise ValueError('to="casadi" needs CasADi. Run: pip install "ukjax[casadi]".')
+    _check_target(to, Target(target, cpu, features))
     if is_traced(mechanism, controller, q, v, t):
         raise TypeError("export writes files, which jit and other transformations cannot. Call it outside of them.")
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     _check.finite(q, "q")
     _check.finite(v, "v")
     _check.finite(t, "t")
-    for words, given in (("target", target), ("cpu", cpu), ("features", features)):
-        if not isinstance(given, str):
-            raise TypeError(f"{words} must be text in LLVM's words, or empty, but is {given!r}.")
     _check_methods(solver, projection)
     names = _what(what, controller, to, solver) if to != "fmu" else [_system(what, controller, q)]
     if to == "fmu":
@@ -236,6 +241,21 @@ def _of_system(title: Title, system: System) -> Title:
     sizes["HELD"] = len(system.held)
     kept = {k: n for k, n in title.sizes.items() if k == "PARAMETERS"}
     return title._replace(sizes={k: n for k, n in sizes.items() if n} | kept)
+
+
+def _check_target(to: str, target: Target) -> None:
+    """Raises TypeError or ValueError if there is no such target, or what it needs is not there."""
+    if to not in TO:
+        raise ValueError(f"to must be of {', '.join(map(repr, TO))}, but is {to!r}.")
+    for name, given in zip(("target", "cpu", "features"), target, strict=True):
+        if not isinstance(given, str):
+            raise TypeError(f"{name} must be text in LLVM's words, or empty, but is {given!r}.")
+    if to != "object" and any(target):
+        raise ValueError(f'target, cpu and features are for to="object", and do not go with to="{to}". Leave them out.')
+    if to == "fmu":
+        needed_compiler(to)
+    if to == "casadi" and not has_casadi():
+        raise ValueError('to="casadi" needs CasADi. Run: pip install "ukjax[casadi]".')
 
 
 def _check_methods(solver: object, projection: object) -> None:

@@ -126,7 +126,7 @@ def _units(root: Element, names: Iterable[str]) -> None:
 
 
 def _structure(root: Element, system: System, found: Sequence[Variable]) -> None:
-    """Which unknowns there are, and which knowns each of them depends on."""
+    """Adds the unknowns, and the knowns that each of them depends on."""
     n, inputs = len(system.states), len(system.inputs)
     # The arguments of the program are s, t, u, p: their references, without those of parameters and of what is held.
     arguments = [*range(1, 1 + n), 0, *range(1 + 2 * n, 1 + 2 * n + inputs)]

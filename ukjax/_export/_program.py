@@ -160,10 +160,11 @@ def scalar(
     mechanism: Mechanism,
     sizes: Sequence[int],
     dtype: np.dtype,
+    asked: str | None = None,
 ) -> Exported:
     """Makes the program of `function`, which has the arguments of the quantity. Raises ValueError.
 
-    `sizes`: numbers of coordinates and speeds.
+    `sizes`: numbers of coordinates and speeds. `asked`: what the user asked for, for the message.
     """
 
     def flat(*arrays: Array) -> list[Array]:
@@ -180,9 +181,9 @@ def scalar(
         state = [jax.ShapeDtypeStruct(shape, dtype) for shape in (*((n,) for n in sizes), ())]
         whose, reason = _fault(mechanism, state) or ("it is", str(error))
         raise ValueError(
-            f"what={name!r} cannot be exported, for {whose} no scalar program: {reason}. Exported code has no "
-            "matrices, no LAPACK, no callbacks and no large tables. Leave it out of what, or change the mechanism or "
-            "its servo (a ConstraintFollowing goes by matrices, a Servo does not)."
+            f"{asked or f'what={name!r}'} cannot be exported, for {whose} no scalar program: {reason}. Exported code "
+            "has no matrices, no LAPACK, no callbacks and no large tables. Leave it out, or change mechanism or "
+            "servo (a ConstraintFollowing goes by matrices, a Servo does not)."
         ) from error
 
 

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._coordinate import Coordinate, rate_unit
-from .._expand import Node
-from .._lowering._program import arguments_of
+from .._expand import Node, arguments_of
 from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._servo import AbstractController
@@ -188,7 +187,7 @@ class _Maker:
         self, name: str, about: str, function: Callable, takes: Sequence[Argument], gives: Sequence[Argument]
     ) -> Exported:
         quantity = Quantity(about, tuple(takes), tuple(gives), function)
-        return scalar(name, quantity, function, self.mechanism, self.sizes, self.dtype)
+        return scalar(name, quantity, function, self.mechanism, self.sizes, self.dtype, 'to="fmu"')
 
 
 def _moving(what: str, of: Context, mechanism: Mechanism, controller: AbstractController) -> _Shape:

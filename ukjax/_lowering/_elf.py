@@ -1,7 +1,7 @@
-"""Object files of 32 bits in ELF: the symbols that they lack, and a note to linkers about floating-point numbers on ARM.
+"""Object files of 32 bits in ELF: the symbols that they lack, and how their functions take floating-point numbers.
 
 LLVM, as llvmlite sets it up, passes numbers in integer registers on ARM. Functions that say otherwise are right, but
-the object does not tell linkers, and calls of the target's library of mathematics would be wrong.
+the object does not tell linkers so, and calls of the target's library of mathematics would be wrong.
 """
 
 import struct
