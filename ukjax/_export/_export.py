@@ -217,7 +217,7 @@ def _what(
 
 
 def _system(what: str | Sequence[str] | None, controller: AbstractController, q: Array) -> str:
-    """What is inside of an FMU. Raises TypeError or ValueError."""
+    """The system inside of an FMU. Raises TypeError or ValueError."""
     known, acts = ", ".join(map(repr, SYSTEMS)), not isinstance(controller, Uncontrolled)
     if q.dtype != np.float64:
         raise ValueError(

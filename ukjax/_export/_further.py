@@ -104,7 +104,7 @@ def _certain(A: Rows) -> _expand.Certain:
 
 
 def _reactions(of: Context) -> Quantity:
-    """What the joints of a robot carry."""
+    """The wrenches that the joints of a robot carry. Raises ValueError if they are not known."""
     robot = of.mechanism.system
     if not isinstance(robot, Robot):
         raise ValueError(

@@ -61,7 +61,7 @@ class Quantity(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What functions are made of.
+    """The parts that functions are made of.
 
     Attributes:
         mechanism, controller, start: The mechanism, its controller, and the given state (q, v, t).

@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
     @property
     def kept(self) -> list[Argument]:
-        """What goes from one step to the next."""
+        """The arrays that go from one step to the next."""
         return [x for x in self.first if x.size is not None]
 
     @property

@@ -280,7 +280,7 @@ def _energies(mechanism: Mechanism, n_q: int, n: int) -> dict[str, Callable[...,
 
 
 def dependencies(one: Exported) -> list[set[int]]:
-    """For each result the indices of the arguments that it depends on, where it is certain."""
+    """The indices of the arguments that each result depends on, where it is certain."""
     *results, certain = one.program.outputs
     places = {node.order: {i} for i, node in enumerate(one.program.inputs)}
     for node in one.program.steps:
