@@ -36,7 +36,7 @@ from ukjax._expand import (
     _symmetric,
     _tiled,
 )
-from ukjax._export import _compiler
+from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record
 from ukjax._lowering import _bind, _c, _disk, _entry, _handler, _kernel, _schedule, _stages
@@ -89,6 +89,7 @@ REPLACEABLE = {
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_scalar, "OF_MACHINE_CODE"),
     "scalar_motion": (_fast_or_slow.FastOrSlowOp, "evaluate"),
+    "states_of_test": (_export, "STATES"),
     "sure_way": (_compiled.Compiled, "_go_the_sure_way"),
     "timed_run": (_simulate, "timed_run"),
     "together": (_portions, "TOGETHER"),

@@ -54,6 +54,7 @@ def test_a_robot_of_a_file_has_the_name_of_the_file(command, tmp_path):  # noqa:
         (["--what", "control"], "there is no servo"),
         (["--name", "2"], "name must be one that C takes"),
         (["--set", "label=机器人"], "makes no name that C takes. Pass --name"),
+        (["--to", "fmu", "--what", "step"], "what must be one of 'acceleration', 'plant', 'control'"),
         (["--cpu", "cortex-m7"], 'are for to="object"'),
         (["--to", "object", "--target", "toaster"], "LLVM makes no code for toaster"),
         (["--parameters", "--parameter", "system_m"], "but not both"),

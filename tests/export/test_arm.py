@@ -11,8 +11,10 @@ import pytest
 
 import ukjax
 from models import n_pendulum, scara, unicycle
+from ukjax.cli import factories
 
 from ..helpers import pendulum
+from ..inside import replaced
 from .compilers import STRICT, compile_c, first
 
 
@@ -63,6 +65,26 @@ def test_bits_of_larger_mechanisms_on_a_microcontroller(tmp_path, board):
     ):
         source = made(tmp_path / name, case.mechanism, case.q0, case.v0, what=what)
         assert run_on(board, tmp_path / name, "-DIT_TEST", source).endswith("0 results differ\n")
+
+
+GALLERY = factories("models")[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("target", GALLERY)
+def test_bits_of_the_gallery_on_a_microcontroller(tmp_path, board, target):
+    """Every scenario that is scalar code, at 100 states."""
+    case = GALLERY[target]()
+    what = ["acceleration"] if case.servo is None else ["acceleration", "control"]
+    try:
+        with replaced(states_of_test=100):
+            source = made(tmp_path, case.mechanism, case.q0, case.v0, t=case.t0, what=what, servo=case.servo)
+    except ValueError as error:
+        if "no scalar program" in str(error):
+            return
+        raise
+    assert run_on(board, tmp_path, "-DIT_TEST", source).endswith("0 results differ\n")
 
 
 RUN = """

@@ -155,7 +155,7 @@ def export(
 
 def _fmu(what: str, context: Context, chosen: Sequence[Parameter], title: Title) -> bytes:
     system = system_of(what, context, context.mechanism, context.controller, chosen, context.start)
-    return fmu_archive(_of_system(title, system), system, context.solver)
+    return fmu_archive(_of_system(title, system), system, context.solver, float(context.start[2]))
 
 
 def _files(

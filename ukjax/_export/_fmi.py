@@ -86,9 +86,9 @@ def variables(system: System, parameters: Sequence[Parameter]) -> list[Variable]
 
 
 def model_description(
-    name: str, about: str, token: str, system: System, parameters: Sequence[Parameter], tolerance: float
+    name: str, about: str, token: str, system: System, parameters: Sequence[Parameter], run: tuple[float, float]
 ) -> bytes:
-    """The file modelDescription.xml."""
+    """The file modelDescription.xml; `run`: start and tolerance of a run."""
     root = Element(
         "fmiModelDescription",
         fmiVersion="3.0",
@@ -107,7 +107,7 @@ def model_description(
     categories = SubElement(root, "LogCategories")
     SubElement(categories, "Category", name="uncertain", description="There is no certain result, and why.")
     SubElement(categories, "Category", name="misuse", description="A call that FMI does not allow here.")
-    SubElement(root, "DefaultExperiment", startTime="0", tolerance=repr(tolerance))
+    SubElement(root, "DefaultExperiment", startTime=repr(run[0]), tolerance=repr(run[1]))
     listed = SubElement(root, "ModelVariables")
     for x in found:
         unit = {"unit": x.unit} if x.unit else {}

@@ -45,8 +45,11 @@ FRAME = """\
 """
 
 
-def fmu_archive(title: Title, system: System, solver: diffrax.AbstractERK) -> bytes:
-    """The archive, with a library for this machine. Raises ValueError if there is no compiler, or it fails."""
+def fmu_archive(title: Title, system: System, solver: diffrax.AbstractERK, start: float) -> bytes:
+    """The archive, with a library for this machine. Raises ValueError if there is no compiler, or it fails.
+
+    `start`: the time at which a run starts.
+    """
     compiler, name = needed_compiler("fmu"), title.name
     files = {f"{name}.h": header(title, system.functions).encode()}
     files[f"{name}.c"] = source(title, system.functions, None).encode()
@@ -56,7 +59,7 @@ def fmu_archive(title: Title, system: System, solver: diffrax.AbstractERK) -> by
     sources = [f"{name}.c", "fmu.c"]
     platform, ending = platform_name()
     library = shared_library(compiler, files, sources)
-    description = model_description(name, title.about, token, system, title.parameters, TOLERANCE)
+    description = model_description(name, title.about, token, system, title.parameters, (start, TOLERANCE))
     return _zipped(
         {
             "modelDescription.xml": description,

@@ -219,11 +219,13 @@ EXPORT Status fmi3EnterInitializationMode(Model *m, bool given, double tolerance
 {
     (void)ends;
     (void)end;
+    Status status = changed(m, 1 << INSTANTIATED, INITIALIZATION, "fmi3EnterInitializationMode");
+    if (status != OK) return status;
     if (given && !(tolerance > 0)) return say(m, ERROR, "the tolerance must be positive, but is %g", tolerance);
     if (given) m->now.tolerance = tolerance;
     m->now.t = m->now.start = start;
     m->now.is_new = 1;
-    return changed(m, 1 << INSTANTIATED, INITIALIZATION, "fmi3EnterInitializationMode");
+    return OK;
 }
 
 EXPORT Status fmi3ExitInitializationMode(Model *m)
