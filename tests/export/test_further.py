@@ -2,6 +2,7 @@
 
 import ctypes
 
+import casadi
 import diffrax
 import jax.numpy as jnp
 import numpy as np
@@ -276,3 +277,19 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match="constraints beside the robot's own, .*extra"):
         ukjax.export(extra, one, one, **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_further_functions_of_casadi(tmp_path):
+    what = ["multipliers", "linearization", "rattle_step"]
+    paths = ukjax.export(pendulum(), Q, V, to="casadi", what=what, out=tmp_path, name="it")
+    multipliers, linearization, step = (casadi.Function.load(str(path)) for path in paths)
+    (want,) = ukjax.equation_of_motion(pendulum(), Q, V, reactions=True).multipliers.values()
+    assert_close(np.array(multipliers(Q, V, 0.0)[0])[:, 0], np.asarray(want), rtol=1e-12)
+    A = np.array(linearization(Q, V, 0.0)[0]).reshape(2, 2)
+    assert_close(A, np.asarray(ukjax.analysis.linearize(pendulum(), Q, V).A), atol=1e-12)
+    q, v, certain = step(Q, V, 0.0, 1e-2)
+    assert float(certain) == 1
+    library = exported(tmp_path, pendulum(), Q, V, what="rattle_step")
+    for found, want in zip((q, v), library("rattle_step", Q, V, 0.0, 1e-2, gives=[2, 2])[1], strict=True):
+        assert_close(np.array(found)[:, 0], want, atol=1e-14)

@@ -15,13 +15,12 @@ import numpy as np
 from jaxtyping import Array
 
 from .. import _expand
-from .._analysis import Independent, linearize, on_constraints
+from .._analysis import Independent, is_consistent, linearize
 from .._constraint import are_rates
 from .._coordinate import Coordinate
 from .._formulation import certainty
 from .._linalg import SVD
 from .._mechanism import Mechanism
-from .._result import RESULTS
 from .._servo import AbstractController, Uncontrolled
 from .._simulation import check_rattle, scalar_rattle_step
 from .._types import Matrix, Rows, Scalar, Vector
@@ -236,7 +235,7 @@ def _tangents(
     )
     apart = [jnp.all(_expand.pivots(x, INDEPENDENT).kept) for x in (of_q, of_v)]
     fine = ft.reduce(jnp.logical_and, [speeds.clear, positions.clear, *apart])
-    return whole, fine & (on_constraints(mechanism, q, v, t) == RESULTS.successful)
+    return whole, fine & is_consistent(mechanism, q, v, t)
 
 
 class _Free:
@@ -259,7 +258,7 @@ class _Free:
             return cls(through, K, _expand.is_definite(certain, M))
         found, none = _expand.pivots(through.S, through.least), jnp.zeros(len(rows), M.dtype)
         clear = _expand.are_clear(certain, through.S, found, none, none, none, jnp.zeros((), M.dtype))
-        return cls(through, K, clear & _expand.is_definite(certain, M) & (jnp.sum(found.kept) == rank))
+        return cls(through, K, clear & _expand.is_definite(certain, M) & (jnp.sum(found.kept.astype(M.dtype)) == rank))
 
     def by(self, D: Matrix, chosen: tuple[int, ...]) -> tuple[Matrix, Matrix]:
         """D times the free speeds by the chosen entries of that, and the matrix that makes these independent."""
