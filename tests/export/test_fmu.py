@@ -371,6 +371,13 @@ def test_the_sources_build_without_a_warning(made, compiler, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["model", "fmu", "call", "of"])
+def test_a_name_may_be_that_of_something_else(made, name):
+    fmu = made(name, ukjax.Mechanism(pendulum().system), Q, V, parameters=True)
+    assert_close(fmu.simulate("CoSimulation")["q1"][-1:], Q[:1] + V[:1], rtol=1e-12)
+
+
+@pytest.mark.long
 def test_names_and_units(made):
     """Names that occur twice, or mean something in XML; units by the exponents of SI's."""
     fmu = made("named", ukjax.Mechanism(pendulum().system), Q, V,

@@ -19,11 +19,11 @@ from ._system import System
 
 # Relative tolerance of co-simulation where the importer asks for none.
 TOLERANCE = 1e-8
-GLUE = ("fmu.c", "fmu_absent.h")
+GLUE = ("fmu-functions.c", "fmu-absent.h")
 FRAME = """\
-/* What fmu.c needs to know of the model. */
-#ifndef MODEL_H
-#define MODEL_H
+/* What fmu-functions.c needs to know of the model. */
+#ifndef MODEL_IS_KNOWN
+#define MODEL_IS_KNOWN
 #include "{name}.h"
 
 #define MODEL_NAME "{name}"
@@ -55,8 +55,8 @@ def fmu_archive(title: Title, system: System, solver: diffrax.AbstractERK, start
     files[f"{name}.c"] = source(title, system.functions, None).encode()
     files |= {x: Path(__file__).with_name(x).read_bytes() for x in GLUE}
     token = hashlib.sha256(b"".join([*files.values(), _tables(title, system, solver).encode()])).hexdigest()[:32]
-    files["model.h"] = _model(title, system, solver, token).encode()
-    sources = [f"{name}.c", "fmu.c"]
+    files["fmu-model.h"] = _model(title, system, solver, token).encode()
+    sources = [f"{name}.c", "fmu-functions.c"]
     platform, ending = platform_name()
     library = shared_library(compiler, files, sources)
     description = model_description(name, title.about, token, system, title.parameters, (start, TOLERANCE))
@@ -81,7 +81,7 @@ def check_solver(solver: object) -> None:
 
 
 def _model(title: Title, system: System, solver: diffrax.AbstractERK, token: str) -> str:
-    """The text of model.h."""
+    """The text of fmu-model.h."""
     assert isinstance(solver.tableau, diffrax.ButcherTableau)
     return FRAME.format(
         name=title.name,
@@ -125,7 +125,7 @@ def _numbers(values: Sequence[float] | np.ndarray) -> str:
     return ", ".join(c_number(float(x)) for x in values)
 
 
-# Arguments of the functions that fmu.c calls.
+# Arguments of the functions that fmu-functions.c calls.
 POINT = "const double *s, double t, const double *u, const double *p"
 CALLED = {
     "rates": f"{POINT}, double *ds, double *y",
@@ -144,7 +144,7 @@ def _functions(title: Title, system: System) -> list[str]:
     lines = []
     for name, takes in CALLED.items():
         words = [x.split()[-1].lstrip("*") for x in takes.split(", ")]
-        lines += [f"static int model_{name}({takes})", "{"]
+        lines += [f"static int model{name.capitalize()}({takes})", "{"]
         if name in made:
             one = made[name].quantity
             used = [x.name for x in (*one.takes, *one.gives)]

@@ -1,4 +1,4 @@
-/* Functions of FMI 3.0 about what the model does not have: a part of fmu.c. */
+/* Functions of FMI 3.0 about what the model does not have: a part of fmu-functions.c. */
 
 /* There are no variables of other types. */
 #define NO_VARIABLES(TYPE, KIND) \

@@ -1,12 +1,12 @@
 /* The functions of FMI 3.0, for model exchange and co-simulation, around the functions of a model.
  *
- * model.h has the sizes, the start values, the Runge-Kutta method, and the functions of the model:
+ * fmu-model.h has the sizes, the start values, the Runge-Kutta method, and the functions of the model:
  *     NS states s, NU inputs and NZ held numbers u, NY outputs y, NP parameters p;
  *     s' and y are functions of (s, t, u, p); what is held changes every PERIOD, if that is not zero.
  * Value references: 0 is the time; then follow s, s', the inputs, y, p and what is held, in this order.
  * Where the model is not certain of a result, functions return fmi3Discard and log why; nothing is guessed.
  */
-#include "model.h"
+#include "fmu-model.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -85,8 +85,8 @@ static Status evaluated(Model *m)
         double u[NU + NZ + 1];
         int certain = 1;
         memcpy(u, x->u, sizeof u);
-        if (PERIOD > 0 && x->samples == 0) certain = model_sample(x->s, x->t, x->u, x->p, u + NU);
-        m->certain = model_rates(x->s, x->t, u, x->p, m->ds, m->y) && certain;
+        if (PERIOD > 0 && x->samples == 0) certain = modelSample(x->s, x->t, x->u, x->p, u + NU);
+        m->certain = modelRates(x->s, x->t, u, x->p, m->ds, m->y) && certain;
         memcpy(m->held, u + NU, NZ * sizeof(double));
         x->is_new = 0;
     }
@@ -105,7 +105,7 @@ static Status sampled(Model *m)
     Memory *x = &m->now;
     double held[NZ + 1];
     if (!(PERIOD > 0) || x->t < next_sample(x) - 1e-9 * PERIOD) return OK;
-    if (!model_sample(x->s, x->t, x->u, x->p, held)) return uncertain(m, x->t);
+    if (!modelSample(x->s, x->t, x->u, x->p, held)) return uncertain(m, x->t);
     memcpy(x->u + NU, held, NZ * sizeof(double));
     x->samples++;
     x->is_new = 1;
@@ -298,7 +298,7 @@ EXPORT Status fmi3SetFloat64(Model *m, const Reference which[], size_t count, co
     return OK;
 }
 
-#include "fmu_absent.h"
+#include "fmu-absent.h"
 
 /* The memory of an instance. */
 
@@ -384,7 +384,7 @@ EXPORT Status fmi3GetDirectionalDerivative(Model *m, const Reference unknowns[],
         if (!place) return say(m, ERROR, "variable %.0f is not known", knowns[i]);
         *place += seed[i];
     }
-    if (!model_tangent(x->s, x->t, x->u, x->p, along.s, along.t, along.u, along.p, ds, y)) return uncertain(m, x->t);
+    if (!modelTangent(x->s, x->t, x->u, x->p, along.s, along.t, along.u, along.p, ds, y)) return uncertain(m, x->t);
     for (i = 0; i < found; i++) {
         double *place = of_unknown(along.s, ds, y, held, unknowns[i]);
         if (!place) return say(m, ERROR, "variable %.0f is not unknown", unknowns[i]);
@@ -409,7 +409,7 @@ EXPORT Status fmi3GetAdjointDerivative(Model *m, const Reference unknowns[], siz
         if (!place) return say(m, ERROR, "variable %.0f is not unknown", unknowns[i]);
         *place += seed[i];
     }
-    if (!model_adjoint(x->s, x->t, x->u, x->p, ds, y, back.s, &back.t, back.u, back.p)) return uncertain(m, x->t);
+    if (!modelAdjoint(x->s, x->t, x->u, x->p, ds, y, back.s, &back.t, back.u, back.p)) return uncertain(m, x->t);
     for (i = 0; i < NS; i++) back.s[i] += s[i];
     for (i = 0; i < given; i++) {
         double *place = of_known(&back, knowns[i]);
@@ -510,7 +510,7 @@ static bool tried(const Memory *x, double h, double *end, double *error)
             for (l = 0; l < i; l++) s[j] += matrix[i][l] * k[l][j];
             s[j] = x->s[j] + h * s[j];
         }
-        if (!model_rates(s, x->t + times[i] * h, x->u, x->p, k[i], y)) return false;
+        if (!modelRates(s, x->t + times[i] * h, x->u, x->p, k[i], y)) return false;
     }
     for (j = 0; j < NS; j++) {
         double d = 0, e = 0, size;
@@ -524,7 +524,7 @@ static bool tried(const Memory *x, double h, double *end, double *error)
         sum += e * e;
     }
     *error = NS ? sqrt(sum / NS) : 0;
-    return *error == *error && *error < HUGE_VAL && model_projected(end, x->t + h, x->p, end);
+    return *error == *error && *error < HUGE_VAL && modelProjected(end, x->t + h, x->p, end);
 }
 
 /* A first step: a part of the time in which states change by their size. */
