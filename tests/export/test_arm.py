@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 import ukjax
@@ -44,9 +45,9 @@ def made(folder, mechanism, q, v, **options):
 
 @pytest.mark.parametrize("board", BOARDS)
 def test_bits_on_a_microcontroller(tmp_path, board):
-    """A servo, a step, Jacobians and parameters, all by the test that the file carries."""
-    case, what = unicycle.scenario(), ["control", "step", "acceleration", "jacobian"]
-    source = made(tmp_path, case.mechanism, case.q0, case.v0, what=what, servo=case.servo, parameters=True)
+    """By the test that the file carries; and that test fails where a bit is another."""
+    law = ukjax.Feedback(lambda q, v, t: -jnp.sin(3.0 * q[:1]), [[1.0], [0.5]])
+    source = made(tmp_path, pendulum(), [0.6, -0.8], [0.4, 0.3], what=["control", "step"], servo=law, parameters=True)
     assert run_on(board, tmp_path, "-DIT_TEST", source).endswith("0 results differ\n")
     text = source.read_text()
     place = text.index("expected[8][")
@@ -58,12 +59,13 @@ def test_bits_on_a_microcontroller(tmp_path, board):
 @pytest.mark.long
 @pytest.mark.parametrize("board", BOARDS)
 def test_bits_of_larger_mechanisms_on_a_microcontroller(tmp_path, board):
-    arm, chain = scara.scenario(), n_pendulum.closed(N=3)
+    arm, chain, robot = scara.scenario(), n_pendulum.closed(N=3), unicycle.scenario()
     for name, case, what in (
+        ("robot", robot, ["control", "step", "jacobian"]),
         ("arm", arm, ["acceleration", "constraint_force", "multipliers"]),
         ("chain", chain, ["acceleration", "linearization", "rattle_step", "projection"]),
     ):
-        source = made(tmp_path / name, case.mechanism, case.q0, case.v0, what=what)
+        source = made(tmp_path / name, case.mechanism, case.q0, case.v0, what=what, servo=case.servo)
         assert run_on(board, tmp_path / name, "-DIT_TEST", source).endswith("0 results differ\n")
 
 

@@ -162,6 +162,7 @@ def test_a_plant_with_inputs(made, kind, tolerance):
         assert_close(found[f"q{i + 1}"], np.asarray(run.q)[:, i], atol=tolerance)
 
 
+@pytest.mark.long
 def test_a_projection_keeps_constraints_in_co_simulation(made):
     """A run from another time than zero, at a coarse tolerance: the rod keeps its length to rounding."""
     fmu = made("projected", pendulum(), Q, V, t=0.5, projection=ukjax.Projection())
