@@ -12,7 +12,8 @@ from pathlib import Path
 
 # Compilers in the order in which they are looked for; the wheel of ziglang is a clang.
 KNOWN = ("cc", "gcc", "clang")
-OPTIONS = ("-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-shared")
+OPTIONS = ("-std=c99", "-O2", "-ffp-contract=off")
+OF_LIBRARY = ("-fPIC", "-fvisibility=hidden", "-shared")
 
 
 def c_compiler() -> list[str] | None:
@@ -39,7 +40,7 @@ def shared_library(compiler: list[str], files: Mapping[str, bytes], sources: lis
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
-        command = [*compiler, *OPTIONS, *sources, "-o", "library", "-lm"]
+        command = [*compiler, *OPTIONS, *OF_LIBRARY, *sources, "-o", "library", "-lm"]
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         except OSError as error:
