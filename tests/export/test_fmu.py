@@ -234,6 +234,17 @@ def test_directional_and_adjoint_derivatives(made, case):
     one.freeInstance()
 
 
+@pytest.mark.long
+def test_derivatives_are_promised_where_there_are_some(made):
+    """Of three equal rows two depend on one: there is a motion, and its derivatives are left to matrices."""
+    for n in (1, 3):
+        fmu = made(f"rows_{n}", pendulum(n), Q, V)
+        tree = ElementTree.parse(f"{fmu.folder}/modelDescription.xml")
+        for kind in ("ModelExchange", "CoSimulation"):
+            flags = [x.get(f"provides{y}Derivatives") for x in tree.iter(kind) for y in ("Directional", "Adjoint")]
+            assert flags == (["true", "true"] if n == 1 else [None, None])
+
+
 def test_what_is_held_does_not_change(made):
     fmu = made("sampled", pendulum(), Q, V, servo=SAMPLED)
     one = fmu.instance()

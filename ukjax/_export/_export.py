@@ -26,7 +26,7 @@ from ._compiler import needed_compiler
 from ._fmu import check_solver, fmu_archive
 from ._further import QUANTITIES
 from ._object import object_file
-from ._program import Exported, Parameter, exported, parameters_of
+from ._program import Exported, Parameter, exported, parameters_of, values_of
 from ._quantities import OF_ACTUATORS, OF_STATE, Context
 from ._run import run_of
 from ._system import SYSTEMS, System, system_of
@@ -333,7 +333,7 @@ def _states(
     random = np.random.default_rng(0)
     q, v, t = map(np.asarray, state)
     memory = np.zeros(0) if controller.memory is None else np.asarray(controller.memory)
-    p = np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in chosen)])
+    p = values_of(chosen)
     middle = {"q": q, "v": v, "t": t, "x": memory, "h": np.asarray(1e-3)}
     widths = {"q": 0.1, "v": 0.5, "t": 1.0, "x": 0.1, "h": 0.0, "p": 0.0}
     found = []

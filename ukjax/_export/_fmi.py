@@ -9,8 +9,8 @@ from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 
-from ._program import Parameter
-from ._system import System, dependencies
+from ._program import Parameter, values_of
+from ._system import System, dependencies, has_derivatives
 
 
 # Units by their exponents of SI's base units, and factors to them.
@@ -97,11 +97,12 @@ def model_description(
         description=about,
         generationTool=f"ukjax {importlib.metadata.version('ukjax')}",
     )
-    able = dict.fromkeys(
-        ("canGetAndSetFMUState", "canSerializeFMUState", "providesDirectionalDerivatives",
-         "providesAdjointDerivatives"), "true")  # fmt: skip
-    SubElement(root, "ModelExchange", modelIdentifier=name, **able)
-    SubElement(root, "CoSimulation", modelIdentifier=name, canHandleVariableCommunicationStepSize="true", **able)
+    able = ["canGetAndSetFMUState", "canSerializeFMUState"]
+    if has_derivatives(system, run[0], values_of(parameters)):
+        able += ["providesDirectionalDerivatives", "providesAdjointDerivatives"]
+    flags = {"modelIdentifier": name, **dict.fromkeys(able, "true")}
+    SubElement(root, "ModelExchange", flags)
+    SubElement(root, "CoSimulation", {**flags, "canHandleVariableCommunicationStepSize": "true"})
     found = variables(system, parameters)
     _units(root, (x.unit for x in found))
     categories = SubElement(root, "LogCategories")

@@ -13,7 +13,7 @@ from .._lowering import c_number
 from ._c import Title, header, source
 from ._compiler import OPTIONS, needed_compiler, platform_name, shared_library
 from ._fmi import build_description, model_description
-from ._program import Exported
+from ._program import Exported, values_of
 from ._system import System
 
 
@@ -108,11 +108,10 @@ def _tables(title: Title, system: System, solver: diffrax.AbstractERK) -> str:
     for i, row in enumerate(tableau.a_lower):
         matrix[i + 1, : len(row)] = row
     rows = ",\n    ".join("{ " + _numbers(row) + " }" for row in matrix)
-    parameters = np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in title.parameters)])
     vectors = {
         "start_states[NS + 1]": [*system.start, 0.0],
         "start_inputs[NU + NZ + 1]": [*system.given, 0.0],
-        "start_parameters[NP + 1]": [*parameters, 0.0],
+        "start_parameters[NP + 1]": [*values_of(title.parameters), 0.0],
         "weights[STAGES]": tableau.b_sol,
         "estimate[STAGES]": tableau.b_error,
         "times[STAGES]": [0.0, *tableau.c],

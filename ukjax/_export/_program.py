@@ -42,6 +42,11 @@ class Parameter(NamedTuple):
         return {x.upper() for x in self.entries}
 
 
+def values_of(parameters: Sequence[Parameter]) -> np.ndarray:
+    """The numbers of some parameters, one after the other."""
+    return np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in parameters)])
+
+
 def parameters_of(mechanism: Mechanism, controller: AbstractController) -> list[Parameter]:
     """The real arrays of a mechanism and its controller, with names that C takes, all different."""
     found, taken = [], set[str]()
@@ -137,11 +142,6 @@ class Parametrised(NamedTuple):
         """The argument p, which holds all parameters."""
         entries = tuple(entry for x in self.chosen for entry in x.entries)
         return Argument("p", "parameters", entries, len(entries), "{PARAMETERS}")
-
-    @property
-    def values(self) -> np.ndarray:
-        """The values that the parameters have."""
-        return np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in self.chosen)])
 
     def at(self, p: Array | None) -> tuple[Mechanism, AbstractController]:
         """Returns mechanism and controller with the parameters p; as they are for None."""

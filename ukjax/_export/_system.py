@@ -62,6 +62,17 @@ class System(NamedTuple):
         return [x for x in each if x is not None]
 
 
+def has_derivatives(system: System, t: float, parameters: np.ndarray) -> bool:
+    """Whether derivatives are certain at the start, if the rates are: rows that depend on others allow fewer."""
+    known = {"s": system.start, "t": np.asarray(t), "u": system.given, "p": parameters}
+
+    def certain(one: Exported) -> bool:
+        zeros = (np.zeros(() if x.size is None else x.size) for x in one.quantity.takes)
+        return one(*(known.get(x.name, zero) for x, zero in zip(one.quantity.takes, zeros, strict=True)))[1]
+
+    return not certain(system.rates) or (certain(system.tangent) and certain(system.adjoint))
+
+
 class _Shape(NamedTuple):
     """The numbers of a system by kind, and its functions.
 
