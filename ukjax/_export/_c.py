@@ -36,7 +36,7 @@ WIDTH = 110
 STATE = ("q", "v", "t", "u", "h", "p")
 
 
-def comment(lines: Sequence[str]) -> list[str]:
+def safe_comment(lines: Sequence[str]) -> list[str]:
     """A comment of C. Text of the user's neither ends it nor starts another one."""
     safe = [x.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/") for x in lines]
     wrapped = [y for x in safe for y in textwrap.wrap(x, WIDTH, subsequent_indent="        " * x.startswith(" "))]
@@ -72,25 +72,25 @@ def header(title: Title, functions: Sequence[Exported], further: Sequence[str] =
     ]
     state = {x.name: x for one in functions for x in one.quantity.takes if x.name in STATE}
     about += ["Arguments of several functions, in this order:", *map(described, state.values())]
-    lines = [*comment(about), f"#ifndef {prefix}_H", f"#define {prefix}_H", ""]
+    lines = [*safe_comment(about), f"#ifndef {prefix}_H", f"#define {prefix}_H", ""]
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     lines += [f"#define {prefix}_{size} {count}" for size, count in title.sizes.items()]
     lines += ["", f"enum {name}_result {{ {prefix}_UNCERTAIN = 0, {prefix}_CERTAIN = 1 }};"]
     if title.parameters:
         kind = c_type(functions[0].dtype)
         entries = [entry for x in title.parameters for entry in x.entries]
-        lines += ["", *comment(["Places of parameters in the array p."]), f"enum {name}_parameter {{"]
+        lines += ["", *safe_comment(["Places of parameters in the array p."]), f"enum {name}_parameter {{"]
         lines += [f"    {prefix}_P_{x.upper()}," for x in entries[:-1]] + [
             f"    {prefix}_P_{entries[-1].upper()}",
             "};",
         ]
-        lines += ["", *comment(["Writes the values that the parameters had when they were exported."])]
+        lines += ["", *safe_comment(["Writes the values that the parameters had when they were exported."])]
         lines += [f"void {name}_defaults({kind} p[{prefix}_PARAMETERS]);"]
     for one in functions:
         takes, gives = one.quantity.takes, one.quantity.gives
         about = [one.quantity.about, *(described(x) for x in takes if x.name not in STATE)]
         about += ["Results:", *map(described, gives)]
-        lines += ["", *comment(about), f"{_signature(title, one)};"]
+        lines += ["", *safe_comment(about), f"{_signature(title, one)};"]
     return "\n".join([*lines, *further, "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
 
 
@@ -128,10 +128,12 @@ def source(
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
     texts += further
-    start = [*comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
+    start = [*safe_comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
     if states is not None:
         texts.append(test(title, functions, states))
-        start += comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])
+        start += safe_comment(
+            [f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."]
+        )
     start += [f'#include "{name}.h"', "", "#include <float.h>", "#include <math.h>", "#include <stdint.h>"]
     start += ["#include <string.h>", "", DEMANDS, ""]
     return "\n".join([*start, "\n\n".join([*helpers.values(), *texts]), ""])

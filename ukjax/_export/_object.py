@@ -15,9 +15,9 @@ def object_file(title: Title, functions: Sequence[Exported], target: Target, fur
 
     `further`: texts of further functions, in LLVM's language.
     """
-    texts = [_with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
+    texts = [with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
     if title.parameters:
-        texts.append(_defaults(title, functions[0].dtype))
+        texts.append(defaults_text(title, functions[0].dtype))
     texts += further
     if target.has_hard_floats:
         texts = [
@@ -26,7 +26,7 @@ def object_file(title: Title, functions: Sequence[Exported], target: Target, fur
     return object_code(texts, target)
 
 
-def _defaults(title: Title, dtype: np.dtype) -> str:
+def defaults_text(title: Title, dtype: np.dtype) -> str:
     kind, lines = scalar_type(dtype), []
     values = [float(y) for x in title.parameters for y in np.asarray(x.values, dtype).ravel()]
     for i, x in enumerate(values):
@@ -35,7 +35,7 @@ def _defaults(title: Title, dtype: np.dtype) -> str:
     return "\n".join([f"define void @{title.name}_defaults(ptr %p) {{", *lines, "  ret void", "}", ""])
 
 
-def _with_c_signature(name: str, one: Exported) -> str:
+def with_c_signature(name: str, one: Exported) -> str:
     """The kernel of a function, with a function around it that has the signature of the header."""
     kind, places, lines = scalar_type(one.dtype), [], []
     heads = []

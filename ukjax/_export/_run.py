@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .._lowering import c_type, scalar_type
-from ._c import Title, block, comment, described
+from ._c import Title, block, described, safe_comment
 from ._program import Exported
 from ._quantities import Argument
 
@@ -54,7 +54,7 @@ class Run(NamedTuple):
         further = [f"    {name}: {about}" for name, about in self.counts.items()]
         further += [described(x) for x in self.first if x.name == "x"]
         further += ["Results:", "    qs, vs: saved coordinates and speeds"]
-        return ["", *comment([ABOUT, *further]), f"{self._signature()};"]
+        return ["", *safe_comment([ABOUT, *further]), f"{self._signature()};"]
 
     def _signature(self) -> str:
         kind = c_type(self.step.dtype)
