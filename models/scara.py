@@ -15,6 +15,8 @@ Mechanical Engineering 9(10), 1-12; eq. 34 to 36 (M, C, G), 39 (tool), 48 (const
 q2(0) = 55 degrees; only -55 degrees puts the tool near the helix.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,4 +206,23 @@ def scenario(
         },
         drawing=_drawing(scara, t1),
         source="Xu & Liu (2017)",
+    )
+
+
+def motors(damping: float = 1.0, stiffness: float = 100.0, t1: float = 10.0) -> ukjax.Scenario:
+    """A motor at each joint leads the tool along the helix, from the printed start; what pushes the arm moves it."""
+    scara = Scara()
+    q0, v0 = STARTS["printed"]
+    return ukjax.Scenario(
+        ukjax.Mechanism(scara),
+        jnp.array(q0),
+        jnp.array(v0),
+        t1,
+        name="SCARA robot with motors",
+        coordinates=("q1 [rad]", "q2 [rad]", "q3 [rad]", "q4 [m]"),
+        servo=ukjax.Servo(ukjax.Holonomic(scara.on_helix, ukjax.Baumgarte(damping, stiffness)), jnp.eye(4)),
+        controls=("motor 1 [N m]", "motor 2 [N m]", "motor 3 [N m]", "motor 4 [N]"),
+        observables={"tool error x, y, z [m]": lambda q, v, t: scara.tool(q) - helix(t)},
+        drawing=dataclasses.replace(_drawing(scara, t1), forces={}),
+        source="Xu & Liu (2017), with the helix as a servo constraint",
     )

@@ -25,7 +25,11 @@ from ukjax import (
     _waiting,
 )
 from ukjax._batch import _devices, _portions, _simulate_batch
+from ukjax._expand import Gathers as Gathers
+from ukjax._expand import LoopTables as LoopTables
+from ukjax._expand import Marks as Marks
 from ukjax._expand import Repeats as Repeats
+from ukjax._expand import Saves as Saves
 from ukjax._expand import ScalarLoop as ScalarLoop
 from ukjax._expand import (
     _fast_or_slow,
@@ -38,7 +42,7 @@ from ukjax._expand import (
 )
 from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
-from ukjax._integrate import _flow, _integrator, _lanes, _record
+from ukjax._integrate import _flow, _integrator, _lanes, _record, _segments
 from ukjax._lowering import _bind, _c, _disk, _entry, _handler, _kernel, _schedule, _stages
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
@@ -183,9 +187,9 @@ vector_field = _flow.vector_field
 Integrator = _integrator.Integrator
 PARTS = _record.PARTS
 Layout = _record.Layout
-finer_of = _record.finer_of
-segment_of = _record.segment_of
-segments_of = _record.segments_of
+finer_of = _segments.finer_of
+segment_of = _segments.segment_of
+segments_of = _segments.segments_of
 panel_motion = _panels.panel_motion
 eliminate = _panels._factors.eliminate
 Point = _search.Point
@@ -284,6 +288,7 @@ interface = _handler.interface
 interface_of = _handler.interface_of
 can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
+wasm_module = _lowering.wasm_module
 kernel = _lowering.kernel
 
 

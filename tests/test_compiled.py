@@ -10,7 +10,7 @@ import pytest
 import ukjax
 from models import n_pendulum, parallelogram, scara, simple_pendulum, six_joint_arm
 
-from .helpers import assert_close, pendulum
+from .helpers import assert_close, long, pendulum
 from .inside import replaced
 
 
@@ -26,7 +26,7 @@ def of_matrices(mechanism, q, v, t=0.0):
     return ukjax.equation_of_motion(mechanism, q, v, t, formulation=way)
 
 
-@pytest.mark.parametrize("case", [scara.scenario, lambda: n_pendulum.closed(N=3), parallelogram.scenario])
+@pytest.mark.parametrize("case", [long(scara.scenario), lambda: n_pendulum.closed(N=3), long(parallelogram.scenario)])
 def test_accelerations_and_forces_are_those_of_matrices(case):
     scenario = case()
     handle = ukjax.compile(scenario.mechanism, what=("acceleration", "constraint_force"))
@@ -39,6 +39,7 @@ def test_accelerations_and_forces_are_those_of_matrices(case):
         assert_close(force, want.constraint_force, rtol=1e-9, atol=1e-8)
 
 
+@pytest.mark.long
 def test_a_tree_goes_by_its_recursion():
     mechanism = six_joint_arm.scenario().mechanism
     handle = ukjax.compile(mechanism)

@@ -32,11 +32,15 @@ def test_calls_again_with_what_differs_have_their_own_results():
         (first, Q, V, 0.0, {"formulation": spinning}), (first, Q, V, 0.0, {"reactions": True}),
         (first, Q, V, 0.0, {"applied": jnp.array([1.0, 2.0])}),
     ]  # fmt: skip
-    for mechanism, q, v, t, options in (*calls, *calls[::-1]):
+    wanted = [
+        jax.jit(lambda q, v, m=mechanism, t=t, o=options: ukjax.equation_of_motion(m, q, v, t, throw=False, **o))(
+            jnp.asarray(q), jnp.asarray(v)
+        )
+        for mechanism, q, v, t, options in calls
+    ]
+    pairs = list(zip(calls, wanted, strict=True))
+    for (mechanism, q, v, t, options), want in (*pairs, *pairs[::-1]):
         got = ukjax.equation_of_motion(mechanism, q, v, t, **options)
-        want = jax.jit(
-            lambda q, v, m=mechanism, t=t, o=options: ukjax.equation_of_motion(m, q, v, t, throw=False, **o)
-        )(jnp.asarray(q), jnp.asarray(v))
         assert_close(got.acceleration, want.acceleration, rtol=1e-5 if got.acceleration.dtype == np.float32 else 1e-13)
         assert (got.multipliers is None) == ("reactions" not in options)
 
@@ -101,3 +105,46 @@ def test_a_list_of_servos_that_changes():
     servos.clear()
     with pytest.raises(ValueError, match="servo must hold at least one"):
         ukjax.servo_control(case.mechanism, servos, *state)
+
+
+def test_simulations_again_with_what_differs_have_their_own_results():
+    mechanism, other = pendulum(), pendulum(2.0)
+    ts, half = jnp.linspace(0.0, 1.0, 5), np.linspace(0.0, 0.5, 5)
+    calls = [
+        (mechanism, Q, V, ts, {}), (mechanism, Q, 2 * V, ts, {}), (other, 2 * Q, V, ts, {}),
+        (mechanism, Q, V, half, {}), (mechanism, Q, V, ts, {"rtol": 1e-4, "atol": 1e-4}),
+        (mechanism, Q, V, ts, {"keep": ["q", "v"]}), (mechanism, Q, V, ts, {"projection": ukjax.Projection()}),
+        (mechanism, np.asarray(Q), [0.0, 0.5], ts, {}), (mechanism, Q, V, ts, {"dt0": 0.01}),
+    ]  # fmt: skip
+    wanted = [
+        ukjax.simulate(mechanism, q, v, jnp.asarray(times) + 0.0, **options)
+        for mechanism, q, v, times, options in calls
+    ]
+    pairs = list(zip(calls, wanted, strict=True))
+    for (mechanism, q, v, times, options), want in (*pairs, *pairs[::-1]):
+        got = ukjax.simulate(mechanism, q, v, times, **options)
+        assert_close(got.q, want.q)
+        assert got.stats["num_steps"] == want.stats["num_steps"]
+        assert (got.acceleration is None) == ("keep" in options)
+    # An array of NumPy may change: the times are those of now.
+    half *= 2
+    got = ukjax.simulate(calls[0][0], Q, V, half)
+    assert_close(got.q, ukjax.simulate(calls[0][0], Q, V, ts).q, rtol=1e-9)
+
+
+def test_errors_of_simulations_are_those_of_the_first_call():
+    mechanism, ts = pendulum(), jnp.linspace(0.0, 1.0, 5)
+    ukjax.simulate(mechanism, Q, V, ts)
+    with pytest.raises(ValueError, match="q0 must be finite"):
+        ukjax.simulate(mechanism, Q * jnp.nan, V, ts)
+    with pytest.raises(ValueError, match="q0 and v0 must have the same shape"):
+        ukjax.simulate(mechanism, Q, jnp.zeros(3), ts)
+    with pytest.raises(RuntimeError, match="max_steps"):
+        ukjax.simulate(mechanism, Q, V, ts, max_steps=2)
+    for _ in range(2):
+        with pytest.warns(ukjax.InconsistentStart):
+            ukjax.simulate(mechanism, 2 * Q, V, ts)
+    gone = weakref.ref(mechanism)
+    del mechanism
+    gc.collect()
+    assert gone() is None

@@ -98,6 +98,7 @@ def test_rows_of_rounding_errors_are_none_whatever_their_unit(batched):
         assert_close(acceleration, right, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 def test_their_gradient_is_that_without_them():
     def acceleration(constraint):
         return lambda q: ukjax.equation_of_motion(ukjax.Mechanism(SYSTEM, constraint), q, V, throw=False).acceleration[

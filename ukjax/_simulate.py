@@ -16,7 +16,7 @@ from ._formulation import AbstractFormulation, UdwadiaKalaba
 from ._manifold import Projection
 from ._mechanism import Mechanism
 from ._not_finite import culprit_along
-from ._program import in_batch, jit_fast_compile, not_tracing, outside_mesh
+from ._program import PlainCalls, in_batch, jit_fast_compile, not_tracing, outside_mesh
 from ._result import RESULTS, is_traced, throw_if_failed
 from ._servo import AbstractServo, Feedback, as_controller, missed_rows
 from ._simulation import (
@@ -30,6 +30,8 @@ from ._simulation import (
 )
 from ._trajectory import Trajectory
 from ._types import Numbers
+from ._user_code import noted
+from ._waiting import reported
 
 
 def simulate(
@@ -127,22 +129,35 @@ def simulate(
     `control`. The residuals, `rank`, `result` and `stats` carry none. Derivatives with respect to `ts` are right up to
     the third order. They are one-sided, from before, where a saved time is a sampling time of the servo.
     """
-    _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
-    q0, v0, ts = _initial(mechanism, q0, v0, ts)
-    controller = as_controller(servo)
-    settings = Settings.of(
-        ts, (controller,), formulation, solver, rtol=rtol, atol=atol, stepsize_controller=stepsize_controller, dt0=dt0,
-        projection=projection, max_steps=max_steps, keep=keep, often=not not_tracing(), adjoint=adjoint,
-        progress=progress, alone=not in_batch(mechanism, servo, q0, v0, ts),
-    )  # fmt: skip
-    if settings.rattle is not None:
-        check_rattle(mechanism, q0, v0)
-    trajectory, notes = outside_mesh(_simulate, mechanism, controller, (q0, v0), ts, settings)
+    objects = mechanism, servo, formulation, solver, stepsize_controller, adjoint, projection, ts
+    options = rtol, atol, dt0, max_steps, tuple(keep) if isinstance(keep, list) else keep, progress
+    plain = all(x is None or isinstance(x, _PLAIN) for x in options)
+    prepared = _plain.find(objects, (q0, v0), options) if plain else None
+    if prepared is None or not (np.isfinite(q0).all() and np.isfinite(v0).all()):
+        _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
+        q0, v0, times = _initial(mechanism, q0, v0, ts)
+        controller = as_controller(servo)
+        settings = Settings.of(
+            times, (controller,), formulation, solver, rtol=rtol, atol=atol, stepsize_controller=stepsize_controller,
+            dt0=dt0, projection=projection, max_steps=max_steps, keep=keep, often=not not_tracing(), adjoint=adjoint,
+            progress=progress, alone=not in_batch(mechanism, servo, q0, v0, ts),
+        )  # fmt: skip
+        if settings.rattle is not None:
+            check_rattle(mechanism, q0, v0)
+        used = mechanism, controller, times, settings
+        prepared = _plain.prepare(_simulated, objects, used, (q0, v0), options) if plain else None
+        if prepared is None:
+            trajectory, notes = outside_mesh(_simulate, *used, q0, v0)
+        else:
+            with noted(), reported("simulate"):
+                trajectory, notes = prepared(q0, v0)
+    else:
+        trajectory, notes = prepared(q0, v0)
     if is_traced(trajectory, notes):
         return throw_if_failed(trajectory, trajectory.result) if throw else trajectory
     failed = bool(trajectory.result != RESULTS.successful)
     if failed and notes.unexplained is not None:
-        result, unreachable = _explain(controller, formulation, notes.unexplained)
+        result, unreachable = _explain(as_controller(servo), formulation, notes.unexplained)
         trajectory = eqx.tree_at(lambda t: t.result, trajectory, result)
         notes = notes._replace(unreachable=unreachable)
     if failed and throw:
@@ -176,12 +191,19 @@ def _where(trajectory: Trajectory, notes: RunDiagnostics) -> str:
     return f" ({time}; the servo first missed its rows at t = {since:.6g} s)" if np.isfinite(since) else f" ({time})"
 
 
-@jit_fast_compile
+# Types of options whose values tell whether a call is the same as one before.
+_PLAIN = (float, int, str, tuple)
+_plain = PlainCalls()
+
+
 @seldom_collecting()
-def _simulate(mechanism, controller, start, ts, settings):
-    run = set_up(mechanism, controller, start, ts, settings)
+def _simulated(mechanism, controller, ts, settings, q0, v0):
+    run = set_up(mechanism, controller, (q0, v0), ts, settings)
     integrated = settings.integrator(run.flow, run.y0, ts, settings.solver, settings.method)
     return assemble_trajectory(run, ts, integrated, settings.keep)
+
+
+_simulate = jit_fast_compile(_simulated)
 
 
 _explain = jit_fast_compile(diagnose_failure)

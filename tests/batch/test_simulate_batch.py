@@ -76,6 +76,16 @@ def test_the_same_as_one_by_one(one_by_one, devices, progress):
     assert_same(in_batch(devices=jax.devices()[:devices], lanes=2, progress=progress), one_by_one)
 
 
+def test_the_bits_are_those_of_one_by_one(one_by_one):
+    """Whatever the number of lanes, where each solve is a loop of machine code."""
+    for got in (in_batch(lanes=2), in_batch(devices=jax.devices()[:2], lanes=3)):
+        np.testing.assert_array_equal(got.q, one_by_one.q)
+        np.testing.assert_array_equal(got.v, one_by_one.v)
+    sample = {name: values[3] for name, values in LENGTHS.items()}
+    alone = ukjax.simulate(swinging(sample), start(sample), AT_REST, TS)
+    np.testing.assert_array_equal(alone.q, one_by_one.q[3])
+
+
 @pytest.mark.long
 @replaced(portion=4000)
 def test_portions_are_one_batch(one_by_one):

@@ -193,6 +193,7 @@ def test_a_study_is_made_or_looked_at(run, tmp_path):
     assert "1 of 1 chunks of study are not as they were written, beginning with chunk 0" in " ".join(errors.split())
 
 
+@pytest.mark.long
 def test_a_study_without_its_scheduler_leaves_no_folder(run, tmp_path):
     """In a process of its own: Dask's client stays what others of its process ask, also where it found nobody."""
     arguments = ["sweep", "own.py:scenario", "--vary", "length=1:2:3", "--scheduler", "nowhere", "--out", "study"]

@@ -49,7 +49,7 @@ def test_a_robot_of_a_file_has_the_name_of_the_file(command, tmp_path):  # noqa:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--to", "wasm"], "to must be of 'c', 'object', 'casadi', 'fmu', but is 'wasm'"),
+        (["--to", "fmu2"], "to must be of 'c', 'object', 'wasm', 'casadi', 'fmu', but is 'fmu2'"),
         (["--what", "speed"], "what must be of 'acceleration', 'control'"),
         (["--what", "control"], "there is no servo"),
         (["--name", "2"], "name must be one that C takes"),

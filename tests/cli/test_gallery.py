@@ -63,6 +63,7 @@ def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
         "index.md",
         "sheet.png",
         "own-py-scenario-film.html",
+        "own-py-scenario-live.html",
         *(f"{x}.{kind}" for x in stems for kind in ("md", "png")),
     }
     assert {path.name for path in folder.iterdir()} == wanted
@@ -72,7 +73,9 @@ def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
         "n = 2 coordinates; m = 0 rows of constraints, of rank 0 at the\nstart: none.",
         "ukjax simulate own.py:scenario\n",
         "   o  falls, m x'' = -m g\n",
-        '<iframe src="own-py-scenario-film.html"',
+        '<iframe src="own-py-scenario-live.html"',
+        "ukjax animate own.py:scenario --live\n",
+        "[The film on a page of its own](own-py-scenario-film.html)",
     ):
         assert words in page
     (drift,) = re.findall(r"drift of energy \\\[J\\\], which is 2.5 \| (\S+) \|", page)

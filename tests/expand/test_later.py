@@ -101,6 +101,7 @@ def test_derivatives_of_what_is_left(wrapped):
     assert_close(backward, forward, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_second_derivatives_of_what_is_left():
     case = scara.scenario()
     q, v = jnp.asarray(case.q0), jnp.asarray(case.v0)

@@ -144,6 +144,7 @@ def test_the_gradient_is_that_of_differences_and_the_second_derivative_too():
     assert_close(jax.jit(jax.jacrev(jax.grad(of)))(z), numeric, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.long
 def test_in_a_batch_one_bad_state_changes_no_other():
     """A singular configuration, no mass, a NaN and a contradiction, each reported as it is without scalar code."""
 

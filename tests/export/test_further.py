@@ -263,6 +263,7 @@ def test_what_is_refused(tmp_path):
     refused(tmp_path, "does not go with a servo", what="rattle_step", servo=law)
     refused(tmp_path, "mass matrix that changes with q", ukjax.Mechanism(moving), what="rattle_step")
     refused(tmp_path, "what='run' is a loop, of which CasADi has its own", what="run", to="casadi")
+    refused(tmp_path, "what='run' is a loop, which is for C and objects", what="run", to="wasm")
     refused(tmp_path, "but this one has rates", what="run", servo=smooth)
     refused(tmp_path, "memory or samples", what="linearization", servo=smooth)
     off = ukjax.Mechanism(falling(), ukjax.Holonomic(lambda q, t: (q @ q - 2.0)[None]))

@@ -338,6 +338,7 @@ def test_batches_are_the_loop(formulation):
         assert_close(got, motion_of(mechanism, q, rate).acceleration, atol=1e-9)
 
 
+@pytest.mark.long
 def test_the_window_around_a_singular_configuration_is_no_contradiction():
     # As the rods come into line a singular value passes zero; inside of the rank tolerance the rows cannot be met, and
     # the constraints still do not contradict each other.
@@ -353,6 +354,7 @@ def test_the_window_around_a_singular_configuration_is_no_contradiction():
     assert ranks == {10, 11}
 
 
+@pytest.mark.long
 def test_rows_that_a_formulation_sees_are_those_of_the_mechanism():
     twice = ukjax.Mechanism(falling(), [rod(), rod()])
     for formulation in FORMULATIONS:

@@ -145,6 +145,7 @@ def test_limits_of_the_noise():
     assert_close(motion(0.0), exact, atol=1e-12)
 
 
+@pytest.mark.long
 def test_gradient_with_respect_to_the_noise():
     M, Q, A, b = terms(4)
     mechanism = system_of(M, Q, A, b)

@@ -37,6 +37,7 @@ def after_bounces(x):
 DROP = {"e": jnp.asarray(0.8), "h": jnp.asarray(1.0)}
 
 
+@pytest.mark.long
 def test_a_gradient_through_bounces_in_closed_form():
     """The second bounce is at (1 + 2 e) times the first."""
     slope = jax.grad(lambda x: after_bounces(x).event_times[1])(DROP)

@@ -29,7 +29,9 @@ def test_solution_is_least_squares_of_least_norm(shape_rank):
     assert_close(x, jnp.array(np.linalg.lstsq(np.asarray(B), np.asarray(y), rcond=1e-6)[0]), atol=1e-12)
 
 
-@pytest.mark.parametrize("values", [(1.0, 1.0), (2.0, 1.0), (1.0,)], ids=["repeated", "distinct", "deficient"])
+@pytest.mark.parametrize(
+    "values", [long((1.0, 1.0), id="repeated"), pytest.param((2.0, 1.0), id="distinct"), long((1.0,), id="deficient")]
+)
 @pytest.mark.parametrize("shape", [(2, 4), long((4, 2)), long((3, 3))])
 def test_derivative_against_differences_along_constant_rank(values, shape):
     base = matrix(3, *shape, len(values), values)
@@ -54,7 +56,7 @@ def test_pseudoinverse_derivative_is_that_of_its_application():
     assert_close(of_matrix[1], of_solve[1], atol=1e-12)
 
 
-@pytest.mark.parametrize("strategy", [ukjax.SVD, ukjax.pseudoinverse.Jacobi])
+@pytest.mark.parametrize("strategy", [ukjax.SVD, long(ukjax.pseudoinverse.Jacobi)])
 @pytest.mark.parametrize("shape", [(3, 5), long((5, 3))])
 def test_one_decomposition_decides_at_several_tolerances(strategy, shape):
     """What it gives at each, and the derivative of that, is what a strategy of that tolerance gives; in a batch too."""

@@ -7,7 +7,7 @@ import pytest
 from jax.core import ShapedArray
 
 from ..helpers import assert_close
-from ..inside import NotScalar, Repeats, ScalarLoop
+from ..inside import Gathers, LoopTables, Marks, NotScalar, Repeats, Saves, ScalarLoop
 from .test_bind import bits, elsewhere
 
 
@@ -34,13 +34,13 @@ def made(state, stays):
     return new, ((steps % 3 != 0), (steps.astype(float), new["x"]))
 
 
-def step(state, stays):
+def step(state, stays, row):
     new, (kept, others) = made(state, stays)
     waits = state | {"going": jnp.asarray(False), "waits": jnp.asarray(True)}
     return new, waits, kept, others, (state["steps"] == stays[1][2]), jnp.asarray(True)
 
 
-def sure(state, stays):
+def sure(state, stays, row):
     """The same, and leaves a mark."""
     new, found = made(state, stays)
     return new | {"marks": state["marks"] + 1}, found
@@ -54,13 +54,14 @@ def look(found, t):
     return found[1][1] * (1.0 + t)
 
 
-REPEATS = Repeats(step, sure, due, look, *(lambda s, k=k: s[k] for k in ("going", "waits", "following")))
+GOING, WAITS, FOLLOWING = (lambda s, k=k: s[k] for k in ("going", "waits", "following"))
+REPEATS = Repeats(step, sure, GOING, WAITS, Saves(due, look, FOLLOWING))
 
 
 def run(x, shift, count, doubtful, turn=TURN, times=TIMES):
     state, stays = begun(x), (turn, (shift, count, doubtful))
-    loop = ScalarLoop(REPEATS, state, stays, ShapedArray(times.shape, times.dtype))
-    end, rows = loop(state, stays, times, jnp.full((*times.shape, 2), jnp.inf))
+    loop = ScalarLoop(REPEATS, state, stays, times=ShapedArray(times.shape, times.dtype))
+    end, rows, _ = loop(state, stays, saves=(times, jnp.full((*times.shape, 2), jnp.inf)))
     return end, rows
 
 
@@ -140,8 +141,8 @@ def test_loops_within_a_loop_of_jax_and_in_many_threads():
 def test_a_step_that_closes_over_an_array_is_refused():
     with pytest.raises(NotScalar, match="closes over"):
         jax.jit(lambda a: ScalarLoop(
-            REPEATS._replace(step=lambda s, p: step(s | {"x": s["x"] + a}, p)), begun(jnp.zeros(2)),
-            (TURN, (a, jnp.asarray(3), jnp.asarray(9))), ShapedArray(TIMES.shape, TIMES.dtype),
+            REPEATS._replace(step=lambda s, p, r: step(s | {"x": s["x"] + a}, p, r)), begun(jnp.zeros(2)),
+            (TURN, (a, jnp.asarray(3), jnp.asarray(9))), times=ShapedArray(TIMES.shape, TIMES.dtype),
         ) and a)(jnp.zeros(()))  # fmt: skip
 
 
@@ -154,3 +155,89 @@ def test_devices_share_a_batch_out():
     print(bits(TOGETHER(*there)) == bits(TOGETHER(*args)))
     """
     assert elsewhere(program, devices=2).split() == ["True"]
+
+
+TABLE = jnp.asarray(np.random.default_rng(1).normal(size=(12, 2)))
+FURTHER = jnp.asarray(np.random.default_rng(2).normal(size=(20, 2)))
+
+
+def begun_backwards(rows, later):
+    x, no = jnp.zeros(2), jnp.asarray(False)
+    zero = jnp.zeros((), int)
+    return {"x": x, "sum": x, "k": rows, "j": later, "kept": no, "place": zero, "going": rows > 0, "waits": no}
+
+
+def backwards(state, stays, row):
+    """Adds to what was gathered a row of a table, the last first, and marks every other sum."""
+    k = state["k"] - 1
+    x = 0.5 * state["x"] + state["sum"] + stays * row
+    new = {"x": x, "sum": jnp.zeros(2), "k": k, "kept": k % 2 == 0, "place": k // 2, "going": k > 0}
+    return state | new | {"waits": jnp.asarray(False)}
+
+
+def step_backwards(state, stays, row):
+    waits = state | {"going": jnp.asarray(False), "waits": jnp.asarray(True)}
+    doubt = state["k"] == 4
+    return backwards(state, stays, row), waits, (), (), doubt, jnp.asarray(True)
+
+
+def gather(state, row, further):
+    """Adds the rows of the other table whose numbers are at least twice that of the step."""
+    is_due = state["going"] & (state["j"] >= 0) & (state["j"] >= 2 * state["k"])
+    return is_due, state | {"sum": state["sum"] + row * further, "j": state["j"] - 1}
+
+
+READING = Repeats(
+    step_backwards, lambda *args: (backwards(*args), ((), ())), GOING, WAITS, at=lambda s: s["k"],
+    gathers=Gathers(gather, lambda s: s["j"], lambda s: (s["sum"], s["j"])),
+    marks=(Marks(lambda s: (s["x"], s["k"]), lambda s: s["kept"], lambda s: s["place"], 4),),
+)  # fmt: skip
+
+
+def run_backwards(rows, later, factor, table=TABLE, further=FURTHER):
+    tables = LoopTables(table, further)
+    state = begun_backwards(rows, later)
+    loop = ScalarLoop(READING, state, factor, tables)
+    end, _, marked = loop(state, factor, tables, marked=((jnp.full((4, 2), jnp.inf), jnp.full(4, -1)),))
+    return end, marked[0]
+
+
+def backwards_by_hand(rows, later, factor, table, further):
+    x, total, j, marked, numbers = np.zeros(2), np.zeros(2), later, np.full((4, 2), np.inf), np.full(4, -1)
+    for k in range(rows, 0, -1):
+        row = table[min(k, 11)]
+        while j >= 0 and j >= 2 * k:
+            total = total + row * further[min(j, 19)]
+            j -= 1
+        x, total = 0.5 * x + total + factor * row, np.zeros(2)
+        if (k - 1) % 2 == 0 and (k - 1) // 2 < 4:
+            marked[(k - 1) // 2], numbers[(k - 1) // 2] = x, k - 1
+    return x, j, marked, numbers
+
+
+BACK, BACK_ALONE = jax.jit(jax.vmap(run_backwards)), jax.jit(run_backwards)
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_rows_of_tables_are_read_gathered_and_marked(size):
+    """With tables of each member, and with tables that all share; there is no row 12, nor a place for marks past 3."""
+    rng = np.random.default_rng(size)
+    rows, later = jnp.asarray(rng.integers(0, 13, size)), jnp.asarray(rng.integers(-1, 21, size))
+    factor = jnp.asarray(rng.normal(size=size))
+    tables = jnp.asarray(rng.normal(size=(size, 12, 2))), jnp.asarray(rng.normal(size=(size, 20, 2)))
+    own = BACK(rows, later, factor, *tables)
+    shared = jax.jit(jax.vmap(lambda *args: run_backwards(*args)))(rows, later, factor)
+    plain = jax.export.export(BACK)(rows, later, factor, *tables)
+    assert "ukjax_machine_code" not in plain.mlir_module()
+    for (end, marked), of in ((own, tables), (shared, None), (plain.call(rows, later, factor, *tables), tables)):
+        for i in range(size):
+            pair = (TABLE, FURTHER) if of is None else (of[0][i], of[1][i])
+            given = int(rows[i]), int(later[i]), float(factor[i]), *map(np.asarray, pair)
+            x, j, want, numbers = backwards_by_hand(*given)
+            assert_close(end["x"][i], x, rtol=1e-12)
+            assert int(end["j"][i]) == j
+            assert_close(marked[0][i], want, rtol=1e-12)
+            np.testing.assert_array_equal(marked[1][i], numbers)
+    assert bits(BACK_ALONE(rows[0], later[0], factor[0], *(t[0] for t in tables))) == bits(
+        jax.tree_util.tree_map(lambda y: y[0], own)
+    )

@@ -66,6 +66,7 @@ def acceleration_bits(_):
     return bits(jax.jit(of)(q))
 
 
+@pytest.mark.long
 def test_in_spawned_processes():
     with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
         assert list(processes.map(acceleration_bits, range(2))) == [acceleration_bits(0)] * 2

@@ -402,6 +402,7 @@ def test_a_projection_that_does_not_get_there_is_a_failure_of_its_trajectory_in_
     assert np.asarray(lost).tolist() == [True, False]
 
 
+@pytest.mark.long
 def test_velocities_that_do_not_get_to_a_constraint_that_is_not_linear_in_them_are_a_failure():
     """A particle whose speed is one, which falls: v_x = 1 / cosh(g t), v_y = -tanh(g t)."""
     falling = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.array([0.0, -9.81]))

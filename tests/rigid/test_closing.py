@@ -77,7 +77,8 @@ def test_errors_have_the_slopes_of_their_differences_and_the_mass_is_the_robots(
         np.testing.assert_allclose(J[:, i], (ahead - back) / (2 * h), atol=2e-8)
 
 
-@pytest.mark.parametrize("kind", ["weld", *(pytest.param(k, marks=pytest.mark.long) for k in ("cross", "screw"))])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["weld", "cross", "screw"])
 def test_what_is_closed_meets_the_robots_own_rows_and_is_nearest(kind):
     """Errors as `simulate` reports them; of the speeds, M (w - v) in the row space of A."""
     robot = mixed(KINDS[kind])

@@ -56,7 +56,7 @@ def exact():
 
 
 @pytest.mark.parametrize(
-    ("kind", "joint_kind", "rows", "speeds"), [long("3d", "SPHERICAL", 3, 5), ("5D", "UJOINT_YZ", 5, 4)]
+    ("kind", "joint_kind", "rows", "speeds"), [long("3d", "SPHERICAL", 3, 5), long("5D", "UJOINT_YZ", 5, 4)]
 )
 def test_a_yaml_beside_the_file_closes_its_loops(tmp_path, kind, joint_kind, rows, speeds):
     """The parallelogram by a ball and a socket, or by hinges about y, which the frames of the loop see as z."""

@@ -361,6 +361,7 @@ def test_what_does_not_fit_is_named(make, match):
         make()
 
 
+@pytest.mark.long
 def test_a_loop_that_cannot_be_closed_is_named():
     words = r"'D' is open by \d+(\.\d+)? mm, along \(.*\) seen from the ground"
     with pytest.raises(RuntimeError, match=words):

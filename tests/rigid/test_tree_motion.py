@@ -146,6 +146,7 @@ def test_what_is_written_out_is_the_same_as_in_tiles():
             assert_close(J, want, rtol=1e-9, atol=1e-10 * float(jnp.max(jnp.abs(want))))
 
 
+@pytest.mark.long
 def test_a_body_without_mass_at_the_end_is_reported():
     """M is singular, which this formulation is not for."""
     robot = tree("hinges")

@@ -36,6 +36,7 @@ def test_mass_bias_poses_and_jacobians_against_both(count, seed):
         assert_close(velocity(jnp.asarray(q), jnp.asarray(v)), theirs.jacobian(last)[0] @ v, atol=1e-11)
 
 
+@pytest.mark.long
 def test_inverse_dynamics_against_both():
     links = trees.random_links(8, 5)
     robot, theirs, others = trees.robot(links), trees.InMujoco(links), trees.InPinocchio(links)

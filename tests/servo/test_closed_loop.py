@@ -126,6 +126,7 @@ def test_unicycle_tracks_without_slipping():
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_cart_pole_swings_up():
     got = run(cart_pole.scenario(), 201)
     model = cart_pole.CartPole()

@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.interpreters import ad
-from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._integrate import (
@@ -26,10 +25,8 @@ from .._integrate import (
     Dynamics,
     Ends,
     Integrator,
-    Kinked,
     Place,
     Queue,
-    Sampled,
     in_order,
     linear_in_all,
     mapped,
@@ -46,11 +43,7 @@ from .._simulation import (
     Settings,
     StateLayout,
     assemble_trajectory,
-    derivative,
-    margins_at,
-    motion_at,
     set_up,
-    with_store,
 )
 from .._trajectory import OPTIONAL, Trajectory
 from ._devices import Device, barrier, on_each
@@ -163,63 +156,41 @@ class BatchSettings(eqx.Module):
     def plan(self, samples: PyTree) -> "BatchProgram":
         """Traces the functions of a batch, each with the arrays it closes over, for samples like these (B, ...)."""
         sample = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), samples)
-        t, y = jax.eval_shape(lambda sample: (self.ts[0], self._first(sample)), sample)
-        settings = self.settings
-
-        def motion(t, y, sample):
-            mechanism, controller, start = self.parts(sample)
-            return motion_at(StateLayout.of(mechanism, start), controller, settings.formulation, t, y)
-
-        moving = traced(motion, t, y, sample)
+        settings, static = self.settings, []
 
         def measure(sample):
             mechanism, _, (q0, v0) = self.parts(sample)
             return ConstraintSizes.of(mechanism, q0, v0, self.ts[0])
 
-        def run(sample, sizes):
-            return set_up(*self.parts(sample), self.ts, settings, motion=_Of(moving, sample), sizes=sizes)
+        def begun(measured):
+            sample, sizes = measured
+            run = set_up(*self.parts(sample), self.ts, settings, sizes=sizes)
+            arrays, rest = eqx.partition(Begin(run.flow, run.y0, run.motion), eqx.is_array)
+            static[:] = [rest]
+            return arrays
 
         def to_result(measured, integrated):
-            sample, _ = measured
-            make = self.reduce
+            (sample, sizes), make = measured, self.reduce
+            motion = eqx.combine(begin(measured), static[0]).motion
+            run = set_up(*self.parts(sample), self.ts, settings, motion=motion, sizes=sizes)
             reduce = None if make is None else lambda trajectory: make(trajectory, self.parts.whole(sample)["samples"])
-            return outcome_of(*assemble_trajectory(run(*measured), self.ts, integrated, settings.keep), reduce)
-
-        def project(t, y, measured):
-            back = run(*measured).flow.project
-            assert back is not None, "traced only where a step ends with it"
-            return back(t, y)
-
-        def kinks(t, y, sample):
-            mechanism, controller, start = self.parts(sample)
-            return margins_at(StateLayout.of(mechanism, start), controller, t, y)
+            return outcome_of(*assemble_trajectory(run, self.ts, integrated, settings.keep), reduce)
 
         sizes = None if settings.projection is None else traced(measure, sample)
         measured = sample, None if sizes is None else jax.eval_shape(sizes, sample)
+        begin = traced(begun, measured)
         return BatchProgram(
-            traced(lambda measured: run(*measured).y0, measured),
-            moving,
+            begin,
+            static[0],
             sizes,
-            traced(project, t, y, measured) if self._returns else None,
-            traced(to_result, measured, jax.eval_shape(_integrated, self.ts, y)),
+            traced(to_result, measured, jax.eval_shape(_integrated, self.ts, begin.shapes.y0)),
             self.ts,
             settings.solver,
             settings.method,
             settings.integrator,
             self.width,
             self.whole_steps,
-            traced(kinks, t, y, sample) if isinstance(settings.method.controller, Kinked) else None,
         )
-
-    def _first(self, sample: PyTree) -> Array:
-        """The first state of a trajectory, before any projection."""
-        mechanism, controller, start = self.parts(sample)
-        return with_store(StateLayout.of(mechanism, start), controller, self.ts[0], jnp.concatenate(start))
-
-    @property
-    def _returns(self) -> bool:
-        """Whether a projection or a sample changes the state at the end of a step."""
-        return self.settings.projection is not None or isinstance(self.settings.method.controller, Sampled)
 
 
 def _integrated(ts: Array, y: Array) -> tuple[Array, tuple[Array, Array], dict[str, Array], RESULTS]:
@@ -229,32 +200,27 @@ def _integrated(ts: Array, y: Array) -> tuple[Array, tuple[Array, Array], dict[s
     return jnp.zeros((*ts.shape, *y.shape), y.dtype), (ts[0], y), dict.fromkeys(names, zero), result
 
 
-class _Of(eqx.Module):
-    """The function of (t, y) that a function of (t, y, sample) is for one sample."""
+class Begin(eqx.Module):
+    """The begin of a trajectory: its dynamics, its first state, and (t, y) -> `motion_at`; no functions of the user."""
 
-    function: Traced
-    sample: PyTree
-
-    def __call__(self, t: Array, y: Array) -> PyTree:
-        return self.function(t, y, self.sample)
+    flow: Dynamics
+    y0: Array
+    motion: Callable
 
 
 class BatchProgram(eqx.Module):
     """The traced functions that make trajectories from samples; none calls a function of the user any more.
 
     Attributes:
-        first: (sample, its sizes) -> the first state.
-        motion: (t, y, sample) -> what `motion_at` returns.
+        begin: (sample, its sizes) -> the arrays of its `Begin`.
+        static: The rest of it, the same for all.
         sizes: sample -> `ConstraintSizes`, or None.
-        project: (t, y, (sample, its sizes)) -> y, or None.
-        kinks: (t, y, sample) -> as in `Dynamics`, or None.
-        told: (sample, its sizes), results of an `Integrator` -> `Outcome`.
+        to_result: (sample, its sizes), results of an `Integrator` -> `Outcome`.
     """
 
-    first: Traced
-    motion: Traced
+    begin: Traced
+    static: Begin
     sizes: Traced | None
-    project: Traced | None
     to_result: Traced
     ts: Float[Array, " T"]
     solver: diffrax.AbstractSolver
@@ -262,7 +228,6 @@ class BatchProgram(eqx.Module):
     integrator: Integrator
     width: int = eqx.field(static=True)
     whole_steps: bool = eqx.field(static=True)
-    kinks: Traced | None = None
 
     def one(self, sample: PyTree) -> Outcome:
         """The outcome of one trajectory, which can be differentiated."""
@@ -301,7 +266,7 @@ class BatchProgram(eqx.Module):
         """The outcomes of all trajectories, from the ends of their integrations."""
 
         def outcome(measured, end):
-            return self.to_result(measured, self.integrator.to_result(self.ts, self.first(measured), end))
+            return self.to_result(measured, self.integrator.to_result(self.ts, self.begin(measured).y0, end))
 
         meeting = max(1, STATES // (self.width * self.ts.size))
         return self.joined(self.in_tiles(jax.vmap(outcome), (samples, starts[0]), ends, meeting=meeting))
@@ -331,12 +296,8 @@ class BatchProgram(eqx.Module):
         return self.integrator.common(self.solver, self.method, self.ts, self.whole_steps)
 
     def _begin(self, measured: tuple[PyTree, ConstraintSizes | None]) -> tuple[Dynamics, Array]:
-        sample, sizes = measured
-        field = Partial(derivative, _Of(self.motion, sample))
-        project = None if self.project is None else _Of(self.project, measured)
-        scales = None if sizes is None else sizes.scales
-        kinks = None if self.kinks is None else _Of(self.kinks, sample)
-        return Dynamics(field, project, scales=scales, kinks=kinks), self.first(measured)
+        found = eqx.combine(self.begin(measured), self.static)
+        return found.flow, found.y0
 
 
 def batch_outcome(plan: BatchProgram, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Device]) -> Outcome:

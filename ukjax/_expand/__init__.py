@@ -19,7 +19,11 @@ from ._expand import expand as expand
 from ._expand import short_program as short_program
 from ._expand import with_constants_as_arguments as with_constants_as_arguments
 from ._graph import TooLong as TooLong
+from ._loop import Gathers as Gathers
+from ._loop import LoopTables as LoopTables
+from ._loop import Marks as Marks
 from ._loop import Repeats as Repeats
+from ._loop import Saves as Saves
 from ._loop import ScalarLoop as ScalarLoop
 from ._motion import guarded as guarded
 from ._motion import guarded_motion as guarded_motion

@@ -270,7 +270,7 @@ class CertainScalars(AbstractCertainPiece):
         return self.piece.program
 
     def inline(self, graph, batched, arguments):
-        return inlined(graph, self.closed, batched, arguments)
+        return self.piece.inline(graph, batched, arguments)
 
     def evaluate(self, form, *arrays):
         return self.piece.evaluate(form, *arrays)

@@ -35,7 +35,7 @@ from .._lowering._entry import (
     name_of,
     value_of,
 )
-from .._lowering._program import Routine
+from .._lowering._program import Routine, arguments_of
 from .._program import Parameters
 
 
@@ -361,6 +361,21 @@ class Graph:
         calls, doubts, self.calls, self.doubts = self.calls, self.doubts, False, []
         yield
         self.calls, self.doubts = calls, doubts
+
+    def forget(self, inputs: Sequence[Node]) -> None:
+        """Forgets the numbers that depend on the inputs of a routine, though their values may not.
+
+        Outside of it no number may be taken for one of them.
+        """
+        depends = {x.order for x in inputs}
+        first = min(depends, default=0)
+        nodes = {x.order: x for x in (*self.known.values(), *self.by_value.values()) if isinstance(x, Node)}
+        nodes |= {x.order: x for node in list(nodes.values()) for x in arguments_of(node)}
+        for order in sorted(nodes):
+            if order > first and any(x.order in depends for x in arguments_of(nodes[order])):
+                depends.add(order)
+        self.known = {key: x for key, x in self.known.items() if not isinstance(x, Node) or x.order not in depends}
+        self.by_value = {key: x for key, x in self.by_value.items() if x.order not in depends}
 
     def _once(self, key: Hashable, apply: Callable[..., Array], args: tuple[Entry, ...], dtype: np.dtype) -> Node:
         names = tuple(name_of(x) for x in args)

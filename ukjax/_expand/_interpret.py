@@ -228,6 +228,7 @@ class _RepeatedCall:
         with graph.apart():
             self.entries = interpret(graph, self.closed, given)
             self.doubt = graph.doubt()
+        graph.forget(formal)
         outputs = [x for array in self.entries for x in array.ravel()]
         inside = _dependent([*outputs, self.doubt], formal)
         self.is_short = len(inside) < SHORT

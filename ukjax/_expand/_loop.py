@@ -13,85 +13,241 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
 from .._lowering import (
+    Gathered,
     Loop,
     LoopArrays,
     LoopPrograms,
+    Mark,
+    SavedRows,
+    SavingPrograms,
     SureWay,
+    Tables,
     Traceable,
     loop_kernel,
     run_loop,
     vector_width,
 )
 from .._lowering._entry import NotScalar
+from .._lowering._program import Program
 from .._program import TreeStructure
-from ._piece import AbstractBatchedOp, EvalForm
+from ._piece import AbstractBatchedOp, EvalForm, exchanged
 from ._scalar import ScalarPiece, limits, over_batch, size_of
 from ._tiled import ScalarLaneStep
+
+
+class Saves(NamedTuple):
+    """The functions that save rows at times of a table.
+
+    Attributes:
+        due: (findings, time) -> whether the time lies within the step.
+        look: (findings, time) -> the row to save (n,).
+        following: state -> its leaf that tells which time is the next to look at.
+    """
+
+    due: Callable[[PyTree, Array], Array]
+    look: Callable[[PyTree, Array], Array]
+    following: Callable[[PyTree], Any]
+
+
+class Marks(NamedTuple):
+    """Parts of a state that are written to rows of tables after a step.
+
+    Attributes:
+        value: state -> tree of its leaves that are written, each to a table of its own.
+        flag, place: state -> its leaf that tells whether they are written, and to which row; nowhere if there is none.
+        rows: The number of rows.
+    """
+
+    value: Callable[[PyTree], PyTree]
+    flag: Callable[[PyTree], Any]
+    place: Callable[[PyTree], Any]
+    rows: int
+
+
+class Gathers(NamedTuple):
+    """The functions that gather rows of tables before a step, as many as are due.
+
+    Attributes:
+        gather: (state, row of the step, row of these tables) -> (whether it is due, the new state where it is).
+        at: state -> its leaf that tells which row is next.
+        new: state -> tree of its leaves that become new.
+    """
+
+    gather: Callable[[PyTree, PyTree, PyTree], tuple[Array, PyTree]]
+    at: Callable[[PyTree], Any]
+    new: Callable[[PyTree], PyTree]
 
 
 class Repeats(NamedTuple):
     """The functions of one member of a batch that a `ScalarLoop` repeats; they close over no array being traced.
 
     Attributes:
-        step: (state, stays) -> (new, otherwise, certain findings, other findings, doubt, matters), see
+        step: (state, stays, row) -> (new, otherwise, certain findings, other findings, doubt, matters), see
             `ScalarLaneStep`.
-        sure: (state, stays) -> (new, (certain findings, other findings)), where the step is in doubt.
-        due: (findings, time) -> whether the time lies within the step.
-        look: (findings, time) -> the row to save (n,).
-        going, waits, following: state -> its leaf that tells whether the member goes on, whether a step waits for the
-            sure way, and which time is the next to look at.
+        sure: (state, stays, row) -> (new, (certain findings, other findings)), where the step is in doubt.
+        going, waits: state -> its leaf that tells whether the member goes on, and whether a step waits for the sure
+            way.
+        saves: The functions that save rows, if any are saved.
+        at: state -> its leaf that tells which `row` of tables a step takes; the nearest if there is none.
+        gathers: The functions that gather rows of further tables before a step, if any are gathered.
+        marks: What is written to rows of tables.
     """
 
     step: Callable[..., tuple[PyTree, ...]]
     sure: Callable[..., tuple[PyTree, PyTree]]
-    due: Callable[[PyTree, Array], Array]
-    look: Callable[[PyTree, Array], Array]
     going: Callable[[PyTree], Any]
     waits: Callable[[PyTree], Any]
-    following: Callable[[PyTree], Any]
+    saves: Saves | None = None
+    at: Callable[[PyTree], Any] | None = None
+    gathers: Gathers | None = None
+    marks: tuple[Marks, ...] = ()
+
+
+class LoopEnd(NamedTuple):
+    """The end of a loop: the state, the rows (T, n) with those that were saved, and the tables of each of the marks."""
+
+    state: PyTree
+    rows: Array | None
+    marked: tuple[PyTree, ...]
+
+
+class LoopTables(NamedTuple):
+    """The tables of a loop, or their shapes and dtypes.
+
+    Attributes:
+        read: A tree of tables of as many rows, of which a step takes one.
+        gathered: A tree of further ones, of which rows are gathered before a step.
+    """
+
+    read: PyTree = ()
+    gathered: PyTree = ()
 
 
 class ScalarLoop:
-    """A step that members of a batch repeat, each until it is done, with the rows to save on the way.
+    """A step that members of a batch repeat, each until it is done, with what they save and mark on the way.
 
     Args:
         repeats: The functions.
         state, stays: Trees of arrays of one member, or of their shapes and dtypes.
-        times: The table of times, likewise.
+        tables: Its tables.
+        times: The table of times, likewise; None if no rows are saved.
 
     Raises:
         NotScalar, TooLong: If a function is no scalar program.
     """
 
-    def __init__(self, repeats: Repeats, state: PyTree, stays: PyTree, times: ShapedArray):
-        most = limits().function
-        step = ScalarLaneStep(repeats.step, state, stays, most=most)
+    def __init__(
+        self,
+        repeats: Repeats,
+        state: PyTree,
+        stays: PyTree,
+        tables: LoopTables = LoopTables(),
+        times: ShapedArray | None = None,
+    ):
+        self.repeats = repeats
+        shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, stays, tables))
+        rows = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes[2])
+        step = ScalarLaneStep(repeats.step, state, stays, rows.read, most=limits().function)
         if step.further:
             raise NotScalar("a step that closes over arrays")
         leaves, structure = jax.tree_util.tree_flatten(state)
-        count = len(leaves)
+        count, takes = len(leaves), step.operation.takes
         new, found = tuple(step.gives[:count]), tuple(step.gives[count:])
         self.findings = jax.tree_util.tree_unflatten(_joined(*step.forms[2:]), found)
-        time = jax.ShapeDtypeStruct((), times.dtype)
-        looks = [_flat(f, self.findings, time) for f in (repeats.due, repeats.look)]
-        numbers = jax.tree_util.tree_unflatten(structure, range(count))
-        places = (which(numbers) for which in (repeats.going, repeats.waits, repeats.following))
-        takes = step.operation.takes
-        programs = LoopPrograms(step.operation.program.program, *(ScalarPiece(x, most).program.program for x in looks))
-        arrays = LoopArrays(takes[:count], found, takes[count:], times, looks[1].out_avals[0], *places)
+        self.numbers = jax.tree_util.tree_unflatten(structure, range(count))
+        looks, gather = self._looks(times), self._gather(shapes[0], rows)
+        saving = SavingPrograms(*map(_program, looks)) if looks else None
+        programs = LoopPrograms(step.operation.program.program, saving, gather and _program(gather))
+        saved = None
+        if repeats.saves is not None and times is not None:
+            saved = SavedRows(times, looks[1].out_avals[0], repeats.saves.following(self.numbers))
+        read = self._tables(shapes[2].read, repeats.at)
+        stay = takes[count : len(takes) - len(read.tables)]
+        ends = (which(self.numbers) for which in (repeats.going, repeats.waits))
+        arrays = LoopArrays(
+            takes[:count], found, stay, read, self._gathered(shapes[2].gathered), self._marks(), saved, *ends
+        )
         kinds = ([(x.shape, x.dtype) for x in some] for some in (new, arrays.state))
         assert ft.reduce(operator.eq, kinds), "a step keeps shapes and dtypes"
-        shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, stays))
-        sure = Traceable(lambda: _flat(repeats.sure, *shapes), takes, (*new, *found), False)
-        self.op = LoopOp(programs, arrays, sure, looks)
+        self.takes = (*arrays.state, *stay, *read.tables)
+        sure = Traceable(lambda: _flat(self._sure, *shapes[:2], shapes[2].read), self.takes, (*new, *found), False)
+        self.op = LoopOp(programs, arrays, sure, Traced(looks, gather))
 
-    def __call__(self, state: PyTree, stays: PyTree, times: Array, rows: Array) -> tuple[PyTree, Array]:
-        """Steps a member to its end: returns its state there, and the rows (T, n) with those that it saved."""
+    def _looks(self, times: ShapedArray | None) -> list[ClosedJaxpr]:
+        """The functions that save rows, traced."""
+        if self.repeats.saves is None or times is None:
+            return []
+        time = jax.ShapeDtypeStruct((), times.dtype)
+        return [_flat(f, self.findings, time) for f in (self.repeats.saves.due, self.repeats.saves.look)]
+
+    def _gather(self, state: PyTree, rows: LoopTables) -> ClosedJaxpr | None:
+        """The function that gathers rows, traced; it gives the leaves that become new."""
+        gathers = self.repeats.gathers
+        if gathers is None:
+            return None
+
+        def gather(state, read, gathered):
+            is_due, new = gathers.gather(state, read, gathered)
+            return is_due, gathers.new(new)
+
+        return _flat(gather, state, *rows)
+
+    def _marks(self) -> tuple[Mark, ...]:
+        return tuple(
+            Mark(leaf, m.flag(self.numbers), m.place(self.numbers), m.rows)
+            for m in self.repeats.marks
+            for leaf in jax.tree_util.tree_leaves(m.value(self.numbers))
+        )
+
+    def _tables(self, tables: PyTree, at: Callable[[PyTree], Any] | None) -> Tables:
+        flat = tuple(ShapedArray(x.shape, x.dtype) for x in jax.tree_util.tree_leaves(tables))
+        return Tables(flat, 0 if at is None else at(self.numbers))
+
+    def _gathered(self, tables: PyTree) -> Gathered:
+        gathers = self.repeats.gathers
+        if gathers is None:
+            return Gathered(Tables(), ())
+        return Gathered(self._tables(tables, gathers.at), tuple(jax.tree_util.tree_leaves(gathers.new(self.numbers))))
+
+    def _sure(self, state: PyTree, stays: PyTree, tables: PyTree) -> tuple[PyTree, PyTree]:
+        return self.repeats.sure(state, stays, () if self.repeats.at is None else _row(tables, self.repeats.at(state)))
+
+    def __call__(
+        self,
+        state: PyTree,
+        stays: PyTree,
+        tables: LoopTables = LoopTables(),
+        saves: tuple[Array, Array] | None = None,
+        marked: tuple[PyTree, ...] = (),
+    ) -> LoopEnd:
+        """Steps a member to its end.
+
+        Args:
+            state, stays, tables: As when it was made.
+            saves: The times, and rows (T, n), of which those that are saved are replaced.
+            marked: For each of the marks the tree of its tables, rows of which are replaced.
+        """
         found = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), self.findings)
         leaves, structure = jax.tree_util.tree_flatten(state)
-        stay, before = (jax.tree_util.tree_leaves(x) for x in (stays, found))
-        results = self.op(*leaves, *before, rows, *stay, times)
-        return jax.tree_util.tree_unflatten(structure, results[: len(leaves)]), results[-1]
+        before, stay, read = (jax.tree_util.tree_leaves(x) for x in (found, stays, tables))
+        given, form = jax.tree_util.tree_flatten(marked)
+        times, rows = ([], []) if saves is None else ([x] for x in saves)
+        results = self.op(*leaves, *before, *rows, *given, *stay, *read, *times)
+        new, ended = results[: len(leaves)], results[len(leaves) + len(before) :]
+        return LoopEnd(
+            jax.tree_util.tree_unflatten(structure, new),
+            ended[0] if rows else None,
+            jax.tree_util.tree_unflatten(form, ended[len(rows) :]),
+        )
+
+
+def _row(tables: PyTree, at: Array) -> PyTree:
+    """A row of tables, the nearest if there is none."""
+    return jax.tree_util.tree_map(lambda x: x[jnp.clip(at, 0, x.shape[0] - 1)], tables)
+
+
+def _program(closed: ClosedJaxpr) -> Program:
+    return ScalarPiece(closed, limits().function).program.program
 
 
 def _joined(*forms: TreeStructure) -> TreeStructure:
@@ -111,12 +267,19 @@ def _flat(function: Callable[..., PyTree], *args: PyTree) -> ClosedJaxpr:
     return jax.make_jaxpr(flat)(*leaves)
 
 
-class LoopOp(AbstractBatchedOp):
-    """A `ScalarLoop` of flat arrays: those that change, those that stay, and the times -> those that change."""
+class Traced(NamedTuple):
+    """The functions of a loop besides its step: those that save rows, if any, and the one that gathers them."""
 
-    def __init__(self, programs: LoopPrograms, arrays: LoopArrays, sure: Traceable, looks: Sequence[ClosedJaxpr]):
-        super().__init__([*arrays.changed, *arrays.stays, arrays.times], arrays.changed)
-        self.programs, self.arrays, self.sure, self.looks = programs, arrays, sure, looks
+    looks: Sequence[ClosedJaxpr]
+    gather: ClosedJaxpr | None
+
+
+class LoopOp(AbstractBatchedOp):
+    """A `ScalarLoop` of flat arrays: those that change, and others -> those that change."""
+
+    def __init__(self, programs: LoopPrograms, arrays: LoopArrays, sure: Traceable, traced: Traced):
+        super().__init__([*arrays.changed, *arrays.others], arrays.changed)
+        self.programs, self.arrays, self.sure, self.traced = programs, arrays, sure, traced
         self._made: dict[tuple[bool, ...], tuple] = {}
 
     def evaluate(self, form: EvalForm, *given: Array) -> list[Array]:
@@ -133,7 +296,8 @@ class LoopOp(AbstractBatchedOp):
         if key not in self._made:
             # What all members share is computed once, what belongs to a single one likewise.
             kernel = loop_kernel(self.programs, self.arrays, flags, vector_width() if size else 1)
-            batched = (bool(size),) * len(self.arrays.state) + flags[:-1]
+            state = len(self.arrays.state)
+            batched = (bool(size),) * state + flags[: len(self.sure.in_avals) - state]
             self._made[key] = kernel, Loop(self.programs, self.arrays, SureWay(self.sure, batched, plain=True))
         kernel, loop = self._made[key]
         return run_loop(kernel, loop, bool(size), flags, arrays)
@@ -141,27 +305,57 @@ class LoopOp(AbstractBatchedOp):
     def _by_steps(self, *arrays: Array) -> list[Array]:
         """Steps one member, by operations of JAX."""
         kinds, count = self.arrays, len(self.gives)
-        *changed, rows = arrays[:count]
-        *stays, times = arrays[count:]
-        due, look = (jaxpr_as_fun(x) for x in self.looks)
         state = len(kinds.state)
+        changed, others = arrays[:count], arrays[count:]
+        rest, further = others[: len(self.sure.in_avals) - state], others[len(self.sure.in_avals) - state :]
+        found = state + len(kinds.findings)
 
-        def left(changed: list[Array]) -> Array:
-            j = changed[kinds.following]
+        def body(carry):
+            changed, ended = list(carry[:found]), list(carry[found:])
+            changed = self._gathered(changed, rest, further)
+            changed = list(jaxpr_as_fun(self.sure.closed)(*changed[:state], *rest))
+            for k, m in enumerate(kinds.marks, len(ended) - len(kinds.marks)):
+                place = changed[m.place]
+                there = changed[m.flag] & (place >= 0)
+                ended[k] = ended[k].at[jnp.where(there, place, m.rows)].set(changed[m.array], mode="drop")
+            if kinds.saved is not None:
+                changed, ended[0] = self._saved(changed, ended[0], further[-1])
+            return (*changed, *ended)
+
+        return list(lax.while_loop(lambda carry: carry[kinds.going], body, tuple(changed)))
+
+    def _gathered(self, changed: list[Array], rest: Sequence[Array], further: Sequence[Array]) -> list[Array]:
+        """Gathers all rows that are due before a step."""
+        if self.traced.gather is None:
+            return changed
+        gather, kinds = jaxpr_as_fun(self.traced.gather), self.arrays
+        read = _row(rest[len(kinds.stays) :], changed[kinds.read.at])
+        state, tables = len(kinds.state), kinds.gathered.tables
+
+        def found(changed):
+            return gather(*changed[:state], *read, *_row(further[: len(tables.tables)], changed[tables.at]))
+
+        def renew(changed):
+            return exchanged(changed, kinds.gathered.new, found(changed)[1:])
+
+        return list(lax.while_loop(lambda changed: found(changed)[0], renew, changed))
+
+    def _saved(self, changed: list[Array], rows: Array, times: Array) -> tuple[list[Array], Array]:
+        """Saves rows at all times within the last step."""
+        due, look = (jaxpr_as_fun(x) for x in self.traced.looks)
+        assert self.arrays.saved is not None
+        state, following = len(self.arrays.state), self.arrays.saved.following
+
+        def left(carry):
+            changed, _ = carry
+            j = changed[following]
             at = times[jnp.minimum(j, times.shape[0] - 1)]
             return (j < times.shape[0]) & due(*changed[state:], at)[0]
 
         def save(carry):
             changed, rows = carry
-            j = changed[kinds.following]
+            j = changed[following]
             rows = rows.at[j].set(look(*changed[state:], times[j])[0])
-            changed = [x + 1 if k == kinds.following else x for k, x in enumerate(changed)]
-            return changed, rows
+            return exchanged(changed, [following], [j + 1]), rows
 
-        def body(carry):
-            changed, rows = carry
-            changed = list(jaxpr_as_fun(self.sure.closed)(*changed[:state], *stays))
-            return lax.while_loop(lambda carry: left(carry[0]), save, (changed, rows))
-
-        changed, rows = lax.while_loop(lambda carry: carry[0][kinds.going], body, (changed, rows))
-        return [*changed, rows]
+        return lax.while_loop(left, save, (changed, rows))

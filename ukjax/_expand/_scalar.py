@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
 from .._lowering import runs_machine_code
-from .._lowering._entry import LARGEST, Entry, NotScalar
+from .._lowering._entry import LARGEST, Block, Entry, Node, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
 from .._program import with_results
@@ -81,6 +81,27 @@ class ScalarProgram:
         other.__dict__.pop("native", None)
         other._is_to_give(gives, results)
         return other
+
+    def copied(self, graph: Graph, arguments: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """The results as entries of another graph, of its operations one by one; None if some are on arrays."""
+        program = self.program
+        given = [x for array in arguments for x in array.ravel()]
+        done: dict[int, Entry] = {x.order: y for x, y in zip(self.inputs, given, strict=True)}
+        steps = [node for node in program.steps if node.order not in done]
+        if any(node.primitive is None or isinstance(node, Block) for node in steps):
+            return None
+
+        def entry(x: Entry) -> Entry:
+            return done[x.order] if isinstance(x, Node) else x
+
+        for node in steps:
+            done[node.order] = graph.apply(node.primitive, node.params, [entry(x) for x in node.args], node.dtype)
+        results = iter(program.outputs)
+        found = [np.empty(aval.shape, object) for aval in self.gives]
+        for array in found:
+            for i in np.ndindex(array.shape):
+                array[i] = entry(next(results))
+        return found
 
     def some(self, which: Sequence[int]) -> "ScalarProgram":
         """The program that gives some of the results."""
@@ -216,6 +237,11 @@ class ScalarPiece(AbstractTracedPiece):
 
     def through(self, change):
         return ScalarPiece(change(self.closed), grown(self.limit))
+
+    def inline(self, graph, batched, arguments):
+        program = self.__dict__.get("program", self.ready)
+        copied = None if program is None or any(batched) else program.copied(graph, arguments)
+        return super().inline(graph, batched, arguments) if copied is None else copied
 
     def make_some(self, outputs):
         program = self.__dict__.get("program", self.ready)

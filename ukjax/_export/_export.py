@@ -30,9 +30,10 @@ from ._program import Exported, Parameter, exported, parameters_of, values_of
 from ._quantities import OF_ACTUATORS, OF_STATE, Context
 from ._run import run_of
 from ._system import SYSTEMS, System, system_of
+from ._wasm import javascript, wasm_file
 
 
-TO = ("c", "object", "casadi", "fmu")
+TO = ("c", "object", "wasm", "casadi", "fmu")
 # States of the test in a C file: the given one, and others around it.
 STATES = 8
 # What is a loop over others.
@@ -60,7 +61,7 @@ def export(
     speeds: Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
 ) -> list[Path]:
-    r"""Writes functions of a mechanism as C99, an object, functions of CasADi, or an FMU, and returns the paths.
+    r"""Writes functions of a mechanism as C99, an object, WebAssembly, for CasADi, or as an FMU; returns the paths.
 
     The functions have the bits of `ukjax.compile` for one name: the same sums are fused, and sines come from the same
     arithmetic. They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results.
@@ -76,6 +77,7 @@ def export(
 
             - "c": NAME.c and NAME.h;
             - "object": NAME.o and NAME.h;
+            - "wasm": NAME.wasm, a WebAssembly module that imports nothing, and NAME.js, which calls it with arrays;
             - "casadi": a file for each function, NAME_acceleration.casadi, which `casadi.Function.load` reads. It is
               symbolic, with `certain` as its last result. Results are numbers also where they are not certain, so that
               CasADi sees what depends on what.
@@ -161,7 +163,7 @@ def _fmu(what: str, context: Context, chosen: Sequence[Parameter], title: Title)
 def _files(
     to: str, names: Sequence[str], context: Context, chosen: Sequence[Parameter], title: Title, asked: Target
 ) -> dict[str, bytes]:
-    """The files of C, of an object, or of CasADi, by their names."""
+    """The files of C, of an object, of WebAssembly, or of CasADi, by their names."""
     quantities = {x: QUANTITIES[x](context) for x in names if x != RUN}
     sizes = [size for x in quantities.values() for size in x.sizes.items()]
     title, name, dtype = (
@@ -172,6 +174,8 @@ def _files(
     made = [exported(x, y, context.mechanism, context.controller, chosen, dtype) for x, y in quantities.items()]
     if to == "casadi":
         return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
+    if to == "wasm":
+        return {f"{name}.wasm": wasm_file(title, made), f"{name}.js": javascript(title, made).encode()}
     runs = [run_of(title, made)] if RUN in names else []
     texts = {f"{name}.h": header(title, made, [line for x in runs for line in x.declaration()]).encode()}
     if to == "object":
@@ -208,6 +212,10 @@ def _what(
         return names
     if to == "casadi":
         raise ValueError("what='run' is a loop, of which CasADi has its own. Export \"step\", and call its mapaccum.")
+    if to == "wasm":
+        raise ValueError(
+            "what='run' is a loop, which is for C and objects. Export \"step\", and call it in JavaScript."
+        )
     if controller.has_store and controller.period is None:
         raise ValueError("what='run' needs a controller without memory, or one with samples, but this one has rates.")
     needed = (

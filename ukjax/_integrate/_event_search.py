@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ._flow import IntegrationProblem
-from ._lanes import start_of, stepper_of
 from ._march import Attempt, Place, before_end, step_until, where
+from ._solve import start_of, stepper_of
 
 
 LOOKS = 6  # times within a step at which event functions are evaluated

@@ -78,11 +78,11 @@ class Integrator(eqx.Module):
         return _in_given_order(increasing, y0, ys, rest)
 
     def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
-        ran = None if record or not isinstance(self.progress, diffrax.NoProgressMeter) else run(problem)
+        ran = run(problem, record) if isinstance(self.progress, diffrax.NoProgressMeter) else None
         if ran is not None:
-            (ys, at), end = ran, problem.ts[-1]
+            (ys, at, recorded), end = ran, problem.ts[-1]
             ys = _saved(problem.y0, ys)
-            return ys, None, _rest(problem.ts, ys, (at.place.t, at.place.y), *_outcome(at, at.place.t < end))
+            return ys, recorded, _rest(problem.ts, ys, (at.place.t, at.place.y), *_outcome(at, at.place.t < end))
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
         loop = OwnLoop(problem.ts, layout_of(problem) if record else None)

@@ -22,10 +22,10 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .. import _expand
 from .._result import is_traced
-from ._flow import Dynamics, IntegrationProblem, vector_field
+from ._flow import Dynamics, IntegrationProblem
 from ._march import Attempt, Place, before_end
-from ._run import Member, Steps, with_first_stage
-from ._solve import start_of, stepper_of
+from ._run import Member, Steps, first_place
+from ._solve import stepper_of
 from ._steps import staged
 
 
@@ -71,11 +71,10 @@ def starts_of(
 
     def start(sample):
         problem = problem_of(begin, common, sample)
-        place = start_of(problem)
-        first = vector_field(place.t, place.y, problem.flow)
+        place, first = first_place(problem)
         # The norm of a method with equal tolerances, which correlates with the number of steps.
         pace = jnp.sqrt(jnp.mean((first / (1 + jnp.abs(place.y))) ** 2))
-        return with_first_stage(problem, place, first), pace
+        return place, pace
 
     return mapped(start, samples, width)
 
@@ -226,33 +225,29 @@ class Queue(eqx.Module):
     def _ran(self, progress: Progress, until: Array) -> Progress | None:
         """The progress when the next solves are done, each as a run of its own; None where a run is not possible."""
         common, until = self.common, jnp.minimum(until, self.total)
-        sample, place = jax.tree_util.tree_map(lambda x: x[0], (self.samples, self.starts))
-
         shorter = eqx.tree_at(lambda c: c.ts, common, common.ts[-1:])
-        shared, static = eqx.partition((self.begin, shorter), eqx.is_array)
-
-        def begun(arrays: PyTree) -> IntegrationProblem:
-            begin, short = eqx.combine(arrays[0], static)
-            return problem_of(begin, short, arrays[1])
-
-        steps = Steps.of(common.solver, begun)
-        loop = None if steps is None else steps.loop(Member.at(place, common.ts[-1]), (shared, sample), common.ts)
-        if loop is None:
-            return None
         index = jnp.arange(self.count)
         due = (progress.taken <= index) & (index < until)
 
-        def run(place: Place, sample: PyTree, due: Array, ys: Array) -> tuple[Member, Array]:
+        def run(place: Place, sample: PyTree, due: Array, ys: Array) -> tuple[Member, Array | None]:
+            # The problem is made as for a single solve, so that the bits are those of one.
+            arrays, steps = Steps.of(problem_of(self.begin, shorter, sample))
             at = Member.at(place, common.ts[-1])
-            return loop(eqx.tree_at(lambda x: x.goes, at, at.goes & due), (shared, sample), common.ts, ys)
+            loop = steps.loop(at, arrays, common.ts)
+            end = loop(eqx.tree_at(lambda x: x.goes, at, at.goes & due), arrays, saves=(common.ts, ys))
+            return end.state, end.rows
 
-        at, ys = jax.vmap(run)(self.starts, self.samples, due, progress.ends.ys)
+        try:
+            at, ys = jax.vmap(run)(self.starts, self.samples, due, progress.ends.ys)
+        except (_expand.TooLong, _expand.NotScalar):
+            return None
         old = progress.ends
         new = chosen(
             due,
             (at.place.t, at.place.y, at.tries, at.accepted, at.result),
             (old.t, old.y, old.tries, old.accepted, old.result),
         )
+        assert ys is not None
         return Progress(until, progress.lanes, Ends(ys, *new))
 
     @property
@@ -330,10 +325,10 @@ class Queue(eqx.Module):
         if not wanted or not isinstance(common.solver, diffrax.AbstractERK):
             return None
 
-        steps = Steps(self._problem, common.solver.interpolation_cls)
-
         def turn(at: Member, sample: PyTree, t: Array) -> tuple[PyTree, ...]:
-            new, waits, kept, (span, dense), doubt, _ = steps.step(at, sample)
+            arrays, static = eqx.partition(self._problem(sample), eqx.is_array)
+            steps = Steps(static, common.solver.interpolation_cls)
+            new, waits, kept, (span, dense), doubt, _ = steps.step(at, arrays, ())
             new, kept = chosen(at.goes, new, at), at.goes & kept
             due = kept & (at.following < common.ts.shape[0]) & steps.due((kept, (span, dense)), t)
             new = eqx.tree_at(lambda x: x.following, new, at.following + due.astype(at.following.dtype))

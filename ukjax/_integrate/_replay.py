@@ -27,7 +27,9 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
 from ._flow import IntegrationProblem, ProblemTangent
-from ._record import Record, finer_of, segment_of, segments_of
+from ._record import Record
+from ._reverse import reversed_steps
+from ._segments import finer_of, segment_of, segments_of
 from ._steps import first, pulled_back, saved, side_by_side, step
 
 
@@ -192,6 +194,9 @@ def _backward(constants, wanted, cotangents, moving, smooth):
     def segment(carry):
         index, finer, *rest = carry
         steps, finer = segment_of(problem, record, finer, index - 1, smooth)
+        simple = not (smooth or moving) and cpoints is None
+        if simple and (start := reversed_steps(problem, wanted.flow, steps, *rest[:3], cys)) is not None:
+            return index - 1, finer, *start, rest[3]
 
         def one(inner):
             k, j, cy, cflow, cts = inner

@@ -7,9 +7,11 @@ T: saved times; n: numbers of a state.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jaxtyping import Array, Bool, Int, PyTree
@@ -18,6 +20,7 @@ from .. import _expand
 from .._lowering import runs_machine_code
 from ._flow import IntegrationProblem, vector_field
 from ._march import Place, before_end
+from ._record import Checkpoint, Pace, Record, layout_of
 from ._solve import start_of, stepper_of
 from ._steps import staged, written_out
 
@@ -32,6 +35,7 @@ class Member(eqx.Module):
         result: How the last step went.
         goes: Whether it goes on.
         waits: Whether a step waits for the sure way.
+        pace: That of its record, if there is one.
     """
 
     place: Place
@@ -41,12 +45,13 @@ class Member(eqx.Module):
     result: diffrax.RESULTS
     goes: Bool[Array, "..."]
     waits: Bool[Array, "..."]
+    pace: Pace | None = None
 
     @classmethod
-    def at(cls, place: Place, end: Array) -> "Member":
+    def at(cls, place: Place, end: Array, pace: Pace | None = None) -> "Member":
         """The solve that begins at a place."""
         zero, no = jnp.zeros((), int), jnp.asarray(False)
-        return cls(place, zero, zero, zero, diffrax.RESULTS.successful, place.t < end, no)
+        return cls(place, zero, zero, zero, diffrax.RESULTS.successful, place.t < end, no, pace)
 
 
 # (whether the step was kept), ((its span), the data of its interpolant)
@@ -54,32 +59,30 @@ Findings = tuple[Array, tuple[tuple[Array, Array], PyTree]]
 
 
 class Steps(eqx.Module):
-    """The functions of a step of a solve, for a `ScalarLoop`.
+    """The functions of a step of a solve, for a `ScalarLoop`; `static`: what of the problem is no array."""
 
-    Attributes:
-        problem_of: Arrays -> the problem, of which only the last of the saved times matters.
-    """
-
-    problem_of: Callable[[PyTree], IntegrationProblem]
+    static: IntegrationProblem
     interpolant: Callable[..., diffrax.AbstractLocalInterpolation]
 
     @classmethod
-    def of(cls, solver: diffrax.AbstractSolver, problem_of: Callable[[PyTree], IntegrationProblem]) -> "Steps | None":
-        """The steps of a method; None if they cannot be machine code here."""
-        is_possible = isinstance(solver, diffrax.AbstractERK) and runs_machine_code()
-        return cls(problem_of, solver.interpolation_cls) if is_possible else None
+    def of(cls, problem: IntegrationProblem) -> "tuple[PyTree, Steps]":
+        """The arrays of a problem, and its steps; raises NotScalar if they cannot be machine code here."""
+        if not isinstance(problem.solver, diffrax.AbstractERK) or not runs_machine_code():
+            raise _expand.NotScalar("a method that is not explicit, or no machine code")
+        arrays, static = eqx.partition(problem, eqx.is_array)
+        return arrays, cls(static, problem.solver.interpolation_cls)
 
-    def step(self, at: Member, arrays: PyTree) -> tuple[PyTree, ...]:
+    def step(self, at: Member, arrays: PyTree, row: PyTree) -> tuple[PyTree, ...]:
         """Makes a step of a solve that goes on."""
-        new, (kept, rest) = self._made(written_out(self.problem_of(arrays)), at)
+        new, (kept, rest) = self._made(written_out(eqx.combine(arrays, self.static)), at)
         stays = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
         # The first stage is not known where a solve has just begun.
         first = at.place.solver[0] if at.place.solver is not None else jnp.zeros_like(at.goes)
         return new, stays, kept, rest, first, jnp.asarray(True)
 
-    def sure(self, at: Member, arrays: PyTree) -> tuple[Member, Findings]:
+    def sure(self, at: Member, arrays: PyTree, row: PyTree) -> tuple[Member, Findings]:
         """Makes a step that waits."""
-        return self._made(staged(self.problem_of(arrays)), at)
+        return self._made(staged(eqx.combine(arrays, self.static)), at)
 
     def _made(self, problem: IntegrationProblem, at: Member) -> tuple[Member, Findings]:
         place, tried = stepper_of(problem).attempt(at.place)
@@ -88,7 +91,8 @@ class Steps(eqx.Module):
         place = eqx.tree_at(lambda x: (x.t, x.t_next), place, (t, t_next))
         tries, accepted = at.tries + 1, at.accepted + tried.keep.astype(at.accepted.dtype)
         goes = (t < end) & (tried.result == diffrax.RESULTS.successful) & (tries < problem.max_steps)
-        new = Member(place, at.following, tries, accepted, tried.result, goes, jnp.zeros_like(at.waits))
+        pace = None if at.pace is None else at.pace.after(tried.keep, t)
+        new = Member(place, at.following, tries, accepted, tried.result, goes, jnp.zeros_like(at.waits), pace)
         return new, (tried.keep, (tried.span, tried.dense))
 
     def due(self, found: Findings, t: Array) -> Array:
@@ -99,15 +103,28 @@ class Steps(eqx.Module):
         _, (span, dense) = found
         return self.interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
-    def loop(self, at: Member, arrays: PyTree, times: Array) -> "_expand.ScalarLoop | None":
-        """The loop, or None if a step is no scalar program."""
-        repeats = _expand.Repeats(
-            self.step, self.sure, self.due, self.look, lambda x: x.goes, lambda x: x.waits, lambda x: x.following
-        )
-        try:
-            return _expand.ScalarLoop(repeats, at, arrays, ShapedArray(times.shape, times.dtype))
-        except (_expand.TooLong, _expand.NotScalar):
-            return None
+    def loop(self, at: Member, arrays: PyTree, times: Array) -> "_expand.ScalarLoop":
+        """The loop; raises NotScalar or TooLong if a step is no scalar program."""
+        saves = _expand.Saves(self.due, self.look, lambda x: x.following)
+        marks = () if at.pace is None else (_expand.Marks(_here, _is_due, _slot, at.pace.room),)
+        repeats = _expand.Repeats(self.step, self.sure, lambda x: x.goes, lambda x: x.waits, saves, marks=marks)
+        return _expand.ScalarLoop(repeats, at, arrays, times=ShapedArray(times.shape, times.dtype))
+
+
+def _here(at: Member) -> tuple[PyTree, ...]:
+    """The leaves of a checkpoint."""
+    assert at.pace is not None
+    return at.pace.count, at.place.t, at.place.t_next, at.place.y, at.place.controller
+
+
+def _is_due(at: Member) -> Any:
+    assert at.pace is not None
+    return at.pace.due
+
+
+def _slot(at: Member) -> Any:
+    assert at.pace is not None
+    return at.pace.slot
 
 
 def with_first_stage(problem: IntegrationProblem, place: Place, first: Array) -> Place:
@@ -117,17 +134,63 @@ def with_first_stage(problem: IntegrationProblem, place: Place, first: Array) ->
     return eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
 
 
-def run(problem: IntegrationProblem) -> tuple[Array, Member] | None:
-    """The states (T, n) at the saved times, inf where it does not get, and the end of a solve; None if not possible."""
+class Begun(eqx.Module):
+    """The begin of a solve: its first place, and the field there."""
+
+    place: Place
+    field: Array
+    goes: Bool[Array, "..."]
+    waits: Bool[Array, "..."]
+
+    @classmethod
+    def of(cls, problem: IntegrationProblem) -> "Begun":
+        place, no = start_of(problem), jnp.asarray(False)
+        field = vector_field(place.t, place.y, problem.flow)
+        return cls(with_first_stage(problem, place, field), field, no, no)
+
+
+def first_place(problem: IntegrationProblem) -> tuple[Place, Array]:
+    """The place where a solve begins, with its first stage if a method hands on its last one, and the field there.
+
+    Where there is machine code it is a loop of one turn, so that one solve and many begin with the same bits.
+    """
+    ends = eqx.tree_at(lambda p: p.ts, problem, problem.ts[jnp.array([0, -1])])
+
+    def made(at: Begun, arrays: PyTree, row: PyTree) -> Begun:
+        return Begun.of(eqx.combine(arrays, steps.static))
+
+    def step(at: Begun, arrays: PyTree, row: PyTree) -> tuple[PyTree, ...]:
+        waits = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
+        return made(at, arrays, row), waits, (), (), jnp.asarray(False), jnp.asarray(True)
+
+    repeats = _expand.Repeats(step, lambda *args: (made(*args), ((), ())), lambda x: x.goes, lambda x: x.waits)
+    try:
+        arrays, steps = Steps.of(ends)
+        kinds = jax.eval_shape(lambda: Begun.of(ends))
+        empty = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), kinds)
+        at = eqx.tree_at(lambda x: x.goes, empty, jnp.asarray(True))
+        end = _expand.ScalarLoop(repeats, at, arrays)(at, arrays).state
+    except (_expand.TooLong, _expand.NotScalar):
+        end = Begun.of(problem)
+    return end.place, end.field
+
+
+def run(problem: IntegrationProblem, recorded: bool = False) -> tuple[Array, Member, Record | None] | None:
+    """The states (T, n) at the saved times, inf where it does not get, the end of a solve, and its record if wanted.
+
+    None if it is not possible.
+    """
     ts = problem.ts
-    arrays, static = eqx.partition(eqx.tree_at(lambda p: p.ts, problem, ts[-1:]), eqx.is_array)
-    steps = Steps.of(problem.solver, lambda arrays: eqx.combine(arrays, static))
-    if steps is None:
+    try:
+        arrays, steps = Steps.of(eqx.tree_at(lambda p: p.ts, problem, ts[-1:]))
+        place, _ = first_place(problem)
+        record = Record.start(place, layout_of(problem), problem.max_steps) if recorded else None
+        at = Member.at(place, ts[-1], record and record.pace)
+        loop = steps.loop(at, arrays, ts)
+    except (_expand.TooLong, _expand.NotScalar):
         return None
-    place = start_of(problem)
-    at = Member.at(with_first_stage(problem, place, vector_field(place.t, place.y, problem.flow)), ts[-1])
-    loop = steps.loop(at, arrays, ts)
-    if loop is None:
-        return None
-    at, ys = loop(at, arrays, ts, jnp.full((*ts.shape, *problem.y0.shape), jnp.inf, problem.y0.dtype))
-    return ys, at
+    rows = jnp.full((*ts.shape, *problem.y0.shape), jnp.inf, problem.y0.dtype)
+    points = () if record is None else (record.checkpoints.parts,)
+    at, ys, marked = loop(at, arrays, saves=(ts, rows), marked=points)
+    assert ys is not None
+    return ys, at, None if at.pace is None else Record(Checkpoint(*marked[0]), at.pace)

@@ -150,7 +150,7 @@ class OwnLoop(diffrax.AbstractAdjoint):
 
         zero = jnp.zeros((), int)
         ys = jnp.full((ts.shape[0], *first.y.shape), jnp.inf, first.y.dtype)
-        record = Record.start(start, self.layout) if self.layout else None
+        record = Record.start(start, self.layout, max_steps) if self.layout else None
         notes = _Notes(ys, zero, zero, record, first.progress_meter_state)
         at, notes, result, tries = step_until(
             stepper, start, t1, max_steps, before_end, note, notes, lambda notes: (notes.ys, written(notes.record))

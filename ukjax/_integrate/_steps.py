@@ -5,7 +5,7 @@ They end every step on the constraint manifold, or evaluate their stages differe
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -18,6 +18,9 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, PyTree
 
 from ._flow import Dynamics, IntegrationProblem, advance, vector_field
+
+
+T = TypeVar("T")
 
 
 def replayable(problem: IntegrationProblem) -> bool:
@@ -59,14 +62,17 @@ class Explicit(NamedTuple):
         times = t0 + h * jnp.array([0.0, *tableau.c], h.dtype)
         return cls(jnp.array(a, h.dtype), jnp.asarray(tableau.b_sol, h.dtype), times, h, tableau.b_error)
 
-    def step(self, y: Array, flow: Dynamics) -> tuple[Array, PyTree]:
-        """Makes the step as a scan over the stages, which is much cheaper to differentiate than diffrax's loop."""
+    def step(self, y: Array, flow: Dynamics, written: bool = False) -> tuple[Array, PyTree]:
+        """Makes the step as a scan over the stages, which is much cheaper to differentiate than diffrax's loop.
 
-        def put(k: Array, i: Array) -> tuple[Array, None]:
-            return k.at[i].set(self.h * vector_field(self.times[i], self.before(i, y, k), flow)), None
+        `written`: stage after stage, as scalar code needs them.
+        """
+
+        def put(i: Array | int, k: Array) -> Array:
+            return k.at[i].set(self.h * vector_field(self.times[i], self.before(i, y, k), flow))
 
         stages = self.b.shape[0]
-        k, _ = jax.lax.scan(put, jnp.zeros((stages, *y.shape), y.dtype), jnp.arange(stages))
+        k = _over(range(stages), put, jnp.zeros((stages, *y.shape), y.dtype), written)
         y1 = self.after(y, k)
         return y1, {"y0": y, "y1": y1, "k": k}
 
@@ -83,6 +89,13 @@ class Explicit(NamedTuple):
         return _weighted(jnp.asarray(self.b_error, k.dtype), k)
 
 
+def _over(stages: range, body: Callable[[Any, T], T], start: T, written: bool) -> T:
+    """The carry of `body`, (stage, carry) -> carry, after all stages: a loop of JAX, or one body after the other."""
+    if written:
+        return ft.reduce(lambda carry, i: body(i, carry), stages, start)
+    return jax.lax.scan(lambda carry, i: (body(i, carry), None), start, jnp.array(stages))[0]
+
+
 def _weighted(weights: Array, k: Array) -> Array:
     """Computes weights @ k, of few weights, as additions, which XLA fuses; a product or a reduction is a call."""
     return ft.reduce(jnp.add, [weights[i] * k[i] for i in range(k.shape[0])])
@@ -93,14 +106,28 @@ def side_by_side(flow: PyTree) -> Array:
     return ravel_pytree(flow)[0]
 
 
+@eqx.filter_jit
+def _pulled_field(t: Array, y: Array, cotangent: Array, diff: Dynamics, fixed: Dynamics) -> tuple[Array, Array]:
+    """The cotangents of y and of `diff` from that of the field, as one call in the traced program."""
+    _, back = jax.vjp(lambda y, diff: eqx.combine(diff, fixed).field(t, y), y, diff)
+    to_y, to_flow = back(cotangent)
+    return to_y, side_by_side(to_flow)
+
+
 def pulled_back(
-    problem: IntegrationProblem, t0: Array, t1: Array, y: Array, diff: Dynamics, fixed: Dynamics
+    problem: IntegrationProblem,
+    t0: Array,
+    t1: Array,
+    y: Array,
+    diff: Dynamics,
+    fixed: Dynamics,
+    written: bool = False,
 ) -> tuple[PyTree, Callable[[Array, PyTree], tuple[Array, Array]]]:
     """The data of the interpolant of a step, and the pullback: cotangents of y1 and the data -> those of y and `diff`.
 
     The cotangent of `diff` is one vector: see `side_by_side`. `diff` and `fixed` are the parts of the flow with and
     without a derivative. The pullback of an explicit method goes through its stages backwards, one after the other, and
-    keeps nothing of them but k.
+    keeps nothing of them but k. `written`: stage after stage, as scalar code needs them.
     """
 
     def whole(diff: Dynamics) -> Dynamics:
@@ -115,7 +142,7 @@ def pulled_back(
 
         return dense, whole_step
     method = Explicit.of(problem.solver, t0, t1)
-    y1, dense = method.step(y, whole(diff))
+    y1, dense = method.step(y, whole(diff), written)
     k = dense["k"]
 
     def pullback(cy: Array, cdense: PyTree) -> tuple[Array, Array]:
@@ -127,17 +154,14 @@ def pulled_back(
         cy = cy + cdense["y1"]
         ck = jnp.outer(method.b, cy) + cdense["k"]
 
-        def stage(carry, i):
+        def stage(i: Array | int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             cy, ck, cflow = carry
+            at = method.before(i, y, k)
+            to_y, to_flow = _pulled_field(method.times[i], at, method.h * ck[i], diff, fixed)
+            return cy + to_y, ck + jnp.outer(method.a[i], to_y), cflow + to_flow
 
-            def of(y: Array, diff: Dynamics) -> Array:
-                return method.h * vector_field(method.times[i], y, whole(diff))
-
-            to_y, to_flow = jax.vjp(of, method.before(i, y, k), diff)[1](ck[i])
-            return (cy + to_y, ck + jnp.outer(method.a[i], to_y), cflow + side_by_side(to_flow)), None
-
-        carry = cy + cdense["y0"], ck, cflow
-        (cy, _, cflow), _ = jax.lax.scan(stage, carry, jnp.arange(method.b.shape[0]), reverse=True)
+        stages = range(method.b.shape[0])[::-1]
+        cy, _, cflow = _over(stages, stage, (cy + cdense["y0"], ck, cflow), written)
         return cy, cflow
 
     return dense, pullback

@@ -23,10 +23,16 @@ from ._handler import runs_machine_code as runs_machine_code
 from ._kernel import Kernel as Kernel
 from ._kernel import Row as Row
 from ._kernel import kernel as kernel
+from ._loop import Gathered as Gathered
 from ._loop import Loop as Loop
 from ._loop import LoopArrays as LoopArrays
 from ._loop import LoopPrograms as LoopPrograms
+from ._loop import Mark as Mark
+from ._loop import SavedRows as SavedRows
+from ._loop import SavingPrograms as SavingPrograms
+from ._loop import Tables as Tables
 from ._loop import loop_kernel as loop_kernel
 from ._loop import run_loop as run_loop
 from ._object import Target as Target
 from ._object import object_code as object_code
+from ._wasm import wasm_module as wasm_module

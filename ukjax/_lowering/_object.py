@@ -71,6 +71,9 @@ for other in others:
     first.link_in(other)
 first.verify()
 first.triple, first.data_layout = triple, str(machine.target_data)
+if triple.startswith("wasm"):  # functions that are to be part of others become that
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0))
+    passes.getModulePassManager().run(first, passes)
 sys.stdout.buffer.write(machine.emit_object(first))
 """
 

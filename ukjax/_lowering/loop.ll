@@ -10,37 +10,14 @@
 @array.slot = internal constant [${arrays} x i64] [${slot}]
 @array.size = internal constant [${arrays} x i64] [${size}]
 
-; Copies the entries of a member's arrays, whose numbers are in a table, to its lane, or those of the first `count` back.
-define internal void @carry(ptr %table, ptr %arrays, ptr %kept, i64 %member, i64 %lane, i64 %count, i1 %into) noinline {
+; Copies the entries of a row to the slots of a lane, or back.
+define internal void @entries(ptr %row, ptr %slots, i64 %n, i64 %i, i1 %into) {
 entry:
-  br label %array
-array:
-  %k = phi i64 [0, %entry], [%k1, %next]
-  %some = icmp slt i64 %k, %count
-  br i1 %some, label %known, label %done
-known:
-  %po = getelementptr i64, ptr %table, i64 %k
-  %o = load i64, ptr %po
-  %pa = getelementptr ptr, ptr %arrays, i64 %o
-  %a = load ptr, ptr %pa
-  %pb = getelementptr i64, ptr @array.bytes, i64 %k
-  %b = load i64, ptr %pb
-  %pi = getelementptr i64, ptr @array.item, i64 %k
-  %i = load i64, ptr %pi
-  %ps = getelementptr i64, ptr @array.slot, i64 %k
-  %s = load i64, ptr %ps
-  %pn = getelementptr i64, ptr @array.size, i64 %k
-  %n = load i64, ptr %pn
-  %row0 = mul i64 %member, %b
-  %row = getelementptr i8, ptr %a, i64 %row0
-  %lane0 = mul i64 %lane, %i
-  %slot0 = getelementptr i8, ptr %kept, i64 %s
-  %slots = getelementptr i8, ptr %slot0, i64 %lane0
-  br label %entry.of
-entry.of:
-  %e = phi i64 [0, %known], [%e1, %moved]
+  br label %head
+head:
+  %e = phi i64 [0, %entry], [%e1, %moved]
   %more = icmp slt i64 %e, %n
-  br i1 %more, label %move, label %next
+  br i1 %more, label %move, label %done
 move:
   %x0 = mul i64 %e, %i
   %x = getelementptr i8, ptr %row, i64 %x0
@@ -67,66 +44,176 @@ one:
   br label %moved
 moved:
   %e1 = add i64 %e, 1
-  br label %entry.of
-next:
-  %k1 = add i64 %k, 1
-  br label %array
+  br label %head
 done:
   ret void
 }
 
-define internal i64 @following(ptr %kept, i64 %lane) {
+; Copies the entries of a member's arrays, whose numbers are in a table, to its lane, or those of the first `count` back.
+define internal void @carry(ptr %table, ptr %arrays, ptr %kept, i64 %member, i64 %lane, i64 %count, i1 %into) noinline {
 entry:
-  %s = getelementptr i8, ptr %kept, i64 ${following}
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%k1, %known]
+  %some = icmp slt i64 %k, %count
+  br i1 %some, label %known, label %done
+known:
+  %po = getelementptr i64, ptr %table, i64 %k
+  %o = load i64, ptr %po
+  %pa = getelementptr ptr, ptr %arrays, i64 %o
+  %a = load ptr, ptr %pa
+  %pb = getelementptr i64, ptr @array.bytes, i64 %k
+  %b = load i64, ptr %pb
+  %pi = getelementptr i64, ptr @array.item, i64 %k
+  %i = load i64, ptr %pi
+  %ps = getelementptr i64, ptr @array.slot, i64 %k
+  %s = load i64, ptr %ps
+  %pn = getelementptr i64, ptr @array.size, i64 %k
+  %n = load i64, ptr %pn
+  %row0 = mul i64 %member, %b
+  %row = getelementptr i8, ptr %a, i64 %row0
+  %lane0 = mul i64 %lane, %i
+  %slot0 = getelementptr i8, ptr %kept, i64 %s
+  %slots = getelementptr i8, ptr %slot0, i64 %lane0
+  call void @entries(ptr %row, ptr %slots, i64 %n, i64 %i, i1 %into)
+  %k1 = add i64 %k, 1
+  br label %head
+done:
+  ret void
+}
+
+; The integer of a lane in a slot.
+define internal i64 @number(ptr %kept, i64 %slot, i64 %lane) {
+entry:
+  %s = getelementptr i8, ptr %kept, i64 %slot
   %p = getelementptr ${index}, ptr %s, i64 %lane
   %j = load ${index}, ptr %p
   %wide = ${widen}
   ret i64 %wide
 }
 
-; The time to look at next, the last one if there is none, into the slot of a lane.
-define internal void @aim(ptr %arrays, ptr %kept, i64 %member, i64 %lane) noinline {
+; Writes what a lane has marked into rows of tables.
+@mark.of = internal constant [${marks} x i64] [${mark_of}]
+@mark.rows = internal constant [${marks} x i64] [${mark_rows}]
+@mark.flag = internal constant [${marks} x i64] [${mark_flag}]
+@mark.place = internal constant [${marks} x i64] [${mark_place}]
+@mark.item = internal constant [${marks} x i64] [${mark_item}]
+@mark.slot = internal constant [${marks} x i64] [${mark_slot}]
+@mark.size = internal constant [${marks} x i64] [${mark_size}]
+define internal void @mark(ptr %arrays, ptr %kept, i64 %member, i64 %lane) noinline {
 entry:
-  %j = call i64 @following(ptr %kept, i64 %lane)
-  %over = icmp sge i64 %j, ${times}
-  %at = select i1 %over, i64 ${last}, i64 %j
-  %pt = getelementptr ptr, ptr %arrays, i64 ${table}
-  %table = load ptr, ptr %pt
-  %row0 = mul i64 %member, ${table_row}
-  %row = getelementptr i8, ptr %table, i64 %row0
-  %x = getelementptr ${time}, ptr %row, i64 %at
-  %t = load ${time}, ptr %x
-  %s = getelementptr i8, ptr %kept, i64 ${due_time}
-  %p = getelementptr ${time}, ptr %s, i64 %lane
-  store ${time} %t, ptr %p
-  %s2 = getelementptr i8, ptr %kept, i64 ${look_time}
-  %p2 = getelementptr ${time}, ptr %s2, i64 %lane
-  store ${time} %t, ptr %p2
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%k1, %next]
+  %some = icmp slt i64 %k, ${marks}
+  br i1 %some, label %known, label %done
+known:
+  %pf = getelementptr i64, ptr @mark.flag, i64 %k
+  %f = load i64, ptr %pf
+  %sf = getelementptr i8, ptr %kept, i64 %f
+  %pd = getelementptr i8, ptr %sf, i64 %lane
+  %d = load i8, ptr %pd
+  %set = icmp ne i8 %d, 0
+  %pp = getelementptr i64, ptr @mark.place, i64 %k
+  %p = load i64, ptr %pp
+  %j = call i64 @number(ptr %kept, i64 %p, i64 %lane)
+  %pr = getelementptr i64, ptr @mark.rows, i64 %k
+  %r = load i64, ptr %pr
+  %fits = icmp ult i64 %j, %r
+  %writes = and i1 %set, %fits
+  br i1 %writes, label %write, label %next
+write:
+  %po = getelementptr i64, ptr @mark.of, i64 %k
+  %o = load i64, ptr %po
+  %pa = getelementptr ptr, ptr %arrays, i64 %o
+  %a = load ptr, ptr %pa
+  %pi = getelementptr i64, ptr @mark.item, i64 %k
+  %i = load i64, ptr %pi
+  %ps = getelementptr i64, ptr @mark.slot, i64 %k
+  %s = load i64, ptr %ps
+  %pn = getelementptr i64, ptr @mark.size, i64 %k
+  %n = load i64, ptr %pn
+  %member0 = mul i64 %member, %r
+  %at = add i64 %member0, %j
+  %e = mul i64 %at, %n
+  %b = mul i64 %e, %i
+  %row = getelementptr i8, ptr %a, i64 %b
+  %lane0 = mul i64 %lane, %i
+  %slot0 = getelementptr i8, ptr %kept, i64 %s
+  %slots = getelementptr i8, ptr %slot0, i64 %lane0
+  call void @entries(ptr %row, ptr %slots, i64 %n, i64 %i, i1 false)
+  br label %next
+next:
+  %k1 = add i64 %k, 1
+  br label %head
+done:
   ret void
 }
 
-; The rows of a member as they are given.
-define internal void @rows(ptr %arrays, i64 %member) noinline {
+; Writes and reads rows of tables for all lanes, after a step.
+define internal void @turn(ptr %arrays, ptr %kept, ptr %members) noinline {
 entry:
-  %pf = getelementptr ptr, ptr %arrays, i64 ${rows}
-  %from0 = load ptr, ptr %pf
-  %pt = getelementptr ptr, ptr %arrays, i64 ${saved}
-  %to0 = load ptr, ptr %pt
-  %count = mul i64 ${times}, ${values}
-  %first = mul i64 %member, %count
   br label %head
 head:
-  %k = phi i64 [0, %entry], [%k1, %body]
-  %more = icmp slt i64 %k, %count
-  br i1 %more, label %body, label %done
-body:
-  %e = add i64 %first, %k
-  %from = getelementptr ${value}, ptr %from0, i64 %e
-  %to = getelementptr ${value}, ptr %to0, i64 %e
-  %x = load ${value}, ptr %from
-  store ${value} %x, ptr %to
+  %k = phi i64 [0, %entry], [%k1, %next]
+  %more = icmp slt i64 %k, ${width}
+  br i1 %more, label %look, label %done
+look:
+  %pm = getelementptr i64, ptr %members, i64 %k
+  %m = load i64, ptr %pm
+  %there = icmp sge i64 %m, 0
+  br i1 %there, label %member, label %next
+member:
+  call void @mark(ptr %arrays, ptr %kept, i64 %m, i64 %k)
+  call void @read(ptr %arrays, ptr %kept, i64 %m, i64 %k)
+  br label %next
+next:
   %k1 = add i64 %k, 1
   br label %head
+done:
+  ret void
+}
+
+; The rows of a member as they are given, saved ones and those of tables.
+@given.from = internal constant [${givens} x i64] [${given_from}]
+@given.to = internal constant [${givens} x i64] [${given_to}]
+@given.bytes = internal constant [${givens} x i64] [${given_bytes}]
+define internal void @rows(ptr %arrays, i64 %member) noinline {
+entry:
+  br label %array
+array:
+  %k = phi i64 [0, %entry], [%k1, %next]
+  %some = icmp slt i64 %k, ${givens}
+  br i1 %some, label %known, label %done
+known:
+  %pf = getelementptr i64, ptr @given.from, i64 %k
+  %f = load i64, ptr %pf
+  %paf = getelementptr ptr, ptr %arrays, i64 %f
+  %af = load ptr, ptr %paf
+  %pt = getelementptr i64, ptr @given.to, i64 %k
+  %t = load i64, ptr %pt
+  %pat = getelementptr ptr, ptr %arrays, i64 %t
+  %at = load ptr, ptr %pat
+  %pb = getelementptr i64, ptr @given.bytes, i64 %k
+  %b = load i64, ptr %pb
+  %first = mul i64 %member, %b
+  %from = getelementptr i8, ptr %af, i64 %first
+  %to = getelementptr i8, ptr %at, i64 %first
+  br label %head
+head:
+  %e = phi i64 [0, %known], [%e1, %body]
+  %more = icmp slt i64 %e, %b
+  br i1 %more, label %body, label %next
+body:
+  %pe = getelementptr i8, ptr %from, i64 %e
+  %qe = getelementptr i8, ptr %to, i64 %e
+  %x = load i8, ptr %pe
+  store i8 %x, ptr %qe
+  %e1 = add i64 %e, 1
+  br label %head
+next:
+  %k1 = add i64 %k, 1
+  br label %array
 done:
   ret void
 }
@@ -147,11 +234,17 @@ yes:
   store i64 %next, ptr %p
   %table = select i1 %begun, ptr @array.of, ptr @array.given
   call void @carry(ptr %table, ptr %arrays, ptr %kept, i64 %next, i64 %lane, i64 ${arrays}, i1 true)
-  br i1 %begun, label %aimed, label %given
+  br i1 %begun, label %made, label %given
+made:
+  ; A step may have been made the sure way.
+  call void @mark(ptr %arrays, ptr %kept, i64 %next, i64 %lane)
+  br label %aimed
 given:
   call void @rows(ptr %arrays, i64 %next)
   br label %aimed
 aimed:
+  call void @read(ptr %arrays, ptr %kept, i64 %next, i64 %lane)
+  call void @pick(ptr %arrays, ptr %kept, i64 %next, i64 %lane)
   call void @aim(ptr %arrays, ptr %kept, i64 %next, i64 %lane)
   ret i1 true
 no:
@@ -160,92 +253,6 @@ no:
   %g = getelementptr i8, ptr %s, i64 %lane
   store i8 0, ptr %g
   ret i1 false
-}
-
-; Whether any lane has a time within its step to look at.
-define internal i1 @has.due(ptr %kept, ptr %members) noinline {
-entry:
-  br label %head
-head:
-  %k = phi i64 [0, %entry], [%k1, %next]
-  %more = icmp slt i64 %k, ${width}
-  br i1 %more, label %look, label %none
-look:
-  %d = call i1 @is.due(ptr %kept, ptr %members, i64 %k)
-  br i1 %d, label %found, label %next
-next:
-  %k1 = add i64 %k, 1
-  br label %head
-found:
-  ret i1 true
-none:
-  ret i1 false
-}
-define internal i1 @is.due(ptr %kept, ptr %members, i64 %lane) {
-entry:
-  %s = getelementptr i8, ptr %kept, i64 ${due}
-  %p = getelementptr i8, ptr %s, i64 %lane
-  %d = load i8, ptr %p
-  %set = icmp ne i8 %d, 0
-  %pm = getelementptr i64, ptr %members, i64 %lane
-  %m = load i64, ptr %pm
-  %there = icmp sge i64 %m, 0
-  %j = call i64 @following(ptr %kept, i64 %lane)
-  %left = icmp slt i64 %j, ${times}
-  %both = and i1 %set, %there
-  %all = and i1 %both, %left
-  ret i1 %all
-}
-
-; Writes down what lanes have looked at.
-define internal void @save(ptr %arrays, ptr %kept, ptr %members) noinline {
-entry:
-  %pr = getelementptr ptr, ptr %arrays, i64 ${saved}
-  %saved = load ptr, ptr %pr
-  br label %head
-head:
-  %k = phi i64 [0, %entry], [%k1, %next]
-  %more = icmp slt i64 %k, ${width}
-  br i1 %more, label %look, label %done
-look:
-  %d = call i1 @is.due(ptr %kept, ptr %members, i64 %k)
-  br i1 %d, label %write, label %next
-write:
-  %pm = getelementptr i64, ptr %members, i64 %k
-  %m = load i64, ptr %pm
-  %j = call i64 @following(ptr %kept, i64 %k)
-  %first = mul i64 %m, ${times}
-  %at = add i64 %first, %j
-  %row0 = mul i64 %at, ${values}
-  %row = getelementptr ${value}, ptr %saved, i64 %row0
-  %s = getelementptr i8, ptr %kept, i64 ${look}
-  %slots = getelementptr ${value}, ptr %s, i64 %k
-  br label %entry.of
-entry.of:
-  %e = phi i64 [0, %write], [%e1, %move]
-  %some = icmp slt i64 %e, ${values}
-  br i1 %some, label %move, label %moved
-move:
-  %y0 = mul i64 %e, ${room}
-  %y = getelementptr i8, ptr %slots, i64 %y0
-  %v = load ${value}, ptr %y
-  %x = getelementptr ${value}, ptr %row, i64 %e
-  store ${value} %v, ptr %x
-  %e1 = add i64 %e, 1
-  br label %entry.of
-moved:
-  %f = getelementptr i8, ptr %kept, i64 ${following}
-  %pf = getelementptr ${index}, ptr %f, i64 %k
-  %before = load ${index}, ptr %pf
-  %after = add ${index} %before, 1
-  store ${index} %after, ptr %pf
-  call void @aim(ptr %arrays, ptr %kept, i64 %m, i64 %k)
-  br label %next
-next:
-  %k1 = add i64 %k, 1
-  br label %head
-done:
-  ret void
 }
 
 ; Writes down members that are done, and takes others: 0 if no lane has a member, 1 if some go on, 2 if some are new.
@@ -336,19 +343,14 @@ next:
   %k1 = add i64 %k, 1
   br label %fill
 saves:
-  call void @due(ptr %kept, ptr %shared)
-  %d = call i1 @has.due(ptr %kept, ptr %members)
-  br i1 %d, label %look, label %check
-look:
-  call void @look(ptr %kept, ptr %shared)
-  call void @save(ptr %arrays, ptr %kept, ptr %members)
-  br label %saves
-check:
+  call void @saves(ptr %arrays, ptr %kept, ptr %shared, ptr %members)
+  call void @gathers(ptr %arrays, ptr %kept, ptr %shared, ptr %members)
   %state = call i64 @refill(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i1 %begun, ptr %finished)
   switch i64 %state, label %done [ i64 1, label %step i64 2, label %saves ]
 step:
   call void @step(ptr %kept, ptr %shared)
   call void @advance(ptr %kept)
+  call void @turn(ptr %arrays, ptr %kept, ptr %members)
   br label %saves
 done:
   %f = load i64, ptr %finished

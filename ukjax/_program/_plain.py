@@ -79,19 +79,30 @@ def _program(
     return run
 
 
+class _Same:
+    """An object to be recognised; None is one too. The numbers of an array of NumPy may have changed."""
+
+    def __init__(self, x: object, gone: Callable[[object], object]):
+        self.refers = (lambda: None) if x is None else weakref.ref(x, gone)
+        self.numbers = x.copy() if isinstance(x, np.ndarray) else None
+
+    def is_of(self, x: object) -> bool:
+        return self.refers() is x and (self.numbers is None or np.array_equal(self.numbers, x))  # pyright: ignore
+
+
 class PlainCalls:
-    """The prepared functions of objects, each for as long as its first object is in use."""
+    """The prepared functions of objects, each for as long as all its objects are in use."""
 
     def __init__(self):
-        self._known: dict[tuple[int, ...], tuple[list[weakref.ref], Prepared]] = {}
+        self._known: dict[tuple[int, ...], tuple[list[_Same], Prepared]] = {}
 
     def find(self, objects: Sequence[object], state: Sequence[object], others: Hashable = None) -> Prepared | None:
         """The prepared function of these very objects, if the call is a plain one with a state that it takes."""
         found = self._known.get(tuple(map(id, objects)))
         if found is None:
             return None
-        references, prepared = found
-        same = all(x() is y for x, y in zip(references, objects, strict=True)) and prepared.others == others
+        known, prepared = found
+        same = all(x.is_of(y) for x, y in zip(known, objects, strict=True)) and prepared.others == others
         return prepared if same and prepared.takes(state) and not_tracing() else None
 
     def prepare(
@@ -108,10 +119,10 @@ class PlainCalls:
         key = tuple(map(id, objects))
         try:
             prepared = Prepared(function, used, state, others)
-            references = [weakref.ref(x, lambda _: self._known.pop(key, None)) for x in objects]
+            known = [_Same(x, lambda _: self._known.pop(key, None)) for x in objects]
         except TypeError:  # something that cannot be a key, or be referred to
             return None
         while len(self._known) >= MOST:
             self._known.pop(next(iter(self._known)))
-        self._known[key] = references, prepared
+        self._known[key] = known, prepared
         return prepared

@@ -12,14 +12,11 @@ from ._run import named as named
 from ._run import off_constraints as off_constraints
 from ._run import set_up as set_up
 from ._run import warn_of_start as warn_of_start
-from ._run import with_store as with_store
 from ._settings import Settings as Settings
 from ._settings import adaptive as adaptive
 from ._settings import kept as kept
 from ._states import OF_MOTION as OF_MOTION
 from ._states import StateLayout as StateLayout
-from ._states import derivative as derivative
-from ._states import margins_at as margins_at
 from ._states import motion_at as motion_at
 from ._states import of_each as of_each
 from ._states import report_state as report_state

@@ -17,7 +17,7 @@ from rich.markup import escape
 from .. import _waiting
 from .._lowering import Target
 from .._user_code import users_frames
-from . import _export, _inspect, _list, _output, _simulate, _sweep
+from . import _export, _inspect, _list, _live, _output, _simulate, _sweep
 from ._declared import EXAMPLES
 from ._target import FileOptions, UsageError
 
@@ -135,7 +135,7 @@ def simulate(
     _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out, options, pictures or (), csv)
 
 
-@app.command(short_help="Make a film of a scenario: GIF, MP4, web page.")
+@app.command(short_help="Make a film of a scenario, or a page that simulates it.")
 def animate(
     target: Annotated[str, AS_FOR_SIMULATE],
     settings: Settings = None,
@@ -149,11 +149,32 @@ def animate(
         typer.Option(help="Seconds of motion in a second; if omitted 1, or what makes the animation 2 to 30 s long."),
     ] = None,
     formats: Formats = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Write live.html alone, a page that simulates: pull at parts, move parameters."),
+    ] = False,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARAMETER",
+            help="With --live, a parameter that has a slider, as `ukjax export --parameter` knows it; may be repeated.",
+        ),
+    ] = None,
     loops: Loops = None,
     trusted: Trusted = None,
 ) -> None:
-    """Animate a scenario that has a drawing: a GIF or MP4, and a web page that plays and scrubs without a network."""
+    """Animate a scenario that has a drawing: a GIF or MP4, and a web page that plays and scrubs without a network.
+
+    With --live, write one web page that simulates the scenario, in WebAssembly, without a network either.
+    """
     options = FileOptions(loops, trusted)
+    if live:
+        if formats:
+            raise UsageError("--live writes live.html alone. Leave out --format, or leave out --live.")
+        _live.run_live(console, target, settings or [], t1, out, speed, parameter or [], options)
+        return
+    if parameter:
+        raise UsageError("--parameter is about the sliders of a live page. Pass --live too.")
     _simulate.run_animate(console, target, settings or [], t1, out, fps, speed, formats or [], options)
 
 
@@ -217,7 +238,7 @@ def modes(
     _inspect.run_modes(console, target, settings or [], at, mode, out, formats or [])
 
 
-@app.command(short_help="Write functions of a scenario in C, as an object, for CasADi, or as an FMU.")
+@app.command(short_help="Write functions of a scenario in C, as an object, WebAssembly, for CasADi, or as an FMU.")
 def export(
     target: Annotated[
         str,

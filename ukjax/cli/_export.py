@@ -1,4 +1,4 @@
-"""The command `ukjax export`: functions of a scenario as C, as an object, for CasADi, or as an FMU."""
+"""The command `ukjax export`: functions of a scenario as C, an object, WebAssembly, for CasADi, or as an FMU."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,10 @@ from ._target import UsageError
 
 
 # What the options --to and --what take.
-TO_HELP = f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, functions of CasADi, or an FMU of FMI 3.0."
+TO_HELP = (
+    f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, a module of WebAssembly, functions of CasADi, or "
+    "an FMU of FMI 3.0."
+)
 WHAT_HELP = (
     f"A function: {', '.join((*QUANTITIES, RUN))}; may be repeated. acceleration, and control of a servo, if omitted. "
     "For an FMU one of acceleration, plant, control: the mechanism with its servo inside, with the control as inputs, "

@@ -247,6 +247,7 @@ class Exhibit:
     measured: dict[str, str]
     picture: bytes
     animation: str | None
+    live: str | None
 
     @property
     def stem(self) -> str:
@@ -257,6 +258,11 @@ class Exhibit:
     def film(self) -> str:
         """The name of the film's file, distinct from the HTML file that a site makes of the page."""
         return f"{self.stem}-film.html"
+
+    @property
+    def page(self) -> str:
+        """The name of the file of the page that simulates."""
+        return f"{self.stem}-live.html"
 
 
 def run_gallery(console: Console, package: str, out: Path | None) -> None:
@@ -304,10 +310,21 @@ def _exhibit(target: str, factory: Callable[..., Scenario]) -> Exhibit:
     drawn = scenario.drawing is not None
     figure = plot.path(scenario, trajectory) if drawn else plot.overview(trajectory, scenario.coordinates)
     animation = plot.page(scenario, trajectory, speed) if drawn else None
+    live = _live_page(scenario, trajectory, speed) if drawn else None
     # A robot's file has no docstring. A module from a file is not in `sys.modules`, so its globals are read.
     words = None if _target.is_robot(target) else getattr(factory, "__globals__", {}).get("__doc__")
     about = (words or "").strip()
-    return Exhibit(target, entry(scenario), about, _measured(scenario, whole), _png(figure), animation)
+    return Exhibit(target, entry(scenario), about, _measured(scenario, whole), _png(figure), animation, live)
+
+
+def _live_page(scenario: Scenario, trajectory: Trajectory, speed: float) -> str | None:
+    """The page that simulates; None for a scenario whose functions are no scalar code."""
+    from .. import plot
+
+    try:
+        return plot.live(scenario, trajectory, speed)
+    except ValueError:
+        return None
 
 
 def _png(figure: "Figure") -> bytes:
@@ -377,6 +394,8 @@ def _pages(package: str, exhibits: list[Exhibit]) -> _output.Files:
         files.append((f"{one.stem}.md", _text(_page(one))))
         if one.animation is not None:
             files.append((one.film, _text(one.animation)))
+        if one.live is not None:
+            files.append((one.page, _text(one.live)))
     return files
 
 
@@ -417,7 +436,11 @@ def _index(package: str, exhibits: list[Exhibit]) -> str:
 def _page(one: Exhibit) -> str:
     entry = one.entry
     kinds = ", ".join(entry.kinds.splitlines())
-    film = f'<iframe src="{one.film}" title="film" width="100%" height="480" loading="lazy"></iframe>'
+    shown, title = (one.page, "simulation") if one.live else (one.film, "film")
+    height = 760 if one.live else 480
+    frame = f'<iframe src="{shown}" title="{title}" width="100%" height="{height}" loading="lazy"></iframe>'
+    links = [f"[The film on a page of its own]({one.film})"] if one.animation else []
+    links += [f"[the simulation on a page of its own]({one.page})"] if one.live else []
     lines = [
         f"# {_plain(entry.name)}",
         "",
@@ -425,14 +448,14 @@ def _page(one: Exhibit) -> str:
         f"n = {entry.coordinates} coordinates; m = {entry.rows} rows of constraints, of rank {entry.rank} at the",
         f"start: {kinds}.",
         "",
-        f"![{_plain(entry.name)}]({one.stem}.png)",
-        "",
+        *([frame, "", f"{', '.join(links)}.", ""] if one.animation else []),
         "```sh",
         f"ukjax simulate {one.target}",
-        f"ukjax animate {one.target}",
+        f"ukjax animate {one.target}{' --live' if one.live else ''}",
         "```",
         "",
-        *([film, "", f"[The film on a page of its own]({one.film})", ""] if one.animation else []),
+        f"![{_plain(entry.name)}]({one.stem}.png)",
+        "",
         "## What was measured",
         "",
         "| | |",

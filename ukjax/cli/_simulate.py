@@ -66,9 +66,7 @@ def run_simulate(
     """Simulates, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
     with _output.working(console, f"Making {target}"):
         scenario = _target.scenario(target, settings, options)
-    end = scenario.t1 if t1 is None else t1
-    if not end > scenario.t0:
-        raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
+    end = end_of(scenario, t1)
     if scenario.drawing is not None:
         drawable(target, scenario)
     folder = _output.claim(out, scenario.name)
@@ -264,9 +262,7 @@ def run_animate(
     with _output.working(console, f"Making {target}"):
         scenario = _target.scenario(target, settings, options)
     drawable(target, scenario)
-    end = scenario.t1 if t1 is None else t1
-    if not end > scenario.t0:
-        raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
+    end = end_of(scenario, t1)
     # A GIF counts in hundredths of a second, and all formats show the same frames.
     frame_ms = 10 * round(100 / fps)
     speed = speed_of(end - scenario.t0, speed)
@@ -287,6 +283,14 @@ def run_animate(
         console.print(
             f"wrote {path} ({path.stat().st_size / 1e6:.2g} MB)", soft_wrap=True, highlight=False, markup=False
         )
+
+
+def end_of(scenario: Scenario, t1: float | None) -> float:
+    """The end time that --t1 asks for; else the scenario's. Raises UsageError if it is not after the start."""
+    end = scenario.t1 if t1 is None else t1
+    if not end > scenario.t0:
+        raise UsageError(f"--t1 must be later than the start, {scenario.t0} s, but is {end} s.")
+    return end
 
 
 def speed_of(duration: float, speed: float | None) -> float:

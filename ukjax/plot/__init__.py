@@ -10,6 +10,7 @@ from ._figures import over_parameters as over_parameters
 from ._figures import overview as overview
 from ._figures import path as path
 from ._figures import quantiles as quantiles
+from ._live import live as live
 from ._modes import eigenvalues as eigenvalues
 from ._modes import mode as mode
 from ._page import page as page

@@ -3,6 +3,8 @@
 import html
 import importlib.resources
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,11 +28,19 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
             drawing returns a wrong shape.
     """
     speed = _check.positive(speed, "speed")
-    template = importlib.resources.files("ukjax.plot").joinpath("_page.html").read_text("utf-8")
-    data = _data(scene(scenario, trajectory), scenario.source, speed)
+    found = scene(scenario, trajectory)
+    return filled("_page.html", scenario.name, _data(found, scenario.source, speed))
+
+
+def filled(template: str, title: str, data: dict[str, object], parts: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The text of a page made of a template and its parts, the script that all of them share, a title and data."""
+    folder = importlib.resources.files("ukjax.plot")
+    page, view = (folder.joinpath(name).read_text("utf-8") for name in (template, "_view.js"))
     # "</script>" in a name must not end the script that holds it.
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-    return template.replace("%TITLE%", html.escape(scenario.name)).replace("%DATA%", text)
+    for name, part in {"%VIEW%": view, **parts}.items():
+        page = page.replace(name, part)
+    return page.replace("%TITLE%", html.escape(title)).replace("%DATA%", text)
 
 
 def _data(seen: Scene, source: str, speed: float) -> dict[str, object]:

@@ -1,0 +1,114 @@
+"""A self-contained web page that simulates: the equation of motion as WebAssembly, with hands on the mechanism."""
+
+import base64
+import copy
+import dataclasses
+import importlib.resources
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import _check
+from .._export import Live, live_module
+from .._scenario import Scenario
+from .._trajectory import Trajectory
+from ._page import filled
+from ._scene import Scene, check, scene
+
+
+# States of the trajectory at which the step has to be short enough.
+STATES = 24
+# A mechanism that travels so many times its own size takes the picture along.
+FAR = 2.0
+
+
+def live(
+    scenario: Scenario, trajectory: Trajectory, speed: float = 1.0, parameters: Sequence[str] | None = None
+) -> str:
+    """The text of an HTML page that simulates a scenario, without a network: it plays, and answers to the hand.
+
+    A part that is pulled with the mouse follows by a damped spring, which acts on it as a force does; in a pause it
+    stays where it is put. There are sliders for parameters, and plots of invariants and of the constraints' error.
+    Steps are those of `diffrax.Dopri8`, of one length, each ended by the scenario's projection, or by
+    `ukjax.Projection()`. Where the equation of motion is not certain the page says so, and stops.
+
+    Args:
+        scenario: A scenario with a `ukjax.study.Drawing`, whose functions are scalar code, as for `ukjax.export`.
+        trajectory: Its motion, one trajectory, by which the size of the picture and the length of a step are chosen.
+        speed: Seconds of motion that pass in one second.
+        parameters: Names of the parameters that have sliders, as `ukjax.export` knows them: "system_g"; if omitted
+            up to 8 on which the motion depends, those of a servo first.
+
+    Raises:
+        TypeError: If `scenario` or `trajectory` has another type.
+        ValueError: If there is no drawing, the trajectory is a batch, `speed` is not positive, a parameter is not
+            known, a function of the mechanism, of its servo or of the drawing is no scalar program or not certain along
+            the trajectory, or the servo has memory or samples.
+    """
+    speed = _check.positive(speed, "speed")
+    _check.instance(scenario, Scenario, "scenario", "ukjax.Scenario(mechanism, q0, v0, t1)")
+    bare = copy.copy(scenario)
+    bare.drawing = dataclasses.replace(check(scenario), forces={})  # there are no arrows
+    seen = scene(bare, trajectory)
+    q, v, t = map(np.asarray, (trajectory.q, trajectory.v, trajectory.t))
+    chosen = np.unique(np.linspace(0, len(t) - 1, STATES).astype(int))
+    made = live_module(bare, [(q[i], v[i], float(t[i])) for i in chosen], parameters)
+    script = importlib.resources.files("ukjax.plot").joinpath("_live.js").read_text("utf-8")
+    return filled("_live.html", scenario.name, _data(scenario, seen, made, speed), {"%SCRIPT%": script})
+
+
+def _data(scenario: Scenario, seen: Scene, made: Live, speed: float) -> dict[str, object]:
+    lower, upper, follows = _box(seen)
+    links = [
+        {"color": seen.color(k), "trail": k in seen.trails, "closed": seen.closed(k), "count": count}
+        for k, count in made.points.items()
+    ]
+    values = [float(value) for x in made.parameters for value in x.values.ravel()]
+    labels = _labels([name for x in made.parameters for name in x.entries])
+    # Where speeds are not the rates of the coordinates, no speed belongs to one.
+    names = list(scenario.coordinates) if scenario.mechanism.kinematics is None else []
+    return {
+        "title": seen.title,
+        "source": scenario.source,
+        "speed": speed,
+        "dimension": seen.dimension,
+        "lower": lower.tolist(),
+        "upper": upper.tolist(),
+        "follow": follows,
+        "links": links,
+        "scenery": [{"at": x.ravel().tolist()} for x in seen.scenery.values()],
+        "code": base64.b64encode(made.code).decode(),
+        "coordinates": len(scenario.q0),
+        "speeds": len(scenario.v0),
+        "q0": np.asarray(scenario.q0, float).tolist(),
+        "v0": np.asarray(scenario.v0, float).tolist(),
+        "t0": float(scenario.t0),
+        "step": made.step,
+        "measured": [{"name": name, "kept": name in scenario.invariants} for name in made.measured],
+        "parameters": [{"name": name, "value": value} for name, value in zip(labels, values, strict=True)],
+        "constrained": bool(scenario.mechanism.constraints),
+        "names": names,
+    }
+
+
+# Words of the names of parameters that say where they are found, not what they are.
+PLACES = {"system", "self", "constraint", "stabilization", "kinetic", "potential", "phi", "bodies", "joints", "inertia"}
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """The names of parameters without the words for their places, unless two would be alike."""
+    short = [" ".join(x for x in name.split("_") if x and x not in PLACES) for name in names]
+    return [x if x and short.count(x) == 1 else name.replace("_", " ") for x, name in zip(short, names, strict=True)]
+
+
+def _box(seen: Scene) -> tuple[np.ndarray, np.ndarray, bool]:
+    """The lower and upper corner of the picture, and whether it goes along with a mechanism that travels."""
+    points = np.concatenate(list(seen.links.values()), axis=1)  # (T, k, d)
+    size = np.max(np.ptp(points, axis=1), axis=0)
+    way = np.ptp(points.reshape(-1, seen.dimension), axis=0)
+    largest = float(np.max(size))
+    if largest == 0 or np.max(way) < (1 + FAR) * largest:
+        return *seen.bounds, False
+    middle = (points[0].min(axis=0) + points[0].max(axis=0)) / 2
+    half = np.maximum(0.7 * size, 0.5 * largest)
+    return middle - half, middle + half, True
