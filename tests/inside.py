@@ -40,6 +40,7 @@ from ukjax._expand import (
     _symmetric,
     _tiled,
 )
+from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record, _segments
 from ukjax._lowering import _bind, _c, _disk, _entry, _handler, _kernel, _schedule, _stages
@@ -70,6 +71,7 @@ from ukjax.rigid import (
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
     "all_at_once": (_portions, "_at_once"),
+    "c_compiler": (_compiler, "c_compiler"),
     "c_part": (_c, "C_PART"),
     "cache_folder": (_output, "user_cache_path"),
     "has_compiler": (_compiled, "has_compiler"),
@@ -91,6 +93,7 @@ REPLACEABLE = {
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_scalar, "OF_MACHINE_CODE"),
     "scalar_motion": (_fast_or_slow.FastOrSlowOp, "evaluate"),
+    "states_of_test": (_export, "STATES"),
     "sure_way": (_compiled.Compiled, "_go_the_sure_way"),
     "timed_run": (_simulate, "timed_run"),
     "together": (_portions, "TOGETHER"),

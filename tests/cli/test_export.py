@@ -49,11 +49,12 @@ def test_a_robot_of_a_file_has_the_name_of_the_file(command, tmp_path):  # noqa:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--to", "fmu2"], "to must be of 'c', 'object', 'wasm', 'casadi', but is 'fmu2'"),
+        (["--to", "fmu2"], "to must be of 'c', 'object', 'wasm', 'casadi', 'fmu', but is 'fmu2'"),
         (["--what", "speed"], "what must be of 'acceleration', 'control'"),
         (["--what", "control"], "there is no servo"),
         (["--name", "2"], "name must be one that C takes"),
         (["--set", "label=机器人"], "makes no name that C takes. Pass --name"),
+        (["--to", "fmu", "--what", "step"], "what must be one of 'acceleration', 'plant', 'control'"),
         (["--cpu", "cortex-m7"], 'are for to="object"'),
         (["--to", "object", "--target", "toaster"], "LLVM makes no code for toaster"),
         (["--parameters", "--parameter", "system_m"], "but not both"),

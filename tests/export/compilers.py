@@ -31,9 +31,10 @@ class Library:
     """Exported functions, from C or an object file, compiled into a library and called with arrays."""
 
     def __init__(self, path, name, compiler=None, options=STRICT):
-        library = path.parent / f"{name}-{path.suffix[1:]}.so"
+        compiler = compiler or first()
+        library = path.parent / f"{name}-{path.suffix[1:]}-{compiler}.so"
         compile_c(
-            compiler or first(),
+            compiler,
             *(options if path.suffix == ".c" else ()),
             "-shared",
             "-fPIC",

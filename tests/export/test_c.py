@@ -8,7 +8,7 @@ from models import governor, n_pendulum, scara, unicycle
 from ukjax.cli import factories
 
 from ..inside import replaced
-from .compilers import COMPILERS, Library
+from .compilers import COMPILERS, Library, first
 
 
 def awkward(scenario, count):
@@ -29,24 +29,25 @@ def bits(x):
     return np.where(np.isnan(x), np.nan, x).view(np.uint64)
 
 
-def compared(scenario, folder, what, count, compiler=None):
+def compared(scenario, folder, what, count, compilers=()):
     """Compares C with machine code at awkward states; returns how many of them are certain."""
     acts = scenario.servo
     paths = ukjax.export(
         scenario.mechanism, scenario.q0, scenario.v0, scenario.t0, out=folder, what=what, servo=acts, name="it"
     )
-    library, sure = Library(paths[0], "it", compiler), []
+    libraries, sure = [Library(paths[0], "it", x) for x in compilers or [first()]], []
     # What is fused depends on all results of a program.
     handles = {name: ukjax.compile(scenario.mechanism, servo=acts, what=name) for name in what}
     with replaced(sure_way=lambda *_: None):  # the results of machine code also where it is not certain
         for q, v, t in awkward(scenario, count):
             for name, handle in handles.items():
                 want = handle(q, v, t)
-                certain, (found,) = library(name, q, v, t, gives=[want.size])
-                assert certain == handle.certain, (name, q, v, t)
-                np.testing.assert_array_equal(
-                    bits(found), bits(want.ravel() if certain else np.full(want.size, np.nan))
-                )
+                for library in libraries:
+                    certain, (found,) = library(name, q, v, t, gives=[want.size])
+                    assert certain == handle.certain, (name, q, v, t)
+                    np.testing.assert_array_equal(
+                        bits(found), bits(want.ravel() if certain else np.full(want.size, np.nan))
+                    )
             sure.append(handles[what[0]].certain)
     return sum(sure)
 
@@ -54,7 +55,7 @@ def compared(scenario, folder, what, count, compiler=None):
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_bits_are_those_of_machine_code(compiler, tmp_path):
     what = ("acceleration", "constraint_force", "jacobian")
-    assert 20 < compared(scara.scenario(), tmp_path, what, 100, compiler) < 100
+    assert 20 < compared(scara.scenario(), tmp_path, what, 100, [compiler]) < 100
 
 
 @pytest.mark.parametrize("case", [governor.scenario, lambda: n_pendulum.closed(N=3)], ids=["governor", "three_rods"])
@@ -72,7 +73,7 @@ GALLERY = factories("models")[0]
 @pytest.mark.long
 @pytest.mark.parametrize("target", GALLERY)
 def test_bits_of_the_gallery(target, tmp_path):
-    """Every scenario, with its servo; those that go by matrices say so."""
+    """Every scenario, with its servo, by every compiler; those that go by matrices say so."""
     scenario = GALLERY[target]()
     what = ["acceleration"] if scenario.servo is None else ["acceleration", "control"]
     handle = ukjax.compile(scenario.mechanism, servo=scenario.servo)
@@ -83,4 +84,4 @@ def test_bits_of_the_gallery(target, tmp_path):
             ukjax.export(scenario.mechanism, scenario.q0, scenario.v0, out=tmp_path / "no", servo=scenario.servo)
         assert not (tmp_path / "no").exists()
         return
-    compared(scenario, tmp_path, what, 100)
+    compared(scenario, tmp_path, what, 100, COMPILERS)

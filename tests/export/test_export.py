@@ -29,7 +29,7 @@ def refused(tmp_path, error, match, *given, **options):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"to": "fmu2"}, "to must be of 'c', 'object', 'wasm', 'casadi', but is 'fmu2'"),
+        ({"to": "fmu2"}, "to must be of 'c', 'object', 'wasm', 'casadi', 'fmu', but is 'fmu2'"),
         ({"to": None}, "to must be of"),
         ({"what": "speed"}, "what must be of 'acceleration', .*, but is or has 'speed'"),
         ({"what": []}, "is empty"),

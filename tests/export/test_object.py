@@ -64,6 +64,7 @@ def test_objects_for_other_machines(tmp_path, target, cpu, magic, number):
         ({"target": "toaster"}, 'no code for toaster.*"toaster"'),
         ({"target": "x86_64-linux-gnu", "cpu": "abacus"}, "no code for x86_64-linux-gnu abacus: 'abacus' is not"),
         ({"target": "x86_64-linux-gnu", "features": "+wings"}, "'\\+wings' is not a recognized feature"),
+        ({"target": "armv7-none-eabihf"}, "armv7-none-eabihf: it would have to call fma.* Name a processor"),
         ({"target": "nvptx64-nvidia-cuda"}, "can't emit a file of this type"),
     ],
 )

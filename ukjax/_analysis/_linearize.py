@@ -374,10 +374,14 @@ def _closed(S: Array, R: Array, inverse: Array) -> Array:
 
 def on_constraints(mechanism: Mechanism, q: Array, v: Array, t: Array) -> RESULTS:
     """Returns success if the state is consistent, by the part of its terms by which each row is missed."""
+    return RESULTS.where(is_consistent(mechanism, q, v, t), RESULTS.successful, RESULTS.off_constraints)
+
+
+def is_consistent(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
+    """Whether no row is missed by more than a small part of its terms."""
     position = missed_part(lambda q: mechanism.position_error(q, t), q, jnp.zeros_like(q))
     velocity = missed_part(lambda v: mechanism.velocity_error(q, v, t), v, jnp.zeros_like(v))
-    near = jnp.all(position <= OFF) & jnp.all(velocity <= OFF)
-    return RESULTS.where(near, RESULTS.successful, RESULTS.off_constraints)
+    return jnp.all(position <= OFF) & jnp.all(velocity <= OFF)
 
 
 def _names(states: StateFunction, k: int) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def safe_comment(lines: Sequence[str]) -> list[str]:
 
 
 def described(argument: Argument) -> str:
+    """The line about an argument in a comment."""
     entries = f": {', '.join(argument.entries)}" if argument.entries else ""
     return f"    {argument.name}: {argument.about}{entries}"
 
@@ -59,8 +60,8 @@ def _signature(title: Title, one: Exported) -> str:
     return f"int {title.name}_{one.name}({', '.join([*takes, *gives])})"
 
 
-def header(title: Title, functions: Sequence[Exported]) -> str:
-    """The header, the same for C and for an object."""
+def header(title: Title, functions: Sequence[Exported], further: Sequence[str] = ()) -> str:
+    """The header, the same for C and for an object; `further`: lines about further functions."""
     name, prefix = title.name, title.prefix
     about = [
         f"{title.about}, by ukjax {importlib.metadata.version('ukjax')}.",
@@ -90,7 +91,7 @@ def header(title: Title, functions: Sequence[Exported]) -> str:
         about = [one.quantity.about, *(described(x) for x in takes if x.name not in STATE)]
         about += ["Results:", *map(described, gives)]
         lines += ["", *safe_comment(about), f"{_signature(title, one)};"]
-    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
+    return "\n".join([*lines, *further, "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""])
 
 
 # Bits depend on sums and products being rounded one by one.
@@ -103,8 +104,16 @@ DEMANDS = """\
 #endif"""
 
 
-def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequence[Sequence[np.ndarray]]]) -> str:
-    """The C file; `states`: for each function the arguments of its test. Raises NotScalar."""
+def source(
+    title: Title,
+    functions: Sequence[Exported],
+    states: Sequence[Sequence[Sequence[np.ndarray]]] | None,
+    further: Sequence[str] = (),
+) -> str:
+    """The C file. Raises NotScalar.
+
+    `states`: for each function the arguments of its test, None for no test. `further`: texts of further functions.
+    """
     name, prefix = title.name, title.prefix
     helpers: dict[str, str] = {}
     texts = []
@@ -115,19 +124,23 @@ def source(title: Title, functions: Sequence[Exported], states: Sequence[Sequenc
         full = f"{name}_{one.name}"
         lines, parts = c_function(full, name, helpers, one.program, takes, gives)
         body = ["int certain;", *lines, f"return certain ? {prefix}_CERTAIN : {prefix}_UNCERTAIN;"]
-        texts += [*parts, _block(_signature(title, one), body)]
+        texts += [*parts, block(_signature(title, one), body)]
     if title.parameters:
         texts.append(_defaults(title, functions[0].dtype))
+    texts += further
     start = [*safe_comment([f"{title.about}: see {name}.h. Compile with -std=c99 -ffp-contract=off, link with -lm."])]
-    start += [
-        *safe_comment([f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."])
-    ]
+    if states is not None:
+        texts.append(test(title, functions, states))
+        start += safe_comment(
+            [f"With -D{prefix}_TEST it has a main that compares results with those of ukjax, bit by bit."]
+        )
     start += [f'#include "{name}.h"', "", "#include <float.h>", "#include <math.h>", "#include <stdint.h>"]
     start += ["#include <string.h>", "", DEMANDS, ""]
-    return "\n".join([*start, "\n\n".join([*helpers.values(), *texts, test(title, functions, states)]), ""])
+    return "\n".join([*start, "\n\n".join([*helpers.values(), *texts]), ""])
 
 
-def _block(head: str, lines: Sequence[str]) -> str:
+def block(head: str, lines: Sequence[str]) -> str:
+    """A function of C."""
     return "\n".join([head, "{", *(f"    {x}" for x in lines), "}"])
 
 
@@ -135,7 +148,7 @@ def _defaults(title: Title, dtype: np.dtype) -> str:
     values = [float(y) for x in title.parameters for y in np.asarray(x.values, dtype).ravel()]
     kind = c_type(dtype)
     lines = [f"p[{i}] = ({kind}){c_number(x)};" for i, x in enumerate(values)]
-    return _block(f"void {title.name}_defaults({kind} p[{title.prefix}_PARAMETERS])", lines)
+    return block(f"void {title.name}_defaults({kind} p[{title.prefix}_PARAMETERS])", lines)
 
 
 TEST = """\

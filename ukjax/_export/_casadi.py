@@ -48,7 +48,7 @@ def casadi_function(name: str, one: Exported) -> "casadi.Function":
         return known[x.order] if isinstance(x, Node) else float(x)
 
     *results, certain = one.program.outputs
-    program = Program(one.program.inputs, [*(_unguarded(x, certain) for x in results), certain])
+    program = Program(one.program.inputs, [*(unguarded(x, certain) for x in results), certain])
     for node in program.steps:
         known[node.order] = _made(rules, one.name, node, [of(x) for x in node.args])
     outputs = [casadi.SX(of(x)) for x in program.outputs]
@@ -59,7 +59,7 @@ def casadi_function(name: str, one: Exported) -> "casadi.Function":
     return casadi.Function(name, takes, [*gives, outputs[-1]], *named)
 
 
-def _unguarded(x: Entry, certain: Entry) -> Entry:
+def unguarded(x: Entry, certain: Entry) -> Entry:
     """A result as it is also where it is not certain: that depends on all arguments, and would hide zeros of slopes."""
     if isinstance(x, Node) and x.primitive is prims.select_n_p and x.args[0] is certain:
         return x.args[2]

@@ -18,18 +18,26 @@ from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._result import is_traced
 from .._servo import AbstractController, ServoLike, Uncontrolled, as_controller
+from .._simulation import Rattle
 from .._types import Numbers
 from ._c import Title, header, source
 from ._casadi import casadi_file, has_casadi
+from ._compiler import needed_compiler
+from ._fmu import check_solver, fmu_archive
+from ._further import QUANTITIES
 from ._object import object_file
-from ._program import Exported, Parameter, exported, parameters_of
-from ._quantities import OF_ACTUATORS, OF_STATE, QUANTITIES, Context
+from ._program import Exported, Parameter, exported, parameters_of, values_of
+from ._quantities import OF_ACTUATORS, OF_STATE, Context
+from ._run import run_of
+from ._system import SYSTEMS, System, system_of
 from ._wasm import javascript, wasm_file
 
 
-TO = ("c", "object", "wasm", "casadi")
+TO = ("c", "object", "wasm", "casadi", "fmu")
 # States of the test in a C file: the given one, and others around it.
 STATES = 8
+# What is a loop over others.
+RUN = "run"
 
 
 def export(
@@ -44,7 +52,7 @@ def export(
     servo: ServoLike = None,
     name: str = "mechanism",
     parameters: bool | Sequence[str] = False,
-    solver: diffrax.AbstractERK = diffrax.Tsit5(),
+    solver: diffrax.AbstractERK | Rattle = diffrax.Tsit5(),
     projection: Projection | None = None,
     target: str = "",
     cpu: str = "",
@@ -53,7 +61,7 @@ def export(
     speeds: Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
 ) -> list[Path]:
-    r"""Writes functions of a mechanism as C99, an object, WebAssembly or for CasADi; returns the paths of the files.
+    r"""Writes functions of a mechanism as C99, an object, WebAssembly, for CasADi, or as an FMU; returns the paths.
 
     The functions have the bits of `ukjax.compile` for one name: the same sums are fused, and sines come from the same
     arithmetic. They need no memory, and no library but C's `math.h`. Each returns whether it is certain of its results.
@@ -65,35 +73,50 @@ def export(
         v: Speeds (n,) [m/s or rad/s] of that state.
         t: Time of that state, scalar [s].
         out: Folder to write to. Files of the same names are replaced, all of them or none.
-        to: "c" for NAME.c and NAME.h; "object" for NAME.o and NAME.h; "wasm" for NAME.wasm, a WebAssembly module that
-            imports nothing, and NAME.js, which calls it with arrays; "casadi" for a file for each function,
-            NAME_acceleration.casadi, which `casadi.Function.load` reads: symbolic, with `certain` as its last result.
-            There results are numbers also where they are not certain, so that CasADi sees what depends on what.
+        to: What to write.
+
+            - "c": NAME.c and NAME.h;
+            - "object": NAME.o and NAME.h;
+            - "wasm": NAME.wasm, a WebAssembly module that imports nothing, and NAME.js, which calls it with arrays;
+            - "casadi": a file for each function, NAME_acceleration.casadi, which `casadi.Function.load` reads. It is
+              symbolic, with `certain` as its last result. Results are numbers also where they are not certain, so that
+              CasADi sees what depends on what.
+            - "fmu": NAME.fmu of FMI 3.0, for model exchange and co-simulation on this platform, with its sources. It
+              needs a C compiler. `what` is then "acceleration" for the mechanism with its servo inside, "plant" with
+              the control as inputs, or "control" for the controller alone.
         what: One name or several; by default "acceleration", and "control" if there is a servo.
 
             - "acceleration" (n,), "constraint_force" (n,), "jacobian" (n, n_q + n) by q and v: under the servo, if any;
+            - "multipliers" (m,) of all rows, "constraint_forces" (c, n) of each constraint, as by
+              `equation_of_motion(reactions=True)`; "reactions" (j, 6), the force and torque of each joint of a robot;
             - "control" (p,) of the servo, or of a `Feedback`; one with memory takes it and gives the next;
-            - "step": one step of `solver` of size h, with the servo at work at each of its stages;
+            - "step": one step of `solver` of size h, with the servo at work at each of its stages; "rattle_step": one
+              of RATTLE, certain where its iterations arrive;
+            - "run": a loop over steps, "rattle_step" if `solver` is one, which saves states to arrays of the caller;
             - "plant", "plant_jacobian" (n, n_q + n + p) by q, v and u, "plant_step": the same under a given control u;
+            - "linearization" (k, k), "plant_linearization" (k, k) and (k, p): A and B for independent states, which
+              are chosen at the given state, as by `ukjax.analysis.linearize`;
             - "inverse_dynamics": the force M a - Q (n,) of an acceleration a;
             - "projection": the nearest state that satisfies the constraints.
         servo: `Servo` or several, or a `Feedback`; None for none.
         name: The name of the files, which all names in them begin with.
         parameters: Whether the parameters of mechanism and servo are arguments of the functions; or the names of those
-            that are, as in the header that True makes. Others are constants, which makes shorter code.
-        solver: An explicit Runge-Kutta method of diffrax, for steps.
+            that are, as in the header that True makes. Others are constants, which makes shorter code. Those of an FMU
+            are tunable.
+        solver: An explicit Runge-Kutta method of diffrax for steps, and for co-simulation, which adapts their size. A
+            `Rattle` for "rattle_step" and "run".
         projection: `Projection()` to end a step on the constraints; None for none.
         target: For objects, a target of LLVM such as "thumbv7em-none-eabihf"; this machine if empty.
         cpu: For objects, a processor such as "cortex-m7"; any of the target if empty.
         features: For objects, features of LLVM such as "+fma".
-        coordinates: A name with unit for each coordinate, such as "q1 [rad]", for the comments.
+        coordinates: A name with unit for each coordinate, such as "q1 [rad]", for comments and variables.
         speeds: Names for speeds that are not the rates of the coordinates.
         controls: A name with unit for each actuator.
 
     Raises:
         TypeError: If an argument is something else than listed.
         ValueError: If a name is none that C takes, `what`, `to` or `target` is not known, a function is no scalar
-            program, or `out` cannot be written to.
+            program, there is no compiler for an FMU, or `out` cannot be written to.
 
     Gradients: none; ask for "jacobian".
 
@@ -111,57 +134,72 @@ def export(
     """
     _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
     controller = as_controller(servo)
-    if to not in TO:
-        raise ValueError(f"to must be of {', '.join(map(repr, TO))}, but is {to!r}.")
-    if to != "object" and (target or cpu or features):
-        raise ValueError(f'target, cpu and features are for to="object": {to} is for any machine.')
-    if to == "casadi" and not has_casadi():
-        raise ValueError('to="casadi" needs CasADi. Run: pip install "ukjax[casadi]".')
+    _check_target(to, Target(target, cpu, features))
     if is_traced(mechanism, controller, q, v, t):
         raise TypeError("export writes files, which jit and other transformations cannot. Call it outside of them.")
     q, v, t = _check.state(q, v, t, kinematics=mechanism.kinematics)
     _check.finite(q, "q")
     _check.finite(v, "v")
     _check.finite(t, "t")
-    for words, given in (("target", target), ("cpu", cpu), ("features", features)):
-        if not isinstance(given, str):
-            raise TypeError(f"{words} must be text in LLVM's words, or empty, but is {given!r}.")
     _check_methods(solver, projection)
-    names = _what(what, controller)
+    names = _what(what, controller, to, solver) if to != "fmu" else [_system(what, controller, q)]
+    if to == "fmu":
+        check_solver(solver)
     folder = _check.path(out, "out")
-    context = _context(controller, (q, v, t), coordinates, speeds, controls, solver, projection)
+    context = _context(mechanism, controller, (q, v, t), coordinates, speeds, controls, solver, projection)
     chosen = _chosen(parameters, parameters_of(mechanism, controller))
     title = _title(_name(name), context, chosen)
+    if to == "fmu":
+        return _written(folder, lambda: {f"{name}.fmu": _fmu(names[0], context, chosen, title)})
     asked = Target(target, cpu, features)
-
-    def files() -> dict[str, bytes]:
-        made = [exported(x, QUANTITIES[x](context), mechanism, controller, chosen, np.dtype(q.dtype)) for x in names]
-        if to == "casadi":
-            return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
-        if to == "wasm":
-            return {f"{name}.wasm": wasm_file(title, made), f"{name}.js": javascript(title, made).encode()}
-        texts = {f"{name}.h": header(title, made).encode()}
-        if to == "object":
-            return {f"{name}.o": object_file(title, made, asked), **texts}
-        return {f"{name}.c": source(title, made, _states(made, controller, chosen, (q, v, t))).encode(), **texts}
-
-    return _written(folder, files)
+    return _written(folder, lambda: _files(to, names, context, chosen, title, asked))
 
 
-def _what(what: str | Sequence[str] | None, controller: AbstractController) -> list[str]:
-    """The names of functions. Raises TypeError or ValueError."""
+def _fmu(what: str, context: Context, chosen: Sequence[Parameter], title: Title) -> bytes:
+    system = system_of(what, context, context.mechanism, context.controller, chosen, context.start)
+    return fmu_archive(_of_system(title, system), system, context.solver, float(context.start[2]))
+
+
+def _files(
+    to: str, names: Sequence[str], context: Context, chosen: Sequence[Parameter], title: Title, asked: Target
+) -> dict[str, bytes]:
+    """The files of C, of an object, of WebAssembly, or of CasADi, by their names."""
+    quantities = {x: QUANTITIES[x](context) for x in names if x != RUN}
+    sizes = [size for x in quantities.values() for size in x.sizes.items()]
+    title, name, dtype = (
+        title._replace(sizes={**title.sizes, **dict(sizes)}),
+        title.name,
+        np.dtype(context.start[0].dtype),
+    )
+    made = [exported(x, y, context.mechanism, context.controller, chosen, dtype) for x, y in quantities.items()]
+    if to == "casadi":
+        return {f"{name}_{x.name}.casadi": casadi_file(f"{name}_{x.name}", x) for x in made}
+    if to == "wasm":
+        return {f"{name}.wasm": wasm_file(title, made), f"{name}.js": javascript(title, made).encode()}
+    runs = [run_of(title, made)] if RUN in names else []
+    texts = {f"{name}.h": header(title, made, [line for x in runs for line in x.declaration()]).encode()}
+    if to == "object":
+        return {f"{name}.o": object_file(title, made, asked, [x.llvm_text() for x in runs]), **texts}
+    states = _states(made, context.controller, chosen, context.start)
+    return {f"{name}.c": source(title, made, states, [x.c_text() for x in runs]).encode(), **texts}
+
+
+def _what(
+    what: str | Sequence[str] | None, controller: AbstractController, to: str, solver: diffrax.AbstractERK | Rattle
+) -> list[str]:
+    """The names of functions, with those that a run needs. Raises TypeError or ValueError."""
     acts = not isinstance(controller, Uncontrolled)
     first = "plant" if controller.has_store else "acceleration"
     if what is None:
         return [first, *(["control"] if acts else [])]
-    known = ", ".join(map(repr, QUANTITIES))
+    known = ", ".join(map(repr, (*QUANTITIES, RUN)))
     if not isinstance(what, str | tuple | list):
         raise TypeError(f"what must be a name, or a tuple of names, of {known}, but is {what!r}.")
     names = list(dict.fromkeys([what] if isinstance(what, str) else what))
     if not names:
         raise ValueError(f"what must name at least one of {known}, but is empty.")
     for name in names:
-        if name not in QUANTITIES:
+        if name not in QUANTITIES and name != RUN:
             raise ValueError(f"what must be of {known}, but is or has {name!r}.")
         if name in OF_ACTUATORS and not acts:
             raise ValueError(f"what={name!r} is about actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
@@ -170,11 +208,67 @@ def _what(what: str | Sequence[str] | None, controller: AbstractController) -> l
                 f"what={name!r} needs a servo that is a function of the state, but this one has memory or samples. "
                 'Export "control", and "plant" or "plant_step", which take the control as an argument.'
             )
-    return names
+    if RUN not in names:
+        return names
+    if to == "casadi":
+        raise ValueError("what='run' is a loop, of which CasADi has its own. Export \"step\", and call its mapaccum.")
+    if to == "wasm":
+        raise ValueError(
+            "what='run' is a loop, which is for C and objects. Export \"step\", and call it in JavaScript."
+        )
+    if controller.has_store and controller.period is None:
+        raise ValueError("what='run' needs a controller without memory, or one with samples, but this one has rates.")
+    needed = (
+        ["control", "plant_step"] if controller.has_store else ["rattle_step" if isinstance(solver, Rattle) else "step"]
+    )
+    return list(dict.fromkeys([*names, *needed]))
+
+
+def _system(what: str | Sequence[str] | None, controller: AbstractController, q: Array) -> str:
+    """The system inside of an FMU. Raises TypeError or ValueError."""
+    known, acts = ", ".join(map(repr, SYSTEMS)), not isinstance(controller, Uncontrolled)
+    if q.dtype != np.float64:
+        raise ValueError(
+            f'to="fmu" is of double precision, but q is {q.dtype}. Call jax.config.update("jax_enable_x64", True).'
+        )
+    if what is None:
+        return "acceleration"
+    names = [what] if isinstance(what, str) else what
+    if not isinstance(names, tuple | list):
+        raise TypeError(f'what must be a name of {known} for to="fmu", but is {what!r}.')
+    if len(names) != 1 or names[0] not in SYSTEMS:
+        raise ValueError(f'what must be one of {known} for to="fmu", but is {what!r}.')
+    if names[0] != "acceleration" and not acts:
+        raise ValueError(f"what={names[0]!r} is about actuators, but there is no servo. Pass servo=ukjax.Servo(...).")
+    return names[0]
+
+
+def _of_system(title: Title, system: System) -> Title:
+    """The title with the sizes of a system."""
+    sizes = {"STATES": len(system.states), "INPUTS": len(system.given), "OUTPUTS": len(system.outputs)}
+    sizes["HELD"] = len(system.held)
+    kept = {k: n for k, n in title.sizes.items() if k == "PARAMETERS"}
+    return title._replace(sizes={k: n for k, n in sizes.items() if n} | kept)
+
+
+def _check_target(to: str, target: Target) -> None:
+    """Raises TypeError or ValueError if there is no such target, or what it needs is not there."""
+    if to not in TO:
+        raise ValueError(f"to must be of {', '.join(map(repr, TO))}, but is {to!r}.")
+    for name, given in zip(("target", "cpu", "features"), target, strict=True):
+        if not isinstance(given, str):
+            raise TypeError(f"{name} must be text in LLVM's words, or empty, but is {given!r}.")
+    if to != "object" and any(target):
+        raise ValueError(f'target, cpu and features are for to="object", and do not go with to="{to}". Leave them out.')
+    if to == "fmu":
+        needed_compiler(to)
+    if to == "casadi" and not has_casadi():
+        raise ValueError('to="casadi" needs CasADi. Run: pip install "ukjax[casadi]".')
 
 
 def _check_methods(solver: object, projection: object) -> None:
-    _check.instance(solver, diffrax.AbstractERK, "solver", "diffrax.Tsit5()")
+    if not isinstance(solver, Rattle):
+        _check.instance(solver, diffrax.AbstractERK, "solver", "diffrax.Tsit5()")
     if projection is not None:
         _check.instance(projection, Projection, "projection", "ukjax.Projection()")
 
@@ -191,12 +285,13 @@ def _name(name: object) -> str:
 
 
 def _context(
+    mechanism: Mechanism,
     controller: AbstractController,
     state: tuple[Array, Array, Array],
     coordinates: Sequence[str] | None,
     speeds: Sequence[str] | None,
     controls: Sequence[str] | None,
-    solver: diffrax.AbstractERK,
+    solver: diffrax.AbstractERK | Rattle,
     projection: Projection | None,
 ) -> Context:
     q, v, t = state
@@ -205,7 +300,9 @@ def _context(
     rates = tuple(Coordinate(f"{x.name}'", rate_unit(x.unit)) for x in of_q)
     of_u = named(controls, controller.actuators(q, t, v.shape[0]), "u", "controls, actuator")
     memory = 0 if controller.memory is None else controller.memory.shape[0]
-    return Context(of_q, rates if of_v is None else of_v, of_u, memory, solver, projection)
+    of_v = rates if of_v is None else of_v
+    rattle, explicit = (solver, diffrax.Tsit5()) if isinstance(solver, Rattle) else (Rattle(), solver)
+    return Context(mechanism, controller, state, of_q, of_v, of_u, memory, explicit, projection, rattle)
 
 
 def _chosen(asked: bool | Sequence[str], known: list[Parameter]) -> list[Parameter]:
@@ -244,7 +341,7 @@ def _states(
     random = np.random.default_rng(0)
     q, v, t = map(np.asarray, state)
     memory = np.zeros(0) if controller.memory is None else np.asarray(controller.memory)
-    p = np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in chosen)])
+    p = values_of(chosen)
     middle = {"q": q, "v": v, "t": t, "x": memory, "h": np.asarray(1e-3)}
     widths = {"q": 0.1, "v": 0.5, "t": 1.0, "x": 0.1, "h": 0.0, "p": 0.0}
     found = []

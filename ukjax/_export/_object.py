@@ -1,5 +1,6 @@
 """Exported functions as an object file for any of LLVM's targets, with the same header as in C."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,11 +10,19 @@ from ._c import Title
 from ._program import Exported
 
 
-def object_file(title: Title, functions: Sequence[Exported], target: Target) -> bytes:
-    """The object file of the functions that the header declares. Raises ValueError for a target that is none."""
+def object_file(title: Title, functions: Sequence[Exported], target: Target, further: Sequence[str] = ()) -> bytes:
+    """The object file of the functions that the header declares. Raises ValueError for a target that is none.
+
+    `further`: texts of further functions, in LLVM's language.
+    """
     texts = [with_c_signature(f"{title.name}_{one.name}", one) for one in functions]
     if title.parameters:
         texts.append(defaults_text(title, functions[0].dtype))
+    texts += further
+    if target.has_hard_floats:
+        texts = [
+            re.sub(rf"\b(define|declare|call) (signext i32 @{title.name}_)", r"\1 arm_aapcs_vfpcc \2", x) for x in texts
+        ]
     return object_code(texts, target)
 
 

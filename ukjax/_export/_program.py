@@ -3,8 +3,8 @@
 import ctypes
 import itertools
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,11 @@ class Parameter(NamedTuple):
     def capitals(self) -> set[str]:
         """The names of the numbers as C has them."""
         return {x.upper() for x in self.entries}
+
+
+def values_of(parameters: Sequence[Parameter]) -> np.ndarray:
+    """The numbers of some parameters, one after the other."""
+    return np.concatenate([np.zeros(0), *(np.ravel(x.values) for x in parameters)])
 
 
 def parameters_of(mechanism: Mechanism, controller: AbstractController) -> list[Parameter]:
@@ -105,35 +110,80 @@ def exported(
     dtype: np.dtype,
 ) -> Exported:
     """Makes the program of a function. Raises ValueError if it cannot be scalar code."""
-    leaves, structure = jax.tree_util.tree_flatten((mechanism, controller))
+    system, sizes = Parametrised.of(mechanism, controller, chosen), [x.total for x in quantity.takes[:2]]
     if chosen:
-        count = sum(x.values.size for x in chosen)
-        entries = tuple(entry for x in chosen for entry in x.entries)
-        p = Argument("p", "parameters", entries, count, "{PARAMETERS}")
-        quantity = quantity._replace(takes=(*quantity.takes, p))
+        quantity = quantity._replace(takes=(*quantity.takes, system.argument))
 
-    def function(*arrays: Array) -> list[Array]:
-        here = list(leaves)
-        if chosen:
-            p, arrays = arrays[-1], arrays[:-1]
-            ends = np.cumsum([x.values.size for x in chosen])
-            for x, part in zip(chosen, jnp.split(p, ends[:-1]), strict=True):
+    def function(*arrays: Array) -> tuple[list[Array], Array]:
+        p, arrays = (arrays[-1], arrays[:-1]) if chosen else (None, arrays)
+        return quantity.function(*system.at(p), *arrays)
+
+    return scalar(name, quantity, function, mechanism, sizes, dtype)
+
+
+class Parametrised(NamedTuple):
+    """A mechanism and its controller as functions of the chosen parameters.
+
+    Attributes:
+        leaves, structure: The pytree of mechanism and controller.
+        chosen: The parameters that are arguments.
+    """
+
+    leaves: list
+    structure: Any
+    chosen: Sequence[Parameter]
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, controller: AbstractController, chosen: Sequence[Parameter]) -> "Parametrised":
+        return cls(*jax.tree_util.tree_flatten((mechanism, controller)), chosen)
+
+    @property
+    def argument(self) -> Argument:
+        """The argument p, which holds all parameters."""
+        entries = tuple(entry for x in self.chosen for entry in x.entries)
+        return Argument("p", "parameters", entries, len(entries), "{PARAMETERS}")
+
+    def at(self, p: Array | None) -> tuple[Mechanism, AbstractController]:
+        """Returns mechanism and controller with the parameters p; as they are for None."""
+        here = list(self.leaves)
+        if p is not None and self.chosen:
+            ends = np.cumsum([x.values.size for x in self.chosen])
+            for x, part in zip(self.chosen, jnp.split(p, ends[:-1]), strict=True):
                 here[x.leaf] = part.reshape(x.values.shape).astype(x.values.dtype)
-        results, fine = quantity.function(*jax.tree_util.tree_unflatten(structure, here), *arrays)
+        return jax.tree_util.tree_unflatten(self.structure, here)
+
+
+def scalar(
+    name: str,
+    quantity: Quantity,
+    function: Callable[..., tuple[list[Array], Array]],
+    mechanism: Mechanism,
+    sizes: Sequence[int],
+    dtype: np.dtype,
+    asked: str | None = None,
+) -> Exported:
+    """Makes the program of `function`, which has the arguments of the quantity. Raises ValueError.
+
+    `sizes`: numbers of coordinates and speeds. `asked`: what the user asked for, for the message.
+    """
+
+    def flat(*arrays: Array) -> list[Array]:
+        results, fine = function(*arrays)
         return [*(x.astype(dtype) for x in results), fine]
 
     takes = [jax.ShapeDtypeStruct(() if x.size is None else (x.size,), dtype) for x in quantity.takes]
     rows = [Row(x.total, dtype) for x in quantity.takes]
     gives = [*(Row(x.total, dtype) for x in quantity.gives), Row(1, BOOL)]
     try:
-        program = InlinedProgram(jax.make_jaxpr(function)(*takes), limits().derivative, judged=True).program
+        program = InlinedProgram(jax.make_jaxpr(flat)(*takes), limits().derivative, judged=True).program
         return Exported(name, quantity, program, kernel(program, rows, gives, 1), dtype)
     except (NotScalar, TooLong) as error:
-        whose, reason = _fault(mechanism, takes[:3]) or ("it is", str(error))
+        state = [jax.ShapeDtypeStruct(shape, dtype) for shape in (*((n,) for n in sizes), ())]
+        whose, reason = _fault(mechanism, state) or ("it is", str(error))
         raise ValueError(
-            f"what={name!r} cannot be exported, for {whose} no scalar program: {reason}. Exported code has no "
-            "matrices, no LAPACK, no callbacks and no large tables. Leave it out of what, or change the mechanism or "
-            "its servo (a ConstraintFollowing goes by matrices, a Servo does not)."
+            f"{asked or f'what={name!r}'} cannot be exported, for {whose} no scalar program: {reason}. Exported code "
+            "has no matrices, no LAPACK, no callbacks and no large tables. Leave it out, or change mechanism or "
+            "servo (a ConstraintFollowing goes by matrices, a Servo does not)."
         ) from error
 
 

@@ -3,7 +3,7 @@
 q: coordinates (n_q,); v: speeds (n,); u: control (p,); x: memory of a controller (s,); h: time step; a: acceleration.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import diffrax
@@ -16,7 +16,8 @@ from .._formulation import Motion, UdwadiaKalaba, motion_by
 from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._result import RESULTS
-from .._servo import AbstractController
+from .._servo import AbstractController, Driven
+from .._simulation import Rattle
 
 
 class Argument(NamedTuple):
@@ -49,16 +50,29 @@ class Quantity(NamedTuple):
         takes: Arguments, besides parameters.
         gives: Results.
         function: (mechanism, controller, *arrays) -> the results, and whether they are a motion.
+        sizes: Names of further sizes that stand in the header, and the sizes.
     """
 
     about: str
     takes: tuple[Argument, ...]
     gives: tuple[Argument, ...]
     function: Callable[..., tuple[list[Array], Array]]
+    sizes: Mapping[str, int] = {}
 
 
 class Context(NamedTuple):
-    """Names with units of coordinates, speeds and actuators, the states of the controller, and the way of a step."""
+    """The parts that functions are made of.
+
+    Attributes:
+        mechanism, controller, start: The mechanism, its controller, and the given state (q, v, t).
+        coordinates, speeds, controls: Names with units of coordinates, speeds and actuators.
+        memory: How many numbers the controller remembers.
+        solver, projection, rattle: The ways of a step.
+    """
+
+    mechanism: Mechanism
+    controller: AbstractController
+    start: tuple[Array, Array, Array]
 
     coordinates: tuple[Coordinate, ...]
     speeds: tuple[Coordinate, ...]
@@ -66,6 +80,7 @@ class Context(NamedTuple):
     memory: int
     solver: diffrax.AbstractERK
     projection: Projection | None
+    rattle: Rattle
 
     @property
     def q(self) -> Argument:
@@ -107,15 +122,29 @@ def _rate(unit: str) -> str:
 WAY = UdwadiaKalaba(expand=True)
 
 
-def _fine(motion: Motion) -> Array:
+def is_fine(motion: Motion) -> Array:
+    """Whether there is a motion."""
     return motion.result == RESULTS.successful
 
 
+def driven(
+    mechanism: Mechanism, controller: AbstractController, q: Array, v: Array, t: Array, x: Array | None = None
+) -> Driven:
+    """The motion under the controller, whose memory is x."""
+    return controller.drive(mechanism, WAY, q, v, t, x)
+
+
+def control_of(found: Driven) -> Array:
+    """The control of what acts."""
+    assert found.u is not None
+    return found.u
+
+
 def _driven(mechanism: Mechanism, controller: AbstractController, q: Array, v: Array, t: Array) -> Motion:
-    return controller.drive(mechanism, WAY, q, v, t, None).motion
+    return driven(mechanism, controller, q, v, t).motion
 
 
-def _pushed(mechanism: Mechanism, controller: AbstractController, q: Array, v: Array, t: Array, u: Array) -> Motion:
+def pushed(mechanism: Mechanism, controller: AbstractController, q: Array, v: Array, t: Array, u: Array) -> Motion:
     """The motion under a given control."""
     force = controller.matrix(q, t, v.shape[0]) @ u
     return motion_by(WAY, mechanism.terms_of(force), q, v, t)
@@ -124,7 +153,7 @@ def _pushed(mechanism: Mechanism, controller: AbstractController, q: Array, v: A
 def _acceleration(of: Context) -> Quantity:
     def function(*args):
         motion = _driven(*args)
-        return [motion.acceleration], _fine(motion)
+        return [motion.acceleration], is_fine(motion)
 
     about = "Acceleration under the controller." if of.controls else "Acceleration."
     return Quantity(about, of.state, (of.a,), function)
@@ -133,7 +162,7 @@ def _acceleration(of: Context) -> Quantity:
 def _constraint_force(of: Context) -> Quantity:
     def function(*args):
         motion = _driven(*args)
-        return [motion.constraint_force], _fine(motion)
+        return [motion.constraint_force], is_fine(motion)
 
     about = "Generalised force of the ideal constraints."
     return Quantity(about, of.state, (of.force("the force of all constraints together"),), function)
@@ -143,7 +172,7 @@ def _jacobian(of: Context) -> Quantity:
     def function(mechanism, controller, q, v, t):
         def along(y):
             motion = _driven(mechanism, controller, y[: q.size], y[q.size :], t)
-            return motion.acceleration, _fine(motion)
+            return motion.acceleration, is_fine(motion)
 
         J, fine = jax.jacfwd(along, has_aux=True)(jnp.concatenate([q, v]))
         return [J], fine
@@ -153,8 +182,8 @@ def _jacobian(of: Context) -> Quantity:
 
 def _plant(of: Context) -> Quantity:
     def function(*args):
-        motion = _pushed(*args)
-        return [motion.acceleration], _fine(motion)
+        motion = pushed(*args)
+        return [motion.acceleration], is_fine(motion)
 
     return Quantity("Acceleration under a given control.", (*of.state, of.u), (of.a,), function)
 
@@ -163,8 +192,8 @@ def _plant_jacobian(of: Context) -> Quantity:
     def function(mechanism, controller, q, v, t, u):
         def along(y):
             q_, v_, u_ = jnp.split(y, [q.size, q.size + v.size])
-            motion = _pushed(mechanism, controller, q_, v_, t, u_)
-            return motion.acceleration, _fine(motion)
+            motion = pushed(mechanism, controller, q_, v_, t, u_)
+            return motion.acceleration, is_fine(motion)
 
         J, fine = jax.jacfwd(along, has_aux=True)(jnp.concatenate([q, v, u]))
         return [J], fine
@@ -198,7 +227,7 @@ def _step(of: Context) -> Quantity:
 def _plant_step(of: Context) -> Quantity:
     def function(mechanism, controller, q, v, t, u, h):
         def motion(q, v, t):
-            return _pushed(mechanism, controller, q, v, t, u)
+            return pushed(mechanism, controller, q, v, t, u)
 
         return _stepped(of, mechanism, motion, q, v, t, h)
 
@@ -239,7 +268,7 @@ def _stepped(
         q_, v_ = reached(row)
         motion = motion_at(q_, v_, t + c * h)
         slopes.append((mechanism.rates(q_, v_, t + c * h), motion.acceleration))
-        fine &= _fine(motion)
+        fine &= is_fine(motion)
     y = jnp.concatenate(reached(b))
     if of.projection is not None:
         y = of.projection(mechanism, t + h, y, expand=True, coordinates=q.size)
@@ -250,8 +279,8 @@ def _control(of: Context) -> Quantity:
     def function(mechanism, controller, q, v, t):
         if controller.has_store:
             return [controller.sample(q, v, t, jnp.zeros(0, q.dtype))[0]], jnp.asarray(True)
-        driven = controller.drive(mechanism, WAY, q, v, t, None)
-        return [driven.u], _fine(driven.motion)
+        found = driven(mechanism, controller, q, v, t)
+        return [control_of(found)], is_fine(found.motion)
 
     def with_memory(mechanism, controller, q, v, t, x):
         if controller.period is None:
@@ -288,8 +317,8 @@ def _projection(of: Context) -> Quantity:
     return Quantity("The nearest state that satisfies the constraints.", of.state, ends, function)
 
 
-# All functions by their names.
-QUANTITIES: dict[str, Callable[[Context], Quantity]] = {
+# Functions by their names.
+BASIC: dict[str, Callable[[Context], Quantity]] = {
     "acceleration": _acceleration,
     "control": _control,
     "constraint_force": _constraint_force,
@@ -302,5 +331,7 @@ QUANTITIES: dict[str, Callable[[Context], Quantity]] = {
     "projection": _projection,
 }
 # Those of actuators; and those in which the controller is a function of the state.
-OF_ACTUATORS = ("control", "plant", "plant_jacobian", "plant_step")
-OF_STATE = ("acceleration", "constraint_force", "jacobian", "step")
+OF_ACTUATORS = ("control", "plant", "plant_jacobian", "plant_step", "plant_linearization")
+OF_STATE = (
+    *("acceleration", "constraint_force", "constraint_forces", "multipliers", "jacobian", "linearization", "step"),
+)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ._compile import CODE
+from ._elf import undefined_symbols, with_numbers_in_floating_registers
 
 
 class Target(NamedTuple):
@@ -26,6 +27,11 @@ class Target(NamedTuple):
     triple: str = ""
     cpu: str = ""
     features: str = ""
+
+    @property
+    def has_hard_floats(self) -> bool:
+        """Whether functions of an ARM target take numbers in floating-point registers."""
+        return self.triple.startswith(("arm", "thumb")) and self.triple.endswith("hf")
 
 
 # The larger and the smaller of two numbers, for which LLVM has no code on machines of 32 bits: NaN if either is, and 0
@@ -72,8 +78,25 @@ sys.stdout.buffer.write(machine.emit_object(first))
 """
 
 
+# Functions that take no numbers, or take them in the same way on all ARM targets.
+HARMLESS = ("__", "memcpy", "memmove", "memset")
+
+
 def object_code(texts: Sequence[str], target: Target) -> bytes:
     """Modules as one object file. Raises ValueError if LLVM does not know the target, or has no code for it."""
+    code = _code(texts, target)
+    if not target.has_hard_floats:
+        return code
+    calls = [x for x in undefined_symbols(code) if not x.startswith(HARMLESS)]
+    if calls:
+        raise ValueError(
+            f"LLVM makes no code for {' '.join(x for x in target if x)}: it would have to call {', '.join(calls)}. "
+            'Name a processor with such instructions, as in cpu="cortex-m7", or export C.'
+        )
+    return with_numbers_in_floating_registers(code)
+
+
+def _code(texts: Sequence[str], target: Target) -> bytes:
     asked = {**target._asdict(), "texts": [_without_extremes(x) for x in texts], "opt": CODE}
     # -P: no file of the current folder stands in for a module.
     run = subprocess.run([sys.executable, "-P", "-c", WORK], input=json.dumps(asked).encode(), capture_output=True)

@@ -2,6 +2,7 @@
 
 from ._rattle import Rattle as Rattle
 from ._rattle import check_rattle as check_rattle
+from ._rattle import scalar_rattle_step as scalar_rattle_step
 from ._run import FailureEvidence as FailureEvidence
 from ._run import Run as Run
 from ._run import RunDiagnostics as RunDiagnostics

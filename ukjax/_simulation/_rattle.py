@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from .. import _check
+from .. import _check, _expand
 from .._constraint import AccelerationConstraint, members_of
-from .._formulation import row_scales
+from .._formulation import certainty, row_scales
 from .._linalg import SVD, pseudoinverse, pseudosolve, whiten
 from .._manifold import ConstraintSizes, Linearisation, Projection, root
 from .._mechanism import Mechanism
@@ -196,6 +196,47 @@ def rattle_step(
         return jnp.concatenate([q, end]), met
 
     return leap
+
+
+def scalar_rattle_step(
+    solver: Rattle, mechanism: Mechanism, q0: Array, v0: Array, t0: Array, h: Array
+) -> tuple[Array, Array, Array]:
+    """Returns q and v after a step of RATTLE, and whether all of its iterations went to rounding.
+
+    The step is that of `rattle_step` where the iterations with the rows at q0 suffice, and speeds agree with the forces
+    at them by iterations of their own. It has no pseudoinverse and no loop of unknown length: it can be scalar code.
+    """
+    way, t1, gap = Projection(), t0 + h, mechanism.position_error
+    M, rows = mechanism.mass(q0, t0, v0.shape[0]), jax.jacfwd(gap)
+
+    def force(q: Array, v: Array, t: Array) -> Array:
+        return h / 2 * applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)")
+
+    def along(q: Array) -> Linearisation:
+        return Linearisation(M, gap(q, t1), rows(q0, t0), q)
+
+    free = v0 + _expand.solve(M, force(q0, v0, t0))
+    q, has_rows = q0 + h * free, rows(q0, t0).shape[0] > 0
+    if has_rows:
+        q, _ = jax.lax.scan(lambda q, _: (q + way.shortest(along, (q,), True, 1.0), None), q, length=solver.iterations)
+    v, A = (q - q0) / h if has_rows else free, rows(q, t1)
+    least = certainty(way.pseudoinverse, 1e-6, A.shape[0], q.dtype).dependent ** 2
+
+    def kicked(u: Array) -> Array:
+        """The speeds at the end, with the force at the speeds u."""
+        end = v + _expand.solve(M, force(q, u, t1))
+        return end + _expand.constrained(least, M, jnp.zeros_like(v), A, -mechanism.velocity_error(q, end, t1))[0]
+
+    def back(end: Array) -> Linearisation:
+        return Linearisation(M, mechanism.velocity_error(q, end, t1), A, end)
+
+    end, agree = v + _expand.solve(M, force(q, v, t1)), jnp.asarray(True)
+    end = end + way.shortest(back, (end,), True, 0.0)
+    if uses(force, q0, v0, t0)[1]:
+        end, _ = jax.lax.scan(lambda u, _: (kicked(u), None), end, length=2 * solver.iterations)
+        agree = jnp.max(jnp.abs(end - kicked(end))) <= _part(EXACT, v) * jnp.max(jnp.abs(end) + jnp.abs(v))
+    met = _missed(lambda q: gap(q, t1), q, M) <= _part(EXACT, q) if has_rows else jnp.asarray(True)
+    return q, end, met & agree & jnp.all(jnp.isfinite(end))
 
 
 def onto_constraints(mechanism: Mechanism, layout: StateLayout, expand: bool) -> Callable[[Array, Array], Array]:

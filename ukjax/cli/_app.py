@@ -238,7 +238,7 @@ def modes(
     _inspect.run_modes(console, target, settings or [], at, mode, out, formats or [])
 
 
-@app.command(short_help="Write functions of a scenario in C, as an object, as WebAssembly, or for CasADi.")
+@app.command(short_help="Write functions of a scenario in C, as an object, WebAssembly, for CasADi, or as an FMU.")
 def export(
     target: Annotated[
         str,
@@ -272,7 +272,7 @@ def export(
     """Write accelerations, the control of a servo, a step, and other functions of a scenario for other programs.
 
     The functions in C need no memory and no library but math.h, and give the bits that they have here. Each returns
-    whether it is certain of its results.
+    whether it is certain of its results. An FMU is for model exchange and co-simulation; it needs a C compiler.
     """
     if parameters and parameter:
         raise UsageError("Pass --parameters for all of them, or --parameter for some, but not both.")

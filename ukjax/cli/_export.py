@@ -1,4 +1,4 @@
-"""The command `ukjax export`: functions of a scenario as C, an object, WebAssembly, or for CasADi."""
+"""The command `ukjax export`: functions of a scenario as C, an object, WebAssembly, for CasADi, or as an FMU."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .._export import QUANTITIES, TO, export
+from .._export import QUANTITIES, RUN, TO, export
 from .._lowering import Target
 from . import _output, _target
 from ._target import UsageError
@@ -14,9 +14,14 @@ from ._target import UsageError
 
 # What the options --to and --what take.
 TO_HELP = (
-    f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, a module of WebAssembly, or functions of CasADi."
+    f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, a module of WebAssembly, functions of CasADi, or "
+    "an FMU of FMI 3.0."
 )
-WHAT_HELP = f"A function: {', '.join(QUANTITIES)}; may be repeated. acceleration, and control of a servo, if omitted."
+WHAT_HELP = (
+    f"A function: {', '.join((*QUANTITIES, RUN))}; may be repeated. acceleration, and control of a servo, if omitted. "
+    "For an FMU one of acceleration, plant, control: the mechanism with its servo inside, with the control as inputs, "
+    "or the controller alone."
+)
 
 
 def run_export(

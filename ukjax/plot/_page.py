@@ -28,7 +28,8 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
             drawing returns a wrong shape.
     """
     speed = _check.positive(speed, "speed")
-    return filled("_page.html", scenario.name, _data(scene(scenario, trajectory), scenario.source, speed))
+    found = scene(scenario, trajectory)
+    return filled("_page.html", scenario.name, _data(found, scenario.source, speed))
 
 
 def filled(template: str, title: str, data: dict[str, object], parts: Mapping[str, str] = MappingProxyType({})) -> str:
