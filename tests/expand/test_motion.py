@@ -211,7 +211,7 @@ def test_where_it_is_used(seen):
 
 def test_where_a_trajectory_uses_it(seen):
     ts = jnp.linspace(0.0, 0.1, 3)
-    run = lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), ts, throw=False, keep=("q",)).q
+    run = lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), ts, throw=False, keep=("q", "acceleration")).q
     q = jnp.array([1.0, 0.0])
     plain = run(q)
     assert set(seen) == {False}
