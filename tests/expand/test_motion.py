@@ -219,7 +219,7 @@ def test_where_a_trajectory_uses_it(seen):
         assert set(seen) == batched
         seen.clear()
         assert_close(jax.jit(of)(q), plain, atol=1e-12)
-        assert set(seen) == batched
+        assert set(seen) <= batched  # a program that is known is not evaluated again
         seen.clear()
 
 
