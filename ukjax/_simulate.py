@@ -133,7 +133,7 @@ def simulate(
     options = rtol, atol, dt0, max_steps, tuple(keep) if isinstance(keep, list) else keep, progress
     plain = all(x is None or isinstance(x, _PLAIN) for x in options)
     prepared = _plain.find(objects, (q0, v0), options) if plain else None
-    if prepared is None or not (np.isfinite(q0).all() and np.isfinite(v0).all()):
+    if prepared is None or not all(np.isfinite(np.asarray(x)).all() for x in (q0, v0)):
         _check.instance(mechanism, Mechanism, "mechanism", "ukjax.Mechanism(system, constraints)")
         q0, v0, times = _initial(mechanism, q0, v0, ts)
         controller = as_controller(servo)

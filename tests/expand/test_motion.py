@@ -210,14 +210,17 @@ def test_where_it_is_used(seen):
 
 
 def test_where_a_trajectory_uses_it(seen):
-    ts = jnp.linspace(0.0, 0.1, 3)
-    run = lambda q: ukjax.simulate(pendulum(), q, jnp.zeros(2), ts, throw=False, keep=("q",)).q
-    q = jnp.array([1.0, 0.0])
-    plain = run(q)
-    assert set(seen) == {False}
-    seen.clear()
-    assert_close(jax.jit(run)(q), plain, atol=1e-12)
-    assert set(seen) == {False}
+    """Its steps are loops, of which the scalar program is a part; what is saved is a batch."""
+    ts, q = jnp.linspace(0.0, 0.1, 3), jnp.array([1.0, 0.0])
+    run = lambda q, keep: ukjax.simulate(pendulum(), q, jnp.zeros(2), ts, throw=False, keep=keep).q
+    for keep, batched in ((("q",), set()), (("q", "acceleration"), {True})):
+        of = lambda q, keep=keep: run(q, keep)
+        plain = of(q)
+        assert set(seen) == batched
+        seen.clear()
+        assert_close(jax.jit(of)(q), plain, atol=1e-12)
+        assert set(seen) <= batched  # a program that is known is not evaluated again
+        seen.clear()
 
 
 @pytest.mark.long

@@ -95,6 +95,7 @@ class ScalarProgram:
             return done[x.order] if isinstance(x, Node) else x
 
         for node in steps:
+            assert node.primitive is not None
             done[node.order] = graph.apply(node.primitive, node.params, [entry(x) for x in node.args], node.dtype)
         results = iter(program.outputs)
         found = [np.empty(aval.shape, object) for aval in self.gives]

@@ -195,7 +195,7 @@ def _backward(constants, wanted, cotangents, moving, smooth):
         index, finer, *rest = carry
         steps, finer = segment_of(problem, record, finer, index - 1, smooth)
         simple = not (smooth or moving) and cpoints is None
-        if simple and (start := reversed_steps(problem, wanted.flow, steps, *rest[:3], cys)) is not None:
+        if simple and (start := reversed_steps(problem, wanted.flow, steps, tuple(rest[:3]), cys)) is not None:
             return index - 1, finer, *start, rest[3]
 
         def one(inner):

@@ -5,6 +5,8 @@ On a CPU it is a loop of machine code, in which the field and its derivative are
 n: numbers of a state; j: saved time; k: step; p: numbers of the flow that have a derivative.
 """
 
+from collections.abc import Callable
+
 import diffrax
 import equinox as eqx
 import jax
@@ -52,7 +54,7 @@ class StepsBack(eqx.Module):
 
     static: IntegrationProblem
     wanted: PyTree
-    interpolant: type[diffrax.AbstractLocalInterpolation] = eqx.field(static=True)
+    interpolant: Callable[..., diffrax.AbstractLocalInterpolation] = eqx.field(static=True)
 
     def step(self, at: Pullback, arrays: PyTree, row: Row) -> tuple[PyTree, ...]:
         """Makes a step backwards."""
@@ -94,11 +96,12 @@ AtStart = tuple[Array, Array, Array]
 
 
 def reversed_steps(
-    problem: IntegrationProblem, wanted: PyTree, steps: Segment, j: Array, cy: Array, cflow: Array, cys: Array
+    problem: IntegrationProblem, wanted: PyTree, steps: Segment, at_end: AtStart, cys: Array
 ) -> AtStart | None:
     """The cotangents at the start of a segment, from those at its end and of the saved states; None if not possible."""
     if not isinstance(problem.solver, diffrax.AbstractERK) or problem.flow.leap is not None or not runs_machine_code():
         return None
+    j, cy, cflow = at_end
     arrays, static = eqx.partition(eqx.tree_at(lambda p: (p.ts, p.y0), problem, (None, None)), eqx.is_array)
     back = StepsBack(static, wanted, problem.solver.interpolation_cls)
     stages = problem.solver.tableau.b_sol.shape[0]  # pyright: ignore
