@@ -17,6 +17,7 @@ TURN = jnp.array([[0.6, -0.8], [0.8, 0.6]])
 
 def begun(x):
     return {
+        "also": jnp.zeros((), jnp.int32),  # other integers than the numbers of rows
         "x": x,
         "steps": jnp.zeros((), int),
         "following": jnp.zeros((), int),
@@ -164,7 +165,18 @@ FURTHER = jnp.asarray(np.random.default_rng(2).normal(size=(20, 2)))
 def begun_backwards(rows, later):
     x, no = jnp.zeros(2), jnp.asarray(False)
     zero = jnp.zeros((), int)
-    return {"x": x, "sum": x, "k": rows, "j": later, "kept": no, "place": zero, "going": rows > 0, "waits": no}
+    also = jnp.zeros((), jnp.int32)
+    return {
+        "also": also,
+        "x": x,
+        "sum": x,
+        "k": rows,
+        "j": later,
+        "kept": no,
+        "place": zero,
+        "going": rows > 0,
+        "waits": no,
+    }
 
 
 def backwards(state, stays, row):

@@ -139,6 +139,16 @@ class LoopArrays(NamedTuple):
     waits: int
 
     @property
+    def index(self) -> np.dtype:
+        """The dtype of all numbers of rows in the state."""
+        places = [m.place for m in self.marks]
+        places += [self.read.at] if self.read.tables else []
+        places += [self.gathered.tables.at] if self.gathered.tables.tables else []
+        places += [] if self.saved is None else [self.saved.following]
+        (found,) = {np.dtype(self.state[k].dtype) for k in places} or {np.dtype(np.int64)}
+        return found
+
+    @property
     def changed(self) -> tuple[ShapedArray, ...]:
         """The arrays that are arguments and results: state, findings, rows that are saved, and tables of marks."""
         rows = (
@@ -403,9 +413,7 @@ class _LoopText:
     def places(self) -> dict[str, str | int]:
         """The places of what the loop itself reads and writes, in bytes of slots, and sizes."""
         arrays, unit = self.arrays, self.unit
-        # Where no array of the state is one of integers, no row is looked for.
-        integers = [x.dtype for x in arrays.state if np.issubdtype(x.dtype, np.integer)]
-        index = scalar_type(np.dtype(integers[0] if integers else np.int64))
+        index = scalar_type(arrays.index)
         return {
             "going": unit * self.slots[arrays.going],
             "given_slot": self.given,
