@@ -19,6 +19,7 @@ from ..inside import (
     IntegrationProblem,
     Integrator,
     Layout,
+    ScalarLoop,
     finer_of,
     room_for,
     segment_of,
@@ -241,3 +242,18 @@ def test_second_derivatives_of_many_steps_against_a_closed_form(mode):
     x = jnp.array([1.3, 0.4])
     want = jax.hessian(lambda x: jnp.sum(jnp.sin(x[1] * jnp.cos(x[0] * ts))))(x)
     assert_close(jax.jit(jax.jacfwd(mode(loss)))(x), want, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_of_many_runs_are_loops_of_machine_code(monkeypatch):
+    """Their begins, their steps, the steps between checkpoints, and the steps backwards."""
+    made, make = [], ScalarLoop.__init__
+
+    def noted(self, repeats, state, *others, **options):
+        make(self, repeats, state, *others, **options)
+        made.append(type(state).__name__)
+
+    monkeypatch.setattr(ScalarLoop, "__init__", noted)
+    mechanism, ts = pendulum(), jnp.linspace(0.0, 1.0, 3)
+    loss = lambda q, v: jnp.sum(ukjax.simulate(mechanism, q, v, ts, throw=False, keep=("q",)).q ** 2)
+    jax.jit(jax.vmap(jax.grad(loss))).lower(jnp.eye(2), jnp.zeros((2, 2)))
+    assert set(made) == {"Begun", "Member", "_Again", "Pullback"}

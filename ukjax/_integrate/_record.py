@@ -12,6 +12,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ._flow import IntegrationProblem
@@ -24,7 +25,6 @@ EVERY = 33
 STEPS = 32
 # Each layer of finer checkpoints divides the steps between two of the coarser ones by this.
 PARTS = 4
-BITS = PARTS.bit_length() - 1
 
 
 class Layout(NamedTuple):
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
         place = jnp.full_like(part, self.finer + 1)
         for layer in range(self.layers):
             # Its last digit that is not zero tells the layer, and where in it.
-            digit, below = (part >> BITS * layer) & (PARTS - 1), part & (PARTS**layer - 1)
+            digit, below = lax.div(part, PARTS**layer) & (PARTS - 1), part & (PARTS**layer - 1)
             place = jnp.where((below == 0) & (digit > 0), (PARTS - 1) * layer + digit - 1, place)
         return place
 
