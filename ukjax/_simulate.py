@@ -145,9 +145,9 @@ def simulate(
         if settings.rattle is not None:
             check_rattle(mechanism, q0, v0)
         used = mechanism, controller, times, settings
-        prepared = _plain.prepare(_simulated, objects, used, (q0, v0), options) if plain else None
+        prepared = _plain.prepare(_simulate, objects, used, (q0, v0), options) if plain else None
         if prepared is None:
-            trajectory, notes = outside_mesh(_simulate, *used, q0, v0)
+            trajectory, notes = outside_mesh(_simulate_within, *used, q0, v0)
         else:
             with noted(), reported("simulate"):
                 trajectory, notes = prepared(q0, v0)
@@ -197,13 +197,13 @@ _plain = PlainCalls()
 
 
 @seldom_collecting()
-def _simulated(mechanism, controller, ts, settings, q0, v0):
+def _simulate(mechanism, controller, ts, settings, q0, v0):
     run = set_up(mechanism, controller, (q0, v0), ts, settings)
     integrated = settings.integrator(run.flow, run.y0, ts, settings.solver, settings.method)
     return assemble_trajectory(run, ts, integrated, settings.keep)
 
 
-_simulate = jit_fast_compile(_simulated)
+_simulate_within = jit_fast_compile(_simulate)
 
 
 _explain = jit_fast_compile(diagnose_failure)

@@ -14,7 +14,7 @@ from models import governor, n_pendulum, scara, unicycle
 from ..helpers import falling, long, pendulum
 from ..inside import replaced
 from .modules import Module, fused
-from .test_c import awkward, bits
+from .test_c import GALLERY, awkward, bits
 
 
 def edges(random, n):
@@ -78,6 +78,19 @@ def compared(scenario, folder, what, count):
 def test_bits_are_those_of_machine_code(case, what, tmp_path):
     scenario = case()
     assert 20 * len(what) < compared(scenario, tmp_path, what, 100) < 100 * len(what)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", GALLERY)
+def test_bits_of_the_gallery(target, tmp_path):
+    """Every scenario that is scalar code, with its servo; some are nowhere certain."""
+    scenario = GALLERY[target]()
+    what = ["acceleration"] if scenario.servo is None else ["acceleration", "control"]
+    handle = ukjax.compile(scenario.mechanism, servo=scenario.servo)
+    with replaced(sure_way=lambda *_: None):
+        handle(scenario.q0, scenario.v0, scenario.t0)
+    if handle.operations is not None:
+        assert compared(scenario, tmp_path, what, 100) <= 100 * len(what)
 
 
 def test_remainders_and_single_precision(tmp_path):

@@ -139,7 +139,7 @@ class LoopArrays(NamedTuple):
     waits: int
 
     @property
-    def index(self) -> np.dtype:
+    def of_places(self) -> np.dtype:
         """The dtype of all numbers of rows in the state."""
         places = [m.place for m in self.marks]
         places += [self.read.at] if self.read.tables else []
@@ -413,7 +413,7 @@ class _LoopText:
     def places(self) -> dict[str, str | int]:
         """The places of what the loop itself reads and writes, in bytes of slots, and sizes."""
         arrays, unit = self.arrays, self.unit
-        index = scalar_type(arrays.index)
+        index = scalar_type(arrays.of_places)
         return {
             "going": unit * self.slots[arrays.going],
             "given_slot": self.given,
