@@ -18,7 +18,7 @@ _depth, _usual = 0, None
 
 @contextlib.contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """A context, or a decorator of a function, within which the collector runs seldom in every thread."""
+    """A context in which the garbage collector runs seldom, in every thread; it can decorate a function."""
     global _depth, _usual
     with _lock:
         if not _depth:

@@ -70,16 +70,22 @@ def test_bits_of_a_servo(tmp_path):
 GALLERY = factories("models")[0]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("target", GALLERY)
-def test_bits_of_the_gallery(target, tmp_path):
-    """Every scenario, with its servo, by every compiler; those that go by matrices say so."""
+def of_gallery(target):
+    """A scenario, what of it can be exported, and whether it is scalar code."""
     scenario = GALLERY[target]()
     what = ["acceleration"] if scenario.servo is None else ["acceleration", "control"]
     handle = ukjax.compile(scenario.mechanism, servo=scenario.servo)
     with replaced(sure_way=lambda *_: None):
         handle(scenario.q0, scenario.v0, scenario.t0)
-    if handle.operations is None:
+    return scenario, what, handle.operations is not None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", GALLERY)
+def test_bits_of_the_gallery(target, tmp_path):
+    """Every scenario, with its servo, by every compiler; those that go by matrices say so."""
+    scenario, what, scalar = of_gallery(target)
+    if not scalar:
         with pytest.raises(ValueError, match="no scalar program"):
             ukjax.export(scenario.mechanism, scenario.q0, scenario.v0, out=tmp_path / "no", servo=scenario.servo)
         assert not (tmp_path / "no").exists()

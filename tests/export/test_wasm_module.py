@@ -14,7 +14,7 @@ from models import governor, n_pendulum, scara, unicycle
 from ..helpers import falling, long, pendulum
 from ..inside import replaced
 from .modules import Module, fused
-from .test_c import GALLERY, awkward, bits
+from .test_c import GALLERY, awkward, bits, of_gallery
 
 
 def edges(random, n):
@@ -84,12 +84,8 @@ def test_bits_are_those_of_machine_code(case, what, tmp_path):
 @pytest.mark.parametrize("target", GALLERY)
 def test_bits_of_the_gallery(target, tmp_path):
     """Every scenario that is scalar code, with its servo; some are nowhere certain."""
-    scenario = GALLERY[target]()
-    what = ["acceleration"] if scenario.servo is None else ["acceleration", "control"]
-    handle = ukjax.compile(scenario.mechanism, servo=scenario.servo)
-    with replaced(sure_way=lambda *_: None):
-        handle(scenario.q0, scenario.v0, scenario.t0)
-    if handle.operations is not None:
+    scenario, what, scalar = of_gallery(target)
+    if scalar:
         assert compared(scenario, tmp_path, what, 100) <= 100 * len(what)
 
 

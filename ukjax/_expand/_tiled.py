@@ -39,8 +39,8 @@ from ._structure import STRUCTURE
 class InlinedProgram:
     """A function with all the pieces in it inlined, as one scalar program; its last result is whether it is certain.
 
-    `judged`: whether the last result of the function itself, a truth value, counts too. Numbers are NaN where it does
-    not hold, or they are not certain.
+    If it is `judged`, the last result of the function is a truth value, and numbers are certain only where that holds.
+    Then they are NaN elsewhere.
     Raises NotScalar or TooLong if there is no such program of at most `most` operations.
     """
 

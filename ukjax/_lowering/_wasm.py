@@ -83,9 +83,10 @@ class _Symbol(NamedTuple):
     place: int
 
 
-def _number(value: int) -> bytes:
+def _number(value: int, largest: int = 127) -> bytes:
+    """A number in LEB128; `largest`: what its last byte may hold."""
     found = bytearray()
-    while value > 127:
+    while value > largest:
         found.append(value & 127 | 128)
         value >>= 7
     return bytes([*found, value])
@@ -93,11 +94,7 @@ def _number(value: int) -> bytes:
 
 def _signed(value: int) -> bytes:
     """A positive number as a signed one."""
-    found = bytearray()
-    while value > 63:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
+    return _number(value, 63)
 
 
 def _text(name: str) -> bytes:
