@@ -24,7 +24,7 @@ from ._target import FileOptions, UsageError
 
 app = typer.Typer(
     name="ukjax",
-    help="Constrained mechanical systems by the Udwadia-Kalaba equation.\n\n"
+    help="Simulate constrained mechanical systems by the Udwadia-Kalaba equation.\n\n"
     "Start with: ukjax simulate ukjax.examples.scara:scenario",
     no_args_is_help=True,
     rich_markup_mode=None,  # with markup, "[s]" would be a tag
@@ -36,41 +36,39 @@ errors = Console(stderr=True)
 
 # Arguments and options of several commands.
 AS_FOR_SIMULATE = typer.Argument(
-    metavar="TARGET", help="What to run: module:factory or path/to/file.py:factory, as for simulate."
+    metavar="TARGET", help="Scenario to run: module:factory, path/to/file.py:factory or robot.xml, as for simulate."
 )
 LookedAt = Annotated[
     str,
-    typer.Argument(
-        metavar="TARGET", help="What to look at: module:factory or path/to/file.py:factory, as for simulate."
-    ),
+    typer.Argument(metavar="TARGET", help="Scenario to analyse: module:factory, path/to/file.py:factory or robot.xml."),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Pass an argument to the factory, or the angle of a joint of a file, or its keyframe; may be repeated.",
+        help="Set an argument of the factory or, for a robot's file, a joint's coordinate or the keyframe. Repeatable.",
     ),
 ]
 Loops = Annotated[
     Path | None,
     typer.Option(
         metavar="YAML",
-        help="Loops, motors and kinds of joints of a URDF; if omitted robot.yaml beside robot.urdf, if there is one.",
+        help="File with loops, motors and kinds of joints of a URDF. Default: robot.yaml beside robot.urdf, if any.",
     ),
 ]
 Trusted = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Folder whose files, such as meshes, an MJCF file may name, beside its own."),
+    typer.Option(metavar="DIR", help="Further folder whose files (such as meshes) an MJCF file may use."),
 ]
-End = Annotated[float | None, typer.Option(help="End time [s], in place of the scenario's.")]
-Times = Annotated[int, typer.Option(min=2, help="How many times to save.")]
+End = Annotated[float | None, typer.Option(help="End time [s]. Default: the scenario's.")]
+Times = Annotated[int, typer.Option(min=2, help="Number of saved times.")]
 Rtol = Annotated[float, typer.Option(help="Relative tolerance of the integration.")]
 Atol = Annotated[float, typer.Option(help="Absolute tolerance of the integration.")]
-Out = Annotated[Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the scenario's.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results. Default: out/NAME, with the scenario's name.")]
 Formats = Annotated[
     list[_simulate.Format] | None,
-    typer.Option("--format", help="What to write; may be repeated. gif and html if omitted. mp4 needs ffmpeg."),
+    typer.Option("--format", help="Format to write. Repeatable. Default: gif and html. mp4 needs ffmpeg."),
 ]
 
 
@@ -107,13 +105,13 @@ def common(
             jax.config.update("jax_num_cpu_devices", cores)
 
 
-@app.command(short_help="Run a scenario: summary, trajectory, pictures.")
+@app.command(short_help="Simulate a scenario: summary, trajectory, pictures.")
 def simulate(
     target: Annotated[
         str,
         typer.Argument(
             metavar="TARGET",
-            help="What to run: module:factory or path/to/file.py:factory, returning a ukjax.Scenario, or robot.xml.",
+            help="Scenario to run: module:factory or path/to/file.py:factory (a ukjax.Scenario), or robot.xml.",
         ),
     ],
     settings: Settings = None,
@@ -126,7 +124,7 @@ def simulate(
     trusted: Trusted = None,
     pictures: Annotated[
         list[_simulate.Picture] | None,
-        typer.Option("--format", help="Format of the pictures; may be repeated. png if omitted; pdf and svg to print."),
+        typer.Option("--format", help="Format of the pictures. Repeatable. Default: png. Use pdf or svg to print."),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Also write the trajectory as a table, trajectory.csv.")] = False,
 ) -> None:
@@ -135,29 +133,29 @@ def simulate(
     _simulate.run_simulate(console, target, settings or [], t1, rtol, atol, points, out, options, pictures or (), csv)
 
 
-@app.command(short_help="Make a film of a scenario, or a page that simulates it.")
+@app.command(short_help="Animate a scenario, or write a web page that simulates it.")
 def animate(
     target: Annotated[str, AS_FOR_SIMULATE],
     settings: Settings = None,
     t1: End = None,
     out: Out = None,
     fps: Annotated[
-        float, typer.Option(min=1, max=50, help="Frames a second; a frame lasts a whole number of hundredths of one.")
+        float, typer.Option(min=1, max=50, help="Frames per second. A frame lasts a whole number of 1/100 s.")
     ] = 25.0,
     speed: Annotated[
         float | None,
-        typer.Option(help="Seconds of motion in a second; if omitted 1, or what makes the animation 2 to 30 s long."),
+        typer.Option(help="Seconds of motion per second. Default: 1, or what makes the animation 2 to 30 s long."),
     ] = None,
     formats: Formats = None,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Write live.html alone, a page that simulates: pull at parts, move parameters."),
+        typer.Option("--live", help="Write only live.html, a page that simulates: pull parts, change parameters."),
     ] = False,
     parameter: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PARAMETER",
-            help="With --live, a parameter that has a slider, as `ukjax export --parameter` knows it; may be repeated.",
+            help="With --live: give this parameter a slider. Names as in `ukjax export --parameter`. Repeatable.",
         ),
     ] = None,
     loops: Loops = None,
@@ -182,97 +180,97 @@ def animate(
 def list_(
     package: Annotated[
         str,
-        typer.Argument(metavar="PACKAGE", help="Where to look: a package, a module, path/to/file.py, or robot.xml."),
+        typer.Argument(metavar="PACKAGE", help="A package, a module, path/to/file.py, or robot.xml."),
     ] = EXAMPLES,
     rank: Annotated[
         bool,
         typer.Option(
             "--rank",
-            help="Also show coordinates, constraint rows, their rank at the start, and their kinds. The first time it "
-            "compiles every scenario, for minutes.",
+            help="Also show coordinates, constraint rows, their rank at the start, and their kinds. The first call "
+            "compiles every scenario, which takes minutes.",
         ),
     ] = False,
 ) -> None:
-    """List the scenarios of a package: target, name, source; of a single module also its sketch and equations."""
+    """List the scenarios of a package: target, name, source. Of a single module, show its sketch and equations too."""
     _list.run_list(console, package, rank)
 
 
-@app.command(short_help="Show the scenarios of a package: a contact sheet, and a page for each.")
+@app.command(short_help="Make a gallery of all scenarios of a package.")
 def gallery(
     package: Annotated[
         str,
-        typer.Argument(metavar="PACKAGE", help="What to show: a package, a module, path/to/file.py, or robot.xml."),
+        typer.Argument(metavar="PACKAGE", help="A package, a module, path/to/file.py, or robot.xml."),
     ] = EXAMPLES,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to; out/gallery if omitted.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the gallery. Default: out/gallery.")] = None,
 ) -> None:
-    """Simulate all scenarios of a package and write a contact sheet, an index, and a page for each, with a film."""
+    """Simulate all scenarios of a package, and write a contact sheet, an index, and a page with a film for each."""
     _list.run_gallery(console, package, out)
 
 
-@app.command(short_help="Diagnose a scenario at its start; of a robot's file also how it was read.")
+@app.command(short_help="Diagnose the initial state of a scenario, and how a robot's file was read.")
 def inspect(
     target: LookedAt,
     settings: Settings = None,
     loops: Loops = None,
     trusted: Trusted = None,
 ) -> None:
-    """Say what a scenario is like at its start: rank, redundant rows, degrees of freedom, consistency, conditioning.
+    """Diagnose the initial state: rank, redundant rows, degrees of freedom, consistency, conditioning.
 
     For a robot's file (.xml, .urdf), also list the features that are followed, those that are not, and the start.
     """
     _inspect.run_inspect(console, target, settings or [], FileOptions(loops, trusted))
 
 
-@app.command(short_help="Natural frequencies, damping and shapes of a scenario.")
+@app.command(short_help="Show natural frequencies, damping and mode shapes of a scenario.")
 def modes(
     target: LookedAt,
     settings: Settings = None,
     at: Annotated[
-        _inspect.Where, typer.Option(help="About the equilibrium next to the start, or about the start itself.")
+        _inspect.Where, typer.Option(help="Linearise about the equilibrium nearest to the start, or about the start.")
     ] = _inspect.Where.equilibrium,
-    mode: Annotated[int | None, typer.Option(min=1, help="Animate this one of the table.")] = None,
+    mode: Annotated[int | None, typer.Option(min=1, help="Animate the mode with this number in the table.")] = None,
     out: Out = None,
     formats: Formats = None,
 ) -> None:
-    """Linearise a scenario, with its servo at work: print eigenvalues, frequencies, damping; animate a mode."""
+    """Linearise a scenario with its servo active. Print eigenvalues, frequencies and damping; animate a mode."""
     _inspect.run_modes(console, target, settings or [], at, mode, out, formats or [])
 
 
-@app.command(short_help="Write functions of a scenario in C, as an object, WebAssembly, for CasADi, or as an FMU.")
+@app.command(short_help="Export a scenario's functions: C, object file, WebAssembly, CasADi, FMU.")
 def export(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="What to export: module:factory or path/to/file.py:factory, or robot.xml."
+            metavar="TARGET", help="Scenario to export: module:factory, path/to/file.py:factory or robot.xml."
         ),
     ],
     settings: Settings = None,
     to: Annotated[str, typer.Option(help=_export.TO_HELP)] = "c",
     what: Annotated[list[str] | None, typer.Option(help=_export.WHAT_HELP)] = None,
     name: Annotated[
-        str | None, typer.Option(help="What the files are called, and all names in them begin with; by the scenario.")
+        str | None, typer.Option(help="Name of the files, and prefix of all names in them. Default: the scenario's.")
     ] = None,
     parameters: Annotated[
-        bool, typer.Option("--parameters", help="Make all parameters arguments, in place of constants.")
+        bool, typer.Option("--parameters", help="Make all parameters arguments instead of constants.")
     ] = False,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(metavar="PARAMETER", help="Make this parameter an argument; may be repeated."),
+        typer.Option(metavar="PARAMETER", help="Make this parameter an argument. Repeatable."),
     ] = None,
     machine: Annotated[
         str,
         typer.Option(
-            "--target", metavar="TRIPLE", help="For an object: thumbv7em-none-eabihf; this machine if omitted."
+            "--target", metavar="TRIPLE", help="Machine of an object, like thumbv7em-none-eabihf. Default: this one."
         ),
     ] = "",
     cpu: Annotated[str, typer.Option(help="For an object: a processor of the target, such as cortex-m7.")] = "",
     features: Annotated[str, typer.Option(help="For an object: features of the processor, such as +fma.")] = "",
     out: Out = None,
 ) -> None:
-    """Write accelerations, the control of a servo, a step, and other functions of a scenario for other programs.
+    """Export functions of a scenario for other programs: accelerations, the control of a servo, a step, and others.
 
-    The functions in C need no memory and no library but math.h, and give the bits that they have here. Each returns
-    whether it is certain of its results. An FMU is for model exchange and co-simulation; it needs a C compiler.
+    The C functions need no memory and no library but math.h. Their results are those of ukjax bit by bit. Each returns
+    whether it is certain of its results. An FMU is for model exchange and co-simulation, and needs a C compiler.
     """
     if parameters and parameter:
         raise UsageError("Pass --parameters for all of them, or --parameter for some, but not both.")
@@ -281,60 +279,60 @@ def export(
     _export.run_export(console, target, settings or [], to, what or [], name, chosen, asked, out)
 
 
-@app.command(short_help="Minimise a loss by gradient.")
+@app.command(short_help="Tune parameters: minimise a loss by gradient.")
 def tune(
     target: Annotated[
         str,
         typer.Argument(
             metavar="TARGET",
-            help="What to tune: module:factory or file.py:factory, returning a ukjax.tuning.TuningProblem.",
+            help="Problem to tune: module:factory or file.py:factory that returns a ukjax.tuning.TuningProblem.",
         ),
     ],
     settings: Settings = None,
-    steps: Annotated[int | None, typer.Option(help="How many steps, in place of the problem's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps. Default: the problem's.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; out/NAME if omitted, NAME being the problem's.")
+        Path | None, typer.Option(help="Folder for the results. Default: out/NAME, with the problem's name.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if an earlier run was interrupted.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even after an interrupted run.")] = False,
 ) -> None:
-    """Minimise a loss by gradient: print start and best, write the history (NetCDF) and a picture.
+    """Minimise a loss by gradient. Print start and best; write the history (NetCDF) and a picture.
 
     After an interruption the same command continues where it stopped.
     """
     _sweep.run_tune(console, target, settings or [], steps, out, fresh)
 
 
-@app.command(short_help="Run a scenario over many values of its parameters, on disk.")
+@app.command(short_help="Simulate a scenario for many values of its parameters.")
 def sweep(
     target: Annotated[str | None, AS_FOR_SIMULATE] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=LOW:HIGH:N",
-            help="Vary an argument of the factory: N values of a grid (NAME=LOW:HIGH for the other designs; "
-            "NAME=A,B,C for a list; :log at the end for equal ratios); may be repeated.",
+            help="Vary an argument of the factory, with N values of a grid. NAME=LOW:HIGH for the other designs. "
+            "NAME=A,B,C for a list. :log at the end for equal ratios. Repeatable.",
         ),
     ] = None,
     settings: Settings = None,
-    samples: Annotated[int | None, typer.Option(help="How many points, of any design but a grid.")] = None,
-    design: Annotated[str, typer.Option(help="grid, random, lhs (Latin hypercube) or sobol.")] = "grid",
-    seed: Annotated[int, typer.Option(help="Of what is random in the design.")] = 0,
+    samples: Annotated[int | None, typer.Option(help="Number of points, for any design but a grid.")] = None,
+    design: Annotated[str, typer.Option(help="Design: grid, random, lhs (Latin hypercube) or sobol.")] = "grid",
+    seed: Annotated[int, typer.Option(help="Random seed of the design.")] = 0,
     t1: End = None,
     points: Times = 101,
-    keep: Annotated[str, typer.Option(help="Fields of a trajectory to store, with commas between.")] = "q,v",
-    chunk: Annotated[int | None, typer.Option(help="Trajectories of a chunk; by size if omitted.")] = None,
+    keep: Annotated[str, typer.Option(help="Fields of a trajectory to store, separated by commas.")] = "q,v",
+    chunk: Annotated[int | None, typer.Option(help="Trajectories per chunk. Default: chosen by size.")] = None,
     rtol: Rtol = 1e-8,
     atol: Atol = 1e-8,
     scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
+        str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers compute, like tcp://host:8786.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; out/NAME-sweep if omitted, NAME being the scenario's.")
+        Path | None, typer.Option(help="Folder of the study. Default: out/NAME-sweep, with the scenario's name.")
     ] = None,
-    status: Annotated[Path | None, typer.Option(metavar="DIR", help="Say how far the study in a folder is.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the study in a folder.")] = None,
+    status: Annotated[Path | None, typer.Option(metavar="DIR", help="Show the progress of the study in DIR.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the study in DIR.")] = None,
 ) -> None:
-    """Simulate a scenario over many values of its parameters: a Zarr store that xarray opens, and pictures.
+    """Simulate a scenario for many values of its parameters. Write a Zarr store that xarray opens, and pictures.
 
     After an interruption of any kind the same command continues where it stopped.
     """
@@ -349,15 +347,15 @@ def sweep(
     _sweep.run_sweep(console, target, settings or [], study, out)
 
 
-@app.command(short_help="Write a study as NumPy archives, to learn from.")
+@app.command(short_help="Write a study as NumPy archives, for machine learning.")
 def dataset(
-    study: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a complete study of ukjax sweep.")],
-    out: Annotated[Path, typer.Option(help="Folder to write to, new or empty.")],
-    holdout: Annotated[float, typer.Option(help="Share of the trajectories to write apart, drawn at random.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64; that of the study if omitted.")] = None,
+    study: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a complete study of `ukjax sweep`.")],
+    out: Annotated[Path, typer.Option(help="New or empty folder for the archives.")],
+    holdout: Annotated[float, typer.Option(help="Fraction of the trajectories to hold out, drawn at random.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Random seed of the draw for --holdout.")] = 0,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64. Default: that of the study.")] = None,
 ) -> None:
-    """Write the trajectories of a study that succeeded as NumPy archives and an index of what is in them."""
+    """Write the successful trajectories of a study as NumPy archives, with an index of their contents."""
     _sweep.export(console, study, out, holdout, seed, dtype)
 
 

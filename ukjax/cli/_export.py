@@ -14,13 +14,13 @@ from ._target import UsageError
 
 # What the options --to and --what take.
 TO_HELP = (
-    f"{', '.join(TO)}: C99, an object file for any of LLVM's targets, a module of WebAssembly, functions of CasADi, or "
-    "an FMU of FMI 3.0."
+    f"Format: {', '.join(TO)}. These are C99, an object file for any of LLVM's targets, a module of WebAssembly, "
+    "functions of CasADi, and an FMU of FMI 3.0."
 )
 WHAT_HELP = (
-    f"A function: {', '.join((*QUANTITIES, RUN))}; may be repeated. acceleration, and control of a servo, if omitted. "
-    "For an FMU one of acceleration, plant, control: the mechanism with its servo inside, with the control as inputs, "
-    "or the controller alone."
+    f"A function: {', '.join((*QUANTITIES, RUN))}. Repeatable. Default: acceleration, and control of a servo. "
+    "For an FMU one of: acceleration (the mechanism with its servo inside), plant (with the control as inputs), "
+    "control (the controller alone)."
 )
 
 
