@@ -6,7 +6,8 @@ from pathlib import Path
 
 # Blocks without sentences: code, mathematics, comments, tables, headings, pictures, options of a directive.
 NO_PROSE = re.compile(
-    r"```.*?```|~~~.*?~~~|\$\$.*?\$\$|<!--.*?-->|<(\w+)[^>]*>.*?</\1>|^\s*\|.*?$|^#+ .*?$|^:::.*?$|!\[[^\]]*\]\([^)]*\)",
+    r"```.*?```|~~~.*?~~~|\$\$.*?\$\$|<!--.*?-->|<(\w+)[^>]*>.*?</\1>"
+    r"|^\s*\|.*?$|^#+ .*?$|^:::.*?$|!\[[^\]]*\]\([^)]*\)",
     re.DOTALL | re.MULTILINE,
 )
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")

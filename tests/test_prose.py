@@ -30,7 +30,8 @@ def test_speed_is_on_the_pages_on_speed(page):
 
 
 def test_what_counts_as_a_sentence():
-    text = "# Title\n\nOne two `a b c` three. Four (five, e.g. six): Seven.\n\n```python\nx = 1.\n```\n- [eight nine](x.md)\n"
+    text = "# Title\n\nOne two `a b c` three. Four (five, e.g. six): Seven.\n\n"
+    text += "```python\nx = 1.\n```\n- [eight nine](x.md)\n"
     assert sentences(text) == ["One two X three.", "Four (five, Y six):", "Seven.", "eight nine"]
     assert SPEED.search("It takes 3.5 ms.")
     assert SPEED.search("12 times as fast")
