@@ -322,7 +322,7 @@ class Graph:
     def _set_value(self, node: Node, value: Value | None = None) -> None:
         """Sets the value of a node to `value`, or to that of a number of which nothing is known."""
         if node.dtype.kind == "f":
-            node.value = value or Value.of(drawn("number", node.order))
+            node.value = value or Value(drawn("number", node.order))
             self.by_value.setdefault((node.value.element, node.dtype), node)
 
     def doubt(self) -> Entry:
