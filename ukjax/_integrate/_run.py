@@ -184,10 +184,12 @@ def first_place(problem: IntegrationProblem) -> tuple[Place, Array]:
     return end.place, end.field
 
 
-def run(problem: IntegrationProblem, recorded: bool = False) -> tuple[Array, Member, Record | None] | None:
+def run(
+    problem: IntegrationProblem, recorded: bool = False, due: Array | bool = True
+) -> tuple[Array, Member, Record | None] | None:
     """The states (T, n) at the saved times, inf where it does not get, the end of a solve, and its record if wanted.
 
-    None if it is not possible.
+    None if it is not possible. `due`: whether any step is to be made.
     """
     ts = problem.ts
     try:
@@ -196,6 +198,7 @@ def run(problem: IntegrationProblem, recorded: bool = False) -> tuple[Array, Mem
         record = Record.start(place, layout_of(problem), problem.max_steps)
         # A run that is not recorded has the same step, so that one program serves both.
         at = Member.at(place, ts[-1], record.pace)
+        at = eqx.tree_at(lambda x: x.goes, at, at.goes & due)
         loop = steps.loop(at, arrays, ts, recorded)
     except (_expand.TooLong, _expand.NotScalar):
         return None
