@@ -1,5 +1,11 @@
 """A batch in portions: how many lanes, which trajectories first, on which devices."""
 
+import os
+import signal
+import threading
+import time
+
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,3 +90,22 @@ def test_results_lie_where_jax_need_not_copy_them(together):
     for i, x in enumerate(room):
         assert np.all(x == x.dtype.type(i))
     assert len({id(x.base) for x in room}) == (1 if together else len(like))
+
+
+def test_an_interruption_stops_the_runs():
+    """Of runs of hours; what comes after it is as ever."""
+    before = beads([1.0, 2.0], progress=False).q
+    mechanism, steps = ukjax.Mechanism(falling(n=1)), diffrax.ConstantStepSize()
+    options = {"dt0": 1e-6, "stepsize_controller": steps, "max_steps": 2**40, "keep": ("q",), "progress": False}
+
+    def run(t1):
+        return ukjax.simulate_batch(mechanism, jnp.zeros(1), jnp.ones((4, 1)), np.array([0.0, t1]), **options)
+
+    run(1e-3)  # compiled
+    sent = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    sent.start()
+    begin = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        run(1e5)
+    assert time.perf_counter() - begin < 60
+    np.testing.assert_array_equal(beads([1.0, 2.0], progress=False).q, before)
