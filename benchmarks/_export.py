@@ -1,7 +1,7 @@
 """Exported C: the time of a call, state by state, beside the same function as machine code called from Python.
 
-A call is timed five times and the least is taken, so that interrupts do not count; the worst is that of a million
-states.
+A call is timed five times and the least is taken. The states that took longest are timed again later, many times: a
+state that is slow is slow then too, and an interruption of the machine is not. The worst is that of a million states.
 """
 
 import shutil
@@ -19,6 +19,7 @@ from models import n_pendulum, scara, six_joint_arm
 
 HEADER = ("exported C, on one core", "median", "worst / median", "code", "from Python", "certain")
 STATES, CALLS = 1_000_000, 5
+SLOWEST, ROUNDS = 1000, 50
 OPTIONS = ["-O2", "-march=native", "-ffp-contract=off"]
 TIMED = """
 #include <stdio.h>
@@ -45,41 +46,63 @@ static double now(void)
     return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
 }
 
+struct timed { double time; unsigned long long seed; };
+
 static int order(const void *x, const void *y)
 {
-    double a = *(const double *)x, b = *(const double *)y;
+    double a = ((const struct timed *)x)->time, b = ((const struct timed *)y)->time;
     return (a > b) - (a < b);
+}
+
+static double empty = 1e9, sum = 0;
+
+/* The least time of some calls at the state that a seed gives; the seed is another one then. */
+static double least(int calls, int *sure)
+{
+    static const double q0[] = { %(q)s }, v0[] = { %(v)s };
+    double q[IT_COORDINATES], v[IT_SPEEDS], found[IT_SPEEDS + 64], time = 1e9, spread = %(spread)s;
+    int i;
+    for (i = 0; i < IT_COORDINATES; i++) q[i] = q0[i] + spread * drawn();
+    for (i = 0; i < IT_SPEEDS; i++) v[i] = v0[i] + spread * drawn();
+    for (i = 0; i < calls; i++) {
+        double t = now();
+        *sure = it_%(what)s(q, v, 0.1, found);
+        t = now() - t;
+        if (t < time) time = t;
+    }
+    sum += found[0] == found[0] ? found[0] : 0;
+    return time - empty;
 }
 
 int main(void)
 {
-    static const double q0[] = { %(q)s }, v0[] = { %(v)s };
-    static double times[%(states)d];
-    double q[IT_COORDINATES], v[IT_SPEEDS], found[IT_SPEEDS + 64], empty = 1e9, sum = 0;
-    int i, k, certain = 0;
+    static struct timed all[%(states)d];
+    struct timed *slowest = all + %(states)d - %(slowest)d;
+    int k, round, sure, certain = 0;
+    double worst;
     for (k = 0; k < 1000; k++) {
         double t = now();
         t = now() - t;
         if (t < empty) empty = t;
     }
     for (k = 0; k < %(states)d; k++) {
-        double least = 1e9, spread = %(spread)s;
-        int sure = 0;
-        for (i = 0; i < IT_COORDINATES; i++) q[i] = q0[i] + spread * drawn();
-        for (i = 0; i < IT_SPEEDS; i++) v[i] = v0[i] + spread * drawn();
-        for (i = 0; i < %(calls)d; i++) {
-            double t = now();
-            sure = it_%(what)s(q, v, 0.1, found);
-            t = now() - t;
-            if (t < least) least = t;
-        }
+        all[k].seed = seed;
+        all[k].time = least(%(calls)d, &sure);
         certain += sure;
-        sum += found[0] == found[0] ? found[0] : 0;
-        times[k] = least - empty;
     }
-    qsort(times, %(states)d, sizeof *times, order);
-    printf("%%g %%g ", times[%(states)d / 2], times[%(states)d - %(states)d / 1000]);
-    printf("%%g %%d %%g\\n", times[%(states)d - 1], certain, sum);
+    qsort(all, %(states)d, sizeof *all, order);
+    for (round = 0; round < %(rounds)d; round++)
+        for (k = 0; k < %(slowest)d; k++) {
+            double time;
+            seed = slowest[k].seed;
+            time = least(%(calls)d, &sure);
+            if (time < slowest[k].time) slowest[k].time = time;
+        }
+    worst = slowest[-1].time;
+    printf("%%g %%g ", all[%(states)d / 2].time, slowest[-1].time);
+    for (k = 0; k < %(slowest)d; k++)
+        if (slowest[k].time > worst) worst = slowest[k].time;
+    printf("%%g %%d %%g\\n", worst, certain, sum);
     return 0;
 }
 """
@@ -117,7 +140,8 @@ def _row(say, compiler, name, mechanism, servo, q, v, what, spread):
         source, _ = ukjax.export(mechanism, q, v, servo=servo, what=what, out=here, name="it")
         listed = lambda x: ", ".join(float(y).hex() for y in x)
         text = TIMED % {
-            "q": listed(q), "v": listed(v), "states": STATES, "calls": CALLS, "what": what, "spread": spread
+            "q": listed(q), "v": listed(v), "states": STATES, "calls": CALLS, "what": what, "spread": spread,
+            "slowest": SLOWEST, "rounds": ROUNDS,
         }  # fmt: skip
         (here / "timed.c").write_text(text)
         build = [compiler, *OPTIONS]

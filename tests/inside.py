@@ -70,7 +70,6 @@ from ukjax.rigid import (
 
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
-    "all_at_once": (_portions, "_at_once"),
     "c_compiler": (_compiler, "c_compiler"),
     "c_part": (_c, "C_PART"),
     "cache_folder": (_output, "user_cache_path"),
@@ -100,7 +99,7 @@ REPLACEABLE = {
     "unknown_fields": (_model, "_unknown"),
     "vector_width": (_stages, "vector_width"),
     "worth_steps": (_simulate_batch, "WORTH"),
-    "runs": (_lanes.Queue, "_ran"),
+    "runs": (_integrator.Integrator, "ran"),
     "written_step": (_tiled.ScalarLaneStep, "__call__"),
 }
 
@@ -147,7 +146,6 @@ Size = _portions.Size
 TOGETHER = _portions.TOGETHER
 allocate_like = _portions._allocate_like
 in_order = _portions.in_order
-all_at_once = _portions._at_once
 factorise = _blocks._factors.factorise
 order_of = _blocks._factors.order_of
 FEW_STATES = _fast_or_slow.FEW

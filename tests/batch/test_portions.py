@@ -1,5 +1,11 @@
 """A batch in portions: how many lanes, which trajectories first, on which devices."""
 
+import os
+import signal
+import threading
+import time
+
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +20,6 @@ from ..inside import (
     PORTION_BYTES,
     TOGETHER,
     Size,
-    all_at_once,
     allocate_like,
     in_order,
     lanes_of,
@@ -33,22 +38,12 @@ def beads(rates, **options):
 @pytest.mark.long
 def test_the_fast_ones_begin_first():
     seen = []
-    with replaced(in_order=lambda *args: seen.append(args) or in_order(*args)):
+    with replaced(in_order=lambda *args: seen.append(args) or in_order(*args), runs=lambda *_: None):
         batch = beads([1.0, 20.0, 3.0])
     (pace, count), steps = seen[0], batch.stats["num_steps"]
     assert count == 3
     np.testing.assert_array_equal(in_order(pace, count)[:3], [1, 2, 0])
     assert steps[1] > steps[2] >= steps[0]
-
-
-def test_no_device_has_all_the_fast_ones_where_all_is_done_at_once():
-    seen = []
-    with replaced(all_at_once=lambda *args: seen.append(all_at_once(*args)) or seen[-1]):
-        batch = beads([1.0, 20.0, 3.0, 2.0, 18.0], devices=jax.devices()[:2], progress=False)
-    ((_, own),) = seen
-    np.testing.assert_array_equal(own.reshape(2, 3)[:, :2], [[1, 2], [4, 3]])
-    assert own[2] == 0  # the last, beside which the other device has none
-    assert_close(batch.q[:, -1, 1], np.sin(0.1 * np.array([1.0, 20.0, 3.0, 2.0, 18.0])), atol=1e-6)
 
 
 def test_what_is_not_to_be_done_is_last():
@@ -95,3 +90,22 @@ def test_results_lie_where_jax_need_not_copy_them(together):
     for i, x in enumerate(room):
         assert np.all(x == x.dtype.type(i))
     assert len({id(x.base) for x in room}) == (1 if together else len(like))
+
+
+def test_an_interruption_stops_the_runs():
+    """Of runs of hours; what comes after it is as ever."""
+    before = beads([1.0, 2.0], progress=False).q
+    mechanism, steps = ukjax.Mechanism(falling(n=1)), diffrax.ConstantStepSize()
+    options = {"dt0": 1e-6, "stepsize_controller": steps, "max_steps": 2**40, "keep": ("q",), "progress": False}
+
+    def run(t1):
+        return ukjax.simulate_batch(mechanism, jnp.zeros(1), jnp.ones((4, 1)), np.array([0.0, t1]), **options)
+
+    run(1e-3)  # compiled
+    sent = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    sent.start()
+    begin = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        run(1e5)
+    assert time.perf_counter() - begin < 60
+    np.testing.assert_array_equal(beads([1.0, 2.0], progress=False).q, before)

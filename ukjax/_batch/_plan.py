@@ -8,6 +8,7 @@ D: devices; B: trajectories, a multiple of the number of lanes; T: saved times; 
 c: cotangent.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from jax.core import ShapedArray
 from jax.interpreters import ad
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._expand import NotScalar
 from .._integrate import (
     Common,
     Dynamics,
@@ -46,7 +48,7 @@ from .._simulation import (
     set_up,
 )
 from .._trajectory import OPTIONAL, Trajectory
-from ._devices import Device, barrier, on_each
+from ._devices import Device, barrier, meets, on_each
 from ._parts import BatchInputs
 
 
@@ -246,8 +248,34 @@ class BatchProgram(eqx.Module):
         sizes, places = starts
         return Queue(self._begin, self._common, (samples, sizes), places, total)
 
+    def in_runs(self, samples: PyTree, total: Array) -> Outcome | None:
+        """Runs the first `total` trajectories, each a loop of machine code, and returns the outcomes of all.
+
+        None where they cannot be such loops. The bits are those of a single trajectory.
+        """
+        integrator = dataclasses.replace(self.integrator, adjoint=None)
+
+        def one(sample: PyTree, due: Array) -> Outcome:
+            sizes = None if self.sizes is None else self.sizes(sample)
+            flow, y0 = self._begin((sample, sizes))
+            ran = integrator.ran(flow, y0, self.ts, self.solver, self.method, due)
+            if ran is None:
+                raise NotScalar("a trajectory that is no loop of machine code")
+            return self.to_result((sample, sizes), ran)
+
+        due = jnp.arange(jax.tree_util.tree_leaves(samples)[0].shape[0]) < total
+        try:
+            # Devices that are to meet do so after every few trajectories.
+            return self.joined(self.in_tiles(jax.vmap(one), samples, due)) if meets() else jax.vmap(one)(samples, due)
+        except NotScalar:
+            return None
+
     def run(self, samples: PyTree, total: Array) -> Outcome:
         """Runs the first `total` trajectories and returns the outcomes of all."""
+        ran = self.in_runs(samples, total)
+        return self._in_lanes(samples, total) if ran is None else ran
+
+    def _in_lanes(self, samples: PyTree, total: Array) -> Outcome:
         count = jax.tree_util.tree_leaves(samples)[0].shape[0]
         starts, pace = self.starts(samples)
         order = in_order(pace, total)

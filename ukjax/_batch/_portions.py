@@ -3,6 +3,7 @@
 D: devices; B: trajectories of a portion, a multiple of D times the number of lanes.
 """
 
+import contextlib
 import functools as ft
 import math
 import time
@@ -17,21 +18,23 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from tqdm.auto import tqdm
 
-from .._integrate import Ends, Progress, in_order, rows
+from .._integrate import Ends, Progress, in_order
+from .._lowering import runs_done, runs_machine_code, stopping
 from .._program import Packed, packed
-from ._devices import BLOCK, ROUNDS, Device, everywhere, gathered, of_all, on_each, own_of, placed, share_out
-from ._plan import BatchSettings, Outcome
+from ._devices import BLOCK, Device, everywhere, on_each, placed, share_out
+from ._plan import BatchProgram, BatchSettings, Outcome
 
 
 Devices = tuple[Device, ...]
+T = TypeVar("T")
 Entries = TypeVar("Entries", Array, np.ndarray)
 
 # The most bytes of results that a portion holds at once.
 BYTES = 2**29
 # JAX need not copy memory at multiples of this address; results of up to so many bytes share one piece of memory.
 ALIGNED, TOGETHER = 64, 2**25
-# The time between two moves of a progress bar, about [s].
-TICK = 0.5
+# The time between two moves of a progress bar, about, and the shortest between two looks whether results are there [s].
+TICK, SHORTEST = 0.2, 1e-4
 
 
 class Size:
@@ -48,6 +51,62 @@ class Size:
         self.lanes = min(lanes, each if share < BLOCK else divided(each, BLOCK) * BLOCK)
         self.share = rounds * self.lanes
         self.whole = devices * self.share
+
+
+def in_runs(
+    recipe: BatchSettings, samples: PyTree, count: int, devices: Sequence[Device], bytes_each: int, bar: tqdm
+) -> Outcome | None:
+    """Runs all trajectories as loops of machine code; None where they cannot be such loops.
+
+    `bytes_each`: about the most that a trajectory needs on the way.
+    """
+    if not runs_machine_code():
+        return None
+    most = max(1, BYTES // (len(devices) * max(bytes_each, 1)))
+    share = -(-count // len(devices))
+    share = -(-share // -(-share // most))  # portions of about the same size
+    whole, room, shared = len(devices) * share, None, everywhere(recipe, devices)
+    for begin in range(0, count, whole):
+        here = min(whole, count - begin)
+        portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin : begin + here]), whole), samples)  # noqa: B023
+        dealt = share_out(packed(portion, axes=1), len(devices))
+        most = np.array([-(-(here - i) // len(devices)) for i in range(len(devices))])
+        outcome = _runs(tuple(devices), shared, *placed((dealt, most), devices))
+        if outcome is None:
+            return None
+        outcome = _awaited(outcome, here, bar)
+        room = _allocate_like(outcome, count) if room is None else room
+        _copy_back(outcome, np.arange(whole), jax.tree_util.tree_map(lambda x: x[begin : begin + here], room))  # noqa: B023
+    assert room is not None
+    return room.tree
+
+
+def _awaited(outcome: T, count: int, bar: tqdm) -> T:
+    """The outcome of `count` runs, when it is there; a bar shows how many are done. An interruption stops them."""
+    before, start, pause = runs_done(), bar.n, SHORTEST
+    leaves = jax.tree_util.tree_leaves(outcome)
+    try:
+        while not all(x.is_ready() for x in leaves):
+            time.sleep(pause)
+            pause = min(2 * pause, TICK)
+            bar.update(start + min(runs_done() - before, count) - bar.n)
+    except BaseException:
+        with stopping(), contextlib.suppress(RuntimeError):
+            jax.block_until_ready(outcome)
+        raise
+    bar.update(start + count - bar.n)
+    return jax.block_until_ready(outcome)
+
+
+@eqx.filter_jit
+def _runs(devices: Devices, recipe: Packed, samples: Packed, most: Array) -> Packed | None:
+    """The outcomes of a portion; None where its trajectories cannot be loops of machine code."""
+
+    def share(plan: BatchProgram, samples: Packed, most: Array) -> Packed | None:
+        outcome = plan.in_runs(samples.tree, most[0])
+        return None if outcome is None else packed(outcome, axes=1, most=1)
+
+    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, most, alone=True)
 
 
 def in_portions(
@@ -125,10 +184,6 @@ def _portion(
 ) -> tuple[Packed, np.ndarray]:
     """Runs a portion and returns its outcomes, and the order in which its trajectories were dealt to the devices."""
     most = np.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
-    copies = len(devices) * sum(x.nbytes for x in jax.tree_util.tree_leaves(samples))
-    if bar.disable and size.share <= ROUNDS * size.lanes and copies <= BYTES:
-        outcome, own = _at_once(tuple(devices), recipe, *placed((samples, most), devices))
-        return outcome, gathered(np.asarray(own), len(devices))
     (starts, pace), progress = _begin(tuple(devices), recipe, placed(samples, devices))
     order = in_order(np.asarray(pace), count)
     dealt = share_out(jax.tree_util.tree_map(lambda x: np.asarray(x)[order], (samples, starts)), len(devices))
@@ -149,25 +204,6 @@ def _portion(
 
 # The user's functions are traced outside of the program of each device, so that the arrays they close over become
 # arguments of it.
-
-
-@eqx.filter_jit
-def _at_once(devices: Devices, recipe: Packed, samples: Packed, most: Array) -> tuple[Packed, Array]:
-    """Runs a small batch in one program, without a progress bar; also returns the trajectories of each device.
-
-    One program saves time: for each call a device is woken, and waits until the others are done.
-    """
-
-    def share(plan, samples, most):
-        starts, pace = plan.starts(samples.tree)
-        samples, starts, pace, counts = of_all((samples, packed(starts, axes=1), pace, most), len(devices))
-        own = own_of(in_order(pace, jnp.sum(counts)), len(devices))
-        samples, starts = (rows(x, own).tree for x in (samples, starts))
-        queue = plan.queue(samples, starts, most[0])
-        ends = queue.run(queue.start(plan.width), most[0]).ends
-        return packed(plan.finish(samples, starts, ends), axes=1, most=1), own
-
-    return on_each(share, devices, recipe.tree.plan(samples.tree), samples, most, alone=True)
 
 
 @eqx.filter_jit

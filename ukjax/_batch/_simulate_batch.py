@@ -30,7 +30,7 @@ from .._waiting import reported
 from ._devices import WORTH, Device, devices_of, gathered, is_here, lanes_of, share_out
 from ._parts import BatchInputs, MechanismOf, NumbersOf, ServoOf, batch_of
 from ._plan import BatchSettings, Outcome, Reduction, batch_outcome, unexplained
-from ._portions import Size, filled, in_portions
+from ._portions import Size, filled, in_portions, in_runs
 
 
 EXPLAINED = 64  # failures that are explained at a time
@@ -63,11 +63,13 @@ def simulate_batch(
     progress: bool = True,
     throw: bool = False,
 ) -> Any:  # a `Trajectory` or a `Reduction`: a union would have every user ask which
-    r"""Integrates many trajectories, as `jax.vmap` of `simulate` does, but faster: any number, on every device.
+    r"""Integrates many trajectories, as `jax.vmap` of `simulate` does: any number, on every device.
 
-    Each device works on a few trajectories at a time, as many as its cache holds. A finished trajectory makes room for
-    the next, so that none waits for the slowest. Every core of a CPU is a device if JAX is configured before it starts:
-    `jax.config.update("jax_num_cpu_devices", 8)`, or the environment variable `JAX_NUM_CPU_DEVICES=8`.
+    On a CPU a trajectory is one loop of machine code, with the bits that it has alone, and all cores take part. On a
+    GPU, and where it cannot be such a loop, each device works on a few trajectories at a time, as many as its cache
+    holds. A finished trajectory makes room for the next, so that none waits for the slowest. Then every core of a CPU
+    is to be a device: `jax.config.update("jax_num_cpu_devices", 8)` before JAX starts, or the environment variable
+    `JAX_NUM_CPU_DEVICES=8`.
 
     Trajectories may differ in their start (`q0`, `v0` with a leading axis), in leaves of the mechanism or the servo
     (`axes`), or in whatever follows from a sample: each of `mechanism`, `q0`, `v0` and `servo` may be a function of one
@@ -95,9 +97,10 @@ def simulate_batch(
         reduce: `reduce(trajectory)`, or with `samples` also `reduce(trajectory, sample)`, -> a pytree of arrays, which
             is kept instead of the trajectory. `keep` names the fields that the trajectory has.
         devices: The devices to use; all of this process if None.
-        lanes: Trajectories that a device works on at a time; chosen for the device if None.
+        lanes: Trajectories that a device works on at a time, where they are no loops of machine code; chosen for the
+            device if None.
         progress: Show a bar with the number of trajectories done, their rate and the time left, in batches of more than
-            two seconds. Without it a batch of few rounds is made in one call. Not inside of `jit` and its like.
+            two seconds. Not inside of `jit` and its like.
         throw: Raise if a trajectory fails. With False look at `result`. Not inside of `jit` and its like.
 
     Returns:
@@ -160,9 +163,13 @@ def simulate_batch(
             "devices of other processes are for what is inside of jit: pass jax.local_devices(), or compile the whole."
         )
     each = sum(x.size * x.dtype.itemsize for x in jax.tree_util.tree_leaves(outcome))
-    size = Size(count, len(used), width, each + ts.size * y.size * y.dtype.itemsize)
+    states = ts.size * y.size * y.dtype.itemsize
     with tqdm(total=count, desc="simulate", unit="run", disable=not progress, delay=2) as bar:
-        outcome = in_portions(dataclasses.replace(recipe, width=size.lanes), own, count, size, used, bar)
+        # Of a trajectory that is reduced all fields may be there on the way.
+        outcome = in_runs(recipe, own, count, used, 2 * each + (3 if reduce is None else 8) * states, bar)
+        if outcome is None:
+            size = Size(count, len(used), width, each + states)
+            outcome = in_portions(dataclasses.replace(recipe, width=size.lanes), own, count, size, used, bar)
     return _raise_or_warn(recipe, own, outcome, ts, count, throw)
 
 

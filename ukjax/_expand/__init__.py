@@ -16,8 +16,10 @@ from ._constrained import is_definite as is_definite
 from ._expand import Expanded as Expanded
 from ._expand import Expansion as Expansion
 from ._expand import expand as expand
+from ._expand import scalars as scalars
 from ._expand import short_program as short_program
 from ._expand import with_constants_as_arguments as with_constants_as_arguments
+from ._fast_or_slow import deferred as deferred
 from ._graph import TooLong as TooLong
 from ._loop import Gathers as Gathers
 from ._loop import LoopTables as LoopTables

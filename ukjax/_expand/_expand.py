@@ -121,6 +121,15 @@ class _Traced(NamedTuple):
         return cls(closed, [*arrays, *further], lambda leaves: jax.tree_util.tree_unflatten(kept[0], leaves))
 
 
+def scalars(function: Callable[..., PyTree], *like: Array) -> Callable[..., PyTree]:
+    """The function of arrays, traced once for arrays `like` these, as scalar code where that is possible."""
+    traced = _Traced.of(function, like)
+    if traced.closed.effects:
+        return function
+    piece, further = ScalarPiece(traced.closed, limits().function), traced.arrays[len(like) :]
+    return lambda *arrays: traced.tree(piece(*arrays, *further))
+
+
 def short_program(closed: ClosedJaxpr) -> ScalarProgram | None:
     """A traced function as a scalar program, or None if that has many operations or many results."""
     try:

@@ -7,8 +7,10 @@ x: arguments; values: results of the fast piece; leaves: results of the whole.
 """
 
 import abc
+import copy
 import functools as ft
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +18,14 @@ import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._lowering import SureWay, Traceable, can_be_deferred, mended
 from .._lowering._entry import NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
 from .._program import with_results
-from ._graph import TooLong
+from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import (
     AbstractBatchedOp,
@@ -44,6 +46,7 @@ TILE = 256
 FEW = 8  # they are gathered if they are no more than one in so many of the batch
 
 
+T = TypeVar("T")
 # A function of arrays that returns arrays.
 OfArrays = Callable[..., Sequence[Array]]
 
@@ -191,6 +194,40 @@ def _mended(slow: ClosedJaxpr) -> OfArrays:
     return whole
 
 
+class DeferredOp(AbstractBatchedOp):
+    """The function (needed, x, leaves) -> leaves; of one state it is traced and compiled when it is first needed.
+
+    Where it is not needed it gives the leaves that it takes. A batch is computed at once: its members tell by `needed`
+    who has nothing to do.
+    """
+
+    def __init__(self, slow: Traceable):
+        super().__init__(slow.in_avals, slow.out_avals)
+        self.slow, self._ways = slow, SureWays()
+
+    def evaluate(self, form, *arrays):
+        if any(form.batched) or not form.native or not can_be_deferred(self.slow):
+            return over_batch(jaxpr_as_fun(self.slow.closed), form.batched)(*arrays)
+        return self._ways.mended(self.slow, form, arrays[0], arrays, arrays[len(arrays) - len(self.gives) :])
+
+
+def deferred(function: Callable[..., T], needed: Array, given: PyTree, otherwise: T) -> T:
+    """The tree `function(needed, given, otherwise)`, like `otherwise`, which it is where it is not `needed`.
+
+    On a CPU the function of one state is traced and compiled when it is first needed. It closes over no array being
+    traced.
+    """
+    leaves, structure = jax.tree_util.tree_flatten((needed, given, otherwise))
+
+    def flat(*leaves: Array) -> list[Array]:
+        return jax.tree_util.tree_leaves(function(*jax.tree_util.tree_unflatten(structure, leaves)))
+
+    kept, form = jax.tree_util.tree_flatten(otherwise)
+    avals = [ShapedArray(x.shape, x.dtype) for x in map(jnp.asarray, leaves)]
+    slow = Traceable(lambda: traced(flat, avals), avals, avals[len(leaves) - len(kept) :], False)
+    return jax.tree_util.tree_unflatten(form, DeferredOp(slow)(*leaves))
+
+
 def guarded_by(slow: Traceable) -> "GuardedOp":
     """The piece (not clear, not smooth, x, leaves) -> the leaves, with values or slopes of `slow` where not certain."""
     count, leaves = len(slow.in_avals), slow.out_avals
@@ -246,15 +283,55 @@ class AbstractCertainPiece(AbstractSmallOp):
         """The piece as a scalar program."""
 
     @abc.abstractmethod
-    def judged_tangent(self, moving: tuple[int, ...]) -> AbstractBatchedOp | None:
-        """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether they are certain.
-
-        Returns None if that is no scalar program.
-        """
+    def judged_tangent(self, moving: tuple[int, ...]) -> "AbstractJudgedSlope":
+        """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether certain."""
 
     @abc.abstractmethod
-    def judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> AbstractBatchedOp | None:
+    def judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractJudgedSlope":
         """The function (x, cotangents of the `given` values) -> those of the `moving` x, and whether certain."""
+
+
+class AbstractJudgedSlope(AbstractBatchedOp):
+    """A derivative of a certain piece, and whether it is certain.
+
+    Its program, or that of which it is a part, is built when it is evaluated: within another program it is not needed.
+    """
+
+    limit: int
+    # The derivative of which these are some of the results, and which.
+    whole: "tuple[AbstractJudgedSlope, tuple[int, ...]] | None" = None
+
+    @abc.abstractmethod
+    def every(self, graph: Graph, batched: tuple[bool, ...], arguments: list[np.ndarray]) -> list[np.ndarray]:
+        """The results of the whole derivative as entries of a graph: see `inline`."""
+
+    def inline(self, graph, batched, arguments):
+        found = self.every(graph, batched, arguments)
+        return found if self.whole is None else [found[k] for k in self.whole[1]]
+
+    @ft.cached_property
+    def program(self) -> ScalarProgram | None:
+        """The program; None if it is no scalar program."""
+        if self.whole is not None:
+            base, which = self.whole
+            return base.program and base.program.some(which)
+        alone = (False,) * len(self.takes)
+        try:
+            return ScalarProgram(self.takes, self.gives, lambda *args: self.inline(args[0], alone, args[1]), self.limit)
+        except (TooLong, NotScalar):
+            return None
+
+    def make_some(self, outputs):
+        some = copy.copy(self)
+        some.__dict__.pop("program", None)
+        AbstractBatchedOp.__init__(some, self.takes, [self.gives[k] for k in outputs])
+        base, which = self.whole or (self, range(len(self.gives)))
+        some.whole = base, tuple(which[k] for k in outputs)
+        return some
+
+    def evaluate(self, form, *arrays):
+        assert self.program is not None
+        return self.program.evaluate(form, *arrays)
 
 
 class CertainScalars(AbstractCertainPiece):
@@ -282,23 +359,28 @@ class CertainScalars(AbstractCertainPiece):
         return self.piece.make_cotangent(moving, given)
 
     def judged_tangent(self, moving):
-        return self._judged(traced_tangent(self.closed, moving, self.inexact))
+        return _JudgedScalars(self, traced_tangent(self.closed, moving, self.inexact))
 
     def judged_cotangent(self, moving, given):
-        return self._judged(traced_cotangent(self.closed, moving, given))
+        return _JudgedScalars(self, traced_cotangent(self.closed, moving, given))
 
-    def _judged(self, slope: ClosedJaxpr) -> ScalarPiece | None:
-        count = len(self.takes)
 
-        def judged(*args: Array) -> list[Array]:
-            return [*jaxpr_as_fun(slope)(*args), jaxpr_as_fun(self.closed)(*args[:count])[-1]]
+class _JudgedScalars(AbstractJudgedSlope):
+    """A derivative of certain scalars."""
 
-        piece = ScalarPiece(traced(judged, slope.in_avals), grown(self.limit))
-        try:
-            _ = piece.program
-        except (TooLong, NotScalar):
-            return None
-        return piece
+    def __init__(self, base: CertainScalars, slope: ClosedJaxpr):
+        super().__init__(slope.in_avals, [*slope.out_avals, ShapedArray((), np.dtype(bool))])
+        self.base, self.slope, self.limit = base, slope, grown(base.limit)
+
+    def every(self, graph, batched, arguments):
+        count = len(self.base.takes)
+        found = inlined(graph, self.slope, batched, arguments)
+        smooth = self.base.piece.some((len(self.base.gives) - 1,))
+        assert smooth is not None
+        (flag,) = smooth.inline(graph, batched[:count], arguments[:count])
+        if any(batched) and not any(batched[:count]):
+            flag = np.repeat(flag[None], len(found[0]))
+        return [*found, flag]
 
 
 class FastOrSlowOp(AbstractSmallOp):
@@ -383,16 +465,21 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
         self._ways = SureWays()
 
     @abc.abstractmethod
-    def make_fast(self) -> OfArrays | None:
-        """The derivative by the fast piece, and whether it is certain; None if that is no scalar program."""
+    def make_judged(self) -> tuple[AbstractJudgedSlope, OfArrays] | None:
+        """A derivative of the fast piece, and that of the leaves by it, with whether it is certain; or None."""
 
     @abc.abstractmethod
     def make_slow(self) -> Traceable:
         """The derivative by the slow function."""
 
     @ft.cached_property
+    def judged(self) -> tuple[AbstractJudgedSlope, OfArrays] | None:
+        return self.make_judged()
+
+    @property
     def fast(self) -> OfArrays | None:
-        return self.make_fast()
+        """The derivative by the fast piece, and whether it is certain; None if that is no scalar program."""
+        return None if self.judged is None or self.judged[0].program is None else self.judged[1]
 
     @ft.cached_property
     def slow(self) -> Traceable:
@@ -414,7 +501,7 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
         return self.plain.make_cotangent(moving, given)
 
     def inline(self, graph, batched, arguments):
-        if self.fast is None:
+        if self.judged is None:
             return super().inline(graph, batched, arguments)
         *values, smooth = inlined(graph, self._traced_fast, batched, arguments)
         graph.doubts.extend(map(graph.negation, smooth.flat))
@@ -422,8 +509,8 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
 
     @ft.cached_property
     def _traced_fast(self) -> ClosedJaxpr:
-        assert self.fast is not None
-        return traced(self.fast, self.takes)
+        assert self.judged is not None
+        return traced(self.judged[1], self.takes)
 
     def evaluate(self, form, *arrays):
         if form.on_arrays:
@@ -444,24 +531,24 @@ class _ChosenTangent(AbstractFastOrSlowSlope):
         self.base, self.moving = base, moving
         super().__init__((*base.takes, *(base.takes[i] for i in moving)), [base.gives[i] for i in base.inexact])
 
-    def make_fast(self):
+    def make_judged(self):
         base, count = self.base, len(self.base.takes)
         here = tuple(i for i in self.moving if i < base.known)
-        piece = base.fast.judged_tangent(here) if here else None
-        if piece is None:
+        if not here:
             return None
+        piece = base.fast.judged_tangent(here)
         moved = [count + k for k, i in enumerate(self.moving) if i < base.known]
         # Of the changes of the values, those that are the change of a leaf.
         values = [(k, i) for k, i in enumerate(base.fast.inexact) if i in {base.origin[i] for i in base.inexact}]
         used = piece.some((*(k for k, _ in values), len(piece.gives) - 1))
-        assert used is not None
+        assert isinstance(used, AbstractJudgedSlope)
 
         def tangent(*args):
             *changes, smooth = used(*args[: base.known], *(args[k] for k in moved))
             of: dict[int | None, Array] = dict(zip((i for _, i in values), changes, strict=True))
             return [*(_or_zero(of.get(base.origin[i]), base.gives[i]) for i in base.inexact), smooth]
 
-        return tangent
+        return used, tangent
 
     def make_slow(self):
         change = ft.partial(traced_tangent, moving=self.moving, results=self.base.inexact)
@@ -479,14 +566,14 @@ class _ChosenCotangent(AbstractFastOrSlowSlope):
         self.base, self.moving, self.given = base, moving, given
         super().__init__((*base.takes, *(base.gives[i] for i in given)), [base.takes[i] for i in moving])
 
-    def make_fast(self):
+    def make_judged(self):
         base, count = self.base, len(self.base.takes)
         here = tuple(i for i in self.moving if i < base.known)
         leaves = [(count + k, base.origin[i]) for k, i in enumerate(self.given)]
         values = sorted({i for _, i in leaves if i is not None})
-        piece = base.fast.judged_cotangent(here, tuple(values)) if here and values else None
-        if piece is None:
+        if not here or not values:
             return None
+        piece = base.fast.judged_cotangent(here, tuple(values))
 
         def cotangent(*args):
             weights = [ft.reduce(jnp.add, (args[k] for k, j in leaves if j == i)) for i in values]
@@ -494,7 +581,7 @@ class _ChosenCotangent(AbstractFastOrSlowSlope):
             of = dict(zip(here, found, strict=True))
             return [*(_or_zero(of.get(i), base.takes[i]) for i in self.moving), smooth]
 
-        return cotangent
+        return piece, cotangent
 
     def make_slow(self):
         change = ft.partial(traced_cotangent, moving=self.moving, results=self.given)

@@ -322,7 +322,7 @@ class Graph:
     def _set_value(self, node: Node, value: Value | None = None) -> None:
         """Sets the value of a node to `value`, or to that of a number of which nothing is known."""
         if node.dtype.kind == "f":
-            node.value = value or Value.of(drawn("number", node.order))
+            node.value = value or Value(drawn("number", node.order))
             self.by_value.setdefault((node.value.element, node.dtype), node)
 
     def doubt(self) -> Entry:
@@ -378,7 +378,7 @@ class Graph:
         self.by_value = {key: x for key, x in self.by_value.items() if x.order not in depends}
 
     def _once(self, key: Hashable, apply: Callable[..., Array], args: tuple[Entry, ...], dtype: np.dtype) -> Node:
-        names = tuple(name_of(x) for x in args)
+        names = tuple(map(name_of, args))
         found = self.known.get((key, names))
         if not isinstance(found, Node):
             found = self.known[key, names] = Node(apply, args, dtype, self._next())
@@ -389,20 +389,21 @@ class Graph:
         simple = self._simplified(primitive, params, args, dtype)
         if simple is not None:
             return simple
-        if primitive in COMMUTATIVE:
-            args = sorted(args, key=name_of)
-        key = primitive, tuple(sorted((k, str(v)) for k, v in params.items())) if params else ()
-        names = tuple(name_of(x) for x in args)
-        if (key, names) in self.known:
-            return self.known[key, names]
+        names = tuple(map(name_of, args))
+        if primitive in COMMUTATIVE and names[1] < names[0]:
+            args, names = (args[1], args[0]), (names[1], names[0])
+        key = (primitive, tuple(sorted((k, str(v)) for k, v in params.items())) if params else ()), names
+        known = self.known.get(key)
+        if known is not None:
+            return known
         value = value_of(primitive, args, dtype, self.constants)
         same = None if value is None else self._same(value, dtype)
         if same is not None:
-            self.known[key, names] = same
+            self.known[key] = same
             return same
         # A product has a parameter, which its function fills in.
         bind = lax.mul if primitive is prims.mul_p else primitive.bind
-        node = self._once(key, lambda *xs: bind(*xs, **params), tuple(args), dtype)
+        node = self.known[key] = Node(lambda *xs: bind(*xs, **params), tuple(args), dtype, self._next())
         node.primitive, node.params = primitive, params
         self._set_value(node, value)
         return node

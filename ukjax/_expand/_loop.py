@@ -147,7 +147,7 @@ class ScalarLoop:
         self.repeats = repeats
         shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, stays, tables))
         rows = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes[2])
-        step = ScalarLaneStep(repeats.step, state, stays, rows.read, most=limits().function)
+        step = ScalarLaneStep.of(repeats.step, state, stays, rows.read, most=limits().function)
         if step.further:
             raise NotScalar("a step that closes over arrays")
         leaves, structure = jax.tree_util.tree_flatten(state)
@@ -171,7 +171,7 @@ class ScalarLoop:
         assert ft.reduce(operator.eq, kinds), "a step keeps shapes and dtypes"
         self.takes = (*arrays.state, *stay, *read.tables)
         sure = Traceable(lambda: _flat(self._sure, *shapes[:2], shapes[2].read), self.takes, (*new, *found), False)
-        self.op = LoopOp(programs, arrays, sure, Traced(looks, gather))
+        self.op = LoopOp(programs, arrays, sure, Traced(looks, gather, step))
 
     def _looks(self, times: ShapedArray | None) -> list[ClosedJaxpr]:
         """The functions that save rows, traced."""
@@ -268,10 +268,11 @@ def _flat(function: Callable[..., PyTree], *args: PyTree) -> ClosedJaxpr:
 
 
 class Traced(NamedTuple):
-    """The functions of a loop besides its step: those that save rows, if any, and the one that gathers them."""
+    """The functions of a loop: those that save rows, if any, and the one that gathers them; and its step."""
 
     looks: Sequence[ClosedJaxpr]
     gather: ClosedJaxpr | None
+    step: ScalarLaneStep
 
 
 class LoopOp(AbstractBatchedOp):

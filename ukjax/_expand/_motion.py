@@ -12,7 +12,6 @@ and its transpose, which takes the gradient of one number, p . (Q - M q'' + A^T 
 """
 
 import abc
-import copy
 import functools as ft
 from collections.abc import Callable, Sequence
 
@@ -31,10 +30,10 @@ from .._lowering import Traceable
 from .._lowering._entry import Entry, NotScalar, constant
 from .._program import TreeStructure, called, with_constants_as_arguments, with_results
 from .._result import is_traced
-from ._fast_or_slow import AbstractCertainPiece, CertainScalars, FastOrSlowOp, guarded_by
+from ._fast_or_slow import AbstractCertainPiece, AbstractJudgedSlope, CertainScalars, FastOrSlowOp, guarded_by
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._piece import AbstractBatchedOp, AbstractSmallOp, exchanged, traced
+from ._piece import AbstractSmallOp, each_member, exchanged, traced
 from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, inlined, limits
 from ._scalar_kkt import Certain, ScalarKKT
 from ._symmetric import combined, product
@@ -105,10 +104,10 @@ class MotionPiece(AbstractCertainPiece):
         return _Cotangent(self, moving, given)
 
     def judged_tangent(self, moving):
-        return JudgedSlope.of(_Tangent(self, moving))
+        return JudgedSlope(_Tangent(self, moving))
 
     def judged_cotangent(self, moving, given):
-        return JudgedSlope.of(_Cotangent(self, moving, given))
+        return JudgedSlope(_Cotangent(self, moving, given))
 
     def dense(self, *x: Array) -> tuple[Array, Array, Array]:
         """q'', a and the constraint force by matrices, to be differentiated any number of times."""
@@ -277,49 +276,24 @@ class _Cotangent(_Derived):
         return jax.grad(work, argnums=tuple(range(len(self.moving))))(*(x[i] for i in self.moving))
 
 
-class JudgedSlope(AbstractBatchedOp):
+class JudgedSlope(AbstractJudgedSlope):
     """A derivative of a motion, and whether it is certain."""
 
     def __init__(self, slope: _Derived):
-        flag = jax.ShapeDtypeStruct((), bool)
-        super().__init__(slope.takes, (*slope.gives, flag))
+        super().__init__(slope.takes, (*slope.gives, jax.ShapeDtypeStruct((), bool)))
+        self.slope, self.limit = slope, grown(slope.base.limit)
 
-        self.slope, self.outputs = slope, range(len(self.gives))
-        self.program = ScalarProgram(self.takes, self.gives, self.inline_one, grown(slope.base.limit))
-
-    def inline_one(self, graph, arguments):
-        solved = self.slope.solved(graph, arguments)
-        found = [*self.slope.from_solved(solved, arguments), alone(self._smooth(solved))]
-        return [found[i] for i in self.outputs]
-
-    def inline(self, graph, batched, arguments):
+    def every(self, graph, batched, arguments):
         slope, count = self.slope, len(self.slope.base.takes)
-        if not any(batched) or any(batched[:count]) or not isinstance(slope, _Tangent):
-            return super().inline(graph, batched, arguments)
+        if any(batched) and (any(batched[:count]) or not isinstance(slope, _Tangent)):
+            return each_member(lambda one: self.every(graph, (False,) * len(one), one), batched, arguments)
         solved = slope.solved(graph, arguments)
+        smooth = alone(graph.both(solved.clear(), solved.at_most_one_depends))
+        if not any(batched):
+            return [*slope.from_solved(solved, arguments), smooth]
+        assert isinstance(slope, _Tangent)
         found = slope.of_directions(solved, batched, arguments)
-        found.append(np.repeat(alone(self._smooth(solved))[None], len(found[0])))
-        return [found[i] for i in self.outputs]
-
-    @staticmethod
-    def _smooth(solved: ScalarKKT) -> Entry:
-        return solved.graph.both(solved.clear(), solved.at_most_one_depends)
-
-    @classmethod
-    def of(cls, slope: _Derived) -> "JudgedSlope | None":
-        try:
-            return cls(slope)
-        except (TooLong, NotScalar):
-            return None
-
-    def make_some(self, outputs):
-        some = copy.copy(self)
-        AbstractBatchedOp.__init__(some, self.takes, [self.gives[i] for i in outputs])
-        some.program, some.outputs = self.program.some(outputs), [self.outputs[i] for i in outputs]
-        return some
-
-    def evaluate(self, form, *arrays):
-        return self.program.evaluate(form, *arrays)
+        return [*found, np.repeat(smooth[None], len(found[0]))]
 
 
 def _adjoint(

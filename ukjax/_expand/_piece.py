@@ -95,13 +95,7 @@ class AbstractBatchedOp(abc.ABC):
         """
         if not any(batched):
             return self.inline_one(graph, arguments)
-        size = next(len(x) for x, b in zip(arguments, batched, strict=True) if b)
-
-        def member(i: int) -> list[np.ndarray]:
-            return [x[i : i + 1].reshape(x.shape[1:]) if b else x for x, b in zip(arguments, batched, strict=True)]
-
-        found = [self.inline_one(graph, member(i)) for i in range(size)]
-        return [np.stack(x) for x in zip(*found, strict=True)]
+        return each_member(ft.partial(self.inline_one, graph), batched, arguments)
 
     def inline_one(self, graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
         """The results of `inline` without a batch."""
@@ -118,6 +112,18 @@ class AbstractBatchedOp(abc.ABC):
 
     def __call__(self, *arrays: Array) -> list[Array]:
         return piece_p.bind(*arrays, piece=self, batched=(False,) * len(arrays))
+
+
+def each_member(
+    function: Callable[[list[np.ndarray]], list[np.ndarray]], batched: Sequence[bool], arguments: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The results of a function of entries for one member of a batch after the other."""
+    size = next(len(x) for x, b in zip(arguments, batched, strict=True) if b)
+
+    def member(i: int) -> list[np.ndarray]:
+        return [x[i : i + 1].reshape(x.shape[1:]) if b else x for x, b in zip(arguments, batched, strict=True)]
+
+    return [np.stack(x) for x in zip(*(function(member(i)) for i in range(size)), strict=True)]
 
 
 class AbstractSmallOp(AbstractBatchedOp):

@@ -8,6 +8,7 @@ import enum
 import functools as ft
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -82,6 +83,25 @@ class ScalarLaneStep:
         NotScalar, TooLong: If there is no such program.
     """
 
+    @classmethod
+    def of(
+        cls, function: Callable[..., tuple[PyTree, ...]], state: PyTree, *others: PyTree, most: int
+    ) -> "ScalarLaneStep":
+        """The step of a function without arrays; one for all functions that are equal, while it is in use."""
+        parts, form = jax.tree_util.tree_flatten(function)
+        kinds, shapes = jax.tree_util.tree_flatten((state, others))
+        avals = tuple(map(jax.typeof, kinds))
+        # 1, 1.0 and True are equal, as are zeros of either sign.
+        exact = tuple((type(x), repr(x) if isinstance(x, float | complex) else x) for x in parts)
+        key = exact, form, avals, shapes, most, jax.config.read("jax_enable_x64"), runs_machine_code()
+        try:
+            made = _STEPS.get(key)
+        except TypeError:  # an array, or what else has no hash
+            return cls(function, state, *others, most=most)
+        if made is None:
+            made = _STEPS[key] = cls(function, state, *others, most=most)
+        return made
+
     def __init__(self, function: Callable[..., tuple[PyTree, ...]], state: PyTree, *others: PyTree, most: int):
         leaves, structure = jax.tree_util.tree_flatten((state, others))
         self.forms: list[TreeStructure] = []
@@ -122,6 +142,10 @@ class ScalarLaneStep:
         made = [[next(found) for _ in range(self.forms[i].num_leaves)] for i in (0, 2, 3)]
         new, *rest = (jax.tree_util.tree_unflatten(self.forms[i], x) for i, x in zip((0, 2, 3), made, strict=True))
         return new, rest[0], rest[1]
+
+
+# The steps that are in use.
+_STEPS: weakref.WeakValueDictionary[tuple, ScalarLaneStep] = weakref.WeakValueDictionary()
 
 
 def _fast_or_slow(graph: Graph, flag: Entry, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:

@@ -49,20 +49,47 @@ class Integrator(eqx.Module):
         Times that do not increase, which only a trace lets pass, give a run that ends at once. If it `repeats` some,
         successive times may be equal.
         """
+        increasing, begin, problem = self._problem(flow, y0, ts, solver, method, repeats)
+        if self.adjoint is None and replayable(problem):
+            ys, rest = both_modes(self._record, problem)
+        else:
+            ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
+        return _in_given_order(increasing, y0, ys, _from_begin(begin, rest))
+
+    def ran(
+        self,
+        flow: Dynamics,
+        y0: Array,
+        ts: Array,
+        solver: diffrax.AbstractSolver,
+        method: StepSizes,
+        due: Array,
+    ) -> Integrated | None:
+        """The results without a derivative, by a loop of machine code if it is `due`; None where it cannot be one."""
+        increasing, begin, problem = self._problem(flow, y0, ts, solver, method)
+        ran = run(problem, due=due)
+        if ran is None:
+            return None
+        ys, rest = _of_run(problem, *ran[:2])
+        return _in_given_order(increasing, y0, ys, _from_begin(begin, rest))
+
+    def _problem(
+        self,
+        flow: Dynamics,
+        y0: Array,
+        ts: Array,
+        solver: diffrax.AbstractSolver,
+        method: StepSizes,
+        repeats: bool = False,
+    ) -> tuple[Array, Array | None, IntegrationProblem]:
+        """Whether times increase; the time from which a problem counts its own, if it does; and the problem."""
         increasing, ts = _increasing(ts, repeats)
         solver, begin = _with_tolerances(solver, method[0]), None
         if isinstance(method[0], Sampled):
             begin = ts[0]
             flow, ts, method = flow.from_time(begin), ts - begin, (method[0].from_zero(), *method[1:])
-        problem = IntegrationProblem(flow, y0, ts, solver, method, self.max_steps, room_for(y0.size, self.alone))
-        if self.adjoint is None and replayable(problem):
-            ys, rest = both_modes(self._record, problem)
-        else:
-            ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
-        if begin is not None:
-            (t, y), counts, result = rest
-            rest = (t + stop_gradient(begin), y), counts, result
-        return _in_given_order(increasing, y0, ys, rest)
+        room = room_for(y0.size, self.alone)
+        return increasing, begin, IntegrationProblem(flow, y0, ts, solver, method, self.max_steps, room)
 
     def common(self, solver: diffrax.AbstractSolver, method: StepSizes, ts: Array, whole_steps: bool) -> Common:
         """The settings for many solves that are done in lanes and not differentiated: see `Queue`."""
@@ -80,9 +107,8 @@ class Integrator(eqx.Module):
     def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
         ran = run(problem, record) if isinstance(self.progress, diffrax.NoProgressMeter) else None
         if ran is not None:
-            (ys, at, recorded), end = ran, problem.ts[-1]
-            ys = _saved(problem.y0, ys)
-            return ys, recorded, _rest(problem.ts, ys, (at.place.t, at.place.y), *_outcome(at, at.place.t < end))
+            ys, rest = _of_run(problem, *ran[:2])
+            return ys, ran[2], rest
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
         loop = OwnLoop(problem.ts, layout_of(problem) if record else None)
@@ -111,6 +137,20 @@ class Integrator(eqx.Module):
         ys = _saved(problem.y0, states["ts"] if several else states)
         end = (times["end"][0], states["end"][0]) if several else None
         return ys, _rest(problem.ts, ys, end, solution.stats, solution.result)
+
+
+def _of_run(problem: IntegrationProblem, rows: Array, at: Member) -> tuple[Array, Rest]:
+    """The states at the saved times, and the rest, of a `run`."""
+    ys = _saved(problem.y0, rows)
+    return ys, _rest(problem.ts, ys, (at.place.t, at.place.y), *_outcome(at, at.place.t < problem.ts[-1]))
+
+
+def _from_begin(begin: Array | None, rest: Rest) -> Rest:
+    """The rest, with the end of a solve that counted its time from `begin`."""
+    if begin is None:
+        return rest
+    (t, y), counts, result = rest
+    return (t + stop_gradient(begin), y), counts, result
 
 
 def _outcome(at: Ends | Member, short: Array) -> tuple[dict[str, Array], diffrax.RESULTS]:

@@ -201,9 +201,6 @@ class Queue(eqx.Module):
 
     def run(self, progress: Progress, until: Array) -> Progress:
         """Continues until this many solves were taken up; if these are all, until they are done."""
-        ran = self._ran(progress, until)
-        if ran is not None:
-            return ran
         everything = until >= self.total
 
         def going(at):
@@ -221,34 +218,6 @@ class Queue(eqx.Module):
             return Progress(taken, *_handed_over(self._active(lanes), lanes, ends))
 
         return jax.lax.while_loop(going, body, progress)
-
-    def _ran(self, progress: Progress, until: Array) -> Progress | None:
-        """The progress when the next solves are done, each as a run of its own; None where a run is not possible."""
-        common, until = self.common, jnp.minimum(until, self.total)
-        shorter = eqx.tree_at(lambda c: c.ts, common, common.ts[-1:])
-        index = jnp.arange(self.count)
-        due = (progress.taken <= index) & (index < until)
-
-        def run(place: Place, sample: PyTree, due: Array, ys: Array) -> tuple[Member, Array | None]:
-            # The problem is made as for a single solve, so that the bits are those of one.
-            arrays, steps = Steps.of(problem_of(self.begin, shorter, sample))
-            at = Member.at(place, common.ts[-1])
-            loop = steps.loop(at, arrays, common.ts)
-            end = loop(eqx.tree_at(lambda x: x.goes, at, at.goes & due), arrays, saves=(common.ts, ys))
-            return end.state, end.rows
-
-        try:
-            at, ys = jax.vmap(run)(self.starts, self.samples, due, progress.ends.ys)
-        except (_expand.TooLong, _expand.NotScalar):
-            return None
-        old = progress.ends
-        new = chosen(
-            due,
-            (at.place.t, at.place.y, at.tries, at.accepted, at.result),
-            (old.t, old.y, old.tries, old.accepted, old.result),
-        )
-        assert ys is not None
-        return Progress(until, progress.lanes, Ends(ys, *new))
 
     @property
     def count(self) -> int:

@@ -26,6 +26,7 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, PyTree
 
+from .._collector import seldom_collecting
 from ._flow import IntegrationProblem, ProblemTangent
 from ._record import Record
 from ._reverse import reversed_steps
@@ -95,6 +96,7 @@ def linear_in_all(directions: PyTree, *others: PyTree) -> PyTree:
     return jax.tree_util.tree_map(lambda x: x + zero(x.dtype), directions)
 
 
+@seldom_collecting()
 def _forward(constants, directions, moving):
     """Tangents of the saved states and of the checkpoints; `moving`: whether ts has a derivative of any kind."""
     problem, record = constants
@@ -175,6 +177,7 @@ def _transpose(arguments, cotangents):
     return _nones(constants), eqxi.filter_primitive_bind(_pullback_p, constants, wanted, cotangents)
 
 
+@seldom_collecting()
 def _backward(constants, wanted, cotangents, moving, smooth):
     """Cotangents of the `wanted` inputs, from those of the saved states and of the checkpoints.
 

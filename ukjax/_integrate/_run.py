@@ -103,10 +103,10 @@ class Steps(eqx.Module):
         _, (span, dense) = found
         return self.interpolant(t0=span[0], t1=span[1], **dense).evaluate(t)
 
-    def loop(self, at: Member, arrays: PyTree, times: Array) -> "_expand.ScalarLoop":
+    def loop(self, at: Member, arrays: PyTree, times: Array, recorded: bool = False) -> "_expand.ScalarLoop":
         """The loop; raises NotScalar or TooLong if a step is no scalar program."""
         saves = _expand.Saves(self.due, self.look, lambda x: x.following)
-        marks = () if at.pace is None else (_expand.Marks(_here, _is_due, _slot, at.pace.room),)
+        marks = (_expand.Marks(_here, _is_due, _slot, at.pace.room),) if recorded and at.pace is not None else ()
         repeats = _expand.Repeats(self.step, self.sure, lambda x: x.goes, lambda x: x.waits, saves, marks=marks)
         return _expand.ScalarLoop(repeats, at, arrays, times=ShapedArray(times.shape, times.dtype))
 
@@ -149,48 +149,61 @@ class Begun(eqx.Module):
         return cls(with_first_stage(problem, place, field), field, no, no)
 
 
+class Begins(eqx.Module):
+    """The functions of a begin, for a `ScalarLoop`; `static`: what of the problem is no array."""
+
+    static: IntegrationProblem
+
+    def step(self, at: Begun, arrays: PyTree, row: PyTree) -> tuple[PyTree, ...]:
+        waits = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
+        return self._made(arrays), waits, (), (), jnp.asarray(False), jnp.asarray(True)
+
+    def sure(self, at: Begun, arrays: PyTree, row: PyTree) -> tuple[Begun, tuple[tuple[()], tuple[()]]]:
+        return self._made(arrays), ((), ())
+
+    def _made(self, arrays: PyTree) -> Begun:
+        return Begun.of(eqx.combine(arrays, self.static))
+
+
 def first_place(problem: IntegrationProblem) -> tuple[Place, Array]:
     """The place where a solve begins, with its first stage if a method hands on its last one, and the field there.
 
     Where there is machine code it is a loop of one turn, so that one solve and many begin with the same bits.
     """
     ends = eqx.tree_at(lambda p: p.ts, problem, problem.ts[jnp.array([0, -1])])
-
-    def made(at: Begun, arrays: PyTree, row: PyTree) -> Begun:
-        return Begun.of(eqx.combine(arrays, steps.static))
-
-    def step(at: Begun, arrays: PyTree, row: PyTree) -> tuple[PyTree, ...]:
-        waits = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
-        return made(at, arrays, row), waits, (), (), jnp.asarray(False), jnp.asarray(True)
-
-    repeats = _expand.Repeats(step, lambda *args: (made(*args), ((), ())), lambda x: x.goes, lambda x: x.waits)
     try:
         arrays, steps = Steps.of(ends)
+        begins = Begins(steps.static)
         kinds = jax.eval_shape(lambda: Begun.of(ends))
         empty = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), kinds)
         at = eqx.tree_at(lambda x: x.goes, empty, jnp.asarray(True))
+        repeats = _expand.Repeats(begins.step, begins.sure, lambda x: x.goes, lambda x: x.waits)
         end = _expand.ScalarLoop(repeats, at, arrays)(at, arrays).state
     except (_expand.TooLong, _expand.NotScalar):
         end = Begun.of(problem)
     return end.place, end.field
 
 
-def run(problem: IntegrationProblem, recorded: bool = False) -> tuple[Array, Member, Record | None] | None:
+def run(
+    problem: IntegrationProblem, recorded: bool = False, due: Array | bool = True
+) -> tuple[Array, Member, Record | None] | None:
     """The states (T, n) at the saved times, inf where it does not get, the end of a solve, and its record if wanted.
 
-    None if it is not possible.
+    None if it is not possible. `due`: whether any step is to be made.
     """
     ts = problem.ts
     try:
         arrays, steps = Steps.of(eqx.tree_at(lambda p: p.ts, problem, ts[-1:]))
         place, _ = first_place(problem)
-        record = Record.start(place, layout_of(problem), problem.max_steps) if recorded else None
-        at = Member.at(place, ts[-1], record and record.pace)
-        loop = steps.loop(at, arrays, ts)
+        record = Record.start(place, layout_of(problem), problem.max_steps)
+        # A run that is not recorded has the same step, so that one program serves both.
+        at = Member.at(place, ts[-1], record.pace)
+        at = eqx.tree_at(lambda x: x.goes, at, at.goes & due)
+        loop = steps.loop(at, arrays, ts, recorded)
     except (_expand.TooLong, _expand.NotScalar):
         return None
     rows = jnp.full((*ts.shape, *problem.y0.shape), jnp.inf, problem.y0.dtype)
-    points = () if record is None else (record.checkpoints.parts,)
+    points = (record.checkpoints.parts,) if recorded else ()
     at, ys, marked = loop(at, arrays, saves=(ts, rows), marked=points)
     assert ys is not None
-    return ys, at, None if at.pace is None else Record(Checkpoint(*marked[0]), at.pace)
+    return ys, at, Record(Checkpoint(*marked[0]), at.pace) if recorded else None

@@ -130,16 +130,8 @@ def segment_of(
     times, states = times.at[0].set(start.t), states.at[0].set(y)
     notes = _Notes(times, states, finer, start.number, y)
     todo = wanted & ~every
-    found = None if smooth else _run_again_as_one(problem, todo, start, segment, notes)
-    if found is None:
-        # A loop of at most one pass: under jax.vmap a conditional runs both branches, but a loop can skip its body.
-        def again(carry):
-            _, notes = carry
-            return jnp.asarray(False), _run_again(problem, live[0] if smooth else None, start, segment, notes)
-
-        _, found = eqxi.while_loop(
-            lambda carry: carry[0], again, (todo, notes), kind="lax", buffers=lambda c: _written(c[1])
-        )
+    again = (problem, live[0] if smooth else None, todo, start, segment, notes)
+    found = _run_again(*again) if smooth or not _may_be_one(problem) else _run_again_as_one(*again)
     count = jnp.minimum(jnp.where(todo, found.number - number, count), layout.steps)
     return Segment(slots, found.times, found.states, count), found.finer
 
@@ -190,9 +182,14 @@ class _Slots(NamedTuple):
 
 
 def _run_again(
-    problem: IntegrationProblem, smooth: IntegrationProblem | None, start: Checkpoint, segment: _Wanted, notes: _Notes
+    problem: IntegrationProblem,
+    smooth: IntegrationProblem | None,
+    wanted: Array,
+    start: Checkpoint,
+    segment: _Wanted,
+    notes: _Notes,
 ) -> _Notes:
-    """Runs the steps from a checkpoint to the end of the segment, and notes their times and states."""
+    """Runs the steps from a checkpoint to the end of the segment, if it is `wanted`, and notes where they end."""
     flow, term = problem.flow, diffrax.ODETerm(vector_field)
     solver = solver_of(problem, diffrax.ForwardMode())
     memory = solver.init(term, start.t, start.t_next, start.y, flow)
@@ -210,11 +207,19 @@ def _run_again(
 
     first = _near(end, start.t, start.t_next)
     at = Place(start.t, first, start.y, memory, start.controller, jnp.asarray(False))
-    stepper = Stepper(term, solver, problem.method[0], flow)
-    _, notes, *_ = step_until(
-        stepper, at, end, problem.max_steps, lambda at, *_: _near(end, at.t, at.t_next), note, notes, _written, enough
-    )
-    return _ended(segment, notes)
+    stepper, most = Stepper(term, solver, problem.method[0], flow), problem.max_steps
+
+    def near(at: Place, *_: object) -> Array:
+        return _near(end, at.t, at.t_next)
+
+    # A loop of at most one pass: under jax.vmap a conditional runs both branches, but a loop can skip its body.
+    def once(carry: tuple[Array, _Notes]) -> tuple[Array, _Notes]:
+        _, notes = carry
+        _, notes, *_ = step_until(stepper, at, end, most, near, note, notes, _written, enough)
+        return jnp.asarray(False), _ended(segment, notes)
+
+    carry = wanted, notes
+    return eqxi.while_loop(lambda carry: carry[0], once, carry, kind="lax", buffers=lambda c: _written(c[1]))[1]
 
 
 class _Again(eqx.Module):
@@ -256,13 +261,34 @@ class _StepsAgain(eqx.Module):
         return _Again(place, slots, tries, tried.keep, goes, jnp.zeros_like(at.waits))
 
 
+def _may_be_one(problem: IntegrationProblem) -> bool:
+    """Whether steps that are run again may be one operation."""
+    return isinstance(problem.solver, diffrax.AbstractERK) and problem.flow.leap is None and runs_machine_code()
+
+
 def _run_again_as_one(
-    problem: IntegrationProblem, wanted: Array, start: Checkpoint, segment: _Wanted, notes: _Notes
-) -> _Notes | None:
-    """The notes of `_run_again` by one operation, where the segment is `wanted`; None if it is not possible."""
-    if not isinstance(problem.solver, diffrax.AbstractERK) or problem.flow.leap is not None or not runs_machine_code():
-        return None
+    problem: IntegrationProblem, _: None, wanted: Array, start: Checkpoint, segment: _Wanted, notes: _Notes
+) -> _Notes:
+    """The notes of `_run_again` by one operation, which few runs of a single system are so long that they need."""
     arrays, static = eqx.partition(eqx.tree_at(lambda p: p.ts, problem, problem.ts[-1:]), eqx.is_array)
+
+    def again(wanted: Array, given: PyTree, notes: _Notes) -> _Notes:
+        arrays, start, segment = given
+        try:
+            return _by_loop(static, arrays, wanted, start, segment, notes)
+        except (_expand.TooLong, _expand.NotScalar):
+            return _run_again(eqx.combine(arrays, static), None, wanted, start, segment, notes)
+
+    given = notes._replace(finer=notes.finer.whole())
+    found = _expand.deferred(again, wanted, (arrays, start, segment), given)
+    return found._replace(finer=notes.finer.with_all(found.finer))
+
+
+def _by_loop(
+    static: IntegrationProblem, arrays: PyTree, wanted: Array, start: Checkpoint, segment: _Wanted, notes: _Notes
+) -> _Notes:
+    """The notes of `_run_again` by a loop of machine code; raises NotScalar or TooLong if a step is no program."""
+    problem: IntegrationProblem = eqx.combine(arrays, static)
     solver = solver_of(problem, diffrax.ForwardMode())
     memory = solver.init(diffrax.ODETerm(vector_field), start.t, start.t_next, start.y, problem.flow)
     first, no = _near(segment.end, start.t, start.t_next), jnp.asarray(False)
@@ -274,17 +300,13 @@ def _run_again_as_one(
     steps = _StepsAgain(static)
     marks = (
         _expand.Marks(lambda x: (x.place.t, x.place.y), lambda x: x.kept, lambda x: x.slots.since, layout.steps + 1),
-        _expand.Marks(_Again.checkpoint, lambda x: x.kept, lambda x: x.slots.finer, notes.finer.number[:].shape[0]),
+        _expand.Marks(_Again.checkpoint, lambda x: x.kept, lambda x: x.slots.finer, notes.finer.number.shape[0]),
     )
     repeats = _expand.Repeats(steps.step, steps.sure, lambda x: x.goes, lambda x: x.waits, marks=marks)
-    try:
-        loop = _expand.ScalarLoop(repeats, at, (arrays, segment))
-    except (_expand.TooLong, _expand.NotScalar):
-        return None
-    end = loop(at, (arrays, segment), marked=((notes.times, notes.states), notes.finer.whole().parts))
+    loop = _expand.ScalarLoop(repeats, at, (arrays, segment))
+    end = loop(at, (arrays, segment), marked=((notes.times, notes.states), notes.finer.parts))
     (times, states), points = end.marked
-    finer = notes.finer.with_all(Checkpoint(*points))
-    made = _Notes(times, states, finer, end.state.slots.number, end.state.place.y)
+    made = _Notes(times, states, Checkpoint(*points), end.state.slots.number, end.state.place.y)
     ended = _ended(segment, made)
     return ended._replace(times=jnp.where(wanted, ended.times, times))
 

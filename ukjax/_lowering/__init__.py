@@ -19,7 +19,9 @@ from ._disk import OFF as OFF
 from ._disk import VARIABLE as VARIABLE
 from ._disk import keep_code as keep_code
 from ._handler import can_be_called as can_be_called
+from ._handler import runs_done as runs_done
 from ._handler import runs_machine_code as runs_machine_code
+from ._handler import stopping as stopping
 from ._kernel import Kernel as Kernel
 from ._kernel import Row as Row
 from ._kernel import kernel as kernel

@@ -32,7 +32,7 @@ from jaxtyping import Array
 
 from .._program import unbatch_lapack
 from ._compile import compiled, once
-from ._handler import TARGET, Code, Does, chunk_of, code
+from ._handler import STOPPED, TARGET, Code, Does, asked_to_stop, chunk_of, code
 from ._kernel import Kernel
 
 
@@ -219,6 +219,8 @@ class SureWay:
             found = [_view(places[k], (*batch, *x.shape), np.dtype(x.dtype)) for k, x in enumerate(changed, count)]
             stays = self._views(places, size, len(changed), state)
             while np.any(found[waits]):
+                if asked_to_stop():
+                    raise RuntimeError(STOPPED)
                 index = np.flatnonzero(found[waits])
                 self._compute(index, [*found[:state], *stays], found[: len(self.slow.out_avals)])
                 number.value = 1

@@ -11,11 +11,11 @@ Not recognised are roots (sqrt(x^2) is x for half of all x), functions with bran
 """
 
 import functools as ft
+import hashlib
 import math
-import random
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
@@ -107,21 +107,52 @@ LARGEST_DENOMINATOR, DIGITS = 10_000, 10
 MOST_TERMS, LARGEST_COEFFICIENT = 12, 8
 
 
-class Value(NamedTuple):
-    """An element of the field, and the angle that it would be: terms, which are elements too, and coefficients."""
+# The terms of an angle, which are elements, each with a whole coefficient.
+Angle = tuple[tuple[int, int], ...]
 
-    element: int
-    angle: tuple[tuple[int, int], ...]
 
-    @classmethod
-    def of(cls, element: int) -> "Value":
-        """The value of an element of which nothing more is known; its negative has the angle of opposite sign."""
-        even = min(element, P - element)
-        return cls(element, ((even, 1 if even == element else -1),))
+class Value:
+    """An element of the field, and the angle that it would be, which few numbers are asked for.
+
+    Args:
+        element: The element.
+        parts: Whole coefficients and the values whose sum it is, if such are known.
+    """
+
+    __slots__ = ("_angle", "element", "parts")
+
+    def __init__(self, element: int, parts: "tuple[tuple[int, Value], ...]" = ()):
+        self.element, self.parts = element, parts
+        self._angle: Angle | None = None
 
     @property
     def minus(self) -> "Value":
-        return Value(-self.element % P, tuple((term, -k) for term, k in self.angle))
+        return Value(-self.element % P, ((-1, self),))
+
+    @property
+    def angle(self) -> Angle:
+        """The terms of the angle; of opposite sign those of its negative."""
+        todo = [self]
+        while todo:
+            value = todo[-1]
+            unknown = [x for _, x in value.parts if x._angle is None]
+            if value._angle is None and not unknown:
+                value._angle = value._sum()
+            todo = todo[:-1] if value._angle is not None else todo + unknown
+        assert self._angle is not None
+        return self._angle
+
+    def _sum(self) -> Angle:
+        terms: dict[int, int] = {}
+        for factor, value in self.parts:
+            assert value._angle is not None
+            for term, k in value._angle:
+                terms[term] = terms.get(term, 0) + factor * k
+        terms = {term: k for term, k in terms.items() if k and term}
+        if not self.parts or len(terms) > MOST_TERMS or any(abs(k) > LARGEST_COEFFICIENT for k in terms.values()):
+            even = min(self.element, P - self.element)
+            return ((even, 1 if even == self.element else -1),)
+        return tuple(sorted(terms.items()))
 
 
 class Mantissas:
@@ -288,63 +319,51 @@ def _point(t: int) -> tuple[int, int]:
 
 def drawn(*of: object) -> int:
     """A random element, always the same for the same arguments."""
-    return random.Random(repr(of)).randrange(2, P - 2)
+    return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=16).digest(), "big") % (P - 4) + 2
 
 
 def value_of(primitive: Primitive, args: Sequence[Entry], dtype: np.dtype, constants: Constants) -> Value | None:
     """The value of the result of an operation; None if nothing more is known of it."""
-    if dtype.kind != "f":
+    rule = VALUES.get(primitive)
+    if rule is None or dtype.kind != "f":
         return None
-    known = [_value(x, constants) for x in args]
-    values = [x for x in known if x is not None]
-    if len(values) < len(known):
-        return None
-    x, *more = values
-    if primitive in (prims.add_p, prims.sub_p):
-        y = more[0] if primitive is prims.add_p else more[0].minus
-        return _sum(x, y)
-    if primitive is prims.mul_p:
-        return _product(x, more[0], args)
-    if primitive is prims.neg_p:
-        return x.minus
-    if primitive is prims.div_p:
-        return Value.of(x.element * pow(more[0].element, -1, P) % P) if more[0].element else None
-    if primitive in (prims.sin_p, prims.cos_p):
-        cosine, sine = _on_circle(x)
-        return Value.of(cosine if primitive is prims.cos_p else sine)
-    if primitive is prims.exp_p:
-        (even, sign), = Value.of(x.element).angle  # fmt: skip
-        power = drawn("exp", even)
-        return Value.of(power if sign == 1 else pow(power, -1, P))
-    return None
+    values = [x.value if isinstance(x, Node) else _of_constant(x, constants) for x in args]
+    return None if None in values else rule(args, *values)
 
 
-def _value(x: Entry, constants: Constants) -> Value | None:
-    if isinstance(x, Node):
-        return x.value
-    return Value.of(constants.element(x)) if x.dtype.kind == "f" and math.isfinite(x) else None
+def _of_constant(x: np.generic, constants: Constants) -> Value | None:
+    return Value(constants.element(x)) if x.dtype.kind == "f" and math.isfinite(x) else None
 
 
-def _sum(x: Value, y: Value) -> Value:
-    element = (x.element + y.element) % P
-    terms = dict(x.angle)
-    for term, k in y.angle:
-        terms[term] = terms.get(term, 0) + k
-    terms = {term: k for term, k in terms.items() if k and term}
-    if len(terms) > MOST_TERMS or any(abs(k) > LARGEST_COEFFICIENT for k in terms.values()):
-        return Value.of(element)
-    return Value(element, tuple(sorted(terms.items())))
-
-
-def _product(x: Value, y: Value, args: Sequence[Entry]) -> Value:
+def _product(args: Sequence[Entry], x: Value, y: Value) -> Value:
     element = x.element * y.element % P
     for factor, other in ((args[0], y), (args[1], x)):
-        if isinstance(factor, Node) or factor != round(float(factor)):
-            continue
-        angle = tuple((term, k * int(factor)) for term, k in other.angle)
-        if all(abs(k) <= LARGEST_COEFFICIENT for _, k in angle):
-            return Value(element, angle)
-    return Value.of(element)
+        if not isinstance(factor, Node) and factor == round(float(factor)):
+            return Value(element, ((int(factor), other),))
+    return Value(element)
+
+
+def _ratio(_: Sequence[Entry], x: Value, y: Value) -> Value | None:
+    return Value(x.element * pow(y.element, -1, P) % P) if y.element else None
+
+
+def _exp(_: Sequence[Entry], x: Value) -> Value:
+    even = min(x.element, P - x.element)
+    power = drawn("exp", even)
+    return Value(power if even == x.element else pow(power, -1, P))
+
+
+# (arguments, their values) -> the value of an operation.
+VALUES: dict[Primitive, Callable[..., Value | None]] = {
+    prims.add_p: lambda _, x, y: Value((x.element + y.element) % P, ((1, x), (1, y))),
+    prims.sub_p: lambda _, x, y: Value((x.element - y.element) % P, ((1, x), (-1, y))),
+    prims.mul_p: _product,
+    prims.neg_p: lambda _, x: x.minus,
+    prims.div_p: _ratio,
+    prims.sin_p: lambda _, x: Value(_on_circle(x)[1]),
+    prims.cos_p: lambda _, x: Value(_on_circle(x)[0]),
+    prims.exp_p: _exp,
+}
 
 
 def _on_circle(x: Value) -> tuple[int, int]:

@@ -13,6 +13,7 @@ Source: XLA's header xla/ffi/api/c_api.h, which jaxlib brings. Its text is compa
 """
 
 import collections
+import contextlib
 import ctypes
 import functools as ft
 import hashlib
@@ -22,7 +23,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -145,6 +146,12 @@ def runs_machine_code() -> bool:
     return jax.default_backend() == "cpu" and can_be_called()
 
 
+class _Runs(ctypes.Structure):
+    """The runs of this process: how many loops have done, and whether those that go on are asked to stop."""
+
+    _fields_ = (("done", ctypes.c_int64), ("stop", ctypes.c_int64))
+
+
 class _Table:
     """The codes of this process, by their keys."""
 
@@ -159,7 +166,8 @@ class _Table:
         self.ended: collections.deque[tuple[int, Entry, object]] = collections.deque()
         self.retired: collections.deque[tuple[Entry, object]] = collections.deque()
         self.free: list[Entry] = []
-        text = handler_text(ctypes.addressof(self.places), minor, at)
+        self.runs = _Runs()
+        text = handler_text(ctypes.addressof(self.places), ctypes.addressof(self.runs), minor, at)
         self.library = Library(text)
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -246,19 +254,42 @@ def code(text: str, make: Callable[[], Does]) -> Code:
         return found
 
 
+def runs_done() -> int:
+    """The number of runs that loops of this process have done; steps that wait for the sure way count too."""
+    return _table().runs.done
+
+
+def asked_to_stop() -> bool:
+    """Whether loops that go on are asked to stop: see `stopping`."""
+    return bool(_table().runs.stop)
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[None]:
+    """A context in which every loop of this process stops after its next step, and its call is an error."""
+    runs = _table().runs
+    runs.stop += 1
+    try:
+        yield
+    finally:
+        runs.stop -= 1
+
+
 def chunk_of(operations: int, width: int) -> int:
     """States that a thread takes at a time: whole vectors."""
     return max(1, -(-OPERATIONS_OF_A_CHUNK // max(operations, 1) // width)) * width
 
 
+STOPPED = "ukjax: the computation was interrupted."
 GONE = "ukjax: the machine code of this program is not in this process. Trace and compile the program here."
 
 
-def handler_text(table: int, minor: int, functions: dict[str, int]) -> str:
-    """The function in LLVM's language, for a table at this place, and functions of XLA that lie there."""
+def handler_text(table: int, runs: int, minor: int, functions: dict[str, int]) -> str:
+    """The function in LLVM's language, for a table and a number of runs at these places, and where XLA's lie."""
     template = string.Template(Path(__file__).with_name("handler.ll").read_text(encoding="utf-8"))
-    known = {"table": table, "mask": PLACES - 1, "major": MAJOR, "minor": minor, "gone": GONE, "length": len(GONE) + 1}
-    text = template.substitute(known | functions)
+    places = {"table": table, "runs": runs, "mask": PLACES - 1, "major": MAJOR, "minor": minor}
+    words = {"gone": GONE, "length": len(GONE) + 1, "stopped": STOPPED, "said": len(STOPPED) + 1}
+    text = template.substitute(places | words | functions)
     if sys.platform == "win32":  # which has no `sched_yield`: all states go on the thread of the caller
         text = text.replace("declare i32 @sched_yield()", "define internal i32 @sched_yield() {\n  ret i32 0\n}")
     return text

@@ -425,6 +425,8 @@ class _LoopText:
             "width": self.width,
             "room": unit,
             "index": index,
+            "behind": self._first + len(arrays.changed),
+            "runs": int(arrays.saved is not None),
             "widen": f"{'bitcast' if index == 'i64' else 'sext'} {index} %j to i64",
         }
 

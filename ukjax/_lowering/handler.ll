@@ -10,6 +10,7 @@ declare ptr @malloc(i64)
 declare void @free(ptr)
 declare i32 @sched_yield()
 @gone = private constant [${length} x i8] c"${gone}\00"
+@stopped = private constant [${said} x i8] c"${stopped}\00"
 
 define internal ptr @failed(ptr %frame, ptr %message) noinline {
 entry:
@@ -337,7 +338,15 @@ call:
   %prets = getelementptr i8, ptr %frame, i64 112
   %rets = load ptr, ptr %prets
   %n = add i64 %na, %nr
-  %arrays = alloca ptr, i64 %n, align 8
+  ; Behind all arrays: what loops of the process count, and are asked; and whether this call was left unfinished.
+  %n2 = add i64 %n, 2
+  %arrays = alloca ptr, i64 %n2, align 8
+  %left = alloca i64, align 8
+  store i64 0, ptr %left
+  %behind = getelementptr ptr, ptr %arrays, i64 %n
+  store ptr inttoptr (i64 ${runs} to ptr), ptr %behind
+  %behind1 = getelementptr ptr, ptr %behind, i64 1
+  store ptr %left, ptr %behind1
   call void @data(ptr %args, i64 %na, ptr %arrays)
   %results = getelementptr ptr, ptr %arrays, i64 %na
   call void @data(ptr %rets, i64 %nr, ptr %results)
@@ -365,6 +374,10 @@ evaluate:
   call void @everywhere(ptr %frame, ptr %run, ptr %arrays, i64 %size, i64 %chunk)
   br label %evaluated
 evaluated:
+  %unfinished = load atomic i64, ptr %left monotonic, align 8
+  %halted = icmp ne i64 %unfinished, 0
+  br i1 %halted, label %done, label %whole
+whole:
   %mends = icmp ne ptr %mend, null
   br i1 %mends, label %check, label %done
 check:
@@ -373,10 +386,13 @@ check:
   %needed = call i1 @any(ptr %flags, i64 %size)
   br i1 %needed, label %python, label %done
 python:
-  %message = call ptr %mend(ptr %arrays, i64 %size)
+  %message0 = call ptr %mend(ptr %arrays, i64 %size)
+  %unfinished1 = load atomic i64, ptr %left monotonic, align 8
+  %complete = icmp eq i64 %unfinished1, 0
+  %message = select i1 %complete, ptr %message0, ptr @stopped
   br label %done
 done:
-  %said = phi ptr [null, %evaluated], [null, %check], [%message, %python]
+  %said = phi ptr [@stopped, %evaluated], [null, %whole], [null, %check], [%message, %python]
   %r2 = atomicrmw sub ptr %running, i64 1 seq_cst
   %well = icmp eq ptr %said, null
   br i1 %well, label %success, label %failure

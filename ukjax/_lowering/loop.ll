@@ -199,18 +199,30 @@ known:
   %first = mul i64 %member, %b
   %from = getelementptr i8, ptr %af, i64 %first
   %to = getelementptr i8, ptr %at, i64 %first
-  br label %head
-head:
-  %e = phi i64 [0, %known], [%e1, %body]
-  %more = icmp slt i64 %e, %b
-  br i1 %more, label %body, label %next
-body:
+  %blocks = and i64 %b, -64
+  br label %block
+block:
+  %e = phi i64 [0, %known], [%e1, %copy]
+  %whole = icmp slt i64 %e, %blocks
+  br i1 %whole, label %copy, label %rest
+copy:
   %pe = getelementptr i8, ptr %from, i64 %e
   %qe = getelementptr i8, ptr %to, i64 %e
-  %x = load i8, ptr %pe
-  store i8 %x, ptr %qe
-  %e1 = add i64 %e, 1
-  br label %head
+  %x = load <64 x i8>, ptr %pe, align 1
+  store <64 x i8> %x, ptr %qe, align 1
+  %e1 = add i64 %e, 64
+  br label %block
+rest:
+  %i = phi i64 [%blocks, %block], [%i1, %byte]
+  %more = icmp slt i64 %i, %b
+  br i1 %more, label %byte, label %next
+byte:
+  %pi = getelementptr i8, ptr %from, i64 %i
+  %qi = getelementptr i8, ptr %to, i64 %i
+  %y = load i8, ptr %pi
+  store i8 %y, ptr %qi
+  %i1 = add i64 %i, 1
+  br label %rest
 next:
   %k1 = add i64 %k, 1
   br label %array
@@ -280,6 +292,9 @@ over:
   %f = load i64, ptr %finished
   %f1 = add i64 %f, 1
   store i64 %f1, ptr %finished
+  %pd = getelementptr ptr, ptr %arrays, i64 ${behind}
+  %d = load ptr, ptr %pd
+  %d0 = atomicrmw add ptr %d, i64 ${runs} monotonic
   %new = call i1 @take.next(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i64 %k, i1 %begun)
   %found = select i1 %new, i64 2, i64 0
   br label %next
@@ -308,6 +323,39 @@ head:
   %more = icmp slt i64 %k1, ${carried}
   br i1 %more, label %head, label %done
 done:
+  ret void
+}
+
+; Counts all members as finished that are in lanes, or that nobody has taken, and notes that they are not.
+define internal void @abandon(ptr %arrays, ptr %members, ptr %counter, i64 %size, ptr %finished) noinline {
+entry:
+  %pf = getelementptr ptr, ptr %arrays, i64 ${behind}
+  %pf1 = getelementptr ptr, ptr %pf, i64 1
+  %flag = load ptr, ptr %pf1
+  store atomic i64 1, ptr %flag monotonic, align 8
+  %f = load i64, ptr %finished
+  br label %lane
+lane:
+  %k = phi i64 [0, %entry], [%k1, %lane]
+  %f0 = phi i64 [%f, %entry], [%f1, %lane]
+  %pm = getelementptr i64, ptr %members, i64 %k
+  %m = load i64, ptr %pm
+  %there = icmp sge i64 %m, 0
+  %one = zext i1 %there to i64
+  %f1 = add i64 %f0, %one
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, ${width}
+  br i1 %more, label %lane, label %rest
+rest:
+  %g = phi i64 [%f1, %lane], [%g1, %taken]
+  %next = atomicrmw add ptr %counter, i64 1 seq_cst
+  %left = icmp slt i64 %next, %size
+  br i1 %left, label %taken, label %done
+taken:
+  %g1 = add i64 %g, 1
+  br label %rest
+done:
+  store i64 %g, ptr %finished
   ret void
 }
 
@@ -348,6 +396,17 @@ saves:
   %state = call i64 @refill(ptr %arrays, ptr %kept, ptr %members, ptr %counter, i64 %size, i1 %begun, ptr %finished)
   switch i64 %state, label %done [ i64 1, label %step i64 2, label %saves ]
 step:
+  ; The process may have been asked to stop: see _handler.py.
+  %pcell = getelementptr ptr, ptr %arrays, i64 ${behind}
+  %cell = load ptr, ptr %pcell
+  %pstop = getelementptr i64, ptr %cell, i64 1
+  %stop = load atomic i64, ptr %pstop monotonic, align 8
+  %stops = icmp ne i64 %stop, 0
+  br i1 %stops, label %leave, label %go
+leave:
+  call void @abandon(ptr %arrays, ptr %members, ptr %counter, i64 %size, ptr %finished)
+  br label %done
+go:
   call void @step(ptr %kept, ptr %shared)
   call void @advance(ptr %kept)
   call void @turn(ptr %arrays, ptr %kept, ptr %members)

@@ -3,7 +3,7 @@
 q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint errors; J: their Jacobian.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
-from .. import _check
+from .. import _check, _expand
 from .._constraint import are_rates, error_from_afar
 from .._mechanism import Mechanism
 from .._not_finite import culprit
@@ -164,7 +164,7 @@ def assemble(
     if throw:
         if not is_traced(result, checks) and bool(result == RESULTS.not_assembled):
             reason = culprit(mechanism, [(q, v, t)])
-            raise RuntimeError(f"{message(result)} {_missed(mechanism, checks, kept)}{reason}")
+            raise RuntimeError(f"{message(result)} {_missed(mechanism, q, v, t, checks, kept)}{reason}")
         assembly = throw_if_failed(assembly, result)
     return assembly
 
@@ -184,15 +184,9 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     q = at(of_q.x)
     of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), are_rates(constraints)
     of_v = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
-    v, at_q, at_v = of_v.x, of_q.rounding, of_v.rounding
-
-    checks = []
-    for constraint in constraints:
-        position, at_q = _check_rows(lambda x, c=constraint: error_from_afar(c, at(x), t), of_q, atol, at_q)
-        velocity, at_v = _check_rows(lambda x, c=constraint: mechanism.velocity_error_of(c, q, x, t), of_v, atol, at_v)
-        checks.append((position, velocity))
-    met = jnp.array([jnp.all(rows.met) for pair in checks for rows in pair], bool)
-    result = worst(of_q.result, of_v.result, RESULTS.where(jnp.all(met), RESULTS.successful, RESULTS.not_assembled))
+    v, checks = of_v.x, (_checked(of_position, of_q, atol), _checked(of_velocity, of_v, atol))
+    met = jnp.all(jnp.concatenate([check.met for check in checks]))
+    result = worst(of_q.result, of_v.result, RESULTS.where(met, RESULTS.successful, RESULTS.not_assembled))
     okay = result == RESULTS.successful
     q, v = jnp.where(okay, q, jnp.nan), jnp.where(okay, v, jnp.nan)
     return Assembly(q, v, stop_gradient(q - q0), stop_gradient(v - v0)), checks, result
@@ -214,28 +208,23 @@ def _nearest_with(
     return Nearest(place(found.x), found.result, Rounding(error_size, rows), of_state)
 
 
-def _check_rows(
-    error: Callable[[Array], Array], found: Nearest, atol: float | None, rounding: Rounding
-) -> tuple[Check, Rounding]:
+def _checked(error: Callable[[Array], Array], found: Nearest, atol: float | None) -> Check:
     """Checks rows: satisfied are those with errors small beside their terms at the start, or rounding where x is.
 
     With `atol`, a row is satisfied if x is at most that far from it, to first order: its error over the length of its
-    gradient. The gradient of a row that vanishes has the length of its terms instead. `rounding` is that of these rows
-    and of those that follow; the remainder for the latter is returned.
+    gradient. The gradient of a row that vanishes has the length of its terms instead.
     """
-    x = stop_gradient(found.x)
-    e, J = stop_gradient((error(x), jax.jacfwd(error)(x)))
-    m = e.shape[0]
-    mine, rest = Rounding(*(x[:m] for x in rounding)), Rounding(*(x[m:] for x in rounding))
+    x, rounding = stop_gradient(found.x), found.rounding
+    e, J = stop_gradient(_expand.scalars(lambda x: (error(x), jax.jacfwd(error)(x)), x)(x))
     if atol is None:
         part = 1e-9 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-4
         # Far away an angle is a large number, but no large term; only rounding counts there.
-        there = relative_rounding(x.dtype) * (jnp.maximum(mine.levers, jnp.abs(J)) @ jnp.abs(x))
-        allowed = part * mine.terms + there
+        there = relative_rounding(x.dtype) * (jnp.maximum(rounding.levers, jnp.abs(J)) @ jnp.abs(x))
+        allowed = part * rounding.terms + there
     else:
-        lengths, none = jnp.linalg.norm(J, axis=1), jnp.all(jnp.abs(J) <= mine.rows, axis=1)
-        allowed = atol * jnp.where(none, jnp.linalg.norm(mine.levers, axis=1), lengths)
-    return Check(e, jnp.abs(e) <= allowed + mine.error + jnp.abs(J) @ found.of_state), rest
+        lengths, none = jnp.linalg.norm(J, axis=1), jnp.all(jnp.abs(J) <= rounding.rows, axis=1)
+        allowed = atol * jnp.where(none, jnp.linalg.norm(rounding.levers, axis=1), lengths)
+    return Check(e, jnp.abs(e) <= allowed + rounding.error + jnp.abs(J) @ found.of_state)
 
 
 def kept_of(keep: object, n: int) -> Kept:
@@ -269,16 +258,22 @@ def indices_of(value: object, n: int, name: str, of: str = "coordinates") -> tup
     return tuple(sorted({int(i) % n for i in numbers}))
 
 
-def _missed(mechanism: Mechanism, checks: Sequence[tuple[Check, Check]], kept: Kept) -> str:
+def _missed(mechanism: Mechanism, q: Array, v: Array, t: Array, checks: tuple[Check, Check], kept: Kept) -> str:
     """Describes the constraints that an assembly could not satisfy, by how much, and what was kept."""
-    missed = []
-    for (name, constraint), pair in zip(mechanism.named_constraints.items(), checks, strict=True):
+    named, missed = mechanism.named_constraints, []
+    rows = jax.eval_shape(
+        lambda q, v: [(error_from_afar(c, q, t), mechanism.velocity_error_of(c, q, v, t)) for c in named.values()], q, v
+    )
+    begins = [0, 0]
+    for (name, constraint), pair in zip(named.items(), rows, strict=True):
         called = name if name.startswith("constraints[") else repr(name)
-        for what, check in zip(("position", "velocity"), pair, strict=True):
-            rows = np.flatnonzero(~np.asarray(check.met))
-            if rows.size:
+        for k, (what, check, part) in enumerate(zip(("position", "velocity"), checks, pair, strict=True)):
+            begin, begins[k] = begins[k], begins[k] + part.shape[0]
+            error, met = (np.asarray(x)[begin : begins[k]] for x in check)
+            wrong = np.flatnonzero(~met)
+            if wrong.size:
                 kind = type(constraint).__name__
-                sizes = ", ".join(f"row {row} by {abs(float(check.error[row])):.3g}" for row in rows)
+                sizes = ", ".join(f"row {row} by {abs(float(error[row])):.3g}" for row in wrong)
                 missed.append(f"the {what} of {called} ({kind}): {sizes}")
     text = "Missed: " + "; ".join(missed) + "."
     stayed = [f"{name}[{i}]" for name, indices in kept._asdict().items() for i in indices]

@@ -14,6 +14,7 @@ from jax.lax import stop_gradient
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from .. import _expand
 from .._formulation import balancing_scales, coordinate_scales, shifted
 from .._linalg import SVD, pseudoinverse, whiten
 from .._result import RESULTS, worst
@@ -76,11 +77,12 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         none = Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype))
         return Nearest(x0, RESULTS.successful, none, jnp.zeros_like(x0))
 
-    def both(x: Vector) -> tuple[RowValues, Rows]:
+    def linearised(x: Vector) -> tuple[RowValues, Rows]:
         return error(x), jax.jacfwd(error)(x)
 
     # All sizes in one call: one kernel to compile.
-    rounding = Rounding(*rounding_errors(both, x0))
+    rounding = Rounding(*rounding_errors(linearised, x0))
+    both, error = _expand.scalars(linearised, x0), _expand.scalars(error, x0)
     e, J = rounding.without(*both(x0))
     C = coordinate_scales(M, J)
     D, E = balancing_scales(jnp.maximum(rounding.levers, jnp.abs(stop_gradient(J))), C)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 from jaxtyping import PyTree
 
+from .._collector import seldom_collecting
 from .._result import is_traced
 from .._user_code import noted
 from .._waiting import reported
@@ -45,7 +46,7 @@ def jit_fast_compile(function: Callable[P, R], inlined: bool = False) -> Callabl
 
     @ft.wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        with noted(), reported(name):
+        with noted(), reported(name), seldom_collecting():
             if inlined and _is_within_a_program():
                 return function(*arguments, **keywords)
             return (alone() if not_tracing() and light_options() else by_itself)(*arguments, **keywords)
