@@ -323,7 +323,7 @@ class AbstractJudgedSlope(AbstractBatchedOp):
 
     def make_some(self, outputs):
         some = copy.copy(self)
-        some.__dict__.pop("program", None)
+        vars(some).pop("program", None)
         AbstractBatchedOp.__init__(some, self.takes, [self.gives[k] for k in outputs])
         base, which = self.whole or (self, range(len(self.gives)))
         some.whole = base, tuple(which[k] for k in outputs)

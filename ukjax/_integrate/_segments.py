@@ -130,8 +130,10 @@ def segment_of(
     times, states = times.at[0].set(start.t), states.at[0].set(y)
     notes = _Notes(times, states, finer, start.number, y)
     todo = wanted & ~every
-    again = (problem, live[0] if smooth else None, todo, start, segment, notes)
-    found = _run_again(*again) if smooth or not _may_be_one(problem) else _run_again_as_one(*again)
+    if smooth or not _may_be_one(problem):
+        found = _run_again(problem, live[0] if smooth else None, todo, start, segment, notes)
+    else:
+        found = _run_again_as_one(problem, todo, start, segment, notes)
     count = jnp.minimum(jnp.where(todo, found.number - number, count), layout.steps)
     return Segment(slots, found.times, found.states, count), found.finer
 
@@ -267,7 +269,7 @@ def _may_be_one(problem: IntegrationProblem) -> bool:
 
 
 def _run_again_as_one(
-    problem: IntegrationProblem, _: None, wanted: Array, start: Checkpoint, segment: _Wanted, notes: _Notes
+    problem: IntegrationProblem, wanted: Array, start: Checkpoint, segment: _Wanted, notes: _Notes
 ) -> _Notes:
     """The notes of `_run_again` by one operation, which few runs of a single system are so long that they need."""
     arrays, static = eqx.partition(eqx.tree_at(lambda p: p.ts, problem, problem.ts[-1:]), eqx.is_array)
