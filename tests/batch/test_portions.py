@@ -99,7 +99,7 @@ def test_an_interruption_stops_the_runs():
     options = {"dt0": 1e-6, "stepsize_controller": steps, "max_steps": 2**40, "keep": ("q",), "progress": False}
 
     def run(t1):
-        return ukjax.simulate_batch(mechanism, jnp.zeros(1), jnp.ones((4, 1)), np.array([0.0, t1]), **options)
+        return ukjax.simulate_batch(mechanism, jnp.zeros(1), jnp.ones((1000, 1)), np.array([0.0, t1]), **options)
 
     run(1e-3)  # compiled
     sent = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
@@ -108,4 +108,8 @@ def test_an_interruption_stops_the_runs():
     with pytest.raises(KeyboardInterrupt):
         run(1e5)
     assert time.perf_counter() - begin < 60
+    # Nothing goes on in the background, on any device.
+    begin = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - begin < 0.4
     np.testing.assert_array_equal(beads([1.0, 2.0], progress=False).q, before)

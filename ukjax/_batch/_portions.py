@@ -3,15 +3,15 @@
 D: devices; B: trajectories of a portion, a multiple of D times the number of lanes.
 """
 
-import contextlib
 import functools as ft
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,24 +83,32 @@ def in_runs(
 
 def _awaited(outcome: T, count: int, bar: tqdm) -> T:
     """The outcome of `count` runs, when it is there; a bar shows how many are done. An interruption stops them."""
-    before, start, pause = runs_done(), bar.n, SHORTEST
+    before, start, begin = runs_done(), bar.n, time.perf_counter()
     leaves = jax.tree_util.tree_leaves(outcome)
     try:
         while not all(x.is_ready() for x in leaves):
-            time.sleep(pause)
-            pause = min(2 * pause, TICK)
+            time.sleep(min(SHORTEST + (time.perf_counter() - begin) / 50, TICK))
             bar.update(start + min(runs_done() - before, count) - bar.n)
     except BaseException:
-        with stopping(), contextlib.suppress(RuntimeError):
-            jax.block_until_ready(outcome)
+        with stopping():
+            while not all(x.is_ready() for x in leaves):  # on every device
+                time.sleep(SHORTEST)
         raise
     bar.update(start + count - bar.n)
     return jax.block_until_ready(outcome)
 
 
-@eqx.filter_jit
 def _runs(devices: Devices, recipe: Packed, samples: Packed, most: Array) -> Packed | None:
-    """The outcomes of a portion; None where its trajectories cannot be loops of machine code."""
+    """The outcomes of a portion, which need not be there yet; None if trajectories cannot be loops of machine code."""
+    arrays, static = eqxi.hashable_partition((recipe, samples, most), eqx.is_array)
+    return _runs_of(devices, static, arrays)
+
+
+# `eqx.filter_jit` would wait for the results. XLA runs a program of less than some thousand operations in the thread
+# that calls it: that of a few trajectories of a simple mechanism can neither be watched nor interrupted.
+@ft.partial(jax.jit, static_argnums=(0, 1))
+def _runs_of(devices: Devices, static: Hashable, arrays: Sequence[Array]) -> Packed | None:
+    recipe, samples, most = eqxi.hashable_combine(arrays, static)
 
     def share(plan: BatchProgram, samples: Packed, most: Array) -> Packed | None:
         outcome = plan.in_runs(samples.tree, most[0])
