@@ -146,6 +146,7 @@ def test_the_structure_is_still_there_to_print(run):
     assert "<uninitialised>" not in text
 
 
+@pytest.mark.long
 def test_huge_results_have_short_displays():
     wide = ukjax.System(lambda q, t: jnp.eye(100), lambda q, v, t: -q)
     run = ukjax.simulate(ukjax.Mechanism(wide), jnp.ones(100), jnp.zeros(100), TS, keep=("q", "v"))

@@ -134,6 +134,7 @@ def test_many_programs_meet_uncertain_states_at_a_time():
         assert_close(y, want, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.long
 def test_code_is_freed_with_its_last_user():
     def one(k):
         return jax.jit(ukjax.expand(lambda x: jnp.sin(x) * (k + 0.5)))

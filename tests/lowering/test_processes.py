@@ -95,6 +95,7 @@ DISTRIBUTED = """
 """
 
 
+@pytest.mark.long
 def test_a_batch_over_two_processes():
     """By `jax.distributed`: each process computes its part."""
     with socket.socket() as free:

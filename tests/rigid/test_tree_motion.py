@@ -208,6 +208,7 @@ def _chain():
     return [("ground" if i == 0 else f"b{i - 1}.end", f"b{i}") for i in range(14)]
 
 
+@pytest.mark.long
 def test_programs_are_lowered_for_a_gpu():
     robot = tree("hinges")
     q, v = (jnp.zeros((4, 14)) for _ in range(2))

@@ -176,6 +176,7 @@ def test_limits_and_what_they_cost():
     assert float(control(ukjax.Mechanism(model), lopsided, jnp.array([0.0, 1.0]), jnp.zeros(2)).u[0]) == -5.0
 
 
+@pytest.mark.long
 def test_out_of_reach_is_reported_with_its_direction():
     # Two rows, one actuator that moves the sum of both coordinates.
     servo = ukjax.Servo(ukjax.Holonomic(lambda q, t: q - jnp.array([1.0, 2.0]) * t**2), [[1.0], [1.0]])

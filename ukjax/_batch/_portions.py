@@ -70,8 +70,8 @@ def in_runs(
         here = min(whole, count - begin)
         portion = jax.tree_util.tree_map(lambda x: filled(np.asarray(x[begin : begin + here]), whole), samples)  # noqa: B023
         dealt = share_out(packed(portion, axes=1), len(devices))
-        most = np.array([-(-(here - i) // len(devices)) for i in range(len(devices))])
-        outcome = _runs(tuple(devices), shared, *placed((dealt, most), devices))
+        totals = np.array([-(-(here - i) // len(devices)) for i in range(len(devices))])
+        outcome = _runs(tuple(devices), shared, *placed((dealt, totals), devices))
         if outcome is None:
             return None
         outcome = _awaited(outcome, here, bar)
