@@ -364,6 +364,13 @@ def test_designs():
     assert parse(["a=1:2:3", "b=1:9:log", "c=1,2.5", "d=0.1:10:5:log"]) == {
         "a": (1.0, 2.0, 3), "b": (1.0, 9.0, "log"), "c": [1.0, 2.5], "d": (0.1, 10.0, 5, "log"),
     }  # fmt: skip
+    one = design_of({"c [N s/m]": (1.0, 10.0, 2, "log"), "n": [1.0]}, "grid", None, 0)
+    assert list(one.values) == list(one.text) == ["c", "n"]
+    assert one.about == {
+        "c": {"long_name": "c", "units": "N s/m", "scale": "log"}, "n": {"long_name": "n", "scale": "linear"},
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"vary must name each parameter once, but names c, c \[m\]"):
+        design_of({"c": [1.0], "c [m]": [2.0]}, "grid", None, 0)
     for text in ("a", "a=", "=1:2:3", "a=x", "a=1:2:x"):
         with pytest.raises(ValueError, match="--vary takes"):
             parse([text])
@@ -461,7 +468,7 @@ def test_pictures(whole, tmp_path):
     assert [axis.get_ylabel() for axis in figure.axes] == ["x [m]", "y [m]"]
     panels = plot.over_parameters(data, "drift_of_energy")
     assert [axis.get_xlabel() for axis in panels.axes] == ["stiffness", "amplitude"]
-    assert panels.axes[0].get_ylabel() == "drift of energy [J]"
+    assert panels.axes[0].get_ylabel() == "drift of energy [nJ]"
     for wrong in (lambda: plot.quantiles(data, "drift_of_energy"), lambda: plot.over_parameters(data, "q")):
         with pytest.raises(ValueError, match="must be one of"):
             wrong()

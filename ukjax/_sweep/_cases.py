@@ -114,7 +114,7 @@ class Cases:
     Args:
         factory: `factory(**values)` -> `Scenario`.
         settings: Arguments of the factory that are the same for all.
-        names: Names of the varied arguments.
+        varied: The varied arguments by name, with the attributes of their variables in the store.
         ts: Times to save at (T,); None for 101 over the scenario's.
         keep: Fields to store.
         figures: "name [unit]" -> f(trajectory), a scalar, to store.
@@ -133,11 +133,11 @@ class Cases:
     """
 
     def __init__(
-        self, factory: Callable[..., Scenario], settings: Mapping[str, object], names: Sequence[str],
+        self, factory: Callable[..., Scenario], settings: Mapping[str, object], varied: Mapping[str, Mapping[str, str]],
         ts: ArrayLike | Sequence[float] | None, keep: str | Sequence[str], figures: Mapping[str, Figure],
         options: Mapping[str, Any], ends: Sequence[Mapping[str, float]],
     ):  # fmt: skip
-        self.names = tuple(names)
+        self.names, self.varied = tuple(varied), varied
         self.make = lambda values: factory(**settings, **{name: values[name] for name in self.names})
         self.ends, self.first = ends, self._first(ends[0])
         one = self.first
@@ -158,9 +158,11 @@ class Cases:
         if not self.traceable:
             last = self._with_numbers(ends[-1])
             if ts is None and (last.t0, last.t1) != (one.t0, one.t1):
-                raise ValueError(f"The times of the scenarios differ when {', '.join(names)} vary. Pass ts, for all.")
+                raise ValueError(
+                    f"The times of the scenarios differ when {', '.join(self.names)} vary. Pass ts, for all."
+                )
             if (last.q0.shape, last.v0.shape) != (one.q0.shape, one.v0.shape):
-                raise ValueError(DIFFERENT_SHAPES.format(", ".join(names)))
+                raise ValueError(DIFFERENT_SHAPES.format(", ".join(varied)))
             self.scenario = checksum_of(closed, self._traced(lambda: last)[0], factory, settings, self.names)
         self.of_figures = {str(name): self._checksum_of(name, shapes) for name in self.figures}
         self.parts = {
@@ -399,7 +401,7 @@ class Cases:
                 continue
             text = {"long_name": name.name, "units": name.unit} if name.unit else {"long_name": name.name}
             data[slug(name)] = (("sample",), np.asarray(x), text)
-        varied = {name: (("sample",), np.asarray(values[name]), {"long_name": name}) for name in self.names}
+        varied = {name: (("sample",), np.asarray(values[name]), dict(self.varied[name])) for name in self.names}
         return data.assign_coords(varied).assign_attrs(title=one.name, varied=list(self.names))
 
 

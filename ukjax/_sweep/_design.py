@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from .. import _check
+from .._coordinate import Coordinate
 
 
 DESIGNS = ("grid", "random", "lhs", "sobol")
@@ -32,6 +33,7 @@ class Design:
         shape: The number of values of each parameter of a grid, the last one varying fastest; empty otherwise.
         seed: The seed of random points.
         text: The ranges as they were given, to tell one study from another.
+        about: The attributes of each parameter: `long_name`, `units` if it has some, and `scale`, "log" or "linear".
     """
 
     values: dict[str, np.ndarray]
@@ -39,6 +41,7 @@ class Design:
     shape: tuple[int, ...]
     seed: int
     text: dict[str, str]
+    about: dict[str, dict[str, str]]
 
     @property
     def count(self) -> int:
@@ -66,8 +69,11 @@ def design_of(vary: Mapping[str, Varied], kind: str, samples: int | None, seed: 
     if not isinstance(vary, Mapping) or not vary:
         raise ValueError("vary must name at least one parameter, such as {'m1': (1.0, 2.0, 11)}.")
     seed = _check.seed(seed)
-    ranges = {name: _range(name, given) for name, given in vary.items()}
-    text = {name: _text(given) for name, given in vary.items()}
+    ranges = {Coordinate(name).name: _range(name, given) for name, given in vary.items()}
+    if len(ranges) < len(vary):
+        raise ValueError(f"vary must name each parameter once, but names {', '.join(vary)}.")
+    text = {Coordinate(name).name: _text(given) for name, given in vary.items()}
+    about = {one.name: _about(one, ranges[one.name]) for one in map(Coordinate, vary)}
     if kind == "grid":
         if samples is not None:
             raise ValueError("samples has no effect with a grid, whose ranges say how many. Leave one of them out.")
@@ -76,7 +82,7 @@ def design_of(vary: Mapping[str, Varied], kind: str, samples: int | None, seed: 
         axes = {name: _axis(name, given) for name, given in ranges.items()}
         points = np.meshgrid(*axes.values(), indexing="ij")
         values = {name: x.ravel() for name, x in zip(axes, points, strict=True)}
-        return Design(values, kind, tuple(len(x) for x in axes.values()), seed, text)
+        return Design(values, kind, tuple(len(x) for x in axes.values()), seed, text, about)
     if samples is None:
         raise ValueError(f"samples must be given with design={kind!r}: pass how many.")
     count, spans = _check.count(samples, "samples"), {}
@@ -86,7 +92,12 @@ def design_of(vary: Mapping[str, Varied], kind: str, samples: int | None, seed: 
             raise ValueError(f"vary[{name!r}] must be (low, high) with design={kind!r}, but is {text[name]}.")
         spans[name] = given
     shares = _shares(kind, len(spans), count, seed)
-    return Design({k: r.at(shares[:, i]) for i, (k, r) in enumerate(spans.items())}, kind, (), seed, text)
+    return Design({k: r.at(shares[:, i]) for i, (k, r) in enumerate(spans.items())}, kind, (), seed, text, about)
+
+
+def _about(name: Coordinate, given: "_Range | np.ndarray") -> dict[str, str]:
+    units = {"units": name.unit} if name.unit else {}
+    return {"long_name": name.name, **units, "scale": "log" if getattr(given, "logarithmic", False) else "linear"}
 
 
 def _check_possible(count: int, name: str) -> None:
@@ -159,7 +170,10 @@ def _text(given: Varied) -> str:
 
 
 def parse(settings: Sequence[str]) -> dict[str, tuple[float | str, ...] | list[float]]:
-    """Parses `name=lo:hi:n`, `name=lo:hi`, either with `:log`, or `name=a,b,c` into `vary`; raises ValueError."""
+    """Parses `name=lo:hi:n`, `name=lo:hi`, either with `:log`, or `name=a,b,c` into `vary`; raises ValueError.
+
+    A name may have a unit: `name [unit]=lo:hi:n`.
+    """
     vary: dict[str, tuple[float | str, ...] | list[float]] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")

@@ -95,7 +95,8 @@ def sweep(
             of such a factory is found by tracing the first and the last sample, and by the instructions of the
             functions that it uses.
         vary: The range of each varied argument of the factory: (low, high, how many) or a list of values for a grid,
-            (low, high) otherwise; with "log" at the end of the tuple in equal ratios.
+            (low, high) otherwise; with "log" at the end of the tuple in equal ratios. A name may have a unit, for
+            pictures and the store: "damping [N s/m]".
         out: Folder of the study.
         design: "grid": every combination; "random": uniform; "lhs": Latin hypercube; "sobol": Sobol' points.
         samples: Number of points, for any design but a grid.
@@ -144,7 +145,7 @@ def sweep(
         if key in options:
             raise ValueError(f"{key} is set by a study itself. Leave it out, or use ukjax.simulate_batch.")
     ends = tuple({k: x[i].item() for k, x in points.values.items()} for i in (0, -1))
-    recipe = (factory, settings, tuple(points.values), ts, keep, figures, options, ends)
+    recipe = (factory, settings, points.about, ts, keep, figures, options, ends)
     cases = Cases(*recipe)
     size = _chunk(cases, points.count, chunk)
     about = _about(name or _name(factory), points, settings, cases, options)

@@ -50,6 +50,10 @@ Settings = Annotated[
         help="Set an argument of the factory or, for a robot's file, a joint's coordinate or the keyframe. Repeatable.",
     ),
 ]
+Pictures = Annotated[
+    list[_output.Picture] | None,
+    typer.Option("--format", help="Format of the pictures. Repeatable. Default: png. Use pdf or svg to print."),
+]
 Loops = Annotated[
     Path | None,
     typer.Option(
@@ -122,10 +126,7 @@ def simulate(
     out: Out = None,
     loops: Loops = None,
     trusted: Trusted = None,
-    pictures: Annotated[
-        list[_simulate.Picture] | None,
-        typer.Option("--format", help="Format of the pictures. Repeatable. Default: png. Use pdf or svg to print."),
-    ] = None,
+    pictures: Pictures = None,
     csv: Annotated[bool, typer.Option("--csv", help="Also write the trajectory as a table, trajectory.csv.")] = False,
 ) -> None:
     """Simulate a scenario: print a summary, write the trajectory (NetCDF, CSV) and pictures."""
@@ -294,12 +295,13 @@ def tune(
         Path | None, typer.Option(help="Folder for the results. Default: out/NAME, with the problem's name.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even after an interrupted run.")] = False,
+    pictures: Pictures = None,
 ) -> None:
     """Minimise a loss by gradient. Print start and best; write the history (NetCDF) and a picture.
 
     After an interruption the same command continues where it stopped.
     """
-    _sweep.run_tune(console, target, settings or [], steps, out, fresh)
+    _sweep.run_tune(console, target, settings or [], steps, out, fresh, pictures or ())
 
 
 @app.command(short_help="Simulate a scenario for many values of its parameters.")
@@ -310,7 +312,8 @@ def sweep(
         typer.Option(
             metavar="NAME=LOW:HIGH:N",
             help="Vary an argument of the factory, with N values of a grid. NAME=LOW:HIGH for the other designs. "
-            "NAME=A,B,C for a list. :log at the end for equal ratios. Repeatable.",
+            "NAME=A,B,C for a list. :log at the end for equal ratios. A NAME may have a unit, 'mass [kg]', for the "
+            "pictures. Repeatable.",
         ),
     ] = None,
     settings: Settings = None,
@@ -331,6 +334,7 @@ def sweep(
     ] = None,
     status: Annotated[Path | None, typer.Option(metavar="DIR", help="Show the progress of the study in DIR.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the study in DIR.")] = None,
+    pictures: Pictures = None,
 ) -> None:
     """Simulate a scenario for many values of its parameters. Write a Zarr store that xarray opens, and pictures.
 
@@ -339,11 +343,14 @@ def sweep(
     if (target is None) == (status is None and plot is None):
         raise UsageError("Pass a TARGET, or --status DIR or --plot DIR of a study, but not both.")
     if target is None:
-        for folder, act in ((status, _sweep.status), (plot, _sweep.draw)):
-            if folder is not None:
-                act(console, folder)
+        if status is not None:
+            _sweep.status(console, status)
+        if plot is not None:
+            _sweep.draw(console, plot, pictures or ())
         return
-    study = _sweep.Study(vary or [], samples, design, seed, t1, points, keep, chunk, rtol, atol, scheduler)
+    study = _sweep.Study(
+        vary or [], samples, design, seed, t1, points, keep, chunk, rtol, atol, scheduler, pictures or ()
+    )
     _sweep.run_sweep(console, target, settings or [], study, out)
 
 

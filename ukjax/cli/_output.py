@@ -1,14 +1,17 @@
 """Files that a command writes, all of them or none, and compiled programs that it keeps in the user's cache folder."""
 
 import contextlib
+import enum
+import functools
 import os
 import platform
 import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 from platformdirs import user_cache_path
@@ -18,6 +21,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from .._lowering import OFF, VARIABLE, keep_code
 from ._target import UsageError
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 # Names of files, and functions that write them to a path.
@@ -52,6 +59,21 @@ def write(folder: Path, files: Files) -> list[Path]:
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be written to: {error}. Nothing was left there.") from error
     return [folder / name for name, _ in files]
+
+
+class Picture(enum.StrEnum):
+    png = "png"
+    pdf = "pdf"
+    svg = "svg"
+
+
+def pictures(figures: Mapping[str, "Figure"], kinds: Sequence[Picture]) -> Files:
+    """Files of figures, by their names without an ending: PNG, or of all `kinds`."""
+    return [
+        (f"{stem}.{kind}", functools.partial(figure.savefig, dpi=150))
+        for stem, figure in figures.items()
+        for kind in dict.fromkeys(kinds or (Picture.png,))
+    ]
 
 
 SILENT = 3.0  # [s]: the longest wait without a word

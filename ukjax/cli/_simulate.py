@@ -44,12 +44,6 @@ if TYPE_CHECKING:
 LONGEST = 1000  # most frames; Pillow holds all of them in memory
 
 
-class Picture(enum.StrEnum):
-    png = "png"
-    pdf = "pdf"
-    svg = "svg"
-
-
 def run_simulate(
     console: Console,
     target: str,
@@ -60,7 +54,7 @@ def run_simulate(
     points: int,
     out: Path | None,
     options: _target.FileOptions,
-    pictures: Sequence[Picture] = (),
+    pictures: Sequence[_output.Picture] = (),
     csv: bool = False,
 ) -> None:
     """Simulates, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
@@ -76,7 +70,7 @@ def run_simulate(
         observed, invariants = _along(scenario, trajectory)
         console.print(_summary(scenario, trajectory, invariants, compile_s, run_s))
         with _output.working(console, "Writing the trajectory and drawing it"):
-            files = _files(scenario, trajectory, observed, invariants, pictures or [Picture.png], csv)
+            files = _files(scenario, trajectory, observed, invariants, pictures, csv)
     except ValueError as error:
         raise UsageError(f"{target}: {error}") from error
     with _output.working(console, "Writing the trajectory and drawing it"):
@@ -206,7 +200,7 @@ def _files(
     trajectory: Trajectory,
     observed: dict[str, np.ndarray],
     invariants: dict[str, np.ndarray],
-    pictures: Sequence[Picture],
+    pictures: Sequence[_output.Picture],
     csv: bool,
 ) -> _output.Files:
     from .. import plot
@@ -214,26 +208,26 @@ def _files(
     further = observed | invariants
     data = trajectory.to_dataset(scenario.coordinates, scenario.controls or None, scenario.speeds, further)
     data = data.assign_attrs(title=scenario.name)
-    figures = {"overview": plot.overview(trajectory, scenario.coordinates, scenario.name, scenario.speeds)}
+    figures = {"overview": plot.overview(trajectory, scenario.coordinates, speeds=scenario.speeds)}
     if trajectory.control is not None:
-        figures["control"] = plot.controls(trajectory, scenario.controls, scenario.name)
+        figures["control"] = plot.controls(trajectory, scenario.controls)
     if not any(Coordinate(name).unit == "J" for name in (*observed, *invariants)):
         figures["energy"] = plot.energy(scenario, trajectory)
     if scenario.drawing is not None:
         figures["path"] = plot.path(scenario, trajectory)
-    for name, values in {**observed, **invariants}.items():
+    for name, values in further.items():
         stem = re.sub(r"\W+", "-", Coordinate(name).name).strip("-")
         while stem in figures:  # a user's "path [m]" must not replace the picture of that name
             stem += "-over-time"
-        figures[stem] = plot.components(trajectory.t, values, name, scenario.name)
+        if name in invariants:
+            figures[stem] = plot.components(trajectory.t, values - values[0], f"drift of {name}")
+        else:
+            figures[stem] = plot.components(trajectory.t, values, name)
     # The scipy engine writes NetCDF 3, which every reader opens, and needs no further package.
     files: _output.Files = [("trajectory.nc", lambda path: data.to_netcdf(path, engine="scipy"))]
     if csv:
         files.append(("trajectory.csv", lambda path: trajectory.to_csv(path, observables=further)))
-    for stem, figure in figures.items():
-        for kind in dict.fromkeys(pictures):
-            files.append((f"{stem}.{kind}", lambda path, figure=figure: figure.savefig(path, dpi=150)))
-    return files
+    return [*files, *_output.pictures(figures, pictures)]
 
 
 class Format(enum.StrEnum):

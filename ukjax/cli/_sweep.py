@@ -1,7 +1,6 @@
 """The commands that simulate many times: `ukjax sweep`, `ukjax dataset` and `ukjax tune`."""
 
 import dataclasses
-import functools as ft
 import hashlib
 import time
 import warnings
@@ -17,6 +16,7 @@ from rich.table import Table
 from .._result import FailedTrajectories
 from .._scenario import Scenario
 from .._sweep import Status, dataset, design_of, opened, parse, sweep, sweep_export, sweep_status
+from .._trajectory import OPTIONAL
 from .._tune import Tuning
 from . import _output, _target
 from ._target import UsageError
@@ -41,6 +41,7 @@ class Study(NamedTuple):
     rtol: float
     atol: float
     scheduler: str | None
+    pictures: Sequence[_output.Picture] = ()
 
 
 def run_sweep(console: Console, target: str, settings: Sequence[str], study: Study, out: Path | None) -> None:
@@ -53,11 +54,13 @@ def run_sweep(console: Console, target: str, settings: Sequence[str], study: Stu
     fixed = _target.parse(settings, factory, target)
     try:
         vary = parse(study.vary)
-        design_of(vary, study.design, study.samples, study.seed)  # raises before a folder is made
+        names = design_of(vary, study.design, study.samples, study.seed).about  # raises before a folder is made
     except ValueError as error:
         raise UsageError(str(error)) from error
-    _target.parse([f"{name}=0" for name in vary], factory, target)
-    first = _target.scenario(target, [*settings, *(f"{name}={_first(given)!r}" for name, given in vary.items())])
+    _target.parse([f"{name}=0" for name in names], factory, target)
+    first = _target.scenario(
+        target, [*settings, *(f"{name}={_first(given)!r}" for name, given in zip(names, vary.values()))]
+    )
     end = first.t1 if study.t1 is None else study.t1
     if not end > first.t0:
         raise UsageError(f"--t1 must be later than the start, {first.t0} s, but is {end} s.")
@@ -84,7 +87,7 @@ def run_sweep(console: Console, target: str, settings: Sequence[str], study: Stu
             client.close()
     console.print(_study_summary(sweep_status(folder)))
     console.print(f"wrote {folder / 'data.zarr'}", soft_wrap=True, highlight=False, markup=False)
-    _draw(console, folder, data, first.name)
+    _draw(console, folder, data, study.pictures)
 
 
 def status(console: Console, folder: Path) -> None:
@@ -97,7 +100,7 @@ def status(console: Console, folder: Path) -> None:
     console.print(_study_summary(found))
 
 
-def draw(console: Console, folder: Path) -> None:
+def draw(console: Console, folder: Path, kinds: Sequence[_output.Picture]) -> None:
     """Draws the results of a study so far. Raises UsageError."""
     try:
         store = opened(folder)
@@ -109,7 +112,7 @@ def draw(console: Console, folder: Path) -> None:
             f"{len(damaged)} of {store.chunks} chunks of {folder} are not as they were written, beginning with chunk "
             f"{damaged[0]}. The command that began the study makes them again."
         )
-    _draw(console, folder, data, str(data.attrs.get("title", store.about["study"])))
+    _draw(console, folder, data, kinds)
 
 
 def export(console: Console, study: Path, out: Path, holdout: float, seed: int, dtype: str | None) -> None:
@@ -162,27 +165,35 @@ def _study_summary(status: Status) -> Table:
     return table
 
 
-def _draw(console: Console, folder: Path, data: "xr.Dataset", title: str) -> None:
+def _draw(console: Console, folder: Path, data: "xr.Dataset", kinds: Sequence[_output.Picture]) -> None:
     from .. import plot
 
     done = np.flatnonzero(np.isfinite(np.asarray(data.result)))
     if not len(done):
         raise UsageError(f"{folder} has no results to draw yet.")
-    own = [str(k) for k, x in data.data_vars.items() if x.dims == ("sample",) and "long_name" in x.attrs]
-    figures = [k for k in own if k not in ("result", "num_accepted_steps", "num_rejected_steps", "t_reached")]
+    numbers = [str(k) for k, x in data.data_vars.items() if x.dims == ("sample",) and "long_name" in x.attrs]
+    numbers = [k for k in numbers if k not in ("result", "num_accepted_steps", "num_rejected_steps", "t_reached")]
+    observed = [str(k) for k, x in data.data_vars.items() if x.dims[:2] == ("sample", "time") and k not in OPTIONAL]
     with _output.working(console, "Drawing"):
-        pictures = {name: plot.over_parameters(data, name, title) for name in figures}
-        if "q" in data and np.any(np.asarray(data.result) == 0):
-            pictures["quantiles"] = plot.quantiles(data, "q", title)
+        pictures = {name: plot.over_parameters(data, name) for name in (*observed, *numbers)}
+        if np.any(np.asarray(data.result) == 0):
+            over_time = {"quantiles": "q"} if "q" in data else {}
+            over_time |= {f"{name}_quantiles": name for name in observed}
+            pictures |= {stem: plot.quantiles(data, name) for stem, name in over_time.items()}
         folder.joinpath("plots").mkdir(exist_ok=True)
-        files: _output.Files = [(f"{name}.png", ft.partial(x.savefig, dpi=150)) for name, x in pictures.items()]
-        paths = _output.write(folder / "plots", files)
+        paths = _output.write(folder / "plots", _output.pictures(pictures, kinds))
     for path in paths:
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def run_tune(
-    console: Console, target: str, settings: Sequence[str], steps: int | None, out: Path | None, fresh: bool
+    console: Console,
+    target: str,
+    settings: Sequence[str],
+    steps: int | None,
+    out: Path | None,
+    fresh: bool,
+    kinds: Sequence[_output.Picture],
 ) -> None:
     """Tunes, prints a summary, and writes results to `out`. Raises UsageError, or RuntimeError if it fails."""
     problem = _target.tuning_problem(target, settings)
@@ -216,13 +227,13 @@ def run_tune(
     quantities = problem.shown(tuning.history)
     console.print(_tuning_summary(problem.name, tuning, quantities, time.perf_counter() - start))
     data = tuning.to_dataset().assign_attrs(title=problem.name)
-    figure = plot.convergence(tuning, quantities, problem.name)
+    figure = plot.convergence(tuning, quantities)
     with _output.working(console, "Writing the history and drawing it"):
         paths = _output.write(
             folder,
             [
                 ("tuning.nc", lambda path: data.to_netcdf(path, engine="scipy")),
-                ("convergence.png", lambda path: figure.savefig(path, dpi=150)),
+                *_output.pictures({"convergence": figure}, kinds),
             ],
         )
     checkpoint.unlink(missing_ok=True)

@@ -6,11 +6,11 @@ from ._figures import contact_sheet as contact_sheet
 from ._figures import controls as controls
 from ._figures import convergence as convergence
 from ._figures import energy as energy
-from ._figures import over_parameters as over_parameters
 from ._figures import overview as overview
 from ._figures import path as path
-from ._figures import quantiles as quantiles
 from ._live import live as live
 from ._modes import eigenvalues as eigenvalues
 from ._modes import mode as mode
 from ._page import page as page
+from ._study import over_parameters as over_parameters
+from ._study import quantiles as quantiles

@@ -1,7 +1,6 @@
 """A mechanism in motion, for matplotlib's writers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -13,18 +12,15 @@ from .. import _check
 from .._scenario import Scenario
 from .._trajectory import Trajectory
 from . import _stage
+from ._frame import Film
 from ._scene import scene
 
 
-if TYPE_CHECKING:
-    from matplotlib.animation import FuncAnimation
-
-
-def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0, step: int = 1) -> "FuncAnimation":
+def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0, step: int = 1) -> Film:
     """An animation of a motion with links, trails so far, constraint-force arrows, scenery, and the time.
 
-    `.save("pendulum.gif", writer="pillow", fps=25)` writes the animation, `.to_jshtml()` shows it in a notebook; both
-    use the 100 dots per inch at which it is drawn.
+    A notebook plays it; `.save("pendulum.gif", writer="pillow", fps=25)` writes it. Both use the 100 dots per inch at
+    which it is drawn.
 
     Args:
         scenario: A scenario with a `ukjax.study.Drawing`.
@@ -40,7 +36,7 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
     interval = _check.positive(interval, "interval")
     _check.count(step, "step")
     seen = scene(scenario, trajectory)
-    figure, axis = _stage.stage(seen)
+    figure, axis = _stage.stage(seen, seen.title)
     figure.set_dpi(100)
     trails = {name: _stage.trail(axis, seen, name, points[:1]) for name, points in seen.trails.items()}
     links = {name: _stage.link(axis, seen, name, points[0]) for name, points in seen.links.items()}
@@ -48,7 +44,7 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
     arrows = {name: _stage.arrow(axis, seen, name, at[:1]) for name, (at, _) in vectors.items()}
     clock = _stage.caption(axis, "t = 0 s", "medium")
     digits = _digits(step * float(seen.t[-1] - seen.t[0]) / len(seen.t))
-    film = _Film(figure, axis, [*trails.values(), *links.values(), *arrows.values(), clock])
+    shot = _Shot(figure, axis, [*trails.values(), *links.values(), *arrows.values(), clock])
 
     def draw(i: int) -> list[Artist]:
         for name, line in links.items():
@@ -59,15 +55,13 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
             at, along = vectors[name]
             _stage.move(line, _stage.outline(seen, at[i], along[i]))
         clock.set_text(f"t = {seen.t[i]:.{digits}f} s")
-        return [film.expose()]
-
-    from matplotlib.animation import FuncAnimation  # slow to import, and pictures do not need it
+        return [shot.expose()]
 
     frames = range(0, len(seen.t), step)
-    return FuncAnimation(film.screen, draw, frames=frames, interval=interval, cache_frame_data=False)  # pyright: ignore
+    return Film(shot.screen, draw, frames=frames, interval=interval, cache_frame_data=False)  # pyright: ignore
 
 
-class _Film:
+class _Shot:
     """A figure that shows a picture of another figure, whose resting artists are drawn once, the moving ones per frame.
 
     Drawing all artists in every frame, three times as matplotlib does, is slow.

@@ -12,6 +12,7 @@ from .. import _check
 from .._export import Live, live_module
 from .._scenario import Scenario
 from .._trajectory import Trajectory
+from ._frame import Page
 from ._page import filled
 from ._scene import Scene, check, scene
 
@@ -24,7 +25,7 @@ FAR = 2.0
 
 def live(
     scenario: Scenario, trajectory: Trajectory, speed: float = 1.0, parameters: Sequence[str] | None = None
-) -> str:
+) -> Page:
     """The text of an HTML page that simulates a scenario, without a network: it plays, and answers to the hand.
 
     A part that is pulled with the mouse follows by a damped spring, which acts on it as a force does; in a pause it

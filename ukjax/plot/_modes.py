@@ -20,7 +20,7 @@ from .._manifold import Projection
 from .._result import RESULTS
 from .._scenario import Drawing, Scenario
 from .._trajectory import Trajectory
-from ._figures import legend
+from ._frame import Frame, Given, Size, Style, styled
 from ._scene import check
 
 
@@ -73,7 +73,14 @@ def mode(
 
 
 def eigenvalues(
-    parameters: ArrayLike | Sequence[float], values: ArrayLike | Sequence[ArrayLike], name: str, title: str = ""
+    parameters: ArrayLike | Sequence[float],
+    values: ArrayLike | Sequence[ArrayLike],
+    name: str,
+    title: str = "",
+    *,
+    ax: Given = None,
+    figsize: Size = None,
+    style: Style = None,
 ) -> Figure:
     """A figure of the real and imaginary parts of a steady motion's eigenvalues over a parameter.
 
@@ -84,39 +91,31 @@ def eigenvalues(
         values: Eigenvalues (N, k) [1/s], in any order.
         name: Name of the parameter, with its unit: "speed [m/s]".
         title: Title above the figure.
+        ax: As in `overview`, for two panels.
+        figsize: As in `overview`.
+        style: As in `overview`.
 
     Raises:
-        ValueError: If the shapes do not fit.
+        ValueError: If the shapes, axes or size do not fit, or there is no such style.
     """
     x, roots = np.asarray(parameters, float), np.asarray(values)
     if x.ndim != 1 or roots.ndim != 2 or roots.shape[0] != x.shape[0]:
         raise ValueError(f"values must have shape (N, k) for parameters (N,), but have {roots.shape} and {x.shape}.")
-    figure = Figure(figsize=(7.0, 6.4), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
-    real, imag = np.real(roots), np.imag(roots)
-    stable, swinging = np.all(real < 0, axis=1), np.abs(imag) > 1e-9 * np.max(np.abs(roots))
-    for axis, part, label in zip(axes, (real, imag), ("real part", "imaginary part"), strict=True):
-        for which, color, kind in ((~swinging, "C0", "real"), (swinging, "C1", "in complex pairs")):
-            rows, columns = np.nonzero(which)
-            axis.plot(x[rows], part[rows, columns], ".", ms=3, color=color, label=kind)
-        axis.fill_between(
-            x,
-            0,
-            1,
-            where=stable,
-            color="#1a9f6c",
-            alpha=0.15,
-            lw=0,
-            transform=axis.get_xaxis_transform(),
-            label="stable",
-        )
-        axis.axhline(0.0, color="k", lw=0.7)
-        axis.set_ylabel(f"{label} [1/s]")
-    legend(axes[0], 3)
-    axes[1].grid(visible=True, alpha=0.3)
-    axes[1].set_xlabel(name)
-    figure.suptitle(title)
-    return figure
+    stable = np.all(np.real(roots) < 0, axis=1)
+    swinging = np.abs(np.imag(roots)) > 1e-9 * np.max(np.abs(roots))
+    with styled(style):
+        frame = Frame([1, 1], ax, figsize, (7.0, 6.4), title)
+        for axis, part, label in zip(frame.axes, (np.real(roots), np.imag(roots)), ("real part", "imaginary part")):
+            for which, color, kind in ((~swinging, "C0", "real"), (swinging, "C1", "in complex pairs")):
+                rows, columns = np.nonzero(which)
+                axis.plot(x[rows], part[rows, columns], ".", ms=3, color=color, label=kind)
+            where = {"where": stable, "transform": axis.get_xaxis_transform()}
+            axis.fill_between(x, 0, 1, color="#1a9f6c", alpha=0.15, lw=0, label="stable", **where)
+            axis.axhline(0.0, color="k", lw=0.7)
+            axis.set_ylabel(f"{label} [1/s]")
+            axis.grid(visible=True, alpha=0.3)
+        frame.legend(frame.axes[0], ["real", "in complex pairs", "stable"])
+        return frame.finished(name)
 
 
 def _course(value: complex, frames: int) -> tuple[np.ndarray, np.ndarray]:

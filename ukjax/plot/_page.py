@@ -11,11 +11,14 @@ import numpy as np
 from .. import _check
 from .._scenario import Scenario
 from .._trajectory import Trajectory
+from ._frame import Page
 from ._scene import Scene, scene
 
 
-def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
+def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> Page:
     """The text of an HTML page that needs no network: it plays, pauses and scrubs, and in space it can be rotated.
+
+    A notebook shows the page.
 
     Args:
         scenario: A scenario with a `ukjax.study.Drawing`.
@@ -32,7 +35,7 @@ def page(scenario: Scenario, trajectory: Trajectory, speed: float = 1.0) -> str:
     return filled("_page.html", scenario.name, _data(found, scenario.source, speed))
 
 
-def filled(template: str, title: str, data: dict[str, object], parts: Mapping[str, str] = MappingProxyType({})) -> str:
+def filled(template: str, title: str, data: dict[str, object], parts: Mapping[str, str] = MappingProxyType({})) -> Page:
     """The text of a page made of a template and its parts, the script that all of them share, a title and data."""
     folder = importlib.resources.files("ukjax.plot")
     page, view = (folder.joinpath(name).read_text("utf-8") for name in (template, "_view.js"))
@@ -40,7 +43,7 @@ def filled(template: str, title: str, data: dict[str, object], parts: Mapping[st
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     for name, part in {"%VIEW%": view, **parts}.items():
         page = page.replace(name, part)
-    return page.replace("%TITLE%", html.escape(title)).replace("%DATA%", text)
+    return Page(page.replace("%TITLE%", html.escape(title)).replace("%DATA%", text))
 
 
 def _data(seen: Scene, source: str, speed: float) -> dict[str, object]:

@@ -16,6 +16,7 @@ from mpl_toolkits.mplot3d import Axes3D, proj3d  # the import registers projecti
 from mpl_toolkits.mplot3d.art3d import Line3D
 
 from .._coordinate import Coordinate
+from ._frame import Picture, Size, given_axes, sized
 from ._scene import Scene
 
 
@@ -24,13 +25,42 @@ SCENERY = "#8a8f98"
 HIGHEST = 6.0  # largest height of a scene in space [inch]
 
 
-def stage(scene: Scene) -> tuple[Figure, Axes]:
-    """A figure with equal axes that hold the whole scene, its scenery and a legend."""
+def stage(scene: Scene, title: str, ax: Axes | None = None, figsize: Size = None) -> tuple[Figure, Axes]:
+    """A figure with equal axes that hold the whole scene, its scenery and a legend; or the axes `ax`, made so.
+
+    Raises:
+        ValueError: If `ax` is no axes of the scene's dimension, or is given with a title or a size.
+    """
     lower, upper = scene.bounds
     space = scene.dimension == 3
-    figure = Figure(figsize=(7.0, 7.0) if space else _size(upper - lower), layout=None if space else "constrained")
-    figure.suptitle(scene.title)
-    axis = figure.add_subplot(projection="3d" if space else None)
+    if ax is not None:
+        (axis,) = given_axes(ax, 1, title, figsize)
+        if isinstance(axis, Axes3D) != space:
+            kind = 'add_subplot(projection="3d")' if space else "add_subplot()"
+            raise ValueError(f"ax must be axes in {'space' if space else 'the plane'}: pass figure.{kind}.")
+        figure: Any = axis.figure
+    else:
+        size = sized(figsize, (7.0, 7.0) if space else _size(upper - lower))
+        figure = Picture(figsize=size, layout=None if space else "constrained")
+        figure.suptitle(title)
+        axis = figure.add_subplot(projection="3d" if space else None)
+    _set_up(axis, scene)
+    if ax is not None:
+        _legend(axis, scene, "upper center", bbox_to_anchor=(0.5, -0.12))
+    elif isinstance(axis, Axes3D):
+        _fill(figure, axis, _legend(figure, scene, "lower center")[0], figsize)
+    else:
+        _, lines = _legend(figure, scene, "outside lower center")
+        if figsize is None:
+            # Every further line of the legend needs room, which the axes would otherwise lose.
+            width, height = figure.get_size_inches()
+            figure.set_size_inches(width, height + 0.2 * (lines - 1))
+    return figure, axis
+
+
+def _set_up(axis: Axes, scene: Scene) -> None:
+    """Limits, labels and scenery."""
+    lower, upper = scene.bounds
     for name, *limits in zip("xyz", lower, upper):
         axis.set(**{f"{name}lim": limits})
     for name, points in scene.scenery.items():
@@ -39,15 +69,9 @@ def stage(scene: Scene) -> tuple[Figure, Axes]:
     axis.set_ylabel("y [m]")
     if isinstance(axis, Axes3D):
         _set_up_space(axis, upper - lower)
-        _fill(figure, axis, _legend(figure, scene, "lower center")[0])
-        return figure, axis
-    axis.set_aspect("equal", adjustable="box")
-    axis.grid(alpha=0.3)
-    _, lines = _legend(figure, scene, "outside lower center")
-    # Every further line of the legend needs room, which the axes would otherwise lose.
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.2 * (lines - 1))
-    return figure, axis
+    else:
+        axis.set_aspect("equal", adjustable="box")
+        axis.grid(alpha=0.3)
 
 
 def caption(axis: Axes, text: str, fontsize: str) -> Text:
@@ -70,23 +94,26 @@ def _set_up_space(axis: Axes3D, extent: np.ndarray) -> None:
         each.set_major_locator(MaxNLocator(int(np.clip(round(6 * length / np.max(extent)), 2, 5))))
 
 
-def _fill(figure: Figure, axis: Axes3D, legend: Legend) -> None:
-    """Makes a scene in space as large as the figure, and the figure no larger than that.
+def _fill(figure: Figure, axis: Axes3D, legend: Legend, figsize: Size) -> None:
+    """Makes a scene in space as large as the figure, and the figure no larger than that, unless its size is given.
 
     matplotlib draws the scene in the middle of a square, at half its width, and leaves the rest white.
     """
     titles, margin = 0.65, 0.15  # [inch]
     width, side = figure.get_figwidth(), 6.0
+    below = legend.get_window_extent().height / figure.dpi + 2 * margin
+    highest = HIGHEST if figsize is None else max(figsize[1] - below - titles, 0.5)
     for _ in range(4):  # texts do not grow with the scene, so that the size is found by iteration
         seen = _placed(figure, axis, 0.0, 0.0, side)
-        side *= min((width - 2 * margin) / seen.width, HIGHEST / seen.height)
+        side *= min((width - 2 * margin) / seen.width, highest / seen.height)
     seen = _placed(figure, axis, 0.0, 0.0, side)
     texts = [text.get_window_extent() for text in (legend, *figure.texts)]
     # The size is in tenths of an inch, because a film needs an even number of dots.
     width = np.ceil(10 * (max(seen.width, *(text.width / figure.dpi for text in texts)) + 2 * margin)) / 10
-    below = legend.get_window_extent().height / figure.dpi + 2 * margin
-    left, bottom = (width - seen.x0 - seen.x1) / 2, below - seen.y0
-    figure.set_size_inches(width, np.ceil(10 * (below + seen.height + titles)) / 10)
+    height = np.ceil(10 * (below + seen.height + titles)) / 10
+    width, height = (width, height) if figsize is None else figsize
+    left, bottom = (width - seen.x0 - seen.x1) / 2, (height - titles + below - seen.height) / 2 - seen.y0
+    figure.set_size_inches(width, height)
     _placed(figure, axis, left, bottom, side)
     axis.set_title("", y=1.0)  # an explicit y, so that matplotlib does not move the title
     axis.title.set_position(((width / 2 - left) / side, (below + seen.height - bottom) / side))
@@ -167,7 +194,7 @@ def _size(extent: np.ndarray) -> tuple[float, float]:
     return round(width + 1.0, 1), round(height + 1.5, 1)
 
 
-def _legend(figure: Figure, scene: Scene, place: Any) -> tuple[Legend, int]:
+def _legend(holder: Figure | Axes, scene: Scene, place: Any, **options: Any) -> tuple[Legend, int]:
     """The legend of links (if at most 8), scenery, and arrows with their scale, and its number of lines."""
     handles: list[Line2D] = []
     if len(scene.links) <= 8:
@@ -181,9 +208,16 @@ def _legend(figure: Figure, scene: Scene, place: Any) -> tuple[Legend, int]:
             label = f"{Coordinate(name).name}: {force:g} N are {length:g} m"
             style = {"lw": 1.6, "marker": ">", "ms": 5, "markevery": [1]}
             handles.append(Line2D([], [], color=scene.color(name), label=label, **style))
-    ncols = _columns([len(str(handle.get_label())) for handle in handles], figure.get_figwidth())
-    legend = figure.legend(handles=handles, loc=place, ncols=ncols, fontsize="small", frameon=False)
+    ncols = _columns([len(str(handle.get_label())) for handle in handles], _width(holder))
+    legend = holder.legend(handles=handles, loc=place, ncols=ncols, fontsize="small", frameon=False, **options)
     return legend, -(-len(handles) // ncols)
+
+
+def _width(holder: Figure | Axes) -> float:
+    """The width of a figure or of axes [in]."""
+    if isinstance(holder, Figure):
+        return holder.get_figwidth()
+    return holder.get_window_extent().width / holder.figure.dpi
 
 
 def _columns(lengths: Sequence[int], width: float) -> int:
