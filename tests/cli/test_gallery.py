@@ -64,6 +64,7 @@ def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
         "sheet.png",
         "own-py-scenario-film.html",
         "own-py-scenario-live.html",
+        "own-py-scenario.webp",
         *(f"{x}.{kind}" for x in stems for kind in ("md", "png")),
     }
     assert {path.name for path in folder.iterdir()} == wanted
@@ -84,8 +85,17 @@ def test_a_page_for_each_an_index_and_a_sheet(command, tmp_path):  # noqa: F811
     assert float(drift) < 1e-7
     assert "iframe" not in (folder / "own-py-unseen.md").read_text()
     index = (folder / "index.md").read_text()
-    said = "Stone \\| thrown<br>n = 2, m = 0, rank 0<br>none<br>Me"
-    assert f"[![Stone \\| thrown](own-py-scenario.png)](own-py-scenario.md)<br>{said} |" in index
+    assert index.count("## Without constraints") == index.count("\n## ") == 1
+    picture = "![Stone \\| thrown](own-py-scenario.webp){ loading=lazy }"
+    assert f"[{picture}<br>**Stone \\| thrown**](own-py-scenario.md)<br>n = 2, m = 0, rank 0<br>none<br>Me\n" in index
+    assert "(own-py-unseen.png)" in index
+    assert page.startswith("[Gallery](index.md) · [Unseen →](own-py-unseen.md)\n")
+    with Image.open(folder / "own-py-scenario.webp") as film:
+        assert film.is_animated
+        assert film.n_frames > 10
+        drawn = np.asarray(film.convert("RGBA"))
+        assert drawn[0, 0, 3] == 0  # no background
+        assert drawn[..., 3].max() == 255
     links = {
         x for name in wanted if name.endswith(".md") for x in re.findall(r"\]\(([^)]+)\)", (folder / name).read_text())
     }

@@ -6,7 +6,6 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
-from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -36,7 +35,7 @@ from ._target import UsageError
 
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 KINDS = {Holonomic: "holonomic", Nonholonomic: "nonholonomic", AccelerationConstraint: "acceleration"}
 
@@ -232,7 +231,6 @@ def first_line(error: Exception) -> str:
 
 
 FRAMES_A_SECOND, MOST_FRAMES = 25, 500
-COLUMNS = 3  # columns of the index
 DPI = 110
 MEASURED = 10_000  # least number of times of measurement: a drive may turn fifty times between frames
 
@@ -246,6 +244,7 @@ class Exhibit:
     about: str
     measured: dict[str, str]
     picture: bytes
+    thumbnail: bytes | None
     animation: str | None
     live: str | None
 
@@ -258,6 +257,11 @@ class Exhibit:
     def film(self) -> str:
         """The name of the film's file, distinct from the HTML file that a site makes of the page."""
         return f"{self.stem}-film.html"
+
+    @property
+    def small(self) -> str:
+        """The name of the file of the small picture in the index, which moves if there is a drawing."""
+        return f"{self.stem}.{'png' if self.thumbnail is None else 'webp'}"
 
     @property
     def page(self) -> str:
@@ -274,8 +278,10 @@ def run_gallery(console: Console, package: str, out: Path | None) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(found))
-        for target, factory in found.items():
+        for i, (target, factory) in enumerate(found.items(), 1):
             progress.update(task, description=f"Simulating {escape(target)}")
+            if not console.is_terminal:  # a bar would not be seen
+                console.print(f"{i} of {len(found)}: {target}", soft_wrap=True, highlight=False, markup=False)
             try:
                 exhibits.append(_exhibit(target, factory))
             except Exception as error:  # a user's functions may raise anything
@@ -295,6 +301,8 @@ def run_gallery(console: Console, package: str, out: Path | None) -> None:
 
 def _exhibit(target: str, factory: Callable[..., Scenario]) -> Exhibit:
     from .. import plot
+    from ..plot._animation import thumbnail
+    from ..plot._frame import png
 
     scenario = factory()
     _check.instance(scenario, Scenario, "what it returns", "ukjax.Scenario(mechanism, q0, v0, t1)")
@@ -309,12 +317,14 @@ def _exhibit(target: str, factory: Callable[..., Scenario]) -> Exhibit:
     trajectory = jax.tree.map(lambda x: x[::finer] if jnp.shape(x)[:1] == ts.shape else x, whole)
     drawn = scenario.drawing is not None
     figure = plot.path(scenario, trajectory) if drawn else plot.overview(trajectory, scenario.coordinates)
+    small = thumbnail(scenario, trajectory) if drawn else None
     animation = plot.page(scenario, trajectory, speed) if drawn else None
     live = _live_page(scenario, trajectory, speed) if drawn else None
     # A robot's file has no docstring. A module from a file is not in `sys.modules`, so its globals are read.
     words = None if _target.is_robot(target) else getattr(factory, "__globals__", {}).get("__doc__")
     about = (words or "").strip()
-    return Exhibit(target, entry(scenario), about, _measured(scenario, whole), _png(figure), animation, live)
+    measured = _measured(scenario, whole)
+    return Exhibit(target, entry(scenario), about, measured, png(figure, DPI), small, animation, live)
 
 
 def _live_page(scenario: Scenario, trajectory: Trajectory, speed: float) -> str | None:
@@ -325,12 +335,6 @@ def _live_page(scenario: Scenario, trajectory: Trajectory, speed: float) -> str 
         return plot.live(scenario, trajectory, speed)
     except ValueError:
         return None
-
-
-def _png(figure: "Figure") -> bytes:
-    stream = BytesIO()
-    figure.savefig(stream, format="png", dpi=DPI)
-    return stream.getvalue()
 
 
 def _measured(scenario: Scenario, trajectory: Trajectory) -> dict[str, str]:
@@ -389,9 +393,12 @@ def _pages(package: str, exhibits: list[Exhibit]) -> _output.Files:
         ("index.md", _text(_index(package, exhibits))),
         ("sheet.png", lambda path: sheet.savefig(path)),
     ]
-    for one in exhibits:
+    ordered = [one for members in _groups(exhibits).values() for one in members]
+    for before, one, after in zip([None, *ordered], ordered, [*ordered[1:], None], strict=False):
         files.append((f"{one.stem}.png", ft.partial(Path.write_bytes, data=one.picture)))
-        files.append((f"{one.stem}.md", _text(_page(one))))
+        files.append((f"{one.stem}.md", _text(_page(one, before, after))))
+        if one.thumbnail is not None:
+            files.append((one.small, ft.partial(Path.write_bytes, data=one.thumbnail)))
         if one.animation is not None:
             files.append((one.film, _text(one.animation)))
         if one.live is not None:
@@ -409,39 +416,60 @@ def _said(entry: Entry) -> list[str]:
     return [x for x in (entry.name, numbers, ", ".join(entry.kinds.splitlines()), entry.source) if x]
 
 
+def _groups(exhibits: list[Exhibit]) -> dict[str, list[Exhibit]]:
+    """The exhibits by what makes them move as they do, in the order of the index."""
+    groups: dict[str, list[Exhibit]] = {title: [] for title in (*GROUPS, "Other constraints")}
+    for one in exhibits:
+        title = next((title for title, kinds in GROUPS.items() if re.search(kinds, one.entry.kinds)), [*groups][-1])
+        groups[title].append(one)
+    return {title: members for title, members in groups.items() if members}
+
+
+# Titles of the groups, and the kinds of constraints by which a scenario belongs to one; the first that fits.
+GROUPS = {
+    "Driven by servo constraints or a controller": r"servo|controller",
+    "Rolling and gliding: nonholonomic constraints": r"nonholonomic",
+    "Loops, joints and surfaces: holonomic constraints": r"^holonomic",
+    "Without constraints": r"^none$",
+}
+
+
 def _index(package: str, exhibits: list[Exhibit]) -> str:
-    cells = [
-        f"[![{_plain(one.entry.name)}]({one.stem}.png)]({one.stem}.md)<br>{'<br>'.join(map(_plain, _said(one.entry)))}"
-        for one in exhibits
+    lines = [
+        "# Gallery",
+        "",
+        f"These are the scenarios of `{package}`. Each has coordinates n and rows of constraints m, with their rank at",
+        "the start. A picture leads to a simulation to play with, the sketch and equations, the commands, and measured",
+        "errors.",
+        "",
     ]
-    cells += [""] * (-len(cells) % COLUMNS)
-    rows = ["| " + " | ".join(cells[i : i + COLUMNS]) + " |" for i in range(0, len(cells), COLUMNS)]
-    head = ["|" + " |" * COLUMNS, "|" + ":-:|" * COLUMNS]
-    return "\n".join(
-        [
-            "# Gallery",
-            "",
-            f"The scenarios of `{package}`: coordinates n, rows of constraints m, and their rank at the start. A",
-            "picture leads to sketch and equations, the command, a film to play, and what was measured.",
-            "",
-            *head,
-            *rows,
-            "",
-            f"All of it was made by `ukjax gallery {package}`, and so was this [contact sheet](sheet.png).",
-            "",
-        ]
-    )
+    for title, members in _groups(exhibits).items():
+        lines += [f"## {title}", "", '<div class="cards" markdown>', ""]
+        for one in members:
+            name, *said = map(_plain, _said(one.entry))
+            lines += [
+                f"[![{name}]({one.small}){{ loading=lazy }}<br>**{name}**]({one.stem}.md)<br>{'<br>'.join(said)}",
+                "",
+            ]
+        lines += ["</div>", ""]
+    lines += [f"`ukjax gallery {package}` made these pages, and a [contact sheet](sheet.png).", ""]
+    return "\n".join(lines)
 
 
-def _page(one: Exhibit) -> str:
+def _page(one: Exhibit, before: Exhibit | None, after: Exhibit | None) -> str:
     entry = one.entry
     kinds = ", ".join(entry.kinds.splitlines())
+    ways = [f"[← {_plain(before.entry.name)}]({before.stem}.md)"] if before else []
+    ways += ["[Gallery](index.md)"]
+    ways += [f"[{_plain(after.entry.name)} →]({after.stem}.md)"] if after else []
     shown, title = (one.page, "simulation") if one.live else (one.film, "film")
     height = 760 if one.live else 480
     frame = f'<iframe src="{shown}" title="{title}" width="100%" height="{height}" loading="lazy"></iframe>'
     links = [f"[The film on a page of its own]({one.film})"] if one.animation else []
     links += [f"[the simulation on a page of its own]({one.page})"] if one.live else []
     lines = [
+        " · ".join(ways),
+        "",
         f"# {_plain(entry.name)}",
         "",
         *([_plain(entry.source), ""] if entry.source else []),
@@ -456,9 +484,9 @@ def _page(one: Exhibit) -> str:
         "",
         f"![{_plain(entry.name)}]({one.stem}.png)",
         "",
-        "## What was measured",
+        "## Measured errors",
         "",
-        "| | |",
+        "| Quantity | Value |",
         "|---|---|",
         *(f"| {_plain(name)} | {value} |" for name, value in one.measured.items()),
         "",

@@ -1,6 +1,7 @@
 """A mechanism in motion, for matplotlib's writers."""
 
 from collections.abc import Sequence
+from io import BytesIO
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -61,6 +62,33 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
     return Film(shot.screen, draw, frames=frames, interval=interval, cache_frame_data=False)  # pyright: ignore
 
 
+SMALL = (2.4, 1.8)  # size of a thumbnail [in]
+SMALL_FRAMES, SMALL_DPI = 32, 110
+
+
+def thumbnail(scenario: Scenario, trajectory: Trajectory, seconds: float = 4.0) -> bytes:
+    """An animated WebP picture of a motion, small and without axes or background, which repeats after some seconds."""
+    from PIL import Image
+
+    seen = _stage.seen_from_afar(scene(scenario, trajectory))
+    figure = Figure(figsize=SMALL, dpi=SMALL_DPI)
+    figure.patch.set_alpha(0.0)
+    axis = _stage.bare(figure, seen)
+    for name, points in seen.trails.items():
+        _stage.trail(axis, seen, name, points)
+    links = {name: _stage.link(axis, seen, name, points[0]) for name, points in seen.links.items()}
+    shot = _Shot(figure, axis, list(links.values()))
+    pictures = []
+    for i in np.unique(np.linspace(0, len(seen.t) - 1, SMALL_FRAMES).round().astype(int)):
+        for name, line in links.items():
+            _stage.move(line, seen.links[name][i])
+        pictures.append(Image.fromarray(shot.expose().pixels))
+    stream = BytesIO()
+    lasts = round(1000 * seconds / len(pictures))
+    pictures[0].save(stream, "webp", save_all=True, append_images=pictures[1:], duration=lasts, loop=0, quality=60)
+    return stream.getvalue()
+
+
 class _Shot:
     """A figure that shows a picture of another figure, whose resting artists are drawn once, the moving ones per frame.
 
@@ -82,7 +110,7 @@ class _Shot:
         self.picture = _Picture(self._pixels())
         self.screen.add_artist(self.picture)
 
-    def expose(self) -> Artist:
+    def expose(self) -> "_Picture":
         """Draws the moving artists in their present state into the picture."""
         self.canvas.restore_region(self.rest)
         for artist in self.moving:

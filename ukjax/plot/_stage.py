@@ -1,5 +1,6 @@
 """Parts of a mechanism's pictures and animation: equal axes, scenery, links, trails and arrows of a scene."""
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -72,6 +73,26 @@ def _set_up(axis: Axes, scene: Scene) -> None:
     else:
         axis.set_aspect("equal", adjustable="box")
         axis.grid(alpha=0.3)
+
+
+def bare(figure: Figure, scene: Scene) -> Axes:
+    """Equal axes that fill a figure and are invisible, with the scenery of a scene in the plane."""
+    axis = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    _set_up(axis, scene)
+    axis.axis("off")
+    return axis
+
+
+def seen_from_afar(scene: Scene) -> Scene:
+    """The scene in the plane of the picture, without forces: one in space as its axes show it."""
+    if scene.dimension == 2:
+        return dataclasses.replace(scene, arrows={})
+    elevation, azimuth = np.deg2rad([ELEVATION, AZIMUTH])
+    right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
+    up = np.array([-np.sin(elevation) * np.cos(azimuth), -np.sin(elevation) * np.sin(azimuth), np.cos(elevation)])
+    plane = np.stack([right, up], axis=1)  # (3, 2)
+    parts = {k: {name: x @ plane for name, x in getattr(scene, k).items()} for k in ("links", "trails", "scenery")}
+    return dataclasses.replace(scene, arrows={}, **parts)
 
 
 def caption(axis: Axes, text: str, fontsize: str) -> Text:
