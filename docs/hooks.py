@@ -4,6 +4,7 @@ import json
 import re
 from html import unescape
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jupytext
 from latex2mathml.converter import convert
@@ -13,13 +14,33 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 # Pages that are notebooks too, for those who teach.
 NOTEBOOKS = ("first_hour", "rigid", "analysis")
+# Links and pictures of a page, which are one folder further from its notebook.
+NEAR = re.compile(r"\]\((?!\w+:|#)([^)#]+)(#[^)]*)?(?=\))")
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 
 
+MATHML = "http://www.w3.org/1998/Math/MathML"
+# Accents as the converter writes them, and as characters that are made for it.
+ACCENTS = {"\u00a8": "\u00a8", "\u02d9": "\u02d9", "^": "\u02c6", "~": "\u02dc", "\u00af": "\u00af"}
+ElementTree.register_namespace("", MATHML)
+
+
 def on_page_content(html: str, **_) -> str:
-    html = INLINE.sub(lambda found: convert(unescape(found[1])), html)
-    return DISPLAY.sub(lambda found: convert(unescape(found[1]), display="block"), html)
+    html = INLINE.sub(lambda found: mathml(found[1], "inline"), html)
+    return DISPLAY.sub(lambda found: mathml(found[1], "block"), html)
+
+
+def mathml(text: str, display: str) -> str:
+    """TeX as MathML, in which dots and hats are accents: they keep their size, and are as near as accents are."""
+    tree = ElementTree.fromstring(convert(unescape(text), display=display))
+    for over in tree.iter(f"{{{MATHML}}}mover"):
+        accent = over[-1]
+        if accent.text in ACCENTS:
+            over.set("accent", "true")
+            accent.set("stretchy", "false")
+            accent.text = ACCENTS[accent.text]
+    return ElementTree.tostring(tree, encoding="unicode")
 
 
 def on_files(files, config, **_):
@@ -37,7 +58,8 @@ def on_files(files, config, **_):
     for name in NOTEBOOKS:
         text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
         # What a shell does is not for a cell.
-        made = jupytext.reads(text.replace("```sh", "```text"), "md")
+        made = jupytext.reads(NEAR.sub(r"](../\1\2", text.replace("```sh", "```text")).replace(".md", ".html"), "md")
+        made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         files.append(File.generated(config, f"notebooks/{name}.ipynb", content=jupytext.writes(made, "ipynb")))
     for picture in sorted((ROOT / "out").glob("*/*.png")):
         page = files.get_file_from_path(f"papers/{picture.parent.name}.md")

@@ -65,10 +65,10 @@ class Between(diffrax.AbstractLocalInterpolation):
 class Rattle(diffrax.AbstractSolver):
     r"""The structure-preserving step RATTLE for holonomic constraints, for runs of millions of steps.
 
-    $$\begin{aligned}
+    $$\begin{split}
     v_{1/2} &= v_0 + \tfrac h2 M^{-1}(Q(q_0, v_0) + A_0^\top\lambda), & q_1 &= q_0 + h\,v_{1/2}, & \Phi(q_1) &= 0 \\
     v_1 &= v_{1/2} + \tfrac h2 M^{-1}(Q(q_1, v_1) + A_1^\top\mu), & & & A_1 v_1 &= 0
-    \end{aligned}$$
+    \end{split}$$
 
     RATTLE is symplectic and reversible: the energy of a conservative mechanism swings about its value by a part that
     grows with the square of the step, and does not drift. Its order is two. Constraints hold to rounding, whether rows

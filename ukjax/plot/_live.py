@@ -19,8 +19,6 @@ from ._scene import Scene, check, scene
 
 # States of the trajectory at which the step has to be short enough.
 STATES = 24
-# A mechanism that travels so many times its own size takes the picture along.
-FAR = 2.0
 
 
 def live(
@@ -104,12 +102,9 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 def _box(seen: Scene) -> tuple[np.ndarray, np.ndarray, bool]:
     """The lower and upper corner of the picture, and whether it goes along with a mechanism that travels."""
-    points = np.concatenate(list(seen.links.values()), axis=1)  # (T, k, d)
-    size = np.max(np.ptp(points, axis=1), axis=0)
-    way = np.ptp(points.reshape(-1, seen.dimension), axis=0)
-    largest = float(np.max(size))
-    if largest == 0 or np.max(way) < (1 + FAR) * largest:
+    if not seen.travels:
         return *seen.bounds, False
-    middle = (points[0].min(axis=0) + points[0].max(axis=0)) / 2
-    half = np.maximum(0.7 * size, 0.5 * largest)
+    first = np.concatenate(list(seen.links.values()), axis=1)[0]
+    middle = (first.min(axis=0) + first.max(axis=0)) / 2
+    half = np.maximum(0.7 * seen.size, 0.5 * np.max(seen.size))
     return middle - half, middle + half, True

@@ -24,6 +24,10 @@ Arrow = Callable[..., tuple[ArrayLike, ArrayLike]] | tuple[str, Callable[..., tu
 COLORS = ("#2f7fd8", "#e8710a", "#1a9f6c", "#d6336c", "#8558d9", "#b58900", "#0c9bb3", "#c2571a")
 
 
+# A mechanism that travels so many times its own size takes the picture along.
+FAR = 2.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Scene:
     """The arrays of everything in a picture.
@@ -66,6 +70,19 @@ class Scene:
         # The margin keeps a line along an axis, or a dot at the edge, from being cut.
         middle, half = (lower + upper) / 2, np.maximum((upper - lower) / 2, 0.1 * extent) + 0.05 * extent
         return middle - half, middle + half
+
+    @property
+    def size(self) -> np.ndarray:
+        """The largest extent of all links at one time (d,) [m]."""
+        points = np.concatenate(list(self.links.values()), axis=1)  # (T, k, d)
+        return np.max(np.ptp(points, axis=1), axis=0)
+
+    @property
+    def travels(self) -> bool:
+        """Whether the mechanism goes so far that a picture has to go along."""
+        way = np.ptp(np.concatenate(list(self.links.values()), axis=1).reshape(-1, self.dimension), axis=0)
+        largest = np.max(self.size)
+        return bool(largest > 0 and np.max(way) >= (1 + FAR) * largest)
 
     @functools.cached_property
     def scale(self) -> tuple[float, float]:

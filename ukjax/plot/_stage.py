@@ -84,15 +84,22 @@ def bare(figure: Figure, scene: Scene) -> Axes:
 
 
 def seen_from_afar(scene: Scene) -> Scene:
-    """The scene in the plane of the picture, without forces: one in space as its axes show it."""
-    if scene.dimension == 2:
-        return dataclasses.replace(scene, arrows={})
-    elevation, azimuth = np.deg2rad([ELEVATION, AZIMUTH])
-    right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
-    up = np.array([-np.sin(elevation) * np.cos(azimuth), -np.sin(elevation) * np.sin(azimuth), np.cos(elevation)])
-    plane = np.stack([right, up], axis=1)  # (3, 2)
-    parts = {k: {name: x @ plane for name, x in getattr(scene, k).items()} for k in ("links", "trails", "scenery")}
-    return dataclasses.replace(scene, arrows={}, **parts)
+    """The scene in the plane of the picture, without forces: one in space as its axes show it.
+
+    A mechanism that travels stays in the middle, without trails and scenery.
+    """
+    if scene.dimension == 3:
+        elevation, azimuth = np.deg2rad([ELEVATION, AZIMUTH])
+        right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
+        up = np.array([-np.sin(elevation) * np.cos(azimuth), -np.sin(elevation) * np.sin(azimuth), np.cos(elevation)])
+        plane = np.stack([right, up], axis=1)  # (3, 2)
+        parts = {k: {name: x @ plane for name, x in getattr(scene, k).items()} for k in ("links", "trails", "scenery")}
+        scene = dataclasses.replace(scene, **parts)
+    if scene.travels:
+        middle = np.mean(np.concatenate(list(scene.links.values()), axis=1), axis=1, keepdims=True)
+        links = {name: x - middle for name, x in scene.links.items()}
+        scene = dataclasses.replace(scene, links=links, trails={}, scenery={})
+    return dataclasses.replace(scene, arrows={})
 
 
 def caption(axis: Axes, text: str, fontsize: str) -> Text:
