@@ -1,9 +1,10 @@
 """What the pictures of experiments share: panels with grid lines, one legend, theory under numbers, and captions."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -20,6 +21,7 @@ def panels(rows: int = 1, columns: int = 1, size: tuple[float, float] = SIZE, **
     axes = figure.subplots(rows, columns, squeeze=False, **options).ravel()
     for axis in axes:
         axis.grid(alpha=0.3)
+    figure.align_ylabels()
     return figure, axes
 
 
@@ -30,13 +32,12 @@ def over_time(*labels: str, height: float = 0.0) -> tuple[Figure, Any]:
         axis.set_ylabel(label)
         axis.margins(x=0.0)
     axes[-1].set_xlabel("time t [s]")
-    figure.align_ylabels()
     return figure, axes
 
 
-def in_space(figure: Figure, points: ArrayLike, place: Any = 111) -> Any:
+def in_space(figure: Figure, points: ArrayLike, place: tuple[int, int, int] = (1, 1, 1)) -> Any:
     """Adds axes for a path (T, 3) [m], on which a circle looks like one."""
-    axis: Any = figure.add_subplot(place, projection="3d")
+    axis: Any = figure.add_subplot(*place, projection="3d")
     extent = np.ptp(np.asarray(points), axis=0)
     axis.set_box_aspect(extent, zoom=0.82)
     for each, name, share in zip((axis.xaxis, axis.yaxis, axis.zaxis), "xyz", extent / extent.max(), strict=True):
@@ -50,9 +51,9 @@ def in_space(figure: Figure, points: ArrayLike, place: Any = 111) -> Any:
     return axis
 
 
-def visible(values: ArrayLike) -> np.ndarray:
-    """Sizes for a logarithmic axis, on which zeros and dust of rounding are no less than 1e-18."""
-    return np.maximum(np.abs(np.asarray(values)), 1e-18)
+def visible(values: ArrayLike, least: float = 1e-18) -> np.ndarray:
+    """Sizes for a logarithmic axis, on which zeros and dust of rounding are no less than `least`."""
+    return np.maximum(np.abs(np.asarray(values)), least)
 
 
 def legend(figure: Figure, axes: Any = None) -> None:
@@ -61,23 +62,27 @@ def legend(figure: Figure, axes: Any = None) -> None:
     for axis in figure.axes if axes is None else axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
-    figure.legend(named.values(), named.keys(), loc="outside upper center", **_style(named, figure.get_figwidth()))
+    figure.legend(named.values(), named, loc="outside upper center", **_style([*named], figure.get_figwidth()))
 
 
-def legend_above(axis: Axes) -> None:
+def legend_above(axis: Any) -> None:
     """Adds the legend of one panel above it, where no curve is."""
-    labels, figure = axis.get_legend_handles_labels()[1], axis.figure
-    width = figure.get_figwidth() * axis.get_position().width
+    _, labels = axis.get_legend_handles_labels()
     # On the right, because on the left an axis writes its power of ten.
-    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, **_style(labels, width))
+    style = _style(labels, axis.figure.get_figwidth() * axis.get_position().width)
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, **style)
 
 
-def _style(labels: Any, width: float) -> dict[str, Any]:
-    """As many columns as there is room for on `width` [inch], about equally long."""
-    longest = max(len(label.replace("$", "").replace("_", "")) for label in labels)
-    columns = max(1, int(12.0 * width / (longest + 6)))
-    rows = -(-len(labels) // columns)
-    return {"ncols": -(-len(labels) // rows), "fontsize": "small", "frameon": False}
+def _style(labels: Sequence[str], width: float) -> dict[str, Any]:
+    """As many columns as there is room for on `width` [inch], of which each takes fifteen letters."""
+    lengths = [len(re.sub("[$_^{}]", "", label)) + 9 for label in labels]
+    columns, room = len(labels), 15.0 * width
+    while columns > 1:
+        rows = -(-len(labels) // columns)
+        if sum(max(lengths[i : i + rows]) for i in range(0, len(lengths), rows)) <= room:
+            break
+        columns -= 1
+    return {"ncols": columns, "fontsize": "small", "frameon": False}
 
 
 def captioned(figure: Figure, caption: str) -> Figure:
