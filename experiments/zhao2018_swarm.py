@@ -127,7 +127,7 @@ def start_figure(runs: Runs) -> Figure:
 
 def path_figure(runs: Runs) -> Figure:
     """Paths (figure 7): on the constraint, and off it, where beta stays and where it decays."""
-    figure, axes = panels(1, 3, (10.0, 3.9), sharex=True, sharey=True)
+    figure, axes = panels(1, 3, (10.0, 4.3), sharex=True, sharey=True)
     titles = ("a) β = 0", "b) β(0) not zero, as printed", f"c) the same, κ = {KAPPA:g} 1/s")
     for axis, title, got in zip(axes, titles, (runs.gathering, runs.printed, runs.held), strict=True):
         at = places(got.q)
