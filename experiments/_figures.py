@@ -75,14 +75,13 @@ def legend_above(axis: Any) -> None:
 
 def _style(labels: Sequence[str], width: float) -> dict[str, Any]:
     """As many columns as there is room for on `width` [inch], of which each takes fifteen letters."""
-    lengths = [len(re.sub("[$_^{}]", "", label)) + 9 for label in labels]
-    columns, room = len(labels), 15.0 * width
-    while columns > 1:
-        rows = -(-len(labels) // columns)
-        if sum(max(lengths[i : i + rows]) for i in range(0, len(lengths), rows)) <= room:
+    lengths, rows = [len(re.sub("[$_^{}]", "", label)) + 9 for label in labels], 1
+    while rows < len(labels):
+        columns = [lengths[i : i + rows] for i in range(0, len(labels), rows)]
+        if sum(map(max, columns)) <= 15.0 * width:
             break
-        columns -= 1
-    return {"ncols": columns, "fontsize": "small", "frameon": False}
+        rows += 1
+    return {"ncols": -(-len(labels) // rows), "fontsize": "small", "frameon": False}
 
 
 def captioned(figure: Figure, caption: str) -> Figure:

@@ -262,9 +262,7 @@ def convergence(evaluations: np.ndarray, errors: np.ndarray) -> Figure:
         axis.semilogy(evaluations, visible(error), "o-", ms=3, label=name)
     axis.set(xlabel="evaluations of the loss and its gradient", ylabel="relative error")
     legend(figure)
-    return captioned(
-        figure, "Identification of the SCARA robot: how far its five numbers are from the true ones."
-    )
+    return captioned(figure, "Identification of the SCARA robot: how far its five numbers are from the true ones.")
 
 
 def fit(start: np.ndarray, found: np.ndarray, samples: Sample) -> Figure:

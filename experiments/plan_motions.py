@@ -128,9 +128,10 @@ def figure_of(found: list[tuple[Case, ukjax.Plan, float, str, float, float]], re
             t = np.linspace(0.0, case.duration, len(other.u))
             lower.plot(t, other.u[:, 0], label="collocation", **THEORY)
         for i in range(run.q.shape[1]):
-            upper.plot(run.t, run.q[:, i], color=f"C{i}", lw=1.2, label=f"$q_{i + 1}$")
+            upper.plot(run.t, run.q[:, i], color=f"C{i}", lw=1.2, label=f"$q_{i + 1}$, $u_{i + 1}$")
         for i in range(control.shape[1]):
-            lower.plot(run.t, control[:, i], color=f"C{i}", lw=1.2, label=f"$u_{i + 1}$")
+            label = f"$u_{i + 1}$" if i >= run.q.shape[1] else None
+            lower.plot(run.t, control[:, i], color=f"C{i}", lw=1.2, label=label)
         upper.set(title=case.name, ylabel="coordinates [m or rad]")
         lower.set(xlabel="time t [s]", ylabel=case.units)
         for axis in (upper, lower):

@@ -27,6 +27,7 @@ import numpy as np
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 import ukjax
 
@@ -157,6 +158,8 @@ def cost_figure(compared: dict[str, Comparison]) -> Figure:
         axis.semilogx(got.spent(), np.minimum.accumulate(got.tuning.losses), "o-", ms=3, label="by gradient")
         axis.set(xlabel="cost [simulations of all samples]", ylabel="best loss so far", title=title, yscale="log")
         axis.grid(alpha=0.3, which="both")
+        for set_formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            set_formatter(LogFormatter())  # plain numbers: there is less than a decade
     legend(figure)
     return captioned(figure, "The best loss so far over what it cost, by search and by gradient.")
 
