@@ -23,7 +23,7 @@ import ukjax
 from models import n_four_bar, parallelogram, spherical_pendulum
 
 from . import _report
-from ._figures import captioned, legend, legend_above, panels, visible
+from ._figures import captioned, legend, panels, visible
 
 
 MILLION = 1_000_000
@@ -133,13 +133,14 @@ def rows(long: dict[str, dict[str, Run]]) -> list[tuple[str, ...]]:
 def energies(long: dict[str, dict[str, Run]]) -> Figure:
     figure, axes = panels(1, len(long), (10.0, 4.6), sharey=True)
     for axis, (name, runs) in zip(axes, long.items(), strict=True):
-        for (method, found), color in zip(runs.items(), ("k", "C1", "C0", "C2"), strict=True):
-            axis.semilogy(found.t[1:], visible(found.off[1:]), color=color, lw=0.7, label=method)
+        for (method, found), color in zip(runs.items(), ("0.6", "C1", "C0", "C2"), strict=True):
+            axis.semilogy(found.t[1:], visible(found.off[1:]), color=color, lw=0.7, label=method.split(", step")[0])
         axis.set(title=name, xlabel="time t [s]")
         axis.margins(x=0.0)
-        legend_above(axis)
     axes[0].set_ylabel("energy, off from the start by [J]")
-    return captioned(figure, "How far the energy is off over long runs.")
+    legend(figure)
+    said = "; ".join(f"{name} {next(iter(runs)).partition(', ')[2]}" for name, runs in long.items())
+    return captioned(figure, f"How far the energy is off over long runs, by RATTLE ({said}) and by projection.")
 
 
 def works(work: dict[str, dict[str, list[Run]]]) -> Figure:

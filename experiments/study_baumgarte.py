@@ -104,6 +104,7 @@ def figure_of(data: Any) -> Figure:
     alpha, beta = grid(data.damping), grid(data.stiffness)
     error = grid(np.where(np.asarray(data.result) == 0, data.tool_error_after_a_second, np.nan))
     figure, (axis,) = panels(size=(7.4, 6.0))
+    axis.grid(visible=False)
     shown = axis.pcolormesh(alpha, beta, 1e3 * error, norm=LogNorm(1e-3, 1e1), cmap="viridis_r", rasterized=True)
     figure.colorbar(shown, ax=axis, label="largest distance of the tool after 1 s [mm]", extend="both")
     axis.set_facecolor("0.85")

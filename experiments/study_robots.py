@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 import ukjax
 
 from . import _report
-from ._figures import captioned, legend, legend_above, panels
+from ._figures import captioned, legend, panels
 from ._tuned_robots import PAPER, ROWS, STEPS, T1, Sample, controlled, errors, problem, samples
 
 
@@ -102,18 +102,23 @@ def distance_figure(found: dict[str, Outcome]) -> Figure:
         values = 1e3 * one.distance[one.okay]
         for low, high, alpha in BANDS:
             edges = np.percentile(values, (low, high), axis=0)
-            axes[i].fill_between(TS, *edges, color=f"C{i}", alpha=alpha, lw=0, label=f"{low:g} to {high:g} %")
-        axes[i].plot(TS, np.median(values, axis=0), color=f"C{i}", label="median")
-        axes[i].set(yscale="log", ylim=(0.02, 200.0), xlabel="time t [s]", title=way)
+            axes[i].fill_between(TS, *edges, color=f"C{i}", alpha=alpha, lw=0)
+        axes[i].plot(TS, np.median(values, axis=0), color=f"C{i}", label=way)
+        axes[i].set(yscale="log", ylim=(0.02, 200.0), xlabel="time t [s]")
         axes[i].margins(x=0.0)
-        legend_above(axes[i])
         worst = np.sort(1e3 * one.worst)
-        axes[-1].plot(worst, np.arange(1, worst.size + 1) / worst.size, color=f"C{i}", label=way)
+        axes[-1].plot(worst, np.arange(1, worst.size + 1) / worst.size, color=f"C{i}")
+    for low, high, alpha in BANDS:
+        axes[-1].fill_between([], [], color="k", alpha=alpha, lw=0, label=f"{low:g} to {high:g} %")
     axes[0].set_ylabel("distance of the object from its place [mm]")
     axes[-1].set(xscale="log", xlabel=f"largest distance after {SETTLED:.0f} s [mm]", ylabel="share of the chains")
     axes[-1].grid(alpha=0.3, which="both")
-    legend_above(axes[-1])
-    return captioned(figure, f"Coordinated robots: {one.okay.size:,} chains with unknown masses, not seen in tuning.")
+    legend(figure)
+    return captioned(
+        figure,
+        f"Coordinated robots: {one.okay.size:,} chains with unknown masses, not seen in tuning. Lines are medians; "
+        "bands hold shares of them.",
+    )
 
 
 def mass_figure(found: dict[str, Outcome], chains: Sample) -> Figure:
@@ -126,7 +131,7 @@ def mass_figure(found: dict[str, Outcome], chains: Sample) -> Figure:
             groups = np.array_split(np.argsort(mass), 20)
             medians = [[np.median(x[group]) for group in groups] for x in (mass, 1e3 * one.worst)]
             axis.plot(*medians, color=f"C{i}", lw=2, label=way)
-        axis.set(yscale="log", xlabel=f"mass m{j + 1} [kg]")
+        axis.set(yscale="log", xlabel=f"mass $m_{j + 1}$ [kg]")
     axes[0].set_ylabel(f"largest distance after {SETTLED:.0f} s [mm]")
     legend(figure)
     return captioned(figure, "Which chains are the bad ones: each run, and the median over the mass of a link.")
