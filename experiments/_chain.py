@@ -13,6 +13,7 @@ import ukjax
 from models.rr_leg import FreeBar, along
 
 from . import _report
+from ._figures import captioned, legend, panels
 
 
 SIZES = (10, 20, 50, 100, 200)
@@ -82,20 +83,22 @@ def _new(level: Any) -> tuple[Any, Any]:
 def figure(costs: list[Cost]) -> Figure:
     """Time over the number of modules, beside lines of slope 1, 2 and 3."""
     n = np.array([cost.bars for cost in costs], float)
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    axis = figure.subplots()
-    for name, label in (("scratch", "all joints from scratch, dense"), ("dense", "one more joint, dense P"),
-                        ("modular", "one more joint, by modules")):  # fmt: skip
-        axis.loglog(n, [1e3 * getattr(cost, name) for cost in costs], "o-", label=label)
+    figure, (axis,) = panels(size=(7.0, 4.6))
+    times = {name: np.array([1e3 * getattr(cost, name) for cost in costs]) for name in ("scratch", "dense", "modular")}
+    labels = ("all joints from scratch", "one more joint, dense P", "one more joint, by modules")
+    for label, values in zip(labels, times.values(), strict=True):
+        axis.loglog(n, values, "o-", label=label)
+    low, high = (f([f(values) for values in times.values()]) for f in (np.min, np.max))
     for power in (1, 2, 3):
-        end = 1e3 * getattr(costs[-1], ("modular", "dense", "scratch")[power - 1])
-        axis.loglog(n, end * (n / n[-1]) ** power, "k:", lw=0.8)
-        axis.annotate(f"$N^{power}$", (n[0], end * (n[0] / n[-1]) ** power), textcoords="offset points",
-                      xytext=(-24, -3), fontsize="small")  # fmt: skip
+        # From the slowest down, until it leaves the times or the sizes that there are.
+        start = max(n[0], n[-1] * (low / high) ** (1 / power))
+        ends = np.array([start, n[-1]])
+        axis.loglog(ends, high * (ends / n[-1]) ** power, ":", color="0.4", lw=1.0, zorder=1)
+        axis.annotate(f"$N^{power}$", (start, high * (start / n[-1]) ** power), textcoords="offset points",
+                      xytext=(-9, -14), fontsize="small")  # fmt: skip
     axis.set(xlabel="modules N of the chain (3 N coordinates)", ylabel="time [ms]")
     axis.set_xticks(n, [f"{x:.0f}" for x in n])
     axis.minorticks_off()
     axis.margins(x=0.12)
-    axis.grid(alpha=0.3)
-    axis.legend()
-    return figure
+    legend(figure)
+    return captioned(figure, "Time to add the last joint of a chain of N modules, beside powers of N (dotted).")

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
+from ._figures import captioned, legend, panels
+
 
 def information(motion: Callable, at: Any, samples: Any, sigma: float) -> np.ndarray:
     """Fisher information (p, p) of the data about the vector x (p,) of `motion(x, sample)`.
@@ -18,20 +20,16 @@ def information(motion: Callable, at: Any, samples: Any, sigma: float) -> np.nda
     return J.T @ J
 
 
-def fit_figure(
-    t: np.ndarray, measured: np.ndarray, runs: Mapping[str, np.ndarray], labels: Sequence[str], title: str
-) -> Figure:
+def fit_figure(t: np.ndarray, measured: np.ndarray, runs: Mapping[str, np.ndarray], labels: Sequence[str]) -> Figure:
     """Four measured coordinates (T, 4) of a motion, and what it is in each run."""
-    figure = Figure(figsize=(7.4, 6.0), layout="constrained")
-    axes = figure.subplots(2, 2, sharex=True)
-    for i, axis in enumerate(axes.ravel()):
-        axis.plot(t, measured[:, i], ".", ms=3, color="0.6", label="measured")
+    figure, axes = panels(2, 2, (7.4, 5.6), sharex=True)
+    for i, axis in enumerate(axes):
+        axis.plot(t, measured[:, i], "o", ms=5, color="0.75", zorder=1, label="measured")
         for (name, q), style in zip(runs.items(), ("--", "-"), strict=True):
             axis.plot(t, q[:, i], style, lw=1.2, label=name)
         axis.set_ylabel(labels[i])
-        axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize="small")
-    for axis in axes[1]:
+        axis.margins(x=0.0)
+    for axis in axes[2:]:
         axis.set_xlabel("time t [s]")
-    figure.suptitle(title)
-    return figure
+    legend(figure)
+    return captioned(figure, "First of the motions that were measured, and what it is at the start and in the fit.")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import matplotlib
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
@@ -20,16 +21,21 @@ from rich.table import Table
 console = Console()
 # Of the tables of an experiment, as Markdown, for its report.
 tables: list[str] = []
+# How pictures are written; the report shows them in the first.
+formats = ["png"]
 
 
 def start(description: str, name: str, every_core: bool = False) -> Path:
-    """Reads `--out`, makes that folder, and sets JAX as the command does: double precision, compiled sooner.
+    """Reads `--out` and `--format`, makes that folder, and sets JAX as the command does.
 
-    And `every_core` as a device, for batches.
+    That is double precision, compiled sooner; and `every_core` as a device, for batches.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=Path("out") / name, help="folder for the pictures")
-    out = parser.parse_args().out
+    kinds = ("png", "pdf", "svg")
+    parser.add_argument("--format", action="append", choices=kinds, help="of pictures, png if omitted; repeatable")
+    arguments = parser.parse_args()
+    out, formats[:] = arguments.out, dict.fromkeys(arguments.format or ["png"])
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -53,7 +59,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
     for row in body:
         shown.add_row(*(escape(cell) for cell in row))  # a unit in brackets is no markup
     console.print(shown)
-    line = lambda cells: "| " + " | ".join(re.sub(r"([\\|*_<>`\[\]])", r"\\\1", cell) for cell in cells) + " |"
+    line = lambda cells: "| " + " | ".join(map(_plain, cells)) + " |"
     tables.append("\n".join([f"## {title}", "", line(head), "|---" * len(head) + "|", *map(line, body)]))
 
 
@@ -68,15 +74,27 @@ def median_seconds(function: Callable[..., Any], *arguments: Any, repeats: int =
     return statistics.median(times)
 
 
+def _plain(text: str) -> str:
+    """Text in which Markdown finds no markup."""
+    return re.sub(r"([\\|*_<>`\[\]])", r"\\\1", text)
+
+
 def save(figures: Mapping[str, Figure], out: Path) -> None:
-    """Writes each figure as PNG, and the tables so far as report.md, and says where."""
-    begin = time.perf_counter()
-    with console.status("Drawing"):
+    """Writes each figure, and as report.md the tables so far and the pictures with captions; and says where.
+
+    The caption of a figure is its label.
+    """
+    begin, shown = time.perf_counter(), []
+    # Type 42 keeps letters letters in a PDF; journals ask for it.
+    with console.status("Drawing"), matplotlib.rc_context({"pdf.fonttype": 42}):
         for name, figure in figures.items():
-            aside = out / f".{name}.png"
-            figure.savefig(aside, dpi=130)
-            aside.replace(out / f"{name}.png")
+            for suffix in formats:
+                aside = out / f".{name}.{suffix}"
+                figure.savefig(aside, dpi=130)
+                aside.replace(out / f"{name}.{suffix}")
+            caption = _plain(str(figure.get_label()))
+            shown.append(f"![{caption}]({name}.{formats[0]})\n\n{caption}".rstrip())
         aside = out / ".report.md"
-        aside.write_text("\n\n".join(tables) + "\n", "utf-8")
+        aside.write_text("\n\n".join([*tables, *shown]) + "\n", "utf-8")
         aside.replace(out / "report.md")
     console.print(f"{len(figures)} pictures in {out} ({time.perf_counter() - begin:.1f} s)", highlight=False)

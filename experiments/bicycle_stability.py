@@ -19,6 +19,7 @@ from models import whipple_bicycle
 from ukjax import plot
 
 from . import _report
+from ._figures import captioned, legend_above
 
 
 SPEEDS = (0.1, 10.0)  # [m/s]
@@ -74,15 +75,17 @@ def critical(A) -> dict[str, float]:
 
 
 def figure_of(speeds: np.ndarray, found: np.ndarray) -> Figure:
-    figure = plot.eigenvalues(speeds, found, "speed [m/s]", "Whipple's bicycle: lean and steer without a rider's hands")
+    figure = plot.eigenvalues(speeds, found, "speed [m/s]")
     wanted = np.stack([published(u) for u in speeds[::10]])
     for axis, part in zip(figure.axes, (np.real(wanted), np.imag(wanted)), strict=True):
         axis.plot(np.repeat(speeds[::10], 4), part.ravel(), "o", mfc="none", mec="0.4", ms=6, label="published")
         axis.set_ylim(-12, 12)
-    figure.axes[0].legend(
-        fontsize="small", ncols=4, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderpad=0
+    legend_above(figure.axes[0])
+    return captioned(
+        figure,
+        "Eigenvalues of Whipple's bicycle over its speed, of lean and steer without a rider's hands, and those that "
+        "Meijaard et al. (2007) publish.",
     )
-    return figure
 
 
 def rows(A, speeds: np.ndarray, found: np.ndarray) -> list[tuple[str, str, str]]:

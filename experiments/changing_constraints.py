@@ -19,6 +19,7 @@ import ukjax
 from models import closed_form
 
 from . import _report
+from ._figures import THEORY, captioned, legend_above, panels
 
 
 G = 9.81  # [m/s^2]
@@ -158,25 +159,26 @@ def rows(found: dict[str, tuple[Any, np.ndarray, np.ndarray]]) -> list[tuple[str
 
 
 def figure_of(found: dict[str, tuple[Any, np.ndarray, np.ndarray]]) -> Figure:
-    figure = Figure(figsize=(12.0, 4.4), layout="constrained")
-    first, second, third = figure.subplots(1, 3)
+    figure, (first, second, third) = panels(1, 3, (10.0, 3.8))
     bouncing, swung, slipping = (run for run, *_ in found.values())
-    first.plot(bouncing.t, bouncing.q[:, 1], color="C0")
+    first.plot(bouncing.t, bouncing.q[:, 1], color="C0", label="bead")
     first.plot(bouncing.event_times, 0 * bouncing.event_times, "k|", ms=12, label="bounce")
-    first.set(xlabel="time t [s]", ylabel="height [m]", title="Bead on a wire, restitution 0.8")
+    first.set(xlabel="time t [s]", ylabel="height [m]")
     for i, (name, color) in enumerate(zip(swung.modes, ("C0", "C1"), strict=True)):
         there = np.where((np.asarray(swung.mode) == i)[:, None], np.asarray(swung.q), np.nan)
         second.plot(*there.T, color=color, label=name)
     events = np.asarray(swung.event_q)[np.asarray(swung.event) >= 0]
-    second.plot(*events.T, "ko", ms=4)
-    second.set(xlabel="x [m]", ylabel="y [m]", title="Mass on a rope", aspect="equal")
-    third.plot(slipping.q[:, 0], slipping.v[:, 0], color="C0")
-    third.axhline(BELT, color="0.6", lw=0.8, ls="--", label="speed of the belt")
-    third.set(xlabel="position [m]", ylabel="velocity [m/s]", title="Block on a belt, held by a spring")
-    for axis, place in zip(figure.axes, ("upper right", "upper left", "center"), strict=True):
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize="small", loc=place)
-    return figure
+    second.plot(*events.T, "ko", ms=4, label="event")
+    second.set(xlabel="x [m]", ylabel="y [m]", aspect="equal")
+    third.axhline(BELT, label="speed of the belt", **THEORY)
+    third.plot(slipping.q[:, 0], slipping.v[:, 0], "C0", lw=1.2, label="block")
+    third.set(xlabel="position [m]", ylabel="velocity [m/s]")
+    for axis in figure.axes:
+        legend_above(axis)
+    return captioned(
+        figure,
+        "A bead that bounces on a wire, restitution 0.8; a mass on a rope; and a block on a belt, held by a spring.",
+    )
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ import ukjax
 from models.n_pendulum import Chain
 
 from . import _report
+from ._figures import captioned, legend, over_time, panels
 
 
 STEP = 0.5  # s, from one QR to the next
@@ -171,25 +172,24 @@ def chart(count: int, duration: float) -> tuple[np.ndarray, np.ndarray]:
 
 def figure_of(runs: dict[str, Spectrum], angles: np.ndarray, found: np.ndarray) -> dict[str, Figure]:
     """Exponents as they settle, and the largest one over both angles of the start."""
-    settling = Figure(figsize=(8.0, 6.0), layout="constrained")
-    for axis, (name, run) in zip(settling.subplots(2, 1, sharex=True), runs.items(), strict=True):
+    settling, axes = over_time(*["exponent so far [1/s]"] * len(runs), height=5.6)
+    for axis, (name, run) in zip(axes, runs.items(), strict=True):
         for i, values in enumerate(run.values.T):
-            axis.plot(run.t, values, label=f"exponent {i + 1}")
+            axis.plot(run.t, values, lw=1.2, label=f"exponent {i + 1}")
         axis.set_xscale("log")
-        axis.set_ylabel("exponent so far [1/s]")
         axis.set_title(name, fontsize="medium", loc="left")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize="small", ncols=4, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderpad=0)
-    axis.set_xlabel("time t [s]")
-    map_ = Figure(figsize=(6.6, 5.4), layout="constrained")
-    axis = map_.subplots()
+    legend(settling)
+    map_, (axis,) = panels(size=(6.4, 5.2))
+    axis.grid(visible=False)
     shown = axis.pcolormesh(angles, angles, found, cmap="magma", shading="nearest", vmin=0.0)
     axis.set_xlabel("upper rod, from hanging [rad]")
     axis.set_ylabel("lower rod, from hanging [rad]")
     axis.set_aspect("equal")
     map_.colorbar(shown, ax=axis, label="largest exponent [1/s]")
-    map_.suptitle("Double pendulum, released at rest")
-    return {"settling": settling, "map": map_}
+    return {
+        "settling": captioned(settling, "Double pendulum: Lyapunov exponents as they settle."),
+        "map": captioned(map_, "Double pendulum, released at rest: the largest exponent over both angles."),
+    }
 
 
 def rows(runs: dict[str, Spectrum], ours: float, theirs: float, scipy_rate: float) -> list[tuple[str, str, str]]:

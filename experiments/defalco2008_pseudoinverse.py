@@ -27,6 +27,7 @@ from models.scara import scenario as scara
 
 from . import _report
 from ._defalco2008 import FLOPS, OPERATIONS, RUNS, SIZES, TABLE_6
+from ._figures import captioned, legend, over_time, visible
 
 
 T_END = 20.0
@@ -195,29 +196,23 @@ def projection_rows(run: Runner, tick) -> list[tuple[str, ...]]:
 
 def violation_figure(runs: dict[str, Run]) -> Figure:
     """Figure 2: violation of the position constraints, without and with stabilisation; and with projection."""
-    figure = Figure(figsize=(7.0, 6.5), layout="constrained")
-    axes = figure.subplots(len(runs), 1, sharex=True)
-    for axis, (label, run) in zip(axes, runs.items()):
-        # A logarithm needs something to show: zero is drawn at the smallest rounding error.
-        axis.semilogy(run.trajectory.t, np.maximum(violation(run), 1e-34))
-        axis.set_title(label, fontsize="medium")
-        axis.set_ylabel("sum of psi^2 [m^2]")
-        axis.grid(alpha=0.3)
-    axes[-1].set_xlabel("time t [s]")
-    figure.suptitle("Figure 2: violation of the position constraints (SVD, tolerance 1e-8)")
-    return figure
+    figure, (axis,) = over_time("$\\sum \\psi^2$ [m²]", height=4.4)
+    for label, run in runs.items():
+        # A logarithm needs something to show: zero is drawn at the square of the smallest rounding error.
+        axis.semilogy(run.trajectory.t[1:], visible(violation(run)[1:], 1e-34), lw=1.2, label=label)
+    legend(figure)
+    return captioned(
+        figure, "Counterpart of figure 2: violation of the position constraints, by SVD and at tolerance 1e-8."
+    )
 
 
 def error_figure(runs: dict[str, Run]) -> Figure:
     """The error of the angle, for the same runs."""
-    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = over_time("error of θ [rad]", height=4.0)
     for label, run in runs.items():
-        axis.semilogy(run.trajectory.t, np.maximum(run.error, 1e-13), label=label)
-    axis.set(xlabel="time t [s]", ylabel="error of theta [rad]")
-    axis.grid(alpha=0.3)
-    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize="small", frameon=False, borderpad=0)
-    return figure
+        axis.semilogy(run.trajectory.t[1:], visible(run.error[1:], 1e-13), lw=1.2, label=label)
+    legend(figure)
+    return captioned(figure, "Error of the angle against the exact motion, by SVD and at tolerance 1e-8.")
 
 
 def misprint_rows() -> list[tuple[str, str, str]]:
@@ -269,9 +264,9 @@ def main() -> None:
             projection_rows(run, tick),
         )
         shown = {
-            "a) not stabilised": run(ukjax.SVD(), 1e-8),
-            "b) Baumgarte, alpha = 1000, beta = 100": run(ukjax.SVD(), 1e-8, GAINS),
-            "c) projection": run(ukjax.SVD(), 1e-8, projected=True),
+            "not stabilised": run(ukjax.SVD(), 1e-8),
+            "Baumgarte, α = 1000, β = 100": run(ukjax.SVD(), 1e-8, GAINS),
+            "projection": run(ukjax.SVD(), 1e-8, projected=True),
         }
     _report.table("What the paper prints", ("", "printed", "we find"), misprint_rows())
     _report.save({"figure02_violation": violation_figure(shown), "error": error_figure(shown)}, out)

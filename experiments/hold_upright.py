@@ -23,6 +23,7 @@ import ukjax
 from models import cart_pole, n_pendulum
 
 from . import _report
+from ._figures import captioned, legend, panels
 
 
 COUNT = 41  # starts along each axis
@@ -139,18 +140,17 @@ def figure_of(case: Case, found: list[Region]) -> Figure:
     count = found[0].home.shape[0]
     (first, _), (second, _) = case.axes
     x, y = starts(case, count)
-    figure = Figure(figsize=(4.6 * len(found), 4.6), layout="constrained")
-    for axis, region in zip(figure.subplots(1, len(found), squeeze=False, sharey=True)[0], found, strict=True):
+    figure, axes = panels(1, len(found), (4.0 * len(found), 4.4), sharey=True)
+    for axis, region in zip(axes, found, strict=True):
         axis.pcolormesh(x, y, region.home.T.astype(float), cmap=ListedColormap(["0.85", "#1a9f6c"]), vmin=0, vmax=1)
         axis.plot(0.0, 0.0, "k+", ms=10)
         axis.set_xlabel(first)
         axis.set_title(_when(region.period), fontsize="medium")
-    figure.axes[0].set_ylabel(second)
+    axes[0].set_ylabel(second)
     for color, label in (("#1a9f6c", "comes home"), ("0.85", "does not")):
-        figure.axes[0].plot([], [], "s", color=color, label=label)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(case.name)
-    return figure
+        axes[0].plot([], [], "s", color=color, label=label)
+    legend(figure)
+    return captioned(figure, f"{case.name}: from where its regulator brings it home to the cross.")
 
 
 def _when(period: float | None) -> str:

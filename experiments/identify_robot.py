@@ -29,6 +29,7 @@ from ukjax import rigid
 
 from . import _arm, _identification, _report
 from ._arm import POINTS, STEPS, T1, Sample
+from ._figures import captioned, legend, over_time
 
 
 SIGMA = 1e-3  # standard deviation of a measurement [rad]
@@ -188,18 +189,14 @@ def told_rows(got: Told) -> list[tuple[str, str, str, str]]:
 
 def residual_figure(runs: dict[str, np.ndarray], measured: np.ndarray) -> Figure:
     """What is missed of each angle (T, 4), before and after."""
-    figure = Figure(figsize=(7.4, 6.0), layout="constrained")
-    axes = figure.subplots(len(runs), 1, sharex=True)
+    figure, axes = over_time(*(f"measured - {name} [mrad]" for name in runs), height=5.6)
     t = np.linspace(0.0, T1, POINTS)
-    for axis, (name, q) in zip(axes, runs.items(), strict=True):
+    for axis, q in zip(axes, runs.values(), strict=True):
         for i, label in enumerate(LABELS):
             axis.plot(t, 1e3 * (measured - q)[:, i], ".-", lw=0.6, ms=4, label=label.removesuffix(" [rad]"))
         axis.axhspan(-2e3 * SIGMA, 2e3 * SIGMA, color="0.85", zorder=0, label="2 standard deviations of the noise")
-        axis.set(ylabel="measured - computed [mrad]", title=name)
-        axis.grid(alpha=0.3)
-    axes[-1].set_xlabel("time t [s]")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
-    return figure
+    legend(figure)
+    return captioned(figure, "What is missed of each measured angle, at the start and in the fit.")
 
 
 def figures(task: ukjax.tuning.TuningProblem, found: Found) -> dict[str, Figure]:
@@ -208,9 +205,8 @@ def figures(task: ukjax.tuning.TuningProblem, found: Found) -> dict[str, Figure]
     runs = {name: np.asarray(motion(jnp.asarray(logs), sample))
             for name, logs in (("start", np.zeros(len(FITTED))), ("fit", found.logs))}  # fmt: skip
     measured, t = np.asarray(sample.measured), np.linspace(0.0, T1, POINTS)
-    title = "First of the motions that were measured"
     return {
-        "fit": _identification.fit_figure(t, measured, runs, LABELS, title),
+        "fit": _identification.fit_figure(t, measured, runs, LABELS),
         "residuals": residual_figure(runs, measured),
     }
 

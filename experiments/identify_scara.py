@@ -29,6 +29,7 @@ from models.scara import scenario as on_helix
 
 from . import _identification, _report
 from ._driven import Driven
+from ._figures import captioned, legend, panels, visible
 
 
 SIGMA = 1e-3  # standard deviation of the measurements [rad, m]
@@ -256,14 +257,12 @@ def _direction(d: np.ndarray) -> str:
 
 def convergence(evaluations: np.ndarray, errors: np.ndarray) -> Figure:
     """Relative error of every number over the evaluations."""
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = panels()
     for error, name in zip(errors.T, BASE, strict=True):
-        axis.semilogy(evaluations, error, "o-", ms=3, label=name)
+        axis.semilogy(evaluations, visible(error), "o-", ms=3, label=name)
     axis.set(xlabel="evaluations of the loss and its gradient", ylabel="relative error")
-    axis.grid(alpha=0.3)
-    axis.legend(ncols=5, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
-    return figure
+    legend(figure)
+    return captioned(figure, "Identification of the SCARA robot: how far its five numbers are from the true ones.")
 
 
 def fit(start: np.ndarray, found: np.ndarray, samples: Sample) -> Figure:
@@ -271,11 +270,9 @@ def fit(start: np.ndarray, found: np.ndarray, samples: Sample) -> Figure:
     sample = jax.tree_util.tree_map(lambda x: x[0], samples)
     runs = {name: np.asarray(jax.jit(motion)(Base(jnp.exp(x)), sample))
             for name, x in (("start", start), ("fit", found))}  # fmt: skip
-    labels = [f"q{i + 1} [{'m' if i == 3 else 'rad'}]" for i in range(4)]
+    labels = [f"$q_{i + 1}$ [{'m' if i == 3 else 'rad'}]" for i in range(4)]
     t = np.linspace(0.0, T1, POINTS)
-    return _identification.fit_figure(
-        t, np.asarray(sample.measured), runs, labels, "First of the motions that were measured"
-    )
+    return _identification.fit_figure(t, np.asarray(sample.measured), runs, labels)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from models import two_mass_spring
 from models.coordinated_robots import ACTUATION, START, CoordinatedRobots, scenario
 
 from . import _report
+from ._figures import THEORY, captioned, legend, over_time, panels
 
 
 T_END = 2 * np.pi
@@ -140,69 +141,58 @@ def rows(springs: dict[str, Spring], runs: dict[str, ukjax.Trajectory], opened: 
 
 def angle_figure(run: ukjax.Trajectory) -> Figure:
     """Angles, rates and accelerations of the five links (figures 4 to 8)."""
-    figure = Figure(figsize=(11.0, 5.4), layout="constrained")
-    axes = figure.subplots(2, 3).ravel()
+    figure, axes = panels(2, 3, (9.6, 5.4))
     for i in range(5):
         for values, label in (
-            (run.q, "angle [rad]"), (run.v, "rate [rad/s]"), (run.acceleration, "acceleration [rad/s$^2$]"),
+            (run.q, "angle [rad]"), (run.v, "rate [rad/s]"), (run.acceleration, "acceleration [rad/s²]"),
         ):  # fmt: skip
-            axes[i].plot(run.t, values[:, i], label=label)
-        axes[i].set_title(f"Figure {4 + i}: link {i + 1}", fontsize="medium")
-        axes[i].set_xlabel("time t [s]")
-        axes[i].set_ylabel(f"theta{i + 1}, SI units")
-        axes[i].grid(alpha=0.3)
+            axes[i].plot(run.t, values[:, i], lw=1.2, label=label)
+        axes[i].set(xlabel="time t [s]", ylabel=f"$\\theta_{i + 1}$ and its rates (SI)")
+        axes[i].margins(x=0.0)
     axes[2].set_ylim(-1, 1)  # zero throughout: rounding errors are no motion
     axes[5].axis("off")
-    axes[5].legend(*axes[0].get_legend_handles_labels(), loc="center", frameon=False)
-    figure.suptitle("Two coordinated robots: the links")
-    return figure
+    legend(figure)
+    return captioned(figure, "Counterparts of figures 4 to 8: the five links of the two coordinated robots.")
 
 
 def control_figure(runs: dict[str, ukjax.Trajectory]) -> Figure:
     """The six torques under both readings (figures 9 to 14)."""
-    figure = Figure(figsize=(11.0, 5.8), layout="constrained")
-    axes = figure.subplots(2, 3, sharex=True).ravel()
+    figure, axes = panels(2, 3, (9.6, 5.4), sharex=True)
     for i, axis in enumerate(axes):
         for style, (name, run) in zip(("-", "--"), runs.items(), strict=True):
-            axis.plot(run.t, np.asarray(run.control)[:, i], style, label=LABELS[name])
-        axis.set_title(f"Figure {9 + i}; the paper: {PRINTED[i]}", fontsize="medium")
-        axis.set_ylabel(f"u{i + 1} [N m]")
-        axis.grid(alpha=0.3)
+            axis.plot(run.t, np.asarray(run.control)[:, i], style, lw=1.4, label=LABELS[name])
+        axis.set_ylabel(f"$u_{i + 1}$ [N m]")
+        axis.margins(x=0.0)
         if i >= 3:
             axis.set_xlabel("time t [s]")
-    axes[0].legend(fontsize="small")
-    figure.suptitle("Two coordinated robots: the control")
-    return figure
+    legend(figure)
+    said = ", ".join(f"u{i + 1} {text}" for i, text in enumerate(PRINTED))
+    return captioned(
+        figure, f"Counterparts of figures 9 to 14: torques of the joints. Ranges that the paper gives, in N m: {said}."
+    )
 
 
 def literal_figure(t: Any, gap: np.ndarray) -> Figure:
     """The chain that the literal reading opens."""
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    axis = figure.subplots()
-    positive = np.where(gap > 1e-12, gap, np.nan)
-    axis.semilogy(t, positive)
-    axis.set(xlabel="time t [s]", ylabel="gap of the closed chain [m]")
-    axis.grid(alpha=0.3)
-    figure.suptitle("Literal reading: the passive force does not react to the control")
-    return figure
+    figure, (axis,) = over_time("gap of the closed chain [m]")
+    axis.semilogy(t, np.where(gap > 1e-12, gap, np.nan))
+    axis.set_xlim(left=0.0)
+    return captioned(
+        figure, "By the literal reading the passive force does not react to the control: the closed chain opens."
+    )
 
 
 def spring_figure(springs: dict[str, Spring]) -> Figure:
     """Elongation error and control of the two-mass spring."""
-    figure = Figure(figsize=(7.0, 5.4), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
+    figure, (upper, lower) = over_time("$x_2 - x_1 - 2 l$ [m]", "F [N]")
     for i, (name, one) in enumerate(springs.items()):
-        upper.plot(one.t, one.error, f"C{i}", label=name)
-        upper.plot(one.t, one.theory, "k--", lw=0.8, label=None if i else "theory")
-        lower.plot(one.t, one.control, f"C{i}", label=name)
-    upper.set_ylabel("x2 - x1 - 2 l [m]")
-    lower.set_ylabel("F [N]")
-    lower.set_xlabel("time t [s]")
-    upper.legend(fontsize="small")
-    for axis in (upper, lower):
-        axis.grid(alpha=0.3)
-    figure.suptitle("Two-mass spring, started off the constraint")
-    return figure
+        for axis, found, theory in ((upper, one.error, one.theory), (lower, one.control, one.formula)):
+            axis.plot(one.t, theory, label="theory", **THEORY)
+            axis.plot(one.t, found, f"C{i}", lw=1.2, label=name)
+    legend(figure)
+    return captioned(
+        figure, "Two-mass spring, started off its constraint: error of the elongation, and the control, with eq. 47."
+    )
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import ukjax
 from models import n_four_bar, parallelogram, spherical_pendulum
 
 from . import _report
+from ._figures import captioned, legend, panels, visible
 
 
 MILLION = 1_000_000
@@ -130,21 +131,20 @@ def rows(long: dict[str, dict[str, Run]]) -> list[tuple[str, ...]]:
 
 
 def energies(long: dict[str, dict[str, Run]]) -> Figure:
-    figure = Figure(figsize=(13.0, 4.6), layout="constrained")
-    axes = figure.subplots(1, len(long), sharey=True)
+    figure, axes = panels(1, len(long), (10.0, 4.6), sharey=True)
     for axis, (name, runs) in zip(axes, long.items(), strict=True):
-        for (method, found), color in zip(runs.items(), ("k", "C1", "C0", "C2"), strict=True):
-            axis.semilogy(found.t[1:], np.maximum(found.off[1:], 1e-16), color=color, lw=0.7, label=method)
+        for (method, found), color in zip(runs.items(), ("0.6", "C1", "C0", "C2"), strict=True):
+            axis.semilogy(found.t[1:], visible(found.off[1:]), color=color, lw=0.7, label=method.split(", step")[0])
         axis.set(title=name, xlabel="time t [s]")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize="x-small", loc="lower right")
+        axis.margins(x=0.0)
     axes[0].set_ylabel("energy, off from the start by [J]")
-    return figure
+    legend(figure)
+    said = "; ".join(f"{name} {next(iter(runs)).partition(', ')[2]}" for name, runs in long.items())
+    return captioned(figure, f"How far the energy is off over long runs, by RATTLE ({said}) and by projection.")
 
 
 def works(work: dict[str, dict[str, list[Run]]]) -> Figure:
-    figure = Figure(figsize=(13.0, 4.4), layout="constrained")
-    axes = figure.subplots(1, len(work), sharey=True)
+    figure, axes = panels(1, len(work), (10.0, 4.2), sharey=True)
     for axis, (name, methods) in zip(axes, work.items(), strict=True):
         for (method, runs), color in zip(methods.items(), ("k", "C0"), strict=True):
             axis.loglog([1e3 * x.pace for x in runs], [np.max(x.off) for x in runs], "o-", color=color, label=method)
@@ -154,8 +154,8 @@ def works(work: dict[str, dict[str, list[Run]]]) -> Figure:
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3, which="both")
     axes[0].set_ylabel("energy, off by at the most [J]")
-    axes[0].legend(fontsize="small")
-    return figure
+    legend(figure)
+    return captioned(figure, "How far the energy is off at the most over what a second of motion costs.")
 
 
 def main() -> None:

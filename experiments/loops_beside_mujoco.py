@@ -28,6 +28,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from . import _loops, _report
+from ._figures import captioned, legend, panels, visible
 from ._loops import INTEGRATORS, SAVED, Linkage, Measures, Run
 
 
@@ -121,8 +122,7 @@ def goal_rows(got: Comparison) -> list[tuple[str, str, str]]:
 
 def violation_figure(gots: list[Comparison]) -> Figure:
     """How far the loop is open over time."""
-    figure = Figure(figsize=(10.0, 5.0), layout="constrained")
-    axes = figure.subplots(1, len(gots), sharey=True, squeeze=False)[0]
+    figure, axes = panels(1, len(gots), (9.0, 4.8), sharey=True)
     for axis, got in zip(axes, gots, strict=True):
         t = np.linspace(0.0, got.end, SAVED)
         for who, size in (
@@ -131,19 +131,18 @@ def violation_figure(gots: list[Comparison]) -> Figure:
         ):  # fmt: skip
             for entry in got.entries:
                 if entry.who == who and np.isclose(entry.size, size, rtol=1e-6, atol=0.0):
-                    open_by = np.maximum(got.measures.violation(entry.run.q), 1e-17)
+                    open_by = visible(got.measures.violation(entry.run.q))
                     axis.semilogy(t[1:], open_by[1:], lw=1.0, label=f"{entry.who}, {entry.setting}")
         axis.set(xlabel="time t [s]", title=got.linkage.name)
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("violation of the loop [m] (0 as 1e-17)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
-    return figure
+        axis.margins(x=0.0)
+    axes[0].set_ylabel("violation of the loop [m]")
+    legend(figure)
+    return captioned(figure, "How far the loops of two linkages are open over time; zero is drawn as 1e-18.")
 
 
 def work_figure(gots: list[Comparison]) -> Figure:
     """Time over error, of everything that ran."""
-    figure = Figure(figsize=(10.0, 5.4), layout="constrained")
-    axes = figure.subplots(1, len(gots), sharey=True, squeeze=False)[0]
+    figure, axes = panels(1, len(gots), (9.0, 5.0), sharey=True)
     for axis, got in zip(axes, gots, strict=True):
         names = list(dict.fromkeys(entry.who for entry in got.entries))
         for who, marker in zip(names, "o^s*v<>", strict=True):
@@ -152,10 +151,9 @@ def work_figure(gots: list[Comparison]) -> Figure:
             errors, times = [e.error for e in runs], [1e3 * e.run.seconds for e in runs]
             axis.loglog(errors, times, style, marker=marker, ms=5, lw=1.2, label=who)
         axis.set(xlabel=f"largest error of a point in {got.end:g} s [m]", title=got.linkage.name)
-        axis.grid(alpha=0.3)
     axes[0].set_ylabel("time for a second of motion [ms]")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
-    return figure
+    legend(figure)
+    return captioned(figure, "Time over error of two linkages, of everything that ran.")
 
 
 def report(gots: list[Comparison]) -> None:

@@ -27,6 +27,7 @@ import ukjax
 from models import planar_mechanisms, rr_leg, three_rrr
 
 from . import _chain, _report
+from ._figures import THEORY, captioned, legend, legend_above, over_time, panels, visible
 
 
 NOISES = np.logspace(-8, 4, 25)
@@ -121,11 +122,11 @@ def motions(mechanism: ukjax.modular.Composite, q: Any, v: Any) -> list[ukjax.Tr
 
 def motion_figure(paths: list[ukjax.Trajectory]) -> Figure:
     """Where bars and platform are after T1 at every level, with the way that they took."""
-    figure = Figure(figsize=(11, 4.3), layout="constrained")
+    figure, axes = panels(1, 3, (9.6, 4.4), sharex=True, sharey=True)
     legs = [rr_leg.Leg(angle) for angle in three_rrr.ANGLES]
     drawing = three_rrr.drawing()
     titles = ("level 1: modules", "level 2: legs", "level 3: mechanism")
-    for axis, path, title in zip(figure.subplots(1, 3, sharex=True, sharey=True), paths, titles, strict=True):
+    for axis, path, title in zip(axes, paths, titles, strict=True):
         for i in (0, -1):
             q, alpha = path.q[i], 0.35 if i == 0 else 1.0
             for k, leg in enumerate(legs):
@@ -136,10 +137,12 @@ def motion_figure(paths: list[ukjax.Trajectory]) -> Figure:
                 axis.plot(*distal.T, "C1o-", ms=3, alpha=alpha)
             axis.plot(*np.asarray(drawing.links["platform"](q, 0.0)).T, "C2-", alpha=alpha)
         axis.plot(path.q[:, -3], path.q[:, -2], "C2:", lw=1)
-        axis.set(title=title, xlabel="x [m]", ylabel="y [m]", aspect="equal")
-        axis.grid(alpha=0.3)
-    figure.suptitle(f"One start, {T1} s later (faint: the start)")
-    return figure
+        axis.set(title=title, xlabel="x [m]", aspect="equal")
+    axes[0].set_ylabel("y [m]")
+    return captioned(
+        figure,
+        f"From one start (faint), bars and platform {T1} s later, with the constraints up to each level.",
+    )
 
 
 def force_figure(mechanism: ukjax.modular.Composite, path: ukjax.Trajectory) -> Figure:
@@ -150,39 +153,34 @@ def force_figure(mechanism: ukjax.modular.Composite, path: ukjax.Trajectory) -> 
         return jnp.stack([level.force for level in climb(whole.terms(q, v, t), rows)[1:]])
 
     found = np.asarray(jax.jit(jax.vmap(forces))(path.q, path.v, path.t))
-    figure = Figure(figsize=(8.6, 5.6), layout="constrained")
     shown = {"elbow of leg A, y [N]": 3, "platform, y [N]": 16, "platform [N m]": 17}
-    for axis, (name, i) in zip(figure.subplots(3, 1, sharex=True), shown.items(), strict=True):
+    figure, axes = over_time(*shown)
+    for axis, i in zip(axes, shown.values(), strict=True):
         for level, label in enumerate(("level 2", "level 3", "level 4")):
             axis.plot(path.t, found[:, level, i], label=label, ls="--" if level == 2 else "-")
-        axis.set_ylabel(name)
-        axis.grid(alpha=0.3)
-    axis.set_xlabel("time t [s]")
-    figure.axes[0].legend(ncols=3, fontsize="small")
-    figure.suptitle("What each level adds to the force")
-    return figure
+    legend(figure)
+    return captioned(figure, "What each level adds to the force, along the motion of the mechanism.")
 
 
 def clearance_figure(errors: Any, forces: Any, gaps: dict[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     """Error and bearing force over R; and the gap that opens."""
-    figure = Figure(figsize=(11, 3.9), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    left.loglog(NOISES, errors)
-    left.loglog(NOISES, errors[0] * NOISES / NOISES[0], "k:", lw=0.8, label="proportional to R")
+    figure, (left, middle, right) = panels(1, 3, (10.0, 3.8))
+    left.loglog(NOISES, errors[0] * NOISES / NOISES[0], label="proportional to R", **THEORY)
+    left.loglog(NOISES, errors, lw=1.2, label="error")
     left.set(ylabel="error of the rows [m/s²]", ylim=(errors[0] / 2, 4 * errors[-1]))
-    middle.loglog(NOISES, forces)
-    middle.loglog(NOISES, forces[-1] * NOISES[-1] / NOISES, "k:", lw=0.8, label="proportional to 1/R")
+    middle.loglog(NOISES, forces[-1] * NOISES[-1] / NOISES, label="proportional to 1/R", **THEORY)
+    middle.loglog(NOISES, forces, lw=1.2, label="force")
     middle.set(ylabel="force in the bearing [N]", ylim=(forces[-1] / 2, 4 * forces[0]))
     for axis in (left, middle):
-        axis.set_xlabel("covariance R of the wrist's rows [1/kg]")
-        axis.legend(fontsize="small")
-    for name, (t, off) in gaps.items():
-        right.semilogy(t[1:], np.maximum(1e3 * off[1:], 1e-12), label=name)
+        axis.set_xlabel("covariance R [1/kg]")
+    for (name, (t, off)), color in zip(gaps.items(), ("C2", "C3", "C4"), strict=True):
+        right.semilogy(t[1:], visible(1e3 * off[1:], 1e-12), color, label=name)
     right.set(xlabel="time t [s]", ylabel="gap at the wrist [mm]")
-    right.legend(fontsize="small")
     for axis in (left, middle, right):
-        axis.grid(alpha=0.3)
-    return figure
+        legend_above(axis)
+    return captioned(
+        figure, "Clearance as noise of covariance R in the wrist's rows: their error, the bearing's force, and the gap."
+    )
 
 
 def modularity() -> list[tuple[str, ...]]:
@@ -235,7 +233,7 @@ def main(sizes: tuple[int, ...] = _chain.SIZES) -> None:
         drifts = [float(np.ptp(energy(path.q, path.v))) for path in paths]
         status.update("Clearance")
         _, errors, forces = jax.jit(jax.vmap(lambda R: loose_wrist(terms, R)))(jnp.asarray(NOISES))
-        gaps = {f"R = {R:g}": gap(R) for R in (1e-6, 1e-4, 1e-2)}
+        gaps = {f"R = $10^{{{power}}}$/kg": gap(10.0**power) for power in (-6, -4, -2)}
         status.update("Mechanisms of figure 1")
         mechanisms = modularity()
     errors, forces = np.asarray(errors), np.asarray(forces)

@@ -5,6 +5,7 @@
 
 import argparse
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,9 +44,13 @@ def main() -> None:
 
 
 def page(name: str, report: str) -> str:
-    """The Markdown of a page, of the report of an experiment."""
+    """The Markdown of a page, of the report of an experiment.
+
+    The site adds the pictures themselves; here are their captions.
+    """
     machine = f"Python {platform.python_version()}, JAX {jax.__version__}, {platform.machine()}"
     how = f"`python -m experiments.{name}` prints this and draws the pictures; here it ran with {machine}."
+    report = re.sub(r"!\[.*\]\((.*)\..*\)\n\n", lambda found: f"**{found[1].replace('_', ' ')}**: ", report)
     return f"# {PAPERS[name]}\n\n{how}\n\n{report}"
 
 

@@ -22,6 +22,7 @@ from models import acrobot, cart_pole, coordinated_robots
 
 from . import _report
 from ._collocation import Collocated, collocate
+from ._figures import THEORY, captioned, legend, panels
 
 
 class Case(NamedTuple):
@@ -120,23 +121,23 @@ def rows(found: list[tuple[Case, ukjax.Plan, float, str, float, float]]) -> list
 
 
 def figure_of(found: list[tuple[Case, ukjax.Plan, float, str, float, float]], references: list[Any]) -> Figure:
-    figure = Figure(figsize=(4.4 * len(found), 6.4), layout="constrained")
-    axes = figure.subplots(2, len(found), sharex="col", squeeze=False)
-    for (upper, lower), (case, plan, *_), other in zip(axes.T, found, references, strict=True):
+    figure, axes = panels(2, len(found), (3.6 * len(found), 6.0), sharex="col")
+    for (upper, lower), (case, plan, *_), other in zip(axes.reshape(2, -1).T, found, references, strict=True):
         run, control = plan.trajectory, np.asarray(plan.trajectory.control)
-        for i in range(run.q.shape[1]):
-            upper.plot(run.t, run.q[:, i], color=f"C{i}", label=f"q{i + 1}")
-        for i in range(control.shape[1]):
-            lower.plot(run.t, control[:, i], color=f"C{i}", label=f"u{i + 1}")
         if other is not None:
             t = np.linspace(0.0, case.duration, len(other.u))
-            lower.plot(t, other.u[:, 0], "k:", label="collocation")
+            lower.plot(t, other.u[:, 0], label="collocation", **THEORY)
+        for i in range(run.q.shape[1]):
+            upper.plot(run.t, run.q[:, i], color=f"C{i}", lw=1.2, label=f"$q_{i + 1}$, $u_{i + 1}$")
+        for i in range(control.shape[1]):
+            label = f"$u_{i + 1}$" if i >= run.q.shape[1] else None
+            lower.plot(run.t, control[:, i], color=f"C{i}", lw=1.2, label=label)
         upper.set(title=case.name, ylabel="coordinates [m or rad]")
         lower.set(xlabel="time t [s]", ylabel=case.units)
         for axis in (upper, lower):
-            axis.grid(alpha=0.3)
-            axis.legend(fontsize="x-small", ncols=2)
-    return figure
+            axis.margins(x=0.0)
+    legend(figure)
+    return captioned(figure, "Motions of least effort, and their control; wide is what collocation finds.")
 
 
 def main() -> None:

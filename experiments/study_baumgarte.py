@@ -32,6 +32,7 @@ import ukjax
 from models.scara import Scara, helix, scenario
 
 from . import _report
+from ._figures import captioned, legend, panels
 
 
 DAMPING, STIFFNESS = (0.1, 1000.0), (1.0, 1e5)  # alpha [1/s], beta [1/s²]
@@ -102,8 +103,8 @@ def figure_of(data: Any) -> Figure:
     grid = lambda x: np.asarray(x).reshape(count, count).T
     alpha, beta = grid(data.damping), grid(data.stiffness)
     error = grid(np.where(np.asarray(data.result) == 0, data.tool_error_after_a_second, np.nan))
-    figure = Figure(figsize=(8.2, 6.0), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = panels(size=(7.4, 6.0))
+    axis.grid(visible=False)
     shown = axis.pcolormesh(alpha, beta, 1e3 * error, norm=LogNorm(1e-3, 1e1), cmap="viridis_r", rasterized=True)
     figure.colorbar(shown, ax=axis, label="largest distance of the tool after 1 s [mm]", extend="both")
     axis.set_facecolor("0.85")
@@ -113,14 +114,15 @@ def figure_of(data: Any) -> Figure:
     axis.plot([], [], "k", lw=1.6, label="within 1 mm, by 40 000 runs" if count == COUNT else "within 1 mm, by runs")
     axis.plot([], [], "C3--", lw=1.2, label="within 1 mm, foretold")
     critical = np.geomspace(*DAMPING, 50)
-    axis.plot(critical, critical**2 / 4, "w:", lw=1.5, label="critical damping, alpha = 2 beta^1/2")
+    axis.plot(critical, critical**2 / 4, "--", color="0.4", lw=1.5, label="critical damping, α = 2 β$^{1/2}$")
     axis.plot(*PAPER, "r*", ms=13, mec="w", label="the paper's gains")
     axis.fill_between([], [], [], color="0.85", label="fails, or no number")
     axis.set(xscale="log", yscale="log", xlim=DAMPING, ylim=STIFFNESS)
-    axis.set(xlabel="damping alpha [1/s]", ylabel="stiffness beta [1/s²]")
-    axis.legend(loc="lower right", fontsize="small", framealpha=0.95, facecolor="0.55")
-    figure.suptitle(f"SCARA from 6 mm off its helix, steps of {1e3 * STEP:.0f} ms")
-    return figure
+    axis.set(xlabel="damping α [1/s]", ylabel="stiffness β [1/s²]")
+    legend(figure)
+    return captioned(
+        figure, f"The SCARA robot from 6 mm off its helix, in steps of {1e3 * STEP:.0f} ms, over Baumgarte's gains."
+    )
 
 
 def rows(data: Any) -> list[tuple[str, str]]:

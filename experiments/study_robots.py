@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 import ukjax
 
 from . import _report
+from ._figures import captioned, legend, panels
 from ._tuned_robots import PAPER, ROWS, STEPS, T1, Sample, controlled, errors, problem, samples
 
 
@@ -96,31 +97,33 @@ def rows(gains: dict[str, Any], found: dict[str, Outcome]) -> list[tuple[str, ..
 
 def distance_figure(found: dict[str, Outcome]) -> Figure:
     """Distances over time, with bands, a panel for each way; and how they are distributed at the worst."""
-    figure = Figure(figsize=(11.0, 4.0), layout="constrained")
-    axes = figure.subplots(1, len(found) + 1, width_ratios=[1.0] * len(found) + [1.2])
+    figure, axes = panels(1, len(found) + 1, (11.0, 3.8), width_ratios=[1.0] * len(found) + [1.2])
     for i, (way, one) in enumerate(found.items()):
         values = 1e3 * one.distance[one.okay]
         for low, high, alpha in BANDS:
             edges = np.percentile(values, (low, high), axis=0)
-            axes[i].fill_between(TS, *edges, color=f"C{i}", alpha=alpha, lw=0, label=f"{low:g} to {high:g} %")
-        axes[i].plot(TS, np.median(values, axis=0), color=f"C{i}", label="median")
-        axes[i].set(yscale="log", ylim=(0.02, 200.0), xlabel="time t [s]", title=way)
-        axes[i].grid(alpha=0.3)
-        axes[i].legend(fontsize="x-small")
+            axes[i].fill_between(TS, *edges, color=f"C{i}", alpha=alpha, lw=0)
+        axes[i].plot(TS, np.median(values, axis=0), color=f"C{i}", label=way)
+        axes[i].set(yscale="log", ylim=(0.02, 200.0), xlabel="time t [s]")
+        axes[i].margins(x=0.0)
         worst = np.sort(1e3 * one.worst)
-        axes[-1].plot(worst, np.arange(1, worst.size + 1) / worst.size, color=f"C{i}", label=way)
+        axes[-1].plot(worst, np.arange(1, worst.size + 1) / worst.size, color=f"C{i}")
+    for low, high, alpha in BANDS:
+        axes[-1].fill_between([], [], color="k", alpha=alpha, lw=0, label=f"{low:g} to {high:g} %")
     axes[0].set_ylabel("distance of the object from its place [mm]")
     axes[-1].set(xscale="log", xlabel=f"largest distance after {SETTLED:.0f} s [mm]", ylabel="share of the chains")
     axes[-1].grid(alpha=0.3, which="both")
-    axes[-1].legend(fontsize="small")
-    figure.suptitle(f"Coordinated robots: {one.okay.size:,} chains with unknown masses, not seen in tuning")
-    return figure
+    legend(figure)
+    return captioned(
+        figure,
+        f"Coordinated robots: {one.okay.size:,} chains with unknown masses, not seen in tuning. Lines are medians; "
+        "bands hold shares of them.",
+    )
 
 
 def mass_figure(found: dict[str, Outcome], chains: Sample) -> Figure:
     """What makes a chain a bad one: its worst distance over how much heavier than assumed its links are."""
-    figure = Figure(figsize=(11.0, 3.6), layout="constrained")
-    axes = figure.subplots(1, 5, sharey=True)
+    figure, axes = panels(1, 5, (11.0, 3.6), sharey=True)
     for j, axis in enumerate(axes):
         for i, (way, one) in enumerate(found.items()):
             mass = np.asarray(chains.robots.m)[one.okay, j]
@@ -128,12 +131,10 @@ def mass_figure(found: dict[str, Outcome], chains: Sample) -> Figure:
             groups = np.array_split(np.argsort(mass), 20)
             medians = [[np.median(x[group]) for group in groups] for x in (mass, 1e3 * one.worst)]
             axis.plot(*medians, color=f"C{i}", lw=2, label=way)
-        axis.set(yscale="log", xlabel=f"mass m{j + 1} [kg]")
-        axis.grid(alpha=0.3)
+        axis.set(yscale="log", xlabel=f"mass $m_{j + 1}$ [kg]")
     axes[0].set_ylabel(f"largest distance after {SETTLED:.0f} s [mm]")
-    axes[-1].legend(fontsize="x-small")
-    figure.suptitle("Which chains are the bad ones: each run, and the median over the mass of a link")
-    return figure
+    legend(figure)
+    return captioned(figure, "Which chains are the bad ones: each run, and the median over the mass of a link.")
 
 
 def main(unseen: int = UNSEEN, many: int = MANY) -> None:

@@ -22,6 +22,7 @@ import ukjax
 from models.scara import scenario
 
 from . import _report
+from ._figures import THEORY, captioned, legend, over_time
 
 
 PAPER = (0.5, 200.0)
@@ -88,28 +89,23 @@ def row(name, gains, run, mechanism):
 
 
 def figures(tuning: ukjax.tuning.Tuning, runs: dict[str, ukjax.Trajectory], mechanism) -> dict[str, Figure]:
-    convergence = Figure(figsize=(7.0, 6.5), layout="constrained")
-    axes = convergence.subplots(3, 1, sharex=True)
+    convergence, axes = over_time("loss J [s]", "α [1/s]", "β [1/s²]")
     axes[0].semilogy(tuning.losses)
-    axes[0].set_ylabel("loss J")
-    for axis, name, unit, optimum in zip(axes[1:], ("alpha", "beta"), ("1/s", "1/s²"), OPTIMAL):
-        axis.plot(np.exp(tuning.history[name]), label="tuned")
-        axis.axhline(optimum, color="k", ls="--", lw=0.8, label="theory (LQR)")
-        axis.set_ylabel(f"{name} [{unit}]")
-        axis.legend(loc="lower right")
+    for axis, name, optimum in zip(axes[1:], ("alpha", "beta"), OPTIMAL):
+        axis.axhline(optimum, label="theory (LQR)", **THEORY)
+        axis.plot(np.exp(tuning.history[name]), lw=1.2, label="tuned")
     axes[-1].set_xlabel("step of the optimiser")
-    decay = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axis = decay.subplots()
+    legend(convergence)
+    decay, (axis,) = over_time("distance of the tool from its place [mm]", height=4.0)
     for name, trajectory in runs.items():
         position, _ = errors(mechanism, trajectory)
         axis.semilogy(trajectory.t, 1e3 * np.linalg.norm(np.asarray(position)[:, [0, 1, 3]], axis=1), label=name)
-    axis.set(xlabel="time t [s]", ylabel="distance of the tool from its place [mm]", ylim=(1e-6, None))
-    axis.legend(loc="upper right")
-    for each in (*axes, axis):
-        each.grid(alpha=0.3)
-    convergence.suptitle("Tuning the Baumgarte gains by gradient")
-    decay.suptitle("SCARA, started 6 mm off its helix")
-    return {"convergence": convergence, "decay": decay}
+    axis.set_ylim(1e-6, None)
+    legend(decay)
+    return {
+        "convergence": captioned(convergence, "Tuning Baumgarte's gains of the SCARA robot by gradient."),
+        "decay": captioned(decay, "The SCARA robot, started 6 mm off its helix, with different gains."),
+    }
 
 
 if __name__ == "__main__":

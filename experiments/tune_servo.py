@@ -27,10 +27,12 @@ import numpy as np
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 import ukjax
 
 from . import _report, _tuned_manipulator, _tuned_robots
+from ._figures import THEORY, captioned, legend, over_time, panels
 from ._tuned_manipulator import problem as manipulator
 from ._tuned_robots import problem as robots
 
@@ -148,33 +150,30 @@ def rows(got: Comparison) -> list[tuple[str, ...]]:
 
 def cost_figure(compared: dict[str, Comparison]) -> Figure:
     """Best loss so far over what it cost."""
-    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
-    for axis, (title, got) in zip(figure.subplots(1, 2), compared.items(), strict=True):
+    figure, axes = panels(1, 2, (9.0, 4.0))
+    for axis, (title, got) in zip(axes, compared.items(), strict=True):
         best = np.minimum.accumulate(got.searched_losses)
+        axis.axhline(WITHIN * min(best[-1], got.tuning.loss), label="1 % above the better end", **THEORY)
         axis.semilogx(np.arange(1, best.size + 1), best, label="Nelder-Mead")
         axis.semilogx(got.spent(), np.minimum.accumulate(got.tuning.losses), "o-", ms=3, label="by gradient")
-        goal = WITHIN * min(best[-1], got.tuning.loss)
-        axis.axhline(goal, color="k", ls=":", lw=0.8, label="1 % above the better end")
         axis.set(xlabel="cost [simulations of all samples]", ylabel="best loss so far", title=title, yscale="log")
         axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize="small")
-    return figure
+        for set_formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            set_formatter(LogFormatter())  # plain numbers: there is less than a decade
+    legend(figure)
+    return captioned(figure, "The best loss so far over what it cost, by search and by gradient.")
 
 
 def error_figure(hand: Any, tuned: Any, unseen: Any) -> Figure:
     """How far the object of the robots is from its place, for every unseen chain."""
     distance = jax.jit(jax.vmap(lambda gains, sample: _off_place(gains, sample), (None, 0)))
-    figure = Figure(figsize=(7.4, 4.2), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = over_time("distance of the object from its place [mm]", height=4.2)
     for color, (name, logs) in zip(("C0", "C1"), {"paper's gains": hand, "tuned by gradient": tuned}.items()):
         t, off = distance(jax.tree_util.tree_map(jnp.exp, logs), unseen)
         for i in range(off.shape[0]):
             axis.semilogy(t[i], 1e3 * off[i], color=color, lw=0.7, alpha=0.6, label=name if i == 0 else None)
-    axis.set(xlabel="time t [s]", ylabel="distance of the object from its place [mm]")
-    axis.grid(alpha=0.3)
-    axis.legend()
-    figure.suptitle("Coordinated robots: chains with unknown masses, not seen in tuning")
-    return figure
+    legend(figure)
+    return captioned(figure, "Coordinated robots: chains with unknown masses, not seen in tuning.")
 
 
 def _off_place(gains: Any, sample: Any) -> Any:

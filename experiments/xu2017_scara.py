@@ -19,12 +19,11 @@ import ukjax
 from models.scara import CLIMB, Scara, helix, scenario
 
 from . import _report
+from ._figures import THEORY, captioned, in_space, legend, over_time
 from ._ode45 import ode45
 
 
 T_END = 20.0  # not printed; it follows from the z error, 0.01 m, at a wrong initial rate of 0.5 mm/s
-JOINTS = ("q1 [rad]", "q2 [rad]", "q3 [rad]", "q4 [m]")
-AXES = ("x", "y", "z")
 
 
 class Run(NamedTuple):
@@ -130,80 +129,75 @@ def rows(drifting: Run, held: Run, rounded: Run) -> list[tuple[str, str, str]]:
     ]
 
 
-def joint_figure(run: Run, name: str) -> Figure:
+def joint_figure(run: Run, caption: str) -> Figure:
     """Joint coordinates, numerical and theoretical (figures 2 and 6)."""
-    figure = Figure(figsize=(7.0, 6.0), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
+    figure, (upper, lower) = over_time("joint angle [rad]", "$q_4$ [m]", height=6.0)
     t, q = run.trajectory.t, np.asarray(run.trajectory.q)
-    for i, label in enumerate(JOINTS):
+    for i in range(4):
         axis = lower if i == 3 else upper
-        axis.plot(t, q[:, i], f"C{i}", label=f"{label[:2]}, numerical")
-        axis.plot(t, q[:, i] - run.joint_error[:, i], "k--", lw=0.8, label="theoretical" if i >= 2 else None)
-    return _finish(figure, name, (upper, "joint angle [rad]"), (lower, "q4 [m]"))
+        axis.plot(t, q[:, i] - run.joint_error[:, i], label="theory", **THEORY)
+        axis.plot(t, q[:, i], f"C{i}", lw=1.2, label=f"$q_{i + 1}$")
+    legend(figure)
+    return captioned(figure, caption)
 
 
-def path_figure(run: Run, name: str) -> Figure:
+def path_figure(run: Run, caption: str) -> Figure:
     """Path of the tool, numerical and theoretical (figures 3 and 7)."""
-    figure = Figure(figsize=(6.0, 6.0), layout="constrained")
-    axis = figure.add_subplot(projection="3d")
+    figure = Figure(figsize=(4.6, 6.0), layout="constrained")
     wanted = run.tool - run.tool_error
-    axis.plot(*run.tool.T, label="numerical")
-    axis.plot(*wanted.T, "k--", lw=0.8, label="theoretical")
-    axis.set(xlabel="x [m]", ylabel="y [m]", zlabel="z [m]")
-    axis.xaxis.labelpad = axis.yaxis.labelpad = axis.zaxis.labelpad = 10
-    axis.set_box_aspect(None, zoom=0.82)  # pyright: ignore[reportArgumentType]
-    axis.legend(loc="upper left")
-    figure.suptitle(name)
-    return figure
+    axis = in_space(figure, wanted)
+    axis.plot(*wanted.T, label="theory", **THEORY)
+    axis.plot(*run.tool.T, lw=1.2, label="numerical")
+    legend(figure)
+    return captioned(figure, caption)
 
 
-def error_figure(runs: dict[str, Run], which: str, labels: tuple[str, ...], name: str) -> Figure:
-    """Errors over time, one axis a component (figures 4, 5, 8 and 9)."""
-    figure = Figure(figsize=(7.0, 2.1 * len(labels) + 0.6), layout="constrained")
-    axes = figure.subplots(len(labels), 1, sharex=True)
+def error_figure(runs: dict[str, Run], which: str, names: tuple[str, ...], caption: str) -> Figure:
+    """Errors in thousandths over time, one axis a component (figures 4, 5, 8 and 9)."""
+    figure, axes = over_time(*names)
     for i, axis in enumerate(axes):
-        for style, (label, run) in zip(("-", "--"), runs.items()):
-            axis.plot(run.trajectory.t, getattr(run, which)[:, i], style, label=label)
-    return _finish(figure, name, *zip(axes, labels))
+        for color, (label, run) in zip(("C1", "C0"), runs.items()):
+            axis.plot(run.trajectory.t, 1e3 * getattr(run, which)[:, i], color, lw=1.2, label=label)
+    if len(runs) > 1:
+        legend(figure)
+    return captioned(figure, caption)
 
 
-def force_figure(run: Run, name: str) -> Figure:
+def force_figure(run: Run, caption: str) -> Figure:
     """Constraint torques (figure 10)."""
-    figure = Figure(figsize=(7.0, 6.0), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
+    figure, (upper, lower) = over_time("constraint torque [N m]", "constraint force [N]", height=6.0)
     force = np.asarray(run.trajectory.constraint_force)
     for i in range(4):
-        (lower if i == 3 else upper).plot(run.trajectory.t, force[:, i], f"C{i}", label=f"Qc{i + 1}")
-    return _finish(figure, name, (upper, "constraint torque [N m]"), (lower, "constraint force [N]"))
-
-
-def _finish(figure: Figure, name: str, *axes) -> Figure:
-    for axis, label in axes:
-        axis.set_ylabel(label)
-        axis.grid(alpha=0.3)
-        if len(axis.get_lines()) > 1:
-            axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, fontsize="small", frameon=False, borderpad=0)
-    axes[-1][0].set_xlabel("time t [s]")
-    figure.suptitle(name)
-    return figure
+        (lower if i == 3 else upper).plot(run.trajectory.t, force[:, i], f"C{i}", lw=1.2, label=f"$Q^c_{i + 1}$")
+    lower.set_ylim(0.0, 1.2 * force[:, 3].max())  # a ripple of a thousandth is none
+    legend(figure)
+    return captioned(figure, caption)
 
 
 def figures(drifting: Run, held: Run) -> dict[str, Figure]:
     """The counterparts of figures 2 to 10."""
     both = {"not stabilised": drifting, "Baumgarte (0.5, 200)": held}
     alone = {"not stabilised": drifting}
-    joint_errors = tuple(f"error of {label}" for label in JOINTS)
-    tool_errors = tuple(f"{axis} error [m]" for axis in AXES)
+    joints = tuple(f"error of $q_{i + 1}$ [{'mm' if i == 3 else 'mrad'}]" for i in range(4))
+    tool = tuple(f"{axis} error [mm]" for axis in "xyz")
+    without, with_ = "not stabilised", "with Baumgarte's stabilisation, alpha = 0.5 1/s and beta = 200 1/s²"
+    first = "Counterpart of figure"
     return {
-        "figure02_joints": joint_figure(drifting, "Figure 2: joints, not stabilised"),
-        "figure03_path": path_figure(drifting, "Figure 3: path of the tool, not stabilised"),
-        "figure04_joint_errors": error_figure(alone, "joint_error", joint_errors, "Figure 4: joint errors"),
-        "figure05_tool_errors": error_figure(alone, "tool_error", tool_errors, "Figure 5: errors of the tool"),
-        "figure06_joints_baumgarte": joint_figure(held, "Figure 6: joints, Baumgarte"),
-        "figure07_path_baumgarte": path_figure(held, "Figure 7: path of the tool, Baumgarte"),
-        "figure08_joint_errors_compared": error_figure(both, "joint_error", joint_errors, "Figure 8: joint errors"),
-        "figure09_tool_errors_compared": error_figure(both, "tool_error", tool_errors, "Figure 9: errors of the tool"),
-        "figure10_constraint_torques": force_figure(held, "Figure 10: constraint torques, Baumgarte"),
+        "figure02_joints": joint_figure(drifting, f"{first} 2: coordinates of the joints, {without}."),
+        "figure03_path": path_figure(drifting, f"{first} 3: path of the tool, {without}."),
+        "figure04_joint_errors": error_figure(
+            alone, "joint_error", joints, f"{first} 4: errors of the joints, {without}."
+        ),
+        "figure05_tool_errors": error_figure(alone, "tool_error", tool, f"{first} 5: errors of the tool, {without}."),
+        "figure06_joints_baumgarte": joint_figure(held, f"{first} 6: coordinates of the joints, {with_}."),
+        "figure07_path_baumgarte": path_figure(held, f"{first} 7: path of the tool, {with_}."),
+        "figure08_joint_errors_compared": error_figure(
+            both, "joint_error", joints, f"{first} 8: errors of the joints, {without} and {with_}."
+        ),
+        "figure09_tool_errors_compared": error_figure(
+            both, "tool_error", tool, f"{first} 9: errors of the tool, {without} and {with_}."
+        ),
+        "figure10_constraint_torques": force_figure(held, f"{first} 10: constraint torques and force, {with_}."),
     }
 
 

@@ -21,10 +21,12 @@ import ukjax
 from models import constraint_examples, projectile
 
 from . import _report
+from ._figures import captioned, legend, legend_above, over_time, panels, visible
 
 
 EXAMPLES = tuple(constraint_examples.STARTS)
 LABELS = {"cartesian": "Cartesian", "polar": "polar, diag(m, m r^2)", "printed": "polar, diag(m, m) as printed"}
+STYLES = ({"ls": "-", "lw": 4.0, "color": "0.75"}, {"lw": 1.2, "color": "C0"}, {"lw": 1.2, "color": "C1"})
 
 
 class Run(NamedTuple):
@@ -120,65 +122,53 @@ def example_rows(runs: Runs) -> list[tuple[str, str, str]]:
 
 
 def projectile_figure(runs: Runs) -> Figure:
-    figure = Figure(figsize=(10.0, 5.2), layout="constrained")
-    for axis, title, group in zip(
-        figure.subplots(1, 2), ("free, 1 s", "on a straight wire, 1.5 s"), (runs.free, runs.wire), strict=True
-    ):
-        for style, (name, got) in zip(("-", "--", ":"), group.items(), strict=True):
+    """Paths of example 1, free and on a wire, and where they end."""
+    figure, axes = panels(1, 2, (9.6, 4.8))
+    groups = {"free, 1 s": runs.free, "on a straight wire, 1.5 s": runs.wire}
+    for axis, (title, group) in zip(axes, groups.items(), strict=True):
+        for style, (name, got) in zip(STYLES, group.items(), strict=True):
             at = place(got)
-            axis.plot(*at.T, style, lw=2.5 if style == ":" else 1.5, label=LABELS[name])
-            axis.plot(*at[-1], "o", color=axis.get_lines()[-1].get_color())
-        axis.set_title(title, fontsize="medium")
-        axis.set(xlabel="x [m]", ylabel="y [m]", aspect="equal")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize="small", loc="lower left" if axis.get_title().startswith("free") else "upper right")
-    figure.suptitle("Example 1: paths, and where they end")
-    return figure
+            (line,) = axis.plot(*at.T, label=LABELS[name], **style)
+            axis.plot(*at[-1], "o", color=line.get_color())
+        axis.set(xlabel="x [m]", ylabel="y [m]", aspect="equal", title=title)
+    legend(figure)
+    return captioned(figure, "Example 1, the projectile: paths by inertia, and where they end (dots).")
 
 
 def wire_figure(runs: Runs) -> Figure:
-    figure = Figure(figsize=(7.0, 5.2), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
+    """Place and energy of the bead on a wire over time."""
+    figure, (upper, lower) = over_time("s along the wire [m]", "energy [J]")
     _, downward = projectile.Wire().axes()
-    for style, (name, got) in zip(("-", "--", ":"), runs.wire.items(), strict=True):
-        wide = 2.5 if style == ":" else 1.5
-        upper.plot(got.trajectory.t, place(got) @ np.asarray(downward), style, lw=wide, label=LABELS[name])
-        lower.plot(got.trajectory.t, along(got)["energy [J]"], style, lw=wide, label=LABELS[name])
-    upper.set_ylabel("s along the wire [m]")
-    lower.set(xlabel="time t [s]", ylabel="energy [J]")
-    for axis in (upper, lower):
-        axis.grid(alpha=0.3)
-    upper.legend(fontsize="small")
-    figure.suptitle("Bead on a straight wire: what the inertia changes")
-    return figure
+    for style, (name, got) in zip(STYLES, runs.wire.items(), strict=True):
+        upper.plot(got.trajectory.t, place(got) @ np.asarray(downward), label=LABELS[name], **style)
+        lower.plot(got.trajectory.t, along(got)["energy [J]"], label=LABELS[name], **style)
+    legend(figure)
+    return captioned(figure, "Bead on a straight wire: what the inertia changes.")
 
 
 def space_figure(runs: Runs) -> Figure:
-    figure = Figure(figsize=(13.0, 4.8), layout="constrained")
-    for i, (name, got) in enumerate(runs.examples.items()):
-        axis = figure.add_subplot(1, 3, i + 1, projection="3d")
+    """Paths of examples 2 to 4, from two sides."""
+    figure, axes = panels(1, 2, (7.0, 4.6), sharey=True)
+    for (name, got), style in zip(runs.examples.items(), ("-", "--", "-"), strict=True):
         x, y, z = np.asarray(got.trajectory.q).T
-        axis.plot(x, y, z, f"C{i}")
-        axis.plot(x[:1], y[:1], z[:1], "ko", ms=4)
-        axis.set(xlabel="x [m]", ylabel="y [m]", zlabel="z [m]", title=f"example {i + 2}: {name}")
-        axis.zaxis.labelpad = 10
-        axis.set_box_aspect(None, zoom=0.8)  # pyright: ignore[reportArgumentType]
-    figure.suptitle("Examples 2 to 4: paths from the dot, 3 s")
-    return figure
+        for axis, across in zip(axes, (x, y), strict=True):
+            axis.plot(across, z, style, label=name)
+            axis.plot(across[0], z[0], "ko", ms=4)
+    for axis, name in zip(axes, "xy", strict=True):
+        axis.set_xlabel(f"{name} [m]")
+    axes[0].set_ylabel("z [m]")
+    legend(figure)
+    return captioned(figure, "Examples 2 to 4: paths in 3 s, from the dots down, seen along y and along x.")
 
 
 def invariant_figure(runs: Runs) -> Figure:
-    figure = Figure(figsize=(8.0, 8.4), layout="constrained")
-    for axis, (name, got) in zip(figure.subplots(3, 1, sharex=True), runs.examples.items(), strict=True):
+    """Changes of what examples 2 to 4 keep constant, over time."""
+    figure, axes = over_time(*(f"{name}: change (SI)" for name in runs.examples), height=7.6)
+    for axis, got in zip(axes, runs.examples.values(), strict=True):
         for constant, x in along(got).items():
-            axis.semilogy(got.trajectory.t[1:], np.maximum(np.abs(x - x[0])[1:], 1e-17), label=constant)
-        axis.set_ylabel(f"{name}: change (SI)")
-        axis.grid(alpha=0.3)
-        # Above the axis, where no curve is.
-        axis.legend(fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, borderpad=0)
-    figure.axes[-1].set_xlabel("time t [s]")
-    figure.suptitle("Examples 2 to 4: what theory keeps constant")
-    return figure
+            axis.semilogy(got.trajectory.t[1:], visible(x - x[0], 1e-16)[1:], lw=1.2, label=constant)
+        legend_above(axis)
+    return captioned(figure, "Examples 2 to 4: how far what theory keeps constant changes.")
 
 
 def figures(runs: Runs) -> dict[str, Figure]:

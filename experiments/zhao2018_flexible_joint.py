@@ -23,6 +23,7 @@ import ukjax
 from models.flexible_joint import ON_MOTORS, FlexibleJoint, following, scenario, virtual_control
 
 from . import _report
+from ._figures import captioned, legend, over_time
 
 
 P = 0.25  # [s]; not printed, but "no more than 2 s" agrees with it
@@ -112,31 +113,25 @@ def rows(runs: dict[str, ukjax.Trajectory], motor: np.ndarray) -> list[tuple[str
 
 def error_figure(runs: dict[str, ukjax.Trajectory]) -> Figure:
     """The error of the constraint (figure 10)."""
-    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-    axis = figure.subplots()
-    for style, (name, run) in zip(("-", "--", ":", "-"), runs.items(), strict=True):
-        axis.plot(run.t, beta(run), style, lw=2.4 if style == ":" else 1.4, label=name)
-    axis.set(xlabel="time t [s]", ylabel="beta = q2' + q4' [rad/s]")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize="small")
-    figure.suptitle("Figure 10: error of the constraint, by where the control acts")
-    return figure
+    figure, (axis,) = over_time("$\\beta = \\dot q_2 + \\dot q_4$ [rad/s]", height=4.0)
+    styles = ({"color": "0.75", "lw": 5.0}, {"color": "C0", "lw": 2.0}, {"color": "k", "ls": ":"}, {"color": "C1"})
+    for style, (name, run) in zip(styles, runs.items(), strict=True):
+        axis.plot(run.t, beta(run), label=name, **style)
+    legend(figure)
+    return captioned(figure, "Counterpart of figure 10: error of the constraint, by where the control acts.")
 
 
 def velocity_figure(runs: dict[str, ukjax.Trajectory]) -> Figure:
     """The velocities of the links (figure 11)."""
-    figure = Figure(figsize=(7.0, 5.6), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
-    for axis, name in zip(axes, ("on the links", "ideal force"), strict=True):
-        for i, label in enumerate(("q2'", "q4'")):
-            axis.plot(runs[name].t, runs[name].v[:, i], label=label)
-        axis.set_ylabel("rate [rad/s]")
-        axis.set_title(name, fontsize="medium")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize="small")
-    axes[-1].set_xlabel("time t [s]")
-    figure.suptitle("Figure 11: velocities of the links")
-    return figure
+    names = ("on the links", "ideal force")
+    figure, axes = over_time(*(f"rate, {name} [rad/s]" for name in names), height=5.6)
+    for axis, name in zip(axes, names, strict=True):
+        for i in range(2):
+            axis.plot(runs[name].t, runs[name].v[:, i], lw=1.4, label=f"$\\dot q_{2 * i + 2}$")
+    legend(figure)
+    return captioned(
+        figure, "Counterpart of figure 11: velocities of the links, with control on the links and by an ideal force."
+    )
 
 
 def main() -> None:

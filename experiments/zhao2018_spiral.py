@@ -20,6 +20,7 @@ import ukjax
 from models import log_spiral
 
 from . import _report
+from ._figures import THEORY, captioned, legend, over_time, panels, visible
 from ._ode45 import ode45
 
 
@@ -120,87 +121,71 @@ def rows(runs: Runs) -> list[tuple[str, str, str]]:
 
 def radius_figure(runs: Runs) -> Figure:
     """r over theta (figure 2)."""
-    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = panels()
     r, theta = np.asarray(runs.paper.q).T
-    axis.plot(theta, r, label="numerical")
-    axis.plot(theta, np.exp(0.1 * theta), "k--", lw=0.8, label="exp(0.1 theta)")
-    axis.set(xlabel="theta [rad]", ylabel="r [m]")
-    return _finish(figure, "Figure 2: r over theta (time runs to the left)")
+    axis.plot(theta, np.exp(0.1 * theta), label="exp(0.1 θ)", **THEORY)
+    axis.plot(theta, r, lw=1.2, label="numerical")
+    axis.set(xlabel="θ [rad]", ylabel="r [m]")
+    legend(figure)
+    return captioned(figure, "Counterpart of figure 2: r over theta. Time runs to the left.")
 
 
 def history_figure(runs: Runs) -> Figure:
     """r and theta over time (figure 3)."""
-    figure, axes = _over_time("r [m]", "theta [rad]")
+    figure, axes = over_time("r [m]", "θ [rad]")
     _with_closed_form(axes, runs.paper.t, runs.paper.q, log_spiral.exact(runs.paper.t))
-    return _finish(figure, "Figure 3: r and theta")
+    legend(figure)
+    return captioned(figure, "Counterpart of figure 3: r and theta over time.")
 
 
 def path_figure(runs: Runs) -> Figure:
     """The path in the plane (figure 4)."""
-    figure = Figure(figsize=(6.0, 5.6), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = panels(size=(5.6, 5.4))
     r, theta = np.asarray(runs.paper.q).T
     x, y = r * np.cos(theta), r * np.sin(theta)
-    axis.plot(x, y, label="path")
+    axis.plot(x, y)
     axis.plot(x[0], y[0], "ko")
     axis.annotate("G", (x[0], y[0]), xytext=(8, -5), textcoords="offset points")
     axis.set(xlabel="x [m]", ylabel="y [m]", aspect="equal")
-    return _finish(figure, "Figure 4: path, from G inward")
+    return captioned(figure, "Counterpart of figure 4: path of the particle, from G inward.")
 
 
 def error_figure(runs: Runs) -> Figure:
     """The errors (figure 5)."""
-    figure, axes = _over_time("epsilon 1 [m, rad]", "epsilon 2 [m/s, rad/s]")
+    figure, axes = over_time("$\\epsilon_1$ [m, rad]", "$\\epsilon_2$ [m/s, rad/s]")
     late, loose = runs.loose
     for i, axis in enumerate(axes):
-        axis.semilogy(runs.paper.t[1:], np.maximum(runs.errors[1:, i], 1e-17), label="tolerance 1e-11")
-        axis.semilogy(late[1:], np.maximum(loose[1:, i], 1e-17), "o-", ms=3, label="ode45 at its defaults, emulated")
-    return _finish(figure, "Figure 5: errors of the constraint")
+        axis.semilogy(runs.paper.t[1:], visible(runs.errors[1:, i]), lw=1.2, label="tolerance 1e-11")
+        axis.semilogy(late[1:], visible(loose[1:, i]), "o-", ms=3, lw=1.2, label="ode45 at its defaults, emulated")
+    legend(figure)
+    return captioned(figure, "Counterpart of figure 5: errors of the constraint.")
 
 
 def force_figure(runs: Runs) -> Figure:
     """The constraint force."""
-    figure, axes = _over_time("F_r [N]", "F_theta [kg rad/s^2]")
+    figure, axes = over_time("$F_r$ [N]", "$F_\\theta$ [kg rad/s²]")
     _with_closed_form(axes, runs.paper.t, runs.paper.constraint_force, log_spiral.exact_force(runs.paper.t))
-    return _finish(figure, "Constraint force, in the paper's units")
+    legend(figure)
+    return captioned(figure, "Constraint force on the particle, in the paper's units.")
 
 
 def bead_figure(runs: Runs) -> Figure:
     """The bead, with both inertias."""
-    figure, axes = _over_time("theta [rad]", "energy [J]")
+    figure, axes = over_time("θ [rad]", "energy [J]")
     for label, got in {"M = diag(1, r^2)": runs.bead, "M = I, as printed": runs.printed_bead}.items():
         here = np.asarray(got.t) <= 2.0
         axes[0].plot(got.t[here], got.q[here, 1], label=label)
         axes[1].plot(got.t[here], energy(got)[here], label=label)
-    axes[1].set_yscale("symlog")
-    return _finish(figure, "Bead on the spiral, one row: the first 2 s")
-
-
-def _over_time(*labels: str) -> tuple[Figure, np.ndarray]:
-    """A figure with a panel for each label, one above the other, over time."""
-    figure = Figure(figsize=(7.0, 5.2), layout="constrained")
-    axes = figure.subplots(len(labels), 1, sharex=True)
-    for axis, label in zip(axes, labels, strict=True):
-        axis.set_ylabel(label)
-    axes[-1].set_xlabel("time t [s]")
-    return figure, axes
+    axes[1].set_yscale("symlog", linthresh=10.0)
+    legend(figure)
+    return captioned(figure, "Bead on the spiral, one row: the first 2 s, by inertia.")
 
 
 def _with_closed_form(axes: np.ndarray, t: jax.Array, found: jax.Array, exact: np.ndarray) -> None:
     """One component (T,) of what was found and of the closed form (T, k) on each axis."""
     for i, axis in enumerate(axes):
-        axis.plot(t, found[:, i], label="numerical")
-        axis.plot(t, exact[:, i], "k--", lw=0.8, label="closed form")
-
-
-def _finish(figure: Figure, name: str) -> Figure:
-    for axis in figure.axes:
-        axis.grid(alpha=0.3)
-        if len(axis.get_lines()) > 1 and not axis.texts:
-            axis.legend(fontsize="small")
-    figure.suptitle(name)
-    return figure
+        axis.plot(t, exact[:, i], label="closed form", **THEORY)
+        axis.plot(t, found[:, i], lw=1.2, label="numerical")
 
 
 def figures(runs: Runs) -> dict[str, Figure]:

@@ -21,6 +21,7 @@ import ukjax
 from models import swarm
 
 from . import _report
+from ._figures import THEORY, captioned, legend, over_time, panels
 
 
 KAPPA = 2.0  # [1/s]
@@ -109,8 +110,7 @@ def size_row(N: int, got: ukjax.Trajectory) -> tuple[str, str, str]:
 
 def start_figure(runs: Runs) -> Figure:
     """Where the robots start and what they are to do (figure 6)."""
-    figure = Figure(figsize=(6.0, 5.6), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = panels(size=(5.6, 5.4))
     at, to = places(runs.gathering.q[0]), places(runs.gathering.v[0])
     for i, ((x, y), (vx, vy)) in enumerate(zip(at, to)):
         axis.annotate(
@@ -121,69 +121,62 @@ def start_figure(runs: Runs) -> Figure:
     for i in range(5):
         for j in range(i):
             axis.plot(*at[[i, j]].T, color="0.8", lw=0.7, zorder=0)
-    axis.set(xlim=(-5, 6), ylim=(-5.2, 6.2))
-    return _plane(figure, "Figure 6: five robots, and the way each is to go")
+    axis.set(xlim=(-5, 6), ylim=(-5.2, 6.2), xlabel="x [m]", ylabel="y [m]", aspect="equal")
+    return captioned(figure, "Counterpart of figure 6: five robots, and the way each is to go.")
 
 
 def path_figure(runs: Runs) -> Figure:
     """Paths (figure 7): on the constraint, and off it, where beta stays and where it decays."""
-    figure = Figure(figsize=(13.0, 5.0), layout="constrained")
-    titles = ("beta = 0, 20 s", "beta(0) not zero, as printed, 5 s", f"the same, kappa = {KAPPA:g} 1/s, 5 s")
-    three = (runs.gathering, runs.printed, runs.held)
-    for axis, title, got in zip(figure.subplots(1, 3), titles, three, strict=True):
+    figure, axes = panels(1, 3, (10.0, 4.3), sharex=True, sharey=True)
+    titles = ("a) β = 0", "b) β(0) not zero, as printed", f"c) the same, κ = {KAPPA:g} 1/s")
+    for axis, title, got in zip(axes, titles, (runs.gathering, runs.printed, runs.held), strict=True):
         at = places(got.q)
         for i in range(5):
             axis.plot(*at[:, i].T, color=f"C{i}", lw=1.2)
             axis.plot(*at[0, i], "o", color=f"C{i}")
             axis.plot(*at[-1, i], "s", color=f"C{i}", ms=4)
             axis.annotate(f"{i + 1}", at[0, i], xytext=(-13, -4), textcoords="offset points")
-        axis.set_title(title, fontsize="medium")
+        axis.set(title=title, xlabel="x [m]", aspect="equal")
         axis.margins(0.14)
-    return _plane(figure, "Figure 7: paths, from the dots to the squares")
+    axes[0].set_ylabel("y [m]")
+    return captioned(
+        figure, "Counterpart of figure 7: paths of the robots from the dots to the squares, in a) 20 s, b) and c) 5 s."
+    )
 
 
 def beta_figure(runs: Runs) -> Figure:
     """|beta| over time (figure 8)."""
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axis = figure.subplots()
-    runs_of = {"as printed, b = phi": runs.printed, f"b = phi - kappa beta, kappa = {KAPPA:g} 1/s": runs.held}
-    for label, got in runs_of.items():
+    figure, (axis,) = over_time("|β| [m/s]", height=4.0)
+    axis.axhline(0.01, label="0.01 m/s", **THEORY)
+    for label, got in {"b = φ, as printed": runs.printed, f"b = φ - κ β, κ = {KAPPA:g} 1/s": runs.held}.items():
         axis.semilogy(got.t, np.linalg.norm(beta(got), axis=1), label=label)
-    axis.axhline(0.01, color="k", ls="--", lw=0.8, label="0.01 m/s")
-    axis.set(xlabel="time t [s]", ylabel="|beta| [m/s]")
-    axis.legend(fontsize="small")
-    axis.grid(alpha=0.3)
-    figure.suptitle("Figure 8: error of the constraint")
-    return figure
+    legend(figure)
+    return captioned(figure, "Counterpart of figure 8: error of the constraint.")
 
 
 def sizes_figure(runs: Runs) -> Figure:
     """Any number of robots: where they settle, and the smallest distance over time."""
-    figure = Figure(figsize=(10.0, 6.4), layout="constrained")
-    grid = figure.add_gridspec(2, len(runs.sizes), height_ratios=(1, 1.1))
+    figure = Figure(figsize=(9.0, 5.4), layout="constrained")
+    grid = figure.add_gridspec(2, len(runs.sizes), height_ratios=(1, 1.4))
     below = figure.add_subplot(grid[1, :])
     for i, (N, got) in enumerate(runs.sizes.items()):
         axis = figure.add_subplot(grid[0, i])
         last = places(got.q[-1])
         axis.plot(*(last - last.mean(axis=0)).T, "o", color=f"C{i}", ms=5)
-        axis.set(xlim=(-0.55, 0.55), ylim=(-0.55, 0.55), aspect="equal", xlabel="x [m]", title=f"N = {N}, at 10 s")
+        axis.set(xlim=(-0.55, 0.55), ylim=(-0.55, 0.55), aspect="equal", xlabel="x [m]")
         axis.set_ylabel("y [m]" if i == 0 else "")
         axis.grid(alpha=0.3)
         below.semilogy(got.t, swarm.distances(got.q).min(axis=1), color=f"C{i}", label=f"N = {N}")
         below.axhline(1 / N, color=f"C{i}", ls="--", lw=0.8)
     below.set(xlabel="time t [s]", ylabel="smallest distance [m]")
     below.grid(alpha=0.3)
-    below.legend(fontsize="small", loc="upper right")
-    figure.suptitle("Any number of robots, on the constraint (dashed: 1/N, below which no distance falls)")
-    return figure
-
-
-def _plane(figure: Figure, name: str) -> Figure:
-    for axis in figure.axes:
-        axis.set(xlabel="x [m]", ylabel="y [m]", aspect="equal")
-        axis.grid(alpha=0.3)
-    figure.suptitle(name)
-    return figure
+    below.margins(x=0.0)
+    legend(figure, [below])
+    return captioned(
+        figure,
+        "Any number of robots, on the constraint: where they are about their centroid after 10 s, and the smallest "
+        "distance over time; dashed is 1/N, below which no distance falls.",
+    )
 
 
 def figures(runs: Runs) -> dict[str, Figure]:

@@ -20,7 +20,7 @@ import experiments.tune_servo
 import experiments.xu2017_scara
 import experiments.zhao2018_flexible_joint
 import ukjax
-from experiments import _report
+from experiments import _figures, _report
 from models.scara import Scara
 
 from ..helpers import command, standard_promotion
@@ -131,6 +131,25 @@ def test_tables_are_reported_as_markdown_too(tmp_path):
     assert (out / "report.md").read_text() == want
     assert [path.name for path in out.iterdir()] == ["report.md"]
     assert experiments.pages.page("xu2017_scara", want).endswith(want)
+
+
+def test_pictures_come_in_every_format_and_their_captions_are_in_the_report(tmp_path):
+    figure, axes = _figures.over_time("x [m]", "y [m]")
+    for axis in axes:
+        axis.plot([0.0, 1.0], label="numerical")
+    _figures.legend(figure)
+    _figures.captioned(figure, "Motion of [one] bead.")
+    options = ("--out", tmp_path, "--format", "svg", "--format", "pdf")
+    assert command(lambda: experiments._report.start("", "none"), *options) == 0
+    experiments._report.save({"two_beads": figure}, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md", "two_beads.pdf", "two_beads.svg"]
+    report, caption = (tmp_path / "report.md").read_text(), "Motion of \\[one\\] bead."
+    assert report == f"![{caption}](two_beads.svg)\n\n{caption}\n"
+    assert experiments.pages.page("xu2017_scara", report).endswith(f"\n\n**two beads**: {caption}\n")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["numerical"]
+    assert figure.get_suptitle() == ""
+    assert command(lambda: experiments._report.start("", "none"), "--out", tmp_path) == 0
+    assert experiments._report.formats == ["png"]
 
 
 @pytest.mark.parametrize(
