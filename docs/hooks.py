@@ -14,8 +14,8 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 # Pages that are notebooks too, for those who teach.
 NOTEBOOKS = ("first_hour", "rigid", "analysis")
-# Links and pictures of a page, which are one folder further from its notebook.
-NEAR = re.compile(r"\]\((?!\w+:|#)([^)#]+)(#[^)]*)?(?=\))")
+# A link to another page, or a picture.
+LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 
@@ -43,6 +43,15 @@ def mathml(text: str, display: str) -> str:
     return ElementTree.tostring(tree, encoding="unicode")
 
 
+def notebook(name: str) -> str:
+    """The page of that name as a notebook in a folder beside it, whose links lead back to the site."""
+    # What a shell does is not for a cell.
+    text = (ROOT / "docs" / f"{name}.md").read_text("utf-8").replace("```sh", "```text")
+    made = jupytext.reads(LINK.sub(lambda found: f"](../{found[1].replace('.md', '.html')})", text), "md")
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return jupytext.writes(made, "ipynb")
+
+
 def on_files(files, config, **_):
     """The changelog as a page; and, where it was not made, a page that says how to make the gallery."""
     changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
@@ -56,11 +65,7 @@ def on_files(files, config, **_):
         )
         files.append(File.generated(config, "gallery/index.md", content=text))
     for name in NOTEBOOKS:
-        text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
-        # What a shell does is not for a cell.
-        made = jupytext.reads(NEAR.sub(r"](../\1\2", text.replace("```sh", "```text")).replace(".md", ".html"), "md")
-        made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        files.append(File.generated(config, f"notebooks/{name}.ipynb", content=jupytext.writes(made, "ipynb")))
+        files.append(File.generated(config, f"notebooks/{name}.ipynb", content=notebook(name)))
     for picture in sorted((ROOT / "out").glob("*/*.png")):
         page = files.get_file_from_path(f"papers/{picture.parent.name}.md")
         if page is not None:

@@ -472,7 +472,7 @@ def _page(one: Exhibit, before: Exhibit | None, after: Exhibit | None) -> str:
         "",
         f"# {_plain(entry.name)}",
         "",
-        *([_plain(entry.source), ""] if entry.source else []),
+        *([f"Source: {_plain(entry.source)}", ""] if entry.source else []),
         f"n = {entry.coordinates} coordinates; m = {entry.rows} rows of constraints, of rank {entry.rank} at the",
         f"start: {kinds}.",
         "",
