@@ -60,7 +60,10 @@ BEFORE_FUNCTIONS = 48
 
 # Places in the table, a power of two.
 PLACES = 1 << 16
-# Codes that are kept for a while after their last use.
+# Codes that stay in the table after the last program that uses them is gone: JAX computes in the background, so that
+# such a program may still have calls to come.
+LINGERING = 128
+# Codes that are kept for a while after they left the table.
 RETIRED = 64
 # Operations that a thread does before it takes the next states: some tens of microseconds.
 OPERATIONS_OF_A_CHUNK = 150_000
@@ -201,8 +204,8 @@ class _Table:
         self.ended.append((key, entry, kept))
 
     def tidy(self) -> None:
-        """Takes codes whose use has ended out of the table; frees those that left it long ago and do not run."""
-        while self.ended:
+        """Takes codes whose use ended long ago out of the table; frees those that left it long ago and do not run."""
+        while len(self.ended) > LINGERING:
             key, entry, kept = self.ended.popleft()
             place = self._place(key)
             if place.key == key and place.entry == ctypes.addressof(entry):
