@@ -46,8 +46,9 @@ LONGEST = 0.05  # s
 
 @ft.cache
 def rods() -> Chain:
-    """Made when it is asked for, in the precision that there is then."""
-    return Chain([1.0, 1.0], [0.5, 0.5])
+    """Made when it is asked for, in the precision that there is then; arrays, also where a function is traced."""
+    with jax.ensure_compile_time_eval():
+        return Chain([1.0, 1.0], [0.5, 0.5])
 
 
 def flow(state: tuple[Array, Array], duration: float = STEP, tolerance: float = 1e-8) -> tuple[Array, Array]:
