@@ -264,7 +264,7 @@ def main(sizes: tuple[int, ...] = _chain.SIZES) -> None:
     ms = lambda seconds: f"{1e3 * seconds:.3g}"
     _report.table(
         "One more joint in a chain of N modules [ms]",
-        ("N", "by modules", "dense P", "from scratch, dense", "Cholesky of M: blocks", "whole", "apart"),
+        ("N", "by modules", "dense P", "from scratch", "Cholesky of M: blocks", "whole", "apart"),
         [(f"{c.bars}", *map(ms, (c.modular, c.dense, c.scratch, c.blocks, c.whole)), f"{c.apart:.0e}") for c in costs],
     )
     n = np.log([c.bars for c in costs[-3:]])
