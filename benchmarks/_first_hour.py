@@ -24,6 +24,7 @@ def rows(say: Callable[[str], None]) -> list[tuple[str, ...]]:
         page = (clone / "docs" / "first_hour.md").read_text("utf-8")
         (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
         blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        commands = re.sub(r"\\\n +", "", commands)  # a command that goes on in the next line
         steps = [*commands.splitlines(), "the page's Python"]
         for step in steps:
             say(step)
