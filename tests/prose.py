@@ -1,4 +1,4 @@
-"""Sentences of pages in Markdown, and their words."""
+"""Sentences of pages in Markdown, and their words; and the lines of their code."""
 
 import re
 from pathlib import Path
@@ -39,3 +39,15 @@ def count_of(sentence: str) -> int:
 def counts(path: Path) -> list[tuple[int, str]]:
     """The number of words of each sentence of a page, and the sentence."""
     return [(count_of(x), x) for x in sentences(path.read_text(encoding="utf-8"))]
+
+
+def code_lines(text: str) -> list[tuple[int, int, str]]:
+    """The lines in blocks of code: the number of the line from 1, that of the block from 0, and the line."""
+    found, block, inside = [], -1, False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            inside = not inside
+            block += inside
+        elif inside:
+            found.append((number, block, line))
+    return found

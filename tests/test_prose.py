@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .prose import counts, sentences
+from .prose import code_lines, counts, sentences
 
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +27,26 @@ def test_sentences_are_short(page):
 @pytest.mark.parametrize("page", [x for x in PAGES if x.name not in ON_SPEED], ids=lambda x: x.name)
 def test_speed_is_on_the_pages_on_speed(page):
     assert [x for x in sentences(page.read_text(encoding="utf-8")) if SPEED.search(x)] == []
+
+
+def too_wide(page: Path, but_for: int = 0) -> list[str]:
+    """Lines of code that the column of the site has no room for, but for those of the first blocks."""
+    lines = code_lines(page.read_text(encoding="utf-8"))
+    return [f"{page}:{number}" for number, block, line in lines if block >= but_for and len(line) > 79]
+
+
+def test_code_fits_its_column():
+    """But for the first two commands of the README, which programs read as one line each."""
+    pages = [x for x in sorted((ROOT / "docs").rglob("*.md")) if ROOT / "docs" / "gallery" not in x.parents]
+    found = too_wide(ROOT / "README.md", but_for=2) + [line for page in pages for line in too_wide(page)]
+    assert not found, "\n".join(found)
+
+
+def test_what_counts_as_too_wide(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"{'x' * 80}\n```\n{'x' * 79}\n{'x' * 80}\n```\n{'x' * 80}\n", "utf-8")
+    assert too_wide(page) == [f"{page}:4"]
+    assert too_wide(page, but_for=1) == []
 
 
 def test_what_counts_as_a_sentence():
