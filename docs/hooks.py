@@ -16,13 +16,23 @@ ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("first_hour", "rigid", "analysis")
 # A link to another page, or a picture.
 LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
-INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
-DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
+INLINE = re.compile(
+    r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL
+)
+DISPLAY = re.compile(
+    r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL
+)
 
 
 MATHML = "http://www.w3.org/1998/Math/MathML"
 # Accents as the converter writes them, and as characters that are made for it.
-ACCENTS = {"\u00a8": "\u00a8", "\u02d9": "\u02d9", "^": "\u02c6", "~": "\u02dc", "\u00af": "\u00af"}
+ACCENTS = {
+    "\u00a8": "\u00a8",
+    "\u02d9": "\u02d9",
+    "^": "\u02c6",
+    "~": "\u02dc",
+    "\u00af": "\u00af",
+}
 ElementTree.register_namespace("", MATHML)
 
 
@@ -46,9 +56,22 @@ def mathml(text: str, display: str) -> str:
 def notebook(name: str) -> str:
     """The page of that name as a notebook in a folder beside it, whose links lead back to the site."""
     # What a shell does is not for a cell.
-    text = (ROOT / "docs" / f"{name}.md").read_text("utf-8").replace("```sh", "```text")
-    made = jupytext.reads(LINK.sub(lambda found: f"](../{found[1].replace('.md', '.html')})", text), "md")
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    text = (
+        (ROOT / "docs" / f"{name}.md")
+        .read_text("utf-8")
+        .replace("```sh", "```text")
+    )
+    made = jupytext.reads(
+        LINK.sub(
+            lambda found: f"](../{found[1].replace('.md', '.html')})", text
+        ),
+        "md",
+    )
+    made.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     return jupytext.writes(made, "ipynb")
 
 
@@ -56,7 +79,11 @@ def on_files(files, config, **_):
     """The changelog as a page; and, where it was not made, a page that says how to make the gallery."""
     changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
     # Its links lead to the pages as they lie in the repository.
-    files.append(File.generated(config, "changes.md", content=changes.replace("](docs/", "](")))
+    files.append(
+        File.generated(
+            config, "changes.md", content=changes.replace("](docs/", "](")
+        )
+    )
     if files.get_file_from_path("gallery/index.md") is None:
         text = (
             "# Gallery\n\nThis site was built without it. Before the site,\n\n"
@@ -65,13 +92,21 @@ def on_files(files, config, **_):
         )
         files.append(File.generated(config, "gallery/index.md", content=text))
     for name in NOTEBOOKS:
-        files.append(File.generated(config, f"notebooks/{name}.ipynb", content=notebook(name)))
+        files.append(
+            File.generated(
+                config, f"notebooks/{name}.ipynb", content=notebook(name)
+            )
+        )
     for picture in sorted((ROOT / "out").glob("*/*.png")):
         page = files.get_file_from_path(f"papers/{picture.parent.name}.md")
         if page is not None:
             name = f"papers/{picture.parent.name}/{picture.name}"
-            files.append(File.generated(config, name, abs_src_path=str(picture)))
-            pictures.setdefault(page.src_uri, []).append(f"{picture.parent.name}/{picture.name}")
+            files.append(
+                File.generated(config, name, abs_src_path=str(picture))
+            )
+            pictures.setdefault(page.src_uri, []).append(
+                f"{picture.parent.name}/{picture.name}"
+            )
     return files
 
 
@@ -84,7 +119,9 @@ def on_page_markdown(markdown: str, page, **_) -> str:
         notebook = f"notebooks/{page.file.src_uri.removesuffix('.md')}.ipynb"
         markdown = f"{markdown}\n\n[This page as a notebook]({notebook})"
     drawn = pictures.get(page.file.src_uri, [])
-    shown = [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in drawn]
+    shown = [
+        f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in drawn
+    ]
     return "\n\n".join([markdown, *(["## Pictures", *shown] if shown else [])])
 
 
@@ -110,7 +147,9 @@ def on_post_page(output: str, page, **_) -> str:
 def on_post_build(config, **_) -> None:
     site = Path(config.site_dir)
     (worker,) = site.glob("assets/javascripts/workers/search.*.js")
-    (site / WORKER).write_text(START % json.dumps(worker.read_text("utf-8")), "utf-8")
+    (site / WORKER).write_text(
+        START % json.dumps(worker.read_text("utf-8")), "utf-8"
+    )
 
 
 def on_post_template(output_content: str, template_name: str, **_) -> str:

@@ -118,7 +118,7 @@ def test_the_page_on_many_trajectories_in_python(tmp_path, monkeypatch):
         got = [line.rstrip() for line in outcome(code, names).splitlines()]
         assert got == [line.rstrip() for line in printed.splitlines()], code
     study = tmp_path / "by-hand"
-    names["ukjax"].sweep_export(study, tmp_path / "shards", holdout=0.25)
+    names["ukjax"].study.sweep_export(study, tmp_path / "shards", holdout=0.25)
     batches = list(names["batches"](tmp_path / "shards", "train", 4))
     assert [x["q"].shape for x in batches] == [(4, 11, 4)] * len(batches)
     assert len(np.unique(np.concatenate([x["damping"] + 1000 * x["stiffness"] for x in batches]))) == 4 * len(batches)
