@@ -187,7 +187,9 @@ def compile(mechanism: Mechanism, *, servo: ServoLike = None, what: str | Sequen
         ```python
         import jax.numpy as jnp, ukjax
 
-        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        system = ukjax.System(
+            mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81])
+        )
         rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
         acceleration = ukjax.compile(ukjax.Mechanism(system, rod))
         print(acceleration([1.0, 0.0], [0.0, 0.0]))  # [0, -9.81]: the rod is level

@@ -116,12 +116,18 @@ def simulate(
         ```python
         import jax.numpy as jnp, ukjax
 
-        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        system = ukjax.System(
+            mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81])
+        )
         rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
         pendulum = ukjax.Mechanism(system, rod)
         ts = jnp.linspace(0.0, 1.0, 101)
-        run = ukjax.simulate(pendulum, [1.0, 0.0], [0.0, 0.0], ts, projection=ukjax.Projection())
-        print(run.q[-1], run.constraint_force[-1])  # where it is after a second [m], and how the rod pulls [N]
+        run = ukjax.simulate(
+            pendulum, [1.0, 0.0], [0.0, 0.0], ts, projection=ukjax.Projection()
+        )
+        print(
+            run.q[-1], run.constraint_force[-1]
+        )  # where it is after a second [m], and how the rod pulls [N]
         ```
 
     Gradients: forward and reverse mode, with respect to the initial state, `ts`, and every array leaf of the mechanism

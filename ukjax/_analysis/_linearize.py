@@ -268,11 +268,15 @@ def linearize(
         ```python
         import jax.numpy as jnp, ukjax
 
-        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        system = ukjax.System(
+            mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81])
+        )
         rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
         pendulum = ukjax.Mechanism(system, rod)
         hanging = ukjax.analysis.linearize(pendulum, [0.0, -1.0])
-        print(hanging.A)  # of a displacement along the circle and its rate: [[0, 1], [-9.81, 0]]
+        print(
+            hanging.A
+        )  # of a displacement along the circle and its rate: [[0, 1], [-9.81, 0]]
         ```
 
     Gradients: forward and reverse mode, where the rank of A is locally constant.

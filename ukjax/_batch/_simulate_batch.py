@@ -124,13 +124,17 @@ def simulate_batch(
         ```python
         import jax.numpy as jnp, ukjax
 
-        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        system = ukjax.System(
+            mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81])
+        )
         rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
         pendulum = ukjax.Mechanism(system, rod)
         angles = jnp.linspace(-1.0, 1.0, 32)
         starts = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
         ts = jnp.linspace(0.0, 1.0, 11)
-        batch = ukjax.simulate_batch(pendulum, starts, jnp.zeros(2), ts, keep=("q",), progress=False)
+        batch = ukjax.simulate_batch(
+            pendulum, starts, jnp.zeros(2), ts, keep=("q",), progress=False
+        )
         print(batch.q.shape)  # (32, 11, 2)
         ```
 

@@ -125,10 +125,16 @@ def export(
         import tempfile
         import jax.numpy as jnp, ukjax
 
-        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
-        rod = ukjax.Mechanism(system, ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0])))
+        system = ukjax.System(
+            mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81])
+        )
+        rod = ukjax.Mechanism(
+            system, ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
+        )
         with tempfile.TemporaryDirectory() as folder:
-            for path in ukjax.export(rod, [1.0, 0.0], [0.0, 0.0], name="rod", out=folder):
+            for path in ukjax.export(
+                rod, [1.0, 0.0], [0.0, 0.0], name="rod", out=folder
+            ):
                 print(path.name, path.stat().st_size, "bytes")  # rod.c and rod.h
         ```
     """

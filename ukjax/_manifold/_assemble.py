@@ -143,7 +143,9 @@ def assemble(
         ```python
         import jax.numpy as jnp, ukjax
 
-        system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81]))
+        system = ukjax.System(
+            mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.array([0.0, -9.81])
+        )
         rod = ukjax.Holonomic(lambda q, t: jnp.array([q @ q - 1.0]))
         pendulum = ukjax.Mechanism(system, rod)
         q, v = ukjax.assemble(pendulum, [0.9, -0.5], [0.0, 1.0])

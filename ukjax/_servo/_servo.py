@@ -160,10 +160,18 @@ class Servo(AbstractServo):
         ```python
         import jax.numpy as jnp, ukjax
 
-        cart = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.diag(jnp.array([2.0])), lambda q, v, t: -0.3 * v))
-        there = ukjax.Holonomic(lambda q, t: q - jnp.sin(t), ukjax.Baumgarte.classic(5.0, 5.0))
+        cart = ukjax.Mechanism(
+            ukjax.System(
+                lambda q, t: jnp.diag(jnp.array([2.0])), lambda q, v, t: -0.3 * v
+            )
+        )
+        there = ukjax.Holonomic(
+            lambda q, t: q - jnp.sin(t), ukjax.Baumgarte.classic(5.0, 5.0)
+        )
         servo = ukjax.Servo(there, actuation=[[1.0]])
-        print(ukjax.servo_control(cart, servo, [0.0], [0.9]).u)  # the motor's force [N]
+        print(
+            ukjax.servo_control(cart, servo, [0.0], [0.9]).u
+        )  # the motor's force [N]
         ```
 
     Gradients: with respect to the gains of the constraint, `actuation`, `free`, `weight` and the limits, where the rank
