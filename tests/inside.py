@@ -50,7 +50,7 @@ from ukjax._program import _compile, _hoist, _packed, _unbatch
 from ukjax._sweep import _cases, _cluster, _design, _store
 from ukjax._tune import _checkpoint, _loop, _objective
 from ukjax.cli import _declared, _list, _output, _simulate
-from ukjax.plot import _scene
+from ukjax.plot import _scene, _stage
 from ukjax.rigid import (
     _chain,
     _coordinates,
@@ -232,6 +232,7 @@ CACHE_VARIABLE = _output.VARIABLE
 are_kept = _output.are_kept
 keep_programs = _output.keep_programs
 check_drawing = _scene.check
+seen_from_afar = _stage.seen_from_afar
 round_number = _scene._round
 scene = _scene.scene
 actuators_of = _model.actuators_of

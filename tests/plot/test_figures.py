@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d import proj3d
 
 import ukjax
 from ukjax import plot
 
-from .drawn import moved, pendulum, simulated, spherical
+from ..helpers import assert_close
+from ..inside import scene, seen_from_afar
+from .drawn import moved, pendulum, redrawn, simulated, spherical
 
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -103,9 +106,13 @@ def test_axes_of_the_callers_are_drawn_into(run):
     axes = figure.subplots(2, 2)
     assert plot.overview(run, ax=axes) is figure
     assert all(axis.get_lines() for axis in axes.ravel())
-    (one,) = [Figure().subplots()]
+    assert {axis.get_xlabel() for axis in axes.ravel()} == {"time t [s]"}
+    one = Figure().subplots()
     assert plot.components(run.t, run.q, "x, y [m]", ax=one) is one.figure
     assert len(one.get_lines()) == 2
+    logarithmic = Figure().subplots()
+    logarithmic.set_yscale("log")
+    assert plot.components(run.t, run.q**2, "squares x, y [m^2]", ax=logarithmic).axes[0].get_yscale() == "log"
     with pytest.raises(ValueError, match=r"ax must be 4 axes .*: pass those of figure.subplots\(4\)"):
         plot.overview(run, ax=axes[0])
     with pytest.raises(ValueError, match="ax must be axes of matplotlib, such as figure.subplots"):
@@ -204,3 +211,31 @@ def test_a_number_without_a_unit_has_none():
     (axis,) = plot.over_parameters(data, "steps").axes
     assert axis.get_ylabel() == "number of steps"
     assert axis.get_ylim()[0] == 0
+
+
+def test_a_small_picture_of_a_scene_in_space_is_what_its_axes_show():
+    solid = spherical()
+    whole = scene(solid, moved(solid))
+    small = seen_from_afar(whole)
+    assert (whole.dimension, small.dimension, small.arrows) == (3, 2, {})
+    axis = plot.path(solid, moved(solid)).axes[0]
+    points = np.concatenate(list(whole.links.values()), axis=1)[0]
+    flat = np.concatenate(list(small.links.values()), axis=1)[0]
+    # The axes' own projection, up to a scale and a shift.
+    axis.figure.draw_without_rendering()
+    x, y, _ = proj3d.proj_transform(*points.T, axis.get_proj())
+    theirs, ours = np.stack([x, y], axis=1), flat
+    theirs, ours = (z - z.mean(axis=0) for z in (theirs, ours))
+    assert np.linalg.norm(ours) > 0.1
+    assert_close(ours / np.linalg.norm(ours), theirs / np.linalg.norm(theirs), atol=1e-9)
+
+
+def test_a_small_picture_goes_along_with_what_travels():
+    far = lambda q, t: jnp.stack([q + 50.0 * t, q + 50.0 * t + jnp.array([1.0, 0.0])])
+    scenario = redrawn(pendulum(), ukjax.study.Drawing({"sled": far}, trails=["sled"]))
+    seen = scene(scenario, moved(scenario))
+    assert seen.travels
+    assert not scene(*simulated(pendulum)).travels
+    small = seen_from_afar(seen)
+    assert (small.trails, small.scenery) == ({}, {})
+    assert_close(small.links["sled"], np.tile([[-0.5, 0.0], [0.5, 0.0]], (len(seen.t), 1, 1)), atol=1e-12)

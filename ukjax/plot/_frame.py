@@ -105,24 +105,24 @@ class Frame:
         self, rows: Sequence[int], ax: Given, figsize: Size, size: tuple[float, float], title: str = ""
     ) -> None:
         self.named: set[tuple[str, ...]] = set()
-        self.rows = rows
         if ax is None:
             self.figure: Any = Picture(figsize=sized(figsize, size), layout="constrained")
-            self.axes = self._new_axes()
+            self.axes = self._new_axes(rows)
+            self.lowest = self.axes[-rows[-1] :]
             self.figure.suptitle(title)
-            return
-        self.axes = given_axes(ax, sum(rows), title, figsize)
-        self.figure = self.axes[0].figure
+        else:
+            self.axes = self.lowest = given_axes(ax, sum(rows), title, figsize)
+            self.figure = self.axes[0].figure
 
-    def _new_axes(self) -> list[Axes]:
-        columns = math.lcm(*self.rows)
-        grid = self.figure.add_gridspec(len(self.rows), columns)
+    def _new_axes(self, rows: Sequence[int]) -> list[Axes]:
+        columns = math.lcm(*rows)
+        grid = self.figure.add_gridspec(len(rows), columns)
         axes: list[Axes] = []
-        for row, count in enumerate(self.rows):
+        for row, count in enumerate(rows):
             for i in range(count):
                 span = slice(i * columns // count, (i + 1) * columns // count)
                 axes.append(self.figure.add_subplot(grid[row, span], sharex=axes[0] if axes else None))
-                axes[-1].tick_params(labelbottom=row == len(self.rows) - 1)
+                axes[-1].tick_params(labelbottom=row == len(rows) - 1)
         return axes
 
     def curves(
@@ -137,9 +137,10 @@ class Frame:
         for name, values in curves.items():
             axis.plot(x, factor * np.asarray(values), label=name)
         axis.set_ylabel(axis_label(what, unit))
-        axis.ticklabel_format(axis="y", useOffset=False)
-        if from_zero:
-            show_zero(axis)
+        if axis.get_yscale() == "linear":  # axes of the caller's may have another one
+            axis.ticklabel_format(axis="y", useOffset=False)
+            if from_zero:
+                show_zero(axis)
         if len(curves) > 1:
             self.legend(axis, list(curves))
         axis.grid(visible=True, alpha=0.3)
@@ -162,8 +163,8 @@ class Frame:
             legend(axis, len(names))
 
     def finished(self, label: str) -> Figure:
-        """The figure, with a label at the axis that all panels share."""
-        for axis in self.axes[-self.rows[-1] :]:
+        """The figure, with a label at the axis that all panels share; at each of the caller's, wherever they are."""
+        for axis in self.lowest:
             axis.set_xlabel(label)
         return self.figure
 
