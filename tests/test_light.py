@@ -1,6 +1,8 @@
 """Plain calls are compiled to be done soon, and nothing else is."""
 
 import gc
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -118,3 +120,11 @@ def test_the_collector_is_left_as_it_was(usual, meanwhile):
         assert gc.get_threshold() == (5, 5, 5)
     finally:
         gc.set_threshold(*before)
+
+
+def test_an_import_leaves_the_collector_as_it_was():
+    """Its thresholds, nothing frozen, and few objects that count as new."""
+    shown = "gc.get_threshold() == before, gc.get_freeze_count(), gc.get_count()[0] < 10_000"
+    code = f"import gc; before = gc.get_threshold(); import ukjax; print({shown})"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stdout.split() == ["True", "0", "True"], ended.stderr

@@ -1,5 +1,6 @@
 """ukjax: constrained mechanical systems by the Udwadia-Kalaba equation, in JAX."""
 
+import importlib as _importlib
 import importlib.metadata as _metadata
 import typing as _typing
 
@@ -71,7 +72,7 @@ from ._trajectory import Trajectory as Trajectory
 from ._tune import tune as tune
 
 
-_collector.imports.__exit__(None, None, None)
+_collector.imported()
 _NAMESPACES = (analysis, formulation, modular, planning, pseudoinverse, rigid, study, symbolic, tuning)
 # What calls return, warn of and raise, which nobody calls; and the command.
 _NOT_SHOWN = """AbstractKinematics Assembly Control Expanded Expansion FailedTrajectories HybridTrajectory
@@ -86,6 +87,8 @@ def __dir__() -> list[str]:
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
+        if name == "plot":  # matplotlib is imported when it is needed
+            return _importlib.import_module("ukjax.plot")
         places = [space.__name__ for space in _NAMESPACES if name in vars(space)]
         where = f" There is {places[0]}.{name}." if places and not name.startswith("_") else ""
         raise AttributeError(f"module 'ukjax' has no attribute {name!r}.{where}", name=name)

@@ -37,6 +37,14 @@ def seldom_collecting() -> Iterator[None]:
                 gc.set_threshold(*_usual)
 
 
-# Ends after the last import of the package.
-imports = seldom_collecting()
-imports.__enter__()
+# The imports of the package, until `imported`.
+_imports = seldom_collecting()
+_imports.__enter__()
+
+
+def imported() -> None:
+    """Ends the imports. What they made counts as old, so that the next collection does not look through it."""
+    if not gc.get_freeze_count():  # else the user has frozen objects, which are to stay so
+        gc.freeze()
+        gc.unfreeze()
+    _imports.__exit__(None, None, None)

@@ -239,3 +239,8 @@ def test_a_small_picture_goes_along_with_what_travels():
     small = seen_from_afar(seen)
     assert (small.trails, small.scenery) == ({}, {})
     assert_close(small.links["sled"], np.tile([[-0.5, 0.0], [0.5, 0.0]], (len(seen.t), 1, 1)), atol=1e-12)
+
+
+def test_pictures_are_an_attribute_too():
+    """Also where nobody has imported them, as matplotlib is not needed to simulate."""
+    assert ukjax.__getattr__("plot") is plot

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-import yaml
 
 from ._body import named_parts
 from ._joint import AbstractJoint, Fixed, Revolute, Spherical
@@ -72,6 +71,8 @@ def additions(loops: object, path: Path | None) -> Additions:
 
 
 def _contents(path: Path) -> object:
+    import yaml  # slow to import, and few robots have such a file
+
     try:
         if path.stat().st_size > LARGEST:
             _refuse(str(path), f"has {path.stat().st_size} bytes, but at most {LARGEST} are read")
