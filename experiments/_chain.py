@@ -95,7 +95,7 @@ def figure(costs: list[Cost]) -> Figure:
         ends = np.array([start, n[-1]])
         axis.loglog(ends, high * (ends / n[-1]) ** power, ":", color="0.4", lw=1.0, zorder=1)
         axis.annotate(f"$N^{power}$", (start, high * (start / n[-1]) ** power), textcoords="offset points",
-                      xytext=(-9, -14), fontsize="small")  # fmt: skip
+                      xytext=(-20, -4), fontsize="small")  # fmt: skip
     axis.set(xlabel="modules N of the chain (3 N coordinates)", ylabel="time [ms]")
     axis.set_xticks(n, [f"{x:.0f}" for x in n])
     axis.minorticks_off()

@@ -35,9 +35,9 @@ def over_time(*labels: str, height: float = 0.0) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def in_space(figure: Figure, points: ArrayLike, place: tuple[int, int, int] = (1, 1, 1)) -> Any:
+def in_space(figure: Figure, points: ArrayLike) -> Any:
     """Adds axes for a path (T, 3) [m], on which a circle looks like one."""
-    axis: Any = figure.add_subplot(*place, projection="3d")
+    axis: Any = figure.add_subplot(projection="3d")
     extent = np.ptp(np.asarray(points), axis=0)
     axis.set_box_aspect(extent, zoom=0.82)
     for each, name, share in zip((axis.xaxis, axis.yaxis, axis.zaxis), "xyz", extent / extent.max(), strict=True):

@@ -143,7 +143,7 @@ def joint_figure(run: Run, caption: str) -> Figure:
 
 def path_figure(run: Run, caption: str) -> Figure:
     """Path of the tool, numerical and theoretical (figures 3 and 7)."""
-    figure = Figure(figsize=(4.6, 6.0), layout="constrained")
+    figure = Figure(figsize=(6.0, 6.0), layout="constrained")
     wanted = run.tool - run.tool_error
     axis = in_space(figure, wanted)
     axis.plot(*wanted.T, label="theory", **THEORY)
