@@ -159,6 +159,14 @@ def test_a_style_is_of_one_figure(run):
             plot.components(run.t, run.q, "x, y [m]", style=wrong)
 
 
+def test_an_option_that_no_figure_has():
+    scenario, motion = simulated(pendulum)
+    with pytest.raises(TypeError, match="A figure has the options ax, figsize, style, but got dpi, figsiz"):
+        plot.overview(motion, figsiz=(3, 2), dpi=100)
+    with pytest.raises(TypeError, match="but got axes"):
+        plot.path(scenario, motion, axes=None)
+
+
 def test_a_notebook_shows_a_figure_a_page_and_a_film():
     scenario, motion = simulated(pendulum)
     assert plot.path(scenario, motion)._repr_png_().startswith(PNG)

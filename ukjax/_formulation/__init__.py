@@ -1,4 +1,4 @@
-"""Formulations, which compute the constrained acceleration from (M, Q, A, b, c); one per file."""
+"""Formulations, which compute the constrained acceleration from (M, Q, A, b, c)."""
 
 from ._base import AbstractFormulation as AbstractFormulation
 from ._base import AbstractLinearFormulation as AbstractLinearFormulation
@@ -14,8 +14,6 @@ from ._kernel_projection import ObliqueProjector as ObliqueProjector
 from ._kernel_projection import OrthogonalComplement as OrthogonalComplement
 from ._kernel_projection import OrthogonalProjector as OrthogonalProjector
 from ._kernel_projection import Orthonormalization as Orthonormalization
-from ._lagrange_multiplier import LagrangeMultiplier as LagrangeMultiplier
-from ._pennestri_de_falco import PennestriDeFalco as PennestriDeFalco
 from ._problem import WhitenedTerms as WhitenedTerms
 from ._problem import balancing_scales as balancing_scales
 from ._problem import completed as completed
@@ -28,8 +26,10 @@ from ._recursive import Level as Level
 from ._recursive import Recursive as Recursive
 from ._recursive import covariance as covariance
 from ._recursive import gain as gain
+from ._singular_mass import LagrangeMultiplier as LagrangeMultiplier
+from ._singular_mass import PennestriDeFalco as PennestriDeFalco
+from ._singular_mass import UdwadiaPhohomsiri as UdwadiaPhohomsiri
 from ._udwadia_kalaba import UdwadiaKalaba as UdwadiaKalaba
 from ._udwadia_kalaba import allowance as allowance
 from ._udwadia_kalaba import in_metric as in_metric
 from ._udwadia_kalaba import is_contradictory as is_contradictory
-from ._udwadia_phohomsiri import UdwadiaPhohomsiri as UdwadiaPhohomsiri

@@ -17,7 +17,7 @@ from rich.markup import escape
 from .. import _waiting
 from .._lowering import Target
 from .._user_code import users_frames
-from . import _export, _inspect, _list, _live, _output, _simulate, _sweep
+from . import _export, _inspect, _list, _output, _simulate, _sweep
 from ._declared import EXAMPLES
 from ._target import FileOptions, UsageError
 
@@ -170,7 +170,7 @@ def animate(
     if live:
         if formats:
             raise UsageError("--live writes live.html alone. Leave out --format, or leave out --live.")
-        _live.run_live(console, target, settings or [], t1, out, speed, parameter or [], options)
+        _simulate.run_live(console, target, settings or [], t1, out, speed, parameter or [], options)
         return
     if parameter:
         raise UsageError("--parameter is about the sliders of a live page. Pass --live too.")

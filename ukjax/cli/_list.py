@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools as ft
+import hashlib
 import inspect
+import json
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +25,17 @@ from rich.table import Table
 from .. import _check
 from .._constraint import AbstractConstraint, AccelerationConstraint, Holonomic, Nonholonomic, members_of
 from .._formulation import AbstractFormulation, PennestriDeFalco, UdwadiaKalaba
+from .._identity import versions
 from .._program import jit_fast_compile, light_jit
 from .._result import RESULTS, message
 from .._scenario import Scenario
 from .._servo import Feedback
 from .._terms import Terms
 from .._trajectory import Trajectory
-from . import _kept, _output, _simulate, _target
-from ._declared import Declared, declared
+from . import _output, _simulate, _target
+from ._declared import Declared, declared, files
 from ._target import UsageError
 
-
-if TYPE_CHECKING:
-    pass
 
 KINDS = {Holonomic: "holonomic", Nonholonomic: "nonholonomic", AccelerationConstraint: "acceleration"}
 
@@ -92,7 +92,7 @@ def _print_ranks(console: Console, package: str, found: Sequence[Declared]) -> N
     for column in ("coord-\ninates", "rows", "rank"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("kinds of constraint\n(rows)", no_wrap=True)
-    kept = _kept.Entries(package)
+    kept = KeptEntries(package)
     failures = []
     for one in track(found, "Looking at", console=console, transient=True, disable=not console.is_terminal):
         known = kept.find(one.target)
@@ -228,6 +228,53 @@ def _solve(formulation: AbstractFormulation, M: Array, Q: Array, A: Array, b: Ar
 
 def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+class KeptEntries:
+    """The entries of a package that `ukjax list --rank` keeps from call to call, beside the programs that it keeps.
+
+    They hold as long as the package's files and the versions of ukjax and JAX are the same. None are kept where the
+    command keeps no programs.
+    """
+
+    def __init__(self, package: str):
+        folder = _output.cache()
+        self.path = None if folder is None else folder / "lists" / f"{_checksum(package)}.json"
+        self.found: dict[str, dict[str, Any]] = {}
+        if self.path is not None and self.path.is_file():
+            try:
+                self.found = json.loads(self.path.read_text("utf-8"))
+            except (OSError, ValueError):
+                self.found = {}
+
+    def find(self, target: str) -> dict[str, Any] | None:
+        """The entry of a scenario, if it is kept."""
+        return self.found.get(target)
+
+    def add(self, target: str, entry: dict[str, Any]) -> None:
+        """Adds the entry of a scenario."""
+        self.found[target] = entry
+
+    def write(self) -> None:
+        """Writes the entries, if they can be written."""
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.path.with_suffix(".unfinished")
+            aside.write_text(json.dumps(self.found), "utf-8")
+            aside.replace(self.path)
+        except OSError:
+            return  # the list is printed all the same
+
+
+def _checksum(package: str) -> str:
+    """A checksum of the files of a package, of the library, and of versions."""
+    library = Path(__file__).parents[1].rglob("*.py")
+    found = hashlib.sha256(repr((package, sorted(versions().items()))).encode())
+    for path in sorted({*(path for _, path in files(package)), *library}):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:20]
 
 
 FRAMES_A_SECOND, MOST_FRAMES = 25, 500

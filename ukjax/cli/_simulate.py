@@ -351,3 +351,37 @@ def save(console: Console, film: "FuncAnimation", path: Path, frame_ms: int) -> 
             film.save(path, writer, dpi=100, progress_callback=tell)
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"ffmpeg could not write {path.name} ({error}). Nothing was written.") from error
+
+
+# Saved times, by which the picture and the steps of a page that simulates are chosen.
+LIVE_POINTS = 401
+
+
+def run_live(
+    console: Console,
+    target: str,
+    settings: Sequence[str],
+    t1: float | None,
+    out: Path | None,
+    speed: float | None,
+    parameters: Sequence[str],
+    options: _target.FileOptions,
+) -> None:
+    """Writes the page to `out`. Raises UsageError, or RuntimeError if the simulation fails."""
+    from .. import plot
+
+    with _output.working(console, f"Making {target}"):
+        scenario = _target.scenario(target, settings, options)
+    drawable(target, scenario)
+    end = end_of(scenario, t1)
+    speed = speed_of(end - scenario.t0, speed)
+    folder = _output.claim(out, scenario.name)
+    ts = jnp.linspace(scenario.t0, end, LIVE_POINTS)
+    trajectory, _, _ = timed_run(console, target, scenario, ts)
+    try:
+        with _output.working(console, "Making the page"):
+            text = plot.live(scenario, trajectory, speed, parameters or None)
+    except ValueError as error:
+        raise UsageError(f"{target} --live: {error}") from error
+    (path,) = _output.write(folder, [("live.html", lambda path: path.write_text(text, "utf-8"))])
+    console.print(f"wrote {path} ({len(text) / 1e6:.2g} MB)", soft_wrap=True, highlight=False, markup=False)

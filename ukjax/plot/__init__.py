@@ -8,9 +8,10 @@ from ._figures import convergence as convergence
 from ._figures import energy as energy
 from ._figures import overview as overview
 from ._figures import path as path
-from ._live import live as live
+from ._frame import Canvas as Canvas
 from ._modes import eigenvalues as eigenvalues
 from ._modes import mode as mode
-from ._page import page as page
+from ._pages import live as live
+from ._pages import page as page
 from ._study import over_parameters as over_parameters
 from ._study import quantiles as quantiles

@@ -37,7 +37,7 @@ def animation(scenario: Scenario, trajectory: Trajectory, interval: float = 40.0
     interval = _check.positive(interval, "interval")
     _check.count(step, "step")
     seen = scene(scenario, trajectory)
-    figure, axis = _stage.stage(seen, seen.title)
+    figure, axis = _stage.stage(seen, seen.title, None, None)
     figure.set_dpi(100)
     trails = {name: _stage.trail(axis, seen, name, points[:1]) for name, points in seen.trails.items()}
     links = {name: _stage.link(axis, seen, name, points[0]) for name, points in seen.links.items()}

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from typing import Unpack
 
 import jax
 import matplotlib.image
@@ -18,7 +19,7 @@ from .._scenario import Scenario
 from .._trajectory import Trajectory
 from .._tune import Tuning
 from . import _stage
-from ._frame import Frame, Given, Picture, Size, Style, listed, styled
+from ._frame import Canvas, Picture, framed, listed, placed
 from ._scene import Scene, scene
 
 
@@ -30,10 +31,7 @@ def overview(
     coordinates: Sequence[str] | None = None,
     title: str = "",
     speeds: Sequence[str] | None = None,
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of coordinates, their rates, constraint forces and constraint errors over time.
 
@@ -45,13 +43,11 @@ def overview(
         coordinates: Names with units, `Coordinate("q1", "rad")` or "q1 [rad]"; those of the trajectory if omitted.
         title: Title above the figure.
         speeds: Likewise for each speed, if speeds are not the rates of the coordinates.
-        ax: Axes of matplotlib, one for each panel, in place of a new figure.
-        figsize: Width and height of a new figure [in].
-        style: A style of matplotlib: its name, a file, settings, or a list of these.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
         TypeError: If `trajectory` has another type.
-        ValueError: If it is a batch, names, axes or size do not fit, or there is no such style or nothing to draw.
+        ValueError: If it is a batch, names do not fit, or there is nothing to draw; and what `Canvas` raises.
     """
     _check_one(trajectory)
     labels, fields = Labels.of(trajectory, coordinates, None, speeds), vars(trajectory)
@@ -64,8 +60,7 @@ def overview(
     rows = [*map(len, kept.values()), *[1] * bool(errors)]
     if not rows:
         raise ValueError("There is nothing to draw of the trajectory: simulate with keep=('q', 'v').")
-    with styled(style):
-        frame = Frame(rows, ax, figsize, (4.2 * max(rows) + 0.8, 2.3 * len(rows) + 0.3), title)
+    with framed(rows, (4.2 * max(rows) + 0.8, 2.3 * len(rows) + 0.3), title, canvas) as frame:
         panels = iter(range(sum(rows)))
         for field, units in kept.items():
             before, many = about[field]
@@ -99,10 +94,7 @@ def components(
     values: ArrayLike | Sequence[ArrayLike],
     name: str,
     title: str = "",
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of a quantity over time, one curve per component.
 
@@ -112,12 +104,10 @@ def components(
         name: `Coordinate` or text: name of the quantity, its components if there are more than one, and its unit, as in
             "tool x, y, z [m]". Components that are not listed are numbered.
         title: Title above the figure.
-        ax: As in `overview`, for one panel.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
-        ValueError: If the shapes, axes or size do not fit, or there is no such style.
+        ValueError: If the shapes do not fit.
     """
     t, values = np.asarray(t), np.asarray(values)
     if t.ndim != 1 or values.ndim not in (1, 2) or len(values) != len(t):
@@ -127,8 +117,7 @@ def components(
     labels = quantity.parts
     if len(labels) != values.shape[1]:
         labels = [f"component {i + 1}" for i in range(values.shape[1])]
-    with styled(style):
-        frame = Frame([1], ax, figsize, (7.0, 3.8), title)
+    with framed([1], (7.0, 3.8), title, canvas) as frame:
         frame.curves(0, t, dict(zip(labels, values.T)), quantity.name, quantity.unit, from_zero=True)
         return frame.finished(TIME)
 
@@ -137,10 +126,7 @@ def controls(
     trajectory: Trajectory,
     names: Sequence[str],
     title: str = "",
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of the control of every actuator over time, and of the errors of the servo constraints if there are any.
 
@@ -148,13 +134,11 @@ def controls(
         trajectory: One trajectory, with a servo or a controller.
         names: A name with unit for each actuator, as text or `Coordinate`; actuators of one unit share an axis.
         title: Title above the figure.
-        ax: As in `overview`.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
         TypeError: If `trajectory` has another type.
-        ValueError: If it is a batch or has no control, or names, axes or size do not fit, or there is no such style.
+        ValueError: If it is a batch or has no control, or names do not fit.
     """
     _check_one(trajectory)
     if trajectory.control is None:
@@ -169,8 +153,7 @@ def controls(
     errors = {name: x for name, x in errors.items() if x is not None and np.any(np.asarray(x) > 0)}
     groups = by_unit(actuators)
     rows = [1] * (len(groups) + bool(errors))
-    with styled(style):
-        frame = Frame(rows, ax, figsize, (7.4, 2.8 * len(rows)), title)
+    with framed(rows, (7.4, 2.8 * len(rows)), title, canvas) as frame:
         for i, (unit, members) in enumerate(groups.items()):
             curves = {actuators[k].name: control[:, k] for k in members}
             frame.curves(i, trajectory.t, curves, listed(list(curves), "", "controls"), unit, from_zero=True)
@@ -183,10 +166,7 @@ def energy(
     scenario: Scenario,
     trajectory: Trajectory,
     title: str = "",
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of kinetic energy v M v / 2, and of the power of the ideal constraint forces, over time.
 
@@ -197,13 +177,11 @@ def energy(
         scenario: The scenario with the mass matrix.
         trajectory: One trajectory, not a batch.
         title: Title above the figure.
-        ax: As in `overview`.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
         TypeError: If `scenario` or `trajectory` has another type.
-        ValueError: If the trajectory is a batch, axes or size do not fit, or there is no such style.
+        ValueError: If the trajectory is a batch.
     """
     _check.instance(scenario, Scenario, "scenario", "ukjax.Scenario(mechanism, q0, v0, t1)")
     _check_one(trajectory)
@@ -212,8 +190,7 @@ def energy(
     powers = np.asarray(trajectory.constraint_force) * np.asarray(v)
     power = np.sum(powers, axis=1)
     drives = np.max(np.abs(power)) > 1e-9 * np.max(np.abs(powers), initial=0.0)
-    with styled(style):
-        frame = Frame([1] * (1 + bool(drives)), ax, figsize, (7.0, 5.6 if drives else 3.8), title)
+    with framed([1] * (1 + bool(drives)), (7.0, 5.6 if drives else 3.8), title, canvas) as frame:
         frame.curves(0, t, {"": kinetic}, "kinetic energy", "J", from_zero=True)
         if drives:
             frame.curves(1, t, {"": power}, "power of constraint forces", "W", from_zero=True)
@@ -225,10 +202,7 @@ def path(
     trajectory: Trajectory,
     positions: int = 6,
     title: str = "",
-    *,
-    ax: Axes | None = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """The mechanism in a few positions, later ones darker, with trails, constraint forces and scenery; axes are equal.
 
@@ -237,18 +211,16 @@ def path(
         trajectory: Its motion, one trajectory, not a batch.
         positions: Number of positions, evenly spaced in time, from start to end.
         title: Title above the figure.
-        ax: Axes of matplotlib in place of a new figure; with `projection="3d"` for a drawing in space.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
         TypeError: If `scenario` or `trajectory` has another type.
-        ValueError: If there is no drawing, the trajectory is a batch, `positions` is no positive integer, a function of
-            the drawing returns a wrong shape, axes or size do not fit, or there is no such style.
+        ValueError: If there is no drawing, the trajectory is a batch, `positions` is no positive integer, or a function
+            of the drawing returns a wrong shape.
     """
     _check.count(positions, "positions")
     seen = scene(scenario, trajectory)
-    with styled(style):
+    with placed(canvas) as (ax, figsize):
         figure, axis = _stage.stage(seen, title, ax, figsize)
         _draw_path(axis, seen, positions)
         return figure
@@ -311,10 +283,7 @@ def convergence(
     tuning: Tuning,
     quantities: Mapping[str, np.ndarray],
     title: str = "",
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of loss, norm of the gradient, and tuned quantities over the steps; the best step is marked.
 
@@ -322,13 +291,10 @@ def convergence(
         tuning: The result of `ukjax.tune`.
         quantities: "name [unit]" or `Coordinate` -> value at every step; quantities of one unit share an axis.
         title: Title above the figure.
-        ax: As in `overview`.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
         TypeError: If `tuning` has another type.
-        ValueError: If axes or size do not fit, or there is no such style.
     """
     _check.instance(tuning, Tuning, "tuning", "ukjax.tune(...)")
     given = {Coordinate(name): values for name, values in quantities.items()}
@@ -338,9 +304,8 @@ def convergence(
     if not np.array_equal(tuning.full_losses, tuning.losses, equal_nan=True):
         losses = {"of the minibatch": tuning.losses} | losses
     groups, steps = by_unit(names), np.arange(len(tuning.losses))
-    with styled(style):
-        rows = [1] * (len(groups) + 2)
-        frame = Frame(rows, ax, figsize, (7.0, 2.1 * len(rows) + 0.6), title)
+    rows = [1] * (len(groups) + 2)
+    with framed(rows, (7.0, 2.1 * len(rows) + 0.6), title, canvas) as frame:
         frame.curves(0, steps, losses, "loss", "")
         frame.curves(1, steps, {"": tuning.gradient_norms}, "norm of gradient", "")
         for axis, values in zip(frame.axes, (tuning.losses, tuning.gradient_norms)):

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, TypedDict
 
 import matplotlib.style
 import numpy as np
@@ -23,9 +23,27 @@ from .. import _check
 
 # A style of matplotlib: its name, a file, settings, or a list of these.
 Style = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
-# Where a function draws: axes of the caller's, one for each panel.
-Given = Axes | Sequence[Axes] | None
 Size = tuple[float, float] | None
+
+
+class Canvas(TypedDict, total=False):
+    """The options that all figures have: where a figure is drawn, how large, and in which style.
+
+    Attributes:
+        ax: Your own axes of matplotlib, one for each panel, such as `figure.subplots(2)`. The figure is then drawn into
+            them. Without `ax` there is a new figure.
+        figsize: Width and height of a new figure [in].
+        style: A style of matplotlib: its name, a file, settings, or a list of these.
+
+    Raises:
+        TypeError: If there is another option.
+        ValueError: If `ax` are not as many axes as there are panels, `figsize` is no size, or there is no such style.
+    """
+
+    ax: Axes | Sequence[Axes] | None
+    figsize: Size
+    style: Style
+
 
 SMALLEST = 1e-18  # smaller errors are drawn as this: they are rounding of rounding, and would hide all others
 MOST_NAMES = 8  # most curves that a legend names
@@ -62,19 +80,28 @@ def png(figure: Figure, dpi: float | None = None) -> bytes:
 
 
 @contextlib.contextmanager
-def styled(style: Style) -> Iterator[None]:
-    """Gives artists the properties of a style; raises ValueError if there is no such style."""
+def placed(canvas: Canvas) -> Iterator[tuple[Axes | Sequence[Axes] | None, Size]]:
+    """Gives artists the properties of a canvas's style, and returns its axes and size; raises what `Canvas` says."""
+    if unknown := sorted(canvas.keys() - Canvas.__annotations__.keys()):
+        raise TypeError(f"A figure has the options {', '.join(Canvas.__annotations__)}, but got {', '.join(unknown)}.")
+    style = canvas.get("style")
     with contextlib.ExitStack() as stack:
-        if style is not None:
-            try:
-                one: Any = style if isinstance(style, str | Mapping) else list(style)
-                stack.enter_context(matplotlib.style.context(one))
-            except (OSError, KeyError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"style must be one of matplotlib.style.available, a file, or settings of matplotlib, but is "
-                    f"{style!r}: {error}"
-                ) from error
-        yield
+        try:
+            one: Any = style if isinstance(style, str | Mapping) else list(style or ())
+            stack.enter_context(matplotlib.style.context(one))
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"style must be one of matplotlib.style.available, a file, or settings of matplotlib, but is "
+                f"{style!r}: {error}"
+            ) from error
+        yield canvas.get("ax"), canvas.get("figsize")
+
+
+@contextlib.contextmanager
+def framed(rows: Sequence[int], size: tuple[float, float], title: str, canvas: Canvas) -> "Iterator[Frame]":
+    """Panels on a canvas; see `Frame`."""
+    with placed(canvas) as (ax, figsize):
+        yield Frame(rows, ax, figsize, size, title)
 
 
 def sized(figsize: Size, size: tuple[float, float]) -> tuple[float, float]:
@@ -102,7 +129,12 @@ class Frame:
     """
 
     def __init__(
-        self, rows: Sequence[int], ax: Given, figsize: Size, size: tuple[float, float], title: str = ""
+        self,
+        rows: Sequence[int],
+        ax: Axes | Sequence[Axes] | None,
+        figsize: Size,
+        size: tuple[float, float],
+        title: str,
     ) -> None:
         self.named: set[tuple[str, ...]] = set()
         if ax is None:

@@ -5,7 +5,7 @@ lambda: eigenvalue [1/s]; d: change of the coordinates (n_q,), complex; q: coord
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import equinox as eqx
 import jax
@@ -20,7 +20,7 @@ from .._manifold import Projection
 from .._result import RESULTS
 from .._scenario import Drawing, Scenario
 from .._trajectory import Trajectory
-from ._frame import Frame, Given, Size, Style, styled
+from ._frame import Canvas, framed
 from ._scene import check
 
 
@@ -77,10 +77,7 @@ def eigenvalues(
     values: ArrayLike | Sequence[ArrayLike],
     name: str,
     title: str = "",
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of the real and imaginary parts of a steady motion's eigenvalues over a parameter.
 
@@ -91,20 +88,17 @@ def eigenvalues(
         values: Eigenvalues (N, k) [1/s], in any order.
         name: Name of the parameter, with its unit: "speed [m/s]".
         title: Title above the figure.
-        ax: As in `overview`, for two panels.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
-        ValueError: If the shapes, axes or size do not fit, or there is no such style.
+        ValueError: If the shapes do not fit.
     """
     x, roots = np.asarray(parameters, float), np.asarray(values)
     if x.ndim != 1 or roots.ndim != 2 or roots.shape[0] != x.shape[0]:
         raise ValueError(f"values must have shape (N, k) for parameters (N,), but have {roots.shape} and {x.shape}.")
     stable = np.all(np.real(roots) < 0, axis=1)
     swinging = np.abs(np.imag(roots)) > 1e-9 * np.max(np.abs(roots))
-    with styled(style):
-        frame = Frame([1, 1], ax, figsize, (7.0, 6.4), title)
+    with framed([1, 1], (7.0, 6.4), title, canvas) as frame:
         for axis, part, label in zip(frame.axes, (np.real(roots), np.imag(roots)), ("real part", "imaginary part")):
             for which, color, kind in ((~swinging, "C0", "real"), (swinging, "C1", "in complex pairs")):
                 rows, columns = np.nonzero(which)

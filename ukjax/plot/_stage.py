@@ -26,7 +26,9 @@ SCENERY = "#8a8f98"
 HIGHEST = 6.0  # largest height of a scene in space [inch]
 
 
-def stage(scene: Scene, title: str, ax: Axes | None = None, figsize: Size = None) -> tuple[Figure, Axes]:
+def stage(
+    scene: Scene, title: str, ax: Axes | Sequence[Axes] | None = None, figsize: Size = None
+) -> tuple[Figure, Axes]:
     """A figure with equal axes that hold the whole scene, its scenery and a legend; or the axes `ax`, made so.
 
     Raises:

@@ -1,13 +1,13 @@
 """Figures of a study: quantiles over time, and numbers of each trajectory over the parameters that were varied."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from ._frame import Frame, Given, Size, Style, axis_label, show_zero, styled, suited
+from ._frame import Canvas, axis_label, framed, show_zero, suited
 
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ def quantiles(
     data: "xr.Dataset",
     field: str = "q",
     title: str = "",
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of a field's median and percentile bands over the samples of a study, a panel for each component.
 
@@ -33,13 +30,10 @@ def quantiles(
         data: The result of `ukjax.sweep`. Failed samples are left out; of many samples an even selection is shown.
         field: A field or an observable along (sample, time), with or without components.
         title: Title above the figure.
-        ax: As in `overview`.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
-        ValueError: If the study has no such field, nothing succeeded, axes or size do not fit, or there is no such
-            style.
+        ValueError: If the study has no such field, or nothing succeeded.
     """
     if field not in data or data[field].dims[:2] != ("sample", "time"):
         known = [str(k) for k, x in data.data_vars.items() if x.dims[:2] == ("sample", "time")]
@@ -52,9 +46,8 @@ def quantiles(
     names, units = _components(data, field, values.shape[2])
     failed = data.sizes["sample"] - len(okay)
     median = f"median of {len(chosen)}" + (f", {failed} failed or missing" if failed else "")
-    with styled(style):
-        count = values.shape[2]
-        frame = Frame([1] * count, ax, figsize, (7.0, 1.0 + 2.1 * count), title)
+    count = values.shape[2]
+    with framed([1] * count, (7.0, 1.0 + 2.1 * count), title, canvas) as frame:
         for i, axis in enumerate(frame.axes):
             middle = np.median(values[..., i], axis=0)
             factor = frame.curves(i, data.time, {median: middle}, names[i], units[i])
@@ -77,10 +70,7 @@ def over_parameters(
     data: "xr.Dataset",
     figure_name: str,
     title: str = "",
-    *,
-    ax: Given = None,
-    figsize: Size = None,
-    style: Style = None,
+    **canvas: Unpack[Canvas],
 ) -> Figure:
     """A figure of a number of each trajectory over the varied parameters; samples that failed are marked.
 
@@ -91,12 +81,10 @@ def over_parameters(
         data: The result of `ukjax.sweep`.
         figure_name: A variable along `sample`, such as "largest_position_error", or an observable.
         title: Title above the figure.
-        ax: As in `overview`.
-        figsize: As in `overview`.
-        style: As in `overview`.
+        **canvas: `ax`, `figsize` and `style`: see `Canvas`.
 
     Raises:
-        ValueError: If the study has no such variable, axes or size do not fit, or there is no such style.
+        ValueError: If the study has no such variable.
     """
     fields = {"q", "v", "acceleration", "control"}
     known = [str(k) for k, x in data.data_vars.items() if x.dims[:1] == ("sample",) and k not in fields]
@@ -110,13 +98,12 @@ def over_parameters(
     values, label = np.where(result == 0, factor * values, np.nan), axis_label(what, unit)
     varied = [_varied(data, str(name)) for name in data.attrs["varied"]]
     grid = len(varied) == 2 and len(values) == np.prod([len(np.unique(x.values)) for x in varied])
-    with styled(style):
+    panels, size = ([1], (7.0, 5.2)) if grid else ([len(varied)], (4.2 * len(varied) + 0.8, 4.0))
+    with framed(panels, size, title, canvas) as frame:
         if grid:
-            frame = Frame([1], ax, figsize, (7.0, 5.2), title)
             _map(frame.axes[0], varied, values, label, result)
-            return frame.figure
-        frame = Frame([len(varied)], ax, figsize, (4.2 * len(varied) + 0.8, 4.0), title)
-        _scatter(frame.axes, varied, values, label, result)
+        else:
+            _scatter(frame.axes, varied, values, label, result)
         return frame.figure
 
 

@@ -1,6 +1,6 @@
-"""The pseudoinverses of the papers, for comparison; one per file."""
+"""The pseudoinverses of the papers, for comparison."""
 
-from ._gram_schmidt_ls import GramSchmidtLS as GramSchmidtLS
 from ._greville import Greville as Greville
-from ._householder_ls import HouseholderLS as HouseholderLS
+from ._least_squares import GramSchmidtLS as GramSchmidtLS
+from ._least_squares import HouseholderLS as HouseholderLS
 from ._varga import Varga as Varga
