@@ -25,14 +25,10 @@ DISPLAY = re.compile(
 
 
 MATHML = "http://www.w3.org/1998/Math/MathML"
-# Accents as the converter writes them, and as characters that are made for it.
-ACCENTS = {
-    "\u00a8": "\u00a8",
-    "\u02d9": "\u02d9",
-    "^": "\u02c6",
-    "~": "\u02dc",
-    "\u00af": "\u00af",
-}
+# Accents as the converter writes them: dots, hat, tilde, bar; and as characters
+# that are made to stand over a letter.
+ACCENTS = "\u00a8\u02d9^~\u00af"
+OVER = str.maketrans("^~", "\u02c6\u02dc")
 ElementTree.register_namespace("", MATHML)
 
 
@@ -46,33 +42,29 @@ def mathml(text: str, display: str) -> str:
     tree = ElementTree.fromstring(convert(unescape(text), display=display))
     for over in tree.iter(f"{{{MATHML}}}mover"):
         accent = over[-1]
-        if accent.text in ACCENTS:
+        if accent.text and accent.text in ACCENTS:
             over.set("accent", "true")
             accent.set("stretchy", "false")
-            accent.text = ACCENTS[accent.text]
+            accent.text = accent.text.translate(OVER)
     return ElementTree.tostring(tree, encoding="unicode")
 
 
 def notebook(name: str) -> str:
     """The page of that name as a notebook in a folder beside it, whose links lead back to the site."""
     # What a shell does is not for a cell.
-    text = (
-        (ROOT / "docs" / f"{name}.md")
-        .read_text("utf-8")
-        .replace("```sh", "```text")
-    )
-    made = jupytext.reads(
-        LINK.sub(
-            lambda found: f"](../{found[1].replace('.md', '.html')})", text
-        ),
-        "md",
-    )
+    page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+    page = page.replace("```sh", "```text")
+    made = jupytext.reads(LINK.sub(_from_beside, page), "md")
     made.metadata["kernelspec"] = {
         "name": "python3",
         "display_name": "Python 3",
         "language": "python",
     }
     return jupytext.writes(made, "ipynb")
+
+
+def _from_beside(link: re.Match[str]) -> str:
+    return f"](../{link[1].replace('.md', '.html')})"
 
 
 def on_files(files, config, **_):

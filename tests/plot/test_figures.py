@@ -101,6 +101,24 @@ def test_a_ripple_is_seen_beside_zero(values, low, high):
     assert wide.get_ylim()[0] > 3.9
 
 
+@pytest.mark.parametrize(
+    ("t", "values", "match"),
+    [
+        (
+            [0.0, 1.0, 2.0],
+            [1.0, 2.0],
+            r"values must have shape \(T,\) or \(T, k\) .*, but have \(2,\) for \(3,\)",
+        ),
+        ([], [], r"but have \(0,\) for \(0,\)"),
+        ([0.0, 1.0], ["a", "b"], "t and values must be numbers: could not convert"),
+        ([0.0, 1.0], [[1.0], [1.0, 2.0]], "t and values must be numbers"),
+    ],
+)
+def test_what_is_no_quantity_over_time(t, values, match):
+    with pytest.raises(ValueError, match=match):
+        plot.components(t, values, "x [m]")
+
+
 def test_axes_of_the_callers_are_drawn_into(run):
     figure = Figure()
     axes = figure.subplots(2, 2)

@@ -109,8 +109,11 @@ def components(
     Raises:
         ValueError: If the shapes do not fit.
     """
-    t, values = np.asarray(t), np.asarray(values)
-    if t.ndim != 1 or values.ndim not in (1, 2) or len(values) != len(t):
+    try:
+        t, values = np.asarray(t, float), np.asarray(values, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"t and values must be numbers: {error}.") from error
+    if t.ndim != 1 or not len(t) or values.ndim not in (1, 2) or len(values) != len(t):
         raise ValueError(f"values must have shape (T,) or (T, k) for t (T,), but have {values.shape} for {t.shape}.")
     values = values.reshape(len(t), -1)
     quantity = Coordinate(name)
