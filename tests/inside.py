@@ -40,10 +40,11 @@ from ukjax._expand import (
     _symmetric,
     _tiled,
 )
+from ukjax._expand._loop import LoopOp
 from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _lanes, _record, _segments
-from ukjax._lowering import _bind, _c, _disk, _entry, _handler, _kernel, _schedule, _stages
+from ukjax._lowering import _bind, _c, _disk, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
@@ -70,6 +71,7 @@ from ukjax.rigid import (
 
 # What tests replace: limits, so that something small meets them, and functions, to see whether they are called.
 REPLACEABLE = {
+    "assembly": (_gpu, "assembly"),
     "c_compiler": (_compiler, "c_compiler"),
     "c_part": (_c, "C_PART"),
     "cache_folder": (_output, "user_cache_path"),
@@ -77,6 +79,8 @@ REPLACEABLE = {
     "known_interface": (_handler, "KNOWN"),
     "controlled_by_matrices": (_servo._motion, "_by_matrices"),
     "gathered": (_fast_or_slow, "TILE"),
+    "gpu_of": (_bind, "gpu_of"),
+    "is_right": (_bind, "_is_right"),
     "in_order": (_portions, "in_order"),
     "lane_step": (_lanes, "MOST_OPERATIONS"),
     "panel_motion": (_panels, "panel_motion"),
@@ -95,6 +99,7 @@ REPLACEABLE = {
     "states_of_test": (_export, "STATES"),
     "sure_way": (_compiled.Compiled, "_go_the_sure_way"),
     "timed_run": (_simulate, "timed_run"),
+    "longest_first": (LoopOp, "_longest_first"),
     "together": (_portions, "TOGETHER"),
     "unknown_fields": (_model, "_unknown"),
     "vector_width": (_stages, "vector_width"),
@@ -279,6 +284,13 @@ whiten = _linalg.whiten
 solve_jointly = _linalg.solve_jointly
 in_tiles = _linalg.in_tiles
 Row = _lowering.Row
+Cuda = _gpu.Cuda
+Loaded = _gpu.Loaded
+OF_THREADS, REMAINDER = _gpu.OF_THREADS, _thread.REMAINDER
+gpu_for = _bind.gpu_for
+longest_first = LoopOp._longest_first
+assembly = _gpu.assembly
+Library = _lowering.Library
 CodeFolder = _disk.CodeFolder
 SureWay = _bind.SureWay
 Traceable = _bind.Traceable

@@ -189,7 +189,7 @@ def backwards(state, stays, row):
 
 def step_backwards(state, stays, row):
     waits = state | {"going": jnp.asarray(False), "waits": jnp.asarray(True)}
-    doubt = state["k"] == 4
+    doubt = state["k"] == 5  # its step leaves a mark
     return backwards(state, stays, row), waits, (), (), doubt, jnp.asarray(True)
 
 

@@ -65,11 +65,11 @@ def simulate_batch(
 ) -> Any:  # a `Trajectory` or a `Reduction`: a union would have every user ask which
     r"""Integrates many trajectories, as `jax.vmap` of `simulate` does: any number, on every device.
 
-    On a CPU a trajectory is one loop of machine code, with the bits that it has alone, and all cores take part. On a
-    GPU, and where it cannot be such a loop, each device works on a few trajectories at a time, as many as its cache
-    holds. A finished trajectory makes room for the next, so that none waits for the slowest. Then every core of a CPU
-    is to be a device: `jax.config.update("jax_num_cpu_devices", 8)` before JAX starts, or the environment variable
-    `JAX_NUM_CPU_DEVICES=8`.
+    A trajectory is one loop of machine code, with the bits that it has alone. All cores of a CPU take part; on an
+    NVIDIA GPU each thread makes a trajectory. Where it cannot be such a loop, each device works on a few trajectories
+    at a time, as many as its cache holds. Then every core of a CPU is to be a device:
+    `jax.config.update("jax_num_cpu_devices", 8)` before JAX starts, or the environment variable
+    `JAX_NUM_CPU_DEVICES=8`. A finished trajectory makes room for the next, so that none waits for the slowest.
 
     Trajectories may differ in their start (`q0`, `v0` with a leading axis), in leaves of the mechanism or the servo
     (`axes`), or in whatever follows from a sample: each of `mechanism`, `q0`, `v0` and `servo` may be a function of one

@@ -424,7 +424,9 @@ class FastOrSlowOp(AbstractSmallOp):
             return over_batch(jaxpr_as_fun(self.slow.closed), form.batched)(*arrays)
         if form.native and self.native.is_possible and can_be_deferred(self.slow):
             form, arrays = form.wide(arrays)
-            return self.native(form.batched, arrays, self._ways.of(self.slow, form.batched))[:-1]
+            found = self.native(form.batched, arrays, self._ways.of(self.slow, form.batched), form.gpu)
+            if found is not None:
+                return found[:-1]
         fast = over_batch(self.fast, form.batched[: self.known])
         *values, clear, _ = fast(*arrays[: self.known])
         wide = (any(form.batched[: self.known]),)

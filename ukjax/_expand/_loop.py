@@ -14,6 +14,7 @@ from jaxtyping import Array, PyTree
 
 from .._lowering import (
     Gathered,
+    Kernel,
     Loop,
     LoopArrays,
     LoopPrograms,
@@ -25,6 +26,7 @@ from .._lowering import (
     Traceable,
     loop_kernel,
     run_loop,
+    thread_loop,
     vector_width,
 )
 from .._lowering._entry import NotScalar
@@ -91,6 +93,7 @@ class Repeats(NamedTuple):
         at: state -> its leaf that tells which `row` of tables a step takes; the nearest if there is none.
         gathers: The functions that gather rows of further tables before a step, if any are gathered.
         marks: What is written to rows of tables.
+        cost: state -> a number that is larger where a member has more steps to go, as far as that is known.
     """
 
     step: Callable[..., tuple[PyTree, ...]]
@@ -101,6 +104,7 @@ class Repeats(NamedTuple):
     at: Callable[[PyTree], Any] | None = None
     gathers: Gathers | None = None
     marks: tuple[Marks, ...] = ()
+    cost: Callable[[PyTree], Array] | None = None
 
 
 class LoopEnd(NamedTuple):
@@ -171,7 +175,8 @@ class ScalarLoop:
         assert ft.reduce(operator.eq, kinds), "a step keeps shapes and dtypes"
         self.takes = (*arrays.state, *stay, *read.tables)
         sure = Traceable(lambda: _flat(self._sure, *shapes[:2], shapes[2].read), self.takes, (*new, *found), False)
-        self.op = LoopOp(programs, arrays, sure, Traced(looks, gather, step))
+        cost = None if repeats.cost is None else _flat(repeats.cost, shapes[0])
+        self.op = LoopOp(programs, arrays, sure, Traced(looks, gather, step, cost))
 
     def _looks(self, times: ShapedArray | None) -> list[ClosedJaxpr]:
         """The functions that save rows, traced."""
@@ -268,11 +273,12 @@ def _flat(function: Callable[..., PyTree], *args: PyTree) -> ClosedJaxpr:
 
 
 class Traced(NamedTuple):
-    """The functions of a loop: those that save rows, if any, and the one that gathers them; and its step."""
+    """The functions of a loop: those that save rows, if any, the one that gathers them, its step, and the cost."""
 
     looks: Sequence[ClosedJaxpr]
     gather: ClosedJaxpr | None
     step: ScalarLaneStep
+    cost: ClosedJaxpr | None
 
 
 class LoopOp(AbstractBatchedOp):
@@ -281,7 +287,7 @@ class LoopOp(AbstractBatchedOp):
     def __init__(self, programs: LoopPrograms, arrays: LoopArrays, sure: Traceable, traced: Traced):
         super().__init__([*arrays.changed, *arrays.others], arrays.changed)
         self.programs, self.arrays, self.sure, self.traced = programs, arrays, sure, traced
-        self._made: dict[tuple[bool, ...], tuple] = {}
+        self._made: dict[tuple[bool, ...], tuple[Kernel, Loop]] = {}
 
     def evaluate(self, form: EvalForm, *given: Array) -> list[Array]:
         form, arrays = form.wide(given)
@@ -291,17 +297,27 @@ class LoopOp(AbstractBatchedOp):
             pairs = zip(arrays[:changed], self.gives, strict=True)
             wide = [x if x.ndim > y.ndim else jnp.broadcast_to(x, (*size, *y.shape)) for x, y in pairs]
             arrays = [*wide, *arrays[changed:]]
-        if not form.native:
-            return over_batch(self._by_steps, ((bool(size),) * changed + flags))(*arrays)
-        key = (bool(size), *flags)
-        if key not in self._made:
+        key = (form.gpu is not None, bool(size), *flags)
+        if form.native and key not in self._made:
             # What all members share is computed once, what belongs to a single one likewise.
-            kernel = loop_kernel(self.programs, self.arrays, flags, vector_width() if size else 1)
+            if form.gpu is not None:
+                kernel = thread_loop(self.programs, self.arrays, flags, bool(size))
+            else:
+                kernel = loop_kernel(self.programs, self.arrays, flags, vector_width() if size else 1)
             state = len(self.arrays.state)
             batched = (bool(size),) * state + flags[: len(self.sure.in_avals) - state]
             self._made[key] = kernel, Loop(self.programs, self.arrays, SureWay(self.sure, batched, plain=True))
-        kernel, loop = self._made[key]
-        return run_loop(kernel, loop, bool(size), flags, arrays)
+        if not form.native or (form.gpu is not None and not form.gpu.fits(self._made[key][0], True)):
+            return over_batch(self._by_steps, ((bool(size),) * changed + flags))(*arrays)
+        order = () if form.gpu is None or not size else (self._longest_first(arrays),)
+        return run_loop(*self._made[key], bool(size), flags, [*arrays, *order])
+
+    def _longest_first(self, arrays: Sequence[Array]) -> Array:
+        """The members by their cost, the largest first: threads that work side by side have about as many steps."""
+        if self.traced.cost is None:
+            return jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
+        (cost,) = jax.vmap(jaxpr_as_fun(self.traced.cost))(*arrays[: len(self.arrays.state)])
+        return jnp.argsort(-cost).astype(jnp.int32)
 
     def _by_steps(self, *arrays: Array) -> list[Array]:
         """Steps one member, by operations of JAX."""

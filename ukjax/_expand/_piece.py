@@ -20,7 +20,7 @@ from jaxlib.mlir import ir
 from jaxtyping import Array, PyTree
 
 from .._collector import seldom_collecting
-from .._lowering import allows_machine_code, can_be_called, type_here
+from .._lowering import Cuda, allows_machine_code, can_be_called, gpu_for, type_here
 from .._lowering._entry import NotScalar
 from ._graph import Graph
 
@@ -46,12 +46,14 @@ class EvalForm(NamedTuple):
         on_cpu: Whether it is on a CPU.
         native: Whether machine code can be called there.
         partitioned: Whether XLA shares arrays out among devices.
+        gpu: What runs machine code as kernels of threads, if anything does.
     """
 
     batched: tuple[bool, ...]
     on_cpu: bool
     native: bool = False
     partitioned: bool = False
+    gpu: Cuda | None = None
 
     @property
     def on_arrays(self) -> bool:
@@ -299,13 +301,13 @@ def _shapes(*avals, piece, batched):
 
 @seldom_collecting()
 def _lowered(ctx: mlir.LoweringRuleContext, *operands: ir.Value, piece: AbstractBatchedOp, batched: tuple[bool, ...]):
-    """Lowers a piece, on a CPU to machine code; but a program that is exported must run where there is none."""
-    on_cpu = tuple(ctx.module_context.platforms) == ("cpu",)
-    exported = ctx.module_context.lowering_parameters.for_export
-    devices = getattr(ctx.module_context.axis_context, "num_devices", 1)
-    form = EvalForm(
-        batched, on_cpu, on_cpu and not exported and can_be_called() and allows_machine_code(), devices != 1
-    )
+    """Lowers a piece, to machine code where it can; but a program that is exported must run where there is none."""
+    platforms = ctx.module_context.platforms
+    on_cpu, devices = tuple(platforms) == ("cpu",), getattr(ctx.module_context.axis_context, "num_devices", 1)
+    may = allows_machine_code() and not ctx.module_context.lowering_parameters.for_export
+    # XLA cannot share kernels of threads out: outside of a `jax.shard_map` it compiles what several GPUs compute.
+    gpu = gpu_for(platforms) if may and devices == 1 else None
+    form = EvalForm(batched, on_cpu, gpu is not None or (may and on_cpu and can_be_called()), devices != 1, gpu)
     return mlir.lower_fun(ft.partial(piece.evaluate, form), multiple_results=True)(ctx, *operands)
 
 

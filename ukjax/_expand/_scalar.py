@@ -112,7 +112,9 @@ class ScalarProgram:
         """The results; if any argument is batched, the batch is its first axis, and that of all results."""
         if form.native and self.native.is_possible:
             wide, given = form.wide(arrays)
-            return self.native(wide.batched, given)
+            found = self.native(wide.batched, given, gpu=form.gpu)
+            if found is not None:
+                return found
         return self._by_operations(form, arrays)
 
     def entries(self, form: EvalForm, *arrays: Array) -> Array:

@@ -25,7 +25,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from .._linalg import in_tiles
-from .._lowering import can_be_called, runs_machine_code
+from .._lowering import runs_machine_code
 from .._lowering._entry import Block, Entry, NotScalar, constant
 from .._program import TreeStructure, with_constants_as_arguments, with_results
 from .._result import is_traced
@@ -131,8 +131,10 @@ class ScalarLaneStep:
         self.operation, self.count = ProgramOp(program), len(leaves)
         if program.program.has_arrays:
             raise NotScalar("what stays an operation on arrays")
-        if jax.default_backend() == "cpu" and not (can_be_called() and program.native.is_one):
-            raise NotScalar("a CPU without machine code for it")
+        # XLA compiles steps of lanes on a GPU; on a CPU it takes too long.
+        native = runs_machine_code()
+        if (native and not program.native.is_one) or (not native and jax.default_backend() == "cpu"):
+            raise NotScalar("what has no machine code")
 
     def __call__(self, state: PyTree, *others: PyTree) -> tuple[PyTree, PyTree, PyTree]:
         """Makes a step: returns the new states, `found` and `wanted`, for arrays whose first axis is that of states."""

@@ -40,10 +40,10 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
         expand: Whether small mechanisms are computed as scalar code, each array entry by itself, factorised over the
             nonzero entries. Scalar code is many times as fast. The motion, the rank and the verdict are the same:
             matrices are used where M or the rows are not conditioned well enough for certainty. None (default) uses
-            scalar code wherever it is machine code, on a CPU; elsewhere, where it takes long to compile, in `simulate`
-            inside of `jax.jit` and other transformations, with servos and projection, and under a `jax.vmap` around
-            `equation_of_motion` or `servo_control`. With True and None, larger mechanisms made of modules (a
-            `Composite` of many) are solved block by block; with False always by matrices.
+            scalar code wherever it is machine code, on a CPU or an NVIDIA GPU; elsewhere, where it takes long to
+            compile, in `simulate` inside of `jax.jit` and other transformations, with servos and projection, and under
+            a `jax.vmap` around `equation_of_motion` or `servo_control`. With True and None, larger mechanisms made of
+            modules (a `Composite` of many) are solved block by block; with False always by matrices.
 
     Rows may be redundant. M may be singular if it has no negative direction and [M; A] has full rank: then L is the
     factor of M and multiples of the rows, which changes nothing of the motion, and `unconstrained_acceleration` is NaN.

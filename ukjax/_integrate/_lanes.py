@@ -24,7 +24,7 @@ from .. import _expand
 from .._result import is_traced
 from ._flow import Dynamics, IntegrationProblem
 from ._march import Attempt, Place, before_end
-from ._run import Member, Steps, first_place
+from ._run import Member, Steps, first_place, pace_of
 from ._solve import stepper_of
 from ._steps import staged
 
@@ -72,9 +72,7 @@ def starts_of(
     def start(sample):
         problem = problem_of(begin, common, sample)
         place, first = first_place(problem)
-        # The norm of a method with equal tolerances, which correlates with the number of steps.
-        pace = jnp.sqrt(jnp.mean((first / (1 + jnp.abs(place.y))) ** 2))
-        return place, pace
+        return place, pace_of(first, place.y)
 
     return mapped(start, samples, width)
 

@@ -107,8 +107,16 @@ class Steps(eqx.Module):
         """The loop; raises NotScalar or TooLong if a step is no scalar program."""
         saves = _expand.Saves(self.due, self.look, lambda x: x.following)
         marks = (_expand.Marks(_here, _is_due, _slot, at.pace.room),) if recorded and at.pace is not None else ()
-        repeats = _expand.Repeats(self.step, self.sure, lambda x: x.goes, lambda x: x.waits, saves, marks=marks)
+        repeats = _expand.Repeats(
+            self.step, self.sure, lambda x: x.goes, lambda x: x.waits, saves, marks=marks,
+            cost=None if at.place.solver is None else lambda x: pace_of(x.place.solver[1], x.place.y),
+        )  # fmt: skip
         return _expand.ScalarLoop(repeats, at, arrays, times=ShapedArray(times.shape, times.dtype))
+
+
+def pace_of(field: Array, y: Array) -> Array:
+    """The speed of a state, by the norm of a method with equal tolerances; it correlates with the number of steps."""
+    return jnp.sqrt(jnp.mean((field / (1 + jnp.abs(y))) ** 2))
 
 
 def _here(at: Member) -> tuple[PyTree, ...]:

@@ -1,4 +1,4 @@
-"""Machine code as operations of JAX programs on a CPU.
+"""Machine code as operations of JAX programs, on a CPU or on a GPU.
 
 `evaluate` computes arrays by a kernel. `mended` takes results that are certain but for some states, and has these
 computed the sure way: by a function of JAX that is traced already, but compiled only when a state needs it.
@@ -17,11 +17,13 @@ import hashlib
 import math
 import os
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.extend.core.primitives as prims
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
@@ -31,9 +33,13 @@ from jaxlib.mlir import ir
 from jaxtyping import Array
 
 from .._program import unbatch_lapack
-from ._compile import compiled, once
-from ._handler import STOPPED, TARGET, Code, Does, asked_to_stop, chunk_of, code
-from ._kernel import Kernel
+from ._compile import compiled, once, vector_width
+from ._entry import Node
+from ._gpu import Cuda, gpu_of
+from ._handler import STOPPED, TARGET, Code, Does, asked_to_stop, can_be_called, chunk_of, code
+from ._kernel import Kernel, Row, kernel
+from ._program import Program
+from ._thread import flag_kernel, row_kernel
 
 
 machine_code_p = Primitive("machine_code")
@@ -46,8 +52,8 @@ mended_p.multiple_results = True
 TILE, LARGE, MANY, HEAVY = 16, 256, 128, 1024
 # Arguments with more numbers are not repeated for each state if all states share them.
 SMALL = 256
-# (places of all arrays, size of the batch) -> null, or the place of a message.
-FUNCTION = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64)
+# (places of all arrays, size of the batch, stream of a GPU) -> null, or the place of a message.
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64, ctypes.c_void_p)
 # Messages of errors that are kept for XLA to read.
 MESSAGES: collections.deque[ctypes.Array] = collections.deque(maxlen=64)
 
@@ -87,20 +93,32 @@ def type_here(shape: tuple[int, ...], dtype: np.dtype) -> ShapedArray:
 
 def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, kernel, batched, gives, way) -> Sequence:
     first = batched.index(True) if True in batched else -1
-    chunk = chunk_of(kernel.operations, kernel.width)
-    count = len(operands)
+    chunk = chunk_of(kernel.operations, kernel.width) if kernel.width else 0
+    count, gpu = len(operands), gpu_here(ctx) if kernel.is_of_threads else None
     flags = count + len(gives) - 1
 
     def make() -> Does:
+        mend, kept = (0, None) if way is None else way.mending(flags, range(count), range(count, flags), gpu)
+        if gpu is not None:
+            place, threads, blocks, loaded = gpu.load(kernel, False)
+            return Does(place, mend, flags, first, threads, blocks, (loaded, kept))
         machine = compiled(kernel)
-        mend, kept = (0, None) if way is None else way.mending(flags, 0, count)
-        return Does(machine.address("run"), mend, flags, first, chunk, (machine, kept))
+        return Does(machine.address("run"), mend, flags, first, chunk, 0, (machine, kept))
 
     text = "" if way is None else way.text
-    return call_of(ctx, code(f"{first} {chunk} {text} {kernel.text}", make), operands, batched)
+    return call_of(ctx, code(f"{first} {chunk} {text} {kernel.text}", make), operands, batched, gpu=gpu)
 
 
-mlir.register_lowering(machine_code_p, _lower, platform="cpu")
+for platform in ("cpu", "cuda"):
+    mlir.register_lowering(machine_code_p, _lower, platform=platform)
+
+
+def gpu_here(ctx: mlir.LoweringRuleContext) -> Cuda:
+    """The GPU for which something is lowered."""
+    (platform,) = ctx.module_context.platforms
+    found = gpu_of(platform)
+    assert found is not None
+    return found
 
 
 def call_of(
@@ -109,8 +127,16 @@ def call_of(
     operands: Sequence[ir.Value],
     batched: Sequence[bool],
     aliases: dict[int, int] | None = None,
+    gpu: Cuda | None = None,
 ) -> Sequence:
+    """The call of a code: its results, of which some lie where operands do."""
     ctx.module_context.add_keepalive(found)
+    if gpu is not None:
+        # The last result is that of the counters.
+        gpu.register()
+        ctx = ctx.replace(avals_out=[*ctx.avals_out, ShapedArray((2,), np.dtype(np.int64))])
+        rule = jax.ffi.ffi_lowering(gpu.target, operand_output_aliases=aliases)
+        return rule(ctx, *operands, key=np.int64(found.key))[:-1]
     several = getattr(ctx.module_context.axis_context, "num_devices", 1) != 1
     extra = _shared_out(ctx) if several and batched and all(batched) else {}
     rule = jax.ffi.ffi_lowering(TARGET, operand_output_aliases=aliases, extra_attributes=extra)
@@ -193,38 +219,35 @@ class SureWay:
         self._lock = threading.Lock()
         self._compiled: dict[int, Callable[..., Sequence[Array]]] = {}  # by the number of states
 
-    def mending(self, flags: int, first: int, result: int) -> tuple[int, object]:
-        """The place of a function (places, size) that XLA's threads call, and what keeps it alive.
-
-        `flags`, `first`, `result`: numbers of the arrays of truth values that tell where it is needed, of the first
-        argument, and of the first result.
-        """
-
-        return _called(lambda places, size: self._mend(places, size, flags, first, result))
-
-    def mending_of_loop(
-        self, run: Callable[..., int], waits: int, state: int, changed: Sequence[ShapedArray], count: int
+    def mending(
+        self, flags: int, takes: Sequence[int], gives: Sequence[int], gpu: Cuda | None = None
     ) -> tuple[int, object]:
-        """The place of a function for a loop: until no member waits, it makes their steps, and `run` goes on.
+        """The place of a function (places, size, stream) that threads of XLA call, and what keeps it alive.
 
-        The sure way is (state, what stays) -> (state, findings). `run`: see `_loop`.
-
-        `waits`: number of the array of the state that tells which members wait. `state`: count of arrays of the state.
-        `changed`: shape and dtype of each result: state, findings, and others. `count`: of the arguments, which are
-        these, and what stays.
+        `flags`, `takes`, `gives`: numbers of the arrays of truth values that tell where it is needed, of the arguments,
+        and of the results. `gpu`: in whose memory they are, if they are not in that of the CPU.
         """
 
-        def mend(places, size: int) -> None:
-            batch, number = (size,) if any(self.batched) else (), ctypes.c_int64()
-            found = [_view(places[k], (*batch, *x.shape), np.dtype(x.dtype)) for k, x in enumerate(changed, count)]
-            stays = self._views(places, size, len(changed), state)
-            while np.any(found[waits]):
-                if asked_to_stop():
-                    raise RuntimeError(STOPPED)
-                index = np.flatnonzero(found[waits])
-                self._compute(index, [*found[:state], *stays], found[: len(self.slow.out_avals)])
-                number.value = 1
-                run(ctypes.cast(places, ctypes.c_void_p), ctypes.byref(number), size, 0, 1)
+        def mend(places, size: int, stream: int | None) -> None:
+            if asked_to_stop():
+                raise RuntimeError(STOPPED)
+            wide = any(self.batched)
+
+            def array(k: int, x: ShapedArray, batched: bool) -> np.ndarray:
+                shape = (size, *x.shape) if batched else x.shape
+                if gpu is None:
+                    return _view(places[k], shape, np.dtype(x.dtype))
+                found = np.empty(shape, x.dtype)
+                gpu.read(places[k], found, stream)
+                return found
+
+            needed = np.flatnonzero(array(flags, ShapedArray((), np.dtype(bool)), wide))
+            results = [array(k, x, wide) for k, x in zip(gives, self.slow.out_avals, strict=True)]
+            kinds = zip(takes, self.slow.in_avals, self.batched, strict=True)
+            self._compute(needed, [array(k, x, b) for k, x, b in kinds], results)
+            if gpu is not None:
+                for k, x in zip(gives, results, strict=True):
+                    gpu.write(places[k], x, stream)
 
         return _called(mend)
 
@@ -235,24 +258,6 @@ class SureWay:
             return os.urandom(16).hex()
         constants = b"".join(np.asarray(x).tobytes() for x in self.slow.closed.consts)
         return f"{self.slow.closed.jaxpr} {hashlib.sha256(constants).hexdigest()} {self.batched}"
-
-    def _mend(self, places, size: int, flags: int, first: int, result: int) -> None:
-        wide = any(self.batched)
-        batch = (size,) if wide else ()
-        needed = _view(places[flags], batch, np.dtype(bool))
-        results = [
-            _view(places[k], (*batch, *x.shape), np.dtype(x.dtype)) for k, x in enumerate(self.slow.out_avals, result)
-        ]
-        self._compute(np.flatnonzero(needed), self._views(places, size, first), results)
-
-    def _views(self, places, size: int, first: int, skipped: int = 0) -> list[np.ndarray]:
-        """The arguments from the number `skipped` on, the first of which is at this place."""
-        batch = (size,) if any(self.batched) else ()
-        kinds = list(zip(self.slow.in_avals, self.batched, strict=True))[skipped:]
-        return [
-            _view(places[k], (*batch, *x.shape) if b else x.shape, np.dtype(x.dtype))
-            for k, (x, b) in enumerate(kinds, first)
-        ]
 
     def _compute(self, index: np.ndarray, arguments: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         """Computes the results of the states with these numbers."""
@@ -297,12 +302,12 @@ class SureWay:
             return jax.block_until_ready(self._compiled[size](*arrays))
 
 
-def _called(function: Callable[[Any, int], None]) -> tuple[int, object]:
-    """The place of a function (places, size) that threads of XLA call, and what keeps it alive."""
+def _called(function: Callable[[Any, int, int | None], None]) -> tuple[int, object]:
+    """The place of a function (places, size, stream) that threads of XLA call, and what keeps it alive."""
 
-    def called(places, size) -> int | None:
+    def called(places, size, stream) -> int | None:
         try:
-            function(places, size)
+            function(places, size, stream)
         except BaseException as error:  # which cannot pass through XLA
             message = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode()[:2000])
             MESSAGES.append(message)
@@ -389,15 +394,66 @@ def _mended_shapes(*avals, way):
 
 def _lower_mended(ctx: mlir.LoweringRuleContext, *operands: ir.Value, way: SureWay) -> Sequence:
     wide, count = any(way.batched), len(way.slow.out_avals)
-    first = len(operands) - count
+    first, gpu = len(operands) - count, gpu_for(ctx.module_context.platforms)
+    takes, gives = range(1, first), range(len(operands), len(operands) + count)
 
     def make() -> Does:
-        mend, kept = way.mending(0, 1, len(operands))
-        return Does(0, mend, 0, 0 if wide else -1, 0, kept)
+        mend, kept = way.mending(0, takes, gives, gpu)
+        place, threads, blocks, loaded = (0, 0, 0, None) if gpu is None else gpu.load(kernel, False)
+        return Does(place, mend, 0, 0 if wide else -1, threads, blocks, (loaded, kept))
 
-    found = code(way.text, make)
+    kernel = flag_kernel(len(operands) + count)
+    found = code(f"{gpu is not None} {len(operands)} {way.text}", make)
     batched = (wide, *way.batched, *(wide,) * count)
-    return call_of(ctx, found, operands, batched, {first + k: k for k in range(count)})
+    return call_of(ctx, found, operands, batched, {first + k: k for k in range(count)}, gpu)
 
 
-mlir.register_lowering(mended_p, _lower_mended, platform="cpu")
+for platform in ("cpu", "cuda"):
+    mlir.register_lowering(mended_p, _lower_mended, platform=platform)
+
+
+def gpu_for(platforms: Sequence[str]) -> Cuda | None:
+    """The GPU on which kernels of threads run, of what is lowered for these platforms; None if there is none."""
+    gpu = gpu_of(platforms[0]) if len(platforms) == 1 else None
+    return gpu if gpu is not None and _is_right(gpu, platforms[0]) else None
+
+
+def runs_machine_code() -> bool:
+    """Whether what JAX computes by default is computed by machine code."""
+    backend = jax.default_backend()
+    platform = "cuda" if backend == "gpu" else backend
+    return gpu_for([platform]) is not None or (platform == "cpu" and can_be_called())
+
+
+@ft.cache
+def _is_right(gpu: Cuda, platform: str) -> bool:
+    """Whether kernels give the numbers of a CPU; tried once in a process, with a warning where they do not."""
+    dtype, size = np.dtype(float), 300
+    x = Node(lambda: None, (), dtype, 0)
+    y = Node(lambda: None, (x, x), dtype, 1)
+    y.primitive = prims.mul_p
+    z = Node(lambda: None, (y,), dtype, 2)
+    z.primitive = prims.sin_p
+    program, rows = Program([x], [z]), [Row(1, dtype)]
+    given, want = np.linspace(-9.0, 9.0, size), np.zeros(size)
+    places = (ctypes.c_void_p * 2)(given.ctypes.data, want.ctypes.data)
+    machine = compiled(kernel(program, rows, rows, vector_width()))
+    machine.run(places, 0, size)
+    threads, kinds = row_kernel(program, rows, rows, False), [ShapedArray((), dtype)]
+    try:
+        with (
+            jax.ensure_compile_time_eval(),
+            jax.enable_x64(True),
+            jax.default_device(jax.local_devices(backend=platform)[0]),
+        ):
+            got = np.asarray(jax.jit(lambda x: evaluate(threads, (True,), kinds, [x]))(given)[0])
+        why = "" if np.array_equal(got, want) else "it gives other numbers than the CPU"
+    except Exception as error:  # whatever a driver or XLA may raise
+        why = f"{type(error).__name__}: {error}"
+    if why:
+        warnings.warn(
+            f"ukjax's kernels do not work on this GPU ({why}): XLA compiles what runs there, which takes longer and "
+            "is slower. Please report this.",
+            stacklevel=2,
+        )
+    return not why

@@ -1,4 +1,6 @@
-"""The one function that XLA calls, through its foreign function interface, for all machine code of this process.
+"""The function that XLA calls, through its foreign function interface, for all machine code of this process.
+
+There is one for CPUs, and one for GPUs, which launches kernels; both look into one table.
 
 A call names its code by a number, the key, which is made of the text of the code: it is the same in every process, so
 that a program which XLA keeps on disk finds its code again. The function looks the key up in a table, takes the places
@@ -50,12 +52,13 @@ KNOWN = {
     "XLA_FFI_Api": _HEAD + "XLA_FFI_Api_Version api_version; * internal_api;",
     "XLA_FFI_ThreadPool_Schedule_Args": _HEAD + "* ctx; * task; * data;",
     "XLA_FFI_ThreadPool_NumThreads_Args": _HEAD + "* ctx; * num_threads;",
+    "XLA_FFI_Stream_Get_Args": _HEAD + "* ctx; * stream;",
     "XLA_FFI_Error_Create_Args": _HEAD + "* message; XLA_FFI_Error_Code errc;",
     "XLA_FFI_Error_Destroy_Args": _HEAD + "* error;",
 }
 MAJOR = 0
 # The functions of XLA that are called; they come in the structure XLA_FFI_Api after so many bytes, in their order.
-FUNCTIONS = ("Error_Create", "Error_Destroy", "ThreadPool_Schedule", "ThreadPool_NumThreads")
+FUNCTIONS = ("Error_Create", "Error_Destroy", "ThreadPool_Schedule", "ThreadPool_NumThreads", "Stream_Get")
 BEFORE_FUNCTIONS = 48
 
 # Places in the table, a power of two.
@@ -73,14 +76,16 @@ class Entry(ctypes.Structure):
     """The needs of the function for one code.
 
     Attributes:
-        run: The code, see `_kernel`; null for none.
-        mend: A function of Python, (places, size) -> 0 or the place of a message, which is called then where one of
-            some truth values is set; null for none.
+        run: The code, see `_kernel`, or the kernel of a GPU, see `_thread`; null for none.
+        mend: A function of Python, (places, size, stream) -> 0 or the place of a message, which is called then where
+            one of some truth values is set; null for none.
         flags: The number of the array of these truth values, among arguments and results.
         first: The first argument with a batch; -1 if there is none.
-        chunk: States that a thread takes at a time. Negative for a loop, which takes members by itself: the number of
-            those for which a thread is worth it, with the other sign.
+        chunk: States that a thread takes at a time; on a GPU, the threads of a block. Negative for a loop, which takes
+            members by itself: the number of those for which a thread is worth it, or of the threads of a block, with
+            the other sign.
         running: Calls that run now.
+        blocks: The most blocks of a loop on a GPU.
     """
 
     _fields_ = (
@@ -90,6 +95,7 @@ class Entry(ctypes.Structure):
         ("first", ctypes.c_int64),
         ("chunk", ctypes.c_int64),
         ("running", ctypes.c_int64),
+        ("blocks", ctypes.c_int64),
     )
 
 
@@ -144,11 +150,6 @@ def can_be_called() -> bool:
     return True
 
 
-def runs_machine_code() -> bool:
-    """Whether what JAX computes by default is computed by machine code."""
-    return jax.default_backend() == "cpu" and can_be_called()
-
-
 class _Runs(ctypes.Structure):
     """The runs of this process: how many loops have done, and whether those that go on are asked to stop."""
 
@@ -159,9 +160,6 @@ class _Table:
     """The codes of this process, by their keys."""
 
     def __init__(self):
-        interface_ = interface()
-        assert interface_ is not None
-        minor, at = interface_
         self.places = (_Place * PLACES)()
         self.lock = threading.Lock()
         self.known: weakref.WeakValueDictionary[int, Code] = weakref.WeakValueDictionary()
@@ -170,13 +168,24 @@ class _Table:
         self.retired: collections.deque[tuple[Entry, object]] = collections.deque()
         self.free: list[Entry] = []
         self.runs = _Runs()
-        text = handler_text(ctypes.addressof(self.places), ctypes.addressof(self.runs), minor, at)
-        self.library = Library(text)
+        self.library = self.register(TARGET, "cpu", "threads.ll", {"stopped": STOPPED, "said": len(STOPPED) + 1})
+
+    def register(self, target: str, platform: str, part: str, words: dict[str, str | int]) -> Library:
+        """Registers the function under a name with XLA, for one kind of machine, and returns it.
+
+        `part`: the file with `@evaluate`; `words`: what it is filled with.
+        """
+        interface_ = interface()
+        assert interface_ is not None
+        minor, at = interface_
+        words = {"table": ctypes.addressof(self.places), "runs": ctypes.addressof(self.runs), "minor": minor} | words
+        library = Library(handler_text(part, words | at))
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        address = self.library.address("handler")
-        jax.ffi.register_ffi_target(TARGET, capsule(address, b"xla._CUSTOM_CALL_TARGET", None), platform="cpu")
-        jax.ffi.register_ffi_target_as_batch_partitionable(TARGET)
+        address = library.address("handler")
+        jax.ffi.register_ffi_target(target, capsule(address, b"xla._CUSTOM_CALL_TARGET", None), platform=platform)
+        jax.ffi.register_ffi_target_as_batch_partitionable(target)
+        return library
 
     def _place(self, key: int) -> _Place:
         free = None
@@ -194,7 +203,7 @@ class _Table:
 
     def put(self, key: int, does: "Does") -> Entry:
         entry = self.free.pop() if self.free else Entry()
-        entry.run, entry.mend, entry.flags, entry.first, entry.chunk = does[:5]
+        entry.run, entry.mend, entry.flags, entry.first, entry.chunk, entry.blocks = does[:6]
         place = self._place(key)
         place.key, place.entry = key, ctypes.addressof(entry)
         return entry
@@ -236,6 +245,7 @@ class Does(NamedTuple):
     flags: int
     first: int
     chunk: int
+    blocks: int
     kept: object
 
 
@@ -287,12 +297,17 @@ STOPPED = "ukjax: the computation was interrupted."
 GONE = "ukjax: the machine code of this program is not in this process. Trace and compile the program here."
 
 
-def handler_text(table: int, runs: int, minor: int, functions: dict[str, int]) -> str:
-    """The function in LLVM's language, for a table and a number of runs at these places, and where XLA's lie."""
-    template = string.Template(Path(__file__).with_name("handler.ll").read_text(encoding="utf-8"))
-    places = {"table": table, "runs": runs, "mask": PLACES - 1, "major": MAJOR, "minor": minor}
-    words = {"gone": GONE, "length": len(GONE) + 1, "stopped": STOPPED, "said": len(STOPPED) + 1}
-    text = template.substitute(places | words | functions)
+def register(target: str, platform: str, part: str, words: dict[str, str | int]) -> Library:
+    """Registers the function for another kind of machine: see `_Table.register`."""
+    return _table().register(target, platform, part, words)
+
+
+def handler_text(part: str, words: dict[str, str | int]) -> str:
+    """The function in LLVM's language, with its `part` for one kind of machine, both filled with `words`."""
+    found = "".join(Path(__file__).with_name(x).read_text(encoding="utf-8") for x in ("handler.ll", part))
+    text = string.Template(found).substitute(
+        {"mask": PLACES - 1, "major": MAJOR, "gone": GONE, "length": len(GONE) + 1} | words
+    )
     if sys.platform == "win32":  # which has no `sched_yield`: all states go on the thread of the caller
         text = text.replace("declare i32 @sched_yield()", "define internal i32 @sched_yield() {\n  ret i32 0\n}")
     return text

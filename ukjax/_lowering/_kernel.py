@@ -48,11 +48,20 @@ class Row(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel in LLVM's language, the width of its vectors, and the operations for each state."""
+    """A kernel in LLVM's language, the width of its vectors, the operations for each state, and its arrays.
+
+    A width of 0 stands for a thread of a GPU: see `_thread`.
+    """
 
     text: str
     width: int
     operations: int
+    arrays: int = 0
+
+    @property
+    def is_of_threads(self) -> bool:
+        """Whether it is one of a GPU."""
+        return self.width == 0
 
 
 def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int, part: int | None = None) -> Kernel:

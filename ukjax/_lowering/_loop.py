@@ -8,7 +8,6 @@ sure way, by a function of JAX that is compiled when it is first needed, and the
 Lanes of a vector hold as many members, and threads of XLA as many vectors. A lane whose member is done takes the next.
 """
 
-import ctypes
 import string
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxtyping import Array
 
-from ._bind import SureWay, call_of, type_here
+from ._bind import SureWay, call_of, gpu_here, type_here
 from ._code import scalar_type
 from ._compile import compiled
 from ._entry import Entry
@@ -31,9 +30,6 @@ from ._program import Program
 from ._schedule import PART, fused
 
 
-# (places of all arrays, place of the next member's number, count of members, first member, whether they go on from
-# where they are) -> members that are done.
-RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 3)
 loop_p = Primitive("loop_of_machine_code")
 loop_p.multiple_results = True
 
@@ -180,7 +176,7 @@ def run_loop(
     """The changed arrays of all members when they are done.
 
     `arrays`: those that change, and the others. Of a batch the first have the batch as their first axis, and those of
-    the others that are `batched`.
+    the others that are `batched`. For a GPU the last array of a batch is the order in which members are taken.
     """
     return loop_p.bind(*arrays, kernel=kernel, loop=loop, is_batch=is_batch, batched=tuple(batched))
 
@@ -201,17 +197,28 @@ def _lower(
     wide, changed = is_batch, len(loop.arrays.changed)
     count = len(operands)
 
+    gpu, arrays = gpu_here(ctx) if kernel.is_of_threads else None, loop.arrays
+    stays = len(arrays.stays) + len(arrays.read.tables)
+    takes = [*range(count, count + len(arrays.state)), *range(changed, changed + stays)]
+    gives = range(count, count + len(loop.way.slow.out_avals))
+
     def make() -> Does:
-        machine, arrays = compiled(kernel), loop.arrays
-        address = machine.address("run")
-        mend, kept = loop.way.mending_of_loop(RUN(address), arrays.waits, len(arrays.state), arrays.changed, count)
-        return Does(address, mend, count + arrays.waits, 0 if wide else -1, -kernel.width, (machine, kept))
+        mend, kept = loop.way.mending(count + arrays.waits, takes, gives, gpu)
+        first, flags = 0 if wide else -1, count + arrays.waits
+        if gpu is not None:
+            place, threads, blocks, loaded = gpu.load(kernel, True)
+            return Does(place, mend, flags, first, -threads, blocks, (loaded, kept))
+        machine = compiled(kernel)
+        return Does(machine.address("run"), mend, flags, first, -kernel.width, 0, (machine, kept))
 
     found = code(f"{wide} {loop.way.text} {kernel.text}", make)
-    return call_of(ctx, found, operands, (wide,) * changed + tuple(batched))
+    # A GPU changes the arrays where they are.
+    aliases = None if gpu is None else {k: k for k in range(changed)}
+    return call_of(ctx, found, operands, (wide,) * changed + tuple(batched), aliases, gpu)
 
 
-mlir.register_lowering(loop_p, _lower, platform="cpu")
+for platform in ("cpu", "cuda"):
+    mlir.register_lowering(loop_p, _lower, platform=platform)
 
 
 def loop_kernel(programs: LoopPrograms, arrays: LoopArrays, batched: Sequence[bool], width: int) -> Kernel:

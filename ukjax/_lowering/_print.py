@@ -21,22 +21,37 @@ from ._schedule import fma_p
 Args = Sequence[Number]
 # (the call of a routine, the numbers that are its arguments) -> the results.
 PrintsCall = Callable[[Node, Callable[[Entry], Number]], list[Number]]
+# Reads an input each time that it is used.
+Reads = Callable[[Node], Number]
 
 
-def print_program(code: AbstractCode, program: Program, inputs: Args, call: PrintsCall | None = None) -> list[Number]:
+def print_program(
+    code: AbstractCode,
+    program: Program,
+    inputs: Sequence[Number | None],
+    call: PrintsCall | None = None,
+    read: Reads | None = None,
+) -> list[Number]:
     """Adds a program to a body; returns its outputs for these inputs. Raises NotScalar for what has no instruction.
 
-    `call`: prints the call of a routine, if the program has such calls.
+    `call`: prints the call of a routine, if the program has such calls. `read`: reads the inputs that are None here.
     """
-    return _Printer(code, program, inputs, call).outputs()
+    return _Printer(code, program, inputs, call, read).outputs()
 
 
 class _Printer:
     """A program that is being printed: its numbers so far, sines and cosines, and the products that go into sums."""
 
-    def __init__(self, code: AbstractCode, program: Program, inputs: Args, call: PrintsCall | None):
-        self.code, self.program = code, program
-        self.known = {node.order: x for node, x in zip(program.inputs, inputs, strict=True)}
+    def __init__(
+        self,
+        code: AbstractCode,
+        program: Program,
+        inputs: Sequence[Number | None],
+        call: PrintsCall | None,
+        read: Reads | None,
+    ):
+        self.code, self.program, self.read = code, program, read
+        self.known = {node.order: x for node, x in zip(program.inputs, inputs, strict=True) if x is not None}
         self.turns: dict[int, tuple[Number, Number]] = {}
         results: dict[int, list[Number]] = {}
         for node in program.steps:
@@ -51,7 +66,9 @@ class _Printer:
         return [self._of(x) for x in self.program.outputs]
 
     def _of(self, x: Entry) -> Number:
-        return self.known[x.order] if isinstance(x, Node) else self.code.constant(x, x.dtype)
+        if not isinstance(x, Node):
+            return self.code.constant(x, x.dtype)
+        return self.known[x.order] if self.read is None or x.order in self.known else self.read(x)
 
     def _printed(self, node: Node) -> Number:
         primitive = node.primitive

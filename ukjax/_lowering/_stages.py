@@ -16,9 +16,11 @@ from jaxtyping import Array
 from ._bind import SureWay, evaluate, mended
 from ._compile import vector_width
 from ._entry import Block, Entry, Node
+from ._gpu import Cuda
 from ._kernel import Kernel, Row, kernel
 from ._print import has_instruction, is_supported
 from ._program import Program, arguments_of
+from ._thread import row_kernel
 
 
 class NativeProgram:
@@ -30,7 +32,7 @@ class NativeProgram:
 
     def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray]):
         self.program, self.takes, self.gives = program, tuple(takes), tuple(gives)
-        self.kernels: dict[tuple[bool, ...], Kernel] = {}
+        self.kernels: dict[tuple[bool, bool, tuple[bool, ...]], Kernel] = {}
         self.is_one = all(has_instruction(node) for node in program.steps)
         dtypes = {np.dtype(x.dtype) for x in (*program.inputs, *program.steps, *program.outputs)}
         self.is_possible = all(is_supported(x) for x in dtypes if x != np.dtype(object))
@@ -42,37 +44,57 @@ class NativeProgram:
         further = [x.dtype for x in takes for _ in range(x.size)][len(program.inputs) :] if missing else []
         return cls(Program([*program.inputs, *map(_unused, further)], program.outputs), takes, gives)
 
-    def __call__(self, batched: Sequence[bool], arrays: Sequence[Array], way: SureWay | None = None) -> list[Array]:
+    def __call__(
+        self,
+        batched: Sequence[bool],
+        arrays: Sequence[Array],
+        way: SureWay | None = None,
+        gpu: Cuda | None = None,
+    ) -> list[Array] | None:
         """The results for arrays of which those that are `batched` have the batch as their first axis.
 
-        `way`: computes all results but the last for states where that is set.
+        `way`: computes all results but the last for states where that is set. `gpu`: where it is to run; None if a
+        kernel needs more memory than that has.
         """
         flags = tuple(batched)
         if not self.gives:
             return []
         if not self.is_one:
-            found = _Levels(self.program, self.takes, self.gives)(flags, arrays)
+            found = _Levels(self.program, self.takes, self.gives, gpu is not None)(flags, arrays)
             return found if way is None else [*mended(way, found[-1], arrays, found[:-1]), found[-1]]
-        if flags not in self.kernels:
-            self.kernels[flags] = printed(self.program, self.takes, self.gives, flags)
-        return evaluate(self.kernels[flags], flags, self.gives, arrays, way)
+        key = gpu is not None, way is not None, flags
+        if key not in self.kernels:
+            self.kernels[key] = printed(self.program, self.takes, self.gives, flags, *key[:2])
+        if gpu is not None and not gpu.fits(self.kernels[key], False):
+            return None
+        return evaluate(self.kernels[key], flags, self.gives, arrays, way)
 
 
 def printed(
-    program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray], batched: Sequence[bool]
+    program: Program,
+    takes: Sequence[ShapedArray],
+    gives: Sequence[ShapedArray],
+    batched: Sequence[bool],
+    threads: bool,
+    judges: bool = False,
 ) -> Kernel:
-    """The kernel of a program between arrays, as wide as this CPU if there is a batch."""
+    """The kernel of a program between arrays, for threads or, if there is a batch, as wide as this CPU.
+
+    `judges`: whether the last result tells which states need the sure way.
+    """
     wide = any(batched)
     rows = [Row(x.size, np.dtype(x.dtype), b or not wide) for x, b in zip(takes, batched, strict=True)]
     results = [Row(x.size, np.dtype(x.dtype)) for x in gives]
+    if threads:
+        return row_kernel(program, rows, results, judges)
     return kernel(program, rows, results, vector_width() if wide else 1)
 
 
 class _Levels:
     """The levels of a program, evaluated one after the other."""
 
-    def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray]):
-        self.program, self.takes, self.gives = program, takes, gives
+    def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray], threads: bool):
+        self.program, self.takes, self.gives, self.threads = program, takes, gives, threads
         self.level: dict[int, int] = {node.order: 0 for node in program.inputs}
         self.kept: dict[int, list[Node]] = {}  # operations of JAX, by the level that their arguments have
         for node in program.steps:
@@ -168,7 +190,7 @@ class _Levels:
             takes.append(ShapedArray(array.shape[b:], array.dtype))
             inputs += [x if x is not None else _unused(array.dtype) for x in entries]
         flags = tuple(self.batched)
-        return evaluate(printed(Program(inputs, outputs), takes, gives, flags), flags, gives, self.arrays)
+        return evaluate(printed(Program(inputs, outputs), takes, gives, flags, self.threads), flags, gives, self.arrays)
 
 
 def _alone(x: Entry) -> np.ndarray:
