@@ -81,6 +81,7 @@ REPLACEABLE = {
     "gathered": (_fast_or_slow, "TILE"),
     "gpu_of": (_bind, "gpu_of"),
     "is_right": (_bind, "_is_right"),
+    "handler_text": (_handler, "handler_text"),
     "in_order": (_portions, "in_order"),
     "lane_step": (_lanes, "MOST_OPERATIONS"),
     "panel_motion": (_panels, "panel_motion"),
@@ -288,6 +289,7 @@ Cuda = _gpu.Cuda
 Loaded = _gpu.Loaded
 OF_THREADS, REMAINDER = _gpu.OF_THREADS, _thread.REMAINDER
 gpu_for = _bind.gpu_for
+by_matrices, allows_machine_code = _bind.by_matrices, _bind.allows_machine_code
 longest_first = LoopOp._longest_first
 assembly = _gpu.assembly
 Library = _lowering.Library
@@ -297,6 +299,7 @@ Traceable = _bind.Traceable
 mended = _bind.mended
 interface = _handler.interface
 interface_of = _handler.interface_of
+handler_text = _handler.handler_text
 can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
 wasm_module = _lowering.wasm_module

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from ..inside import OF_THREADS, Cuda, Library, replaced
+from ..inside import OF_THREADS, Cuda, Library, handler_text, replaced
 
 
 def of_cpu(text: str) -> str:
@@ -66,16 +66,28 @@ done:
 
 
 class CpuAsGpu(Cuda):
-    """Its driver counts launches; `fails`: the number of an error; `memory`: [bytes] that a thread needs."""
+    """Its driver counts launches and what is unloaded.
+
+    `fails`: the number of an error; `memory`: [bytes] that a thread needs; `refuses`: whether it compiles nothing.
+    """
 
     target, platform = "ukjax_kernel_on_cpu", "cpu"
 
     def __init__(self, target=None):
-        super().__init__(driver(), 0)
+        super().__init__(driver(), [0])
         self.target = target or self.target
-        self.launches, self.fails, self.memory = (
-            ctypes.c_int.in_dll(self.driver, name) for name in ("launches", "fails", "memory")
+        self.launches, self.fails, self.memory, self.refuses, self.unloaded = (
+            ctypes.c_int.in_dll(self.driver, name) for name in ("launches", "fails", "memory", "refuses", "unloaded")
         )
+
+    def register(self):
+        # XLA has no streams on a CPU.
+        with replaced(
+            handler_text=lambda *args: handler_text(*args).replace(
+                "br i1 %none.named, label %lost,", "br i1 0, label %lost,"
+            )
+        ):
+            super().register()
 
 
 @ft.cache

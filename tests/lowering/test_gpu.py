@@ -1,18 +1,32 @@
 """Kernels of threads on a GPU that is made of this CPU: their numbers are those of the CPU, and so are their errors."""
 
+import contextlib
 import ctypes
+import threading
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import ShapedArray
 
 import ukjax
 from ukjax import cli
 
 from ..helpers import assert_close, long
-from ..inside import REMAINDER, Library, gpu_for, longest_first, replaced
+from ..inside import (
+    REMAINDER,
+    Library,
+    SureWay,
+    Traceable,
+    allows_machine_code,
+    by_matrices,
+    gpu_for,
+    longest_first,
+    mended,
+    replaced,
+)
 from . import test_bind, test_loop
 from .gpu import CpuAsGpu, assembled, on_gpu
 from .test_bind import P, bits, elsewhere
@@ -218,7 +232,9 @@ def test_an_error_of_the_driver_is_one_of_the_call(gpu):
     jax.block_until_ready(of(x))
     gpu.fails.value = 2
     try:
-        with pytest.raises(Exception, match="out of patience"):
+        with pytest.raises(
+            Exception, match=r"ukjax: cuLaunchKernel .*: out of patience \(2\)\. Memory is short.*FRACTION"
+        ):
             jax.block_until_ready(of(x))
     finally:
         gpu.fails.value = 0
@@ -244,6 +260,105 @@ def test_a_kernel_that_needs_more_memory_than_there_is_goes_by_xla(gpu):
     assert gpu.launches.value == before
     for a, b in zip(*map(jax.tree_util.tree_leaves, (got, want)), strict=True):
         assert_close(a, b, rtol=1e-6 if a.dtype == np.float32 else 1e-12)
+
+
+def test_a_kernel_that_the_driver_does_not_take_goes_by_xla(gpu):
+    args, x = test_loop.members(9), jnp.asarray(np.random.default_rng(0).normal(size=(9, 3)))
+    of = lambda: (jax.jit(jax.vmap(test_loop.run))(*args)[1], of_states(lambda x: jnp.cos(jnp.cos(x)), x))
+    other = CpuAsGpu("ukjax_kernel_that_is_refused")
+    with replaced(gpu_of=lambda platform: other if platform == "cpu" else None, is_right=lambda *_: True):
+        other.refuses.value, before = 1, gpu.launches.value
+        try:
+            with pytest.warns(UserWarning, match=r"left to XLA.*out of patience \(218\)\. line 7: I do not like it"):
+                got = jax.block_until_ready(of())
+        finally:
+            other.refuses.value = 0
+    assert gpu.launches.value == before
+    for a, b in zip(got, on_cpu(of), strict=True):
+        assert_close(a, b, rtol=1e-12)
+
+
+def test_operations_of_jax_between_kernels(gpu):
+    """Those that need more memory than there is go by XLA as a whole; a sure way may have very many arrays."""
+    x, table = jnp.asarray(np.random.default_rng(0).normal(size=(9, 3))), np.arange(5.0) ** 2
+    of = lambda x: of_states(lambda x: jnp.interp(jnp.sin(x), jnp.arange(5.0), table) * x, x)
+    before, got = gpu.launches.value, jax.block_until_ready(of(x))
+    assert gpu.launches.value > before
+    assert bits(got) == bits(on_cpu(of, x))
+    full = CpuAsGpu("ukjax_kernel_between_without_room")
+    with replaced(gpu_of=lambda platform: full if platform == "cpu" else None, is_right=lambda *_: True):
+        jax.clear_caches()
+        full.memory.value, before = 100_000, gpu.launches.value
+        try:
+            assert_close(jax.block_until_ready(of(x)), got, rtol=1e-14)
+        finally:
+            full.memory.value = 0
+    assert gpu.launches.value == before
+
+
+def test_a_sure_way_of_very_many_arrays(gpu):
+    arrays = [jnp.full((4, 2), float(k)) for k in range(300)]
+    closed = jax.make_jaxpr(lambda *xs: [-x for x in xs])(*(x[0] for x in arrays))
+    way = SureWay(Traceable.of(closed), (True,) * 300)
+    needed = jnp.array([False, True, False, True])
+    before = gpu.launches.value
+    got = jax.block_until_ready(jax.jit(lambda k, *xs: mended(way, k, xs, xs))(needed, *arrays))
+    assert gpu.launches.value > before
+    for x, y in zip(got, arrays, strict=True):
+        np.testing.assert_array_equal(x, np.where(needed[:, None], -y, y))
+
+
+def test_what_nobody_uses_is_unloaded_when_all_work_is_done(gpu):
+    """The driver in driver.c refuses it otherwise."""
+    x = jnp.ones((3, 2))
+    jax.block_until_ready(of_states(lambda x: x * 3.25, x))
+    jax.clear_caches()
+    jax.block_until_ready(of_states(lambda x: x * 4.25, x))
+    gpu.unused.append(ctypes.c_void_p(1))
+    before = gpu.unloaded.value
+    jax.block_until_ready(of_states(lambda x: x * 5.25, x))
+    assert gpu.unloaded.value > before
+
+
+def test_a_user_s_settings_are_not_those_of_the_trial():
+    first, x = CpuAsGpu("ukjax_kernel_of_a_trial"), jnp.ones((3, 3))
+    with replaced(gpu_of=lambda platform: first if platform == "cpu" else None, assembly=assembled):
+        jax.clear_caches()
+        with warnings.catch_warnings(), jax.transfer_guard("disallow_explicit"), jax.debug_nans(True):
+            warnings.simplefilter("error")
+            assert gpu_for(["cpu"]) is first
+        jax.block_until_ready(of_states(lambda x: x * 2.0, x))
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("on", ["cpu", "gpu"])
+def test_the_sure_way_is_computed_apart(on):
+    """In a thread of its own, on a device of its own, whatever mesh the call is in; an error there changes nothing."""
+    seen = []
+
+    def trace():
+        seen.append((threading.get_ident(), jax.sharding.get_abstract_mesh().empty, jnp.zeros(1).devices()))
+        return jax.make_jaxpr(lambda x: -x)(jnp.zeros(3))
+
+    three = [ShapedArray((3,), np.dtype(float))]
+    x, k = jnp.ones((4, 3)), jnp.arange(4) < 2
+    with on_gpu() if on == "gpu" else contextlib.nullcontext():
+        way = SureWay(Traceable(trace, three, three, False), (True,))
+        made = jax.jit(lambda x, k: mended(way, k, [x], [x])[0]).lower(x, k).compile()
+        mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        with jax.set_mesh(mesh):
+            got = jax.block_until_ready(made(x, k))
+    np.testing.assert_array_equal(got, np.where(np.asarray(k)[:, None], -x, x))
+    ((thread, is_empty, devices),) = seen
+    assert thread != threading.get_ident()
+    assert is_empty
+    assert not devices & set(jax.devices())
+
+
+def test_a_compilation_that_fails_leaves_machine_code_allowed():
+    with pytest.raises(ValueError, match="of the user"), by_matrices():
+        raise ValueError("of the user")
+    assert allows_machine_code()
 
 
 def test_a_kernel_of_very_many_arrays_goes_by_xla(gpu):

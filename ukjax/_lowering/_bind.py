@@ -101,7 +101,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, kernel, batched, 
         mend, kept = (0, None) if way is None else way.mending(flags, range(count), range(count, flags), gpu)
         if gpu is not None:
             place, threads, blocks, loaded = gpu.load(kernel, False)
-            return Does(place, mend, flags, first, threads, blocks, (loaded, kept))
+            return Does(place, mend, -1, first, threads, blocks, (loaded, kept))
         machine = compiled(kernel)
         return Does(machine.address("run"), mend, flags, first, chunk, 0, (machine, kept))
 
@@ -244,7 +244,7 @@ class SureWay:
             needed = np.flatnonzero(array(flags, ShapedArray((), np.dtype(bool)), wide))
             results = [array(k, x, wide) for k, x in zip(gives, self.slow.out_avals, strict=True)]
             kinds = zip(takes, self.slow.in_avals, self.batched, strict=True)
-            self._compute(needed, [array(k, x, b) for k, x, b in kinds], results)
+            _apart(self._compute, needed, [array(k, x, b) for k, x, b in kinds], results)
             if gpu is not None:
                 for k, x in zip(gives, results, strict=True):
                     gpu.write(places[k], x, stream)
@@ -263,7 +263,8 @@ class SureWay:
         """Computes the results of the states with these numbers."""
         if not any(self.batched):
             results = [x[None] for x in results]
-        tile = self._few if len(index) <= MANY else LARGE
+        with _by_itself(arguments):
+            tile = self._few if len(index) <= MANY else LARGE
 
         def compute(begin: int) -> None:
             some = index[begin : begin + tile]
@@ -328,8 +329,10 @@ _plain = contextvars.ContextVar("plain", default=False)
 def by_matrices(plain: bool = True):
     """A context in which nothing is lowered to machine code, if `plain`."""
     before = _plain.set(plain or _plain.get())
-    yield
-    _plain.reset(before)
+    try:
+        yield
+    finally:
+        _plain.reset(before)
 
 
 def allows_machine_code() -> bool:
@@ -344,6 +347,12 @@ def _view(place: int | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndar
         return np.zeros(shape, dtype)
     memory = memoryview((ctypes.c_char * size).from_address(place))
     return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def _apart(function: Callable[..., None], *args: Any) -> None:
+    """Calls a function in a thread of its own, which has none of the caller's settings, and waits for it."""
+    with ThreadPoolExecutor(1) as one:
+        one.submit(function, *args).result()
 
 
 @once
@@ -363,10 +372,10 @@ def _wide(arrays: Sequence[Any]) -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
-def _by_itself(arrays: Sequence[np.ndarray]):
-    """A place for computations within a computation: devices of their own, and none of the user's checks."""
+def _by_itself(arrays: Sequence[np.ndarray], device: Any = None):
+    """A place for computations within a computation: a device of their own, or one, and none of the user's checks."""
     with (
-        jax.default_device(_client().local_devices()[0]),
+        jax.default_device(_client().local_devices()[0] if device is None else device),
         _wide(arrays),
         jax.debug_nans(False),
         jax.debug_infs(False),
@@ -399,10 +408,9 @@ def _lower_mended(ctx: mlir.LoweringRuleContext, *operands: ir.Value, way: SureW
 
     def make() -> Does:
         mend, kept = way.mending(0, takes, gives, gpu)
-        place, threads, blocks, loaded = (0, 0, 0, None) if gpu is None else gpu.load(kernel, False)
+        place, threads, blocks, loaded = (0, 0, 0, None) if gpu is None else gpu.load(flag_kernel(), False)
         return Does(place, mend, 0, 0 if wide else -1, threads, blocks, (loaded, kept))
 
-    kernel = flag_kernel(len(operands) + count)
     found = code(f"{gpu is not None} {len(operands)} {way.text}", make)
     batched = (wide, *way.batched, *(wide,) * count)
     return call_of(ctx, found, operands, batched, {first + k: k for k in range(count)}, gpu)
@@ -440,13 +448,14 @@ def _is_right(gpu: Cuda, platform: str) -> bool:
     machine = compiled(kernel(program, rows, rows, vector_width()))
     machine.run(places, 0, size)
     threads, kinds = row_kernel(program, rows, rows, False), [ShapedArray((), dtype)]
+    got = np.zeros(size)
+
+    def run() -> None:
+        with _by_itself([given], jax.local_devices(backend=platform)[0]):
+            got[:] = jax.jit(lambda x: evaluate(threads, (True,), kinds, [x]))(given)[0]
+
     try:
-        with (
-            jax.ensure_compile_time_eval(),
-            jax.enable_x64(True),
-            jax.default_device(jax.local_devices(backend=platform)[0]),
-        ):
-            got = np.asarray(jax.jit(lambda x: evaluate(threads, (True,), kinds, [x]))(given)[0])
+        _apart(run)
         why = "" if np.array_equal(got, want) else "it gives other numbers than the CPU"
     except Exception as error:  # whatever a driver or XLA may raise
         why = f"{type(error).__name__}: {error}"

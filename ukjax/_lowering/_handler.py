@@ -79,7 +79,8 @@ class Entry(ctypes.Structure):
         run: The code, see `_kernel`, or the kernel of a GPU, see `_thread`; null for none.
         mend: A function of Python, (places, size, stream) -> 0 or the place of a message, which is called then where
             one of some truth values is set; null for none.
-        flags: The number of the array of these truth values, among arguments and results.
+        flags: The number of the array of these truth values, among arguments and results; on a GPU, where the kernel
+            looks at them, that of the only array that the kernel takes, or -1 if it takes all.
         first: The first argument with a batch; -1 if there is none.
         chunk: States that a thread takes at a time; on a GPU, the threads of a block. Negative for a loop, which takes
             members by itself: the number of those for which a thread is worth it, or of the threads of a block, with
@@ -184,7 +185,8 @@ class _Table:
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         address = library.address("handler")
         jax.ffi.register_ffi_target(target, capsule(address, b"xla._CUSTOM_CALL_TARGET", None), platform=platform)
-        jax.ffi.register_ffi_target_as_batch_partitionable(target)
+        if platform == "cpu":
+            jax.ffi.register_ffi_target_as_batch_partitionable(target)
         return library
 
     def _place(self, key: int) -> _Place:

@@ -207,7 +207,7 @@ def _lower(
         first, flags = 0 if wide else -1, count + arrays.waits
         if gpu is not None:
             place, threads, blocks, loaded = gpu.load(kernel, True)
-            return Does(place, mend, flags, first, -threads, blocks, (loaded, kept))
+            return Does(place, mend, -1, first, -threads, blocks, (loaded, kept))
         machine = compiled(kernel)
         return Does(machine.address("run"), mend, flags, first, -kernel.width, 0, (machine, kept))
 

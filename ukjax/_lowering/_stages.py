@@ -60,7 +60,10 @@ class NativeProgram:
         if not self.gives:
             return []
         if not self.is_one:
-            found = _Levels(self.program, self.takes, self.gives, gpu is not None)(flags, arrays)
+            try:
+                found = _Levels(self.program, self.takes, self.gives, gpu)(flags, arrays)
+            except _TooLarge:
+                return None
             return found if way is None else [*mended(way, found[-1], arrays, found[:-1]), found[-1]]
         key = gpu is not None, way is not None, flags
         if key not in self.kernels:
@@ -90,11 +93,15 @@ def printed(
     return kernel(program, rows, results, vector_width() if wide else 1)
 
 
+class _TooLarge(Exception):
+    """A kernel needs more memory than a GPU has."""
+
+
 class _Levels:
     """The levels of a program, evaluated one after the other."""
 
-    def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray], threads: bool):
-        self.program, self.takes, self.gives, self.threads = program, takes, gives, threads
+    def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray], gpu: Cuda | None):
+        self.program, self.takes, self.gives, self.gpu = program, takes, gives, gpu
         self.level: dict[int, int] = {node.order: 0 for node in program.inputs}
         self.kept: dict[int, list[Node]] = {}  # operations of JAX, by the level that their arguments have
         for node in program.steps:
@@ -190,7 +197,10 @@ class _Levels:
             takes.append(ShapedArray(array.shape[b:], array.dtype))
             inputs += [x if x is not None else _unused(array.dtype) for x in entries]
         flags = tuple(self.batched)
-        return evaluate(printed(Program(inputs, outputs), takes, gives, flags, self.threads), flags, gives, self.arrays)
+        made = printed(Program(inputs, outputs), takes, gives, flags, self.gpu is not None)
+        if self.gpu is not None and not self.gpu.fits(made, False):
+            raise _TooLarge
+        return evaluate(made, flags, gives, self.arrays)
 
 
 def _alone(x: Entry) -> np.ndarray:

@@ -84,13 +84,7 @@ def row_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], jud
     """
     program, text = fused(program), KernelText(len(takes) + len(gives))
     code = text.code
-    code.lines += [
-        "entry:",
-        "  %m = call i64 @index()",
-        "  %some = icmp slt i64 %m, %size",
-        "  br i1 %some, label %state, label %done",
-        "state:",
-    ]
+    text.begin_state()
     inputs = [x for k, row in enumerate(takes) for x in text.read_row(k, row, "%m" if row.batched else "0")]
     outputs = text.functions.evaluate(code, "program", program, inputs)
     rest = iter(outputs)
@@ -104,16 +98,10 @@ def row_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], jud
     return text.kernel(program.operations)
 
 
-def flag_kernel(arrays: int) -> Kernel:
-    """Prints a kernel that looks whether any entry of the first of some arrays, of truth values, is set."""
-    text = KernelText(arrays)
-    text.code.lines += [
-        "entry:",
-        "  %m = call i64 @index()",
-        "  %some = icmp slt i64 %m, %size",
-        "  br i1 %some, label %state, label %done",
-        "state:",
-    ]
+def flag_kernel() -> Kernel:
+    """Prints a kernel that looks whether any entry of its only array, of truth values, is set."""
+    text = KernelText(1)
+    text.begin_state()
     (flag,) = text.read_row(0, Row(1, BOOL), "%m")
     text.note_doubt(flag, "done")
     text.code.lines.append("done:")
@@ -225,6 +213,16 @@ class KernelText:
 
     def __init__(self, arrays: int):
         self.arrays, self.code, self.functions = arrays, ThreadCode(), Functions()
+
+    def begin_state(self) -> None:
+        """Begins the state `%m` of a thread, if there is one for it."""
+        self.code.lines += [
+            "entry:",
+            "  %m = call i64 @index()",
+            "  %some = icmp slt i64 %m, %size",
+            "  br i1 %some, label %state, label %done",
+            "state:",
+        ]
 
     def kernel(self, operations: int) -> Kernel:
         """The kernel, with so many operations for each state."""

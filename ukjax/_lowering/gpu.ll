@@ -1,9 +1,9 @@
 ; How the handler evaluates states on a GPU, by kernels that the driver launches; see _gpu.py and handler.ll, of which it is a part.
 
-@refused = private constant [${refusal_size} x i8] c"${refusal}\00"
+@lost = private constant [${lost_size} x i8] c"${lost}\00"
 
-; The stream on which XLA wants the work done; null with an error that XLA has returned.
-define internal ptr @stream(ptr %frame) {
+; Finds the stream on which XLA wants the work done; tells whether XLA names none.
+define internal i1 @without.stream(ptr %frame, ptr %into) {
 entry:
   %pa = getelementptr i8, ptr %frame, i64 16
   %api = load ptr, ptr %pa
@@ -22,29 +22,25 @@ entry:
   %e = call ptr %get(ptr %args)
   %failed = call i1 @had_error(ptr %api, ptr %e)
   %s = load ptr, ptr %a3
-  ret ptr %s
-}
-
-; What went wrong, by the driver's number of an error.
-define internal ptr @words(i32 %number) noinline {
-entry:
-  %text = alloca ptr, align 8
-  store ptr @refused, ptr %text
-  %e = call i32 inttoptr (i64 ${cuGetErrorString} to ptr)(i32 %number, ptr %text)
-  %t = load ptr, ptr %text
-  %none = icmp eq ptr %t, null
-  %found = select i1 %none, ptr @refused, ptr %t
-  ret ptr %found
+  store ptr %s, ptr %into
+  ret i1 %failed
 }
 
 ; Launches the kernel of an entry for all states, or members, and computes the sure way those that need it. The result:
-; null, or a message of what went wrong. The last array has the two counters of _thread.py.
+; null, or a message of what went wrong. The last array has the two counters of _thread.py. A kernel takes all arrays, or of
+; those before the counters only one, whose number is then not negative.
 define internal ptr @evaluate(ptr %frame, ptr %e, ptr %arrays, i64 %n, i64 %size) {
 entry:
   %none = icmp sle i64 %size, 0
   br i1 %none, label %done, label %some
 some:
-  %stream = call ptr @stream(ptr %frame)
+  %stream.at = alloca ptr, align 8
+  %none.named = call i1 @without.stream(ptr %frame, ptr %stream.at)
+  br i1 %none.named, label %lost, label %there
+lost:
+  ret ptr @lost
+there:
+  %stream = load ptr, ptr %stream.at
   %size.at = alloca i64, align 8
   store i64 %size, ptr %size.at
   %resumed.at = alloca i64, align 8
@@ -52,22 +48,30 @@ some:
   %doubts.at = alloca i64, align 8
   %n2 = add i64 %n, 2
   %params = alloca ptr, i64 %n2, align 8
+  %last = sub i64 %n, 1
+  %pc = getelementptr ptr, ptr %arrays, i64 %last
+  %ponly = getelementptr i8, ptr %e, i64 16
+  %only = load i64, ptr %ponly
+  %every = icmp slt i64 %only, 0
+  %begin = select i1 %every, i64 0, i64 %only
+  %count = select i1 %every, i64 %last, i64 1
   br label %param
 param:
-  %k = phi i64 [0, %some], [%k1, %param]
-  %from = getelementptr ptr, ptr %arrays, i64 %k
+  %k = phi i64 [0, %there], [%k1, %param]
+  %number = add i64 %begin, %k
+  %from = getelementptr ptr, ptr %arrays, i64 %number
   %to = getelementptr ptr, ptr %params, i64 %k
   store ptr %from, ptr %to
   %k1 = add i64 %k, 1
-  %more = icmp slt i64 %k1, %n
+  %more = icmp slt i64 %k1, %count
   br i1 %more, label %param, label %whole
 whole:
-  %p1 = getelementptr ptr, ptr %params, i64 %n
+  %p0 = getelementptr ptr, ptr %params, i64 %count
+  store ptr %pc, ptr %p0
+  %p1 = getelementptr ptr, ptr %p0, i64 1
   store ptr %size.at, ptr %p1
   %p2 = getelementptr ptr, ptr %p1, i64 1
   store ptr %resumed.at, ptr %p2
-  %last = sub i64 %n, 1
-  %pc = getelementptr ptr, ptr %arrays, i64 %last
   %counters = load i64, ptr %pc
   %doubts = add i64 %counters, 8
   %kernel = load ptr, ptr %e
@@ -124,8 +128,9 @@ mended:
   store i64 1, ptr %resumed.at
   br i1 %loops, label %launch, label %done
 wrong:
-  %number = phi i32 [%r1, %launch], [%r2, %go], [%r3, %ask], [%r4, %wait]
-  %text = call ptr @words(i32 %number)
+  %error = phi i32 [%r1, %launch], [%r2, %go], [%r3, %ask], [%r4, %wait]
+  %which = phi i32 [0, %launch], [1, %go], [2, %ask], [3, %wait]
+  %text = call ptr inttoptr (i64 ${say} to ptr)(i32 %which, i32 %error)
   ret ptr %text
 done:
   ret ptr null
