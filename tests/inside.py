@@ -24,7 +24,7 @@ from ukjax import (
     _trajectory,
     _waiting,
 )
-from ukjax._batch import _devices, _portions, _simulate_batch
+from ukjax._batch import _devices, _portions
 from ukjax._expand import Gathers as Gathers
 from ukjax._expand import LoopTables as LoopTables
 from ukjax._expand import Marks as Marks
@@ -40,10 +40,11 @@ from ukjax._expand import (
     _symmetric,
     _tiled,
 )
+from ukjax._expand import _loop as _scalar_loop
 from ukjax._expand._loop import LoopOp
 from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
-from ukjax._integrate import _flow, _integrator, _lanes, _record, _segments
+from ukjax._integrate import _flow, _integrator, _record, _segments
 from ukjax._lowering import _bind, _c, _disk, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
@@ -82,8 +83,6 @@ REPLACEABLE = {
     "gpu_of": (_bind, "gpu_of"),
     "is_right": (_bind, "_is_right"),
     "handler_text": (_handler, "handler_text"),
-    "in_order": (_portions, "in_order"),
-    "lane_step": (_lanes, "MOST_OPERATIONS"),
     "panel_motion": (_panels, "panel_motion"),
     "part": (_kernel, "PART"),
     "portion": (_portions, "BYTES"),
@@ -93,7 +92,6 @@ REPLACEABLE = {
     "read_switches": (_from_model, "switches_of"),
     "report_after": (_waiting, "AFTER"),
     "silent": (_output, "SILENT"),
-    "rounds": (_devices, "ROUNDS"),
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_scalar, "OF_MACHINE_CODE"),
     "scalar_motion": (_fast_or_slow.FastOrSlowOp, "evaluate"),
@@ -104,9 +102,7 @@ REPLACEABLE = {
     "together": (_portions, "TOGETHER"),
     "unknown_fields": (_model, "_unknown"),
     "vector_width": (_stages, "vector_width"),
-    "worth_steps": (_simulate_batch, "WORTH"),
-    "runs": (_integrator.Integrator, "ran"),
-    "written_step": (_tiled.ScalarLaneStep, "__call__"),
+    "runs": (_integrator, "run"),
 }
 
 
@@ -142,16 +138,12 @@ failures_as_nan = _result.failures_as_nan
 joined = _sharing.joined
 separated = _sharing.separated
 seldom_collecting = _collector.seldom_collecting
-BLOCK = _devices.BLOCK
 LANES = _devices.LANES
 barrier = _devices.barrier
-lanes_of = _devices.lanes_of
+Tiles = _devices.Tiles
 on_each = _devices.on_each
-PORTION_BYTES = _portions.BYTES
-Size = _portions.Size
 TOGETHER = _portions.TOGETHER
 allocate_like = _portions._allocate_like
-in_order = _portions.in_order
 factorise = _blocks._factors.factorise
 order_of = _blocks._factors.order_of
 FEW_STATES = _fast_or_slow.FEW
@@ -167,7 +159,7 @@ interpret = _interpret.interpret
 rule_of = _interpret.rule_of
 Limits = _scalar.Limits
 sizes_of_scan = _unbatch.sizes_of_scan
-ScalarLaneStep = _tiled.ScalarLaneStep
+ScalarStep = _scalar_loop.ScalarStep
 FastOrSlowOp = _fast_or_slow.FastOrSlowOp
 parts_of = _schedule.parts_of
 fused = _schedule.fused

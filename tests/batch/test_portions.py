@@ -1,4 +1,4 @@
-"""A batch in portions: how many lanes, which trajectories first, on which devices."""
+"""A batch in portions: how many trajectories at a time, on which devices."""
 
 import os
 import signal
@@ -14,53 +14,51 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close, falling
-from ..inside import (
-    BLOCK,
-    LANES,
-    PORTION_BYTES,
-    TOGETHER,
-    Size,
-    allocate_like,
-    in_order,
-    lanes_of,
-    replaced,
-)
+from ..inside import LANES, TOGETHER, Tiles, allocate_like, replaced
+from .test_simulate_batch import assert_same
 
 
 def beads(rates, **options):
-    """On a ring: diffrax begins with the same step for all of them."""
+    """On a ring."""
     system = ukjax.System(mass=lambda q, t: jnp.eye(2), force=lambda q, v, t: jnp.zeros(2))
     ring = ukjax.Holonomic(lambda q, t: (q @ q - 1.0)[None])
-    q0, v0 = np.array([1.0, 0.0]), np.outer(rates, [0.0, 1.0])
+    q0, v0 = np.array([1.0, 0.0]), jnp.outer(jnp.asarray(rates), jnp.array([0.0, 1.0]))
     return ukjax.simulate_batch(ukjax.Mechanism(system, ring), q0, v0, np.linspace(0.0, 0.1, 3), **options)
 
 
-@pytest.mark.long
-def test_the_fast_ones_begin_first():
-    seen = []
-    with replaced(in_order=lambda *args: seen.append(args) or in_order(*args), runs=lambda *_: None):
-        batch = beads([1.0, 20.0, 3.0])
-    (pace, count), steps = seen[0], batch.stats["num_steps"]
-    assert count == 3
-    np.testing.assert_array_equal(in_order(pace, count)[:3], [1, 2, 0])
-    assert steps[1] > steps[2] >= steps[0]
+@pytest.mark.parametrize("most", [1, 31, 128, None])
+@pytest.mark.parametrize("count", [1, 2, 10, 257, 5000])
+def test_tiles(count, most):
+    """All are there once, in their order, and no device has a tile more than it needs."""
+    tiles = Tiles(count, jax.devices()[:2], most)
+    assert tiles.width <= (most or LANES["cpu"])
+    share = -(-count // len(tiles.devices))
+    assert share <= tiles.rounds * tiles.width < share + tiles.rounds
+    numbers, due = tiles.arranged(np.arange(count))
+    assert np.sum(due) == count
+    assert sorted(numbers[due]) == list(range(count))
+    assert len(numbers) == len(tiles.devices) * tiles.rounds * tiles.width
+    np.testing.assert_array_equal(tiles.gathered(numbers), np.arange(count))
 
 
-def test_what_is_not_to_be_done_is_last():
-    """Of equal ones the first is first; likewise as part of a program."""
-    pace = np.array([1.0, np.nan, 3.0, 2.0, 9.0, 3.0])[[0, 1, 2, 3, 5, 4]]
-    for order in (in_order(pace, 5), jax.jit(in_order)(pace, 5)):
-        np.testing.assert_array_equal(order, [2, 4, 3, 0, 1, 5])
-
-
-@pytest.mark.parametrize("share", [1, 10, 31, 33, 100, 1000, 5000, 123_456])
-def test_lanes_fill_blocks(share):
-    """A rest that fills no vector takes as long as a block."""
-    size = Size(2 * share - 1, 2, lanes_of(jax.devices("cpu"), share), 8)
-    assert size.lanes <= LANES["cpu"]
-    assert size.lanes == share if share < BLOCK else size.lanes % BLOCK == 0
-    assert 2 * share <= size.whole < 2 * (share + size.lanes * max(1, share // size.lanes))
-    assert size.share % size.lanes == 0
+@pytest.mark.parametrize("count", [1, 5, 9])
+def test_what_is_no_loop_of_machine_code(count):
+    """A few at a time on each device; with one that fails, and in a larger program."""
+    rates = np.linspace(1.0, 20.0, count)
+    want = beads(rates, progress=False, keep=("q", "v"))
+    with replaced(runs=lambda *_, **__: None):
+        jax.clear_caches()
+        got = beads(rates, progress=False, lanes=2, keep=("q", "v"))
+        inside = jax.jit(lambda v: beads(v, progress=False, lanes=2, keep=("q", "v")))(rates)
+        with pytest.warns(ukjax.FailedTrajectories, match="1 of 2"):
+            failing = beads([np.nan, 3.0], progress=False, keep=("q",))
+    jax.clear_caches()
+    for run in (got, inside):
+        assert_close(run.q, want.q, atol=1e-9)
+        assert_close(run.v, want.v, atol=1e-9)
+        np.testing.assert_array_equal(run.stats["num_steps"], want.stats["num_steps"])
+    assert np.array_equal(failing.result == ukjax.RESULTS.successful, [False, True])
+    assert np.all(np.isfinite(failing.q[1]))
 
 
 def test_a_batch_on_a_device_that_is_not_the_first():
@@ -70,11 +68,10 @@ def test_a_batch_on_a_device_that_is_not_the_first():
     assert_close(got.q[:, 1], 0.1 * v0 - 0.5 * 9.81 * 0.01, atol=1e-9)
 
 
-@pytest.mark.parametrize("most", [1, 20, 33, 100, 1000])
-def test_a_portion_is_no_larger_than_memory_allows(most):
-    size = Size(100_000, 2, lanes_of(jax.devices("cpu"), 50_000), PORTION_BYTES // (2 * most))
-    assert size.share == size.lanes if most < BLOCK else size.lanes % BLOCK == 0
-    assert most / 2 < size.share <= most
+def test_a_portion_is_no_larger_than_memory_allows():
+    want = beads(np.arange(1.0, 8.0), progress=False)
+    with replaced(portion=1):
+        assert_same(beads(np.arange(1.0, 8.0), progress=False), want)
 
 
 @pytest.mark.parametrize("together", [0, TOGETHER])

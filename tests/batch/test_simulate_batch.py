@@ -12,7 +12,7 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close, central_difference, falling, long, rod
-from ..inside import Size, replaced
+from ..inside import replaced
 
 
 COUNT, TS = 11, np.linspace(0.0, 1.0, 5)
@@ -90,7 +90,6 @@ def test_the_bits_are_those_of_one_by_one(one_by_one):
 @replaced(portion=4000)
 def test_portions_are_one_batch(one_by_one):
     """Where memory is short: some trajectories at a time, the last portion with fewer."""
-    assert Size(COUNT, 2, 2, 1000).whole == 4
     assert_same(in_batch(lanes=2), one_by_one)
 
 

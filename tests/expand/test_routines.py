@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ..helpers import assert_close
-from ..inside import ScalarLaneStep
+from ..inside import ScalarStep
 
 
 def constant(x, w):
@@ -43,8 +43,8 @@ def step(state, w):
 @pytest.mark.parametrize("size", [1, 9])
 def test_routines_share_no_number_that_depends_on_their_arguments(size):
     x, w = jnp.asarray(np.random.default_rng(0).normal(size=(size, 3))), jnp.linspace(2.0, 3.0, size)
-    made = ScalarLaneStep(step, x[0], w[0], most=10_000)
+    made = ScalarStep(step, x[0], w[0], most=10_000)
     program = made.operation.program.program
     assert len(program.routines) == 2
     assert all(node in program.inputs for node in program.steps if not node.args)
-    assert_close(jax.jit(made)(x, w)[0], jax.vmap(twice)(x, w), rtol=1e-9)
+    assert_close(jax.jit(jax.vmap(made.operation))(x, w)[0], jax.vmap(twice)(x, w), rtol=1e-9)

@@ -115,7 +115,7 @@ def test_a_tuning_is_the_same_whatever_the_tiles(name):
 
 
 @pytest.mark.long
-@replaced(lanes=64, rounds=1)
+@replaced(lanes=64)
 def test_memory_does_not_grow_with_the_samples():
     """Of the compiled gradient: ten times the samples, as many at a time, and beside all of them at once."""
     scalar = lambda params, length: jnp.sum(swung(params, length) ** 2)

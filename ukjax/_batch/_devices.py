@@ -7,7 +7,7 @@ all devices.
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,16 +20,13 @@ from .. import _check
 from .._program import Packed, as_single_op, packed, traced
 
 
+Entries = TypeVar("Entries", Array, np.ndarray)
+
 AXIS = "trajectories"
 # Trajectories that a device works on at a time: fewer take longer each. On a CPU their states and stages are to fit its
-# cache, and there are to be ROUNDS of them, for the last ones run with few beside them. Loops go by blocks of BLOCK,
-# and a rest that fills none takes as long as a block. A GPU hides its latency behind as many as there are.
-LANES = {"cpu": 128}
-BLOCK, ROUNDS = 32, 4
+# cache. A GPU hides its latency behind as many as there are.
+LANES = {"cpu": 64}
 LANES_ELSEWHERE = 8192
-# The least number of trajectories, in the batch and not in a device's share, for which it pays to compile a step of all
-# lanes as a whole. Otherwise every stage has to check on the device whether a lane needs more.
-WORTH = 256
 
 
 # Whether traced code becomes part of the program of each of several devices, and whether these can wait for each other.
@@ -69,10 +66,42 @@ def on_one_device() -> AbstractContextManager:
     return _is_share(True)
 
 
-def lanes_of(devices: Sequence[Device], share: int) -> int:
-    """The number of trajectories that a device works on at a time, out of a share of this size."""
-    most = LANES.get(devices[0].platform)
-    return LANES_ELSEWHERE if most is None else min(most, max(BLOCK, share // ROUNDS // BLOCK * BLOCK))
+class Tiles:
+    """The arrangement of `count` entries as (D, rounds, width, ...), padded with the last entry.
+
+    `most`: the most entries of a tile; as many as a device works on at a time if None.
+    """
+
+    def __init__(self, count: int, devices: Sequence[Device], most: int | None = None):
+        self.count, self.devices = count, tuple(devices[:count])
+        share = -(-count // len(self.devices))
+        self.rounds = -(-share // (most or LANES.get(devices[0].platform, LANES_ELSEWHERE)))
+        self.width = -(-share // self.rounds)
+
+    def arranged(self, batch: PyTree) -> tuple[PyTree, Array | np.ndarray]:
+        """Fills up entries (B, ...), and puts those of a device together; also returns which of them do not pad."""
+        return arranged(batch, self.count, len(self.devices) * self.rounds * self.width, len(self.devices))
+
+    def gathered(self, each: PyTree) -> PyTree:
+        """The entries (B, ...) in their order, of those that were arranged."""
+        each = jax.tree_util.tree_map(lambda x: _swapped(x, (len(self.devices), -1)), each)
+        return jax.tree_util.tree_map(lambda x: x[: self.count], each)
+
+    def apart(self, tree: PyTree) -> PyTree:
+        """The share of a device (rounds * width, ...) as tiles (rounds, width, ...)."""
+        return jax.tree_util.tree_map(lambda x: x.reshape(self.rounds, self.width, *x.shape[1:]), tree)
+
+
+def arranged(tree: PyTree, count: int, whole: int, devices: int) -> tuple[PyTree, Array | np.ndarray]:
+    """Fills up `count` entries to the `whole`, and puts those of a device together; also which of them do not pad."""
+    both = jax.tree_util.tree_map(lambda x: filled(x, whole), tree), np.arange(whole) < count
+    return jax.tree_util.tree_map(lambda x: _swapped(x, (-1, devices)), both)
+
+
+def filled(x: Entries, count: int) -> Entries:
+    """Pads x to `count` entries by repeating the last one."""
+    index = np.minimum(np.arange(count), len(x) - 1)
+    return x if len(x) == count else x[index]
 
 
 def is_here(devices: Sequence[Device]) -> bool:
@@ -80,17 +109,7 @@ def is_here(devices: Sequence[Device]) -> bool:
     return all(device.process_index == jax.process_index() for device in devices)
 
 
-def share_out(tree: PyTree, count: int) -> PyTree:
-    """Reorders leaves (B, ...) so that the share of each of `count` devices lies together."""
-    return jax.tree_util.tree_map(lambda x: _swapped(x, (-1, count)), tree)
-
-
-def gathered(tree: PyTree, count: int) -> PyTree:
-    """Puts leaves (B, ...) that `share_out` reordered back into their original order."""
-    return jax.tree_util.tree_map(lambda x: _swapped(x, (count, -1)), tree)
-
-
-def _swapped(x: Array, form: tuple[int, int]) -> Array:
+def _swapped(x: Entries, form: tuple[int, int]) -> Entries:
     return x if 1 in form or x.shape[0] == 0 else x.reshape(*form, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
 

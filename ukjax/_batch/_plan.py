@@ -1,16 +1,16 @@
-"""The program of a batch: what makes its trajectories, one by one or many in lanes, as a differentiable operation.
+"""The program of a batch: what makes its trajectories, as a differentiable operation.
 
-The value is computed in lanes. Its derivative, a linear map, runs the trajectories again, in tiles of as many as there
-are lanes. Its memory is that of a tile. Trajectories in a tile are about equally long, so that none waits for a much
-longer one.
+The value is that of loops of machine code, or is computed in tiles of as many trajectories as there are lanes. Its
+derivative, a linear map, runs the trajectories again, in tiles too, for its memory is that of a tile. Trajectories in a
+tile are about equally long there, so that none waits for a much longer one.
 
 D: devices; B: trajectories, a multiple of the number of lanes; T: saved times; n: numbers of a state; d: tangent;
 c: cotangent.
 """
 
-import dataclasses
+import functools as ft
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -19,22 +19,10 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.interpreters import ad
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._expand import NotScalar
-from .._integrate import (
-    Common,
-    Dynamics,
-    Ends,
-    Integrator,
-    Place,
-    Queue,
-    in_order,
-    linear_in_all,
-    mapped,
-    rows,
-    starts_of,
-)
+from .._integrate import Dynamics, Integrator, linear_in_all
 from .._manifold import ConstraintSizes
 from .._program import Traced, traced
 from .._result import RESULTS
@@ -52,9 +40,7 @@ from ._devices import Device, barrier, meets, on_each
 from ._parts import BatchInputs
 
 
-# Devices meet at a barrier after about MEETING trajectories of each lane, and after the report on STATES saved states.
-# A barrier after every tile of states would take a large part of the time.
-MEETING, STATES = 16, 2**16
+T = TypeVar("T")
 
 
 class Reduction(AbstractShown):
@@ -153,7 +139,6 @@ class BatchSettings(eqx.Module):
     settings: Settings
     reduce: Callable[[Trajectory, PyTree], PyTree] | None
     width: int = eqx.field(static=True)
-    whole_steps: bool = eqx.field(static=True)
 
     def plan(self, samples: PyTree) -> "BatchProgram":
         """Traces the functions of a batch, each with the arrays it closes over, for samples like these (B, ...)."""
@@ -191,7 +176,6 @@ class BatchSettings(eqx.Module):
             settings.method,
             settings.integrator,
             self.width,
-            self.whole_steps,
         )
 
 
@@ -229,88 +213,45 @@ class BatchProgram(eqx.Module):
     method: PyTree
     integrator: Integrator
     width: int = eqx.field(static=True)
-    whole_steps: bool = eqx.field(static=True)
 
     def one(self, sample: PyTree) -> Outcome:
         """The outcome of one trajectory, which can be differentiated."""
-        sizes = None if self.sizes is None else self.sizes(sample)
-        flow, y0 = self._begin((sample, sizes))
-        return self.to_result((sample, sizes), self.integrator(flow, y0, self.ts, self.solver, self.method))
+        measured, solve = self._begun(sample)
+        return self.to_result(measured, self.integrator(*solve))
 
-    def starts(self, samples: PyTree) -> tuple[tuple[ConstraintSizes | None, Place], Float[Array, " B"]]:
-        """The sizes of the rows and the first place of each trajectory, and the pace of each: see `starts_of`."""
-        sizes = None if self.sizes is None else mapped(self.sizes, samples, self.width)
-        places, pace = starts_of(self._begin, self._common, (samples, sizes), self.width)
-        return (sizes, places), pace
+    def value(self, sample: PyTree, due: Array, native: bool) -> Outcome:
+        """The outcome of one trajectory, if it is `due`, which cannot be differentiated.
 
-    def queue(self, samples: PyTree, starts: tuple[ConstraintSizes | None, Place], total: Int[Array, ""]) -> Queue:
-        """The queue of all trajectories, of which the first `total` are to be made."""
-        sizes, places = starts
-        return Queue(self._begin, self._common, (samples, sizes), places, total)
-
-    def in_runs(self, samples: PyTree, total: Array) -> Outcome | None:
-        """Runs the first `total` trajectories, each a loop of machine code, and returns the outcomes of all.
-
-        None where they cannot be such loops. The bits are those of a single trajectory.
+        Raises NotScalar if it is to be a loop of machine code, and cannot be. The bits are then those of `one`.
         """
-        integrator = dataclasses.replace(self.integrator, adjoint=None)
+        measured, solve = self._begun(sample)
+        found = self.integrator.value(*solve, due, native)
+        if found is None:
+            raise NotScalar("a trajectory that is no loop of machine code")
+        return self.to_result(measured, found)
 
-        def one(sample: PyTree, due: Array) -> Outcome:
-            sizes = None if self.sizes is None else self.sizes(sample)
-            flow, y0 = self._begin((sample, sizes))
-            ran = integrator.ran(flow, y0, self.ts, self.solver, self.method, due)
-            if ran is None:
-                raise NotScalar("a trajectory that is no loop of machine code")
-            return self.to_result((sample, sizes), ran)
+    def run(self, samples: PyTree, due: Array, native: bool) -> Outcome | None:
+        """Runs the trajectories that are `due` (B,) and returns the outcomes of all.
 
-        due = jnp.arange(jax.tree_util.tree_leaves(samples)[0].shape[0]) < total
+        They are loops of machine code if `native`, or None if they cannot be; else tiles of a batch.
+        """
+        one = jax.vmap(ft.partial(self.value, native=native))
         try:
             # Devices that are to meet do so after every few trajectories.
-            return self.joined(self.in_tiles(jax.vmap(one), samples, due)) if meets() else jax.vmap(one)(samples, due)
+            return one(samples, due) if native and not meets() else self.joined(self.in_tiles(one, samples, due))
         except NotScalar:
             return None
 
-    def run(self, samples: PyTree, total: Array) -> Outcome:
-        """Runs the first `total` trajectories and returns the outcomes of all."""
-        ran = self.in_runs(samples, total)
-        return self._in_lanes(samples, total) if ran is None else ran
-
-    def _in_lanes(self, samples: PyTree, total: Array) -> Outcome:
-        count = jax.tree_util.tree_leaves(samples)[0].shape[0]
-        starts, pace = self.starts(samples)
-        order = in_order(pace, total)
-        queue, ahead = self.queue(rows(samples, order), rows(starts, order), total), MEETING * self.width
-
-        def on(i, carry):
-            progress, met = carry
-            progress = queue.run(progress, jnp.minimum((i + 1) * ahead, count) + met)
-            return progress, barrier(progress.lanes.place.t)
-
-        start = queue.start(self.width), jnp.zeros((), int)
-        ends = jax.lax.fori_loop(0, -(-count // ahead), on, start)[0].ends
-        return self.finish(samples, starts, rows(ends, jnp.argsort(order)))
-
-    def finish(self, samples: PyTree, starts: tuple[ConstraintSizes | None, Place], ends: Ends) -> Outcome:
-        """The outcomes of all trajectories, from the ends of their integrations."""
-
-        def outcome(measured, end):
-            return self.to_result(measured, self.integrator.to_result(self.ts, self.begin(measured).y0, end))
-
-        meeting = max(1, STATES // (self.width * self.ts.size))
-        return self.joined(self.in_tiles(jax.vmap(outcome), (samples, starts[0]), ends, meeting=meeting))
-
-    def in_tiles(self, function: Callable[..., PyTree], *batch: PyTree, meeting: int = 1) -> PyTree:
+    def in_tiles(self, function: Callable[..., PyTree], *batch: PyTree) -> PyTree:
         """Calls `function` on tiles of as many trajectories as there are lanes; results have a leading axis of tiles.
 
-        The cache then need not hold more than a tile. Devices wait for each other after `meeting` tiles.
+        The cache then need not hold more than a tile. Devices wait for each other after every tile.
         """
         tiles = jax.tree_util.tree_map(lambda x: x.reshape(x.shape[0] // self.width, self.width, *x.shape[1:]), batch)
 
         def one(met, i):
             result = function(*jax.tree_util.tree_map(lambda x: x[i + met], tiles))
-            if meeting == 1:
-                return barrier(result), result
-            return jax.lax.cond((i + 1) % meeting == 0, barrier, lambda _: met, result), result
+            return barrier(result), result
 
         count = jax.tree_util.tree_leaves(tiles)[0].shape[0]
         return jax.lax.scan(one, jnp.zeros((), int), jnp.arange(count))[1]
@@ -319,39 +260,43 @@ class BatchProgram(eqx.Module):
         """Merges the axes of tiles, and of trajectories in a tile, into one axis of trajectories."""
         return jax.tree_util.tree_map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), results)
 
-    @property
-    def _common(self) -> Common:
-        return self.integrator.common(self.solver, self.method, self.ts, self.whole_steps)
-
-    def _begin(self, measured: tuple[PyTree, ConstraintSizes | None]) -> tuple[Dynamics, Array]:
+    def _begun(self, sample: PyTree) -> tuple[tuple[PyTree, ConstraintSizes | None], tuple[PyTree, ...]]:
+        """A sample with its sizes, and the arguments of the integrator."""
+        measured = sample, None if self.sizes is None else self.sizes(sample)
         found = eqx.combine(self.begin(measured), self.static)
-        return found.flow, found.y0
+        return measured, (found.flow, found.y0, self.ts, self.solver, self.method)
 
 
-def batch_outcome(plan: BatchProgram, samples: PyTree, total: Int[Array, " D"], devices: Sequence[Device]) -> Outcome:
-    """The outcome of all trajectories (B, ...), of which each device does the first `total` of its share."""
-    return _outcome(plan, samples, total, devices=devices)
+def rows(tree: T, index: Array) -> T:
+    """The entries of arrays (B, ...) with these numbers."""
+    return jax.tree_util.tree_map(lambda x: x[index], tree)
+
+
+def batch_outcome(plan: BatchProgram, samples: PyTree, due: Bool[Array, " B"], devices: Sequence[Device]) -> Outcome:
+    """The outcome of all trajectories (B, ...), of which those that are `due` run."""
+    return _outcome(plan, samples, due, devices=devices)
 
 
 @eqx.filter_custom_jvp
-def _outcome(plan, samples, total, *, devices):
-    return _compiled(plan, samples, total, tuple(devices))
+def _outcome(plan, samples, due, *, devices):
+    return _compiled(plan, samples, due, tuple(devices))
 
 
 @eqx.filter_jit
-def _compiled(plan, samples, total, devices):
-    return on_each(_value, devices, plan, samples, total)
+def _compiled(plan, samples, due, devices):
+    return on_each(_value, devices, plan, samples, due)
 
 
-def _value(plan: BatchProgram, samples: PyTree, total: Int[Array, " 1"]) -> Outcome:
+def _value(plan: BatchProgram, samples: PyTree, due: Bool[Array, " B"]) -> Outcome:
     """The outcomes of the share of one device."""
-    return plan.run(samples, total[0])
+    ran = plan.run(samples, due, native=True)
+    return plan.run(samples, due, native=False) if ran is None else ran
 
 
 @_outcome.def_jvp
 def _outcome_jvp(primals, tangents, *, devices):
-    plan, samples, total = primals
-    outcome = _outcome(plan, samples, total, devices=devices)
+    plan, samples, due = primals
+    outcome = _outcome(plan, samples, due, devices=devices)
     okay = outcome.got.result == RESULTS.successful
     at = plan, samples, outcome.got.stats["num_steps"], okay
     # Each direction is made linear in all: then the cotangent of what a jax.vmap shares is a sum over the batch.

@@ -27,10 +27,10 @@ from .._trajectory import Trajectory
 from .._types import Numbers
 from .._user_code import noted
 from .._waiting import reported
-from ._devices import WORTH, Device, devices_of, gathered, is_here, lanes_of, share_out
+from ._devices import Device, Tiles, devices_of, filled, is_here
 from ._parts import BatchInputs, MechanismOf, NumbersOf, ServoOf, batch_of
 from ._plan import BatchSettings, Outcome, Reduction, batch_outcome, unexplained
-from ._portions import Size, filled, in_portions, in_runs
+from ._portions import in_portions
 
 
 EXPLAINED = 64  # failures that are explained at a time
@@ -66,10 +66,10 @@ def simulate_batch(
     r"""Integrates many trajectories, as `jax.vmap` of `simulate` does: any number, on every device.
 
     A trajectory is one loop of machine code, with the bits that it has alone. All cores of a CPU take part; on an
-    NVIDIA GPU each thread makes a trajectory. Where it cannot be such a loop, each device works on a few trajectories
-    at a time, as many as its cache holds. Then every core of a CPU is to be a device:
-    `jax.config.update("jax_num_cpu_devices", 8)` before JAX starts, or the environment variable
-    `JAX_NUM_CPU_DEVICES=8`. A finished trajectory makes room for the next, so that none waits for the slowest.
+    NVIDIA GPU each thread makes a trajectory. None waits for the slowest. Where it cannot be such a loop, each device
+    makes a few trajectories side by side, as many as its cache holds, and then the next few. Then every core of a CPU
+    is to be a device: `jax.config.update("jax_num_cpu_devices", 8)` before JAX starts, or the environment variable
+    `JAX_NUM_CPU_DEVICES=8`.
 
     Trajectories may differ in their start (`q0`, `v0` with a leading axis), in leaves of the mechanism or the servo
     (`axes`), or in whatever follows from a sample: each of `mechanism`, `q0`, `v0` and `servo` may be a function of one
@@ -157,11 +157,11 @@ def simulate_batch(
         ts, (controller,), formulation, solver, rtol=rtol, atol=atol, stepsize_controller=stepsize_controller, dt0=dt0,
         projection=projection, max_steps=max_steps, keep=keep, often=True, adjoint=adjoint,
     )  # fmt: skip
-    recipe = BatchSettings(parts, ts, settings, reduce, 1, count >= WORTH)
+    recipe = BatchSettings(parts, ts, settings, reduce, 1)
     outcome = shapes_of(_shape, recipe, own)
-    width = width or lanes_of(used, -(-count // len(used)))
+    tiles = Tiles(count, used, width)
     if not not_tracing() or is_traced(recipe, own):
-        return _given(_traced(recipe, own, count, width, used), ts, count)
+        return _given(_traced(recipe, own, tiles), ts, count)
     if not is_here(used):
         raise ValueError(
             "devices of other processes are for what is inside of jit: pass jax.local_devices(), or compile the whole."
@@ -170,10 +170,8 @@ def simulate_batch(
     states = ts.size * y.size * y.dtype.itemsize
     with tqdm(total=count, desc="simulate", unit="run", disable=not progress, delay=2) as bar:
         # Of a trajectory that is reduced all fields may be there on the way.
-        outcome = in_runs(recipe, own, count, used, 2 * each + (3 if reduce is None else 8) * states, bar)
-        if outcome is None:
-            size = Size(count, len(used), width, each + states)
-            outcome = in_portions(dataclasses.replace(recipe, width=size.lanes), own, count, size, used, bar)
+        memory = 2 * each + (3 if reduce is None else 8) * states
+        outcome = in_portions(recipe, own, used, count, tiles.width, memory, bar)
     return _raise_or_warn(recipe, own, outcome, ts, count, throw)
 
 
@@ -205,13 +203,11 @@ def _shape(recipe: BatchSettings, samples: PyTree) -> Outcome:
     return jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), recipe.plan(samples).to_result.shapes)
 
 
-def _traced(recipe: BatchSettings, own: PyTree, count: int, lanes: int, devices: Sequence[Device]) -> Outcome:
+def _traced(recipe: BatchSettings, own: PyTree, tiles: Tiles) -> Outcome:
     """The outcome of a batch that is part of a larger program, as one portion."""
-    size = Size(count, len(devices), lanes, 0)
-    plan = dataclasses.replace(recipe, width=size.lanes).plan(own)
-    samples = share_out(jax.tree_util.tree_map(lambda x: filled(x, size.whole), own), len(devices))
-    total = jnp.array([-(-(count - i) // len(devices)) for i in range(len(devices))])
-    return gathered(batch_outcome(plan, samples, total, devices), len(devices))
+    samples, due = tiles.arranged(own)
+    plan = dataclasses.replace(recipe, width=tiles.width).plan(own)
+    return tiles.gathered(batch_outcome(plan, samples, jnp.asarray(due), tiles.devices))
 
 
 def _given(outcome: Outcome, ts: Array, count: int) -> Trajectory | Reduction:

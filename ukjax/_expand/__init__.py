@@ -45,5 +45,4 @@ from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
 from ._tiled import InlinedProgram as InlinedProgram
 from ._tiled import Lowering as Lowering
-from ._tiled import ScalarLaneStep as ScalarLaneStep
 from ._tiled import tiled_dynamics as tiled_dynamics

@@ -2,11 +2,13 @@
 
 import functools as ft
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -26,15 +28,86 @@ from .._lowering import (
     Traceable,
     loop_kernel,
     run_loop,
+    runs_machine_code,
     thread_loop,
     vector_width,
 )
 from .._lowering._entry import NotScalar
 from .._lowering._program import Program
-from .._program import TreeStructure
+from .._program import TreeStructure, with_constants_as_arguments
+from ._graph import Graph
+from ._interpret import interpret
 from ._piece import AbstractBatchedOp, EvalForm, exchanged
-from ._scalar import ScalarPiece, limits, over_batch, size_of
-from ._tiled import ScalarLaneStep
+from ._scalar import ProgramOp, ScalarPiece, ScalarProgram, limits, over_batch, size_of
+from ._tiled import fast_or_slow
+
+
+class ScalarStep:
+    """A step that many states repeat, as one scalar program with all the pieces in it.
+
+    Args:
+        function: (state, *others) -> (new, otherwise, found, wanted, doubt, matters). The state becomes `new`; where
+            the function is in `doubt`, or a piece in it is not certain, and that `matters`, it becomes `otherwise`.
+            `found`: a tree of truth values, none of which is set there. `wanted`: any tree of arrays.
+        state, others: Trees of arrays of one state.
+        most: Most operations of the program.
+
+    Raises:
+        NotScalar, TooLong: If there is no such program.
+    """
+
+    @classmethod
+    def of(cls, function: Callable[..., tuple[PyTree, ...]], state: PyTree, *others: PyTree, most: int) -> "ScalarStep":
+        """The step of a function without arrays; one for all functions that are equal, while it is in use."""
+        parts, form = jax.tree_util.tree_flatten(function)
+        kinds, shapes = jax.tree_util.tree_flatten((state, others))
+        avals = tuple(map(jax.typeof, kinds))
+        # 1, 1.0 and True are equal, as are zeros of either sign.
+        exact = tuple((type(x), repr(x) if isinstance(x, float | complex) else x) for x in parts)
+        key = exact, form, avals, shapes, most, jax.config.read("jax_enable_x64"), runs_machine_code()
+        try:
+            made = _STEPS.get(key)
+        except TypeError:  # an array, or what else has no hash
+            return cls(function, state, *others, most=most)
+        if made is None:
+            made = _STEPS[key] = cls(function, state, *others, most=most)
+        return made
+
+    def __init__(self, function: Callable[..., tuple[PyTree, ...]], state: PyTree, *others: PyTree, most: int):
+        leaves, structure = jax.tree_util.tree_flatten((state, others))
+        self.forms: list[TreeStructure] = []
+
+        def flat(*leaves):
+            state, others = jax.tree_util.tree_unflatten(structure, leaves)
+            *trees, doubt, matters = function(state, *others)
+            flats, self.forms = map(list, zip(*map(jax.tree_util.tree_flatten, trees), strict=True))
+            return [jnp.asarray(x) for x in (*(x for flat in flats for x in flat), doubt, matters)]
+
+        closed, self.further = with_constants_as_arguments(jax.make_jaxpr(flat)(*leaves))
+        new, otherwise, found, _ = (form.num_leaves for form in self.forms)
+        assert new == otherwise
+
+        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            graph.calls = runs_machine_code()
+            *values, doubt, matters = interpret(graph, closed, arguments)
+            flag = graph.both(matters.item(), graph.either(doubt.item(), graph.doubt()))
+            states = [
+                fast_or_slow(graph, flag, *both) for both in zip(values[new : 2 * new], values[:new], strict=True)
+            ]
+            rest = values[2 * new :]
+            return [*states, *(fast_or_slow(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
+
+        self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
+        program = ScalarProgram(closed.in_avals, self.gives, build, most, inlines=True)
+        self.operation = ProgramOp(program)
+        if program.program.has_arrays:
+            raise NotScalar("what stays an operation on arrays")
+        if not (runs_machine_code() and program.native.is_one):
+            raise NotScalar("what has no machine code")
+
+
+# The steps that are in use.
+_STEPS: weakref.WeakValueDictionary[tuple, ScalarStep] = weakref.WeakValueDictionary()
 
 
 class Saves(NamedTuple):
@@ -85,7 +158,7 @@ class Repeats(NamedTuple):
 
     Attributes:
         step: (state, stays, row) -> (new, otherwise, certain findings, other findings, doubt, matters), see
-            `ScalarLaneStep`.
+            `ScalarStep`.
         sure: (state, stays, row) -> (new, (certain findings, other findings)), where the step is in doubt.
         going, waits: state -> its leaf that tells whether the member goes on, and whether a step waits for the sure
             way.
@@ -151,7 +224,7 @@ class ScalarLoop:
         self.repeats = repeats
         shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, stays, tables))
         rows = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes[2])
-        step = ScalarLaneStep.of(repeats.step, state, stays, rows.read, most=limits().function)
+        step = ScalarStep.of(repeats.step, state, stays, rows.read, most=limits().function)
         if step.further:
             raise NotScalar("a step that closes over arrays")
         leaves, structure = jax.tree_util.tree_flatten(state)
@@ -277,7 +350,7 @@ class Traced(NamedTuple):
 
     looks: Sequence[ClosedJaxpr]
     gather: ClosedJaxpr | None
-    step: ScalarLaneStep
+    step: ScalarStep
     cost: ClosedJaxpr | None
 
 

@@ -8,7 +8,6 @@ import enum
 import functools as ft
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -22,18 +21,17 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.tree_util import Partial
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .._linalg import in_tiles
-from .._lowering import runs_machine_code
 from .._lowering._entry import Block, Entry, NotScalar, constant
-from .._program import TreeStructure, with_constants_as_arguments, with_results
+from .._program import with_constants_as_arguments, with_results
 from .._result import is_traced
 from ._graph import Graph, TooLong
 from ._interpret import OURS, interpret
 from ._motion import alone
-from ._piece import exchanged, piece_p, traced
-from ._scalar import AbstractTracedPiece, ProgramOp, ScalarPiece, ScalarProgram, limits, over_batch, size_of
+from ._piece import exchanged, traced
+from ._scalar import AbstractTracedPiece, ScalarPiece, ScalarProgram, limits, over_batch, size_of
 from ._structure import STRUCTURE
 
 
@@ -51,7 +49,7 @@ class InlinedProgram:
             certain = graph.negation(graph.doubt())
             if judged:
                 certain = graph.both(certain, values.pop().item())
-                values = [_fast_or_slow(graph, certain, x, _unknown(x)) for x in values]
+                values = [fast_or_slow(graph, certain, x, _unknown(x)) for x in values]
             return [*values, alone(certain)]
 
         given = closed.out_avals[:-1] if judged else closed.out_avals
@@ -69,88 +67,8 @@ def _unknown(like: np.ndarray) -> np.ndarray:
     return found
 
 
-class ScalarLaneStep:
-    """A step that many states repeat, as one scalar program with all the pieces in it.
-
-    Args:
-        function: (state, *others) -> (new, otherwise, found, wanted, doubt, matters). The state becomes `new`; where
-            the function is in `doubt`, or a piece in it is not certain, and that `matters`, it becomes `otherwise`.
-            `found`: a tree of truth values, none of which is set there. `wanted`: any tree of arrays.
-        state, others: Trees of arrays of one state.
-        most: Most operations of the program.
-
-    Raises:
-        NotScalar, TooLong: If there is no such program.
-    """
-
-    @classmethod
-    def of(
-        cls, function: Callable[..., tuple[PyTree, ...]], state: PyTree, *others: PyTree, most: int
-    ) -> "ScalarLaneStep":
-        """The step of a function without arrays; one for all functions that are equal, while it is in use."""
-        parts, form = jax.tree_util.tree_flatten(function)
-        kinds, shapes = jax.tree_util.tree_flatten((state, others))
-        avals = tuple(map(jax.typeof, kinds))
-        # 1, 1.0 and True are equal, as are zeros of either sign.
-        exact = tuple((type(x), repr(x) if isinstance(x, float | complex) else x) for x in parts)
-        key = exact, form, avals, shapes, most, jax.config.read("jax_enable_x64"), runs_machine_code()
-        try:
-            made = _STEPS.get(key)
-        except TypeError:  # an array, or what else has no hash
-            return cls(function, state, *others, most=most)
-        if made is None:
-            made = _STEPS[key] = cls(function, state, *others, most=most)
-        return made
-
-    def __init__(self, function: Callable[..., tuple[PyTree, ...]], state: PyTree, *others: PyTree, most: int):
-        leaves, structure = jax.tree_util.tree_flatten((state, others))
-        self.forms: list[TreeStructure] = []
-
-        def flat(*leaves):
-            state, others = jax.tree_util.tree_unflatten(structure, leaves)
-            *trees, doubt, matters = function(state, *others)
-            flats, self.forms = map(list, zip(*map(jax.tree_util.tree_flatten, trees), strict=True))
-            return [jnp.asarray(x) for x in (*(x for flat in flats for x in flat), doubt, matters)]
-
-        closed, self.further = with_constants_as_arguments(jax.make_jaxpr(flat)(*leaves))
-        new, otherwise, found, _ = (form.num_leaves for form in self.forms)
-        assert new == otherwise
-
-        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            graph.calls = runs_machine_code()
-            *values, doubt, matters = interpret(graph, closed, arguments)
-            flag = graph.both(matters.item(), graph.either(doubt.item(), graph.doubt()))
-            states = [
-                _fast_or_slow(graph, flag, *both) for both in zip(values[new : 2 * new], values[:new], strict=True)
-            ]
-            rest = values[2 * new :]
-            return [*states, *(_fast_or_slow(graph, flag, np.zeros((), bool), x) for x in rest[:found]), *rest[found:]]
-
-        self.gives = [*closed.out_avals[:new], *closed.out_avals[2 * new : -2]]
-        program = ScalarProgram(closed.in_avals, self.gives, build, most, inlines=True)
-        self.operation, self.count = ProgramOp(program), len(leaves)
-        if program.program.has_arrays:
-            raise NotScalar("what stays an operation on arrays")
-        # XLA compiles steps of lanes on a GPU; on a CPU it takes too long.
-        native = runs_machine_code()
-        if (native and not program.native.is_one) or (not native and jax.default_backend() == "cpu"):
-            raise NotScalar("what has no machine code")
-
-    def __call__(self, state: PyTree, *others: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-        """Makes a step: returns the new states, `found` and `wanted`, for arrays whose first axis is that of states."""
-        leaves = [*jax.tree_util.tree_leaves((state, others)), *self.further]
-        batched = tuple(i < self.count for i in range(len(leaves)))
-        found = iter(piece_p.bind(*leaves, piece=self.operation, batched=batched))
-        made = [[next(found) for _ in range(self.forms[i].num_leaves)] for i in (0, 2, 3)]
-        new, *rest = (jax.tree_util.tree_unflatten(self.forms[i], x) for i, x in zip((0, 2, 3), made, strict=True))
-        return new, rest[0], rest[1]
-
-
-# The steps that are in use.
-_STEPS: weakref.WeakValueDictionary[tuple, ScalarLaneStep] = weakref.WeakValueDictionary()
-
-
-def _fast_or_slow(graph: Graph, flag: Entry, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+def fast_or_slow(graph: Graph, flag: Entry, where: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
+    """The entries of one array where the flag is set, else those of the other."""
     found = np.empty(elsewhere.shape, object)
     for i, x, y in zip(np.ndindex(elsewhere.shape), where.flat, elsewhere.flat, strict=True):
         found[i] = y if x is y else graph.where(flag, x, y)

@@ -8,15 +8,6 @@ from ._flow import IntegrationProblem as IntegrationProblem
 from ._flow import advance as advance
 from ._integrator import Integrated as Integrated
 from ._integrator import Integrator as Integrator
-from ._lanes import Common as Common
-from ._lanes import Ends as Ends
-from ._lanes import Progress as Progress
-from ._lanes import Queue as Queue
-from ._lanes import in_order as in_order
-from ._lanes import mapped as mapped
-from ._lanes import rows as rows
-from ._lanes import starts_of as starts_of
-from ._march import Place as Place
 from ._replay import linear_in_all as linear_in_all
 from ._step_sizes import Kinked as Kinked
 from ._step_sizes import Sampled as Sampled

@@ -10,13 +10,12 @@ from jaxtyping import Array, PyTree
 
 from .._result import RESULTS
 from ._flow import Dynamics, IntegrationProblem, StepSizes, room_for
-from ._lanes import Common, Ends
 from ._record import Record, layout_of
 from ._replay import both_modes
 from ._run import Member, run
 from ._solve import KnownFirstStep, OwnLoop, SavesAt, solved
 from ._step_sizes import Kinked, Sampled
-from ._steps import replayable
+from ._steps import replayable, staged
 
 
 # The end (t, y) of a run, its statistics, and its result; and these after the states at the saved times.
@@ -56,7 +55,7 @@ class Integrator(eqx.Module):
             ys, rest = self._solve(problem, self.adjoint or diffrax.DirectAdjoint())
         return _in_given_order(increasing, y0, ys, _from_begin(begin, rest))
 
-    def ran(
+    def value(
         self,
         flow: Dynamics,
         y0: Array,
@@ -64,13 +63,20 @@ class Integrator(eqx.Module):
         solver: diffrax.AbstractSolver,
         method: StepSizes,
         due: Array,
+        native: bool,
     ) -> Integrated | None:
-        """The results without a derivative, by a loop of machine code if it is `due`; None where it cannot be one."""
+        """The results without a derivative, of a solve that is `due`.
+
+        By a loop of machine code if it is to be `native`; None where it cannot be one.
+        """
         increasing, begin, problem = self._problem(flow, y0, ts, solver, method)
-        ran = run(problem, due=due)
-        if ran is None:
-            return None
-        ys, rest = _of_run(problem, *ran[:2])
+        if native:
+            ran = run(problem, due=due)
+            if ran is None:
+                return None
+            ys, rest = _of_run(problem, *ran[:2])
+        else:
+            ys, _, rest = self._stepped(staged(problem), record=False)
         return _in_given_order(increasing, y0, ys, _from_begin(begin, rest))
 
     def _problem(
@@ -91,24 +97,15 @@ class Integrator(eqx.Module):
         room = room_for(y0.size, self.alone)
         return increasing, begin, IntegrationProblem(flow, y0, ts, solver, method, self.max_steps, room)
 
-    def common(self, solver: diffrax.AbstractSolver, method: StepSizes, ts: Array, whole_steps: bool) -> Common:
-        """The settings for many solves that are done in lanes and not differentiated: see `Queue`."""
-        _, ts = _increasing(ts)
-        return Common(ts, _with_tolerances(solver, method[0]), method, self.max_steps, whole_steps)
-
-    @staticmethod
-    def to_result(ts: Array, y0: Array, end: Ends) -> Integrated:
-        """Converts the end of a solve of a queue into the results of calling the integrator."""
-        increasing, ts = _increasing(ts)
-        ys = _saved(y0, end.ys)
-        rest = _rest(ts, ys, (end.t, end.y), *_outcome(end, end.t < ts[-1]))
-        return _in_given_order(increasing, y0, ys, rest)
-
     def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
         ran = run(problem, record) if isinstance(self.progress, diffrax.NoProgressMeter) else None
         if ran is not None:
             ys, rest = _of_run(problem, *ran[:2])
             return ys, ran[2], rest
+        return self._stepped(problem, record)
+
+    def _stepped(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
+        """The results by a loop of JAX."""
         # The replay differentiates, so diffrax need not.
         saveat = diffrax.SaveAt(t1=True, controller_state=record)
         loop = OwnLoop(problem.ts, layout_of(problem) if record else None)
@@ -153,7 +150,7 @@ def _from_begin(begin: Array | None, rest: Rest) -> Rest:
     return (t + stop_gradient(begin), y), counts, result
 
 
-def _outcome(at: Ends | Member, short: Array) -> tuple[dict[str, Array], diffrax.RESULTS]:
+def _outcome(at: Member, short: Array) -> tuple[dict[str, Array], diffrax.RESULTS]:
     """The statistics of a solve and its result; `short`: whether it ended before the last time."""
     counts = {"num_steps": at.tries, "num_accepted_steps": at.accepted, "num_rejected_steps": at.tries - at.accepted}
     short &= at.result == diffrax.RESULTS.successful

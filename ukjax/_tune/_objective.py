@@ -6,8 +6,8 @@ Levenberg-Marquardt are kept as the triangle of their QR factorisation, which gi
 B: samples; D: devices; p: parameters; m: residuals of a sample.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -16,37 +16,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._batch import devices_of, gathered, lanes_of, on_each, share_out
+from .._batch import Tiles, devices_of, on_each
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Tiles:
-    """Arrangement of samples (B, ...) as (D, rounds, width, ...), padded with the last sample at no weight."""
-
-    def __init__(self, count: int, devices: Sequence[Any]):
-        self.count = count
-        self.devices = devices[: min(len(devices), count)]
-        share = -(-count // len(self.devices))
-        self.rounds = -(-share // lanes_of(self.devices, share))
-        self.width = -(-share // self.rounds)
-        self.whole = len(self.devices) * self.rounds * self.width
-
-    def arranged(self, batch: PyTree) -> tuple[PyTree, Array]:
-        """Returns the samples, those of a device together, and which of them count (D * rounds * width,)."""
-        index = np.arange(self.whole)
-        filled = jax.tree_util.tree_map(lambda x: jnp.asarray(x)[np.minimum(index, self.count - 1)], batch)
-        return share_out((filled, jnp.asarray(index < self.count)), len(self.devices))
-
-    def gathered(self, each: PyTree) -> PyTree:
-        """Returns values of each sample (D * rounds * width, ...) in the order of the samples (B, ...)."""
-        return jax.tree_util.tree_map(lambda x: x[: self.count], gathered(each, len(self.devices)))
-
-    def apart(self, tree: PyTree) -> PyTree:
-        """Returns the share of a device (rounds * width, ...) as tiles (rounds, width, ...)."""
-        return jax.tree_util.tree_map(lambda x: x.reshape(self.rounds, self.width, *x.shape[1:]), tree)
 
 
 class Objective:
