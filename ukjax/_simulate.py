@@ -168,7 +168,7 @@ def simulate(
         notes = notes._replace(unreachable=unreachable)
     if failed and throw:
         throw_if_failed(trajectory, trajectory.result, _where(trajectory, notes) + culprit_along(mechanism, trajectory))
-    if not failed and projection is None:
+    if not failed and notes.start is not None:
         warn_of_start(*notes.start)
     return trajectory
 

@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
     """
 
     got: Trajectory | Reduction
-    start: tuple[Array, Array, Array]
+    start: tuple[Array, Array, Array] | None
     why: tuple[RESULTS, RESULTS, tuple[Array, Array]] | None
 
     @property

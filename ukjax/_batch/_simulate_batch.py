@@ -232,10 +232,11 @@ def _raise_or_warn(
         if throw:
             raise RuntimeError(words)
         warnings.warn(f"{words} `result` tells which.", FailedTrajectories, stacklevel=3)
-    position, velocity, much = outcome.start
-    off = np.asarray(much) & okay
-    if recipe.settings.projection is None and np.any(off):
-        warn_of_start(np.max(position[off]), np.max(velocity[off]), jnp.asarray(True), callers=3)
+    if outcome.start is not None:
+        position, velocity, much = outcome.start
+        off = np.asarray(much) & okay
+        if np.any(off):
+            warn_of_start(np.max(position[off]), np.max(velocity[off]), jnp.asarray(True), callers=3)
     return _given(outcome, ts, count)
 
 

@@ -223,7 +223,11 @@ class ConstraintSizes(NamedTuple):
 
     @staticmethod
     def of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "ConstraintSizes":
-        q, v, t = stop_gradient((q, v, t))
+        found = _expand.scalars(ft.partial(ConstraintSizes._of, mechanism), q, v, t)(q, v, t)
+        return stop_gradient(found)
+
+    @staticmethod
+    def _of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "ConstraintSizes":
         n = v.shape[0]
         M, (moves, of_q) = stop_gradient(mechanism.mass(q, t, n)), mechanism.displacements(q, t, n)
 

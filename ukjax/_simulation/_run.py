@@ -18,6 +18,7 @@ from jax.lax import stop_gradient
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
+from .. import _expand
 from .._constraint import members_of
 from .._formulation import AbstractFormulation
 from .._integrate import Dynamics, Integrated, Kinked
@@ -114,13 +115,13 @@ class RunDiagnostics(NamedTuple):
 
     Attributes:
         start: Largest position and velocity errors at the start, of constraints without stabilisation, and whether
-            these are too large.
+            these are too large; None if the run is projected on them.
         unreachable: The part of each servo row that no control meets, at the state that made the run fail (m,); None
             without a servo.
         unexplained: The data for `diagnose_failure`, if no reason of a failure was looked for.
     """
 
-    start: tuple[Array, Array, Array]
+    start: tuple[Array, Array, Array] | None
     unreachable: Array | None
     unexplained: FailureEvidence | None
 
@@ -226,7 +227,7 @@ def assemble_trajectory(
     decided = ys if controller.period is None else sampled(ts, ys)
     whole = any(name in OF_MOTION for name in kept)
     states = row_errors(layout, ts, decided, end, whole)
-    errors = ft.partial(residuals, layout, controller)
+    errors = _expand.scalars(ft.partial(residuals, layout, controller), ts[0], run.y0)
     fields: dict[str, PyTree] = dict(zip(("q", "v"), layout.split(ys), strict=True))
     if controller.memory is not None:
         fields["memory"] = controller.seen(layout.stored(ys))
@@ -245,7 +246,8 @@ def assemble_trajectory(
         finite = RESULTS.where(jnp.all(jnp.isfinite(ys)), RESULTS.successful, RESULTS.not_finite)
         result, unreachable = worst(outcome, finite), None
     values: dict[str, PyTree] = {name: fields[name] if name in kept else None for name in OPTIONAL}
-    at_start = off_constraints(layout, ts[0], ys[0], ys)
+    # A projection returns from where a run starts, or says that it is too far.
+    at_start = None if run.onto is not None else off_constraints(layout, ts[0], ys[0], ys)
     trajectory = Trajectory(t=ts, result=worst(started, result), stats=stats, names=layout.mechanism.names, **values)
     return trajectory, RunDiagnostics(
         at_start, unreachable, None if whole else FailureEvidence(started, outcome, layout, states)
