@@ -58,7 +58,8 @@ class _Worker:
     """A checkout of the project at work in a process of its own."""
 
     def __init__(self, checkout: Path):
-        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        # Nothing is kept: another checkout, or a run before, would be found compiled.
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "UKJAX_CACHE": "off"}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         self.process = subprocess.Popen([sys.executable, "-c", WORKER], cwd=checkout, env=environment, **pipes)
 

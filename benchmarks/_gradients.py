@@ -53,7 +53,7 @@ print(json.dumps([seconds, end.ru_maxrss * 1024, finite]))
 
 def _measured(checkout: Path, scenario: str) -> tuple[float, float] | str:
     """Seconds and bytes, or in words why there are none."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "UKJAX_CACHE": "off"}
     try:
         done = subprocess.run(
             [sys.executable, "-c", WORKER, scenario],

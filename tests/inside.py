@@ -45,7 +45,7 @@ from ukjax._expand._loop import LoopOp
 from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
 from ukjax._integrate import _flow, _integrator, _record, _segments
-from ukjax._lowering import _bind, _c, _disk, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread
+from ukjax._lowering import _bind, _c, _disk, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread, _tiers
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
 from ukjax._program import _compile, _hoist, _packed, _unbatch
@@ -83,6 +83,8 @@ REPLACEABLE = {
     "gpu_of": (_bind, "gpu_of"),
     "is_right": (_bind, "_is_right"),
     "handler_text": (_handler, "handler_text"),
+    "often": (_tiers, "OFTEN"),
+    "improved": (_tiers.Tier, "improved"),
     "panel_motion": (_panels, "panel_motion"),
     "part": (_kernel, "PART"),
     "portion": (_portions, "BYTES"),
@@ -294,6 +296,7 @@ interface_of = _handler.interface_of
 handler_text = _handler.handler_text
 can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
+Tier = _tiers.Tier
 wasm_module = _lowering.wasm_module
 kernel = _lowering.kernel
 

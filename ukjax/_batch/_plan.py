@@ -225,7 +225,7 @@ class BatchProgram(eqx.Module):
         Raises NotScalar if it is to be a loop of machine code, and cannot be. The bits are then those of `one`.
         """
         measured, solve = self._begun(sample)
-        found = self.integrator.value(*solve, due, native)
+        found = self.integrator.value(*solve, due=due, native=native)
         if found is None:
             raise NotScalar("a trajectory that is no loop of machine code")
         return self.to_result(measured, found)
@@ -290,7 +290,9 @@ def _compiled(plan, samples, due, devices):
 def _value(plan: BatchProgram, samples: PyTree, due: Bool[Array, " B"]) -> Outcome:
     """The outcomes of the share of one device."""
     ran = plan.run(samples, due, native=True)
-    return plan.run(samples, due, native=False) if ran is None else ran
+    ran = plan.run(samples, due, native=False) if ran is None else ran
+    assert ran is not None
+    return ran
 
 
 @_outcome.def_jvp

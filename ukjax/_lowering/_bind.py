@@ -40,6 +40,7 @@ from ._handler import STOPPED, TARGET, Code, Does, asked_to_stop, can_be_called,
 from ._kernel import Kernel, Row, kernel
 from ._program import Program
 from ._thread import flag_kernel, row_kernel
+from ._tiers import Tier
 
 
 machine_code_p = Primitive("machine_code")
@@ -102,8 +103,8 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, kernel, batched, 
         if gpu is not None:
             place, threads, blocks, loaded = gpu.load(kernel, False)
             return Does(place, mend, -1, first, threads, blocks, (loaded, kept))
-        machine = compiled(kernel)
-        return Does(machine.address("run"), mend, flags, first, chunk, 0, (machine, kept))
+        machine = compiled(kernel, quick=True)
+        return Does(machine.address("run"), mend, flags, first, chunk, 0, kept, Tier(machine, kernel))
 
     text = "" if way is None else way.text
     return call_of(ctx, code(f"{first} {chunk} {text} {kernel.text}", make), operands, batched, gpu=gpu)

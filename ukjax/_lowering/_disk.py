@@ -34,6 +34,10 @@ class CodeFolder:
             return None
         return data or None
 
+    def has(self, key: str) -> bool:
+        """Whether there is code of this key."""
+        return (self.path / key).is_file()
+
     def put(self, key: str, data: bytes) -> None:
         """Keeps the code of this key, if the folder can be written to."""
         with contextlib.suppress(OSError):

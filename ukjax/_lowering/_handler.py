@@ -32,7 +32,8 @@ from typing import NamedTuple
 
 import jax
 
-from ._compile import Library, has_compiler, once
+from ._compile import Library, Machine, has_compiler, once
+from ._tiers import NEVER, Optimiser, Tier, write_function
 
 
 TARGET = "ukjax_machine_code"
@@ -87,6 +88,9 @@ class Entry(ctypes.Structure):
             the other sign.
         running: Calls that run now.
         blocks: The most blocks of a loop on a GPU.
+        left: The number of evaluations, or of steps of a loop, after which the optimiser is told.
+        step: The optimised step of a loop; null for none.
+        count: The function that counts evaluations.
     """
 
     _fields_ = (
@@ -97,6 +101,9 @@ class Entry(ctypes.Structure):
         ("chunk", ctypes.c_int64),
         ("running", ctypes.c_int64),
         ("blocks", ctypes.c_int64),
+        ("left", ctypes.c_int64),
+        ("step", ctypes.c_void_p),
+        ("count", ctypes.c_void_p),
     )
 
 
@@ -169,7 +176,14 @@ class _Table:
         self.retired: collections.deque[tuple[Entry, object]] = collections.deque()
         self.free: list[Entry] = []
         self.runs = _Runs()
-        self.library = self.register(TARGET, "cpu", "threads.ll", {"stopped": STOPPED, "said": len(STOPPED) + 1})
+        self.optimiser = Optimiser(self._improve)
+        words = {
+            "stopped": STOPPED,
+            "said": len(STOPPED) + 1,
+            "write": write_function(),
+            "outbox": self.optimiser.outbox,
+        }
+        self.library = self.register(TARGET, "cpu", "threads.ll", words)
 
     def register(self, target: str, platform: str, part: str, words: dict[str, str | int]) -> Library:
         """Registers the function under a name with XLA, for one kind of machine, and returns it.
@@ -206,9 +220,25 @@ class _Table:
     def put(self, key: int, does: "Does") -> Entry:
         entry = self.free.pop() if self.free else Entry()
         entry.run, entry.mend, entry.flags, entry.first, entry.chunk, entry.blocks = does[:6]
+        entry.step, entry.count = None, self.library.address("count")
+        tier, address = does.tier, ctypes.addressof(entry)
+        entry.left = NEVER if tier is None else tier.left
+        if tier is not None and tier.machines[0].is_quick:
+            self.optimiser.waiting[address] = key, tier
         place = self._place(key)
-        place.key, place.entry = key, ctypes.addressof(entry)
+        place.key, place.entry = key, address
         return entry
+
+    def _improve(self, address: int, key: int, tier: Tier, machine: Machine) -> None:
+        """Lets an entry run optimised code, if it is still that of the same key."""
+        with self.lock:
+            if self._place(key).entry != address:
+                return
+            tier.improved(machine)
+            entry = Entry.from_address(address)
+            if tier.is_loop:
+                entry.step = machine.address("step.own")
+            entry.run = machine.address("run")
 
     def end(self, key: int, entry: Entry, kept: object) -> None:
         """Notes that a code is no longer in use. Python may call this anywhere, so it does nothing else."""
@@ -218,9 +248,10 @@ class _Table:
         """Takes codes whose use ended long ago out of the table; frees those that left it long ago and do not run."""
         while len(self.ended) > LINGERING:
             key, entry, kept = self.ended.popleft()
-            place = self._place(key)
-            if place.key == key and place.entry == ctypes.addressof(entry):
+            place, address = self._place(key), ctypes.addressof(entry)
+            if place.key == key and place.entry == address:
                 place.entry = None
+            self.optimiser.waiting.pop(address, None)
             self.retired.append((entry, kept))
         while len(self.retired) > RETIRED and self.retired[0][0].running == 0:
             self.free.append(self.retired.popleft()[0])
@@ -249,6 +280,7 @@ class Does(NamedTuple):
     chunk: int
     blocks: int
     kept: object
+    tier: Tier | None = None
 
 
 def code(text: str, make: Callable[[], Does]) -> Code:
@@ -265,7 +297,7 @@ def code(text: str, make: Callable[[], Does]) -> Code:
         found = table.known.get(key)
         if found is None:
             entry = table.put(key, does)
-            found = table.known[key] = Code(key, entry, does.kept)
+            found = table.known[key] = Code(key, entry, (does.kept, does.tier))
         return found
 
 

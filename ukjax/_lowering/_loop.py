@@ -28,6 +28,7 @@ from ._handler import Does, code
 from ._kernel import ROOM, Kernel, Row, Slots, move, parts
 from ._program import Program
 from ._schedule import PART, fused
+from ._tiers import Tier
 
 
 loop_p = Primitive("loop_of_machine_code")
@@ -208,8 +209,8 @@ def _lower(
         if gpu is not None:
             place, threads, blocks, loaded = gpu.load(kernel, True)
             return Does(place, mend, -1, first, -threads, blocks, (loaded, kept))
-        machine = compiled(kernel)
-        return Does(machine.address("run"), mend, flags, first, -kernel.width, 0, (machine, kept))
+        machine = compiled(kernel, quick=True)
+        return Does(machine.address("run"), mend, flags, first, -kernel.width, 0, kept, Tier(machine, kernel, True))
 
     found = code(f"{wide} {loop.way.text} {kernel.text}", make)
     # A GPU changes the arrays where they are.

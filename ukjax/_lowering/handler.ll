@@ -5,7 +5,7 @@
 ;   XLA_FFI_CallFrame: extension 8, api 16, context 24, arguments: number 56, buffers 72, results: number 96, buffers 112,
 ;     attributes 160
 ;   XLA_FFI_Buffer: data 24, rank 32, dims 40.  XLA_FFI_Scalar: value 8
-; and in an entry of the table: run 0, mend 8, flags 16, first 24, chunk 32, running 40, blocks 48.
+; and in an entry of the table: run 0, mend 8, flags 16, first 24, chunk 32, running 40, blocks 48, left 56, step 64, count 72.
 
 @gone = private constant [${length} x i8] c"${gone}\00"
 
@@ -155,7 +155,7 @@ call:
   %prets = getelementptr i8, ptr %frame, i64 112
   %rets = load ptr, ptr %prets
   %n = add i64 %na, %nr
-  %n2 = add i64 %n, 2
+  %n2 = add i64 %n, 3
   %arrays = alloca ptr, i64 %n2, align 8
   call void @data(ptr %args, i64 %na, ptr %arrays)
   %results = getelementptr ptr, ptr %arrays, i64 %na

@@ -359,6 +359,25 @@ done:
   ret void
 }
 
+; The step, for the optimiser: see _tiers.py.
+define void @step.own(ptr %kept, ptr %shared) {
+entry:
+  call void @step(ptr %kept, ptr %shared)
+  ret void
+}
+
+; Counts steps, for the optimiser.
+define internal void @counted(ptr %arrays, i64 %n) noinline {
+entry:
+  %pe = getelementptr ptr, ptr %arrays, i64 ${behind}
+  %pe2 = getelementptr ptr, ptr %pe, i64 2
+  %e = load ptr, ptr %pe2
+  %pc = getelementptr i8, ptr %e, i64 72
+  %count = load ptr, ptr %pc
+  call void %count(ptr %e, i64 %n)
+  ret void
+}
+
 ; Steps a member, and those that it takes from the counter, to their ends; returns how many. If `resumed` is not zero they
 ; go on from where they are, in the results.
 define i64 @run(ptr %arrays, ptr %counter, i64 %size, i64 %first, i64 %resumed) {
@@ -368,6 +387,8 @@ entry:
   %members = alloca [${width} x i64], align 64
   %finished = alloca i64, align 8
   store i64 0, ptr %finished
+  %steps = alloca i64, align 8
+  store i64 0, ptr %steps
   %begun = icmp ne i64 %resumed, 0
   br label %clear
 clear:
@@ -407,11 +428,31 @@ leave:
   call void @abandon(ptr %arrays, ptr %members, ptr %counter, i64 %size, ptr %finished)
   br label %done
 go:
-  call void @step(ptr %kept, ptr %shared)
+  ; The step of this code, or an optimised one.
+  %pentry = getelementptr ptr, ptr %pcell, i64 2
+  %e = load ptr, ptr %pentry
+  %pbetter = getelementptr i8, ptr %e, i64 64
+  %better = load atomic ptr, ptr %pbetter monotonic, align 8
+  %own = icmp eq ptr %better, null
+  %step.now = select i1 %own, ptr @step, ptr %better
+  call void %step.now(ptr %kept, ptr %shared)
+  %n0 = load i64, ptr %steps
+  %n1 = add i64 %n0, 1
+  store i64 %n1, ptr %steps
+  %part = and i64 %n1, 63
+  %many = icmp eq i64 %part, 0
+  br i1 %many, label %count, label %on
+count:
+  call void @counted(ptr %arrays, i64 64)
+  br label %on
+on:
   call void @advance(ptr %kept)
   call void @turn(ptr %arrays, ptr %kept, ptr %members)
   br label %saves
 done:
+  %n = load i64, ptr %steps
+  %rest = and i64 %n, 63
+  call void @counted(ptr %arrays, i64 %rest)
   %f = load i64, ptr %finished
   ret i64 %f
 }

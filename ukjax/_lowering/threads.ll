@@ -185,11 +185,30 @@ none:
   ret i1 false
 }
 
+; Counts evaluations of an entry, and tells its place to the optimiser when it has been evaluated often: see _tiers.py.
+define void @count(ptr %e, i64 %n) noinline {
+entry:
+  %pl = getelementptr i8, ptr %e, i64 56
+  %before = atomicrmw sub ptr %pl, i64 %n monotonic
+  %after = sub i64 %before, %n
+  %was = icmp sgt i64 %before, 0
+  %is = icmp sle i64 %after, 0
+  %often = and i1 %was, %is
+  br i1 %often, label %tell, label %done
+tell:
+  %place = alloca ptr, align 8
+  store ptr %e, ptr %place
+  %sent = call i64 inttoptr (i64 ${write} to ptr)(i32 ${outbox}, ptr %place, i64 8)
+  br label %done
+done:
+  ret void
+}
+
 ; Runs the code of an entry for all states, or members, and computes the sure way those that need it. The result: null, or a
 ; message of what went wrong.
 define internal ptr @evaluate(ptr %frame, ptr %e, ptr %arrays, i64 %n, i64 %size) {
 entry:
-  ; Behind all arrays: what loops of the process count, and are asked; and whether this call was left unfinished.
+  ; Behind all arrays: what loops of the process count, and are asked; whether this call was left unfinished; the entry.
   %left = alloca i64, align 8
   store i64 0, ptr %left
   %counter = alloca i64, align 8
@@ -197,12 +216,20 @@ entry:
   store ptr inttoptr (i64 ${runs} to ptr), ptr %behind
   %behind1 = getelementptr ptr, ptr %behind, i64 1
   store ptr %left, ptr %behind1
+  %behind2 = getelementptr ptr, ptr %behind, i64 2
+  store ptr %e, ptr %behind2
   %run = load ptr, ptr %e
   %pchunk = getelementptr i8, ptr %e, i64 32
   %chunk = load i64, ptr %pchunk
   %runs = icmp ne ptr %run, null
   br i1 %runs, label %first, label %look
 first:
+  %steps = icmp slt i64 %chunk, 0
+  br i1 %steps, label %go, label %counted
+counted:
+  call void @count(ptr %e, i64 %size)
+  br label %go
+go:
   call void @everywhere(ptr %frame, ptr %run, ptr %arrays, i64 %size, i64 %chunk)
   br label %look
 look:

@@ -67,7 +67,7 @@ def off_constraints(layout: StateLayout, t: Array, y: Array, ys: Array) -> tuple
 
     `ys`: states (T, n) of the run that begins at y, for the scales of its coordinates and rates.
     """
-    (q, v), mechanism = layout.split(stop_gradient(y)), layout.mechanism
+    mechanism, (q, v) = layout.mechanism, layout.split(stop_gradient(y))
     which = [
         constraint
         for constraint in mechanism.constraints
