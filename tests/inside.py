@@ -84,6 +84,7 @@ REPLACEABLE = {
     "is_right": (_bind, "_is_right"),
     "handler_text": (_handler, "handler_text"),
     "often": (_tiers, "OFTEN"),
+    "optimised_machine": (_tiers, "Machine"),
     "improved": (_tiers.Tier, "improved"),
     "panel_motion": (_panels, "panel_motion"),
     "part": (_kernel, "PART"),
@@ -297,6 +298,7 @@ handler_text = _handler.handler_text
 can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
 Tier = _tiers.Tier
+Machine = _tiers.Machine
 wasm_module = _lowering.wasm_module
 kernel = _lowering.kernel
 

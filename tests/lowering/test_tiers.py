@@ -13,7 +13,7 @@ import pytest
 
 import ukjax
 
-from ..inside import Tier, replaced
+from ..inside import Machine, Tier, replaced
 from .test_bind import bits
 from .test_loop import members, run
 
@@ -67,6 +67,21 @@ def test_a_loop_goes_on_with_the_optimised_step(optimised):
     assert optimised  # before the run was done
     assert bits(got) == want
     assert bits(alone(x, shift, steps, doubtful)) == want
+
+
+def test_a_run_that_is_under_way_takes_the_optimised_step(optimised):
+    """Shown by one that is wrong on purpose: it adds where it is to multiply."""
+    x, shift, _, doubtful = (a[0] for a in members(1))
+    want = bits(jax.jit(run)(x, shift, jnp.asarray(3), doubtful))
+    wrong = lambda kernel: Machine(kernel._replace(text=kernel.text.replace("fmul", "fadd")))
+    with replaced(optimised_machine=wrong):
+        other = jax.jit(lambda *args: run(*args))
+        assert bits(other(x, shift, jnp.asarray(3), doubtful)) == want
+        assert not optimised
+        end, _ = other(x, shift, jnp.asarray(20_000_000), doubtful)
+        assert optimised
+    right, _ = jax.jit(run)(x, shift, jnp.asarray(20_000_000), doubtful)
+    assert bits(end["x"]) != bits(right["x"])
 
 
 def test_members_of_a_batch_while_the_code_changes(optimised):

@@ -135,26 +135,25 @@ def _slot(at: Member) -> Any:
     return at.pace.slot
 
 
-def with_first_stage(problem: IntegrationProblem, place: Place, first: Array) -> Place:
+def with_first_stage(problem: IntegrationProblem, place: Place) -> Place:
     """The place where a solve begins, with the field there if the method hands on its last stage."""
     if not isinstance(problem.solver, diffrax.AbstractERK) or place.solver is None:
         return place
+    first = vector_field(place.t, place.y, problem.flow)
     return eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
 
 
 class Begun(eqx.Module):
-    """The begin of a solve: its first place, and the field there."""
+    """The begin of a solve: its first place."""
 
     place: Place
-    field: Array
     goes: Bool[Array, "..."]
     waits: Bool[Array, "..."]
 
     @classmethod
     def of(cls, problem: IntegrationProblem) -> "Begun":
         place, no = start_of(problem), jnp.asarray(False)
-        field = vector_field(place.t, place.y, problem.flow)
-        return cls(with_first_stage(problem, place, field), field, no, no)
+        return cls(with_first_stage(problem, place), no, no)
 
 
 class Begins(eqx.Module):
@@ -173,8 +172,8 @@ class Begins(eqx.Module):
         return Begun.of(eqx.combine(arrays, self.static))
 
 
-def first_place(problem: IntegrationProblem) -> tuple[Place, Array]:
-    """The place where a solve begins, with its first stage if a method hands on its last one, and the field there.
+def first_place(problem: IntegrationProblem) -> Place:
+    """The place where a solve begins, with its first stage if a method hands on its last one.
 
     Where there is machine code it is a loop of one turn, so that one solve and many begin with the same bits.
     """
@@ -186,10 +185,9 @@ def first_place(problem: IntegrationProblem) -> tuple[Place, Array]:
         empty = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), kinds)
         at = eqx.tree_at(lambda x: x.goes, empty, jnp.asarray(True))
         repeats = _expand.Repeats(begins.step, begins.sure, lambda x: x.goes, lambda x: x.waits)
-        end = _expand.ScalarLoop(repeats, at, arrays)(at, arrays).state
+        return _expand.ScalarLoop(repeats, at, arrays)(at, arrays).state.place
     except (_expand.TooLong, _expand.NotScalar):
-        end = Begun.of(problem)
-    return end.place, end.field
+        return Begun.of(problem).place
 
 
 def run(
@@ -202,7 +200,7 @@ def run(
     ts = problem.ts
     try:
         arrays, steps = Steps.of(eqx.tree_at(lambda p: p.ts, problem, ts[-1:]))
-        place, _ = first_place(problem)
+        place = first_place(problem)
         record = Record.start(place, layout_of(problem), problem.max_steps)
         # A run that is not recorded has the same step, so that one program serves both.
         at = Member.at(place, ts[-1], record.pace)

@@ -295,7 +295,7 @@ def _by_loop(
     memory = solver.init(diffrax.ODETerm(vector_field), start.t, start.t_next, start.y, problem.flow)
     first, no = _near(segment.end, start.t, start.t_next), jnp.asarray(False)
     place = Place(start.t, first, start.y, memory, start.controller, no)
-    place = with_first_stage(problem, place, vector_field(start.t, start.y, problem.flow))
+    place = with_first_stage(problem, place)
     zero, layout = jnp.zeros((), int), layout_of(problem)
     goes = wanted & (start.t < segment.end) & ~(~segment.known & (start.number >= segment.following))
     at = _Again(place, _Slots(start.number, zero, zero), zero, no, goes, no)

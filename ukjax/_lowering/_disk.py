@@ -36,7 +36,7 @@ class CodeFolder:
 
     def has(self, key: str) -> bool:
         """Whether there is code of this key."""
-        return (self.path / key).is_file()
+        return os.path.isfile(self.path / key)  # False too where the folder cannot be read
 
     def put(self, key: str, data: bytes) -> None:
         """Keeps the code of this key, if the folder can be written to."""

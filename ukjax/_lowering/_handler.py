@@ -88,7 +88,7 @@ class Entry(ctypes.Structure):
             the other sign.
         running: Calls that run now.
         blocks: The most blocks of a loop on a GPU.
-        left: The number of evaluations, or of steps of a loop, after which the optimiser is told.
+        left: Evaluations that remain until the code is optimised; of a loop its steps.
         step: The optimised step of a loop; null for none.
         count: The function that counts evaluations.
     """

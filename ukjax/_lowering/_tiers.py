@@ -49,7 +49,7 @@ class Optimiser:
         self.waiting: dict[int, tuple[int, Tier]] = {}
         self._improve = improve
         self._inbox, self.outbox = os.pipe()
-        if sys.platform != "win32":  # a full pipe loses what is told, and holds up no computation
+        if sys.platform != "win32":  # a computation does not wait where the pipe is full
             os.set_blocking(self.outbox, False)
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._work, name="ukjax-optimiser", daemon=True)
