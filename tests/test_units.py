@@ -33,7 +33,7 @@ SHORT = {("pendulum", "UdwadiaKalaba", True)}
 
 def of(case, name):
     m = case.count()
-    return ukjax.formulation.Recursive((m - 1, 1)) if name == "Recursive" else FORMULATIONS[name]
+    return ukjax.formulation.Recursive((m - 1, 1), expand=False) if name == "Recursive" else FORMULATIONS[name]
 
 
 def consistent(name):

@@ -86,8 +86,8 @@ def test_as_a_formulation(order):
     mechanism = system_of(M, Q, A, b, order)
     at = jnp.zeros(6), jnp.zeros(6)
     want = ukjax.equation_of_motion(mechanism, *at)
-    for sizes in ((5,), (1, 1, 1, 1, 1), (2, 3)):
-        got = ukjax.equation_of_motion(mechanism, *at, formulation=Recursive(sizes))
+    for sizes, expand in (((5,), False), ((1, 1, 1, 1, 1), False), ((2, 3), False), ((2, 3), None)):
+        got = ukjax.equation_of_motion(mechanism, *at, formulation=Recursive(sizes, expand=expand))
         assert_close(got.acceleration, want.acceleration, atol=1e-12)
         assert_close(got.constraint_force, want.constraint_force, atol=1e-11)
         assert int(got.rank) == 3
@@ -101,7 +101,7 @@ def test_gradients_are_those_of_one_shot():
         return jnp.sum(jnp.sin(ukjax.equation_of_motion(mechanism, q, v, formulation=formulation).acceleration))
 
     inputs = jnp.asarray(9.81), jnp.asarray(1.0), jnp.array([0.6, -0.8]), jnp.array([1.6, 1.2])
-    by_level = lambda inputs: loss(inputs, Recursive((1, 1)))
+    by_level = lambda inputs: loss(inputs, Recursive((1, 1), expand=False))
     want = jax.grad(lambda inputs: loss(inputs, ukjax.UdwadiaKalaba()))(inputs)
     for got, wanted in zip(jax.grad(by_level)(inputs), want, strict=True):
         assert_close(got, wanted, atol=1e-11)
@@ -164,8 +164,9 @@ def test_noisy_rows_contradict_nothing():
     b[3] += 1.0
     mechanism = system_of(M, Q, A, b)
     at = jnp.zeros(6), jnp.zeros(6)
-    with pytest.raises(RuntimeError, match="contradict"):
-        ukjax.equation_of_motion(mechanism, *at, formulation=Recursive((3, 2)))
+    for expand in (False, None):
+        with pytest.raises(RuntimeError, match="contradict"):
+            ukjax.equation_of_motion(mechanism, *at, formulation=Recursive((3, 2), expand=expand))
     got = ukjax.equation_of_motion(mechanism, *at, formulation=Recursive((3, 2), (None, 0.1)))
     assert float(jnp.max(jnp.abs(A[:3] @ got.acceleration - b[:3]))) < 1e-10
 
@@ -186,9 +187,11 @@ def test_a_trajectory_with_redundant_rows():
     run = lambda formulation: ukjax.simulate(
         scenario.mechanism, scenario.q0, scenario.v0, ts, formulation=formulation, projection=ukjax.Projection()
     )
-    one, levels = run(ukjax.UdwadiaKalaba()), run(Recursive((m // 2, m - m // 2)))
-    assert_close(levels.q, one.q, atol=1e-7)
-    assert set(np.asarray(levels.rank).tolist()) == set(np.asarray(one.rank).tolist())
+    one = run(ukjax.UdwadiaKalaba())
+    for expand in (False, None):
+        levels = run(Recursive((m // 2, m - m // 2), expand=expand))
+        assert_close(levels.q, one.q, atol=1e-7)
+        assert set(np.asarray(levels.rank).tolist()) == set(np.asarray(one.rank).tolist())
 
 
 def test_projector_takes_an_acceleration_to_its_free_part():
@@ -216,6 +219,7 @@ def test_the_rank_test_of_a_lineax_solver_is_the_default():
         (lambda: Recursive(()), "levels must be numbers of rows"),
         (lambda: Recursive((1, 0)), "levels must be numbers of rows"),
         (lambda: Recursive((1, 2.0)), "levels must be numbers of rows"),
+        (lambda: Recursive((1, 2), expand="yes"), "expand must be True, False or None, but is 'yes'"),
         (lambda: Recursive((1, 2), (1.0,)), "noise must hold one entry for each of the 2 levels"),
         (lambda: Recursive((1, 2), (None, -1.0)), r"noise\[1\] must be symmetric and not negative"),
         (lambda: Recursive((2,), (jnp.ones(3),)), r"noise\[0\] must be a scalar or have shape \(2,\)"),

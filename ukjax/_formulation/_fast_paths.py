@@ -1,10 +1,12 @@
 """Fast paths to the motion: by scalar code for small mechanisms, by blocks for large ones, or by panels."""
 
+import abc
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -14,14 +16,14 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from .. import _blocks, _expand, _panels
-from .._linalg import rank_tolerance_of
+from .._linalg import AbstractDecomposition, rank_tolerance_of
 from .._lowering import runs_machine_code
 from .._program import with_constants_as_arguments, with_results
 from .._result import RESULTS
 from .._rounding import rounding_errors_of
 from .._terms import Terms, TermsFunctions, of_loose
 from .._types import Matrix, Partition, Rows, RowValues, Vector
-from ._base import AbstractPseudoinverseFormulation, Motion
+from ._base import AbstractLoweredFormulation, AbstractPseudoinverseFormulation, Motion
 
 
 # With fewer constraints, matrices are as fast as blocks at one state and compile sooner. For many states matrices are
@@ -36,6 +38,38 @@ MOST_COORDINATES = 64
 # agree that the rows are independent, and fall below it by this factor for it to agree that they are not. The SVD
 # compares rows whose lengths differ by up to two with the largest singular value.
 RANK_MARGIN = 4.0
+
+
+class AbstractExpandedFormulation(AbstractPseudoinverseFormulation, AbstractLoweredFormulation):
+    """A formulation that computes small mechanisms as scalar code where its field `expand` says so.
+
+    `expand`: True, False, or None for wherever it pays.
+    """
+
+    expand: Any = eqx.field(default=None, static=True)  # what else is given has an error of its own
+
+    def __check_init__(self):
+        if self.expand is not None and not isinstance(self.expand, bool):
+            raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
+
+    @property
+    def is_svd(self) -> bool:
+        """Whether the rank is found from the singular values, so that a bound on them decides it."""
+        return isinstance(self.pseudoinverse, AbstractDecomposition)
+
+    @property
+    @abc.abstractmethod
+    def is_exact(self) -> bool:
+        """Whether the motion is the one that satisfies all rows, which scalar code finds."""
+
+    def with_lowering(self, often):
+        pays = runs_machine_code() or (often and jax.default_backend() != "cpu")
+        may = self.expand is None and pays and self.is_svd and self.is_exact
+        return dataclasses.replace(self, expand=True) if may else self
+
+    def certain(self, m, dtype):
+        may = self.expand and self.is_exact
+        return certainty(self.pseudoinverse, self.consistency_rtol, m, dtype) if may else None
 
 
 class TracedTerms(NamedTuple):
@@ -89,10 +123,14 @@ class TracedTerms(NamedTuple):
     def coordinates(self) -> int:
         return self.closed.out_avals[0].shape[0]
 
+    @property
+    def rows(self) -> int:
+        return self.closed.out_avals[2].shape[0]
+
     def certain(self, formulation: AbstractPseudoinverseFormulation) -> _expand.Certain:
         """Returns the limits within which a factorisation of M and A M^-1 A^T is trusted."""
-        mass, _, rows, *_ = self.closed.out_avals
-        return certainty(formulation.pseudoinverse, formulation.consistency_rtol, rows.shape[0], mass.dtype)
+        dtype = self.closed.out_avals[0].dtype
+        return certainty(formulation.pseudoinverse, formulation.consistency_rtol, self.rows, dtype)
 
     def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
         return Partial(ft.partial(_solved, self.terms.partition, self.terms.rows), formulation)

@@ -18,10 +18,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
+from .._collector import seldom_collecting
 from .._linalg import SVD, SkipIfZero, finer, new_rows, pseudoinverse, rank_tolerance_of, whiten
 from .._result import is_traced
 from .._types import BoolScalar, IntScalar, Matrix, Numbers, Rows, Vector
-from ._base import AbstractLinearMap, AbstractPseudoinverseFormulation, DefiniteMass, one_response
+from ._base import AbstractLinearMap, DefiniteMass, one_response
+from ._fast_paths import AbstractExpandedFormulation, TracedTerms, expanded
 from ._problem import row_scales, with_completed_mass, with_definite_mass
 
 
@@ -93,7 +95,7 @@ class Level(eqx.Module):
         return Level(self.acceleration + self.W.T @ added, self.L @ added, rank, P, self.L, self.W, noisy)
 
 
-class Recursive(AbstractPseudoinverseFormulation):
+class Recursive(AbstractExpandedFormulation):
     r"""Enforces groups of rows in order: $\ddot q_r = \ddot q_{r-1} + L^{-\top} K_r (b_r - A_r \ddot q_{r-1})$.
 
     $K_r = (H_r P_{r-1})^{+}$ with $H_r = A_r L^{-\top}$, and $P_r = (I - K_r H_r) P_{r-1} (I - K_r H_r)^\top$. The
@@ -106,6 +108,9 @@ class Recursive(AbstractPseudoinverseFormulation):
             as by a joint with clearance. Rows with noise 0 hold exactly; the larger the noise, the less they act.
         pseudoinverse: The lineax solver for the gains.
         consistency_rtol: As for `UdwadiaKalaba`; noisy rows cannot contradict anything.
+        expand: Whether small mechanisms without noise are computed as scalar code, as in `UdwadiaKalaba`. Scalar code
+            enforces one row after the other, which gives the same motion as any other levels; False for the levels
+            as they are.
 
     M as for `UdwadiaKalaba`, with noise M > 0; rows may be redundant, within a level or between levels.
 
@@ -128,6 +133,7 @@ class Recursive(AbstractPseudoinverseFormulation):
         *,
         pseudoinverse: lx.AbstractLinearSolver = SVD(),
         consistency_rtol: float = 1e-6,
+        expand: object = None,
     ):
         self.levels = sizes = sizes_of(levels)
         if noise is not None:
@@ -138,7 +144,20 @@ class Recursive(AbstractPseudoinverseFormulation):
                 for i, (R, m) in enumerate(zip(noise, sizes, strict=True))
             )
         self.noise, self.pseudoinverse = noise, pseudoinverse
-        self.consistency_rtol = consistency_rtol
+        self.consistency_rtol, self.expand = consistency_rtol, expand
+
+    @property
+    def is_exact(self):
+        return all(R is None for R in self.noise or ())
+
+    @seldom_collecting()
+    def motion(self, terms_of, *state):
+        found = None
+        if self.expand and self.is_exact:
+            dense = TracedTerms.of(terms_of, state)
+            parts_of(self.levels, dense.rows)
+            found = expanded(self, terms_of, dense)
+        return self.solve(terms_of.whole(*state)) if found is None else found
 
     def _problem(self, terms):
         if self.noise is None:

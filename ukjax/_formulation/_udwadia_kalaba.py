@@ -3,28 +3,23 @@
 For servo constraints it also gives the verdict on rows alone, whatever forces act.
 """
 
-import dataclasses
 import functools as ft
-from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from .._collector import seldom_collecting
-from .._linalg import AbstractDecomposition, Jacobi, whiten
-from .._lowering import runs_machine_code
+from .._linalg import Jacobi, whiten
 from .._result import RESULTS
 from .._terms import Terms
 from .._types import BoolScalar, RowValues, Vector
-from ._base import AbstractLoweredFormulation, AbstractPseudoinverseFormulation, DefiniteMass
+from ._base import DefiniteMass
 from ._consistency import miss
-from ._fast_paths import TracedTerms, by_blocks, by_panels, by_recursion, certainty, expanded
+from ._fast_paths import AbstractExpandedFormulation, TracedTerms, by_blocks, by_panels, by_recursion, expanded
 from ._problem import WhitenedTerms, row_scales, with_completed_mass
 
 
-class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation):
+class UdwadiaKalaba(AbstractExpandedFormulation):
     r"""$\ddot q = a + L^{-\top} B^+ (b - A a) + L^{-\top}(I - B^+ B)\,L^{-1} c$.
 
     The literature writes $M^{1/2}$ for L. Any root of M gives the same acceleration, because two roots differ by a
@@ -52,25 +47,9 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
     al. (2015), eq. 12 and 13; singular M: Udwadia & Schutte (2010), Acta Mechanica 213, 111-129.
     """
 
-    expand: Any = eqx.field(
-        default=None, static=True
-    )  # True, False or None; what else is given has an error of its own
-
-    def __check_init__(self):
-        if self.expand is not None and not isinstance(self.expand, bool):
-            raise ValueError(f"expand must be True, False or None, but is {self.expand!r}.")
-
-    def with_lowering(self, often):
-        pays = runs_machine_code() or (often and jax.default_backend() != "cpu")
-        return dataclasses.replace(self, expand=True) if self.expand is None and pays and self._is_svd else self
-
-    def certain(self, m, dtype):
-        return certainty(self.pseudoinverse, self.consistency_rtol, m, dtype) if self.expand else None
-
     @property
-    def _is_svd(self) -> bool:
-        """Whether the rank is found from the singular values, so that a bound on them decides it."""
-        return isinstance(self.pseudoinverse, AbstractDecomposition)
+    def is_exact(self):
+        return True
 
     @seldom_collecting()
     def motion(self, terms_of, *state):
@@ -78,7 +57,7 @@ class UdwadiaKalaba(AbstractPseudoinverseFormulation, AbstractLoweredFormulation
         found = by_recursion(self, terms_of, dense, state) if self.expand else None
         if found is None and self.expand:
             found = expanded(self, terms_of, dense())
-        if found is None and self.expand is not False and self._is_svd:
+        if found is None and self.expand is not False and self.is_svd:
             found = by_blocks(self, terms_of, dense, state, often=bool(self.expand))
         if found is None and self.expand:
             found = by_panels(self, dense())
