@@ -45,6 +45,18 @@ def redundant():
     return mechanism, ukjax.Servo(wanted, jnp.eye(3))
 
 
+def nearest():
+    """More rows than actuators, which come as near as they can."""
+    mechanism, wanted = three(
+        lambda q: q[0] + q[1] ** 2,
+        lambda q: q[1] * q[2],
+        lambda q: q[2] - q[0],
+        constraints=ukjax.Holonomic(lambda q, t: (q[1] - q[2] ** 2)[None]),
+    )
+    weight, free = jnp.array([2.0, 1.0]), lambda q, v, t: v[:2]
+    return mechanism, ukjax.Servo(wanted, jnp.eye(3)[:, :2], free, weight=weight, limits=(-9.0, 9.0), exact=False)
+
+
 def from_scenario(case):
     return case.mechanism, case.servo
 
@@ -55,6 +67,7 @@ CASES = {
     "limited": limited,
     "weighted": weighted,
     "redundant": redundant,
+    "nearest": nearest,
 }
 
 
@@ -92,7 +105,7 @@ def lost():
     return replaced(controlled_by_matrices=nothing)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, ["limited"]))
+@pytest.mark.parametrize("name", sampled(CASES, ["limited", "nearest"]))
 def test_scalar_code_and_matrices_agree(name):
     given = states(name)
     want = controls(*given, OFF)
@@ -160,6 +173,38 @@ def test_one_bad_state_changes_no_other():
     for i, name in enumerate(names):
         assert bool((want[1].result == getattr(RESULTS, name))[i]), name
     assert_same(got, want)
+
+
+@pytest.mark.parametrize("what", ["met", "contradictory", "of little effect", "weighed together", "not actuated"])
+def test_a_control_that_comes_near_is_judged_as_by_matrices(what):
+    mechanism, _, q, v, t = states("nearest")
+    mass, force = mechanism.system.mass, mechanism.system.force
+    rows, weight, effect, at = jnp.eye(3), jnp.ones(2), jnp.ones(2), lambda q, t: jnp.eye(3)
+    if what == "contradictory":
+        rows = rows.at[2].set(rows[1])
+    elif what == "of little effect":
+        effect, at = jnp.array([1.0, 1e-5]), mass
+    elif what == "not actuated":
+        effect = jnp.array([1.0, 0.0])
+    elif what == "weighed together":
+        weight = jnp.array([[1.0, 1 - 1e-10], [1 - 1e-10, 1.0]])
+
+    def actuation(q, t):
+        return at(q, t)[:, :2] @ jnp.diag(effect)
+
+    def wanted(q, v, t):
+        # What the two actuators can do; and unless that is all, more of the last coordinate.
+        reached = jnp.linalg.solve(mass(q, t), force(q, v, t) + actuation(q, t) @ jnp.sin(v[:2]))
+        return rows @ reached + jnp.array([0.0, 0.0, 0.0 if what == "met" else 1.0])
+
+    asked = ukjax.AccelerationConstraint(lambda q, v, t: rows, wanted)
+    servo = ukjax.Servo(asked, actuation, weight=weight, exact=False)
+    free = ukjax.Mechanism(mechanism.system)
+    got, want = controls(free, servo, q, v, t, ON), controls(free, servo, q, v, t, OFF)
+    assert_same(got, want, 1e-10)
+    assert bool(jnp.all(want[1].consistent == (what == "met")))
+    assert bool(jnp.all(want[1].contradictory == (what == "contradictory")))
+    assert set(np.asarray(want[1].rank).tolist()) == {2 if what in ("met", "contradictory") else 1}
 
 
 @pytest.mark.parametrize("what", ["self-consistent", "following", "another pseudoinverse", long("non-ideal")])

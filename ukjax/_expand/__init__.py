@@ -13,6 +13,7 @@ from ._constrained import are_clear as are_clear
 from ._constrained import constrained as constrained
 from ._constrained import controlled as controlled
 from ._constrained import is_definite as is_definite
+from ._constrained import nearest as nearest
 from ._expand import Expanded as Expanded
 from ._expand import Expansion as Expansion
 from ._expand import expand as expand

@@ -42,7 +42,7 @@ class SchurComplement(NamedTuple):
         multipliers = solve(self.S, b - self.A @ free, self.least)
         return free + self.levers @ multipliers, multipliers
 
-    def refined(self, x: Vector, multipliers: RowValues, b: RowValues) -> tuple[Vector, RowValues]:
+    def refined(self, x: Array, multipliers: Array, b: Array) -> tuple[Array, Array]:
         """The motion x and the multipliers l with the digits that the squares of S lose."""
         if not len(self.A):
             return x, multipliers
@@ -75,13 +75,29 @@ class KKTTerms(NamedTuple):
 
 
 class ServoTerms(NamedTuple):
-    """Further rows, the actuation G that is to meet them, the inverse V of the weight of the effort, and s."""
+    """Further rows, the actuation G that is to meet them, a root of the inverse V of the effort's weight, and s."""
 
     H: Float[Array, "k n"]
     h: Float[Array, " k"]
     G: Float[Array, "n p"]
-    V: Float[Array, "p p"]
+    root: Float[Array, "p p"]
     s: Float[Array, " p"]
+
+    @property
+    def V(self) -> Float[Array, "p p"]:
+        return self.root @ self.root.T
+
+
+def nearest(least: float, terms: KKTTerms, wanted: ServoTerms) -> tuple[ServoTerms, Array]:
+    """Rows C^T H x = C^T h in place of H x = h, which the control that misses H x = h by least meets; and C (k, p).
+
+    `least`: as in `constrained`.
+    """
+    (M, _, A, _), through = terms, SchurComplement.of(terms.M, terms.A, least)
+    none = jnp.zeros((len(A), wanted.G.shape[1]), M.dtype)
+    response, _ = through.refined(*through.respond(wanted.G, none), none)
+    C = wanted.H @ response
+    return wanted._replace(H=C.T @ wanted.H, h=C.T @ wanted.h), C
 
 
 class Controlled(NamedTuple):
@@ -135,7 +151,7 @@ def _differentiable(least, terms, wanted, limits):
 def _controlled(
     least: tuple[float, float], terms: KKTTerms, wanted: ServoTerms, limits: tuple[Array, Array]
 ) -> Controlled:
-    (M, f, A, b), (H, h, G, V, s), m = terms, wanted, len(terms.b)
+    (M, f, A, b), (H, h, G, _, s), V, m = terms, wanted, wanted.V, len(terms.b)
     # One solve for all rows together: no more columns need be brought through M than there are rows.
     R = jnp.concatenate([A, H])
     levers = solve(M, R.T)
@@ -179,8 +195,9 @@ def _controlled(
 @_differentiable.defjvp
 def _differentiable_jvp(least, primals, tangents):
     # M x - A^T l - G u = f, A x = b, H x = h, and of least effort: M z - A^T n = H^T g, A z = 0, u - V G^T z = s.
-    (M, _, A, b), (H, _, G, V, _), limits = primals
-    (dM, df, dA, db), (dH, dh, dG, dV, ds), dlimits = tangents
+    (M, _, A, b), (H, _, G, root, _), limits = primals
+    (dM, df, dA, db), (dH, dh, dG, droot, ds), dlimits = tangents
+    V, dV = root @ root.T, droot @ root.T + root @ droot.T
     found = _controlled(least, *primals)
     through = SchurComplement.of(M, A, least[0])
     force, none = H.T @ found.g, jnp.zeros_like(b)

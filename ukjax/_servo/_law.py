@@ -131,7 +131,7 @@ class LeastEffort(AbstractLaw):
         return u, rank, demand - C @ u
 
     def wanted(self, A, b, G):
-        return None if self.self_consistent else ServoTerms(A, b, G, self.root @ self.root.T, self.free)
+        return None if self.self_consistent else ServoTerms(A, b, G, self.root, self.free)
 
 
 class Following(AbstractLaw):

@@ -36,6 +36,8 @@ from ._law import AbstractLaw, Plant, respond
 from ._servo import AbstractServo
 
 
+# Rounding errors, in units of the last place, beyond which a row is surely missed.
+MANY = 1e6
 # Part of a row's response to the control, squared, that the passive constraints must leave.
 LOST = 1e-12
 
@@ -66,7 +68,7 @@ def certify(
 ) -> Certificate:
     """Returns the verdict on a motion that scalar code has found."""
     terms, wanted, found = stop_gradient((terms, wanted, found))
-    (M, _, A, b), (H, h, _, V, _), S = terms, wanted, found.S
+    (M, _, A, b), (H, h, *_), S = terms, wanted, found.S
     passive, answers = (_expand.pivots(*x) for x in zip((S, found.K), judges.least, strict=True))
 
     demand = b - A @ found.free
@@ -75,10 +77,44 @@ def certify(
     push = jnp.sqrt(jnp.abs(found.g @ found.lacking))
     clear &= _expand.are_clear(judges.servo, found.K, answers, h, found.lacking, h - H @ found.wanted_x, push)
     # Responses of the size of rounding errors do not count.
-    clear &= jnp.all(jnp.diag(found.K) >= LOST * jnp.diag(found.without @ V @ found.without.T))
+    clear &= jnp.all(jnp.diag(found.K) >= LOST * jnp.diag(found.without @ wanted.V @ found.without.T))
     clear &= _expand.is_definite(judges.passive, M) & jnp.isfinite(jnp.sum(found.x))
     smooth = clear & jnp.all(passive.kept) & jnp.all(answers.kept)
     return Certificate(jnp.sum(passive.kept), jnp.sum(answers.kept), clear, smooth)
+
+
+class Missed(NamedTuple):
+    """What the nearest control leaves of the rows (m,), whether it is nothing, and whether that is certain."""
+
+    unreachable: Array
+    consistent: BoolScalar
+    clear: BoolScalar
+
+
+def missed(
+    certain: _expand.Certain, rtol: float, M: Array, wanted: _expand.ServoTerms, C: Array, found: _expand.Controlled
+) -> Missed:
+    """Returns what a control leaves of rows that outnumber the actuators, C their response to it."""
+    M, wanted, C, found = stop_gradient((M, wanted, C, found))
+    H, h, _, root, _ = wanted
+    squares = H @ _expand.solve(M, H.T)
+    rows = _expand.pivots(squares, certain.dependent**2)
+    # Rows that are surely independent do not contradict each other.
+    clear = jnp.all(rows.kept) & _expand.are_clear(certain, squares, rows, h, h, jnp.zeros_like(h), jnp.zeros(()))
+    # The rank is that of the responses as they are: an actuator of little effect beside another one may not count.
+    K = (C @ root).T @ (C @ root)
+    effects, bound = jnp.diag(K), _expand.pivots(K).bound
+    clear &= jnp.min(effects) > (certain.rank * bound) ** 2 * len(K) * jnp.max(effects)
+
+    unreachable = h - H @ found.wanted_x
+    terms = jnp.abs(h) + jnp.abs(H) @ jnp.abs(found.x)
+    sizes = sum(jnp.sqrt(jnp.abs(x @ (M @ x))) for x in (found.x, found.free))
+    rounding = terms + jnp.abs(H) @ jnp.abs(found.free) + jnp.sqrt(jnp.abs(jnp.diag(squares))) * sizes
+    least, error = rtol * terms, jnp.abs(unreachable)
+    most = least + MANY * jnp.finfo(h.dtype).eps * rounding
+    met = error <= least
+    clear &= jnp.all(met | (error > most))
+    return Missed(jnp.where(met, 0.0, unreachable), jnp.all(met), clear)
 
 
 # A non-ideal force may depend on the constraint force and therefore on the control, which then is found by Newton's
@@ -215,9 +251,16 @@ def _as_scalars(
     if wanted is None or passive is None or of_servo is None:
         raise _expand.NotScalar("a law, or a force that is not ideal, which goes by matrices")
     of_mechanism = _expand.KKTTerms(terms.M, terms.Q, terms.A, terms.b)
-    judges = Tolerances(passive, of_servo)
+    judges, all_rows = Tolerances(passive, of_servo), wanted
+    C = None
+    if not law.exact and G.shape[1] < len(b):
+        wanted, C = _expand.nearest(judges.least[0], of_mechanism, wanted)
     found = _expand.controlled(judges.least, of_mechanism, wanted, (low, high))
     rank, reached, clear, smooth = certify(judges, of_mechanism, wanted, found)
+    left = Missed(jnp.zeros_like(b), jnp.asarray(True), jnp.asarray(True))
+    if C is not None:
+        left = missed(of_servo, servo.consistency_rtol, terms.M, all_rows, C, found)
+        clear, smooth = clear & left.clear, smooth & left.clear
     motion = Motion(
         acceleration=found.x,
         unconstrained_acceleration=found.free,
@@ -233,9 +276,9 @@ def _as_scalars(
         rank=reached,
         residual=jnp.linalg.norm(stop_gradient(A @ found.x - b)),
         contradictory=jnp.asarray(False),
-        consistent=jnp.asarray(True),
-        controllable=reached > 0,
-        unreachable=jnp.zeros_like(b),
+        consistent=left.consistent,
+        controllable=left.consistent & (reached > 0),
+        unreachable=left.unreachable,
         saturated=(found.u < low) | (found.u > high),
         result=RESULTS.successful,
     )
