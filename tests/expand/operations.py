@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -56,6 +57,12 @@ def gathers() -> list[Example]:
     )  # fmt: skip
     found: list[Example] = []
     for mode in MODES:
+        places = [AT, *([] if mode == "promise_in_bounds" else [OUTSIDE])]
+        for at in map(jnp.asarray, places):
+            found += [
+                (lambda x, at, mode=mode: lax.gather(x, at, columns, (1, 2), mode=mode), (x, at)) for x in (S, S > 0.2)
+            ]
+            found.append((lambda x, at, mode=mode: lax.gather(x, at, windows, (2, 2), mode=mode), (A, at)))
         for at in (AT, *([] if mode == "promise_in_bounds" else [OUTSIDE])):
             get = lambda x, at=at, mode=mode, **more: lax.gather(x, at, columns, (1, 2), mode=mode, **more)
             found += unary(get, S, jnp.stack([I, J, I]), S > 0.2)
@@ -184,7 +191,7 @@ def conds() -> list[Example]:
     branches = [jnp.sin, jnp.cos, lambda x: x * x]
     return [
         *((lambda x, i=i: lax.switch(i, branches, x), (X,)) for i in (-3, 0, 1, 9)),
-        (lambda x, i: lax.switch(i, branches, x), (X, jnp.array(7))),
+        *((lambda x, i: lax.switch(i, branches, x), (X, jnp.array(i))) for i in (-7, 0, 1, 2, 7)),
         (lambda x: lax.cond(x[0] > 0, lambda x: (x, 1.0), lambda x: (-x, 2.0), x), (X,)),
         (lambda x: lax.cond(True, jnp.exp, jnp.sin, x), (X,)),
         (lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.sin), (X,)),
@@ -193,6 +200,7 @@ def conds() -> list[Example]:
 
 SMALL = jnp.array([1e-3, 2.5, 7.0])
 PAIRS = (X, Y), (I, J)
+TOTAL = jnp.array([-jnp.inf, -1.0, -0.0, 0.0, 1.0, jnp.inf, jnp.nan])
 EXTREME = jnp.array([jnp.inf, -jnp.inf, jnp.nan])
 TWICE = jnp.concatenate([X, X])
 convert = lambda dtype: lambda x: lax.convert_element_type(x, dtype)
@@ -223,7 +231,7 @@ WITHOUT_EXAMPLE = {
         pbroadcast_dynamic unreduced_pmax unreduced_pmin vary_unreduced_cast""",
     "tokens, references and what else has effects": "after_all create_token dce_sink empty2 get stage swap",
     "only within other operations of JAX, or written by them": """
-        call closed_call custom_lin eq_to eval_jaxpr from_edtype geqp3 geqrf le_to lt_to lu_pivots_to_permutation mulhi
+        call closed_call custom_lin eq_to eval_jaxpr from_edtype geqp3 geqrf le_to lu_pivots_to_permutation mulhi
         ormqr rng_uniform select_and_scatter sharding_constraint threefry2x32 tie to_edtype""",
     "of large matrices": "ragged_dot_general scaled_dot",
     "named parts of programs": "composite",
@@ -241,8 +249,13 @@ EXAMPLES: dict[str, list[Example]] = {
     "add_any": [(jax.grad(lambda x: jnp.sum(jnp.sin(x) * x)), (X,))],
     "and": binary(lax.bitwise_and, (B, ~B), (I, J)),
     "approx_top_k": unary(lambda x: lax.approx_max_k(x, 2), X),
-    "argmax": reduced(lambda x, axis: lax.argmax(x, (axis or (0,))[0], jnp.int32), A, jnp.array([jnp.nan, 1.0])),
-    "argmin": reduced(lambda x, axis: lax.argmin(x, (axis or (0,))[0], jnp.int64), A, I),
+    **{
+        f.__name__: [
+            *reduced(lambda x, axis, f=f: f(x, (axis or (0,))[0], jnp.int32), A, jnp.array([0.0, jnp.nan, 1.0]), B),
+            *reduced(lambda x, axis, f=f: f(x, (axis or (0,))[0], jnp.int64), I, jnp.array([1.0, 1.0, -0.0, 0.0])),
+        ]
+        for f in (lax.argmax, lax.argmin)
+    },
     "asin": unary(lax.asin, U),
     "asinh": unary(lax.asinh, X),
     "atan": unary(lax.atan, X),
@@ -257,7 +270,7 @@ EXAMPLES: dict[str, list[Example]] = {
     ],
     "cbrt": accurate(lax.cbrt, X),
     "ceil": unary(lax.ceil, X, EXTREME),
-    "cholesky": unary(lambda x: lax.linalg.cholesky(x, symmetrize_input=False), S),
+    "cholesky": unary(lambda x: jnp.tril(lax.linalg.cholesky(x, symmetrize_input=False)), S, -S, jnp.stack([S, 2 * S])),
     "cholesky_update": [(lambda r, w: lax.linalg.cholesky_update(jnp.linalg.cholesky(r).T, w), (S, X))],
     "clamp": [
         *[(lax.clamp, (a, x, b)) for a, x, b in [(Y, X, Y + 1), (-0.5, X, 0.5), (-3, I, 3)]],
@@ -295,11 +308,13 @@ EXAMPLES: dict[str, list[Example]] = {
     "dot_general": dots(),
     "dynamic_slice": [
         *((lambda x, i=i, s=s: lax.dynamic_slice(x, (i, 1), s), (S,)) for i in (-4, 0, 1, 8) for s in ((2, 2), (1, 3))),
-        (lambda x, i: lax.dynamic_slice(x, (i,), (2,)), (X, jnp.array(1))),
+        *((lambda x, i: lax.dynamic_slice(x, (i,), (2,)), (X, jnp.array(i))) for i in (-9, 0, 1, 5)),
+        (lambda x, i: lax.dynamic_slice(x, (i, 3 - i), (2, 1)), (S, jnp.array(1, jnp.uint8))),
     ],
     "dynamic_update_slice": [
         *((lambda x, y, i=i: lax.dynamic_update_slice(x, y[:, :2], (i, 0)), (S, A)) for i in (-4, 0, 1, 8)),
-        (lambda x, i: lax.dynamic_update_slice(x, x[:1], (i,)), (X, jnp.array(1))),
+        *((lambda x, i: lax.dynamic_update_slice(x, x[:1], (i,)), (X, jnp.array(i))) for i in (-9, 0, 1, 5)),
+        (lambda x, y, i: lax.dynamic_update_slice(x, y[:, :2], (i, 3 - i)), (S, A, jnp.array(1))),
     ],
     "eig": unary(lambda x: jnp.linalg.eigvals(x), S),
     "eigh": unary(lambda x: lax.linalg.eigh(x)[1], S),
@@ -338,7 +353,13 @@ EXAMPLES: dict[str, list[Example]] = {
     "log1p": accurate(lax.log1p, U),
     "logistic": accurate(lax.logistic, X),
     "lt": binary(lax.lt, *PAIRS, (X, X)),
-    "lu": unary(lambda x: lax.linalg.lu(x), S),
+    "lt_to": [
+        *binary(prims.lt_to_p.bind, *PAIRS, (X, X)),
+        # Not of two constants: XLA folds these as if there were no order of zeros and NaN.
+        (prims.lt_to_p.bind, (jnp.repeat(TOTAL, 7), jnp.tile(TOTAL, 7))),
+        *((lambda x, y=y: prims.lt_to_p.bind(x, jnp.full_like(x, y)), (TOTAL,)) for y in (-0.0, 1.0, np.nan)),
+    ],
+    "lu": unary(lambda x: lax.linalg.lu(x), S, S[::-1], A, A.T, 0 * S, jnp.ones((3, 3)), jnp.stack([S, S[::-1]])),
     "max": binary(lax.max, *PAIRS, (X, EXTREME), (B, ~B)),
     "min": binary(lax.min, *PAIRS, (X, EXTREME), (B, ~B)),
     "mul": [

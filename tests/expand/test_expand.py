@@ -78,8 +78,8 @@ def test_what_is_left_as_it_is_says_why():
     large = ukjax.expand(lambda x: jnp.sum(x))
     assert_close(large(jnp.ones(20_000)), 20_000.0)
     assert "large" in large.report(jnp.ones(20_000)).reason
-    kept = ukjax.expand(lambda x: jnp.sin(jnp.linalg.cholesky(x)) + 1).report(jnp.eye(3))
-    assert kept.kept == ("cholesky",)
+    kept = ukjax.expand(lambda x: jnp.sin(jnp.sort(x)) + 1).report(jnp.ones(3))
+    assert kept.kept == ("sort",)
     assert kept.reason == ""
 
 

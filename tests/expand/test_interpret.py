@@ -1,5 +1,7 @@
 """Functions of arrays as scalar programs: the same numbers, whatever a person writes."""
 
+import functools as ft
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,6 +91,36 @@ def test_whatever_is_written_has_the_same_values(name):
     want = jax.jit(jax.vmap(function, in_axes=(0, None)))(batch[0], Y)
     for got, one in zip(shared, jax.tree_util.tree_leaves(want), strict=True):
         assert_close(got, one, rtol=1e-13, atol=1e-13)
+
+
+def table(x, y):
+    return jnp.interp(x, jnp.linspace(-2.0, 2.0, 9), jnp.cos(jnp.arange(9.0)))
+
+
+def chosen(x, y):
+    safe = jax.lax.cond(x[0] > 0, lambda: jnp.sqrt(x[0]), lambda: x[0] ** 2)
+    pieces = jnp.piecewise(x[1], [x[1] < -0.5, x[1] > 0.5], [lambda a: a, lambda a: a**2, 3.0])
+    return safe, pieces, jnp.select([x > 1, x > 0], [x, 2 * x], 0.5), y[jnp.argmax(x[:3])]
+
+
+def solved(x, y):
+    S = y @ y.T + jnp.eye(3)
+    factor = jax.scipy.linalg.cho_factor(S)
+    return jnp.linalg.solve(y, x[:3]), jnp.linalg.inv(y), jax.scipy.linalg.cho_solve(factor, x[:3]), jnp.linalg.det(S)
+
+
+@pytest.mark.parametrize("function", [table, chosen, solved])
+def test_what_people_write_is_scalar_whatever_it_chooses_by(function):
+    """Tables, branches, and systems of equations; derivatives too, also where another branch has none."""
+    piece = expanded(function)
+    assert piece.report(X, Y).kept == ()
+    for x in (X, -X, X[::-1]):
+        loss = lambda f, x, y: numbers(jax.tree_util.tree_leaves(f(x, y)))
+        got, want = (jax.jit(jax.value_and_grad(ft.partial(loss, f), argnums=(0, 1)))(x, Y) for f in (piece, function))
+        for one, other in zip(jax.tree_util.tree_leaves(got), jax.tree_util.tree_leaves(want), strict=True):
+            assert_close(one, other, rtol=1e-12, atol=1e-12)
+        forward = [jax.jit(jax.jacfwd(ft.partial(loss, f)))(x, Y) for f in (piece, function)]
+        assert_close(*forward, rtol=1e-12, atol=1e-12)
 
 
 def numbers(out):

@@ -63,6 +63,7 @@ def test_no_operation_of_the_installed_jax_is_unknown():
 
 # Parameters with one value in all of JAX's own uses, or none that matters.
 ONE_VALUE = {
+    "conjugate_a",  # of real matrices
     *("sharding", "out_sharding", "update_consts", "name", "unroll", "ctx_mesh", "resource_env", "platforms"),
     *("in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "compiler_options_kvs", "inline"),
     *("symbolic_zeros", "out_trees", "bwd", "fwd_jaxpr_thunk", "jvp_jaxpr_fun", "num_consts", "differentiated"),

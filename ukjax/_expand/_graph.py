@@ -297,11 +297,12 @@ class Graph:
         calls: Whether a long function that is called several times becomes a routine.
         largest: The most entries of an array.
         doubts: Truth values, none of which may be set for the results to hold.
+        blocks: The number of operations on arrays that were kept.
     """
 
     def __init__(self, limit: int, inlines: bool = False):
         self.count, self.limit, self.inlines, self.largest = 0, limit, inlines, LARGEST
-        self.calls = False
+        self.calls, self.blocks = False, 0
         self.doubts: list[Entry] = []
         self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}
         self.by_value: dict[tuple[int, np.dtype], Node] = {}
@@ -340,6 +341,7 @@ class Graph:
         self, apply: Callable[..., Sequence[Array]], arrays: Sequence[np.ndarray], dtypes: Sequence[np.dtype]
     ) -> Block:
         """The results of `apply` to whole arrays, as one block; `take` gets their entries out."""
+        self.blocks += 1
         return Block(apply, tuple(arrays), tuple(dtypes), self._next())
 
     def take(self, block: Block, output: int, index: tuple[int, ...]) -> Node:

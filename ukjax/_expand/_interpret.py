@@ -16,9 +16,10 @@ from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 from .. import _program
-from .._lowering._entry import Entry, Node, NotScalar, entries, name_of
+from .._lowering._entry import Entry, Node, NotScalar, constant, entries, name_of
 from .._lowering._program import Program, Routine, arguments_of
 from .._program import Parameters
+from ._choice import MOST_SELECTIONS, is_at_most, selected
 from ._graph import FOLDED, Graph
 from ._piece import piece_p
 from ._structure import BY_NAME, STRUCTURE, Rule, row
@@ -66,9 +67,12 @@ OF_ENTRIES: dict[str, Accepts] = {
 # The accepted parameters by the name of the operation; operations on each entry have those above.
 PARAMETERS: dict[str, dict[str, Accepts]] = {
     "add_any": {},
+    "argmax": {"axes": _any, "index_dtype": _any},
+    "argmin": {"axes": _any, "index_dtype": _any},
     "broadcast_in_dim": {"shape": _any, "broadcast_dimensions": _any, **PLACE},
     "concatenate": {"dimension": _any},
     "cond": {"branches": _any, "branches_platforms": _any},
+    "cholesky": {},
     "copy": {},
     "log2": {"accuracy": _any},
     "one_minus_square": {},
@@ -89,6 +93,8 @@ PARAMETERS: dict[str, dict[str, Accepts]] = {
         "fill_value": _any,
     },
     "iota": {"dtype": _any, "shape": _any, "dimension": _any, **PLACE},
+    "lt_to": {},
+    "lu": {},
     "pad": {"padding_config": _any},
     "platform_index": {"platforms": _any},
     "pcast": dict.fromkeys(("axes", "to"), _any),
@@ -113,7 +119,10 @@ PARAMETERS: dict[str, dict[str, Accepts]] = {
     "squeeze": {"dimensions": _any},
     "stack": {"axis": _any},
     "stop_gradient": {},
+    "tile": {"reps": _any},
     "transpose": {"permutation": _any},
+    "triangular_solve": dict.fromkeys(
+        ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal"), _any),
     "unstack": {"axis": _any},
     "while": dict.fromkeys(("cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"), _any),
 }  # fmt: skip
@@ -149,6 +158,8 @@ def is_followed(primitive: Primitive, params: Parameters, entrywise: bool) -> bo
 
 # Longer loops are kept as loops.
 LONGEST = 32
+# Branches with more operations together are kept as branches, of which one is computed.
+LONGEST_BRANCHES = 500
 # A function with fewer operations is no routine.
 SHORT = 100
 
@@ -386,11 +397,47 @@ def _while(graph, params, args, avals):
 
 def _cond(graph, params, args, avals):
     which, *operands = args
-    number = which.item()
+    number, branches = which.item(), params["branches"]
     if isinstance(number, Node):
+        return _all_branches(graph, number, branches, operands, avals)
+    return interpret(graph, branches[int(np.clip(number, 0, len(branches) - 1))], operands)
+
+
+def _all_branches(
+    graph: Graph, which: Node, branches: Sequence[ClosedJaxpr], operands: list[np.ndarray], avals: list[ShapedArray]
+) -> list[np.ndarray] | None:
+    """The results of the branch number `which`, all of which are computed; None if that takes long or is not possible.
+
+    A derivative is a choice between the derivatives of the branches, so that no number of another one enters it.
+    """
+    sizes = [sum(math.prod(x.shape) for x in avals), *map(_length, branches)]
+    if len(branches) * sizes[0] > MOST_SELECTIONS or sum(sizes[1:]) > LONGEST_BRANCHES:
         return None
-    chosen = params["branches"][int(np.clip(number, 0, len(params["branches"]) - 1))]
-    return interpret(graph, chosen, operands)
+    before, blocks = graph.doubts, graph.blocks
+    doubts, found = list(before), []
+    try:
+        for k, branch in enumerate(branches):
+            graph.doubts = []
+            found.append(interpret(graph, branch, operands))
+            chosen = is_at_most(graph, which, k) if k < len(branches) - 1 else constant(True, bool)
+            if k:
+                chosen = graph.both(chosen, graph.negation(is_at_most(graph, which, k - 1)))
+            doubts += [graph.both(doubt, chosen) for doubt in graph.doubts]
+    except NotScalar:
+        doubts = before
+    graph.doubts = before if graph.blocks > blocks else doubts
+    if graph.doubts is before:
+        return None
+    return [selected(graph, which, arrays) for arrays in zip(*found, strict=True)]
+
+
+def _length(closed: ClosedJaxpr | Jaxpr) -> int:
+    """The number of operations of a traced function, those of other functions in it included."""
+    total = 0
+    for equation in getattr(closed, "jaxpr", closed).eqns:
+        several = [y for x in equation.params.values() for y in (x if isinstance(x, (tuple, list)) else [x])]
+        total += 1 + sum(_length(x) for x in several if isinstance(x, (ClosedJaxpr, Jaxpr)))
+    return total
 
 
 def _custom_linear_solve(graph, params, args, avals):

@@ -1,6 +1,7 @@
 """The rules of operations that move entries of arrays, or combine them, on arrays of entries."""
 
 import cmath
+import functools as ft
 import math
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,7 @@ from jax.extend.core import Jaxpr, Primitive
 
 from .._lowering._entry import Entry, Node, constant, entries
 from .._program import Parameters
+from . import _choice
 from ._graph import Graph
 
 
@@ -48,25 +50,6 @@ def _broadcast_in_dim(params, x, *_):
 def _slice(params, x):
     strides = params["strides"] or (1,) * x.ndim
     return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
-
-
-def _dynamic_slice(params, x, *starts):
-    at = _known(np.array([s.item() for s in starts], object))
-    if at is None:
-        return None
-    sizes = params["slice_sizes"]
-    begin = [int(np.clip(a, 0, n - s)) for a, n, s in zip(at, x.shape, sizes)]
-    return x[tuple(slice(b, b + s) for b, s in zip(begin, sizes))]
-
-
-def _dynamic_update_slice(params, x, update, *starts):
-    at = _known(np.array([s.item() for s in starts], object))
-    if at is None:
-        return None
-    begin = [int(np.clip(a, 0, n - s)) for a, n, s in zip(at, x.shape, update.shape)]
-    found = x.copy()
-    found[tuple(slice(b, b + s) for b, s in zip(begin, update.shape))] = update
-    return found
 
 
 def _pad(graph, params, args, avals):
@@ -170,12 +153,12 @@ def _rows_with_kinds(x: np.ndarray) -> list[list[list[tuple[Entry, int]]]]:
 
 
 def _gather(graph, params, args, avals):
-    (x, indices), (aval,) = args, avals
-    at = _known(indices)
-    if at is None:
-        return None
+    (x, at), (aval,) = args, avals
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
-    at = at.astype(int)
+    if _known(at) is None:
+        searched = [x.shape[axis] - sizes[axis] + 1 for axis in numbers.start_index_map]
+        if math.prod([*searched, *aval.shape]) > _choice.MOST_SELECTIONS or not x.size:
+            return None
     fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
     batch_axes = [i for i in range(len(aval.shape)) if i not in numbers.offset_dims]
     inner = [i for i in range(x.ndim) if i not in (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)]
@@ -194,22 +177,20 @@ def _gather(graph, params, args, avals):
             x.ndim,
         )
         limits = [n - s for n, s in zip(x.shape, sizes)]
-        outside = any(not 0 <= s <= most for s, most in zip(start, limits))
-        if outside and fills:
-            found[out] = constant(value, aval.dtype)
-            continue
-        place = [int(np.clip(s, 0, most)) for s, most in zip(start, limits)]
-        for axis, k in zip(inner, (out[i] for i in numbers.offset_dims)):
-            place[axis] += k
-        found[out] = x[tuple(place)]
+        within = dict(zip(inner, (out[i] for i in numbers.offset_dims)))
+        entry = _choice.at_place(graph, x, start, limits, [within.get(axis, 0) for axis in range(x.ndim)])
+        if fills:
+            outside = [_choice.is_outside(graph, s, most) for s, most in zip(start, limits)]
+            entry = graph.where(ft.reduce(graph.either, outside), constant(value, aval.dtype), entry)
+        found[out] = entry
     return [found]
 
 
-def _starts(index_map, batching, index_batching, at, group, ndim) -> list[int]:
+def _starts(index_map, batching, index_batching, at, group, ndim) -> list:
     """The place in the operand where a slice begins, given the place of its index vector."""
-    start = [0] * ndim
+    start: list = [0] * ndim
     for axis, number in zip(index_map, at[group], strict=True):
-        start[axis] = int(number)
+        start[axis] = number
     for axis, where in zip(batching, index_batching):
         start[axis] = group[where]
     return start
@@ -306,11 +287,16 @@ def _one_minus_square(graph: Graph, x: Entry) -> Entry:
 
 
 BY_NAME: dict[str, Rule] = {
+    "cholesky": _choice.cholesky,
     "log2": _entrywise(_log2),
     "one_minus_square": _entrywise(_one_minus_square),
     "platform_index": _platform_index,
+    "lt_to": _choice.less_in_total_order,
+    "lu": _choice.lu,
     "split": _split,
     "stack": _one(_stack),
+    "tile": _one(lambda params, x: np.tile(x, params["reps"])),
+    "triangular_solve": _choice.triangular_solve,
     "unstack": _unstack,
     **dict.fromkeys(("reshard", "pvary", "pcast"), _same),
 }
@@ -325,8 +311,8 @@ STRUCTURE: dict[Primitive, Rule] = {
     prims.rev_p: _one(lambda params, x: np.flip(x, params["dimensions"])),
     prims.concatenate_p: _one(lambda params, *xs: np.concatenate(xs, params["dimension"])),
     prims.slice_p: _one(_slice),
-    prims.dynamic_slice_p: _one(_dynamic_slice),
-    prims.dynamic_update_slice_p: _one(_dynamic_update_slice),
+    prims.dynamic_slice_p: _choice.dynamic_slice,
+    prims.dynamic_update_slice_p: _choice.dynamic_update_slice,
     prims.pad_p: _pad,
     prims.iota_p: _iota,
     prims.gather_p: _gather,
@@ -336,6 +322,8 @@ STRUCTURE: dict[Primitive, Rule] = {
     prims.dot_general_p: _dot_general,
     prims.reduce_sum_p: _reduce(prims.add_p, lambda dtype: 0),
     prims.reduce_prod_p: _reduce(prims.mul_p, lambda dtype: 1),
+    prims.argmax_p: _choice.extreme_place(prims.gt_p),
+    prims.argmin_p: _choice.extreme_place(prims.lt_p),
     prims.reduce_max_p: _reduce(prims.max_p, _least),
     prims.reduce_min_p: _reduce(prims.min_p, _greatest),
     prims.reduce_and_p: _reduce(prims.and_p, lambda dtype: True),
