@@ -270,7 +270,12 @@ EXAMPLES: dict[str, list[Example]] = {
     ],
     "cbrt": accurate(lax.cbrt, X),
     "ceil": unary(lax.ceil, X, EXTREME),
-    "cholesky": unary(lambda x: jnp.tril(lax.linalg.cholesky(x, symmetrize_input=False)), S, -S, jnp.stack([S, 2 * S])),
+    "cholesky": unary(
+        lambda x: jnp.tril(lax.linalg.cholesky(x, symmetrize_input=False)),
+        S,
+        S.at[2, 2].set(-1.0),
+        jnp.stack([S, 2 * S]),
+    ),
     "cholesky_update": [(lambda r, w: lax.linalg.cholesky_update(jnp.linalg.cholesky(r).T, w), (S, X))],
     "clamp": [
         *[(lax.clamp, (a, x, b)) for a, x, b in [(Y, X, Y + 1), (-0.5, X, 0.5), (-3, I, 3)]],

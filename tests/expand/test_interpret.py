@@ -123,6 +123,36 @@ def test_what_people_write_is_scalar_whatever_it_chooses_by(function):
         assert_close(*forward, rtol=1e-12, atol=1e-12)
 
 
+def test_a_branch_that_may_not_end_is_not_computed_unless_chosen():
+    def f(x):
+        root = lambda: jax.lax.while_loop(lambda z: z < 50, lambda z: z * 2, x)
+        return jax.lax.cond(x > 0, root, lambda: x)
+
+    piece = ukjax.expand(f)
+    assert piece.report(jnp.asarray(1.0)).kept == ("cond",)
+    assert [float(piece(jnp.asarray(x))) for x in (3.0, -1.0)] == [96.0, -1.0]
+
+
+@pytest.mark.parametrize("t1", [0.4, 1.0])
+def test_a_branch_that_is_not_certain_goes_the_sure_way_if_it_is_chosen(t1):
+    """A force that is an acceleration of a model with a row that all but depends on another one, from t = 0.5 s on."""
+    A = jnp.array([[1.0, 1.0, 0.0], [1.0, 1.0, 5e-5]])
+    falling = ukjax.System(
+        lambda q, t: jnp.diag(jnp.array([1.0, 2.0, 3.0])), lambda q, v, t: jnp.array([1.0, 2, -9.81])
+    )
+    model = ukjax.Mechanism(falling, ukjax.AccelerationConstraint(lambda q, v, t: A, lambda q, v, t: jnp.zeros(2)))
+
+    def force(q, v, t):
+        moved = lambda: ukjax.equation_of_motion(model, q, v, throw=False).acceleration
+        return jax.lax.cond(t < 0.5, lambda: jnp.zeros(3), moved)
+
+    free = ukjax.Mechanism(ukjax.System(lambda q, t: jnp.eye(3), lambda q, v, t: jnp.zeros(3)))
+    law, ts = ukjax.Feedback(force, jnp.eye(3)), jnp.linspace(0.0, t1, 3)
+    run = ukjax.simulate(free, jnp.zeros(3), jnp.ones(3), ts, servo=law)
+    want = t1 + max(t1 - 0.5, 0) ** 2 / 2 * np.array([-1 / 3, 1 / 3, -3.27])
+    assert_close(run.q[-1], want, atol=1e-5)
+
+
 def numbers(out):
     return sum((jnp.sum(jnp.sin(x)) for x in out if jnp.issubdtype(x.dtype, jnp.floating)), jnp.zeros(()))
 

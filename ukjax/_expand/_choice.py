@@ -13,10 +13,15 @@ from .._lowering._entry import Entry, Node, constant, entries
 from ._graph import Graph
 
 
-# Selections made for one operation. A longer choice is left to JAX, which jumps.
-MOST_SELECTIONS = 1024
+# A choice among more places than this is left to JAX, which goes to one; and one that is of so many numbers in all.
+MOST_PLACES, MOST_SELECTIONS = 128, 1024
 # Rows of a matrix that is factorised with pivots; the selections grow as the cube.
 MOST_ROWS = 8
+
+
+def is_long(places: int, entries: int) -> bool:
+    """Whether the choice of some entries, each among as many places, is left to JAX."""
+    return places > MOST_PLACES or places * entries > MOST_SELECTIONS
 
 
 def equals(graph: Graph, x: Entry, number: int) -> Entry:
@@ -35,12 +40,18 @@ def selected(graph: Graph, which: Entry, arrays: Sequence[np.ndarray]) -> np.nda
     """The array of number `which`, of arrays of one shape; the first or the last one where there is none."""
     if not isinstance(which, Node):
         return arrays[int(np.clip(which, 0, len(arrays) - 1))]
-    *others, found = arrays
-    for number, array in reversed(list(enumerate(others))):
-        chosen = is_at_most(graph, which, number)
-        pairs = [graph.where(chosen, x, y) for x, y in zip(array.flat, found.flat, strict=True)]
-        found = np.fromiter(pairs, object, array.size).reshape(array.shape)
-    return found
+
+    def among(begin: int, end: int) -> np.ndarray:
+        # By halves: no selection waits for more than a few others.
+        if end - begin == 1:
+            return arrays[begin]
+        middle = (begin + end) // 2
+        first, second = among(begin, middle), among(middle, end)
+        is_first = is_at_most(graph, which, middle - 1)
+        pairs = [graph.where(is_first, x, y) for x, y in zip(first.flat, second.flat, strict=True)]
+        return np.fromiter(pairs, object, first.size).reshape(first.shape)
+
+    return among(0, len(arrays))
 
 
 def dynamic_slice(graph, params, args, avals):
@@ -48,7 +59,7 @@ def dynamic_slice(graph, params, args, avals):
     sizes = params["slice_sizes"]
     counts = [n - size + 1 for n, size in zip(x.shape, sizes, strict=True)]
     unknown = [count for count, start in zip(counts, starts, strict=True) if isinstance(start.item(), Node)]
-    if math.prod(unknown) * math.prod(sizes) > MOST_SELECTIONS:
+    if is_long(math.prod(unknown), math.prod(sizes)):
         return None
     for axis, (count, start, size) in enumerate(zip(counts, starts, sizes, strict=True)):
         places = (slice(None),) * axis
@@ -60,7 +71,7 @@ def dynamic_update_slice(graph, params, args, avals):
     x, update, *starts = args
     counts = [n - size + 1 for n, size in zip(x.shape, update.shape, strict=True)]
     unknown = [count for count, start in zip(counts, starts, strict=True) if isinstance(start.item(), Node)]
-    if math.prod(unknown) * x.size > MOST_SELECTIONS:
+    if is_long(math.prod(unknown), x.size):
         return None
     if not x.size or not update.size:
         return [x]

@@ -19,7 +19,7 @@ from .. import _program
 from .._lowering._entry import Entry, Node, NotScalar, constant, entries, name_of
 from .._lowering._program import Program, Routine, arguments_of
 from .._program import Parameters
-from ._choice import MOST_SELECTIONS, is_at_most, selected
+from ._choice import is_at_most, is_long, selected
 from ._graph import FOLDED, Graph
 from ._piece import piece_p
 from ._structure import BY_NAME, STRUCTURE, Rule, row
@@ -411,7 +411,7 @@ def _all_branches(
     A derivative is a choice between the derivatives of the branches, so that no number of another one enters it.
     """
     sizes = [sum(math.prod(x.shape) for x in avals), *map(_length, branches)]
-    if len(branches) * sizes[0] > MOST_SELECTIONS or sum(sizes[1:]) > LONGEST_BRANCHES:
+    if is_long(len(branches), sizes[0]) or sum(sizes[1:]) > LONGEST_BRANCHES:
         return None
     before, blocks = graph.doubts, graph.blocks
     doubts, found = list(before), []

@@ -157,7 +157,7 @@ def _gather(graph, params, args, avals):
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     if _known(at) is None:
         searched = [x.shape[axis] - sizes[axis] + 1 for axis in numbers.start_index_map]
-        if math.prod([*searched, *aval.shape]) > _choice.MOST_SELECTIONS or not x.size:
+        if _choice.is_long(math.prod(searched), math.prod(aval.shape)) or not x.size:
             return None
     fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
     batch_axes = [i for i in range(len(aval.shape)) if i not in numbers.offset_dims]
