@@ -40,7 +40,7 @@ class NFourBar(ukjax.AbstractSystem):
         return jnp.diag(jnp.tile(rod, 2 * self.windows + 1))
 
     def force(self, q, v, t):
-        return jnp.zeros(q.shape[0]).at[1::3].set(-self.m * self.g)
+        return jnp.zeros_like(q).at[1::3].set(-self.m * self.g)
 
     def ends(self, q):
         """Start and end of each rod, both (2 N + 1, 2) [m]."""

@@ -41,7 +41,7 @@ class Chain(ukjax.AbstractSystem):
         return jnp.diag(jnp.stack([self.m, self.m, self.m * self.L**2 / 12], axis=1).ravel())
 
     def force(self, q, v, t):
-        return jnp.zeros(q.shape[0]).at[1::3].set(-self.m * self.g)
+        return jnp.zeros_like(q).at[1::3].set(-self.m * self.g)
 
     def tips(self, q):
         """Start and end of each rod, both (N, 2) [m]."""

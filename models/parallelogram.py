@@ -48,7 +48,7 @@ class Parallelogram(ukjax.AbstractSystem):
 
     def force(self, q, v, t):
         masses = jnp.stack([self.m, self.m, self.m, self.mc])
-        return jnp.zeros(12).at[1::3].set(-masses * self.g)
+        return jnp.zeros_like(q).at[1::3].set(-masses * self.g)
 
     def bars(self, q):
         """Start and end of the bars, both (3, 2) [m]."""

@@ -16,6 +16,7 @@ from benchmarks import (
     _chain,
     _compile,
     _expand,
+    _forces,
     _gpu,
     _linkages,
     _measure,
@@ -94,6 +95,13 @@ def test_a_process_of_a_benchmark_that_ends_early_is_told(case, devices, words, 
     with pytest.raises(RuntimeError, match="ended early"):
         _batch._Process(case, "batch", devices, 0, 1).compiled()
     assert words in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_the_table_of_forces():
+    rows = _forces.rows(lambda what: None, members=8, rounds=2)
+    assert [row[0] for row in rows] == list(_forces.FORCES)
+    assert all(len(row) == len(_forces.HEADER) for row in rows)
 
 
 @pytest.mark.long

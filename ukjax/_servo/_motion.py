@@ -84,7 +84,7 @@ def certify(
 
 
 class Missed(NamedTuple):
-    """What the nearest control leaves of the rows (m,), whether it is nothing, and whether that is certain."""
+    """The error that the nearest control leaves of the rows (m,), whether it is none, and whether that is certain."""
 
     unreachable: Array
     consistent: BoolScalar
