@@ -92,6 +92,10 @@ def scatters(name: str) -> list[Example]:
     found += [(lambda x, y: put(x, np.array([0, 1]), y[:2], unique_indices=True, indices_are_sorted=True), (X, Y))]
     found += [(lambda x, y: put(x, np.array([0, 0, 1]), y), (I, J))] if name != "set" else []
     found += [(lambda x, y, i: put(x, i, y), (X, Y[0], jnp.array(1)))]
+    for mode in ("clip", "drop"):
+        at = [jnp.array([2, 0, 1]), jnp.array([-5, 4, 1])]
+        found += [(lambda x, y, i, mode=mode: put(x, i, y, mode=mode), (X, Y, i)) for i in at]
+        found += [(lambda x, y, i, mode=mode: put(x, (i, 2 - i), y[:2], mode=mode), (A, X, i[:2])) for i in at]
     rows = lambda x, y: jax.vmap(lambda row, at, z: put(row, at, z))(x, np.array([2, 0]), y[:2])
     return [*found, (rows, (A, X))]
 
@@ -231,7 +235,7 @@ WITHOUT_EXAMPLE = {
         pbroadcast_dynamic unreduced_pmax unreduced_pmin vary_unreduced_cast""",
     "tokens, references and what else has effects": "after_all create_token dce_sink empty2 get stage swap",
     "only within other operations of JAX, or written by them": """
-        call closed_call custom_lin eq_to eval_jaxpr from_edtype geqp3 geqrf le_to lu_pivots_to_permutation mulhi
+        call closed_call custom_lin eq_to eval_jaxpr from_edtype geqp3 geqrf lu_pivots_to_permutation mulhi
         ormqr rng_uniform select_and_scatter sharding_constraint threefry2x32 tie to_edtype""",
     "of large matrices": "ragged_dot_general scaled_dot",
     "named parts of programs": "composite",
@@ -358,12 +362,15 @@ EXAMPLES: dict[str, list[Example]] = {
     "log1p": accurate(lax.log1p, U),
     "logistic": accurate(lax.logistic, X),
     "lt": binary(lax.lt, *PAIRS, (X, X)),
-    "lt_to": [
-        *binary(prims.lt_to_p.bind, *PAIRS, (X, X)),
-        # Not of two constants: XLA folds these as if there were no order of zeros and NaN.
-        (prims.lt_to_p.bind, (jnp.repeat(TOTAL, 7), jnp.tile(TOTAL, 7))),
-        *((lambda x, y=y: prims.lt_to_p.bind(x, jnp.full_like(x, y)), (TOTAL,)) for y in (-0.0, 1.0, np.nan)),
-    ],
+    **{
+        f.name: [
+            *binary(f.bind, *PAIRS, (X, X)),
+            # Not of two constants: XLA folds these as if there were no order of zeros and NaN.
+            (f.bind, (jnp.repeat(TOTAL, 7), jnp.tile(TOTAL, 7))),
+            *((lambda x, y=y, f=f: f.bind(x, jnp.full_like(x, y)), (TOTAL,)) for y in (-0.0, 1.0, np.nan)),
+        ]
+        for f in (prims.lt_to_p, prims.le_to_p)
+    },
     "lu": unary(lambda x: lax.linalg.lu(x), S, S[::-1], A, A.T, 0 * S, jnp.ones((3, 3)), jnp.stack([S, S[::-1]])),
     "max": binary(lax.max, *PAIRS, (X, EXTREME), (B, ~B)),
     "min": binary(lax.min, *PAIRS, (X, EXTREME), (B, ~B)),

@@ -3,8 +3,10 @@
 All that may be chosen is computed, and what is chosen is selected. It is as exact as a jump, and has no jumps.
 """
 
+import functools as ft
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax.extend.core.primitives as prims
 import numpy as np
@@ -107,6 +109,25 @@ def is_outside(graph: Graph, start: Entry, limit: int) -> Entry:
     return graph.either(below, graph.negation(is_at_most(graph, start, limit)))
 
 
+def places(
+    graph: Graph, start: Sequence[Entry], limits: Sequence[int], clips: bool
+) -> Iterator[tuple[tuple[int, ...], Entry]]:
+    """Yields the places where something may begin, and whether it does; with `clips` between zero and the limits."""
+
+    def along(begin: Entry, limit: int) -> list[tuple[int, Entry]]:
+        if not isinstance(begin, Node):
+            k = int(np.clip(begin, 0, limit)) if clips else int(begin)
+            return [(k, constant(True, bool))] if 0 <= k <= limit else []
+        if not clips:
+            return [(k, equals(graph, begin, k)) for k in range(limit + 1)]
+        up_to = [*(is_at_most(graph, begin, k) for k in range(limit)), constant(True, bool)]
+        before = [constant(False, bool), *up_to[:-1]]
+        return [(k, graph.both(x, graph.negation(y))) for k, (x, y) in enumerate(zip(up_to, before, strict=True))]
+
+    for pairs in itertools.product(*map(along, start, limits)):
+        yield tuple(k for k, _ in pairs), ft.reduce(graph.both, (x for _, x in pairs), constant(True, bool))
+
+
 def extreme_place(comparison) -> Callable:
     """The rule of the place of the first largest (`gt_p`) or least (`lt_p`) entry along an axis; NaN is either."""
 
@@ -137,7 +158,7 @@ def _beats(graph: Graph, comparison, x: Entry, y: Entry) -> Entry:
 
 
 def less_in_total_order(graph, params, args, avals):
-    """x < y, where -0 is less than 0, and NaN greater than all others; a NaN with a sign is left to JAX."""
+    """x < y, where -0 is less than 0, and NaN greater than all others; a NaN has no sign here."""
     (xs, ys), (aval,) = args, avals
     if any(np.dtype(x.dtype).kind not in "fiu" for x in (*xs.flat, *ys.flat)):
         return None
@@ -154,6 +175,13 @@ def less_in_total_order(graph, params, args, avals):
 
     pairs = zip(xs.flat, ys.flat, strict=True)
     return [np.fromiter((less(x, y) for x, y in pairs), object, xs.size).reshape(aval.shape)]
+
+
+def at_most_in_total_order(graph, params, args, avals):
+    greater = less_in_total_order(graph, params, args[::-1], avals)
+    if greater is None:
+        return None
+    return [np.fromiter(map(graph.negation, greater[0].flat), object, greater[0].size).reshape(greater[0].shape)]
 
 
 def matrices(rule: Callable) -> Callable:

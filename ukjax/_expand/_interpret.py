@@ -93,6 +93,7 @@ PARAMETERS: dict[str, dict[str, Accepts]] = {
         "fill_value": _any,
     },
     "iota": {"dtype": _any, "shape": _any, "dimension": _any, **PLACE},
+    "le_to": {},
     "lt_to": {},
     "lu": {},
     "pad": {"padding_config": _any},

@@ -204,11 +204,14 @@ def _lowest(dtype: np.dtype) -> int | bool:
 
 def _scatter(combine: Primitive | None) -> Rule:
     def rule(graph, params, args, avals):
-        (x, indices, updates), (aval,) = args, avals
-        at = _known(indices)
-        if at is None or (combine is None and not _takes_the_update(params["update_jaxpr"])):
+        (x, at, updates), (aval,) = args, avals
+        if combine is None and not _takes_the_update(params["update_jaxpr"]):
             return None
-        numbers, at = params["dimension_numbers"], at.astype(int)
+        numbers = params["dimension_numbers"]
+        if _known(at) is None:
+            searched = [x.shape[axis] for axis in numbers.scatter_dims_to_operand_dims]
+            if _choice.is_long(math.prod(searched), updates.size):
+                return None
         clips = params["mode"] == lax.GatherScatterMode.CLIP
         groups = [i for i in range(updates.ndim) if i not in numbers.update_window_dims]
         inner = [i for i in range(x.ndim) if i not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
@@ -221,16 +224,12 @@ def _scatter(combine: Primitive | None) -> Rule:
                 numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims,
                 numbers.scatter_indices_batching_dims, at, group, x.ndim,
             )  # fmt: skip
-            if clips:
-                start = [int(np.clip(s, 0, most)) for s, most in zip(start, limits)]
-            if any(not 0 <= s <= most for s, most in zip(start, limits)):
-                continue
-            for axis, k in zip(inner, (place[i] for i in numbers.update_window_dims)):
-                start[axis] += k
-            to = tuple(start)
-            found[to] = (
-                updates[place] if combine is None else graph.apply(combine, {}, (found[to], updates[place]), aval.dtype)
-            )
+            within = dict(zip(inner, (place[i] for i in numbers.update_window_dims)))
+            for begin, chosen in _choice.places(graph, start, limits, clips):
+                to = tuple(k + within.get(axis, 0) for axis, k in enumerate(begin))
+                new = updates[place]
+                new = new if combine is None else graph.apply(combine, {}, (found[to], new), aval.dtype)
+                found[to] = graph.where(chosen, new, found[to])
         return [found]
 
     return rule
@@ -291,6 +290,7 @@ BY_NAME: dict[str, Rule] = {
     "log2": _entrywise(_log2),
     "one_minus_square": _entrywise(_one_minus_square),
     "platform_index": _platform_index,
+    "le_to": _choice.at_most_in_total_order,
     "lt_to": _choice.less_in_total_order,
     "lu": _choice.lu,
     "split": _split,
