@@ -26,6 +26,11 @@ def is_long(places: int, entries: int) -> bool:
     return places > MOST_PLACES or places * entries > MOST_SELECTIONS
 
 
+def candidates(start: Entry | int, limit: int) -> Sequence[int]:
+    """The places where something may begin that begins between zero and a limit."""
+    return range(limit + 1) if isinstance(start, Node) else [int(np.clip(start, 0, limit))]
+
+
 def equals(graph: Graph, x: Entry, number: int) -> Entry:
     return graph.apply(prims.eq_p, {}, (x, constant(number, x.dtype)), np.dtype(bool))
 
@@ -64,8 +69,9 @@ def dynamic_slice(graph, params, args, avals):
     if is_long(math.prod(unknown), math.prod(sizes)):
         return None
     for axis, (count, start, size) in enumerate(zip(counts, starts, sizes, strict=True)):
-        places = (slice(None),) * axis
-        x = selected(graph, start.item(), [x[(*places, slice(k, k + size))] for k in range(count)])
+        before = (slice(None),) * axis
+        ways = [x[(*before, slice(k, k + size))] for k in candidates(start.item(), count - 1)]
+        x = selected(graph, start.item(), ways) if len(ways) > 1 else ways[0]
     return [x]
 
 
@@ -84,9 +90,8 @@ def dynamic_update_slice(graph, params, args, avals):
             found[place] = update
             return found
         size, start = update.shape[axis], starts[axis].item()
-        known = [] if isinstance(start, Node) else [int(np.clip(start, 0, counts[axis] - 1))]
-        ways = [put(axis + 1, (*place, slice(k, k + size))) for k in known or range(counts[axis])]
-        return ways[0] if known else selected(graph, start, ways)
+        ways = [put(axis + 1, (*place, slice(k, k + size))) for k in candidates(start, counts[axis] - 1)]
+        return selected(graph, start, ways) if len(ways) > 1 else ways[0]
 
     return [put(0, ())]
 
@@ -95,10 +100,11 @@ def at_place(
     graph: Graph, x: np.ndarray, start: Sequence[Entry], limits: Sequence[int], offset: Sequence[int]
 ) -> Entry:
     """The entry of x at a place, start + offset, where each start is kept between zero and its limit."""
+    found = x
     for axis in reversed(range(x.ndim)):
-        lines = [np.take(x, k + offset[axis], axis) for k in range(limits[axis] + 1)]
-        x = np.asarray(selected(graph, start[axis], [np.asarray(line, object) for line in lines]), object)
-    return x.item()
+        lines = [found[..., k + offset[axis]] for k in candidates(start[axis], limits[axis])]
+        found = selected(graph, start[axis], lines) if len(lines) > 1 else lines[0]
+    return found.item()
 
 
 def is_outside(graph: Graph, start: Entry, limit: int) -> Entry:
