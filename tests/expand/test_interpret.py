@@ -123,6 +123,19 @@ def test_what_people_write_is_scalar_whatever_it_chooses_by(function):
         assert_close(*forward, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.lax.dynamic_slice(jnp.tile(x, 500), (1,), (1400,)),
+        lambda x: jax.lax.dynamic_update_slice(jnp.tile(x, 500), x, (7,)),
+    ],
+)
+def test_known_places_of_any_array_are_no_choice(function):
+    piece = ukjax.expand(function)
+    assert piece.report(X[:3]).kept == ()
+    assert_close(piece(X[:3]), function(X[:3]), atol=0)
+
+
 def test_a_branch_that_may_not_end_is_not_computed_unless_chosen():
     def f(x):
         root = lambda: jax.lax.while_loop(lambda z: z < 50, lambda z: z * 2, x)

@@ -22,8 +22,8 @@ MOST_ROWS = 8
 
 
 def is_long(places: int, entries: int) -> bool:
-    """Whether the choice of some entries, each among as many places, is left to JAX."""
-    return places > MOST_PLACES or places * entries > MOST_SELECTIONS
+    """Whether the choice of some entries, each among as many places, is left to JAX; one place is no choice."""
+    return places > MOST_PLACES or (places > 1 and places * entries > MOST_SELECTIONS)
 
 
 def candidates(start: Entry | int, limit: int) -> Sequence[int]:
@@ -44,9 +44,10 @@ def is_nan(graph: Graph, x: Entry) -> Entry:
 
 
 def selected(graph: Graph, which: Entry, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The array of number `which`, of arrays of one shape; the first or the last one where there is none."""
-    if not isinstance(which, Node):
-        return arrays[int(np.clip(which, 0, len(arrays) - 1))]
+    """The array of number `which`, of arrays of one shape; the first or the last one where there is none.
+
+    If the number is known, `arrays` is that array alone: see `candidates`.
+    """
 
     def among(begin: int, end: int) -> np.ndarray:
         # By halves: no selection waits for more than a few others.
@@ -71,7 +72,7 @@ def dynamic_slice(graph, params, args, avals):
     for axis, (count, start, size) in enumerate(zip(counts, starts, sizes, strict=True)):
         before = (slice(None),) * axis
         ways = [x[(*before, slice(k, k + size))] for k in candidates(start.item(), count - 1)]
-        x = selected(graph, start.item(), ways) if len(ways) > 1 else ways[0]
+        x = selected(graph, start.item(), ways)
     return [x]
 
 
@@ -91,7 +92,7 @@ def dynamic_update_slice(graph, params, args, avals):
             return found
         size, start = update.shape[axis], starts[axis].item()
         ways = [put(axis + 1, (*place, slice(k, k + size))) for k in candidates(start, counts[axis] - 1)]
-        return selected(graph, start, ways) if len(ways) > 1 else ways[0]
+        return selected(graph, start, ways)
 
     return [put(0, ())]
 
@@ -103,7 +104,7 @@ def at_place(
     found = x
     for axis in reversed(range(x.ndim)):
         lines = [found[..., k + offset[axis]] for k in candidates(start[axis], limits[axis])]
-        found = selected(graph, start[axis], lines) if len(lines) > 1 else lines[0]
+        found = selected(graph, start[axis], lines)
     return found.item()
 
 

@@ -89,9 +89,9 @@ class ServoTerms(NamedTuple):
 
 
 def nearest(least: float, terms: KKTTerms, wanted: ServoTerms) -> tuple[ServoTerms, Array]:
-    """Rows C^T H x = C^T h in place of H x = h, which the control that misses H x = h by least meets; and C (k, p).
+    """Replaces the rows H x = h by C^T H x = C^T h; returns C (k, p) too.
 
-    `least`: as in `constrained`.
+    The control by which the error H x - h is shortest meets the new rows. `least`: as in `constrained`.
     """
     (M, _, A, _), through = terms, SchurComplement.of(terms.M, terms.A, least)
     none = jnp.zeros((len(A), wanted.G.shape[1]), M.dtype)

@@ -348,9 +348,7 @@ def _calls_python(primitive: Primitive, params: Parameters) -> bool:
     """Whether an operation, or an operation inside of it, calls Python."""
     if primitive.name == "pure_callback":
         return True
-    parts = [x for value in params.values() for x in (value if isinstance(value, (tuple, list)) else [value])]
-    inner = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in parts]
-    return any(_calls_python(y.primitive, y.params) for x in inner if isinstance(x, Jaxpr) for y in x.eqns)
+    return any(_calls_python(y.primitive, y.params) for x in _functions_in(params) for y in x.eqns)
 
 
 def _piece(graph, params, args, avals):
@@ -411,7 +409,7 @@ def _all_branches(
 
     A derivative is a choice between the derivatives of the branches, so that no number of another one enters it.
     """
-    sizes = [sum(math.prod(x.shape) for x in avals), *map(_length, branches)]
+    sizes = [sum(math.prod(x.shape) for x in avals), *(_length(x.jaxpr) for x in branches)]
     if is_long(len(branches), sizes[0]) or sum(sizes[1:]) > LONGEST_BRANCHES:
         return None
     before, blocks = graph.doubts, graph.blocks
@@ -432,13 +430,17 @@ def _all_branches(
     return [selected(graph, which, arrays) for arrays in zip(*found, strict=True)]
 
 
-def _length(closed: ClosedJaxpr | Jaxpr) -> int:
-    """The number of operations of a traced function, those of other functions in it included."""
-    total = 0
-    for equation in getattr(closed, "jaxpr", closed).eqns:
-        several = [y for x in equation.params.values() for y in (x if isinstance(x, (tuple, list)) else [x])]
-        total += 1 + sum(_length(x) for x in several if isinstance(x, (ClosedJaxpr, Jaxpr)))
-    return total
+def _length(jaxpr: Jaxpr) -> int:
+    """The number of operations of a function, those of other functions in it included; a scan repeats its own."""
+    each = ((x.params.get("length", 1), _functions_in(x.params)) for x in jaxpr.eqns)
+    return sum(1 + times * sum(map(_length, functions)) for times, functions in each)
+
+
+def _functions_in(params: Parameters) -> list[Jaxpr]:
+    """The traced functions among the parameters of an operation."""
+    parts = [x for value in params.values() for x in (value if isinstance(value, (tuple, list)) else [value])]
+    inner = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in parts]
+    return [x for x in inner if isinstance(x, Jaxpr)]
 
 
 def _custom_linear_solve(graph, params, args, avals):

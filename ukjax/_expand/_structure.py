@@ -11,7 +11,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr, Primitive
 
-from .._lowering._entry import Entry, Node, constant, entries
+from .._lowering._entry import Entry, Node, constant, entries, is_constant
 from .._program import Parameters
 from . import _choice
 from ._graph import Graph
@@ -177,12 +177,14 @@ def _gather(graph, params, args, avals):
             x.ndim,
         )
         limits = [n - s for n, s in zip(x.shape, sizes)]
+        found[out] = constant(value, aval.dtype)
+        each = [_choice.is_outside(graph, s, most) for s, most in zip(start, limits)] if fills else []
+        outside = ft.reduce(graph.either, each, constant(False, bool))
+        if is_constant(outside, True):
+            continue
         within = dict(zip(inner, (out[i] for i in numbers.offset_dims)))
         entry = _choice.at_place(graph, x, start, limits, [within.get(axis, 0) for axis in range(x.ndim)])
-        if fills:
-            outside = [_choice.is_outside(graph, s, most) for s, most in zip(start, limits)]
-            entry = graph.where(ft.reduce(graph.either, outside), constant(value, aval.dtype), entry)
-        found[out] = entry
+        found[out] = graph.where(outside, found[out], entry)
     return [found]
 
 

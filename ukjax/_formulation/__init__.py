@@ -21,7 +21,6 @@ from ._problem import coordinate_scales as coordinate_scales
 from ._problem import metric as metric
 from ._problem import row_scales as row_scales
 from ._problem import shifted as shifted
-from ._range_space import RangeSpace as RangeSpace
 from ._recursive import Level as Level
 from ._recursive import Recursive as Recursive
 from ._recursive import covariance as covariance
@@ -29,6 +28,7 @@ from ._recursive import gain as gain
 from ._singular_mass import LagrangeMultiplier as LagrangeMultiplier
 from ._singular_mass import PennestriDeFalco as PennestriDeFalco
 from ._singular_mass import UdwadiaPhohomsiri as UdwadiaPhohomsiri
+from ._udwadia_kalaba import RangeSpace as RangeSpace
 from ._udwadia_kalaba import UdwadiaKalaba as UdwadiaKalaba
 from ._udwadia_kalaba import allowance as allowance
 from ._udwadia_kalaba import in_metric as in_metric

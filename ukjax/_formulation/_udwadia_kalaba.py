@@ -1,4 +1,4 @@
-"""The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, with M = L L^T and a = M^-1 Q.
+"""The Udwadia-Kalaba equation: the pseudoinverse of B = A L^-T, or that of B B^T, with M = L L^T and a = M^-1 Q.
 
 For servo constraints it also gives the verdict on rows alone, whatever forces act.
 """
@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from .._collector import seldom_collecting
-from .._linalg import Jacobi, whiten
+from .._linalg import Jacobi, SkipIfZero, finer, whiten
 from .._result import RESULTS
 from .._terms import Terms
 from .._types import BoolScalar, RowValues, Vector
-from ._base import DefiniteMass
+from ._base import AbstractPseudoinverseFormulation, DefiniteMass
 from ._consistency import miss
 from ._fast_paths import AbstractExpandedFormulation, TracedTerms, by_blocks, by_panels, by_recursion, expanded
 from ._problem import WhitenedTerms, row_scales, with_completed_mass
@@ -68,6 +68,30 @@ class UdwadiaKalaba(AbstractExpandedFormulation):
 
     def _map(self, problem, solver, repeatedly):
         return DefiniteMass(problem, solver, repeatedly, self._finest(problem))
+
+
+class RangeSpace(AbstractPseudoinverseFormulation):
+    r"""$\ddot q = (I - H A)\,M^{-1} Q + H b$ with $H = M^{-1} A^\top (A M^{-1} A^\top)^{+}$.
+
+    Args:
+        pseudoinverse: The lineax solver that applies $(A M^{-1} A^\top)^+$. The singular values of that matrix are the
+            squares of those that `UdwadiaKalaba` uses. A strategy of this library therefore does its rank test with the
+            square of its tolerance (not below rounding).
+        consistency_rtol: As for `UdwadiaKalaba`.
+
+    M as for `UdwadiaKalaba`; rows may be redundant. The matrix is small if there are few constraints; squaring costs
+    digits: with rows nearly dependent, an angle e between them, about eps / e^2 is lost rather than eps / e.
+
+    Source: de Falco et al. (2008), eq. 35 and 36.
+    """
+
+    def _problem(self, terms):
+        return with_completed_mass(terms)
+
+    def _map(self, problem, solver, repeatedly):
+        if isinstance(solver, SkipIfZero):  # where directions are that short, their squares are rounding errors
+            return DefiniteMass(problem, solver, repeatedly)
+        return DefiniteMass(problem, finer(solver, problem.B.dtype), repeatedly, squared=True)
 
 
 def in_metric(terms: Terms) -> WhitenedTerms:

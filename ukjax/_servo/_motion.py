@@ -251,15 +251,14 @@ def _as_scalars(
     if wanted is None or passive is None or of_servo is None:
         raise _expand.NotScalar("a law, or a force that is not ideal, which goes by matrices")
     of_mechanism = _expand.KKTTerms(terms.M, terms.Q, terms.A, terms.b)
-    judges, all_rows = Tolerances(passive, of_servo), wanted
-    C = None
-    if not law.exact and G.shape[1] < len(b):
-        wanted, C = _expand.nearest(judges.least[0], of_mechanism, wanted)
-    found = _expand.controlled(judges.least, of_mechanism, wanted, (low, high))
-    rank, reached, clear, smooth = certify(judges, of_mechanism, wanted, found)
+    judges = Tolerances(passive, of_servo)
+    outnumbered = not law.exact and G.shape[1] < len(b)
+    rows, C = _expand.nearest(judges.least[0], of_mechanism, wanted) if outnumbered else (wanted, None)
+    found = _expand.controlled(judges.least, of_mechanism, rows, (low, high))
+    rank, reached, clear, smooth = certify(judges, of_mechanism, rows, found)
     left = Missed(jnp.zeros_like(b), jnp.asarray(True), jnp.asarray(True))
     if C is not None:
-        left = missed(of_servo, servo.consistency_rtol, terms.M, all_rows, C, found)
+        left = missed(of_servo, servo.consistency_rtol, terms.M, wanted, C, found)
         clear, smooth = clear & left.clear, smooth & left.clear
     motion = Motion(
         acceleration=found.x,
