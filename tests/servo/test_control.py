@@ -194,6 +194,15 @@ def test_out_of_reach_is_reported_with_its_direction():
     assert float(got.residual) == pytest.approx(np.sqrt(2))
 
 
+def test_a_servo_that_asks_for_nan_is_told():
+    rows = ukjax.AccelerationConstraint(lambda q, v, t: jnp.eye(2), lambda q, v, t: jnp.array([jnp.nan, 1.0]))
+    for exact in (True, False):
+        with pytest.raises(RuntimeError, match="NaN or infinity"):
+            ukjax.servo_control(
+                ukjax.Mechanism(falling()), ukjax.Servo(rows, [[1.0], [0.0]], exact=exact), [1.0, 0.0], [0.0, 1.0]
+            )
+
+
 def test_no_actuation_where_it_is_wanted():
     servo = ukjax.Servo(SIDE, [[0.0], [1.0]])
     with pytest.raises(RuntimeError, match="have no actuation"):

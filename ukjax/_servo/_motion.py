@@ -301,6 +301,7 @@ def _judged(rtol: float, exact: bool, rows: WhitenedTerms, found: _Found, motion
     allowed = allowance(rows, rtol, motion.acceleration, before.acceleration)
     consistent = jnp.all(jnp.abs(unreachable) <= allowed)
     contradictory = is_contradictory(rows, rtol)
+    finite = jnp.all(jnp.isfinite(found.u))
     fault = RESULTS.where(
         contradictory,
         RESULTS.servo_contradict,
@@ -315,7 +316,11 @@ def _judged(rtol: float, exact: bool, rows: WhitenedTerms, found: _Found, motion
         controllable=consistent & (rank > 0),
         unreachable=jnp.where(jnp.abs(unreachable) <= allowed, 0.0, unreachable),
         saturated=(found.u < found.low) | (found.u > found.high),
-        result=worst(motion.result, RESULTS.where(consistent | (not exact), RESULTS.successful, fault)),
+        result=worst(
+            motion.result,
+            RESULTS.where(finite, RESULTS.successful, RESULTS.not_finite),
+            RESULTS.where(consistent | (not exact), RESULTS.successful, fault),
+        ),
     )
 
 
