@@ -3,9 +3,10 @@
 Each mechanism is measured in a process of its own for each checkout, in turn here and there; the least of `ROUNDS`
 counts. Compiling is what comes after tracing: lowering, machine code, XLA. One state is called within `jax.jit`, as is
 q + v, whose time is taken off. A batch has 20 480 states, derivatives 4 096; the first call of each compiles what its
-uncertain states need, where it has any.
+uncertain states need, where it has any. Whatever is called again is warm: its code is optimised before it is timed.
 """
 
+import inspect
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from . import _measure
 from ._compile import checkouts_of
 
 
@@ -31,8 +33,15 @@ WHATS = ("trace", "compile", "plain call: first", "plain call: again", "one stat
          "value and gradient: compile", "value and gradient: first call", "value and gradient, a state")  # fmt: skip
 
 # Prints the seconds of each of `WHATS`; both checkouts know what it uses.
-WORKER = """
+WORKER = (
+    f"""
 import json, sys, time
+from collections.abc import Callable
+from typing import Any
+
+{inspect.getsource(_measure.warm)}
+"""
+    + """
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
 import ukjax
@@ -62,6 +71,7 @@ def first(call):
     return time.perf_counter() - start
 
 def least(call, seconds=1.0):
+    warm(lambda: first(call))
     best, end = np.inf, time.perf_counter() + seconds
     while time.perf_counter() < end:
         best = min(best, first(call))
@@ -93,10 +103,11 @@ for function in (jacobian, gradient):
     found += [compile_s, first(lambda: program(*some)), least(lambda: program(*some)) / 4096]
 print(json.dumps(found))
 """
+)
 
 
 def _measured(checkout: Path, case: str) -> list[float]:
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "UKJAX_CACHE": "off"}
     done = subprocess.run(
         [sys.executable, "-c", WORKER, case], cwd=checkout, env=environment, capture_output=True, text=True
     )

@@ -1,7 +1,8 @@
-"""Work against error: one trajectory of the closed chain of five rods, by ukjax, MuJoCo and Pinocchio.
+"""Work against error: one trajectory of the closed chain of five rods, by ukjax, heyoka, MuJoCo and Pinocchio.
 
 The error is the largest of all angles at the end, against ukjax at a tolerance of 1e-13, and the work the time of one
-trajectory, compiled before; Pinocchio's integrator is Runge and Kutta's of fourth order, stepped from Python.
+trajectory, compiled before; Pinocchio's integrator is Runge and Kutta's of fourth order, stepped from Python. heyoka's
+Taylor method is compiled for the equations of the chain in angles, written out for it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from jaxtyping import Array
 import ukjax
 
 from . import _linkages, _measure
+from ._heyoka import InHeyoka
 from ._linkages import Linkage
 from ._mujoco import InC, two_threads
 from ._pinocchio import InPinocchio
@@ -40,7 +42,7 @@ def curves(
     end: float = END,
     tolerances: tuple[float, ...] = TOLERANCES,
     steps: tuple[int, ...] = STEPS,
-    rounds: int = 5,
+    rounds: int = 20,
 ) -> list[Curve]:
     linkage = _linkages.chain(5)
     q, v = (x[0] for x in _linkages.states(linkage, 1))
@@ -49,6 +51,7 @@ def curves(
         "ukjax, angles, Tsit5": lambda: _ukjax(linkage, q, v, end, diffrax.Tsit5(), tolerances, rounds),
         "ukjax, angles, Dopri8": lambda: _ukjax(linkage, q, v, end, diffrax.Dopri8(), tolerances, rounds),
         "ukjax, absolute coordinates, Dopri8": lambda: _absolute(linkage, q, v, end, tolerances, rounds),
+        "heyoka, angles, Taylor": lambda: _heyoka(linkage, q, v, end, tolerances, rounds),
         "MuJoCo, Euler": lambda: _mujoco(linkage, q, v, end, "Euler", False, steps, rounds),
         "MuJoCo, RK4": lambda: _mujoco(linkage, q, v, end, "RK4", False, steps, rounds),
         "MuJoCo, RK4, as stiff as may be": lambda: _mujoco(linkage, q, v, end, "RK4", True, steps, rounds),
@@ -64,7 +67,7 @@ def curves(
 
 def draw(found: list[Curve], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
-    for curve, marker in zip(found, "osD^v<*", strict=True):
+    for curve, marker in zip(found, "osDP^v<*", strict=True):
         axes.loglog(curve.errors, [1e3 * s for s in curve.seconds], marker=marker, label=curve.name)
     axes.set_xlabel("largest error of an angle at the end [rad]")
     axes.set_ylabel("time of one trajectory [ms]")
@@ -100,6 +103,14 @@ def _absolute(linkage: Linkage, q, v, end, tolerances, rounds) -> Iterator[tuple
     for rtol in tolerances:
         timing = _by_ukjax(linkage.absolute, *linkage.place(q, v), end, diffrax.Dopri8(), rtol, rounds)
         yield np.asarray(timing.output)[jnp.array(linkage.angles)], timing.run_s
+
+
+def _heyoka(linkage: Linkage, q, v, end, tolerances, rounds) -> Iterator[tuple[np.ndarray, float]]:
+    start = np.asarray(q), np.asarray(v)
+    for tolerance in tolerances:
+        peer = InHeyoka(linkage, tolerance)
+        run = lambda peer=peer: peer.run(*start, end)
+        yield run(), _measure.least(run, rounds)
 
 
 def _in_joints(linkage: Linkage, *x: Array) -> list[np.ndarray]:

@@ -62,7 +62,7 @@ def test_a_peer_that_is_missing_is_asked_for():
 
 
 def test_a_table_is_written_as_json_with_a_picture(tmp_path, monkeypatch, capsys):
-    curves = [_work.Curve(f"way {i}", [1e-3, 1e-6], [0.001, 0.002 * (i + 1)]) for i in range(7)]
+    curves = [_work.Curve(f"way {i}", [1e-3, 1e-6], [0.001, 0.002 * (i + 1)]) for i in range(8)]
     monkeypatch.setattr(_work, "curves", lambda report: curves)
     monkeypatch.setitem(main.TABLES, "peers", (lambda report: [("chain", "1 ns")], ("system", "time")))
     assert command(main.main, "peers", "--out", tmp_path / "new") == 0
