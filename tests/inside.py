@@ -44,7 +44,7 @@ from ukjax._expand import _loop as _scalar_loop
 from ukjax._expand._loop import LoopOp
 from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
-from ukjax._integrate import _flow, _integrator, _record, _segments
+from ukjax._integrate import _flow, _integrator, _record, _replay, _segments
 from ukjax._lowering import _bind, _c, _disk, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread, _tiers
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
@@ -106,6 +106,7 @@ REPLACEABLE = {
     "unknown_fields": (_model, "_unknown"),
     "vector_width": (_stages, "vector_width"),
     "runs": (_integrator, "run"),
+    "steps_back": (_replay, "reversed_steps"),
 }
 
 
@@ -164,6 +165,7 @@ Limits = _scalar.Limits
 sizes_of_scan = _unbatch.sizes_of_scan
 ScalarStep = _scalar_loop.ScalarStep
 FastOrSlowOp = _fast_or_slow.FastOrSlowOp
+CertainScalars = _scalar.CertainScalars
 parts_of = _schedule.parts_of
 fused = _schedule.fused
 EvalForm = _piece.EvalForm
@@ -186,6 +188,7 @@ vector_field = _flow.vector_field
 Integrator = _integrator.Integrator
 PARTS = _record.PARTS
 Layout = _record.Layout
+reversed_steps = _replay.reversed_steps
 finer_of = _segments.finer_of
 segment_of = _segments.segment_of
 segments_of = _segments.segments_of

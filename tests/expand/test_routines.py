@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ..helpers import assert_close
-from ..inside import ScalarStep
+from ..inside import CertainScalars, ScalarStep
 
 
 def constant(x, w):
@@ -48,3 +48,63 @@ def test_routines_share_no_number_that_depends_on_their_arguments(size):
     assert len(program.routines) == 2
     assert all(node in program.inputs for node in program.steps if not node.args)
     assert_close(jax.jit(jax.vmap(made.operation))(x, w)[0], jax.vmap(twice)(x, w), rtol=1e-9)
+
+
+def scanned(x, w, reverse=False):
+    """A loop whose body is long, and one whose body is not; rows of an array enter, and leave, both."""
+
+    def long(x, row):
+        x = first(x, row[0] + w)
+        return x, x * row
+
+    def short(x, row):
+        return x + row, x[0]
+
+    x, ys = jax.lax.scan(long, x, jnp.arange(9.0).reshape(3, 3), reverse=reverse)
+    x, z = jax.lax.scan(short, x, ys, reverse=reverse)
+    return x, z
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_body_of_a_loop_is_written_down_once(reverse):
+    x, w = jnp.array([0.3, -1.2, 0.8]), jnp.array(0.4)
+
+    def step(pair, w):
+        new = scanned(pair[0], w, reverse)
+        return new, pair, (), (), jnp.asarray(False), jnp.asarray(True)
+
+    made = ScalarStep(step, (x, jnp.zeros(3)), w, most=10_000)
+    program = made.operation.program.program
+    assert len(program.routines) == 1
+    assert len(program.calls) == 3
+    assert program.length < 0.6 * program.operations
+    for got, want in zip(jax.jit(made.operation)(x, jnp.zeros(3), w), scanned(x, w, reverse), strict=True):
+        assert_close(got, want, rtol=1e-9)
+
+
+def judged(x, w):
+    y = first(x, w[0]) * w[1]
+    return y, jnp.sum(y * w), jnp.asarray(True), jnp.all(x < 5.0)
+
+
+def test_a_derivative_is_one_program_however_many_ask_for_its_parts():
+    x, w, weights = jnp.array([0.3, -1.2, 0.8]), jnp.array([0.4, 0.9, -0.2]), (jnp.array([1.0, 2.0, -3.0]), 0.5)
+    piece = CertainScalars(jax.make_jaxpr(judged)(x, w), 10_000)
+    whole, part = piece.judged_cotangent((0, 1), (0, 1)), piece.judged_cotangent((1,), (0, 1))
+    other = piece.judged_cotangent((1,), (1,))
+    assert part.program.graph is whole.program.graph
+    assert other.program.graph is not whole.program.graph
+    assert part.program.program.length < whole.program.program.length
+    (to_x, to_w), given = jax.vjp(lambda x, w: judged(x, w)[:2], x, w)[1](weights), (x, w, *map(jnp.asarray, weights))
+    assert_close(jax.jit(whole)(*given)[0], to_x, rtol=1e-9)
+    assert_close(jax.jit(part)(*given)[0], to_w, rtol=1e-9)
+
+    # Within another program it is copied, with its doubt.
+    def step(w, x, *weights):
+        found, smooth = part(x, w, *weights)
+        return w + found, w, (), (), ~smooth, jnp.asarray(True)
+
+    for at, new in ((x, w + to_w), (x.at[1].set(6.0), w)):
+        made = ScalarStep(step, w, at, *weights, most=10_000)
+        (got,) = jax.jit(made.operation)(w, at, *weights)
+        assert_close(got, new, rtol=1e-9)

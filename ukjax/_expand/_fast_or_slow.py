@@ -7,7 +7,6 @@ x: arguments; values: results of the fast piece; leaves: results of the whole.
 """
 
 import abc
-import copy
 import functools as ft
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -21,11 +20,9 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
 from .._lowering import SureWay, Traceable, can_be_deferred, mended
-from .._lowering._entry import NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
 from .._program import with_results
-from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import (
     AbstractBatchedOp,
@@ -38,7 +35,7 @@ from ._piece import (
     traced_cotangent,
     traced_tangent,
 )
-from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, inlined, over_batch, size_of
+from ._scalar import AbstractCertainPiece, AbstractJudgedSlope, PlainPiece, inlined, over_batch, size_of
 
 
 # On a GPU, where every check costs a pause, the states of a batch that need a function are gathered into tiles.
@@ -272,115 +269,6 @@ class GuardedDerivative(AbstractSeldomPiece):
     def each(self, change):
         otherwise = change(self.otherwise)
         return GuardedDerivative(self.function.changed(change, otherwise.in_avals, otherwise.out_avals), otherwise)
-
-
-class AbstractCertainPiece(AbstractSmallOp):
-    """A piece whose last two results tell whether the others are certain, and whether their derivatives are."""
-
-    @property
-    @abc.abstractmethod
-    def scalar(self) -> ScalarProgram:
-        """The piece as a scalar program."""
-
-    @abc.abstractmethod
-    def judged_tangent(self, moving: tuple[int, ...]) -> "AbstractJudgedSlope":
-        """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether certain."""
-
-    @abc.abstractmethod
-    def judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractJudgedSlope":
-        """The function (x, cotangents of the `given` values) -> those of the `moving` x, and whether certain."""
-
-
-class AbstractJudgedSlope(AbstractBatchedOp):
-    """A derivative of a certain piece, and whether it is certain.
-
-    Its program, or that of which it is a part, is built when it is evaluated: within another program it is not needed.
-    """
-
-    limit: int
-    # The derivative of which these are some of the results, and which.
-    whole: "tuple[AbstractJudgedSlope, tuple[int, ...]] | None" = None
-
-    @abc.abstractmethod
-    def every(self, graph: Graph, batched: tuple[bool, ...], arguments: list[np.ndarray]) -> list[np.ndarray]:
-        """The results of the whole derivative as entries of a graph: see `inline`."""
-
-    def inline(self, graph, batched, arguments):
-        found = self.every(graph, batched, arguments)
-        return found if self.whole is None else [found[k] for k in self.whole[1]]
-
-    @ft.cached_property
-    def program(self) -> ScalarProgram | None:
-        """The program; None if it is no scalar program."""
-        if self.whole is not None:
-            base, which = self.whole
-            return base.program and base.program.some(which)
-        alone = (False,) * len(self.takes)
-        try:
-            return ScalarProgram(self.takes, self.gives, lambda *args: self.inline(args[0], alone, args[1]), self.limit)
-        except (TooLong, NotScalar):
-            return None
-
-    def make_some(self, outputs):
-        some = copy.copy(self)
-        vars(some).pop("program", None)
-        AbstractBatchedOp.__init__(some, self.takes, [self.gives[k] for k in outputs])
-        base, which = self.whole or (self, range(len(self.gives)))
-        some.whole = base, tuple(which[k] for k in outputs)
-        return some
-
-    def evaluate(self, form, *arrays):
-        assert self.program is not None
-        return self.program.evaluate(form, *arrays)
-
-
-class CertainScalars(AbstractCertainPiece):
-    """A traced function with such results as a `ScalarProgram` of at most `limit` operations; raises as that does."""
-
-    def __init__(self, closed: ClosedJaxpr, limit: int):
-        super().__init__(closed.in_avals, closed.out_avals)
-        self.piece, self.closed, self.limit = ScalarPiece(closed, limit), closed, limit
-        _ = self.piece.program
-
-    @property
-    def scalar(self):
-        return self.piece.program
-
-    def inline(self, graph, batched, arguments):
-        return self.piece.inline(graph, batched, arguments)
-
-    def evaluate(self, form, *arrays):
-        return self.piece.evaluate(form, *arrays)
-
-    def make_tangent(self, moving):
-        return self.piece.make_tangent(moving)
-
-    def make_cotangent(self, moving, given):
-        return self.piece.make_cotangent(moving, given)
-
-    def judged_tangent(self, moving):
-        return _JudgedScalars(self, traced_tangent(self.closed, moving, self.inexact))
-
-    def judged_cotangent(self, moving, given):
-        return _JudgedScalars(self, traced_cotangent(self.closed, moving, given))
-
-
-class _JudgedScalars(AbstractJudgedSlope):
-    """A derivative of certain scalars."""
-
-    def __init__(self, base: CertainScalars, slope: ClosedJaxpr):
-        super().__init__(slope.in_avals, [*slope.out_avals, ShapedArray((), np.dtype(bool))])
-        self.base, self.slope, self.limit = base, slope, grown(base.limit)
-
-    def every(self, graph, batched, arguments):
-        count = len(self.base.takes)
-        found = inlined(graph, self.slope, batched, arguments)
-        smooth = self.base.piece.some((len(self.base.gives) - 1,))
-        assert smooth is not None
-        (flag,) = smooth.inline(graph, batched[:count], arguments[:count])
-        if any(batched) and not any(batched[:count]):
-            flag = np.repeat(flag[None], len(found[0]))
-        return [*found, flag]
 
 
 class FastOrSlowOp(AbstractSmallOp):

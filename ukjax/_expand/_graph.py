@@ -6,6 +6,7 @@ already is not computed again, however differently it was written.
 
 import contextlib
 import functools as ft
+import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 
@@ -95,6 +96,10 @@ def negated(x: Entry) -> Entry | None:
     return x.args[0] if isinstance(x, Node) and x.primitive is prims.neg_p else None
 
 
+def _is_zero(x: Entry) -> bool:
+    return not isinstance(x, Node) and not x
+
+
 def _factored(x: Entry) -> tuple[np.generic, Entry] | None:
     """The pair (c, y) if x is c y with a constant c, else None."""
     if isinstance(x, Node) and x.primitive is prims.mul_p and not isinstance(x.args[0], Node):
@@ -111,9 +116,12 @@ def _is_moderate(c: np.generic) -> bool:
 
 
 def _add(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
+    x, y = args
+    if _is_zero(x):
+        return y
+    if _is_zero(y):
+        return x
     for x, y in (args, args[::-1]):
-        if is_constant(x, 0):
-            return y
         minus = negated(y)
         if minus is not None:
             return graph.sub(x, minus)
@@ -122,9 +130,9 @@ def _add(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dt
 
 def _sub(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     x, y = args
-    if is_constant(y, 0):
+    if _is_zero(y):
         return x
-    if is_constant(x, 0):
+    if _is_zero(x):
         return graph.neg(y)
     if x is y:
         return constant(0, dtype)
@@ -136,11 +144,12 @@ def _sub(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dt
 
 
 def _mul(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
-    if not any(isinstance(x, Node) for x in args):
+    x, y = args
+    if not isinstance(x, Node) and not isinstance(y, Node):
         return None  # zero times an infinite constant is NaN
+    if _is_zero(x) or _is_zero(y):
+        return constant(0, dtype)
     for x, y in (args, args[::-1]):
-        if is_constant(x, 0):
-            return constant(0, dtype)
         if is_constant(x, 1):
             return y
         if dtype.kind != "f":
@@ -364,20 +373,30 @@ class Graph:
         yield
         self.calls, self.doubts = calls, doubts
 
-    def forget(self, inputs: Sequence[Node]) -> None:
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The numbers of entries that are known so far, and of known values."""
+        return len(self.known), len(self.by_value)
+
+    def forget(self, inputs: Sequence[Node], since: tuple[int, int]) -> None:
         """Forgets the numbers that depend on the inputs of a routine, though their values may not.
 
-        Outside of it no number may be taken for one of them.
+        Outside of it no number may be taken for one of them. `since`: the extent before it, inputs included.
         """
-        depends = {x.order for x in inputs}
-        first = min(depends, default=0)
-        nodes = {x.order: x for x in (*self.known.values(), *self.by_value.values()) if isinstance(x, Node)}
+        known = list(itertools.islice(self.known.items(), since[0], None))
+        by_value = list(itertools.islice(self.by_value.items(), since[1], None))
+        nodes = {x.order: x for x in (*dict(known).values(), *dict(by_value).values()) if isinstance(x, Node)}
         nodes |= {x.order: x for node in list(nodes.values()) for x in arguments_of(node)}
+        depends = {x.order for x in inputs}
         for order in sorted(nodes):
-            if order > first and any(x.order in depends for x in arguments_of(nodes[order])):
+            if any(x.order in depends for x in arguments_of(nodes[order])):
                 depends.add(order)
-        self.known = {key: x for key, x in self.known.items() if not isinstance(x, Node) or x.order not in depends}
-        self.by_value = {key: x for key, x in self.by_value.items() if x.order not in depends}
+        for key, x in known:
+            if isinstance(x, Node) and x.order in depends:
+                del self.known[key]
+        for element, x in by_value:
+            if x.order in depends:
+                del self.by_value[element]
 
     def _once(self, key: Hashable, apply: Callable[..., Array], args: tuple[Entry, ...], dtype: np.dtype) -> Node:
         names = tuple(map(name_of, args))
@@ -413,9 +432,8 @@ class Graph:
     def _same(self, value: Value, dtype: np.dtype) -> Entry | None:
         """The entry that is the same number for all inputs, or the negation of its negative; None if there is none."""
         quarters = 4 * value.element % P
-        quarters -= P if quarters > P // 2 else 0
-        if abs(quarters) <= QUARTERS:
-            return constant(quarters / 4, dtype)
+        if quarters <= QUARTERS or quarters >= P - QUARTERS:
+            return constant((quarters if quarters <= QUARTERS else quarters - P) / 4, dtype)
         node = self.by_value.get((value.element, dtype))
         if node is not None:
             return node
@@ -440,9 +458,13 @@ class Graph:
             found = rule(self, args, params, dtype)
             if found is not None:
                 return found
+        numbers: list[np.generic] = []
+        for x in args:
+            if isinstance(x, Node):
+                return None
+            numbers.append(x)
         fold = FOLDED.get(primitive)
-        numbers = [x for x in args if not isinstance(x, Node)] if fold else []
-        if fold is None or len(numbers) < len(args):
+        if fold is None:
             return None
         found = constant(fold(*numbers), dtype)
         self.constants.computed(primitive, numbers, found)

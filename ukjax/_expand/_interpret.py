@@ -201,16 +201,20 @@ def repeated_calls(jaxpr: Jaxpr) -> "dict[int, _RepeatedCall]":
         called = equation.params.get("jaxpr")
         if equation.primitive.name in CALLS and isinstance(called, ClosedJaxpr):
             calls.setdefault(id(called), []).append(equation)
-    return {key: _RepeatedCall(several) for key, several in calls.items() if len(several) > 1}
+    return {key: _RepeatedCall(*_differing(several)) for key, several in calls.items() if len(several) > 1}
+
+
+def _differing(calls: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[bool]]:
+    """The function of calls, and which of its arguments differ between them."""
+    each = zip(*(equation.invars for equation in calls), strict=True)
+    return calls[0].params["jaxpr"], [any(x is not some[0] for x in some) for some in each]
 
 
 class _RepeatedCall:
-    """A function that several equations call, which becomes a routine if that is long."""
+    """A function that is called several times, which becomes a routine if that is long; some arguments `differ`."""
 
-    def __init__(self, calls: Sequence[JaxprEqn]):
-        self.closed: ClosedJaxpr = calls[0].params["jaxpr"]
-        each = zip(*(equation.invars for equation in calls), strict=True)
-        self.differ = [any(x is not some[0] for x in some) for some in each]
+    def __init__(self, closed: ClosedJaxpr, differ: Sequence[bool]):
+        self.closed, self.differ = closed, differ
         self.is_short, self.routine = False, None
 
     def results(self, graph: Graph, args: Sequence[np.ndarray]) -> list[np.ndarray] | None:
@@ -233,14 +237,14 @@ class _RepeatedCall:
         return [_each(result, array) for array in self.entries]
 
     def _build(self, graph: Graph, args: Sequence[np.ndarray]) -> None:
-        given, formal = [], []
+        given, formal, before = [], [], graph.extent
         for array, differs in zip(args, self.differ, strict=True):
             given.append(_each(lambda x: graph.input(x.dtype), array) if differs else array)
             formal += list(given[-1].ravel()) if differs else []
         with graph.apart():
             self.entries = interpret(graph, self.closed, given)
             self.doubt = graph.doubt()
-        graph.forget(formal)
+        graph.forget(formal, before)
         outputs = [x for array in self.entries for x in array.ravel()]
         inside = _dependent([*outputs, self.doubt], formal)
         self.is_short = len(inside) < SHORT
@@ -367,8 +371,11 @@ def _scan(graph, params, args, avals):
     n, m = _program.sizes_of_scan(params)
     fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
     rows: list[list[np.ndarray]] = [[] for _ in range(length)]
+    body = _RepeatedCall(closed, [i >= n for i in range(len(args))]) if graph.calls and length > 1 else None
     for i in reversed(range(length)) if params["reverse"] else range(length):
-        out = interpret(graph, closed, [*fixed, *carry, *(row(x, i) for x in xs)])
+        given = [*fixed, *carry, *(row(x, i) for x in xs)]
+        out = body.results(graph, given) if body else None
+        out = interpret(graph, closed, given) if out is None else out
         carry, rows[i] = out[:m], out[m:]
     stacked = []
     for k, aval in enumerate(avals[m:]):

@@ -30,11 +30,21 @@ from .._lowering import Traceable
 from .._lowering._entry import Entry, NotScalar, constant
 from .._program import TreeStructure, called, with_constants_as_arguments, with_results
 from .._result import is_traced
-from ._fast_or_slow import AbstractCertainPiece, AbstractJudgedSlope, CertainScalars, FastOrSlowOp, guarded_by
+from ._fast_or_slow import FastOrSlowOp, guarded_by
 from ._graph import Graph, TooLong
 from ._interpret import interpret
 from ._piece import AbstractSmallOp, each_member, exchanged, traced
-from ._scalar import PlainPiece, ScalarPiece, ScalarProgram, grown, inlined, limits
+from ._scalar import (
+    AbstractCertainPiece,
+    AbstractJudgedSlope,
+    CertainScalars,
+    PlainPiece,
+    ScalarPiece,
+    ScalarProgram,
+    grown,
+    inlined,
+    limits,
+)
 from ._scalar_kkt import Certain, ScalarKKT
 from ._symmetric import combined, product
 
@@ -106,7 +116,7 @@ class MotionPiece(AbstractCertainPiece):
     def judged_tangent(self, moving):
         return JudgedSlope(_Tangent(self, moving))
 
-    def judged_cotangent(self, moving, given):
+    def make_judged_cotangent(self, moving, given):
         return JudgedSlope(_Cotangent(self, moving, given))
 
     def dense(self, *x: Array) -> tuple[Array, Array, Array]:

@@ -40,12 +40,13 @@ LARGEST = 16_384
 class Node:
     """A number that is known when the program runs; other numbers are constants, NumPy scalars."""
 
-    __slots__ = ("args", "dtype", "function", "order", "params", "place", "primitive", "value")
+    __slots__ = ("args", "dtype", "function", "name", "order", "params", "place", "primitive", "value")
     __array_ufunc__ = None
 
     def __init__(self, function: Callable[..., PyTree], args: tuple[Any, ...], dtype: np.dtype, order: int):
         # Arguments are entries, and those of a block arrays of entries.
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
+        self.name: Name = 1, order
         self.primitive: Primitive | None = None
         self.params: Parameters = {}
         self.place: tuple[int, tuple[int, ...]] | None = None  # of an entry of a block: the result, and the index there
@@ -80,9 +81,7 @@ def is_constant(x: Entry, value: float | None = None) -> bool:
 
 
 def name_of(x: Entry) -> Name:
-    if isinstance(x, Node):
-        return (1, x.order)
-    return (0, x.dtype.char, x.tobytes())
+    return x.name if isinstance(x, Node) else (0, x.dtype.char, x.tobytes())
 
 
 def entries(value: ArrayLike, dtype: np.dtype) -> np.ndarray:
@@ -327,8 +326,13 @@ def value_of(primitive: Primitive, args: Sequence[Entry], dtype: np.dtype, const
     rule = VALUES.get(primitive)
     if rule is None or dtype.kind != "f":
         return None
-    values = [x.value if isinstance(x, Node) else _of_constant(x, constants) for x in args]
-    return None if None in values else rule(args, *values)
+    values = []
+    for x in args:
+        value = x.value if isinstance(x, Node) else _of_constant(x, constants)
+        if value is None:
+            return None
+        values.append(value)
+    return rule(args, *values)
 
 
 def _of_constant(x: np.generic, constants: Constants) -> Value | None:

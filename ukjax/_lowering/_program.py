@@ -1,6 +1,7 @@
 """Complete scalar programs, as operations on numbers or on batches of numbers."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -169,12 +170,10 @@ def _whole(entries: np.ndarray, done: dict[int, PyTree[Array]]) -> Array | None:
     return array
 
 
-def arguments_of(node: Node) -> Iterator[Node]:
+def arguments_of(node: Node) -> list[Node]:
     """The nodes among the arguments, and among the entries of those that are arrays."""
-    for x in node.args:
-        for part in x.ravel() if isinstance(x, np.ndarray) else [x]:
-            if isinstance(part, Node):
-                yield part
+    args = itertools.chain.from_iterable(x.flat for x in node.args) if isinstance(node, Block) else node.args
+    return [x for x in args if isinstance(x, Node)]
 
 
 def _needed(outputs: Sequence[Entry], known: set[int]) -> list[Node]:
