@@ -44,7 +44,7 @@ from ukjax._expand import _loop as _scalar_loop
 from ukjax._expand._loop import LoopOp
 from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact
-from ukjax._integrate import _flow, _integrator, _record, _replay, _segments
+from ukjax._integrate import _flow, _integrator, _record, _replay, _run, _segments
 from ukjax._lowering import _bind, _c, _disk, _entry, _gpu, _handler, _kernel, _schedule, _stages, _thread, _tiers
 from ukjax._manifold import _projection
 from ukjax._plan import _plan, _search, _shooting
@@ -186,6 +186,7 @@ IntegrationProblem = _flow.IntegrationProblem
 room_for = _flow.room_for
 vector_field = _flow.vector_field
 Integrator = _integrator.Integrator
+PORTION = _run.PORTION
 PARTS = _record.PARTS
 Layout = _record.Layout
 reversed_steps = _replay.reversed_steps

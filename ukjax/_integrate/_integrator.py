@@ -98,7 +98,7 @@ class Integrator(eqx.Module):
         return increasing, begin, IntegrationProblem(flow, y0, ts, solver, method, self.max_steps, room)
 
     def _record(self, problem: IntegrationProblem, record: bool) -> tuple[Array, Record | None, Rest]:
-        ran = run(problem, record) if isinstance(self.progress, diffrax.NoProgressMeter) else None
+        ran = run(problem, record, progress=self.progress)
         if ran is not None:
             ys, rest = _of_run(problem, *ran[:2])
             return ys, ran[2], rest

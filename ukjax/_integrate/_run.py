@@ -32,6 +32,7 @@ class Member(eqx.Module):
         place: Where it is.
         following: The index of the next time to save at.
         tries, accepted: The numbers of steps that were tried, and kept.
+        most: The number of tries after which it stops.
         result: How the last step went.
         goes: Whether it goes on.
         waits: Whether a step waits for the sure way.
@@ -42,16 +43,21 @@ class Member(eqx.Module):
     following: Int[Array, "..."]
     tries: Int[Array, "..."]
     accepted: Int[Array, "..."]
+    most: Int[Array, "..."]
     result: diffrax.RESULTS
     goes: Bool[Array, "..."]
     waits: Bool[Array, "..."]
     pace: Pace | None = None
 
     @classmethod
-    def at(cls, place: Place, end: Array, pace: Pace | None = None) -> "Member":
+    def at(cls, place: Place, end: Array, most: int, pace: Pace | None = None) -> "Member":
         """The solve that begins at a place."""
         zero, no = jnp.zeros((), int), jnp.asarray(False)
-        return cls(place, zero, zero, zero, diffrax.RESULTS.successful, place.t < end, no, pace)
+        return cls(place, zero, zero, zero, zero + most, diffrax.RESULTS.successful, place.t < end, no, pace)
+
+    def going(self, end: Array) -> Bool[Array, "..."]:
+        """Whether a solve to `end` goes on."""
+        return (self.place.t < end) & (self.result == diffrax.RESULTS.successful) & (self.tries < self.most)
 
 
 # (whether the step was kept), ((its span), the data of its interpolant)
@@ -90,9 +96,9 @@ class Steps(eqx.Module):
         t, t_next = jnp.minimum(place.t, end), before_end(place, tried, end)
         place = eqx.tree_at(lambda x: (x.t, x.t_next), place, (t, t_next))
         tries, accepted = at.tries + 1, at.accepted + tried.keep.astype(at.accepted.dtype)
-        goes = (t < end) & (tried.result == diffrax.RESULTS.successful) & (tries < problem.max_steps)
-        pace = None if at.pace is None else at.pace.after(tried.keep, t)
-        new = Member(place, at.following, tries, accepted, tried.result, goes, jnp.zeros_like(at.waits), pace)
+        pace, no = None if at.pace is None else at.pace.after(tried.keep, t), jnp.zeros_like(at.waits)
+        new = Member(place, at.following, tries, accepted, at.most, tried.result, no, no, pace)
+        new = eqx.tree_at(lambda x: x.goes, new, new.going(end))
         return new, (tried.keep, (tried.span, tried.dense))
 
     def due(self, found: Findings, t: Array) -> Array:
@@ -190,8 +196,15 @@ def first_place(problem: IntegrationProblem) -> Place:
         return Begun.of(problem).place
 
 
+# Steps between two looks at how far a solve is.
+PORTION = 100
+
+
 def run(
-    problem: IntegrationProblem, recorded: bool = False, due: Array | bool = True
+    problem: IntegrationProblem,
+    recorded: bool = False,
+    due: Array | bool = True,
+    progress: diffrax.AbstractProgressMeter = diffrax.NoProgressMeter(),
 ) -> tuple[Array, Member, Record | None] | None:
     """The states (T, n) at the saved times, inf where it does not get, the end of a solve, and its record if wanted.
 
@@ -203,13 +216,46 @@ def run(
         place = first_place(problem)
         record = Record.start(place, layout_of(problem), problem.max_steps)
         # A run that is not recorded has the same step, so that one program serves both.
-        at = Member.at(place, ts[-1], record.pace)
+        at = Member.at(place, ts[-1], problem.max_steps, record.pace)
         at = eqx.tree_at(lambda x: x.goes, at, at.goes & due)
         loop = steps.loop(at, arrays, ts, recorded)
     except (_expand.TooLong, _expand.NotScalar):
         return None
     rows = jnp.full((*ts.shape, *problem.y0.shape), jnp.inf, problem.y0.dtype)
     points = (record.checkpoints.parts,) if recorded else ()
-    at, ys, marked = loop(at, arrays, saves=(ts, rows), marked=points)
-    assert ys is not None
-    return ys, at, Record(Checkpoint(*marked[0]), at.pace) if recorded else None
+
+    def made(at: Member, rows: Array, marked: tuple[PyTree, ...]) -> _Made:
+        end = loop(at, arrays, saves=(ts, rows), marked=marked)
+        assert end.rows is not None
+        return end.state, end.rows, end.marked
+
+    if isinstance(progress, diffrax.NoProgressMeter):
+        at, rows, marked = made(at, rows, points)
+    else:
+        at, rows, marked = _watched(made, (at, rows, points), ts, progress)
+    if not recorded:
+        return rows, at, None
+    assert at.pace is not None
+    return rows, at, Record(Checkpoint(*marked[0]), at.pace)
+
+
+# Where a solve is, the rows with what it has saved, and the checkpoints of its record if there is one.
+_Made = tuple[Member, Array, tuple[PyTree, ...]]
+
+
+def _watched(loop: Callable[..., _Made], start: _Made, ts: Array, progress: diffrax.AbstractProgressMeter) -> _Made:
+    """The end of a loop that stops now and then to show its progress."""
+    begin, end, most = ts[0], ts[-1], start[0].most
+
+    def portion(carry: tuple[_Made, PyTree]) -> tuple[_Made, PyTree]:
+        (at, rows, marked), meter = carry
+        limited = eqx.tree_at(lambda x: x.most, at, jnp.minimum(at.tries + PORTION, most))
+        at, rows, marked = loop(limited, rows, marked)
+        at = eqx.tree_at(lambda x: x.most, at, most)
+        at = eqx.tree_at(lambda x: x.goes, at, at.going(end))
+        part = (at.place.t - begin) / jnp.where(end > begin, end - begin, 1)
+        return (at, rows, marked), progress.step(meter, part)
+
+    made, meter = jax.lax.while_loop(lambda carry: carry[0][0].goes, portion, (start, progress.init()))
+    progress.close(meter)
+    return made
