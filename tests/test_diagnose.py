@@ -53,6 +53,17 @@ def test_redundant_and_contradictory_rows():
     assert "NO, |A q'' - b|" in str(found)
 
 
+def test_the_rows_of_a_position_error_are_closed_forms():
+    """Also where the speeds leave no room for the coordinates but a path: a wheel on a circle."""
+    wheel = ukjax.Kinematics(lambda q, v, t: jnp.stack([v[0] * jnp.cos(q[2]), v[0] * jnp.sin(q[2]), v[1]]))
+    system = ukjax.System(lambda q, t: jnp.eye(2), lambda q, v, t: jnp.zeros(2), kinematics=wheel)
+    circle = ukjax.Holonomic(lambda q, t: (q[0] ** 2 + q[1] ** 2 - 1.0)[None])
+    pushed = ukjax.Nonholonomic(lambda q, v, t: (v[1] - q[0] * v[0])[None])
+    found = ukjax.diagnose(ukjax.Mechanism(system, [pushed, circle]), [1.0, 0.0, 1.2], [0.0, 0.0])
+    assert float(found.curl[1]) == 0.0
+    assert bool(found.holonomic[1])
+
+
 # One Pfaffian row alpha dx + beta dy + gamma dz, by Lemma 1 of Zhao et al. (2018).
 ROWS = {
     "scleronomic, example 2": (lambda q: jnp.stack([jnp.ones(()), 2 * q[1], jnp.ones(())]), 0.0, True),

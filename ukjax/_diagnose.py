@@ -3,7 +3,7 @@
 B = A L^-T with rows of about unit length; x = (q, t); F: the constraints as one-forms F dx = 0, (m, n + 1).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from . import _check
-from ._constraint import AbstractConstraint, members_of
+from ._constraint import AbstractConstraint, Holonomic, members_of
 from ._formulation import Motion, PennestriDeFalco, UdwadiaKalaba, row_scales
 from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
 from ._mechanism import Mechanism
@@ -116,8 +116,9 @@ def diagnose(mechanism: Mechanism, q: Numbers, v: Numbers, t: ArrayLike = 0.0) -
 
     Frobenius's test decides whether rows are holonomic. Written as one-forms in x = (q, t), rows $\omega_i = F_i\,dx$
     can be integrated together if and only if every $d\omega_i$ vanishes on the directions that all of them admit. For
-    one row in three coordinates that is $\omega \wedge d\omega = 0$. The test is done at the state and, because the
-    curl of a form can vanish at a point by accident, at four places nearby. A row that is not linear in v counts as
+    one row in three coordinates that is $\omega \wedge d\omega = 0$. Rows of a `Holonomic` are $d\Phi$, whose curl is
+    zero. Others are tested at the state and, because the curl of a form can vanish at a point by accident, at four
+    places nearby. A row that is not linear in v counts as
     nonholonomic. For an `AccelerationConstraint` only A is known; its rows are tested as $A\,dq$ at constant t.
 
     Args:
@@ -208,15 +209,23 @@ def _labels(mechanism: Mechanism, terms: Terms) -> tuple[str, ...]:
 
 
 def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
-    """Returns the largest curl of each row on the admissible directions at all places; infinite if not linear in v."""
-    if not mechanism.constraints:
-        return jnp.zeros(0, q.dtype)
+    """Returns the curl of each row: zero for those of a differential dΦ, which need no test."""
+    constraints = mechanism.constraints
+    closed = [all(isinstance(x, Holonomic) for x in members_of(c)) for c in constraints]
+    tested = [c for c, is_closed in zip(constraints, closed, strict=True) if not is_closed]
+    found = _largest_curl(mechanism, tested, q, v, t) if tested else jnp.zeros(0, q.dtype)
+    rows = np.repeat(closed, [_has_velocities(mechanism, c, q, v, t)[0] for c in constraints]).astype(bool)
+    return jnp.zeros(rows.shape, q.dtype).at[np.flatnonzero(~rows)].set(found)
 
-    def forms(x: Array) -> Array:
-        return jnp.concatenate([_form(mechanism, c, x[:-1], v, x[-1]) for c in mechanism.constraints])
+
+def _largest_curl(mechanism: Mechanism, tested: Sequence[AbstractConstraint], q: Array, v: Array, t: Array) -> Array:
+    """Returns the largest curl of rows on the admissible directions at all places; infinite if not linear in v."""
+
+    def forms(x: Array, constraints: Sequence[AbstractConstraint] = tested) -> Array:
+        return jnp.concatenate([_form(mechanism, c, x[:-1], v, x[-1]) for c in constraints])
 
     def possible(x: Array) -> Array:
-        return jnp.concatenate([forms(x), _of_coordinates(mechanism, x[:-1], v, x[-1])])
+        return jnp.concatenate([forms(x, mechanism.constraints), _of_coordinates(mechanism, x[:-1], v, x[-1])])
 
     x = jnp.append(q, t)
     size = FAR * jnp.maximum(1, jnp.abs(x))
@@ -224,8 +233,10 @@ def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
     offsets = jnp.concatenate([jnp.zeros((1, x.shape[0]), x.dtype), chosen * size[None]])
     _, along = _admissible(possible(x))
     places = x[None] + offsets @ along
-    curl = jnp.max(jax.vmap(lambda x: _curl_at(mechanism, forms, possible, v, x))(places), axis=0)
-    linear = jnp.concatenate([_is_linear(mechanism, c, q, v, t) for c in mechanism.constraints])
+    # The part along t is unknown for rows without a velocity error.
+    known = np.concatenate([np.full(*_has_velocities(mechanism, c, q, v, t)) for c in tested])
+    curl = jnp.max(jax.vmap(lambda x: _curl_at(forms, possible, known, x))(places), axis=0)
+    linear = jnp.concatenate([_is_linear(mechanism, c, q, v, t) for c in tested])
     return jnp.where(linear, curl, jnp.inf)
 
 
@@ -236,13 +247,11 @@ def _admissible(F: Array) -> tuple[Array, Array]:
     return F, jnp.eye(F.shape[1], dtype=F.dtype) - P @ F
 
 
-def _curl_at(mechanism: Mechanism, forms: FormsAt, possible: FormsAt, v: Array, x: Array) -> Array:
+def _curl_at(forms: FormsAt, possible: FormsAt, known: np.ndarray, x: Array) -> Array:
     _, E = _admissible(possible(x))
     scales = row_scales(forms(x))
     slope = scales[:, None, None] * jax.jacfwd(forms)(x)  # (m, n + 1, n + 1)
     curl = slope - jnp.swapaxes(slope, 1, 2)
-    # The part along t is unknown for rows without a velocity error.
-    known = np.concatenate([np.full(*_has_velocities(mechanism, c, x[:-1], v, x[-1])) for c in mechanism.constraints])
     at_t = np.arange(x.shape[0]) == x.shape[0] - 1
     keep = known[:, None, None] | ~(at_t[:, None] | at_t[None, :])[None]
     on_admissible = jnp.einsum("ab,ibc,cd->iad", E, jnp.where(keep, curl, 0), E)
