@@ -3,6 +3,7 @@
 B = A L^-T with rows of about unit length; x = (q, t); F: the constraints as one-forms F dx = 0, (m, n + 1).
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -157,7 +158,7 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     values, redundant = _singular_values(stop_gradient(row_scales(B, terms.rounding is not None)[:, None] * B), rank)
     smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
     masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2)) if n else jnp.ones(1, q.dtype)
-    curl = _curl(mechanism, q, v, t)
+    curl = _curl(mechanism, [size for _, size in terms.rows or ()], q, v, t)
     return Diagnosis(
         rows=m,
         coordinates=n,
@@ -208,14 +209,22 @@ def _labels(mechanism: Mechanism, terms: Terms) -> tuple[str, ...]:
     return tuple(f"{name} ({kind}) row {row}" for (name, m), kind in rows for row in range(m))
 
 
-def _curl(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Array:
-    """Returns the curl of each row: zero for those of a differential dΦ, which need no test."""
-    constraints = mechanism.constraints
-    closed = [all(isinstance(x, Holonomic) for x in members_of(c)) for c in constraints]
-    tested = [c for c, is_closed in zip(constraints, closed, strict=True) if not is_closed]
-    found = _largest_curl(mechanism, tested, q, v, t) if tested else jnp.zeros(0, q.dtype)
-    rows = np.repeat(closed, [_has_velocities(mechanism, c, q, v, t)[0] for c in constraints]).astype(bool)
-    return jnp.zeros(rows.shape, q.dtype).at[np.flatnonzero(~rows)].set(found)
+def _curl(mechanism: Mechanism, sizes: Sequence[int], q: Array, v: Array, t: Array) -> Array:
+    """Returns the curl of each row: zero for those of a differential dΦ, which need no test.
+
+    `sizes`: the number of rows of each member of each constraint.
+    """
+    members, closed = iter(sizes), list[bool]()
+    tested = []
+    for constraint in mechanism.constraints:
+        kinds = members_of(constraint)
+        is_closed = all(isinstance(x, Holonomic) for x in kinds)
+        closed += [is_closed] * sum(itertools.islice(members, len(kinds)))
+        tested += [] if is_closed else [constraint]
+    curl = jnp.zeros(len(closed), q.dtype)
+    if not tested:
+        return curl
+    return curl.at[np.flatnonzero(~np.array(closed))].set(_largest_curl(mechanism, tested, q, v, t))
 
 
 def _largest_curl(mechanism: Mechanism, tested: Sequence[AbstractConstraint], q: Array, v: Array, t: Array) -> Array:
