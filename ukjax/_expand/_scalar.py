@@ -36,8 +36,9 @@ from ._piece import (
 )
 
 
-# A graph under construction may have this many times the operations of the final program, but not so many more.
-WASTE, MOST_WASTE = 8, 256_000
+# A graph under construction may have this many times the operations of the final program, but only so many more, or
+# twice as many, if these are more.
+WASTE, MOST_WASTE = 8, 64_000
 
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class ScalarProgram:
     ):
         self.takes = takes
         inlines = runs_machine_code() if inlines is None else inlines
-        self.graph = graph = Graph(min(WASTE * limit, limit + MOST_WASTE), inlines)
+        self.graph = graph = Graph(min(WASTE * limit, limit + max(limit, MOST_WASTE)), inlines)
         arguments, inputs = [], []
         for aval in takes:
             if aval.size > LARGEST or jnp.issubdtype(aval.dtype, extended):
