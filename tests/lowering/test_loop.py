@@ -66,6 +66,13 @@ def run(x, shift, count, doubtful, turn=TURN, times=TIMES):
     return end, rows
 
 
+def test_what_is_saved_by_an_operation_on_arrays_is_no_loop():
+    state, stays = begun(jnp.ones(2)), (TURN, (jnp.ones(2), 3, -1))
+    saves = Saves(due, lambda found, t: jnp.sort(look(found, t)), FOLLOWING)
+    with pytest.raises(NotScalar, match="an operation on arrays"):
+        ScalarLoop(REPEATS._replace(saves=saves), state, stays, times=ShapedArray(TIMES.shape, TIMES.dtype))
+
+
 def by_hand(x, shift, count, doubtful):
     rows, j, marks = np.full((len(TIMES), 2), np.inf), 0, 0
     for k in range(count):

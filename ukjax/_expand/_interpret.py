@@ -7,6 +7,7 @@ JAX adds, or a value that is new, may change what an operation means: with it th
 import math
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
@@ -69,6 +70,7 @@ PARAMETERS: dict[str, dict[str, Accepts]] = {
     "add_any": {},
     "argmax": {"axes": _any, "index_dtype": _any},
     "argmin": {"axes": _any, "index_dtype": _any},
+    "call_hi_primitive": {"_prim": _any},
     "broadcast_in_dim": {"shape": _any, "broadcast_dimensions": _any, **PLACE},
     "concatenate": {"dimension": _any},
     "cond": {"branches": _any, "branches_platforms": _any},
@@ -457,6 +459,16 @@ def _custom_linear_solve(graph, params, args, avals):
     return interpret(graph, jaxprs.solve, [*args[begin : begin + lengths.solve], *args[count:]])
 
 
+def _high(graph, params, args, avals):
+    """The results of an operation that newer versions of JAX keep whole (hijax), by its definition."""
+    operation = params["_prim"]
+
+    def flat(*leaves):
+        return jax.tree_util.tree_leaves(operation.expand(*jax.tree_util.tree_unflatten(operation.in_tree, leaves)))
+
+    return interpret(graph, jax.make_jaxpr(flat)(*operation.in_avals_flat), args)
+
+
 def _sum(graph, params, args, avals):
     return [_elementwise(graph, prims.add_p, {}, args, avals[0])]
 
@@ -468,6 +480,6 @@ CONTROL: dict[Primitive, Rule] = {
     prims.add_jaxvals_p: _sum,
 }
 # Operations that jax.extend does not name.
-NAMED: dict[str, Rule] = {**BY_NAME, "custom_linear_solve": _custom_linear_solve}
+NAMED: dict[str, Rule] = {**BY_NAME, "call_hi_primitive": _high, "custom_linear_solve": _custom_linear_solve}
 # Operations of this package.
 OURS: dict[Primitive, Rule] = {solve_p: solve_rule, pivots_p: pivots_rule, piece_p: _piece}

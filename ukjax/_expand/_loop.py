@@ -327,7 +327,10 @@ def _row(tables: PyTree, at: Array) -> PyTree:
 
 
 def _program(closed: ClosedJaxpr) -> Program:
-    return ScalarPiece(closed, limits().function).program.program
+    program = ScalarPiece(closed, limits().function).program.program
+    if program.has_arrays:
+        raise NotScalar("what stays an operation on arrays")
+    return program
 
 
 def _joined(*forms: TreeStructure) -> TreeStructure:
