@@ -5,6 +5,7 @@ trajectory, compiled before; Pinocchio's integrator is Runge and Kutta's of four
 Taylor method is compiled for the equations of the chain in angles, written out for it.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +58,9 @@ def curves(
         "MuJoCo, RK4, as stiff as may be": lambda: _mujoco(linkage, q, v, end, "RK4", True, steps, rounds),
         "Pinocchio, RK4 from Python": lambda: _pinocchio(linkage, q, v, end, steps[:-1], rounds),
     }
+    if importlib.util.find_spec("heyoka") is None:
+        report("work against error: heyoka is not installed")
+        del ways["heyoka, angles, Taylor"]
     found = []
     for name, way in ways.items():
         report(f"work against error: {name}")
@@ -67,7 +71,7 @@ def curves(
 
 def draw(found: list[Curve], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
-    for curve, marker in zip(found, "osDP^v<*", strict=True):
+    for curve, marker in zip(found, "osDP^v<*", strict=False):
         axes.loglog(curve.errors, [1e3 * s for s in curve.seconds], marker=marker, label=curve.name)
     axes.set_xlabel("largest error of an angle at the end [rad]")
     axes.set_ylabel("time of one trajectory [ms]")
