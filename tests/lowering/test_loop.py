@@ -67,7 +67,7 @@ def run(x, shift, count, doubtful, turn=TURN, times=TIMES):
 
 
 def test_what_is_saved_by_an_operation_on_arrays_is_no_loop():
-    state, stays = begun(jnp.ones(2)), (TURN, (jnp.ones(2), 3, -1))
+    state, stays = begun(jnp.ones(2)), (TURN, (jnp.ones(2), jnp.asarray(3), jnp.asarray(-1)))
     saves = Saves(due, lambda found, t: jnp.sort(look(found, t)), FOLLOWING)
     with pytest.raises(NotScalar, match="an operation on arrays"):
         ScalarLoop(REPEATS._replace(saves=saves), state, stays, times=ShapedArray(TIMES.shape, TIMES.dtype))
