@@ -82,6 +82,22 @@ def test_the_body_of_a_loop_is_written_down_once(reverse):
         assert_close(got, want, rtol=1e-9)
 
 
+def test_a_counter_tells_places_of_a_large_table():
+    """The body of such a loop is written out, so that its places are known."""
+    table = jnp.sin(jnp.arange(300.0))
+
+    def counted(x, w):
+        return jax.lax.fori_loop(0, 3, lambda k, x: first(x, w) + table[100 * k + 7], x)
+
+    def step(x, w):
+        return counted(x, w), x, (), (), jnp.asarray(False), jnp.asarray(True)
+
+    x, w = jnp.array([0.3, -1.2, 0.8]), jnp.array(0.4)
+    made = ScalarStep(step, x, w, most=10_000)
+    assert not made.operation.program.program.routines
+    assert_close(jax.jit(made.operation)(x, w)[0], counted(x, w), rtol=1e-9)
+
+
 def judged(x, w):
     y = first(x, w[0]) * w[1]
     return y, jnp.sum(y * w), jnp.asarray(True), jnp.all(x < 5.0)
