@@ -137,11 +137,25 @@ def call_of(
         gpu.register()
         ctx = ctx.replace(avals_out=[*ctx.avals_out, ShapedArray((2,), np.dtype(np.int64))])
         rule = jax.ffi.ffi_lowering(gpu.target, operand_output_aliases=aliases)
-        return rule(ctx, *operands, key=np.int64(found.key))[:-1]
+        return _typed(rule(ctx, *operands, key=np.int64(found.key)))[:-1]
     several = getattr(ctx.module_context.axis_context, "num_devices", 1) != 1
     extra = _shared_out(ctx) if several and batched and all(batched) else {}
     rule = jax.ffi.ffi_lowering(TARGET, operand_output_aliases=aliases, extra_attributes=extra)
-    return rule(ctx, *operands, key=np.int64(found.key))
+    return _typed(rule(ctx, *operands, key=np.int64(found.key)))
+
+
+def _typed(results: Sequence) -> Sequence:
+    """The results of a call whose typed interface is said by its own attributes.
+
+    JAX says it by an attribute that StableHLO does not know, which XLA loses in some programs with empty arrays.
+    """
+    call = results[0].owner
+    attributes, name = call.attributes, "mhlo.backend_config"
+    if name in attributes:
+        attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4)
+        attributes["backend_config"] = attributes[name]
+        del attributes[name]
+    return results
 
 
 def _shared_out(ctx: mlir.LoweringRuleContext) -> dict[str, ir.Attribute]:
