@@ -3,7 +3,6 @@
 B = A L^-T with rows of about unit length; x = (q, t); F: the constraints as one-forms F dx = 0, (m, n + 1).
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -119,8 +118,8 @@ def diagnose(mechanism: Mechanism, q: Numbers, v: Numbers, t: ArrayLike = 0.0) -
     can be integrated together if and only if every $d\omega_i$ vanishes on the directions that all of them admit. For
     one row in three coordinates that is $\omega \wedge d\omega = 0$. Rows of a `Holonomic` are $d\Phi$, whose curl is
     zero. Others are tested at the state and, because the curl of a form can vanish at a point by accident, at four
-    places nearby. A row that is not linear in v counts as
-    nonholonomic. For an `AccelerationConstraint` only A is known; its rows are tested as $A\,dq$ at constant t.
+    places nearby. A row that is not linear in v counts as nonholonomic. For an `AccelerationConstraint` only A is
+    known; its rows are tested as $A\,dq$ at constant t.
 
     Args:
         mechanism: System and constraints.
@@ -158,7 +157,7 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     values, redundant = _singular_values(stop_gradient(row_scales(B, terms.rounding is not None)[:, None] * B), rank)
     smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
     masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2)) if n else jnp.ones(1, q.dtype)
-    curl = _curl(mechanism, [size for _, size in terms.rows or ()], q, v, t)
+    curl = _curl(mechanism, np.array([size for _, size in terms.rows or ()], int), q, v, t)
     return Diagnosis(
         rows=m,
         coordinates=n,
@@ -209,22 +208,21 @@ def _labels(mechanism: Mechanism, terms: Terms) -> tuple[str, ...]:
     return tuple(f"{name} ({kind}) row {row}" for (name, m), kind in rows for row in range(m))
 
 
-def _curl(mechanism: Mechanism, sizes: Sequence[int], q: Array, v: Array, t: Array) -> Array:
+def _curl(mechanism: Mechanism, sizes: np.ndarray, q: Array, v: Array, t: Array) -> Array:
     """Returns the curl of each row: zero for those of a differential dΦ, which need no test.
 
     `sizes`: the number of rows of each member of each constraint.
     """
-    members, closed = iter(sizes), list[bool]()
-    tested = []
-    for constraint in mechanism.constraints:
-        kinds = members_of(constraint)
-        is_closed = all(isinstance(x, Holonomic) for x in kinds)
-        closed += [is_closed] * sum(itertools.islice(members, len(kinds)))
-        tested += [] if is_closed else [constraint]
-    curl = jnp.zeros(len(closed), q.dtype)
-    if not tested:
-        return curl
-    return curl.at[np.flatnonzero(~np.array(closed))].set(_largest_curl(mechanism, tested, q, v, t))
+    constraints = mechanism.constraints
+    tested = [c for c in constraints if not _is_closed(c)]
+    closed = np.repeat(np.array([_is_closed(c) for c in constraints for _ in members_of(c)], bool), sizes)
+    curl = jnp.zeros(closed.shape, q.dtype)
+    return curl.at[np.flatnonzero(~closed)].set(_largest_curl(mechanism, tested, q, v, t)) if tested else curl
+
+
+def _is_closed(constraint: AbstractConstraint) -> bool:
+    """Whether the rows of a constraint are differentials."""
+    return all(isinstance(x, Holonomic) for x in members_of(constraint))
 
 
 def _largest_curl(mechanism: Mechanism, tested: Sequence[AbstractConstraint], q: Array, v: Array, t: Array) -> Array:

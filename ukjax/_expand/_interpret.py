@@ -217,11 +217,11 @@ class _RepeatedCall:
 
     def __init__(self, closed: ClosedJaxpr, differ: Sequence[bool]):
         self.closed, self.differ = closed, differ
-        self.stays, self.routine = False, None
+        self.is_inline, self.routine = False, None
 
     def results(self, graph: Graph, args: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """The results of a call; None if the function is better written out."""
-        if self.routine is None and not self.stays:
+        if self.routine is None and not self.is_inline:
             self._build(graph, args)
         if self.routine is None:
             return None
@@ -241,8 +241,8 @@ class _RepeatedCall:
     def _build(self, graph: Graph, args: Sequence[np.ndarray]) -> None:
         differing = [array for array, differs in zip(args, self.differ, strict=True) if differs]
         # A number that is known, such as a counter, may tell a place or a length; an input of a routine could not.
-        self.stays = any(not isinstance(x, Node) and x.dtype.kind != "f" for array in differing for x in array.flat)
-        if self.stays:
+        self.is_inline = any(not isinstance(x, Node) and x.dtype.kind != "f" for array in differing for x in array.flat)
+        if self.is_inline:
             return
         given, formal, before = [], [], graph.extent
         for array, differs in zip(args, self.differ, strict=True):
@@ -254,8 +254,8 @@ class _RepeatedCall:
         graph.forget(formal, before)
         outputs = [x for array in self.entries for x in array.ravel()]
         inside = _dependent([*outputs, self.doubt], formal)
-        self.stays = len(inside) < SHORT
-        if self.stays:
+        self.is_inline = len(inside) < SHORT
+        if self.is_inline:
             return
         around = {x.order: x for node in inside.values() for x in arguments_of(node)}
         for node in formal:
