@@ -44,6 +44,26 @@ def test_what_is_constant_is_found_to_be(name):
     assert_close(found(0.3, 0.7)[0], jnp.asarray(value))
 
 
+def left_by_rounding(c):
+    """A sum that is zero on paper, of constants (7,)."""
+    return sum(0.7 * x for x in c) - 0.7 * sum(c)
+
+
+@pytest.mark.parametrize("mantissa", [0.5, 0.75])
+def test_a_number_is_not_taken_for_what_rounding_leaves_of_a_sum_of_constants(mantissa):
+    """Three units of a last digit, zero on paper, and a mass of 1.5 kg have the same mantissa."""
+    several = np.random.default_rng(0).uniform(1.0, 9.0, (1000, 7))
+    c = next(c for c in several if abs(np.frexp(left_by_rounding(c))[0]) == mantissa)
+
+    def f(x, y):
+        none = left_by_rounding([jnp.asarray(value) for value in c])
+        return x * none + 4 * mantissa * y * x, 8 * mantissa * x
+
+    _, found = program(f)
+    assert_close(found(0.3, 0.7)[0], jnp.asarray(4 * mantissa * 0.3 * 0.7), atol=1e-13)
+    assert_close(found(0.3, 0.7)[1], jnp.asarray(8 * mantissa * 0.3), atol=1e-13)
+
+
 @pytest.mark.parametrize("exponent", range(-30, 31, 6))
 def test_small_and_large_coefficients_make_no_two_things_equal(exponent):
     c = 10.0**exponent

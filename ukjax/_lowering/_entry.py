@@ -243,13 +243,19 @@ class Constants:
         number = abs(float(x))
         if number == 0 or (x.dtype, number) in self.seen or not all(map(math.isfinite, (number, *map(float, args)))):
             return
-        known = self._of(x.dtype)
+        known, element = self._of(x.dtype), operation(*map(self.element, args)) % P
         mantissa, exponent = math.frexp(number)
+        if not element:
+            # What rounding leaves of a sum that is zero is a few units of a last digit, such as 3 / 2^60. Numbers with
+            # the same mantissa, such as 3, are not zero. A power of two may be meant, such as eps.
+            if mantissa != 0.5:
+                self.seen[x.dtype, number] = 0
+            return
         found = known.find(mantissa)
         if found is None:
             found = _simple(number, exponent, known.eps)
             if found is None:
-                found = operation(*map(self.element, args)) * (1 if float(x) > 0 else -1) * _power_of_two(-exponent) % P
+                found = element * (1 if float(x) > 0 else -1) * _power_of_two(-exponent) % P
             known.put(mantissa, found)
         self.seen[x.dtype, number] = found * _power_of_two(exponent) % P
 
@@ -280,9 +286,11 @@ ARITHMETIC = {
 def _simple(number: float, exponent: int, eps: float) -> int | None:
     """The element of the mantissa of a simple or short decimal fraction; None for another number."""
     fraction = _fraction(number, eps)
-    if fraction is None:
-        return None
-    return _quotient(fraction.numerator, fraction.denominator) * _power_of_two(-exponent) % P
+    if fraction is not None:
+        return _quotient(fraction.numerator, fraction.denominator) * _power_of_two(-exponent) % P
+    # A very small or large number may be a simple one times a power of two.
+    fraction = _fraction(math.ldexp(number, -exponent), eps)
+    return None if fraction is None else _quotient(fraction.numerator, fraction.denominator)
 
 
 def _fraction(number: float, eps: float) -> Fraction | None:
