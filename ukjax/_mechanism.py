@@ -3,6 +3,7 @@
 import abc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -41,12 +42,21 @@ class AbstractConstrainedSystem(AbstractSystem):
         """The constraints by name, in the order of their rows."""
 
 
+class OwnRows(NamedTuple):
+    """A and b of a constraint, and the errors of the state in position (empty without one) and in velocity."""
+
+    A: Rows
+    b: RowValues
+    position: RowValues
+    velocity: RowValues
+
+
 class AbstractLinkedSystem(AbstractConstrainedSystem):
     """A system that can compute the rows of several constraints together."""
 
     @abc.abstractmethod
-    def own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, tuple[Rows, RowValues]]:
-        """Returns A and b of several constraints by name, as each gives by itself; zero where rounding errors."""
+    def own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, OwnRows]:
+        """Returns the rows of several constraints by name, as each gives by itself; zero where rounding errors."""
 
 
 class AbstractRecursiveSystem(AbstractSystem):
@@ -200,7 +210,7 @@ class Mechanism(AbstractShown):
         if applied is not None:
             Q = Q + applied_force(applied, v, "applied")
         named = self.named_constraints
-        known = self.system.own_rows(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
+        known = self._own_rows(q, v, t)
 
         def others(q: Coordinates, v: Vector, t: Scalar) -> list[tuple[Rows, RowValues]]:
             # A system that gives rows itself has already zeroed their rounding errors.
@@ -208,7 +218,7 @@ class Mechanism(AbstractShown):
 
         found, errors = (others(q, v, t), None) if rows_by is None else rows_by(others, q, v, t)
         following = iter(found)
-        rows = [known[name] if name in known else next(following) for name in named]
+        rows = [known[name][:2] if name in known else next(following) for name in named]
         A = jnp.concatenate([A for A, _ in rows]) if rows else jnp.zeros((0, n), q.dtype)
         b = jnp.concatenate([b for _, b in rows]) if rows else jnp.zeros(0, q.dtype)
         nonideal = None if self._nonideal is None else Partial(_nonideal_force, self.nonideal, q, v, t)
@@ -246,6 +256,41 @@ class Mechanism(AbstractShown):
     def velocity_error(self, q: Coordinates, v: Vector, t: Scalar) -> Float[Array, " r"]:
         """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""
         return _concatenate([self.velocity_error_of(c, q, v, t) for c in self.constraints], q)
+
+    def position_rows(self, q: Coordinates, t: Scalar, n: int) -> tuple[Float[Array, " r"], Float[Array, "r n"]]:
+        """Returns Φ of every holonomic constraint, and its derivative by a displacement d (n,) from q."""
+        rest = jnp.zeros(n, q.dtype)
+        known = self._own_rows(q, rest, t)
+
+        def linearised(name: str, c: AbstractConstraint) -> tuple[RowValues, Rows]:
+            if name in known:
+                m = known[name].position.shape[0]
+                return known[name].position, known[name].A[:m]
+
+            def moved(d: Vector) -> RowValues:
+                return c.position_error(self.retract(q, d, t), t)
+
+            return moved(rest), jax.jacfwd(moved)(rest)
+
+        return _stacked([linearised(name, c) for name, c in self.named_constraints.items()], q, n)
+
+    def velocity_rows(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Float[Array, " r"], Float[Array, "r n"]]:
+        """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, and its derivative by v (n,)."""
+        known = self._own_rows(q, v, t)
+
+        def linearised(name: str, c: AbstractConstraint) -> tuple[RowValues, Rows]:
+            if name in known:
+                return known[name].velocity, known[name].A
+
+            def error(v: Vector) -> RowValues:
+                return self.velocity_error_of(c, q, v, t)
+
+            return error(v), jax.jacfwd(error)(v)
+
+        return _stacked([linearised(name, c) for name, c in self.named_constraints.items()], q, v.shape[0])
+
+    def _own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, OwnRows]:
+        return self.system.own_rows(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
 
     def rows_of(self, constraint: AbstractConstraint, q: Coordinates, v: Vector, t: Scalar) -> tuple[Rows, RowValues]:
         """Returns A and b of any constraint on this mechanism, for example of a servo's."""
@@ -341,3 +386,8 @@ def _nonideal_force(function: Callable, q: Coordinates, v: Vector, t: Scalar, id
 
 def _concatenate(parts: list[Array], q: Array) -> Array:
     return jnp.concatenate(parts) if parts else jnp.zeros(0, q.dtype)
+
+
+def _stacked(parts: list[tuple[RowValues, Rows]], q: Coordinates, n: int) -> tuple[Array, Array]:
+    J = [jnp.zeros((0, n), q.dtype), *(J for _, J in parts)]
+    return _concatenate([e for e, _ in parts], q), jnp.concatenate(J)

@@ -45,12 +45,35 @@ def test_together_and_each_on_its_own_they_are_the_same(name):
     robot = ROBOTS[name]()
     mechanism = robot.mechanism()
     q, v = (jnp.asarray(x) for x in trees.random_state(robot, 3))
-    each = lambda q, v: {k: mechanism.rows_of(c, q, v, TIME) for k, c in mechanism.named_constraints.items()}
+
+    def each(q, v):
+        errors = lambda c: (c.position_error(q, TIME), mechanism.velocity_error_of(c, q, v, TIME))
+        return {k: (*mechanism.rows_of(c, q, v, TIME), *errors(c)) for k, c in mechanism.named_constraints.items()}
+
     together, alone = jax.jit(lambda q, v: (robot.own_rows(q, v, TIME), each(q, v)))(q, v)
     assert sorted(together) == sorted(mechanism.named_constraints)
-    for key, (A, b) in alone.items():
-        assert_close(together[key][0], A, atol=1e-13 * (1 + float(jnp.max(jnp.abs(A)))))
-        assert_close(together[key][1], b, atol=1e-13 * (1 + float(jnp.max(jnp.abs(b)))))
+    for key, wanted in alone.items():
+        for x, y in zip(together[key], wanted, strict=True):
+            assert_close(x, y, atol=1e-13 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
+
+
+@pytest.mark.parametrize("name", sampled(ROBOTS, ["sleigh", "bicycle"]))
+def test_errors_and_their_derivatives_are_those_of_the_constraints(name):
+    """`position_rows` and `velocity_rows` of a mechanism, against its errors and their slopes by JAX."""
+    mechanism = ROBOTS[name]().mechanism({"further": ukjax.Holonomic(lambda q, t: q[:1] ** 2 - 0.3)})
+    q, v = (jnp.asarray(x) for x in trees.random_state(ROBOTS[name](), 5))
+    n = v.shape[0]
+
+    def wanted(q, v):
+        position = lambda d: mechanism.position_error(mechanism.retract(q, d, TIME), TIME)
+        velocity = lambda v: mechanism.velocity_error(q, v, TIME)
+        rest = jnp.zeros(n)
+        return (position(rest), jax.jacfwd(position)(rest)), (velocity(v), jax.jacfwd(velocity)(v))
+
+    found = jax.jit(lambda q, v: (mechanism.position_rows(q, TIME, n), mechanism.velocity_rows(q, v, TIME)))(q, v)
+    for pair, others in zip(found, jax.jit(wanted)(q, v), strict=True):
+        for x, y in zip(pair, others, strict=True):
+            assert_close(x, y, atol=1e-12 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
 
 
 @pytest.mark.long
@@ -59,7 +82,7 @@ def test_their_derivatives_are_the_same():
     q, v = (jnp.asarray(x) for x in trees.random_state(robot, 4))
     constraint = robot.own_constraints["D"]
     alone = lambda q, v: constraint.rows(q, v, TIME, robot.kinematics)
-    together = lambda q, v: robot.own_rows(q, v, TIME)["D"]
+    together = lambda q, v: robot.own_rows(q, v, TIME)["D"][:2]
     for derivative in (jax.jacfwd, jax.jacrev):
         for found, wanted in zip(derivative(together, (0, 1))(q, v), derivative(alone, (0, 1))(q, v), strict=True):
             # Of a quaternion the length too: it turns nothing.

@@ -95,28 +95,25 @@ class Projection(eqx.Module):
         position remains off the constraints, and rows may differ in length by more than rounding errors do.
         """
         q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
-        rest = jnp.zeros_like(v)
+        n = v.shape[0]
         of_position, of_velocity = (None, None) if sizes is None else (sizes.position, sizes.velocity)
 
         def size_of(q: Array) -> Array:
             return q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
 
         def towards(
-            error: Callable[[Array], Array], q: Array, t: Array, size: Array, rows: RowSizes | None
+            q: Array, t: Array, errors: tuple[RowValues, Rows], size: Array, rows: RowSizes | None
         ) -> Linearisation:
-            lengths = 1.0 if rows is None else rows.lengths
-            return Linearisation(mechanism.mass(q, t, v.shape[0]), error(rest), jax.jacfwd(error)(rest), size, lengths)
+            return Linearisation(mechanism.mass(q, t, n), *errors, size, 1.0 if rows is None else rows.lengths)
 
         def along_q(q: Array, t: Array) -> Linearisation:
-            return towards(ft.partial(_moved, mechanism, q, t), q, t, size_of(q), of_position)
+            return towards(q, t, mechanism.position_rows(q, t, n), size_of(q), of_position)
 
         def along_v(q: Array, v: Array, t: Array) -> Linearisation:
-            at = towards(lambda d: mechanism.velocity_error(q, v + d, t), q, t, v, of_velocity)
+            at = towards(q, t, mechanism.velocity_rows(q, v, t), v, of_velocity)
             if of_position is None:
                 return at
-            position = ft.partial(_moved, mechanism, q, t)
-            J = at.J if are_rates(mechanism.constraints) else jax.jacfwd(position)(rest)
-            return at._replace(left=(of_position.missed(position(rest), J, size_of(q)),))
+            return at._replace(left=(of_position.missed(*mechanism.position_rows(q, t, n), size_of(q)),))
 
         def nearer_q(q: Array, _) -> tuple[Array, None]:
             return mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None
@@ -126,7 +123,7 @@ class Projection(eqx.Module):
 
         # A loop, even for few steps: one step to compile, in each of the three places where a simulation projects.
         q, _ = jax.lax.scan(nearer_q, q, length=self.iterations)
-        n, curved = v.shape[0], _is_curved(mechanism, q, v, t)
+        curved = _is_curved(mechanism, q, v, t)
         if curved and self.iterations > 1:
             v, _ = jax.lax.scan(nearer_v, v, length=self.iterations - 1)
         back = self.shortest(along_v, (q, v, t), expand, 0.0)

@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._constraint import AbstractConstraint, AbstractGap, Baumgarte, Holonomic, Nonholonomic, stabilized
+from .._mechanism import OwnRows
 from .._types import Coordinates, RowValues, Vector
 from . import _linkage, _tree_unrolled, _turns
 from ._effort import Motor
@@ -168,20 +169,25 @@ class Sizes(NamedTuple):
         place = _spread(_size(parent.p) + far, jnp.ones((), v.dtype))
         return cls(_spread(lever, turn), _spread(speed, spin), _spread(2 * spin * speed, spin * spin), place)
 
-    def without_rounding(self, D: Array, A: Array, b: Array, gains: Baumgarte | None) -> tuple[Array, Array]:
-        """The rows A and b, with zeros in place of rows that are only rounding errors of the terms that D (m, 6) sums.
+    def without_rounding(self, D: Array, rows: OwnRows, gains: Baumgarte | None) -> OwnRows:
+        """The rows, with zeros in place of those that are only rounding errors of the terms that D (m, 6) sums.
 
-        Three rows of a hinge are such rows where the axes of a loop in space are parallel. For a gap that cannot be
-        closed, b counts as zero up to sqrt(eps) times the correction of `gains`, as in `assemble`.
+        Three rows of a hinge are such rows where the axes of a loop in space are parallel. A gap that cannot be closed
+        counts as zero up to sqrt(eps) times its terms, as in `assemble`.
         """
-        D = jnp.abs(D)
+        D, (A, b, position, velocity) = jnp.abs(D), rows
         eps = float(jnp.finfo(A.dtype).eps)
         none = jnp.sum(jnp.abs(A), axis=1) <= ROUNDING * eps * (D @ self.lever)
-        allowed = ROUNDING * eps * (D @ self.change)
+        place, rate, change = D @ self.place, D @ self.rate, ROUNDING * eps * (D @ self.change)
         if gains is not None:
             sizes = jax.tree_util.tree_map(jnp.abs, gains)
-            allowed = allowed + eps**0.5 * sizes.correction(D @ self.place, D @ self.rate)
-        return jnp.where(none[:, None], 0, A), jnp.where(none & (jnp.abs(b) <= allowed), 0, b)
+            change = change + eps**0.5 * sizes.correction(place, rate)
+
+        def cleaned(x: Array, allowed: Array) -> Array:
+            return jnp.where(none & (jnp.abs(x) <= allowed), 0, x) if x.size else x
+
+        position, velocity = cleaned(position, eps**0.5 * place), cleaned(velocity, eps**0.5 * rate)
+        return OwnRows(jnp.where(none[:, None], 0, A), cleaned(b, change), position, velocity)
 
 
 def _spread(linear: Array, angular: Array) -> Array:
@@ -192,9 +198,9 @@ def _size(x: Array) -> Array:
     return jnp.sum(jnp.abs(x))
 
 
-def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
-    """The rows A (m, n) and b (m,) of all loops, by the name of the constraint."""
-    layout, found = robot.layout, {}
+def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows]:
+    """The rows of all loops, by the name of the constraint."""
+    layout, found = robot.layout, dict[str, OwnRows]()
     if not layout.loops:
         return found
     tree = _linkage.posture(robot, q, v)
@@ -234,8 +240,8 @@ def _rows(
     child: End,
     columns: Array,
     sizes: Sizes | None,
-) -> dict[str, tuple[Array, Array]]:
-    """The rows A and b of one joint, by the name of the constraint; `columns` (6, n): x per unit of each speed."""
+) -> dict[str, OwnRows]:
+    """The rows of one joint, by the name of the constraint; `columns` (6, n): x per unit of each speed."""
     P = parent.pose.inverse @ child.pose
     seen, seen_change = P.inwards(parent.twist), P.inwards(parent.change)
     x = Twist(child.twist.linear - seen.linear, child.twist.angular - seen.angular)
@@ -260,13 +266,15 @@ def _rows(
     def gap(s: Array) -> Array:
         return joint.gap(moved(s), robot.planar)
 
-    found: dict[str, tuple[Array, Array]] = {}
+    def cleaned(D: Array, rows: OwnRows) -> OwnRows:
+        return rows if sizes is None else sizes.without_rounding(D, rows, robot.stabilization)
+
+    found: dict[str, OwnRows] = {}
     if not isinstance(joint, KnifeEdge):
         (position, velocity), (_, curvature) = jax.jvp(lambda s: jax.jvp(gap, (s,), (one,)), (zero,), (one,))
         D = jax.jacfwd(lambda y: joint.gap(nearby(y), robot.planar))(still)
         b = stabilized(robot.stabilization, -curvature, position, velocity)
-        rows = D @ columns, b
-        found[name] = rows if sizes is None else sizes.without_rounding(D, *rows, robot.stabilization)
+        found[name] = cleaned(D, OwnRows(D @ columns, b, position, velocity))
     if isinstance(joint, AbstractRollingLink):
 
         def slip(s: Array) -> Array:
@@ -276,8 +284,7 @@ def _rows(
         velocity, acceleration = jax.jvp(slip, (zero,), (one,))
         E = jax.jacfwd(lambda y: joint.slip(P, rate_of(y), robot.planar))(still)
         b = stabilized(robot.stabilization, -acceleration, None, velocity)
-        rows = E @ columns, b
-        found[slip_of(name)] = rows if sizes is None else sizes.without_rounding(E, *rows, robot.stabilization)
+        found[slip_of(name)] = cleaned(E, OwnRows(E @ columns, b, jnp.zeros(0, P.p.dtype), velocity))
     return found
 
 
