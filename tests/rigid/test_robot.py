@@ -340,6 +340,8 @@ def one(joint, **options):
         (lambda: four_bar().assemble({"E": 1.0}), "coordinates has 'E'"),
         (lambda: four_bar().assemble({"A": [1.0, 2.0]}), r"coordinates\['A'\] must have shape"),
         (lambda: four_bar().assemble([0.1]), "coordinates must be a mapping"),
+        (lambda: four_bar().assemble(jnp.array([0.1, 0.2])), "coordinates must be a mapping"),
+        (lambda: four_bar().assemble(rates=np.array([0.1, 0.2])), "rates must be a mapping"),
         (lambda: four_bar().assemble({"A": np.nan}), r"coordinates\['A'\] must be finite"),
         (lambda: four_bar().assemble(keep=["E"]), "keep has 'E'"),
         (lambda: four_bar().actuation(), "names must hold motors or joints"),

@@ -259,7 +259,7 @@ class Robot(AbstractRobot):
         starts, up to three radians away, where loops do not close from the given one. A weld half a turn off is open.
 
         Raises:
-            TypeError: If `bounds` is no mapping.
+            TypeError: If `coordinates`, `rates` or `bounds` is no mapping.
             ValueError: If a name is no joint, or a joint has another number of coordinates, or bounds are no range.
             RuntimeError: If the loops cannot be closed from there; the message names those that stay open, by how much,
                 and along what.
@@ -267,8 +267,10 @@ class Robot(AbstractRobot):
         Warns:
             UserWarning: If an angle is a whole number beyond a full turn, as those in degrees are.
         """
-        warn_of_degrees(self, coordinates or {})
-        return assembled(self, coordinates or {}, rates or {}, t, keep, bounds)
+        # An array is neither true nor false, and is to be named as what it is.
+        coordinates = {} if coordinates is None else coordinates
+        warn_of_degrees(self, coordinates)
+        return assembled(self, coordinates, {} if rates is None else rates, t, keep, bounds)
 
     def reactions(
         self,
