@@ -15,6 +15,7 @@ from rich.console import Console
 from . import (
     _batch,
     _chain,
+    _closed,
     _compile,
     _expand,
     _export,
@@ -41,6 +42,7 @@ TABLES = {
     "batch-gpu": (_batch.rows_of_gpu, _batch.HEADER_OF_GPU),
     "servo": (_servo.rows, _servo.HEADER),
     "chain": (_chain.rows, _chain.HEADER),
+    "closed": (_closed.rows, _closed.HEADER),
     "peers": (_peers.rows, _peers.HEADER),
     "profile": (_profile.rows, _profile.HEADER),
     "pseudoinverse": (_pseudoinverse.rows, _pseudoinverse.HEADER),

@@ -25,6 +25,7 @@ from ukjax import (
     _waiting,
 )
 from ukjax._batch import _devices, _portions
+from ukjax._expand import Certain as Certain
 from ukjax._expand import Gathers as Gathers
 from ukjax._expand import LoopTables as LoopTables
 from ukjax._expand import Marks as Marks
@@ -41,6 +42,7 @@ from ukjax._expand import (
     _tiled,
 )
 from ukjax._expand import _loop as _scalar_loop
+from ukjax._expand import are_clear as are_clear
 from ukjax._expand._loop import LoopOp
 from ukjax._export import _compiler, _export
 from ukjax._hybrid import _impact

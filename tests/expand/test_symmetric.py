@@ -8,7 +8,7 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close, assert_gradients, central_difference
-from ..inside import pivots, solve_symmetric
+from ..inside import Certain, are_clear, pivots, solve_symmetric
 
 
 N = 6
@@ -74,3 +74,27 @@ def test_derivatives_are_those_of_differences(way):
     assert_close(jax.jit(jax.jacfwd(jax.grad(loss)))(x), numeric, atol=1e-6)
     batch = jax.jit(jax.vmap(jax.grad(loss)))(jnp.stack([x, 2 * x]))
     assert_close(batch, jnp.stack([jax.grad(loss)(x), jax.grad(loss)(2 * x)]), atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [6, 16, 30])
+def test_rows_are_clear_only_where_their_least_singular_value_is_larger(m):
+    """Rows of unit length, some nearly dependent: clear for limits below that value, never for those above it.
+
+    Of many rows the bound by pivots alone may be a tenth of that value or less, and that by their inverse a third.
+    """
+    rng = np.random.default_rng(m)
+    B = np.eye(m, m + 4) + 0.4 * rng.normal(size=(m, m + 4))
+    B /= np.linalg.norm(B, axis=1, keepdims=True)
+    least = np.linalg.svd(B)[1][-1]
+    lengths = 10.0 ** rng.uniform(-2, 2, m)
+    S, none = jnp.asarray(np.outer(lengths, lengths) * (B @ B.T)), jnp.zeros(m)
+
+    def clear(part):
+        certain = Certain(rank=part * least, dependent=1e-6, pivot=1e-9, residual=1e-9, push=1e-9)
+        return bool(are_clear(certain, S, pivots(S, 1e-12), none, none, none, jnp.zeros(())))
+
+    assert not clear(1.001)
+    if m > 12:
+        assert clear(0.3)
+    else:
+        assert clear(0.01)

@@ -208,7 +208,6 @@ class ScalarLoop:
         state, stays: Trees of arrays of one member, or of their shapes and dtypes.
         tables: Its tables.
         times: The table of times, likewise; None if no rows are saved.
-        most: Most operations of a step; by default those of a function.
 
     Raises:
         NotScalar, TooLong: If a function is no scalar program.
@@ -221,12 +220,11 @@ class ScalarLoop:
         stays: PyTree,
         tables: LoopTables = LoopTables(),
         times: ShapedArray | None = None,
-        most: int | None = None,
     ):
         self.repeats = repeats
         shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, stays, tables))
         rows = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes[2])
-        step = ScalarStep.of(repeats.step, state, stays, rows.read, most=most or limits().function)
+        step = ScalarStep.of(repeats.step, state, stays, rows.read, most=limits().derivative)
         if step.further:
             raise NotScalar("a step that closes over arrays")
         leaves, structure = jax.tree_util.tree_flatten(state)

@@ -116,7 +116,7 @@ def reversed_steps(
     )
     tables = _expand.LoopTables(rows, (problem.ts, cys))
     try:
-        loop = _expand.ScalarLoop(repeats, at, arrays, tables, most=_expand.limits().derivative)
+        loop = _expand.ScalarLoop(repeats, at, arrays, tables)
     except (_expand.TooLong, _expand.NotScalar):
         return None
     end, *_ = loop(at, arrays, tables)
