@@ -25,6 +25,10 @@ SAME = {
     "twice an angle": (lambda x, y: jnp.sin(2 * x) - 2 * jnp.sin(x) * jnp.cos(x) + 0 * y, 0.0),
     "even and odd": (lambda x, y: jnp.cos(x - y) - jnp.cos(y - x) + jnp.sin(x - y) + jnp.sin(y - x), 0.0),
     "decimals": (lambda x, y: (0.1 * x + 0.2 * x - 0.3 * x) * y, 0.0),
+    "a tiny number first": (
+        lambda x, y: 5 * 2.0**-60 * x * y - 5 * 2.0**-60 * y * x + 2.5 * x - x - 1.5 * x,
+        0.0,
+    ),
     "thirds": (lambda x, y: x / 3 + (2.0 / 3.0) * x - x + 0 * y, 0.0),
     "a fixed angle": (lambda x, y: (np.cos(0.3) * x) ** 2 + (np.sin(0.3) * x) ** 2 - x * x + 0 * y, 0.0),
     "a fixed angle, its sine first": (

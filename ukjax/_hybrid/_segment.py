@@ -135,7 +135,7 @@ def _sizes(at: Beginning, t: Array, y: Array, rate: Array) -> _Sizes:
     rows = of_q if mechanism.kinematics is None else of_q @ jax.jacfwd(lambda v: mechanism.rates(q, v, t))(v)
     terms = jnp.abs(of_q) @ jnp.abs(q) + jnp.abs(of_v) @ jnp.abs(v) + jnp.abs(of_t * t)
     speeds = jnp.abs(rows) @ jnp.abs(v) + jnp.abs(of_v) @ jnp.abs(a) + jnp.abs(of_t)
-    G = metric(mechanism.mass(q, t, v.shape[0]), jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t))(v))
+    G = metric(mechanism.mass(q, t, v.shape[0]), mechanism.velocity_rows(q, v, t)[1])
 
     def of_metric(rows: Array, x: Array) -> Array:
         return jnp.linalg.norm(rows @ G.W.T, axis=1) * jnp.linalg.norm(G.L.T @ x)
@@ -175,8 +175,7 @@ def _turns_back(at: Beginning, i: int, t: Array, y: Array, rate: Array) -> bool 
     def speed(q: Array, v: Array) -> Array:
         return jax.jvp(lambda q: value(q, v, t), (q,), (mechanism.rates(q, v, t),))[1]
 
-    rows = jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t))(v)
-    W = metric(mechanism.mass(q, t, v.shape[0]), rows).W
+    W = metric(mechanism.mass(q, t, v.shape[0]), mechanism.velocity_rows(q, v, t)[1]).W
     row = jax.grad(speed, argnums=1)(q, v)
     way = W.T @ (W @ row)
     _, after = jax.jvp(lambda v: speed(*apply(q, v, t, None)[:2]), (v,), (way,))

@@ -129,7 +129,8 @@ class Projection(eqx.Module):
         back = self.shortest(along_v, (q, v, t), expand, 0.0)
         way, missed = jnp.split(back, [n])
         if curved and sizes is not None:
-            missed = jnp.concatenate([missed, _missed_in_velocity(mechanism, sizes, q, v + way, t)])
+            there = sizes.velocity.missed(*mechanism.velocity_rows(q, v + way, t), v + way)
+            missed = jnp.concatenate([missed, there])
         arrived = jnp.all(stop_gradient(missed) <= 1)
         return jnp.concatenate([q, v + way]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
 
@@ -164,12 +165,6 @@ def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
     """Whether velocity constraints are not affine in v, as those that are rates of positions are."""
     linear = are_rates(mechanism.constraints)
     return not linear and uses(jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t)), v)[0]
-
-
-def _missed_in_velocity(mechanism: Mechanism, sizes: "ConstraintSizes", q: Array, v: Array, t: Array) -> RowValues:
-    """Returns the velocity errors as parts of the allowed errors (m,)."""
-    error, J = mechanism.velocity_error(q, v, t), jax.jacfwd(mechanism.velocity_error, argnums=1)(q, v, t)
-    return sizes.velocity.missed(error, J, v)
 
 
 def _moved(mechanism: Mechanism, q: Array, t: Array, d: Vector) -> RowValues:

@@ -170,7 +170,9 @@ class Sizes(NamedTuple):
         return cls(_spread(lever, turn), _spread(speed, spin), _spread(2 * spin * speed, spin * spin), place)
 
     def without_rounding(self, D: Array, rows: OwnRows, gains: Baumgarte | None) -> OwnRows:
-        """The rows, with zeros in place of those that are only rounding errors of the terms that D (m, 6) sums.
+        """The rows, each zero if it is only rounding errors.
+
+        D: derivatives of the rows by x (m, 6), which tell the sizes of their terms.
 
         Three rows of a hinge are such rows where the axes of a loop in space are parallel. A gap that cannot be closed
         counts as zero up to sqrt(eps) times its terms, as in `assemble`.
