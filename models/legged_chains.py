@@ -11,6 +11,9 @@ close a loop are rounded to a millimetre, so the drawn pose is open by as much, 
     kangaroo_ankle        a foot on a universal joint, with two struts behind it
     five_bar              two arms, joined by a ball at the ends of their forearms
 
+`standing_leg` is the first of them on the ground, with a pelvis on a vertical rail, as single legs are tested. It
+squats; the ankle rolls and pitches its foot. `knee_leg` has a knee that may pass the straight leg.
+
 Lengths, masses and axes are our own. The shapes follow robots that are described by Hubicki et al. (2016), ATRIAS;
 Sugahara et al. (2004), WL-16; Roig et al. (2022), Kangaroo.
 """
@@ -19,8 +22,10 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
+import ukjax
 from ukjax import rigid
 
 
@@ -266,3 +271,66 @@ def five_bar() -> Chain:
 
 
 ALL = (five_bar, kangaroo_ankle, cassie_legs, digit_leg, wl16_legs)
+
+
+def standing_leg(pelvis: float = 15.0) -> Chain:
+    """The leg of `digit_leg`, its foot on the ground, under a pelvis [kg] on a vertical rail.
+
+    28 speeds and 24 rows: four degrees of freedom, of which three are the spins of rods.
+    """
+    leg, sole = digit_leg(), (0.1, 0.02, -1.02)
+    rail = Rod("pelvis", BASE, "prismatic", Z, (0.0, 0.0, 0.0), (0.0, 0.0, 0.2), pelvis)
+    rods = (rod._replace(on=rail.name) if rod.on == BASE else rod for rod in leg.rods)
+    return Chain("standing_leg", (rail, *rods), (*leg.closed, Loop("foot", BASE, sole, sole, "6D")), leg.motors)
+
+
+def knee_leg(pelvis: float = 20.0, knee: float = 0.45) -> Chain:
+    """A pelvis [kg] on two rails, thigh and shin, drawn straight with the knee at a height [m], and a foot that turns.
+
+    Four speeds and three rows, of rank two.
+    """
+    ground, hip, joint = (0.0, 0.0, 0.0), (0.0, 0.0, 0.9), (0.0, 0.0, knee)
+    rods = (
+        Rod("rail", BASE, "prismatic", X, hip, (0.1, 0.0, 0.9), 0.5),
+        Rod("pelvis", "rail", "prismatic", Z, hip, (0.0, 0.0, 1.1), pelvis),
+        _hinge("thigh", "pelvis", Y, hip, (0.0, 0.0, 0.45), 4.0),
+        _hinge("shin", "thigh", Y, joint, (0.0, 0.0, knee - 0.45), 2.0),
+    )
+    return Chain("knee_leg", rods, (Loop("shin", BASE, ground, ground),), ("shin",))
+
+
+def _driven(chain: Chain, ways: dict, t1: float, **options) -> ukjax.Scenario:
+    """The chain with joints that follow their ways (joint -> function of time), from rest, by all its motors."""
+    robot = chain.robot()
+    q, v = robot.assemble({joint: way(jnp.zeros(())) for joint, way in ways.items()}, keep=tuple(ways))
+
+    def off(q, t):
+        return jnp.stack([robot.coordinate(q, joint) - way(t) for joint, way in ways.items()])
+
+    servo = ukjax.Servo(ukjax.Holonomic(off, ukjax.Baumgarte.classic(20.0, 20.0)), robot.actuation())
+    return robot.scenario(q, v, t1, projection=ukjax.Projection(), servo=servo, **options)
+
+
+def scenario(tilt: float = 0.2, turns: float = 1.0, t1: float = 2.0) -> ukjax.Scenario:
+    """The ankle pitches its foot by up to `tilt` [rad], `turns` times a second, and rolls it, by its two struts."""
+    w = 2 * np.pi * turns
+    ways = {
+        "cross_joint": lambda t: tilt / 2 * (1 - jnp.cos(w * t)),
+        "foot_joint": lambda t: tilt / 2 * (jnp.cos(2 * w * t) - jnp.cos(w * t)),
+    }
+    chain = kangaroo_ankle()
+    return _driven(
+        chain, ways, t1, name="Ankle on two struts", controls=[f"{name} [N]" for name in chain.motors],
+        source="Roig et al. (2022), in the shape of Kangaroo's ankle",
+    )  # fmt: skip
+
+
+def squat(depth: float = 0.15, turns: float = 1.0, t1: float = 2.0) -> ukjax.Scenario:
+    """The standing leg lowers its pelvis by `depth` [m] and lifts it again, `turns` times a second, by six motors."""
+    w = 2 * np.pi * turns
+    ways = {"pelvis_joint": lambda t: depth / 2 * (jnp.cos(w * t) - 1)}
+    chain = standing_leg()
+    return _driven(
+        chain, ways, t1, name="Leg that squats", controls=[f"{name} [N m]" for name in chain.motors],
+        source="Hubicki et al. (2016), in the shape of Digit's leg",
+    )  # fmt: skip

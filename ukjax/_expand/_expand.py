@@ -78,7 +78,7 @@ def expand(function: Callable[..., PyTree], *, limit: int | None = None) -> Expa
 
     Args:
         function: Takes and gives trees of arrays. An argument that is no array is part of the function.
-        limit: Most operations; more take long to compile. By default 64 000 on a CPU, where there is machine code, and
+        limit: Most operations; more take long to compile. By default 128 000 on a CPU, where there is machine code, and
             8 000 elsewhere.
 
     Returns:

@@ -174,7 +174,7 @@ class Limits(NamedTuple):
 
 
 # Machine code compiles in time linear in its length; XLA does not.
-OF_MACHINE_CODE, OF_XLA = Limits(64_000, 256_000), Limits(8000, 16_000)
+OF_MACHINE_CODE, OF_XLA = Limits(128_000, 256_000), Limits(8000, 16_000)
 # How many times as many operations a derivative may have as its function.
 GROWTH = 8
 
