@@ -244,6 +244,45 @@ def test_rows_that_are_redundant_at_every_state_need_no_matrices():
         assert_close(x, y, atol=1e-10 * (1 + np.max(np.abs(y))))
 
 
+def with_dependent_rows(count):
+    """Nine rows, `count` more that are made of two of them, of other lengths, and one that is zero at every state."""
+    rng, n = np.random.default_rng(count), 10
+    K, C, W = (jnp.asarray(rng.normal(size=shape)) for shape in ((n, n), (9, n), (count, 2)))
+
+    def rows(q, t):
+        phi = jnp.sin(C @ q)
+        return jnp.concatenate([phi, jnp.geomspace(0.1, 20.0, count) * (W @ phi[3:5]), jnp.zeros(1)])
+
+    mass = lambda q, t: jnp.eye(n) + jnp.outer(jnp.cos(K @ q), jnp.cos(K @ q))
+    return ukjax.Mechanism(ukjax.System(mass, lambda q, v, t: jnp.sin(K @ q) - v), ukjax.Holonomic(rows))
+
+
+@pytest.mark.parametrize("count", [2, long(3)])
+def test_derivatives_of_several_rows_that_depend_on_others(count):
+    """Two of twelve rows need no matrices. The multipliers of least norm share the constraint force."""
+    mechanism, rng = with_dependent_rows(count), np.random.default_rng(1)
+    q, v, weights = (jnp.asarray(rng.normal(size=10)) for _ in range(3))
+
+    def found(way):
+        def loss(q, v):
+            motion = ukjax.equation_of_motion(mechanism, q, v, formulation=way, throw=False)
+            return weights @ (jnp.sin(motion.acceleration) + motion.constraint_force), motion.rank
+
+        slopes, rank = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(q, v)
+        along = jax.jit(lambda q, v: jax.jvp(lambda *x: loss(*x)[0], (q, v), (v, weights))[1])(q, v)
+        assert int(rank) == 9
+        return *slopes, along
+
+    want = found(OFF)
+    with without_matrices():
+        got = found(ON)
+    if count > 2:
+        assert not np.allclose(got[0], want[0])  # by matrices, which were in the way
+        got = found(ON)
+    for x, y in zip(got, want, strict=True):
+        assert_close(x, y, atol=1e-10 * (1 + np.max(np.abs(y))))
+
+
 @pytest.mark.long
 def test_a_large_mechanism_goes_by_matrices():
     many = ukjax.Mechanism(falling(n=40), [ukjax.Holonomic(lambda q, t: jnp.cumsum(jnp.sin(jnp.cumsum(q)))[:30])])

@@ -94,7 +94,7 @@ class MotionPiece(AbstractCertainPiece):
         force = solved.force(solved.multipliers)
         vectors = map(column, (solved.acceleration, solved.free, force))
         clear = solved.clear()
-        flags = column(solved.kept), alone(clear), alone(graph.both(clear, solved.at_most_one_depends))
+        flags = column(solved.kept), alone(clear), alone(graph.both(clear, solved.few_depend))
         return [*vectors, alone(solved.residual()), *flags]
 
     def solved(self, graph: Graph, arguments: list[np.ndarray]) -> ScalarKKT:
@@ -298,7 +298,7 @@ class JudgedSlope(AbstractJudgedSlope):
         if any(batched) and (any(batched[:count]) or not isinstance(slope, _Tangent)):
             return each_member(lambda one: self.every(graph, (False,) * len(one), one), batched, arguments)
         solved = slope.solved(graph, arguments)
-        smooth = alone(graph.both(solved.clear(), solved.at_most_one_depends))
+        smooth = alone(graph.both(solved.clear(), solved.few_depend))
         if not any(batched):
             return [*slope.from_solved(solved, arguments), smooth]
         assert isinstance(slope, _Tangent)

@@ -79,6 +79,8 @@ class Sizes:
 
 # Rows that are shorter than this many eps of the longest may be rounding errors: the fallback decides.
 SHORTEST = 4096.0
+# Derivatives know of one row in so many that depends on others, but at least of one; of more the fallback does.
+ROWS_OF_A_DEPENDENT = 6
 
 
 class Certain(NamedTuple):
@@ -156,45 +158,85 @@ class ScalarKKT:
         return product(self.graph, self.A.T, multipliers, self.dtype)
 
     # Derivatives are those of the pseudoinverse of rows that keep their rank, H of unit length: the change of the
-    # demand counts as far as it lies in the range of H, and the multipliers are those of least norm. Here, where one
-    # row depends on others, n^T A = 0: the part along n, in the metric of H, is left out. Parts along the n of further
-    # dependent rows would not be.
+    # demand counts as far as it lies in the range of H, and the multipliers are those of least norm. Where rows depend
+    # on others, n^T A = 0 for a vector n of each of them. The parts along these n, in the metric of H, are left out.
 
     @ft.cached_property
-    def _dependence(self) -> tuple[list[Entry], list[Entry], Entry]:
-        """The vector n of one dependent row, or 0; n in the metric of H; and the inverse of its squared length."""
-        graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
-        n = self.rows.upper([graph.where(kept, zero, one) for kept in self.rows.kept])
-        units = [graph.power_of_two(graph.sqrt(x)) for x in self.squares]
-        scaled = [graph.mul(graph.mul(unit, unit), x) for unit, x in zip(units, n, strict=True)]
-        length = graph.sum(combined(graph, graph.mul, n, scaled), self.dtype)
-        there = graph.greater(length, zero)
-        return n, scaled, graph.where(there, graph.div(one, graph.where(there, length, one)), zero)
+    def _nothing(self) -> list[bool]:
+        """Whether each row is zero whatever the state, as that across the plane of a planar loop is."""
+        return [all(is_constant(x, 0) for x in row) for row in self.A]
 
-    def _without(self, direction: list[Entry], measure: list[Entry], values: Sequence[Entry]) -> list[Entry]:
-        graph, (*_, inverse) = self.graph, self._dependence
+    @property
+    def _most_dependent(self) -> int:
+        return max(1, len(self.A) // ROWS_OF_A_DEPENDENT)
+
+    @ft.cached_property
+    def _dependent(self) -> tuple[list[Entry], list[Entry]]:
+        """Whether each row depends on others, in the order of elimination, and how many before it do; those that are
+        zero whatever the state are not counted."""
+        graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
+        count, depends, before = zero, [], []
+        for p, kept in zip(self.rows.order, self.rows.kept, strict=True) if len(self.A) else ():
+            depends.append(constant(False, bool) if self._nothing[p] else graph.negation(kept))
+            before.append(count)
+            count = graph.add(count, graph.where(depends[-1], one, zero))
+        return depends, [*before, count]
+
+    @ft.cached_property
+    def _dependences(self) -> list[tuple[list[Entry], list[Entry], Entry]]:
+        """For each of the rows that may depend on others a vector n, or 0; n in the metric of H; and the inverse of its
+        squared length. The vectors are orthogonal in that metric."""
+        graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
+        found: list[tuple[list[Entry], list[Entry], Entry]] = []
+        if not len(self.A):
+            return found
+        units = [graph.power_of_two(graph.sqrt(x)) for x in self.squares]
+        squares = [graph.mul(unit, unit) for unit in units]
+        depends, before = self._dependent
+        for k in range(self._most_dependent):
+            here = [
+                graph.both(x, graph.both(graph.greater(count, low), graph.greater(high, count)))
+                for x, count in zip(depends, before, strict=False)
+                for low, high in [(constant(k - 0.5, self.dtype), constant(k + 0.5, self.dtype))]
+            ]
+            n = self.rows.upper([graph.where(x, one, zero) for x in here])
+            for other, scaled, inverse in found:
+                n = self._less(n, other, scaled, inverse)
+            scaled = combined(graph, graph.mul, squares, n)
+            length = graph.sum(combined(graph, graph.mul, n, scaled), self.dtype)
+            there = graph.greater(length, zero)
+            found.append((n, scaled, graph.where(there, graph.div(one, graph.where(there, length, one)), zero)))
+        return found
+
+    def _less(
+        self, values: Sequence[Entry], direction: list[Entry], measure: list[Entry], inverse: Entry
+    ) -> list[Entry]:
+        """The values without their part along a direction."""
+        graph = self.graph
         part = graph.mul(graph.sum(combined(graph, graph.mul, measure, values), self.dtype), inverse)
         return [graph.sub(x, graph.mul(part, d)) for x, d in zip(values, direction, strict=True)]
 
+    def _without_nothing(self, values: Sequence[Entry]) -> list[Entry]:
+        return [constant(0, self.dtype) if none else x for x, none in zip(values, self._nothing, strict=True)]
+
     def in_range(self, demanded: Sequence[Entry]) -> list[Entry]:
         """The part of a change of b - A a that can be met."""
-        if not len(self.A):
-            return []
-        n, scaled, _ = self._dependence
-        return self._without(scaled, n, demanded)
+        values = self._without_nothing(demanded)
+        for n, scaled, inverse in self._dependences:
+            values = self._less(values, scaled, n, inverse)
+        return values
 
     def least(self, multipliers: Sequence[Entry]) -> list[Entry]:
         """The multipliers of least norm with the same constraint force as these."""
-        if not len(self.A):
-            return []
-        n, scaled, _ = self._dependence
-        return self._without(n, scaled, multipliers)
+        values = self._without_nothing(multipliers)
+        for n, scaled, inverse in self._dependences:
+            values = self._less(values, n, scaled, inverse)
+        return values
 
     @property
-    def at_most_one_depends(self) -> Entry:
-        graph, (one, zero) = self.graph, (constant(x, self.dtype) for x in (1, 0))
-        count = graph.sum([graph.where(kept, zero, one) for kept in self.kept], self.dtype)
-        return graph.greater(constant(1.5, self.dtype), count)
+    def few_depend(self) -> Entry:
+        """Whether no more rows depend on others than derivatives know of."""
+        return self.graph.greater(constant(self._most_dependent + 0.5, self.dtype), self._dependent[1][-1])
 
     def respond(self, r1: Sequence[Entry], r2: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """The changes dq'' and dl by the changes r1 and r2 of the right-hand sides."""
