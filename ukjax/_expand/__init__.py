@@ -4,7 +4,6 @@ from .._lowering._entry import Entry as Entry
 from .._lowering._entry import Node as Node
 from .._lowering._entry import NotScalar as NotScalar
 from .._lowering._program import Program as Program
-from .._lowering._program import arguments_of as arguments_of
 from ._constrained import Controlled as Controlled
 from ._constrained import KKTTerms as KKTTerms
 from ._constrained import SchurComplement as SchurComplement

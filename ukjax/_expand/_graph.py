@@ -36,7 +36,7 @@ from .._lowering._entry import (
     name_of,
     value_of,
 )
-from .._lowering._program import Routine, arguments_of
+from .._lowering._program import Routine
 from .._program import Parameters
 
 
@@ -386,10 +386,10 @@ class Graph:
         known = list(itertools.islice(self.known.items(), since[0], None))
         by_value = list(itertools.islice(self.by_value.items(), since[1], None))
         nodes = {x.order: x for x in (*dict(known).values(), *dict(by_value).values()) if isinstance(x, Node)}
-        nodes |= {x.order: x for node in list(nodes.values()) for x in arguments_of(node)}
+        nodes |= {x.order: x for node in list(nodes.values()) for x in node.nodes}
         depends = {x.order for x in inputs}
         for order in sorted(nodes):
-            if any(x.order in depends for x in arguments_of(nodes[order])):
+            if any(x.order in depends for x in nodes[order].nodes):
                 depends.add(order)
         for key, x in known:
             if isinstance(x, Node) and x.order in depends:

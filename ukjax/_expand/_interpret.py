@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Va
 
 from .. import _program
 from .._lowering._entry import Entry, Node, NotScalar, constant, entries, name_of
-from .._lowering._program import Program, Routine, arguments_of
+from .._lowering._program import Program, Routine
 from .._program import Parameters
 from ._choice import is_at_most, is_long, selected
 from ._graph import FOLDED, Graph
@@ -257,7 +257,7 @@ class _RepeatedCall:
         self.is_inline = len(inside) < SHORT
         if self.is_inline:
             return
-        around = {x.order: x for node in inside.values() for x in arguments_of(node)}
+        around = {x.order: x for node in inside.values() for x in node.nodes}
         for node in formal:
             around.pop(node.order, None)
         inputs = [*formal, *(around[i] for i in sorted(around) if i not in inside)]
@@ -276,7 +276,7 @@ def _dependent(outputs: Sequence[Entry], inputs: Sequence[Node]) -> dict[int, No
     steps = Program(inputs, outputs).steps if inputs else []
     found = {}
     for node in steps:
-        if any(x.order in depends for x in arguments_of(node)):
+        if any(x.order in depends for x in node.nodes):
             depends.add(node.order)
             found[node.order] = node
     return found

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._coordinate import Coordinate, rate_unit
-from .._expand import Node, arguments_of
+from .._expand import Node
 from .._manifold import Projection
 from .._mechanism import Mechanism
 from .._servo import AbstractController
@@ -295,7 +295,7 @@ def dependencies(one: Exported) -> list[set[int]]:
     *results, certain = one.program.outputs
     places = {node.order: {i} for i, node in enumerate(one.program.inputs)}
     for node in one.program.steps:
-        places[node.order] = set().union(*(places[x.order] for x in arguments_of(node)))
+        places[node.order] = set().union(*(places[x.order] for x in node.nodes))
     kept = [unguarded(x, certain) for x in results]
     return [places[x.order] if isinstance(x, Node) else set() for x in kept]
 

@@ -5,8 +5,9 @@ that lets LLVM change the arithmetic: a number has the same bits whatever the wi
 """
 
 import abc
+import functools as ft
 from collections.abc import Callable
-from typing import TypeVar, Union
+from typing import Any, TypeVar, Union
 
 import numpy as np
 
@@ -20,11 +21,32 @@ Operand = Union["Number", float, int, bool]
 Results = TypeVar("Results")
 
 
+@ft.cache
 def scalar_type(dtype: np.dtype) -> str:
     """LLVM's name of the type of one number."""
     if dtype == BOOL:
         return "i1"
     return FLOATS.get(dtype.str[1:]) or f"i{8 * dtype.itemsize}"
+
+
+@ft.cache
+def vector_type(width: int, dtype: np.dtype) -> str:
+    """LLVM's name of the type of so many numbers."""
+    one = scalar_type(np.dtype(dtype))
+    return one if width == 1 else f"<{width} x {one}>"
+
+
+@ft.cache
+def intrinsic(width: int, name: str, dtype: np.dtype, args: tuple[np.dtype, ...], suffixes: Any) -> tuple[str, str]:
+    """The declaration of an intrinsic function for so many numbers, and the beginning of a call."""
+
+    def suffix(dtype: np.dtype) -> str:
+        letter = f"{'f' if dtype.kind == 'f' else 'i'}{8 * dtype.itemsize}"
+        return letter if width == 1 else f"v{width}{letter}"
+
+    full = ".".join(["@llvm", name, *(suffix(np.dtype(x)) for x in suffixes or args[:1])])
+    kinds = ", ".join(vector_type(width, x) for x in args)
+    return f"declare {vector_type(width, dtype)} {full}({kinds})", f"call {vector_type(width, dtype)} {full}"
 
 
 class Number:
@@ -218,16 +240,11 @@ class Code(AbstractCode):
         self.width, self.lines, self.declared, self._count = width, [], set(), 0
 
     def type_of(self, dtype: np.dtype) -> str:
-        one = scalar_type(np.dtype(dtype))
-        return one if self.width == 1 else f"<{self.width} x {one}>"
+        return vector_type(self.width, dtype)
 
     def typed(self, x: Number) -> str:
         """The number with its type, as an operand."""
         return f"{self.type_of(x.dtype)} {x.name}"
-
-    def _suffix(self, dtype: np.dtype) -> str:
-        letter = f"{'f' if dtype.kind == 'f' else 'i'}{8 * dtype.itemsize}"
-        return letter if self.width == 1 else f"v{self.width}{letter}"
 
     def name(self) -> str:
         """A name that is not used yet."""
@@ -264,10 +281,9 @@ class Code(AbstractCode):
         return Number(self, text, dtype)
 
     def call(self, name, dtype, *args, suffixes=()):
-        full = ".".join(["@llvm", name, *(self._suffix(np.dtype(x)) for x in suffixes or (args[0].dtype,))])
-        kinds = ", ".join(self.type_of(x.dtype) for x in args)
-        self.declared.add(f"declare {self.type_of(dtype)} {full}({kinds})")
-        return self.instruction(f"call {self.type_of(dtype)} {full}({', '.join(map(self.typed, args))})", dtype)
+        declaration, begin = intrinsic(self.width, name, dtype, tuple(x.dtype for x in args), tuple(suffixes))
+        self.declared.add(declaration)
+        return self.instruction(f"{begin}({', '.join(map(self.typed, args))})", dtype)
 
     def function(self, of, *args):
         return of(self, *args)

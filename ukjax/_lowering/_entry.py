@@ -40,12 +40,14 @@ LARGEST = 16_384
 class Node:
     """A number that is known when the program runs; other numbers are constants, NumPy scalars."""
 
-    __slots__ = ("args", "dtype", "function", "name", "order", "params", "place", "primitive", "value")
+    __slots__ = ("args", "dtype", "function", "name", "nodes", "order", "params", "place", "primitive", "value")
     __array_ufunc__ = None
 
     def __init__(self, function: Callable[..., PyTree], args: tuple[Any, ...], dtype: np.dtype, order: int):
         # Arguments are entries, and those of a block arrays of entries.
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
+        # Those of the arguments that are nodes, which many passes ask for.
+        self.nodes = tuple(x for x in args if isinstance(x, Node))
         self.name: Name = 1, order
         self.primitive: Primitive | None = None
         self.params: Parameters = {}
@@ -68,6 +70,7 @@ class Block(Node):
         self, function: Callable[..., PyTree], args: tuple[np.ndarray, ...], dtypes: tuple[np.dtype, ...], order: int
     ):
         super().__init__(function, args, np.dtype(object), order)
+        self.nodes = tuple(x for array in args for x in array.flat if isinstance(x, Node))
         self.dtypes = dtypes
 
 

@@ -1,6 +1,5 @@
 """Complete scalar programs, as operations on numbers or on batches of numbers."""
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -73,11 +72,11 @@ class Program:
         varies = {node.order for node, b in zip(self.inputs, batched, strict=True) if b}
         border: dict[int, Node] = {}
         for node in self.steps:
-            if any(x.order in varies for x in arguments_of(node)):
+            if any(x.order in varies for x in node.nodes):
                 varies.add(node.order)
         for node in self.steps:
             if node.order in varies:
-                border |= {x.order: x for x in arguments_of(node) if x.order not in varies}
+                border |= {x.order: x for x in node.nodes if x.order not in varies}
         border |= {x.order: x for x in self.outputs if isinstance(x, Node) and x.order not in varies}
         shared = [border[i] for i in sorted(border)]
         own = [node for node, b in zip(self.inputs, batched, strict=True) if not b]
@@ -170,12 +169,6 @@ def _whole(entries: np.ndarray, done: dict[int, PyTree[Array]]) -> Array | None:
     return array
 
 
-def arguments_of(node: Node) -> list[Node]:
-    """The nodes among the arguments, and among the entries of those that are arrays."""
-    args = itertools.chain.from_iterable(x.flat for x in node.args) if isinstance(node, Block) else node.args
-    return [x for x in args if isinstance(x, Node)]
-
-
 def _needed(outputs: Sequence[Entry], known: set[int]) -> list[Node]:
     """The nodes that the outputs depend on, down to `known` ones, in an order in which they can be computed."""
     seen: dict[int, Node] = {}
@@ -185,5 +178,5 @@ def _needed(outputs: Sequence[Entry], known: set[int]) -> list[Node]:
         if node.order not in seen:
             seen[node.order] = node
             if node.order not in known:
-                todo += arguments_of(node)
+                todo += node.nodes
     return [seen[i] for i in sorted(seen)]

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from ._entry import Block, Entry, Node
-from ._program import Program, Routine, arguments_of, call_p, routine_of
+from ._program import Program, Routine, call_p, routine_of
 
 
 # Operations of a part.
@@ -88,7 +88,7 @@ def _fused_products(program: Program) -> set[int]:
     """The products, by order, that become part of the sum that alone uses them; one for each sum."""
     uses: dict[int, int] = {}
     for node in program.steps:
-        for x in arguments_of(node):
+        for x in node.nodes:
             uses[x.order] = uses.get(x.order, 0) + 1
     for x in program.outputs:
         if isinstance(x, Node):
@@ -128,7 +128,7 @@ def cut(
     place = {node.order: i for i, node in enumerate(steps)}
     last = [0] * len(steps)
     for i, node in enumerate(steps):
-        for x in arguments_of(node):
+        for x in node.nodes:
             if x.order in place:
                 last[place[x.order]] = i
     for x in outputs:
@@ -137,7 +137,7 @@ def cut(
     begin = 0
     while begin < len(steps):
         end = end_of(place, last, begin)
-        read = {x.order: x for node in steps[begin:end] for x in arguments_of(node) if place.get(x.order, -1) < begin}
+        read = {x.order: x for node in steps[begin:end] for x in node.nodes if place.get(x.order, -1) < begin}
         given = [node for node, i in zip(steps[begin:end], last[begin:end], strict=True) if i >= end]
         yield Program([read[i] for i in sorted(read)], given)
         begin = end

@@ -19,7 +19,7 @@ from ._entry import Block, Entry, Node
 from ._gpu import Cuda
 from ._kernel import Kernel, Row, kernel
 from ._print import has_instruction, is_supported
-from ._program import Program, arguments_of
+from ._program import Program
 from ._thread import row_kernel
 
 
@@ -105,7 +105,7 @@ class _Levels:
         self.level: dict[int, int] = {node.order: 0 for node in program.inputs}
         self.kept: dict[int, list[Node]] = {}  # operations of JAX, by the level that their arguments have
         for node in program.steps:
-            below = max((self.level.get(x.order, 0) for x in arguments_of(node)), default=0)
+            below = max((self.level.get(x.order, 0) for x in node.nodes), default=0)
             is_entry = node.place is not None
             if not is_entry and not has_instruction(node):
                 self.kept.setdefault(below, []).append(node)
@@ -154,7 +154,7 @@ class _Levels:
             self._apply(node, [found.pop(0) if x is None else x for x in given])
 
     def _read(self, node: Node) -> list[Node]:
-        return [x for x in arguments_of(node) if not isinstance(x, Block)]
+        return [x for x in node.nodes if not isinstance(x, Block)]
 
     def _add(self, array: Array, entries: "list[Node | None]") -> None:
         self.arrays.append(array)
