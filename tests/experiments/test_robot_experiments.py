@@ -1,10 +1,11 @@
-"""The experiments on robots from MJCF: loops beside MuJoCo, and an arm that is found again."""
+"""The experiments on robots from files: loops beside MuJoCo, an arm that is found again, legs with closed chains."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import experiments.closed_legs as closed_legs
 import experiments.identify_robot as identify
 import experiments.loops_beside_mujoco as beside
 from experiments import _arm, _loops
@@ -104,3 +105,25 @@ def test_an_arm_from_mjcf_is_found_again(capsys, tmp_path):
     rank = int(shown.split("numbers: rank ")[1].split()[0])
     assert len(identify.FITTED) <= rank < len(identify.FITTED) + len(identify.OTHERS)
     assert drawn(tmp_path) == ["fit", "residuals"]
+
+
+@pytest.mark.long
+def test_closed_legs(capsys, tmp_path):
+    with standard_promotion():
+        squat, straight = closed_legs.squat(), closed_legs.straight()
+    # The mean force of the ground over a squat is the weight, and the motors' work is the change of the energy.
+    assert abs(squat.mean_ground - squat.weight) < 1e-6
+    assert squat.missed_work < 1e-5
+    # Pushed up from below: rods of the ankle carry several times the weight, the same on either side.
+    np.testing.assert_allclose(squat.tension["toe_left"], squat.tension["toe_right"], rtol=1e-9)
+    assert np.max(squat.tension["toe_left"]) < -squat.weight < np.max(squat.tension["achilles"]) < 0
+    # Derivatives through the straight knee are those between robots built anew; the knee's own angle has none.
+    np.testing.assert_allclose(straight.forward, straight.differences, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(straight.reverse, straight.forward, rtol=1e-10, atol=1e-13)
+    size = np.max(np.abs(straight.at_straight))
+    np.testing.assert_allclose(straight.at_straight, straight.at_straight_differences, atol=1e-8 * size)
+    assert not np.isfinite(straight.by_inverse_kinematics)
+    shown = run(closed_legs, capsys, tmp_path, down=squat, found=straight)
+    for number in closed_legs.FITTED:
+        assert abs(float(cells(shown, number.name)[-1])) < 4
+    assert drawn(tmp_path) == ["ankle", "knee", "poses", "squat"]

@@ -17,9 +17,7 @@ from .test_models import FACTORIES, MODULES, SLOW, classes
 
 
 STEP = 1e-6
-OWN = [
-    name for name in FACTORIES if any(issubclass(c, eqx.Module) for c in classes(MODULES[name.partition(":")[0]]))
-]
+OWN = [name for name in FACTORIES if any(issubclass(c, eqx.Module) for c in classes(MODULES[name.partition(":")[0]]))]
 
 
 def is_parameter(thing, field, value):
