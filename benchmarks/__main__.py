@@ -17,6 +17,7 @@ from . import (
     _chain,
     _closed,
     _compile,
+    _compile_gradients,
     _expand,
     _export,
     _first_hour,
@@ -51,6 +52,7 @@ TABLES = {
     "gpu": (_gpu.rows, _gpu.HEADER),
     "compile": (_compile.rows, _compile.HEADER),
     "native": (_native.rows, _native.HEADER),
+    "compile-gradients": (_compile_gradients.rows, _compile_gradients.HEADER),
     "gradients": (_gradients.rows, _gradients.HEADER),
     "first-hour": (_first_hour.rows, _first_hour.HEADER),
 }
@@ -59,8 +61,10 @@ TABLES = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("table", nargs="?", choices=TABLES, default="scara")
-    parser.add_argument("--against", type=Path, help="compile, native, gradients: another checkout to compare with")
-    parser.add_argument("--only", default="", help="compile, native, gradients: what has this in its name")
+    parser.add_argument(
+        "--against", type=Path, help="compile, native, compile-gradients: another checkout to compare with"
+    )
+    parser.add_argument("--only", default="", help="compile, native, compile-gradients: what has this in its name")
     parser.add_argument("--out", type=Path, help="a folder for the table as JSON; of peers, with a picture too")
     chosen = parser.parse_args()
     if chosen.out:
@@ -69,10 +73,10 @@ def main() -> None:
         except OSError as error:
             parser.error(f"--out must be a folder, or a name for one: {error}")
     rows, header = TABLES[chosen.table]
-    if chosen.table in ("compile", "native", "gradients"):
+    if chosen.table in ("compile", "native", "compile-gradients"):
         rows = ft.partial(rows, against=chosen.against, only=chosen.only)
     elif chosen.against or chosen.only:
-        parser.error("--against and --only are for the tables compile, native and gradients.")
+        parser.error("--against and --only are for the tables compile, native and compile-gradients.")
     jax.config.update("jax_enable_x64", True)
     if chosen.table == "peers" and os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":
         with contextlib.suppress(RuntimeError):  # where JAX has started, with the devices that it has

@@ -5,7 +5,7 @@ Errors are parts of the largest acceleration of a state, the largest of some sta
 time. On two threads it takes half of that, as if two threads did it without loss.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -30,9 +30,12 @@ RANK_TOLERANCE = 1e-9
 
 
 class Case:
-    """A robot, and states of it (k, n_q), (k, n), on its constraints."""
+    """A robot, and states of it (k, n_q), (k, n), on its constraints.
 
-    def __init__(self, chain: Chain, count: int, seed: int = 0):
+    Motors are a little off, or some joints are `held` at coordinates; the rest goes where the loops take it.
+    """
+
+    def __init__(self, chain: Chain, count: int, seed: int = 0, held: Mapping[str, float] | None = None):
         self.chain, self.robot = chain, chain.robot()
         self.mechanism = self.robot.mechanism()
         n = self.robot.layout.n
@@ -42,9 +45,8 @@ class Case:
         self.rows = rows(q, jnp.zeros(n)).shape[0]
         states = []
         for _ in range(count):
-            # Motors a little off, and the rest where the loops take it.
-            off = {f"{name}_joint": 0.02 * rng.normal() for name in chain.motors}
-            q, _ = self.robot.assemble(off)
+            off = held or {f"{name}_joint": 0.02 * rng.normal() for name in chain.motors}
+            q, _ = self.robot.assemble(off, keep=tuple(held or ()))
             v, A = rng.normal(size=n), np.asarray(rows(q, jnp.zeros(n)))
             states.append((np.asarray(q), v - np.linalg.pinv(A, RANK_TOLERANCE) @ (A @ v)))
         self.q, self.v = map(np.array, zip(*states, strict=True))

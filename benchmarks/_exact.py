@@ -7,8 +7,10 @@ J: derivatives of a body's place and turn by the speeds; a, alpha: accelerations
 """
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import diffrax
 import mpmath
 import numpy as np
 
@@ -20,6 +22,26 @@ G = 9.81
 # A row depends on others if they leave no more than this part of its square: the state is known to 1e-16.
 DEPENDENT = mpmath.mpf(10) ** -18
 SPEEDS = {"continuous": 1, "prismatic": 1, "universal": 2, "spherical": 3}
+
+
+class Change(NamedTuple):
+    """A direction in which a state and a robot change, all zero if left out.
+
+    q (n_q,), v (n,); force (n,): generalised force; mass: body -> part of its mass, and of its moments of inertia;
+    place: body -> way of its joint on the body that carries it (3,) [m].
+    """
+
+    q: np.ndarray | float = 0.0
+    v: np.ndarray | float = 0.0
+    force: np.ndarray | float = 0.0
+    mass: Mapping[str, float] = {}
+    place: Mapping[str, np.ndarray] = {}
+
+    def times(self, s: Any) -> "Change":
+        """The change by s of this one, in all digits."""
+        scaled = lambda parts: {name: _exact(x) * s for name, x in parts.items()}
+        q, v, force = (_exact(x) * s for x in self[:3])
+        return Change(q, v, force, scaled(self.mass), scaled(self.place))
 
 
 class Moving(NamedTuple):
@@ -45,11 +67,68 @@ class Moving(NamedTuple):
 def acceleration(chain: Chain, q: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, int]:
     """v' (n,), rounded to doubles, and the rank of the rows; `q`, `v` as ukjax orders them."""
     with mpmath.workdps(DIGITS):
-        return _acceleration(chain, _exact(q), _exact(v))
+        found, rank = _acceleration(chain, _exact(q), _exact(v))
+        return found.astype(float), rank
 
 
-def _acceleration(chain: Chain, q: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, int]:
-    bodies, M, Q = _dynamics(chain, q, v)
+def derivative(chain: Chain, q: np.ndarray, v: np.ndarray, change: Change) -> np.ndarray:
+    """Derivative of v' (n,) along a change, rounded to doubles.
+
+    It is a difference over steps of 1e-13, whose error is some 1e-26. Where rows depend on others, the change must keep
+    the state on the constraints.
+    """
+    with mpmath.workdps(DIGITS):
+        h = mpmath.mpf(10) ** -13
+        ends = [_acceleration(chain, _exact(q), _exact(v), change.times(s))[0] for s in (h, -h)]
+        return ((ends[0] - ends[1]) / (2 * h)).astype(float)
+
+
+def slope_of_end(chain: Chain, q: np.ndarray, v: np.ndarray, change: Change, step: float, steps: int) -> np.ndarray:
+    """Derivative along a change of q and v (n_q + n,) after some steps of Dormand and Prince's method of order 8.
+
+    It is rounded to doubles. The error of the method is that of `diffrax.Dopri8`, from which the coefficients are.
+    """
+    with mpmath.workdps(DIGITS):
+        h = mpmath.mpf(10) ** -13
+        ends = [_end(chain, _exact(q), _exact(v), change.times(s), mpmath.mpf(step), steps) for s in (h, -h)]
+        return ((ends[0] - ends[1]) / (2 * h)).astype(float)
+
+
+def _end(chain: Chain, q: np.ndarray, v: np.ndarray, change: Change, step: Any, steps: int) -> np.ndarray:
+    y, robot = np.concatenate([q + change.q, v + change.v]), change._replace(q=0.0, v=0.0)
+    tableau, split = diffrax.Dopri8().tableau, len(q)
+
+    def rate(y: np.ndarray) -> np.ndarray:
+        q, v = y[:split], y[split:]
+        return np.concatenate([_rates(chain, q, v), _acceleration(chain, q, v, robot)[0]])
+
+    for _ in range(steps):
+        k: list[np.ndarray] = []
+        for row in ((), *tableau.a_lower):
+            k.append(rate(y + step * sum((_exact(a) * x for a, x in zip(row, k, strict=True)), _exact(0 * y))))
+        y = y + step * sum((_exact(b) * x for b, x in zip(tableau.b_sol, k, strict=True)), _exact(0 * y))
+    return y
+
+
+def _rates(chain: Chain, q: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """q': of a quaternion half its product with the angular velocity, seen from the body."""
+    found, places, speeds = [], iter(q), iter(v)
+    for rod in chain.rods:
+        u = np.array([next(speeds) for _ in range(SPEEDS[rod.kind])])
+        if rod.kind == "spherical":
+            w, x = next(places), np.array([next(places) for _ in range(3)])
+            found += [-(x @ u) / 2, *((w * u + _cross(x, u)) / 2)]
+        else:
+            found += [*u]
+            for _ in u:
+                next(places)
+    return np.array(found)
+
+
+def _acceleration(chain: Chain, q: np.ndarray, v: np.ndarray, change: Change = Change()) -> tuple[np.ndarray, int]:
+    q, v = q + change.q, v + change.v
+    bodies, M, Q = _dynamics(chain, q, v, change)
+    Q = Q + change.force
     origin = {BASE: np.zeros(3)} | {rod.name: _exact(rod.at) for rod in chain.rods}
     A, b = [], []
     for loop in chain.closed:
@@ -57,8 +136,11 @@ def _acceleration(chain: Chain, q: np.ndarray, v: np.ndarray) -> tuple[np.ndarra
             bodies[name].at(bodies[name].R @ (_exact(at) - origin[name]))
             for name, at in ((loop.one, loop.at), (loop.other, loop.to))
         )
-        A += list(one.Jv - other.Jv)
-        b += list(other.a - one.a)
+        # The gap is seen from the other body: within a step it is open, but a planar loop stays in its plane.
+        d, rate, w = one.p - other.p, one.v - other.v, other.w
+        seen = one.a - other.a - _cross(other.alpha, d) - 2 * _cross(w, rate) + _cross(w, _cross(w, d))
+        A += list(other.R.T @ (one.Jv - other.Jv + _skew(d) @ other.Jw))
+        b += list(-other.R.T @ seen)
         if loop.kind == "6D":
             A += list(one.Jw - other.Jw)
             b += list(other.alpha - one.alpha)
@@ -67,6 +149,7 @@ def _acceleration(chain: Chain, q: np.ndarray, v: np.ndarray) -> tuple[np.ndarra
     free, W = _solve(L, Q), _forward(L, A.T).T
     # The rows in the metric of M, made orthogonal one after the other.
     kept: list[tuple[np.ndarray, Any]] = []
+    least = DEPENDENT * max((row @ row for row in W), default=0)  # of a row that is no rounding error
     for row, value in zip(W, b - A @ free, strict=True):
         rest, size = row, row @ row
         for _ in range(2):
@@ -74,14 +157,16 @@ def _acceleration(chain: Chain, q: np.ndarray, v: np.ndarray) -> tuple[np.ndarra
                 part = rest @ unit
                 rest, value = rest - part * unit, value - part * target
         length = rest @ rest
-        if size > 0 and length > DEPENDENT * size:
+        if size > least and length > DEPENDENT * size:
             root = mpmath.sqrt(length)
             kept.append((rest / root, value / root))
     push = sum((unit * target for unit, target in kept), _exact(np.zeros(len(v))))
-    return (free + _backward(L, push)).astype(float), len(kept)
+    return free + _backward(L, push), len(kept)
 
 
-def _dynamics(chain: Chain, q: np.ndarray, v: np.ndarray) -> tuple[dict[str, Moving], np.ndarray, np.ndarray]:
+def _dynamics(
+    chain: Chain, q: np.ndarray, v: np.ndarray, change: Change
+) -> tuple[dict[str, Moving], np.ndarray, np.ndarray]:
     """All bodies, M (n, n), and the forces of gravity and of velocities (n,)."""
     n, zero = len(v), _exact(np.zeros(3))
     none = _exact(np.zeros((3, n)))
@@ -91,11 +176,12 @@ def _dynamics(chain: Chain, q: np.ndarray, v: np.ndarray) -> tuple[dict[str, Mov
     places, speeds = iter(q), itertools.count()
     for rod in chain.rods:
         parent = bodies[rod.on]
-        body = parent.at(parent.R @ (origin[rod.name] - origin[rod.on]))
+        way = origin[rod.name] - origin[rod.on] + change.place.get(rod.name, 0)
+        body = parent.at(parent.R @ way)
         body = bodies[rod.name] = _moved(rod, body, places, speeds, v)
         at = body.at(body.R @ (_exact(rod.to) - _exact(rod.at)) / 2)
-        inertia = body.R @ _exact(rod.inertia()) @ body.R.T
-        mass, weight = mpmath.mpf(rod.mass), np.array([0, 0, mpmath.mpf(-G)])
+        share, weight = 1 + change.mass.get(rod.name, 0), np.array([0, 0, mpmath.mpf(-G)])
+        mass, inertia = share * mpmath.mpf(rod.mass), body.R @ (share * _exact(rod.inertia())) @ body.R.T
         M = M + mass * at.Jv.T @ at.Jv + at.Jw.T @ inertia @ at.Jw
         Q = Q + mass * at.Jv.T @ (weight - at.a) - at.Jw.T @ (inertia @ at.alpha + _cross(at.w, inertia @ at.w))
     return bodies, M, Q

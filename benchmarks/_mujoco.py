@@ -18,24 +18,24 @@ from ._linkages import GROUND, G, Linkage, library
 def model_of(linkage: Linkage, dt: float = 1e-4, integrator: str = "Euler", stiff: bool = False) -> Any:
     numbers = lambda *x: " ".join(repr(float(y)) for y in x)
     root = ET.Element("mujoco")
-    _add(root, "compiler", angle="radian")
+    add(root, "compiler", angle="radian")
     option = {"gravity": numbers(0, -G, 0), "timestep": repr(dt), "integrator": integrator}
-    _add(root, "option", tolerance="1e-12", **option)
-    ground = _add(root, "worldbody")
+    add(root, "option", tolerance="1e-12", **option)
+    ground = add(root, "worldbody")
     bodies: list[ET.Element] = []
     for bar in linkage.bars:
-        body = _add(ground if bar.on == GROUND else bodies[bar.on], "body", pos=numbers(bar.at, 0, 0))
+        body = add(ground if bar.on == GROUND else bodies[bar.on], "body", pos=numbers(bar.at, 0, 0))
         inertia = numbers(1e-3 * bar.inertia, bar.inertia, bar.inertia)
-        _add(body, "inertial", pos=numbers(bar.middle, 0, 0), mass=numbers(bar.mass), diaginertia=inertia)
-        _add(body, "joint", axis="0 0 1")
+        add(body, "inertial", pos=numbers(bar.middle, 0, 0), mass=numbers(bar.mass), diaginertia=inertia)
+        add(body, "joint", axis="0 0 1")
         bodies.append(body)
-    equality = _add(root, "equality")
+    equality = add(root, "equality")
     for i, loop in enumerate(linkage.loops):
         sides = (loop.on, loop.at), (loop.to, loop.to_at)
         for j, (body, at) in enumerate(sides):
-            _add(ground if body == GROUND else bodies[body], "site", name=f"{i}{j}", pos=numbers(at, 0, 0))
+            add(ground if body == GROUND else bodies[body], "site", name=f"{i}{j}", pos=numbers(at, 0, 0))
         hard = {"solref": numbers(2 * dt, 1), "solimp": numbers(0.9999, 0.9999, 0.001)} if stiff else {}
-        _add(equality, "connect", site1=f"{i}0", site2=f"{i}1", **hard)
+        add(equality, "connect", site1=f"{i}0", site2=f"{i}1", **hard)
     return library("mujoco").MjModel.from_xml_string(ET.tostring(root, encoding="unicode"))
 
 
@@ -73,7 +73,8 @@ class InC:
         return states[:, -1, 1 : 1 + theta.shape[1]]
 
 
-def _add(parent: ET.Element, tag: str, **attributes: str) -> ET.Element:
+def add(parent: ET.Element, tag: str, **attributes: str) -> ET.Element:
+    """Adds an element to another one."""
     return ET.SubElement(parent, tag, attributes)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 import ukjax
@@ -15,9 +16,11 @@ from benchmarks import (
     _batch,
     _chain,
     _compile,
+    _exact,
     _expand,
     _forces,
     _gpu,
+    _gradients,
     _linkages,
     _measure,
     _profile,
@@ -26,9 +29,10 @@ from benchmarks import (
     _servo,
     _work,
 )
+from models import legged_chains
 from models.scara import scenario
 
-from .helpers import assert_close, command, long
+from .helpers import assert_close, command, long, standard_promotion
 
 
 def test_measure_compiles_runs_and_returns_the_output():
@@ -178,3 +182,37 @@ def test_the_table_of_compile_times():
     assert one[0] == "projectile:scenario"
     assert one[1:] == total[1:]
     assert float(one[1].split()[0]) > 0.1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["knee_leg", "five_bar", "kangaroo_ankle"])
+def test_derivatives_are_those_of_forty_digits(name):
+    """Of robots with loops, whose rows may be redundant, and whose knee may be straight."""
+    chain = getattr(legged_chains, name)()
+    one = _gradients.Audited(chain, _gradients.STRAIGHT if name == "knee_leg" else {})
+    if name == "knee_leg":
+        assert float(one.robot.coordinate(one.q, "shin_joint")) == 0.0
+    ways = one.directions()
+    ours = _gradients.forward(one, ways), _gradients.reverse(one, ways)
+    for kind, change in ways.items():
+        want = _exact.derivative(chain, np.asarray(one.q), np.asarray(one.v), one.exactly(change))
+        size = np.max(np.abs(want))
+        assert size > 1e-3
+        assert_close(ours[0].slopes[kind], want, atol=1e-12 * size)
+        assert_close(ours[1].slopes[kind], np.asarray(one.weights @ want), atol=1e-11 * size)
+
+
+@pytest.mark.long
+def test_the_table_of_gradients():
+    with standard_promotion():  # for MJX
+        rows = _gradients.rows(lambda what: None, (legged_chains.five_bar,))
+    assert all(len(row) == len(_gradients.HEADER) for row in rows)
+    off = {row[1]: dict(zip(_gradients.HEADER[2:-1], row[2:-1], strict=True)) for row in rows}
+    for mode in ("forward", "reverse"):
+        assert all(float(x) < 1e-12 for x in off[f"ukjax, {mode} mode"].values())
+    # The same robot in Pinocchio, by its accelerations.
+    assert float(off["Pinocchio"]["acceleration"]) < 1e-12
+    assert float(off["Pinocchio, differences"]["its derivative by state"]) < 1e-6
+    assert float(off["MuJoCo, differences"]["acceleration"]) < 1e-2
+    assert off["MuJoCo, differences"]["its derivative by masses"] == _gradients.NONE
+    assert float(off["MJX, forward mode"]["its derivative by places"]) < 0.1
