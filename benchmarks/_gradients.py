@@ -57,8 +57,11 @@ class Pushed(ukjax.AbstractKinematicSystem):
 
 
 class Point(NamedTuple):
-    """What a robot is and where: q, v, and the generalised force; part by which the masses, way by which the places of
-    the joints are more (k,), (k, 3), of all bodies. Or a direction of such points."""
+    """A state and a robot, or a direction of both.
+
+    q (n_q,), v (n,); force (n,): generalised force; share (k,): of the masses of all bodies, by which they are more;
+    place (k, 3): ways of their joints [m].
+    """
 
     q: Array
     v: Array
@@ -258,9 +261,10 @@ def rows(report: Callable[[str], None], robots: tuple[Callable[[], Chain], ...] 
     for name in ("pinocchio", "mujoco.mjx"):
         _linkages.library(name)
     found = []
-    for make in robots:
+    for i, make in enumerate(robots):
+        if i:
+            jax.clear_caches()  # a robot takes up to a gigabyte
         found += _of(make(), report)
-        jax.clear_caches()  # a robot takes up to a gigabyte
     return found
 
 

@@ -184,8 +184,8 @@ class ScalarKKT:
 
     @ft.cached_property
     def _dependences(self) -> list[tuple[list[Entry], list[Entry], Entry]]:
-        """Vectors n of the rows that may depend on others, or 0, each with itself in the metric of H, and the inverse of
-        its squared length there. They are orthogonal in that metric."""
+        """Vectors n of the rows that may depend on others, or 0; each with n in the metric of H, and the inverse of its
+        squared length there. They are orthogonal in that metric."""
         graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
         found: list[tuple[list[Entry], list[Entry], Entry]] = []
         if not len(self.A):
