@@ -12,7 +12,6 @@ q: angles of the hinges (shoulder, elbow, wrist, crank, rod) [rad]; v: their rat
 from typing import Any
 
 import diffrax
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
@@ -21,11 +20,11 @@ import ukjax
 from ukjax import rigid
 
 from ._driven import Driven
+from ._identification import Control, Sample
 
 
 T1, POINTS = 2.0, 51
 STEPS = 160  # of a fixed length
-DRIVEN = (0, 2, 3)  # coordinates of the motors: shoulder, wrist, crank
 FOLLOWING = (1, 4)  # elbow, rod: where the loop wants them
 ENCODERS = (0, 1, 2, 3)  # coordinates that are measured: of the motors, and the elbow
 STIFFNESS, DAMPING = (800.0, 20.0, 600.0), (60.0, 1.0, 40.0)  # of the control [N m/rad, N m s/rad]
@@ -61,26 +60,6 @@ TEXT = """
 """
 
 
-class Sample(eqx.Module):
-    """One motion: what the motors are told, and what was measured."""
-
-    amplitude: Any  # (3,) [rad]
-    frequency: Any  # (3,) [rad/s]
-    measured: Any = None  # (POINTS, 4) [rad]
-
-
-class Control(eqx.Module):
-    """Motors that follow sines, as springs and dampers would; the numbers are known."""
-
-    robot: rigid.Robot
-    sample: Sample
-
-    def __call__(self, q, v, t):
-        G, at = self.robot.actuation(), jnp.array(DRIVEN)
-        wanted = self.sample.amplitude * jnp.sin(self.sample.frequency * t)
-        return G @ (jnp.array(STIFFNESS) * (wanted - q[at]) - jnp.array(DAMPING) * v[at])
-
-
 def start(robot: rigid.Robot) -> Any:
     """Angles (5,) with the motors at zero, the others as the loop wants them: differentiable, as `assemble` is not."""
     free = jnp.array(FOLLOWING)
@@ -104,7 +83,7 @@ def angles(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:
 
     Within `T1` the loop opens by less than the noise, so that no projection is needed, which takes long to compile.
     """
-    mechanism = ukjax.Mechanism(Driven(robot, Control(robot, sample)), robot.own_constraints)
+    mechanism = ukjax.Mechanism(Driven(robot, Control(robot, sample, STIFFNESS, DAMPING)), robot.own_constraints)
     found = ukjax.simulate(
         mechanism, start(robot), jnp.zeros(5), jnp.linspace(0.0, T1, POINTS), keep=("q",), throw=False,
         stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, steps + 1)),

@@ -1,13 +1,49 @@
-"""What experiments that fit motions to measurements share: the information of the data, and a picture of the fit."""
+"""What experiments that fit motions to measurements share: what motors are told, the information, and a picture."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from ukjax import rigid
+
 from ._figures import captioned, legend, panels
+
+
+class Sample(eqx.Module):
+    """One motion: what the motors are told, and what was measured."""
+
+    amplitude: Any  # (p,) [rad or m]
+    frequency: Any  # (p,) [rad/s]
+    measured: Any = None  # (T, k)
+
+
+class Control(eqx.Module):
+    """Motors that follow sines, as springs and dampers would; the numbers are known.
+
+    Each has a joint of the tree of its own, with one coordinate, and a gear of one; no joint has a quaternion.
+    """
+
+    robot: rigid.Robot
+    sample: Sample
+    stiffness: tuple[float, ...] = eqx.field(static=True)  # (p,) [N m/rad or N/m]
+    damping: tuple[float, ...] = eqx.field(static=True)  # (p,) [N m s/rad or N s/m]
+
+    def __call__(self, q, v, t):
+        G = matrix(self.robot)
+        wanted = self.sample.amplitude * jnp.sin(self.sample.frequency * t)
+        return G @ (jnp.array(self.stiffness) * (wanted - q @ G) - jnp.array(self.damping) * (v @ G))
+
+
+def matrix(robot: rigid.Robot) -> Any:
+    """G (n, p) of all motors, none of which is in a joint that closes a loop."""
+    actuation = robot.actuation()
+    assert isinstance(actuation, jax.Array)
+    return actuation
 
 
 def information(motion: Callable, at: Any, samples: Any, sigma: float) -> np.ndarray:

@@ -35,6 +35,7 @@ from ukjax import rigid
 from . import _identification, _report
 from ._driven import Driven
 from ._figures import captioned, legend, over_time, panels
+from ._identification import Control, Sample, matrix
 
 
 G = 9.81
@@ -87,13 +88,6 @@ def missed_work(robot: rigid.Robot, run: ukjax.Trajectory) -> float:
     # Simpson's rule, over every even number of intervals.
     work = [simpson(power[: k + 1], x=run.t[: k + 1]) for k in range(2, len(power), 2)]
     return float(np.max(np.abs(energy[2::2] - energy[0] - work)))
-
-
-def matrix(robot: rigid.Robot) -> Any:
-    """G (n, p) of all motors, none of which is in a joint that closes a loop."""
-    actuation = robot.actuation()
-    assert isinstance(actuation, jax.Array)
-    return actuation
 
 
 def squat_rows(found: Squat) -> list[tuple[str, str]]:
@@ -272,8 +266,7 @@ def knee_figure(points: int = 121) -> Figure:
 
 END, POINTS, STEPS = 1.5, 61, 150
 SIGMA = 2e-5  # standard deviation of a measured length [m]
-STIFFNESS, DAMPING = 4000.0, 120.0  # of the struts' control [N/m, N s/m]
-STRUTS = ("piston_left_joint", "piston_right_joint")
+STIFFNESS, DAMPING = (4000.0, 4000.0), (120.0, 120.0)  # of the struts' control [N/m, N s/m]
 
 
 class Number(NamedTuple):
@@ -301,27 +294,6 @@ def changed(robot: rigid.Robot, offs: Any) -> rigid.Robot:
     return robot
 
 
-class Sample(eqx.Module):
-    """One motion: what the struts are told, and what was measured."""
-
-    amplitude: Any  # (2,) [m]
-    frequency: Any  # (2,) [rad/s]
-    measured: Any = None  # (POINTS, 2) [m]
-
-
-class Control(eqx.Module):
-    """Struts that follow sines, as springs and dampers would; the numbers are known."""
-
-    robot: rigid.Robot
-    sample: Sample
-
-    def __call__(self, q, v, t):
-        at = [self.robot.coordinate(q, name) for name in STRUTS]
-        G = matrix(self.robot)
-        wanted = self.sample.amplitude * jnp.sin(self.sample.frequency * t)
-        return G @ (STIFFNESS * (wanted - jnp.stack(at)) - DAMPING * (v @ G))
-
-
 def rest(robot: rigid.Robot) -> Any:
     """q (8,) with the struts at zero, the others as the loops want them: differentiable, as `assemble` is not."""
     held = matrix(robot).T
@@ -336,7 +308,7 @@ def rest(robot: rigid.Robot) -> Any:
 
 def lengths(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:
     """By how much the struts are longer (POINTS, 2) [m]."""
-    mechanism = ukjax.Mechanism(Driven(robot, Control(robot, sample)), robot.own_constraints)
+    mechanism = ukjax.Mechanism(Driven(robot, Control(robot, sample, STIFFNESS, DAMPING)), robot.own_constraints)
     run = ukjax.simulate(
         mechanism, rest(robot), jnp.zeros(8), jnp.linspace(0.0, END, POINTS), keep=("q",), throw=False,
         stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, END, steps + 1)),

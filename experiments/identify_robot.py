@@ -28,8 +28,9 @@ import ukjax
 from ukjax import rigid
 
 from . import _arm, _identification, _report
-from ._arm import POINTS, STEPS, T1, Sample
+from ._arm import POINTS, STEPS, T1
 from ._figures import captioned, legend, over_time
+from ._identification import Sample
 
 
 SIGMA = 1e-3  # standard deviation of a measurement [rad]
