@@ -162,9 +162,10 @@ class ScalarKKT:
     # on others, n^T A = 0 for a vector n of each of them. The parts along these n, in the metric of H, are left out.
 
     @ft.cached_property
-    def _nothing(self) -> list[bool]:
-        """Whether each row is zero whatever the state, as that across the plane of a planar loop is."""
-        return [all(is_constant(x, 0) for x in row) for row in self.A]
+    def _there(self) -> list[Entry]:
+        """Whether each row is not zero; one that is, such as that across the plane of a loop, is the n of itself."""
+        squares = self.squares if len(self.A) else []
+        return [self.graph.greater(x, constant(0, self.dtype)) for x in squares]
 
     @property
     def _most_dependent(self) -> int:
@@ -172,12 +173,11 @@ class ScalarKKT:
 
     @ft.cached_property
     def _dependent(self) -> tuple[list[Entry], list[Entry]]:
-        """Whether each row depends on others, in the order of elimination, and how many before it do; those that are
-        zero whatever the state are not counted."""
+        """Whether each row depends on others without being zero, in the order of elimination; how many before it do."""
         graph, one, zero = self.graph, constant(1, self.dtype), constant(0, self.dtype)
         count, depends, before = zero, [], []
         for p, kept in zip(self.rows.order, self.rows.kept, strict=True) if len(self.A) else ():
-            depends.append(constant(False, bool) if self._nothing[p] else graph.negation(kept))
+            depends.append(graph.both(self._there[p], graph.negation(kept)))
             before.append(count)
             count = graph.add(count, graph.where(depends[-1], one, zero))
         return depends, [*before, count]
@@ -216,19 +216,20 @@ class ScalarKKT:
         part = graph.mul(graph.sum(combined(graph, graph.mul, measure, values), self.dtype), inverse)
         return [graph.sub(x, graph.mul(part, d)) for x, d in zip(values, direction, strict=True)]
 
-    def _without_nothing(self, values: Sequence[Entry]) -> list[Entry]:
-        return [constant(0, self.dtype) if none else x for x, none in zip(values, self._nothing, strict=True)]
+    def _of_rows_there(self, values: Sequence[Entry]) -> list[Entry]:
+        zero = constant(0, self.dtype)
+        return [self.graph.where(there, x, zero) for x, there in zip(values, self._there, strict=True)]
 
     def in_range(self, demanded: Sequence[Entry]) -> list[Entry]:
         """The part of a change of b - A a that can be met."""
-        values = self._without_nothing(demanded)
+        values = self._of_rows_there(demanded)
         for n, scaled, inverse in self._dependences:
             values = self._less(values, scaled, n, inverse)
         return values
 
     def least(self, multipliers: Sequence[Entry]) -> list[Entry]:
         """The multipliers of least norm with the same constraint force as these."""
-        values = self._without_nothing(multipliers)
+        values = self._of_rows_there(multipliers)
         for n, scaled, inverse in self._dependences:
             values = self._less(values, n, scaled, inverse)
         return values
