@@ -9,7 +9,7 @@ The motion is two steps of order 8, 4 ms in all; its end is compared with that o
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import diffrax
@@ -36,7 +36,8 @@ STEP, STEPS = 2e-3, 2  # of the motion [s]
 IN_MJX = 10
 # Joints that are held, for a leg that leans and has a straight knee.
 STRAIGHT = {"thigh_joint": 0.2, "shin_joint": 0.0}
-ROBOTS = (legged_chains.knee_leg, *legged_chains.ALL)
+# The robots, each with the joints that are held.
+ROBOTS = ((legged_chains.knee_leg, STRAIGHT), *((make, {}) for make in legged_chains.ALL))
 
 
 class Pushed(ukjax.AbstractKinematicSystem):
@@ -82,6 +83,7 @@ class Audited:
         # The joints that are not at the origin of the body that carries them.
         self.placed = [i for i, rod in enumerate(chain.rods) if rod.name in _away(chain)]
         self.weights = jnp.asarray(np.random.default_rng(seed).normal(size=n))
+        self.weights_of_end = jnp.concatenate([jnp.cos(jnp.arange(1.0, self.q.shape[0] + 1)), self.weights])
 
     def moved(self, point: Point) -> rigid.Robot:
         """The robot with other masses and places."""
@@ -160,8 +162,15 @@ def _away(chain: Chain) -> set[str]:
 
 
 class Found(NamedTuple):
-    """Derivatives of the acceleration in each direction, (n,) or weighted by `Audited.weights`; that of the end of a
-    motion, likewise; the acceleration; seconds for the first of all of it."""
+    """What a program finds for a robot.
+
+    Attributes:
+        by: The program.
+        acceleration: At the state (n,).
+        slopes: Its derivatives by direction (n,), or their weighted sums by `Audited.weights`.
+        motion: The derivative of the end of a motion (n_q + n,), or its weighted sum.
+        seconds: For the first of all of it.
+    """
 
     by: str
     acceleration: np.ndarray
@@ -172,13 +181,19 @@ class Found(NamedTuple):
 
 def forward(one: Audited, directions: Mapping[str, Point]) -> Found:
     begin = time.perf_counter()
-    along = lambda f: jax.jit(lambda at, change: jax.jvp(f, (at,), (change,)))
-    slope = along(one.acceleration)
+    acceleration, slopes = _along(one.acceleration, one, directions)
+    _, motion = _along(one.end, one, {"places": directions["places"]})
+    return Found("ukjax, forward mode", acceleration, slopes, motion["places"], time.perf_counter() - begin)
+
+
+def _along(
+    f: Callable[[Point], Array], one: Audited, directions: Mapping[str, Point]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The value of a function, and its derivatives by forward mode."""
+    slope = jax.jit(lambda at, change: jax.jvp(f, (at,), (change,)))
     found = {kind: slope(one.at, change) for kind, change in directions.items()}
-    motion = along(one.end)(one.at, directions["places"])[1]
-    values = {kind: np.asarray(x) for kind, (_, x) in found.items()}
-    acceleration = np.asarray(found["state"][0])
-    return Found("ukjax, forward mode", acceleration, values, np.asarray(motion), time.perf_counter() - begin)
+    value = next(iter(found.values()))[0]
+    return np.asarray(value), {kind: np.asarray(x) for kind, (_, x) in found.items()}
 
 
 def reverse(one: Audited, directions: Mapping[str, Point]) -> Found:
@@ -189,15 +204,10 @@ def reverse(one: Audited, directions: Mapping[str, Point]) -> Found:
         return value, back(weights)[0]
 
     acceleration, slope = gradient(one.acceleration, one.weights)
-    _, of_motion = gradient(one.end, jnp.concatenate([_spread(one.q), one.weights]))
+    _, of_motion = gradient(one.end, one.weights_of_end)
     values = {kind: _product(slope, change) for kind, change in directions.items()}
     motion = _product(of_motion, directions["places"])
     return Found("ukjax, reverse mode", np.asarray(acceleration), values, motion, time.perf_counter() - begin)
-
-
-def _spread(q: Array) -> Array:
-    """Weights of coordinates."""
-    return jnp.cos(jnp.arange(1.0, q.shape[0] + 1))
 
 
 def _product(gradient: PyTree, change: PyTree) -> float:
@@ -250,27 +260,27 @@ def in_mujoco(one: Audited, directions: Mapping[str, Point]) -> Found:
 def in_mjx(one: Audited, directions: Mapping[str, Point]) -> Found:
     begin = time.perf_counter()
     peer = _mujoco_chains.InJax(one.chain)
-    slope = jax.jit(lambda at, change: jax.jvp(lambda x: peer(*x), (at,), (change,)))
-    found = {kind: slope(one.at, change) for kind, change in directions.items()}
-    values = {kind: np.asarray(x) for kind, (_, x) in found.items()}
-    acceleration = np.asarray(found["state"][0])
-    return Found("MJX, forward mode", acceleration, values, None, time.perf_counter() - begin)
+    acceleration, slopes = _along(lambda point: peer(*point), one, directions)
+    return Found("MJX, forward mode", acceleration, slopes, None, time.perf_counter() - begin)
 
 
-def rows(report: Callable[[str], None], robots: tuple[Callable[[], Chain], ...] = ROBOTS) -> list[tuple[str, ...]]:
+def rows(
+    report: Callable[[str], None], robots: Sequence[tuple[Callable[[], Chain], Mapping[str, float]]] = ROBOTS
+) -> list[tuple[str, ...]]:
+    """Rows of robots, each with joints that are held at coordinates."""
     for name in ("pinocchio", "mujoco.mjx"):
         _linkages.library(name)
     found = []
-    for i, make in enumerate(robots):
+    for i, (make, held) in enumerate(robots):
         if i:
             jax.clear_caches()  # a robot takes up to a gigabyte
-        found += _of(make(), report)
+        found += _of(make(), held, report)
     return found
 
 
-def _of(chain: Chain, report: Callable[[str], None]) -> Iterator[tuple[str, ...]]:
+def _of(chain: Chain, held: Mapping[str, float], report: Callable[[str], None]) -> Iterator[tuple[str, ...]]:
     report(f"{chain.name}: forty digits")
-    one = Audited(chain, STRAIGHT if chain.name == "knee_leg" else {})
+    one = Audited(chain, held)
     directions = one.directions()
     q, v = np.asarray(one.q), np.asarray(one.v)
     exact = {kind: _exact.derivative(chain, q, v, one.exactly(change)) for kind, change in directions.items()}
@@ -279,14 +289,16 @@ def _of(chain: Chain, report: Callable[[str], None]) -> Iterator[tuple[str, ...]
     for way in ways:
         report(f"{chain.name}: {way.__name__.replace('_', ' ')}")
         found = way(one, directions)
-        weigh = (lambda x: np.asarray(one.weights) @ x) if found.by.endswith("reverse mode") else (lambda x: x)
-        ending = np.concatenate([np.asarray(_spread(one.q)), one.weights]) @ end if weigh(v).ndim == 0 else end
         yield (
-            chain.name, found.by, _off(found.acceleration, one.case.exact[0]),
-            *(_off(found.slopes[kind], weigh(exact[kind])) if kind in found.slopes else NONE for kind in KINDS),
-            NONE if found.motion is None else _off(found.motion, ending), f"{found.seconds:.1f}",
+            chain.name, found.by, _off(found.acceleration, one.case.exact[0], one.weights),
+            *(_off(found.slopes.get(kind), exact[kind], one.weights) for kind in KINDS),
+            _off(found.motion, end, one.weights_of_end), f"{found.seconds:.1f}",
         )  # fmt: skip
 
 
-def _off(found: Any, exact: Any) -> str:
-    return f"{np.max(np.abs(np.asarray(found) - exact)) / np.max(np.abs(exact)):.0e}"
+def _off(found: Any, exact: np.ndarray, weights: Array) -> str:
+    """The error of an array, or of a number, which is a weighted sum."""
+    if found is None:
+        return NONE
+    want = exact if np.ndim(found) else np.asarray(weights) @ exact
+    return f"{np.max(np.abs(np.asarray(found) - want)) / np.max(np.abs(want)):.0e}"

@@ -11,15 +11,13 @@ q: angles of the hinges (shoulder, elbow, wrist, crank, rod) [rad]; v: their rat
 
 from typing import Any
 
-import diffrax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 
-import ukjax
 from ukjax import rigid
 
-from ._driven import Driven
+from . import _identification
 from ._identification import Control, Sample
 
 
@@ -79,17 +77,9 @@ def motion(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:
 
 
 def angles(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:
-    """All of them (POINTS, 5) [rad], from rest with the motors at zero.
-
-    Within `T1` the loop opens by less than the noise, so that no projection is needed, which takes long to compile.
-    """
-    mechanism = ukjax.Mechanism(Driven(robot, Control(robot, sample, STIFFNESS, DAMPING)), robot.own_constraints)
-    found = ukjax.simulate(
-        mechanism, start(robot), jnp.zeros(5), jnp.linspace(0.0, T1, POINTS), keep=("q",), throw=False,
-        stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, T1, steps + 1)),
-    )  # fmt: skip
-    assert found.q is not None
-    return found.q
+    """All of them (POINTS, 5) [rad], from rest with the motors at zero."""
+    control = Control(robot, sample, STIFFNESS, DAMPING)
+    return _identification.motion(control, start(robot), T1, POINTS, steps)
 
 
 def told(count: int, seed: int = 0) -> Sample:

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+import ukjax
 from ukjax import rigid
 
+from ._driven import Driven
 from ._figures import captioned, legend, panels
 
 
@@ -44,6 +47,20 @@ def matrix(robot: rigid.Robot) -> Any:
     actuation = robot.actuation()
     assert isinstance(actuation, jax.Array)
     return actuation
+
+
+def motion(control: Control, q0: Any, end: float, points: int, steps: int) -> Any:
+    """Coordinates (points, n) of the robot from rest at q0 (n,) to the time `end` [s], in steps of a fixed length.
+
+    Loops open by less than the noise within that time, so that no projection is needed, which takes long to compile.
+    """
+    mechanism = ukjax.Mechanism(Driven(control.robot, control), control.robot.own_constraints)
+    run = ukjax.simulate(
+        mechanism, q0, jnp.zeros_like(q0), jnp.linspace(0.0, end, points), keep=("q",), throw=False,
+        stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, end, steps + 1)),
+    )  # fmt: skip
+    assert run.q is not None
+    return run.q
 
 
 def information(motion: Callable, at: Any, samples: Any, sigma: float) -> np.ndarray:

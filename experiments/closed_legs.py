@@ -18,7 +18,6 @@ Sources: Hubicki et al. (2016), ATRIAS; Roig et al. (2022), Kangaroo, for the sh
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -33,7 +32,6 @@ from models.legged_chains import BASE
 from ukjax import rigid
 
 from . import _identification, _report
-from ._driven import Driven
 from ._figures import captioned, legend, over_time, panels
 from ._identification import Control, Sample, matrix
 
@@ -308,13 +306,8 @@ def rest(robot: rigid.Robot) -> Any:
 
 def lengths(robot: rigid.Robot, sample: Sample, steps: int = STEPS) -> Any:
     """By how much the struts are longer (POINTS, 2) [m]."""
-    mechanism = ukjax.Mechanism(Driven(robot, Control(robot, sample, STIFFNESS, DAMPING)), robot.own_constraints)
-    run = ukjax.simulate(
-        mechanism, rest(robot), jnp.zeros(8), jnp.linspace(0.0, END, POINTS), keep=("q",), throw=False,
-        stepsize_controller=diffrax.StepTo(ts=np.linspace(0.0, END, steps + 1)),
-    )  # fmt: skip
-    assert run.q is not None
-    return run.q @ matrix(robot)
+    control = Control(robot, sample, STIFFNESS, DAMPING)
+    return _identification.motion(control, rest(robot), END, POINTS, steps) @ matrix(robot)
 
 
 def fitted_motion(offs: Any, sample: Sample) -> Any:

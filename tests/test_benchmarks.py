@@ -205,7 +205,7 @@ def test_derivatives_are_those_of_forty_digits(name):
 @pytest.mark.long
 def test_the_table_of_gradients():
     with standard_promotion(), jax.numpy_rank_promotion("allow"):  # for MJX
-        rows = _gradients.rows(lambda what: None, (legged_chains.five_bar,))
+        rows = _gradients.rows(lambda what: None, ((legged_chains.five_bar, {}),))
     assert all(len(row) == len(_gradients.HEADER) for row in rows)
     off = {row[1]: dict(zip(_gradients.HEADER[2:-1], row[2:-1], strict=True)) for row in rows}
     for mode in ("forward", "reverse"):
