@@ -31,6 +31,7 @@ from ._program import PLAIN_CALLS
 
 
 Tree = TypeVar("Tree")
+Lowered = Callable[..., Callable[..., Sequence[Array]]]
 
 # Number of random changes: a size is missed only if all of them cancel, one in a thousand each.
 CHANGES = 3
@@ -40,14 +41,17 @@ MULTIPLE = 64.0
 LEAST_PART, LEAST = 1e7, 1e-9  # of these the first times eps
 
 
-def with_rounding_errors(function: Callable[..., Tree], *args: Array) -> tuple[Tree, Tree]:
+def with_rounding_errors(
+    function: Callable[..., Tree], *args: Array, lowered: Lowered | None = None
+) -> tuple[Tree, Tree]:
     """Returns `function(*args)` and the sizes of its rounding errors, a tree of arrays like the results.
 
     `args`: arrays. The function is traced and evaluated once, for a batch of four. The sizes have no gradient.
+    `lowered`: (function, arrays like its arguments) -> the function as it is to be evaluated for each of the four.
     """
     closed, shapes = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
     structure = jax.tree_util.tree_structure(shapes)
-    pairs = map(_and_error, _in_changes(closed, args))
+    pairs = map(_and_error, _in_changes(closed, args, lowered))
     values, errors = zip(*pairs, strict=True) if closed.jaxpr.outvars else ((), ())
     return jax.tree_util.tree_unflatten(structure, values), jax.tree_util.tree_unflatten(structure, errors)
 
@@ -66,29 +70,40 @@ def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequen
     return [stop_gradient(_and_error(x)[1]) for x in _in_changes(ClosedJaxpr(jaxpr, closed.consts), args)]
 
 
-def _in_changes(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
+def _in_changes(closed: ClosedJaxpr, args: Sequence[Array], lowered: Lowered | None = None) -> list[Array]:
     """Returns the results of a program, unchanged and for each of the random changes, (1 + CHANGES, ...)."""
     literals = np.array(list(_literals(closed)), float)
-    inputs = [_changed(k, x) for k, x in enumerate([*closed.consts, *args])]
-    return jax.vmap(lambda literals, *inputs: _evaluated(closed, iter(literals), [*inputs]))(
-        _changed(len(inputs), literals), *inputs
-    )
+    inputs = [*closed.consts, *args, literals]
+
+    def evaluated(*inputs: Array) -> Sequence[Array]:
+        return _evaluated(closed, iter(inputs[-1]), [*inputs[:-1]])
+
+    function = evaluated if lowered is None else lowered(evaluated, *map(jnp.asarray, inputs))
+    return [*jax.vmap(function)(*itertools.starmap(_changed, enumerate(inputs)))]
 
 
 def missed_part(function: Callable[[Array], Array], x: Array, size: Array) -> Array:
-    """Returns the results of `function(x)`, ideally zero, each divided by the size of its terms (m,); no gradients.
+    """Returns the results of `function(x)`, ideally zero, each divided by the size of its terms: see `missed`."""
+    return missed(function, x, size)[1]
+
+
+def missed(
+    function: Callable[[Array], Array], x: Array, size: Array, lowered: Lowered | None = None
+) -> tuple[Array, Array]:
+    """Returns the results of `function(x)`, ideally zero, and each divided by the size of its terms (m,); no gradients.
 
     The quotients have no unit. `size`, (n,), is the largest value of each number of x along a motion, where that is
-    larger than the number itself.
+    larger than the number itself. `lowered`: as of `with_rounding_errors`.
     """
     x, size = stop_gradient((x, size))
     size = jnp.maximum(size, jnp.abs(x))
     size = size + LEAST_PART * float(jnp.finfo(x.dtype).eps) * jnp.max(size, initial=0.0) + LEAST
     one = jnp.ones_like(x)
     # The value of x is unchanged, but its terms are as large as `size`.
-    values, errors = with_rounding_errors(lambda x, one: function(x + (size * one - size)), x, one)
-    terms, error = errors / relative_rounding(x.dtype), jnp.abs(values)
-    return jnp.where(error == 0, 0.0, error / jnp.where(terms > 0, terms, jnp.finfo(x.dtype).tiny))
+    values, errors = with_rounding_errors(lambda x, one: function(x + (size * one - size)), x, one, lowered=lowered)
+    values, terms = stop_gradient(values), errors / relative_rounding(x.dtype)
+    tiny = jnp.finfo(x.dtype).tiny
+    return values, jnp.where(values == 0, 0.0, jnp.abs(values) / jnp.where(terms > 0, terms, tiny))
 
 
 def relative_rounding(dtype: DTypeLike) -> float:

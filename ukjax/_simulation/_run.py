@@ -26,7 +26,7 @@ from .._manifold import ConstraintSizes
 from .._mechanism import Mechanism
 from .._program import hoist
 from .._result import RESULTS, InconsistentStart, worst
-from .._rounding import missed_part
+from .._rounding import missed
 from .._servo import AbstractController
 from .._trajectory import OF_EACH, OPTIONAL, Trajectory
 from ._rattle import onto_constraints, rattle_step
@@ -84,21 +84,22 @@ def off_constraints(layout: StateLayout, t: Array, y: Array, ys: Array) -> tuple
     ys = stop_gradient(ys)
     along = layout.split(jnp.max(jnp.where(jnp.isfinite(ys), jnp.abs(ys), 0.0), axis=0, initial=0.0))
     most = max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
-    much = (_missed(positions, q, along[0]) > most) | (_missed(velocities, v, along[1]) > most)
-    position, velocity = (jnp.max(jnp.abs(stop_gradient(x)), initial=0.0) for x in (positions(q), velocities(v)))
-    return position, velocity, much
+    (position, of_position), (velocity, of_velocity) = _missed(positions, q, along[0]), _missed(velocities, v, along[1])
+    return position, velocity, (of_position > most) | (of_velocity > most)
 
 
 def starts_on_constraints(layout: StateLayout, t: Array, y: Array, before: Array, otherwise: RESULTS) -> RESULTS:
     """Returns success if the positions of y satisfy the constraints, else `otherwise`; `before`: y unprojected."""
     (q, _), (q0, _) = layout.split(stop_gradient(y)), layout.split(stop_gradient(before))
-    missed = _missed(lambda q: layout.mechanism.position_error(q, t), q, jnp.abs(q0))
-    okay = (missed <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps)) | ~jnp.isfinite(missed)
+    _, part = _missed(lambda q: layout.mechanism.position_error(q, t), q, jnp.abs(q0))
+    okay = (part <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps)) | ~jnp.isfinite(part)
     return RESULTS.where(okay, RESULTS.successful, otherwise)
 
 
-def _missed(errors: Callable[[Array], Array], x: Array, size: Array) -> Array:
-    return jnp.max(missed_part(errors, x, size), initial=0.0)
+def _missed(errors: Callable[[Array], Array], x: Array, size: Array) -> tuple[Array, Array]:
+    """The largest of the errors at x, and of the parts of their terms that they are; by scalar code, if possible."""
+    values, parts = missed(errors, x, size, _expand.scalars)
+    return jnp.max(jnp.abs(values), initial=0.0), jnp.max(parts, initial=0.0)
 
 
 class FailureEvidence(NamedTuple):
