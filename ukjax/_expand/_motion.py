@@ -86,7 +86,8 @@ class MotionPiece(AbstractCertainPiece):
         return self.program
 
     def inline_one(self, graph, arguments):
-        return self.found(graph, interpret(graph, self.closed, arguments))
+        copied = self.program.copied(graph, arguments)
+        return self.found(graph, interpret(graph, self.closed, arguments)) if copied is None else copied
 
     def found(self, graph: Graph, terms: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results from M, Q, A, b, as entries of a graph."""
