@@ -157,6 +157,7 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     values, redundant = _singular_values(stop_gradient(row_scales(B, terms.rounding is not None)[:, None] * B), rank)
     smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
     masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2)) if n else jnp.ones(1, q.dtype)
+    position_error, velocity_error = mechanism.errors(q, v, t)
     curl = _curl(mechanism, np.array([size for _, size in terms.rows or ()], int), q, v, t)
     return Diagnosis(
         rows=m,
@@ -166,8 +167,8 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
         degrees_of_freedom=n - rank,
         consistent=_consistent(definite, regular, general),
         residual=jnp.where(definite, regular.residual, general.residual),
-        position_error=jnp.linalg.norm(mechanism.position_error(q, t)),
-        velocity_error=jnp.linalg.norm(mechanism.velocity_error(q, v, t)),
+        position_error=jnp.linalg.norm(position_error),
+        velocity_error=jnp.linalg.norm(velocity_error),
         mass_definite=definite,
         unique=definite | (general.result != RESULTS.acceleration_not_unique),
         mass_condition=jnp.where(definite, jnp.max(masses) / jnp.min(masses), jnp.inf),

@@ -2,7 +2,7 @@
 
 import abc
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import equinox as eqx
@@ -57,6 +57,10 @@ class AbstractLinkedSystem(AbstractConstrainedSystem):
     @abc.abstractmethod
     def own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, OwnRows]:
         """Returns the rows of several constraints by name, as each gives by itself; zero where rounding errors."""
+
+    @abc.abstractmethod
+    def own_errors(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, tuple[RowValues, RowValues]]:
+        """Returns the errors in position (empty without one) and in velocity of the same constraints, as each does."""
 
 
 class AbstractRecursiveSystem(AbstractSystem):
@@ -256,6 +260,18 @@ class Mechanism(AbstractShown):
     def velocity_error(self, q: Coordinates, v: Vector, t: Scalar) -> Float[Array, " r"]:
         """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""
         return _concatenate([self.velocity_error_of(c, q, v, t) for c in self.constraints], q)
+
+    def errors(
+        self, q: Coordinates, v: Vector, t: Scalar, of: Collection[str] | None = None
+    ) -> tuple[Float[Array, " r"], Float[Array, " k"]]:
+        """Returns the errors in position and in velocity of all constraints, or of those with these names, in order."""
+        known = self.system.own_errors(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
+        pairs = [
+            known[name] if name in known else (c.position_error(q, t), self.velocity_error_of(c, q, v, t))
+            for name, c in self.named_constraints.items()
+            if of is None or name in of
+        ]
+        return _concatenate([x for x, _ in pairs], q), _concatenate([x for _, x in pairs], q)
 
     def position_rows(self, q: Coordinates, t: Scalar, n: int) -> tuple[Float[Array, " r"], Float[Array, "r n"]]:
         """Returns Φ of every holonomic constraint, and its derivative by a displacement d (n,) from q."""

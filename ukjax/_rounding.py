@@ -41,17 +41,14 @@ MULTIPLE = 64.0
 LEAST_PART, LEAST = 1e7, 1e-9  # of these the first times eps
 
 
-def with_rounding_errors(
-    function: Callable[..., Tree], *args: Array, lowered: Lowered | None = None
-) -> tuple[Tree, Tree]:
+def with_rounding_errors(function: Callable[..., Tree], *args: Array) -> tuple[Tree, Tree]:
     """Returns `function(*args)` and the sizes of its rounding errors, a tree of arrays like the results.
 
     `args`: arrays. The function is traced and evaluated once, for a batch of four. The sizes have no gradient.
-    `lowered`: (function, arrays like its arguments) -> the function as it is to be evaluated for each of the four.
     """
     closed, shapes = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
     structure = jax.tree_util.tree_structure(shapes)
-    pairs = map(_and_error, _in_changes(closed, args, lowered))
+    pairs = map(_and_error, _in_changes(closed, args))
     values, errors = zip(*pairs, strict=True) if closed.jaxpr.outvars else ((), ())
     return jax.tree_util.tree_unflatten(structure, values), jax.tree_util.tree_unflatten(structure, errors)
 
@@ -70,40 +67,71 @@ def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequen
     return [stop_gradient(_and_error(x)[1]) for x in _in_changes(ClosedJaxpr(jaxpr, closed.consts), args)]
 
 
-def _in_changes(closed: ClosedJaxpr, args: Sequence[Array], lowered: Lowered | None = None) -> list[Array]:
-    """Returns the results of a program, unchanged and for each of the random changes, (1 + CHANGES, ...)."""
-    literals = np.array(list(_literals(closed)), float)
+def _in_changes(
+    closed: ClosedJaxpr, args: Sequence[Array], lowered: Lowered | None = None, alone: int = 0
+) -> list[Array]:
+    """Returns the results of a program, unchanged and for random changes, (1 + CHANGES, ...).
+
+    `lowered`: (function, arrays like its arguments) -> the function as it is to be evaluated for each change. If some
+    first arguments are to change `alone`, there are as many changes for each of these, in turn.
+    """
+    literals, count = np.array(list(_literals(closed)), float), len(closed.consts)
     inputs = [*closed.consts, *args, literals]
 
     def evaluated(*inputs: Array) -> Sequence[Array]:
         return _evaluated(closed, iter(inputs[-1]), [*inputs[:-1]])
 
+    changes = CHANGES * max(alone, 1)
+    changed = [_changed(k, x, changes) for k, x in enumerate(inputs)]
+    for k in range(alone):
+        still = np.arange(1, 1 + changes) // -CHANGES != -1 - k
+        x, one = changed[count + k], inputs[count + k]
+        changed[count + k] = jnp.where(np.append(True, still).reshape(-1, *(1,) * jnp.ndim(one)), one, x)
     function = evaluated if lowered is None else lowered(evaluated, *map(jnp.asarray, inputs))
-    return [*jax.vmap(function)(*itertools.starmap(_changed, enumerate(inputs)))]
+    return [*jax.vmap(function)(*changed)]
 
 
 def missed_part(function: Callable[[Array], Array], x: Array, size: Array) -> Array:
     """Returns the results of `function(x)`, ideally zero, each divided by the size of its terms: see `missed`."""
-    return missed(function, x, size)[1]
+    ((_, parts),) = missed(lambda x: (function(x),), (x,), (size,))
+    return parts
 
 
 def missed(
-    function: Callable[[Array], Array], x: Array, size: Array, lowered: Lowered | None = None
-) -> tuple[Array, Array]:
-    """Returns the results of `function(x)`, ideally zero, and each divided by the size of its terms (m,); no gradients.
+    function: Callable[..., Sequence[Array]],
+    xs: Sequence[Array],
+    sizes: Sequence[Array],
+    lowered: Lowered | None = None,
+) -> list[tuple[Array, Array]]:
+    """Returns the results of `function(*xs)`, one (m,) for each of xs, ideally zero, and each divided by its terms.
 
-    The quotients have no unit. `size`, (n,), is the largest value of each number of x along a motion, where that is
-    larger than the number itself. `lowered`: as of `with_rounding_errors`.
+    The quotients have no unit, and no gradients. The terms of a result are those in which its own x is as large as its
+    `size`, the largest value of each number of it along a motion, where that is larger than the number itself.
+    `lowered`: as of `_in_changes`.
     """
-    x, size = stop_gradient((x, size))
+    xs, count = stop_gradient(tuple(xs)), len(xs)
+    sizes = [_at_least(size, x) for size, x in zip(stop_gradient(tuple(sizes)), xs, strict=True)]
+
+    def sized(*args: Array) -> Sequence[Array]:
+        # The value of x is unchanged, but its terms are as large as its size.
+        pairs = zip(args[:count], sizes, args[count:], strict=True)
+        return function(*(x + (size * one - size) for one, size, x in pairs))
+
+    args = [*map(jnp.ones_like, xs), *xs]
+    values = stop_gradient(_in_changes(jax.make_jaxpr(sized)(*args), args, lowered, count))
+    own = [x[np.r_[0, 1 + k * CHANGES : 1 + (k + 1) * CHANGES]] for k, x in enumerate(values)]
+    return [_as_part(*_and_error(x)) for x in own]
+
+
+def _at_least(size: Array, x: Array) -> Array:
     size = jnp.maximum(size, jnp.abs(x))
-    size = size + LEAST_PART * float(jnp.finfo(x.dtype).eps) * jnp.max(size, initial=0.0) + LEAST
-    one = jnp.ones_like(x)
-    # The value of x is unchanged, but its terms are as large as `size`.
-    values, errors = with_rounding_errors(lambda x, one: function(x + (size * one - size)), x, one, lowered=lowered)
-    values, terms = stop_gradient(values), errors / relative_rounding(x.dtype)
-    tiny = jnp.finfo(x.dtype).tiny
-    return values, jnp.where(values == 0, 0.0, jnp.abs(values) / jnp.where(terms > 0, terms, tiny))
+    return size + LEAST_PART * float(jnp.finfo(x.dtype).eps) * jnp.max(size, initial=0.0) + LEAST
+
+
+def _as_part(value: Array, error: Array) -> tuple[Array, Array]:
+    """Returns values, and each divided by the size of its terms, from the sizes of rounding errors."""
+    terms, tiny = error / relative_rounding(value.dtype), jnp.finfo(value.dtype).tiny
+    return value, jnp.where(value == 0, 0.0, jnp.abs(value) / jnp.where(terms > 0, terms, tiny))
 
 
 def relative_rounding(dtype: DTypeLike) -> float:
@@ -125,12 +153,12 @@ def _change(dtype: DTypeLike) -> float:
     return float(jnp.finfo(dtype).eps) ** 0.75
 
 
-def _changed(k: int, x: ArrayLike) -> Array:
-    """Returns the array followed by its random changes, (1 + CHANGES, ...), which are independent for each `k`."""
+def _changed(k: int, x: ArrayLike, count: int) -> Array:
+    """Returns the array followed by random changes, (1 + count, ...), which are independent for each `k`."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        return jnp.broadcast_to(x, (1 + CHANGES, *x.shape))
-    parts = np.random.default_rng(k).normal(size=(CHANGES, *x.shape))
+        return jnp.broadcast_to(x, (1 + count, *x.shape))
+    parts = np.random.default_rng(k).normal(size=(count, *x.shape))
     # A changed argument may lie where a function has no derivative: zero times that would be NaN.
     changed = stop_gradient(x)[None] * jnp.asarray(1 + _change(x.dtype) * parts, x.dtype)
     return jnp.concatenate([x[None], changed])

@@ -59,7 +59,7 @@ def test_together_and_each_on_its_own_they_are_the_same(name):
 
 @pytest.mark.parametrize("name", sampled(ROBOTS, ["sleigh", "bicycle"]))
 def test_errors_and_their_derivatives_are_those_of_the_constraints(name):
-    """`position_rows` and `velocity_rows` of a mechanism, against its errors and their slopes by JAX."""
+    """`position_rows`, `velocity_rows` and `errors` of a mechanism, against each constraint's and slopes by JAX."""
     mechanism = ROBOTS[name]().mechanism({"further": ukjax.Holonomic(lambda q, t: q[:1] ** 2 - 0.3)})
     q, v = (jnp.asarray(x) for x in trees.random_state(ROBOTS[name](), 5))
     n = v.shape[0]
@@ -70,8 +70,12 @@ def test_errors_and_their_derivatives_are_those_of_the_constraints(name):
         rest = jnp.zeros(n)
         return (position(rest), jax.jacfwd(position)(rest)), (velocity(v), jax.jacfwd(velocity)(v))
 
-    found = jax.jit(lambda q, v: (mechanism.position_rows(q, TIME, n), mechanism.velocity_rows(q, v, TIME)))(q, v)
-    for pair, others in zip(found, jax.jit(wanted)(q, v), strict=True):
+    def found(q, v):
+        return mechanism.position_rows(q, TIME, n), mechanism.velocity_rows(q, v, TIME), mechanism.errors(q, v, TIME)
+
+    positions, velocities = jax.jit(wanted)(q, v)
+    errors = positions[0], velocities[0]
+    for pair, others in zip(jax.jit(found)(q, v), (positions, velocities, errors), strict=True):
         for x, y in zip(pair, others, strict=True):
             assert_close(x, y, atol=1e-12 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
 

@@ -7,7 +7,7 @@ y = (q, v) side by side; T: saved times; m: servo rows.
 
 import functools as ft
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import diffrax
@@ -67,39 +67,36 @@ def off_constraints(layout: StateLayout, t: Array, y: Array, ys: Array) -> tuple
 
     `ys`: states (T, n) of the run that begins at y, for the scales of its coordinates and rates.
     """
-    mechanism, (q, v) = layout.mechanism, layout.split(stop_gradient(y))
     which = [
-        constraint
-        for constraint in mechanism.constraints
+        name
+        for name, constraint in layout.mechanism.named_constraints.items()
         if any(getattr(one, "stabilization", None) is None for one in members_of(constraint))
     ]
-
-    def positions(q: Array) -> Array:
-        return jnp.concatenate([jnp.zeros(0, y.dtype), *(one.position_error(q, t) for one in which)])
-
-    def velocities(v: Array) -> Array:
-        errors = (mechanism.velocity_error_of(one, q, v, t) for one in which)
-        return jnp.concatenate([jnp.zeros(0, y.dtype), *errors])
-
     ys = stop_gradient(ys)
     along = layout.split(jnp.max(jnp.where(jnp.isfinite(ys), jnp.abs(ys), 0.0), axis=0, initial=0.0))
     most = max(OFF, 10 * float(jnp.finfo(y.dtype).eps) ** 0.5)
-    (position, of_position), (velocity, of_velocity) = _missed(positions, q, along[0]), _missed(velocities, v, along[1])
+
+    def errors(q: Array, v: Array) -> tuple[Array, Array]:
+        return layout.mechanism.errors(q, v, t, which)
+
+    (position, of_position), (velocity, of_velocity) = _missed(errors, layout.split(stop_gradient(y)), along)
     return position, velocity, (of_position > most) | (of_velocity > most)
 
 
 def starts_on_constraints(layout: StateLayout, t: Array, y: Array, before: Array, otherwise: RESULTS) -> RESULTS:
     """Returns success if the positions of y satisfy the constraints, else `otherwise`; `before`: y unprojected."""
     (q, _), (q0, _) = layout.split(stop_gradient(y)), layout.split(stop_gradient(before))
-    _, part = _missed(lambda q: layout.mechanism.position_error(q, t), q, jnp.abs(q0))
+    ((_, part),) = _missed(lambda q: (layout.mechanism.position_error(q, t),), (q,), (jnp.abs(q0),))
     okay = (part <= 10 * jnp.sqrt(jnp.finfo(y.dtype).eps)) | ~jnp.isfinite(part)
     return RESULTS.where(okay, RESULTS.successful, otherwise)
 
 
-def _missed(errors: Callable[[Array], Array], x: Array, size: Array) -> tuple[Array, Array]:
-    """The largest of the errors at x, and of the parts of their terms that they are; by scalar code, if possible."""
-    values, parts = missed(errors, x, size, _expand.scalars)
-    return jnp.max(jnp.abs(values), initial=0.0), jnp.max(parts, initial=0.0)
+def _missed(
+    errors: Callable[..., Sequence[Array]], xs: Sequence[Array], sizes: Sequence[Array]
+) -> list[tuple[Array, Array]]:
+    """The largest of the errors for each of xs, and of the parts of their terms that they are: see `missed`."""
+    found = missed(errors, xs, sizes, _expand.scalars)
+    return [(jnp.max(jnp.abs(values), initial=0.0), jnp.max(parts, initial=0.0)) for values, parts in found]
 
 
 class FailureEvidence(NamedTuple):

@@ -163,8 +163,7 @@ def verdict(rows: StateReport, outcome: RESULTS) -> tuple[RESULTS, Array | None]
 def residuals(layout: StateLayout, controller: AbstractController, t: Array, y: Array) -> dict[str, Array]:
     """The norms of the errors of constraints and servo constraints at one state, by the names of the fields."""
     (q, v), mechanism = layout.split(stop_gradient(y)), layout.mechanism
-    position, velocity = mechanism.position_error(q, t), mechanism.velocity_error(q, v, t)
-    errors = {"position_residual": position, "velocity_residual": velocity}
+    errors = dict(zip(("position_residual", "velocity_residual"), mechanism.errors(q, v, t), strict=True))
     errors |= controller.residuals(mechanism, q, v, t)
     return {name: jnp.linalg.norm(stop_gradient(error)) for name, error in errors.items()}
 

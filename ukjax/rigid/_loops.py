@@ -202,36 +202,82 @@ def _size(x: Array) -> Array:
 
 def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows]:
     """The rows of all loops, by the name of the constraint."""
-    layout, found = robot.layout, dict[str, OwnRows]()
-    if not layout.loops:
+    found = dict[str, OwnRows]()
+    if not robot.layout.loops:
         return found
-    tree = _linkage.posture(robot, q, v)
-    poses, twists = _tree_unrolled.poses_in_world(tree), _tree_unrolled.twists(tree, v)
-    changes = _tree_unrolled.accelerations(tree, twists, v)
-    S = _axes(tree, poses)
-
-    def end(name: str) -> End:
-        node, frame = _linkage.place(robot, name)
-        zero = jnp.zeros(3, q.dtype)
-        if node < 0:
-            pose = Pose(jnp.eye(3, dtype=q.dtype), zero) if frame is None else frame
-            return End(pose, Twist(zero, zero), Twist(zero, zero))
-        if frame is None:
-            return End(poses[node], twists[node], changes[node])
-        return End(poses[node] @ frame, frame.inwards(twists[node]), frame.inwards(changes[node]))
-
-    for name in layout.loops:
-        joint = robot.joints[name]
-        if isinstance(joint, Free):
-            continue
-        ends = end(joint.parent), end(joint.child)
+    ends = _Ends.of(robot, q, v)
+    changes = _tree_unrolled.accelerations(ends.tree, ends.twists, v)
+    S = _axes(ends.tree, ends.poses)
+    for name, joint in _closed(robot):
+        parent, child = ends.motion(joint.parent, changes), ends.motion(joint.child, changes)
         moved = _moved(robot, joint)
-        columns = _between(moved, S, ends[1].pose)
         # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
         can_vanish = not robot.planar and robot.layout == robot.tree
-        sizes = Sizes.of(moved, S, v, ends[0].pose, ends[1].pose) if can_vanish else None
-        found |= _rows(robot, name, joint, *ends, columns, sizes)
+        sizes = Sizes.of(moved, S, v, parent.pose, child.pose) if can_vanish else None
+        found |= _rows(robot, name, joint, parent, child, _between(moved, S, child.pose), sizes)
     return found
+
+
+def errors_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
+    """The errors of all loops in position and in velocity, by the name of the constraint."""
+    found = dict[str, tuple[Array, Array]]()
+    if not robot.layout.loops:
+        return found
+    ends = _Ends.of(robot, q, v)
+    for name, joint in _closed(robot):
+        P, _, x = _relative(ends.motion(joint.parent), ends.motion(joint.child))
+        rate = _rate_of(P, x)
+        if not isinstance(joint, KnifeEdge):
+            found[name] = jax.jvp(lambda *P: joint.gap(Pose(*P), robot.planar), tuple(P), tuple(rate))
+        if isinstance(joint, AbstractRollingLink):
+            found[slip_of(name)] = jnp.zeros(0, q.dtype), joint.slip(P, rate, robot.planar)
+    return found
+
+
+def _closed(robot: AbstractRobot) -> list[tuple[str, AbstractJoint]]:
+    """The joints that are constraints, by name."""
+    pairs = ((name, robot.joints[name]) for name in robot.layout.loops)
+    return [(name, joint) for name, joint in pairs if not isinstance(joint, Free)]
+
+
+class _Ends(NamedTuple):
+    """The bodies of a robot, between frames of which loops are closed."""
+
+    robot: AbstractRobot
+    tree: TreeState
+    poses: list[Pose]
+    twists: list[Twist]
+    zero: Array
+
+    @classmethod
+    def of(cls, robot: AbstractRobot, q: Array, v: Array) -> "_Ends":
+        tree = _linkage.posture(robot, q, v)
+        poses, twists = _tree_unrolled.poses_in_world(tree), _tree_unrolled.twists(tree, v)
+        return cls(robot, tree, poses, twists, jnp.zeros(3, q.dtype))
+
+    def motion(self, name: str, changes: Sequence[Twist] | None = None) -> End:
+        """The motion of "body" or "body.frame"; without `changes` of the bodies, the rates of the twists are zero."""
+        node, frame = _linkage.place(self.robot, name)
+        still = Twist(self.zero, self.zero)
+        if node < 0:
+            ground = Pose(jnp.eye(3, dtype=self.zero.dtype), self.zero)
+            return End(ground if frame is None else frame, still, still)
+        change = still if changes is None else changes[node]
+        if frame is None:
+            return End(self.poses[node], self.twists[node], change)
+        return End(self.poses[node] @ frame, frame.inwards(self.twists[node]), frame.inwards(change))
+
+
+def _relative(parent: End, child: End) -> tuple[Pose, Twist, Twist]:
+    """The pose of the child seen from the parent, the parent's twist seen from the child, and the child's less that."""
+    P = parent.pose.inverse @ child.pose
+    seen = P.inwards(parent.twist)
+    return P, seen, Twist(child.twist.linear - seen.linear, child.twist.angular - seen.angular)
+
+
+def _rate_of(P: Pose, x: Twist) -> Pose:
+    """The rate of a pose for a twist seen from its own frame."""
+    return Pose(P.R @ skew(x.angular), P.R @ x.linear)
 
 
 def _rows(
@@ -244,13 +290,11 @@ def _rows(
     sizes: Sizes | None,
 ) -> dict[str, OwnRows]:
     """The rows of one joint, by the name of the constraint; `columns` (6, n): x per unit of each speed."""
-    P = parent.pose.inverse @ child.pose
-    seen, seen_change = P.inwards(parent.twist), P.inwards(parent.change)
-    x = Twist(child.twist.linear - seen.linear, child.twist.angular - seen.angular)
-    less = x.cross(seen)
+    P, seen, x = _relative(parent, child)
+    seen_change, less = P.inwards(parent.change), x.cross(seen)
     change = Twist(*(a - b + c for a, b, c in zip(child.change, seen_change, less, strict=True)))
     K, turning = skew(x.angular), skew(change.angular)
-    rate = Pose(P.R @ K, P.R @ x.linear)
+    rate = _rate_of(P, x)
     second = Pose(P.R @ (K @ K + turning), P.R @ (cross(x.angular, x.linear) + change.linear))
     zero, one = jnp.zeros((), P.p.dtype), jnp.ones((), P.p.dtype)
     still = jnp.zeros(6, P.p.dtype)
@@ -260,7 +304,7 @@ def _rows(
 
     def rate_of(y: Array) -> Pose:
         """The rate of P for a twist y (6,) in place of x."""
-        return Pose(P.R @ skew(y[3:]), P.R @ y[:3])
+        return _rate_of(P, Twist(y[:3], y[3:]))
 
     def nearby(y: Array) -> Pose:
         return Pose(*(a + b for a, b in zip(P, rate_of(y), strict=True)))

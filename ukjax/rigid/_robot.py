@@ -30,7 +30,7 @@ from ._friction import Constraints, Coulomb, friction_of
 from ._joint import AbstractJoint
 from ._layout import GROUND, Layout, body_of, laid_out
 from ._linkage import AbstractRobot
-from ._loops import Motors, actuation, constraints_of, rows_of_loops
+from ._loops import Motors, actuation, constraints_of, errors_of_loops, rows_of_loops
 from ._reactions import reactions_along, reactions_at
 
 
@@ -347,6 +347,9 @@ class Robot(AbstractRobot):
 
     def own_rows(self, q, v, t):
         return rows_of_loops(self, q, v)
+
+    def own_errors(self, q, v, t):
+        return errors_of_loops(self, q, v)
 
     def mass(self, q, t):
         return _dynamics.mass(self, q, t)
