@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from . import _check
+from . import _check, _expand
 from ._constraint import AbstractConstraint, Holonomic, members_of
 from ._formulation import Motion, PennestriDeFalco, UdwadiaKalaba, row_scales
 from ._linalg import SVD, one_at_a_time, pseudoinverse, whiten
@@ -148,7 +148,7 @@ def diagnose(mechanism: Mechanism, q: Numbers, v: Numbers, t: ArrayLike = 0.0) -
 
 @jit_fast_compile
 def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
-    terms = mechanism.terms_of().whole(q, v, t).without_rounding
+    terms, (position_error, velocity_error) = _terms_and_errors(mechanism, q, v, t)
     M, (m, n) = terms.M, terms.A.shape
     _, W, definite = whiten(M, terms.partition)
     regular, general = UdwadiaKalaba().solve(terms), PennestriDeFalco().solve(terms)
@@ -157,7 +157,6 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
     values, redundant = _singular_values(stop_gradient(row_scales(B, terms.rounding is not None)[:, None] * B), rank)
     smallest = jnp.min(jnp.where(jnp.arange(values.shape[0]) < rank, values, jnp.inf), initial=jnp.inf)
     masses = jnp.abs(_eigenvalues(stop_gradient(M + M.T) / 2)) if n else jnp.ones(1, q.dtype)
-    position_error, velocity_error = mechanism.errors(q, v, t)
     curl = _curl(mechanism, np.array([size for _, size in terms.rows or ()], int), q, v, t)
     return Diagnosis(
         rows=m,
@@ -178,6 +177,20 @@ def _diagnose(mechanism: Mechanism, q: Array, v: Array, t: Array) -> Diagnosis:
         curl=curl,
         labels=_labels(mechanism, terms),
     )
+
+
+def _terms_and_errors(mechanism: Mechanism, q: Array, v: Array, t: Array) -> tuple[Terms, tuple[Array, Array]]:
+    """Returns the terms and the errors of a mechanism, by scalar code where that is possible."""
+    others: list[PyTree] = []
+
+    def arrays(q: Array, v: Array, t: Array) -> PyTree[Array]:
+        terms = mechanism.terms_of().whole(q, v, t).without_rounding
+        found, other = eqx.partition((terms, mechanism.errors(q, v, t)), eqx.is_array)
+        others.append(other)
+        return found
+
+    found = _expand.scalars(arrays, q, v, t)(q, v, t)
+    return eqx.combine(found, others[0])
 
 
 def _singular_values(H: Array, rank: Array) -> tuple[Array, Array]:
