@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
 from . import _check
-from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound, members_of
+from ._constraint import AbstractConstraint, AbstractConstraintGroup, bound, error_from_afar, members_of
 from ._dataset import Names
 from ._sharing import Origin, binding, joined, separated
 from ._show import AbstractShown, Report, parameters, shortened
@@ -59,8 +59,11 @@ class AbstractLinkedSystem(AbstractConstrainedSystem):
         """Returns the rows of several constraints by name, as each gives by itself; zero where rounding errors."""
 
     @abc.abstractmethod
-    def own_errors(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, tuple[RowValues, RowValues]]:
-        """Returns the errors in position (empty without one) and in velocity of the same constraints, as each does."""
+    def own_errors(self, q: Coordinates, v: Vector, t: Scalar, afar: bool) -> Mapping[str, tuple[RowValues, RowValues]]:
+        """Returns the errors of the same constraints in position (empty without one) and in velocity, as each does.
+
+        `afar`: see `Mechanism.errors`.
+        """
 
 
 class AbstractRecursiveSystem(AbstractSystem):
@@ -259,15 +262,19 @@ class Mechanism(AbstractShown):
 
     def velocity_error(self, q: Coordinates, v: Vector, t: Scalar) -> Float[Array, " r"]:
         """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, in order."""
-        return _concatenate([self.velocity_error_of(c, q, v, t) for c in self.constraints], q)
+        return self.errors(q, v, t)[1]
 
     def errors(
-        self, q: Coordinates, v: Vector, t: Scalar, of: Collection[str] | None = None
+        self, q: Coordinates, v: Vector, t: Scalar, of: Collection[str] | None = None, afar: bool = False
     ) -> tuple[Float[Array, " r"], Float[Array, " k"]]:
-        """Returns the errors in position and in velocity of all constraints, or of those with these names, in order."""
-        known = self.system.own_errors(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
+        """Returns the errors in position and in velocity of all constraints, or of those with these names, in order.
+
+        `afar`: whether the errors in position are those by which a search finds states: see `error_from_afar`.
+        """
+        known = self.system.own_errors(q, v, t, afar) if isinstance(self.system, AbstractLinkedSystem) else {}
+        position = error_from_afar if afar else lambda c, q, t: c.position_error(q, t)
         pairs = [
-            known[name] if name in known else (c.position_error(q, t), self.velocity_error_of(c, q, v, t))
+            known[name] if name in known else (position(c, q, t), self.velocity_error_of(c, q, v, t))
             for name, c in self.named_constraints.items()
             if of is None or name in of
         ]

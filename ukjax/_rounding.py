@@ -41,21 +41,24 @@ MULTIPLE = 64.0
 LEAST_PART, LEAST = 1e7, 1e-9  # of these the first times eps
 
 
-def with_rounding_errors(function: Callable[..., Tree], *args: Array) -> tuple[Tree, Tree]:
+def with_rounding_errors(
+    function: Callable[..., Tree], *args: Array, lowered: Lowered | None = None
+) -> tuple[Tree, Tree]:
     """Returns `function(*args)` and the sizes of its rounding errors, a tree of arrays like the results.
 
     `args`: arrays. The function is traced and evaluated once, for a batch of four. The sizes have no gradient.
+    `lowered`: as of `_in_changes`.
     """
     closed, shapes = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
     structure = jax.tree_util.tree_structure(shapes)
-    pairs = map(_and_error, _in_changes(closed, args))
+    pairs = map(_and_error, _in_changes(closed, args, lowered))
     values, errors = zip(*pairs, strict=True) if closed.jaxpr.outvars else ((), ())
     return jax.tree_util.tree_unflatten(structure, values), jax.tree_util.tree_unflatten(structure, errors)
 
 
-def rounding_errors(function: Callable[..., Tree], *args: Array) -> Tree:
+def rounding_errors(function: Callable[..., Tree], *args: Array, lowered: Lowered | None = None) -> Tree:
     """Returns sizes of the rounding errors of `function(*args)`, a tree of arrays like its results; no gradients."""
-    return with_rounding_errors(function, *args)[1]
+    return with_rounding_errors(function, *args, lowered=lowered)[1]
 
 
 def rounding_errors_of(closed: ClosedJaxpr, outputs: Sequence[int], args: Sequence[Array]) -> list[Array]:
@@ -176,7 +179,8 @@ def _literals(closed: ClosedJaxpr) -> Iterator[float]:
 
 
 def _is_changed(x: Var | Literal) -> bool:
-    return isinstance(x, Literal) and jnp.issubdtype(x.aval.dtype, jnp.floating)  # pyright: ignore
+    """Whether x is a number in the program, and no zero, which stays what it is."""
+    return isinstance(x, Literal) and jnp.issubdtype(x.aval.dtype, jnp.floating) and x.val != 0  # pyright: ignore
 
 
 def _inner(equation: JaxprEqn) -> ClosedJaxpr | None:

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 from .. import _check
 from .._lowering import runs_machine_code
 from .._lowering._entry import Block, Node, NotScalar
-from .._program import TreeStructure, with_constants_as_arguments
+from .._program import TreeStructure, with_constants_as_arguments, with_results
 from ._graph import TooLong
 from ._scalar import ScalarPiece, ScalarProgram, limits
 
@@ -117,7 +117,8 @@ class _Traced(NamedTuple):
                     raise TypeError(f"function must return a tree of arrays, but there is {leaf!r} in it.")
             return leaves
 
-        closed, further = with_constants_as_arguments(jax.make_jaxpr(flat)(*arrays))
+        closed = jax.make_jaxpr(flat)(*arrays)
+        closed, further = with_constants_as_arguments(with_results(closed, range(len(closed.out_avals))))
         return cls(closed, [*arrays, *further], lambda leaves: jax.tree_util.tree_unflatten(kept[0], leaves))
 
 

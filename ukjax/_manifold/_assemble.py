@@ -3,7 +3,7 @@
 q: coordinates; v: their rates; M: mass matrix at the given state; e: constraint errors; J: their Jacobian.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, ArrayLike
 
-from .. import _check, _expand
+from .. import _check
 from .._constraint import are_rates, error_from_afar
 from .._mechanism import Mechanism
 from .._not_finite import culprit
@@ -21,7 +21,7 @@ from .._result import RESULTS, is_traced, message, throw_if_failed, worst
 from .._rounding import relative_rounding
 from .._show import AbstractShown, Report, shortened, values
 from .._types import Numbers
-from ._nearest import Nearest, Rounding, nearest
+from ._nearest import Nearest, nearest
 
 
 class Assembly(AbstractShown):
@@ -177,16 +177,15 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     at, x0 = (lambda x: x), q0
     if mechanism.kinematics is not None:
         at, x0 = (lambda d: mechanism.retract(q0, d, t)), jnp.zeros_like(v0)
-    constraints = mechanism.constraints
 
     def of_position(x: Array) -> Array:
-        return jnp.concatenate([jnp.zeros(0, q0.dtype), *(error_from_afar(c, at(x), t) for c in constraints)])
+        return mechanism.errors(at(x), jnp.zeros_like(v0), t, afar=True)[0]
 
-    of_q = _nearest_with(kept.q, of_position, x0, M, max_steps)
+    of_q = nearest(of_position, x0, M, max_steps, kept=kept.q)
     q = at(of_q.x)
-    of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), are_rates(constraints)
-    of_v = _nearest_with(kept.v, of_velocity, v0, M, max_steps, affine)
-    v, checks = of_v.x, (_checked(of_position, of_q, atol), _checked(of_velocity, of_v, atol))
+    of_velocity, affine = lambda x: mechanism.velocity_error(q, x, t), are_rates(mechanism.constraints)
+    of_v = nearest(of_velocity, v0, M, max_steps, affine, kept.v)
+    v, checks = of_v.x, (_checked(of_q, atol), _checked(of_v, atol))
     met = jnp.all(jnp.concatenate([check.met for check in checks]))
     result = worst(of_q.result, of_v.result, RESULTS.where(met, RESULTS.successful, RESULTS.not_assembled))
     okay = result == RESULTS.successful
@@ -194,30 +193,13 @@ def _assemble(mechanism, q0, v0, t, atol, max_steps, kept):
     return Assembly(q, v, stop_gradient(q - q0), stop_gradient(v - v0)), checks, result
 
 
-def _nearest_with(
-    kept: tuple[int, ...], error: Callable[[Array], Array], x0: Array, M: Array, max_steps: int, affine: bool = False
-) -> Nearest:
-    """Finds the state `nearest` among those that leave the coordinates in `kept` unchanged."""
-    free = np.setdiff1d(np.arange(x0.shape[0]), kept)
-
-    def place(y: Array) -> Array:
-        return x0.at[free].set(y)
-
-    found = nearest(lambda y: error(place(y)), x0[free], M[free][:, free], max_steps, affine)
-    error_size, rows = found.rounding
-    rows = jnp.zeros((rows.shape[0], x0.shape[0]), rows.dtype).at[:, free].set(rows)
-    of_state = jnp.zeros_like(x0).at[free].set(found.of_state)
-    return Nearest(place(found.x), found.result, Rounding(error_size, rows), of_state)
-
-
-def _checked(error: Callable[[Array], Array], found: Nearest, atol: float | None) -> Check:
+def _checked(found: Nearest, atol: float | None) -> Check:
     """Checks rows: satisfied are those with errors small beside their terms at the start, or rounding where x is.
 
     With `atol`, a row is satisfied if x is at most that far from it, to first order: its error over the length of its
     gradient. The gradient of a row that vanishes has the length of its terms instead.
     """
-    x, rounding = stop_gradient(found.x), found.rounding
-    e, J = stop_gradient(_expand.scalars(lambda x: (error(x), jax.jacfwd(error)(x)), x)(x))
+    (x, e, J), rounding = stop_gradient((found.x, found.error, found.rows)), found.rounding
     if atol is None:
         part = 1e-9 if jnp.finfo(x.dtype).eps < 1e-12 else 1e-4
         # Far away an angle is a large number, but no large term; only rounding counts there.

@@ -4,11 +4,12 @@ x: q or v; d = x - x0: the way to it; e: constraint errors; J: their Jacobian; D
 for which the entries of B = D J E are about one, whatever the units and the masses; K = E M E.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optimistix as optx
 from jax.lax import stop_gradient
 from jax.typing import DTypeLike
@@ -17,6 +18,7 @@ from jaxtyping import Array
 from .. import _expand
 from .._formulation import balancing_scales, coordinate_scales, shifted
 from .._linalg import SVD, pseudoinverse, whiten
+from .._program import hoist
 from .._result import RESULTS, worst
 from .._rounding import relative_rounding, rounding_errors
 from .._types import Matrix, Rows, RowValues, Vector
@@ -51,17 +53,58 @@ class Rounding(NamedTuple):
 class Nearest(NamedTuple):
     """The nearest state, and what is known about its accuracy.
 
-    x: the state (n,); `result`: the `RESULTS` of the metric; `rounding`: errors of the rows at the start of the search;
-    `of_state`: rounding errors of x (n,).
+    x: the state (n,); `error`, `rows`: the errors there (m,), and their Jacobian (m, n); `result`: the `RESULTS` of the
+    metric; `rounding`: errors of the rows at the start of the search; `of_state`: rounding errors of x (n,).
     """
 
     x: Vector
+    error: RowValues
+    rows: Rows
     result: RESULTS
     rounding: Rounding
     of_state: Vector
 
 
-def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: int, affine: bool = False) -> Nearest:
+class Errors:
+    """The errors of the states x0 + d, in which entries that are `kept` stay, as functions of the others' d (n,).
+
+    Attributes:
+        whole: x -> the errors (m,), and their Jacobian by all entries.
+        alone: d -> the errors.
+        free: Indices of the entries that change.
+        rounding: Rounding errors at x0, of rows for all entries.
+    """
+
+    def __init__(self, error: Callable[[Array], Array], x0: Vector, kept: Sequence[int]):
+        linearised = hoist(lambda x: (error(x), jax.jacfwd(error)(x)), x0)
+        alone = _expand.scalars(lambda x: linearised(x)[0], x0)
+        self.x0, self.free = x0, np.setdiff1d(np.arange(x0.shape[0]), kept)
+        self.whole, self.alone = _expand.scalars(linearised, x0), lambda d: alone(self.place(d))
+        self.rounding = Rounding(*rounding_errors(linearised, x0, lowered=_expand.scalars))
+
+    def place(self, d: Vector) -> Vector:
+        """Returns x0 + d."""
+        return self.x0.at[self.free].add(d)
+
+    def linearised(self, d: Vector) -> tuple[RowValues, Rows]:
+        """Returns the errors, and their Jacobian by d, zero for rows that are nothing but rounding errors at x0."""
+        e, J = self.whole(self.place(d))
+        return self.of_d.without(e, J[:, self.free])
+
+    @property
+    def of_d(self) -> Rounding:
+        """The rounding errors at x0, of rows for d."""
+        return Rounding(self.rounding.error, self.rounding.rows[:, self.free])
+
+
+def nearest(
+    error: Callable[[Array], Array],
+    x0: Vector,
+    M: Matrix,
+    max_steps: int,
+    affine: bool = False,
+    kept: Sequence[int] = (),
+) -> Nearest:
     r"""Returns the x with error(x) = 0 for which d^T M d is stationary: as a rule the nearest, from any start.
 
     d = E y. Let B = D J E and r = B^+ D e; let N = 1 - B^+ B be the projection onto the null space of B, and K = E M E.
@@ -70,20 +113,17 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     H = (N K N + h B^+ B)^-1 its Jacobian is the identity but for the curvature of the constraints, however much the
     masses differ, and where M is singular.
 
-    `affine`: whether `error` is affine, so that one step leads to the solution.
+    `affine`: whether `error` is affine, so that one step leads to the solution. `kept`: indices of entries of x that
+    stay; d, y and the columns of J are those of the others.
     """
-    m, n = jax.eval_shape(error, x0).shape[0], x0.shape[0]
-    if m == 0 or n == 0:
-        none = Rounding(jnp.zeros(m, x0.dtype), jnp.zeros((m, n), x0.dtype))
-        return Nearest(x0, RESULTS.successful, none, jnp.zeros_like(x0))
-
-    def linearised(x: Vector) -> tuple[RowValues, Rows]:
-        return error(x), jax.jacfwd(error)(x)
-
-    # All sizes in one call: one kernel to compile.
-    rounding = Rounding(*rounding_errors(linearised, x0))
-    both, error = _expand.scalars(linearised, x0), _expand.scalars(error, x0)
-    e, J = rounding.without(*both(x0))
+    errors = Errors(error, x0, kept)
+    rounding, n = errors.of_d, len(errors.free)
+    if 0 in rounding.rows.shape:
+        none = jax.tree_util.tree_map(jnp.zeros_like, errors.rounding)
+        e, J = errors.whole(x0)
+        return Nearest(x0, e, J, RESULTS.successful, none, jnp.zeros_like(x0))
+    M, rest = M[errors.free][:, errors.free], jnp.zeros(n, x0.dtype)
+    e, J = errors.linearised(rest)
     C = coordinate_scales(M, J)
     D, E = balancing_scales(jnp.maximum(rounding.levers, jnp.abs(stop_gradient(J))), C)
     K, B = E[:, None] * M * E[None], D[:, None] * J * E[None]
@@ -94,7 +134,7 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
     unit = size * E  # in which y is about one
 
     def stationarity(y: Vector, constant: Callable[[Matrix], Matrix] = lambda H: H) -> Vector:
-        e, J = rounding.without(*both(x0 + unit * y))
+        e, J = errors.linearised(unit * y)
         B = D[:, None] * J * E[None]
         back, _ = pseudoinverse(SVD(), B)
         across = back @ B
@@ -105,13 +145,13 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
 
     if affine:
         # One step leads to the solution, and another removes rounding errors.
-        y, _ = jax.lax.scan(lambda y, _: (y - stationarity(y), None), jnp.zeros_like(x0), length=2)
+        y, _ = jax.lax.scan(lambda y, _: (y - stationarity(y), None), rest, length=2)
     else:
 
         def search(W: Matrix) -> Vector:
             W = W * E[None]
             lengths, far = _sizes(e, J, W, rounding)
-            z = _coarse_search(lambda z: lengths / far * error(x0 + far * W.T @ z), jnp.zeros_like(x0), max_steps)
+            z = _coarse_search(lambda z: lengths / far * errors.alone(far * W.T @ z), rest, max_steps)
             return far * W.T @ z / unit
 
         metrics = jnp.stack([jnp.where(definite, Ws[0], Ws[1]), jnp.where(regular, Ws[1], Ws[0])])
@@ -125,8 +165,9 @@ def nearest(error: Callable[[Array], Array], x0: Vector, M: Matrix, max_steps: i
         RESULTS.where(semidefinite, RESULTS.successful, RESULTS.mass_indefinite),
         RESULTS.where(definite | regular, RESULTS.successful, RESULTS.nearest_not_unique),
     )
-    of_state = relative_rounding(x0.dtype) * unit * jnp.linalg.norm(stop_gradient(y))
-    return Nearest(x0 + unit * y, result, rounding, stop_gradient(of_state))
+    x, of_d = errors.place(unit * y), relative_rounding(x0.dtype) * unit * jnp.linalg.norm(stop_gradient(y))
+    e, J = errors.whole(x)
+    return Nearest(x, e, J, result, errors.rounding, jnp.zeros_like(x0).at[errors.free].set(of_d))
 
 
 def _start(search: Callable[[Matrix], Vector], metrics: Array, residual: Callable, max_steps: int) -> Vector:

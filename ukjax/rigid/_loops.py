@@ -16,6 +16,7 @@ S: twist per unit of each speed, seen from the ground and about its origin.
 Source: Featherstone (2008), Rigid Body Dynamics Algorithms, 8.1 to 8.3.
 """
 
+import functools as ft
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -218,8 +219,8 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows
     return found
 
 
-def errors_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple[Array, Array]]:
-    """The errors of all loops in position and in velocity, by the name of the constraint."""
+def errors_of_loops(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dict[str, tuple[Array, Array]]:
+    """The errors of all loops in position and in velocity, by the name of the constraint; `afar`: see `Gap`."""
     found = dict[str, tuple[Array, Array]]()
     if not robot.layout.loops:
         return found
@@ -228,10 +229,15 @@ def errors_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, tuple
         P, _, x = _relative(ends.motion(joint.parent), ends.motion(joint.child))
         rate = _rate_of(P, x)
         if not isinstance(joint, KnifeEdge):
-            found[name] = jax.jvp(lambda *P: joint.gap(Pose(*P), robot.planar), tuple(P), tuple(rate))
+            gap = ft.partial(_gap, joint, robot.planar, afar)
+            found[name] = jax.jvp(gap, (P,), (rate,))
         if isinstance(joint, AbstractRollingLink):
             found[slip_of(name)] = jnp.zeros(0, q.dtype), joint.slip(P, rate, robot.planar)
     return found
+
+
+def _gap(joint: AbstractJoint, planar: bool, angles: bool, P: Pose) -> Array:
+    return joint.gap(P, planar, angles)
 
 
 def _closed(robot: AbstractRobot) -> list[tuple[str, AbstractJoint]]:

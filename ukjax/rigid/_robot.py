@@ -348,8 +348,8 @@ class Robot(AbstractRobot):
     def own_rows(self, q, v, t):
         return rows_of_loops(self, q, v)
 
-    def own_errors(self, q, v, t):
-        return errors_of_loops(self, q, v)
+    def own_errors(self, q, v, t, afar):
+        return errors_of_loops(self, q, v, afar)
 
     def mass(self, q, t):
         return _dynamics.mass(self, q, t)
