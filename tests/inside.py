@@ -38,6 +38,7 @@ from ukjax._expand import (
     _interpret,
     _piece,
     _scalar,
+    _scalar_piece,
     _symmetric,
     _tiled,
 )
@@ -167,12 +168,12 @@ Limits = _scalar.Limits
 sizes_of_scan = _unbatch.sizes_of_scan
 ScalarStep = _scalar_loop.ScalarStep
 FastOrSlowOp = _fast_or_slow.FastOrSlowOp
-CertainScalars = _scalar.CertainScalars
+CertainScalars = _scalar_piece.CertainScalars
 parts_of = _schedule.parts_of
 fused = _schedule.fused
 EvalForm = _piece.EvalForm
 traced = _piece.traced
-ScalarPiece = _scalar.ScalarPiece
+ScalarPiece = _scalar_piece.ScalarPiece
 NotScalar = _entry.NotScalar
 ScalarProgram = _scalar.ScalarProgram
 pivots = _symmetric.pivots

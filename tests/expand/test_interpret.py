@@ -93,6 +93,35 @@ def test_whatever_is_written_has_the_same_values(name):
         assert_close(got, one, rtol=1e-13, atol=1e-13)
 
 
+@jax.custom_jvp
+def tripled(x):
+    return x
+
+
+tripled.defjvp(lambda x, dx: (tripled(*x), 3 * dx[0]))
+RULES = {
+    # The result is found by no number that the function takes: the negation of one is another.
+    "of a negation": lambda x, y: tripled(-x) * x,
+    "twice": lambda x, y: tripled(tripled(x) * y[0, 0]) + tripled(x),
+    "of some results": lambda x, y: jnp.sum(tripled(y), axis=1) @ x[:3],
+    "none": lambda x, y: jax.lax.stop_gradient(x) * x + jnp.sin(jax.lax.stop_gradient(jnp.sin(x)) * jnp.sin(x)),
+    "shared by equal ones": lambda x, y: jnp.max(jnp.stack([x, x, jnp.sin(x)]), axis=0) * jnp.prod(y),
+    "in a loop": lambda x, y: jax.lax.scan(lambda c, row: (tripled(c) * row[0], jnp.abs(c)), x, y),
+    "for other types": lambda x, y: (x.astype(jnp.bfloat16) * 3).astype(float) + x.astype(jnp.float32).astype(float) ** 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_operations_with_derivatives_of_their_own_keep_them(name):
+    loss = lambda f, x, y: numbers(jax.tree_util.tree_leaves(f(x, y)))
+    for way in (jax.grad, jax.jacfwd):
+        got, want = (
+            jax.jit(way(ft.partial(loss, f), argnums=(0, 1)))(X, Y) for f in (expanded(RULES[name]), RULES[name])
+        )
+        for one, other in zip(got, want, strict=True):
+            assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 def table(x, y):
     return jnp.interp(x, jnp.linspace(-2.0, 2.0, 9), jnp.cos(jnp.arange(9.0)))
 

@@ -34,13 +34,13 @@ from ._piece import AbstractBatchedOp as AbstractBatchedOp
 from ._piece import EvalForm as EvalForm
 from ._piece import exchanged as exchanged
 from ._piece import traced as traced
-from ._scalar import PlainPiece as PlainPiece
 from ._scalar import limits as limits
 from ._scalar import over_batch as over_batch
 from ._scalar import size_of as size_of
 from ._scalar_kkt import Candidate as Candidate
 from ._scalar_kkt import Certain as Certain
 from ._scalar_kkt import Rows as Rows
+from ._scalar_piece import PlainPiece as PlainPiece
 from ._symmetric import pivots as pivots
 from ._symmetric import solve as solve
 from ._tiled import InlinedProgram as InlinedProgram

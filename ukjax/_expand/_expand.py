@@ -13,7 +13,8 @@ from .._lowering import runs_machine_code
 from .._lowering._entry import Block, Node, NotScalar
 from .._program import TreeStructure, with_constants_as_arguments, with_results
 from ._graph import TooLong
-from ._scalar import ScalarPiece, ScalarProgram, limits
+from ._scalar import ScalarProgram, limits
+from ._scalar_piece import ScalarPiece
 
 
 # XLA writes every result on its own, so that many take long.

@@ -35,7 +35,8 @@ from ._piece import (
     traced_cotangent,
     traced_tangent,
 )
-from ._scalar import AbstractCertainPiece, AbstractJudgedSlope, PlainPiece, inlined, over_batch, size_of
+from ._scalar import over_batch, size_of
+from ._scalar_piece import AbstractCertainPiece, AbstractJudgedSlope, PlainPiece, inlined
 
 
 # On a GPU, where every check costs a pause, the states of a batch that need a function are gathered into tiles.

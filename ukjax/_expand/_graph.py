@@ -9,13 +9,14 @@ import functools as ft
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.extend.core.primitives as prims
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
+from jax.extend.core import ClosedJaxpr, Primitive
 from jax.numpy import finfo
 from jax.typing import DTypeLike
 from jaxtyping import Array
@@ -298,6 +299,23 @@ class TooLong(Exception):
     """A scalar program has more operations than its limit."""
 
 
+# A result of an operation that is cut off.
+cut_p = Primitive("cut")
+
+
+class Cut(NamedTuple):
+    """An operation on arrays whose derivatives are not those of the numbers in it.
+
+    Attributes:
+        closed: The operation alone; None if it has no derivative.
+        args, results: Its arguments, and what the program takes its results for.
+    """
+
+    closed: ClosedJaxpr | None
+    args: list[np.ndarray]
+    results: list[np.ndarray]
+
+
 class Graph:
     """A scalar program under construction, of at most `limit` operations and inputs.
 
@@ -306,6 +324,7 @@ class Graph:
         calls: Whether a long function that is called several times becomes a routine.
         largest: The most entries of an array.
         doubts: Truth values, none of which may be set for the results to hold.
+        cuts: The operations that are cut off so far, if any are to be.
         blocks: The number of operations on arrays that were kept.
     """
 
@@ -313,6 +332,7 @@ class Graph:
         self.count, self.limit, self.inlines, self.largest = 0, limit, inlines, LARGEST
         self.calls, self.blocks = False, 0
         self.doubts: list[Entry] = []
+        self.cuts: list[Cut] | None = None
         self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}
         self.by_value: dict[tuple[int, np.dtype], Node] = {}
         self.constants = Constants()
@@ -334,6 +354,15 @@ class Graph:
         if node.dtype.kind == "f":
             node.value = value or Value(drawn("number", node.order))
             self.by_value.setdefault((node.value.element, node.dtype), node)
+
+    def cut_off(self, x: Entry) -> Entry:
+        """A number that is equal to a result x of an operation, and that nothing else is taken for."""
+        if not isinstance(x, Node) or x.dtype.kind != "f":
+            return x
+        node = Node(_same, (x,), x.dtype, self._next())
+        node.primitive = cut_p
+        self._set_value(node)
+        return node
 
     def doubt(self) -> Entry:
         """Whether any of the doubts is set; they are part of the program then."""
@@ -518,6 +547,10 @@ class Graph:
 
     def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
         return ft.reduce(self.add, terms) if terms else constant(0, dtype)
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def _given(*_: Array) -> Array:

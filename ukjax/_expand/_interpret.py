@@ -15,13 +15,14 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
+from jaxtyping import Array
 
 from .. import _program
 from .._lowering._entry import Entry, Node, NotScalar, constant, entries, name_of
 from .._lowering._program import Program, Routine
 from .._program import Parameters
 from ._choice import is_at_most, is_long, selected
-from ._graph import FOLDED, Graph
+from ._graph import FOLDED, Cut, Graph
 from ._piece import piece_p
 from ._structure import BY_NAME, STRUCTURE, Rule, row
 from ._symmetric import pivots_p, pivots_rule, solve_p, solve_rule
@@ -284,6 +285,8 @@ def _dependent(outputs: Sequence[Entry], inputs: Sequence[Node]) -> dict[int, No
 
 def _equation(graph: Graph, equation: JaxprEqn, args: list[np.ndarray], avals: list[ShapedArray]) -> list[np.ndarray]:
     primitive, params = equation.primitive, equation.params
+    if graph.cuts is not None and not _has_plain_derivative(primitive, args):
+        return _cut(graph, equation, args, avals)
     if any(jnp.issubdtype(x.dtype, extended) for x in (*map(_program.aval_of, equation.invars), *avals)):
         raise NotScalar("random keys")
     rule = OURS.get(primitive)
@@ -291,6 +294,37 @@ def _equation(graph: Graph, equation: JaxprEqn, args: list[np.ndarray], avals: l
         rule = rule_of(primitive)
     found = None if rule is None else rule(graph, params, args, avals)
     return _kept(graph, primitive, params, args, avals) if found is None else found
+
+
+def _has_plain_derivative(primitive: Primitive, args: Sequence[np.ndarray]) -> bool:
+    """Whether the derivatives of an operation are those of the numbers in it."""
+    name = primitive.name
+    if primitive is prims.cond_p:  # of branches that are chosen between, only one may enter a derivative
+        return not isinstance(args[0].item(), Node)
+    return primitive in ELEMENTWISE or primitive in PLAIN or name in PLAIN_NAMES or name in _program.PLAIN_CALLS
+
+
+def _cut(graph: Graph, equation: JaxprEqn, args: list[np.ndarray], avals: list[ShapedArray]) -> list[np.ndarray]:
+    """The results of an operation that is cut off."""
+    cuts, graph.cuts = graph.cuts, None
+    assert cuts is not None
+    try:
+        found = _equation(graph, equation, args, avals)
+    finally:
+        graph.cuts = cuts
+    results = [_each(graph.cut_off, array) for array in found]
+    closed = None
+    if equation.primitive is not prims.stop_gradient_p:
+        kinds = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(_program.aval_of, equation.invars)]
+        closed = jax.make_jaxpr(lambda *xs: _bound(equation, xs))(*kinds)
+    cuts.append(Cut(closed, args, results))
+    return results
+
+
+def _bound(equation: JaxprEqn, args: Sequence[Array]) -> list[Array]:
+    params = equation.primitive.get_bind_params(equation.params)
+    found = equation.primitive.bind(*args, **params)
+    return list(found) if equation.primitive.multiple_results else [found]
 
 
 def rule_of(primitive: Primitive) -> Rule | None:
@@ -484,6 +518,15 @@ CONTROL: dict[Primitive, Rule] = {
     prims.cond_p: _cond,
     prims.add_jaxvals_p: _sum,
 }
+# Operations that move numbers, or are made of sums and products of them.
+PLAIN = {
+    *(prims.broadcast_in_dim_p, prims.reshape_p, prims.squeeze_p, prims.transpose_p, prims.rev_p, prims.concatenate_p),
+    *(prims.slice_p, prims.dynamic_slice_p, prims.dynamic_update_slice_p, prims.pad_p, prims.iota_p, prims.gather_p),
+    *(prims.scatter_p, prims.scatter_add_p, prims.dot_general_p, prims.reduce_sum_p, prims.cumsum_p, prims.copy_p),
+    *(prims.reduce_and_p, prims.reduce_or_p, prims.argmax_p, prims.argmin_p),
+    *(prims.scan_p, prims.add_jaxvals_p),
+}
+PLAIN_NAMES = {"stack", "split", "unstack", "tile", "platform_index"}
 # Operations that jax.extend does not name.
 NAMED: dict[str, Rule] = {**BY_NAME, "call_hi_primitive": _high, "custom_linear_solve": _custom_linear_solve}
 # Operations of this package.

@@ -38,7 +38,8 @@ from .._program import TreeStructure, with_constants_as_arguments
 from ._graph import Graph
 from ._interpret import interpret
 from ._piece import AbstractBatchedOp, EvalForm, exchanged
-from ._scalar import ProgramOp, ScalarPiece, ScalarProgram, limits, over_batch, size_of
+from ._scalar import ProgramOp, ScalarProgram, limits, over_batch, size_of
+from ._scalar_piece import ScalarPiece
 from ._tiled import fast_or_slow
 
 

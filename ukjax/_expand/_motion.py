@@ -30,22 +30,21 @@ from .._lowering import Traceable
 from .._lowering._entry import Entry, NotScalar, constant
 from .._program import TreeStructure, called, with_constants_as_arguments, with_results
 from .._result import is_traced
+from ._adjoint import adjoint_program
 from ._fast_or_slow import FastOrSlowOp, guarded_by
 from ._graph import Graph, TooLong
 from ._interpret import interpret
-from ._piece import AbstractSmallOp, each_member, exchanged, traced
-from ._scalar import (
+from ._piece import AbstractSmallOp, each_member, exchanged, traced, traced_cotangent
+from ._scalar import ScalarProgram, grown, limits
+from ._scalar_kkt import Certain, ScalarKKT
+from ._scalar_piece import (
     AbstractCertainPiece,
     AbstractJudgedSlope,
     CertainScalars,
     PlainPiece,
     ScalarPiece,
-    ScalarProgram,
-    grown,
     inlined,
-    limits,
 )
-from ._scalar_kkt import Certain, ScalarKKT
 from ._symmetric import combined, product
 
 
@@ -248,21 +247,20 @@ class _Cotangent(_Derived):
     def __init__(self, base: MotionPiece, moving: tuple[int, ...], given: tuple[int, ...]):
         self.base, self.moving, self.given = base, moving, given
         super().__init__((*base.takes, *(base.gives[i] for i in given)), [base.takes[i] for i in moving])
-        (m, n), count = base.size, len(base.takes)
-        terms = jaxpr_as_fun(base.closed)
 
-        def gradient(*args):
-            x, (p, s, free_p, both, acceleration, multipliers, free) = args[:count], args[count:]
+    @ft.cached_property
+    def adjoint(self) -> ScalarProgram | None:
+        """The program (x, cotangents of M, Q, A, b) -> cotangents of x; None if there is none."""
+        try:
+            program = adjoint_program(self.base.closed, self.moving, range(4), grown(self.base.limit))
+        except (TooLong, NotScalar):
+            return None
+        return program.some(range(4, len(program.gives)))
 
-            def work(*moved):
-                M, Q, A, b = terms(*exchanged(x, moving, moved))
-                total = p @ (Q - M @ acceleration) + both @ (A.T @ multipliers) + s @ (b - A @ acceleration)
-                return total + free_p @ (Q - M @ free)
-
-            return jax.grad(work, argnums=tuple(range(len(moving))))(*(x[i] for i in moving))
-
-        vectors = [jax.ShapeDtypeStruct((k,), base.dtype) for k in (n, m, n, n, n, m, n)]
-        self.gradient = ft.cache(ft.partial(traced, gradient, base.takes, vectors))
+    @ft.cached_property
+    def gradient(self) -> ClosedJaxpr:
+        """The function (x, cotangents of M, Q, A, b) -> cotangents of x, derived by JAX."""
+        return traced_cotangent(self.base.closed, self.moving, range(4))
 
     def from_solved(self, solved, arguments):
         graph, base, count = solved.graph, self.base, len(self.base.takes)
@@ -273,8 +271,17 @@ class _Cotangent(_Derived):
         free_p = solved.mass.solve(weights[1]) if 1 in weights else zeros
         both = combined(graph, graph.add, p, on_force)
         multipliers = solved.least(solved.multipliers)
-        further = p, s, free_p, both, solved.acceleration, multipliers, solved.free
-        return interpret(graph, self.gradient(), [*arguments[:count], *map(column, further)])
+
+        def minus(x: Sequence[Entry]) -> list[Entry]:
+            return [graph.neg(y) for y in x]
+
+        # Of p . (Q - M q'') + f . (Q - M a) + (p + on force) . A^T l + s . (b - A q''), f: `free_p`.
+        on_M = _outer(graph, [(minus(p), solved.acceleration), (minus(free_p), solved.free)], base.dtype)
+        on_A = _outer(graph, [(minus(s), solved.acceleration), (multipliers, both)], base.dtype)
+        on_Q = column(combined(graph, graph.add, p, free_p))
+        given = [*arguments[:count], on_M, on_Q, on_A, column(s)]
+        copied = None if self.adjoint is None else self.adjoint.copied(graph, given)
+        return interpret(graph, self.gradient, given) if copied is None else copied
 
     def dense(self, *args):
         count = len(self.base.takes)
@@ -305,6 +312,15 @@ class JudgedSlope(AbstractJudgedSlope):
         assert isinstance(slope, _Tangent)
         found = slope.of_directions(solved, batched, arguments)
         return [*found, np.repeat(smooth[None], len(found[0]))]
+
+
+def _outer(graph: Graph, pairs: Sequence[tuple[Sequence[Entry], Sequence[Entry]]], dtype: np.dtype) -> np.ndarray:
+    """The sum of x y^T over pairs of x and y."""
+    (rows, columns), *_ = pairs
+    found = np.empty((len(rows), len(columns)), object)
+    for i, j in np.ndindex(found.shape):
+        found[i, j] = graph.sum([graph.mul(x[i], y[j]) for x, y in pairs], dtype)
+    return found
 
 
 def _adjoint(

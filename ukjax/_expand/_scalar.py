@@ -1,6 +1,5 @@
-"""Pieces that are evaluated as scalar programs, and those that tell whether they are certain."""
+"""Scalar programs between arrays, and how long they may be."""
 
-import abc
 import copy
 import functools as ft
 import itertools
@@ -14,25 +13,16 @@ import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.dtypes import extended
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array
 
 from .._lowering import runs_machine_code
 from .._lowering._entry import LARGEST, Block, Entry, Node, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
-from .._program import with_results
-from ._graph import Graph, TooLong
-from ._interpret import interpret
+from ._graph import Graph, TooLong, cut_p
 from ._piece import (
     AbstractBatchedOp,
-    AbstractChangedPiece,
-    AbstractSmallOp,
     EvalForm,
-    Shaped,
-    traced,
-    traced_cotangent,
-    traced_tangent,
 )
 
 
@@ -107,6 +97,9 @@ class ScalarProgram:
 
         for node in steps:
             assert node.primitive is not None
+            if node.primitive is cut_p:
+                done[node.order] = entry(node.args[0])
+                continue
             done[node.order] = graph.apply(node.primitive, node.params, [entry(x) for x in node.args], node.dtype)
         results = iter(program.outputs)
         found = [np.empty(aval.shape, object) for aval in self.gives]
@@ -201,215 +194,6 @@ class ProgramOp(AbstractBatchedOp):
 
     def evaluate(self, form, *arrays):
         return self.program.evaluate(form, *arrays)
-
-
-def inlined(
-    graph: Graph, closed: ClosedJaxpr, batched: tuple[bool, ...], arguments: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """The results of a traced function as entries of a graph, for a whole batch: what its members share comes once."""
-    if not any(batched):
-        return interpret(graph, closed, arguments)
-    (size,) = {len(x) for x, b in zip(arguments, batched, strict=True) if b}
-    with graph.members(size):
-        return interpret(graph, _of_batch(closed, batched, size), arguments)
-
-
-@ft.lru_cache(maxsize=1024)
-def _of_batch(closed: ClosedJaxpr, batched: tuple[bool, ...], size: int) -> ClosedJaxpr:
-    shapes = [(size, *x.shape) if b else x.shape for x, b in zip(closed.in_avals, batched, strict=True)]
-    avals = [ShapedArray(shape, x.dtype) for shape, x in zip(shapes, closed.in_avals, strict=True)]
-    return traced(over_batch(jaxpr_as_fun(closed), batched), avals)
-
-
-class AbstractTracedPiece(AbstractChangedPiece):
-    """A piece that is a traced function, as are its derivatives."""
-
-    def __init__(self, closed: ClosedJaxpr):
-        super().__init__(closed.in_avals, closed.out_avals)
-        self.closed = closed
-
-    def inline(self, graph, batched, arguments):
-        return inlined(graph, self.closed, batched, arguments)
-
-    def make_some(self, outputs):
-        return self.through(lambda closed: with_results(closed, outputs))
-
-
-class ScalarPiece(AbstractTracedPiece):
-    """A traced function as a scalar program of at most `limit` operations; evaluated on arrays if it has more."""
-
-    def __init__(self, closed: ClosedJaxpr, limit: int, program: ScalarProgram | None = None):
-        super().__init__(closed)
-        self.limit, self.ready = limit, program
-
-    @ft.cached_property
-    def program(self) -> ScalarProgram:
-        def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
-            return interpret(graph, self.closed, arguments)
-
-        return self.ready or ScalarProgram(self.takes, self.gives, build, self.limit)
-
-    def through(self, change):
-        return ScalarPiece(change(self.closed), grown(self.limit))
-
-    def inline(self, graph, batched, arguments):
-        program = self.__dict__.get("program", self.ready)
-        copied = None if program is None or any(batched) else program.copied(graph, arguments)
-        return super().inline(graph, batched, arguments) if copied is None else copied
-
-    def make_some(self, outputs):
-        program = self.__dict__.get("program", self.ready)
-        return ScalarPiece(with_results(self.closed, outputs), self.limit, program and program.some(outputs))
-
-    def evaluate(self, form, *arrays):
-        if form.on_arrays:
-            return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
-        try:
-            program = self.program
-        except (TooLong, NotScalar):
-            return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
-        return program.evaluate(form, *arrays)
-
-
-class PlainPiece(AbstractTracedPiece):
-    """A traced function that is evaluated on arrays."""
-
-    def through(self, change):
-        return PlainPiece(change(self.closed))
-
-    def evaluate(self, form, *arrays):
-        return over_batch(jaxpr_as_fun(self.closed), form.batched)(*arrays)
-
-
-class AbstractCertainPiece(AbstractSmallOp):
-    """A piece whose last two results tell whether the others are certain, and whether their derivatives are."""
-
-    def __init__(self, takes: Sequence[Shaped], gives: Sequence[Shaped]):
-        super().__init__(takes, gives)
-        self._judged: list[tuple[tuple[int, ...], tuple[int, ...], AbstractJudgedSlope]] = []
-
-    @property
-    @abc.abstractmethod
-    def scalar(self) -> ScalarProgram:
-        """The piece as a scalar program."""
-
-    @abc.abstractmethod
-    def judged_tangent(self, moving: tuple[int, ...]) -> "AbstractJudgedSlope":
-        """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether certain."""
-
-    @abc.abstractmethod
-    def make_judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractJudgedSlope":
-        """The function (x, cotangents of the `given` values) -> those of the `moving` x, and whether certain."""
-
-    def judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractJudgedSlope":
-        """Returns that function, or a part of one that is there already."""
-        for more, same, whole in self._judged:
-            if same == given and set(moving) <= set(more):
-                part = whole.some((*(more.index(i) for i in moving), len(more)))
-                assert isinstance(part, AbstractJudgedSlope)
-                return part
-        made = self.make_judged_cotangent(moving, given)
-        self._judged.append((moving, given, made))
-        return made
-
-
-class AbstractJudgedSlope(AbstractBatchedOp):
-    """A derivative of a certain piece, and whether it is certain.
-
-    Its program, or that of which it is a part, is built once, and copied into others.
-    """
-
-    limit: int
-    # The derivative of which these are some of the results, and which.
-    whole: "tuple[AbstractJudgedSlope, tuple[int, ...]] | None" = None
-
-    @abc.abstractmethod
-    def every(self, graph: Graph, batched: tuple[bool, ...], arguments: list[np.ndarray]) -> list[np.ndarray]:
-        """The results of the whole derivative as entries of a graph: see `inline`."""
-
-    def inline(self, graph, batched, arguments):
-        program = None if any(batched) else self.program
-        copied = program and program.copied(graph, arguments)
-        return copied or self._entries(graph, batched, arguments)
-
-    def _entries(self, graph: Graph, batched: tuple[bool, ...], arguments: list[np.ndarray]) -> list[np.ndarray]:
-        found = self.every(graph, batched, arguments)
-        return found if self.whole is None else [found[k] for k in self.whole[1]]
-
-    @ft.cached_property
-    def program(self) -> ScalarProgram | None:
-        """The program; None if it is no scalar program."""
-        if self.whole is not None:
-            base, which = self.whole
-            return base.program and base.program.some(which)
-        alone = (False,) * len(self.takes)
-        try:
-            return ScalarProgram(
-                self.takes, self.gives, lambda *args: self._entries(args[0], alone, args[1]), self.limit
-            )
-        except (TooLong, NotScalar):
-            return None
-
-    def make_some(self, outputs):
-        some = copy.copy(self)
-        vars(some).pop("program", None)
-        AbstractBatchedOp.__init__(some, self.takes, [self.gives[k] for k in outputs])
-        base, which = self.whole or (self, range(len(self.gives)))
-        some.whole = base, tuple(which[k] for k in outputs)
-        return some
-
-    def evaluate(self, form, *arrays):
-        assert self.program is not None
-        return self.program.evaluate(form, *arrays)
-
-
-class CertainScalars(AbstractCertainPiece):
-    """A traced function with such results as a `ScalarProgram` of at most `limit` operations; raises as that does."""
-
-    def __init__(self, closed: ClosedJaxpr, limit: int):
-        super().__init__(closed.in_avals, closed.out_avals)
-        self.piece, self.closed, self.limit = ScalarPiece(closed, limit), closed, limit
-        _ = self.piece.program
-
-    @property
-    def scalar(self):
-        return self.piece.program
-
-    def inline(self, graph, batched, arguments):
-        return self.piece.inline(graph, batched, arguments)
-
-    def evaluate(self, form, *arrays):
-        return self.piece.evaluate(form, *arrays)
-
-    def make_tangent(self, moving):
-        return self.piece.make_tangent(moving)
-
-    def make_cotangent(self, moving, given):
-        return self.piece.make_cotangent(moving, given)
-
-    def judged_tangent(self, moving):
-        return _JudgedScalars(self, traced_tangent(self.closed, moving, self.inexact))
-
-    def make_judged_cotangent(self, moving, given):
-        return _JudgedScalars(self, traced_cotangent(self.closed, moving, given))
-
-
-class _JudgedScalars(AbstractJudgedSlope):
-    """A derivative of certain scalars."""
-
-    def __init__(self, base: CertainScalars, slope: ClosedJaxpr):
-        super().__init__(slope.in_avals, [*slope.out_avals, ShapedArray((), np.dtype(bool))])
-        self.base, self.slope, self.limit = base, slope, grown(base.limit)
-
-    def every(self, graph, batched, arguments):
-        count = len(self.base.takes)
-        found = inlined(graph, self.slope, batched, arguments)
-        smooth = self.base.piece.some((len(self.base.gives) - 1,))
-        assert smooth is not None
-        (flag,) = smooth.inline(graph, batched[:count], arguments[:count])
-        if any(batched) and not any(batched[:count]):
-            flag = np.repeat(flag[None], len(found[0]))
-        return [*found, flag]
 
 
 def over_batch(function: Callable[..., T], batched: tuple[bool, ...]) -> Callable[..., T]:

@@ -31,7 +31,8 @@ from ._graph import Graph, TooLong
 from ._interpret import OURS, interpret
 from ._motion import alone
 from ._piece import exchanged, traced
-from ._scalar import AbstractTracedPiece, ScalarPiece, ScalarProgram, limits, over_batch, size_of
+from ._scalar import ScalarProgram, limits, over_batch, size_of
+from ._scalar_piece import AbstractTracedPiece, ScalarPiece
 from ._structure import STRUCTURE
 
 
