@@ -107,7 +107,7 @@ RULES = {
     "none": lambda x, y: jax.lax.stop_gradient(x) * x + jnp.sin(jax.lax.stop_gradient(jnp.sin(x)) * jnp.sin(x)),
     "shared by equal ones": lambda x, y: jnp.max(jnp.stack([x, x, jnp.sin(x)]), axis=0) * jnp.prod(y),
     "in a loop": lambda x, y: jax.lax.scan(lambda c, row: (tripled(c) * row[0], jnp.abs(c)), x, y),
-    "for other types": lambda x, y: (x.astype(jnp.bfloat16) * 3).astype(float) + x.astype(jnp.float32).astype(float) ** 2,
+    "of other types": lambda x, y: (x.astype(jnp.bfloat16) * 3).astype(float) + x.astype("float32").astype(float) ** 2,
 }  # fmt: skip
 
 
