@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import jax.extend.core.primitives as prims
+import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive
@@ -64,7 +65,7 @@ class _Adjoints:
         self.graph, self.known = graph, dict[int, Entry]()
         # The numbers on which the results of operations that are cut off depend.
         self.taken = {id(cut): _nodes(cut) for cut in cuts}
-        self.cut_of = {x.order: cut for cut in cuts for array in cut.results for x in array.flat if is_cut(x)}
+        self.cut_of = {x.order: cut for cut in cuts for array in cut.results for x in array.flat if _is_cut(x)}
 
     def of(self, inputs: Sequence[Node], weights: Sequence[tuple[Entry, Entry]]) -> list[Entry]:
         """The adjoints of inputs, for results each of which has a weight."""
@@ -127,14 +128,10 @@ class _Adjoints:
         if how is prims.div_p:
             part = graph.div(weight, args[1])
             return part if i == 0 else graph.neg(graph.mul(part, node))
-        kinds = tuple((x.dtype, np.dtype(weight.dtype)) for x in args)
+        kinds = tuple(x.dtype for x in args)
         (slope,) = interpret(graph, _slope(how, _Parameters(node.params), kinds, i), [_alone(x) for x in args])
-        share = slope.item()
-        if share.dtype != weight.dtype:
-            weight = graph.apply(prims.convert_element_type_p, _to(share.dtype), (weight,), share.dtype)
-        found = graph.mul(weight, share)
-        dtype = args[i].dtype
-        return found if found.dtype == dtype else graph.apply(prims.convert_element_type_p, _to(dtype), (found,), dtype)
+        found, to = graph.mul(weight, slope.item()), {"new_dtype": kinds[i], "weak_type": False, "sharding": None}
+        return found if found.dtype == kinds[i] else graph.apply(prims.convert_element_type_p, to, (found,), kinds[i])
 
     def _through(self, cut: Cut) -> None:
         """Adds to the adjoints of the arguments of an operation that is cut off."""
@@ -142,7 +139,7 @@ class _Adjoints:
             return
         given, weights = [], []
         for k, array in enumerate(cut.results):
-            own = [self.known.pop(x.order, None) if is_cut(x) else None for x in array.flat]
+            own = [self.known.pop(x.order, None) if _is_cut(x) else None for x in array.flat]
             if any(x is not None for x in own):
                 given.append(k)
                 zero = constant(0, cut.closed.out_avals[k].dtype)
@@ -165,17 +162,13 @@ def _nodes(cut: Cut) -> list[Node]:
     return [] if cut.closed is None else [x for array in cut.args for x in array.flat if isinstance(x, Node)]
 
 
-def is_cut(x: Entry) -> bool:
+def _is_cut(x: Entry) -> bool:
     """Whether a number is a result of an operation that is cut off."""
     return isinstance(x, Node) and x.primitive is cut_p
 
 
 def _alone(x: Entry) -> np.ndarray:
     return _filled((), iter([x]))
-
-
-def _to(dtype: np.dtype) -> Parameters:
-    return {"new_dtype": np.dtype(dtype), "weak_type": False, "sharding": None}
 
 
 class _Parameters:
@@ -192,15 +185,13 @@ class _Parameters:
 
 
 @ft.lru_cache(maxsize=1024)
-def _slope(
-    how: Primitive, parameters: _Parameters, kinds: tuple[tuple[np.dtype, np.dtype], ...], i: int
-) -> ClosedJaxpr:
+def _slope(how: Primitive, parameters: _Parameters, kinds: tuple[np.dtype, ...], i: int) -> ClosedJaxpr:
     """The derivative of an operation on numbers by its argument number i, by JAX's rule."""
 
     def slope(*args):
         def of(x):
             return how.bind(*args[:i], x, *args[i + 1 :], **parameters.params)
 
-        return [jax.jvp(of, (args[i],), (jax.numpy.ones_like(args[i]),))[1]]
+        return [jax.jvp(of, (args[i],), (jnp.ones_like(args[i]),))[1]]
 
-    return traced(slope, [ShapedArray((), own) for own, _ in kinds])
+    return traced(slope, [ShapedArray((), kind) for kind in kinds])
