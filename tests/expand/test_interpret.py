@@ -99,9 +99,17 @@ def tripled(x):
 
 
 tripled.defjvp(lambda x, dx: (tripled(*x), 3 * dx[0]))
+
+
+@jax.custom_jvp
+def mirrored(x):
+    return -x
+
+
+mirrored.defjvp(lambda x, dx: (mirrored(*x), -3 * dx[0]))
 RULES = {
-    # The result is found by no number that the function takes: the negation of one is another.
-    "of a negation": lambda x, y: tripled(-x) * x,
+    # What the function takes is no part of how its result is found.
+    "of a negation": lambda x, y: mirrored(-x) * x,
     "twice": lambda x, y: tripled(tripled(x) * y[0, 0]) + tripled(x),
     "of some results": lambda x, y: jnp.sum(tripled(y), axis=1) @ x[:3],
     "none": lambda x, y: jax.lax.stop_gradient(x) * x + jnp.sin(jax.lax.stop_gradient(jnp.sin(x)) * jnp.sin(x)),
