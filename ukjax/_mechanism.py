@@ -272,9 +272,13 @@ class Mechanism(AbstractShown):
         `afar`: whether the errors in position are those by which a search finds states: see `error_from_afar`.
         """
         known = self.system.own_errors(q, v, t, afar) if isinstance(self.system, AbstractLinkedSystem) else {}
-        position = error_from_afar if afar else lambda c, q, t: c.position_error(q, t)
+
+        def each(c: AbstractConstraint) -> tuple[RowValues, RowValues]:
+            position = error_from_afar(c, q, t) if afar else c.position_error(q, t)
+            return position, self.velocity_error_of(c, q, v, t)
+
         pairs = [
-            known[name] if name in known else (position(c, q, t), self.velocity_error_of(c, q, v, t))
+            known[name] if name in known else each(c)
             for name, c in self.named_constraints.items()
             if of is None or name in of
         ]

@@ -87,7 +87,7 @@ def _in_changes(
     changes = CHANGES * max(alone, 1)
     changed = [_changed(k, x, changes) for k, x in enumerate(inputs)]
     for k in range(alone):
-        still = np.arange(1, 1 + changes) // -CHANGES != -1 - k
+        still = np.arange(changes) // CHANGES != k
         x, one = changed[count + k], inputs[count + k]
         changed[count + k] = jnp.where(np.append(True, still).reshape(-1, *(1,) * jnp.ndim(one)), one, x)
     function = evaluated if lowered is None else lowered(evaluated, *map(jnp.asarray, inputs))

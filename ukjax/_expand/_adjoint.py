@@ -10,9 +10,8 @@ An operation with a rule of its own (a function with a custom derivative, a solv
 cut off: its results are numbers that nothing else is taken for, and JAX derives that operation alone.
 """
 
-import functools as ft
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import jax
 import jax.extend.core.primitives as prims
@@ -24,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 from .._lowering._entry import Block, Entry, Node, NotScalar, constant, is_constant
 from .._lowering._program import Program
 from .._program import Parameters
-from ._graph import Cut, Graph, cut_p
+from ._graph import Cut, Graph, cut_p, key_of
 from ._interpret import interpret
 from ._piece import traced, traced_cotangent
 from ._scalar import ScalarProgram
@@ -62,7 +61,7 @@ class _Adjoints:
     """The adjoints of the numbers of a graph, in which some operations are cut off."""
 
     def __init__(self, graph: Graph, cuts: Sequence[Cut]):
-        self.graph, self.known = graph, dict[int, Entry]()
+        self.graph, self.known, self.slopes = graph, dict[int, Entry](), dict[Hashable, ClosedJaxpr]()
         # The numbers on which the results of operations that are cut off depend.
         self.taken = {id(cut): _nodes(cut) for cut in cuts}
         self.cut_of = {x.order: cut for cut in cuts for array in cut.results for x in array.flat if _is_cut(x)}
@@ -129,7 +128,10 @@ class _Adjoints:
             part = graph.div(weight, args[1])
             return part if i == 0 else graph.neg(graph.mul(part, node))
         kinds = tuple(x.dtype for x in args)
-        (slope,) = interpret(graph, _slope(how, _Parameters(node.params), kinds, i), [_alone(x) for x in args])
+        key = how, key_of(node.params), kinds, i
+        if key not in self.slopes:
+            self.slopes[key] = _slope(how, node.params, kinds, i)
+        (slope,) = interpret(graph, self.slopes[key], [_alone(x) for x in args])
         found, to = graph.mul(weight, slope.item()), {"new_dtype": kinds[i], "weak_type": False, "sharding": None}
         return found if found.dtype == kinds[i] else graph.apply(prims.convert_element_type_p, to, (found,), kinds[i])
 
@@ -171,26 +173,12 @@ def _alone(x: Entry) -> np.ndarray:
     return _filled((), iter([x]))
 
 
-class _Parameters:
-    """Parameters of an operation, equal if they read alike."""
-
-    def __init__(self, params: Parameters):
-        self.params, self.text = params, tuple(sorted((k, str(v)) for k, v in params.items()))
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Parameters) and self.text == other.text
-
-
-@ft.lru_cache(maxsize=1024)
-def _slope(how: Primitive, parameters: _Parameters, kinds: tuple[np.dtype, ...], i: int) -> ClosedJaxpr:
+def _slope(how: Primitive, params: Parameters, kinds: Sequence[np.dtype], i: int) -> ClosedJaxpr:
     """The derivative of an operation on numbers by its argument number i, by JAX's rule."""
 
     def slope(*args):
         def of(x):
-            return how.bind(*args[:i], x, *args[i + 1 :], **parameters.params)
+            return how.bind(*args[:i], x, *args[i + 1 :], **params)
 
         return [jax.jvp(of, (args[i],), (jnp.ones_like(args[i]),))[1]]
 

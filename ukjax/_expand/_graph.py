@@ -442,7 +442,7 @@ class Graph:
         names = tuple(map(name_of, args))
         if primitive in COMMUTATIVE and names[1] < names[0]:
             args, names = (args[1], args[0]), (names[1], names[0])
-        key = (primitive, tuple(sorted((k, str(v)) for k, v in params.items())) if params else ()), names
+        key = (primitive, key_of(params)), names
         known = self.known.get(key)
         if known is not None:
             return known
@@ -547,6 +547,11 @@ class Graph:
 
     def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
         return ft.reduce(self.add, terms) if terms else constant(0, dtype)
+
+
+def key_of(params: Parameters) -> Hashable:
+    """What parameters of an operation that read alike have in common."""
+    return tuple(sorted((k, str(v)) for k, v in params.items())) if params else ()
 
 
 def _same(x: Array) -> Array:

@@ -70,21 +70,24 @@ class Errors:
 
     Attributes:
         whole: x -> the errors (m,), and their Jacobian by all entries.
-        alone: d -> the errors.
         free: Indices of the entries that change.
         rounding: Rounding errors at x0, of rows for all entries.
     """
 
     def __init__(self, error: Callable[[Array], Array], x0: Vector, kept: Sequence[int]):
         linearised = hoist(lambda x: (error(x), jax.jacfwd(error)(x)), x0)
-        alone = _expand.scalars(lambda x: linearised(x)[0], x0)
+        self._alone = _expand.scalars(lambda x: linearised(x)[0], x0)
         self.x0, self.free = x0, np.setdiff1d(np.arange(x0.shape[0]), kept)
-        self.whole, self.alone = _expand.scalars(linearised, x0), lambda d: alone(self.place(d))
+        self.whole = _expand.scalars(linearised, x0)
         self.rounding = Rounding(*rounding_errors(linearised, x0, lowered=_expand.scalars))
 
     def place(self, d: Vector) -> Vector:
         """Returns x0 + d."""
         return self.x0.at[self.free].add(d)
+
+    def alone(self, d: Vector) -> RowValues:
+        """Returns the errors."""
+        return self._alone(self.place(d))
 
     def linearised(self, d: Vector) -> tuple[RowValues, Rows]:
         """Returns the errors, and their Jacobian by d, zero for rows that are nothing but rounding errors at x0."""

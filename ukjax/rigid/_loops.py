@@ -16,7 +16,6 @@ S: twist per unit of each speed, seen from the ground and about its origin.
 Source: Featherstone (2008), Rigid Body Dynamics Algorithms, 8.1 to 8.3.
 """
 
-import functools as ft
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -229,15 +228,14 @@ def errors_of_loops(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dic
         P, _, x = _relative(ends.motion(joint.parent), ends.motion(joint.child))
         rate = _rate_of(P, x)
         if not isinstance(joint, KnifeEdge):
-            gap = ft.partial(_gap, joint, robot.planar, afar)
-            found[name] = jax.jvp(gap, (P,), (rate,))
+            found[name] = _gap_and_rate(joint, P, rate, robot.planar, afar)
         if isinstance(joint, AbstractRollingLink):
             found[slip_of(name)] = jnp.zeros(0, q.dtype), joint.slip(P, rate, robot.planar)
     return found
 
 
-def _gap(joint: AbstractJoint, planar: bool, angles: bool, P: Pose) -> Array:
-    return joint.gap(P, planar, angles)
+def _gap_and_rate(joint: AbstractJoint, P: Pose, rate: Pose, planar: bool, angles: bool) -> tuple[Array, Array]:
+    return jax.jvp(lambda P: joint.gap(P, planar, angles), (P,), (rate,))
 
 
 def _closed(robot: AbstractRobot) -> list[tuple[str, AbstractJoint]]:
