@@ -550,7 +550,7 @@ class Graph:
 
 
 def key_of(params: Parameters) -> Hashable:
-    """What parameters of an operation that read alike have in common."""
+    """The form that parameters of an operation take so that alike ones compare equal."""
     return tuple(sorted((k, str(v)) for k, v in params.items())) if params else ()
 
 
