@@ -155,7 +155,7 @@ def _of(chain: Chain, report: Callable[[str], None], size: int, rounds: int) -> 
 
 
 def _in_a_batch(case: Case, q: Any, v: Any, rounds: int) -> _peer.Peer:
-    return _peer.of_ukjax(case.mechanism, q, v, rounds, 0)
+    return _peer.of_ukjax(case.mechanism, q, v, rounds, len(q))
 
 
 def _by_handle(case: Case, q: Any, v: Any, rounds: int) -> _peer.Peer:

@@ -101,6 +101,7 @@ REPLACEABLE = {
     "saved_tuning": (_checkpoint, "save"),
     "scalar_code": (_scalar, "OF_MACHINE_CODE"),
     "scalar_motion": (_fast_or_slow.FastOrSlowOp, "evaluate"),
+    "directions_of_motion": (_fast_or_slow.FastOrSlowDirections, "evaluate"),
     "states_of_test": (_export, "STATES"),
     "sure_way": (_compiled.Compiled, "_go_the_sure_way"),
     "timed_run": (_simulate, "timed_run"),
@@ -167,6 +168,7 @@ rule_of = _interpret.rule_of
 Limits = _scalar.Limits
 sizes_of_scan = _unbatch.sizes_of_scan
 ScalarStep = _scalar_loop.ScalarStep
+FastOrSlowDirections = _fast_or_slow.FastOrSlowDirections
 FastOrSlowOp = _fast_or_slow.FastOrSlowOp
 CertainScalars = _scalar_piece.CertainScalars
 parts_of = _schedule.parts_of
@@ -307,6 +309,7 @@ compiled_kernel = _lowering.compiled
 Tier = _tiers.Tier
 Machine = _tiers.Machine
 wasm_module = _lowering.wasm_module
+directions_kernel = _lowering.directions_kernel
 kernel = _lowering.kernel
 
 

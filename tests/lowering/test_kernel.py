@@ -1,6 +1,7 @@
 """Scalar programs as machine code: the values of JAX, at every width, for any number of states and all dtypes."""
 
 import gc
+import re
 import threading
 import weakref
 
@@ -101,6 +102,41 @@ def test_arguments_that_all_states_share_are_read_once_for_all():
     x, s = RANDOM.normal(size=(11, 2)), np.array([0.3, -0.7])
     _, (found,) = machine_code(lambda x, s: x @ s + s, 8, x, s, batched=(True, False))
     np.testing.assert_allclose(found, (x @ s)[:, None] + s, atol=1e-15)
+
+
+@pytest.mark.parametrize("size", [3, 8, 13])
+@pytest.mark.parametrize(("width", "dtype"), [(1, np.float64), (8, np.float64), (8, np.float32)])
+def test_directions_of_each_state(size, width, dtype):
+    """Directions that all states share, and those of each; what states share; numbers of a direction, or of none."""
+    x, w = RANDOM.normal(size=(size, 2)).astype(dtype), RANDOM.normal(size=(size, 5, 3)).astype(dtype)
+    s, d = RANDOM.normal(size=2).astype(dtype), RANDOM.normal(size=(5, 2)).astype(dtype)
+    k = RANDOM.integers(0, 9, size=5).astype(np.int32)
+
+    def function(x, s, d, w, k):
+        return jnp.sin(x * s) @ d + jnp.tanh(w), jnp.where(k > 4, d, s), (x @ d > 0) & (k > 2), jnp.exp(x), w[1] * k.astype(w.dtype), s
+
+    flags, directions = (True, False, False, True, False), (False, False, True, True, True)
+    _, found = machine_code(function, width, x, s, d, w, k, batched=flags, directions=directions)
+    one = jax.vmap(function, (None, None, 0, 0, 0))
+    want = jax.vmap(one, (0, None, None, 0, None))(x, s, d, w, k)
+    for got, value in zip(found, want, strict=True):
+        assert got.dtype == value.dtype
+        np.testing.assert_allclose(got, value, rtol=30 * np.finfo(dtype).eps, atol=3 * np.finfo(dtype).eps)
+
+
+def test_what_is_cut_into_parts_needs_few_slots():
+    """A slot is used again when no later part reads its number."""
+
+    def swinging(x):
+        for k in range(1500):
+            x = jnp.stack([x[1] * x[0] + 0.001 * k, jnp.where(x[0] > 1, x[1], -x[0])])
+        return x
+
+    program, (found,) = machine_code(swinging, 8, RANDOM.normal(size=(9, 2)), part=50)
+    rows = [Row(2, np.dtype(float))], [Row(2, np.dtype(float)), Row(1, np.dtype(bool))]
+    (room,) = re.findall(r"%kept = alloca \[(\d+) x i64\]", kernel(program, *rows, 8, part=50).text)
+    assert program.length > 4000 and int(room) < 20 * 8
+    assert np.all(np.isfinite(found))
 
 
 def test_code_is_shared_and_freed_with_its_last_user():

@@ -36,7 +36,7 @@ from ._piece import (
     traced_tangent,
 )
 from ._scalar import over_batch, size_of
-from ._scalar_piece import AbstractCertainPiece, AbstractJudgedSlope, PlainPiece, inlined
+from ._scalar_piece import AbstractCertainPiece, AbstractJudgedSlope, PlainPiece, along_axes, inlined
 
 
 # On a GPU, where every check costs a pause, the states of a batch that need a function are gathered into tiles.
@@ -354,6 +354,7 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
     def __init__(self, takes: Sequence[Shaped], gives: Sequence[Shaped]):
         super().__init__(takes, gives)
         self._ways = SureWays()
+        self._along: dict[tuple[tuple[int | None, ...], int], FastOrSlowDirections] = {}
 
     @abc.abstractmethod
     def make_judged(self) -> tuple[AbstractJudgedSlope, OfArrays] | None:
@@ -391,6 +392,13 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
     def make_cotangent(self, moving, given):
         return self.plain.make_cotangent(moving, given)
 
+    def along(self, axes, size):
+        if any(i is not None for i in axes[: len(self.base.takes)]):
+            return None
+        if (axes, size) not in self._along:
+            self._along[axes, size] = FastOrSlowDirections(self, axes, size)
+        return self._along[axes, size], [0] * len(self.gives)
+
     def inline(self, graph, batched, arguments):
         if self.judged is None:
             return super().inline(graph, batched, arguments)
@@ -413,6 +421,53 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
         wide = any(form.batched)
         batched = (wide, *form.batched, *(wide,) * len(found))
         return where_needed(self.slow, form._replace(batched=batched), ~smooth, arrays, found, self._ways)
+
+
+class FastOrSlowDirections(AbstractChangedPiece):
+    """A derivative of a chosen piece along several directions at one state.
+
+    What depends on the state alone is computed once. `axes`: those of the arguments that have one for each direction.
+    """
+
+    def __init__(self, slope: AbstractFastOrSlowSlope, axes: tuple[int | None, ...], count: int):
+        super().__init__(along_axes(slope.takes, axes, count), along_axes(slope.gives, [0] * len(slope.gives), count))
+        self.one, self.axes, self.count = slope, axes, count
+        self._ways = SureWays()
+
+    def through(self, change):
+        return PlainPiece(change(self._each(self.one.by_parts)))
+
+    def make_some(self, outputs):
+        some = self.one.some(outputs)
+        return FastOrSlowDirections(some, self.axes, self.count) if isinstance(some, AbstractFastOrSlowSlope) else None
+
+    def _each(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """A function of one direction for all of them."""
+        return traced(jax.vmap(jaxpr_as_fun(closed), self.axes), self.takes)
+
+    @ft.cached_property
+    def slow(self) -> Traceable:
+        return self.one.slow.changed(self._each, self.takes, self.gives)
+
+    @ft.cached_property
+    def plain(self) -> PlainPiece:
+        return PlainPiece(self._each(self.one.by_parts))
+
+    def inline_one(self, graph, arguments):
+        moved = [x if i is None else np.moveaxis(x, i, 0) for x, i in zip(arguments, self.axes, strict=True)]
+        return self.one.inline(graph, tuple(i is not None for i in self.axes), moved)
+
+    def evaluate(self, form, *arrays):
+        if form.on_arrays:
+            return over_batch(jaxpr_as_fun(self.slow.closed), form.batched)(*arrays)
+        fast = self.one.fast
+        if fast is None:
+            return self.plain.evaluate(form, *arrays)
+        *found, smooth = over_batch(jax.vmap(fast, self.axes), form.batched)(*arrays)
+        needed = ~jnp.all(smooth, axis=-1)  # which is the same for all directions
+        wide = any(form.batched)
+        batched = (wide, *form.batched, *(wide,) * len(found))
+        return where_needed(self.slow, form._replace(batched=batched), needed, arrays, found, self._ways)
 
 
 class _ChosenTangent(AbstractFastOrSlowSlope):

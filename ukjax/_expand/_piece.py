@@ -234,9 +234,9 @@ def traced_cotangent(closed: ClosedJaxpr, moving: Sequence[int], results: Sequen
 def _traced_transpose(closed: ClosedJaxpr, linear: Sequence[int], results: Sequence[int]) -> ClosedJaxpr:
     """The function (arguments not `linear`, cotangents of some results) -> cotangents of the `linear` arguments."""
     known = [i for i in range(len(closed.in_avals)) if i not in linear]
-    zeros = [jnp.zeros(closed.in_avals[i].shape, closed.in_avals[i].dtype) for i in linear]
 
     def transpose(*args):
+        zeros = [jnp.zeros(closed.in_avals[i].shape, closed.in_avals[i].dtype) for i in linear]
         values = exchanged([None] * len(closed.in_avals), known, args[: len(known)])
         return jax.vjp(_along(closed, values, linear, results), *zeros)[1](list(args[len(known) :]))
 
@@ -384,16 +384,27 @@ def _batch(args, dims, *, piece, batched):
     moved = [jnp.moveaxis(x, d, 0) if m else x for x, d, m in zip(args, dims, mapped)]
     if inner is None:
         return piece_p.bind(*moved, piece=piece, batched=tuple(mapped)), [0] * len(piece.gives)
+    flat, flags = flattened(moved, mapped, batched, size, inner)
+    out = piece_p.bind(*flat, piece=piece, batched=flags)
+    return [x.reshape(size, inner, *x.shape[1:]) for x in out], [0] * len(out)
+
+
+def flattened(
+    arrays: Sequence[Array], outer: Sequence[bool], inner: Sequence[bool], size: int, count: int
+) -> tuple[list[Array], tuple[bool, ...]]:
+    """Arrays with one batch in place of an outer one of `size` and an inner one of `count`, and which have it.
+
+    `outer`, `inner`: which arrays have which batch. They are the first axes.
+    """
     flat = []
-    for x, m, b in zip(moved, mapped, batched):
+    for x, m, b in zip(arrays, outer, inner, strict=True):
         if m or b:
             rest = x.shape[m + b :]
             x = x if m else x[None]
             x = x if b else jnp.expand_dims(x, 1)
-            x = jnp.broadcast_to(x, (size, inner, *rest)).reshape(size * inner, *rest)
+            x = jnp.broadcast_to(x, (size, count, *rest)).reshape(size * count, *rest)
         flat.append(x)
-    out = piece_p.bind(*flat, piece=piece, batched=tuple(m or b for m, b in zip(mapped, batched)))
-    return [x.reshape(size, inner, *x.shape[1:]) for x in out], [0] * len(out)
+    return flat, tuple(m or b for m, b in zip(outer, inner, strict=True))
 
 
 def _inner_size(x: Array, d: int | None, mapped: bool) -> int:

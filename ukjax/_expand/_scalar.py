@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from jax.dtypes import extended
 from jaxtyping import Array
 
-from .._lowering import runs_machine_code
+from .._lowering import runs_machine_code, vector_width
 from .._lowering._entry import LARGEST, Block, Entry, Node, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
@@ -120,6 +120,23 @@ class ScalarProgram:
             if found is not None:
                 return found
         return self._by_operations(form, arrays)
+
+    def along(
+        self, form: EvalForm, directions: tuple[bool, ...], count: int, arrays: Sequence[Array]
+    ) -> list[Array] | None:
+        """The results for `count` directions of each state, at the axis after the batch; None if a batch is better.
+
+        `directions`: which arrays have one for each direction, at that axis, or at the first if they have no batch.
+        """
+        of_state = [b and not turns for b, turns in zip(form.batched, directions, strict=True)]
+        (size,) = size_of(form.batched, arrays) or (1,)
+        # The lanes of a vector are states. A few would leave most of them empty.
+        if not form.native or form.gpu is not None or not any(of_state) or size < vector_width() or count < 2:
+            return None
+        if not self.native.is_possible or not self.native.is_one:
+            return None
+        wide, given = form.wide(arrays)
+        return self.native.along(directions, count, wide.batched, given)
 
     def entries(self, form: EvalForm, *arrays: Array) -> Array:
         """The entries of all results, with the batch as the last axis."""

@@ -5,9 +5,11 @@ import copy
 import functools as ft
 from collections.abc import Callable, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array
 
 from .._lowering import Traceable
 from .._lowering._entry import NotScalar
@@ -20,11 +22,13 @@ from ._piece import (
     AbstractChangedPiece,
     AbstractSmallOp,
     Shaped,
+    each_member,
+    flattened,
     traced,
     traced_cotangent,
     traced_tangent,
 )
-from ._scalar import ScalarProgram, grown, over_batch
+from ._scalar import ScalarProgram, grown, over_batch, size_of
 
 
 def inlined(
@@ -214,6 +218,9 @@ class AbstractJudgedSlope(AbstractBatchedOp):
         except (TooLong, NotScalar):
             return None
 
+    def along(self, axes, size):
+        return JudgedDirections(self, axes, size), [0] * len(self.gives)
+
     def make_some(self, outputs):
         some = copy.copy(self)
         vars(some).pop("program", None)
@@ -225,6 +232,54 @@ class AbstractJudgedSlope(AbstractBatchedOp):
     def evaluate(self, form, *arrays):
         assert self.program is not None
         return self.program.evaluate(form, *arrays)
+
+
+class JudgedDirections(AbstractBatchedOp):
+    """A judged derivative along several directions at one state; the directions are the first axis of the results.
+
+    `axes`: the axes of the arguments along which these have one for each direction.
+    """
+
+    def __init__(self, slope: AbstractJudgedSlope, axes: tuple[int | None, ...], count: int):
+        super().__init__(along_axes(slope.takes, axes, count), along_axes(slope.gives, [0] * len(slope.gives), count))
+        self.slope, self.axes, self.count = slope, axes, count
+
+    def inline(self, graph, batched, arguments):
+        flat = ft.partial(self.slope.inline, graph, tuple(x is not None for x in self.axes))
+
+        def one(arguments: list[np.ndarray]) -> list[np.ndarray]:
+            return flat([x if i is None else np.moveaxis(x, i, 0) for x, i in zip(arguments, self.axes, strict=True)])
+
+        return each_member(one, batched, arguments) if any(batched) else one(arguments)
+
+    def evaluate(self, form, *arrays):
+        arrays = directions_first(arrays, self.axes, form.batched)
+        directions = tuple(x is not None for x in self.axes)
+        program = self.slope.program
+        assert program is not None
+        found = program.along(form, directions, self.count, arrays)
+        if found is not None:
+            return found
+        if not any(form.batched):
+            return program.evaluate(form._replace(batched=directions), *arrays)
+        (size,) = size_of(form.batched, arrays)
+        flat, flags = flattened(arrays, form.batched, directions, size, self.count)
+        found = program.evaluate(form._replace(batched=flags), *flat)
+        return [x.reshape(size, self.count, *x.shape[1:]) for x in found]
+
+
+def along_axes(avals: Sequence[ShapedArray], axes: Sequence[int | None], size: int) -> list[ShapedArray]:
+    """The types of arrays with an axis more, at a place of each, or None."""
+    return [
+        x if i is None else ShapedArray((*x.shape[:i], size, *x.shape[i:]), x.dtype)
+        for x, i in zip(avals, axes, strict=True)
+    ]
+
+
+def directions_first(arrays: Sequence[Array], axes: Sequence[int | None], batched: Sequence[bool]) -> list[Array]:
+    """Arrays whose axis of directions is the first, or that after the batch."""
+    kinds = zip(arrays, axes, batched, strict=True)
+    return [x if i is None else jnp.moveaxis(x, i + b, b) for x, i, b in kinds]
 
 
 class CertainScalars(AbstractCertainPiece):

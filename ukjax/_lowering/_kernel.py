@@ -30,11 +30,15 @@ ROOM = 8
 
 
 class Row(NamedTuple):
-    """An array of a kernel: the number of entries of a state, their dtype, and whether each state has its own."""
+    """An array of a kernel: the number of entries of a state, their dtype, and whether each state has its own.
+
+    `count`: the directions of each state, where it has so many entries for each of them: see `_directions`.
+    """
 
     size: int
     dtype: np.dtype
     batched: bool = True
+    count: int = 1
 
     @property
     def kept_as(self) -> np.dtype:
@@ -44,19 +48,25 @@ class Row(NamedTuple):
     @property
     def bytes(self) -> int:
         """The bytes of a state."""
+        return self.count * self.bytes_along
+
+    @property
+    def bytes_along(self) -> int:
+        """The bytes of a direction of a state."""
         return self.size * self.kept_as.itemsize
 
 
 class Kernel(NamedTuple):
     """A kernel in LLVM's language, the width of its vectors, the operations for each state, and its arrays.
 
-    A width of 0 stands for a thread of a GPU: see `_thread`.
+    A width of 0 stands for a thread of a GPU: see `_thread`. `rounds`: how often a state repeats what is long in it.
     """
 
     text: str
     width: int
     operations: int
     arrays: int = 0
+    rounds: int = 1
 
     @property
     def is_of_threads(self) -> bool:
@@ -93,11 +103,10 @@ def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: 
         move("read.shared", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if not x[0].batched], 1, into=True),
         move("write", [(k, *x) for k, x in enumerate(rows[len(takes) :], len(takes))], width, into=False),
     ]
-    run = _run(takes, gives, width, kept.count, shared.count)
+    run = run_of(takes, gives, width, kept.count, shared.count)
     declared = sorted(own_parts.declared | shared_parts.declared)
-    return Kernel(
-        "\n".join([*declared, *own_parts.texts, *shared_parts.texts, *moves, *run]), width, program.operations
-    )
+    texts = [*declared, *own_parts.texts, *shared_parts.texts, *moves, VECTOR, *run]
+    return Kernel("\n".join(texts), width, program.operations)
 
 
 def _kept_as(dtype: np.dtype) -> np.dtype:
@@ -111,6 +120,9 @@ class Slots:
         self.name, self.width, self.count = name, width, 0
         self.of: dict[int, int] = {}
         self.copies: list[tuple[int, Entry]] = []
+        # Slots of numbers that no later part of a program reads. They stay within it: what else runs between its parts
+        # has slots of its own.
+        self.free: list[int] = []
 
     def add(self, x: Entry, computed: Collection[int] | None = None) -> None:
         """Makes a slot; it is filled by a copy if it is not the first of a node, or not that of a `computed` one."""
@@ -119,6 +131,13 @@ class Slots:
         else:
             self.copies.append((self.count, x))
         self.count += 1
+
+    def lend(self, x: Node) -> None:
+        """Gives a number a slot that is free, or a new one."""
+        if self.free:
+            self.of[x.order] = self.free.pop()
+        else:
+            self.add(x)
 
     def beside(self, of: dict[int, int]) -> "Slots":
         """Further slots after these, for another program, some of whose nodes have slots already."""
@@ -176,11 +195,14 @@ def parts(
         made += inner.texts
         declared |= inner.declared
     pieces = list(parts_of(program, part))
-    for one in pieces:
+    lasting = {x.order for x in (*program.outputs, *(x for _, x in copies)) if isinstance(x, Node)}
+    last = {x.order: k for k, one in enumerate(pieces) for x in one.inputs}
+    passing = set[int]()
+    for k, one in enumerate(pieces):
         for x in one.outputs:
             if isinstance(x, Node) and x.order not in kept.of:
-                kept.add(x)
-    for k, one in enumerate(pieces):
+                kept.lend(x)
+                passing |= {x.order} - lasting
         code, here = Code(kept.width), {node.order for node in one.steps}
 
         def call(node: Node, number: Callable[[Entry], Number], code: Code = code, here: set[int] = here):
@@ -198,6 +220,10 @@ def parts(
             kept.put(code, kept.of[node.order], x)
         made.append(_function(f"{name}.part{k}", code))
         declared |= code.declared
+        for x in one.inputs:
+            if x.order in passing and last[x.order] == k:
+                kept.free.append(kept.of.pop(x.order))
+    kept.free.clear()
     code = Code(kept.width)
     code.lines += [f"  call void @{name}.part{k}(ptr %kept, ptr %shared)" for k in range(len(pieces))]
     for slot, x in copies:
@@ -246,7 +272,7 @@ def move(name: str, rows: Sequence[tuple[int, Row, int]], width: int, into: bool
 def _moved(k: str, row: Row, kind: str, many: str, width: int, into: bool) -> list[str]:
     """Copies one entry of an array, at `%f`, of `width` states to its slot, at `%t`, or back."""
     align = f"align {row.kept_as.itemsize}"
-    if width == 1 or row.size == 1:  # the states lie side by side
+    if width == 1 or row.size == row.count == 1:  # the states lie side by side
         source, target = (f"%f{k}", f"%t{k}") if into else (f"%t{k}", f"%f{k}")
         return [f"  %x{k} = load {many}, ptr {source}, {align}", f"  store {many} %x{k}, ptr {target}, {align}"]
     lines, whole = [], "poison"
@@ -269,14 +295,14 @@ def _moved(k: str, row: Row, kind: str, many: str, width: int, into: bool) -> li
     return [*lines, f"  store {many} {whole}, ptr %t{k}, align 8"] if into else lines
 
 
-RUN = """define internal void @vector(ptr %arrays, ptr %kept, ptr %shared, i64 %i) noinline {{
+VECTOR = """define internal void @vector(ptr %arrays, ptr %kept, ptr %shared, i64 %i) noinline {
 entry:
   call void @read(ptr %arrays, ptr %kept, i64 %i)
   call void @each(ptr %kept, ptr %shared)
   call void @write(ptr %arrays, ptr %kept, i64 %i)
   ret void
-}}
-define void @run(ptr noalias %arrays, i64 %begin, i64 %end) {{
+}"""
+RUN = """define void @run(ptr noalias %arrays, i64 %begin, i64 %end) {{
 entry:
   %kept = alloca [{kept} x i64], align 64
   %shared = alloca [{shared} x i64], align 64
@@ -399,8 +425,8 @@ done:
 }}"""
 
 
-def _run(takes: Sequence[Row], gives: Sequence[Row], width: int, kept: int, shared: int) -> list[str]:
-    """The function `run`: loops over states; `kept`, `shared`: the number of slots."""
+def run_of(takes: Sequence[Row], gives: Sequence[Row], width: int, kept: int, shared: int) -> list[str]:
+    """The function `run`: loops over states by `vector`; `kept`, `shared`: the number of slots."""
     counts = {"kept": max(kept, 1) * width, "shared": max(shared, 1), "width": width}
     if width == 1:
         return [RUN.format(short="done", few="", **counts)]

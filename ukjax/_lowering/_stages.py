@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from ._bind import SureWay, evaluate, mended
 from ._compile import vector_width
+from ._directions import directions_kernel
 from ._entry import Block, Entry, Node
 from ._gpu import Cuda
 from ._kernel import Kernel, Row, kernel
@@ -33,6 +34,7 @@ class NativeProgram:
     def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray]):
         self.program, self.takes, self.gives = program, tuple(takes), tuple(gives)
         self.kernels: dict[tuple[bool, bool, tuple[bool, ...]], Kernel] = {}
+        self.kernels_along: dict[tuple[tuple[bool, ...], tuple[bool, ...], int], Kernel] = {}
         self.is_one = all(has_instruction(node) for node in program.steps)
         dtypes = {np.dtype(x.dtype) for x in (*program.inputs, *program.steps, *program.outputs)}
         self.is_possible = all(is_supported(x) for x in dtypes if x != np.dtype(object))
@@ -71,6 +73,24 @@ class NativeProgram:
         if gpu is not None and not gpu.fits(self.kernels[key], False):
             return None
         return evaluate(self.kernels[key], flags, self.gives, arrays, way)
+
+    def along(
+        self, directions: Sequence[bool], count: int, batched: Sequence[bool], arrays: Sequence[Array]
+    ) -> list[Array]:
+        """The results for `count` directions of each state, on a CPU; their first axis comes after that of the batch.
+
+        `directions`: which arrays have one for each direction. Some of the others are `batched`. All of the program
+        has instructions: see `is_one`.
+        """
+        flags = tuple(batched)
+        key = tuple(directions), flags, count
+        if key not in self.kernels_along:
+            kinds = zip(self.takes, flags, directions, strict=True)
+            rows = [Row(x.size, np.dtype(x.dtype), b, count if turns else 1) for x, b, turns in kinds]
+            results = [Row(x.size, np.dtype(x.dtype), count=count) for x in self.gives]
+            self.kernels_along[key] = directions_kernel(self.program, rows, results, vector_width())
+        gives = [ShapedArray((count, *x.shape), x.dtype) for x in self.gives]
+        return evaluate(self.kernels_along[key], flags, gives, arrays)
 
 
 def printed(

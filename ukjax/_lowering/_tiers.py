@@ -32,7 +32,9 @@ class Tier:
     @property
     def left(self) -> int:
         """The number of states, or of steps of a loop, after which it is to be optimised."""
-        return OFTEN * (1 if self.is_loop else max(self.kernel.width, 1)) if self.machines[0].is_quick else NEVER
+        if not self.machines[0].is_quick:
+            return NEVER
+        return OFTEN if self.is_loop else max(OFTEN * max(self.kernel.width, 1) // self.kernel.rounds, 1)
 
     def improved(self, machine: Machine) -> None:
         """Keeps the optimised code, beside the first, which may run yet."""
