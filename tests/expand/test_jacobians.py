@@ -49,7 +49,8 @@ def test_a_member_of_a_batch_has_the_bits_that_it_has_alone(way, seen):
         assert seen == [True]
         for k, got in enumerate(found):
             np.testing.assert_array_equal(got, np.stack([x[k] for x in alone])[some])
-    assert np.all(np.isfinite(np.asarray(alone[3][0]))) and np.any(np.asarray(alone[3][0]))
+    assert np.all(np.isfinite(np.asarray(alone[3][0])))
+    assert np.any(np.asarray(alone[3][0]))
 
 
 def test_states_whose_derivatives_are_left_to_matrices():

@@ -21,7 +21,7 @@ def machine_code(function, width, *arrays, batched=None, part=None, directions=N
     program = InlinedProgram(closed, 100_000)
     each = [count if turns else 1 for turns in along]
     takes = [Row(x.size, np.dtype(x.dtype), *how) for x, *how in zip(ones, batched, each, strict=True)]
-    gives = [Row(int(np.prod(x.shape)), np.dtype(x.dtype), count=count) for x in program.gives]
+    gives = [Row(int(np.prod(x.shape)), np.dtype(x.dtype), directions=count) for x in program.gives]
     size = next(x.shape[0] for x, b in zip(arrays, batched, strict=True) if b)
     shape = (size,) if directions is None else (size, count)
     results = [np.zeros((*shape, *x.shape), x.dtype) for x in program.gives]

@@ -113,7 +113,14 @@ def test_directions_of_each_state(size, width, dtype):
     k = RANDOM.integers(0, 9, size=5).astype(np.int32)
 
     def function(x, s, d, w, k):
-        return jnp.sin(x * s) @ d + jnp.tanh(w), jnp.where(k > 4, d, s), (x @ d > 0) & (k > 2), jnp.exp(x), w[1] * k.astype(w.dtype), s
+        return (
+            jnp.sin(x * s) @ d + jnp.tanh(w),
+            jnp.where(k > 4, d, s),
+            (x @ d > 0) & (k > 2),
+            jnp.exp(x),
+            w[1] * k.astype(w.dtype),
+            s,
+        )
 
     flags, directions = (True, False, False, True, False), (False, False, True, True, True)
     _, found = machine_code(function, width, x, s, d, w, k, batched=flags, directions=directions)
@@ -135,7 +142,8 @@ def test_what_is_cut_into_parts_needs_few_slots():
     program, (found,) = machine_code(swinging, 8, RANDOM.normal(size=(9, 2)), part=50)
     rows = [Row(2, np.dtype(float))], [Row(2, np.dtype(float)), Row(1, np.dtype(bool))]
     (room,) = re.findall(r"%kept = alloca \[(\d+) x i64\]", kernel(program, *rows, 8, part=50).text)
-    assert program.length > 4000 and int(room) < 20 * 8
+    assert program.length > 4000
+    assert int(room) < 20 * 8
     assert np.all(np.isfinite(found))
 
 

@@ -1,6 +1,6 @@
 """Kernels of functions of a state and a direction, which are evaluated for all directions of each state.
 
-A Jacobian takes a derivative along every vector of a basis. What depends on the state alone is computed once for it, the
+A Jacobian takes a derivative along every vector of a basis. What depends on the state alone is computed once, and the
 rest once for each direction. The states, not the directions, lie side by side in a vector.
 """
 
@@ -55,14 +55,14 @@ done:
 def directions_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int) -> Kernel:
     """Prints a program whose inputs are the entries of `takes`, and whose outputs are those of `gives`, in order.
 
-    The `count` of a row tells whether it has entries for each direction; all of `gives` have. Some of the rows of the
-    states have a batch.
+    A row has entries for each direction if it has several `directions`, as all of `gives` have. Of the others some have
+    a batch.
     """
     program = fused(program)
-    (count,) = {row.count for row in gives}
+    (count,) = {row.directions for row in gives}
     entries = [row for row in takes for _ in range(row.size)]
-    before, rest = program.split([row.batched or row.count > 1 for row in entries])
-    turns = {x.order for x, row in zip(program.inputs, entries, strict=True) if row.count > 1}
+    before, rest = program.split([row.batched or row.directions > 1 for row in entries])
+    turns = {x.order for x, row in zip(program.inputs, entries, strict=True) if row.directions > 1}
     state, each = rest.split([x.order in turns for x in rest.inputs])
 
     shared, kept = Slots("shared", 1), Slots("kept", width)
@@ -75,7 +75,9 @@ def directions_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Ro
     for row in gives:
         begins.append(kept.count)
         kept.count += row.size
-    results = [i for row, begin in zip(gives, begins[len(takes) :], strict=True) for i in range(begin, begin + row.size)]
+    results = [
+        i for row, begin in zip(gives, begins[len(takes) :], strict=True) for i in range(begin, begin + row.size)
+    ]
 
     printed = [
         parts("before", before, shared, shared, PART, shared.copies),
@@ -85,7 +87,7 @@ def directions_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Ro
     rows = [(k, row, begin) for k, (row, begin) in enumerate(zip([*takes, *gives], begins, strict=True))]
 
     def into(name: str, batched: bool, along: bool) -> str:
-        some = [x for x in rows[: len(takes)] if (x[1].batched, x[1].count > 1) == (batched, along)]
+        some = [x for x in rows[: len(takes)] if (x[1].batched, x[1].directions > 1) == (batched, along)]
         return move(name, some, width if batched else 1, into=True)
 
     moves = [
@@ -95,7 +97,7 @@ def directions_kernel(program: Program, takes: Sequence[Row], gives: Sequence[Ro
         into("read.direction", False, True),
         move("write", rows[len(takes) :], width, into=False),
     ]
-    steps = [row.bytes_along if row.count > 1 else 0 for row in (*takes, *gives)]
+    steps = [row.bytes_along if row.directions > 1 else 0 for row in (*takes, *gives)]
     listed = ", ".join(f"i64 {x}" for x in steps)
     vector = VECTOR.format(arrays=len(steps), steps=listed, count=count)
     declared = sorted({x for one in printed for x in one.declared})

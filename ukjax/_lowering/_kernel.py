@@ -32,13 +32,13 @@ ROOM = 8
 class Row(NamedTuple):
     """An array of a kernel: the number of entries of a state, their dtype, and whether each state has its own.
 
-    `count`: the directions of each state, where it has so many entries for each of them: see `_directions`.
+    `directions`: of each state, where it has so many entries for each of them: see `_directions`.
     """
 
     size: int
     dtype: np.dtype
     batched: bool = True
-    count: int = 1
+    directions: int = 1
 
     @property
     def kept_as(self) -> np.dtype:
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     @property
     def bytes(self) -> int:
         """The bytes of a state."""
-        return self.count * self.bytes_along
+        return self.directions * self.bytes_along
 
     @property
     def bytes_along(self) -> int:
@@ -272,7 +272,7 @@ def move(name: str, rows: Sequence[tuple[int, Row, int]], width: int, into: bool
 def _moved(k: str, row: Row, kind: str, many: str, width: int, into: bool) -> list[str]:
     """Copies one entry of an array, at `%f`, of `width` states to its slot, at `%t`, or back."""
     align = f"align {row.kept_as.itemsize}"
-    if width == 1 or row.size == row.count == 1:  # the states lie side by side
+    if width == 1 or row.size == row.directions == 1:  # the states lie side by side
         source, target = (f"%f{k}", f"%t{k}") if into else (f"%t{k}", f"%f{k}")
         return [f"  %x{k} = load {many}, ptr {source}, {align}", f"  store {many} %x{k}, ptr {target}, {align}"]
     lines, whole = [], "poison"

@@ -87,7 +87,7 @@ class NativeProgram:
         if key not in self.kernels_along:
             kinds = zip(self.takes, flags, directions, strict=True)
             rows = [Row(x.size, np.dtype(x.dtype), b, count if turns else 1) for x, b, turns in kinds]
-            results = [Row(x.size, np.dtype(x.dtype), count=count) for x in self.gives]
+            results = [Row(x.size, np.dtype(x.dtype), directions=count) for x in self.gives]
             self.kernels_along[key] = directions_kernel(self.program, rows, results, vector_width())
         gives = [ShapedArray((count, *x.shape), x.dtype) for x in self.gives]
         return evaluate(self.kernels_along[key], flags, gives, arrays)

@@ -214,7 +214,7 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows
         # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
         can_vanish = not robot.planar and robot.layout == robot.tree
         sizes = Sizes.of(moved, S, v, parent.pose, child.pose) if can_vanish else None
-        found |= _rows(robot, name, joint, parent, child, _between(moved, S, child.pose), sizes)
+        found |= _rows(robot, name, joint, parent, child, _between(moved, S, parent.pose, child.pose), sizes)
     return found
 
 
@@ -293,7 +293,7 @@ def _rows(
     columns: Array,
     sizes: Sizes | None,
 ) -> dict[str, OwnRows]:
-    """The rows of one joint, by the name of the constraint; `columns` (6, n): x per unit of each speed."""
+    """The rows of one joint, by the name of the constraint; `columns` (6, n): those of `_between`."""
     P, seen, x = _relative(parent, child)
     seen_change, less = P.inwards(parent.change), x.cross(seen)
     change = Twist(*(a - b + c for a, b, c in zip(child.change, seen_change, less, strict=True)))
@@ -307,8 +307,8 @@ def _rows(
         return Pose(*(a + s * b + s**2 / 2 * c for a, b, c in zip(P, rate, second, strict=True)))
 
     def rate_of(y: Array) -> Pose:
-        """The rate of P for a twist y (6,) in place of x."""
-        return _rate_of(P, Twist(y[:3], y[3:]))
+        """The rate of P for a twist y (6,) in place of x, seen from the parent frame."""
+        return Pose(skew(y[3:]) @ P.R, y[:3])
 
     def nearby(y: Array) -> Pose:
         return Pose(*(a + b for a, b in zip(P, rate_of(y), strict=True)))
@@ -354,9 +354,13 @@ def _moved(robot: AbstractRobot, joint: AbstractJoint) -> list[float]:
     return moved.tolist()
 
 
-def _between(moved: Sequence[float], S: Sequence[Twist], child: Pose) -> Array:
-    """x per unit of each speed (6, n); zero for speeds that move both ends, or neither."""
+def _between(moved: Sequence[float], S: Sequence[Twist], parent: Pose, child: Pose) -> Array:
+    """x per unit of each speed (6, n), seen from the parent frame; zero for speeds that move both ends, or neither.
+
+    There a gap of points depends on its linear part alone, and on no rotation.
+    """
     zero = jnp.zeros(6, child.p.dtype)
-    # S is seen from the ground, and `inwards` gives the twist seen from the child.
-    columns = [zero if not sign else sign * jnp.concatenate(child.inwards(s)) for sign, s in zip(moved, S, strict=True)]
+    # S is seen from the ground, about its origin; x is about that of the child frame.
+    at = Pose(parent.R, child.p)
+    columns = [zero if not sign else sign * jnp.concatenate(at.inwards(s)) for sign, s in zip(moved, S, strict=True)]
     return jnp.stack(columns, axis=1)
