@@ -188,6 +188,10 @@ def test_bounds_select_the_branch_and_are_met():
     free, bounded = robot.assemble({"A": 0.0, "B": 0.5}), robot.assemble({"B": 0.5}, bounds={"B": (-3.0, -0.1)})
     assert free.q[1] > 0.0
     assert_close(bounded.q[1], -free.q[1], atol=1e-10)
+    again = elbow((1.0, 0.5), ranges={"B": (-3.0, -0.1)})
+    assert_close(again.assemble({"B": 0.5}, bounds=again.ranges).q, bounded.q, atol=0.0)
+    with pytest.raises(ValueError, match=r"ranges\['B'\] must be the least and the greatest"):
+        elbow((1.0, 0.5), ranges={"B": (1.0, 0.1)})
     with pytest.raises(RuntimeError, match="'hold' is open by .* Within bounds: 'B'"):
         robot.assemble(bounds={"B": (0.0, 0.1)})
     for wrong in ({"hold": (0.0, 1.0)}, {"A": (1.0, 0.0)}, {"A": 1.0}, {"none": (0.0, 1.0)}):

@@ -131,6 +131,7 @@ def test_urdf_with_a_loop_beside_it():
         )
     assert robot.layout.tree == ("base~", "hip", "slide")
     assert robot.layout.loops == ("rod",)
+    assert robot.ranges == robot.in_joints().ranges == {"hip": (-1.0, 1.0), "slide": (-1.0, 1.0)}
     assert robot.bodies["left"].inertia is not None
     assert_close(robot.bodies["left"].inertia.mass, jnp.asarray(0.5), atol=0.0)
     q, _ = robot.assemble({"slide": 0.3})
@@ -140,6 +141,24 @@ def test_urdf_with_a_loop_beside_it():
         floating = rigid.from_urdf(URDF, floating=True)
     assert floating.layout.tree == ("base~", "hip", "slide")
     assert (floating.layout.n_q, floating.layout.n) == (9, 8)
+
+
+@pytest.mark.filterwarnings("ignore:not simulated")
+def test_ranges_are_those_of_the_coordinates():
+    """In degrees, of a joint that the file draws turned; those of ball joints, and without a limit, are none."""
+    inertial = '<inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>'
+    text = WITHIN.format(
+        f'<body><joint name="hip" range="-30 60" ref="20"/>{inertial}<body><joint name="free"/>{inertial}'
+        f'<body><joint name="ball" type="ball" range="0 60"/>{inertial}<body>'
+        f'<joint name="slide" type="slide" range="0.1 0.4"/>{inertial}</body></body></body></body>'
+    )
+    robot = rigid.from_mjcf(text)
+    assert list(robot.ranges) == ["hip", "slide"]
+    assert_close(jnp.array(robot.ranges["hip"]), jnp.array([-np.pi / 6, np.pi / 3]), atol=1e-15)
+    assert_close(robot.coordinate(robot.assemble().q, "hip"), jnp.asarray(np.pi / 9), atol=1e-15)
+    q = robot.assemble({"hip": 2.0}, bounds=robot.ranges).q
+    assert_close(robot.coordinate(q, "hip"), jnp.asarray(np.pi / 3), atol=1e-12)
+    assert_close(robot.coordinate(q, "slide"), jnp.asarray(0.1), atol=1e-12)
 
 
 def test_names_that_a_file_gives_are_no_obstacle_to_those_of_its_unnamed_parts():

@@ -131,7 +131,7 @@ def assembled(
 ) -> Assembly:
     """The consistent state nearest to the given coordinates and rates of the joints of the tree."""
     q, v = roughly(robot, coordinates, rates)
-    ends = _bounds(robot, {} if bounds is None else bounds)
+    ends = ranges_of(robot, {} if bounds is None else bounds, "bounds")
     kept, held = [], {}
     for name in [keep] if isinstance(keep, str) else keep:
         if name not in robot.joints:
@@ -151,27 +151,30 @@ def assembled(
     return nearest(Mechanism(robot, held), q, v, t, keep={"q": kept, "v": kept}) if found is None else found
 
 
-def _bounds(robot: AbstractRobot, bounds: Mapping[str, object]) -> dict[int, tuple[float, float]]:
-    """The least and the greatest coordinate by index in q; raises ValueError for what is no range of a joint."""
-    if not isinstance(bounds, Mapping):
+def ranges_of(robot: AbstractRobot, ranges: object, what: str) -> dict[str, tuple[float, float]]:
+    """The least and the greatest coordinate of joints of the tree.
+
+    Raises TypeError or ValueError, which name the argument `what`, for what is no mapping, or no range of a joint.
+    """
+    if not isinstance(ranges, Mapping):
         raise TypeError(
-            f'bounds must be a mapping from joints to ranges, such as {{"hip": (-1.0, 1.0)}}, but is {bounds!r}.'
+            f'{what} must be a mapping from joints to ranges, such as {{"hip": (-1.0, 1.0)}}, but is {ranges!r}.'
         )
     found = {}
-    for name, given in bounds.items():
-        of = _linkage.driven(robot, name, "bounds") if name in robot.layout.tree else None
+    for name, given in ranges.items():
+        of = _linkage.driven(robot, name, what) if name in robot.tree.tree else None
         ends = np.asarray(given, float) if of is not None else np.zeros(0)
         if ends.shape != (2,) or not ends[0] <= ends[1]:
             raise ValueError(
-                f"bounds[{name!r}] must be the least and the greatest coordinate of a joint of the tree with a single "
+                f"{what}[{name!r}] must be the least and the greatest coordinate of a joint of the tree with a single "
                 f"one, such as (-1.0, 1.0), but is {given!r}."
             )
-        found[robot.layout.node(name).q[0]] = (float(ends[0]), float(ends[1]))
+        found[name] = (float(ends[0]), float(ends[1]))
     return found
 
 
 def _searched(
-    robot: AbstractRobot, q: Array, v: Array, kept: Sequence[int], bounds: Mapping[int, tuple[float, float]]
+    robot: AbstractRobot, q: Array, v: Array, kept: Sequence[int], bounds: Mapping[str, tuple[float, float]]
 ) -> Assembly | None:
     """The consistent state by a search in NumPy, which compiles nothing; None where `assemble` must find it.
 
@@ -183,7 +186,8 @@ def _searched(
     place, speeds = np.asarray(q, float), np.asarray(v, float)
     held = np.isin(np.arange(chain.n), kept)
     low, high = np.full(chain.n, -np.inf), np.full(chain.n, np.inf)
-    for at, (least, greatest) in bounds.items():
+    for name, (least, greatest) in bounds.items():
+        at = robot.layout.node(name).q[0]
         i = int(np.flatnonzero(chain.places == at)[0])
         low[i], high[i] = least - place[at], greatest - place[at]
     search = Search.of(chain, place, Free(~held, low, high))
@@ -203,12 +207,11 @@ def _searched(
     return Assembly(end, w, end - q, w - v)
 
 
-def _said(robot: AbstractRobot, kept: Sequence[int], bounds: Mapping[int, tuple[float, float]]) -> str:
+def _said(robot: AbstractRobot, kept: Sequence[int], bounds: Mapping[str, tuple[float, float]]) -> str:
     """Text on what was kept and bounded."""
     names = [node.joint for node in robot.layout.nodes if node.v[0] in kept]
     said = f" Kept: {', '.join(map(repr, names))}." if names else ""
-    within = [node.joint for node in robot.layout.nodes if node.q[0] in bounds and node.q[1] > node.q[0]]
-    return said + (f" Within bounds: {', '.join(map(repr, within))}." if within else "")
+    return said + (f" Within bounds: {', '.join(map(repr, bounds))}." if bounds else "")
 
 
 def _kept(values: Mapping[str, object], home: Mapping[str, Array], name: str, what: str) -> Array:

@@ -145,6 +145,8 @@ def _add_body(model: MjModel, known: _Model, parts: Parts, i: int) -> None:
         name = names.joints[j]
         ends = _at(parts, parent, f"to_{name}", before), _at(parts, child, f"of_{name}", after)
         parts.joints[name] = _joint(model, known, j, *ends)
+        if model.jnt_limited[j] and model.jnt_type[j] in (HINGE, SLIDE) and known.switches.limit:
+            parts.ranges[name] = float(model.jnt_range[j, 0]), float(model.jnt_range[j, 1])
         parent = child
 
 

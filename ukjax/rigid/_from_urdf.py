@@ -273,6 +273,9 @@ def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str
         else:
             of = Prismatic if kind == "prismatic" else Revolute
             parts.joints[name] = of(*ends, named_axis(joint.axis), _effort(joint))
+            low, high = joint.range or (0.0, -1.0)
+            if low <= high:
+                parts.ranges[name] = low, high
     parts.bodies[body] = _inertia(link.inertial)
 
 
@@ -353,15 +356,11 @@ def _moves_nothing(found: Description, joint: str) -> str:
 def _unsupported(found: Description) -> list[Part]:
     """The features of the file that are not simulated, each with the names of the parts that have it."""
     moving = [joint for joint in found.joints.values() if joint.kind != "fixed"]
-    ranged = [joint for joint in moving if joint.kind in ("revolute", "prismatic")]
     collide = [link.name for link in found.links.values() if link.collides]
     stuck = [joint.name for joint in found.joints.values() if joint.mimic and joint.kind == "fixed"]
     parts = [
         ("contacts between links", collide if len(collide) > 1 else []),
-        (
-            "limits of joints",
-            [joint.name for joint in ranged if joint.limits.get("lower") or joint.limits.get("upper")],
-        ),
+        ("limits of joints", [joint.name for joint in moving if joint.range]),
         ("dry friction of joints", [joint.name for joint in moving if joint.friction]),
         (
             "damping of free and universal joints",

@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Parts of a robot, by name; frames by body or "ground"; home and its rates by joint."""
+    """Parts of a robot, by name; frames by body or "ground"; home, its rates and ranges by joint."""
 
     bodies: dict[str, Inertia | None]
     joints: dict[str, AbstractJoint]
@@ -45,11 +45,12 @@ class Parts(NamedTuple):
     motors: dict[str, Motor]
     home: dict[str, np.ndarray]
     home_rates: dict[str, np.ndarray]
+    ranges: dict[str, tuple[float, float]]
 
     @classmethod
     def none(cls) -> "Parts":
         """A collection without parts."""
-        return cls({}, {}, {}, {}, {}, {}, {})
+        return cls({}, {}, {}, {}, {}, {}, {}, {})
 
     def at(self, body: str, name: str, R: np.ndarray, p: np.ndarray) -> str:
         """Adds a frame with rotation R and origin p to a body; returns "body.frame", or "body" for the identity."""
@@ -69,6 +70,7 @@ class Parts(NamedTuple):
             "motors": self.motors,
             "home": self.home,
             "home_rates": self.home_rates,
+            "ranges": self.ranges,
             **more,
         }
         bodies = {name: Body(inertia, frames.pop(name, {})) for name, inertia in self.bodies.items()}

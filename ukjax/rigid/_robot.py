@@ -21,7 +21,7 @@ from .._trajectory import Trajectory
 from .._types import Coordinates, Numbers, Vector
 from . import _dynamics, _linkage, _turns
 from ._body import Body, Shape, check_ends, check_held, check_names, check_planar, named_parts
-from ._coordinates import TreeKinematics, assembled, names_of, of_joints, warn_of_degrees
+from ._coordinates import TreeKinematics, assembled, names_of, of_joints, ranges_of, warn_of_degrees
 from ._dynamics import energy
 from ._effort import Gear, Motor
 from ._force import AbstractForce
@@ -99,6 +99,8 @@ class Robot(AbstractRobot):
             the pose in which a file draws the robot. A joint that is left out starts where its frames coincide.
         home_rates: Joint of the tree -> its speeds there; zero for a joint that is left out.
         turns: Names of hinges that close loops, whose turns are to be counted although they have no effort and no gear.
+        ranges: Joint of the tree, of one coordinate -> its least and greatest coordinate, [rad or m], as a file gives
+            it. Nothing holds a joint there; pass them on: `robot.assemble(..., bounds=robot.ranges)`.
 
     Attributes:
         layout: The tree to which the coordinates belong, and the joints that are constraints.
@@ -140,6 +142,7 @@ class Robot(AbstractRobot):
     tree: Layout = eqx.field(static=True)
     planar: bool = eqx.field(static=True)
     turns: tuple[str, ...] = eqx.field(static=True)
+    joint_ranges: tuple[tuple[str, tuple[float, float]], ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -157,6 +160,7 @@ class Robot(AbstractRobot):
         home: Mapping[str, Numbers] | None = None,
         home_rates: Mapping[str, Numbers] | None = None,
         turns: Sequence[str] = (),
+        ranges: Mapping[str, Numbers] | None = None,
     ):
         self.bodies = named_parts(bodies, Body, "bodies", "rigid.Body(rigid.Inertia(1.0))")
         self.joints = named_parts(joints, AbstractJoint, "joints", 'rigid.Revolute("ground", "crank")')
@@ -180,17 +184,15 @@ class Robot(AbstractRobot):
             check_planar(self.joints, self.gravity)
         names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
         self.tree = self.layout = laid_out(names, self.joints)
-        self.home = of_joints(self.joints, self.tree, {} if home is None else home, "home", self.gravity.dtype)
-        self.home_rates = of_joints(
-            self.joints, self.tree, {} if home_rates is None else home_rates, "home_rates", self.gravity.dtype
+        self.home, self.home_rates = (
+            of_joints(self.joints, self.tree, {} if values is None else values, what, self.gravity.dtype)
+            for values, what in ((home, "home"), (home_rates, "home_rates"))
         )
         if coordinates == "absolute":
             floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
             layout = laid_out(names, floating)
             self.layout = layout._replace(loops=tuple(self.joints))
-        if not isinstance(turns, Sequence):
-            raise TypeError(f'turns must be names of joints, such as ["D"], but is {turns!r}.')
-        self.turns = (turns,) if isinstance(turns, str) else tuple(turns)
+        self.turns = _named(turns)
         self.layout = self.layout._replace(counted=_turns.counted(self, self.turns, coordinates == "absolute"))
         if coordinates == "joint":
             self.tree = self.layout
@@ -199,8 +201,14 @@ class Robot(AbstractRobot):
         for name, gear in self.gears.items():
             for joint in gear.joints:
                 _linkage.driven(self, joint, f"gears[{name!r}]")
+        self.joint_ranges = tuple(ranges_of(self, {} if ranges is None else ranges, "ranges").items())
         geared = {joint for gear in self.gears.values() for joint in gear.joints}
         check_held(self.tree, self.bodies, self.joints, geared)
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest coordinate of joints that have a range [rad or m]."""
+        return dict(self.joint_ranges)
 
     def mechanism(
         self,
@@ -249,8 +257,9 @@ class Robot(AbstractRobot):
             rates: Joint -> rate, or all its speeds; those of `home_rates`, or zero, for a joint that is left out.
             t: Time [s].
             keep: Names of joints that must keep their given coordinates; the others move as needed.
-            bounds: Joint of one coordinate -> its least and greatest coordinate, such as {"knee": (0.0, 2.0)}. The
-                state is then the nearest of those whose joints stay at the ends that were reached.
+            bounds: Joint of one coordinate -> its least and greatest coordinate, such as {"knee": (0.0, 2.0)}, or
+                `robot.ranges`, those of its file. The state is then the nearest of those whose joints stay at the ends
+                that were reached.
 
         Returns:
             `Assembly`, which unpacks as q and v; `print` it to see what moved, and how far.
@@ -391,7 +400,18 @@ class Robot(AbstractRobot):
         """The robot in the coordinates of its joints."""
         joints = {name: self.joints[name] for name in self.joint_names}
         motors = {name: self.motors[name] for name in self.motor_names}
-        same = ("gravity", "frames", "gears", "forces", "planar", "stabilization", "home", "home_rates", "turns")
+        same = (
+            "gravity",
+            "frames",
+            "gears",
+            "forces",
+            "planar",
+            "stabilization",
+            "home",
+            "home_rates",
+            "turns",
+            "ranges",
+        )
         return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
 
     def _coordinates(self, q: object) -> Array:
@@ -414,6 +434,12 @@ class Robot(AbstractRobot):
     def _known(self, end: str, what: str = "end") -> str:
         check_ends(what, _frames_of(self.bodies, self.frames), end)
         return end
+
+
+def _named(turns: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(turns, Sequence):
+        raise TypeError(f'turns must be names of joints, such as ["D"], but is {turns!r}.')
+    return (turns,) if isinstance(turns, str) else tuple(turns)
 
 
 def _frames_of(bodies: Mapping[str, Body], frames: Mapping[str, Frame]) -> dict[str, Mapping[str, Frame]]:

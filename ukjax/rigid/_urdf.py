@@ -88,6 +88,12 @@ class Joint(NamedTuple):
     has_safety_controller: bool
     second: np.ndarray | None = None
 
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The least and the greatest coordinate of a hinge or slide; None if both are zero, as where none is given."""
+        ends = self.limits.get("lower", 0.0), self.limits.get("upper", 0.0)
+        return ends if self.kind in ("revolute", "prismatic") and any(ends) else None
+
 
 class Description(NamedTuple):
     """A URDF file.
