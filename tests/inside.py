@@ -107,6 +107,7 @@ REPLACEABLE = {
     "timed_run": (_simulate, "timed_run"),
     "longest_first": (LoopOp, "_longest_first"),
     "together": (_portions, "TOGETHER"),
+    "written_out": (_compiled, "MOST_WRITTEN_OUT"),
     "unknown_fields": (_model, "_unknown"),
     "vector_width": (_stages, "vector_width"),
     "runs": (_integrator, "run"),

@@ -102,6 +102,33 @@ def test_where_the_rank_is_not_certain_the_result_is_that_of_matrices():
     assert_close(handle(q, v, 0.0), usual, rtol=1e-12)
 
 
+WANTED = ukjax.Holonomic(lambda q, t: q[:1] - jnp.sin(t), ukjax.Baumgarte.classic(5.0, 5.0))
+SERVO = ukjax.Servo(WANTED, actuation=[[1.0], [0.0]])
+POINT = [0.6, -0.8], [0.8, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("make", "servo", "state", "is_certain"),
+    [
+        (lambda: n_pendulum.closed(N=3).mechanism, None, next(iter(states(n_pendulum.closed(N=3), 1))), True),
+        (lambda: ukjax.Mechanism(pendulum().system), SERVO, (*POINT, 0.3), True),
+        (doubled, None, (*POINT, 1.0), False),
+    ],
+)
+def test_a_jacobian_by_columns_is_the_one_that_is_written_out(make, servo, state, is_certain):
+    """Between other results, under a servo, and where the rank is not certain, which goes the sure way."""
+    mechanism, what = make(), ("acceleration", "jacobian", "constraint_force")
+    whole = ukjax.compile(mechanism, servo=servo, what=what)
+    expected = whole(*state)
+    with replaced(written_out=0):
+        handle = ukjax.compile(mechanism, servo=servo, what=what)
+        found = handle(*state)
+    for got, want in zip(found, expected, strict=True):
+        assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert handle.certain == whole.certain == is_certain
+    assert handle.operations != whole.operations
+
+
 def test_a_contradiction_is_an_error():
     there = ukjax.Holonomic(lambda q, t: jnp.array([q[0], q[0] - t**2]))
     handle = ukjax.compile(ukjax.Mechanism(pendulum().system, there))

@@ -2,33 +2,42 @@
 
 import ctypes
 import functools as ft
+import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
 from . import _check
 from ._expand import InlinedProgram, NotScalar, TooLong, limits
 from ._formulation import UdwadiaKalaba
-from ._lowering import Machine, Row, compiled, has_compiler, kernel
+from ._lowering import Machine, Row, compiled, has_compiler, kernel, vector_width
 from ._mechanism import Mechanism
 from ._result import RESULTS, is_traced, message
-from ._servo import AbstractController, ServoLike, as_static_controller
+from ._servo import AbstractController, Driven, ServoLike, as_static_controller
 
 
 WHAT = ("acceleration", "constraint_force", "control", "jacobian")
+# A Jacobian is written out column by column while the operations of the motion times the columns are no more than this.
+MOST_WRITTEN_OUT = 250_000
 
 
 class _Code(NamedTuple):
-    """The machine code for states of a shape, and the shapes of its results; None where there is no scalar program."""
+    """The machine code for states of a shape, and the shapes of its results; None where there is no scalar program.
 
-    machine: Machine | None
+    `columns`: code of its own for the columns of the Jacobian, which is result number `jacobian`.
+    """
+
     shapes: tuple[tuple[int, ...], ...]
-    operations: int | None
+    machine: Machine | None = None
+    operations: int | None = None
+    columns: Machine | None = None
+    jacobian: int = 0
 
 
 class _Buffers:
@@ -39,9 +48,31 @@ class _Buffers:
         self.q, self.v, self.t = np.zeros(coordinates, dtype), np.zeros(speeds, dtype), np.zeros(1, dtype)
         self.results = [np.zeros(shape, dtype) for shape in code.shapes]
         self.certain = np.zeros(1, bool)
-        arrays = (self.q, self.v, self.t, *self.results, self.certain)
-        self.places = (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))
-        self.run = code.machine and ft.partial(code.machine.run, self.places, 0, 1)
+        given = [x for k, x in enumerate(self.results) if code.columns is None or k != code.jacobian]
+        self._arrays = [[self.q, self.v, self.t, *given, self.certain]]
+        self.run = code.machine and self._runs(code.machine, 1)
+        if self.run is not None and code.columns is not None:
+            self.run = self._with_columns(self.run, code.columns, self.results[code.jacobian])
+
+    def _runs(self, machine: Machine, size: int) -> Callable[[], None]:
+        """The function that runs machine code between the last arrays, for so many states."""
+        arrays = self._arrays[-1]
+        return ft.partial(machine.run, (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays)), 0, size)
+
+    def _with_columns(self, rest: Callable[[], None], machine: Machine, jacobian: np.ndarray) -> Callable[[], None]:
+        count = self.coordinates + self.speeds
+        ways = map(np.ascontiguousarray, np.split(np.eye(count, dtype=self.q.dtype), [self.coordinates], axis=1))
+        found, certain = np.zeros((count, len(jacobian)), self.q.dtype), np.zeros(count, bool)
+        self._arrays.append([self.q, self.v, self.t, *ways, found, certain])
+        columns = self._runs(machine, count)
+
+        def run() -> None:
+            rest()
+            if self.certain[0]:
+                columns()
+                jacobian[...], self.certain[0] = found.T, certain.all()
+
+        return run
 
 
 class Compiled:
@@ -119,16 +150,36 @@ class Compiled:
 
     def _code(self, q: Array, v: Array, t: Array) -> _Code:
         closed, given = jax.make_jaxpr(lambda *state: self._function(*state)[0], return_shape=True)(q, v, t)
-        shapes, dtype = tuple(x.shape for x in given), np.dtype(q.dtype)
-        if not has_compiler():
-            return _Code(None, shapes, None)
+        shapes, found = tuple(x.shape for x in given), None
+        if has_compiler():
+            try:
+                found = _Code(shapes, *_machine(closed, given, q, v, t, most_along=MOST_WRITTEN_OUT))
+            except NotScalar:
+                pass
+            except TooLong:
+                found = self._by_columns(q, v, t, shapes)
+        return found or _Code(shapes)
+
+    def _by_columns(self, q: Array, v: Array, t: Array, shapes: tuple[tuple[int, ...], ...]) -> _Code | None:
+        """The code whose Jacobian is computed along several directions side by side; None if there is none."""
+        if "jacobian" not in self.what:
+            return None
+        rest = [name for name in self.what if name != "jacobian"]
+
+        def column(q: Array, v: Array, t: Array, dq: Array, dv: Array) -> list[Array]:
+            def acceleration(q: Array, v: Array) -> Array:
+                return self._driven(q, v, t).motion.acceleration
+
+            return [jax.jvp(acceleration, (q, v), (dq, dv))[1]]
+
         try:
-            program = InlinedProgram(closed, limits().derivative).program
-            takes = [Row(x.size, dtype) for x in (q, v, t)]
-            gives = [*(Row(x.size, dtype) for x in given), Row(1, np.dtype(bool))]
-            return _Code(compiled(kernel(program, takes, gives, 1)), shapes, program.operations)
+            closed, given = jax.make_jaxpr(lambda *x: self._function(*x, what=rest)[0], return_shape=True)(q, v, t)
+            machine, operations = _machine(closed, given, q, v, t)
+            closed, given = jax.make_jaxpr(column, return_shape=True)(q, v, t, q, v)
+            columns, each = _machine(closed, given, q, v, t, ways=(q, v))
         except (NotScalar, TooLong):
-            return _Code(None, shapes, None)
+            return None
+        return _Code(shapes, machine, operations + each, columns, self.what.index("jacobian"))
 
     def _go_the_sure_way(self, buffers: _Buffers) -> None:
         found, result = self._sure(*map(jnp.asarray, (buffers.q, buffers.v, buffers.t[0])))
@@ -137,18 +188,37 @@ class Compiled:
         for x, y in zip(buffers.results, found, strict=True):
             x[...] = y
 
-    def _function(self, q: Array, v: Array, t: Array) -> tuple[list[Array], RESULTS]:
-        drive = ft.partial(self._controller.drive, self.mechanism, UdwadiaKalaba(expand=True))
-        driven = drive(q, v, t, None)
+    def _driven(self, q: Array, v: Array, t: Array) -> Driven:
+        return self._controller.drive(self.mechanism, UdwadiaKalaba(expand=True), q, v, t, None)
+
+    def _function(self, q: Array, v: Array, t: Array, what: Sequence[str] | None = None) -> tuple[list[Array], RESULTS]:
+        driven = self._driven(q, v, t)
         found: dict[str, Callable[[], Array]] = {
             "acceleration": lambda: driven.motion.acceleration,
             "constraint_force": lambda: driven.motion.constraint_force,
             "control": lambda: jnp.zeros(0, q.dtype) if driven.u is None else driven.u,
-            "jacobian": lambda: jax.jacfwd(lambda y: drive(y[: q.size], y[q.size :], t, None).motion.acceleration)(
+            "jacobian": lambda: jax.jacfwd(lambda y: self._driven(y[: q.size], y[q.size :], t).motion.acceleration)(
                 jnp.concatenate([q, v])
             ),
         }
-        return [found[name]() for name in self.what], driven.motion.result
+        return [found[name]() for name in (self.what if what is None else what)], driven.motion.result
+
+
+def _machine(
+    closed: ClosedJaxpr,
+    given: Sequence[jax.ShapeDtypeStruct],
+    *state: Array,
+    ways: Sequence[Array] = (),
+    **limits_of: Any,
+) -> tuple[Machine, int]:
+    """The machine code of a traced function of a state, whether it is certain the last result, and its operations.
+
+    `ways`: further arguments, of which the code is to take several at a time; `limits_of`: as for `InlinedProgram`.
+    """
+    program = InlinedProgram(closed, limits().derivative, **limits_of).program
+    takes = [Row(x.size, np.dtype(x.dtype), not ways) for x in state] + [Row(x.size, np.dtype(x.dtype)) for x in ways]
+    gives = [*(Row(math.prod(x.shape), np.dtype(x.dtype)) for x in given), Row(1, np.dtype(bool))]
+    return compiled(kernel(program, takes, gives, vector_width() if ways else 1)), program.operations
 
 
 def _named(error: Exception, *state: object) -> Exception:

@@ -23,6 +23,7 @@ from .._lowering import SureWay, Traceable, can_be_deferred, mended
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
 from .._program import with_results
+from ._graph import TooLong
 from ._interpret import interpret
 from ._piece import (
     AbstractBatchedOp,
@@ -454,6 +455,8 @@ class FastOrSlowDirections(AbstractChangedPiece):
         return PlainPiece(self._each(self.one.by_parts))
 
     def inline_one(self, graph, arguments):
+        if self.count * self.one.base.fast.scalar.program.length > graph.most_along:
+            raise TooLong("directions one by one")
         moved = [x if i is None else np.moveaxis(x, i, 0) for x, i in zip(arguments, self.axes, strict=True)]
         return self.one.inline(graph, tuple(i is not None for i in self.axes), moved)
 

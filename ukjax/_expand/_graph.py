@@ -326,11 +326,14 @@ class Graph:
         doubts: Truth values, none of which may be set for the results to hold.
         cuts: The operations that are cut off so far, if any are to be.
         blocks: The number of operations on arrays that were kept.
+        most_along: The most operations of a motion, times the directions along which it is derived, for derivatives
+            that are written out for each of them.
     """
 
     def __init__(self, limit: int, inlines: bool = False):
         self.count, self.limit, self.inlines, self.largest = 0, limit, inlines, LARGEST
         self.calls, self.blocks = False, 0
+        self.most_along = math.inf
         self.doubts: list[Entry] = []
         self.cuts: list[Cut] | None = None
         self.known: dict[tuple[Hashable, tuple[Name, ...]], Entry] = {}

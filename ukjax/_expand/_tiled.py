@@ -41,11 +41,12 @@ class InlinedProgram:
 
     If it is `judged`, the last result of the function is a truth value, and numbers are certain only where that holds.
     Then they are NaN elsewhere.
-    Raises NotScalar or TooLong if there is no such program of at most `most` operations.
+    Raises NotScalar or TooLong if there is no such program of at most `most` operations. `most_along`: see `Graph`.
     """
 
-    def __init__(self, closed: ClosedJaxpr, most: int, judged: bool = False):
+    def __init__(self, closed: ClosedJaxpr, most: int, judged: bool = False, most_along: float = math.inf):
         def build(graph: Graph, arguments: list[np.ndarray]) -> list[np.ndarray]:
+            graph.most_along = most_along
             values = interpret(graph, closed, arguments)
             certain = graph.negation(graph.doubt())
             if judged:
