@@ -239,21 +239,26 @@ SHARED_OUT = """
     angle = jnp.linspace(0.0, 6.0, 64)
     q = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1).at[40].set(0.0)  # of one state it is not certain
     v = 0.3 * q[:, ::-1]
-    want = jax.jit(jax.vmap(of))(q, v)
-    mesh = jax.make_mesh((2,), ("x",))
-    there = jax.NamedSharding(mesh, jax.P("x"))
-    shared = jax.jit(jax.vmap(of), in_shardings=there, out_shardings=there)
-    text = shared.lower(q, v).compile().as_text()
-    assert "all-gather" not in text, text
-    mapped = jax.jit(jax.shard_map(jax.vmap(of), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"), check_vma=False))
-    q, v = jax.device_put(q, there), jax.device_put(v, there)
-    for got in (shared(q, v), mapped(q, v), jax.jit(jax.vmap(of))(q, v)):
-        assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
+    parts, work = jax.P("x"), lambda q, v: jnp.sum(jnp.sin(of(q, v)))
+    for way in (of, jax.grad(work), jax.grad(work, 1), jax.jacfwd(of, (0, 1)), jax.jacrev(of, (0, 1))):
+        kinds = {} if way is of else {"axis_types": (jax.sharding.AxisType.Auto,)}
+        mesh = jax.make_mesh((2,), ("x",), **kinds)
+        there = jax.NamedSharding(mesh, parts)
+        placed, whole = jax.device_put((q, v), there), jax.vmap(way)
+        want = jax.jit(whole)(q, v)
+        shared = jax.jit(whole, in_shardings=there, out_shardings=there)
+        text = shared.lower(q, v).compile().as_text()
+        assert "all-gather" not in text, text
+        mapped = jax.jit(jax.shard_map(whole, mesh=mesh, in_specs=parts, out_specs=parts, check_vma=False))
+        for got in (shared(*placed), mapped(*placed), jax.jit(whole)(*placed)):
+            for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+                np.testing.assert_array_equal(x, y)
     print("the same")
 """
 
 
 def test_a_batch_is_shared_out_among_devices_with_the_same_bits():
+    """Accelerations and their derivatives, also of the one state whose are computed the sure way."""
     assert "the same" in elsewhere(SHARED_OUT, devices=2)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import jax
 import jax.extend.core.primitives as prims
+import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
@@ -407,28 +408,41 @@ def can_be_deferred(slow: Traceable) -> bool:
 
 def mended(way: SureWay, needed: Array, arrays: Sequence[Array], fast: Sequence[Array]) -> list[Array]:
     """The results `fast`, with those of the states that are `needed` computed by `way` from the arrays."""
-    return mended_p.bind(needed, *arrays, *fast, way=way)
+    # XLA shares a call out among devices if its first array has as many axes as its results.
+    return mended_p.bind(*arrays, *fast, needed, way=way)
 
 
 @mended_p.def_abstract_eval
 def _mended_shapes(*avals, way):
     count = len(way.slow.out_avals)
-    return [type_here(x.shape, x.dtype) for x in avals[len(avals) - count :]]
+    return [type_here(x.shape, x.dtype) for x in avals[len(avals) - 1 - count : -1]]
 
 
 def _lower_mended(ctx: mlir.LoweringRuleContext, *operands: ir.Value, way: SureWay) -> Sequence:
     wide, count = any(way.batched), len(way.slow.out_avals)
-    first, gpu = len(operands) - count, gpu_for(ctx.module_context.platforms)
-    takes, gives = range(1, first), range(len(operands), len(operands) + count)
+    flags, gpu = len(operands) - 1, gpu_for(ctx.module_context.platforms)
+    first = flags - count
+    takes, gives = range(first), range(len(operands), len(operands) + count)
 
     def make() -> Does:
-        mend, kept = way.mending(0, takes, gives, gpu)
+        mend, kept = way.mending(flags, takes, gives, gpu)
         place, threads, blocks, loaded = (0, 0, 0, None) if gpu is None else gpu.load(flag_kernel(), False)
-        return Does(place, mend, 0, 0 if wide else -1, threads, blocks, (loaded, kept))
+        return Does(place, mend, flags, flags if wide else -1, threads, blocks, (loaded, kept))
 
     found = code(f"{gpu is not None} {len(operands)} {way.text}", make)
-    batched = (wide, *way.batched, *(wide,) * count)
-    return call_of(ctx, found, operands, batched, {first + k: k for k in range(count)}, gpu)
+    batched = (*way.batched, *(wide,) * count, wide)
+    if getattr(ctx.module_context.axis_context, "num_devices", 1) == 1:
+        return call_of(ctx, found, operands, batched, {first + k: k for k in range(count)}, gpu)
+    # Where XLA shares arrays out among devices, it forgets that results are to lie where operands do.
+    results = call_of(ctx, found, operands, batched)
+    within = ctx.replace(avals_in=[ctx.avals_in[-1], *ctx.avals_out, *ctx.avals_in[first:flags]])
+    return mlir.lower_fun(_chosen, multiple_results=True)(within, operands[-1], *results, *operands[first:flags])
+
+
+def _chosen(needed: Array, *values: Array) -> list[Array]:
+    """The first half of the values where they are needed, and the second half elsewhere."""
+    pairs = zip(values[: len(values) // 2], values[len(values) // 2 :], strict=True)
+    return [jnp.where(needed.reshape(*needed.shape, *(1,) * (x.ndim - needed.ndim)), x, y) for x, y in pairs]
 
 
 for platform in ("cpu", "cuda"):
