@@ -126,6 +126,15 @@ def replaced(**others):
         yield
 
 
+@contextlib.contextmanager
+def evaluations(name):
+    """The evaluations of an operation of `REPLACEABLE` meanwhile: whether each is one for a batch."""
+    found, evaluate = [], getattr(*REPLACEABLE[name])
+    spy = lambda self, form, *x: (found.append(any(form.batched)), evaluate(self, form, *x))[1]
+    with replaced(**{name: spy}):
+        yield found
+
+
 def interrupted_tuning(step, error):
     """Raises it when a tuning has kept this step."""
     save = _checkpoint.save
@@ -169,8 +178,6 @@ rule_of = _interpret.rule_of
 Limits = _scalar.Limits
 sizes_of_scan = _unbatch.sizes_of_scan
 ScalarStep = _scalar_loop.ScalarStep
-FastOrSlowDirections = _fast_or_slow.FastOrSlowDirections
-FastOrSlowOp = _fast_or_slow.FastOrSlowOp
 CertainScalars = _scalar_piece.CertainScalars
 parts_of = _schedule.parts_of
 fused = _schedule.fused
@@ -310,7 +317,6 @@ compiled_kernel = _lowering.compiled
 Tier = _tiers.Tier
 Machine = _tiers.Machine
 wasm_module = _lowering.wasm_module
-directions_kernel = _lowering.directions_kernel
 kernel = _lowering.kernel
 
 

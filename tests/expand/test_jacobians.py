@@ -10,7 +10,7 @@ import pytest
 import ukjax
 
 from ..helpers import assert_close, pendulum, random_mechanism
-from ..inside import FastOrSlowDirections, replaced
+from ..inside import evaluations
 
 
 RANDOM = np.random.default_rng(4)
@@ -30,9 +30,7 @@ def acceleration(q, v, t, mechanism=random_mechanism(3), formulation=None):
 @pytest.fixture
 def seen():
     """Of every derivative along several directions that is evaluated, whether the states are a batch."""
-    found, evaluate = [], FastOrSlowDirections.evaluate
-    spy = lambda self, form, *x: (found.append(any(form.batched)), evaluate(self, form, *x))[1]
-    with replaced(directions_of_motion=spy):
+    with evaluations("directions_of_motion") as found:
         yield found
 
 

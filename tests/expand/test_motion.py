@@ -26,7 +26,7 @@ from ..helpers import (
     sampled,
     without_matrices,
 )
-from ..inside import FastOrSlowOp, replaced
+from ..inside import evaluations
 
 
 ON, OFF = ukjax.UdwadiaKalaba(expand=True), ukjax.UdwadiaKalaba(expand=False)
@@ -181,9 +181,7 @@ def test_in_a_batch_one_bad_state_changes_no_other():
 @pytest.fixture
 def seen():
     """Of every scalar program that is evaluated, whether for a batch."""
-    found, evaluate = [], FastOrSlowOp.evaluate
-    spy = lambda self, form, *x: (found.append(any(form.batched)), evaluate(self, form, *x))[1]
-    with replaced(scalar_motion=spy):
+    with evaluations("scalar_motion") as found:
         yield found
 
 

@@ -5,7 +5,7 @@ import ctypes
 import jax
 import numpy as np
 
-from ..inside import InlinedProgram, Row, compiled_kernel, directions_kernel, kernel
+from ..inside import InlinedProgram, Row, compiled_kernel, kernel
 
 
 def machine_code(function, width, *arrays, batched=None, part=None, directions=None):
@@ -27,8 +27,7 @@ def machine_code(function, width, *arrays, batched=None, part=None, directions=N
     results = [np.zeros((*shape, *x.shape), x.dtype) for x in program.gives]
     arrays = [np.ascontiguousarray(x) for x in arrays]
     places = (ctypes.c_void_p * (len(arrays) + len(results)))(*(x.ctypes.data for x in (*arrays, *results)))
-    print_kernel = kernel if directions is None else directions_kernel
-    printed = print_kernel(program.program, takes, gives, width, **({} if part is None else {"part": part}))
+    printed = kernel(program.program, takes, gives, width, **({} if part is None else {"part": part}))
     code, soon = (compiled_kernel(printed, quick=quick) for quick in (False, True))
     soon.run(places, 0, size)
     quick = [x.copy() for x in results]

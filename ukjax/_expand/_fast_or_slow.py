@@ -77,10 +77,7 @@ class AbstractSeldomPiece(AbstractChangedPiece):
         if axes[self.flag] is not None:
             return None
         if (axes, size) not in self._along:
-            avals = [
-                x if i is None else jax.ShapeDtypeStruct((*x.shape[:i], size, *x.shape[i:]), x.dtype)
-                for x, i in zip(self.takes, axes, strict=True)
-            ]
+            avals = along_axes(self.takes, axes, size)
             passed = self.otherwise.jaxpr
             lie = dict(zip(map(id, passed.invars), axes, strict=True))
             found = [lie.get(id(x)) or 0 for x in passed.outvars]
@@ -424,53 +421,53 @@ class AbstractFastOrSlowSlope(AbstractSmallOp):
         return where_needed(self.slow, form._replace(batched=batched), ~smooth, arrays, found, self._ways)
 
 
-class FastOrSlowDirections(AbstractChangedPiece):
+class FastOrSlowDirections(AbstractFastOrSlowSlope):
     """A derivative of a chosen piece along several directions at one state.
 
     What depends on the state alone is computed once. `axes`: those of the arguments that have one for each direction.
     """
 
-    def __init__(self, slope: AbstractFastOrSlowSlope, axes: tuple[int | None, ...], count: int):
-        super().__init__(along_axes(slope.takes, axes, count), along_axes(slope.gives, [0] * len(slope.gives), count))
-        self.one, self.axes, self.count = slope, axes, count
-        self._ways = SureWays()
-
-    def through(self, change):
-        return PlainPiece(change(self._each(self.one.by_parts)))
-
-    def make_some(self, outputs):
-        some = self.one.some(outputs)
-        return FastOrSlowDirections(some, self.axes, self.count) if isinstance(some, AbstractFastOrSlowSlope) else None
+    def __init__(self, one: AbstractFastOrSlowSlope, axes: tuple[int | None, ...], count: int):
+        super().__init__(along_axes(one.takes, axes, count), along_axes(one.gives, [0] * len(one.gives), count))
+        self.base, self.one, self.axes, self.count = one.base, one, axes, count
 
     def _each(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """A function of one direction for all of them."""
         return traced(jax.vmap(jaxpr_as_fun(closed), self.axes), self.takes)
 
-    @ft.cached_property
-    def slow(self) -> Traceable:
+    def make_judged(self):
+        if self.one.judged is None:
+            return None
+        piece, derivative = self.one.judged
+
+        def every(*args):
+            *found, smooth = jax.vmap(derivative, self.axes)(*args)
+            return [*found, jnp.all(smooth)]  # which is the same for all directions
+
+        return piece, every
+
+    def make_slow(self):
         return self.one.slow.changed(self._each, self.takes, self.gives)
 
-    @ft.cached_property
-    def plain(self) -> PlainPiece:
-        return PlainPiece(self._each(self.one.by_parts))
+    @property
+    def by_parts(self):
+        return self._each(self.one.by_parts)
 
-    def inline_one(self, graph, arguments):
-        if self.count * self.one.base.fast.scalar.program.length > graph.most_along:
+    def make_some(self, outputs):
+        some = self.one.some(outputs)
+        return FastOrSlowDirections(some, self.axes, self.count) if isinstance(some, AbstractFastOrSlowSlope) else None
+
+    def along(self, axes, size):
+        return None
+
+    def transposed(self, linear: tuple[int, ...], given: tuple[int, ...]) -> AbstractSmallOp:
+        """The transpose in the arguments in which it is `linear`: see `AbstractChangedPiece`."""
+        return self.plain.transposed(linear, given)
+
+    def inline(self, graph, batched, arguments):
+        if self.count * self.base.fast.scalar.program.length > graph.most_along:
             raise TooLong("directions one by one")
-        moved = [x if i is None else np.moveaxis(x, i, 0) for x, i in zip(arguments, self.axes, strict=True)]
-        return self.one.inline(graph, tuple(i is not None for i in self.axes), moved)
-
-    def evaluate(self, form, *arrays):
-        if form.on_arrays:
-            return over_batch(jaxpr_as_fun(self.slow.closed), form.batched)(*arrays)
-        fast = self.one.fast
-        if fast is None:
-            return self.plain.evaluate(form, *arrays)
-        *found, smooth = over_batch(jax.vmap(fast, self.axes), form.batched)(*arrays)
-        needed = ~jnp.all(smooth, axis=-1)  # which is the same for all directions
-        wide = any(form.batched)
-        batched = (wide, *form.batched, *(wide,) * len(found))
-        return where_needed(self.slow, form._replace(batched=batched), needed, arrays, found, self._ways)
+        return super().inline(graph, batched, arguments)
 
 
 class _ChosenTangent(AbstractFastOrSlowSlope):

@@ -392,9 +392,9 @@ def _batch(args, dims, *, piece, batched):
 def flattened(
     arrays: Sequence[Array], outer: Sequence[bool], inner: Sequence[bool], size: int, count: int
 ) -> tuple[list[Array], tuple[bool, ...]]:
-    """Arrays with one batch in place of an outer one of `size` and an inner one of `count`, and which have it.
+    """Arrays in which two batches, their first axes, are made one; and which arrays have it.
 
-    `outer`, `inner`: which arrays have which batch. They are the first axes.
+    `outer`, `inner`: which arrays have the batch of `size`, and which have that of `count` after it.
     """
     flat = []
     for x, m, b in zip(arrays, outer, inner, strict=True):

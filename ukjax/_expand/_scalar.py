@@ -20,10 +20,7 @@ from .._lowering._entry import LARGEST, Block, Entry, Node, NotScalar
 from .._lowering._program import Program
 from .._lowering._stages import NativeProgram
 from ._graph import Graph, TooLong, cut_p
-from ._piece import (
-    AbstractBatchedOp,
-    EvalForm,
-)
+from ._piece import AbstractBatchedOp, EvalForm, flattened
 
 
 # A graph under construction may have this many times the operations of the final program, but only so many more, or
@@ -121,22 +118,24 @@ class ScalarProgram:
                 return found
         return self._by_operations(form, arrays)
 
-    def along(
-        self, form: EvalForm, directions: tuple[bool, ...], count: int, arrays: Sequence[Array]
-    ) -> list[Array] | None:
-        """The results for `count` directions of each state, at the axis after the batch; None if a batch is better.
+    def along(self, form: EvalForm, directions: tuple[bool, ...], count: int, arrays: Sequence[Array]) -> list[Array]:
+        """The results for `count` directions of each state, at the axis after the batch.
 
         `directions`: which arrays have one for each direction, at that axis, or at the first if they have no batch.
         """
-        of_state = [b and not turns for b, turns in zip(form.batched, directions, strict=True)]
-        (size,) = size_of(form.batched, arrays) or (1,)
+        if not any(form.batched):
+            return self.evaluate(form._replace(batched=directions), *arrays)
+        (size,) = size_of(form.batched, arrays)
+        of_states = any(b and not turns for b, turns in zip(form.batched, directions, strict=True))
         # The lanes of a vector are states. A few would leave most of them empty.
-        if not form.native or form.gpu is not None or not any(of_state) or size < vector_width() or count < 2:
-            return None
-        if not self.native.is_possible or not self.native.is_one:
-            return None
-        wide, given = form.wide(arrays)
-        return self.native.along(directions, count, wide.batched, given)
+        if form.native and form.gpu is None and of_states and size >= vector_width() and count > 1:
+            wide, given = form.wide(arrays)
+            found = self.native.along(directions, count, wide.batched, given)
+            if found is not None:
+                return found
+        flat, flags = flattened(arrays, form.batched, directions, size, count)
+        found = self.evaluate(form._replace(batched=flags), *flat)
+        return [x.reshape(size, count, *x.shape[1:]) for x in found]
 
     def entries(self, form: EvalForm, *arrays: Array) -> Array:
         """The entries of all results, with the batch as the last axis."""

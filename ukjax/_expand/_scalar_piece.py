@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jaxtyping import Array
 
 from .._lowering import Traceable
 from .._lowering._entry import NotScalar
@@ -22,13 +21,11 @@ from ._piece import (
     AbstractChangedPiece,
     AbstractSmallOp,
     Shaped,
-    each_member,
-    flattened,
     traced,
     traced_cotangent,
     traced_tangent,
 )
-from ._scalar import ScalarProgram, grown, over_batch, size_of
+from ._scalar import ScalarProgram, grown, over_batch
 
 
 def inlined(
@@ -235,51 +232,37 @@ class AbstractJudgedSlope(AbstractBatchedOp):
 
 
 class JudgedDirections(AbstractBatchedOp):
-    """A judged derivative along several directions at one state; the directions are the first axis of the results.
+    """A judged derivative along several directions at one state, which are the rows of each result.
 
-    `axes`: the axes of the arguments along which these have one for each direction.
+    `axes`: those of the arguments that have one for each direction.
     """
 
     def __init__(self, slope: AbstractJudgedSlope, axes: tuple[int | None, ...], count: int):
         super().__init__(along_axes(slope.takes, axes, count), along_axes(slope.gives, [0] * len(slope.gives), count))
         self.slope, self.axes, self.count = slope, axes, count
 
-    def inline(self, graph, batched, arguments):
-        flat = ft.partial(self.slope.inline, graph, tuple(x is not None for x in self.axes))
+    @property
+    def turns(self) -> tuple[bool, ...]:
+        """Which arguments differ from direction to direction."""
+        return tuple(x is not None for x in self.axes)
 
-        def one(arguments: list[np.ndarray]) -> list[np.ndarray]:
-            return flat([x if i is None else np.moveaxis(x, i, 0) for x, i in zip(arguments, self.axes, strict=True)])
-
-        return each_member(one, batched, arguments) if any(batched) else one(arguments)
+    def inline_one(self, graph, arguments):
+        moved = [x if i is None else np.moveaxis(x, i, 0) for x, i in zip(arguments, self.axes, strict=True)]
+        return self.slope.inline(graph, self.turns, moved)
 
     def evaluate(self, form, *arrays):
-        arrays = directions_first(arrays, self.axes, form.batched)
-        directions = tuple(x is not None for x in self.axes)
-        program = self.slope.program
-        assert program is not None
-        found = program.along(form, directions, self.count, arrays)
-        if found is not None:
-            return found
-        if not any(form.batched):
-            return program.evaluate(form._replace(batched=directions), *arrays)
-        (size,) = size_of(form.batched, arrays)
-        flat, flags = flattened(arrays, form.batched, directions, size, self.count)
-        found = program.evaluate(form._replace(batched=flags), *flat)
-        return [x.reshape(size, self.count, *x.shape[1:]) for x in found]
+        assert self.slope.program is not None
+        kinds = zip(arrays, self.axes, form.batched, strict=True)
+        moved = [x if i is None else jnp.moveaxis(x, i + b, b) for x, i, b in kinds]
+        return self.slope.program.along(form, self.turns, self.count, moved)
 
 
 def along_axes(avals: Sequence[ShapedArray], axes: Sequence[int | None], size: int) -> list[ShapedArray]:
-    """The types of arrays with an axis more, at a place of each, or None."""
+    """The types of arrays that get one more axis each, of this size, at these places; None for none."""
     return [
         x if i is None else ShapedArray((*x.shape[:i], size, *x.shape[i:]), x.dtype)
         for x, i in zip(avals, axes, strict=True)
     ]
-
-
-def directions_first(arrays: Sequence[Array], axes: Sequence[int | None], batched: Sequence[bool]) -> list[Array]:
-    """Arrays whose axis of directions is the first, or that after the batch."""
-    kinds = zip(arrays, axes, batched, strict=True)
-    return [x if i is None else jnp.moveaxis(x, i + b, b) for x, i, b in kinds]
 
 
 class CertainScalars(AbstractCertainPiece):

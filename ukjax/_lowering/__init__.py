@@ -18,7 +18,6 @@ from ._compile import Machine as Machine
 from ._compile import compiled as compiled
 from ._compile import has_compiler as has_compiler
 from ._compile import vector_width as vector_width
-from ._directions import directions_kernel as directions_kernel
 from ._disk import OFF as OFF
 from ._disk import VARIABLE as VARIABLE
 from ._disk import keep_code as keep_code

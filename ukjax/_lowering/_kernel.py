@@ -4,6 +4,9 @@ The function `run` takes the places of all arrays, those of arguments first, and
 `end`, as many at a time as fit a vector. An argument with a batch is an array of rows, a row for each state; an
 argument without one is a single row that all states share, and what depends on such rows alone is computed once.
 
+A row may have entries for each of several directions, such as those along which a Jacobian is taken. Then what depends
+on the state alone is computed once, and the rest once for each direction. The states lie side by side all the same.
+
 The program itself sees no arrays. Loops copy the rows of a vector of states to slots on the stack, each of which holds
 one number of all these states, and the results back; what all states share has slots of one number each. The program
 is cut into parts, functions between slots. So LLVM has no long row of stores to compare with each other, which would
@@ -32,7 +35,7 @@ ROOM = 8
 class Row(NamedTuple):
     """An array of a kernel: the number of entries of a state, their dtype, and whether each state has its own.
 
-    `directions`: of each state, where it has so many entries for each of them: see `_directions`.
+    `directions`: of each state, where it has so many entries for each of them.
     """
 
     size: int
@@ -77,11 +80,14 @@ class Kernel(NamedTuple):
 def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int, part: int | None = None) -> Kernel:
     """Prints a program whose inputs are the entries of `takes`, and whose outputs are those of `gives`, in order.
 
-    `part`: operations of a part of a long program, which is a function of its own.
+    If some of `takes` have several directions, all of `gives` do. `part`: operations of a part of a long program, which
+    is a function of its own.
     """
     program, part = fused(program), part or PART
-    own = [row.batched for row in takes for _ in range(row.size)]
-    before, each = program.split(own)
+    entries = [row for row in takes for _ in range(row.size)]
+    before, rest = program.split([row.batched or row.directions > 1 for row in entries])
+    turns = {x.order for x, row in zip(program.inputs, entries, strict=True) if row.directions > 1}
+    state, each = rest.split([x.order in turns or not turns for x in rest.inputs])
     shared, kept = Slots("shared", 1), Slots("kept", width)
     inputs = iter(program.inputs)
     begins: list[int] = []
@@ -95,18 +101,25 @@ def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: 
         begins.append(kept.count)
         for _ in range(row.size):
             kept.add(next(outputs), computed)
-    shared_parts = parts("before", before, shared, shared, part, shared.copies)
-    own_parts = parts("each", each, kept, shared, part, kept.copies)
-    rows = list(zip([*takes, *gives], begins, strict=True))
-    moves = [
-        move("read", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if x[0].batched], width, into=True),
-        move("read.shared", [(k, *x) for k, x in enumerate(rows[: len(takes)]) if not x[0].batched], 1, into=True),
-        move("write", [(k, *x) for k, x in enumerate(rows[len(takes) :], len(takes))], width, into=False),
-    ]
-    run = run_of(takes, gives, width, kept.count, shared.count)
-    declared = sorted(own_parts.declared | shared_parts.declared)
-    texts = [*declared, *own_parts.texts, *shared_parts.texts, *moves, VECTOR, *run]
-    return Kernel("\n".join(texts), width, program.operations)
+    printed = [parts("before", before, shared, shared, part, shared.copies)]
+    printed += [parts("state", state, kept, shared, part)] if turns else []
+    printed += [parts("each", each, kept, shared, part, kept.copies)]
+    rows = list(enumerate(zip([*takes, *gives], begins, strict=True)))
+
+    def read(name: str, batched: bool, along: bool) -> str:
+        some = [(k, *x) for k, x in rows[: len(takes)] if (x[0].batched, x[0].directions > 1) == (batched, along)]
+        return move(name, some, width if batched else 1, into=True)
+
+    moves = [read("read", True, False), read("read.shared", False, False)]
+    moves += [read("read.along", True, True), read("read.direction", False, True)] if turns else []
+    moves.append(move("write", [(k, *x) for k, x in rows[len(takes) :]], width, into=False))
+    count = gives[0].directions if turns else 1
+    vector = _vector_along([*takes, *gives], count) if turns else VECTOR
+    declared = sorted({x for one in printed for x in one.declared})
+    texts = [*declared, *(text for one in printed for text in one.texts), *moves, vector]
+    run = _run(takes, gives, width, kept.count, shared.count)
+    operations = before.operations + state.operations + count * each.operations
+    return Kernel("\n".join([*texts, *run]), width, operations, rounds=count)
 
 
 def _kept_as(dtype: np.dtype) -> np.dtype:
@@ -302,6 +315,46 @@ entry:
   call void @write(ptr %arrays, ptr %kept, i64 %i)
   ret void
 }"""
+# For each direction in turn, by arrays that begin where that direction does.
+VECTOR_ALONG = """@steps = internal constant [{arrays} x i64] [{steps}]
+define internal void @turned(ptr %arrays, ptr %along, i64 %d) noinline {{
+entry:
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%next, %head]
+  %from = getelementptr ptr, ptr %arrays, i64 %k
+  %begin = load ptr, ptr %from
+  %step.of = getelementptr i64, ptr @steps, i64 %k
+  %step = load i64, ptr %step.of
+  %bytes = mul i64 %step, %d
+  %place = getelementptr i8, ptr %begin, i64 %bytes
+  %to = getelementptr ptr, ptr %along, i64 %k
+  store ptr %place, ptr %to
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, {arrays}
+  br i1 %more, label %head, label %done
+done:
+  ret void
+}}
+define internal void @vector(ptr %arrays, ptr %kept, ptr %shared, i64 %i) noinline {{
+entry:
+  %along = alloca [{arrays} x ptr], align 8
+  call void @read(ptr %arrays, ptr %kept, i64 %i)
+  call void @state(ptr %kept, ptr %shared)
+  br label %head
+head:
+  %d = phi i64 [0, %entry], [%next, %head]
+  call void @turned(ptr %arrays, ptr %along, i64 %d)
+  call void @read.along(ptr %along, ptr %kept, i64 %i)
+  call void @read.direction(ptr %along, ptr %shared, i64 0)
+  call void @each(ptr %kept, ptr %shared)
+  call void @write(ptr %along, ptr %kept, i64 %i)
+  %next = add i64 %d, 1
+  %more = icmp slt i64 %next, {count}
+  br i1 %more, label %head, label %done
+done:
+  ret void
+}}"""
 RUN = """define void @run(ptr noalias %arrays, i64 %begin, i64 %end) {{
 entry:
   %kept = alloca [{kept} x i64], align 64
@@ -425,7 +478,13 @@ done:
 }}"""
 
 
-def run_of(takes: Sequence[Row], gives: Sequence[Row], width: int, kept: int, shared: int) -> list[str]:
+def _vector_along(rows: Sequence[Row], count: int) -> str:
+    """The function `vector` for `count` directions; `rows`: all arrays."""
+    steps = _listed([row.bytes_along if row.directions > 1 else 0 for row in rows])
+    return VECTOR_ALONG.format(arrays=len(rows), steps=steps, count=count)
+
+
+def _run(takes: Sequence[Row], gives: Sequence[Row], width: int, kept: int, shared: int) -> list[str]:
     """The function `run`: loops over states by `vector`; `kept`, `shared`: the number of slots."""
     counts = {"kept": max(kept, 1) * width, "shared": max(shared, 1), "width": width}
     if width == 1:

@@ -15,7 +15,6 @@ from jaxtyping import Array
 
 from ._bind import SureWay, evaluate, mended
 from ._compile import vector_width
-from ._directions import directions_kernel
 from ._entry import Block, Entry, Node
 from ._gpu import Cuda
 from ._kernel import Kernel, Row, kernel
@@ -76,19 +75,21 @@ class NativeProgram:
 
     def along(
         self, directions: Sequence[bool], count: int, batched: Sequence[bool], arrays: Sequence[Array]
-    ) -> list[Array]:
-        """The results for `count` directions of each state, on a CPU; their first axis comes after that of the batch.
+    ) -> list[Array] | None:
+        """The results for `count` directions of each state, on a CPU, at the axis after the batch.
 
-        `directions`: which arrays have one for each direction. Some of the others are `batched`. All of the program
-        has instructions: see `is_one`.
+        Returns None where there is no kernel of the whole program. `directions`: which arrays have one for each
+        direction. Some of the others are `batched`.
         """
+        if not (self.is_possible and self.is_one):
+            return None
         flags = tuple(batched)
         key = tuple(directions), flags, count
         if key not in self.kernels_along:
             kinds = zip(self.takes, flags, directions, strict=True)
             rows = [Row(x.size, np.dtype(x.dtype), b, count if turns else 1) for x, b, turns in kinds]
             results = [Row(x.size, np.dtype(x.dtype), directions=count) for x in self.gives]
-            self.kernels_along[key] = directions_kernel(self.program, rows, results, vector_width())
+            self.kernels_along[key] = kernel(self.program, rows, results, vector_width())
         gives = [ShapedArray((count, *x.shape), x.dtype) for x in self.gives]
         return evaluate(self.kernels_along[key], flags, gives, arrays)
 

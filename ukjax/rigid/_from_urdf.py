@@ -273,9 +273,8 @@ def _add(names: _Names, parts: Parts, link: Link, joint: Joint | None, kind: str
         else:
             of = Prismatic if kind == "prismatic" else Revolute
             parts.joints[name] = of(*ends, named_axis(joint.axis), _effort(joint))
-            low, high = joint.range or (0.0, -1.0)
-            if low <= high:
-                parts.ranges[name] = low, high
+            if joint.range is not None and joint.range[0] <= joint.range[1]:
+                parts.ranges[name] = joint.range
     parts.bodies[body] = _inertia(link.inertial)
 
 

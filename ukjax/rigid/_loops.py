@@ -307,7 +307,7 @@ def _rows(
         return Pose(*(a + s * b + s**2 / 2 * c for a, b, c in zip(P, rate, second, strict=True)))
 
     def rate_of(y: Array) -> Pose:
-        """The rate of P for a twist y (6,) in place of x, seen from the parent frame."""
+        """The rate of P if the child moved with the twist y (6,) against the parent, seen from the parent frame."""
         return Pose(skew(y[3:]) @ P.R, y[:3])
 
     def nearby(y: Array) -> Pose:

@@ -184,9 +184,9 @@ class Robot(AbstractRobot):
             check_planar(self.joints, self.gravity)
         names, self.joint_names, self.motor_names = tuple(self.bodies), tuple(self.joints), tuple(self.motors)
         self.tree = self.layout = laid_out(names, self.joints)
-        self.home, self.home_rates = (
-            of_joints(self.joints, self.tree, {} if values is None else values, what, self.gravity.dtype)
-            for values, what in ((home, "home"), (home_rates, "home_rates"))
+        self.home = of_joints(self.joints, self.tree, {} if home is None else home, "home", self.gravity.dtype)
+        self.home_rates = of_joints(
+            self.joints, self.tree, {} if home_rates is None else home_rates, "home_rates", self.gravity.dtype
         )
         if coordinates == "absolute":
             floating = {f"{_linkage.BODY}{name}": _linkage.floating(name, planar) for name in names}
@@ -400,7 +400,7 @@ class Robot(AbstractRobot):
         """The robot in the coordinates of its joints."""
         joints = {name: self.joints[name] for name in self.joint_names}
         motors = {name: self.motors[name] for name in self.motor_names}
-        same = (
+        same = [
             "gravity",
             "frames",
             "gears",
@@ -411,7 +411,7 @@ class Robot(AbstractRobot):
             "home_rates",
             "turns",
             "ranges",
-        )
+        ]
         return Robot(self.bodies, joints, motors=motors, **{name: getattr(self, name) for name in same})
 
     def _coordinates(self, q: object) -> Array:
