@@ -117,7 +117,7 @@ POINT = [0.6, -0.8], [0.8, 0.6]
 )
 def test_a_jacobian_by_columns_is_the_one_that_is_written_out(make, servo, state, is_certain):
     """Between other results, under a servo, and where the rank is not certain, which goes the sure way."""
-    mechanism, what = make(), ("acceleration", "jacobian", "constraint_force")
+    mechanism, what = make(), ("acceleration", "jacobian", "constraint_force", "jacobian")
     whole = ukjax.compile(mechanism, servo=servo, what=what)
     expected = whole(*state)
     with replaced(written_out=0):

@@ -30,14 +30,14 @@ MOST_WRITTEN_OUT = 250_000
 class _Code(NamedTuple):
     """The machine code for states of a shape, and the shapes of its results; None where there is no scalar program.
 
-    `columns`: code of its own for the columns of the Jacobian, which is result number `jacobian`.
+    `columns`: code of its own for the columns of the Jacobian, which is the result of these `numbers`.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     machine: Machine | None = None
     operations: int | None = None
     columns: Machine | None = None
-    jacobian: int = 0
+    numbers: tuple[int, ...] = ()
 
 
 class _Buffers:
@@ -48,21 +48,24 @@ class _Buffers:
         self.q, self.v, self.t = np.zeros(coordinates, dtype), np.zeros(speeds, dtype), np.zeros(1, dtype)
         self.results = [np.zeros(shape, dtype) for shape in code.shapes]
         self.certain = np.zeros(1, bool)
-        given = [x for k, x in enumerate(self.results) if code.columns is None or k != code.jacobian]
+        given = [x for k, x in enumerate(self.results) if k not in code.numbers]
         self._arrays = [[self.q, self.v, self.t, *given, self.certain]]
         self.run = code.machine and self._runs(code.machine, 1)
         if self.run is not None and code.columns is not None:
-            self.run = self._with_columns(self.run, code.columns, self.results[code.jacobian])
+            self.run = self._with_columns(self.run, code.columns, [self.results[k] for k in code.numbers])
 
     def _runs(self, machine: Machine, size: int) -> Callable[[], None]:
         """The function that runs machine code between the last arrays, for so many states."""
         arrays = self._arrays[-1]
         return ft.partial(machine.run, (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays)), 0, size)
 
-    def _with_columns(self, rest: Callable[[], None], machine: Machine, jacobian: np.ndarray) -> Callable[[], None]:
+    def _with_columns(
+        self, rest: Callable[[], None], machine: Machine, jacobians: Sequence[np.ndarray]
+    ) -> Callable[[], None]:
+        """The function that computes the rest and, where that is certain, the Jacobians."""
         count = self.coordinates + self.speeds
         ways = map(np.ascontiguousarray, np.split(np.eye(count, dtype=self.q.dtype), [self.coordinates], axis=1))
-        found, certain = np.zeros((count, len(jacobian)), self.q.dtype), np.zeros(count, bool)
+        found, certain = np.zeros((count, len(jacobians[0])), self.q.dtype), np.zeros(count, bool)
         self._arrays.append([self.q, self.v, self.t, *ways, found, certain])
         columns = self._runs(machine, count)
 
@@ -70,7 +73,9 @@ class _Buffers:
             rest()
             if self.certain[0]:
                 columns()
-                jacobian[...], self.certain[0] = found.T, certain.all()
+                self.certain[0] = certain.all()
+                for jacobian in jacobians:
+                    jacobian[...] = found.T
 
         return run
 
@@ -179,7 +184,8 @@ class Compiled:
             columns, each = _machine(closed, given, q, v, t, ways=(q, v))
         except (NotScalar, TooLong):
             return None
-        return _Code(shapes, machine, operations + each, columns, self.what.index("jacobian"))
+        numbers = tuple(k for k, name in enumerate(self.what) if name == "jacobian")
+        return _Code(shapes, machine, operations + each, columns, numbers)
 
     def _go_the_sure_way(self, buffers: _Buffers) -> None:
         found, result = self._sure(*map(jnp.asarray, (buffers.q, buffers.v, buffers.t[0])))

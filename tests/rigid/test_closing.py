@@ -194,7 +194,9 @@ def test_bounds_select_the_branch_and_are_met():
         elbow((1.0, 0.5), ranges={"B": (1.0, 0.1)})
     with pytest.raises(RuntimeError, match="'hold' is open by .* Within bounds: 'B'"):
         robot.assemble(bounds={"B": (0.0, 0.1)})
-    for wrong in ({"hold": (0.0, 1.0)}, {"A": (1.0, 0.0)}, {"A": 1.0}, {"none": (0.0, 1.0)}):
+    with pytest.raises(ValueError, match="keep holds 'A' at 0.3, outside of its bounds, 0.5 to 1"):
+        robot.assemble({"A": 0.3}, keep="A", bounds={"A": (0.5, 1.0)})
+    for wrong in ({"A": ("low", "high")}, {"hold": (0.0, 1.0)}, {"A": (1.0, 0.0)}, {"A": 1.0}, {"none": (0.0, 1.0)}):
         with pytest.raises(ValueError, match=r"bounds\['\w+'\] must be the least and the greatest"):
             robot.assemble(bounds=wrong)
     with pytest.raises(TypeError, match="bounds must be a mapping"):

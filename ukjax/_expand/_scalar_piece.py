@@ -243,7 +243,7 @@ class JudgedDirections(AbstractBatchedOp):
 
     @property
     def turns(self) -> tuple[bool, ...]:
-        """Which arguments differ from direction to direction."""
+        """Marks of the arguments that differ from direction to direction."""
         return tuple(x is not None for x in self.axes)
 
     def inline_one(self, graph, arguments):

@@ -163,7 +163,10 @@ def ranges_of(robot: AbstractRobot, ranges: object, what: str) -> dict[str, tupl
     found = {}
     for name, given in ranges.items():
         of = _linkage.driven(robot, name, what) if name in robot.tree.tree else None
-        ends = np.asarray(given, float) if of is not None else np.zeros(0)
+        try:
+            ends = np.asarray(given, float) if of is not None else np.zeros(0)
+        except (TypeError, ValueError):  # no numbers, or numbers that are being traced
+            ends = np.zeros(0)
         if ends.shape != (2,) or not ends[0] <= ends[1]:
             raise ValueError(
                 f"{what}[{name!r}] must be the least and the greatest coordinate of a joint of the tree with a single "
@@ -189,6 +192,11 @@ def _searched(
     for name, (least, greatest) in bounds.items():
         at = robot.layout.node(name).q[0]
         i = int(np.flatnonzero(chain.places == at)[0])
+        if held[i] and not least <= place[at] <= greatest:
+            raise ValueError(
+                f"keep holds {name!r} at {place[at]:g}, outside of its bounds, {least:g} to {greatest:g}. Pass another "
+                f"coordinate for it, or wider bounds."
+            )
         low[i], high[i] = least - place[at], greatest - place[at]
     search = Search.of(chain, place, Free(~held, low, high))
     closed = close(search)
