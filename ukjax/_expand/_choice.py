@@ -28,7 +28,7 @@ def is_long(places: int, entries: int) -> bool:
 
 def candidates(start: Entry | int, limit: int) -> Sequence[int]:
     """The places where something may begin that begins between zero and a limit."""
-    return range(limit + 1) if isinstance(start, Node) else [int(np.clip(start, 0, limit))]
+    return range(limit + 1) if isinstance(start, Node) else [min(max(int(start), 0), limit)]
 
 
 def equals(graph: Graph, x: Entry, number: int) -> Entry:
@@ -101,6 +101,9 @@ def at_place(
     graph: Graph, x: np.ndarray, start: Sequence[Entry], limits: Sequence[int], offset: Sequence[int]
 ) -> Entry:
     """The entry of x at a place, start + offset, where each start is kept between zero and its limit."""
+    known = [candidates(*one)[0] for one in zip(start, limits, strict=True) if not isinstance(one[0], Node)]
+    if len(known) == x.ndim:
+        return x[tuple(begin + further for begin, further in zip(known, offset, strict=True))]
     found = x
     for axis in reversed(range(x.ndim)):
         lines = [found[..., k + offset[axis]] for k in candidates(start[axis], limits[axis])]

@@ -9,7 +9,7 @@ import functools as ft
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core.primitives as prims
@@ -97,8 +97,17 @@ def negated(x: Entry) -> Entry | None:
     return x.args[0] if isinstance(x, Node) and x.primitive is prims.neg_p else None
 
 
+@ft.cache
+def _zero(dtype: np.dtype) -> np.generic:
+    return constant(0, dtype)
+
+
 def _is_zero(x: Entry) -> bool:
     return not isinstance(x, Node) and not x
+
+
+# Of their results a factor may be taken out.
+FACTORED = {prims.neg_p, prims.mul_p}
 
 
 def _factored(x: Entry) -> tuple[np.generic, Entry] | None:
@@ -122,10 +131,10 @@ def _add(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dt
         return y
     if _is_zero(y):
         return x
-    for x, y in (args, args[::-1]):
-        minus = negated(y)
-        if minus is not None:
-            return graph.sub(x, minus)
+    if isinstance(y, Node) and y.primitive is prims.neg_p:
+        return graph.sub(x, y.args[0])
+    if isinstance(x, Node) and x.primitive is prims.neg_p:
+        return graph.sub(y, x.args[0])
     return None
 
 
@@ -146,10 +155,13 @@ def _sub(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dt
 
 def _mul(graph: "Graph", args: Sequence[Entry], params: Parameters, dtype: np.dtype) -> Entry | None:
     x, y = args
-    if not isinstance(x, Node) and not isinstance(y, Node):
+    if isinstance(x, Node) and isinstance(y, Node):
+        if x.primitive not in FACTORED and y.primitive not in FACTORED:  # as most
+            return None
+    elif not isinstance(x, Node) and not isinstance(y, Node):
         return None  # zero times an infinite constant is NaN
-    if _is_zero(x) or _is_zero(y):
-        return constant(0, dtype)
+    elif _is_zero(x) or _is_zero(y):
+        return _zero(dtype)
     for x, y in (args, args[::-1]):
         if is_constant(x, 1):
             return y
@@ -326,13 +338,16 @@ class Graph:
         doubts: Truth values, none of which may be set for the results to hold.
         cuts: The operations that are cut off so far, if any are to be.
         blocks: The number of operations on arrays that were kept.
+        called: Functions with their arguments, which keep their identity meanwhile, and their results.
+        turns: How often what is interpreted is repeated.
         most_along: The most operations of a motion, times the directions along which it is derived, for derivatives
             that are written out for each of them.
     """
 
     def __init__(self, limit: int, inlines: bool = False):
         self.count, self.limit, self.inlines, self.largest = 0, limit, inlines, LARGEST
-        self.calls, self.blocks = False, 0
+        self.calls, self.blocks, self.turns = False, 0, 1
+        self.called: dict[tuple[int, ...], tuple[object, Sequence[np.ndarray], list[np.ndarray]]] = {}
         self.most_along = math.inf
         self.doubts: list[Entry] = []
         self.cuts: list[Cut] | None = None
@@ -346,6 +361,15 @@ class Graph:
         self.largest *= size
         yield
         self.largest //= size
+
+    @contextlib.contextmanager
+    def turning(self, turns: int):
+        """A context of what is repeated as often."""
+        before, self.turns = self.turns, self.turns * max(turns, 1)
+        try:
+            yield
+        finally:
+            self.turns = before
 
     def input(self, dtype: np.dtype) -> Node:
         node = Node(_given, (), dtype, self._next())
@@ -439,13 +463,13 @@ class Graph:
 
     def apply(self, primitive: Primitive, params: Parameters, args: Sequence[Entry], dtype: np.dtype) -> Entry:
         """The entry that an elementwise primitive of `jax.lax` makes of its arguments, simplified."""
-        simple = self._simplified(primitive, params, args, dtype)
+        rule = RULES.get(primitive)
+        simple = None if rule is None else rule(self, args, params, dtype)
+        if simple is None and Node not in map(type, args):
+            simple = self._folded(primitive, args, dtype)
         if simple is not None:
             return simple
-        names = tuple(map(name_of, args))
-        if primitive in COMMUTATIVE and names[1] < names[0]:
-            args, names = (args[1], args[0]), (names[1], names[0])
-        key = (primitive, key_of(params)), names
+        args, key = _in_order(primitive, params, args)
         known = self.known.get(key)
         if known is not None:
             return known
@@ -460,6 +484,16 @@ class Graph:
         node.primitive, node.params = primitive, params
         self._set_value(node, value)
         return node
+
+    def repeated(self, node: Node, args: Sequence[Entry]) -> Entry:
+        """The operation of a node of another graph for other arguments, not simplified."""
+        assert node.primitive is not None
+        args, key = _in_order(node.primitive, node.params, args)
+        known = self.known.get(key)
+        if known is None:
+            known = self.known[key] = Node(node.function, tuple(args), node.dtype, self._next())
+            known.primitive, known.params = node.primitive, node.params
+        return known
 
     def _same(self, value: Value, dtype: np.dtype) -> Entry | None:
         """The entry that is the same number for all inputs, or the negation of its negative; None if there is none."""
@@ -482,19 +516,8 @@ class Graph:
             node.value = x.value.minus
         return node
 
-    def _simplified(
-        self, primitive: Primitive, params: Parameters, args: Sequence[Entry], dtype: np.dtype
-    ) -> Entry | None:
-        rule = RULES.get(primitive)
-        if rule is not None:
-            found = rule(self, args, params, dtype)
-            if found is not None:
-                return found
-        numbers: list[np.generic] = []
-        for x in args:
-            if isinstance(x, Node):
-                return None
-            numbers.append(x)
+    def _folded(self, primitive: Primitive, numbers: Sequence[Any], dtype: np.dtype) -> Entry | None:
+        """The constant that an operation makes of constants."""
         fold = FOLDED.get(primitive)
         if fold is None:
             return None
@@ -550,6 +573,16 @@ class Graph:
 
     def sum(self, terms: Sequence[Entry], dtype: DTypeLike) -> Entry:
         return ft.reduce(self.add, terms) if terms else constant(0, dtype)
+
+
+def _in_order(
+    primitive: Primitive, params: Parameters, args: Sequence[Entry]
+) -> tuple[Sequence[Entry], tuple[Hashable, tuple[Name, ...]]]:
+    """The arguments of an operation, in an order of their own if it does not matter; and its key."""
+    names = tuple(map(name_of, args))
+    if primitive in COMMUTATIVE and names[1] < names[0]:
+        args, names = (args[1], args[0]), (names[1], names[0])
+    return args, ((primitive, key_of(params)), names)
 
 
 def key_of(params: Parameters) -> Hashable:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.extend.core.primitives as prims
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import ShapedArray
-from jax.dtypes import extended
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jaxtyping import Array
 
@@ -164,6 +162,8 @@ def is_followed(primitive: Primitive, params: Parameters, entrywise: bool) -> bo
 LONGEST = 32
 # Branches with more operations together are kept as branches, of which one is computed.
 LONGEST_BRANCHES = 500
+# The results of a function with as many operations are kept for calls with the same arguments.
+SEVERAL = 20
 # A function with fewer operations is no routine.
 SHORT = 100
 
@@ -287,7 +287,7 @@ def _equation(graph: Graph, equation: JaxprEqn, args: list[np.ndarray], avals: l
     primitive, params = equation.primitive, equation.params
     if graph.cuts is not None and not _has_plain_derivative(primitive, args):
         return _cut(graph, equation, args, avals)
-    if any(jnp.issubdtype(x.dtype, extended) for x in (*map(_program.aval_of, equation.invars), *avals)):
+    if not all(isinstance(x.dtype, np.dtype) for x in (*map(_program.aval_of, equation.invars), *avals)):
         raise NotScalar("random keys")
     rule = OURS.get(primitive)
     if rule is None and is_followed(primitive, params, primitive in ELEMENTWISE):
@@ -338,7 +338,17 @@ def rule_of(primitive: Primitive) -> Rule | None:
 
 def _call(graph, params, args, avals):
     called = params.get("jaxpr", params.get("call_jaxpr"))
-    return interpret(graph, called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ()), args)
+    closed = called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+    if len(closed.eqns) < SEVERAL or graph.cuts is not None:
+        return interpret(graph, closed, args)
+    key = id(called), *map(id, args)
+    if key not in graph.called:
+        doubts = list(graph.doubts)
+        found = interpret(graph, closed, args)
+        if graph.doubts != doubts:  # they belong to the place of this call
+            return found
+        graph.called[key] = called, args, found
+    return graph.called[key][-1]
 
 
 ELEMENTWISE = {
@@ -413,11 +423,12 @@ def _scan(graph, params, args, avals):
     fixed, carry, xs = args[:n], args[n : n + m], args[n + m :]
     rows: list[list[np.ndarray]] = [[] for _ in range(length)]
     body = _RepeatedCall(closed, [i >= n for i in range(len(args))]) if graph.calls and length > 1 else None
-    for i in reversed(range(length)) if params["reverse"] else range(length):
-        given = [*fixed, *carry, *(row(x, i) for x in xs)]
-        out = body.results(graph, given) if body else None
-        out = interpret(graph, closed, given) if out is None else out
-        carry, rows[i] = out[:m], out[m:]
+    with graph.turning(length):
+        for i in reversed(range(length)) if params["reverse"] else range(length):
+            given = [*fixed, *carry, *(row(x, i) for x in xs)]
+            out = body.results(graph, given) if body else None
+            out = interpret(graph, closed, given) if out is None else out
+            carry, rows[i] = out[:m], out[m:]
     stacked = []
     for k, aval in enumerate(avals[m:]):
         column = np.empty(aval.shape, object)

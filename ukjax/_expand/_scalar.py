@@ -92,12 +92,17 @@ class ScalarProgram:
         def entry(x: Entry) -> Entry:
             return done[x.order] if isinstance(x, Node) else x
 
+        # Where nothing is known of any argument, no operation becomes simpler.
+        as_it_is = len({x.order for x in given if isinstance(x, Node)}) == len(given)
         for node in steps:
             assert node.primitive is not None
+            args = [entry(x) for x in node.args]
             if node.primitive is cut_p:
-                done[node.order] = entry(node.args[0])
-                continue
-            done[node.order] = graph.apply(node.primitive, node.params, [entry(x) for x in node.args], node.dtype)
+                (done[node.order],) = args
+            elif as_it_is:
+                done[node.order] = graph.repeated(node, args)
+            else:
+                done[node.order] = graph.apply(node.primitive, node.params, args, node.dtype)
         results = iter(program.outputs)
         found = [np.empty(aval.shape, object) for aval in self.gives]
         for array in found:

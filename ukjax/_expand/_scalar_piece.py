@@ -1,6 +1,7 @@
 """Pieces that are evaluated as scalar programs, and those that tell whether they are certain."""
 
 import abc
+import contextlib
 import copy
 import functools as ft
 from collections.abc import Callable, Sequence
@@ -108,6 +109,10 @@ class ScalarPiece(AbstractTracedPiece):
 
     def inline(self, graph, batched, arguments):
         program = self.__dict__.get("program", self.ready)
+        if program is None and graph.turns > 1 and not any(batched):
+            # To copy numbers takes less time than to interpret operations anew in every turn.
+            with contextlib.suppress(TooLong, NotScalar):
+                program = self.program
         copied = None if program is None or any(batched) else program.copied(graph, arguments)
         return super().inline(graph, batched, arguments) if copied is None else copied
 

@@ -47,7 +47,7 @@ class Node:
         # Arguments are entries, and those of a block arrays of entries.
         self.function, self.args, self.dtype, self.order = function, args, dtype, order
         # Those of the arguments that are nodes, which many passes ask for.
-        self.nodes = tuple(x for x in args if isinstance(x, Node))
+        self.nodes = tuple([x for x in args if isinstance(x, Node)])
         self.name: Name = 1, order
         self.primitive: Primitive | None = None
         self.params: Parameters = {}

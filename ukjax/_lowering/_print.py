@@ -96,10 +96,16 @@ def is_supported(dtype: np.dtype) -> bool:
     return dtype == BOOL or (dtype.kind in "iu" and dtype.itemsize <= 8) or dtype in (of.F64, np.dtype(np.float32))
 
 
+def is_printable(program: Program) -> bool:
+    """Whether all operations of a program can be printed, those of its routines included."""
+    own = all(node.primitive is call_p or has_instruction(node) for node in program.steps)
+    return own and all(is_printable(routine.program) for routine in program.routines)
+
+
 def has_instruction(node: Node) -> bool:
     """Whether an operation can be printed."""
     if node.primitive is call_p:
-        return all(map(has_instruction, routine_of(node).program.steps))
+        return is_printable(routine_of(node).program)
     if node.place is not None:
         return node.args[0].primitive is call_p
     primitive, dtype = node.primitive, np.dtype(node.dtype)
