@@ -87,7 +87,8 @@ REPLACEABLE = {
     "is_right": (_bind, "_is_right"),
     "handler_text": (_handler, "handler_text"),
     "often": (_tiers, "OFTEN"),
-    "optimised_machine": (_tiers, "Machine"),
+    "first_machine": (_bind, "compiled"),
+    "optimised_machine": (_handler, "Machine"),
     "improved": (_tiers.Tier, "improved"),
     "panel_motion": (_panels, "panel_motion"),
     "part": (_kernel, "PART"),
@@ -224,6 +225,7 @@ light_options = _compile.light_options
 not_tracing = _compile.not_tracing
 packed = _packed.packed
 shapes_of = _hoist.shapes_of
+hoist = _hoist.hoist
 LAPACK = _unbatch.LAPACK
 unbatch_lapack = _unbatch.unbatch_lapack
 controlled_motion = _servo._motion.controlled_motion
@@ -316,6 +318,7 @@ can_be_called = _handler.can_be_called
 compiled_kernel = _lowering.compiled
 Tier = _tiers.Tier
 Machine = _tiers.Machine
+vector_width = _stages.vector_width
 wasm_module = _lowering.wasm_module
 kernel = _lowering.kernel
 

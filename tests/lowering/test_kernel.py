@@ -136,10 +136,10 @@ def test_what_is_cut_into_parts_needs_few_slots():
 
     def swinging(x):
         for k in range(1500):
-            x = jnp.stack([x[1] * x[0] + 0.001 * k, jnp.where(x[0] > 1, x[1], -x[0])])
+            x = jnp.stack([x[1] * x[0] / 2 + 0.0001 * k, jnp.where(x[0] > 0.1, x[1], -x[0])])
         return x
 
-    program, (found,) = machine_code(swinging, 8, RANDOM.normal(size=(9, 2)), part=50)
+    program, (found,) = machine_code(swinging, 8, RANDOM.uniform(-1, 1, (9, 2)), part=50)
     rows = [Row(2, np.dtype(float))], [Row(2, np.dtype(float)), Row(1, np.dtype(bool))]
     (room,) = re.findall(r"%kept = alloca \[(\d+) x i64\]", kernel(program, *rows, 8, part=50).text)
     assert program.length > 4000

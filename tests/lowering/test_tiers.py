@@ -13,7 +13,7 @@ import pytest
 
 import ukjax
 
-from ..inside import Machine, Tier, replaced
+from ..inside import Machine, Tier, compiled_kernel, replaced, vector_width
 from .test_bind import bits
 from .test_loop import members, run
 
@@ -52,6 +52,28 @@ def test_states(optimised):
     for _ in range(20):
         assert bits(function(x)) == first
     assert len(optimised) == 1
+
+
+def test_few_states_are_computed_one_by_one_until_vectors_are_worth_it(optimised):
+    """The code of vectors takes twice as long to compile."""
+    at_first, then = [], []
+
+    def noting(texts, make):
+        return lambda kernel, *args, **options: texts.append(kernel.text) or make(kernel, *args, **options)
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 5)))
+    functions = [jax.jit(jax.vmap(ukjax.expand(lambda x, c=c: jnp.sin(x) * x[::-1] + c))) for c in (1.5, 2.5)]
+    with replaced(first_machine=noting(at_first, compiled_kernel), optimised_machine=noting(then, Machine)):
+        for function, given in zip(functions, (x[:9], x), strict=True):
+            first = bits(function(given))
+            for _ in range(40):
+                assert bits(function(given)) == first
+            until(lambda: optimised)
+            optimised.clear()
+        assert bits(functions[1](x[:9])) == bits(functions[1](x)[:9])
+    vector = f"<{vector_width()} x double>"
+    assert [vector in text for text in at_first] == [False, True, False]
+    assert [vector in text for text in then] == [True, True]
 
 
 def test_a_loop_goes_on_with_the_optimised_step(optimised):

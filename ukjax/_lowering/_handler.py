@@ -229,8 +229,13 @@ class _Table:
         place.key, place.entry = key, address
         return entry
 
-    def _improve(self, address: int, key: int, tier: Tier, machine: Machine) -> None:
+    def _improve(self, address: int, key: int, tier: Tier) -> None:
         """Lets an entry run optimised code, if it is still that of the same key."""
+        code = self.known.get(key)
+        if code is None:
+            return
+        kernel = tier.kernel if code.wide is None else tier.kernel._replace(text=code.wide())
+        machine = Machine(kernel)
         with self.lock:
             if self._place(key).entry != address:
                 return
@@ -263,10 +268,10 @@ def _table() -> _Table:
 
 
 class Code:
-    """Machine code that XLA can call by its key, for as long as this object is in use."""
+    """Machine code that XLA can call by its key, for as long as this object is in use; `wide`: as of its kernel."""
 
-    def __init__(self, key: int, entry: Entry, kept: object):
-        self.key = key
+    def __init__(self, key: int, entry: Entry, kept: object, wide: Callable[[], str] | None = None):
+        self.key, self.wide = key, wide
         weakref.finalize(self, _table().end, key, entry, kept).atexit = False
 
 
@@ -281,6 +286,7 @@ class Does(NamedTuple):
     blocks: int
     kept: object
     tier: Tier | None = None
+    wide: Callable[[], str] | None = None
 
 
 def code(text: str, make: Callable[[], Does]) -> Code:
@@ -297,7 +303,7 @@ def code(text: str, make: Callable[[], Does]) -> Code:
         found = table.known.get(key)
         if found is None:
             entry = table.put(key, does)
-            found = table.known[key] = Code(key, entry, (does.kept, does.tier))
+            found = table.known[key] = Code(key, entry, (does.kept, does.tier), does.wide)
         return found
 
 

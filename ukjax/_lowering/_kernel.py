@@ -63,6 +63,7 @@ class Kernel(NamedTuple):
     """A kernel in LLVM's language, the width of its vectors, the operations for each state, and its arrays.
 
     A width of 0 stands for a thread of a GPU: see `_thread`. `rounds`: how often a state repeats what is long in it.
+    `wide`: if the text is for one state at a time, which is compiled in half the time, what prints that of the vectors.
     """
 
     text: str
@@ -70,11 +71,21 @@ class Kernel(NamedTuple):
     operations: int
     arrays: int = 0
     rounds: int = 1
+    wide: Callable[[], str] | None = None
 
     @property
     def is_of_threads(self) -> bool:
         """Whether it is one of a GPU."""
         return self.width == 0
+
+
+def kernel_of_few(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int) -> Kernel:
+    """Prints a program as `kernel` does, for one state at a time until it has been evaluated often."""
+
+    def wide() -> str:
+        return kernel(program, takes, gives, width).text
+
+    return kernel(program, takes, gives, 1)._replace(width=width, wide=wide)
 
 
 def kernel(program: Program, takes: Sequence[Row], gives: Sequence[Row], width: int, part: int | None = None) -> Kernel:

@@ -15,12 +15,17 @@ from jaxtyping import Array
 
 from ._bind import SureWay, evaluate, mended
 from ._compile import vector_width
+from ._disk import code_folder
 from ._entry import Block, Entry, Node
 from ._gpu import Cuda
-from ._kernel import Kernel, Row, kernel
-from ._print import has_instruction, is_supported
+from ._kernel import Kernel, Row, kernel, kernel_of_few
+from ._print import has_instruction, is_printable, is_supported
 from ._program import Program
 from ._thread import row_kernel
+
+
+# States of a batch for which code is made for one state at a time at first: that takes half as long to compile.
+FEW = 1024
 
 
 class NativeProgram:
@@ -32,9 +37,9 @@ class NativeProgram:
 
     def __init__(self, program: Program, takes: Sequence[ShapedArray], gives: Sequence[ShapedArray]):
         self.program, self.takes, self.gives = program, tuple(takes), tuple(gives)
-        self.kernels: dict[tuple[bool, bool, tuple[bool, ...]], Kernel] = {}
+        self.kernels: dict[tuple[bool, bool, tuple[bool, ...], bool], Kernel] = {}
         self.kernels_along: dict[tuple[tuple[bool, ...], tuple[bool, ...], int], Kernel] = {}
-        self.is_one = all(has_instruction(node) for node in program.steps)
+        self.is_one = is_printable(program)
         dtypes = {np.dtype(x.dtype) for x in (*program.inputs, *program.steps, *program.outputs)}
         self.is_possible = all(is_supported(x) for x in dtypes if x != np.dtype(object))
 
@@ -66,9 +71,9 @@ class NativeProgram:
             except _TooLarge:
                 return None
             return found if way is None else [*mended(way, found[-1], arrays, found[:-1]), found[-1]]
-        key = gpu is not None, way is not None, flags
+        key = gpu is not None, way is not None, flags, _are_few(flags, arrays)
         if key not in self.kernels:
-            self.kernels[key] = printed(self.program, self.takes, self.gives, flags, *key[:2])
+            self.kernels[key] = printed(self.program, self.takes, self.gives, flags, *key[:2], key[3])
         if gpu is not None and not gpu.fits(self.kernels[key], False):
             return None
         return evaluate(self.kernels[key], flags, self.gives, arrays, way)
@@ -101,17 +106,27 @@ def printed(
     batched: Sequence[bool],
     threads: bool,
     judges: bool = False,
+    few: bool = False,
 ) -> Kernel:
     """The kernel of a program between arrays, for threads or, if there is a batch, as wide as this CPU.
 
-    `judges`: whether the last result tells which states need the sure way.
+    `judges`: whether the last result tells which states need the sure way. `few`: whether the batch is of few states.
     """
     wide = any(batched)
     rows = [Row(x.size, np.dtype(x.dtype), b or not wide) for x, b in zip(takes, batched, strict=True)]
     results = [Row(x.size, np.dtype(x.dtype)) for x in gives]
     if threads:
         return row_kernel(program, rows, results, judges)
-    return kernel(program, rows, results, vector_width() if wide else 1)
+    if not wide:
+        return kernel(program, rows, results, 1)
+    return (kernel_of_few if few else kernel)(program, rows, results, vector_width())
+
+
+def _are_few(batched: Sequence[bool], arrays: Sequence[Array]) -> bool:
+    """Whether a batch is so small that its code is made for one state at a time at first."""
+    size = next((x.shape[0] for x, b in zip(arrays, batched, strict=True) if b), None)
+    # A folder has the code of vectors, if it has any.
+    return size is not None and size <= FEW and code_folder() is None
 
 
 class _TooLarge(Exception):
@@ -218,7 +233,8 @@ class _Levels:
             takes.append(ShapedArray(array.shape[b:], array.dtype))
             inputs += [x if x is not None else _unused(array.dtype) for x in entries]
         flags = tuple(self.batched)
-        made = printed(Program(inputs, outputs), takes, gives, flags, self.gpu is not None)
+        few = _are_few(flags, self.arrays)
+        made = printed(Program(inputs, outputs), takes, gives, flags, self.gpu is not None, few=few)
         if self.gpu is not None and not self.gpu.fits(made, False):
             raise _TooLarge
         return evaluate(made, flags, gives, self.arrays)

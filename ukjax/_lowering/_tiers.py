@@ -1,7 +1,8 @@
 """Machine code in two tiers: quickly made at first, and optimised, in the background, when it has been evaluated often.
 
 To optimise a program takes as long as to evaluate it some ten thousand times. Most programs of a session are evaluated
-less often, and then only the first tier is made, in an eighth of the time. Both have the same bits. The handler counts
+less often, and then only the first tier is made, in an eighth of the time, or half of that for few states, where the
+first is for one state at a time and the optimised one for vectors of them. Both have the same bits. The handler counts
 evaluations (`@count` in threads.ll), and loops count steps; a thread waits for what they tell. A loop goes on with the
 optimised step while it runs.
 """
@@ -44,10 +45,10 @@ class Tier:
 class Optimiser:
     """A thread that optimises the code of entries whose places are written to its outbox.
 
-    `improve`: (place of an entry, its key, its tier, the optimised code) -> None.
+    `improve`: (place of an entry, its key, its tier) -> None.
     """
 
-    def __init__(self, improve: Callable[[int, int, Tier, Machine], None]):
+    def __init__(self, improve: Callable[[int, int, Tier], None]):
         self.waiting: dict[int, tuple[int, Tier]] = {}
         self._improve = improve
         self._inbox, self.outbox = os.pipe()
@@ -66,8 +67,7 @@ class Optimiser:
                 return
             found = self.waiting.pop(address, None)
             if found is not None:
-                key, tier = found
-                self._improve(address, key, tier, Machine(tier.kernel))
+                self._improve(address, *found)
 
     def _stop(self) -> None:
         if os.getpid() != self._process:  # a fork, which has the pipe and not the thread
