@@ -78,6 +78,22 @@ SCALES = [np.ones(5), np.full(5, 1e9), np.full(5, 1e-9), 10.0 ** np.array([12, -
 SCALES += [10.0 ** np.array([-12, 12, 12, 12, 12]), 10.0 ** np.array([3, 0, -12, 6, 12])]
 
 
+def test_places_and_zeros_are_known_where_a_program_is_changed():
+    """They stay what they are, so that a scalar program need not take them for numbers like others."""
+    places, factors, x = jnp.array([2, 0, 1, 1]), jnp.array([0.0, 1.5, 2.0, 0.0]), jnp.array([3.0, 5.0, 7.0])
+    found = []
+
+    def lowered(function, *inputs):
+        constants = [one.shape == (4,) for one in inputs]
+        assert sum(constants) == 2
+        others = [jnp.full_like(one, 4) if c else one for one, c in zip(inputs, constants, strict=True)]
+        found.append(function(*others)[0])
+        return function
+
+    got = jax.jit(lambda x: (rounding_errors(lambda x: x[places] * factors, x, lowered=lowered), found)[1])(x)
+    assert_close(got[0], x[places] * jnp.array([0.0, 4.0, 4.0, 0.0]))
+
+
 @ft.partial(jax.jit, static_argnames="batched")
 def motion(scales, batched=False):
     def one(v):

@@ -28,6 +28,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
 
 from ._program import PLAIN_CALLS
+from ._result import is_traced
 
 
 Tree = TypeVar("Tree")
@@ -82,7 +83,8 @@ def _in_changes(
     inputs = [*closed.consts, *args, literals]
 
     def evaluated(*inputs: Array) -> Sequence[Array]:
-        return _evaluated(closed, iter(inputs[-1]), [*inputs[:-1]])
+        consts = [_with_known(x, changed) for x, changed in zip(closed.consts, inputs, strict=False)]
+        return _evaluated(closed, iter(inputs[-1]), [*consts, *inputs[count:-1]])
 
     changes = CHANGES * max(alone, 1)
     changed = [_changed(k, x, changes) for k, x in enumerate(inputs)]
@@ -167,6 +169,16 @@ def _changed(k: int, x: ArrayLike, count: int) -> Array:
     return jnp.concatenate([x[None], changed])
 
 
+def _with_known(x: Array, changed: Array) -> Array:
+    """A changed array of a program, in which whole numbers and zeros, which stay what they are, are known."""
+    if is_traced(x):
+        return changed
+    if not jnp.issubdtype(changed.dtype, jnp.floating):
+        return x
+    zeros = np.asarray(x) == 0
+    return jnp.where(zeros, 0, changed) if zeros.any() else changed
+
+
 def _literals(closed: ClosedJaxpr) -> Iterator[float]:
     """Yields floating-point literals in the order in which `_evaluated` reads them."""
     jaxpr = closed.jaxpr
@@ -190,7 +202,7 @@ def _inner(equation: JaxprEqn) -> ClosedJaxpr | None:
     return ClosedJaxpr(called, ()) if called is not None and not isinstance(called, ClosedJaxpr) else called
 
 
-def _evaluated(closed: ClosedJaxpr, literals: Iterator[Array], values: list[Array]) -> list[Array]:
+def _evaluated(closed: ClosedJaxpr, literals: Iterator[Array], values: Sequence[Array]) -> list[Array]:
     """Returns the results for these constants and arguments, with `literals` in place of the program's own."""
     jaxpr = closed.jaxpr
     known = dict(zip(itertools.chain(jaxpr.constvars, jaxpr.invars), values, strict=True))

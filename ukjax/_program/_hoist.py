@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var, jaxpr_as_fun
 from jax.interpreters import partial_eval
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from .._result import is_traced
 from ._compile import not_tracing
@@ -24,19 +24,44 @@ class TreeStructure(Protocol):
     def num_leaves(self) -> int: ...
 
 
+# Larger arrays than those of this many entries are not compared by their entries.
+MOST_PLACES = 16_384
+
+
+class Places(NamedTuple):
+    """An array of whole numbers or truth values, such as places in other arrays, which equal ones are equal to."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    data: bytes
+
+    @property
+    def array(self) -> np.ndarray:
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
 class Hoisted(eqx.Module):
     """A traced function of arrays to a tree of arrays; `constants` are the arrays that it closed over.
 
-    `jaxpr` is a leaf, not static, so that equinox's primitives find it when they look for jaxprs inside.
+    `jaxpr` is a leaf, not static, so that equinox's primitives find it when they look for jaxprs inside. `places`: in
+    place of `constants`, those that are known and have no derivative, None for the others; what picks an entry of an
+    array by one of them has to know it.
     """
 
     jaxpr: Jaxpr
     constants: list[Array]
     structure: TreeStructure = eqx.field(static=True)
+    places: tuple[Places | None, ...] = eqx.field(static=True)
 
     def __call__(self, *arguments: Array) -> PyTree:
-        found = called(ClosedJaxpr(self.jaxpr, self.constants), *arguments)
+        found = called(self.closed, *arguments)
         return jax.tree_util.tree_unflatten(self.structure, found)
+
+    @property
+    def closed(self) -> ClosedJaxpr:
+        """The function, with all that it closed over."""
+        others = iter(self.constants)
+        return ClosedJaxpr(self.jaxpr, [next(others) if x is None else x.array for x in self.places])
 
 
 def called(closed: ClosedJaxpr, *arguments: Array) -> list[Array]:
@@ -54,7 +79,18 @@ def hoist(function: Callable[..., PyTree], *examples: Array, axes: Sequence[tupl
     `equinox.filter_closure_convert` will not do: it refuses arguments on other devices than the examples.
     """
     closed, shapes = jax.make_jaxpr(function, axis_env=list(axes), return_shape=True)(*examples)
-    return Hoisted(closed.jaxpr, closed.consts, jax.tree_util.tree_structure(shapes))
+    places = tuple(map(_places, closed.consts))
+    constants = [x for x, known in zip(closed.consts, places, strict=True) if known is None]
+    return Hoisted(closed.jaxpr, constants, jax.tree_util.tree_structure(shapes), places)
+
+
+def _places(x: ArrayLike) -> Places | None:
+    if is_traced(x) or not isinstance(jnp.result_type(x), np.dtype) or jnp.result_type(x).kind not in "biu":
+        return None
+    x = np.asarray(x)
+    if x.size > MOST_PLACES:
+        return None
+    return Places(x.shape, x.dtype, x.tobytes())
 
 
 class Traced(eqx.Module):

@@ -42,9 +42,9 @@ def outside_mesh(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
 
 def as_single_op(function: Traced, *arguments: PyTree) -> PyTree:
     """Calls `function(*arguments)` as one operation of a `jax.shard_map`, within which it is not traced again."""
-    jaxpr, constants = function.hoisted.jaxpr, function.hoisted.constants
-    jaxpr = with_arguments(jaxpr, [*jaxpr.constvars, *jaxpr.invars])
-    results = _apart_p.bind(*constants, *function.leaves(arguments), jaxpr=jaxpr, origin=None)
+    closed = function.hoisted.closed
+    jaxpr = with_arguments(closed.jaxpr, [*closed.jaxpr.constvars, *closed.jaxpr.invars])
+    results = _apart_p.bind(*map(jnp.asarray, closed.consts), *function.leaves(arguments), jaxpr=jaxpr, origin=None)
     return jax.tree_util.tree_unflatten(function.hoisted.structure, results)
 
 
