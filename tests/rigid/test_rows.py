@@ -37,10 +37,33 @@ def sleigh():
     return rigid.Robot(bodies, joints, stabilization=ukjax.Baumgarte(1.5))
 
 
-ROBOTS["sleigh"] = sleigh
+def alike(count=2):
+    """A chain with loops of several kinds, `count` of each, which differ in lengths, axes, functions and paths."""
+    sphere, plane = (lambda p: p[0] ** 2 + p[1] * p[2] - 0.1), (lambda p: p[2] - 0.2)
+    ends = {f"e{k}": rigid.Frame((0.1 * k, 0.2, -0.1), None if k % 2 else (0.1, 0.2 * k, 0.3)) for k in range(count)}
+    bodies = {name: rigid.Body(rigid.Inertia(1.0, 0.1), dict(ends)) for name in "abcd"}
+    joints = {
+        "a": rigid.Universal("ground", "a"),
+        "b": rigid.Revolute("a.e1", "b", (0.3, 1.0, 0.2)),
+        "c": rigid.Prismatic("b", "c.e1", "y"),
+        "d": rigid.Spherical("b.e0", "d"),
+    }
+    for k in range(count):
+        joints |= {
+            f"far {k}": rigid.Distance("ground", f"c.e{k}", 0.5 + 0.1 * k),
+            f"near {k}": rigid.Distance(f"a.e{k}", f"d.e{k}", 0.3),
+            f"hinge {k}": rigid.Revolute(f"d.e{k}", "ground", "x"),
+            f"tilted {k}": rigid.Revolute("ground", f"d.e{k}", (0.1 * k, 1.0, 0.5)),
+            f"on {k}": rigid.PointOn("a", f"d.e{k}", sphere),
+        }
+    joints["plane"] = rigid.PointOn("a", "d.e0", plane)
+    return rigid.Robot(bodies, joints, stabilization=GAINS)
 
 
-@pytest.mark.parametrize("name", sampled(ROBOTS, ["sleigh", "bicycle"]))
+ROBOTS |= {"sleigh": sleigh, "alike": alike}
+
+
+@pytest.mark.parametrize("name", sampled(ROBOTS, ["sleigh", "bicycle", "alike"]))
 def test_together_and_each_on_its_own_they_are_the_same(name):
     robot = ROBOTS[name]()
     mechanism = robot.mechanism()
@@ -57,7 +80,7 @@ def test_together_and_each_on_its_own_they_are_the_same(name):
             assert_close(x, y, atol=1e-13 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
 
 
-@pytest.mark.parametrize("name", sampled(ROBOTS, ["sleigh", "bicycle"]))
+@pytest.mark.parametrize("name", sampled(ROBOTS, ["sleigh", "bicycle", "alike"]))
 def test_errors_and_their_derivatives_are_those_of_the_constraints(name):
     """`position_rows`, `velocity_rows` and `errors` of a mechanism, against each constraint's and slopes by JAX."""
     mechanism = ROBOTS[name]().mechanism({"further": ukjax.Holonomic(lambda q, t: q[:1] ** 2 - 0.3)})
@@ -78,6 +101,19 @@ def test_errors_and_their_derivatives_are_those_of_the_constraints(name):
     for pair, others in zip(jax.jit(found)(q, v), (positions, velocities, errors), strict=True):
         for x, y in zip(pair, others, strict=True):
             assert_close(x, y, atol=1e-12 * (1 + float(jnp.max(jnp.abs(y), initial=0.0))))
+
+
+def test_loops_that_are_alike_are_traced_once():
+    """Four of each take a few operations more than two, to put their numbers together and apart."""
+
+    def length(robot):
+        traced = jax.make_jaxpr(lambda q, v: robot.own_rows(q, v, TIME))(*trees.random_state(robot, 3))
+        return len(traced.eqns)
+
+    two, four, six = (length(alike(count)) for count in (2, 4, 6))
+    loops = 5 * 2
+    assert four - two < 10 * loops
+    assert six - four < 10 * loops
 
 
 @pytest.mark.long

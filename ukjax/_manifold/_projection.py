@@ -20,7 +20,7 @@ from .. import _check, _expand
 from .._constraint import are_rates
 from .._formulation import certainty, completed, coordinate_scales, row_scales
 from .._linalg import SVD, AbstractDecomposition, power_of_two, pseudosolve, whiten
-from .._mechanism import Mechanism
+from .._mechanism import AbstractLinkedSystem, Mechanism
 from .._program import uses
 from .._rounding import relative_rounding, rounding_errors
 from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
@@ -162,9 +162,15 @@ class Projection(eqx.Module):
 
 
 def _is_curved(mechanism: Mechanism, q: Array, v: Array, t: Array) -> bool:
-    """Whether velocity constraints are not affine in v, as those that are rates of positions are."""
-    linear = are_rates(mechanism.constraints)
-    return not linear and uses(jax.jacfwd(lambda v: mechanism.velocity_error(q, v, t)), v)[0]
+    """Whether velocity constraints are not affine in v, as rates of positions are, and rows of a system's own."""
+    system = mechanism.system
+    own = system.own_constraints if isinstance(system, AbstractLinkedSystem) else ()
+    others = [c for name, c in mechanism.named_constraints.items() if name not in own]
+
+    def error(v: Array) -> Array:
+        return jnp.concatenate([mechanism.velocity_error_of(c, q, v, t) for c in others])
+
+    return not are_rates(others) and uses(jax.jacfwd(error), v)[0]
 
 
 def _moved(mechanism: Mechanism, q: Array, t: Array, d: Vector) -> RowValues:

@@ -264,14 +264,14 @@ class Axis(eqx.Module):
     def of(self, dtype: DTypeLike) -> Vector3:
         """The unit vector of the axis (3,)."""
         if self.direction is None:
-            return jnp.asarray(NAMED[self.named or "z"], dtype)
+            return named(self.named or "z", dtype)
         return unit(self.direction.astype(dtype))
 
     def across(self, dtype: DTypeLike) -> tuple[Vector3, Vector3]:
         """Two unit vectors at right angles to the axis and to each other."""
         if self.named is not None:
             first, second = {"x": "yz", "y": "zx", "z": "xy"}[self.named]
-            return jnp.asarray(NAMED[first], dtype), jnp.asarray(NAMED[second], dtype)
+            return named(first, dtype), named(second, dtype)
         x, y, z = self.of(dtype)
         # Duff et al. (2017), Building an orthonormal basis, revisited: smooth on either half.
         sign = jnp.where(z >= 0, 1.0, -1.0).astype(dtype)
@@ -289,7 +289,12 @@ def about_z(axis: Axis, dtype: DTypeLike) -> Rotation:
     return jnp.stack([*axis.across(dtype), axis.of(dtype)], axis=1)
 
 
-NAMED = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}
+NAMED = {"x": (1, 0, 0), "y": (0, 1, 0), "z": (0, 0, 1)}
+
+
+def named(axis: str, dtype: DTypeLike) -> Vector3:
+    """The unit vector of an axis with a name, of whole numbers, which a traced program knows."""
+    return jnp.asarray(NAMED[axis]).astype(dtype)
 
 
 class Inertia(eqx.Module):

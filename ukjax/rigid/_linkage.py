@@ -8,14 +8,14 @@ seen from its parent node.
 """
 
 import abc
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._constraint import Baumgarte
 from .._mechanism import AbstractLinkedSystem, AbstractRecursiveSystem
@@ -23,7 +23,7 @@ from .._system import AbstractKinematicSystem, AbstractNamedSystem
 from ._body import Body, frame_at
 from ._effort import Drag, Effort, Gear, Motor
 from ._force import AbstractForce, Placement
-from ._frame import Axis, Frame, Pose, SpatialInertia, Twist, Wrench, about_z, matrix
+from ._frame import Axis, Frame, Inertia, Pose, Twist, Wrench, about_z, matrix
 from ._joint import AbstractDrivenJoint, AbstractJoint, Free, Planar
 from ._layout import GROUND, Layout, Node, body_of
 from ._motion import AbstractMotion, Turn, Weld
@@ -206,26 +206,64 @@ def add_wrench(robot: AbstractRobot, external: dict[int, Wrench], end: str, wren
 
 def stacked(robot: AbstractRobot, q: Array, v: Array | None = None) -> TreeArrays:
     """The tree at q as a `TreeArrays`; its `drift` is given only with speeds v."""
-    nodes, dtype = robot.layout.nodes, q.dtype
+    nodes = robot.layout.nodes
     joints = [moving(robot, node.joint) for node in nodes]
     motions = [joint.motion or Weld() for joint in joints]
     axes = [getattr(motion, "axis", None) for motion in motions]
+    about = [m if a is None else _about_z(m) for m, a in zip(motions, axes, strict=True)]
+    leaves, afters = ([fixed(robot, end) for end in ends] for ends in zip(*((j.parent, j.child) for j in joints)))
+    inertias = [robot.bodies[node.body].inertia for node in nodes]
+    stack = _tree_at(nodes, about, axes, leaves, afters, inertias, q)
+    if v is None or stack.S is None:
+        return stack
+    return eqx.tree_at(lambda s: s.drift, stack, _drifts(nodes, about, q, v), is_leaf=lambda x: x is None)
+
+
+@eqx.filter_jit
+def _tree_at(
+    nodes: Sequence[Node],
+    motions: Sequence[AbstractMotion],
+    axes: Sequence[Axis | None],
+    leaves: Sequence[Frame | None],
+    afters: Sequence[Frame | None],
+    inertias: Sequence[Inertia | None],
+    q: Array,
+) -> TreeArrays:
+    """The tree at q, as one call in the traced program, which several callers make for the same state.
+
+    `motions`: those of the joints about z; `axes`: their true axes; `leaves`, `afters`: the frames of the joints.
+    """
+    dtype = q.dtype
     turned = _turned(axes, dtype)
-    ends = [joint.parent for joint in joints], [joint.child for joint in joints]
-    leave, after = (_product(_frames([fixed(robot, end) for end in names], dtype), turned) for names in ends)
-    parents = np.array([node.parent if node.parent >= 0 else len(nodes) for node in nodes])
+    leave, after = (product_of(poses_of(frames, dtype), turned) for frames in (leaves, afters))
+    parents = tuple(node.parent if node.parent >= 0 else len(nodes) for node in nodes)
     back = jax.vmap(lambda pose: pose.inverse)(after)
     still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))
-    whole = Pose(*(jnp.concatenate([x, y[None]]) for x, y in zip(back, still, strict=True)))
-    before = _product(Pose(whole.R[parents], whole.p[parents]), leave)
-    about = [m if a is None else _about_z(m) for m, a in zip(motions, axes, strict=True)]
-    count = max((len(motion.speeds) for motion in motions), default=0)
-    speeds, real = np.zeros((len(nodes), count), int), np.zeros((len(nodes), count), bool)
-    for i, node in enumerate(nodes):
-        n = node.v[1] - node.v[0]
-        speeds[i, :n], real[i, :n] = np.arange(*node.v), True
-    moved = _moved(robot, about, q, v, count)
-    return TreeArrays(parents, before, *moved, after, _inertias(robot, back, dtype), speeds, real)
+    whole = Pose(*(jnp.concatenate([x, y[None]])[np.array(parents)] for x, y in zip(back, still, strict=True)))
+    none = Inertia(jnp.zeros((), dtype))
+    one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x for x in inertias))
+    one = jax.vmap(lambda inertia: inertia.spatial)(one)
+    # The recursions read one half of symmetric matrices; the mean of both halves shares the gradient between them.
+    one = one._replace(J=(one.J + jnp.swapaxes(one.J, 1, 2)) / 2)
+    one = jax.vmap(lambda inertia, pose: inertia.outwards(pose))(one, back)
+    counts = tuple(len(motion.speeds) for motion in motions)
+    if all(isinstance(motion, Turn) for motion in motions):
+        angles = q[np.array([node.q[0] for node in nodes])]
+        own, S = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), None
+    else:
+        own, S = _of_motions(lambda m, q: _placed(m, q, max(counts)), motions, (q, [node.q for node in nodes]))
+    return TreeArrays(product_of(whole, leave), own, S, back, one, None, parents, counts)
+
+
+@eqx.filter_jit
+def _drifts(nodes: Sequence[Node], motions: Sequence[AbstractMotion], q: Array, v: Array) -> Array:
+    """The rate S' v of the twists of all nodes (N, 6)."""
+
+    def drift(motion: AbstractMotion, q: Array, v: Array) -> Array:
+        found = motion.drift(q, v)
+        return jnp.zeros(6, q.dtype) if found is None else jnp.concatenate(found)
+
+    return _of_motions(drift, motions, (q, [node.q for node in nodes]), (v, [node.v for node in nodes]))
 
 
 def _about_z(motion: AbstractMotion) -> AbstractMotion:
@@ -240,54 +278,45 @@ def _turned(axes: Sequence[Axis | None], dtype: DTypeLike) -> Pose:
     return Pose(jax.vmap(lambda d: about_z(Axis(d), dtype))(direction), jnp.zeros_like(direction))
 
 
-def _frames(frames: Sequence[Frame | None], dtype: DTypeLike) -> Pose:
-    """Poses of `Frame`s, of which None is the body's own."""
-    zero, none = jnp.zeros(3, dtype), jnp.array([1.0, 0.0, 0.0, 0.0], dtype)
-    turns = [none if f is None or f.quaternion is None else f.quaternion.astype(dtype) for f in frames]
-    places = [zero if f is None else f.position.astype(dtype) for f in frames]
-    return Pose(jax.vmap(matrix)(jnp.stack(turns)), jnp.stack(places))
+def poses_of(frames: Sequence[Frame | None], dtype: DTypeLike) -> Pose:
+    """The poses of frames, seen from their bodies; None for those of the bodies."""
+    zero, none = jnp.zeros(3, dtype), jnp.asarray((1, 0, 0, 0)).astype(dtype)
+    turns = [None if f is None else f.quaternion for f in frames]
+    R = jax.vmap(matrix)(jnp.stack([none if x is None else x.astype(dtype) for x in turns]))
+    # Known to be the identity where a frame is not turned.
+    R = jnp.where(np.array([x is None for x in turns])[:, None, None], jnp.eye(3, dtype=dtype)[None], R)
+    return Pose(R, jnp.stack([zero if f is None else f.position.astype(dtype) for f in frames]))
 
 
-def _product(outer: Pose, inner: Pose) -> Pose:
+def product_of(outer: Pose, inner: Pose) -> Pose:
+    """The poses, seen from the outer frames, of frames whose poses seen from these are `inner`."""
     return jax.vmap(lambda a, b: a @ b)(outer, inner)
 
 
-def _inertias(robot: AbstractRobot, back: Pose, dtype: DTypeLike) -> SpatialInertia:
-    none = SpatialInertia(jnp.zeros((), dtype), jnp.zeros(3, dtype), jnp.zeros((3, 3), dtype))
-    found = [robot.bodies[node.body].inertia for node in robot.layout.nodes]
-    one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x.spatial for x in found))
-    # The recursions read one half of symmetric matrices; the mean of both halves shares the gradient between them.
-    one = one._replace(J=(one.J + jnp.swapaxes(one.J, 1, 2)) / 2)
-    return jax.vmap(lambda inertia, pose: inertia.outwards(pose))(one, back)
+def _of_motions(
+    function: Callable, motions: Sequence[AbstractMotion], *values: tuple[Array, Sequence[tuple[int, int]]]
+) -> PyTree:
+    """A function of each motion and of its part of some arrays, in one batch for each kind of motion.
 
-
-def _moved(
-    robot: AbstractRobot, motions: Sequence[AbstractMotion], q: Array, v: Array | None, count: int
-) -> tuple[Array, Array | None, Array | None]:
-    """`own`, `S` and `drift` of all nodes, in one batch for each kind of motion."""
-    nodes, dtype = robot.layout.nodes, q.dtype
-    if all(isinstance(motion, Turn) for motion in motions):
-        angles = q[np.array([node.q[0] for node in nodes])]
-        return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), None, None
+    `values`: each array, with the range in it of each motion.
+    """
     kinds: dict[Hashable, list[int]] = {}
     for i, motion in enumerate(motions):
         kinds.setdefault(jax.tree_util.tree_structure(motion), []).append(i)
     parts, order = [], []
     for members in kinds.values():
         one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(motions[i] for i in members))
-        places = np.array([np.arange(*nodes[i].q) for i in members]).reshape(len(members), -1)
-        rates = np.array([np.arange(*nodes[i].v) for i in members]).reshape(len(members), -1)
-        own_v = jnp.zeros(rates.shape, dtype) if v is None else v[rates]
-        parts.append(jax.vmap(lambda m, q, v: _at(m, q, v, count))(one, q[places], own_v))
+        places = ([np.arange(*ranges[i]) for i in members] for _, ranges in values)
+        given = [x[np.reshape(place, (len(members), -1))] for (x, _), place in zip(values, places, strict=True)]
+        parts.append(jax.vmap(function)(one, *given))
         order += members
     back = np.argsort(order)
-    own, S, drift = (jnp.concatenate(x)[back] for x in zip(*parts, strict=True))
-    return own, S, None if v is None else drift
+    return jax.tree_util.tree_map(lambda *xs: jnp.concatenate(xs)[back], *parts)
 
 
-def _at(motion: AbstractMotion, q: Array, v: Array, count: int) -> tuple[Array, Array, Array]:
-    pose, drift = motion.pose(q), motion.drift(q, v)
-    zero = jnp.zeros(6, q.dtype)
+def _placed(motion: AbstractMotion, q: Array, count: int) -> tuple[Array, Array]:
+    """The entries of a motion in `own` and in `S`."""
+    pose, zero = motion.pose(q), jnp.zeros(6, q.dtype)
     S = [jnp.concatenate(s) for s in motion.twists(q)]
     S = jnp.stack([*S, *[zero] * (count - len(S))]) if count else jnp.zeros((0, 6), q.dtype)
-    return jnp.concatenate([pose.R.ravel(), pose.p]), S, zero if drift is None else jnp.concatenate(drift)
+    return jnp.concatenate([pose.R.ravel(), pose.p]), S

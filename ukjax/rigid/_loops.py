@@ -5,7 +5,8 @@ has a single coordinate.
 
 The rows of a loop are computed in two ways. `Gap` and `Slip` are constraints of their own, whose rows follow by
 differentiation along the path from the ground to the ends of the loop. `rows_of_loops` gives the same rows for all
-loops from one pass over the tree, so that the paths which loops share, and their derivatives, are computed once:
+loops from one pass over the tree, so that the paths which loops share, and their derivatives, are computed once. Loops
+whose joints are alike are computed side by side, so that a program of many legs is traced once:
 
 .. math:: P(s) = P\,(1 + s\,\hat x + s^2 / 2\,(\hat x^2 + \hat{\dot x})),\quad
     \frac{d^2}{dt^2} g(P) = \frac{\partial g}{\partial x} S\,\dot v + \frac{d^2}{ds^2} g(P(s))
@@ -16,25 +17,27 @@ S: twist per unit of each speed, seen from the ground and about its origin.
 Source: Featherstone (2008), Rigid Body Dynamics Algorithms, 8.1 to 8.3.
 """
 
-from collections.abc import Sequence
+import dataclasses
+import functools as ft
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._constraint import AbstractConstraint, AbstractGap, Baumgarte, Holonomic, Nonholonomic, stabilized
 from .._mechanism import OwnRows
 from .._types import Coordinates, RowValues, Vector
-from . import _linkage, _tree_unrolled, _turns
+from . import _linkage, _tree_scan, _turns
 from ._effort import Motor
 from ._frame import Pose, Twist, cross, skew
 from ._joint import AbstractJoint, AbstractRollingLink, Free, KnifeEdge, slip_of
 from ._layout import body_of
 from ._linkage import AbstractRobot
-from ._tree_unrolled import TreeState
+from ._tree_scan import TreeArrays, pose_of
 
 
 class Geared(eqx.Module):
@@ -159,15 +162,15 @@ class Sizes(NamedTuple):
     place: Array
 
     @classmethod
-    def of(cls, moved: Sequence[float], S: Sequence[Twist], v: Array, parent: Pose, child: Pose) -> "Sizes":
+    def of(cls, S: Array, v: Array, parent: Pose, child: Pose) -> "Sizes":
+        """The sizes for the twists S (k, 6) of the speeds v (k,) that move one end."""
         far = _size(child.p)
-        levers = [(_size(s.linear) + far * _size(s.angular), _size(s.angular), jnp.abs(v[i]))
-                  for i, (sign, s) in enumerate(zip(moved, S, strict=True)) if sign]  # fmt: skip
-        zero = jnp.zeros((), v.dtype)
-        lever, turn = (sum((x[k] for x in levers), zero) for k in (0, 1))
-        speed, spin = (sum((x[k] * x[2] for x in levers), zero) for k in (0, 1))
+        turns = jnp.sum(jnp.abs(S[:, 3:]), axis=1)
+        ways = jnp.sum(jnp.abs(S[:, :3]), axis=1) + far * turns
+        speed, spin = jnp.sum(ways * jnp.abs(v)), jnp.sum(turns * jnp.abs(v))
         place = _spread(_size(parent.p) + far, jnp.ones((), v.dtype))
-        return cls(_spread(lever, turn), _spread(speed, spin), _spread(2 * spin * speed, spin * spin), place)
+        lever = _spread(jnp.sum(ways), jnp.sum(turns))
+        return cls(lever, _spread(speed, spin), _spread(2 * spin * speed, spin * spin), place)
 
     def without_rounding(self, D: Array, rows: OwnRows, gains: Baumgarte | None) -> OwnRows:
         """The rows, each zero if it is only rounding errors.
@@ -205,16 +208,23 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows
     found = dict[str, OwnRows]()
     if not robot.layout.loops:
         return found
-    ends = _Ends.of(robot, q, v)
-    changes = _tree_unrolled.accelerations(ends.tree, ends.twists, v)
-    S = _axes(ends.tree, ends.poses)
-    for name, joint in _closed(robot):
-        parent, child = ends.motion(joint.parent, changes), ends.motion(joint.child, changes)
-        moved = _moved(robot, joint)
-        # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
-        can_vanish = not robot.planar and robot.layout == robot.tree
-        sizes = Sizes.of(moved, S, v, parent.pose, child.pose) if can_vanish else None
-        found |= _rows(robot, name, joint, parent, child, _between(moved, S, parent.pose, child.pose), sizes)
+    stack, n = _linkage.stacked(robot, q, v), robot.layout.n
+    nodes = _Nodes.of(stack, v, changing=True)
+    S = jax.vmap(lambda pose, s: _together(pose_of(pose).twist_outwards(_twist(s))))(
+        nodes.poses[stack.nodes_of_speeds], stack.all_S
+    )
+    for loops in _alike(robot):
+        ends = loops.ends(robot, nodes)
+        own = loops.speeds
+        rows = jax.vmap(ft.partial(_rows, robot, loops))(
+            loops.arrays, *ends, S[own], v[own], jnp.asarray(loops.signs).astype(q.dtype)
+        )
+        # The column of each speed among those that move a loop, or one of zeros.
+        column = np.full((len(own), n), own.shape[1])
+        np.put_along_axis(column, own, np.arange(own.shape[1])[None], axis=1)
+        for row, names in zip(rows, loops.names_of_rows, strict=True):
+            A = jnp.take_along_axis(jnp.pad(row.A, ((0, 0), (0, 0), (0, 1))), column[:, None], axis=2)
+            found |= {name: OwnRows(*(x[k] for x in row._replace(A=A))) for k, name in enumerate(names)}
     return found
 
 
@@ -223,53 +233,144 @@ def errors_of_loops(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dic
     found = dict[str, tuple[Array, Array]]()
     if not robot.layout.loops:
         return found
-    ends = _Ends.of(robot, q, v)
-    for name, joint in _closed(robot):
-        P, _, x = _relative(ends.motion(joint.parent), ends.motion(joint.child))
-        rate = _rate_of(P, x)
-        if not isinstance(joint, KnifeEdge):
-            found[name] = _gap_and_rate(joint, P, rate, robot.planar, afar)
-        if isinstance(joint, AbstractRollingLink):
-            found[slip_of(name)] = jnp.zeros(0, q.dtype), joint.slip(P, rate, robot.planar)
+    nodes = _Nodes.of(_linkage.stacked(robot, q), v)
+    for loops in _alike(robot):
+
+        def errors(arrays: PyTree, parent: End, child: End, loops: _Alike = loops) -> list[tuple[Array, Array]]:
+            joint, some = loops.joint(arrays), []
+            P, _, x = _relative(parent, child)
+            rate = _rate_of(P, x)
+            if not isinstance(joint, KnifeEdge):
+                some.append(jax.jvp(lambda P: joint.gap(P, robot.planar, afar), (P,), (rate,)))
+            if isinstance(joint, AbstractRollingLink):
+                some.append((jnp.zeros(0, q.dtype), joint.slip(P, rate, robot.planar)))
+            return some
+
+        several = jax.vmap(errors)(loops.arrays, *loops.ends(robot, nodes))
+        for (position, velocity), names in zip(several, loops.names_of_rows, strict=True):
+            found |= {name: (position[k], velocity[k]) for k, name in enumerate(names)}
     return found
 
 
-def _gap_and_rate(joint: AbstractJoint, P: Pose, rate: Pose, planar: bool, angles: bool) -> tuple[Array, Array]:
-    return jax.jvp(lambda P: joint.gap(P, planar, angles), (P,), (rate,))
+class _Nodes(NamedTuple):
+    """The frames that the joints of a tree move, and the ground as the last of them: see `_tree_scan`.
 
+    Attributes:
+        back: The bodies, seen from these frames.
+        poses: Their poses (N + 1, 12).
+        twists, rates: Their twists, and the rates of these, (N + 1, 6) each; zero if not asked for.
+    """
 
-def _closed(robot: AbstractRobot) -> list[tuple[str, AbstractJoint]]:
-    """The joints that are constraints, by name."""
-    pairs = ((name, robot.joints[name]) for name in robot.layout.loops)
-    return [(name, joint) for name, joint in pairs if not isinstance(joint, Free)]
-
-
-class _Ends(NamedTuple):
-    """The bodies of a robot, between frames of which loops are closed."""
-
-    robot: AbstractRobot
-    tree: TreeState
-    poses: list[Pose]
-    twists: list[Twist]
-    zero: Array
+    back: Pose
+    poses: Array
+    twists: Array
+    rates: Array
 
     @classmethod
-    def of(cls, robot: AbstractRobot, q: Array, v: Array) -> "_Ends":
-        tree = _linkage.posture(robot, q, v)
-        poses, twists = _tree_unrolled.poses_in_world(tree), _tree_unrolled.twists(tree, v)
-        return cls(robot, tree, poses, twists, jnp.zeros(3, q.dtype))
+    def of(cls, stack: TreeArrays, v: Array, changing: bool = False) -> "_Nodes":
+        still = Pose(jnp.eye(3, dtype=v.dtype), jnp.zeros(3, v.dtype))
+        back = Pose(*(jnp.concatenate([x, y[None]]) for x, y in zip(stack.back, still, strict=True)))
+        twists = _tree_scan.twists(stack, v)
+        rates = _tree_scan.rates(stack, v, twists) if changing else jnp.zeros_like(twists)
+        return cls(back, _tree_scan.poses_in_world(stack), twists, rates)
 
-    def motion(self, name: str, changes: Sequence[Twist] | None = None) -> End:
-        """The motion of "body" or "body.frame"; without `changes` of the bodies, the rates of the twists are zero."""
-        node, frame = _linkage.place(self.robot, name)
-        still = Twist(self.zero, self.zero)
-        if node < 0:
-            ground = Pose(jnp.eye(3, dtype=self.zero.dtype), self.zero)
-            return End(ground if frame is None else frame, still, still)
-        change = still if changes is None else changes[node]
-        if frame is None:
-            return End(self.poses[node], self.twists[node], change)
-        return End(self.poses[node] @ frame, frame.inwards(self.twists[node]), frame.inwards(change))
+    def ends(self, robot: AbstractRobot, names: Sequence[str]) -> End:
+        """The motions of frames "body" or "body.frame", in one batch."""
+        places = np.array([robot.layout.node_of(body_of(name)) for name in names])  # -1 for the ground
+        back, dtype = Pose(*(x[places] for x in self.back)), self.poses.dtype
+        seen = _linkage.product_of(back, _linkage.poses_of([_linkage.fixed(robot, x) for x in names], dtype))
+
+        def end(frame: Pose, pose: Array, twist: Array, rate: Array) -> End:
+            return End(pose_of(pose) @ frame, frame.inwards(_twist(twist)), frame.inwards(_twist(rate)))
+
+        return jax.vmap(end)(seen, self.poses[places], self.twists[places], self.rates[places])
+
+
+class _Alike(NamedTuple):
+    """Loops that are computed side by side: their joints differ in numbers and in their ends only.
+
+    Attributes:
+        names: Their names.
+        joints: Their joints.
+        speeds: The speeds that move one end of each and not the other (L, k).
+        signs: Whether these move the child (1) or the parent (-1), (L, k).
+    """
+
+    names: list[str]
+    joints: list[AbstractJoint]
+    speeds: np.ndarray
+    signs: np.ndarray
+
+    @property
+    def arrays(self) -> PyTree:
+        """The numbers of all joints, in one batch, in a tree of the form of the first of them."""
+        form = jax.tree_util.tree_structure(eqx.filter(self.joints[0], eqx.is_array))
+        leaves = (jax.tree_util.tree_leaves(eqx.filter(joint, eqx.is_array)) for joint in self.joints)
+        return jax.tree_util.tree_unflatten(form, [jnp.stack(x) for x in zip(*leaves, strict=True)])
+
+    def joint(self, arrays: PyTree) -> AbstractJoint:
+        """A joint with these numbers."""
+        return eqx.combine(arrays, self.joints[0])
+
+    def ends(self, robot: AbstractRobot, nodes: _Nodes) -> tuple[End, End]:
+        """The parent frames and the child frames."""
+        parents, children = [joint.parent for joint in self.joints], [joint.child for joint in self.joints]
+        return nodes.ends(robot, parents), nodes.ends(robot, children)
+
+    @property
+    def names_of_rows(self) -> list[list[str]]:
+        """The names of the constraints of all loops, for each constraint that a joint is."""
+        joint, found = self.joints[0], []
+        if not isinstance(joint, KnifeEdge):
+            found.append(self.names)
+        if isinstance(joint, AbstractRollingLink):
+            found.append([slip_of(name) for name in self.names])
+        return found
+
+
+def _alike(robot: AbstractRobot) -> list[_Alike]:
+    """The joints that are constraints, in groups of those that are alike."""
+    groups: dict[Hashable, list[str]] = {}
+    for name in robot.layout.loops:
+        joint = robot.joints[name]
+        if not isinstance(joint, Free):
+            key = _kind(joint), len(_moving(robot, joint)[0])
+            groups.setdefault(key, []).append(name)
+    found = []
+    for names in groups.values():
+        joints = [robot.joints[name] for name in names]
+        speeds, signs = zip(*(_moving(robot, joint) for joint in joints), strict=True)
+        found.append(_Alike(names, joints, np.array(speeds), np.array(signs)))
+    return found
+
+
+def _kind(joint: AbstractJoint) -> Hashable:
+    """The kind of a joint, which its ends and its numbers do not change."""
+    own = {f.name: getattr(joint, f.name) for f in dataclasses.fields(joint) if f.name not in ("parent", "child")}
+    still = tuple(sorted(f.name for f in dataclasses.fields(joint) if f.metadata.get("static", False)))
+    arrays, rest = eqx.partition({k: x for k, x in own.items() if k not in still}, eqx.is_array)
+    shapes = tuple((x.shape, jnp.dtype(x.dtype)) for x in jax.tree_util.tree_leaves(arrays))
+    leaves, form = jax.tree_util.tree_flatten(rest)
+    return type(joint), shapes, tuple(leaves), form, tuple(own[k] for k in still if k in own)
+
+
+def _moving(robot: AbstractRobot, joint: AbstractJoint) -> tuple[np.ndarray, np.ndarray]:
+    """The speeds that move a joint's child (1), or its parent (-1), and not both; and which."""
+    layout = robot.layout
+    moved = np.zeros(layout.n, int)
+    for end, sign in ((joint.child, 1), (joint.parent, -1)):
+        for i in layout.path(layout.node_of(body_of(end))):
+            moved[slice(*layout.nodes[i].v)] += sign
+    (speeds,) = np.nonzero(moved)
+    return speeds, moved[speeds]
+
+
+def _twist(flat: Array) -> Twist:
+    return Twist(flat[:3], flat[3:])
+
+
+def _together(twist: Twist) -> Array:
+    return jnp.concatenate(twist)
 
 
 def _relative(parent: End, child: End) -> tuple[Pose, Twist, Twist]:
@@ -285,15 +386,13 @@ def _rate_of(P: Pose, x: Twist) -> Pose:
 
 
 def _rows(
-    robot: AbstractRobot,
-    name: str,
-    joint: AbstractJoint,
-    parent: End,
-    child: End,
-    columns: Array,
-    sizes: Sizes | None,
-) -> dict[str, OwnRows]:
-    """The rows of one joint, by the name of the constraint; `columns` (6, n): those of `_between`."""
+    robot: AbstractRobot, loops: _Alike, arrays: PyTree, parent: End, child: End, S: Array, v: Array, signs: Array
+) -> list[OwnRows]:
+    """The rows of one joint, for each constraint that it is, with a column for each of the speeds that move it.
+
+    S (k, 6): twists of these speeds, seen from the ground and about its origin.
+    """
+    joint, planar = loops.joint(arrays), robot.planar
     P, seen, x = _relative(parent, child)
     seen_change, less = P.inwards(parent.change), x.cross(seen)
     change = Twist(*(a - b + c for a, b, c in zip(child.change, seen_change, less, strict=True)))
@@ -302,6 +401,11 @@ def _rows(
     second = Pose(P.R @ (K @ K + turning), P.R @ (cross(x.angular, x.linear) + change.linear))
     zero, one = jnp.zeros((), P.p.dtype), jnp.ones((), P.p.dtype)
     still = jnp.zeros(6, P.p.dtype)
+    # x per unit of each speed, seen from the parent frame, where a gap of points depends on its linear part alone.
+    at = Pose(parent.pose.R, child.pose.p)
+    columns = jax.vmap(lambda sign, s: sign * _together(at.inwards(_twist(s))), out_axes=1)(signs, S)
+    # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
+    can_vanish = not planar and robot.layout == robot.tree
 
     def moved(s: Array) -> Pose:
         return Pose(*(a + s * b + s**2 / 2 * c for a, b, c in zip(P, rate, second, strict=True)))
@@ -314,53 +418,27 @@ def _rows(
         return Pose(*(a + b for a, b in zip(P, rate_of(y), strict=True)))
 
     def gap(s: Array) -> Array:
-        return joint.gap(moved(s), robot.planar)
+        return joint.gap(moved(s), planar)
 
-    def cleaned(D: Array, rows: OwnRows) -> OwnRows:
-        return rows if sizes is None else sizes.without_rounding(D, rows, robot.stabilization)
+    def cleaned(D: Array, b: Array, position: Array, velocity: Array) -> OwnRows:
+        rows = OwnRows(D @ columns, b, position, velocity)
+        if not can_vanish:
+            return rows
+        return Sizes.of(S, v, parent.pose, child.pose).without_rounding(D, rows, robot.stabilization)
 
-    found: dict[str, OwnRows] = {}
+    found: list[OwnRows] = []
     if not isinstance(joint, KnifeEdge):
         (position, velocity), (_, curvature) = jax.jvp(lambda s: jax.jvp(gap, (s,), (one,)), (zero,), (one,))
-        D = jax.jacfwd(lambda y: joint.gap(nearby(y), robot.planar))(still)
-        b = stabilized(robot.stabilization, -curvature, position, velocity)
-        found[name] = cleaned(D, OwnRows(D @ columns, b, position, velocity))
+        D = jax.jacfwd(lambda y: joint.gap(nearby(y), planar))(still)
+        found.append(cleaned(D, stabilized(robot.stabilization, -curvature, position, velocity), position, velocity))
     if isinstance(joint, AbstractRollingLink):
 
         def slip(s: Array) -> Array:
             here = moved(s)
-            return joint.slip(here, Pose(*(b + s * c for b, c in zip(rate, second, strict=True))), robot.planar)
+            return joint.slip(here, Pose(*(b + s * c for b, c in zip(rate, second, strict=True))), planar)
 
         velocity, acceleration = jax.jvp(slip, (zero,), (one,))
-        E = jax.jacfwd(lambda y: joint.slip(P, rate_of(y), robot.planar))(still)
+        E = jax.jacfwd(lambda y: joint.slip(P, rate_of(y), planar))(still)
         b = stabilized(robot.stabilization, -acceleration, None, velocity)
-        found[slip_of(name)] = cleaned(E, OwnRows(E @ columns, b, jnp.zeros(0, P.p.dtype), velocity))
+        found.append(cleaned(E, b, jnp.zeros(0, P.p.dtype), velocity))
     return found
-
-
-def _axes(tree: TreeState, poses: list[Pose]) -> list[Twist]:
-    """The twists S of all speeds."""
-    pairs = zip(tree.moves, poses, strict=True)
-    return [pose.twist_outwards(s) for move, pose in pairs for s in move.S]
-
-
-def _moved(robot: AbstractRobot, joint: AbstractJoint) -> list[float]:
-    """Whether each speed moves a joint's child (1), its parent (-1), both or neither (0)."""
-    layout = robot.layout
-    moved = np.zeros(layout.n)
-    for end, sign in ((joint.child, 1.0), (joint.parent, -1.0)):
-        for i in layout.path(layout.node_of(body_of(end))):
-            moved[slice(*layout.nodes[i].v)] += sign
-    return moved.tolist()
-
-
-def _between(moved: Sequence[float], S: Sequence[Twist], parent: Pose, child: Pose) -> Array:
-    """x per unit of each speed (6, n), seen from the parent frame; zero for speeds that move both ends, or neither.
-
-    There a gap of points depends on its linear part alone, and on no rotation.
-    """
-    zero = jnp.zeros(6, child.p.dtype)
-    # S is seen from the ground, about its origin; x is about that of the child frame.
-    at = Pose(parent.R, child.p)
-    columns = [zero if not sign else sign * jnp.concatenate(at.inwards(s)) for sign, s in zip(moved, S, strict=True)]
-    return jnp.stack(columns, axis=1)

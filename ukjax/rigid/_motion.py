@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from ._frame import NAMED, Axis, Pose, Twist, Vector3, about, cross, matrix, product, quaternion, unit
+from ._frame import NAMED, Axis, Pose, Twist, Vector3, about, cross, matrix, named, product, quaternion, unit
 
 
 class AbstractMotion(eqx.Module):
@@ -192,7 +192,7 @@ class Ball(AbstractMotion):
         return Pose(matrix(q), jnp.zeros(3, q.dtype))
 
     def twists(self, q):
-        return tuple(Twist(jnp.zeros(3, q.dtype), jnp.asarray(a, q.dtype)) for a in NAMED.values())
+        return tuple(Twist(jnp.zeros(3, q.dtype), named(a, q.dtype)) for a in NAMED)
 
     def drift(self, q, v):
         return None
@@ -217,7 +217,7 @@ class Float(AbstractMotion):
         return Pose(matrix(q[3:]), q[:3])
 
     def twists(self, q):
-        zero, axes = jnp.zeros(3, q.dtype), [jnp.asarray(a, q.dtype) for a in NAMED.values()]
+        zero, axes = jnp.zeros(3, q.dtype), [named(a, q.dtype) for a in NAMED]
         return (*(Twist(a, zero) for a in axes), *(Twist(zero, a) for a in axes))
 
     def drift(self, q, v):

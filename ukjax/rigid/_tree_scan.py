@@ -1,4 +1,4 @@
-"""Dynamics of large trees, as loops over the nodes.
+"""Dynamics of large trees, and kinematics of the ends of loops, as loops over the nodes.
 
 `_tree_unrolled` unrolls the recursions from node to node, which makes too long a program for a large tree. Here only
 the step from a node to the next is scalar code, and a loop takes it for all nodes. The compiled program does not grow
@@ -13,8 +13,8 @@ Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1, 6.2 and
 
 import functools as ft
 from collections.abc import Mapping
-from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,31 +29,45 @@ UPPER = np.triu_indices(3)
 PLACES = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
 
 
-class TreeArrays(NamedTuple):
+class TreeArrays(eqx.Module):
     """A tree at one state.
 
     Attributes:
-        parents: Numbers of the nodes' parents (N,); N for the ground.
         before: The frame that a node's joint leaves, seen from the frame that the parent's joint moves (N, ...);
             independent of the state.
         own: Pose of each joint's motion: cosine and sine (N, 2) if all are hinges, else rotation and origin (N, 12).
         S: Twist per unit of each speed (N, k, 6), zero for missing speeds; None if all are hinges, about z.
-        drift: Rate S' v of the twists (N, 6), or None.
-        after: The frame that the joint moves, seen from the body (N, ...); independent of the state.
+        back: The body, seen from the frame that the joint moves (N, ...); independent of the state.
         inertias: Spatial inertias of the bodies (N, ...); independent of the state.
-        speeds: Index in v of each speed of each node (N, k).
-        real: Whether a node has that speed (N, k).
+        drift: Rate S' v of the twists (N, 6), or None.
+        outer: Numbers of the nodes' parents; N for the ground.
+        counts: Numbers of the nodes' speeds.
     """
 
-    parents: np.ndarray
     before: Pose
     own: Array
     S: Array | None
-    drift: Array | None
-    after: Pose
+    back: Pose
     inertias: SpatialInertia
-    speeds: np.ndarray
-    real: np.ndarray
+    drift: Array | None
+    outer: tuple[int, ...] = eqx.field(static=True)
+    counts: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def parents(self) -> np.ndarray:
+        """Numbers of the nodes' parents (N,); N for the ground."""
+        return np.array(self.outer)
+
+    @property
+    def real(self) -> np.ndarray:
+        """Whether a node has that speed (N, k)."""
+        return np.arange(max(self.counts)) < np.array(self.counts)[:, None]
+
+    @property
+    def speeds(self) -> np.ndarray:
+        """Index in v of each speed of each node (N, k)."""
+        first = np.cumsum(self.counts) - self.counts
+        return np.where(self.real, first[:, None] + np.arange(max(self.counts)), 0)
 
     def pose(self, own: Array) -> Pose:
         """The pose of a joint's motion, from its entry in `own`."""
@@ -84,6 +98,11 @@ class TreeArrays(NamedTuple):
     def of_wrenches(self, f: Array) -> Array:
         """The generalised forces (n,) of wrenches on the nodes (N, 6)."""
         return f[:, 5] if self.S is None else self.gathered(jnp.sum(self.S * f[:, None], axis=2))
+
+    @property
+    def nodes_of_speeds(self) -> np.ndarray:
+        """The node of each speed (n,)."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @property
     def all_S(self) -> Array:
@@ -155,18 +174,10 @@ def mass_matrix(stack: TreeArrays) -> Array:
         over, kept = expand(ft.partial(_composite, stack))(total[i], *one)
         return total.at[parent].add(over), kept
 
-    def outwards(found, step):
-        parent, i, one = step
-        here = expand(lambda outer, before, own: flat(pose_of(outer) @ before @ stack.pose(own)))(found[parent], *one)
-        return found.at[i].set(here), here
-
     index = np.arange(N)
     steps = (stack.before, stack.own, stack.inertias)
     _, whole = jax.lax.scan(inwards, jnp.zeros((N + 1, 10), dtype), (stack.parents, index, steps), reverse=True)
-    ground = flat(Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)))
-    start = jnp.zeros((N + 1, 12), dtype).at[N].set(ground)
-    _, poses = jax.lax.scan(outwards, start, (stack.parents, index, (stack.before, stack.own)))
-    of = np.repeat(index, stack.real.sum(axis=1))
+    poses, of = poses_in_world(stack), stack.nodes_of_speeds
     S, momentum = jax.vmap(expand(_in_world))(poses[of], whole[of], stack.all_S)
     products = sum(S[:, None, k] * momentum[None, :, k] for k in range(6))
     moved = np.eye(N, dtype=bool)
@@ -174,6 +185,51 @@ def mass_matrix(stack: TreeArrays) -> Array:
         moved[i] |= moved[parent] if parent < N else False
     nearer = moved[of][:, of].T  # (n, n): whether the first speed, nearer to the ground, moves the node of the second
     return jnp.where(nearer, products, jnp.where(nearer.T, jnp.swapaxes(products, 0, 1), 0))
+
+
+@eqx.filter_jit
+def poses_in_world(stack: TreeArrays) -> Array:
+    """The poses of all nodes, and of the ground, seen from the ground (N + 1, 12): see `pose_of`.
+
+    It is one call in the traced program, as are the next, which several callers make for the same tree.
+    """
+    N, dtype = len(stack.parents), stack.own.dtype
+
+    def outwards(found, step):
+        parent, i, one = step
+        here = expand(lambda outer, before, own: flat(pose_of(outer) @ (before @ stack.pose(own))))
+        return found.at[i].set(here(found[parent], *one)), None
+
+    ground = flat(Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)))
+    start = jnp.zeros((N + 1, 12), dtype).at[N].set(ground)
+    return jax.lax.scan(outwards, start, (stack.parents, np.arange(N), (stack.before, stack.own)))[0]
+
+
+@eqx.filter_jit
+def twists(stack: TreeArrays, v: Array) -> Array:
+    """The twists of all nodes, and of the ground, seen from the nodes (N + 1, 6)."""
+    N = len(stack.parents)
+
+    def outwards(found, step):
+        parent, i, one = step
+        return found.at[i].set(expand(ft.partial(_moving, stack))(found[parent], *one)), None
+
+    steps = (stack.parents, np.arange(N), (stack.before, stack.own, stack.of_nodes(v)))
+    return jax.lax.scan(outwards, jnp.zeros((N + 1, 6), v.dtype), steps)[0]
+
+
+@eqx.filter_jit
+def rates(stack: TreeArrays, v: Array, twists: Array) -> Array:
+    """The rates of the twists of all nodes, and of the ground, at constant speeds (N + 1, 6)."""
+    N = len(stack.parents)
+
+    def outwards(found, step):
+        parent, i, one = step
+        return found.at[i].set(expand(ft.partial(_changing, stack))(found[parent], *one)), None
+
+    drift = jnp.zeros((N, 6), v.dtype) if stack.drift is None else stack.drift
+    steps = (stack.parents, np.arange(N), (stack.before, stack.own, stack.of_nodes(v), twists[:N], drift))
+    return jax.lax.scan(outwards, jnp.zeros((N + 1, 6), v.dtype), steps)[0]
 
 
 def _wrenches(
@@ -193,8 +249,8 @@ def _wrenches(
     steps = (stack.before, stack.own, moved, more, stack.inertias)
     _, f = jax.lax.scan(outwards, start, (stack.parents, index, steps))
     for i, wrench in external.items():
-        after = Pose(stack.after.R[i], stack.after.p[i])
-        f = f.at[i].add(-jnp.concatenate(after.inverse.outwards(wrench)))
+        back = Pose(stack.back.R[i], stack.back.p[i])
+        f = f.at[i].add(-jnp.concatenate(back.outwards(wrench)))
     return f
 
 
@@ -227,7 +283,7 @@ def _one_by_one(
     loads = jnp.zeros((N, 6), stack.own.dtype) if loads is None else loads
     if stack.S is None:
         return None, None, stack.parents, (stack.before, stack.own, stack.inertias, loads), np.arange(N)
-    counts = np.maximum(stack.real.sum(axis=1), 1)
+    counts = np.maximum(stack.counts, 1)
     ends = np.cumsum(counts)
     of = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(of)) - (ends - counts)[of]
@@ -259,15 +315,30 @@ def pose_of(flat: Array) -> Pose:
     return Pose(flat[:9].reshape(3, 3), flat[9:])
 
 
+def _moving(stack: TreeArrays, outer: Array, before: Pose, own: Array, moved: Array) -> Array:
+    """The twist (6,) of a node, from that of its parent."""
+    seen = (before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:]))
+    return jnp.concatenate(seen + stack.twist(moved))
+
+
+def _changing(
+    stack: TreeArrays, outer: Array, before: Pose, own: Array, moved: Array, twist: Array, more: Array
+) -> Array:
+    """The rate of the twist (6,) of a node, from that of its parent; `more`: as of `_wrenches`."""
+    seen = (before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:]))
+    turning = Twist(twist[:3], twist[3:]).cross(stack.twist(moved))
+    return jnp.concatenate(seen + turning + Twist(more[:3], more[3:]))
+
+
 def _carried(
     stack: TreeArrays, outer: Array, before: Pose, own: Array, moved: Array, more: Array, inertia: SpatialInertia
 ):
     """Twist and its rate (12,) of a node from those of its parent, and the wrench (6,) for this motion."""
-    X, move = before @ stack.pose(own), stack.twist(moved)
-    twist = X.inwards(Twist(outer[:3], outer[3:6])) + move
-    change = X.inwards(Twist(outer[6:9], outer[9:])) + twist.cross(move) + Twist(more[:3], more[3:])
-    wrench = inertia.times(change) + inertia.times(twist).carried(twist)
-    return jnp.concatenate([*twist, *change]), jnp.concatenate(wrench)
+    twist = _moving(stack, outer[:6], before, own, moved)
+    change = _changing(stack, outer[6:], before, own, moved, twist, more)
+    (V, a) = (Twist(x[:3], x[3:]) for x in (twist, change))
+    wrench = inertia.times(a) + inertia.times(V).carried(V)
+    return jnp.concatenate([twist, change]), jnp.concatenate(wrench)
 
 
 def _handed_on(stack: TreeArrays, beyond: Array, before: Pose, own: Array, wrench: Array) -> tuple[Array, Array]:

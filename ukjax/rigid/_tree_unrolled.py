@@ -106,11 +106,11 @@ def twists(tree: TreeState, v: Array) -> list[Twist]:
 
 
 def accelerations(
-    tree: TreeState, V: Sequence[Twist], v: Array, base: Twist | None = None, rates: Array | None = None
+    tree: TreeState, V: Sequence[Twist], v: Array, base: Twist, rates: Array | None = None
 ) -> list[Twist]:
     """The rate of V of every node, seen from the node, for speeds and their rates (None: zero).
 
-    `base`: acceleration of the ground (None: zero).
+    `base`: acceleration of the ground.
     """
     found: list[Twist] = []
     for node, move, twist in zip(tree.layout.nodes, tree.moves, V, strict=True):
@@ -119,7 +119,7 @@ def accelerations(
         if rates is not None:
             change = change + moved_by(move.S, rates[slice(*node.v)])
         before = base if node.parent < 0 else found[node.parent]
-        found.append(change if before is None else move.X.inwards(before) + change)
+        found.append(move.X.inwards(before) + change)
     return found
 
 
