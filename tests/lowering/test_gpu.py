@@ -169,8 +169,8 @@ def test_threads_take_the_longest_first(gpu):
     taken = []
     v0 = jnp.array([[0.0, 4.0 * 2.0**k] for k in (2, 0, 3, 1)])
 
-    def order(op, arrays):
-        found = longest_first(op, arrays)
+    def order(op, arrays, flags):
+        found = longest_first(op, arrays, flags)
         jax.debug.callback(lambda x: taken.append(x.tolist()), found)
         return found
 

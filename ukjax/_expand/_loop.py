@@ -167,7 +167,7 @@ class Repeats(NamedTuple):
         at: state -> its leaf that tells which `row` of tables a step takes; the nearest if there is none.
         gathers: The functions that gather rows of further tables before a step, if any are gathered.
         marks: What is written to rows of tables.
-        cost: state -> a number that is larger where a member has more steps to go, as far as that is known.
+        cost: (state, stays) -> a number that is larger where a member has more steps to go, as far as that is known.
     """
 
     step: Callable[..., tuple[PyTree, ...]]
@@ -178,7 +178,7 @@ class Repeats(NamedTuple):
     at: Callable[[PyTree], Any] | None = None
     gathers: Gathers | None = None
     marks: tuple[Marks, ...] = ()
-    cost: Callable[[PyTree], Array] | None = None
+    cost: Callable[[PyTree, PyTree], Array] | None = None
 
 
 class LoopEnd(NamedTuple):
@@ -249,7 +249,7 @@ class ScalarLoop:
         assert ft.reduce(operator.eq, kinds), "a step keeps shapes and dtypes"
         self.takes = (*arrays.state, *stay, *read.tables)
         sure = Traceable(lambda: _flat(self._sure, *shapes[:2], shapes[2].read), self.takes, (*new, *found), False)
-        cost = None if repeats.cost is None else _flat(repeats.cost, shapes[0])
+        cost = None if repeats.cost is None else ft.cache(ft.partial(_flat, repeats.cost, *shapes[:2]))
         self.op = LoopOp(programs, arrays, sure, Traced(looks, gather, step, cost))
 
     def _looks(self, times: ShapedArray | None) -> list[ClosedJaxpr]:
@@ -350,12 +350,15 @@ def _flat(function: Callable[..., PyTree], *args: PyTree) -> ClosedJaxpr:
 
 
 class Traced(NamedTuple):
-    """The functions of a loop: those that save rows, if any, the one that gathers them, its step, and the cost."""
+    """The functions of a loop: those that save rows, if any, the one that gathers them, its step, and the cost.
+
+    The cost is traced when it is asked for.
+    """
 
     looks: Sequence[ClosedJaxpr]
     gather: ClosedJaxpr | None
     step: ScalarStep
-    cost: ClosedJaxpr | None
+    cost: Callable[[], ClosedJaxpr] | None
 
 
 class LoopOp(AbstractBatchedOp):
@@ -386,14 +389,17 @@ class LoopOp(AbstractBatchedOp):
             self._made[key] = kernel, Loop(self.programs, self.arrays, SureWay(self.sure, batched, plain=True))
         if not form.native or (form.gpu is not None and not form.gpu.fits(self._made[key][0], True)):
             return over_batch(self._by_steps, ((bool(size),) * changed + flags))(*arrays)
-        order = () if form.gpu is None or not size else (self._longest_first(arrays),)
+        order = () if form.gpu is None or not size else (self._longest_first(arrays, flags),)
         return run_loop(*self._made[key], bool(size), flags, [*arrays, *order])
 
-    def _longest_first(self, arrays: Sequence[Array]) -> Array:
+    def _longest_first(self, arrays: Sequence[Array], flags: Sequence[bool]) -> Array:
         """The members by their cost, the largest first: threads that work side by side have about as many steps."""
         if self.traced.cost is None:
             return jnp.arange(arrays[0].shape[0], dtype=jnp.int32)
-        (cost,) = jax.vmap(jaxpr_as_fun(self.traced.cost))(*arrays[: len(self.arrays.state)])
+        state, first, stays = len(self.arrays.state), len(self.gives), len(self.arrays.stays)
+        batched = (True,) * state + tuple(flags[:stays])
+        given = [*arrays[:state], *arrays[first : first + stays]]
+        (cost,) = over_batch(jaxpr_as_fun(self.traced.cost()), batched)(*given)
         return jnp.argsort(-cost).astype(jnp.int32)
 
     def _by_steps(self, *arrays: Array) -> list[Array]:

@@ -58,7 +58,8 @@ class Stepper(eqx.Module):
     controller: diffrax.AbstractStepSizeController
     args: Dynamics
 
-    def attempt(self, at: Place) -> tuple[Place, Attempt]:
+    def attempt(self, at: Place, finds: Array | bool = False) -> tuple[Place, Attempt]:
+        """Tries a step; `finds`: whether it has no length, and only finds the stage that a method hands on."""
         solver, span = self.solver, (at.t, at.t_next)
         y, error, dense, memory, result = solver.step(self.terms, *span, at.y, self.args, at.solver, at.jumped)
         # A step to a state that has no motion counts as a step with too large an error.
@@ -70,7 +71,7 @@ class Stepper(eqx.Module):
         )
         keep, t, t_next = jnp.asarray(keep), jnp.asarray(t), jnp.asarray(t_next)
         new, old = (y, memory, jnp.asarray(jumped)), (at.y, at.solver, at.jumped)
-        y, memory, jumped = where(keep, new, old)
+        y, memory, jumped = where(keep | finds, new, old)
         okay = diffrax.RESULTS.successful
         # From a state that is not finite no step is kept, and none is shorter than the last: the loop would go on until
         # all steps are spent.

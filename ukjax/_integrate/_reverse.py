@@ -112,8 +112,9 @@ def reversed_steps(
     rows = jax.tree_util.tree_map(lambda x: jnp.concatenate([x[:1], x]), spans)
     gathers = _expand.Gathers(back.gather, lambda x: x.j, lambda x: (x.j, x.dense))
     repeats = _expand.Repeats(
-        back.step, back.sure, lambda x: x.goes, lambda x: x.waits, at=lambda x: x.k, gathers=gathers, cost=lambda x: x.k
-    )
+        back.step, back.sure, lambda x: x.goes, lambda x: x.waits, at=lambda x: x.k, gathers=gathers,
+        cost=lambda x, _: x.k,
+    )  # fmt: skip
     tables = _expand.LoopTables(rows, (problem.ts, cys))
     try:
         loop = _expand.ScalarLoop(repeats, at, arrays, tables)

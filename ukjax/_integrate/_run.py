@@ -7,7 +7,7 @@ T: saved times; n: numbers of a state.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -19,10 +19,14 @@ from jaxtyping import Array, Bool, Int, PyTree
 from .. import _expand
 from .._lowering import runs_machine_code
 from ._flow import IntegrationProblem, vector_field
-from ._march import Place, before_end
+from ._march import Attempt, Place, before_end, where
 from ._record import Checkpoint, Pace, Record, layout_of
 from ._solve import start_of, stepper_of
-from ._steps import staged, written_out
+from ._steps import begins_anew, staged, written_out
+
+
+# A member of a batch under way: its place, whether it goes on, and whether a step waits for the sure way.
+M = TypeVar("M", bound=Any)
 
 
 class Member(eqx.Module):
@@ -82,16 +86,14 @@ class Steps(eqx.Module):
         """Makes a step of a solve that goes on."""
         new, (kept, rest) = self._made(written_out(eqx.combine(arrays, self.static)), at)
         stays = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
-        # The first stage is not known where a solve has just begun.
-        first = at.place.solver[0] if at.place.solver is not None else jnp.zeros_like(at.goes)
-        return new, stays, kept, rest, first, jnp.asarray(True)
+        return new, stays, kept, rest, jnp.asarray(False), jnp.asarray(True)
 
     def sure(self, at: Member, arrays: PyTree, row: PyTree) -> tuple[Member, Findings]:
         """Makes a step that waits."""
         return self._made(staged(eqx.combine(arrays, self.static)), at)
 
     def _made(self, problem: IntegrationProblem, at: Member) -> tuple[Member, Findings]:
-        place, tried = stepper_of(problem).attempt(at.place)
+        place, tried, begun = attempted(problem, at.place)
         end = problem.ts[-1]
         t, t_next = jnp.minimum(place.t, end), before_end(place, tried, end)
         place = eqx.tree_at(lambda x: (x.t, x.t_next), place, (t, t_next))
@@ -99,7 +101,12 @@ class Steps(eqx.Module):
         pace, no = None if at.pace is None else at.pace.after(tried.keep, t), jnp.zeros_like(at.waits)
         new = Member(place, at.following, tries, accepted, at.most, tried.result, no, no, pace)
         new = eqx.tree_at(lambda x: x.goes, new, new.going(end))
-        return new, (tried.keep, (tried.span, tried.dense))
+        return begun.instead_of(new, at), (begun.kept(tried), (tried.span, tried.dense))
+
+    def cost(self, at: Member, arrays: PyTree) -> Array:
+        """The speed of a state, by the norm of a method with equal tolerances; it correlates with the steps to go."""
+        field = vector_field(at.place.t, at.place.y, eqx.combine(arrays, self.static).flow)
+        return jnp.sqrt(jnp.mean((field / (1 + jnp.abs(at.place.y))) ** 2))
 
     def due(self, found: Findings, t: Array) -> Array:
         kept, (span, _) = found
@@ -114,15 +121,42 @@ class Steps(eqx.Module):
         saves = _expand.Saves(self.due, self.look, lambda x: x.following)
         marks = (_expand.Marks(_here, _is_due, _slot, at.pace.room),) if recorded and at.pace is not None else ()
         repeats = _expand.Repeats(
-            self.step, self.sure, lambda x: x.goes, lambda x: x.waits, saves, marks=marks,
-            cost=None if at.place.solver is None else lambda x: pace_of(x.place.solver[1], x.place.y),
-        )  # fmt: skip
+            self.step, self.sure, lambda x: x.goes, lambda x: x.waits, saves, marks=marks, cost=self.cost
+        )
         return _expand.ScalarLoop(repeats, at, arrays, times=ShapedArray(times.shape, times.dtype))
 
 
-def pace_of(field: Array, y: Array) -> Array:
-    """The speed of a state, by the norm of a method with equal tolerances; it correlates with the number of steps."""
-    return jnp.sqrt(jnp.mean((field / (1 + jnp.abs(y))) ** 2))
+class Begun(NamedTuple):
+    """The place of a solve after an attempt that only found its first stage, and whether it was one."""
+
+    place: Place
+    here: Array | None  # None: it never is
+
+    def kept(self, tried: Attempt) -> Array:
+        """Whether a step was made and kept."""
+        return tried.keep if self.here is None else tried.keep & ~self.here
+
+    def instead_of(self, new: M, at: M) -> M:
+        """The member after a step, or, if it has just begun, as it was but for its place."""
+        if self.here is None:
+            return new
+        goes, no = jnp.ones_like(new.goes), jnp.zeros_like(new.waits)
+        return where(self.here, eqx.tree_at(lambda x: (x.place, x.goes, x.waits), at, (self.place, goes, no)), new)
+
+
+def attempted(problem: IntegrationProblem, at: Place) -> tuple[Place, Attempt, Begun]:
+    """Tries a step.
+
+    If a method hands on its last stage, the first attempt finds it: that has no length and does not count. So a program
+    of the steps holds the field once, and none is needed for the begin.
+    """
+    stepper = stepper_of(problem)
+    if at.solver is None or begins_anew(problem):
+        return *stepper.attempt(at), Begun(at, None)
+    first, _ = at.solver
+    start = eqx.tree_at(lambda x: x.t_next, at, jnp.where(first, at.t, at.t_next))
+    place, tried = stepper.attempt(start, first)
+    return place, tried, Begun(eqx.tree_at(lambda x: x.solver, at, place.solver), first)
 
 
 def _here(at: Member) -> tuple[PyTree, ...]:
@@ -139,61 +173,6 @@ def _is_due(at: Member) -> Any:
 def _slot(at: Member) -> Any:
     assert at.pace is not None
     return at.pace.slot
-
-
-def with_first_stage(problem: IntegrationProblem, place: Place) -> Place:
-    """The place where a solve begins, with the field there if the method hands on its last stage."""
-    if not isinstance(problem.solver, diffrax.AbstractERK) or place.solver is None:
-        return place
-    first = vector_field(place.t, place.y, problem.flow)
-    return eqx.tree_at(lambda p: p.solver, place, (jnp.asarray(False), first))
-
-
-class Begun(eqx.Module):
-    """The begin of a solve: its first place."""
-
-    place: Place
-    goes: Bool[Array, "..."]
-    waits: Bool[Array, "..."]
-
-    @classmethod
-    def of(cls, problem: IntegrationProblem) -> "Begun":
-        place, no = start_of(problem), jnp.asarray(False)
-        return cls(with_first_stage(problem, place), no, no)
-
-
-class Begins(eqx.Module):
-    """The functions of a begin, for a `ScalarLoop`; `static`: what of the problem is no array."""
-
-    static: IntegrationProblem
-
-    def step(self, at: Begun, arrays: PyTree, row: PyTree) -> tuple[PyTree, ...]:
-        waits = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
-        return self._made(arrays), waits, (), (), jnp.asarray(False), jnp.asarray(True)
-
-    def sure(self, at: Begun, arrays: PyTree, row: PyTree) -> tuple[Begun, tuple[tuple[()], tuple[()]]]:
-        return self._made(arrays), ((), ())
-
-    def _made(self, arrays: PyTree) -> Begun:
-        return Begun.of(eqx.combine(arrays, self.static))
-
-
-def first_place(problem: IntegrationProblem) -> Place:
-    """The place where a solve begins, with its first stage if a method hands on its last one.
-
-    Where there is machine code it is a loop of one turn, so that one solve and many begin with the same bits.
-    """
-    ends = eqx.tree_at(lambda p: p.ts, problem, problem.ts[jnp.array([0, -1])])
-    try:
-        arrays, steps = Steps.of(ends)
-        begins = Begins(steps.static)
-        kinds = jax.eval_shape(lambda: Begun.of(ends))
-        empty = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), kinds)
-        at = eqx.tree_at(lambda x: x.goes, empty, jnp.asarray(True))
-        repeats = _expand.Repeats(begins.step, begins.sure, lambda x: x.goes, lambda x: x.waits)
-        return _expand.ScalarLoop(repeats, at, arrays)(at, arrays).state.place
-    except (_expand.TooLong, _expand.NotScalar):
-        return Begun.of(problem).place
 
 
 # Steps between two looks at how far a solve is.
@@ -213,7 +192,7 @@ def run(
     ts = problem.ts
     try:
         arrays, steps = Steps.of(eqx.tree_at(lambda p: p.ts, problem, ts[-1:]))
-        place = first_place(problem)
+        place = start_of(problem)
         record = Record.start(place, layout_of(problem), problem.max_steps)
         # A run that is not recorded has the same step, so that one program serves both.
         at = Member.at(place, ts[-1], problem.max_steps, record.pace)

@@ -25,8 +25,7 @@ from .._lowering import runs_machine_code
 from ._flow import IntegrationProblem, vector_field
 from ._march import Attempt, Place, Stepper, step_until, where
 from ._record import Checkpoint, Record, layout_of
-from ._run import with_first_stage
-from ._solve import stepper_of
+from ._run import attempted
 from ._steps import solver_of, staged, step, written_out
 
 
@@ -246,21 +245,20 @@ class _StepsAgain(eqx.Module):
     def step(self, at: _Again, given: PyTree, row: PyTree) -> tuple[PyTree, ...]:
         new = self._made(written_out(eqx.combine(given[0], self.static)), given[1], at)
         stays = eqx.tree_at(lambda x: (x.goes, x.waits), at, (jnp.zeros_like(at.goes), jnp.ones_like(at.waits)))
-        first = at.place.solver[0] if at.place.solver is not None else jnp.zeros_like(at.goes)
-        return new, stays, (), (), first, jnp.asarray(True)
+        return new, stays, (), (), jnp.asarray(False), jnp.asarray(True)
 
     def sure(self, at: _Again, given: PyTree, row: PyTree) -> tuple[_Again, tuple[tuple[()], tuple[()]]]:
         return self._made(staged(eqx.combine(given[0], self.static)), given[1], at), ((), ())
 
     def _made(self, problem: IntegrationProblem, segment: _Wanted, at: _Again) -> _Again:
-        place, tried = stepper_of(problem).attempt(at.place)
+        place, tried, begun = attempted(problem, at.place)
         end = segment.end
         t, t_next = jnp.minimum(place.t, end), _near(end, place.t, place.t_next)
         place = eqx.tree_at(lambda x: (x.t, x.t_next), place, (t, t_next))
         slots, tries = _Slots.after(problem, segment, at.slots.number, tried.keep), at.tries + 1
         enough = ~segment.known & (slots.number >= segment.following)
         goes = (t < end) & (tried.result == diffrax.RESULTS.successful) & (tries < problem.max_steps) & ~enough
-        return _Again(place, slots, tries, tried.keep, goes, jnp.zeros_like(at.waits))
+        return begun.instead_of(_Again(place, slots, tries, tried.keep, goes, jnp.zeros_like(at.waits)), at)
 
 
 def _may_be_one(problem: IntegrationProblem) -> bool:
@@ -295,7 +293,6 @@ def _by_loop(
     memory = solver.init(diffrax.ODETerm(vector_field), start.t, start.t_next, start.y, problem.flow)
     first, no = _near(segment.end, start.t, start.t_next), jnp.asarray(False)
     place = Place(start.t, first, start.y, memory, start.controller, no)
-    place = with_first_stage(problem, place)
     zero, layout = jnp.zeros((), int), layout_of(problem)
     goes = wanted & (start.t < segment.end) & ~(~segment.known & (start.number >= segment.following))
     at = _Again(place, _Slots(start.number, zero, zero), zero, no, goes, no)

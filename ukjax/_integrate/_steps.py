@@ -302,7 +302,7 @@ class Written(AbstractStaged):
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         method = Explicit.of(self.solver, jnp.asarray(t0), jnp.asarray(t1))
         k = jnp.zeros((method.b.shape[0], *y0.shape), y0.dtype)
-        known = None if solver_state is None or self.anew or made_jump is True else solver_state[1]
+        known = None if solver_state is None or self.anew else solver_state[1]
         f = vector_field(method.times[0], y0, args) if known is None else known
         for i in range(len(k)):
             f = f if i == 0 else vector_field(method.times[i], method.before(i, y0, k), args)
@@ -320,11 +320,16 @@ def solver_of(problem: IntegrationProblem, adjoint: diffrax.AbstractAdjoint) -> 
     return Projecting(solver) if projects else solver
 
 
+def begins_anew(problem: IntegrationProblem) -> bool:
+    """Whether the last stage of a step may not be the first of the next, as after a projection, or a jump."""
+    steady = diffrax.PIDController | diffrax.ConstantStepSize | diffrax.StepTo
+    return problem.flow.project is not None or not isinstance(problem.method[0], steady)
+
+
 def written_out(problem: IntegrationProblem) -> IntegrationProblem:
     """The problem with a solver whose steps are scalar code; the method is an explicit one."""
-    # Other controllers may jump, after which the last stage is not the first of the next step.
-    anew = not isinstance(problem.method[0], diffrax.PIDController | diffrax.ConstantStepSize | diffrax.StepTo)
-    return eqx.tree_at(lambda p: p.solver, problem, Written(problem.solver, anew))  # pyright: ignore
+    solver = Written(problem.solver, begins_anew(problem))  # pyright: ignore
+    return eqx.tree_at(lambda p: p.solver, problem, solver)
 
 
 def staged(problem: IntegrationProblem) -> IntegrationProblem:

@@ -175,7 +175,8 @@ def set_up(
         )
     kinks = None
     if isinstance(settings.method.controller, Kinked):
-        kinks = hoist(ft.partial(margins_at, layout, controller), ts[0], y0)
+        margins = _expand.scalars(ft.partial(margins_at, layout, controller), ts[0], y0)
+        kinks = hoist(margins, ts[0], y0)
     leap = None
     if settings.rattle is not None:
         leap = hoist(rattle_step(settings.rattle, mechanism, layout, expand), ts[0], ts[1], y0)
