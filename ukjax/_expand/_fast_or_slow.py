@@ -436,9 +436,10 @@ class FastOrSlowDirections(AbstractFastOrSlowSlope):
         return traced(jax.vmap(jaxpr_as_fun(closed), self.axes), self.takes)
 
     def make_judged(self):
-        if self.one.judged is None:
+        along_one = self.one.judged
+        if along_one is None:
             return None
-        piece, derivative = self.one.judged
+        piece, derivative = along_one
 
         def every(*args):
             *found, smooth = jax.vmap(derivative, self.axes)(*args)

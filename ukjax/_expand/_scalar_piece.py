@@ -237,7 +237,7 @@ class AbstractJudgedSlope(AbstractBatchedOp):
 
 
 class JudgedDirections(AbstractBatchedOp):
-    """A judged derivative along several directions at one state, which are the rows of each result.
+    """A judged derivative at one state along several directions; each result has a row for each of them.
 
     `axes`: those of the arguments that have one for each direction.
     """

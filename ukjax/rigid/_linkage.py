@@ -239,7 +239,8 @@ def _tree_at(
     parents = tuple(node.parent if node.parent >= 0 else len(nodes) for node in nodes)
     back = jax.vmap(lambda pose: pose.inverse)(after)
     still = Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype))
-    whole = Pose(*(jnp.concatenate([x, y[None]])[np.array(parents)] for x, y in zip(back, still, strict=True)))
+    whole = Pose(*(jnp.concatenate([x, y[None]]) for x, y in zip(back, still, strict=True)))
+    before = product_of(Pose(*(x[np.array(parents)] for x in whole)), leave)
     none = Inertia(jnp.zeros((), dtype))
     one = jax.tree_util.tree_map(lambda *xs: jnp.stack(xs), *(none if x is None else x for x in inertias))
     one = jax.vmap(lambda inertia: inertia.spatial)(one)
@@ -252,7 +253,7 @@ def _tree_at(
         own, S = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), None
     else:
         own, S = _of_motions(lambda m, q: _placed(m, q, max(counts)), motions, (q, [node.q for node in nodes]))
-    return TreeArrays(product_of(whole, leave), own, S, back, one, None, parents, counts)
+    return TreeArrays(before, own, S, whole, one, None, parents, counts)
 
 
 @eqx.filter_jit

@@ -37,7 +37,7 @@ from ._frame import Pose, Twist, cross, skew
 from ._joint import AbstractJoint, AbstractRollingLink, Free, KnifeEdge, slip_of
 from ._layout import body_of
 from ._linkage import AbstractRobot
-from ._tree_scan import TreeArrays, pose_of
+from ._tree_scan import TreeArrays, pose_of, twist_of
 
 
 class Geared(eqx.Module):
@@ -210,7 +210,7 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows
         return found
     stack, n = _linkage.stacked(robot, q, v), robot.layout.n
     nodes = _Nodes.of(stack, v, changing=True)
-    S = jax.vmap(lambda pose, s: _together(pose_of(pose).twist_outwards(_twist(s))))(
+    S = jax.vmap(lambda pose, s: jnp.concatenate(pose_of(pose).twist_outwards(twist_of(s))))(
         nodes.poses[stack.nodes_of_speeds], stack.all_S
     )
     for loops in _alike(robot):
@@ -268,11 +268,9 @@ class _Nodes(NamedTuple):
 
     @classmethod
     def of(cls, stack: TreeArrays, v: Array, changing: bool = False) -> "_Nodes":
-        still = Pose(jnp.eye(3, dtype=v.dtype), jnp.zeros(3, v.dtype))
-        back = Pose(*(jnp.concatenate([x, y[None]]) for x, y in zip(stack.back, still, strict=True)))
         twists = _tree_scan.twists(stack, v)
         rates = _tree_scan.rates(stack, v, twists) if changing else jnp.zeros_like(twists)
-        return cls(back, _tree_scan.poses_in_world(stack), twists, rates)
+        return cls(stack.back, _tree_scan.poses_in_world(stack), twists, rates)
 
     def ends(self, robot: AbstractRobot, names: Sequence[str]) -> End:
         """The motions of frames "body" or "body.frame", in one batch."""
@@ -281,7 +279,7 @@ class _Nodes(NamedTuple):
         seen = _linkage.product_of(back, _linkage.poses_of([_linkage.fixed(robot, x) for x in names], dtype))
 
         def end(frame: Pose, pose: Array, twist: Array, rate: Array) -> End:
-            return End(pose_of(pose) @ frame, frame.inwards(_twist(twist)), frame.inwards(_twist(rate)))
+            return End(pose_of(pose) @ frame, frame.inwards(twist_of(twist)), frame.inwards(twist_of(rate)))
 
         return jax.vmap(end)(seen, self.poses[places], self.twists[places], self.rates[places])
 
@@ -365,14 +363,6 @@ def _moving(robot: AbstractRobot, joint: AbstractJoint) -> tuple[np.ndarray, np.
     return speeds, moved[speeds]
 
 
-def _twist(flat: Array) -> Twist:
-    return Twist(flat[:3], flat[3:])
-
-
-def _together(twist: Twist) -> Array:
-    return jnp.concatenate(twist)
-
-
 def _relative(parent: End, child: End) -> tuple[Pose, Twist, Twist]:
     """The pose of the child seen from the parent, the parent's twist seen from the child, and the child's less that."""
     P = parent.pose.inverse @ child.pose
@@ -403,7 +393,7 @@ def _rows(
     still = jnp.zeros(6, P.p.dtype)
     # x per unit of each speed, seen from the parent frame, where a gap of points depends on its linear part alone.
     at = Pose(parent.pose.R, child.pose.p)
-    columns = jax.vmap(lambda sign, s: sign * _together(at.inwards(_twist(s))), out_axes=1)(signs, S)
+    columns = jax.vmap(lambda sign, s: sign * jnp.concatenate(at.inwards(twist_of(s))), out_axes=1)(signs, S)
     # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
     can_vanish = not planar and robot.layout == robot.tree
 

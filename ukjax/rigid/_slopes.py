@@ -43,7 +43,7 @@ from jaxtyping import Array
 from .._expand import expand
 from ._frame import Pose, SpatialInertia, Twist, Wrench, cross, skew
 from ._layout import Layout
-from ._tree_scan import TreeArrays, flat, inertia_of, packed, pose_of
+from ._tree_scan import TreeArrays, flat, inertia_of, packed, pose_of, twist_of
 
 
 # Most steps of the elimination, each of one entry. With more it compiles longer than a dense factorisation.
@@ -185,7 +185,7 @@ def _seen(stack: TreeArrays, outer: Array, before: Pose, own: Array, S: Array | 
 
 def _axis(pose: Pose, S: Array | None) -> Twist:
     unit = jnp.eye(6, dtype=pose.p.dtype)[5] if S is None else S
-    return pose.twist_outwards(Twist(unit[:3], unit[3:]))
+    return pose.twist_outwards(twist_of(unit))
 
 
 def _made(outer: Array, here: Array, S: Array | None, inertia: SpatialInertia) -> tuple[Array, Array]:
@@ -206,7 +206,7 @@ def _made(outer: Array, here: Array, S: Array | None, inertia: SpatialInertia) -
 def _sides(whole: Array, axes: Array) -> Array:
     """S^T B (its last three entries), S^T I, and the wrenches that earlier S project, by the sums I, f, P, B (21,)."""
     I, f, P, B = inertia_of(whole[:10]), Wrench(whole[10:13], whole[13:16]), whole[16:19], whole[19:].reshape(3, 3)
-    S, rate, second = (Twist(x[:3], x[3:]) for x in jnp.split(axes, 3))
+    S, rate, second = map(twist_of, jnp.split(axes, 3))
     twice = I.times(rate) + I.times(rate)
     by_q, by_v = f.carried(S) + _bias_of(P, B, rate) + I.times(second), _bias_of(P, B, S) + twice
     return jnp.concatenate([2 * cross(P, S.linear) + B.T @ S.angular, *I.times(S), *by_q, *by_v])

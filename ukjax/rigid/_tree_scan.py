@@ -12,7 +12,7 @@ Source: Featherstone (2008), Rigid Body Dynamics Algorithms, tables 5.1, 6.2 and
 """
 
 import functools as ft
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -37,7 +37,8 @@ class TreeArrays(eqx.Module):
             independent of the state.
         own: Pose of each joint's motion: cosine and sine (N, 2) if all are hinges, else rotation and origin (N, 12).
         S: Twist per unit of each speed (N, k, 6), zero for missing speeds; None if all are hinges, about z.
-        back: The body, seen from the frame that the joint moves (N, ...); independent of the state.
+        back: The body, seen from the frame that the joint moves; the ground comes last (N + 1, ...); independent of
+            the state.
         inertias: Spatial inertias of the bodies (N, ...); independent of the state.
         drift: Rate S' v of the twists (N, 6), or None.
         outer: Numbers of the nodes' parents; N for the ground.
@@ -79,7 +80,7 @@ class TreeArrays(eqx.Module):
     def twist(self, moved: Array) -> Twist:
         """The twist of a node against its parent, from its entry in `of_nodes`."""
         if self.S is not None:
-            return Twist(moved[:3], moved[3:])
+            return twist_of(moved)
         zero = jnp.zeros(3, moved.dtype)
         return Twist(zero, jnp.stack([*zero[:2], moved]))
 
@@ -193,43 +194,37 @@ def poses_in_world(stack: TreeArrays) -> Array:
 
     It is one call in the traced program, as are the next, which several callers make for the same tree.
     """
-    N, dtype = len(stack.parents), stack.own.dtype
-
-    def outwards(found, step):
-        parent, i, one = step
-        here = expand(lambda outer, before, own: flat(pose_of(outer) @ (before @ stack.pose(own))))
-        return found.at[i].set(here(found[parent], *one)), None
-
-    ground = flat(Pose(jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype)))
-    start = jnp.zeros((N + 1, 12), dtype).at[N].set(ground)
-    return jax.lax.scan(outwards, start, (stack.parents, np.arange(N), (stack.before, stack.own)))[0]
+    ground = flat(Pose(jnp.eye(3, dtype=stack.own.dtype), jnp.zeros(3, stack.own.dtype)))
+    return _from_ground(stack, lambda outer, before, own: flat(pose_of(outer) @ (before @ stack.pose(own))), ground)
 
 
 @eqx.filter_jit
 def twists(stack: TreeArrays, v: Array) -> Array:
     """The twists of all nodes, and of the ground, seen from the nodes (N + 1, 6)."""
-    N = len(stack.parents)
-
-    def outwards(found, step):
-        parent, i, one = step
-        return found.at[i].set(expand(ft.partial(_moving, stack))(found[parent], *one)), None
-
-    steps = (stack.parents, np.arange(N), (stack.before, stack.own, stack.of_nodes(v)))
-    return jax.lax.scan(outwards, jnp.zeros((N + 1, 6), v.dtype), steps)[0]
+    return _from_ground(stack, ft.partial(_moving, stack), jnp.zeros(6, v.dtype), stack.of_nodes(v))
 
 
 @eqx.filter_jit
 def rates(stack: TreeArrays, v: Array, twists: Array) -> Array:
     """The rates of the twists of all nodes, and of the ground, at constant speeds (N + 1, 6)."""
+    drift = jnp.zeros((len(stack.parents), 6), v.dtype) if stack.drift is None else stack.drift
+    own = stack.of_nodes(v), twists[:-1], drift
+    return _from_ground(stack, ft.partial(_changing, stack), jnp.zeros(6, v.dtype), *own)
+
+
+def _from_ground(stack: TreeArrays, function: Callable[..., Array], ground: Array, *own: Array) -> Array:
+    """The values of all nodes, each from that of its parent; that of the `ground` comes last (N + 1, ...).
+
+    `function`: (value of the parent, `before` and `own` of the node, what belongs to the node) -> its value.
+    """
     N = len(stack.parents)
 
     def outwards(found, step):
         parent, i, one = step
-        return found.at[i].set(expand(ft.partial(_changing, stack))(found[parent], *one)), None
+        return found.at[i].set(expand(function)(found[parent], *one)), None
 
-    drift = jnp.zeros((N, 6), v.dtype) if stack.drift is None else stack.drift
-    steps = (stack.parents, np.arange(N), (stack.before, stack.own, stack.of_nodes(v), twists[:N], drift))
-    return jax.lax.scan(outwards, jnp.zeros((N + 1, 6), v.dtype), steps)[0]
+    start = jnp.zeros((N + 1, *ground.shape), ground.dtype).at[N].set(ground)
+    return jax.lax.scan(outwards, start, (stack.parents, np.arange(N), (stack.before, stack.own, *own)))[0]
 
 
 def _wrenches(
@@ -315,19 +310,21 @@ def pose_of(flat: Array) -> Pose:
     return Pose(flat[:9].reshape(3, 3), flat[9:])
 
 
+def twist_of(flat: Array) -> Twist:
+    return Twist(flat[:3], flat[3:])
+
+
 def _moving(stack: TreeArrays, outer: Array, before: Pose, own: Array, moved: Array) -> Array:
     """The twist (6,) of a node, from that of its parent."""
-    seen = (before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:]))
-    return jnp.concatenate(seen + stack.twist(moved))
+    return jnp.concatenate((before @ stack.pose(own)).inwards(twist_of(outer)) + stack.twist(moved))
 
 
 def _changing(
     stack: TreeArrays, outer: Array, before: Pose, own: Array, moved: Array, twist: Array, more: Array
 ) -> Array:
     """The rate of the twist (6,) of a node, from that of its parent; `more`: as of `_wrenches`."""
-    seen = (before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:]))
-    turning = Twist(twist[:3], twist[3:]).cross(stack.twist(moved))
-    return jnp.concatenate(seen + turning + Twist(more[:3], more[3:]))
+    seen = (before @ stack.pose(own)).inwards(twist_of(outer))
+    return jnp.concatenate(seen + twist_of(twist).cross(stack.twist(moved)) + twist_of(more))
 
 
 def _carried(
@@ -336,8 +333,8 @@ def _carried(
     """Twist and its rate (12,) of a node from those of its parent, and the wrench (6,) for this motion."""
     twist = _moving(stack, outer[:6], before, own, moved)
     change = _changing(stack, outer[6:], before, own, moved, twist, more)
-    (V, a) = (Twist(x[:3], x[3:]) for x in (twist, change))
-    wrench = inertia.times(a) + inertia.times(V).carried(V)
+    V = twist_of(twist)
+    wrench = inertia.times(twist_of(change)) + inertia.times(V).carried(V)
     return jnp.concatenate([twist, change]), jnp.concatenate(wrench)
 
 
@@ -365,7 +362,7 @@ def inertia_of(packed: Array) -> SpatialInertia:
 
 def _in_world(pose: Array, inertia: Array, S: Array) -> tuple[Array, Array]:
     """A twist, and its momentum, seen from the ground, (6,) each."""
-    at, twist = pose_of(pose), Twist(S[:3], S[3:])
+    at, twist = pose_of(pose), twist_of(S)
     momentum = inertia_of(inertia).times(twist)
     return jnp.concatenate(at.twist_outwards(twist)), jnp.concatenate(at.outwards(momentum))
 
@@ -388,7 +385,7 @@ def _articulated(
     C, p, whole = beyond[15:21][PLACES] + J, beyond[21:27] + load, inertia_of(beyond[27:]) + inertia
     U, W = A @ s[:3] + B @ s[3:], B.T @ s[:3] + C @ s[3:]
     both = jnp.concatenate([U, W])
-    D, diagonal = s @ both + armature, whole.times(Twist(s[:3], s[3:])).along(Twist(s[:3], s[3:])) + armature
+    D, diagonal = s @ both + armature, whole.times(twist_of(s)).along(twist_of(s)) + armature
     inverse = real / (D + (one - real))
     push = (force - s @ p) * inverse
     A, B, C = (Y - (x * inverse)[:, None] * y[None] for Y, x, y in ((A, U, U), (B, U, W), (C, W, W)))
@@ -406,6 +403,6 @@ def _accelerated(
     stack: TreeArrays, outer: Array, before: Pose, own: Array, S: Array | None, U: Array, inverse: Array, push: Array
 ) -> tuple[Array, Array]:
     """The acceleration (6,) of a node, from that of its parent, and the acceleration of its coordinate."""
-    a = jnp.concatenate((before @ stack.pose(own)).inwards(Twist(outer[:3], outer[3:])))
+    a = jnp.concatenate((before @ stack.pose(own)).inwards(twist_of(outer)))
     x = push - inverse * (U @ a)
     return a + _unit(stack, S) * x, x
