@@ -268,12 +268,15 @@ def test_gradients_of_many_runs_are_loops_of_machine_code(loops):
     assert set(loops) == {"Member", "_Again", "Pullback"}
 
 
-def test_a_run_of_a_robot_that_rolls_is_a_loop_with_its_projection(loops):
-    """Its rows are picked from arrays by places, which its step has to know."""
+@pytest.mark.parametrize("curved", [False, True])
+def test_a_run_of_a_robot_that_rolls_is_a_loop_with_its_projection(loops, curved):
+    """Its rows are picked from arrays by places, which its step has to know; a `curved` row is not affine in v."""
     scenario, ts = whipple_bicycle.scenario(), jnp.linspace(0.0, 0.1, 3)
+    further = {"further": ukjax.Nonholonomic(lambda q, v, t: (v[:1] * v[1:2]) ** 2 - 1.0)} if curved else {}
+    mechanism = whipple_bicycle.robot().mechanism(further)
 
     def run(q, v):
-        return ukjax.simulate(scenario.mechanism, q, v, ts, projection=ukjax.Projection(), throw=False, keep=("q",)).q
+        return ukjax.simulate(mechanism, q, v, ts, projection=ukjax.Projection(), throw=False, keep=("q",)).q
 
     jax.jit(run).lower(scenario.q0, scenario.v0)
     assert loops == ["Member"]
