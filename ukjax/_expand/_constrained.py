@@ -218,10 +218,6 @@ def _differentiable_jvp(least, primals, tangents):
     return values, _Smooth(du, dacts, dx, dmultipliers, dfree)
 
 
-# From this many rows on their inverse is computed, because the bound that pivots come with grows with their number.
-MANY = 12
-
-
 def is_definite(certain: Certain, M: Matrix) -> BoolScalar:
     """Whether M is surely symmetric and positive definite."""
     own, eps = jnp.diag(M), jnp.finfo(M.dtype)
@@ -239,14 +235,4 @@ def are_clear(
     if not m:
         return jnp.asarray(True)
     rows = _scalar_kkt.Rows(jnp.diag(S), found.pivots, found.kept, b, demand, missed)
-    near = found.bound < 1 / (certain.rank * m**0.5)
-    if m >= MANY:
-        near |= _inverse_size(S, certain.dependent**2) < 1 / certain.rank**2
-    return rows.are_clear(certain, push) & near
-
-
-def _inverse_size(S: Matrix, least: float) -> Scalar:
-    """A bound of the inverse of the kept part of S, for rows of unit length: its largest sum of a row."""
-    lengths = jnp.sqrt(jnp.abs(jnp.diag(S)))
-    inverse = lengths[:, None] * solve(S, jnp.diag(lengths), least)
-    return jnp.max(jnp.sum(jnp.abs(inverse), axis=1))
+    return rows.are_clear(certain, push) & (found.bound < 1 / (certain.rank * m**0.5))

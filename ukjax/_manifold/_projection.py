@@ -29,9 +29,9 @@ from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
 # Dependent rows are dependent only at a state where all of them hold; elsewhere they are missed by the square of the
 # drift. They contradict each other if they are missed by more than this part of what they move.
 CURVED = 1e-3
-# Next to a singular configuration factors return less exactly than the pseudoinverse, which leaves rounding errors
-# only. Factors are therefore trusted only this many times farther from it than elsewhere.
-FAR = 24.0
+# Rows that count are to be met but for this many rounding errors of the state. The pseudoinverse does so, factors may
+# miss them by more next to a singular configuration.
+EXACT = 4.0
 # A projection fails if a row remains missed by more than this part of its terms, and by more than the effect of this
 # many rounding errors of the state.
 OFF, ROUNDINGS = 1e-5, 1e3
@@ -151,7 +151,7 @@ class Projection(eqx.Module):
         if expand and isinstance(solver, AbstractDecomposition):
             # The residual is that of a least-squares problem, and no more than rounding where that can be solved.
             certain = certainty(solver, 1e-6, m, state[0].dtype)
-            certain = certain._replace(rank=FAR * certain.rank, push=certain.residual)
+            certain = certain._replace(push=certain.residual)
 
             def as_scalars(at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:
                 way, clear, smooth = _by_factors(certain, curved, at)
@@ -286,10 +286,11 @@ def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> t
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))
     missed = e + J @ d
-    # Allowed errors: a part of the step, and the rounding errors of the state.
-    part = curved * push + 4 * jnp.finfo(e.dtype).eps * jnp.sqrt(jnp.abs(size @ (M @ size)))
-    near = jnp.abs(missed) <= part * jnp.sqrt(jnp.abs(jnp.diag(S)))
-    missed = jnp.where(~rows.kept & near, 0.0, missed)
+    # Allowed errors: the rounding errors of the state; of rows that depend on others also a part of the step.
+    rounding = EXACT * jnp.finfo(e.dtype).eps * (jnp.sqrt(jnp.abs(size @ (M @ size))) + push)
+    allowed = jnp.where(rows.kept, rounding, curved * push + rounding)
+    near = jnp.abs(missed) <= allowed * jnp.sqrt(jnp.abs(jnp.diag(S)))
+    missed = jnp.where(near, 0.0, missed)
     clear = _expand.are_clear(certain, S, rows, jnp.zeros_like(e), e, missed, push) & _expand.is_definite(certain, M)
-    clear &= jnp.isfinite(jnp.sum(d))
+    clear &= jnp.all(near | ~rows.kept) & jnp.isfinite(jnp.sum(d))
     return way, clear, clear & jnp.all(rows.kept)
