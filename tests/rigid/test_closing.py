@@ -77,6 +77,23 @@ def test_errors_have_the_slopes_of_their_differences_and_the_mass_is_the_robots(
         np.testing.assert_allclose(J[:, i], (ahead - back) / (2 * h), atol=2e-8)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_curvatures_are_those_of_differences_of_the_slopes(kind):
+    """Of weighted errors far from closed, also of a gear that is not linear, by a displacement of every motion."""
+    robot = mixed(KINDS[kind], gears={"cam": rigid.Gear("hinge", "slide", coefficients=(0.1, 0.3, 0.4, -0.2))})
+    chain, rng = chain_of(robot), np.random.default_rng(1)
+    q = chain.retract(np.asarray(in_tree(robot, {}, "coordinates")), 0.6 * rng.normal(size=chain.n))
+    d, h = 0.3 * rng.normal(size=chain.n), 1e-5
+
+    def rows(d):
+        end = chain.retract(q, d)
+        return chain.rows(end, chain.state(end))[1] @ chain.slope_of_retraction(d)
+
+    weights = rng.normal(size=len(rows(d)))
+    H = [weights @ (rows(d + step) - rows(d - step)) / (2 * h) for step in h * np.eye(chain.n)]
+    np.testing.assert_allclose(chain.curvature(q, d, weights), H, atol=1e-7)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["weld", "cross", "screw"])
 def test_what_is_closed_meets_the_robots_own_rows_and_is_nearest(kind):

@@ -38,6 +38,8 @@ from ._motion import AbstractMotion, Ball, Cross, Cylinder, Float, Helix, Plane,
 
 # Below this sine an angle is its sine to all digits that a search needs.
 SMALL = 1e-6
+# Step of central differences, of lengths and angles.
+STEP = 1e-5
 
 
 class At(NamedTuple):
@@ -233,6 +235,74 @@ class Chain(NamedTuple):
                     [[turned(angular).T, np.zeros((3, 3))], [np.zeros((3, 3)), right_jacobian(angular)]]
                 )
         return found
+
+    def curvature(self, q: np.ndarray, d: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The Hessian (n, n), by a displacement d from q, of the sum of the errors (m,) times weights."""
+        end = self.retract(q, d)
+        state, paths, carried = self.state(end), self.paths(), self._carried()
+        S = state.S
+        H, g = np.zeros((self.n, self.n)), np.zeros(self.n)  # of speeds: the slopes g, and their changes by each speed
+        for loop in self.loops:
+            P, child = self.between(loop, state)
+            count = len(loop.error(P)[0])
+            own, weights = weights[:count], weights[count:]
+            seen = child.inverse.outwards(np.eye(6))  # twists about the ground's origin, as the child sees them
+            wrench = seen.T @ _pull(loop, P, own)
+            along = S * loop.signs
+            moved = np.zeros(self.n)
+            moved[paths[loop.ends[1][0]] if loop.ends[1][0] >= 0 else []] = 1.0
+            g += along.T @ wrench
+            H += (seen @ along).T @ _changes(lambda P, loop=loop, own=own: _pull(loop, P, own), P) @ seen @ along
+            # Twists change as the joints before them move, and so does the frame in which the child sees them.
+            H += loop.signs[:, None] * (carried - moved) * (S.T @ _brackets(wrench) @ S)
+        coordinates = np.where(self.places >= 0, end[self.places], 0.0)
+        for weight, (first, second, a) in zip(weights, self.gears.values(), strict=True):
+            polynomial, c = np.polynomial.Polynomial(a), second @ coordinates
+            g += weight * (first - polynomial.deriv()(c) * second)
+            H -= weight * polynomial.deriv(2)(c) * np.outer(second, second)
+        R = self.slope_of_retraction(d)
+        return R.T @ H @ R + self._curvature_of_retraction(d, g)
+
+    def _carried(self) -> np.ndarray:
+        """Whether the twist of a speed moves with another speed (n, n)."""
+        found = np.zeros((self.n, self.n))
+        for link, path in zip(self.links, self.paths(), strict=True):
+            own = slice(*link.node.v)
+            found[own, path] = 1.0
+            if not isinstance(link.motion, Ball | Float):
+                found[own, own] = np.tril(found[own, own], -1)
+        return found
+
+    def _curvature_of_retraction(self, d: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """The Hessian by d of what has the slopes g by the speeds, which do not change."""
+        found = np.zeros((self.n, self.n))
+        turning = [slice(*link.node.v) for link in self.links if isinstance(link.motion, Ball | Float)]
+        for k in range(max((at.stop - at.start for at in turning), default=0)):
+            # What a link turns by concerns it alone: one step for all of them.
+            step = np.zeros(self.n)
+            step[[at.start + k for at in turning if at.start + k < at.stop]] = STEP
+            ends = [self.slope_of_retraction(d + sign * step).T @ g for sign in (1, -1)]
+            for at in turning:
+                if at.start + k < at.stop:
+                    found[at, at.start + k] = (ends[0][at] - ends[1][at]) / (2 * STEP)
+        return found
+
+
+def _pull(loop: Loop, P: At, weights: np.ndarray) -> np.ndarray:
+    """The wrench (6,) on the child, seen from it, whose power is the rate of the errors times weights."""
+    return loop.error(P)[1].T @ weights
+
+
+def _changes(f: Callable[[At], np.ndarray], P: At) -> np.ndarray:
+    """The change of f(P), (6,), by each twist of the child against the parent, seen from the child (6, 6)."""
+    ends = [[f(P @ At(turned(s * x[3:]), s * x[:3])) for s in (STEP, -STEP)] for x in np.eye(6)]
+    return np.stack([(ahead - back) / (2 * STEP) for ahead, back in ends], axis=1)
+
+
+def _brackets(wrench: np.ndarray) -> np.ndarray:
+    """B (6, 6): y^T B x is the power of the wrench along a twist y that is moved with the speed of a twist x."""
+    force, torque = cross(wrench[:3]), cross(wrench[3:])
+    return np.block([[np.zeros((3, 3)), force], [force, torque]])
 
 
 def _matrix(quaternion: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ Three searches follow each other, for a displacement d from the given state, wit
 - Closing: the damped Gauss-Newton method, min |J step + e|^2 + damping |step|^2, from the given state, and where that
   fails from others around it, in the metric of M and of equal speeds in turn.
 - The nearest state: Newton's method for min d^T M d among the closed states, on the null space Z of J. The Hessian is
-  that of d^T M d / 2 + multipliers . e, with the slopes of J by differences.
+  that of d^T M d / 2 + multipliers . e.
 - The nearest speeds: min (w - v)^T M (w - v) with J w = 0, which is linear.
 
 The result is the one that `assemble` describes; no program is compiled.
@@ -135,7 +135,7 @@ class Search(NamedTuple):
     def nearest(self, d: np.ndarray) -> np.ndarray:
         """The closed displacement of least d^T M d near a closed one d."""
         for _ in range(60):
-            _, J, _ = self.at(d)
+            _, J, errors = self.at(d)
             held = ~self.free.which | (d <= self.free.lower) | (d >= self.free.upper)
             J = np.where(held, 0.0, J)
             Z = _null_space(J, held)
@@ -144,7 +144,8 @@ class Search(NamedTuple):
             if not Z.shape[1] or np.max(np.abs(slope)) <= 1e-13 * (np.max(np.abs(pull)) + 1e-300):
                 break
             multipliers = -np.linalg.lstsq(J.T, np.where(held, 0.0, pull), rcond=DEPENDENT)[0]
-            H = Z.T @ (self.M + self._curvature(d, multipliers)) @ Z
+            curvature = self.chain.curvature(self.q, d, self.scales(errors) * multipliers)
+            H = Z.T @ (self.M + curvature) @ Z
             values, vectors = np.linalg.eigh((H + H.T) / 2)
             values = np.maximum(np.abs(values), 1e-9 * max(np.max(np.abs(values)), 1e-300))
             step = -Z @ (vectors @ ((vectors.T @ slope) / values))
@@ -170,15 +171,6 @@ class Search(NamedTuple):
                 break
             d = np.clip(d - np.linalg.lstsq(J, e, rcond=DEPENDENT)[0], self.free.lower, self.free.upper)
         return d if np.linalg.norm(self.at(d)[0]) <= CLOSED / 10 else None
-
-    def _curvature(self, d: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
-        """The Hessian of multipliers . e, by central differences of J."""
-        h, found = 1e-5, np.zeros((len(d), len(d)))
-        for i in np.flatnonzero(self.free.which):
-            step = np.zeros(len(d))
-            step[i] = h
-            found[i] = multipliers @ (self.at(d + step)[1] - self.at(d - step)[1]) / (2 * h)
-        return (found + found.T) / 2
 
     def metrics(self) -> list[np.ndarray]:
         """Factors W of steps: of M, with rows added where it is singular, and of equal speeds."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
+from threadpoolctl import threadpool_limits
 
 from .. import _check
 from .._constraint import Holonomic
@@ -176,6 +177,8 @@ def ranges_of(robot: AbstractRobot, ranges: object, what: str) -> dict[str, tupl
     return found
 
 
+# Threads for matrices of a hundred rows wait for each other, beside other work a hundred times as long as they compute.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def _searched(
     robot: AbstractRobot, q: Array, v: Array, kept: Sequence[int], bounds: Mapping[str, tuple[float, float]]
 ) -> Assembly | None:
