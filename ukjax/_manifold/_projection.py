@@ -221,18 +221,29 @@ class ConstraintSizes(NamedTuple):
 
     @staticmethod
     def of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "ConstraintSizes":
-        found = _expand.scalars(ft.partial(ConstraintSizes._of, mechanism), q, v, t)(q, v, t)
+        def moved(d: Array, q: Array, t: Array) -> RowValues:
+            return _moved(mechanism, q, t, d)
+
+        def velocity_error(v: Array, q: Array, t: Array) -> RowValues:
+            return mechanism.velocity_error(q, v, t)
+
+        errors = [(moved, jnp.zeros_like(v))]
+        if not are_rates(mechanism.constraints):
+            errors.append((velocity_error, v))
+        # One kernel for an error, which is evaluated for every change of its numbers.
+        rounding = [rounding_errors(error, x, q, t, lowered=_expand.scalars) for error, x in errors]
+        args = (q, v, t, *rounding)
+        found = _expand.scalars(ft.partial(ConstraintSizes._of, mechanism), *args)(*args)
         return stop_gradient(found)
 
     @staticmethod
-    def _of(mechanism: Mechanism, q: Array, v: Array, t: Array) -> "ConstraintSizes":
+    def _of(mechanism: Mechanism, q: Array, v: Array, t: Array, *rounding: RowValues) -> "ConstraintSizes":
         n = v.shape[0]
         M, (moves, of_q) = stop_gradient(mechanism.mass(q, t, n)), mechanism.displacements(q, t, n)
 
-        def sizes(error: Callable[..., Array], x: Array, size: Array) -> RowSizes:
-            """Returns the sizes of error(x, q, t) near x, where x is as large as `size` (n,)."""
-            J = stop_gradient(jax.jacfwd(error)(x, q, t))
-            terms = rounding_errors(error, x, q, t) / relative_rounding(q.dtype)
+        def sizes(rounding: RowValues, J: Rows, size: Array) -> RowSizes:
+            """Returns the sizes of an error with slopes J by what is as large as `size` (n,)."""
+            J, terms = stop_gradient(J), rounding / relative_rounding(q.dtype)
             C = coordinate_scales(M, J)
             # A row whose terms cancel gets the length that they have relative to x.
             most = jnp.max(size / C, initial=0.0)
@@ -240,11 +251,9 @@ class ConstraintSizes(NamedTuple):
             lengths = jnp.maximum(jnp.max(jnp.abs(J) * C[None], axis=1, initial=0.0), of_terms)
             return RowSizes(power_of_two(jnp.where(lengths > 0, lengths, 1.0)), terms, C)
 
-        position = sizes(lambda d, q, t: _moved(mechanism, q, t, d), jnp.zeros_like(v), of_q)
-        if are_rates(mechanism.constraints):
-            velocity = position
-        else:
-            velocity = sizes(lambda v, q, t: mechanism.velocity_error(q, v, t), v, jnp.abs(v))
+        position = velocity = sizes(rounding[0], mechanism.position_rows(q, t, n)[1], of_q)
+        if len(rounding) > 1:
+            velocity = sizes(rounding[1], mechanism.velocity_rows(q, v, t)[1], jnp.abs(v))
         largest = jnp.max(jnp.abs(moves) * position.scales[None], axis=1)
         return ConstraintSizes(position, velocity, jnp.where(largest > 0, largest, 1.0))
 

@@ -159,7 +159,7 @@ def set_up(
             return projection(mechanism, t, y, expand, layout.coordinates, sizes)
 
         onto = hoist(ft.partial(_of_mechanism, layout, back), ts[0], whole)
-        y0 = onto(ts[0], whole)[: layout.size]
+        y0 = jax.vmap(onto)(ts[:1], whole[None])[0, : layout.size]
         # From far away the few iterations of a projection do not reach the constraints.
         arrived = jnp.all(jnp.isfinite(y0)) | ~jnp.all(jnp.isfinite(whole))
         started = starts_on_constraints(layout, ts[0], y0, whole, RESULTS.not_assembled)
