@@ -8,6 +8,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import stop_gradient
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
@@ -49,6 +50,34 @@ class OwnRows(NamedTuple):
     b: RowValues
     position: RowValues
     velocity: RowValues
+
+
+class ErrorRows(NamedTuple):
+    """Rows A (m, n) and their errors in position and in velocity (m,), zero where a row has none.
+
+    Attributes:
+        A: Slopes of the errors in velocity by v, and of those in position by displacements.
+        position, velocity: The errors.
+        of_position, of_velocity: Whether a row has such an error (m,).
+    """
+
+    A: Rows
+    position: RowValues
+    velocity: RowValues
+    of_position: np.ndarray
+    of_velocity: np.ndarray
+
+    @classmethod
+    def of(cls, A: Rows, position: RowValues | None, velocity: RowValues | None) -> "ErrorRows":
+        """The rows A with errors of both kinds, or of one."""
+        none = jnp.zeros(len(A), A.dtype)
+        return cls(
+            A,
+            none if position is None else position,
+            none if velocity is None else velocity,
+            np.full(len(A), position is not None),
+            np.full(len(A), velocity is not None),
+        )
 
 
 class AbstractLinkedSystem(AbstractConstrainedSystem):
@@ -284,37 +313,43 @@ class Mechanism(AbstractShown):
         ]
         return _concatenate([x for x, _ in pairs], q), _concatenate([x for _, x in pairs], q)
 
-    def position_rows(self, q: Coordinates, t: Scalar, n: int) -> tuple[Float[Array, " r"], Float[Array, "r n"]]:
-        """Returns Φ of every holonomic constraint, and its derivative by a displacement d (n,) from q."""
-        rest = jnp.zeros(n, q.dtype)
-        known = self._own_rows(q, rest, t)
-
-        def linearised(name: str, c: AbstractConstraint) -> tuple[RowValues, Rows]:
-            if name in known:
-                m = known[name].position.shape[0]
-                return known[name].position, known[name].A[:m]
-
-            def moved(d: Vector) -> RowValues:
-                return c.position_error(self.retract(q, d, t), t)
-
-            return moved(rest), jax.jacfwd(moved)(rest)
-
-        return _stacked([linearised(name, c) for name, c in self.named_constraints.items()], q, n)
-
-    def velocity_rows(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Float[Array, " r"], Float[Array, "r n"]]:
-        """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, and its derivative by v (n,)."""
+    def error_rows(self, q: Coordinates, v: Vector, t: Scalar) -> ErrorRows:
+        """Returns the errors of all constraints in position and velocity, in order, with the slopes of their rows."""
         known = self._own_rows(q, v, t)
 
-        def linearised(name: str, c: AbstractConstraint) -> tuple[RowValues, Rows]:
+        def rows(name: str, c: AbstractConstraint) -> list[ErrorRows]:
             if name in known:
-                return known[name].velocity, known[name].A
+                A, _, position, velocity = known[name]
+                m = position.shape[0]
+                return [ErrorRows.of(A[:m], position, velocity[:m]), ErrorRows.of(A[m:], None, velocity[m:])]
 
             def error(v: Vector) -> RowValues:
                 return self.velocity_error_of(c, q, v, t)
 
-            return error(v), jax.jacfwd(error)(v)
+            def moved(d: Vector) -> RowValues:
+                return c.position_error(self.retract(q, d, t), t)
 
-        return _stacked([linearised(name, c) for name, c in self.named_constraints.items()], q, v.shape[0])
+            position, velocity, A = c.position_error(q, t), error(v), jax.jacfwd(error)(v)
+            if position.shape[0] in (0, velocity.shape[0]):
+                return [ErrorRows.of(A, position if position.shape[0] else None, velocity)]
+            J = jax.jacfwd(moved)(jnp.zeros_like(v))
+            return [ErrorRows.of(J, position, None), ErrorRows.of(A, None, velocity)]
+
+        found = [ErrorRows.of(jnp.zeros((0, v.shape[0]), q.dtype), None, None)]
+        for name, c in self.named_constraints.items():
+            found += rows(name, c)
+        return ErrorRows(
+            jnp.concatenate([x.A for x in found]),
+            jnp.concatenate([x.position for x in found]),
+            jnp.concatenate([x.velocity for x in found]),
+            np.concatenate([x.of_position for x in found]),
+            np.concatenate([x.of_velocity for x in found]),
+        )
+
+    def velocity_rows(self, q: Coordinates, v: Vector, t: Scalar) -> tuple[Float[Array, " r"], Float[Array, "r n"]]:
+        """Returns Φ̇ of every holonomic and ψ of every nonholonomic constraint, and its derivative by v (n,)."""
+        rows = self.error_rows(q, v, t)
+        return rows.velocity[rows.of_velocity], rows.A[rows.of_velocity]
 
     def _own_rows(self, q: Coordinates, v: Vector, t: Scalar) -> Mapping[str, OwnRows]:
         return self.system.own_rows(q, v, t) if isinstance(self.system, AbstractLinkedSystem) else {}
@@ -413,8 +448,3 @@ def _nonideal_force(function: Callable, q: Coordinates, v: Vector, t: Scalar, id
 
 def _concatenate(parts: list[Array], q: Array) -> Array:
     return jnp.concatenate(parts) if parts else jnp.zeros(0, q.dtype)
-
-
-def _stacked(parts: list[tuple[RowValues, Rows]], q: Coordinates, n: int) -> tuple[Array, Array]:
-    J = [jnp.zeros((0, n), q.dtype), *(J for _, J in parts)]
-    return _concatenate([e for e, _ in parts], q), jnp.concatenate(J)

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 from jax.lax import stop_gradient
 from jax.tree_util import Partial
 from jaxtyping import Array
@@ -23,7 +24,7 @@ from .._linalg import SVD, AbstractDecomposition, power_of_two, pseudosolve, whi
 from .._mechanism import AbstractLinkedSystem, Mechanism
 from .._program import uses
 from .._rounding import relative_rounding, rounding_errors
-from .._types import BoolScalar, Matrix, Rows, RowValues, Vector
+from .._types import BoolScalar, Matrix, Rows, RowValues, Scalar, Vector
 
 
 # Dependent rows are dependent only at a state where all of them hold; elsewhere they are missed by the square of the
@@ -96,51 +97,53 @@ class Projection(eqx.Module):
         """
         q, v = jnp.split(y, [y.shape[0] // 2 if coordinates is None else coordinates])
         n = v.shape[0]
-        of_position, of_velocity = (None, None) if sizes is None else (sizes.position, sizes.velocity)
 
-        def size_of(q: Array) -> Array:
-            return q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
-
-        def towards(
-            q: Array, t: Array, errors: tuple[RowValues, Rows], size: Array, rows: RowSizes | None
-        ) -> Linearisation:
-            return Linearisation(mechanism.mass(q, t, n), *errors, size, 1.0 if rows is None else rows.lengths)
-
-        def along_q(q: Array, t: Array) -> Linearisation:
-            return towards(q, t, mechanism.position_rows(q, t, n), size_of(q), of_position)
-
-        def along_v(q: Array, v: Array, t: Array) -> Linearisation:
-            at = towards(q, t, mechanism.velocity_rows(q, v, t), v, of_velocity)
-            if of_position is None:
+        def towards(q: Array, v: Array, t: Array, of_speeds: BoolScalar) -> Linearisation:
+            """Linearises errors in velocity if `of_speeds`, else in position; rows without such an error are zero."""
+            rows = mechanism.error_rows(q, v, t)
+            counts = jnp.where(of_speeds, rows.of_velocity, rows.of_position)
+            A = rows.A if np.all(rows.of_velocity & rows.of_position) else jnp.where(counts[:, None], rows.A, 0.0)
+            size_of_q = q if mechanism.kinematics is None else jnp.max(jnp.abs(q)) * jnp.ones_like(v)
+            at = Linearisation(
+                M=mechanism.mass(q, t, n),
+                e=jnp.where(of_speeds, rows.velocity, rows.position),
+                J=A,
+                size=jnp.where(of_speeds, v, size_of_q),
+                # A further step follows that of positions.
+                curved=jnp.where(of_speeds, 0.0, CURVED),
+            )
+            if sizes is None:
                 return at
-            return at._replace(left=(of_position.missed(*mechanism.position_rows(q, t, n), size_of(q)),))
+            ones = jnp.ones(len(rows.A), q.dtype)
+            lengths = jnp.where(
+                of_speeds,
+                ones.at[rows.of_velocity].set(sizes.velocity.lengths),
+                ones.at[rows.of_position].set(sizes.position.lengths),
+            )
+            positions = rows.position[rows.of_position], rows.A[rows.of_position]
+            return at._replace(lengths=lengths, left=(sizes.position.missed(*positions, size_of_q),))
 
-        def nearer_q(q: Array, _) -> tuple[Array, None]:
-            return mechanism.retract(q, self.shortest(along_q, (q, t), expand, CURVED), t), None
+        def nearer(state: tuple[Array, Array], turn: Array) -> tuple[tuple[Array, Array], Array]:
+            (q, v), of_speeds = state, turn > of_q - 0.5
+            way, missed = jnp.split(self.shortest(towards, (q, v, t, of_speeds), expand), [n])
+            return (jnp.where(of_speeds, q, mechanism.retract(q, way, t)), jnp.where(of_speeds, v + way, v)), missed
 
-        def nearer_v(v: Array, _) -> tuple[Array, None]:
-            return v + self.shortest(along_v, (q, v, t), expand, CURVED)[: v.shape[0]], None
-
-        # A loop, even for few steps: one step to compile, in each of the three places where a simulation projects.
-        q, _ = jax.lax.scan(nearer_q, q, length=self.iterations)
         curved = _is_curved(mechanism, q, v, t)
-        if curved and self.iterations > 1:
-            v, _ = jax.lax.scan(nearer_v, v, length=self.iterations - 1)
-        back = self.shortest(along_v, (q, v, t), expand, 0.0)
-        way, missed = jnp.split(back, [n])
+        has_positions = jax.eval_shape(mechanism.position_error, q, t).shape[0] > 0
+        of_q, of_v = self.iterations if has_positions else 0, self.iterations if curved else 1
+        # A loop, even for few steps: one step to compile, in each of the places where a simulation projects. Turns are
+        # counted by floating-point numbers, as scalar code has a copy of a step for each that whole numbers tell apart.
+        (q, v), missed = jax.lax.scan(nearer, (q, v), jnp.arange(of_q + of_v, dtype=y.dtype))
+        missed = missed[-1]
         if curved and sizes is not None:
-            there = sizes.velocity.missed(*mechanism.velocity_rows(q, v + way, t), v + way)
-            missed = jnp.concatenate([missed, there])
+            missed = jnp.concatenate([missed, sizes.velocity.missed(*mechanism.velocity_rows(q, v, t), v)])
         arrived = jnp.all(stop_gradient(missed) <= 1)
-        return jnp.concatenate([q, v + way]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
+        return jnp.concatenate([q, v]) + jnp.where(arrived, 0.0, jnp.nan).astype(y.dtype)
 
-    def shortest(
-        self, towards: Callable[..., "Linearisation"], state: Sequence[Array], expand: bool, curved: float
-    ) -> Array:
+    def shortest(self, towards: Callable[..., "Linearisation"], state: Sequence[Array], expand: bool) -> Array:
         """Returns one step of Newton's method, the shortest to the linearised constraints.
 
-        Rows that depend on others may be missed by the part `curved` of the step, as a further step follows. The field
-        `left` of the linearisation is appended to the step.
+        The field `left` of the linearisation is appended to the step.
         """
         m, n = jax.eval_shape(towards, *state).J.shape
         if not m:
@@ -154,7 +157,7 @@ class Projection(eqx.Module):
             certain = certain._replace(push=certain.residual)
 
             def as_scalars(at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:
-                way, clear, smooth = _by_factors(certain, curved, at)
+                way, clear, smooth = _by_factors(certain, at)
                 return jnp.concatenate([way, *at.left]), clear, smooth
 
             found = _expand.guarded_scalars(towards, by_matrices, as_scalars, _expand.limits().function, state)
@@ -227,7 +230,7 @@ class ConstraintSizes(NamedTuple):
         def velocity_error(v: Array, q: Array, t: Array) -> RowValues:
             return mechanism.velocity_error(q, v, t)
 
-        errors = [(moved, jnp.zeros_like(v))]
+        errors: list[tuple[Callable[..., RowValues], Array]] = [(moved, jnp.zeros_like(v))]
         if not are_rates(mechanism.constraints):
             errors.append((velocity_error, v))
         # One kernel for an error, which is evaluated for every change of its numbers.
@@ -251,9 +254,10 @@ class ConstraintSizes(NamedTuple):
             lengths = jnp.maximum(jnp.max(jnp.abs(J) * C[None], axis=1, initial=0.0), of_terms)
             return RowSizes(power_of_two(jnp.where(lengths > 0, lengths, 1.0)), terms, C)
 
-        position = velocity = sizes(rounding[0], mechanism.position_rows(q, t, n)[1], of_q)
+        rows = mechanism.error_rows(q, v, t)
+        position = velocity = sizes(rounding[0], rows.A[rows.of_position], of_q)
         if len(rounding) > 1:
-            velocity = sizes(rounding[1], mechanism.velocity_rows(q, v, t)[1], jnp.abs(v))
+            velocity = sizes(rounding[1], rows.A[rows.of_velocity], jnp.abs(v))
         largest = jnp.max(jnp.abs(moves) * position.scales[None], axis=1)
         return ConstraintSizes(position, velocity, jnp.where(largest > 0, largest, 1.0))
 
@@ -261,14 +265,16 @@ class ConstraintSizes(NamedTuple):
 class Linearisation(NamedTuple):
     """Constraints linearised near a state, the metric M, and the size of the state (n,), for its rounding errors.
 
-    `lengths`: lengths of the rows elsewhere, which decide, whatever the units, which rows have a slope here; (m,) or
-    one. `left`: arrays to be returned after the step, so that one program computes both.
+    `curved`: the part of the step by which rows that depend on others may be missed. `lengths`: lengths of the rows
+    elsewhere, which decide, whatever the units, which rows have a slope here; (m,) or one. `left`: arrays to be
+    returned after the step, so that one program computes both.
     """
 
     M: Matrix
     e: RowValues
     J: Rows
     size: Vector
+    curved: Scalar | float = 0.0
     lengths: RowValues | float = 1.0
     left: tuple[RowValues, ...] = ()
 
@@ -286,11 +292,11 @@ def _by_pseudoinverse(solver: lx.AbstractLinearSolver, at: Linearisation) -> Arr
     return -W.T @ pseudosolve(solver, D[:, None] * B, D * e)[0]
 
 
-def _by_factors(certain: _expand.Certain, curved: float, at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:
+def _by_factors(certain: _expand.Certain, at: Linearisation) -> tuple[Array, BoolScalar, BoolScalar]:
     """Returns d with M d = J^T l and J d = -e, whether d is certain, and whether its derivatives are."""
     least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
-    (M, e, J, size, *_), d, multipliers = stop_gradient((at, way, multipliers))
+    (M, e, J, size, curved, *_), d, multipliers = stop_gradient((at, way, multipliers))
     S = _expand.SchurComplement.of(M, J, least).S
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))

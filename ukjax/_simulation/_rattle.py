@@ -171,13 +171,13 @@ def rattle_step(
 
         def along(q: Array, q0: Array, t0: Array, t1: Array) -> Linearisation:
             # The correction is along the rows at q0, wherever q is: that makes the step symplectic.
-            return Linearisation(mass(q0, t0), gap(q, t1), rows(q0, t0), q)
+            return Linearisation(mass(q0, t0), gap(q, t1), rows(q0, t0), q, curved=1.0)
 
         def back(v: Array, q: Array, t: Array) -> Linearisation:
             return Linearisation(mass(q, t), mechanism.velocity_error(q, v, t), rows(q, t), v)
 
         def correct(q: Array, _: None) -> tuple[Array, None]:
-            return q + way.shortest(along, (q, q0, t0, t1), expand, 1.0), None
+            return q + way.shortest(along, (q, q0, t0, t1), expand), None
 
         free = q0 + h * v
         q, _ = jax.lax.scan(correct, free, length=solver.iterations)
@@ -187,7 +187,7 @@ def rattle_step(
         met = to_rounding | (_missed(lambda q: gap(q, t1), q, M) <= _part(ENOUGH, q))
         v = (q - q0) / h
         end = v + kick(q, v, t1)
-        end = end + way.shortest(back, (end, q, t1), expand, 0.0)
+        end = end + way.shortest(back, (end, q, t1), expand)
         if of_speeds:
             B = _scaled(rows(q, t1), W)
             within = jnp.eye(v.shape[0], dtype=v.dtype) - W.T @ (pseudoinverse(SVD(), B)[0] @ B) @ L.T
@@ -213,12 +213,12 @@ def scalar_rattle_step(
         return h / 2 * applied_force(mechanism.system.force(q, v, t), v, "force(q, v, t)")
 
     def along(q: Array) -> Linearisation:
-        return Linearisation(M, gap(q, t1), rows(q0, t0), q)
+        return Linearisation(M, gap(q, t1), rows(q0, t0), q, curved=1.0)
 
     free = v0 + _expand.solve(M, force(q0, v0, t0))
     q, has_rows = q0 + h * free, rows(q0, t0).shape[0] > 0
     if has_rows:
-        q, _ = jax.lax.scan(lambda q, _: (q + way.shortest(along, (q,), True, 1.0), None), q, length=solver.iterations)
+        q, _ = jax.lax.scan(lambda q, _: (q + way.shortest(along, (q,), True), None), q, length=solver.iterations)
     v, A = (q - q0) / h if has_rows else free, rows(q, t1)
     least = certainty(way.pseudoinverse, 1e-6, A.shape[0], q.dtype).dependent ** 2
 
@@ -231,7 +231,7 @@ def scalar_rattle_step(
         return Linearisation(M, mechanism.velocity_error(q, end, t1), A, end)
 
     end, agree = v + _expand.solve(M, force(q, v, t1)), jnp.asarray(True)
-    end = end + way.shortest(back, (end,), True, 0.0)
+    end = end + way.shortest(back, (end,), True)
     if uses(force, q0, v0, t0)[1]:
         end, _ = jax.lax.scan(lambda u, _: (kicked(u), None), end, length=2 * solver.iterations)
         agree = jnp.max(jnp.abs(end - kicked(end))) <= _part(EXACT, v) * jnp.max(jnp.abs(end) + jnp.abs(v))
