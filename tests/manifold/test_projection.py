@@ -324,6 +324,17 @@ def test_scalar_code_and_matrices_project_alike(model):
     assert bool(jnp.all(jnp.isnan(lost).any(axis=1)))
 
 
+def test_derivatives_of_projections_onto_rows_of_both_kinds_are_by_factors():
+    """Rows of speeds are zero while positions are projected; by matrices results would be NaN here."""
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 2.0, 0.5])), lambda q, v, t: -q)
+    psi = ukjax.Nonholonomic(lambda q, v, t: (-v[0] * jnp.sin(q[2]) + v[1] * jnp.cos(q[2]))[None])
+    mechanism = ukjax.Mechanism(system, [psi, ukjax.Holonomic(lambda q, t: q[:1] ** 2 + q[1:2] - 1.0)])
+    y = jnp.array([0.9, 0.2, 0.4, 1.0, -0.5, 0.3])
+    loss = lambda y: jnp.sum(jnp.sin(PROJECTION(mechanism, jnp.asarray(0.0), y, True)))
+    with replaced(projected_by_matrices=lambda solver, at: jnp.full_like(at.size, jnp.nan)):
+        assert_gradients(loss, y)
+
+
 def test_where_scalar_code_is_not_certain_projection_is_by_matrices():
     """Contradicting rows, a singular configuration, a coordinate without mass, and one that is none."""
     rows = ukjax.Holonomic(lambda q, t: jnp.stack([q[0] ** 2 - 1.0, q[0] + q[1] - 1.0, q[0] + q[1] - 1.0 - q[2]]))

@@ -111,6 +111,7 @@ class Projection(eqx.Module):
                 size=jnp.where(of_speeds, v, size_of_q),
                 # A further step follows that of positions.
                 curved=jnp.where(of_speeds, 0.0, CURVED),
+                counts=counts,
             )
             if sizes is None:
                 return at
@@ -265,9 +266,10 @@ class ConstraintSizes(NamedTuple):
 class Linearisation(NamedTuple):
     """Constraints linearised near a state, the metric M, and the size of the state (n,), for its rounding errors.
 
-    `curved`: the part of the step by which rows that depend on others may be missed. `lengths`: lengths of the rows
-    elsewhere, which decide, whatever the units, which rows have a slope here; (m,) or one. `left`: arrays to be
-    returned after the step, so that one program computes both.
+    `curved`: the part of the step by which rows that depend on others may be missed. `counts`: the rows that are there;
+    others, and their slopes, are zero. `lengths`: lengths of the rows elsewhere, which decide, whatever the units,
+    which rows have a slope here; (m,) or one. `left`: arrays to be returned after the step, so that one program
+    computes both.
     """
 
     M: Matrix
@@ -275,6 +277,7 @@ class Linearisation(NamedTuple):
     J: Rows
     size: Vector
     curved: Scalar | float = 0.0
+    counts: Array | bool = True
     lengths: RowValues | float = 1.0
     left: tuple[RowValues, ...] = ()
 
@@ -296,7 +299,7 @@ def _by_factors(certain: _expand.Certain, at: Linearisation) -> tuple[Array, Boo
     """Returns d with M d = J^T l and J d = -e, whether d is certain, and whether its derivatives are."""
     least, rest = certain.dependent**2, jnp.zeros_like(at.size)
     way, multipliers = _expand.constrained(least, at.M, rest, at.J, -at.e)
-    (M, e, J, size, curved, *_), d, multipliers = stop_gradient((at, way, multipliers))
+    (M, e, J, size, curved, counts, *_), d, multipliers = stop_gradient((at, way, multipliers))
     S = _expand.SchurComplement.of(M, J, least).S
     rows = _expand.pivots(S, least)
     push = jnp.sqrt(jnp.abs(multipliers @ e))
@@ -308,4 +311,4 @@ def _by_factors(certain: _expand.Certain, at: Linearisation) -> tuple[Array, Boo
     missed = jnp.where(near, 0.0, missed)
     clear = _expand.are_clear(certain, S, rows, jnp.zeros_like(e), e, missed, push) & _expand.is_definite(certain, M)
     clear &= jnp.all(near | ~rows.kept) & jnp.isfinite(jnp.sum(d))
-    return way, clear, clear & jnp.all(rows.kept)
+    return way, clear, clear & jnp.all(rows.kept | ~jnp.asarray(counts))
