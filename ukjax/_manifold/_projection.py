@@ -130,8 +130,9 @@ class Projection(eqx.Module):
             return (jnp.where(of_speeds, q, mechanism.retract(q, way, t)), jnp.where(of_speeds, v + way, v)), missed
 
         curved = _is_curved(mechanism, q, v, t)
-        has_positions = jax.eval_shape(mechanism.position_error, q, t).shape[0] > 0
-        of_q, of_v = self.iterations if has_positions else 0, self.iterations if curved else 1
+        # A retraction returns quaternions to unit length too.
+        moves_q = mechanism.kinematics is not None or jax.eval_shape(mechanism.position_error, q, t).shape[0] > 0
+        of_q, of_v = self.iterations if moves_q else 0, self.iterations if curved else 1
         # A loop, even for few steps: one step to compile, in each of the places where a simulation projects. Turns are
         # counted by floating-point numbers, as scalar code has a copy of a step for each that whole numbers tell apart.
         (q, v), missed = jax.lax.scan(nearer, (q, v), jnp.arange(of_q + of_v, dtype=y.dtype))
