@@ -324,6 +324,27 @@ def test_scalar_code_and_matrices_project_alike(model):
     assert bool(jnp.all(jnp.isnan(lost).any(axis=1)))
 
 
+class Stopped(ukjax.AbstractConstraint):
+    """One row for positions, x + y = 1, and two for speeds, which are to be zero."""
+
+    def rows(self, q, v, t, kinematics=None):
+        return jnp.eye(2), jnp.zeros(2)
+
+    def position_error(self, q, t):
+        return (q[0] + q[1] - 1.0)[None]
+
+    def velocity_error(self, q, v, t, kinematics=None):
+        return v
+
+
+@pytest.mark.parametrize("expand", [True, False])
+def test_positions_may_have_other_rows_than_speeds(expand):
+    """The nearest state in closed form: x moves twice as far as y, whose mass is twice that of x."""
+    system = ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 2.0])), lambda q, v, t: -q)
+    y = PROJECTION(ukjax.Mechanism(system, Stopped()), jnp.zeros(()), jnp.array([1.1, 0.2, 0.3, 0.4]), expand)
+    assert_close(y, jnp.array([0.9, 0.1, 0.0, 0.0]), atol=1e-15)
+
+
 def test_derivatives_of_projections_onto_rows_of_both_kinds_are_by_factors():
     """Rows of speeds are zero while positions are projected; by matrices results would be NaN here."""
     system = ukjax.System(lambda q, t: jnp.diag(jnp.array([1.0, 2.0, 0.5])), lambda q, v, t: -q)
