@@ -27,9 +27,9 @@ from ._chain import Chain
 from ._closing import Free, Search, close, is_massive, missed, nearest_speeds
 from ._frame import from_matrix
 from ._joint import AbstractJoint, Revolute
-from ._layout import Layout
+from ._layout import Layout, Node
 from ._linkage import BODY, AbstractRobot, motions
-from ._motion import AbstractMotion, Ball, Float
+from ._motion import AbstractMotion, AbstractPlainMotion, Ball, Float
 
 
 class TreeKinematics(AbstractKinematics):
@@ -51,8 +51,16 @@ class TreeKinematics(AbstractKinematics):
         return _turns.met(self.robot, jnp.concatenate([moved, turns]))
 
     def _each(self, of: Callable[[AbstractMotion, Array, Array], Array], q: Array, v: Array) -> Array:
-        pairs = zip(self.motions, self.layout.nodes, strict=True)
-        return jnp.concatenate([of(motion, q[slice(*node.q)], v[slice(*node.v)]) for motion, node in pairs])
+        runs: list[tuple[AbstractMotion, Node, Node]] = []
+        for motion, node in zip(self.motions, self.layout.nodes, strict=True):
+            # Neighbours whose speeds are the rates of their coordinates go together.
+            if runs and isinstance(motion, AbstractPlainMotion) and isinstance(runs[-1][0], AbstractPlainMotion):
+                runs[-1] = (motion, runs[-1][1], node)
+            else:
+                runs.append((motion, node, node))
+        return jnp.concatenate([
+            of(motion, q[first.q[0] : last.q[1]], v[first.v[0] : last.v[1]]) for motion, first, last in runs
+        ])  # fmt: skip
 
 
 def names_of(robot: AbstractRobot) -> tuple[tuple[str, ...], tuple[str, ...]]:
