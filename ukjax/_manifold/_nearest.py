@@ -44,15 +44,6 @@ class Rounding(NamedTuple):
         """Sizes that the rows (m, n) would have if none of their terms cancelled."""
         return self.rows / relative_rounding(self.rows.dtype)
 
-    def levers_above_noise(self, C: Vector) -> Rows:
-        """Returns the levers (m, n), zero for those that may be rounding errors; C: scales of the coordinates (n,).
-
-        They are differences by changes of a part eps^(3/4) of numbers, so that rounding errors give eps^(1/4) of a row.
-        """
-        entries = self.levers * C[None]
-        noise = float(jnp.finfo(entries.dtype).eps) ** 0.25 * jnp.max(entries, axis=1, keepdims=True, initial=0.0)
-        return jnp.where(entries > noise, self.levers, 0)
-
     def without(self, e: RowValues, J: Rows) -> tuple[RowValues, Rows]:
         """Returns e and J with zero for rows that are nothing but rounding errors, as these can't be met or missed."""
         none = stop_gradient(jnp.all(jnp.abs(J) <= self.rows, axis=1))
@@ -137,7 +128,7 @@ def nearest(
     M, rest = M[errors.free][:, errors.free], jnp.zeros(n, x0.dtype)
     e, J = errors.linearised(rest)
     C = coordinate_scales(M, J)
-    D, E = balancing_scales(jnp.maximum(rounding.levers_above_noise(C), jnp.abs(stop_gradient(J))), C)
+    D, E = balancing_scales(jnp.maximum(rounding.levers, jnp.abs(stop_gradient(J))), C)
     K, B = E[:, None] * M * E[None], D[:, None] * J * E[None]
     h = _positive(jnp.max(jnp.abs(jnp.diagonal(K))))  # the heaviest coordinate
     candidates = [K, K + h * B.T @ B, E[:, None] * shifted(M, C) * E[None]]
