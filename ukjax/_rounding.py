@@ -3,7 +3,7 @@ r"""Sizes of the rounding errors of a function's results.
 A result that cancels exactly on paper is left with the rounding errors of its terms. Its value does not differ from a
 small number, but the size of its terms shows that it cancelled. To find that size, every number that goes into the
 function (its inputs, the arrays that it closes over and the literals in it) is changed by a random part of about
-$\delta = \epsilon^{3/4}$; to first order the result changes by
+$\delta = \epsilon^{1/2}$; to first order the result changes by
 
 .. math:: \delta \sum_k \xi_k\, x_k\, \partial f / \partial x_k,
 
@@ -154,8 +154,12 @@ def _and_error(values: Array) -> tuple[Array, Array]:
 
 
 def _change(dtype: DTypeLike) -> float:
-    """Returns the relative size of the random changes, above rounding errors and below nonlinear effects."""
-    return float(jnp.finfo(dtype).eps) ** 0.75
+    """Returns the relative size of the random changes.
+
+    A size that is zero on paper is found as a part eps / change of other terms, by rounding errors, or as a part change
+    of them, by nonlinear effects. Here these are equal.
+    """
+    return float(jnp.finfo(dtype).eps) ** 0.5
 
 
 def _changed(k: int, x: ArrayLike, count: int) -> Array:

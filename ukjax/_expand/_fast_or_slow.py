@@ -436,10 +436,10 @@ class FastOrSlowDirections(AbstractFastOrSlowSlope):
         return traced(jax.vmap(jaxpr_as_fun(closed), self.axes), self.takes)
 
     def make_judged(self):
-        along_one = self.one.judged
-        if along_one is None:
+        judged = self.one.judged
+        if judged is None:
             return None
-        piece, derivative = along_one
+        piece, derivative = judged
 
         def every(*args):
             *found, smooth = jax.vmap(derivative, self.axes)(*args)

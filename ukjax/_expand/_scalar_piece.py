@@ -237,9 +237,9 @@ class AbstractJudgedSlope(AbstractBatchedOp):
 
 
 class JudgedDirections(AbstractBatchedOp):
-    """A judged derivative at one state along several directions; each result has a row for each of them.
+    """The derivatives at one state along several directions, and a verdict on them.
 
-    `axes`: those of the arguments that have one for each direction.
+    Each result has a row for each direction. `axes`: those of the arguments that have one for each direction.
     """
 
     def __init__(self, slope: AbstractJudgedSlope, axes: tuple[int | None, ...], count: int):

@@ -11,6 +11,7 @@ Source of J(w), the right Jacobian of the rotation group: Chirikjian (2012), Sto
 Lie Groups 2, 10.3.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -247,12 +248,12 @@ class Chain(NamedTuple):
             count = len(loop.error(P)[0])
             own, weights = weights[:count], weights[count:]
             seen = child.inverse.outwards(np.eye(6))  # twists about the ground's origin, as the child sees them
-            wrench = seen.T @ _pull(loop, P, own)
-            along = S * loop.signs
-            moved = np.zeros(self.n)
-            moved[paths[loop.ends[1][0]] if loop.ends[1][0] >= 0 else []] = 1.0
+            pull = ft.partial(_pull, loop, own)
+            wrench, along = seen.T @ pull(P), S * loop.signs
+            node, moved = loop.ends[1][0], np.zeros(self.n)
+            moved[paths[node] if node >= 0 else []] = 1.0
             g += along.T @ wrench
-            H += (seen @ along).T @ _changes(lambda P, loop=loop, own=own: _pull(loop, P, own), P) @ seen @ along
+            H += (seen @ along).T @ _changes(pull, P) @ seen @ along
             # Twists change as the joints before them move, and so does the frame in which the child sees them.
             H += loop.signs[:, None] * (carried - moved) * (S.T @ _brackets(wrench) @ S)
         coordinates = np.where(self.places >= 0, end[self.places], 0.0)
@@ -288,7 +289,7 @@ class Chain(NamedTuple):
         return found
 
 
-def _pull(loop: Loop, P: At, weights: np.ndarray) -> np.ndarray:
+def _pull(loop: Loop, weights: np.ndarray, P: At) -> np.ndarray:
     """The wrench (6,) on the child, seen from it, whose power is the rate of the errors times weights."""
     return loop.error(P)[1].T @ weights
 
