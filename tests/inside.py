@@ -282,6 +282,7 @@ armature = _linkage.armature
 own_forces = _linkage.own_forces
 posture = _linkage.posture
 bias = _dynamics.bias
+imbalance = _dynamics.imbalance
 falling = _linkage.falling
 slopes = _slopes.slopes
 stacked = _linkage.stacked

@@ -94,6 +94,13 @@ class AbstractLinkedSystem(AbstractConstrainedSystem):
         `afar`: see `Mechanism.errors`.
         """
 
+    @abc.abstractmethod
+    def own_imbalance(self) -> Callable[..., tuple[Vector, Mapping[str, RowValues]]] | None:
+        """Returns the function (q, v, t, a, l) -> Q - M a + A^T l (n,), and b - A a of the same constraints by name.
+
+        a: accelerations (n,); l: multipliers by name. None if it takes no fewer operations than M and A do.
+        """
+
 
 class AbstractRecursiveSystem(AbstractSystem):
     """A system that can compute its unconstrained acceleration without forming M."""
@@ -276,7 +283,8 @@ class Mechanism(AbstractShown):
         if whole and not groups and isinstance(system, AbstractRecursiveSystem):
             return TermsFunctions(dense, free=system.free(applied))
         if not whole or not isinstance(system, AbstractModularSystem):
-            return TermsFunctions(dense)
+            known = isinstance(system, AbstractLinkedSystem) and system.own_imbalance() is not None
+            return TermsFunctions(dense, imbalance=Partial(Mechanism.imbalance, self, applied) if known else None)
 
         def modular(q: Coordinates, v: Vector, t: Scalar) -> ModularTerms:
             Q = applied_force(system.force(q, v, t), v, "force(q, v, t)")
@@ -284,6 +292,33 @@ class Mechanism(AbstractShown):
             return ModularTerms(system.blocks(q, t), Q, tuple(group.each_rows(q, v, t) for group in groups))
 
         return TermsFunctions(dense, BlockTerms(system.partition, tuple(group.columns for group in groups), modular))
+
+    def imbalance(
+        self,
+        applied: Vector | None,
+        rows: Iterable[tuple[str, int]],
+        q: Coordinates,
+        v: Vector,
+        t: Scalar,
+        a: Vector,
+        multipliers: RowValues,
+    ) -> tuple[Vector, RowValues]:
+        """Returns Q - M a + A^T l (n,) and b - A a (m,) by `own_imbalance`; `rows`: as in `Terms`."""
+        own = self.system.own_imbalance() if isinstance(self.system, AbstractLinkedSystem) else None
+        assert own is not None
+        names, counts = zip(*rows, strict=True)
+        parts = jnp.split(multipliers, np.cumsum(counts)[:-1])
+        force, errors = own(q, v, t, a, dict(zip(names, parts, strict=True)))
+        force, found, start = force if applied is None else force + applied, list[RowValues](), 0
+        for name, c in self.named_constraints.items():
+            if name in errors:
+                found.append(errors[name])
+            else:
+                A, b = self.rows_of(c, q, v, t)
+                force = force + A.T @ multipliers[start : start + len(b)]
+                found.append(b - A @ a)
+            start += len(found[-1])
+        return force, jnp.concatenate(found)
 
     def position_error(self, q: Coordinates, t: Scalar) -> Float[Array, " r"]:
         """Returns Φ of every holonomic constraint, in order."""

@@ -105,11 +105,15 @@ class TermsFunctions(NamedTuple):
     `of(q, v, t)`: A and b of each constraint whose rows are loose, and the sizes of their rounding errors, or None.
 
     `free`: the dynamics without M, where the system has no constraint and can do so.
+
+    `imbalance`: (`Terms.rows`, q, v, t, a, l) -> Q - M a + A^T l (n,) and b - A a (m,), for accelerations a and
+    multipliers l, where there are constraints and the system finds these two without M.
     """
 
     dense: Callable[..., Terms]
     modular: BlockTerms | None = None
     free: ForwardDynamics | None = None
+    imbalance: Partial | None = None
 
     @property
     def soon(self) -> "TermsFunctions":

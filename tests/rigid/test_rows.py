@@ -1,14 +1,16 @@
 """Rows of all loops from one pass, beside those of each constraint on its own."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 
 import ukjax
-from models import bricard, delta, five_bar_leg, stewart, whipple_bicycle
+from models import bricard, delta, five_bar_leg, legged_chains, stewart, whipple_bicycle
 from ukjax import rigid
 
 from ..helpers import assert_close, sampled
+from ..inside import imbalance
 from . import trees
 from .test_robot import KINDS, four_bar
 
@@ -116,6 +118,76 @@ def test_loops_that_are_alike_are_traced_once():
     loops = 5 * 2
     assert four - two < 10 * loops
     assert six - four < 10 * loops
+
+
+def driven():
+    """Loops with efforts and drags, joints with armature, and forces between bodies."""
+    effort, drag = rigid.Effort(2.0, 0.1, 0.3, 0.2), rigid.Drag(0.4, 0.15)
+    bodies = {name: rigid.Body(rigid.Inertia(1.0, 0.1), {"e": rigid.Frame((0.4, 0.1, 0.0))}) for name in "abc"}
+    joints = {
+        "a": rigid.Revolute("ground", "a", "z", effort),
+        "b": rigid.Spherical("a.e", "b", rigid.Drag(0.1, 0.05)),
+        "c": rigid.Universal("b.e", "c"),
+        "hinge": rigid.Revolute("c.e", "ground", (0.2, 1.0, 0.1), effort),
+        "ball": rigid.Spherical("ground", "b.e", drag),
+    }
+    return rigid.Robot(bodies, joints, forces={"spring": rigid.Spring("a.e", "c.e", 30.0, 0.2)}, turns=["hinge"])
+
+
+@pytest.mark.parametrize("name", sampled([*ROBOTS, "driven"], ["sleigh", "bicycle", "alike", "driven"]))
+def test_the_imbalance_is_that_of_the_mass_matrix_and_the_rows(name):
+    """Q - M a + A^T l and b - A a by recursive Newton-Euler, for accelerations and multipliers that solve nothing."""
+    robot = driven() if name == "driven" else ROBOTS[name]()
+    q, v = (jnp.asarray(x) for x in trees.random_state(robot, 3))
+    a = jnp.sin(jnp.arange(1.0, 1.0 + len(v)))
+
+    def terms(q, v, a):
+        rows = robot.own_rows(q, v, TIME)
+        multipliers = {k: jnp.cos(jnp.arange(len(row.b)) + len(k)) for k, row in rows.items()}
+        force = robot.force(q, v, TIME) - robot.mass(q, TIME) @ a
+        for k, row in rows.items():
+            force = force + row.A.T @ multipliers[k]
+        return (force, {k: row.b - row.A @ a for k, row in rows.items()}), multipliers
+
+    (force, errors), multipliers = jax.jit(terms)(q, v, a)
+    found, others = jax.jit(lambda *state: imbalance(robot, *state))(q, v, TIME, a, multipliers)
+    assert_close(found, force, atol=1e-12 * (1 + float(jnp.max(jnp.abs(force)))))
+    assert sorted(others) == sorted(errors)
+    for key, wanted in errors.items():
+        assert_close(others[key], wanted, atol=1e-12 * (1 + float(jnp.max(jnp.abs(wanted), initial=0.0))))
+
+
+@pytest.mark.long
+def test_derivatives_of_a_large_robot_with_further_constraints():
+    """Forward and reverse, by the state, a force and the robot's numbers, against differences."""
+    robot = legged_chains.cassie_legs().robot()
+    (q, _), n = robot.assemble(), robot.layout.n
+    v = 0.3 * jnp.sin(jnp.arange(1.0, 1.0 + n))
+    weights = jnp.cos(jnp.arange(1.0, 1.0 + n))
+    further = ukjax.Nonholonomic(lambda q, v, t: (jnp.cos(q[:1]) * (weights @ v)) - jnp.sin(t))
+    mechanism = robot.mechanism({"further": further})
+    numbers, rest = eqx.partition(mechanism, eqx.is_inexact_array)
+    sizes = jax.tree_util.tree_map(lambda x: 1e-2 * (jnp.abs(x) + 0.1 * jnp.ones_like(x)), numbers.system.bodies)
+
+    def work(q, v, applied, scale):
+        bodies = jax.tree_util.tree_map(lambda x, size: x + scale * size, numbers.system.bodies, sizes)
+        moved = eqx.combine(eqx.tree_at(lambda m: m.system.bodies, numbers, bodies), rest)
+        motion = ukjax.equation_of_motion(moved, q, v, applied=applied)
+        return (
+            weights @ motion.acceleration
+            + weights @ motion.constraint_force / 50
+            + v @ motion.unconstrained_acceleration
+        )
+
+    state = q, v, 2.0 * weights, jnp.zeros(())
+    along = jnp.cos(3 * q), jnp.sin(2 * v), v, jnp.ones(())
+    _, forward = jax.jvp(work, state, along)
+    gradient = jax.grad(work, (0, 1, 2, 3))(*state)
+    at = lambda h: float(work(*(x + h * d for x, d in zip(state, along, strict=True))))
+    h = 4e-5
+    slope = (8 * (at(h) - at(-h)) - at(2 * h) + at(-2 * h)) / (12 * h)
+    assert_close(forward, slope, rtol=1e-7)
+    assert_close(sum(jnp.vdot(x, d) for x, d in zip(gradient, along, strict=True)), forward, rtol=1e-11)
 
 
 @pytest.mark.long

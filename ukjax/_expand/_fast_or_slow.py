@@ -483,19 +483,17 @@ class _ChosenTangent(AbstractFastOrSlowSlope):
         here = tuple(i for i in self.moving if i < base.known)
         if not here:
             return None
-        piece = base.fast.judged_tangent(here)
         moved = [count + k for k, i in enumerate(self.moving) if i < base.known]
-        # Of the changes of the values, those that are the change of a leaf.
-        values = [(k, i) for k, i in enumerate(base.fast.inexact) if i in {base.origin[i] for i in base.inexact}]
-        used = piece.some((*(k for k, _ in values), len(piece.gives) - 1))
-        assert isinstance(used, AbstractJudgedSlope)
+        leaves = {base.origin[i] for i in base.inexact}
+        values = tuple(i for i in base.fast.inexact if i in leaves)
+        piece = base.fast.judged_tangent(here, values)
 
         def tangent(*args):
-            *changes, smooth = used(*args[: base.known], *(args[k] for k in moved))
-            of: dict[int | None, Array] = dict(zip((i for _, i in values), changes, strict=True))
+            *changes, smooth = piece(*args[: base.known], *(args[k] for k in moved))
+            of: dict[int | None, Array] = dict(zip(values, changes, strict=True))
             return [*(_or_zero(of.get(base.origin[i]), base.gives[i]) for i in base.inexact), smooth]
 
-        return used, tangent
+        return piece, tangent
 
     def make_slow(self):
         change = ft.partial(traced_tangent, moving=self.moving, results=self.base.inexact)

@@ -8,7 +8,8 @@ Q - M q'' + A^T l and b - A q'' at constant q'' and l,
 
     M dq'' - A^T dl = r1,  A dq'' = r2,
 
-and its transpose, which takes the gradient of one number, p . (Q - M q'' + A^T l) + s . (b - A q'').
+and its transpose, which takes the gradient of one number, p . (Q - M q'' + A^T l) + s . (b - A q''). So derivatives
+take no M and no A where a system knows these two vectors, the imbalance, without them: by inverse dynamics.
 """
 
 import abc
@@ -57,19 +58,28 @@ class MotionPiece(AbstractCertainPiece):
         certain: The thresholds for being certain.
         limit: Most operations of the program; raises TooLong if it has more, and NotScalar.
         vanishing: Whether rows may be nothing but the rounding errors of their terms.
+        imbalance: x, q'', l -> Q - M q'' + A^T l, b - A q''; None to find them from the terms.
 
     Attributes:
         terms: x -> M, Q, A, b, a piece too.
     """
 
-    def __init__(self, closed: ClosedJaxpr, certain: Certain, limit: int, vanishing: bool = False):
+    def __init__(
+        self,
+        closed: ClosedJaxpr,
+        certain: Certain,
+        limit: int,
+        vanishing: bool = False,
+        imbalance: Traceable | None = None,
+    ):
         mass, force, rows, _ = closed.out_avals
         n, dtype = force.shape[0], mass.dtype
         vector, number = jax.ShapeDtypeStruct((n,), dtype), jax.ShapeDtypeStruct((), dtype)
         flags = [jax.ShapeDtypeStruct(shape, bool) for shape in ((rows.shape[0],), (), ())]
         super().__init__(closed.in_avals, (vector, vector, vector, number, *flags))
         self.closed, self.limit, self.dtype, self.size = closed, limit, dtype, (rows.shape[0], n)
-        self.certain, self.vanishing = certain, vanishing
+        self.certain, self.vanishing, self.imbalance = certain, vanishing, imbalance
+        self._balances: dict[tuple[int, ...], ClosedJaxpr] = {}
 
         found: list[np.ndarray] = []  # M, Q, A, b
 
@@ -107,14 +117,47 @@ class MotionPiece(AbstractCertainPiece):
     def evaluate(self, form, *arrays):
         return self.program.evaluate(form, *arrays)
 
+    def balance(self, given: Sequence[int]) -> ClosedJaxpr:
+        """The function (x, q'', l, a) -> Q - M q'' + A^T l, b - A q'', and what derivatives of `given` values need too.
+
+        That is Q - M a for a, and A^T l for the constraint force.
+        """
+        further = tuple(i for i in (1, 2) if i in given)
+        if further not in self._balances:
+            (m, n), count = self.size, len(self.takes)
+            vectors = [jax.ShapeDtypeStruct((k,), self.dtype) for k in (n, m, n)]
+            by = self._balance_by_terms if self.imbalance is None else self._balance_by_inverse_dynamics
+            self._balances[further] = traced(lambda *x: by(further, x[:count], *x[count:]), self.takes, vectors)
+        return self._balances[further]
+
+    def _balance_by_terms(
+        self, further: Sequence[int], x: Sequence[Array], acceleration: Array, multipliers: Array, free: Array
+    ) -> list[Array]:
+        M, Q, A, b = jaxpr_as_fun(self.closed)(*x)
+        force = A.T @ multipliers
+        every = {1: Q - M @ free, 2: force}
+        return [Q - M @ acceleration + force, b - A @ acceleration, *(every[i] for i in further)]
+
+    def _balance_by_inverse_dynamics(
+        self, further: Sequence[int], x: Sequence[Array], acceleration: Array, multipliers: Array, free: Array
+    ) -> list[Array]:
+        assert self.imbalance is not None
+        of = jaxpr_as_fun(self.imbalance.closed)
+        found = list(of(*x, acceleration, multipliers))
+        if 1 in further:
+            found.append(of(*x, free, jnp.zeros_like(multipliers))[0])
+        if 2 in further:  # the imbalance is affine in the multipliers
+            found.append(jax.jvp(lambda l: of(*x, acceleration, l)[0], (multipliers,), (multipliers,))[1])
+        return found
+
     def make_tangent(self, moving):
-        return _Tangent(self, moving)
+        return _Tangent(self, moving, range(4))
 
     def make_cotangent(self, moving, given):
         return _Cotangent(self, moving, given)
 
-    def judged_tangent(self, moving):
-        return JudgedSlope(_Tangent(self, moving))
+    def judged_tangent(self, moving, given):
+        return JudgedSlope(_Tangent(self, moving, given))
 
     def make_judged_cotangent(self, moving, given):
         return JudgedSlope(_Cotangent(self, moving, given))
@@ -189,25 +232,27 @@ class _Derived(AbstractSmallOp):
 
 
 class _Tangent(_Derived):
-    """The piece (x, dx) -> dq'', da, the change of the constraint force, and 0 for the residual."""
+    """The piece (x, dx of those that are `moving`) -> tangents of the `given` values; 0 for the residual."""
 
-    def __init__(self, base: MotionPiece, moving: tuple[int, ...]):
-        self.base, self.moving = base, moving
-        super().__init__((*base.takes, *(base.takes[i] for i in moving)), base.gives[:4])
-        (m, n), count = base.size, len(base.takes)
-        terms = jaxpr_as_fun(base.closed)
+    def __init__(self, base: MotionPiece, moving: tuple[int, ...], given: Sequence[int]):
+        self.base, self.moving, self.given = base, moving, tuple(given)
+        takes = (*base.takes, *(base.takes[i] for i in moving))
+        super().__init__(takes, [base.gives[i] for i in given])
+        self.changes = ft.cache(self._make_changes)
+
+    def _make_changes(self) -> ClosedJaxpr:
+        """The function (x, dx, q'', l, a) -> the changes of the balance."""
+        balance, count, moving = self.base.balance(self.given), len(self.base.takes), self.moving
 
         def changes(*args):
-            x, dx, (acceleration, multipliers, free) = args[:count], args[count:-3], args[-3:]
+            x, dx, solution = args[:count], args[count:-3], args[-3:]
 
-            def unbalanced(*moved):
-                M, Q, A, b = terms(*exchanged(x, moving, moved))
-                return Q - M @ acceleration + A.T @ multipliers, b - A @ acceleration, Q - M @ free, A.T @ multipliers
+            def along(*moved):
+                return jaxpr_as_fun(balance)(*exchanged(x, moving, moved), *solution)
 
-            return jax.jvp(unbalanced, [x[i] for i in moving], list(dx))[1]
+            return jax.jvp(along, [x[i] for i in moving], list(dx))[1]
 
-        vectors = [jax.ShapeDtypeStruct((k,), base.dtype) for k in (n, m, n)]
-        self.changes = ft.cache(ft.partial(traced, changes, self.takes, vectors))
+        return traced(changes, self.takes, balance.in_avals[count:])
 
     def from_solved(self, solved, arguments):
         return self._response(solved, *inlined(solved.graph, *self._changes(solved, arguments)))
@@ -221,15 +266,18 @@ class _Tangent(_Derived):
         return [np.stack(x) for x in zip(*(self._response(solved, *row) for row in rows), strict=True)]
 
     def _changes(self, solved: ScalarKKT, arguments: list[np.ndarray]) -> tuple[ClosedJaxpr, tuple[bool, ...], list]:
-        further = map(column, (solved.acceleration, solved.least(solved.multipliers), solved.free))
-        given = [*arguments, *further]
+        given = [*arguments, *_solution(solved)]
         return self.changes(), (False,) * len(given), given
 
     def _response(self, solved: ScalarKKT, *changes: np.ndarray) -> list[np.ndarray]:
-        graph, (r1, r2, r3, r4) = solved.graph, map(list, changes)
+        graph, (r1, r2, *further) = solved.graph, map(list, changes)
         change, multipliers = solved.respond(r1, r2)
-        force = combined(graph, graph.add, r4, solved.force(multipliers))
-        return [column(change), column(solved.mass.solve(r3)), column(force), alone(constant(0, self.base.dtype))]
+        found = {0: column(change), 3: alone(constant(0, self.base.dtype))}
+        if 1 in self.given:
+            found[1] = column(solved.mass.solve(further[0]))
+        if 2 in self.given:
+            found[2] = column(combined(graph, graph.add, further[-1], solved.force(multipliers)))
+        return [found[i] for i in self.given]
 
     def dense(self, *args):
         count = len(self.base.takes)
@@ -238,7 +286,8 @@ class _Tangent(_Derived):
         def along(*moved: Array) -> tuple[Array, Array, Array]:
             return self.base.dense(*exchanged(x, self.moving, moved))
 
-        return *jax.jvp(along, [x[i] for i in self.moving], list(dx))[1], jnp.zeros((), self.base.dtype)
+        changes = *jax.jvp(along, [x[i] for i in self.moving], list(dx))[1], jnp.zeros((), self.base.dtype)
+        return [changes[i] for i in self.given]
 
 
 class _Cotangent(_Derived):
@@ -250,36 +299,33 @@ class _Cotangent(_Derived):
 
     @ft.cached_property
     def adjoint(self) -> ScalarProgram | None:
-        """The program (x, cotangents of M, Q, A, b) -> cotangents of x; None if there is none."""
+        """The program of `gradient`; None if there is none."""
+        balance = self.base.balance(self.given)
+        count = len(balance.out_avals)
         try:
-            program = adjoint_program(self.base.closed, self.moving, range(4), grown(self.base.limit))
+            program = adjoint_program(balance, self.moving, range(count), grown(self.base.limit))
         except (TooLong, NotScalar):
             return None
-        return program.some(range(4, len(program.gives)))
+        return program.some(range(count, len(program.gives)))
 
     @ft.cached_property
     def gradient(self) -> ClosedJaxpr:
-        """The function (x, cotangents of M, Q, A, b) -> cotangents of x, derived by JAX."""
-        return traced_cotangent(self.base.closed, self.moving, range(4))
+        """The function (x, q'', l, a, cotangents of the balance) -> cotangents of x, derived by JAX."""
+        balance = self.base.balance(self.given)
+        return traced_cotangent(balance, self.moving, range(len(balance.out_avals)))
 
     def from_solved(self, solved, arguments):
         graph, base, count = solved.graph, self.base, len(self.base.takes)
         zeros = [constant(0, base.dtype)] * base.size[1]
         weights = {i: list(x) for i, x in zip(self.given, arguments[count:], strict=True) if i < 3}
         on_acceleration, on_force = (weights.get(i) or zeros for i in (0, 2))
-        p, s = _adjoint(solved, on_acceleration, on_force)
-        free_p = solved.mass.solve(weights[1]) if 1 in weights else zeros
-        both = combined(graph, graph.add, p, on_force)
-        multipliers = solved.least(solved.multipliers)
-
-        def minus(x: Sequence[Entry]) -> list[Entry]:
-            return [graph.neg(y) for y in x]
-
-        # Of p . (Q - M q'') + f . (Q - M a) + (p + on force) . A^T l + s . (b - A q''), f: `free_p`.
-        on_M = _outer(graph, [(minus(p), solved.acceleration), (minus(free_p), solved.free)], base.dtype)
-        on_A = _outer(graph, [(minus(s), solved.acceleration), (multipliers, both)], base.dtype)
-        on_Q = column(combined(graph, graph.add, p, free_p))
-        given = [*arguments[:count], on_M, on_Q, on_A, column(s)]
+        # Of p . (Q - M q'' + A^T l) + s . (b - A q'') + f . (Q - M a) + (weights of the force) . A^T l, f: M^-1 (of a).
+        on_balance = list(_adjoint(solved, on_acceleration, on_force))
+        if 1 in weights:
+            on_balance.append(solved.mass.solve(weights[1]))
+        if 2 in weights:
+            on_balance.append(on_force)
+        given = [*arguments[:count], *_solution(solved), *map(column, on_balance)]
         copied = None if self.adjoint is None else self.adjoint.copied(graph, given)
         return interpret(graph, self.gradient, given) if copied is None else copied
 
@@ -314,13 +360,9 @@ class JudgedSlope(AbstractJudgedSlope):
         return [*found, np.repeat(smooth[None], len(found[0]))]
 
 
-def _outer(graph: Graph, pairs: Sequence[tuple[Sequence[Entry], Sequence[Entry]]], dtype: np.dtype) -> np.ndarray:
-    """The sum of x y^T over pairs of x and y."""
-    (rows, columns), *_ = pairs
-    found = np.empty((len(rows), len(columns)), object)
-    for i, j in np.ndindex(found.shape):
-        found[i, j] = graph.sum([graph.mul(x[i], y[j]) for x, y in pairs], dtype)
-    return found
+def _solution(solved: ScalarKKT) -> list[np.ndarray]:
+    """q'', the multipliers of least norm, and a."""
+    return [column(x) for x in (solved.acceleration, solved.least(solved.multipliers), solved.free)]
 
 
 def _adjoint(
@@ -344,6 +386,7 @@ def guarded_motion(
     terms: ClosedJaxpr,
     arrays: Sequence[Array],
     more: Callable[..., Sequence[Array]] | None = None,
+    imbalance: Traceable | None = None,
 ) -> PyTree | None:
     """A tree of arrays from M, Q, A, b at a state, by `found` from a scalar program, or by the fallback `otherwise`.
 
@@ -355,12 +398,13 @@ def guarded_motion(
         terms: arrays -> M, Q, A, b, traced, without constants that are being traced.
         arrays: The state, and whatever else the terms are made of.
         more: arrays -> further arguments of `otherwise`.
+        imbalance: As for `MotionPiece`.
 
     Returns:
         The tree; None if there is no such program.
     """
     try:
-        piece = MotionPiece(terms, certain, limit, vanishing=more is not None)
+        piece = MotionPiece(terms, certain, limit, more is not None, imbalance)
     except (TooLong, NotScalar):
         return None
     tree, structure = _leaves_of(found, piece.gives[:-2])

@@ -164,8 +164,8 @@ class AbstractCertainPiece(AbstractSmallOp):
         """The piece as a scalar program."""
 
     @abc.abstractmethod
-    def judged_tangent(self, moving: tuple[int, ...]) -> "AbstractJudgedSlope":
-        """The function (x, tangents of those `moving`) -> tangents of the inexact values, and whether certain."""
+    def judged_tangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractJudgedSlope":
+        """The function (x, tangents of those `moving`) -> tangents of the `given` values, and whether certain."""
 
     @abc.abstractmethod
     def make_judged_cotangent(self, moving: tuple[int, ...], given: tuple[int, ...]) -> "AbstractJudgedSlope":
@@ -294,8 +294,8 @@ class CertainScalars(AbstractCertainPiece):
     def make_cotangent(self, moving, given):
         return self.piece.make_cotangent(moving, given)
 
-    def judged_tangent(self, moving):
-        return _JudgedTangent(self, moving)
+    def judged_tangent(self, moving, given):
+        return _JudgedTangent(self, moving, given)
 
     def make_judged_cotangent(self, moving, given):
         return _JudgedCotangent(self, moving, given)
@@ -315,8 +315,8 @@ class CertainScalars(AbstractCertainPiece):
 class _JudgedTangent(AbstractJudgedSlope):
     """A derivative of certain scalars in forward mode."""
 
-    def __init__(self, base: CertainScalars, moving: tuple[int, ...]):
-        self.base, self.slope = base, traced_tangent(base.closed, moving, base.inexact)
+    def __init__(self, base: CertainScalars, moving: tuple[int, ...], given: tuple[int, ...]):
+        self.base, self.slope = base, traced_tangent(base.closed, moving, given)
         super().__init__(self.slope.in_avals, [*self.slope.out_avals, ShapedArray((), np.dtype(bool))])
         self.limit = grown(base.limit)
 

@@ -13,13 +13,13 @@ import lineax as lx
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .. import _blocks, _expand, _panels
 from .._linalg import AbstractDecomposition, rank_tolerance_of
-from .._lowering import runs_machine_code
+from .._lowering import Traceable, runs_machine_code
 from .._program import with_constants_as_arguments, with_results
-from .._result import RESULTS
+from .._result import RESULTS, is_traced
 from .._rounding import rounding_errors_of
 from .._terms import Terms, TermsFunctions, of_loose
 from .._types import Matrix, Partition, Rows, RowValues, Vector
@@ -79,11 +79,13 @@ class TracedTerms(NamedTuple):
         closed: arrays -> M, Q, A, b, and the rows whose rounding errors are asked for.
         arrays: The state, and arrays that are being traced and that the terms are made of.
         terms: What else there is.
+        balance: As `TermsFunctions.imbalance`.
     """
 
     closed: ClosedJaxpr
     arrays: list[Array]
     terms: Terms
+    balance: Partial | None
 
     @classmethod
     def of(cls, terms_of: TermsFunctions, state: Sequence[Array]) -> "TracedTerms":
@@ -101,7 +103,7 @@ class TracedTerms(NamedTuple):
             return (terms.M, terms.Q, terms.A, terms.b), loose
 
         closed, further = with_constants_as_arguments(jax.make_jaxpr(arrays)(*state))
-        return cls(closed, [*state, *further], kept[0])
+        return cls(closed, [*state, *further], kept[0], terms_of.imbalance)
 
     @property
     def traced(self) -> ClosedJaxpr:
@@ -120,6 +122,24 @@ class TracedTerms(NamedTuple):
         return errors if any(loose) else None
 
     @property
+    def imbalance(self) -> Traceable | None:
+        """The function (arrays, a, l) -> Q - M a + A^T l, b - A a; None if it is to be found from the terms."""
+        if self.balance is None or not self.rows:
+            return None
+        leaves, structure = jax.tree_util.tree_flatten(self.balance)
+        place = {id(x): i for i, x in enumerate(self.arrays)}
+        places = [place.get(id(x)) for x in leaves]
+        # What is traced later may hold no array that is being traced now. One that is in no term is not needed.
+        known = [jax.ShapeDtypeStruct(x.shape, x.dtype) if is_traced(x) else x for x in leaves]
+        rows, avals = self.terms.rows, [*self.closed.in_avals, self.closed.out_avals[1], self.closed.out_avals[3]]
+
+        def unbalanced(*args: Array) -> tuple[Vector, RowValues]:
+            given = [_unknown_or(x) if i is None else args[i] for x, i in zip(known, places, strict=True)]
+            return jax.tree_util.tree_unflatten(structure, given)(rows, *args[:3], *args[-2:])
+
+        return Traceable(lambda: jax.make_jaxpr(unbalanced)(*avals), avals, avals[-2:], False)
+
+    @property
     def coordinates(self) -> int:
         return self.closed.out_avals[0].shape[0]
 
@@ -134,6 +154,13 @@ class TracedTerms(NamedTuple):
 
     def solve_by(self, formulation: AbstractPseudoinverseFormulation) -> Callable[..., Motion]:
         return Partial(ft.partial(_solved, self.terms.partition, self.terms.rows), formulation)
+
+
+def _unknown_or(leaf: PyTree) -> PyTree:
+    """The leaf; for the type of an array one of NaN, or zero, which no result may depend on."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    return jnp.full(leaf.shape, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0, leaf.dtype)
 
 
 def _solved(
@@ -170,6 +197,7 @@ def expanded(
         dense.traced,
         dense.arrays,
         dense.rounding,
+        dense.imbalance,
     )
 
 

@@ -22,8 +22,14 @@ else by a dense factorisation in panels.
 The rows of loops are computed by one pass over the tree for all of them (`rows_of_loops`) where a mechanism needs the
 rows of them all, and alone (`Gap`, `Slip`) where a constraint is asked by itself.
 
+Derivatives of the constrained motion of a large tree are those of `imbalance`, which takes neither M nor rows: its
+program is half as long, as are those of its derivatives. For a small tree they are those of M, Q and the rows, which
+are traced already.
+
 q: coordinates (n_q,); v: speeds (n,).
 """
+
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +40,10 @@ from .. import _expand
 from .._expand import Lowering
 from .._panels import panel_solve
 from .._terms import ForwardDynamics, Pivots
-from .._types import Coordinates, Matrix, Scalar, Vector
+from .._types import Coordinates, Matrix, RowValues, Scalar, Vector
 from . import _linkage, _tree_scan, _tree_unrolled, _turns
 from ._linkage import AbstractRobot, acting, falling, posture, stacked
+from ._loops import imbalance_of_loops
 from ._motion import Helix, Slide, Turn, Weld
 from ._slopes import Branches, slopes
 
@@ -91,6 +98,23 @@ def bias(robot: AbstractRobot, q: Coordinates, v: Vector, large: bool) -> Vector
         return _tree_scan.forces(stacked(robot, q, v), v, None, falling(robot, q), acting(robot, q, v))
     tree = posture(robot, q, v)
     return _tree_unrolled.bias(tree, v, falling(robot, q), acting(robot, q, v, tree))
+
+
+def imbalance(
+    robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar, a: Vector, multipliers: Mapping[str, RowValues]
+) -> tuple[Vector, dict[str, RowValues]]:
+    """Q - M a + A^T l (n,), and b - A a by the name of each loop with multipliers l, by recursive Newton-Euler."""
+    stack = stacked(robot, q, v)
+    errors, held = imbalance_of_loops(robot, stack, v, a, multipliers)
+    needed = _tree_scan.forces(stack, v, a, falling(robot, q), acting(robot, q, v), held)
+    force = _linkage.own_forces(robot, q, v) - needed - _linkage.armature(robot, q.dtype) * a
+    for name, effort in _linkage.efforts(robot, of_loops=True).items():
+        J, b = _turns.rows(robot, name, q, v, t)
+        force = force + J * (effort.of(_turns.coordinate(robot, q, name), J @ v) - effort.armature * (J @ a - b))
+    for name, drag in _turns.drags_of_loops(robot).items():
+        J, b = _turns.spin_rows(robot, name, q, v, t)
+        force = force + J.T @ _turns.drag_torque(drag, J, b, v, a)
+    return force, errors
 
 
 def free(robot: AbstractRobot, applied: Vector | None) -> ForwardDynamics | None:

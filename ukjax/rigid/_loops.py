@@ -19,7 +19,7 @@ Source: Featherstone (2008), Rigid Body Dynamics Algorithms, 8.1 to 8.3.
 
 import dataclasses
 import functools as ft
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -33,7 +33,7 @@ from .._mechanism import OwnRows
 from .._types import Coordinates, RowValues, Vector
 from . import _linkage, _tree_scan, _turns
 from ._effort import Motor
-from ._frame import Pose, Twist, cross, skew
+from ._frame import Pose, Twist, Wrench, cross, skew
 from ._joint import AbstractJoint, AbstractRollingLink, Free, KnifeEdge, slip_of
 from ._layout import body_of
 from ._linkage import AbstractRobot
@@ -135,11 +135,15 @@ class Slip(eqx.Module):
 
 
 class End(NamedTuple):
-    """A frame of a body: its pose seen from the ground, its twist, and the rate of the twist at constant speeds."""
+    """A frame of a body: its pose seen from the ground, its twist, and the rate of the twist.
+
+    `place`: its pose seen from the frame that the body's joint moves.
+    """
 
     pose: Pose
     twist: Twist
     change: Twist
+    place: Pose
 
 
 # A row counts as zero up to this times eps times its terms, which are products of some dozens of rotations.
@@ -267,19 +271,20 @@ class _Nodes(NamedTuple):
     rates: Array
 
     @classmethod
-    def of(cls, stack: TreeArrays, v: Array, changing: bool = False) -> "_Nodes":
+    def of(cls, stack: TreeArrays, v: Array, changing: bool = False, a: Array | None = None) -> "_Nodes":
+        """The motions for speeds v and, if `changing`, their rates `a` (None: zero)."""
         twists = _tree_scan.twists(stack, v)
-        rates = _tree_scan.rates(stack, v, twists) if changing else jnp.zeros_like(twists)
+        rates = _tree_scan.rates(stack, v, twists, a) if changing else jnp.zeros_like(twists)
         return cls(stack.back, _tree_scan.poses_in_world(stack), twists, rates)
 
     def ends(self, robot: AbstractRobot, names: Sequence[str]) -> End:
         """The motions of frames "body" or "body.frame", in one batch."""
-        places = np.array([robot.layout.node_of(body_of(name)) for name in names])  # -1 for the ground
+        places = _places(robot, names)
         back, dtype = Pose(*(x[places] for x in self.back)), self.poses.dtype
         seen = _linkage.product_of(back, _linkage.poses_of([_linkage.fixed(robot, x) for x in names], dtype))
 
         def end(frame: Pose, pose: Array, twist: Array, rate: Array) -> End:
-            return End(pose_of(pose) @ frame, frame.inwards(twist_of(twist)), frame.inwards(twist_of(rate)))
+            return End(pose_of(pose) @ frame, frame.inwards(twist_of(twist)), frame.inwards(twist_of(rate)), frame)
 
         return jax.vmap(end)(seen, self.poses[places], self.twists[places], self.rates[places])
 
@@ -312,8 +317,15 @@ class _Alike(NamedTuple):
 
     def ends(self, robot: AbstractRobot, nodes: _Nodes) -> tuple[End, End]:
         """The parent frames and the child frames."""
-        parents, children = [joint.parent for joint in self.joints], [joint.child for joint in self.joints]
-        return nodes.ends(robot, parents), nodes.ends(robot, children)
+        return nodes.ends(robot, self.parents), nodes.ends(robot, self.children)
+
+    @property
+    def parents(self) -> list[str]:
+        return [joint.parent for joint in self.joints]
+
+    @property
+    def children(self) -> list[str]:
+        return [joint.child for joint in self.joints]
 
     @property
     def names_of_rows(self) -> list[list[str]]:
@@ -324,6 +336,11 @@ class _Alike(NamedTuple):
         if isinstance(joint, AbstractRollingLink):
             found.append([slip_of(name) for name in self.names])
         return found
+
+
+def _places(robot: AbstractRobot, ends: Sequence[str]) -> np.ndarray:
+    """The nodes of frames "body" or "body.frame"; -1 for the ground."""
+    return np.array([robot.layout.node_of(body_of(end)) for end in ends])
 
 
 def _alike(robot: AbstractRobot) -> list[_Alike]:
@@ -363,6 +380,55 @@ def _moving(robot: AbstractRobot, joint: AbstractJoint) -> tuple[np.ndarray, np.
     return speeds, moved[speeds]
 
 
+class _Relative(NamedTuple):
+    """The pose P of the child seen from the parent, its first two rates, and what parts of rows follow from them."""
+
+    pose: Pose
+    rate: Pose
+    second: Pose
+
+    @classmethod
+    def of(cls, parent: End, child: End) -> "_Relative":
+        P, seen, x = _relative(parent, child)
+        seen_change, less = P.inwards(parent.change), x.cross(seen)
+        change = Twist(*(a - b + c for a, b, c in zip(child.change, seen_change, less, strict=True)))
+        K, turning = skew(x.angular), skew(change.angular)
+        second = Pose(P.R @ (K @ K + turning), P.R @ (cross(x.angular, x.linear) + change.linear))
+        return cls(P, _rate_of(P, x), second)
+
+    def after(self, s: Array) -> tuple[Pose, Pose]:
+        """The pose and its rate after a short time s."""
+        moved = (a + s * b + s**2 / 2 * c for a, b, c in zip(*self, strict=True))
+        return Pose(*moved), Pose(*(b + s * c for b, c in zip(self.rate, self.second, strict=True)))
+
+    def gap(self, joint: AbstractJoint, planar: bool) -> tuple[Array, Array, Array]:
+        """The gap of a joint and its first two rates."""
+        zero, one = jnp.zeros((), self.pose.p.dtype), jnp.ones((), self.pose.p.dtype)
+
+        def along(s: Array) -> Array:
+            return joint.gap(self.after(s)[0], planar)
+
+        (position, velocity), (_, second) = jax.jvp(lambda s: jax.jvp(along, (s,), (one,)), (zero,), (one,))
+        return position, velocity, second
+
+    def slip(self, joint: AbstractRollingLink, planar: bool) -> tuple[Array, Array]:
+        """The slip of a joint and its rate."""
+        zero, one = jnp.zeros((), self.pose.p.dtype), jnp.ones((), self.pose.p.dtype)
+        return jax.jvp(lambda s: joint.slip(*self.after(s), planar), (zero,), (one,))
+
+    def rate_by(self, y: Array) -> Pose:
+        """The rate of P if the child moved with the twist y (6,) against the parent, seen from the parent frame."""
+        return Pose(skew(y[3:]) @ self.pose.R, y[:3])
+
+    def gap_by(self, y: Array, joint: AbstractJoint, planar: bool) -> Array:
+        """The gap of a joint after a small displacement y (6,)."""
+        return joint.gap(Pose(*(a + b for a, b in zip(self.pose, self.rate_by(y), strict=True))), planar)
+
+    def slip_by(self, y: Array, joint: AbstractRollingLink, planar: bool) -> Array:
+        """The slip of a joint if the child moved with the twist y (6,)."""
+        return joint.slip(self.pose, self.rate_by(y), planar)
+
+
 def _relative(parent: End, child: End) -> tuple[Pose, Twist, Twist]:
     """The pose of the child seen from the parent, the parent's twist seen from the child, and the child's less that."""
     P = parent.pose.inverse @ child.pose
@@ -382,53 +448,71 @@ def _rows(
 
     S (k, 6): twists of these speeds, seen from the ground and about its origin.
     """
-    joint, planar = loops.joint(arrays), robot.planar
-    P, seen, x = _relative(parent, child)
-    seen_change, less = P.inwards(parent.change), x.cross(seen)
-    change = Twist(*(a - b + c for a, b, c in zip(child.change, seen_change, less, strict=True)))
-    K, turning = skew(x.angular), skew(change.angular)
-    rate = _rate_of(P, x)
-    second = Pose(P.R @ (K @ K + turning), P.R @ (cross(x.angular, x.linear) + change.linear))
-    zero, one = jnp.zeros((), P.p.dtype), jnp.ones((), P.p.dtype)
-    still = jnp.zeros(6, P.p.dtype)
+    joint, planar, gains, found = loops.joint(arrays), robot.planar, robot.stabilization, list[OwnRows]()
+    relative, still = _Relative.of(parent, child), jnp.zeros(6, v.dtype)
     # x per unit of each speed, seen from the parent frame, where a gap of points depends on its linear part alone.
     at = Pose(parent.pose.R, child.pose.p)
     columns = jax.vmap(lambda sign, s: sign * jnp.concatenate(at.inwards(twist_of(s))), out_axes=1)(signs, S)
     # Rows of freely moving bodies vanish in no direction, and planar bodies have no tilt.
     can_vanish = not planar and robot.layout == robot.tree
 
-    def moved(s: Array) -> Pose:
-        return Pose(*(a + s * b + s**2 / 2 * c for a, b, c in zip(P, rate, second, strict=True)))
-
-    def rate_of(y: Array) -> Pose:
-        """The rate of P if the child moved with the twist y (6,) against the parent, seen from the parent frame."""
-        return Pose(skew(y[3:]) @ P.R, y[:3])
-
-    def nearby(y: Array) -> Pose:
-        return Pose(*(a + b for a, b in zip(P, rate_of(y), strict=True)))
-
-    def gap(s: Array) -> Array:
-        return joint.gap(moved(s), planar)
-
     def cleaned(D: Array, b: Array, position: Array, velocity: Array) -> OwnRows:
         rows = OwnRows(D @ columns, b, position, velocity)
         if not can_vanish:
             return rows
-        return Sizes.of(S, v, parent.pose, child.pose).without_rounding(D, rows, robot.stabilization)
+        return Sizes.of(S, v, parent.pose, child.pose).without_rounding(D, rows, gains)
 
-    found: list[OwnRows] = []
     if not isinstance(joint, KnifeEdge):
-        (position, velocity), (_, curvature) = jax.jvp(lambda s: jax.jvp(gap, (s,), (one,)), (zero,), (one,))
-        D = jax.jacfwd(lambda y: joint.gap(nearby(y), planar))(still)
-        found.append(cleaned(D, stabilized(robot.stabilization, -curvature, position, velocity), position, velocity))
+        position, velocity, second = relative.gap(joint, planar)
+        D = jax.jacfwd(relative.gap_by)(still, joint, planar)
+        found.append(cleaned(D, stabilized(gains, -second, position, velocity), position, velocity))
     if isinstance(joint, AbstractRollingLink):
-
-        def slip(s: Array) -> Array:
-            here = moved(s)
-            return joint.slip(here, Pose(*(b + s * c for b, c in zip(rate, second, strict=True))), planar)
-
-        velocity, acceleration = jax.jvp(slip, (zero,), (one,))
-        E = jax.jacfwd(lambda y: joint.slip(P, rate_of(y), planar))(still)
-        b = stabilized(robot.stabilization, -acceleration, None, velocity)
-        found.append(cleaned(E, b, jnp.zeros(0, P.p.dtype), velocity))
+        velocity, second = relative.slip(joint, planar)
+        E = jax.jacfwd(relative.slip_by)(still, joint, planar)
+        found.append(cleaned(E, stabilized(gains, -second, None, velocity), jnp.zeros(0, v.dtype), velocity))
     return found
+
+
+def imbalance_of_loops(
+    robot: AbstractRobot, stack: TreeArrays, v: Array, a: Array, multipliers: Mapping[str, Array]
+) -> tuple[dict[str, Array], Array]:
+    """The errors b - A a of all loops by the name of the constraint, and the wrenches of multipliers on nodes (N, 6).
+
+    These are seen from the nodes, as their twists are: no row of A is formed.
+    """
+    found, count = dict[str, Array](), len(stack.parents)
+    held = jnp.zeros((count + 1, 6), v.dtype)
+    nodes = _Nodes.of(stack, v, True, a)
+    for loops in _alike(robot):
+        ends, one = loops.ends(robot, nodes), ft.partial(_imbalance, robot, loops)
+        given = [jnp.stack([multipliers[name] for name in names]) for names in loops.names_of_rows]
+        errors, on_parents, on_children = jax.vmap(one)(loops.arrays, *ends, given)
+        for error, names in zip(errors, loops.names_of_rows, strict=True):
+            found |= {name: error[k] for k, name in enumerate(names)}
+        for names, wrenches in ((loops.parents, on_parents), (loops.children, on_children)):
+            held = held.at[_places(robot, names)].add(wrenches)  # the ground is last
+    return found, held[:count]
+
+
+def _imbalance(
+    robot: AbstractRobot, loops: _Alike, arrays: PyTree, parent: End, child: End, multipliers: Sequence[Array]
+) -> tuple[list[Array], Array, Array]:
+    """The errors b - A a of a joint, for each constraint that it is; the wrenches (6,) on its parent and its child."""
+    joint, planar, gains, errors = loops.joint(arrays), robot.planar, robot.stabilization, list[Array]()
+    relative, still = _Relative.of(parent, child), jnp.zeros(6, parent.pose.p.dtype)
+    parts = []  # rows as functions of the twist of the child against the parent
+    if not isinstance(joint, KnifeEdge):
+        position, velocity, second = relative.gap(joint, planar)
+        errors.append(stabilized(gains, -second, position, velocity))
+        parts.append(ft.partial(relative.gap_by, joint=joint, planar=planar))
+    if isinstance(joint, AbstractRollingLink):
+        velocity, second = relative.slip(joint, planar)
+        errors.append(stabilized(gains, -second, None, velocity))
+        parts.append(ft.partial(relative.slip_by, joint=joint, planar=planar))
+    (y,) = jax.vjp(lambda y: [part(y) for part in parts], still)[1](list(multipliers))
+    # About the child's origin, seen from the parent frame.
+    push, P = Wrench(y[:3], y[3:]), relative.pose
+    on_parent = -Wrench(push.force, push.torque + cross(P.p, push.force))
+    on_child = Wrench(P.R.T @ push.force, P.R.T @ push.torque)
+    on_parent, on_child = parent.place.outwards(on_parent), child.place.outwards(on_child)
+    return errors, jnp.concatenate(on_parent), jnp.concatenate(on_child)

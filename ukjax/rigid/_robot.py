@@ -3,6 +3,7 @@
 q: coordinates (n_q,); v: speeds (n,); P: pose of a joint's child frame seen from its parent frame.
 """
 
+import functools as ft
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -359,6 +360,9 @@ class Robot(AbstractRobot):
 
     def own_errors(self, q, v, t, afar):
         return errors_of_loops(self, q, v, afar)
+
+    def own_imbalance(self):
+        return ft.partial(_dynamics.imbalance, self) if _dynamics.is_large(self) else None
 
     def mass(self, q, t):
         return _dynamics.mass(self, q, t)

@@ -113,14 +113,21 @@ class TreeArrays(eqx.Module):
         return jnp.broadcast_to(jnp.eye(6, dtype=self.own.dtype)[5], (len(self.parents), 6))
 
 
-def forces(stack: TreeArrays, v: Array, a: Array | None, base: Twist, external: Mapping[int, Wrench]) -> Array:
+def forces(
+    stack: TreeArrays,
+    v: Array,
+    a: Array | None,
+    base: Twist,
+    external: Mapping[int, Wrench],
+    held: Array | None = None,
+) -> Array:
     """The generalised forces (n,) for rates `a` of the speeds (None: zero), less those of the wrenches on nodes.
 
-    `base`: acceleration of the ground, which for gravity is upwards; `external`: wrenches, each seen from its body.
+    `base`: acceleration of the ground, which for gravity is upwards; `external`: wrenches, each seen from its body;
+    `held`: further wrenches on all nodes (N, 6), seen from these.
     """
-    more = None if a is None else _as_change(stack, stack.of_nodes(a))
-    more = stack.drift if more is None else more if stack.drift is None else more + stack.drift
-    return stack.of_wrenches(_handed_inwards(stack, _wrenches(stack, stack.of_nodes(v), more, base, external)))
+    f = _wrenches(stack, stack.of_nodes(v), _more(stack, a), base, external)
+    return stack.of_wrenches(_handed_inwards(stack, f if held is None else f - held))
 
 
 def loads(stack: TreeArrays, v: Array, base: Twist, external: Mapping[int, Wrench]) -> Array:
@@ -205,10 +212,10 @@ def twists(stack: TreeArrays, v: Array) -> Array:
 
 
 @eqx.filter_jit
-def rates(stack: TreeArrays, v: Array, twists: Array) -> Array:
-    """The rates of the twists of all nodes, and of the ground, at constant speeds (N + 1, 6)."""
-    drift = jnp.zeros((len(stack.parents), 6), v.dtype) if stack.drift is None else stack.drift
-    own = stack.of_nodes(v), twists[:-1], drift
+def rates(stack: TreeArrays, v: Array, twists: Array, a: Array | None = None) -> Array:
+    """The rates of the twists of all nodes, and of the ground, for rates `a` of the speeds (None: zero), (N + 1, 6)."""
+    more = _more(stack, a)
+    own = stack.of_nodes(v), twists[:-1], jnp.zeros((len(stack.parents), 6), v.dtype) if more is None else more
     return _from_ground(stack, ft.partial(_changing, stack), jnp.zeros(6, v.dtype), *own)
 
 
@@ -260,6 +267,12 @@ def _handed_inwards(stack: TreeArrays, f: Array) -> Array:
 
     steps = (stack.parents, np.arange(N), (stack.before, stack.own, f))
     return jax.lax.scan(inwards, jnp.zeros((N + 1, 6), f.dtype), steps, reverse=True)[1]
+
+
+def _more(stack: TreeArrays, a: Array | None) -> Array | None:
+    """S a + S' v of each node (N, 6); None if it is zero."""
+    more = None if a is None else _as_change(stack, stack.of_nodes(a))
+    return stack.drift if more is None else more if stack.drift is None else more + stack.drift
 
 
 def _as_change(stack: TreeArrays, moved: Array) -> Array:
