@@ -59,7 +59,8 @@ def alike(count=2):
             f"on {k}": rigid.PointOn("a", f"d.e{k}", sphere),
         }
     joints["plane"] = rigid.PointOn("a", "d.e0", plane)
-    return rigid.Robot(bodies, joints, stabilization=GAINS)
+    gears = {"curved": rigid.Gear("b", "c", (0.1, 0.5, -0.3)), "sum": rigid.Gear({"b": 2.0, "c": 0.5}, None, (0.2,))}
+    return rigid.Robot(bodies, joints, gears=gears, stabilization=GAINS)
 
 
 ROBOTS |= {"sleigh": sleigh, "alike": alike}

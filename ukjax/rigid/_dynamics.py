@@ -19,7 +19,7 @@ Its derivatives in closed form (`_slopes_of`), where every motion is of `CONSTAN
 for a small tree; for a large tree by the elimination along its branches where that is short (`Branches.are_short`),
 else by a dense factorisation in panels.
 
-The rows of loops are computed by one pass over the tree for all of them (`rows_of_loops`) where a mechanism needs the
+The rows of loops are computed by one pass over the tree for all of them (`own_rows`) where a mechanism needs the
 rows of them all, and alone (`Gap`, `Slip`) where a constraint is asked by itself.
 
 Derivatives of the constrained motion of a large tree are those of `imbalance`, which takes neither M nor rows: its
@@ -43,7 +43,7 @@ from .._terms import ForwardDynamics, Pivots
 from .._types import Coordinates, Matrix, RowValues, Scalar, Vector
 from . import _linkage, _tree_scan, _tree_unrolled, _turns
 from ._linkage import AbstractRobot, acting, falling, posture, stacked
-from ._loops import imbalance_of_loops
+from ._loops import own_imbalance
 from ._motion import Helix, Slide, Turn, Weld
 from ._slopes import Branches, slopes
 
@@ -103,11 +103,11 @@ def bias(robot: AbstractRobot, q: Coordinates, v: Vector, large: bool) -> Vector
 def imbalance(
     robot: AbstractRobot, q: Coordinates, v: Vector, t: Scalar, a: Vector, multipliers: Mapping[str, RowValues]
 ) -> tuple[Vector, dict[str, RowValues]]:
-    """Q - M a + A^T l (n,), and b - A a by the name of each loop with multipliers l, by recursive Newton-Euler."""
+    """Q - M a + A^T l (n,), and b - A a by the names of `own_rows` with multipliers l, by recursive Newton-Euler."""
     stack = stacked(robot, q, v)
-    errors, held = imbalance_of_loops(robot, stack, v, a, multipliers)
+    errors, force, held = own_imbalance(robot, stack, q, v, a, multipliers)
     needed = _tree_scan.forces(stack, v, a, falling(robot, q), acting(robot, q, v), held)
-    force = _linkage.own_forces(robot, q, v) - needed - _linkage.armature(robot, q.dtype) * a
+    force = force + _linkage.own_forces(robot, q, v) - needed - _linkage.armature(robot, q.dtype) * a
     for name, effort in _linkage.efforts(robot, of_loops=True).items():
         J, b = _turns.rows(robot, name, q, v, t)
         force = force + J * (effort.of(_turns.coordinate(robot, q, name), J @ v) - effort.armature * (J @ a - b))

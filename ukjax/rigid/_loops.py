@@ -4,7 +4,7 @@ q: coordinates; v: speeds; P: pose of a joint's child frame seen from its parent
 has a single coordinate.
 
 The rows of a loop are computed in two ways. `Gap` and `Slip` are constraints of their own, whose rows follow by
-differentiation along the path from the ground to the ends of the loop. `rows_of_loops` gives the same rows for all
+differentiation along the path from the ground to the ends of the loop. `own_rows` gives the same rows for all
 loops from one pass over the tree, so that the paths which loops share, and their derivatives, are computed once. Loops
 whose joints are alike are computed side by side, so that a program of many legs is traced once:
 
@@ -32,7 +32,7 @@ from .._constraint import AbstractConstraint, AbstractGap, Baumgarte, Holonomic,
 from .._mechanism import OwnRows
 from .._types import Coordinates, RowValues, Vector
 from . import _linkage, _tree_scan, _turns
-from ._effort import Motor
+from ._effort import Gear, Motor
 from ._frame import Pose, Twist, Wrench, cross, skew
 from ._joint import AbstractJoint, AbstractRollingLink, Free, KnifeEdge, slip_of
 from ._layout import body_of
@@ -48,6 +48,44 @@ class Geared(eqx.Module):
 
     def __call__(self, q: Coordinates, t: Array) -> RowValues:
         return self.robot.gears[self.gear].row(lambda name: _turns.coordinate(self.robot, q, name))[None]
+
+
+class _GearAtWork(NamedTuple):
+    """A gear between different joints of the tree, at a state: its row without the zeros.
+
+    Attributes:
+        speeds: The speeds of its joints (k,).
+        slopes: Slopes of its residual by their coordinates (k,).
+        position, velocity, second: The residual and its first two rates (1,), the last at constant speeds.
+    """
+
+    speeds: np.ndarray
+    slopes: Array
+    position: Array
+    velocity: Array
+    second: Array
+
+    @classmethod
+    def of(cls, robot: AbstractRobot, gear: Gear, q: Array, v: Array) -> "_GearAtWork":
+        nodes = [robot.layout.node(joint) for joint in gear.joints]
+        speeds = np.array([node.v[0] for node in nodes])
+        c, rate = q[np.array([node.q[0] for node in nodes])], v[speeds]
+
+        def moving(c: Array) -> tuple[Array, Array]:
+            return jax.jvp(gear.of, (c,), (rate,))
+
+        (position, velocity), (_, second) = jax.jvp(moving, (c,), (rate,))
+        return cls(speeds, jax.jacrev(gear.of)(c)[0], position, velocity, second)
+
+    def b(self, gains: Baumgarte | None) -> Array:
+        return stabilized(gains, -self.second, self.position, self.velocity)
+
+
+def _gears(robot: AbstractRobot, q: Array, v: Array) -> dict[str, _GearAtWork]:
+    """The gears between different joints of the tree; others are constraints like any other."""
+    own = {k: x for k, x in robot.gears.items() if len(set(x.joints)) == len(x.joints)}
+    of_tree = {k: x for k, x in own.items() if all(joint in robot.layout.tree for joint in x.joints)}
+    return {name: _GearAtWork.of(robot, gear, q, v) for name, gear in of_tree.items()}
 
 
 class Motors(eqx.Module):
@@ -207,12 +245,21 @@ def _size(x: Array) -> Array:
     return jnp.sum(jnp.abs(x))
 
 
-def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows]:
-    """The rows of all loops, by the name of the constraint."""
-    found = dict[str, OwnRows]()
+def own_rows(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows]:
+    """The rows of all loops, and of gears of the tree, by the name of the constraint."""
+    n = robot.layout.n
+    found = {
+        name: OwnRows(
+            jnp.zeros((1, n), q.dtype).at[0, gear.speeds].set(gear.slopes),
+            gear.b(robot.stabilization),
+            gear.position,
+            gear.velocity,
+        )
+        for name, gear in _gears(robot, q, v).items()
+    }
     if not robot.layout.loops:
         return found
-    stack, n = _linkage.stacked(robot, q, v), robot.layout.n
+    stack = _linkage.stacked(robot, q, v)
     nodes = _Nodes.of(stack, v, changing=True)
     S = jax.vmap(lambda pose, s: jnp.concatenate(pose_of(pose).twist_outwards(twist_of(s))))(
         nodes.poses[stack.nodes_of_speeds], stack.all_S
@@ -232,9 +279,10 @@ def rows_of_loops(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows
     return found
 
 
-def errors_of_loops(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dict[str, tuple[Array, Array]]:
-    """The errors of all loops in position and in velocity, by the name of the constraint; `afar`: see `Gap`."""
-    found = dict[str, tuple[Array, Array]]()
+def own_errors(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dict[str, tuple[Array, Array]]:
+    """The errors of these constraints in position and in velocity; `afar`: see `Gap`."""
+    gears = _gears(robot, q, v).items()
+    found = {name: (gear.position, gear.velocity) for name, gear in gears}
     if not robot.layout.loops:
         return found
     nodes = _Nodes.of(_linkage.stacked(robot, q), v)
@@ -473,14 +521,17 @@ def _rows(
     return found
 
 
-def imbalance_of_loops(
-    robot: AbstractRobot, stack: TreeArrays, v: Array, a: Array, multipliers: Mapping[str, Array]
-) -> tuple[dict[str, Array], Array]:
-    """The errors b - A a of all loops by the name of the constraint, and the wrenches of multipliers on nodes (N, 6).
+def own_imbalance(
+    robot: AbstractRobot, stack: TreeArrays, q: Array, v: Array, a: Array, multipliers: Mapping[str, Array]
+) -> tuple[dict[str, Array], Array, Array]:
+    """The errors b - A a by the name of the constraint; the forces A^T l (n,) of gears; the wrenches of loops (N, 6).
 
-    These are seen from the nodes, as their twists are: no row of A is formed.
+    These act on the nodes, and are seen from there, as their twists are: no row of A is formed.
     """
-    found, count = dict[str, Array](), len(stack.parents)
+    found, count, force = dict[str, Array](), len(stack.parents), jnp.zeros_like(a)
+    for name, gear in _gears(robot, q, v).items():
+        found[name] = gear.b(robot.stabilization) - gear.slopes @ a[gear.speeds]
+        force = force.at[gear.speeds].add(gear.slopes * multipliers[name])
     held = jnp.zeros((count + 1, 6), v.dtype)
     nodes = _Nodes.of(stack, v, True, a)
     for loops in _alike(robot):
@@ -491,7 +542,7 @@ def imbalance_of_loops(
             found |= {name: error[k] for k, name in enumerate(names)}
         for names, wrenches in ((loops.parents, on_parents), (loops.children, on_children)):
             held = held.at[_places(robot, names)].add(wrenches)  # the ground is last
-    return found, held[:count]
+    return found, force, held[:count]
 
 
 def _imbalance(

@@ -20,7 +20,7 @@ from .._scenario import Drawing, Scenario
 from .._system import AbstractKinematics
 from .._trajectory import Trajectory
 from .._types import Coordinates, Numbers, Vector
-from . import _dynamics, _linkage, _turns
+from . import _dynamics, _linkage, _loops, _turns
 from ._body import Body, Shape, check_ends, check_held, check_names, check_planar, named_parts
 from ._coordinates import TreeKinematics, assembled, names_of, of_joints, ranges_of, warn_of_degrees
 from ._dynamics import energy
@@ -31,7 +31,7 @@ from ._friction import Constraints, Coulomb, friction_of
 from ._joint import AbstractJoint
 from ._layout import GROUND, Layout, body_of, laid_out
 from ._linkage import AbstractRobot
-from ._loops import Motors, actuation, constraints_of, errors_of_loops, rows_of_loops
+from ._loops import Motors, actuation, constraints_of
 from ._reactions import reactions_along, reactions_at
 
 
@@ -356,10 +356,10 @@ class Robot(AbstractRobot):
         return constraints_of(self)
 
     def own_rows(self, q, v, t):
-        return rows_of_loops(self, q, v)
+        return _loops.own_rows(self, q, v)
 
     def own_errors(self, q, v, t, afar):
-        return errors_of_loops(self, q, v, afar)
+        return _loops.own_errors(self, q, v, afar)
 
     def own_imbalance(self):
         return ft.partial(_dynamics.imbalance, self) if _dynamics.is_large(self) else None
