@@ -243,3 +243,26 @@ def test_gears_and_kept_speeds():
     assert_close(found.v, jnp.array([3.0, 3.0 / (2.0 + found.q[1])]), atol=1e-13)
     with pytest.raises(RuntimeError, match="the gear 'g' by"):
         robot.assemble({"A": -4.0, "B": 0.0}, keep=["A"])
+
+
+@pytest.mark.parametrize("tilt", [5e-17, 2e-14, 1e-3])
+def test_a_tilt_that_nothing_can_turn_counts_unless_it_is_rounding_errors(tilt):
+    """A square of hinges about z, one of which is tilted: rows of its tilt move with no joint."""
+    end = rigid.Frame((1.0, 0.0, 0.0))
+    bodies = {name: rigid.Body(rigid.Inertia(1.0, 0.1), {"e": end}) for name in "ab"}
+    bodies["c"] = rigid.Body(rigid.Inertia(1.0, 0.1), {"e": rigid.Frame((1.0, 0.0, 0.0), (tilt, 0.0, 0.0))})
+    joints = {
+        "a": rigid.Revolute("ground", "a"),
+        "b": rigid.Revolute("a.e", "b"),
+        "c": rigid.Revolute("ground.at", "c"),
+        "loop": rigid.Revolute("b.e", "c.e"),
+    }
+    mechanism = rigid.Robot(bodies, joints, frames={"at": end}).mechanism()
+    start = [1.5, -1.4, 1.6]
+    if tilt > 1e-8:
+        with pytest.raises(RuntimeError, match="the position of 'loop' .*row"):
+            ukjax.assemble(mechanism, start, [0.0, 0.0, 0.0])
+        return
+    q, v = ukjax.assemble(mechanism, start, [1.0, 0.0, 0.0])
+    assert_close(q, jnp.array([q[0], -q[0], q[0]]), atol=1e-14)
+    assert_close(v, jnp.array([v[0], -v[0], v[0]]), atol=1e-14)

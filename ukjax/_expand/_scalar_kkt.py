@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from .._lowering._entry import Entry, Node, constant, is_constant
 from ._graph import Graph
-from ._symmetric import Factors, combined, product
+from ._symmetric import Factors, combined, dot, product
 
 
 # Rows that are smaller than this many eps of their terms may be rounding errors: the fallback decides.
@@ -132,7 +132,7 @@ class ScalarKKT:
         S = np.full((len(A), len(A)), constant(0, dtype), object)
         for i, row in enumerate(whitened):
             for j, lever in enumerate(self.levers[: i + 1]):
-                S[i, j] = S[j, i] = graph.sum(combined(graph, graph.mul, row, lever), dtype)
+                S[i, j] = S[j, i] = dot(graph, row, lever, dtype)
         self.squares = [S[i, i] for i in range(len(A))]
         self.rows = Factors(graph, S, dtype, certain.dependent**2)
         self.demand = self.missing(self.free)
@@ -149,9 +149,8 @@ class ScalarKKT:
 
     def pushed(self, multipliers: Sequence[Entry]) -> list[Entry]:
         """The acceleration M^-1 A^T l by the multipliers l."""
-        graph, n = self.graph, len(self.M)
-        columns = [[graph.mul(l, lever[k]) for l, lever in zip(multipliers, self.levers)] for k in range(n)]
-        return self.mass.upper([graph.sum(terms, self.dtype) for terms in columns])
+        columns = zip(*self.levers, strict=True)
+        return self.mass.upper([dot(self.graph, column, multipliers, self.dtype) for column in columns])
 
     def force(self, multipliers: Sequence[Entry]) -> list[Entry]:
         """The constraint force A^T l."""
@@ -203,7 +202,7 @@ class ScalarKKT:
             for other, scaled, inverse in found:
                 n = self._less(n, other, scaled, inverse)
             scaled = combined(graph, graph.mul, squares, n)
-            length = graph.sum(combined(graph, graph.mul, n, scaled), self.dtype)
+            length = dot(graph, n, scaled, self.dtype)
             there = graph.greater(length, zero)
             found.append((n, scaled, graph.where(there, graph.div(one, graph.where(there, length, one)), zero)))
         return found
@@ -213,7 +212,7 @@ class ScalarKKT:
     ) -> list[Entry]:
         """The values without their part along a direction."""
         graph = self.graph
-        part = graph.mul(graph.sum(combined(graph, graph.mul, measure, values), self.dtype), inverse)
+        part = graph.mul(dot(graph, measure, values, self.dtype), inverse)
         return [graph.sub(x, graph.mul(part, d)) for x, d in zip(values, direction, strict=True)]
 
     def _of_rows_there(self, values: Sequence[Entry]) -> list[Entry]:
@@ -311,7 +310,7 @@ class ScalarKKT:
         okay = demand(number(1 / (certain.rank * m**0.5)), self.rows.inverse_bound(lengths))
         # The push of the constraints, in the metric of M: a row's share is at most its length times that, and far less
         # for a light body beside heavy ones.
-        push = graph.sqrt(graph.abs(graph.sum(combined(graph, graph.mul, self.multipliers, self.demand), self.dtype)))
+        push = graph.sqrt(graph.abs(dot(graph, self.multipliers, self.demand, self.dtype)))
         push = graph.mul(number(certain.push), push)
         for e, b, d, length in zip(self.error, self.b, self.demand, lengths, strict=True):
             terms = graph.mul(number(certain.residual), graph.add(graph.abs(b), graph.abs(d)))

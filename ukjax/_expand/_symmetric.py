@@ -9,7 +9,7 @@ become too long, S is eliminated in the order in which it is written.
 """
 
 import functools as ft
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,7 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .._lowering._entry import Entry, constant, is_constant
+from .._lowering._entry import Entry, Node, constant, is_constant
 from .._program import Parameters
 from .._types import Matrix, Scalar, Vector
 from ._graph import Graph
@@ -124,7 +124,17 @@ def minimum_degree(S: np.ndarray) -> list[int]:
 
 def product(graph: Graph, A: np.ndarray, x: Sequence[Entry], dtype: np.dtype) -> list[Entry]:
     """The product A x."""
-    return [graph.sum([graph.mul(a, b) for a, b in zip(row, x, strict=True)], dtype) for row in A]
+    return [dot(graph, row, x, dtype) for row in A]
+
+
+def dot(graph: Graph, x: Iterable[Entry], y: Iterable[Entry], dtype: np.dtype) -> Entry:
+    """The product x . y. Zeros of x are passed over where the number beside them may be any but a known NaN."""
+    pairs = [(a, b) for a, b in zip(x, y, strict=True) if isinstance(a, Node) or a != 0 or not _is_finite(b)]
+    return graph.sum([graph.mul(a, b) for a, b in pairs], dtype)
+
+
+def _is_finite(x: Entry) -> bool:
+    return isinstance(x, Node) or bool(np.isfinite(x))
 
 
 def combined(graph: Graph, f: Callable[[Entry, Entry], Entry], x: Sequence[Entry], y: Sequence[Entry]) -> list[Entry]:

@@ -69,6 +69,8 @@ class Program:
 
     def split(self, batched: Sequence[bool]) -> "Split":
         """Splits the program into the part that does not depend on the `batched` inputs, and the rest."""
+        if all(batched) and all(node.nodes for node in self.steps):
+            return Split(Program((), ()), self)
         varies = {node.order for node, b in zip(self.inputs, batched, strict=True) if b}
         border: dict[int, Node] = {}
         for node in self.steps:

@@ -245,8 +245,8 @@ def _size(x: Array) -> Array:
     return jnp.sum(jnp.abs(x))
 
 
-def own_rows(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows]:
-    """The rows of all loops, and of gears of the tree, by the name of the constraint."""
+def own_rows(robot: AbstractRobot, q: Array, v: Array, afar: bool = False) -> dict[str, OwnRows]:
+    """The rows of all loops, and of gears of the tree, by the name of the constraint; `afar`: see `own_errors`."""
     n = robot.layout.n
     found = {
         name: OwnRows(
@@ -267,7 +267,7 @@ def own_rows(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows]:
     for loops in _alike(robot):
         ends = loops.ends(robot, nodes)
         own = loops.speeds
-        rows = jax.vmap(ft.partial(_rows, robot, loops))(
+        rows = jax.vmap(ft.partial(_rows, robot, loops, afar))(
             loops.arrays, *ends, S[own], v[own], jnp.asarray(loops.signs).astype(q.dtype)
         )
         # The column of each speed among those that move a loop, or one of zeros.
@@ -280,7 +280,12 @@ def own_rows(robot: AbstractRobot, q: Array, v: Array) -> dict[str, OwnRows]:
 
 
 def own_errors(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dict[str, tuple[Array, Array]]:
-    """The errors of these constraints in position and in velocity; `afar`: see `Gap`."""
+    """The errors of these constraints in position and in velocity.
+
+    `afar`: as of `Gap`; and an error that nothing can close counts as zero if it is as small as in `own_rows`.
+    """
+    if afar:
+        return {name: (row.position, row.velocity) for name, row in own_rows(robot, q, v, True).items()}
     gears = _gears(robot, q, v).items()
     found = {name: (gear.position, gear.velocity) for name, gear in gears}
     if not robot.layout.loops:
@@ -293,7 +298,7 @@ def own_errors(robot: AbstractRobot, q: Array, v: Array, afar: bool) -> dict[str
             P, _, x = _relative(parent, child)
             rate = _rate_of(P, x)
             if not isinstance(joint, KnifeEdge):
-                some.append(jax.jvp(lambda P: joint.gap(P, robot.planar, afar), (P,), (rate,)))
+                some.append(jax.jvp(lambda P: joint.gap(P, robot.planar), (P,), (rate,)))
             if isinstance(joint, AbstractRollingLink):
                 some.append((jnp.zeros(0, q.dtype), joint.slip(P, rate, robot.planar)))
             return some
@@ -490,7 +495,15 @@ def _rate_of(P: Pose, x: Twist) -> Pose:
 
 
 def _rows(
-    robot: AbstractRobot, loops: _Alike, arrays: PyTree, parent: End, child: End, S: Array, v: Array, signs: Array
+    robot: AbstractRobot,
+    loops: _Alike,
+    afar: bool,
+    arrays: PyTree,
+    parent: End,
+    child: End,
+    S: Array,
+    v: Array,
+    signs: Array,
 ) -> list[OwnRows]:
     """The rows of one joint, for each constraint that it is, with a column for each of the speeds that move it.
 
@@ -512,6 +525,7 @@ def _rows(
 
     if not isinstance(joint, KnifeEdge):
         position, velocity, second = relative.gap(joint, planar)
+        position = joint.gap(relative.pose, planar, angles=True) if afar else position
         D = jax.jacfwd(relative.gap_by)(still, joint, planar)
         found.append(cleaned(D, stabilized(gains, -second, position, velocity), position, velocity))
     if isinstance(joint, AbstractRollingLink):

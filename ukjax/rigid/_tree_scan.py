@@ -187,12 +187,15 @@ def mass_matrix(stack: TreeArrays) -> Array:
     _, whole = jax.lax.scan(inwards, jnp.zeros((N + 1, 10), dtype), (stack.parents, index, steps), reverse=True)
     poses, of = poses_in_world(stack), stack.nodes_of_speeds
     S, momentum = jax.vmap(expand(_in_world))(poses[of], whole[of], stack.all_S)
-    products = sum(S[:, None, k] * momentum[None, :, k] for k in range(6))
     moved = np.eye(N, dtype=bool)
     for i, parent in enumerate(stack.parents):
         moved[i] |= moved[parent] if parent < N else False
-    nearer = moved[of][:, of].T  # (n, n): whether the first speed, nearer to the ground, moves the node of the second
-    return jnp.where(nearer, products, jnp.where(nearer.T, jnp.swapaxes(products, 0, 1), 0))
+    # The speeds that move a node, each with those of the node that come no earlier; other entries are zero.
+    near, far = np.nonzero(np.triu(moved[of][:, of].T))
+    products = jnp.sum(S[near] * momentum[far], axis=1)
+    place = np.full((len(of), len(of)), len(near))
+    place[near, far] = place[far, near] = np.arange(len(near))
+    return jnp.concatenate([products, jnp.zeros(1, dtype)])[place]
 
 
 @eqx.filter_jit
